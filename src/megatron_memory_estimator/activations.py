@@ -1,0 +1,201 @@
+"""The activations of a model chunk: its units, what they keep, and every moment of one forward and one backward.
+
+A chunk is a list of runs, each a unit repeated for consecutive equal layers. Copies of a unit keep the same bytes, so the
+moment of a run with most memory is always in its last copy: the others are already saved when it runs forward, and
+still saved when it runs backward.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
+
+from .context import Context
+from .modules.layers import (
+    Declaration,
+    checkpointed,
+    embedding_unit,
+    final_norm_unit,
+    layer_unit,
+    mtp_unit,
+    output_unit,
+)
+from .pipeline import Chunk
+from .tape import Trace, Unit, trace
+from .tensor import Dim, Param, Tensor, numel_of
+
+
+class Run(NamedTuple):
+    """A unit, how many consecutive copies of it, the first global layer (-1 outside the decoder), and its parameters."""
+
+    unit: Unit
+    trace: Trace
+    count: int
+    first_layer: int
+    params: tuple[Param, ...]
+
+
+class Moment(NamedTuple):
+    """One event of a chunk: its direction ("F" or "B"), the run and event it is in, the bytes of the chunk alive."""
+
+    kind: str
+    run: int
+    event: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class ChunkPlan:
+    """A chunk with its runs: parameters in registration order, bytes kept per microbatch, all moments."""
+
+    chunk: Chunk
+    runs: tuple[Run, ...]
+    batch: tuple[Tensor, ...]
+    """Input tensors of a microbatch, alive during its forward."""
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes kept for backward after one microbatch's forward."""
+        return sum(run.trace.saved_bytes * run.count for run in self.runs)
+
+    @property
+    def params(self) -> list[tuple[Param, int]]:
+        """Parameters with the number of layers that have them."""
+        return [(param, run.count) for run in self.runs for param in run.params]
+
+    def prefix(self, index: int) -> int:
+        """Bytes kept by everything before the last copy of a run."""
+        before = sum(run.trace.saved_bytes * run.count for run in self.runs[:index])
+        return before + self.runs[index].trace.saved_bytes * (self.runs[index].count - 1)
+
+    def moments(self) -> list[Moment]:
+        """Every event of one forward and one backward of this chunk."""
+        found: list[Moment] = []
+        inputs = sum(t.nbytes for t in self.batch)
+        for index, run in enumerate(self.runs):
+            before = self.prefix(index)
+            split = len(run.trace.forward)
+            found.extend(
+                Moment("F", index, i, before + inputs + event.nbytes) for i, event in enumerate(run.trace.forward)
+            )
+            found.extend(
+                Moment("B", index, split + i, before + event.nbytes) for i, event in enumerate(run.trace.backward)
+            )
+        return found
+
+
+class Planner:
+    """Builds chunk plans of one context; equal units are declared and traced once."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self._declared: dict[object, Declaration] = {}
+        self._units: dict[object, tuple[Unit, Trace]] = {}
+        self._plans: dict[object, ChunkPlan] = {}
+
+    def plan(self, chunk: Chunk) -> ChunkPlan:
+        """The plan of a chunk."""
+        key = (
+            tuple(self._kind(i) for i in chunk.layers), chunk.embedding, chunk.final_norm, chunk.mtp, chunk.output,
+            chunk.pp_rank == 0,
+        )  # fmt: skip
+        if key not in self._plans:
+            self._plans[key] = self._build(chunk)
+        known = self._plans[key]
+        shift = (chunk.layers[0] if chunk.layers else 0) - (known.chunk.layers[0] if known.chunk.layers else 0)
+        runs = known.runs
+        if shift:
+            runs = tuple(
+                r._replace(first_layer=r.first_layer + shift) if r.first_layer >= 0 else r for r in known.runs
+            )
+        return ChunkPlan(chunk, runs, known.batch)
+
+    def _build(self, chunk: Chunk) -> ChunkPlan:
+        c = self.context
+        runs: list[Run] = []
+        if chunk.embedding:
+            runs.append(self._whole("embedding", lambda: embedding_unit(c)))
+        runs.extend(self._layers(chunk))
+        if chunk.final_norm:
+            runs.append(self._whole("final_norm", lambda: final_norm_unit(c)))
+        if chunk.mtp:
+            owns = chunk.pp_rank != 0
+            runs.append(self._whole(("mtp", owns), lambda: mtp_unit(c, owns_embedding=owns)))
+        if chunk.output:
+            tied = c.model.share_embeddings_and_output_weights
+            alone = tied and chunk.pp_rank == 0
+            runs.append(
+                self._whole(
+                    ("output", alone), lambda: output_unit(c, owns_weight=not alone, shared=tied and not alone)
+                )
+            )
+        return ChunkPlan(chunk, tuple(runs), self._batch(chunk))
+
+    def _batch(self, chunk: Chunk) -> tuple[Tensor, ...]:
+        """Tokens, positions, labels and loss mask of a microbatch, on chunks that read them, and the attention mask."""
+        c = self.context
+        if not (chunk.embedding or chunk.output or chunk.mtp):
+            return ()
+        shape = (c.batch, c.seq)
+        found = [c.new(f"batch.{name}", *shape, dtype="int64") for name in ("tokens", "position_ids", "labels")]
+        found.append(c.new("batch.loss_mask", *shape, dtype="fp32"))
+        if c.training.create_attention_mask_in_dataloader:
+            found.append(c.new("batch.attention_mask", c.batch, c.full_seq, c.full_seq._replace(name="seq"), dtype="bool"))
+        return tuple(found)
+
+    def _kind(self, layer: int) -> tuple[str, int]:
+        kinds = self.context.layout.cp_comm_type
+        return self.context.model.kinds[layer], layer % len(kinds)
+
+    def _declare(self, kind: tuple[str, int]) -> Declaration:
+        if kind not in self._declared:
+            self._declared[kind] = layer_unit(self.context, *kind)
+        return self._declared[kind]
+
+    def _layers(self, chunk: Chunk) -> list[Run]:
+        runs: list[Run] = []
+        for key, members in groupby(self._groups(chunk), key=lambda group: group[1:]):
+            firsts = [group[0] for group in members]
+            kinds, full = key
+            declared = tuple(self._declare(kind) for kind in kinds)
+            params = tuple(param for one in declared for param in one.params)
+            if (kinds, full) not in self._units:
+                unit = checkpointed(self.context, declared) if full else declared[0].unit
+                self._units[kinds, full] = unit, trace(unit)
+            unit, traced = self._units[kinds, full]
+            runs.append(Run(unit, traced, len(firsts), firsts[0], params))
+        return runs
+
+    def _groups(self, chunk: Chunk) -> list[tuple[int, tuple[tuple[str, int], ...], bool]]:
+        """(first layer, kinds of the layers of one unit, whether a full-recompute checkpoint wraps them)."""
+        t = self.context.training
+        layers = chunk.layers
+        if t.recompute_granularity != "full":
+            return [(i, (self._kind(i),), False) for i in layers]
+        n = 1 if t.recompute_num_layers is None else t.recompute_num_layers
+        if t.recompute_method == "block":
+            return [(i, (self._kind(i),), index < n) for index, i in enumerate(layers)]
+        n = max(n, 1)
+        return [
+            (layers[start], tuple(self._kind(i) for i in layers[start : start + n]), True)
+            for start in range(0, len(layers), n)
+        ]
+
+    def _whole(self, key: object, declare: object) -> Run:
+        if key not in self._declared:
+            self._declared[key] = declare()  # type: ignore[operator]
+        declared = self._declared[key]
+        if key not in self._units:
+            self._units[key] = declared.unit, trace(declared.unit)
+        unit, traced = self._units[key]
+        return Run(unit, traced, 1, -1, tuple(declared.params))
+
+
+def boundary(c: Context, name: str, *, with_mtp: bool = False) -> Tensor:
+    """A hidden-states tensor that crosses pipeline stages."""
+    one = c.residual(name)
+    if with_mtp:
+        shape = (Dim("1+mtp_num_layers", 1 + c.model.mtp), *one.shape)
+        return Tensor(name, shape, one.dtype, one.nbytes // numel_of(one.shape) * numel_of(shape), name)
+    return one

@@ -1,0 +1,228 @@
+"""What a module declaration sees: the model, the layout and the training settings, as ready-made dims and switches.
+
+Switches say which structures exist (`tp_many`: more than one tensor-parallel rank). Declarations branch on them alone,
+never on a degree, so that one declaration serves one layout and an array of layouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+from .layout import Layout
+from .model import Model
+from .tape import Item, Recompute
+from .tensor import Dim, Param, Tensor, ceil_div, smallest, tensor
+from .training import Training
+
+Declared = Param | Item
+T = TypeVar("T")
+Module = Generator[Declared, None, T]
+"""A declaration: it yields parameters in Megatron's registration order and ops in execution order, and returns what
+the next module reads."""
+
+
+def many(degree: int) -> bool:
+    """Whether a degree is above one; an array of layouts must agree."""
+    if isinstance(degree, int):
+        return degree > 1
+    above = degree > 1
+    assert above.all() or not above.any(), "layouts of different structure in one array"
+    return bool(above.all())
+
+
+@dataclass(frozen=True)
+class Context:
+    """The inputs of a module declaration."""
+
+    model: Model
+    layout: Layout
+    training: Training
+    kernel: str
+    blackwell_or_hopper: bool = True
+
+    # -- structure -----------------------------------------------------------------------------------------------
+    @cached_property
+    def tp_many(self) -> bool:
+        """More than one tensor-parallel rank."""
+        return many(self.layout.tp)
+
+    @cached_property
+    def sp_many(self) -> bool:
+        """The residual stream is sharded over tensor-parallel ranks."""
+        return self.layout.sequence_parallel and self.tp_many
+
+    @cached_property
+    def cp_many(self) -> bool:
+        """More than one context-parallel rank."""
+        return many(self.layout.cp)
+
+    @cached_property
+    def ep_many(self) -> bool:
+        """More than one expert-parallel rank."""
+        return many(self.layout.ep)
+
+    @cached_property
+    def etp_many(self) -> bool:
+        """More than one expert tensor-parallel rank."""
+        return many(self.layout.etp)
+
+    @cached_property
+    def expert_buffers(self) -> bool:
+        """Routed experts are reduced over the expert data-parallel group (Megatron-LM extensions/transformer_engine.py)."""
+        return self.ep_many or self.layout.etp != self.layout.tp
+
+    @property
+    def te(self) -> bool:
+        """TransformerEngine modules."""
+        return self.training.te_spec
+
+    # -- dtypes --------------------------------------------------------------------------------------------------
+    @property
+    def dtype(self) -> str:
+        """Dtype of weights and activations."""
+        return self.training.params_dtype
+
+    @property
+    def residual_dtype(self) -> str:
+        """Dtype of the residual stream."""
+        return "fp32" if self.model.fp32_residual_connection else self.dtype
+
+    @property
+    def probs_dtype(self) -> str:
+        """Dtype of the routed probabilities that reach the experts."""
+        return "fp32" if self.training.moe_router_dtype else self.dtype
+
+    # -- dims ----------------------------------------------------------------------------------------------------
+    def dim(self, name: str, size: int, *axes: str) -> Dim:
+        """A dim sharded over mesh axes of this layout."""
+        ways = 1
+        for axis in axes:
+            ways = ways * getattr(self.layout, axis)
+        return Dim(name, size, axes, ways)
+
+    @cached_property
+    def batch(self) -> Dim:
+        """Sequences of a microbatch."""
+        return Dim("micro_batch_size", self.training.micro_batch_size)
+
+    @cached_property
+    def seq(self) -> Dim:
+        """Sequence inside a tensor-parallel region: sharded over cp only."""
+        return self.dim("seq", self.training.seq_length, "cp")
+
+    @cached_property
+    def full_seq(self) -> Dim:
+        """The whole sequence."""
+        return Dim("seq", self.training.seq_length)
+
+    @cached_property
+    def seq_sp(self) -> Dim:
+        """Sequence of the residual stream: sharded over cp, and over tp with sequence parallelism."""
+        return self.dim("seq", self.training.seq_length, "cp", "tp") if self.sp_many else self.seq
+
+    @cached_property
+    def hidden(self) -> Dim:
+        """Width of the residual stream."""
+        return Dim("hidden_size", self.model.hidden_size)
+
+    @cached_property
+    def tokens(self) -> Dim:
+        """Tokens of one rank's residual stream (rows that enter a MoE layer)."""
+        return Dim("tokens/cp" + ("/tp" if self.sp_many else ""), self.seq_sp.local * self.batch.size)
+
+    # -- tensors -------------------------------------------------------------------------------------------------
+    def new(self, name: str, *shape: Dim, dtype: str = "") -> Tensor:
+        """An activation in the compute dtype unless another is given."""
+        return tensor(name, shape, dtype or self.dtype)
+
+    def residual(self, name: str) -> Tensor:
+        """A tensor of the residual stream."""
+        return tensor(name, (self.seq_sp, self.batch, self.hidden), self.residual_dtype)
+
+    def stream(self, name: str, *features: Dim) -> Tensor:
+        """A tensor on the residual stream's tokens, in the compute dtype."""
+        return tensor(name, (self.seq_sp, self.batch, *features), self.dtype)
+
+    def region(self, name: str, *features: Dim) -> Tensor:
+        """A tensor inside a tensor-parallel region: all tokens of the context-parallel shard."""
+        return tensor(name, (self.seq, self.batch, *features), self.dtype)
+
+    # -- MoE rows ------------------------------------------------------------------------------------------------
+    @cached_property
+    def local_experts(self) -> Dim:
+        """Experts of one rank."""
+        assert self.model.num_moe_experts is not None
+        return self.dim("num_moe_experts", self.model.num_moe_experts, "ep")
+
+    @cached_property
+    def local_experts_many(self) -> bool:
+        """More than one expert on a rank."""
+        return many(self.local_experts.local)
+
+    @cached_property
+    def capacity(self) -> int:
+        """Rows per expert and source rank with a capacity factor (Megatron-LM `moe_utils.py`, get_capacity)."""
+        factor = self.training.moe_expert_capacity_factor
+        assert factor is not None and self.model.num_moe_experts is not None
+        rows = self.tokens.size * self.model.moe_router_topk
+        return _scaled(rows, factor, self.model.num_moe_experts)
+
+    @cached_property
+    def sent_rows(self) -> Dim:
+        """Rows that leave this rank's tokens: top-k copies, or the capacity of every expert."""
+        rows = self.tokens.size * self.model.moe_router_topk
+        if self.training.moe_expert_capacity_factor is None:
+            return Dim("tokens*topk", rows)
+        assert self.model.num_moe_experts is not None
+        cap = self.capacity * self.model.num_moe_experts
+        if self.training.moe_pad_expert_input_to_capacity:
+            return Dim("capacity*num_moe_experts", cap)
+        return Dim("min(tokens*topk, capacity*num_moe_experts)", smallest(rows, cap))
+
+    @cached_property
+    def received_rows(self) -> Dim:
+        """Rows that arrive from the expert-parallel ranks, before the experts' tensor-parallel all-gather."""
+        factor = self.training.router_imbalance
+        padded = self.training.moe_expert_capacity_factor is not None and self.training.moe_pad_expert_input_to_capacity
+        if factor == 1 or padded or not self.ep_many:
+            return self.sent_rows
+        assert self.model.num_moe_experts is not None
+        local = self.local_experts.local
+        worst = self.tokens.size * self.layout.ep * smallest(self.model.moe_router_topk, local)
+        if self.training.moe_expert_capacity_factor is not None:
+            worst = smallest(worst, self.capacity * self.model.num_moe_experts)
+        return Dim("routed_rows", smallest(_scaled(self.sent_rows.size, factor, 1), worst))
+
+    @cached_property
+    def expert_rows(self) -> Dim:
+        """Rows that enter one rank's experts: gathered over the experts' tensor-parallel ranks."""
+        rows = self.received_rows
+        return Dim(f"{rows.name}*etp", rows.size * self.layout.etp) if self.etp_many else rows
+
+
+def _scaled(rows: int, factor: float, over: int) -> int:
+    """Rows times a factor, divided and rounded up; the factor is taken as an exact fraction."""
+    numerator, denominator = factor.as_integer_ratio()
+    return ceil_div(rows * numerator, denominator * over)
+
+
+def recomputed(active: bool, name: str, module: Module[T], hook: str = "") -> Module[T]:
+    """The module's ops wrapped in one checkpoint when active; its parameters and its result pass through."""
+    ops: list[Item] = []
+    while True:
+        try:
+            item = next(module)
+        except StopIteration as stop:
+            if active:
+                yield Recompute(name, tuple(ops), hook)
+            else:
+                yield from ops
+            result: T = stop.value
+            return result
+        if isinstance(item, Param):
+            yield item
+        else:
+            ops.append(item)

@@ -1,0 +1,214 @@
+"""From torch's allocated peak to reserved and device memory: ranges made of named terms.
+
+Every term has a low and a high value and a source; each can be set in the environment. The high values do not happen
+together, so their sum is a bound, not a forecast.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .hardware import GIB, MIB
+from .job import TrainingJob
+from .layout import Layout
+from .peak import Peak, Rank
+
+
+class Range(NamedTuple):
+    """A low and a high value in bytes."""
+
+    low: int
+    high: int
+
+
+class Term(NamedTuple):
+    """A named part of device memory."""
+
+    name: str
+    low: int
+    high: int
+    source: str
+
+
+SLACK_SOURCE = "reserved minus allocated: MooreThreads/SimuMax docs/b200 (80 ranks); Megatron-Bridge cards"
+
+
+def slack(job: TrainingJob, rank: Rank, peak: Peak) -> Term:
+    """Reserved minus allocated at the peak.
+
+    Native allocator: a share of what comes and goes in a step (dense 0.10-0.35, MoE 0.30-0.60). Expandable segments: a share
+    of the peak (2.4-11 %, padded fixed-capacity MoE up to 21 %).
+    """
+    env, total = job.env, peak.nbytes
+    if env.fragmentation is not None:
+        extra = int(total * env.fragmentation)
+        return Term("fragmentation", extra, extra, "set by the user")
+    if env.expandable_segments:
+        high = 0.21 if job.training.moe_pad_expert_input_to_capacity and job.model.has_moe else 0.11
+        return Term("fragmentation", int(total * 0.024), int(total * high), SLACK_SOURCE)
+    moving = max(total - peak.steady, 0)
+    low, high = (0.30, 0.60) if job.model.has_moe else (0.10, 0.35)
+    return Term("fragmentation", int(moving * low), int(moving * high), SLACK_SOURCE)
+
+
+def init_peak_bytes(rank: Rank) -> int:
+    """Allocated peak of building the model: each buffer is allocated while its parameters still have their own storage.
+
+    Source: Megatron-LM `megatron/core/distributed/param_and_grad_buffer.py`.
+    """
+    if not rank.buffers:
+        return 0
+    sizes = []
+    for buffer in rank.buffers:
+        own = [s for s in rank.states if s.part in ("weights", "gradients") and s.name.endswith(f"{buffer.group} chunk {buffer.chunk}")]
+        sizes.append((sum(s.nbytes for s in own), next(s.nbytes for s in own if s.part == "weights")))
+    pending = sum(weights for _, weights in sizes)
+    built = top = 0
+    for both, weights in sizes:
+        top = max(top, built + pending + both)
+        built, pending = built + both, pending - weights
+    return top
+
+
+def reserved_bytes(job: TrainingJob, rank: Rank, peak: Peak) -> Range:
+    """Bytes that torch's caching allocator takes from the device."""
+    term = slack(job, rank, peak)
+    build = init_peak_bytes(rank)
+    return Range(max(peak.nbytes + term.low, build), max(peak.nbytes + term.high, int(build * 1.03)))
+
+
+def device_bytes(job: TrainingJob, rank: Rank, reserved: Range) -> Range:
+    """Bytes in use on the device, as nvidia-smi would show for the process."""
+    terms = outside_terms(job, rank)
+    return Range(reserved.low + sum(t.low for t in terms), reserved.high + sum(t.high for t in terms))
+
+
+def outside_terms(job: TrainingJob, rank: Rank) -> list[Term]:
+    """What the process takes outside torch: CUDA context, libraries, NCCL, expert-parallel buffers."""
+    env = job.env
+    found = [
+        _fixed("CUDA context", env.context_gib, 0.4, 1.0, "pytorch PR 86509; nccl issues 964, 1685; litgpt issue 1892"),
+        _fixed("CUDA libraries and kernels", env.libraries_gib, 0.05, 0.5, "general knowledge; grows in the first steps"),
+    ]
+    if env.nccl_gib is not None:
+        found.append(_fixed("NCCL communicators", env.nccl_gib, 0, 0, ""))
+    else:
+        found.extend(nccl_terms(job, rank))
+    found.extend(expert_buffers(job, rank))
+    return found
+
+
+def _fixed(name: str, value: float | None, low: float, high: float, source: str) -> Term:
+    if value is not None:
+        return Term(name, int(value * GIB), int(value * GIB), "set by the user")
+    return Term(name, int(low * GIB), int(high * GIB), source)
+
+
+class Group(NamedTuple):
+    """A communicator: how many ranks, how far apart in rank order the first and last are, and whether it is all-to-all."""
+
+    name: str
+    size: int
+    span: int
+    kind: str
+
+
+def communicators(layout: Layout, *, moe: bool) -> list[Group]:
+    """Groups of more than one rank that a Megatron rank uses, in rank order tp-cp-ep-dp-pp (parallel_state.py)."""
+    tp, cp, pp, dp, world = layout.tp, layout.cp, layout.pp, layout.dp, layout.world_size
+    inner = tp * cp * dp
+    groups = [
+        Group("world", world, world, "ring"),
+        Group("tensor", tp, tp, "ring"),
+        Group("context", cp, tp * cp, "ring"),
+        Group("data x context", dp * cp, inner, "ring"),
+        Group("pipeline", pp, world, "p2p"),
+        Group("model x optimizer instance", world, world, "ring"),
+    ]
+    if moe:
+        ep, etp = layout.ep, layout.etp
+        groups += [
+            Group("expert", ep, ep * etp, "all-to-all"),
+            Group("expert x expert tensor", ep * etp, ep * etp, "ring"),
+            Group("expert tensor", etp, etp, "ring"),
+            Group("expert data", layout.expert_dp, inner, "ring"),
+            Group("tensor x context", tp * cp, tp * cp, "ring"),
+        ]
+    return [group for group in groups if group.size > 1]
+
+
+def nccl_terms(job: TrainingJob, rank: Rank) -> list[Term]:
+    """NCCL buffers by communicator (NVIDIA/nccl 2.30 src/init.cc, transport/p2p.cc, transport/net.cc).
+
+    12 MiB per channel and NVLink neighbour; 20 MiB per channel that crosses the network; a pool of network send and
+    receive buffers. The formula's low end is 0.7 of it, the high end 1.5 of it and 0.25 GiB per communicator beyond 8.
+    """
+    gpu = job.gpu
+    domain = max(gpu.nvlink_domain, 1)
+    channels = 32 if gpu.capability[0] >= 10 else 24
+    groups = communicators(job.layout, moe=job.model.has_moe)
+    total = 0
+    for group in groups:
+        total += _communicator_bytes(group, domain, channels, nvls=job.env.nccl_nvls)
+    if not groups:
+        return []
+    extra = max(len(groups) - 8, 0)
+    high = int(1.5 * total) + extra * GIB // 4
+    return [Term(f"NCCL ({len(groups)} communicators)", int(0.7 * total), high, "NVIDIA/nccl 2.30.7 src/init.cc, src/transport/")]
+
+
+def _communicator_bytes(group: Group, domain: int, channels: int, *, nvls: bool) -> int:
+    inside = group.span <= domain
+    if group.kind == "all-to-all":
+        if inside:
+            return 12 * 32 * (group.size - 1) * MIB
+        peers = max(min(group.size, domain // max(group.span // group.size, 1)) - 1, 0)
+        return (12 * 2 * peers + 128 + 40) * MIB
+    if group.kind == "p2p":
+        return (12 * 32 if inside else 160) * MIB
+    size = 12 * channels if inside else 160
+    if nvls and inside:
+        size += 2 * 16 * min(group.size, 32)
+    return size * MIB
+
+
+def expert_buffers(job: TrainingJob, rank: Rank) -> list[Term]:
+    """Buffers of DeepEP and HybridEP, outside torch. Sources: deepseek-ai/DeepEP csrc/legacy/config.hpp, hybrid-ep branch."""
+    t, m, layout = job.training, job.model, job.layout
+    if t.moe_token_dispatcher_type != "flex" or not m.has_moe or layout.ep == 1:
+        return []
+    n, h = layout.ep, m.expert_width
+    if t.moe_flex_dispatcher_backend == "deepep":
+        nvl, rdma_ranks, channels = min(n, 8), max(n // 8, 1), 10
+        rows = 256 if n <= 8 else 288 if n <= 64 else 560
+        size = channels * nvl * (4 * (2 * rdma_ranks + 3) + rows * (2 * h + 8 + 1024 + 512 + 512))
+        if n > 8:
+            rdma = channels * rdma_ranks * 2 * (72 + 128 * (2 * h + 8 + 1024 + 512 + 512 + 16)) + MIB
+            size += -(-rdma // (512 * MIB)) * 512 * MIB
+        size += 32 * MIB
+        return [Term("DeepEP buffer", size, 2 * size, "deepseek-ai/DeepEP csrc/legacy/config.hpp")]
+    tokens = rank.context.tokens.size
+    local = rank.context.local_experts.local
+    domain = max(job.gpu.nvlink_domain, 1)
+    inside = min(n, domain)
+    size = 2 * tokens * n * h + 4 * tokens * n * local * inside + 4 * tokens * n * h // 128
+    nodes = -(-n // inside)
+    if nodes > 1:
+        experts = m.num_moe_experts or 0
+        size += tokens * (2 * h + 4 * experts + h // 32)
+        size += 3 * (nodes - 1) * tokens * (2 * h + 4 * local * inside) + (nodes - 1) * tokens * h // 32
+    return [Term("HybridEP buffer", size, size, "deepseek-ai/DeepEP hybrid-ep csrc/hybrid_ep/buffer/intranode.cu")]
+
+
+def verdict(device: Range, memory_bytes: int) -> str:
+    """ "fits" when the high end is within the memory, "does not fit" when the low end is not, else "tight"."""
+    if device.high <= memory_bytes:
+        return "fits"
+    return "does not fit" if device.low > memory_bytes else "tight"
+
+
+def explain_terms(job: TrainingJob, rank: Rank, peak: Peak) -> list[Term]:
+    """Every term between the allocated peak and device memory, for reports."""
+    return [slack(job, rank, peak), *outside_terms(job, rank)]
+
+

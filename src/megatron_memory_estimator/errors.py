@@ -1,0 +1,32 @@
+"""The errors that users meet; each message is one sentence with the rule, the numbers and the fix.
+
+EstimatorError              anything this package refuses; the command line prints it and exits with 2
+  ConfigError               an input that cannot be read or understood (missing file, wrong type, unknown name)
+  LayoutError               a layout that Megatron-Core would refuse; `reasons` lists every violated rule
+  UnsupportedError          a legal run with a feature that is not modelled; it is refused by name
+"""
+
+from __future__ import annotations
+
+
+class EstimatorError(ValueError):
+    """Anything this package refuses."""
+
+
+class ConfigError(EstimatorError):
+    """An input that cannot be read or understood."""
+
+
+class UnsupportedError(EstimatorError):
+    """A run with a feature that the engine does not model."""
+
+
+class LayoutError(EstimatorError):
+    """A layout that Megatron-Core would refuse.
+
+    `reasons` holds one sentence for each violated rule; the message joins them.
+    """
+
+    def __init__(self, reasons: tuple[str, ...]) -> None:
+        super().__init__("; ".join(reasons))
+        self.reasons = reasons

@@ -1,0 +1,147 @@
+"""estimate(job): from a job to the memory of every pipeline stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from .activations import Planner
+from .context import Context
+from .device_memory import Range, device_bytes, reserved_bytes, verdict
+from .errors import UnsupportedError
+from .hardware import GPUS
+from .job import TrainingJob
+from .legality import check
+from .peak import Peak, Rank, Row, breakdown, find_peak, parameters, rows_at_peak, rows_at_rest
+from .pipeline import Chunk, build_pipeline
+from .schedule import occupancy
+from .states import ddp_buffers, model_state
+from .workspaces import workspaces
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The memory of one pipeline rank. Bytes are what torch counts as allocated unless named otherwise."""
+
+    rank: Rank
+    peak: Peak
+    reserved: Range
+    device: Range
+
+    @property
+    def pp_rank(self) -> int:
+        """Pipeline rank."""
+        return self.rank.pp_rank
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        """torch.cuda.max_memory_allocated once the optimizer's moments exist."""
+        return self.peak.nbytes
+
+    @property
+    def first_step_peak_allocated_bytes(self) -> int:
+        """The same after the first step of a fresh run."""
+        return self.peak.first_step
+
+    @property
+    def steady_allocated_bytes(self) -> int:
+        """torch.cuda.memory_allocated between two steps."""
+        return self.peak.steady
+
+    @property
+    def in_flight(self) -> int:
+        """Most chunk-microbatches alive at once."""
+        return self.rank.schedule.max_in_flight
+
+    @cached_property
+    def num_parameters(self) -> tuple[int, int]:
+        """(dense, expert) parameters of one GPU."""
+        return parameters(self.rank)
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Every tensor alive at the peak."""
+        return rows_at_peak(self.rank, self.peak)
+
+    @cached_property
+    def steady_rows(self) -> list[Row]:
+        """Every tensor alive between two steps."""
+        return rows_at_rest(self.rank)
+
+    @cached_property
+    def breakdown_bytes(self) -> dict[str, int]:
+        """Bytes at the peak by part; they sum to `peak_allocated_bytes`."""
+        return breakdown(self.rows)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The result of `estimate`: the job and one `Stage` per pipeline rank."""
+
+    job: TrainingJob
+    stages: tuple[Stage, ...]
+
+    @property
+    def peak_stage(self) -> Stage:
+        """The stage with the highest peak."""
+        return max(self.stages, key=lambda stage: stage.peak_allocated_bytes)
+
+    def verdicts(self) -> list[tuple[str, int, str]]:
+        """(GPU name, memory bytes, "fits" | "tight" | "does not fit") for every GPU of the catalogue."""
+        low = max(stage.device.low for stage in self.stages)
+        high = max(stage.device.high for stage in self.stages)
+        return [(gpu.name, gpu.memory_bytes, verdict(Range(low, high), gpu.memory_bytes)) for gpu in GPUS]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document (schema `megatron-memory-estimate/1`)."""
+        from .report.document import document
+
+        return document(self)
+
+
+def context_of(job: TrainingJob) -> Context:
+    """What module declarations see of a job."""
+    return Context(job.model, job.layout, job.training, job.kernel, job.gpu.hopper_or_later)
+
+
+def estimate(job: TrainingJob) -> Estimate:
+    """The memory of every pipeline stage.
+
+    Raises LayoutError for a layout that Megatron-Core refuses and UnsupportedError for features that are not modelled.
+    """
+    if job.refusal:
+        raise UnsupportedError(job.refusal)
+    check(job)
+    pipeline = build_pipeline(job.model, job.layout)
+    planner = Planner(context_of(job))
+    return Estimate(job, tuple(_stage(job, planner, chunks) for chunks in pipeline.chunks))
+
+
+def _stage(job: TrainingJob, planner: Planner, chunks: tuple[Chunk, ...]) -> Stage:
+    c, layout = planner.context, job.layout
+    plans = tuple(planner.plan(chunk) for chunk in chunks)
+    pp_rank = chunks[0].pp_rank
+    buffers = tuple(
+        buffer
+        for plan in plans
+        for buffer in ddp_buffers(
+            c,
+            plan.chunk.vp_stage,
+            [(list(run.params), run.count) for run in plan.runs],
+            first_chunk=pp_rank == 0 and plan.chunk.vp_stage == 0,
+        )
+    )
+    group = layout.microbatch_group_size_per_vp_stage or layout.pp
+    rank = Rank(
+        context=c,
+        pp_rank=pp_rank,
+        plans=plans,
+        schedule=occupancy(layout.pp, len(chunks), pp_rank, job.num_microbatches, group),
+        buffers=buffers,
+        states=tuple(model_state(c, list(buffers))),
+        workspaces=tuple(workspaces(c, plans, job.gpu, job.env)),
+    )
+    peak = find_peak(rank)
+    reserved = reserved_bytes(job, rank, peak)
+    return Stage(rank, peak, reserved, device_bytes(job, rank, reserved))

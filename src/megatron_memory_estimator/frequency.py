@@ -1,0 +1,172 @@
+"""Which kind each decoder layer is: from `moe_layer_freq`, `linear_attention_freq` and hybrid layer patterns.
+
+Sources: Megatron-LM `megatron/core/models/gpt/gpt_layer_specs.py` (get_gpt_decoder_block_spec),
+`megatron/training/arguments.py` (moe_freq_type), `megatron/core/models/hybrid/hybrid_layer_allocation.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from .errors import ConfigError
+
+if TYPE_CHECKING:
+    from .model import Model
+
+HYBRID_SYMBOLS = {
+    "M": "mamba",
+    "G": "gdn",
+    "*": "gqa",
+    "+": "mla",
+    "D": "dsa",
+    "-": "dense",
+    "E": "moe",
+}
+_LONGEST = 100_000
+
+
+def frequency_list(name: str, value: object, num_layers: int) -> tuple[int, ...]:
+    """0/1 for each layer. An int N marks every Nth layer from layer 0; a string is an int or an expression."""
+    if isinstance(value, bool):
+        raise ConfigError(f"{name}={value!r} must be a whole number, a 0/1 list or an expression")
+    if isinstance(value, str):
+        value = _expression(name, value) if "[" in value else _whole(name, value)
+    if isinstance(value, int):
+        if value < 1:
+            raise ConfigError(f"{name}={value} must be at least 1")
+        return tuple(int(i % value == 0) for i in range(num_layers))
+    if not isinstance(value, list | tuple) or any(x not in (0, 1) or isinstance(x, bool) for x in value):
+        raise ConfigError(f"{name} must be a whole number, a list of 0 and 1, or an expression such as ([0]*3+[1]*58)")
+    if len(value) != num_layers:
+        raise ConfigError(f"{name} has {len(value)} entries for num_layers={num_layers}; give one per layer")
+    return tuple(value)
+
+
+def _whole(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(f"{name}={text!r} is neither a whole number nor a list expression") from None
+
+
+def _expression(name: str, text: str) -> list[int]:
+    """A sum of repeated 0/1 lists, such as `([0]*1+[1]*3)*2`, without evaluating code."""
+    tokens = re.findall(r"\d+|[\[\](),+*]|\S", text)
+    pos = 0
+
+    def fail() -> ConfigError:
+        return ConfigError(f"{name}={text!r} is not a sum of repeated 0/1 lists such as ([0]*3+[1]*58)")
+
+    def peek() -> str:
+        return tokens[pos] if pos < len(tokens) else ""
+
+    def take(expected: str = "") -> str:
+        nonlocal pos
+        token = peek()
+        if not token or (expected and token != expected):
+            raise fail()
+        pos += 1
+        return token
+
+    def number() -> int:
+        token = take()
+        if not token.isdigit() or len(token) > 6:
+            raise fail()
+        return int(token)
+
+    def factor() -> list[int] | int:
+        if peek() == "(":
+            take()
+            inner: list[int] | int = total()
+            take(")")
+        elif peek() == "[":
+            take()
+            items: list[int] = []
+            while peek() != "]":
+                items.append(number())
+                if peek() == ",":
+                    take()
+            take("]")
+            inner = items
+        else:
+            inner = number()
+        return inner
+
+    def product() -> list[int]:
+        value = factor()
+        while peek() == "*":
+            take()
+            other = factor()
+            if isinstance(value, list) == isinstance(other, list):
+                raise fail()
+            items, times = (value, other) if isinstance(value, list) else (other, value)
+            assert isinstance(items, list) and isinstance(times, int)
+            if len(items) * times > _LONGEST:
+                raise fail()
+            value = items * times
+        if not isinstance(value, list):
+            raise fail()
+        return value
+
+    def total() -> list[int]:
+        value = product()
+        while peek() == "+":
+            take()
+            value = value + product()
+        return value
+
+    result = total()
+    if pos != len(tokens):
+        raise fail()
+    return result
+
+
+def linear_attention(model: Model) -> tuple[int, ...]:
+    """1 for each layer that uses the experimental attention variant."""
+    freq = model.linear_attention_freq
+    if model.experimental_attention_variant is None:
+        return (0,) * model.num_layers
+    if model.experimental_attention_variant == "dsa":
+        return (1,) * model.num_layers
+    if freq is None:
+        raise ConfigError(
+            f"experimental_attention_variant={model.experimental_attention_variant} needs linear_attention_freq"
+        )
+    if isinstance(freq, int) and not isinstance(freq, bool):
+        if freq < 1:
+            raise ConfigError(f"linear_attention_freq={freq} must be at least 1")
+        return tuple(int((i + 1) % freq != 0) for i in range(model.num_layers))
+    return frequency_list("linear_attention_freq", freq, model.num_layers)
+
+
+def layer_pattern(model: Model) -> tuple[str, ...]:
+    """The kind of each decoder layer (`Model.kinds`)."""
+    if model.hybrid_layer_pattern is not None:
+        return _hybrid(model)
+    moe = (0,) * model.num_layers
+    if model.num_moe_experts:
+        moe = frequency_list("moe_layer_freq", model.moe_layer_freq, model.num_layers)
+    softmax = "mla" if model.multi_latent_attention else "gqa"
+    variant = model.experimental_attention_variant or ""
+    mixers = (variant if linear else softmax for linear in linear_attention(model))
+    return tuple(f"{mixer}+{'moe' if expert else 'dense'}" for mixer, expert in zip(mixers, moe, strict=True))
+
+
+def _hybrid(model: Model) -> tuple[str, ...]:
+    pattern = model.hybrid_layer_pattern or ""
+    main = pattern.split("/")[0].replace("|", "")
+    for symbol in main:
+        if symbol not in HYBRID_SYMBOLS:
+            raise ConfigError(
+                f"hybrid_layer_pattern has {symbol!r}; the symbols are {' '.join(HYBRID_SYMBOLS)} | and /"
+            )
+    if "*" in main and ("+" in main or "D" in main):
+        raise ConfigError("hybrid_layer_pattern mixes * with + or D; Megatron-Core allows one kind of attention")
+    if len(main) != model.num_layers:
+        raise ConfigError(
+            f"hybrid_layer_pattern has {len(main)} sub-layers for num_layers={model.num_layers}; they must agree"
+        )
+    if "E" in main and not model.num_moe_experts:
+        raise ConfigError("hybrid_layer_pattern has E sub-layers but num_moe_experts is not set")
+    return tuple(HYBRID_SYMBOLS[symbol] for symbol in main)

@@ -1,0 +1,86 @@
+"""The machine: GPUs by name, and the environment settings that change how much memory is taken.
+
+Memory figures are what `nvidia-smi` and torch report; the public source stands with each entry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .errors import ConfigError
+from .settings import nearest, setting
+
+MIB = 2**20
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU type. `memory_bytes` is the capacity that torch reports: what an out-of-memory message calls total."""
+
+    name: str
+    memory_bytes: int
+    capability: tuple[int, int]
+    nvlink_domain: int
+    source: str
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def hopper_or_later(self) -> bool:
+        """Compute capability 9.0 and above."""
+        return self.capability >= (9, 0)
+
+
+def _gib(value: float) -> int:
+    return int(value * GIB)
+
+
+GPUS: tuple[Gpu, ...] = (
+    Gpu("A100-40GB", _gib(39.4), (8, 0), 8, "nvidia-smi 40960 MiB (modal-labs/modal-client PR 2797); torch figure "
+        "from general knowledge", ("A100-SXM-40GB", "A100 40GB")),
+    Gpu("A100-80GB", 81050 * MIB, (8, 0), 8, "torch 81050 MiB (meta-pytorch/torchrec PR 3580)",
+        ("A100", "A100-SXM-80GB", "A100 80GB", "DGX A100")),
+    Gpu("H100-80GB", _gib(79.11), (9, 0), 8, "torch 79.11 GiB (NVIDIA-NeMo/Automodel PR 2673)",
+        ("H100", "H100-SXM", "H100 80GB", "DGX H100")),
+    Gpu("H20-96GB", _gib(95.1), (9, 0), 8, "nvidia-smi 97871 MiB (general knowledge); torch estimated", ("H20",)),
+    Gpu("H200-141GB", _gib(139.8), (9, 0), 8, "nvidia-smi 143771 MiB (general knowledge); torch estimated",
+        ("H200", "H200-SXM")),
+    Gpu("B200-180GB", _gib(178.35), (10, 0), 8, "torch 178.35 GiB (pytorch/ao PR 4002)", ("B200",)),
+    Gpu("B300-288GB", _gib(267.7), (10, 3), 8, "nvidia-smi 275040 MiB (ai-dynamo/aiconfigurator); torch estimated",
+        ("B300",)),
+    Gpu("GB200-186GB", _gib(184.3), (10, 0), 72, "torch 184.3 GiB (NVIDIA-NeMo/Megatron-Bridge qwen3.8-27b card)",
+        ("GB200",)),
+    Gpu("GB300-288GB", _gib(276.6), (10, 3), 72, "nvidia-smi 284208 MiB (ai-dynamo/aiconfigurator); torch estimated",
+        ("GB300",)),
+    Gpu("L40S-48GB", _gib(44.4), (8, 9), 1, "nvidia-smi 46068 MiB (modal-labs/modal-client PR 2797); torch estimated",
+        ("L40S",)),
+    Gpu("RTX-4090-24GB", _gib(23.6), (8, 9), 1, "general knowledge", ("RTX-4090", "RTX4090", "4090")),
+    Gpu("RTX-A6000-48GB", _gib(47.5), (8, 6), 2, "general knowledge", ("RTX-A6000", "A6000")),
+)  # fmt: skip
+
+
+def find_gpu(name: str) -> Gpu:
+    """The GPU of a name or alias, in any case; an unknown one is refused with the nearest match."""
+    wanted = name.lower().replace("_", "-").removeprefix("nvidia-")
+    for gpu in GPUS:
+        if wanted in (gpu.name.lower(), *(alias.lower() for alias in gpu.aliases)):
+            return gpu
+    known = [word for gpu in GPUS for word in (gpu.name, *gpu.aliases)]
+    raise ConfigError(f'unknown GPU "{name}"; `megatron-memory gpus` lists them.{nearest(name.upper(), known)}')
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Settings of the process environment and ranges for what no source fixes.
+
+    Each `*_low` / `*_high` pair overrides one term of the device-memory range, in GiB.
+    """
+
+    cublas_workspace_config: str | None = setting(None, "value of CUBLAS_WORKSPACE_CONFIG")
+    expandable_segments: bool = setting(False, "PYTORCH_CUDA_ALLOC_CONF has expandable_segments:True")
+    nccl_nvls: bool = setting(False, "NVLS is on (NCCL_NVLS_ENABLE)")
+    gpus_per_node: int = setting(8, "GPUs of a node")
+    context_gib: float | None = setting(None, "CUDA context, GiB")
+    libraries_gib: float | None = setting(None, "CUDA libraries and kernels, GiB")
+    nccl_gib: float | None = setting(None, "NCCL communicators, GiB")
+    fragmentation: float | None = setting(None, "reserved memory over allocated memory, as a fraction of the peak")

@@ -1,0 +1,1 @@
+"""From what users have (Hugging Face configs, Megatron settings) to a TrainingJob."""

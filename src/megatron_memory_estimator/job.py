@@ -1,0 +1,75 @@
+"""TrainingJob: one training run as the engine sees it, and the ways to make one.
+
+    TrainingJob.from_hf("Qwen/Qwen3-8B", num_gpus=8, tensor_model_parallel_size=2)
+    TrainingJob.from_config({"num_layers": 32, "hidden_size": 4096, ...}, num_gpus=8, vocab_size=128256)
+    TrainingJob.from_megatron_args({"num-layers": 32, "swiglu": True, ...}, num_gpus=8)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .hardware import Environment, Gpu, find_gpu
+from .layout import Layout
+from .model import Model
+from .training import Training
+
+DEFAULT_GPU = "H100-80GB"
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """A model, a layout, training settings and hardware; all frozen, in Megatron's names.
+
+    `assumptions` says what was decided because it was not given; `warnings` what is not modelled.
+    """
+
+    model: Model
+    layout: Layout
+    training: Training
+    gpu: Gpu = field(default_factory=lambda: find_gpu(DEFAULT_GPU))
+    env: Environment = field(default_factory=Environment)
+    name: str = ""
+    source: str = ""
+    model_type: str = ""
+    num_microbatches: int = 1
+    refusal: str = ""
+    assumptions: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def from_hf(cls, model: str, num_gpus: int | None = None, **settings: Any) -> TrainingJob:
+        """A job from a Hugging Face model: a Hub id, a directory, a config.json, or "-" for standard input.
+
+        Raises ConfigError for an unknown model or setting, LayoutError for a layout that Megatron-Core refuses.
+        """
+        from .inputs.hf import load
+        from .inputs.resolve import job_from_parts
+
+        loaded = load(model)
+        return job_from_parts(loaded, num_gpus, settings, habits=True)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], num_gpus: int | None = None, **settings: Any) -> TrainingJob:
+        """A job from TransformerConfig names (`config`) and Megatron's long names for everything else (`settings`)."""
+        from .inputs.resolve import job_from_config
+
+        return job_from_config(config, num_gpus, settings)
+
+    @classmethod
+    def from_megatron_args(cls, args: Mapping[str, Any], num_gpus: int | None = None, **settings: Any) -> TrainingJob:
+        """A job from Megatron-LM arguments, underscored or dashed; Megatron's own defaults apply."""
+        from .inputs.megatron_args import job_from_args
+
+        return job_from_args(args, num_gpus, settings)
+
+    @property
+    def kernel(self) -> str:
+        """The attention kernel that runs."""
+        if self.training.attention_kernel is not None:
+            return self.training.attention_kernel
+        if not self.training.te_spec:
+            return "local"
+        return "cudnn" if self.gpu.hopper_or_later else "flash"

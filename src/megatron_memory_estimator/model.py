@@ -1,0 +1,219 @@
+"""The architecture: what a rank-independent description of the model says, in TransformerConfig's names.
+
+Source of names and defaults: Megatron-LM `megatron/core/transformer/transformer_config.py` (TransformerConfig,
+MLATransformerConfig), `megatron/core/models/gpt/gpt_model.py` (GPTModel) for the vocabulary and the embeddings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from .errors import ConfigError
+from .frequency import layer_pattern
+from .settings import setting
+from .tensor import round_up
+
+ACTIVATIONS = ("gelu", "silu", "squared_relu", "quick_gelu", "relu")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A decoder-only GPT-like model. `None` means: derived from the other fields, or absent."""
+
+    num_layers: int = setting(0, "decoder layers, without MTP")
+    hidden_size: int = setting(0, "width of the residual stream")
+    num_attention_heads: int = setting(0, "query heads")
+    num_query_groups: int | None = setting(None, "key and value heads; default: num_attention_heads")
+    kv_channels: int | None = setting(None, "head dim; default: hidden_size / num_attention_heads")
+    ffn_hidden_size: int | None = setting(None, "width of a dense MLP, per gate half; default: 4 * hidden_size")
+    vocab_size: int | None = setting(None, "vocabulary before padding")
+    padded_vocab_size: int | None = setting(None, "vocabulary after padding; wins over vocab_size")
+    make_vocab_size_divisible_by: int = setting(128, "vocabulary is padded to a multiple of this times tp")
+    max_position_embeddings: int | None = setting(None, "largest position")
+    share_embeddings_and_output_weights: bool = setting(False, "output layer uses the embedding table")
+    position_embedding_type: str = setting(
+        "rope", "position embedding", choices=("rope", "learned_absolute", "none", "yarn", "mrope")
+    )
+    rotary_percent: float = setting(1.0, "part of the head dim that RoPE rotates")
+    rope_type: str = setting("yarn", "RoPE of MLA", choices=("rope", "yarn"))
+    original_max_position_embeddings: int = setting(4096, "YaRN: positions that its tables cover from the start")
+
+    normalization: str = setting("LayerNorm", "norm", choices=("LayerNorm", "RMSNorm", "L2Norm"))
+    gated_linear_unit: bool = setting(False, "gated MLP (SwiGLU, GEGLU)")
+    activation_func: str = setting("gelu", "activation of the MLP", choices=ACTIVATIONS)
+    activation_func_clamp_value: float | None = setting(None, "clamp of the gated activation (gpt-oss)")
+    add_bias_linear: bool = setting(True, "biases in all linears")
+    add_qkv_bias: bool = setting(False, "bias in linear_qkv only")
+    qk_layernorm: bool = setting(False, "norm on query and key (MLA: on the compressed ones)")
+    qk_l2_norm: bool = setting(False, "norm on query and key without parameters (Llama 4)")
+    attention_output_gate: bool = setting(False, "gate on the attention output (Qwen3-Next)")
+    softmax_type: str = setting("vanilla", "softmax", choices=("vanilla", "off-by-one", "learnable"))
+    attention_dropout: float = setting(0.1, "dropout on attention probabilities")
+    hidden_dropout: float = setting(0.1, "dropout on the residual stream")
+    fp32_residual_connection: bool = setting(False, "residual stream in fp32")
+
+    multi_latent_attention: bool = setting(False, "multi-latent attention (DeepSeek)")
+    q_lora_rank: int | None = setting(512, "MLA: width of the compressed query; null: not compressed")
+    kv_lora_rank: int = setting(512, "MLA: width of the compressed key and value")
+    qk_head_dim: int = setting(128, "MLA: head dim of query and key without RoPE")
+    qk_pos_emb_head_dim: int = setting(64, "MLA: head dim with RoPE")
+    v_head_dim: int = setting(128, "MLA: head dim of value")
+    mla_down_proj_fusion: bool = setting(False, "MLA: one linear for both down projections")
+
+    num_moe_experts: int | None = setting(None, "routed experts", flag="num-experts")
+    moe_layer_freq: int | tuple[int, ...] | str = setting(
+        1, "which layers are MoE: N (every Nth), a 0/1 list, or an expression such as ([0]*3+[1]*58)", kind="any"
+    )
+    moe_router_topk: int = setting(2, "experts per token")
+    moe_ffn_hidden_size: int | None = setting(None, "width of an expert; default: ffn_hidden_size")
+    moe_shared_expert_intermediate_size: int | None = setting(None, "total width of the shared experts")
+    moe_shared_expert_gate: bool = setting(False, "gate on the shared expert")
+    moe_latent_size: int | None = setting(None, "width in which the experts work (latent MoE)")
+    moe_router_score_function: str = setting("softmax", "score function of the router", choices=("softmax", "sigmoid"))
+    moe_router_enable_expert_bias: bool = setting(False, "aux-loss-free balancing by an expert bias buffer")
+    moe_router_load_balancing_type: tuple[str, ...] = setting(
+        ("aux_loss",),
+        "load balancing",
+        choices=("aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "none", "quantile"),
+        kind="list",
+    )
+    moe_aux_loss_coeff: float = setting(0.0, "weight of the balancing loss")
+    moe_router_num_groups: int | None = setting(None, "groups of experts for group-limited routing")
+    moe_router_group_topk: int | None = setting(None, "groups that a token may use")
+
+    mtp_num_layers: int | None = setting(None, "multi-token prediction depths")
+    mtp_use_repeated_layer: bool = setting(False, "all MTP depths share one layer")
+
+    experimental_attention_variant: str | None = setting(
+        None, "attention of the layers that linear_attention_freq picks", choices=("gdn", "gdn2", "dsa")
+    )
+    linear_attention_freq: int | tuple[int, ...] | None = setting(
+        None, "N: every Nth layer is softmax attention; or a 0/1 list, 1 is linear attention", kind="any"
+    )
+    linear_conv_kernel_dim: int = setting(4, "Gated DeltaNet: width of the convolution")
+    linear_key_head_dim: int = setting(128, "Gated DeltaNet: key head dim")
+    linear_value_head_dim: int = setting(128, "Gated DeltaNet: value head dim")
+    linear_num_key_heads: int = setting(16, "Gated DeltaNet: key heads")
+    linear_num_value_heads: int = setting(32, "Gated DeltaNet: value heads")
+
+    dsa_indexer_n_heads: int | None = setting(None, "sparse attention: heads of the indexer")
+    dsa_indexer_head_dim: int | None = setting(None, "sparse attention: head dim of the indexer")
+    dsa_indexer_topk: int | None = setting(None, "sparse attention: keys per query")
+    dsa_indexer_loss_coeff: float = setting(0.0, "sparse attention: weight of the indexer's loss")
+
+    hybrid_layer_pattern: str | None = setting(
+        None, "one character per sub-layer: M Mamba-2, G Gated DeltaNet, * attention, + MLA, D sparse MLA, - MLP, E MoE"
+    )
+    mamba_num_heads: int | None = setting(None, "Mamba-2: heads; default: 2 * hidden_size / mamba_head_dim")
+    mamba_head_dim: int = setting(64, "Mamba-2: head dim")
+    mamba_num_groups: int = setting(8, "Mamba-2: groups")
+    mamba_state_dim: int = setting(128, "Mamba-2: state size")
+
+    enable_mhc_connections: bool = setting(False, "hyper-connections: several residual streams")
+    mhc_num_residual_streams: int = setting(4, "hyper-connections: residual streams")
+
+    foreign_layers: tuple[tuple[str, int], ...] = field(
+        default=(), metadata={"help": "", "internal": True, "kind": "list"}
+    )
+    """Parameters of parts that Megatron-Core does not have: counted, never estimated."""
+
+    def __post_init__(self) -> None:
+        for name in ("num_layers", "hidden_size"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
+        softmax = self.hybrid_layer_pattern is None or "*" in self.hybrid_layer_pattern
+        if softmax and self.num_attention_heads < 1:
+            raise ConfigError(f"num_attention_heads={self.num_attention_heads} must be at least 1")
+        if softmax and self.kv_channels is None and not self.multi_latent_attention:
+            if self.hidden_size % self.num_attention_heads:
+                raise ConfigError(
+                    f"hidden_size={self.hidden_size} does not divide by num_attention_heads={self.num_attention_heads}; "
+                    "set kv_channels"
+                )
+        for name in _AT_LEAST_ONE:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}={value} must be at least 1")
+        if self.mtp_num_layers is not None and self.mtp_num_layers < 0:
+            raise ConfigError(f"mtp_num_layers={self.mtp_num_layers} must not be negative")
+        if self.num_moe_experts and self.moe_router_topk > self.num_moe_experts:
+            raise ConfigError(
+                f"moe_router_topk={self.moe_router_topk} is more than num_moe_experts={self.num_moe_experts}"
+            )
+        if self.vocab_size is None and self.padded_vocab_size is None:
+            raise ConfigError("vocab_size is missing; give it or padded_vocab_size")
+        self.kinds  # noqa: B018  (a wrong layer pattern is refused here)
+
+    # -- derived -------------------------------------------------------------------------------------------------
+    @property
+    def groups(self) -> int:
+        """Key and value heads."""
+        return self.num_query_groups or self.num_attention_heads
+
+    @property
+    def head_dim(self) -> int:
+        """Head dim of softmax attention."""
+        return self.kv_channels or self.hidden_size // self.num_attention_heads
+
+    @property
+    def ffn(self) -> int:
+        """Width of a dense MLP."""
+        return self.ffn_hidden_size or 4 * self.hidden_size
+
+    @property
+    def moe_ffn(self) -> int:
+        """Width of an expert."""
+        return self.moe_ffn_hidden_size or self.ffn
+
+    @property
+    def gate(self) -> int:
+        """2 for a gated MLP, else 1."""
+        return 2 if self.gated_linear_unit else 1
+
+    @property
+    def expert_width(self) -> int:
+        """Width that the routed experts read and write."""
+        return self.moe_latent_size or self.hidden_size
+
+    @property
+    def mtp(self) -> int:
+        """MTP depths."""
+        return self.mtp_num_layers or 0
+
+    @property
+    def mamba_heads(self) -> int:
+        """Heads of a Mamba-2 mixer."""
+        return self.mamba_num_heads or 2 * self.hidden_size // self.mamba_head_dim
+
+    def padded_vocab(self, tp: int) -> int:
+        """Vocabulary rows that Megatron allocates (Megatron-LM `megatron/training/vocab_utils.py`)."""
+        if self.padded_vocab_size is not None:
+            return self.padded_vocab_size
+        assert self.vocab_size is not None
+        return round_up(self.vocab_size, self.make_vocab_size_divisible_by * tp)
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """Kind of each decoder layer, `mixer` or `mixer+mlp`: such as `gqa+moe`, `mla+dense`, `gdn+moe`, `mamba`."""
+        return layer_pattern(self)
+
+    @property
+    def hybrid(self) -> bool:
+        """Whether the layers are the sub-layers of a hybrid pattern."""
+        return self.hybrid_layer_pattern is not None
+
+    @property
+    def has_moe(self) -> bool:
+        """Whether any layer has routed experts."""
+        return any(kind.endswith("moe") for kind in self.kinds)
+
+
+_AT_LEAST_ONE = (
+    "num_query_groups kv_channels ffn_hidden_size vocab_size padded_vocab_size make_vocab_size_divisible_by "
+    "max_position_embeddings q_lora_rank kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim num_moe_experts "
+    "moe_router_topk moe_ffn_hidden_size moe_shared_expert_intermediate_size moe_latent_size moe_router_num_groups "
+    "moe_router_group_topk linear_conv_kernel_dim linear_key_head_dim linear_value_head_dim linear_num_key_heads "
+    "linear_num_value_heads dsa_indexer_n_heads dsa_indexer_head_dim dsa_indexer_topk mamba_num_heads mamba_head_dim "
+    "mamba_num_groups mamba_state_dim mhc_num_residual_streams original_max_position_embeddings"
+).split()

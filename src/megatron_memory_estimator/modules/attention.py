@@ -1,0 +1,137 @@
+"""Softmax attention with separate query groups: MHA, GQA and MQA.
+
+Source: Megatron-LM `megatron/core/transformer/attention.py` (SelfAttention); TransformerEngine `attention/rope.py`.
+
+    hidden [s, b, h] -> linear_qkv -> q [s, b, n, d], k, v [s, b, m, d] -> norm -> RoPE -> core attention -> linear_proj
+
+Where tp exceeds the query groups, the weights are still sharded like any column-parallel matrix and the activations
+are gathered, so that each rank works on one group.
+"""
+
+from __future__ import annotations
+
+from ..context import Context, Module, recomputed
+from ..tape import Op
+from ..tensor import Dim, Param, Tensor, smallest
+from .core_attention import NAME as CORE
+from .core_attention import core_attention
+from .linear import column_linear, linear_params, row_linear
+from .norm import norm, norm_params, statistics
+
+
+def self_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
+    """Output on the residual stream; includes the input norm, which TransformerEngine fuses into linear_qkv."""
+    m = c.model
+    name = "self_attention"
+    heads = c.dim("num_attention_heads", m.num_attention_heads, "tp")
+    groups = Dim("num_query_groups", m.groups, ("tp",), smallest(c.layout.tp, m.groups))
+    d = Dim("kv_channels", m.head_dim)
+    width = c.dim("heads*kv_channels", m.num_attention_heads * m.head_dim, "tp")
+    query_heads = m.num_attention_heads * (2 if m.attention_output_gate else 1)
+    qkv_dim = c.dim("qkv", (query_heads + 2 * m.groups) * m.head_dim, "tp")
+
+    if not c.te:
+        yield from norm_params(c, "input_layernorm.", c.hidden)
+    if m.softmax_type == "learnable":
+        yield Param(f"{CORE}.softmax_offset", (heads,), split="tp", matrix=False)
+    proj = yield from linear_params(c, f"{name}.linear_proj", c.hidden, width, "tp", m.add_bias_linear)
+    if c.te:
+        yield from norm_params(c, f"{name}.linear_qkv.layer_norm_", c.hidden)
+    bias = m.add_bias_linear or m.add_qkv_bias
+    weight = yield from linear_params(c, f"{name}.linear_qkv", qkv_dim, c.hidden, "tp", bias)
+    if m.qk_layernorm:
+        yield from norm_params(c, f"{name}.q_layernorm.", d)
+        yield from norm_params(c, f"{name}.k_layernorm.", d)
+
+    normed = yield from norm(c, "input_layernorm", hidden)
+    qkv = yield from column_linear(c, f"{name}.linear_qkv", normed, weight)
+    if many_ranks_per_group(c):
+        whole = c.region(f"{name}.qkv gathered", Dim(qkv_dim.name, qkv_dim.size))
+        yield Op(f"{name}.all_gather_qkv", (qkv,), (whole,))
+        qkv = whole
+    rope = m.position_embedding_type not in ("none", "learned_absolute")
+    packed = not rope and not m.qk_layernorm and not m.qk_l2_norm and m.groups == m.num_attention_heads
+    gate: Tensor | None = None
+    if packed and not m.attention_output_gate:
+        q = k = v = qkv  # one packed tensor, recognised by the kernel as such
+        source = qkv
+    else:
+        q = qkv.view(f"{name}.q", (c.seq, c.batch, heads, d))
+        k = qkv.view(f"{name}.k", (c.seq, c.batch, groups, d))
+        source = qkv.view(f"{name}.v", (c.seq, c.batch, groups, d))
+        views: tuple[Tensor, ...] = (q, k, source)
+        if m.attention_output_gate:
+            gate = qkv.view(f"{name}.gate", (c.seq, c.batch, heads, d))
+            views = (*views, gate)
+        yield Op(f"{name}.split_qkv", (qkv,), views)
+        if m.qk_layernorm or m.qk_l2_norm:
+            q = yield from _head_norm(c, f"{name}.q_layernorm", q)
+            k = yield from _head_norm(c, f"{name}.k_layernorm", k)
+        if rope:
+            q, k = yield from rotary(c, name, q, k)
+        elif c.te:
+            q, k = yield from _contiguous(c, q, k)
+        v = source
+
+    def core() -> Module[Tensor]:
+        value = v
+        # The local spec hands the strided view to the batched GEMM, except where key and value are repeated anyway.
+        if c.te and value.storage != value.name:
+            value = value.like(f"{name}.v contiguous")
+            yield Op(f"{CORE}.contiguous_v", (source,), (value,), passes=(source,))
+        return (yield from core_attention(c, q, k, value, heads, d, layer))
+
+    context = yield from recomputed(c.training.recomputes("core_attn"), CORE + ".checkpoint", core())
+    if gate is not None:
+        context = yield from _output_gate(c, name, context, gate)
+    return (yield from row_linear(c, f"{name}.linear_proj", context, proj))
+
+
+def many_ranks_per_group(c: Context) -> bool:
+    """Whether tp exceeds the query groups."""
+    above = c.layout.tp > c.model.groups
+    return bool(above if isinstance(above, bool) else above.all())
+
+
+def rotary(c: Context, name: str, q: Tensor, k: Tensor) -> Module[tuple[Tensor, Tensor]]:
+    """Rotated query and key. Fused RoPE keeps only its (persistent) table; unfused RoPE keeps bf16 cos and sin twice."""
+    rotated = (q.like(f"{name}.q rotated"), k.like(f"{name}.k rotated"))
+    kept: tuple[Tensor, ...] = ()
+    if not c.training.apply_rope_fusion:
+        rot = Dim("rotary", int(c.model.head_dim * c.model.rotary_percent))
+        kept = cos_sin(c, name, rot)
+    yield Op(f"{name}.rotary", (q, k), rotated, kept)
+    return rotated
+
+
+def cos_sin(c: Context, name: str, rot: Dim) -> tuple[Tensor, ...]:
+    """What unfused RoPE keeps: cos and sin in the compute dtype, once for query and once for key."""
+    return tuple(
+        c.new(f"{name}.rotary.{part} ({which})", c.seq, rot) for which in ("q", "k") for part in ("cos", "sin")
+    )
+
+
+def _contiguous(c: Context, q: Tensor, k: Tensor) -> Module[tuple[Tensor, Tensor]]:
+    copies = (q.like(f"{q.name} contiguous"), k.like(f"{k.name} contiguous"))
+    yield Op(f"{CORE}.contiguous_qk", (q, k), copies)
+    return copies
+
+
+def _head_norm(c: Context, name: str, x: Tensor) -> Module[Tensor]:
+    """Norm over the head dim; its input must be contiguous, so the strided view is copied and the copy kept."""
+    copied = x.like(f"{name}.input")
+    yield Op(f"{name}.contiguous", (x,), (copied,), passes=(x,))
+    out = copied.like(f"{name}.output")
+    yield Op(name, (copied,), (out,), (copied, *statistics(c, name, copied.shape[:-1])))
+    return out
+
+
+def _output_gate(c: Context, name: str, context: Tensor, gate: Tensor) -> Module[Tensor]:
+    """context * sigmoid(gate): compiled, the gate is kept; eager, its fp32 sigmoid is kept."""
+    out = context.like(f"{name}.output_gate.output")
+    if c.training.compiled_gates:
+        kept = gate.like(f"{name}.output_gate.gate") if c.model.groups > 1 else gate
+    else:
+        kept = gate.like(f"{name}.output_gate.sigmoid", "fp32")
+    yield Op(f"{name}.output_gate", (context, gate), (out,), (context, kept))
+    return out

@@ -1,0 +1,190 @@
+"""Token dispatchers of MoE layers. Source: Megatron-LM `megatron/core/transformer/moe/token_dispatcher.py`.
+
+Python references in `moe_layer.py` keep the permuted rows and the dispatched rows until the layer returns, and the rows
+that go back until they are un-permuted; those are the `holds` below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..context import Context, Module
+from ..tape import Op
+from ..tensor import Dim, Tensor, ceil_div, largest
+
+
+@dataclass(frozen=True)
+class Routed:
+    """Rows of this rank's experts, their probabilities, and what is held until they return."""
+
+    tokens: Tensor
+    probs: Tensor
+    rows: Dim
+    held: tuple[Tensor, ...]
+
+
+def dispatch(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Routed]:
+    """From the residual stream's tokens to the rows of the local experts."""
+    kind = c.training.moe_token_dispatcher_type
+    if kind == "allgather":
+        return (yield from _allgather(c, x, probs, width))
+    if kind == "flex":
+        return (yield from _flex(c, x, probs, width))
+    return (yield from _alltoall(c, x, probs, width))
+
+
+def combine(c: Context, routed: Routed, done: Tensor, width: Dim) -> Module[Tensor]:
+    """From the experts' rows back to the residual stream's tokens."""
+    kind = c.training.moe_token_dispatcher_type
+    out = c.stream("mlp.unpermuted", width)
+    if kind == "allgather":
+        full = c.new("mlp.unpermuted of all ranks", *_gathered(c), width)
+        yield Op("mlp.unpermute_local", (done,), (full,), holds=routed.held)
+        yield Op("mlp.unpermute", (full,), (out,), holds=routed.held)
+        return out
+    if kind == "flex":
+        back = done
+        if c.training.moe_flex_dispatcher_backend == "deepep":
+            back = c.new("mlp.combine.rows", _received_tokens(c), width)
+            yield Op("mlp.combine.unpermute", (done,), (back,), holds=routed.held)
+        yield Op("mlp.unpermute", (back,), (out,), holds=routed.held)
+        return out
+    rows = done
+    if c.local_experts_many:
+        rows = c.new("mlp.combine.unsorted", routed.rows, width)
+        chunk_map = _sort_map(c, "mlp.combine.sort_map", routed.rows)
+        yield Op("mlp.combine.unsort", (done,), (rows,), chunk_map, holds=routed.held)
+    if c.etp_many:
+        shard = c.new("mlp.combine.reduce_scattered", c.received_rows, width)
+        promoted = (rows.like("mlp.combine.promoted to fp32", "fp32"),) if c.probs_dtype == "fp32" else ()
+        yield Op("mlp.combine.reduce_scatter", (rows,), (shard,), forward=promoted, holds=routed.held)
+        rows = shard
+    back = rows
+    if c.ep_many:
+        back = c.new("mlp.combine.all_to_all", c.sent_rows, width)
+        yield Op("mlp.combine.all_to_all", (rows,), (back,), holds=routed.held)
+    yield Op("mlp.unpermute", (back,), (out,), holds=(*routed.held, rows))
+    return out
+
+
+def _sort_map(c: Context, name: str, rows: Dim) -> tuple[Tensor, ...]:
+    """Row map of a fused chunk sort; unfused and padded sorts are splits and copies that keep nothing."""
+    padded = c.training.moe_pad_expert_input_to_capacity
+    return (c.new(name, rows, dtype="int32"),) if c.training.moe_permute_fusion and not padded else ()
+
+
+def _permute_maps(c: Context) -> tuple[Tensor, ...]:
+    """What permutation keeps: a fused row map, or the indices that the unfused one gathers with."""
+    m, t = c.model, c.training
+    assert m.num_moe_experts is not None
+    experts = Dim("num_moe_experts", m.num_moe_experts)
+    sent = c.sent_rows
+    if t.moe_pad_expert_input_to_capacity and t.moe_expert_capacity_factor is not None:
+        return (
+            c.new("mlp.permute.indices", sent, dtype="int64"),
+            c.new("mlp.permute.prob_indices", sent, dtype="int64"),
+            c.new("mlp.permute.routing_map", c.tokens, experts, dtype="bool"),
+        )
+    if t.moe_permute_fusion:
+        return (c.new("mlp.permute.row_id_map", c.tokens, Dim("2*num_moe_experts+1", 2 * experts.size + 1), dtype="int32"),)
+    return (
+        c.new("mlp.permute.sorted_indices", sent, dtype="int64"),
+        c.new("mlp.permute.token_indices", experts, c.tokens, dtype="int64"),
+    )
+
+
+def _alltoall(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Routed]:
+    sent, received = c.sent_rows, c.received_rows
+    permuted = c.new("mlp.dispatch.permuted", sent, width)
+    permuted_probs = c.new("mlp.dispatch.permuted_probs", sent, dtype=c.probs_dtype)
+    yield Op("mlp.permute", (x, probs), (permuted, permuted_probs), _permute_maps(c))
+    tokens, row_probs, held = permuted, permuted_probs, (permuted,)
+    if c.ep_many:
+        tokens = c.new("mlp.dispatch.all_to_all", received, width)
+        row_probs = c.new("mlp.dispatch.all_to_all_probs", received, dtype=c.probs_dtype)
+        yield Op("mlp.dispatch.all_to_all", (permuted, permuted_probs), (tokens, row_probs), holds=held)
+        held = (permuted, tokens)
+    rows = received
+    if c.etp_many:
+        rows = c.expert_rows
+        gathered = c.new("mlp.dispatch.all_gather", rows, width)
+        gathered_probs = c.new("mlp.dispatch.all_gather_probs", rows, dtype=c.probs_dtype)
+        yield Op("mlp.dispatch.all_gather", (tokens, row_probs), (gathered, gathered_probs), holds=held)
+        tokens, row_probs = gathered, gathered_probs
+    if c.local_experts_many:
+        ordered = c.new("mlp.experts.input", rows, width)
+        ordered_probs = c.new("mlp.experts.probs", rows, dtype=c.probs_dtype)
+        kept = _sort_map(c, "mlp.dispatch.sort_map", rows)
+        yield Op("mlp.dispatch.sort", (tokens, row_probs), (ordered, ordered_probs), kept, holds=held)
+        tokens, row_probs = ordered, ordered_probs
+    return Routed(tokens, row_probs, rows, held)
+
+
+def _gathered(c: Context) -> tuple[Dim, Dim]:
+    """All tokens of the expert-parallel group."""
+    tokens = c.tokens.size
+    return Dim("tokens*ep*etp", tokens * c.layout.ep * c.layout.etp), Dim("one", 1)
+
+
+def _allgather(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Routed]:
+    """Every rank sees all tokens of the group (a persistent buffer, see workspaces.py) and picks its experts' rows."""
+    m = c.model
+    assert m.num_moe_experts is not None
+    experts = Dim("num_moe_experts", m.num_moe_experts)
+    tokens = _gathered(c)[0]
+    all_probs = c.new("mlp.dispatch.probs of all ranks", tokens, experts, dtype=probs.dtype)
+    all_map = c.new("mlp.dispatch.routing_map of all ranks", tokens, experts, dtype="bool")
+    rows = c.expert_rows
+    local = c.new("mlp.experts.input", rows, width)
+    local_probs = c.new("mlp.experts.probs", rows, dtype=c.probs_dtype)
+    kept = (
+        c.new("mlp.permute.indices", rows, dtype="int64"),
+        c.new("mlp.permute.local_map", tokens, c.local_experts, dtype="bool"),
+        c.new("mlp.permute.local_probs", tokens, c.local_experts, dtype=c.probs_dtype),
+    )
+    grad = c.new("mlp.dispatch.tokens grad of all ranks", *_gathered(c), width)
+    yield Op("mlp.permute", (x, probs), (local, local_probs), kept, (all_probs, all_map), (grad,))
+    return Routed(local, local_probs, rows, ())
+
+
+def _received_tokens(c: Context) -> Dim:
+    """Tokens with at least one local expert under balanced routing: ep * tokens * (1 - C(E - E/ep, k) / C(E, k))."""
+    m, layout = c.model, c.layout
+    assert m.num_moe_experts is not None
+    experts, local, topk = m.num_moe_experts, c.local_experts.local, m.moe_router_topk
+    miss_over, miss = 1, 1
+    for i in range(topk):
+        miss = miss * largest(experts - local - i, 0)
+        miss_over = miss_over * (experts - i)
+    total = c.tokens.size * layout.ep
+    return Dim("received_tokens", total - _exact_share(total, miss, miss_over))
+
+
+def _exact_share(total: int, numerator: int, denominator: int) -> int:
+    return total - ceil_div(total * (denominator - numerator), denominator)
+
+
+def _flex(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Routed]:
+    """DeepEP receives each token once and permutes it; HybridEP writes the permuted rows directly."""
+    rows = c.expert_rows
+    m = c.model
+    assert m.num_moe_experts is not None
+    tokens = c.new("mlp.experts.input", rows, width)
+    row_probs = c.new("mlp.experts.probs", rows, dtype="fp32")
+    if c.training.moe_flex_dispatcher_backend == "hybridep":
+        experts = Dim("num_moe_experts", m.num_moe_experts)
+        maps = (
+            c.new("mlp.dispatch.routing_map", c.tokens, experts, dtype="bool"),
+            c.new("mlp.dispatch.row_map", c.tokens, experts, dtype="int32"),
+        )
+        yield Op("mlp.dispatch", (x, probs), (tokens, row_probs), maps)
+        return Routed(tokens, row_probs, rows, ())
+    received = c.new("mlp.dispatch.received", _received_tokens(c), width)
+    topk = Dim("moe_router_topk", m.moe_router_topk)
+    indices = c.new("mlp.dispatch.received_indices", received.shape[0], topk, dtype="int64")
+    received_probs = c.new("mlp.dispatch.received_probs", received.shape[0], topk, dtype="fp32")
+    yield Op("mlp.dispatch", (x, probs), (received, received_probs), (indices,))
+    local = Dim("2*local_experts+1", 2 * c.local_experts.local + 1)
+    row_map = c.new("mlp.permute.row_id_map", received.shape[0], local, dtype="int32")
+    yield Op("mlp.permute", (received, received_probs), (tokens, row_probs), (row_map,))
+    return Routed(tokens, row_probs, rows, (received,))

@@ -1,0 +1,59 @@
+"""Token and position embeddings. Source: Megatron-LM `megatron/core/models/common/embeddings/language_model_embedding.py`,
+`megatron/core/tensor_parallel/layers.py` (VocabParallelEmbedding)."""
+
+from __future__ import annotations
+
+from ..context import Context, Module
+from ..tape import Op
+from ..tensor import Dim, Param, Tensor
+
+
+def vocab(c: Context) -> Dim:
+    """Padded vocabulary, sharded over tp."""
+    return c.dim("padded_vocab_size", c.model.padded_vocab(c.layout.tp), "tp")
+
+
+def embedding_params(c: Context, *, positions: bool = True) -> Module[Param]:
+    """The word embedding table, and the position table where positions are learned."""
+    shared = c.model.share_embeddings_and_output_weights
+    many_stages = c.layout.pp != 1
+    table = Param(
+        "embedding.word_embeddings.weight", (vocab(c), c.hidden), "tp", shared_embedding=shared and bool(many_stages)
+    )
+    yield table
+    if positions and c.model.position_embedding_type == "learned_absolute":
+        rows = c.model.max_position_embeddings or c.training.seq_length
+        yield Param("embedding.position_embeddings.weight", (Dim("max_position_embeddings", rows), c.hidden))
+    return table
+
+
+def lookup(c: Context, name: str, table: Param, out: Tensor) -> Module[Tensor]:
+    """Embedding output. The backward writes a dense gradient of the table, fusion or not."""
+    m = c.model
+    shape = (c.batch, c.seq)
+    ids = c.new(f"{name}.token_ids", *shape, dtype="int64")
+    kept: tuple[Tensor, ...] = (ids,)
+    if c.tp_many:
+        kept = (*kept, c.new(f"{name}.range_mask", *shape, dtype="bool"))
+    whole = c.region(f"{name}.table output", c.hidden)
+    learned = m.position_embedding_type == "learned_absolute"
+    if learned:
+        kept = (*kept, c.new(f"{name}.position_ids", *shape, dtype="int64"))
+    scratch: tuple[Tensor, ...] = (whole,)
+    if learned:
+        scratch = (*scratch, whole.like(f"{name}.position output"))
+    if m.hidden_dropout > 0:
+        kept = (*kept, out.like(f"{name}.dropout_mask", "bool"))
+    grads: tuple[Tensor, ...] = (c.new(f"{table.name}.wgrad", *table.shape),)
+    if c.sp_many:
+        grads = (*grads, whole.like(f"{name}.output grad gathered"))
+    if c.sp_many and learned and not c.training.clone_scatter_output_in_embedding:
+        out = out._replace(nbytes=whole.nbytes)  # the scatter is a view that pins the whole table output
+    yield Op(name, (), (out,), kept, scratch, grads)
+    return out
+
+
+def embedding(c: Context) -> Module[Tensor]:
+    """The first unit of the first chunk."""
+    table = yield from embedding_params(c)
+    return (yield from lookup(c, "embedding", table, c.residual("embedding.output")))

@@ -1,0 +1,128 @@
+"""Gated DeltaNet (Qwen3-Next, Qwen3.5). Sources: Megatron-LM `megatron/core/ssm/gated_delta_net/` (`gdn.py`, `common.py`);
+flash-linear-attention `fla/ops/gated_delta_rule/chunk.py`, `fla/modules/l2norm.py`, `fla/modules/conv/triton/ops.py`.
+
+    in_proj (norm fused) -> [q | k | v | gate | beta | alpha] -> conv1d + SiLU -> l2norm of q, k -> repeat to the value heads
+    -> chunked delta rule -> norm per head x SiLU(gate) -> out_proj
+"""
+
+from __future__ import annotations
+
+from ..context import Context, Module, recomputed
+from ..errors import UnsupportedError
+from ..tape import Op
+from ..tensor import Dim, Param, Tensor
+from .linear import column_linear, linear_params, row_linear
+from .norm import norm, norm_params
+
+NAME = "self_attention"
+CHUNK = 64
+"""Chunk length of the delta rule (fla/ops/gated_delta_rule/chunk.py)."""
+
+
+def gated_delta_net(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
+    """Output on the residual stream; includes the norm that is fused into in_proj."""
+    m = c.model
+    if m.experimental_attention_variant == "gdn2":
+        raise UnsupportedError("experimental_attention_variant gdn2 is not modelled; gdn is")
+    nk, nv = m.linear_num_key_heads, m.linear_num_value_heads
+    dk, dv = Dim("linear_key_head_dim", m.linear_key_head_dim), Dim("linear_value_head_dim", m.linear_value_head_dim)
+    keys, values = nk * dk.size, nv * dv.size
+    key_heads = c.dim("linear_num_key_heads", nk, "tp")
+    heads = c.dim("linear_num_value_heads", nv, "tp")
+    in_width = c.dim("in_proj", 2 * keys + 2 * values + 2 * nv, "tp")
+    conv = c.dim("conv", 2 * keys + values, "tp")
+    out_width = c.dim("value_heads*value_head_dim", values, "tp")
+
+    yield Param(f"{NAME}.dt_bias", (heads,), "tp", matrix=False)
+    yield Param(f"{NAME}.A_log", (heads,), "tp", matrix=False)
+    yield from norm_params(c, f"{NAME}.in_proj.layer_norm_", c.hidden)
+    in_proj = yield from linear_params(c, f"{NAME}.in_proj", in_width, c.hidden, "tp", False)
+    yield Param(f"{NAME}.conv1d.weight", (conv, Dim("one", 1), Dim("d_conv", m.linear_conv_kernel_dim)), "tp", matrix=False)
+    yield from norm_params(c, f"{NAME}.out_norm.", dv)
+    out_proj = yield from linear_params(c, f"{NAME}.out_proj", c.hidden, out_width, "tp", False)
+
+    normed = yield from norm(c, f"{NAME}.in_norm", hidden)
+    packed = yield from column_linear(c, f"{NAME}.in_proj", normed, in_proj)
+    q_key = c.region(f"{NAME}.q at key heads", key_heads, dk)
+    k_key = q_key.like(f"{NAME}.k at key heads")
+    v = c.region(f"{NAME}.v", heads, dv)
+    # the convolution keeps a strided view of the packed projection, which pins all of it
+    yield Op(f"{NAME}.conv1d", (packed,), (q_key, k_key, v), (packed,), forward=(c.region(f"{NAME}.conv output", conv),),
+             backward=(c.region(f"{NAME}.conv output grad", conv), c.region(f"{NAME}.conv input grad", conv)))  # fmt: skip
+    repeated = []
+    for x in (q_key, k_key):
+        unit = x.like(f"{x.name} l2norm.output")
+        rstd = c.new(f"{x.name} l2norm.rstd", c.seq, c.batch, key_heads, dtype="fp32")
+        yield Op(f"{x.name} l2norm", (x,), (unit,), (unit, rstd))
+        wide = c.region(f"{x.name.replace('key', 'value')}", heads, dk)
+        yield Op(f"{x.name} repeat", (unit,), (wide,))
+        repeated.append(wide)
+    q, k = repeated
+    out = c.region(f"{NAME}.delta rule output", heads, dv)
+    block = c.new(f"{NAME}.WY block inverse", c.seq, c.batch, heads, Dim("chunk", CHUNK))
+    gates = _gates(c, heads)
+    yield Op(
+        f"{NAME}.delta_rule", (q, k, v, packed), (out,), (q, k, v, block, *gates),
+        forward=_forward_scratch(c, heads, dk, dv), backward=_backward_scratch(c, heads, dk, dv), stops=(packed,),
+    )  # fmt: skip
+
+    def norm_and_gate() -> Module[Tensor]:
+        normed_out = out.like(f"{NAME}.out_norm.output")
+        rstd = c.new(f"{NAME}.out_norm.rstd", c.seq, c.batch, heads, dtype="fp32")
+        yield Op(f"{NAME}.out_norm", (out,), (normed_out,), (out, rstd))
+        gated = c.region(f"{NAME}.gated output", out_width)
+        if c.training.compiled_gates:
+            kept: tuple[Tensor, ...] = (gate,)
+        else:
+            kept = (out.like(f"{NAME}.gate fp32", "fp32"), out.like(f"{NAME}.silu(gate) fp32", "fp32"))
+        yield Op(f"{NAME}.gate", (normed_out, gate), (gated,), (normed_out, *kept), stops=(gate,))
+        return gated
+
+    gate = out.like(f"{NAME}.gate copy")
+    yield Op(f"{NAME}.gate_copy", (packed,), (gate,), stops=(packed,))
+    gated = yield from recomputed(
+        c.training.recomputes("gdn_norm_out"), f"{NAME}.out_norm.checkpoint", norm_and_gate(), hook=f"{NAME}.out_proj"
+    )
+    return (yield from row_linear(c, f"{NAME}.out_proj", gated, out_proj))
+
+
+def _gates(c: Context, heads: Dim) -> tuple[Tensor, ...]:
+    """Decay cumsum, beta and the intermediates of the gate function: 14 bytes per token and head, 16 for b > 1."""
+    shape = (c.seq, c.batch, heads)
+    kept = (
+        c.new(f"{NAME}.g cumsum", *shape, dtype="fp32"),
+        c.new(f"{NAME}.softplus input", *shape, dtype="fp32"),
+        c.new(f"{NAME}.softplus output", *shape, dtype="fp32"),
+        c.new(f"{NAME}.beta", *shape),
+    )
+    if c.training.micro_batch_size > 1:
+        return (*kept, c.new(f"{NAME}.sigmoid", *shape))
+    return kept
+
+
+def _hidden_states(c: Context, name: str, heads: Dim, dk: Dim, dv: Dim) -> Tensor:
+    """Chunk states [tokens / chunk, heads, dk, dv]."""
+    return c.new(name, c.seq._replace(name="seq/chunk"), c.batch, heads, Dim("dk*dv/chunk", dk.size * dv.size // CHUNK))
+
+
+def _forward_scratch(c: Context, heads: Dim, dk: Dim, dv: Dim) -> tuple[Tensor, ...]:
+    return (
+        c.region(f"{NAME}.w", heads, dk),
+        c.region(f"{NAME}.u", heads, dv),
+        c.region(f"{NAME}.v_new", heads, dv),
+        _hidden_states(c, f"{NAME}.h", heads, dk, dv),
+    )
+
+
+def _backward_scratch(c: Context, heads: Dim, dk: Dim, dv: Dim) -> tuple[Tensor, ...]:
+    """h, dh and the recomputed w, u, v_new with their gradients (dq, dk, dv are the gradients of the op's reads)."""
+    return (
+        _hidden_states(c, f"{NAME}.h", heads, dk, dv),
+        _hidden_states(c, f"{NAME}.dh", heads, dk, dv),
+        c.region(f"{NAME}.w", heads, dk),
+        c.region(f"{NAME}.dw", heads, dk),
+        c.region(f"{NAME}.u", heads, dv),
+        c.region(f"{NAME}.v_new", heads, dv),
+        c.region(f"{NAME}.v_new grad", heads, dv),
+        c.region(f"{NAME}.du", heads, dv),
+    )

@@ -1,0 +1,92 @@
+"""Final norm, output layer and cross entropy.
+
+Sources: Megatron-LM `megatron/core/models/gpt/gpt_model.py`, `megatron/core/tensor_parallel/layers.py`,
+`megatron/core/tensor_parallel/cross_entropy.py`, `megatron/core/fusions/fused_cross_entropy.py`; TransformerEngine
+`pytorch/triton/cross_entropy.py`.
+"""
+
+from __future__ import annotations
+
+from ..context import Context, Module
+from ..tape import Op
+from ..tensor import Dim, Param, Tensor
+from .embedding import vocab
+from .linear import weight_grad
+from .norm import norm, norm_params
+
+
+def final_layernorm(c: Context, hidden: Tensor) -> Module[Tensor]:
+    """Norm after the last decoder layer."""
+    yield from norm_params(c, "decoder.final_layernorm.", c.hidden)
+    return (yield from norm(c, "final_layernorm", hidden))
+
+
+def output_weight(c: Context, *, owned: bool, shared: bool) -> Module[Param]:
+    """The output layer's weight; with tied embeddings on one stage it is the embedding table and not allocated."""
+    weight = Param("output_layer.weight", (vocab(c), c.hidden), "tp", gemm="megatron", shared_embedding=shared)
+    if owned:
+        yield weight
+    return weight
+
+
+def loss(c: Context, name: str, hidden: Tensor, weight: Param, *, whole: Tensor | None = None) -> Module[Tensor]:
+    """Loss of one set of logits from the normed hidden states.
+
+    `whole` is the storage that `hidden` is a part of when the head reads a concatenation (MTP); it is kept.
+    """
+    logits = yield from _output_layer(c, name, whole or hidden, hidden, weight)
+    return (yield from _cross_entropy(c, name, logits))
+
+
+def _output_layer(c: Context, name: str, kept: Tensor, hidden: Tensor, weight: Param) -> Module[Tensor]:
+    """Megatron's column-parallel linear: its gathered input lives in the persistent "mpu" buffer."""
+    logits = c.region(f"{name}.logits", weight.shape[0])
+    backward = weight_grad(c, weight)
+    if c.sp_many:
+        backward = (*backward, c.region(f"{name}.input grad before reduce-scatter", c.hidden))
+    part = kept if kept.name == hidden.name else kept.view(hidden.name, hidden.shape)
+    # TransformerEngine's cross entropy up to 2.17 writes the gradient into the logits, which live until this backward
+    saves = (part, logits) if gradient_in_logits(c) else (part,)
+    yield Op(f"{name}.output_layer", (part,), (logits,), saves, backward=backward)
+    return logits
+
+
+def gradient_in_logits(c: Context) -> bool:
+    """Whether the cross entropy overwrites the logits with their gradient."""
+    t = c.training
+    return t.cross_entropy_loss_fusion and t.cross_entropy_fusion_impl == "te" and t.te < (2, 18)
+
+
+def _cross_entropy(c: Context, name: str, logits: Tensor) -> Module[Tensor]:
+    """Scalar losses per token; what is kept depends on the implementation.
+
+    unfused      fp32 softmax, computed in place in the fp32 copy of the logits
+    native       the same, compiled: the forward holds a second fp32 copy
+    te           TransformerEngine up to 2.17: the gradient overwrites the logits; from 2.18 a separate fp32 gradient
+    """
+    t = c.training
+    rows = (c.seq, c.batch)
+    out = c.new(f"{name}.losses", *rows, dtype="fp32")
+    mask = c.new(f"{name}.loss_mask", *rows, dtype="fp32")
+    ce = f"{name}.cross_entropy"
+    index: tuple[Tensor, ...] = (c.new(f"{ce}.masked_target", *rows, dtype="int64"),)
+    if not (t.cross_entropy_loss_fusion and t.cross_entropy_fusion_impl == "te"):
+        index = (*index, c.new(f"{ce}.target_mask", *rows, dtype="bool"))
+    if t.cross_entropy_loss_fusion and t.cross_entropy_fusion_impl == "te":
+        if gradient_in_logits(c):
+            yield Op(ce, (logits,), (out,), (logits,), passes=(logits,))
+        else:
+            grad = logits.like(f"{ce}.logits grad fp32", "fp32")
+            yield Op(ce, (logits,), (out,), (grad, *index))
+        return (yield from _reduce(c, name, out, mask))
+    softmax = logits.like(f"{ce}.softmax", "fp32")
+    scratch = (logits.like(f"{ce}.logits fp32", "fp32"),) if t.cross_entropy_loss_fusion else ()
+    yield Op(ce, (logits,), (out,), (softmax, *index), forward=scratch, holds=(logits,))
+    return (yield from _reduce(c, name, out, mask, held=logits))
+
+
+def _reduce(c: Context, name: str, losses: Tensor, mask: Tensor, held: Tensor | None = None) -> Module[Tensor]:
+    """Masked mean of the losses; the logits are referenced until the model's forward returns."""
+    total = c.new(f"{name}.loss", Dim("one", 1), dtype="fp32")
+    yield Op(f"{name}.loss_func", (losses,), (total,), (mask,), holds=() if held is None else (held,))
+    return total

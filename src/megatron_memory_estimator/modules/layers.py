@@ -1,0 +1,181 @@
+"""The table from a layer's kind to its modules, and the units that a model chunk is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..context import Context, Module
+from ..tape import Item, Op, Recompute, Unit, renamed
+from ..tensor import Dim, Param, Tensor
+from .attention import self_attention
+from .embedding import embedding, embedding_params
+from .gated_delta_net import gated_delta_net
+from .head import final_layernorm, loss, output_weight
+from .mamba import mamba_mixer
+from .mla import mla_attention
+from .mlp import mlp
+from .moe import moe
+from .mtp import concatenated, mtp_depth
+from .residual import bias_dropout_add
+from .sparse_attention import sparse_attention
+
+MIXERS: dict[str, Callable[[Context, Tensor, int], Module[Tensor]]] = {
+    "gqa": self_attention,
+    "mla": mla_attention,
+    "dsa": sparse_attention,
+    "gdn": gated_delta_net,
+    "gdn2": gated_delta_net,
+    "mamba": mamba_mixer,
+}
+MLPS: dict[str, Callable[[Context, Tensor], Module[Tensor]]] = {"dense": mlp, "moe": moe}
+
+
+class Declaration:
+    """What a unit declares: its parameters in registration order, and its ops as a unit."""
+
+    def __init__(self, name: str, entry: Tensor | None, module: Module[Tensor]) -> None:
+        self.params: list[Param] = []
+        items: list[Item] = []
+        exit_: Tensor | None = None
+        while True:
+            try:
+                declared = next(module)
+            except StopIteration as stop:
+                exit_ = stop.value
+                break
+            if isinstance(declared, Param):
+                self.params.append(declared)
+            else:
+                items.append(declared)
+        if exit_ is not None and not exit_.shape[1:]:
+            exit_ = None  # a loss: nothing is handed on
+        self.unit = Unit(name, tuple(items), entry, exit_)
+
+
+def transformer_layer(c: Context, hidden: Tensor, kind: str, layer: int = 0) -> Module[Tensor]:
+    """A layer of a kind `mixer+mlp`, or one sub-layer of a hybrid model."""
+    for part in kind.split("+"):
+        if part in MIXERS:
+            out = yield from MIXERS[part](c, hidden, layer)
+            hidden = yield from bias_dropout_add(c, "self_attn_bda", out, hidden)
+        else:
+            out = yield from MLPS[part](c, hidden)
+            hidden = yield from bias_dropout_add(c, "mlp_bda", out, hidden)
+    return hidden
+
+
+def layer_unit(c: Context, kind: str, layer: int = 0) -> Declaration:
+    """One decoder layer."""
+    hidden = c.residual("hidden_states")
+    return Declaration(kind, hidden, transformer_layer(c, hidden, kind, layer))
+
+
+def checkpointed(c: Context, layers: tuple[Declaration, ...]) -> Unit:
+    """Consecutive layers under one full-recompute checkpoint: only the input of the first is kept."""
+    first = layers[0].unit
+    if len(layers) == 1:
+        items, exit_ = first.items, first.exit
+    else:
+        joined: list[Item] = []
+        before, exit_ = first.entry, first.exit
+        for index, layer in enumerate(layers):
+            assert layer.unit.entry is not None and layer.unit.exit is not None and before is not None
+            prefix = f"{index}."
+            joined.extend(renamed(layer.unit.items, prefix, {layer.unit.entry.name: before.name}))
+            before = layer.unit.exit._replace(name=prefix + layer.unit.exit.name, storage=prefix + layer.unit.exit.name)
+        items, exit_ = tuple(joined), before
+    stored: tuple[Tensor, ...] = ()
+    if c.training.distribute_saved_activations and c.tp_many:
+        shard = c.dim("seq*b*hidden_size", c.seq.local * c.batch.size * c.hidden.size, "tp")
+        stored = (c.new("checkpoint input shard", shard, dtype=c.residual_dtype),)
+    name = " ".join(layer.unit.name for layer in layers)
+    return Unit(name, (Recompute("checkpoint", items, stored=stored),), first.entry, exit_)
+
+
+def embedding_unit(c: Context) -> Declaration:
+    """The embedding, first unit of the model."""
+    return Declaration("embedding", None, embedding(c))
+
+
+def final_norm_unit(c: Context) -> Declaration:
+    """The norm after the last decoder layer."""
+    hidden = c.residual("hidden_states")
+    return Declaration("final_layernorm", hidden, final_layernorm(c, hidden))
+
+
+def mtp_unit(c: Context, *, owns_embedding: bool) -> Declaration:
+    """All MTP depths of the stage that holds them; a copy of the embedding table where it is not the first stage."""
+    kind = c.model.kinds[-1]
+    hidden = c.stream("hidden_states", c.hidden)
+
+    def module() -> Module[Tensor]:
+        if owns_embedding:
+            table = yield from embedding_params(c)
+        else:
+            table = Param("embedding.word_embeddings.weight", (c.dim("vocab", c.model.padded_vocab(c.layout.tp), "tp"), c.hidden))
+        parts = [hidden]
+        for depth in range(c.model.mtp):
+            prefix = f"mtp.layers.{depth}"
+
+            def layer(inner: Context, x: Tensor, prefix: str = prefix) -> Module[Tensor]:
+                return (yield from _prefixed(transformer_layer(inner, x, kind), f"{prefix}.transformer_layer.", x))
+
+            depth_module = mtp_depth(c, parts[-1], table, layer, prefix)
+            if c.model.mtp_use_repeated_layer and depth:
+                depth_module = _without_params(depth_module)
+            parts.append((yield from depth_module))
+        return (yield from concatenated(c, "mtp.output", tuple(parts)))
+
+    return Declaration("mtp", hidden, module())
+
+
+def _prefixed(module: Module[Tensor], prefix: str, entry: Tensor) -> Module[Tensor]:
+    same = {entry.name: entry.name, entry.storage: entry.storage}
+    while True:
+        try:
+            declared = next(module)
+        except StopIteration as stop:
+            out: Tensor = stop.value
+            return out._replace(name=prefix + out.name, storage=prefix + out.storage)
+        if isinstance(declared, Param):
+            yield declared._replace(name=prefix + declared.name)
+        else:
+            yield from renamed((declared,), prefix, same)
+
+
+def _without_params(module: Module[Tensor]) -> Module[Tensor]:
+    while True:
+        try:
+            declared = next(module)
+        except StopIteration as stop:
+            out: Tensor = stop.value
+            return out
+        if not isinstance(declared, Param):
+            yield declared
+
+
+def output_unit(c: Context, *, owns_weight: bool, shared: bool) -> Declaration:
+    """Output layer and loss; with MTP one loss per depth first, then the main loss."""
+    depths = c.model.mtp
+    if depths:
+        hidden = c.new("hidden_states", Dim("1+mtp_num_layers", 1 + depths), *c.stream("", c.hidden).shape)
+    else:
+        hidden = c.stream("hidden_states", c.hidden)
+
+    def module() -> Module[Tensor]:
+        weight = yield from output_weight(c, owned=owns_weight, shared=shared)
+        if not depths:
+            return (yield from loss(c, "output", hidden, weight))
+        parts = tuple(
+            hidden.view(f"hidden_states.{i}", c.stream("", c.hidden).shape) for i in range(1 + depths)
+        )
+        yield Op("output.split", (hidden,), parts)
+        losses = []
+        for i in range(1, 1 + depths):
+            losses.append((yield from loss(c, f"mtp.{i - 1}.output", parts[i], weight, whole=parts[i])))
+        losses.append((yield from loss(c, "output", parts[0], weight, whole=parts[0])))
+        total = c.new("output.total loss", Dim("one", 1), dtype="fp32")
+        yield Op("output.add_losses", tuple(losses), (total,), passes=tuple(losses))
+        return total
+
+    return Declaration("output", hidden, module())

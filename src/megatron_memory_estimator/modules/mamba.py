@@ -1,0 +1,127 @@
+"""Mamba-2 mixer. Sources: Megatron-LM `megatron/core/ssm/mamba_mixer.py`; mamba-ssm
+`mamba_ssm/ops/triton/ssd_combined.py`; causal-conv1d `causal_conv1d/causal_conv1d_interface.py`.
+
+    in_proj (norm fused) -> [z | x | B | C | dt] -> conv1d + SiLU -> chunked scan, gated by z -> grouped norm -> out_proj
+
+The scan keeps the raw in_proj output and its own output before the gate; conv outputs and chunk states are recomputed in
+its backward. Context parallelism redistributes heads, so the bytes per local token stay, with the groups replicated where
+there are fewer than tp * cp.
+"""
+
+from __future__ import annotations
+
+from ..context import Context, Module
+from ..tape import Op
+from ..tensor import Dim, Param, Tensor, largest
+from .linear import column_linear, linear_params, row_linear
+from .norm import norm, norm_params
+
+NAME = "mixer"
+CHUNK = 128
+"""Chunk length of the scan (mamba_mixer.py, chunk_size)."""
+CONV = 4
+"""Width of the convolution (mamba_mixer.py, d_conv)."""
+
+
+def mamba_mixer(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
+    """Output on the residual stream; includes the norm that is fused into in_proj."""
+    m = c.model
+    heads = m.mamba_heads
+    inner = heads * m.mamba_head_dim
+    groups = m.mamba_num_groups
+    state = m.mamba_state_dim
+    di = c.dim("mamba_inner", inner, "tp")
+    nh = c.dim("mamba_num_heads", heads, "tp")
+    in_width = c.dim("in_proj", 2 * inner + 2 * groups * state + heads, "tp")
+    conv = c.dim("conv", inner + 2 * groups * state, "tp")
+
+    for name in ("dt_bias", "A_log", "D"):
+        yield Param(f"{NAME}.{name}", (nh,), "tp", matrix=False)
+    yield from norm_params(c, f"{NAME}.in_proj.layer_norm_", c.hidden)
+    in_proj = yield from linear_params(c, f"{NAME}.in_proj", in_width, c.hidden, "tp", m.add_bias_linear)
+    yield Param(f"{NAME}.conv1d.weight", (conv, Dim("one", 1), Dim("d_conv", CONV)), "tp", matrix=False)
+    yield Param(f"{NAME}.conv1d.bias", (conv,), "tp", matrix=False)
+    yield Param(f"{NAME}.norm.weight", (di,), "tp", matrix=False)
+    out_proj = yield from linear_params(c, f"{NAME}.out_proj", c.hidden, di, "tp", m.add_bias_linear)
+
+    # groups after context parallelism: replicated to at least one per rank
+    spread = largest(groups, c.layout.tp * c.layout.cp)
+    wide = c.dim("in_proj", 2 * inner + 2 * spread * state + heads, "tp")
+    conv_wide = c.dim("conv", inner + 2 * spread * state, "tp")
+    rows = Dim("mamba_num_groups", groups, ("tp",), c.layout.tp)
+
+    normed = yield from norm(c, f"{NAME}.norm_in", hidden)
+    packed = yield from column_linear(c, f"{NAME}.in_proj", normed, in_proj)
+    if c.cp_many:
+        moved = c.region(f"{NAME}.zxBCdt after all-to-all", wide)
+        yield Op(f"{NAME}.all_to_all", (packed,), (moved,), forward=(moved.like("cat"), moved.like("reordered")))
+        packed = moved
+    head_params = c.new(f"{NAME}.A, dt_bias, D", Dim("three", 3), nh, dtype="fp32")
+    y = c.region(f"{NAME}.scan output", di)
+    if c.training.mamba_mem_eff_path:
+        scan_out = c.region(f"{NAME}.scan output before gate", di)
+        yield Op(
+            f"{NAME}.scan", (packed,), (y,), (packed, scan_out, head_params),
+            forward=_forward_scratch(c, inner, state, conv_wide, di, nh, spread),
+            backward=_backward_scratch(c, inner, state, conv_wide, di, nh, spread),
+        )  # fmt: skip
+        gate_kept: tuple[Tensor, ...] = ()
+    else:
+        conv_in = c.region(f"{NAME}.conv input", conv_wide)
+        conv_out = c.region(f"{NAME}.conv output", conv_wide)
+        z = c.region(f"{NAME}.z", di)
+        dt = c.region(f"{NAME}.dt", nh)
+        yield Op(f"{NAME}.split", (packed,), (z, conv_in, dt))
+        yield Op(f"{NAME}.conv1d", (conv_in,), (conv_out,), (conv_in,))
+        cumsum = c.region(f"{NAME}.dA cumsum", nh).like(f"{NAME}.dA cumsum", "fp32")
+        kept: tuple[Tensor, ...] = (conv_out, dt, cumsum, head_params)
+        if c.training.micro_batch_size > 1:
+            kept = (*kept, y.like(f"{NAME}.scan output [b, s]"))
+        yield Op(
+            f"{NAME}.scan", (conv_out, dt), (y,), kept,
+            forward=_forward_scratch(c, inner, state, conv_wide, di, nh, spread),
+            backward=_backward_scratch(c, inner, state, conv_wide, di, nh, spread),
+        )  # fmt: skip
+        gate_kept = (z,)
+    normed_y = c.region(f"{NAME}.norm.output", di)
+    rstd = c.new(f"{NAME}.norm.rstd", c.seq, c.batch, rows, dtype="fp32")
+    yield Op(f"{NAME}.norm", (y, *gate_kept), (normed_y,), (y, *gate_kept, rstd))
+    return (yield from row_linear(c, f"{NAME}.out_proj", normed_y, out_proj))
+
+
+def _states(c: Context, name: str, inner: int, state: int, dtype: str) -> Tensor:
+    """Chunk states [tokens / chunk, heads, head dim, state]."""
+    chunks = c.seq._replace(name="seq/chunk")
+    return c.new(name, chunks, c.batch, c.dim("mamba_inner*state/chunk", inner * state // CHUNK, "tp"), dtype=dtype)
+
+
+def _gram(c: Context, groups: int) -> Tensor:
+    return c.new(f"{NAME}.CB", c.seq, c.batch, c.dim("groups*chunk", groups * CHUNK, "tp"), dtype="fp32")
+
+
+def _forward_scratch(
+    c: Context, inner: int, state: int, conv: Dim, di: Dim, nh: Dim, groups: int
+) -> tuple[Tensor, ...]:
+    """The state-passing moment of the scan: conv output, fp32 chunk states and their bf16 copies."""
+    return (
+        c.region(f"{NAME}.conv output", conv),
+        _states(c, f"{NAME}.chunk states", inner, state, "fp32"),
+        _states(c, f"{NAME}.chunk states passed on", inner, state, "bf16"),
+    )
+
+
+def _backward_scratch(
+    c: Context, inner: int, state: int, conv: Dim, di: Dim, nh: Dim, groups: int
+) -> tuple[Tensor, ...]:
+    """The scan's backward: recomputed conv output and its gradient, chunk states and gradients, CB, dt terms."""
+    return (
+        c.region(f"{NAME}.conv output", conv),
+        c.region(f"{NAME}.conv output grad", conv),
+        c.region(f"{NAME}.scan output grad", di),
+        _states(c, f"{NAME}.chunk states", inner, state, "fp32"),
+        _states(c, f"{NAME}.chunk states grad", inner, state, "fp32"),
+        _states(c, f"{NAME}.chunk states bf16", inner, state, "bf16"),
+        _states(c, f"{NAME}.chunk states grad bf16", inner, state, "bf16"),
+        _gram(c, groups),
+        c.new(f"{NAME}.dt, dA cumsum and gradients", c.seq, c.batch, nh, Dim("bytes", 18), dtype="uint8"),
+    )

@@ -1,0 +1,48 @@
+"""Dense MLP and the activation functions. Source: Megatron-LM `megatron/core/transformer/mlp.py`, `core/fusions/`."""
+
+from __future__ import annotations
+
+from ..context import Context, Module, recomputed
+from ..tape import Op
+from ..tensor import Dim, Tensor
+from .linear import column_linear, linear_params, row_linear
+from .norm import norm, norm_params
+
+
+def mlp(c: Context, hidden: Tensor) -> Module[Tensor]:
+    """Dense MLP with its input norm, which TransformerEngine fuses into linear_fc1."""
+    m = c.model
+    ffn = c.dim("ffn_hidden_size", m.ffn, "tp")
+    fc1_out = c.dim("gate*ffn_hidden_size", m.gate * m.ffn, "tp")
+    if c.te:
+        yield from norm_params(c, "mlp.linear_fc1.layer_norm_", c.hidden)
+    else:
+        yield from norm_params(c, "pre_mlp_layernorm.", c.hidden)
+    fc1 = yield from linear_params(c, "mlp.linear_fc1", fc1_out, c.hidden, "tp", m.add_bias_linear)
+    fc2 = yield from linear_params(c, "mlp.linear_fc2", c.hidden, ffn, "tp", m.add_bias_linear)
+
+    def body() -> Module[Tensor]:
+        normed = yield from norm(c, "pre_mlp_layernorm", hidden)
+        wide = yield from column_linear(c, "mlp.linear_fc1", normed, fc1)
+        act = yield from activation(c, "mlp.activation", wide, ffn)
+        return (yield from row_linear(c, "mlp.linear_fc2", act, fc2))
+
+    return (yield from recomputed(c.training.recomputes("mlp"), "mlp.checkpoint", body()))
+
+
+def activation(c: Context, name: str, x: Tensor, width: Dim, scale: Tensor | None = None) -> Module[Tensor]:
+    """Input of linear_fc2. `scale` is the routed probability of each row of an expert.
+
+    Fused: fc1's output and the product are kept. A gated activation without fusion also keeps silu(gate) and the linear
+    half; a clamped one keeps a clamped copy of fc1's output.
+    """
+    m = c.model
+    out = c.new(f"{name}.output", *x.shape[:-1], width)
+    reads = (x,) if scale is None else (x, scale)
+    kept = reads
+    if m.gated_linear_unit and m.activation_func_clamp_value is not None:
+        kept = (*kept, x.like(f"{name}.clamped input"))
+    elif m.gated_linear_unit and not c.training.bias_activation_fusion:
+        kept = (*kept, out.like(f"{name}.activated gate"), out.like(f"{name}.linear half"))
+    yield Op(name, reads, (out,), kept)
+    return out

@@ -1,0 +1,138 @@
+"""Mixture of experts: router, dispatcher, routed experts, shared experts, latent projections.
+
+Source: Megatron-LM `megatron/core/transformer/moe/` (`moe_layer.py`, `router.py`, `moe_utils.py`, `experts.py`,
+`shared_experts.py`); TransformerEngine `pytorch/permutation.py`, `pytorch/module/grouped_linear.py`.
+
+Rows of a rank's experts are one dim (`Context.expert_rows`): top-k copies of the tokens, or a capacity, times the visible
+router imbalance.
+"""
+
+from __future__ import annotations
+
+from ..context import Context, Module, recomputed
+from ..tape import Op
+from ..tensor import Dim, Param, Tensor
+from .dispatcher import Routed, combine, dispatch
+from .linear import duplicated_linear, linear_params, weight_grad
+from .mlp import activation
+from .norm import norm, norm_params
+from .shared_experts import shared_experts, shared_experts_params
+
+
+def moe(c: Context, hidden: Tensor) -> Module[Tensor]:
+    """Output of a MoE layer on the residual stream, with its separate pre-MLP norm."""
+    m, t = c.model, c.training
+    assert m.num_moe_experts is not None
+    experts = Dim("num_moe_experts", m.num_moe_experts)
+    yield from norm_params(c, "pre_mlp_layernorm.", c.hidden)
+    yield Param("mlp.router.weight", (experts, c.hidden))
+    if m.add_bias_linear:
+        yield Param("mlp.router.bias", (experts,), matrix=False)
+    latent: tuple[Param, Param] | None = None
+    width = Dim("moe_latent_size", m.moe_latent_size) if m.moe_latent_size else c.hidden
+    if m.moe_latent_size:
+        down = yield from linear_params(c, "mlp.fc1_latent_proj", width, c.hidden, "replicated", m.add_bias_linear)
+        up = yield from linear_params(c, "mlp.fc2_latent_proj", c.hidden, width, "replicated", m.add_bias_linear)
+        latent = (down, up)
+    fc1, fc2 = yield from _expert_params(c, width)
+    shared: tuple[Param, Param] | None = None
+    if m.moe_shared_expert_intermediate_size:
+        shared = yield from shared_experts_params(c)
+
+    last = "mlp.shared_experts.add" if shared else ("mlp.fc2_latent_proj" if latent else "mlp.unpermute")
+    normed = yield from recomputed(
+        t.recomputes("layernorm"),
+        "pre_mlp_layernorm.checkpoint",
+        norm(c, "pre_mlp_layernorm", hidden),
+        hook="mlp.checkpoint" if t.recomputes("moe") else last,
+    )
+
+    def body() -> Module[Tensor]:
+        extra: Tensor | None = None
+        if shared:
+            extra = yield from recomputed(
+                t.recomputes("shared_experts"), "mlp.shared_experts.checkpoint", shared_experts(c, normed, shared)
+            )
+        probs = yield from router(c, normed, experts)
+        tokens = normed
+        if latent:
+            tokens = yield from duplicated_linear(c, "mlp.fc1_latent_proj", normed, latent[0])
+        routed = yield from dispatch(c, tokens, probs, width)
+        done = yield from _experts(c, routed, fc1, fc2)
+        out = yield from combine(c, routed, done, width)
+        if latent:
+            out = yield from duplicated_linear(c, "mlp.fc2_latent_proj", out, latent[1])
+        if extra is not None:
+            total = c.stream("mlp.output with shared experts", c.hidden)
+            yield Op("mlp.shared_experts.add", (out, extra), (total,), passes=(out, extra))
+            out = total
+        return out
+
+    return (yield from recomputed(t.recomputes("moe"), "mlp.checkpoint", body()))
+
+
+def _expert_params(c: Context, width: Dim) -> Module[tuple[Param, Param]]:
+    """fc1 and fc2 of the local experts; grouped experts are `weight0..weightN` of one module."""
+    m = c.model
+    one = c.dim("moe_ffn_hidden_size", m.moe_ffn, "etp")
+    gated = c.dim("gate*moe_ffn_hidden_size", m.gate * m.moe_ffn, "etp")
+    count, buffers = c.local_experts.local, c.expert_buffers
+    gemm = "te" if c.te else "megatron"
+    made: list[Param] = []
+    for fc, shape in (("linear_fc1", (gated, width)), ("linear_fc2", (width, one))):
+        name = f"mlp.experts.{fc}"
+        weight = Param(f"{name}.weight", shape, "expert", count, buffers, gemm)
+        made.append(weight)
+        yield weight
+        if m.add_bias_linear:
+            yield Param(f"{name}.bias", shape[:1], "expert", count, buffers, matrix=False)
+    return made[0], made[1]
+
+
+def router(c: Context, x: Tensor, experts: Dim) -> Module[Tensor]:
+    """Routing probabilities [tokens, experts]; what stays is the top-k choice and the scores that a loss needs."""
+    m, t = c.model, c.training
+    tokens = c.tokens
+    topk = Dim("moe_router_topk", m.moe_router_topk)
+    score_dtype = "fp32"
+    probs = c.new("mlp.router.probs", tokens, experts, dtype=score_dtype)
+    routing_map = c.new("mlp.router.routing_map", tokens, experts, dtype="bool")
+    logits = c.new("mlp.router.logits", tokens, experts, dtype=score_dtype)
+    kept: list[Tensor] = [
+        x,
+        c.new("mlp.router.topk_indices", tokens, topk, dtype="int64"),
+        c.new("mlp.router.topk_probs", tokens, topk, dtype="fp32"),
+    ]
+    if m.moe_router_score_function == "sigmoid":
+        kept.append(c.new("mlp.router.scores", tokens, experts, dtype="fp32"))
+        kept.append(c.new("mlp.router.topk_sum", tokens, dtype="fp32"))
+    if any(kind not in ("none", "sinkhorn", "quantile") for kind in m.moe_router_load_balancing_type):
+        kept.append(c.new("mlp.router.aux_loss_scores", tokens, experts, dtype="fp32"))
+        kept.append(c.new("mlp.router.tokens_per_expert", experts, dtype="int64"))
+        if m.moe_router_score_function == "sigmoid":
+            kept.append(c.new("mlp.router.aux_loss_sum", tokens, dtype="fp32"))
+    scratch: tuple[Tensor, ...] = (logits, routing_map)
+    backward: tuple[Tensor, ...] = (logits.like("mlp.router.logits grad"),)
+    if t.moe_router_dtype:
+        wide = x.like("mlp.router.input fp32", "fp32")
+        scratch = (*scratch, wide)
+        backward = (*backward, wide, x.like("mlp.router.input grad fp32", "fp32"))
+    yield Op("mlp.router", (x,), (probs,), tuple(kept), scratch, backward)
+    return probs
+
+
+def _experts(c: Context, routed: Routed, fc1: Param, fc2: Param) -> Module[Tensor]:
+    """fc1, activation times probability, fc2 on the rows of this rank's experts (TEGroupedMLP, SequentialMLP)."""
+    rows = routed.rows
+    gated, one = fc1.shape[0], fc2.shape[1]
+    wide = c.new("mlp.experts.linear_fc1.output", rows, gated)
+    yield Op("mlp.experts.linear_fc1", (routed.tokens,), (wide,), (routed.tokens,), backward=weight_grad(c, fc1))
+    act = yield from recomputed(
+        c.training.recomputes("moe_act"),
+        "mlp.experts.activation.checkpoint",
+        activation(c, "mlp.experts.activation", wide, one, routed.probs),
+        hook="mlp.experts.linear_fc2",
+    )
+    out = c.new("mlp.experts.linear_fc2.output", rows, fc2.shape[0])
+    yield Op("mlp.experts.linear_fc2", (act,), (out,), (act,), backward=weight_grad(c, fc2))
+    return out

@@ -1,0 +1,58 @@
+"""Multi-token prediction. Source: Megatron-LM `megatron/core/transformer/multi_token_prediction.py`.
+
+Each depth: norms of the shifted embedding and of the hidden states, their concatenation through eh_proj, one transformer
+layer of the last decoder layer's kind, a final norm. All depths are concatenated behind the main hidden states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..context import Context, Module, recomputed
+from ..tape import Op
+from ..tensor import Dim, Param, Tensor
+from .embedding import lookup
+from .linear import column_linear, linear_params
+from .norm import norm, norm_params
+
+Layer = Callable[[Context, Tensor], Module[Tensor]]
+
+
+def mtp_depth(c: Context, hidden: Tensor, table: Param, layer: Layer, prefix: str) -> Module[Tensor]:
+    """Hidden states of one depth, from those of the depth before."""
+    m = c.model
+    both = Dim("2*hidden_size", 2 * m.hidden_size)
+    eh_out = c.dim("hidden_size", m.hidden_size, "tp")
+    yield from norm_params(c, f"{prefix}.enorm.", c.hidden)
+    yield from norm_params(c, f"{prefix}.hnorm.", c.hidden)
+    eh_proj = yield from linear_params(c, f"{prefix}.eh_proj", eh_out, both, "tp", False)
+    embedded = yield from lookup(c, f"{prefix}.embedding", table, c.stream(f"{prefix}.embedding.output", c.hidden))
+
+    def body() -> Module[Tensor]:
+        e = yield from norm(c, f"{prefix}.enorm", embedded)
+        h = yield from norm(c, f"{prefix}.hnorm", hidden)
+        joined = c.stream(f"{prefix}.joined", both)
+        yield Op(f"{prefix}.concatenate", (e, h), (joined,))
+        projected = yield from column_linear(c, f"{prefix}.eh_proj", joined, eh_proj)
+        x = projected
+        if c.tp_many:
+            full = c.region(f"{prefix}.eh_proj gathered", c.hidden)
+            yield Op(f"{prefix}.eh_proj.gather", (projected,), (full,))
+            # scattered again over the sequence; the scatter is a view that pins the gathered tensor
+            x = full.view(f"{prefix}.layer input", c.residual("").shape)
+            yield Op(f"{prefix}.eh_proj.scatter", (full,), (x,))
+        out = yield from layer(c, x)
+        return out
+
+    full_recompute = c.training.recompute_granularity == "full" and c.training.recompute_method != "block"
+    out = yield from recomputed(full_recompute, f"{prefix}.checkpoint", body())
+    yield from norm_params(c, f"{prefix}.final_layernorm.", c.hidden)
+    return (yield from norm(c, f"{prefix}.final_layernorm", out))
+
+
+def concatenated(c: Context, name: str, parts: tuple[Tensor, ...]) -> Module[Tensor]:
+    """All depths behind the main hidden states, along the sequence."""
+    depths = Dim("1+mtp_num_layers", len(parts))
+    out = c.new(name, depths, *parts[0].shape)
+    yield Op(f"{name}.concatenate", parts, (out,))
+    return out

@@ -1,0 +1,32 @@
+"""Norms. Sources: TransformerEngine `pytorch/module/layernorm.py`, `rmsnorm.py`, `layernorm_linear.py`.
+
+A norm keeps its input and one fp32 statistic per row (rsigma), LayerNorm a second one (mu).
+"""
+
+from __future__ import annotations
+
+from ..context import Context, Module
+from ..tape import Op
+from ..tensor import Dim, Param, Tensor
+
+
+def norm_params(c: Context, name: str, width: Dim) -> Module[None]:
+    """Weight of a norm, and bias of a LayerNorm; replicated over tp."""
+    yield Param(f"{name}weight", (width,), matrix=False)
+    if c.model.normalization == "LayerNorm":
+        yield Param(f"{name}bias", (width,), matrix=False)
+
+
+def statistics(c: Context, name: str, rows: tuple[Dim, ...]) -> tuple[Tensor, ...]:
+    """fp32 statistics that a norm keeps for its backward."""
+    kept = (c.new(f"{name}.rsigma", *rows, dtype="fp32"),)
+    if c.model.normalization == "LayerNorm":
+        kept += (c.new(f"{name}.mu", *rows, dtype="fp32"),)
+    return kept
+
+
+def norm(c: Context, name: str, x: Tensor) -> Module[Tensor]:
+    """The normalized tensor, in the compute dtype."""
+    out = x.like(f"{name}.output", c.dtype)
+    yield Op(name, reads=(x,), writes=(out,), saves=(x, *statistics(c, name, x.shape[:-1])))
+    return out

@@ -1,0 +1,21 @@
+"""Bias-dropout-add: the residual stream. Source: Megatron-LM `megatron/core/fusions/fused_bias_dropout.py`.
+
+Nothing is kept without dropout; with dropout a one-byte mask. The gradient of the sum is the gradient of the residual.
+"""
+
+from __future__ import annotations
+
+from ..context import Context, Module
+from ..tape import Op
+from ..tensor import Tensor
+
+
+def bias_dropout_add(c: Context, name: str, x: Tensor, residual: Tensor) -> Module[Tensor]:
+    """residual + dropout(x + bias)."""
+    out = c.residual(f"{name}.output")
+    if c.model.hidden_dropout > 0:
+        mask = x.like(f"{name}.dropout_mask", "bool")
+        yield Op(name, reads=(x, residual), writes=(out,), saves=(mask,), passes=(residual,))
+    else:
+        yield Op(name, reads=(x, residual), writes=(out,), passes=(x, residual))
+    return out

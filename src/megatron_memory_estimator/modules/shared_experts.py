@@ -1,0 +1,44 @@
+"""Shared experts and their gate. Source: Megatron-LM `megatron/core/transformer/moe/shared_experts.py`."""
+
+from __future__ import annotations
+
+from ..context import Context, Module
+from ..tape import Op
+from ..tensor import Dim, Param, Tensor
+from .linear import column_linear, linear_params, row_linear
+from .mlp import activation
+
+
+def shared_experts_params(c: Context) -> Module[tuple[Param, Param]]:
+    """fc1 and fc2, sharded over the dense tp and without bias, then the gate."""
+    m = c.model
+    assert m.moe_shared_expert_intermediate_size is not None
+    size = m.moe_shared_expert_intermediate_size
+    ffn = c.dim("moe_shared_expert_intermediate_size", size, "tp")
+    wide = c.dim("gate*moe_shared_expert_intermediate_size", m.gate * size, "tp")
+    fc1 = yield from linear_params(c, "mlp.shared_experts.linear_fc1", wide, c.hidden, "tp", False)
+    fc2 = yield from linear_params(c, "mlp.shared_experts.linear_fc2", c.hidden, ffn, "tp", False)
+    if m.moe_shared_expert_gate:
+        yield Param("mlp.shared_experts.gate_weight", (Dim("one", 1), c.hidden))
+    return fc1, fc2
+
+
+def shared_experts(c: Context, x: Tensor, weights: tuple[Param, Param]) -> Module[Tensor]:
+    """Output on the residual stream. Overlapped with the dispatcher, fc1 reads (and keeps) the gathered input."""
+    fc1, fc2 = weights
+    name = "mlp.shared_experts"
+    source, gathers = x, True
+    if c.training.moe_shared_expert_overlap and c.sp_many:
+        source = c.region(f"{name}.input gathered", c.hidden)
+        yield Op(f"{name}.gather", (x,), (source,))
+        gathers = False
+    wide = yield from column_linear(c, f"{name}.linear_fc1", source, fc1, gathers=gathers)
+    act = yield from activation(c, f"{name}.activation", wide, fc2.shape[1])
+    out = yield from row_linear(c, f"{name}.linear_fc2", act, fc2)
+    if c.model.moe_shared_expert_gate:
+        gated = c.stream(f"{name}.gated output", c.hidden)
+        score = c.stream(f"{name}.gate_score", Dim("one", 1))
+        logit = c.stream(f"{name}.gate_logit", Dim("one", 1))
+        yield Op(f"{name}.gate", (out, x), (gated,), (out, x, score), forward=(logit,))
+        out = gated
+    return out

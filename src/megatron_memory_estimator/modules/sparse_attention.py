@@ -1,0 +1,131 @@
+"""DeepSeek sparse attention (DeepSeek-V3.2, GLM-5): absorbed MLA over the keys that an indexer picks.
+
+Source: Megatron-LM `megatron/core/transformer/experimental_attention_variant/` (`dsa.py`, `absorbed_mla.py`).
+
+The query is projected into the latent space, so attention is MQA with head dim kr + dr and value dim kr; values are
+up-projected after the core. Norms are unfused and RoPE is never fused. Indexer weights are replicated over tp.
+"""
+
+from __future__ import annotations
+
+from ..context import Context, Module
+from ..errors import UnsupportedError
+from ..tape import Op
+from ..tensor import Dim, Param, Tensor
+from .attention import cos_sin
+from .core_attention import NAME as CORE
+from .linear import column_linear, linear_params, row_linear
+from .mla import NAME, down_linear
+from .norm import norm, norm_params
+
+
+def sparse_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
+    """Output on the residual stream; includes the separate input norm."""
+    m = c.model
+    if c.training.recompute_granularity == "selective" and {"mla_up_proj", "core_attn"} & set(c.training.recompute_modules):
+        raise UnsupportedError("recompute_modules mla_up_proj and core_attn are not modelled for sparse attention")
+    if m.dsa_indexer_loss_coeff:
+        raise UnsupportedError("dsa_indexer_loss_coeff is not modelled; set it to 0 to estimate without the indexer loss")
+    if m.dsa_indexer_n_heads is None or m.dsa_indexer_head_dim is None or m.dsa_indexer_topk is None:
+        raise UnsupportedError("sparse attention needs dsa_indexer_n_heads, dsa_indexer_head_dim and dsa_indexer_topk")
+    heads = c.dim("num_attention_heads", m.num_attention_heads, "tp")
+    q_rank = m.q_lora_rank
+    qr = Dim("q_lora_rank", q_rank) if q_rank is not None else c.hidden
+    kr = Dim("kv_lora_rank", m.kv_lora_rank)
+    kv_dim = Dim("kv_lora_rank+qk_pos_emb_head_dim", m.kv_lora_rank + m.qk_pos_emb_head_dim)
+    qk = Dim("qk_head_dim+qk_pos_emb_head_dim", m.qk_head_dim + m.qk_pos_emb_head_dim)
+    rot = Dim("qk_pos_emb_head_dim", m.qk_pos_emb_head_dim)
+    dv = Dim("v_head_dim", m.v_head_dim)
+    up_q = c.dim("heads*qk", m.num_attention_heads * qk.size, "tp")
+    up_kv = c.dim("heads*(qk_head_dim+v_head_dim)", m.num_attention_heads * (m.qk_head_dim + m.v_head_dim), "tp")
+    width = c.dim("heads*v_head_dim", m.num_attention_heads * m.v_head_dim, "tp")
+
+    yield from norm_params(c, "input_layernorm.", c.hidden)
+    yield from _indexer_params(c, qr)
+    proj = yield from linear_params(c, f"{NAME}.linear_proj", c.hidden, width, "tp", m.add_bias_linear)
+    q_down: Param | None = None
+    if q_rank is not None:
+        q_down = yield from linear_params(c, f"{NAME}.linear_q_down_proj", qr, c.hidden, "replicated", False)
+    q_up = yield from linear_params(c, f"{NAME}.linear_q_up_proj", up_q, qr, "tp", False)
+    kv_down = yield from linear_params(c, f"{NAME}.linear_kv_down_proj", kv_dim, c.hidden, "replicated", False)
+    yield from linear_params(c, f"{NAME}.linear_kv_up_proj", up_kv, kr, "tp", False)
+    if m.qk_layernorm:
+        if q_rank is not None:
+            yield from norm_params(c, f"{NAME}.q_layernorm.", qr)
+        yield from norm_params(c, f"{NAME}.kv_layernorm.", kr)
+
+    normed = yield from norm(c, "input_layernorm", hidden)
+    query = normed
+    if q_down is not None:
+        query = yield from down_linear(c, f"{NAME}.linear_q_down_proj", normed, q_down, qr)
+        if m.qk_layernorm:
+            query = yield from norm(c, f"{NAME}.q_layernorm", query)
+    kv = yield from down_linear(c, f"{NAME}.linear_kv_down_proj", normed, kv_down, kv_dim)
+    compressed = c.stream(f"{NAME}.kv_compressed", kr)
+    k_pos = c.stream(f"{NAME}.k_pos_emb", rot)
+    yield Op(f"{NAME}.split_kv", (kv,), (compressed, k_pos))
+    if m.qk_layernorm:
+        compressed = yield from norm(c, f"{NAME}.kv_layernorm", compressed)
+    q_flat = yield from column_linear(c, f"{NAME}.linear_q_up_proj", query, q_up)
+    q_absorbed = c.region(f"{NAME}.q absorbed", heads, kv_dim)
+    latent = c.region(f"{NAME}.latent kv", kv_dim)
+    yield Op(
+        f"{NAME}.absorb", (q_flat, compressed, k_pos), (q_absorbed, latent), (q_flat, *cos_sin(c, NAME, rot))
+    )
+    out = yield from _core(c, q_absorbed, latent, heads, kr)
+    context = c.region(f"{NAME}.value up projection.output", heads, dv)
+    weight_copy = c.new(f"{NAME}.value up projection.weight copy", heads, kr, dv)
+    yield Op(f"{NAME}.value_up_proj", (out,), (context,), (out, weight_copy))
+    return (yield from row_linear(c, f"{NAME}.linear_proj", context, proj))
+
+
+def _indexer_params(c: Context, qr: Dim) -> Module[None]:
+    m = c.model
+    assert m.dsa_indexer_n_heads is not None and m.dsa_indexer_head_dim is not None
+    head = Dim("dsa_indexer_head_dim", m.dsa_indexer_head_dim)
+    both = Dim("dsa_indexer_n_heads*head_dim", m.dsa_indexer_n_heads * m.dsa_indexer_head_dim)
+    name = f"{CORE}.indexer"
+    yield Param(f"{name}.linear_wq_b.weight", (both, qr))
+    yield Param(f"{name}.linear_wk.weight", (head, c.hidden))
+    yield Param(f"{name}.k_norm.weight", (head,), matrix=False)  # always a LayerNorm
+    yield Param(f"{name}.k_norm.bias", (head,), matrix=False)
+    yield Param(f"{name}.linear_weights_proj.weight", (Dim("dsa_indexer_n_heads", m.dsa_indexer_n_heads), c.hidden))
+
+
+def _core(c: Context, q: Tensor, kv: Tensor, heads: Dim, kr: Dim) -> Module[Tensor]:
+    """The core by back end (`dsa_kernel_backend`); the indexer runs without gradient and keeps its top-k only."""
+    m, backend = c.model, c.training.dsa_kernel_backend
+    assert m.dsa_indexer_n_heads is not None and m.dsa_indexer_topk is not None
+    out = c.region(f"{CORE}.output", heads, kr)
+    if c.cp_many:  # all-gather context parallelism: the latent keys of the whole sequence
+        kv = kv._replace(shape=(c.full_seq, *kv.shape[1:]), nbytes=kv.nbytes * c.layout.cp)
+    index_scores = c.new(f"{CORE}.indexer.scores", c.seq, c.batch, c.full_seq, dtype="fp32")
+    if backend == "none":
+        scores = (c.batch, heads, c.seq, c.full_seq)
+        per_head = c.new(
+            f"{CORE}.indexer.scores per head", c.seq, c.batch, Dim("heads", m.dsa_indexer_n_heads), c.full_seq, dtype="fp32"
+        )
+        kept = (
+            c.new(f"{CORE}.exp", *scores, dtype="fp32"),
+            c.new(f"{CORE}.probs fp32", *scores, dtype="fp32"),
+            c.new(f"{CORE}.probs", *scores),
+            *(c.new(f"{CORE}.mask {i}", *scores, dtype="bool") for i in range(3)),
+            q.like(f"{CORE}.q fp32", "fp32"),
+            kv.like(f"{CORE}.kv fp32", "fp32"),
+        )
+        wide = c.new(f"{CORE}.scores fp32", *scores, dtype="fp32")
+        yield Op(f"{CORE}.indexer", (), (), (), forward=(per_head, per_head.like(f"{CORE}.indexer.weighted")))
+        yield Op(CORE, (q, kv), (out,), kept, forward=(wide, wide.like(f"{CORE}.scores copy")),
+                 backward=(wide.like(f"{CORE}.scores grad"), wide.like(f"{CORE}.probs grad")))  # fmt: skip
+        return out
+    indices = c.new(f"{CORE}.topk_indices", c.seq, c.batch, Dim("dsa_indexer_topk", m.dsa_indexer_topk), dtype="int32")
+    yield Op(f"{CORE}.indexer", (), (), (), forward=(index_scores,))
+    kept_fused: tuple[Tensor, ...] = (q, kv, indices)
+    backward: tuple[Tensor, ...] = ()
+    if backend == "cudnn":
+        kept_fused = (*kept_fused, out, c.new(f"{CORE}.softmax_lse", c.batch, heads, c.seq, dtype="fp32"))
+    else:  # TileLang recomputes output and LSE in backward
+        kept_fused = (*kept_fused, c.new(f"{CORE}.head mask", c.batch, heads, c.seq, dtype="bool"))
+        backward = (out.like(f"{CORE}.output recomputed"), kv.like(f"{CORE}.dkv fp32", "fp32"))
+    yield Op(CORE, (q, kv), (out,), kept_fused, backward=backward)
+    return out

@@ -1,0 +1,178 @@
+"""Which layers, and which of embedding, MTP, final norm and output layer, stand on each (pipeline rank, model chunk).
+
+Sources: Megatron-LM `megatron/core/transformer/transformer_block.py` (get_num_layers_to_build), `transformer_layer.py`
+(get_transformer_layer_offset), `pipeline_parallel_layer_layout.py`, `multi_token_prediction.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from .errors import ConfigError, LayoutError
+from .layout import Layout
+from .model import Model
+
+LARGEST_SPLIT = 100_000
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One model chunk: its global layers (0-based) and the extra parts that it holds."""
+
+    pp_rank: int
+    vp_stage: int
+    layers: tuple[int, ...]
+    embedding: bool
+    final_norm: bool
+    mtp: bool
+    output: bool
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """All chunks, `chunks[pp_rank][vp_stage]`."""
+
+    chunks: tuple[tuple[Chunk, ...], ...]
+
+    @property
+    def vp(self) -> int:
+        """Model chunks per rank."""
+        return len(self.chunks[0])
+
+
+def virtual_stages(model: Model, layout: Layout) -> int:
+    """Model chunks per pipeline rank, from whichever spelling is given."""
+    pp = layout.pp
+    if layout.pipeline_model_parallel_layout is not None:
+        stages = parse_layout(layout.pipeline_model_parallel_layout)
+        if len(stages) % pp:
+            raise LayoutError(
+                (
+                    f"pipeline_model_parallel_layout has {len(stages)} stages, which do not divide over "
+                    f"pipeline_model_parallel_size={pp}; use a multiple of {pp} stages",
+                )
+            )
+        return len(stages) // pp
+    if layout.num_layers_per_virtual_pipeline_stage is not None:
+        per = layout.num_layers_per_virtual_pipeline_stage
+        total = split_layers(model, layout)
+        if per < 1 or total % pp or (total // pp) % per:
+            raise LayoutError(
+                (
+                    f"num_layers_per_virtual_pipeline_stage={per} does not divide the {total}/{pp} layers of a "
+                    "pipeline stage; use a divisor of the layers per stage",
+                )
+            )
+        return total // pp // per
+    return layout.virtual_pipeline_model_parallel_size or 1
+
+
+def split_layers(model: Model, layout: Layout) -> int:
+    """Layers that an even split divides: the decoder layers, and the embedding and the loss where they count as one."""
+    return (
+        model.num_layers
+        + int(layout.account_for_embedding_in_pipeline_split)
+        + int(layout.account_for_loss_in_pipeline_split)
+    )
+
+
+def parse_layout(text: str) -> tuple[str, ...]:
+    """Stages of a layout string: commas dropped, `(...)*n` and `X*n` repeated, split at `|`."""
+
+    def repeat(match: re.Match[str]) -> str:
+        times = int(match.group(2))
+        if times * len(match.group(1)) > LARGEST_SPLIT:
+            raise ConfigError(f"pipeline_model_parallel_layout repeats {match.group(1)!r} {times} times, which is too many")
+        return match.group(1) * times
+
+    plain = text.replace(",", "").replace(" ", "")
+    plain = re.sub(r"\(([^()*]*(?:\*\d+[^()*]*)*)\)\*(\d{1,6})", repeat, plain)
+    plain = re.sub(r"([Etm|L])\*(\d{1,6})", repeat, plain)
+    wrong = sorted(set(plain) - set("Etm|L"))
+    if wrong or not plain:
+        raise ConfigError(
+            f"pipeline_model_parallel_layout {text!r} has {' '.join(map(repr, wrong)) or 'nothing'}; "
+            "its symbols are E (embedding), t (layer), m (MTP), L (loss), | (stage border), (...)*n and X*n"
+        )
+    return tuple(plain.split("|"))
+
+
+def layers_per_chunk(model: Model, layout: Layout, vp: int) -> list[list[int]]:
+    """Decoder layers of each chunk, `[pp_rank][vp_stage]`, for layouts without a layout string."""
+    pp, total = layout.pp, model.num_layers
+    first, last = layout.num_layers_in_first_pipeline_stage, layout.num_layers_in_last_pipeline_stage
+    if first is None and last is None:
+        each = split_layers(model, layout) // pp // vp
+        counts = [[each] * vp for _ in range(pp)]
+        counts[0][0] -= int(layout.account_for_embedding_in_pipeline_split)
+        counts[-1][-1] -= int(layout.account_for_loss_in_pipeline_split)
+        return counts
+    given = [n for n in (first, last) if n is not None]
+    middle = pp - len(given)
+    between = (total - sum(given)) // middle if middle else 0
+    per_rank = [between] * pp
+    if first is not None:
+        per_rank[0] = first
+    if last is not None:
+        per_rank[-1] = last
+    return [[n // vp] * vp for n in per_rank]
+
+
+def build_pipeline(model: Model, layout: Layout) -> Pipeline:
+    """The chunks of a legal layout (`legality.check` has passed)."""
+    pp, vp = layout.pp, virtual_stages(model, layout)
+    stages = parse_layout(layout.pipeline_model_parallel_layout) if layout.pipeline_model_parallel_layout else None
+    hybrid = _hybrid_segments(model, pp)
+    if hybrid is not None:
+        vp = len(hybrid) // pp
+    if stages is not None:
+        counts = [[stages[v * pp + r].count("t") for v in range(vp)] for r in range(pp)]
+    elif hybrid is not None:
+        counts = [[hybrid[v * pp + r] for v in range(vp)] for r in range(pp)]
+    else:
+        counts = layers_per_chunk(model, layout, vp)
+    mtp_at = (pp - 1, vp - 1)
+    if stages is not None and model.mtp:
+        index = next(i for i, stage in enumerate(stages) if "m" in stage)
+        mtp_at = (index % pp, index // pp)
+    spans: dict[tuple[int, int], tuple[int, ...]] = {}
+    done = 0
+    for v in range(vp):
+        for r in range(pp):
+            spans[r, v] = tuple(range(done, done + counts[r][v]))
+            done += counts[r][v]
+    ends_at = max(((v, r) for (r, v), span in spans.items() if span), default=(vp - 1, pp - 1))
+    rows = []
+    for r in range(pp):
+        row = []
+        for v in range(vp):
+            final = (v, r) == ends_at if model.mtp else (r, v) == (pp - 1, vp - 1)
+            row.append(
+                Chunk(
+                    pp_rank=r,
+                    vp_stage=v,
+                    layers=spans[r, v],
+                    embedding=(r, v) == (0, 0),
+                    final_norm=final,
+                    mtp=bool(model.mtp) and (r, v) == mtp_at,
+                    output=(r, v) == (pp - 1, vp - 1),
+                )
+            )
+        rows.append(tuple(row))
+    return Pipeline(tuple(rows))
+
+
+def _hybrid_segments(model: Model, pp: int) -> list[int] | None:
+    """Sub-layers of each pipeline segment of a hybrid pattern with `|` borders."""
+    if model.hybrid_layer_pattern is None or "|" not in model.hybrid_layer_pattern:
+        return None
+    segments = [len(segment) for segment in model.hybrid_layer_pattern.split("/")[0].split("|")]
+    if len(segments) % pp:
+        raise LayoutError(
+            (
+                f"hybrid_layer_pattern has {len(segments)} segments, which do not divide over "
+                f"pipeline_model_parallel_size={pp}; use a multiple of {pp} segments",
+            )
+        )
+    return segments

@@ -1,0 +1,94 @@
+"""How a setting is declared: a dataclass field with its default and one sentence of help.
+
+The sentence becomes the option's help on the command line and the row in the docs; `choices` are enforced; `flag` is
+the Megatron-LM option where it is not the field's name with dashes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any, get_args
+
+from .errors import ConfigError
+
+LARGEST_INTEGER = 2**40
+
+
+def setting(default: Any, text: str, *, choices: tuple[str, ...] = (), flag: str = "", kind: str = "") -> Any:
+    """A dataclass field with help text. `kind` overrides the parsing: "list" for comma-separated words."""
+    return dataclasses.field(
+        default=default, metadata={"help": text, "choices": choices, "flag": flag, "kind": kind}
+    )
+
+
+def nearest(name: str, known: Any) -> str:
+    """` Did you mean "x"?` for the nearest known name, or nothing."""
+    match = get_close_matches(name, list(known), n=1)
+    return f' Did you mean "{match[0]}"?' if match else ""
+
+
+def field_kind(field: dataclasses.Field[Any]) -> str:
+    """The kind of a setting's value: int, float, bool, str, list or any."""
+    if field.metadata.get("kind"):
+        return str(field.metadata["kind"])
+    words = str(field.type).replace(" ", "").split("|")
+    for kind in ("bool", "int", "float", "str"):
+        if kind in words:
+            return kind
+    return "any"
+
+
+def checked(field: dataclasses.Field[Any], value: Any) -> Any:
+    """The value in the field's type, or a ConfigError that names the setting.
+
+    Whole floats are taken for ints; ints for floats; no string is parsed here.
+    """
+    name, kind = field.name, field_kind(field)
+    optional = "None" in str(field.type)
+    if value is None:
+        if optional:
+            return None
+        raise ConfigError(f"{name} must not be null; leave it out for its default {field.default!r}")
+    if kind == "bool":
+        if not isinstance(value, bool):
+            raise ConfigError(f"{name}={value!r} must be true or false")
+    elif kind == "int":
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ConfigError(f"{name}={value!r} must be a whole number")
+        if abs(value) > LARGEST_INTEGER:
+            raise ConfigError(f"{name} is absurdly large; the largest accepted whole number is {LARGEST_INTEGER}")
+    elif kind == "float":
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) > 1e12:
+            raise ConfigError(f"{name}={value!r} must be a finite number")
+        value = float(value)
+    elif kind == "str":
+        if not isinstance(value, str):
+            raise ConfigError(f"{name}={value!r} must be a word")
+    elif kind == "list":
+        value = (value,) if isinstance(value, str) else value
+        if not isinstance(value, list | tuple):
+            raise ConfigError(f"{name}={value!r} must be a list")
+        value = tuple(value)
+    choices = field.metadata.get("choices") or ()
+    for word in value if kind == "list" else (value,):
+        if choices and word not in choices:
+            raise ConfigError(f"{name}={word!r} is not one of {', '.join(choices)}.{nearest(str(word), choices)}")
+    return value
+
+
+def build(cls: type[Any], values: Mapping[str, Any]) -> Any:
+    """The dataclass with checked values; an unknown name is refused with the nearest match."""
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    for name in values:
+        if name not in fields:
+            raise ConfigError(f'unknown setting "{name}".{nearest(name, fields)}')
+    return cls(**{name: checked(fields[name], value) for name, value in values.items()})
+
+
+def is_literal(kind: Any) -> bool:
+    """Whether a type annotation is a Literal."""
+    return bool(get_args(kind))

@@ -1,0 +1,204 @@
+"""Model state of a rank: weights, gradient buffers, main parameters and moments, as named tensors.
+
+Sources: Megatron-LM `megatron/core/distributed/param_and_grad_buffer.py`, `distributed_data_parallel.py`,
+`megatron/core/optimizer/distrib_optimizer.py`, `optimizer.py`, `optimizer_config.py`; TransformerEngine
+`pytorch/optimizers/fused_adam.py`.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import NamedTuple
+
+from .context import Context
+from .tensor import DTYPE_BYTES, Param, ceil_div, round_up
+
+ALIGNMENT = 64
+"""Elements that the start of a parameter is aligned to (param_and_grad_buffer.py)."""
+BUCKET_MULTIPLE = 128
+"""Elements whose least common multiple with the shard count a bucket's end is padded to."""
+BUSBW_MULTIPLE = 65536
+"""The same with ddp_pad_buckets_for_high_nccl_busbw."""
+
+
+class Buffer(NamedTuple):
+    """One contiguous DDP buffer of a chunk. `numel` is padded with the distributed optimizer."""
+
+    chunk: int
+    group: str
+    param_dtype: str
+    grad_dtype: str
+    numel: int
+    numel_unpadded: int
+    matrix_numel: int
+    shards: int
+
+
+class State(NamedTuple):
+    """A persistent tensor of model state. `part` is "weights", "gradients" or "optimizer".
+
+    `since`: "setup" from construction; "first step" from the first optimizer step on; "step" from an optimizer step to the
+    next zeroing of gradients: between two steps, but never together with activations.
+    """
+
+    part: str
+    name: str
+    dtype: str
+    numel: int
+    nbytes: int
+    since: str
+    why: str
+
+
+def _lcm(a: int, b: int) -> int:
+    if isinstance(a, int) and isinstance(b, int):
+        return a // gcd(a, b) * b
+    import numpy as np
+
+    return np.lcm(a, b)  # type: ignore[return-value]
+
+
+def bucket_multiple(shards: int, *, busbw: bool) -> int:
+    """Elements that a bucket's end is padded to."""
+    multiple = _lcm(shards, BUCKET_MULTIPLE)
+    return _lcm(multiple, BUSBW_MULTIPLE) if busbw else multiple
+
+
+def padded_numel(
+    params: list[tuple[Param, int]], shards: int, bucket_size: int | None, *, busbw: bool = False
+) -> int:
+    """Elements of a buffer laid out by the distributed optimizer.
+
+    Parameters are walked in reverse registration order; each start is aligned to 64 elements; a bucket ends when it has
+    `bucket_size` elements, and its end is padded. A shared embedding forms a bucket of its own. Without a bucket size
+    and shared embeddings, the aligned sizes add up whatever their order.
+    """
+    multiple = bucket_multiple(shards, busbw=busbw)
+    if bucket_size is None and not any(param.shared_embedding for param, _ in params):
+        return round_up(
+            sum(round_up(param.numel_each, ALIGNMENT) * (param.count * copies) for param, copies in params), multiple
+        )
+    end = start_of_bucket = 0
+    for param, copies in reversed(params):
+        if param.shared_embedding and end > start_of_bucket:
+            end = start_of_bucket = round_up(end, multiple)
+        for _ in range(param.count * copies):
+            end = round_up(end, ALIGNMENT) + param.numel_each
+            full = bucket_size is not None and end - start_of_bucket >= bucket_size
+            if full or param.shared_embedding:
+                end = start_of_bucket = round_up(end, multiple)
+    return round_up(end, multiple)
+
+
+def default_bucket_size(c: Context, numel: int, *, first_chunk: bool) -> int | None:
+    """Elements of a bucket, or None for a single one (Megatron-LM `megatron/training/training.py`)."""
+    t = c.training
+    if not t.overlap_grad_reduce or not first_chunk:
+        return None
+    if t.ddp_bucket_size is not None:
+        return t.ddp_bucket_size
+    if t.ddp_num_buckets is not None:
+        return ceil_div(numel, t.ddp_num_buckets)
+    return max(40_000_000, 1_000_000 * c.layout.dp * c.layout.cp)
+
+
+def expanded(runs: list[tuple[list[Param], int]]) -> list[tuple[Param, int]]:
+    """Parameters of consecutive layers in registration order."""
+    return [(param, 1) for params, count in runs for _ in range(count) for param in params]
+
+
+def ddp_buffers(c: Context, chunk: int, runs: list[tuple[list[Param], int]], *, first_chunk: bool) -> list[Buffer]:
+    """The buffers of one chunk: dense parameters, and experts where they have a data-parallel group of their own."""
+    t, layout = c.training, c.layout
+    found: list[Buffer] = []
+    for group, is_expert, shards in (("dense", False, layout.dense_shards), ("expert", True, layout.expert_shards)):
+        members = [([p for p in params if p.expert_buffer == is_expert], count) for params, count in runs]
+        members = [(params, count) for params, count in members if params]
+        if not members:
+            continue
+        plain = sum(p.numel * count for params, count in members for p in params)
+        matrices = sum(p.numel * count for params, count in members for p in params if is_muon_managed(p))
+        numel = plain
+        if t.use_distributed_optimizer:
+            size = default_bucket_size(c, plain, first_chunk=first_chunk)
+            shared = any(p.shared_embedding for params, _ in members for p in params)
+            listed = expanded(members) if size is not None or shared else [(p, n) for params, n in members for p in params]
+            numel = padded_numel(listed, shards, size, busbw=t.ddp_pad_buckets_for_high_nccl_busbw)
+        found.append(Buffer(chunk, group, t.params_dtype, t.grad_dtype, numel, plain, matrices, shards))
+    return found
+
+
+def is_muon_managed(param: Param) -> bool:
+    """Matrices that are neither embedding nor output weight (Megatron-LM `optimizer/emerging_optimizers.py`)."""
+    outside = param.name.startswith(("embedding.", "output_layer.")) or param.name.endswith("in_proj.weight")
+    return param.matrix and len(param.shape) == 2 and not outside
+
+
+def model_state(c: Context, buffers: list[Buffer]) -> list[State]:
+    """Every state tensor of a rank."""
+    return [state for buffer in buffers for state in buffer_state(c, buffer)]
+
+
+def buffer_state(c: Context, buffer: Buffer) -> list[State]:
+    """State tensors of one buffer: weights, gradients and the optimizer's, by the rules of the optimizer in use."""
+    t = c.training
+    label = f"{buffer.group} chunk {buffer.chunk}"
+    sharded = t.use_distributed_optimizer
+    where = "param buffer of the distributed optimizer" if sharded else "the modules' own parameters"
+    found = [
+        _state("weights", f"weights {label}", buffer.param_dtype, buffer.numel, "setup", where),
+        _state("gradients", f"main_grad {label}", buffer.grad_dtype, buffer.numel, "setup", "contiguous gradient buffer"),
+    ]
+    owned = buffer.numel // buffer.shards if sharded else buffer.numel_unpadded
+    share = f"1/{buffer.shards} of the buffer" if sharded else "the whole buffer"
+    for name, dtype, numel, since in optimizer_tensors(c, buffer, owned):
+        found.append(_state("optimizer", f"{name} {label}", dtype, numel, since, share))
+    return found
+
+
+def _state(part: str, name: str, dtype: str, numel: int, since: str, why: str) -> State:
+    return State(part, name, dtype, numel, numel * DTYPE_BYTES[dtype], since, why)
+
+
+def optimizer_tensors(c: Context, buffer: Buffer, owned: int) -> list[tuple[str, str, int, str]]:
+    """(name, dtype, elements, since) of what the optimizer keeps for `owned` elements."""
+    t = c.training
+    found: list[tuple[str, str, int, str]] = []
+    if t.use_precision_aware_optimizer:
+        return _precision_aware(c, owned)
+    if buffer.grad_dtype != "fp32":
+        found.append(("fp32 copy of gradients", "fp32", owned, "step"))
+    if buffer.param_dtype != "fp32":
+        found.append(("main_param", "fp32", owned, "setup"))
+    if t.optimizer == "sgd":
+        if t.sgd_momentum:
+            found.append(("momentum_buffer", "fp32", owned, "first step"))
+        return found
+    if t.optimizer == "muon":
+        matrices = buffer.matrix_numel
+        found.append(("muon momentum_buffer", "fp32", matrices, "first step"))
+        owned = owned - matrices
+    found.append(("exp_avg", "fp32", owned, "first step"))
+    found.append(("exp_avg_sq", "fp32", owned, "first step"))
+    return found
+
+
+def _precision_aware(c: Context, owned: int) -> list[tuple[str, str, int, str]]:
+    """TransformerEngine FusedAdam owns masters and moments; bf16 weights may keep only the low 16 bits of the master.
+
+    Masters or moments in other dtypes are unscaled to fp32 copies during the step; two bf16 moments are fused.
+    """
+    t = c.training
+    found: list[tuple[str, str, int, str]] = []
+    remainder = t.store_param_remainders and t.te >= (2, 1) and t.params_dtype == "bf16" and t.main_params_dtype == "fp32"
+    if t.params_dtype != "fp32":
+        name, dtype = ("main_param remainder", "int16") if remainder else ("main_param", t.main_params_dtype)
+        found.append((name, dtype, owned, "first step"))
+    moments = (("exp_avg", t.exp_avg_dtype), ("exp_avg_sq", t.exp_avg_sq_dtype))
+    found.extend((name, dtype, owned, "first step") for name, dtype in moments)
+    both_bf16 = t.exp_avg_dtype == t.exp_avg_sq_dtype == "bf16"
+    unscaled = [name for name, dtype in moments if dtype != "fp32" and not both_bf16]
+    if not remainder and t.main_params_dtype == "fp16":
+        unscaled.append("main_param")
+    found.extend((f"{name} unscaled", "fp32", owned, "optimizer") for name in unscaled)
+    return found

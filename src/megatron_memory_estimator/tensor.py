@@ -1,0 +1,151 @@
+"""Dim, Tensor and Param: the only arithmetic of the engine.
+
+A `Dim` is a global size and the mesh axes that shard it; a `Tensor` is a name, a shape of dims and a dtype. Sizes and
+degrees are `int`; everything here is limited to `+ - * //` and the helpers below, so that integer arrays that broadcast
+against each other may stand in their place and give the bytes of many layouts at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+DTYPE_BYTES = {
+    "fp32": 4,
+    "bf16": 2,
+    "fp16": 2,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "bool": 1,
+    "uint8": 1,
+    "fp8": 1,
+}
+FLOATS = frozenset({"fp32", "bf16", "fp16"})
+
+
+def ceil_div(numerator: int, denominator: int) -> int:
+    """The smallest integer that is not below the quotient."""
+    return -(-numerator // denominator)
+
+
+def round_up(value: int, multiple: int) -> int:
+    """The smallest multiple that is not below the value."""
+    return ceil_div(value, multiple) * multiple
+
+
+def largest(a: int, b: int) -> int:
+    """The larger of two counts, element by element where one of them is an array."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a if a >= b else b
+    import numpy as np
+
+    return np.maximum(a, b)  # type: ignore[return-value]
+
+
+def smallest(a: int, b: int) -> int:
+    """The smaller of two counts, element by element where one of them is an array."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a if a <= b else b
+    import numpy as np
+
+    return np.minimum(a, b)  # type: ignore[return-value]
+
+
+class Dim(NamedTuple):
+    """A tensor dim: its name, its global size and the mesh axes that shard it `ways` times together."""
+
+    name: str
+    size: int
+    axes: tuple[str, ...] = ()
+    ways: int = 1
+
+    @property
+    def local(self) -> int:
+        """Size on one rank."""
+        return self.size // self.ways
+
+    def __str__(self) -> str:
+        return self.name + "".join(f"/{axis}" for axis in self.axes)
+
+
+class Tensor(NamedTuple):
+    """A named tensor of one rank: its shape, dtype and bytes.
+
+    `storage` names the memory it lives in, which is its own unless the tensor is a view of another one.
+    """
+
+    name: str
+    shape: tuple[Dim, ...]
+    dtype: str
+    nbytes: int
+    storage: str
+
+    @property
+    def formula(self) -> str:
+        """Shape with the axes that shard each dim, such as `[seq/cp, num_attention_heads/tp]`."""
+        return "[" + ", ".join(map(str, self.shape)) + "]"
+
+    @property
+    def local_shape(self) -> tuple[int, ...]:
+        """Shape on one rank."""
+        return tuple(dim.local for dim in self.shape)
+
+    def like(self, name: str, dtype: str | None = None) -> Tensor:
+        """A new tensor of the same shape."""
+        return tensor(name, self.shape, dtype or self.dtype)
+
+    def view(self, name: str, shape: tuple[Dim, ...]) -> Tensor:
+        """A view of this tensor: its own shape, this tensor's storage."""
+        return Tensor(name, shape, self.dtype, numel_of(shape) * DTYPE_BYTES[self.dtype], self.storage)
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether autograd can give it a gradient."""
+        return self.dtype in FLOATS
+
+
+def numel_of(shape: Iterable[Dim]) -> int:
+    """Elements of a shape on one rank."""
+    count = 1
+    for dim in shape:
+        count = count * dim.local
+    return count
+
+
+def tensor(name: str, shape: tuple[Dim, ...], dtype: str = "bf16") -> Tensor:
+    """A tensor with a storage of its own."""
+    return Tensor(name, shape, dtype, numel_of(shape) * DTYPE_BYTES[dtype], name)
+
+
+class Param(NamedTuple):
+    """A parameter of one rank, `count` times (the local experts of a layer are one entry).
+
+    `shape` is the shape of one of them. `split` says how its owner shards it: "tp", "replicated" or "expert".
+    `expert_buffer` is True where Megatron reduces it over the expert data-parallel group (`param.allreduce` is False).
+    `gemm` is "te" or "megatron" for a weight whose gradient goes through gradient accumulation fusion, else "".
+    """
+
+    name: str
+    shape: tuple[Dim, ...]
+    split: str = "replicated"
+    count: int = 1
+    expert_buffer: bool = False
+    gemm: str = ""
+    shared_embedding: bool = False
+    matrix: bool = True
+
+    @property
+    def numel_each(self) -> int:
+        """Elements of one of the `count` tensors."""
+        return numel_of(self.shape)
+
+    @property
+    def numel(self) -> int:
+        """Elements of all `count` tensors on one rank."""
+        return self.numel_each * self.count
+
+    @property
+    def formula(self) -> str:
+        """Shape with the axes that shard each dim."""
+        return "[" + ", ".join(map(str, self.shape)) + "]"

@@ -1,0 +1,147 @@
+"""How the run trains: batch, precision, optimizer, recompute, fusions and library versions, in Megatron's names.
+
+Sources: Megatron-LM `megatron/training/arguments.py`, `megatron/core/optimizer/optimizer_config.py`,
+`megatron/core/distributed/distributed_data_parallel_config.py`, `megatron/core/transformer/transformer_config.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .errors import ConfigError
+from .settings import setting
+
+RECOMPUTE_MODULES = (
+    "core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts", "gdn_norm_out", "mhc",
+)  # fmt: skip
+KERNELS = ("flash", "cudnn", "unfused", "local")
+
+
+@dataclass(frozen=True)
+class Training:
+    """The settings of a run that are neither architecture nor layout."""
+
+    seq_length: int = setting(4096, "tokens of a sequence")
+    micro_batch_size: int = setting(1, "sequences of a microbatch")
+    global_batch_size: int | None = setting(None, "sequences of a step; default: enough microbatches for the full peak")
+    params_dtype: str = setting("bf16", "precision of weights and activations", choices=("bf16", "fp16", "fp32"))
+
+    transformer_impl: str = setting(
+        "transformer_engine", "module implementation", choices=("transformer_engine", "local")
+    )
+    attention_kernel: str | None = setting(
+        None, "attention kernel; default: local for the local spec, cuDNN on Hopper and later, else flash",
+        choices=KERNELS, flag="attention-kernel",
+    )
+    apply_rope_fusion: bool = setting(True, "fused RoPE")
+    bias_activation_fusion: bool = setting(True, "fused bias and activation")
+    masked_softmax_fusion: bool = setting(True, "fused scale, mask and softmax")
+    attention_softmax_in_fp32: bool = setting(False, "softmax of unfused attention in fp32")
+    cross_entropy_loss_fusion: bool = setting(False, "fused cross entropy")
+    cross_entropy_fusion_impl: str = setting("native", "which fused cross entropy", choices=("native", "te"))
+    gradient_accumulation_fusion: bool = setting(False, "weight gradients accumulate straight into main_grad")
+    clone_scatter_output_in_embedding: bool = setting(True, "the scattered embedding output is a copy")
+    deallocate_pipeline_outputs: bool = setting(True, "outputs sent to the next stage are freed")
+    overlap_p2p_comm: bool = setting(True, "interleaved schedule: pipeline communication overlaps compute")
+    create_attention_mask_in_dataloader: bool = setting(False, "the data loader builds a [b, 1, s, s] mask")
+    variable_seq_lengths: bool = setting(False, "boundary tensors have a shape that is exchanged at run time")
+    compiled_gates: bool = setting(True, "torch.compile fuses the output gates of Gated DeltaNet and gated attention")
+    mamba_mem_eff_path: bool = setting(True, "Mamba-2: the memory-efficient fused kernel")
+    dsa_kernel_backend: str = setting("none", "sparse attention kernel", choices=("none", "tilelang", "cudnn"))
+
+    recompute_granularity: str | None = setting(None, "activation recomputation", choices=("full", "selective"))
+    recompute_method: str | None = setting(None, "full recomputation: which layers", choices=("uniform", "block"))
+    recompute_num_layers: int | None = setting(
+        None, "uniform: layers per checkpoint; block: checkpointed layers per model chunk"
+    )
+    recompute_modules: tuple[str, ...] = setting(
+        (), "selective recomputation: modules; default core_attn", choices=RECOMPUTE_MODULES, kind="list"
+    )
+    distribute_saved_activations: bool = setting(False, "full recomputation: the kept input is sharded over tp")
+
+    moe_token_dispatcher_type: str = setting(
+        "allgather", "MoE token dispatcher", choices=("allgather", "alltoall", "flex")
+    )
+    moe_flex_dispatcher_backend: str = setting("deepep", "backend of the flex dispatcher", choices=("deepep", "hybridep"))
+    moe_grouped_gemm: bool = setting(False, "experts in grouped GEMMs")
+    moe_permute_fusion: bool = setting(False, "fused permutation")
+    moe_router_dtype: str | None = setting(None, "dtype of routing", choices=("fp32", "fp64"))
+    moe_expert_capacity_factor: float | None = setting(None, "tokens per expert are capped at this times the mean")
+    moe_pad_expert_input_to_capacity: bool = setting(False, "expert inputs are padded to the capacity")
+    moe_shared_expert_overlap: bool = setting(False, "shared experts overlap the dispatcher's communication")
+    router_imbalance: float = setting(
+        1.0, "rows of the busiest expert-parallel rank relative to balanced routing (dropless MoE)"
+    )
+
+    optimizer: str = setting("adam", "optimizer", choices=("adam", "sgd", "muon"))
+    sgd_momentum: float = setting(0.9, "SGD momentum; 0 keeps no state")
+    use_distributed_optimizer: bool = setting(False, "optimizer state is sharded over data-parallel ranks")
+    accumulate_allreduce_grads_in_fp32: bool | None = setting(None, "fp32 gradients; default: with bf16")
+    grad_reduce_in_bf16: bool = setting(False, "bf16 gradients")
+    use_precision_aware_optimizer: bool = setting(False, "optimizer state in the dtypes below")
+    main_grads_dtype: str = setting("fp32", "precision-aware: gradients", choices=("fp32", "bf16"))
+    main_params_dtype: str = setting("fp32", "precision-aware: main parameters", choices=("fp32", "fp16"))
+    exp_avg_dtype: str = setting("fp32", "precision-aware: first moment", choices=("fp32", "fp16", "bf16", "fp8"))
+    exp_avg_sq_dtype: str = setting("fp32", "precision-aware: second moment", choices=("fp32", "fp16", "bf16", "fp8"))
+    store_param_remainders: bool = setting(True, "precision-aware: main parameters as int16 remainders of bf16 weights")
+    overlap_grad_reduce: bool = setting(False, "gradient reduction overlaps the backward (buckets)")
+    overlap_param_gather: bool = setting(False, "parameter all-gather overlaps the forward")
+    ddp_bucket_size: int | None = setting(None, "elements of a gradient bucket")
+    ddp_num_buckets: int | None = setting(None, "number of gradient buckets")
+    ddp_pad_buckets_for_high_nccl_busbw: bool = setting(False, "buckets are padded to multiples of 2**16")
+
+    transformer_engine_version: str = setting("2.20", "TransformerEngine version")
+    megatron_core_version: str = setting("0.20", "Megatron-Core version")
+
+    def __post_init__(self) -> None:
+        for name in ("seq_length", "micro_batch_size", "global_batch_size", "ddp_bucket_size", "ddp_num_buckets"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}={value} must be at least 1")
+        if self.recompute_num_layers is not None and self.recompute_num_layers < 0:
+            raise ConfigError(f"recompute_num_layers={self.recompute_num_layers} must not be negative")
+        if self.router_imbalance < 1:
+            raise ConfigError(f"router_imbalance={self.router_imbalance} must be at least 1, which is balanced routing")
+        if self.moe_expert_capacity_factor is not None and self.moe_expert_capacity_factor <= 0:
+            raise ConfigError(f"moe_expert_capacity_factor={self.moe_expert_capacity_factor} must be positive")
+        self.te, self.mcore  # noqa: B018  (a wrong version is refused here)
+
+    @property
+    def te(self) -> tuple[int, int]:
+        """TransformerEngine version as (major, minor)."""
+        return _version("transformer_engine_version", self.transformer_engine_version)
+
+    @property
+    def mcore(self) -> tuple[int, int]:
+        """Megatron-Core version as (major, minor)."""
+        return _version("megatron_core_version", self.megatron_core_version)
+
+    @property
+    def te_spec(self) -> bool:
+        """Whether modules come from TransformerEngine."""
+        return self.transformer_impl == "transformer_engine"
+
+    @property
+    def grad_dtype(self) -> str:
+        """Dtype of the gradient buffers (Megatron-LM `megatron/training/arguments.py`, state_dtype rules)."""
+        if self.params_dtype == "fp32":
+            return "fp32"
+        if self.use_precision_aware_optimizer and self.main_grads_dtype == "bf16":
+            return "bf16"
+        if self.grad_reduce_in_bf16:
+            return "bf16"
+        in_fp32 = self.accumulate_allreduce_grads_in_fp32
+        if in_fp32 is None:
+            in_fp32 = self.params_dtype == "bf16"
+        return "fp32" if in_fp32 else self.params_dtype
+
+    def recomputes(self, module: str) -> bool:
+        """Whether selective recomputation covers the module."""
+        return self.recompute_granularity == "selective" and module in (self.recompute_modules or ("core_attn",))
+
+
+def _version(name: str, text: str) -> tuple[int, int]:
+    parts = text.split(".")
+    if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()):
+        raise ConfigError(f"{name}={text!r} must look like 2.20")
+    return int(parts[0]), int(parts[1])

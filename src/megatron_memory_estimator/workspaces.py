@@ -1,0 +1,183 @@
+"""Persistent scratch of a rank: allocated by the first step and never freed. Each with its rule and source."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .activations import ChunkPlan
+from .context import Context
+from .hardware import MIB, Environment, Gpu
+from .tensor import Dim, Param, Tensor, largest
+
+TE_WORKSPACE_HOPPER = 32 * MIB + 1024
+TE_WORKSPACE_OLDER = 4 * MIB
+GROUPED_GEMM_STREAMS = 4
+TORCH_CUBLAS_LARGE = 32 * MIB
+TORCH_CUBLAS_SMALL = 8 * MIB + 128 * 1024
+AUTOGRAD_THREADS = 2
+TILELANG_CACHE = 512 * MIB
+
+
+class Workspace(NamedTuple):
+    """A persistent buffer: its name, shape (empty where a library sizes it), bytes, and where it comes from."""
+
+    name: str
+    shape: tuple[Dim, ...]
+    dtype: str
+    nbytes: int
+    source: str
+
+
+def workspaces(c: Context, plans: tuple[ChunkPlan, ...], gpu: Gpu, env: Environment) -> list[Workspace]:
+    """All persistent scratch of the rank that holds these chunks."""
+    params = [param for plan in plans for param, _ in plan.params]
+    head = any(plan.chunk.output for plan in plans)
+    layers = [c.model.kinds[i] for plan in plans for i in plan.chunk.layers]
+    if any(plan.chunk.mtp for plan in plans):
+        layers += [c.model.kinds[-1]] * c.model.mtp
+    experts = [kind for kind in layers if kind.endswith("moe")]
+    found = [
+        *_cublas(c, gpu, env, torch_gemms=head or bool(experts) or not c.te, grouped=bool(experts)),
+        *_dummy_wgrads(c, params, head=head),
+        *_global_memory_buffer(c, head=head, attention=bool(layers), moe=bool(experts)),
+        *_rotary(c, plans, layers),
+    ]
+    if experts:
+        found.extend(_router_state(c, len(experts)))
+    mixers = sum(kind.startswith("mamba") for kind in layers)
+    if mixers:
+        nh = c.dim("mamba_num_heads", c.model.mamba_heads, "tp")
+        found.append(_sized(c.new("mixer.-exp(A_log)", Dim("layers", mixers), nh, dtype="fp32"),
+                            "megatron/core/ssm/mamba_mixer.py: fp32 cache"))  # fmt: skip
+    if any(kind.startswith("dsa") for kind in layers) and c.training.dsa_kernel_backend == "tilelang":
+        found.append(Workspace("TileLang scratch cache", (), "uint8", TILELANG_CACHE, "ops/tilelang_dsa.py"))
+    return found
+
+
+def _sized(t: Tensor, source: str) -> Workspace:
+    return Workspace(t.name, t.shape, t.dtype, t.nbytes, source)
+
+
+def _cublas(c: Context, gpu: Gpu, env: Environment, *, torch_gemms: bool, grouped: bool) -> list[Workspace]:
+    """cuBLAS workspaces of TransformerEngine (one per device, four more for grouped GEMMs) and of torch (one per thread)."""
+    found = []
+    te = TE_WORKSPACE_HOPPER if gpu.hopper_or_later else TE_WORKSPACE_OLDER
+    if c.te:
+        found.append(Workspace("TE cuBLAS workspace", (), "uint8", te, "TransformerEngine pytorch/cpp_extensions/gemm.py"))
+    if c.te and grouped and c.training.moe_grouped_gemm:
+        found.append(
+            Workspace("TE grouped-GEMM workspaces", (), "uint8", GROUPED_GEMM_STREAMS * te,
+                      "TransformerEngine common/util/multi_stream.cpp: 4 streams")
+        )  # fmt: skip
+    if torch_gemms:
+        each = TORCH_CUBLAS_LARGE if _large_torch_workspace(c, gpu, env) else TORCH_CUBLAS_SMALL
+        found.append(
+            Workspace("torch cuBLAS workspaces (forward and autograd thread)", (), "uint8", AUTOGRAD_THREADS * each,
+                      "pytorch aten/src/ATen/cuda/CublasHandlePool.cpp")
+        )  # fmt: skip
+    return found
+
+
+def _large_torch_workspace(c: Context, gpu: Gpu, env: Environment) -> bool:
+    """32 MiB on Hopper or with CUBLAS_WORKSPACE_CONFIG=:4096:8; on Blackwell from the 26.04 containers (TE 2.14) on."""
+    if env.cublas_workspace_config:
+        return env.cublas_workspace_config == ":4096:8"
+    return gpu.capability[0] == 9 or (gpu.capability[0] >= 10 and c.training.te >= (2, 14))
+
+
+def _dummy_wgrads(c: Context, params: list[Param], *, head: bool) -> list[Workspace]:
+    """One cached weight-gradient tensor per distinct weight shape, with gradient accumulation fusion.
+
+    TransformerEngine 2.3 and later (pytorch/module/base.py); Megatron's own linears since Megatron-Core 0.14
+    (megatron/core/tensor_parallel/layers.py). All layers, and all local experts, share one entry per shape.
+    """
+    t = c.training
+    if not t.gradient_accumulation_fusion or t.te < (2, 3):
+        return []
+    fused = {"te", "megatron"} if t.mcore >= (0, 14) else {"te"}
+    shapes: dict[tuple[int, ...], tuple[str, tuple[Dim, ...]]] = {}
+    for param in params:
+        if param.gemm in fused:
+            shapes.setdefault(tuple(_key(dim.local) for dim in param.shape), (param.name, param.shape))
+    if head and "megatron" in fused:
+        vocab = c.dim("padded_vocab_size", c.model.padded_vocab(c.layout.tp), "tp")
+        shapes.setdefault((_key(vocab.local), c.model.hidden_size), ("output_layer.weight", (vocab, c.hidden)))
+    source = "TransformerEngine pytorch/module/base.py get_dummy_wgrad: one per distinct weight shape"
+    return [_sized(c.new(f"dummy wgrad {name}", *shape), source) for name, shape in shapes.values()]
+
+
+def _key(size: int) -> int:
+    return size if isinstance(size, int) else id(size)
+
+
+def _global_memory_buffer(c: Context, *, head: bool, attention: bool, moe: bool) -> list[Workspace]:
+    """Megatron's GlobalMemoryBuffer "mpu": one buffer that grows to the largest request.
+
+    The gathered input of Megatron's sequence-parallel linears (output layer; all linears of the local spec), the score
+    matrix of the local spec's attention, and the gathered tokens of the allgather dispatcher.
+    """
+    requests: list[Tensor] = []
+    if c.sp_many and (head or not c.te):
+        requests.append(c.region("sequence-parallel gather", c.hidden))
+    if c.kernel == "local" and attention:
+        heads = c.dim("num_attention_heads", c.model.num_attention_heads, "tp")
+        requests.append(c.new("attention scores", c.batch, heads, c.seq, c.full_seq))
+    if moe and c.training.moe_token_dispatcher_type == "allgather" and (c.ep_many or c.etp_many):
+        tokens = Dim("tokens*ep*etp", c.tokens.size * c.layout.ep * c.layout.etp)
+        requests.append(c.new("gathered tokens", tokens, c.hidden))
+    if not requests:
+        return []
+    top = requests[0]
+    nbytes = top.nbytes
+    for other in requests[1:]:
+        if isinstance(nbytes, int) and other.nbytes > nbytes:
+            top = other
+        nbytes = largest(nbytes, other.nbytes)
+    source = "megatron/core/utils.py GlobalMemoryBuffer: grows to the largest request"
+    return [Workspace(f"mpu buffer ({top.name})", top.shape, top.dtype, nbytes, source)]
+
+
+def _rotary(c: Context, plans: tuple[ChunkPlan, ...], layers: list[str]) -> list[Workspace]:
+    """Rotary tables: one fp32 table per model chunk; MLA layers own one each, and YaRN bf16 cos and sin from the start."""
+    m, t = c.model, c.training
+    found = []
+    softmax = sum(kind.startswith("gqa") for kind in layers)
+    latent = sum(kind.startswith(("mla", "dsa")) for kind in layers)
+    if softmax and m.position_embedding_type not in ("none", "learned_absolute"):
+        rot = Dim("rotary", int(m.head_dim * m.rotary_percent))
+        chunks = Dim("chunks", sum(any(m.kinds[i].startswith("gqa") for i in p.chunk.layers) for p in plans))
+        found.append(_sized(c.new("rotary table", chunks, c.seq, rot, dtype="fp32"),
+                            "models/common/embeddings/rotary_pos_embedding.py: lru_cache per chunk"))  # fmt: skip
+    if latent:
+        rot, count = Dim("qk_pos_emb_head_dim", m.qk_pos_emb_head_dim), Dim("layers", latent)
+        fused = t.apply_rope_fusion
+        if m.rope_type == "yarn":
+            rows = m.original_max_position_embeddings
+            longest = max(rows, t.seq_length) if fused else rows
+            positions = Dim("positions", longest)
+            found.append(_sized(c.new("rotary cos and sin per MLA layer", count, Dim("two", 2), positions, rot),
+                                "models/common/embeddings/yarn_rotary_pos_embedding.py"))  # fmt: skip
+        if not fused or m.rope_type != "yarn":
+            found.append(_sized(c.new("rotary table per MLA layer", count, c.seq, rot, dtype="fp32"),
+                                "models/common/embeddings/rotary_pos_embedding.py: lru_cache per layer"))  # fmt: skip
+    return found
+
+
+def _router_state(c: Context, layers: int) -> list[Workspace]:
+    """What each MoE layer keeps between microbatches: the dispatcher's last map and probabilities, balancing buffers."""
+    m = c.model
+    assert m.num_moe_experts is not None
+    count, experts = Dim("moe_layers", layers), Dim("num_moe_experts", m.num_moe_experts)
+    found = []
+    if c.training.moe_token_dispatcher_type == "alltoall":
+        source = "moe/token_dispatcher.py: self.probs and self.routing_map of the last microbatch"
+        found = [
+            _sized(c.new("dispatcher probs", count, c.tokens, experts, dtype="fp32"), source),
+            _sized(c.new("dispatcher routing_map", count, c.tokens, experts, dtype="bool"), source),
+        ]
+    if m.moe_router_enable_expert_bias:
+        two = Dim("expert_bias, local_tokens_per_expert", 2)
+        found.append(_sized(c.new("router balancing buffers", count, two, experts, dtype="fp32"), "moe/router.py"))
+    if "global_aux_loss" in m.moe_router_load_balancing_type:
+        found.append(_sized(c.new("router global_tokens_per_expert", count, experts, dtype="fp32"), "moe/router.py"))
+    return found
