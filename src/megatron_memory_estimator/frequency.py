@@ -153,6 +153,20 @@ def layer_pattern(model: Model) -> tuple[str, ...]:
     return tuple(f"{mixer}+{'moe' if expert else 'dense'}" for mixer, expert in zip(mixers, moe, strict=True))
 
 
+def mtp_pattern(model: Model) -> tuple[str, ...]:
+    """Kinds of the layers of one MTP depth: the last decoder layer's, or a hybrid pattern's part behind `/`."""
+    parts = (model.hybrid_layer_pattern or "").split("/")
+    if len(parts) < 2:
+        return model.kinds[-1:]
+    for part in parts[1:]:
+        wrong = set(part) - set(HYBRID_SYMBOLS)
+        if wrong or not part or part != parts[1]:
+            raise ConfigError(f"the MTP parts of hybrid_layer_pattern must be equal and made of {' '.join(HYBRID_SYMBOLS)}")
+    if model.mtp_num_layers is not None and model.mtp_num_layers not in (0, len(parts) - 1):
+        raise ConfigError(f"hybrid_layer_pattern has {len(parts) - 1} MTP parts for mtp_num_layers={model.mtp_num_layers}")
+    return tuple(HYBRID_SYMBOLS[symbol] for symbol in parts[1])
+
+
 def _hybrid(model: Model) -> tuple[str, ...]:
     pattern = model.hybrid_layer_pattern or ""
     main = pattern.split("/")[0].replace("|", "")

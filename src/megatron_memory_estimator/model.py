@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from .errors import ConfigError
-from .frequency import layer_pattern
+from .frequency import layer_pattern, mtp_pattern
 from .settings import setting
 from .tensor import round_up
 
@@ -143,7 +143,7 @@ class Model:
             )
         if self.vocab_size is None and self.padded_vocab_size is None:
             raise ConfigError("vocab_size is missing; give it or padded_vocab_size")
-        self.kinds  # noqa: B018  (a wrong layer pattern is refused here)
+        self.kinds, self.mtp_kinds  # noqa: B018  (a wrong layer pattern is refused here)
 
     # -- derived -------------------------------------------------------------------------------------------------
     @property
@@ -179,7 +179,14 @@ class Model:
     @property
     def mtp(self) -> int:
         """MTP depths."""
-        return self.mtp_num_layers or 0
+        if self.mtp_num_layers is None:
+            return (self.hybrid_layer_pattern or "").count("/")
+        return self.mtp_num_layers
+
+    @cached_property
+    def mtp_kinds(self) -> tuple[str, ...]:
+        """Kinds of the layers of one MTP depth."""
+        return mtp_pattern(self)
 
     @property
     def mamba_heads(self) -> int:

@@ -35,6 +35,7 @@ class Training:
     )
     apply_rope_fusion: bool = setting(True, "fused RoPE")
     bias_activation_fusion: bool = setting(True, "fused bias and activation")
+    use_fused_weighted_squared_relu: bool = setting(False, "experts: fused squared ReLU times probability")
     masked_softmax_fusion: bool = setting(True, "fused scale, mask and softmax")
     attention_softmax_in_fp32: bool = setting(False, "softmax of unfused attention in fp32")
     cross_entropy_loss_fusion: bool = setting(False, "fused cross entropy")

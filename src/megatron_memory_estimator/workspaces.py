@@ -34,7 +34,7 @@ def workspaces(c: Context, plans: tuple[ChunkPlan, ...], gpu: Gpu, env: Environm
     head = any(plan.chunk.output for plan in plans)
     layers = [c.model.kinds[i] for plan in plans for i in plan.chunk.layers]
     if any(plan.chunk.mtp for plan in plans):
-        layers += [c.model.kinds[-1]] * c.model.mtp
+        layers += list(c.model.mtp_kinds) * c.model.mtp
     experts = [kind for kind in layers if kind.endswith("moe")]
     found = [
         *_cublas(c, gpu, env, torch_gemms=head or bool(experts) or not c.te, grouped=bool(experts)),

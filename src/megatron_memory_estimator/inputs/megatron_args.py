@@ -47,6 +47,7 @@ OLD_NAMES = {
     "use_mcore_models": "",
     "moe_router_fusion": "",
     "use_dist_ckpt": "",
+    "legacy_tokenizer": "",
     "recompute_modules": "recompute_modules",
     "cross_entropy_fusion_implementation": "cross_entropy_fusion_impl",
     "num_distributed_optimizer_instances": "num_distributed_optimizer_instances",
@@ -63,10 +64,10 @@ HARMLESS = IRRELEVANT | frozenset(
     keep_fp8_transpose_cache merge_file moe_aux_loss_coeff moe_flex_dispatcher_backend moe_mlp_glu_interleave_size
     moe_router_force_biased moe_router_quantile_balancing_ema moe_shared_expert_glu_interleave_size
     moe_single_grouped_bias moe_single_grouped_weight mtp_detach_heads mtp_hsm muon_split_qkv no_persist_layer_norm
-    num_layers_at_end_in_bf16 num_layers_at_start_in_bf16 overlap_p2p_comm_warmup_flush pad_vocab_size
+    apply_query_key_layer_scaling legacy_tokenizer num_layers_at_end_in_bf16 num_layers_at_start_in_bf16 overlap_p2p_comm_warmup_flush pad_vocab_size
     reset_attention_mask reset_position_ids spec special_tokens symmetric_ar_type te_rng_tracker
     tiktoken_num_special_tokens tokenizer_model use_flash_attn use_te_activation_func vocab_extra_ids vocab_file
-    use_fused_weighted_squared_relu openai_gelu rampup_batch_size fp8_recipe fp8_amax_compute_algo
+    openai_gelu rampup_batch_size fp8_recipe fp8_amax_compute_algo
     fp8_amax_history_len fp8_wgrad fp4_recipe use_sharp mtp_standalone disable_symmetric_registration
     """.split()
 )
@@ -181,6 +182,8 @@ def derive(given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
     if arg("group_query_attention"):
         values["num_query_groups"] = _whole("num_query_groups", arg("num_query_groups"), 1)
     values["share_embeddings_and_output_weights"] = not arg("untie_embeddings_and_output_weights")
+    if not arg("accumulate_allreduce_grads_in_fp32"):
+        values.pop("accumulate_allreduce_grads_in_fp32", None)  # left out, bf16 turns it on
     if arg("use_rotary_position_embeddings"):
         values["position_embedding_type"] = "rope"
     if values.get("position_embedding_type") not in ("rope", None):

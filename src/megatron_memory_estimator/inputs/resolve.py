@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
@@ -57,7 +57,7 @@ class LoadedModel:
     model_type: str
     refusal: str = ""
     warnings: tuple[str, ...] = ()
-    training: Mapping[str, Any] = field(default_factory=dict)
+    foreign: tuple[tuple[str, int], ...] = ()
 
 
 PARTS: tuple[type[Any], ...] = (Model, Layout, Training, Environment)
@@ -144,7 +144,7 @@ def job_from_parts(
     strict = bool(given.pop("strict", strict))
     if "num_microbatches" in given:
         raise ConfigError("num_microbatches follows from global_batch_size; give that")
-    values = {**(HABITS if habits else {}), **(defaults or {}), **loaded.config, **loaded.training, **given}
+    values = {**(HABITS if habits else {}), **(defaults or {}), **loaded.config, **given}
     parts = sorted_settings(values)
     if isinstance(env_given, Environment):
         env = env_given
@@ -156,7 +156,7 @@ def job_from_parts(
             "published recipes' habits where not given: distributed optimizer, gradient accumulation fusion, "
             "expert_tensor_parallel_size 1, grouped experts, alltoall dispatcher, fused permutation"
         )
-    model: Model = build(Model, parts[Model])
+    model: Model = build(Model, {**parts[Model], "foreign_layers": loaded.foreign})
     if "seq_length" not in parts[Training]:
         length = min(DEFAULT_SEQ_LENGTH, model.max_position_embeddings or DEFAULT_SEQ_LENGTH)
         parts[Training]["seq_length"] = length

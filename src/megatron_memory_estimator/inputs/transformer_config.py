@@ -80,7 +80,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "overlap_moe_expert_parallel_comm": (False,),
     "quant_recipe": (None,),
     "tp_comm_overlap": (False,),
-    "use_fused_weighted_squared_relu": (False, True),
     "use_kitchen": (False,),
     "use_megatron_fsdp": (False,),
     "use_ring_exchange_p2p": (False,),

@@ -50,36 +50,33 @@ def self_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]
         yield Op(f"{name}.all_gather_qkv", (qkv,), (whole,))
         qkv = whole
     rope = m.position_embedding_type not in ("none", "learned_absolute")
-    packed = not rope and not m.qk_layernorm and not m.qk_l2_norm and m.groups == m.num_attention_heads
+    normed_heads = m.qk_layernorm or m.qk_l2_norm
+    # untouched MHA stays one packed tensor, which the kernels recognise; nothing is copied
+    packed = not rope and not normed_heads and m.groups == m.num_attention_heads and not m.attention_output_gate
+    q = qkv.view(f"{name}.q", (c.seq, c.batch, heads, d))
+    k = qkv.view(f"{name}.k", (c.seq, c.batch, groups, d))
+    source = qkv.view(f"{name}.v", (c.seq, c.batch, groups, d))
+    views: tuple[Tensor, ...] = (q, k, source)
     gate: Tensor | None = None
-    if packed and not m.attention_output_gate:
-        q = k = v = qkv  # one packed tensor, recognised by the kernel as such
-        source = qkv
-    else:
-        q = qkv.view(f"{name}.q", (c.seq, c.batch, heads, d))
-        k = qkv.view(f"{name}.k", (c.seq, c.batch, groups, d))
-        source = qkv.view(f"{name}.v", (c.seq, c.batch, groups, d))
-        views: tuple[Tensor, ...] = (q, k, source)
-        if m.attention_output_gate:
-            gate = qkv.view(f"{name}.gate", (c.seq, c.batch, heads, d))
-            views = (*views, gate)
-        yield Op(f"{name}.split_qkv", (qkv,), views)
-        if m.qk_layernorm or m.qk_l2_norm:
-            q = yield from _head_norm(c, f"{name}.q_layernorm", q)
-            k = yield from _head_norm(c, f"{name}.k_layernorm", k)
-        if rope:
-            q, k = yield from rotary(c, name, q, k)
-        elif c.te:
-            q, k = yield from _contiguous(c, q, k)
-        v = source
+    if m.attention_output_gate:
+        gate = qkv.view(f"{name}.gate", (c.seq, c.batch, heads, d))
+        views = (*views, gate)
+    yield Op(f"{name}.split_qkv", (qkv,), views)
+    if normed_heads:
+        q = yield from _head_norm(c, f"{name}.q_layernorm", q)
+        k = yield from _head_norm(c, f"{name}.k_layernorm", k)
+    if rope:
+        q, k = yield from rotary(c, name, q, k)
+    elif c.te and not packed and not normed_heads:
+        q, k = yield from _contiguous(c, q, k)
 
     def core() -> Module[Tensor]:
-        value = v
+        value = source
         # The local spec hands the strided view to the batched GEMM, except where key and value are repeated anyway.
-        if c.te and value.storage != value.name:
+        if c.te and not packed:
             value = value.like(f"{name}.v contiguous")
             yield Op(f"{CORE}.contiguous_v", (source,), (value,), passes=(source,))
-        return (yield from core_attention(c, q, k, value, heads, d, layer))
+        return (yield from core_attention(c, q, k, value, heads, layer))
 
     context = yield from recomputed(c.training.recomputes("core_attn"), CORE + ".checkpoint", core())
     if gate is not None:

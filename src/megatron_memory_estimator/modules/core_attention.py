@@ -16,10 +16,9 @@ from ..tensor import Dim, Tensor, ceil_div
 NAME = "self_attention.core_attention"
 
 
-def core_attention(
-    c: Context, q: Tensor, k: Tensor, v: Tensor, heads: Dim, v_dim: Dim, layer: int
-) -> Module[Tensor]:
+def core_attention(c: Context, q: Tensor, k: Tensor, v: Tensor, heads: Dim, layer: int) -> Module[Tensor]:
     """Output [s, b, n, dv] of the attention kernel that the run uses."""
+    v_dim = v.shape[-1]
     if c.kernel in ("unfused", "local"):
         return (yield from _unfused(c, q, k, v, heads, v_dim))
     if c.cp_many:
@@ -112,7 +111,7 @@ def _unfused(c: Context, q: Tensor, k: Tensor, v: Tensor, heads: Dim, v_dim: Dim
         )
     out = c.region(f"{NAME}.output", heads, v_dim)
     scores_shape = (c.batch, heads, c.seq, c.full_seq)
-    if k.storage != q.storage and k.shape[-2].size != heads.size:  # key and value are repeated to all heads
+    if k.shape[-2].size != heads.size:  # key and value are repeated to all heads
         repeated = tuple(
             c.region(f"{t.name} repeated", heads, t.shape[-1]) for t in (k, v)
         )

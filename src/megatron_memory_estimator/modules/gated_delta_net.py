@@ -43,12 +43,20 @@ def gated_delta_net(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor
 
     normed = yield from norm(c, f"{NAME}.in_norm", hidden)
     packed = yield from column_linear(c, f"{NAME}.in_proj", normed, in_proj)
+    # views of one packed tensor; the convolution keeps its part, which pins all of it
+    shape = (c.seq, c.batch)
+    qkv = packed.view(f"{NAME}.qkv", (*shape, conv))
+    gate_part = packed.view(f"{NAME}.gate", (*shape, heads, dv))
+    decay = packed.view(f"{NAME}.beta and alpha", (*shape, c.dim("2*value_heads", 2 * nv, "tp")))
+    yield Op(f"{NAME}.split", (packed,), (qkv, gate_part, decay))
+    gate = gate_part.like(f"{NAME}.gate copy")
+    yield Op(f"{NAME}.gate_copy", (gate_part,), (gate,), passes=(gate_part,))
     q_key = c.region(f"{NAME}.q at key heads", key_heads, dk)
     k_key = q_key.like(f"{NAME}.k at key heads")
     v = c.region(f"{NAME}.v", heads, dv)
-    # the convolution keeps a strided view of the packed projection, which pins all of it
-    yield Op(f"{NAME}.conv1d", (packed,), (q_key, k_key, v), (packed,), forward=(c.region(f"{NAME}.conv output", conv),),
-             backward=(c.region(f"{NAME}.conv output grad", conv), c.region(f"{NAME}.conv input grad", conv)))  # fmt: skip
+    conv_grad = c.region(f"{NAME}.conv output grad", conv)
+    conv_out = c.region(f"{NAME}.conv output", conv)
+    yield Op(f"{NAME}.conv1d", (qkv,), (q_key, k_key, v), (qkv,), forward=(conv_out,), backward=(conv_grad,))
     repeated = []
     for x in (q_key, k_key):
         unit = x.like(f"{x.name} l2norm.output")
@@ -62,8 +70,8 @@ def gated_delta_net(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor
     block = c.new(f"{NAME}.WY block inverse", c.seq, c.batch, heads, Dim("chunk", CHUNK))
     gates = _gates(c, heads)
     yield Op(
-        f"{NAME}.delta_rule", (q, k, v, packed), (out,), (q, k, v, block, *gates),
-        forward=_forward_scratch(c, heads, dk, dv), backward=_backward_scratch(c, heads, dk, dv), stops=(packed,),
+        f"{NAME}.delta_rule", (q, k, v, decay), (out,), (q, k, v, block, *gates),
+        forward=_forward_scratch(c, heads, dk, dv), backward=_backward_scratch(c, heads, dk, dv),
     )  # fmt: skip
 
     def norm_and_gate() -> Module[Tensor]:
@@ -75,11 +83,9 @@ def gated_delta_net(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor
             kept: tuple[Tensor, ...] = (gate,)
         else:
             kept = (out.like(f"{NAME}.gate fp32", "fp32"), out.like(f"{NAME}.silu(gate) fp32", "fp32"))
-        yield Op(f"{NAME}.gate", (normed_out, gate), (gated,), (normed_out, *kept), stops=(gate,))
+        yield Op(f"{NAME}.output_gate", (normed_out, gate), (gated,), (normed_out, *kept))
         return gated
 
-    gate = out.like(f"{NAME}.gate copy")
-    yield Op(f"{NAME}.gate_copy", (packed,), (gate,), stops=(packed,))
     gated = yield from recomputed(
         c.training.recomputes("gdn_norm_out"), f"{NAME}.out_norm.checkpoint", norm_and_gate(), hook=f"{NAME}.out_proj"
     )

@@ -105,7 +105,7 @@ def final_norm_unit(c: Context) -> Declaration:
 
 def mtp_unit(c: Context, *, owns_embedding: bool) -> Declaration:
     """All MTP depths of the stage that holds them; a copy of the embedding table where it is not the first stage."""
-    kind = c.model.kinds[-1]
+    kinds = c.model.mtp_kinds
     hidden = c.stream("hidden_states", c.hidden)
 
     def module() -> Module[Tensor]:
@@ -117,10 +117,12 @@ def mtp_unit(c: Context, *, owns_embedding: bool) -> Declaration:
         for depth in range(c.model.mtp):
             prefix = f"mtp.layers.{depth}"
 
-            def layer(inner: Context, x: Tensor, prefix: str = prefix) -> Module[Tensor]:
-                return (yield from _prefixed(transformer_layer(inner, x, kind), f"{prefix}.transformer_layer.", x))
+            def layers(inner: Context, x: Tensor, prefix: str = prefix) -> Module[Tensor]:
+                for index, kind in enumerate(kinds):
+                    x = yield from _prefixed(transformer_layer(inner, x, kind), f"{prefix}.layers.{index}.", x)
+                return x
 
-            depth_module = mtp_depth(c, parts[-1], table, layer, prefix)
+            depth_module = mtp_depth(c, parts[-1], table, layers, prefix)
             if c.model.mtp_use_repeated_layer and depth:
                 depth_module = _without_params(depth_module)
             parts.append((yield from depth_module))

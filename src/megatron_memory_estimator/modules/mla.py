@@ -109,6 +109,6 @@ def mla_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
         c.training.recomputes("mla_up_proj"), f"{NAME}.up_proj.checkpoint", up(), hook=CORE
     )
     context = yield from recomputed(
-        c.training.recomputes("core_attn"), CORE + ".checkpoint", core_attention(c, q, k, v, heads, dv, layer)
+        c.training.recomputes("core_attn"), CORE + ".checkpoint", core_attention(c, q, k, v, heads, layer)
     )
     return (yield from row_linear(c, f"{NAME}.linear_proj", context, proj))

@@ -30,19 +30,42 @@ def mlp(c: Context, hidden: Tensor) -> Module[Tensor]:
     return (yield from recomputed(c.training.recomputes("mlp"), "mlp.checkpoint", body()))
 
 
+def fused(c: Context, *, weighted: bool) -> bool:
+    """Whether bias, activation (and an expert's probability) run as one fused function.
+
+    With a probability per row only SwiGLU, gated quick GELU and (on request) squared ReLU have a fused form.
+    """
+    m, t = c.model, c.training
+    if weighted and m.activation_func == "squared_relu":
+        return t.use_fused_weighted_squared_relu
+    if not t.bias_activation_fusion:
+        return False
+    if weighted:
+        return m.gated_linear_unit and m.activation_func in ("silu", "quick_gelu")
+    return m.activation_func in (("silu", "gelu", "quick_gelu") if m.gated_linear_unit else ("gelu",))
+
+
 def activation(c: Context, name: str, x: Tensor, width: Dim, scale: Tensor | None = None) -> Module[Tensor]:
     """Input of linear_fc2. `scale` is the routed probability of each row of an expert.
 
-    Fused: fc1's output and the product are kept. A gated activation without fusion also keeps silu(gate) and the linear
-    half; a clamped one keeps a clamped copy of fc1's output.
+    Fused: fc1's output (and the scale) are kept; a clamped gated activation also keeps a clamped copy. Not fused: a gated
+    activation also keeps silu(gate) and the linear half, and the product with the scale keeps the activated rows.
     """
     m = c.model
     out = c.new(f"{name}.output", *x.shape[:-1], width)
-    reads = (x,) if scale is None else (x, scale)
-    kept = reads
-    if m.gated_linear_unit and m.activation_func_clamp_value is not None:
-        kept = (*kept, x.like(f"{name}.clamped input"))
-    elif m.gated_linear_unit and not c.training.bias_activation_fusion:
+    clamped = (x.like(f"{name}.clamped input"),) if m.gated_linear_unit and m.activation_func_clamp_value is not None else ()
+    if fused(c, weighted=scale is not None):
+        reads = (x,) if scale is None else (x, scale)
+        yield Op(name, reads, (out,), (*reads, *clamped))
+        return out
+    kept: tuple[Tensor, ...] = (x, *clamped)
+    if m.gated_linear_unit:
         kept = (*kept, out.like(f"{name}.activated gate"), out.like(f"{name}.linear half"))
-    yield Op(name, reads, (out,), kept)
+    if scale is None:
+        yield Op(name, (x,), (out,), kept)
+        return out
+    activated = out.like(f"{name}.activated")
+    yield Op(name, (x,), (activated,), kept)
+    promoted = (out.like(f"{name}.product in fp32", "fp32"),) if scale.dtype == "fp32" else ()
+    yield Op(f"{name}.times_probs", (activated, scale), (out,), (activated, scale), promoted, promoted)
     return out

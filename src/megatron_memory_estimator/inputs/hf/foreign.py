@@ -1,0 +1,149 @@
+"""Families with layers that Megatron-Core does not have: their parameters are counted, their memory is refused by name.
+
+Each gives the nearest Megatron model and, by name, the parameters that it has more or less than that.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .converted import Converted
+from .fields import Fields
+from .moe import routed
+
+
+def _sizes(f: Fields) -> tuple[int, int]:
+    return f.int("hidden_size"), f.int("num_hidden_layers")
+
+
+def cohere(f: Fields) -> Converted:
+    """Command-R: attention and MLP in parallel behind one bias-free LayerNorm."""
+    hidden, layers = _sizes(f)
+    heads, groups = f.int("num_attention_heads"), f.int("num_key_value_heads")
+    d = f.int("head_dim", default=hidden // heads)
+    extra = [("one norm for attention and MLP", -hidden * layers)]
+    if f.bool("use_qk_norm", default=False):
+        extra.append(("query and key norms of every head", (heads + groups) * d * layers))
+    return Converted(
+        {"add_qkv_bias": f.bool("attention_bias", default=False)},
+        extra=tuple(extra),
+        refusal="attention and MLP run in parallel behind one norm (Command-R), which Megatron-Core's layer does not have",
+    )
+
+
+def _sandwich(f: Fields, **settings: Any) -> Converted:
+    hidden, layers = _sizes(f)
+    return Converted(
+        settings,
+        extra=(("norms after attention and after MLP", 2 * hidden * layers),),
+        refusal="norms after attention and after the MLP (Gemma) are not in Megatron-Core's transformer layer",
+    )
+
+
+def gemma2(f: Fields) -> Converted:
+    """Gemma 2: four norms per layer."""
+    return _sandwich(f)
+
+
+def gemma3(f: Fields) -> Converted:
+    """Gemma 3: four norms per layer, norms per head on query and key."""
+    return _sandwich(f, qk_layernorm=True)
+
+
+def gemma4(f: Fields) -> Converted:
+    """Gemma 4: two attention shapes, keys used as values, a dense MLP beside the experts in every layer."""
+    hidden, layers = _sizes(f)
+    heads, groups, d = f.int("num_attention_heads"), f.int("num_key_value_heads"), f.int("head_dim", default=256)
+    wide, few = f.int("global_head_dim", default=512), f.int("num_global_key_value_heads", default=groups)
+    types = f.list("layer_types")
+    full = sum(kind == "full_attention" for kind in types)
+    plain = hidden * d * (2 * heads + 2 * groups) + 2 * d
+    copies = 1 if f.bool("attention_k_eq_v", default=False) else 2
+    other = hidden * wide * (2 * heads + copies * few) + 2 * wide
+    experts, moe = f.int("num_experts", default=0), f.bool("enable_moe_block", default=False)
+    dense = 3 * hidden * f.int("intermediate_size")
+    norms = 5 * hidden if moe else 2 * hidden
+    extra = [
+        ("full-attention layers", full * (other - plain)),
+        ("norms after attention and MLP", norms * layers),
+    ]
+    settings: dict[str, Any] = {"qk_layernorm": True}
+    if moe:
+        settings.update(routed(f))
+        extra += [("dense MLP beside the experts", dense * layers), ("router scales", (hidden + experts) * layers)]
+    return Converted(
+        settings,
+        extra=tuple(extra),
+        refusal="two attention shapes, and a dense MLP beside the experts (Gemma 4), are not in Megatron-Core",
+    )
+
+
+def _projection_norms(f: Fields) -> int:
+    """Norms over the whole query and key projections, in place of norms per head (which the nearest model lacks)."""
+    hidden, layers = _sizes(f)
+    heads = f.int("num_attention_heads")
+    d = f.int("head_dim", default=hidden // heads)
+    return (heads + f.int("num_key_value_heads", default=heads)) * d * layers
+
+
+def olmo2(f: Fields) -> Converted:
+    """OLMo 2: norms after attention and MLP, norms over whole projections."""
+    return Converted(
+        {},
+        extra=(("norms over the query and key projections", _projection_norms(f)),),
+        refusal="post-norms and norms over whole projections (OLMo 2) are not in Megatron-Core's transformer layer",
+    )
+
+
+def olmoe(f: Fields) -> Converted:
+    """OLMoE: norms over whole projections."""
+    return Converted(
+        routed(f),
+        extra=(("norms over the query and key projections", _projection_norms(f)),),
+        refusal="norms over whole query and key projections (OLMoE) are not in Megatron-Core's attention",
+    )
+
+
+def minimax_m2(f: Fields) -> Converted:
+    """MiniMax-M2: norms over whole projections."""
+    return Converted(
+        routed(f),
+        extra=(("norms over the query and key projections", _projection_norms(f)),),
+        refusal="norms over whole query and key projections (MiniMax-M2) are not in Megatron-Core's attention",
+    )
+
+
+def minimax_m1(f: Fields) -> Converted:
+    """MiniMax-M1: lightning attention in most layers."""
+    hidden, _ = _sizes(f)
+    heads, groups, d = f.int("num_attention_heads"), f.int("num_key_value_heads"), f.int("head_dim")
+    lightning = sum(kind == 0 for kind in f.list("attn_type_list"))
+    softmax = hidden * d * (2 * heads + 2 * groups)
+    linear = hidden * d * heads * 5 + heads * d
+    return Converted(
+        routed(f),
+        extra=(("lightning attention", lightning * (linear - softmax)),),
+        refusal="lightning attention (MiniMax-M1) is not in Megatron-Core",
+    )
+
+
+def deci(f: Fields) -> Converted:
+    """Nemotron-NAS (DeciLM): every layer has its own width, or no attention, or no MLP."""
+    hidden, layers = _sizes(f)
+    heads = f.int("num_attention_heads")
+    d = hidden // heads
+    total = 0
+    for block in f.list("block_configs"):
+        attention, ffn = block.get("attention") or {}, block.get("ffn") or {}
+        if not attention.get("no_op") and attention.get("n_heads_in_group"):
+            groups = heads // int(attention["n_heads_in_group"])
+            total += hidden * d * (2 * heads + 2 * groups) + hidden
+        if not ffn.get("no_op") and ffn.get("ffn_mult"):
+            width = -(-int(2 * float(ffn["ffn_mult"]) * hidden / 3) // 256) * 256
+            total += 3 * hidden * width + hidden
+    plain = hidden * d * 4 * heads + 3 * hidden * hidden + 2 * hidden
+    return Converted(
+        {"num_query_groups": heads, "ffn_hidden_size": hidden},
+        extra=(("layers of their own width", total - plain * layers),),
+        refusal="layers of different width (Nemotron-NAS) need Megatron-Core's heterogeneous blocks, which are not modelled",
+    )

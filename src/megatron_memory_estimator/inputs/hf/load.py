@@ -1,0 +1,120 @@
+"""Where a config comes from: the bundled catalogue, a file, a directory, standard input, the local cache, the Hub."""
+
+from __future__ import annotations
+
+import json
+import sys
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from ...errors import ConfigError
+from ..catalog import entries
+from ..resolve import LoadedModel
+from .convert import convert
+
+LARGEST_FILE = 16 * 2**20
+
+
+def load(model: str) -> LoadedModel:
+    """The model of a Hub id, a directory, a config.json or "-" for standard input.
+
+    A path that exists wins over a Hub id; then the catalogue, the local Hugging Face cache, the Hub.
+    """
+    if not isinstance(model, str) or not model.strip():
+        raise ConfigError("the model must be a Hub id, a directory, a config.json, or - for standard input")
+    if model == "-":
+        return convert(parse(sys.stdin.buffer.read(LARGEST_FILE), "standard input"), "standard input", "standard input")
+    path = Path(model).expanduser()
+    try:
+        is_file, is_dir = path.is_file(), path.is_dir()
+    except (OSError, ValueError):
+        is_file = is_dir = False
+    if is_file:
+        return convert(_read(path), path.parent.name if path.name == "config.json" else path.stem, str(path))
+    if is_dir:
+        inside = path / "config.json"
+        if not inside.is_file():
+            raise ConfigError(f"the directory {model} has no config.json")
+        return convert(_read(inside), path.resolve().name, str(inside))
+    if path.suffix == ".json" or model.startswith(("/", "./", "../", "~")):
+        raise ConfigError(f"no such file: {model}")
+    known = entries()
+    if model in known:
+        entry = known[model]
+        return convert(entry["config"], model, f"bundled catalogue ({entry['source']})")
+    return _from_hub(model)
+
+
+def parse(text: bytes, where: str) -> dict[str, Any]:
+    """A JSON object, strictly: UTF-8, no NaN, no duplicate keys."""
+    try:
+        decoded = text.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{where} is not UTF-8 text") from None
+
+    def constant(word: str) -> None:
+        raise ConfigError(f"{where} contains {word}, which is not JSON")
+
+    try:
+        value = json.loads(decoded, parse_constant=constant)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{where} is not valid JSON: {error.msg} at line {error.lineno}") from None
+    except (RecursionError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"{where} is not a usable JSON document") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where} must hold a JSON object with the fields of a config.json")
+    return value
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise ConfigError(f"{path} is larger than {LARGEST_FILE} bytes; a config.json is not")
+        return parse(path.read_bytes(), str(path))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+
+
+def nearest_entries(model: str) -> str:
+    """The nearest catalogue entries, for a message."""
+    names = list(entries())
+    lower = {name.lower(): name for name in names}
+    short = {name.split("/")[1].lower(): name for name in names}
+    matches = [lower[m] for m in get_close_matches(model.lower(), lower, n=3, cutoff=0.5)]
+    matches += [short[m] for m in get_close_matches(model.split("/")[-1].lower(), short, n=3, cutoff=0.5)]
+    return ", ".join(dict.fromkeys(matches)) or "none is near; `megatron-memory models` lists them"
+
+
+def _from_hub(model: str) -> LoadedModel:
+    """The local Hugging Face cache first, then the Hub, through huggingface_hub."""
+    if model.count("/") > 1 or any(ch.isspace() for ch in model):
+        raise ConfigError(f'"{model}" is neither a file nor a Hub id; nearest catalogue entries: {nearest_entries(model)}')
+    try:
+        from huggingface_hub import hf_hub_download, try_to_load_from_cache
+        from huggingface_hub.errors import HfHubHTTPError
+    except ImportError:
+        raise ConfigError(
+            f'"{model}" is not in the catalogue and huggingface_hub is not installed; nearest catalogue entries: '
+            f"{nearest_entries(model)}"
+        ) from None
+    try:
+        cached = try_to_load_from_cache(model, "config.json")
+        if isinstance(cached, str):
+            return convert(_read(Path(cached)), model, f"local Hugging Face cache ({model})")
+        found = hf_hub_download(model, "config.json", etag_timeout=5)
+        return convert(_read(Path(found)), model, f"Hugging Face Hub ({model})")
+    except ConfigError:
+        raise
+    except HfHubHTTPError as error:
+        status = getattr(error.response, "status_code", "no answer")
+        raise ConfigError(
+            f'the Hub has no readable config.json for "{model}" ({status}); nearest catalogue entries: {nearest_entries(model)}'
+        ) from None
+    except Exception as error:  # noqa: BLE001  (whatever the client raises offline becomes one sentence)
+        raise ConfigError(
+            f'"{model}" is not in the catalogue or the local cache, and the Hub cannot be reached '
+            f"({type(error).__name__}); nearest catalogue entries: {nearest_entries(model)}"
+        ) from None

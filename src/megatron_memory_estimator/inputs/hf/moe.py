@@ -1,0 +1,197 @@
+"""Mixture-of-experts decoders with softmax attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .converted import Converted
+from .fields import Fields
+
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+TOPK = ("num_experts_per_tok", "moe_topk", "moe_k", "top_k_experts", "num_experts_per_token", "experts_per_token")
+WIDTH = ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
+
+
+def routed(f: Fields, *, aux: str = "aux_loss") -> dict[str, Any]:
+    """Settings that all MoE families share."""
+    found: dict[str, Any] = {
+        "num_moe_experts": f.int(*EXPERTS),
+        "moe_router_topk": f.int(*TOPK),
+        "moe_ffn_hidden_size": f.int(*WIDTH),
+        "moe_router_load_balancing_type": (aux,),
+    }
+    sigmoid = f.str("scoring_func", "score_function") == "sigmoid"
+    if sigmoid:
+        found["moe_router_score_function"] = "sigmoid"
+    if f.str("topk_method") == "noaux_tc" or f.bool("moe_router_enable_expert_bias", "use_routing_bias", default=False):
+        found["moe_router_enable_expert_bias"] = True
+    groups, topk = f.optional_int("n_group"), f.optional_int("topk_group")
+    if groups and topk and groups > 1:
+        found["moe_router_num_groups"], found["moe_router_group_topk"] = groups, topk
+    return found
+
+
+def placement(f: Fields, is_moe: list[bool]) -> Any:
+    """`moe_layer_freq`: 1 when every layer is MoE, else a 0/1 list."""
+    return 1 if all(is_moe) else tuple(int(one) for one in is_moe)
+
+
+def first_dense(f: Fields) -> Any:
+    """The first `first_k_dense_replace` layers are dense."""
+    dense, layers = f.int("first_k_dense_replace", default=0), f.int("num_hidden_layers")
+    freq = f.raw("moe_layer_freq")
+    every = freq if isinstance(freq, int) and not isinstance(freq, bool) and freq > 0 else 1
+    return placement(f, [i >= dense and i % every == 0 for i in range(layers)])
+
+
+def sparse_step(f: Fields) -> Any:
+    """Qwen: MoE where the step says so, except for `mlp_only_layers`."""
+    step, only = f.int("decoder_sparse_step", default=1), f.list("mlp_only_layers")
+    layers = range(f.int("num_hidden_layers"))
+    return placement(f, [i not in only and (i + 1) % max(step, 1) == 0 for i in layers])
+
+
+def mixtral(f: Fields) -> Converted:
+    """Mixtral: every layer MoE, no shared expert."""
+    return Converted(routed(f))
+
+
+def qwen2_moe(f: Fields) -> Converted:
+    """Qwen2-MoE: bias on query, key and value; a gated shared expert."""
+    return Converted(
+        {
+            **routed(f),
+            "add_qkv_bias": True,
+            "moe_layer_freq": sparse_step(f),
+            "moe_shared_expert_intermediate_size": f.int("shared_expert_intermediate_size", default=5632),
+            "moe_shared_expert_gate": True,
+        }
+    )
+
+
+def qwen3_moe(f: Fields) -> Converted:
+    """Qwen3-MoE: norms per head on query and key, no shared expert."""
+    return Converted(
+        {
+            **routed(f),
+            "qk_layernorm": True,
+            "add_qkv_bias": f.bool("attention_bias", default=False),
+            "moe_layer_freq": sparse_step(f),
+        }
+    )
+
+
+def glm4_moe(f: Fields) -> Converted:
+    """GLM-4.5: sigmoid routing with an expert bias, shared experts, dense first layers."""
+    width = f.int("moe_intermediate_size")
+    return Converted(
+        {
+            **routed(f),
+            "add_qkv_bias": f.bool("attention_bias", default=True),
+            "qk_layernorm": f.bool("use_qk_norm", default=False),
+            "moe_layer_freq": first_dense(f),
+            "moe_shared_expert_intermediate_size": f.int("n_shared_experts", default=1) * width,
+            "moe_router_score_function": "sigmoid",
+            "moe_router_enable_expert_bias": True,
+        }
+    )
+
+
+def dots1(f: Fields) -> Converted:
+    """dots.llm1: norms per head on query and key, shared experts."""
+    return Converted(
+        {
+            **routed(f),
+            "qk_layernorm": True,
+            "moe_layer_freq": first_dense(f),
+            "moe_shared_expert_intermediate_size": f.int("n_shared_experts", default=2) * f.int("moe_intermediate_size"),
+            "moe_router_score_function": "sigmoid",
+            "moe_router_enable_expert_bias": True,
+        }
+    )
+
+
+def bias_parameters(f: Fields, freq: Any) -> tuple[tuple[str, int], ...]:
+    """Router correction biases that the Hugging Face class holds as parameters and Megatron-Core as buffers."""
+    layers = f.int("num_hidden_layers") if freq == 1 else sum(freq)
+    return (("router correction bias (a buffer in Megatron-Core)", f.int(*EXPERTS) * layers),)
+
+
+def bailing(f: Fields) -> Converted:
+    """Ling 2.0 (BailingMoeV2)."""
+    shared = f.optional_int("moe_shared_expert_intermediate_size") or f.int("moe_intermediate_size")
+    return Converted(
+        {
+            **routed(f),
+            "qk_layernorm": f.bool("use_qk_norm", default=False),
+            "add_qkv_bias": f.bool("use_qkv_bias", default=False),
+            "moe_layer_freq": first_dense(f),
+            "moe_shared_expert_intermediate_size": shared * f.int("num_shared_experts", default=0) or None,
+        },
+        extra=bias_parameters(f, first_dense(f)),
+    )
+
+
+def ernie_moe(f: Fields) -> Converted:
+    """ERNIE 4.5 MoE."""
+    layers = range(f.int("num_hidden_layers"))
+    start, end = f.int("moe_layer_start_index", default=0), f.int("moe_layer_end_index", default=len(layers) - 1)
+    every = max(f.int("moe_layer_interval", default=1), 1)
+    shared = f.int("moe_num_shared_experts", default=0) * f.int("moe_intermediate_size")
+    freq = placement(f, [start <= i <= end and (i + 1) % every == 0 for i in layers])
+    return Converted(
+        {
+            **routed(f),
+            "moe_layer_freq": freq,
+            "moe_shared_expert_intermediate_size": shared or None,
+            "moe_router_enable_expert_bias": f.bool("moe_use_aux_free", default=False),
+        },
+        extra=bias_parameters(f, freq),
+    )
+
+
+def hunyuan_moe(f: Fields) -> Converted:
+    """Hunyuan-A13B: per-layer lists, one shared expert."""
+    layers, skipped = range(f.int("num_hidden_layers")), f.int("moe_layer_num_skipped", default=0)
+    return Converted(
+        {
+            **routed(f),
+            "qk_layernorm": f.bool("use_qk_norm", default=False),
+            "moe_layer_freq": placement(f, [i >= skipped for i in layers]),
+            "moe_shared_expert_intermediate_size": f.int("num_shared_expert", default=1) * f.int(*WIDTH),
+        }
+    )
+
+
+def llama4(f: Fields) -> Converted:
+    """Llama 4: top-1 sigmoid routing, one shared expert of an expert's width, L2 norm on query and key."""
+    layers, step = range(f.int("num_hidden_layers")), max(f.int("interleave_moe_layer_step", default=1), 1)
+    listed = f.list("moe_layers")
+    is_moe = [i in listed if listed else (i + 1) % step == 0 for i in layers]
+    width = f.int("intermediate_size")
+    return Converted(
+        {
+            **routed(f),
+            "ffn_hidden_size": f.int("intermediate_size_mlp", default=width),
+            "moe_ffn_hidden_size": width,
+            "moe_shared_expert_intermediate_size": width,
+            "moe_router_score_function": "sigmoid",
+            "moe_layer_freq": placement(f, is_moe),
+            "qk_l2_norm": f.bool("use_qk_norm", default=True),
+        },
+        warnings=("Llama 4 multiplies expert inputs by the probabilities; they are priced as multiplied in the activation",),
+    )
+
+
+def gpt_oss(f: Fields) -> Converted:
+    """gpt-oss: biases everywhere, attention sinks, clamped gated activation."""
+    return Converted(
+        {
+            **routed(f),
+            "add_bias_linear": True,
+            "add_qkv_bias": True,
+            "softmax_type": "learnable",
+            "activation_func": "quick_gelu",
+            "activation_func_clamp_value": float(f.raw("swiglu_limit") or 7.0),
+        }
+    )
