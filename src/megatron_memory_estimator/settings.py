@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from difflib import get_close_matches
-from typing import Any, get_args
+from typing import Any
 
 from .errors import ConfigError
 
@@ -25,6 +24,8 @@ def setting(default: Any, text: str, *, choices: tuple[str, ...] = (), flag: str
 
 def nearest(name: str, known: Any) -> str:
     """` Did you mean "x"?` for the nearest known name, or nothing."""
+    from difflib import get_close_matches
+
     match = get_close_matches(name, list(known), n=1)
     return f' Did you mean "{match[0]}"?' if match else ""
 
@@ -87,8 +88,3 @@ def build(cls: type[Any], values: Mapping[str, Any]) -> Any:
         if name not in fields:
             raise ConfigError(f'unknown setting "{name}".{nearest(name, fields)}')
     return cls(**{name: checked(fields[name], value) for name, value in values.items()})
-
-
-def is_literal(kind: Any) -> bool:
-    """Whether a type annotation is a Literal."""
-    return bool(get_args(kind))

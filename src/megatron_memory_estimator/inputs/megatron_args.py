@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections.abc import Mapping
 from functools import lru_cache
-from importlib.resources import files
 from typing import Any, NamedTuple
 
 from ..errors import ConfigError, UnsupportedError
@@ -33,7 +33,8 @@ class Argument(NamedTuple):
 @lru_cache(maxsize=1)
 def arguments() -> tuple[dict[str, Argument], dict[str, Argument]]:
     """All arguments by flag and by destination (underscored)."""
-    text = files(__package__).joinpath("megatron_arguments.csv").read_text("ascii")
+    with open(os.path.join(os.path.dirname(__file__), "megatron_arguments.csv"), encoding="ascii") as file:
+        text = file.read()
     by_flag, by_dest = {}, {}
     for row in csv.DictReader(text.splitlines()):
         found = Argument(row["flag"], row["dest"], row["kind"], json.loads(row["default"]), row["class"])

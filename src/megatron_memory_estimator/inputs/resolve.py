@@ -128,6 +128,12 @@ def job_from_config(config: Mapping[str, Any], num_gpus: int | None, settings: M
     return job_from_parts(loaded, num_gpus, merged, habits=False, defaults=defaults)
 
 
+def model_of(loaded: LoadedModel) -> Model:
+    """The architecture of a loaded model, without a layout."""
+    model: Model = build(Model, {**sorted_settings(loaded.config)[Model], "foreign_layers": loaded.foreign})
+    return model
+
+
 def job_from_parts(
     loaded: LoadedModel,
     num_gpus: int | None,

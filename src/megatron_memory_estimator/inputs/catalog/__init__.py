@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from functools import lru_cache
-from importlib.resources import files
 from typing import Any
 
 
 @lru_cache(maxsize=1)
 def entries() -> dict[str, dict[str, Any]]:
     """`{model id: {"source", "confidence", "config"}}`, sorted by id."""
-    text = files(__package__).joinpath("models.json").read_text("utf-8")
-    found: dict[str, dict[str, Any]] = json.loads(text)
+    with open(os.path.join(os.path.dirname(__file__), "models.json"), encoding="utf-8") as file:
+        found: dict[str, dict[str, Any]] = json.load(file)
     return found

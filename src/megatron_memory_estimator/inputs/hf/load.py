@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from difflib import get_close_matches
-from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError
@@ -25,19 +24,19 @@ def load(model: str) -> LoadedModel:
         raise ConfigError("the model must be a Hub id, a directory, a config.json, or - for standard input")
     if model == "-":
         return convert(parse(sys.stdin.buffer.read(LARGEST_FILE), "standard input"), "standard input", "standard input")
-    path = Path(model).expanduser()
-    try:
-        is_file, is_dir = path.is_file(), path.is_dir()
-    except (OSError, ValueError):
-        is_file = is_dir = False
-    if is_file:
-        return convert(_read(path), path.parent.name if path.name == "config.json" else path.stem, str(path))
-    if is_dir:
-        inside = path / "config.json"
-        if not inside.is_file():
+    path = os.path.expanduser(model)
+    if "\0" in path:
+        raise ConfigError("the model's name has a null byte")
+    if os.path.isdir(path):
+        inside = os.path.join(path, "config.json")
+        if not os.path.isfile(inside):
             raise ConfigError(f"the directory {model} has no config.json")
-        return convert(_read(inside), path.resolve().name, str(inside))
-    if path.suffix == ".json" or model.startswith(("/", "./", "../", "~")):
+        return convert(_read(inside), os.path.basename(os.path.abspath(path)), inside)
+    if os.path.exists(path):
+        folder, file = os.path.split(os.path.abspath(path))
+        name = os.path.basename(folder) if file == "config.json" else os.path.splitext(file)[0]
+        return convert(_read(path), name, path)
+    if path.endswith(".json") or model.startswith(("/", "./", "../", "~")):
         raise ConfigError(f"no such file: {model}")
     known = entries()
     if model in known:
@@ -69,17 +68,21 @@ def parse(text: bytes, where: str) -> dict[str, Any]:
     return value
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: str) -> dict[str, Any]:
     try:
-        if path.stat().st_size > LARGEST_FILE:
+        with open(path, "rb") as file:
+            text = file.read(LARGEST_FILE + 1)
+        if len(text) > LARGEST_FILE:
             raise ConfigError(f"{path} is larger than {LARGEST_FILE} bytes; a config.json is not")
-        return parse(path.read_bytes(), str(path))
+        return parse(text, path)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
 
 
 def nearest_entries(model: str) -> str:
     """The nearest catalogue entries, for a message."""
+    from difflib import get_close_matches
+
     names = list(entries())
     lower = {name.lower(): name for name in names}
     short = {name.split("/")[1].lower(): name for name in names}
@@ -103,9 +106,9 @@ def _from_hub(model: str) -> LoadedModel:
     try:
         cached = try_to_load_from_cache(model, "config.json")
         if isinstance(cached, str):
-            return convert(_read(Path(cached)), model, f"local Hugging Face cache ({model})")
+            return convert(_read(cached), model, f"local Hugging Face cache ({model})")
         found = hf_hub_download(model, "config.json", etag_timeout=5)
-        return convert(_read(Path(found)), model, f"Hugging Face Hub ({model})")
+        return convert(_read(found), model, f"Hugging Face Hub ({model})")
     except ConfigError:
         raise
     except HfHubHTTPError as error:

@@ -1,0 +1,36 @@
+# Every target makes the .venv that it needs.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test fmt docs bench clean
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m compileall -q src
+	touch $(READY)
+
+demo: $(READY)
+	$(BIN)/megatron-memory estimate deepseek-ai/DeepSeek-V3 --tp 4 --pp 4 --ep 8 --num-gpus 128 \
+		--num-layers-in-last-pipeline-stage 16
+
+test: $(READY)
+	$(BIN)/ruff check src tests scripts
+	$(BIN)/ruff format --check src tests scripts
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -n auto
+
+fmt: $(READY)
+	$(BIN)/ruff check --fix src tests scripts
+	$(BIN)/ruff format src tests scripts
+
+docs: $(READY)
+	$(BIN)/python scripts/generate_docs.py
+
+bench: $(READY)
+	$(BIN)/python -m compileall -q src
+	$(BIN)/python scripts/bench.py
+
+clean:
+	rm -rf .venv build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

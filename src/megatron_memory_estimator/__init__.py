@@ -1,0 +1,53 @@
+"""GPU memory of Megatron training runs, for every pipeline stage, with every byte traceable to a named tensor.
+
+    from megatron_memory_estimator import TrainingJob, estimate
+    job = TrainingJob.from_hf("Qwen/Qwen3-8B", num_gpus=8, tensor_model_parallel_size=2)
+    print(estimate(job).peak_stage.peak_allocated_bytes)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .counts import Count, count_parameters
+    from .errors import ConfigError, EstimatorError, LayoutError, UnsupportedError
+    from .estimator import Estimate, Stage, estimate
+    from .hardware import GPUS, Environment, Gpu
+    from .job import TrainingJob
+    from .layout import Layout
+    from .model import Model
+    from .training import Training
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Count": "counts",
+    "count_parameters": "counts",
+    "ConfigError": "errors",
+    "EstimatorError": "errors",
+    "LayoutError": "errors",
+    "UnsupportedError": "errors",
+    "Estimate": "estimator",
+    "Stage": "estimator",
+    "estimate": "estimator",
+    "GPUS": "hardware",
+    "Environment": "hardware",
+    "Gpu": "hardware",
+    "TrainingJob": "job",
+    "Layout": "layout",
+    "Model": "model",
+    "Training": "training",
+}
+
+__all__ = [  # noqa: RUF022
+    "ConfigError", "Count", "Environment", "Estimate", "EstimatorError", "GPUS", "Gpu", "Layout", "LayoutError", "Model",
+    "Stage", "Training", "TrainingJob", "UnsupportedError", "count_parameters", "estimate",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f".{_HOME[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

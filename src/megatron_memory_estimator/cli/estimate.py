@@ -1,0 +1,37 @@
+"""`megatron-memory estimate MODEL`: what every pipeline stage holds and when it peaks."""
+
+from __future__ import annotations
+
+import click
+
+from ..estimator import estimate
+from ..job import TrainingJob
+from .options import job_command, json_option
+
+HELP = """What every GPU of every pipeline stage holds, and when it peaks.
+
+MODEL is a bundled model or Hub id, a directory, a config.json, or - for standard input. What is not given is decided and
+said. Options have Megatron's names; --tp, --pp, --ep, --cp, --etp, --vpp and --num-gpus are short for the long ones.
+"""
+
+
+def run(job: TrainingJob, *, as_json: bool, verbose: bool) -> None:
+    """Print the estimate."""
+    result = estimate(job)
+    if as_json:
+        import json
+
+        click.echo(json.dumps(result.to_dict(), indent=1))
+        return
+    from ..report.text import print_estimate
+    from .console import console
+
+    print_estimate(result, console(), verbose=verbose)
+
+
+command = job_command(
+    "estimate",
+    HELP,
+    [json_option(), click.Option(["--verbose", "-v"], is_flag=True, help="also print device-memory terms and chunks")],
+    run,
+)

@@ -1,0 +1,53 @@
+"""The group of verbs; a verb's file is imported when it is used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import click
+
+from .. import __version__
+
+VERBS = {
+    "estimate": "what every pipeline stage holds and when it peaks",
+    "explain": "the named tensors behind a stage's peak or resting memory",
+    "models": "the bundled models, or the parameters of one model",
+    "gpus": "the GPUs that estimates are judged against",
+}
+
+
+class Verbs(click.Group):
+    """Lists every verb, loads one."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module = import_module(f".{cmd_name}", __package__)
+        found: click.Command = module.command
+        return found
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], VERBS, n=1)
+            hint = f' Did you mean "{near[0]}"?' if near else f" The commands are {', '.join(VERBS)}."
+            raise click.UsageError(f'No such command "{args[0]}".{hint}')
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+command = Verbs(
+    name="megatron-memory",
+    help="GPU memory of Megatron training runs, for every pipeline stage, traceable to named tensors.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    no_args_is_help=True,
+)
+click.version_option(__version__, "--version", prog_name="megatron-memory")(command)

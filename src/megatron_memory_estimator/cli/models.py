@@ -1,0 +1,59 @@
+"""`megatron-memory models [MODEL]`: the bundled models, or the parameters of one."""
+
+from __future__ import annotations
+
+import click
+
+from .options import json_option
+
+
+def run(model: str | None, as_json: bool) -> None:
+    """Print the catalogue, or one model's parameters; models whose memory is refused have parameters too."""
+    from ..inputs.catalog import entries
+
+    names = [model] if model else list(entries())
+    found = [_facts(name) for name in names]
+    if as_json:
+        import json
+
+        click.echo(json.dumps(found[0] if model else found, indent=1))
+        return
+    from rich.table import Table
+
+    from .console import console
+
+    table = Table("model", "type", "parameters", "active", "MTP", "memory")
+    for facts in found:
+        count = facts["num_parameters"]
+        memory = facts["refused"] or "estimated"
+        shown = [f"{count[key]:,}" if count else "-" for key in ("total", "active", "mtp")]
+        table.add_row(str(facts["name"]), str(facts["model_type"]), *shown, str(memory))
+    console().print(table)
+
+
+def _facts(name: str) -> dict[str, object]:
+    from ..counts import count_parameters
+    from ..errors import UnsupportedError
+    from ..inputs.hf import load
+    from ..inputs.resolve import model_of
+
+    try:
+        loaded = load(name)
+    except UnsupportedError as error:
+        return {"name": name, "source": "", "model_type": "", "num_parameters": None, "refused": str(error)}
+    count = count_parameters(model_of(loaded))
+    return {
+        "name": loaded.name,
+        "source": loaded.source,
+        "model_type": loaded.model_type,
+        "num_parameters": {"total": count.total, "active": count.active, "mtp": count.mtp},
+        "refused": loaded.refusal or None,
+    }
+
+
+command = click.Command(
+    "models",
+    params=[click.Argument(["model"], required=False), json_option()],
+    callback=run,
+    help="The bundled models; with MODEL, its parameters (of models whose memory is refused as well).",
+)

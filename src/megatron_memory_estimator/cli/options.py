@@ -1,0 +1,148 @@
+"""Options of the verbs that take a model and a layout, made from the settings themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from ..errors import ConfigError
+from ..hardware import Environment
+from ..job import TrainingJob
+from ..layout import Layout
+from ..model import Model
+from ..settings import field_kind
+from ..training import Training
+
+SHORT = {
+    "tensor_model_parallel_size": ("--tp",),
+    "pipeline_model_parallel_size": ("--pp",),
+    "expert_model_parallel_size": ("--ep",),
+    "context_parallel_size": ("--cp",),
+    "expert_tensor_parallel_size": ("--etp",),
+    "virtual_pipeline_model_parallel_size": ("--vpp",),
+    "world_size": ("--num-gpus",),
+    "use_distributed_optimizer": ("--distributed-optimizer",),
+}
+"""Short names beside Megatron's long ones."""
+
+SECTIONS: tuple[tuple[str, type[Any]], ...] = (
+    ("layout", Layout),
+    ("training", Training),
+    ("model (overrides of the config)", Model),
+    ("environment", Environment),
+)
+LISTS = {"moe_layer_freq", "linear_attention_freq", "hierarchical_context_parallel_sizes"}
+
+
+def option_names(field: dataclasses.Field[Any]) -> list[str]:
+    """Every spelling of a setting's option."""
+    names = [*SHORT.get(field.name, ())]
+    names.append("--" + field.name.replace("_", "-"))
+    if field.metadata.get("flag"):
+        names.append("--" + str(field.metadata["flag"]))
+    return list(dict.fromkeys(names))
+
+
+def setting_option(field: dataclasses.Field[Any]) -> click.Option:
+    """The option of one setting; not given, it is None."""
+    kind, text = field_kind(field), str(field.metadata["help"])
+    names = option_names(field)
+    if kind == "bool":
+        declared = [f"{name}/--no-{name[2:]}" for name in names]
+        return click.Option([*declared, field.name], default=None, help=text)
+    choices = field.metadata.get("choices") or ()
+    types: dict[str, Any] = {"int": click.INT, "float": click.FLOAT}
+    if choices and kind != "list":
+        text += f" ({', '.join(choices)})"
+    return click.Option([*names, field.name], type=types.get(kind, click.STRING), default=None, help=text, metavar=kind.upper())
+
+
+def special_options() -> list[click.Option]:
+    """Options that are not settings of their own."""
+    return [
+        click.Option(["--bf16"], is_flag=True, default=None, help="weights and activations in bf16 (the default)"),
+        click.Option(["--fp16"], is_flag=True, default=None, help="weights and activations in fp16"),
+        click.Option(
+            ["--untie-embeddings-and-output-weights", "untie"], is_flag=True, default=None,
+            help="output layer with a weight of its own",
+        ),
+        click.Option(["--gpu"], default=None, help="GPU that workspaces and kernels are chosen for (default H100-80GB)"),
+        click.Option(
+            ["--strict"], is_flag=True, default=None,
+            help="refuse to decide the number of GPUs and the split of layers that do not divide",
+        ),
+    ]  # fmt: skip
+
+
+class JobCommand(click.Command):
+    """A verb with a model and every setting; help lists the settings by section."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {"options": []}
+        owners = {f.name: title for title, part in SECTIONS for f in dataclasses.fields(part)}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                sections.setdefault(owners.get(str(param.name), "options"), []).append(record)
+        for title in ("options", *(title for title, _ in SECTIONS)):
+            if sections.get(title):
+                with formatter.section(title.capitalize()):
+                    formatter.write_dl(sections[title])
+
+
+def job_command(name: str, text: str, extra: list[click.Parameter], run: Callable[..., None]) -> click.Command:
+    """A verb whose callback gets the job and the verb's own options."""
+    own = [param.name for param in extra]
+
+    def callback(**values: Any) -> None:
+        chosen = {key: values.pop(key) for key in own if key is not None}
+        run(job_from_options(values), **chosen)
+
+    params: list[click.Parameter] = [click.Argument(["model"]), *extra, *special_options()]
+    for _, part in SECTIONS:
+        params.extend(setting_option(f) for f in dataclasses.fields(part) if not f.metadata.get("internal"))
+    return JobCommand(name, params=params, callback=callback, help=text)
+
+
+def job_from_options(values: dict[str, Any]) -> TrainingJob:
+    """The job of a command line."""
+    given = {name: value for name, value in values.items() if value is not None}
+    model = given.pop("model")
+    if given.pop("untie", False):
+        if given.get("share_embeddings_and_output_weights"):
+            raise ConfigError("--untie-embeddings-and-output-weights and --share-embeddings-and-output-weights exclude each other")
+        given["share_embeddings_and_output_weights"] = False
+    parts = {f.name: f for _, part in SECTIONS for f in dataclasses.fields(part)}
+    for name in list(given):
+        if name in parts and isinstance(given[name], str):
+            given[name] = parsed(parts[name], given[name])
+    num_gpus = given.pop("world_size", None)
+    return TrainingJob.from_hf(model, num_gpus=num_gpus, **given)
+
+
+def parsed(field: dataclasses.Field[Any], text: str) -> Any:
+    """A word of the command line in the setting's type; `none` stands for null."""
+    kind = field_kind(field)
+    if text.lower() in ("none", "null") and "None" in str(field.type):
+        return None
+    if kind == "list":
+        return tuple(word for word in text.replace(",", " ").split() if word)
+    if field.name in LISTS:
+        plain = text.strip()
+        if plain.lstrip("-").isdigit() and len(plain) < 20:
+            return int(plain)
+        if field.name == "hierarchical_context_parallel_sizes":
+            words = plain.strip("[]()").replace(",", " ").split()
+            if not words or not all(word.isdigit() and len(word) < 10 for word in words):
+                raise ConfigError(f"{field.name}={text!r} must be whole numbers such as 2,4")
+            return tuple(int(word) for word in words)
+        return plain
+    return text
+
+
+def json_option() -> click.Option:
+    """--json."""
+    return click.Option(["--json", "as_json"], is_flag=True, help="print one JSON document on standard output")

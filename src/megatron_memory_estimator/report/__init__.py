@@ -1,0 +1,1 @@
+"""Views of an estimate: a JSON document, text tables, the tree of tensors. The same numbers everywhere."""

@@ -1,0 +1,164 @@
+"""The JSON document of an estimate; bytes are whole numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from ..counts import count_parameters
+from ..device_memory import Range, explain_terms
+from ..estimator import Estimate, Stage
+from ..job import TrainingJob
+from ..peak import Row
+
+SCHEMA = "megatron-memory-estimate/1"
+
+
+def document(estimate: Estimate) -> dict[str, Any]:
+    """Schema `megatron-memory-estimate/1`, described in docs/json.md."""
+    job = estimate.job
+    top = estimate.peak_stage
+    return {
+        "schema": SCHEMA,
+        "model": model_section(job),
+        "layout": layout_section(estimate),
+        "training": training_section(job),
+        "stages": [stage_section(job, stage) for stage in estimate.stages],
+        "peak": {
+            "pp_rank": top.pp_rank,
+            "allocated_bytes": top.peak_allocated_bytes,
+            "device_bytes": bounds(top.device),
+        },
+        "gpus": [
+            {"name": name, "memory_bytes": memory, "verdict": verdict} for name, memory, verdict in estimate.verdicts()
+        ],
+        "assumptions": list(job.assumptions),
+        "warnings": list(job.warnings),
+    }
+
+
+def bounds(value: Range) -> dict[str, int]:
+    """A range as an object."""
+    return {"low": value.low, "high": value.high}
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def settings_of(part: Any) -> dict[str, Any]:
+    """Every setting of a dataclass that users can give."""
+    return {
+        f.name: _plain(getattr(part, f.name)) for f in dataclasses.fields(part) if not f.metadata.get("internal")
+    }
+
+
+def model_section(job: TrainingJob) -> dict[str, Any]:
+    """Name, source, parameters, and the architecture in TransformerConfig's names."""
+    count = count_parameters(job.model)
+    config = settings_of(job.model)
+    config["padded_vocab_size"] = job.model.padded_vocab(job.layout.tp)
+    for name, value in (("num_query_groups", job.model.groups), ("ffn_hidden_size", job.model.ffn)):
+        config[name] = config[name] or value
+    if job.model.num_attention_heads and not job.model.multi_latent_attention:
+        config["kv_channels"] = job.model.head_dim
+    return {
+        "name": job.name,
+        "source": job.source,
+        "model_type": job.model_type,
+        "num_parameters": {"total": count.total, "active": count.active, "mtp": count.mtp},
+        "config": config,
+    }
+
+
+def layout_section(estimate: Estimate) -> dict[str, Any]:
+    """Degrees, given and derived."""
+    layout = estimate.job.layout
+    chunks = len(estimate.stages[0].rank.plans)
+    section = settings_of(layout)
+    section.update(
+        world_size=layout.world_size,
+        tensor_model_parallel_size=layout.tp,
+        pipeline_model_parallel_size=layout.pp,
+        virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None,
+        context_parallel_size=layout.cp,
+        expert_model_parallel_size=layout.ep,
+        expert_tensor_parallel_size=layout.etp,
+        data_parallel_size=layout.dp,
+        expert_data_parallel_size=layout.expert_dp if estimate.job.model.num_moe_experts else None,
+        sequence_parallel=layout.sequence_parallel,
+    )
+    return section
+
+
+def training_section(job: TrainingJob) -> dict[str, Any]:
+    """Every resolved setting in Megatron's names, and what follows from them."""
+    section = settings_of(job.training)
+    section["attention_kernel"] = job.kernel
+    section["recompute_modules"] = list(
+        job.training.recompute_modules or (("core_attn",) if job.training.recompute_granularity == "selective" else ())
+    )
+    section["num_microbatches"] = job.num_microbatches
+    section["grad_dtype"] = job.training.grad_dtype
+    section["gpu"] = job.gpu.name
+    section["env"] = settings_of(job.env)
+    return section
+
+
+def stage_section(job: TrainingJob, stage: Stage) -> dict[str, Any]:
+    """One pipeline rank."""
+    rank = stage.rank
+    dense, expert = stage.num_parameters
+    return {
+        "pp_rank": stage.pp_rank,
+        "chunks": [
+            {
+                "vp_stage": plan.chunk.vp_stage,
+                "layers": list(plan.chunk.layers),
+                "embedding": plan.chunk.embedding,
+                "output": plan.chunk.output,
+                "mtp": plan.chunk.mtp,
+                "saved_bytes": plan.saved_bytes,
+                "max_in_flight": rank.schedule.per_chunk[plan.chunk.vp_stage],
+            }
+            for plan in rank.plans
+        ],
+        "ddp_buffers": [
+            {
+                "chunk": buffer.chunk,
+                "group": buffer.group,
+                "param_dtype": buffer.param_dtype,
+                "grad_dtype": buffer.grad_dtype,
+                "numel": buffer.numel,
+                "numel_unpadded": buffer.numel_unpadded,
+            }
+            for buffer in rank.buffers
+        ],
+        "num_parameters": {"dense": dense, "expert": expert},
+        "in_flight": stage.in_flight,
+        "steady_allocated_bytes": stage.steady_allocated_bytes,
+        "first_step_peak_allocated_bytes": stage.first_step_peak_allocated_bytes,
+        "peak_allocated_bytes": stage.peak_allocated_bytes,
+        "peak_event": stage.peak.candidate.label,
+        "breakdown_bytes": stage.breakdown_bytes,
+        "reserved_bytes": bounds(stage.reserved),
+        "device_bytes": bounds(stage.device),
+        "device_terms": [
+            {"name": term.name, "low": term.low, "high": term.high, "source": term.source}
+            for term in explain_terms(job, rank, stage.peak)
+        ],
+    }
+
+
+def row_section(row: Row) -> dict[str, Any]:
+    """One tensor (or several equal ones) of `explain`."""
+    return {
+        "part": row.part,
+        "name": row.name,
+        "shape": row.formula,
+        "local_shape": list(row.local_shape),
+        "dtype": row.dtype,
+        "count": row.count,
+        "bytes": row.nbytes,
+        "why": row.why,
+    }

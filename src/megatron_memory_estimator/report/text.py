@@ -1,0 +1,175 @@
+"""What `estimate` prints: a configuration summary, a table of stages, the peak, and which GPUs it fits."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from ..counts import count_parameters
+from ..device_memory import explain_terms
+from ..estimator import Estimate, Stage
+from ..hardware import GIB
+from ..job import TrainingJob
+
+COLUMNS = ("weights", "gradients", "optimizer", "activations", "transient", "pipeline", "workspace")
+
+
+def gib(nbytes: int, digits: int = 2) -> str:
+    """Bytes in GiB, without the unit."""
+    return f"{nbytes / GIB:.{digits}f}"
+
+
+def print_estimate(estimate: Estimate, console: Console, *, verbose: bool = False) -> None:
+    """The whole text report."""
+    for line in summary(estimate):
+        console.print(line, highlight=False, soft_wrap=True)
+    console.print()
+    console.print(stage_table(estimate.stages))
+    for line in result(estimate):
+        console.print(line, highlight=False, soft_wrap=True)
+    console.print()
+    console.print(gpu_table(estimate))
+    if verbose:
+        for line in details(estimate):
+            console.print(line, highlight=False, soft_wrap=True)
+    for word, notes in (("assumed", estimate.job.assumptions), ("warning", estimate.job.warnings)):
+        for note in notes:
+            console.print(f"{word}: {note}", highlight=False, soft_wrap=True, markup=False)
+
+
+def summary(estimate: Estimate) -> list[str]:
+    """Model, layout and training in a few lines."""
+    job = estimate.job
+    m, layout, t = job.model, job.layout, job.training
+    count = count_parameters(m)
+    active = f", {count.active / 1e9:.2f} B active" if m.has_moe else ""
+    lines = [
+        f"[bold]{job.name or 'model'}[/bold]  {count.total / 1e9:.2f} B parameters{active}  ({job.source})",
+        f"  architecture  {architecture(job)}",
+    ]
+    extras = _extras(job)
+    if extras:
+        lines.append(f"  with          {extras}")
+    expert = f", expert dp {layout.expert_dp}" if m.num_moe_experts else ""
+    vp = len(estimate.stages[0].rank.plans)
+    shape = [f"tp {layout.tp}", f"pp {layout.pp}"]
+    if vp > 1:
+        shape.append(f"vpp {vp}")
+    shape += [f"cp {layout.cp}"]
+    if m.num_moe_experts:
+        shape += [f"ep {layout.ep}", f"etp {layout.etp}"]
+    sp = "on" if layout.sequence_parallel else "off"
+    lines.append(f"  layout        {layout.world_size} GPUs: {', '.join(shape)}, dp {layout.dp}{expert}, sequence parallel {sp}")
+    recompute = t.recompute_granularity or "none"
+    if t.recompute_granularity == "full":
+        recompute += f" ({t.recompute_method}, {t.recompute_num_layers})"
+    elif t.recompute_granularity == "selective":
+        recompute += f" ({', '.join(t.recompute_modules or ('core_attn',))})"
+    lines.append(
+        f"  training      {t.params_dtype}, sequence {t.seq_length}, micro batch {t.micro_batch_size}, global batch "
+        f"{t.global_batch_size} ({job.num_microbatches} microbatches), {t.optimizer}"
+        f"{' distributed' if t.use_distributed_optimizer else ''}, recompute {recompute}, attention {job.kernel}"
+    )
+    return lines
+
+
+def architecture(job: TrainingJob) -> str:
+    """Layers, width, heads and MLP."""
+    m = job.model
+    kinds = ", ".join(
+        f"{count} {kind}" for kind, count in {k: m.kinds.count(k) for k in dict.fromkeys(m.kinds)}.items()
+    )
+    heads = f"{m.num_attention_heads} heads"
+    if not m.multi_latent_attention and m.groups != m.num_attention_heads:
+        heads += f" in {m.groups} groups"
+    return f"{m.num_layers} layers ({kinds}), hidden {m.hidden_size}, {heads}, ffn {m.ffn}, vocabulary {m.vocab_size or m.padded_vocab_size}"
+
+
+def _extras(job: TrainingJob) -> str:
+    m = job.model
+    found = []
+    if m.num_moe_experts:
+        shared = f", shared width {m.moe_shared_expert_intermediate_size}" if m.moe_shared_expert_intermediate_size else ""
+        found.append(f"{m.num_moe_experts} experts of width {m.moe_ffn}, top {m.moe_router_topk}{shared}")
+    if m.multi_latent_attention:
+        found.append(f"multi-latent attention (q rank {m.q_lora_rank}, kv rank {m.kv_lora_rank})")
+    if m.mtp:
+        found.append(f"{m.mtp} MTP layer{'s' if m.mtp > 1 else ''}")
+    if m.share_embeddings_and_output_weights:
+        found.append("tied embeddings")
+    return "; ".join(found)
+
+
+def stage_table(stages: tuple[Stage, ...]) -> Table:
+    """One row per pipeline stage, in GiB."""
+    table = Table(title="GiB per GPU, by pipeline stage, at each stage's peak", title_justify="left", title_style="")
+    table.add_column("stage", justify="right")
+    table.add_column("layers", justify="right")
+    table.add_column("params (B)", justify="right")
+    for name in COLUMNS:
+        table.add_column(name, justify="right")
+    for name in ("steady", "peak"):
+        table.add_column(name, justify="right", style="bold")
+    table.add_column("when")
+    for stage in stages:
+        shares = stage.breakdown_bytes
+        table.add_row(
+            str(stage.pp_rank),
+            layers_text(stage),
+            f"{sum(stage.num_parameters) / 1e9:.3f}",
+            *(gib(shares[name]) for name in COLUMNS),
+            gib(stage.steady_allocated_bytes),
+            gib(stage.peak_allocated_bytes),
+            stage.peak.candidate.label,
+        )
+    return table
+
+
+def layers_text(stage: Stage) -> str:
+    """Layers of a stage, and E, M, L for embedding, MTP and loss."""
+    plans = stage.rank.plans
+    marks = "".join(
+        mark for mark, has in (("E", any(p.chunk.embedding for p in plans)), ("M", any(p.chunk.mtp for p in plans)),
+                               ("L", any(p.chunk.output for p in plans))) if has
+    )  # fmt: skip
+    return f"{sum(len(p.chunk.layers) for p in plans)}{' +' + marks if marks else ''}"
+
+
+def result(estimate: Estimate) -> list[str]:
+    """The stage with the highest peak, as allocated, reserved and device memory."""
+    top = estimate.peak_stage
+    return [
+        f"Peak: stage {top.pp_rank}, {gib(top.peak_allocated_bytes)} GiB allocated (first step "
+        f"{gib(top.first_step_peak_allocated_bytes)}), {gib(top.reserved.low, 1)}-{gib(top.reserved.high, 1)} GiB reserved, "
+        f"{gib(top.device.low, 1)}-{gib(top.device.high, 1)} GiB on the device"
+    ]
+
+
+def gpu_table(estimate: Estimate) -> Table:
+    """The verdict for every GPU of the catalogue, with head-room at both ends of the range."""
+    high = max(stage.device.high for stage in estimate.stages)
+    low = max(stage.device.low for stage in estimate.stages)
+    table = Table("GPU", "memory GiB", "verdict", "head-room GiB", title="Which GPU it fits", title_justify="left", title_style="")
+    style = {"fits": "green", "tight": "yellow", "does not fit": "red"}
+    for name, memory, verdict in estimate.verdicts():
+        room = f"{gib(memory - high, 1)} to {gib(memory - low, 1)}"
+        table.add_row(name, gib(memory, 1), f"[{style[verdict]}]{verdict}[/]", room)
+    return table
+
+
+def details(estimate: Estimate) -> list[str]:
+    """With --verbose: every term between the allocated peak and device memory of the peak stage, and each chunk."""
+    top = estimate.peak_stage
+    lines = ["", f"From allocated to device memory, stage {top.pp_rank} (GiB):"]
+    for term in explain_terms(estimate.job, top.rank, top.peak):
+        lines.append(f"  {term.name:38} {gib(term.low):>7} - {gib(term.high):>7}   {term.source}")
+    lines.append("Model chunks:")
+    for stage in estimate.stages:
+        for plan in stage.rank.plans:
+            span = plan.chunk.layers
+            shown = f"layers {span[0]}-{span[-1]}" if span else "no layers"
+            lines.append(
+                f"  stage {stage.pp_rank} chunk {plan.chunk.vp_stage}: {shown}, keeps {gib(plan.saved_bytes, 3)} GiB per "
+                f"microbatch, at most {stage.rank.schedule.per_chunk[plan.chunk.vp_stage]} in flight"
+            )
+    return lines
