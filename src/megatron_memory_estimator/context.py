@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from .layout import Layout
 from .model import Model
@@ -18,19 +18,25 @@ from .tensor import Dim, Param, Tensor, ceil_div, smallest, tensor
 from .training import Training
 
 Declared = Param | Item
+FACTOR_SCALE = 10**6
 T = TypeVar("T")
 Module = Generator[Declared, None, T]
 """A declaration: it yields parameters in Megatron's registration order and ops in execution order, and returns what
 the next module reads."""
 
 
+def above(degree: int, limit: int) -> bool:
+    """Whether a degree is above a limit; an array of layouts must agree, because it shares one structure."""
+    found: Any = degree > limit
+    if isinstance(found, bool):
+        return found
+    assert found.all() or not found.any(), "layouts of different structure in one array"
+    return bool(found.all())
+
+
 def many(degree: int) -> bool:
-    """Whether a degree is above one; an array of layouts must agree."""
-    if isinstance(degree, int):
-        return degree > 1
-    above = degree > 1
-    assert above.all() or not above.any(), "layouts of different structure in one array"
-    return bool(above.all())
+    """Whether a degree is above one."""
+    return above(degree, 1)
 
 
 @dataclass(frozen=True)
@@ -70,9 +76,14 @@ class Context:
         return many(self.layout.etp)
 
     @cached_property
+    def group_is_shared(self) -> bool:
+        """More tensor-parallel ranks than query groups: several ranks work on one group."""
+        return above(self.layout.tp, self.model.groups)
+
+    @cached_property
     def expert_buffers(self) -> bool:
         """Routed experts are reduced over the expert data-parallel group (Megatron-LM extensions/transformer_engine.py)."""
-        return self.ep_many or self.layout.etp != self.layout.tp
+        return self.ep_many or above(self.layout.tp, self.layout.etp) or above(self.layout.etp, self.layout.tp)
 
     @property
     def te(self) -> bool:
@@ -204,9 +215,8 @@ class Context:
 
 
 def _scaled(rows: int, factor: float, over: int) -> int:
-    """Rows times a factor, divided and rounded up; the factor is taken as an exact fraction."""
-    numerator, denominator = factor.as_integer_ratio()
-    return ceil_div(rows * numerator, denominator * over)
+    """Rows times a factor (taken to six decimals), divided and rounded up."""
+    return ceil_div(rows * round(factor * FACTOR_SCALE), FACTOR_SCALE * over)
 
 
 def recomputed(active: bool, name: str, module: Module[T], hook: str = "") -> Module[T]:

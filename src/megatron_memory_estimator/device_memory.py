@@ -11,7 +11,7 @@ from typing import NamedTuple
 from .hardware import GIB, MIB
 from .job import TrainingJob
 from .layout import Layout
-from .peak import Peak, Rank
+from .peak import Peak, Rank, state_bytes
 
 
 class Range(NamedTuple):
@@ -36,8 +36,8 @@ SLACK_SOURCE = "reserved minus allocated: MooreThreads/SimuMax docs/b200 (80 ran
 def slack(job: TrainingJob, rank: Rank, peak: Peak) -> Term:
     """Reserved minus allocated at the peak.
 
-    Native allocator: a share of what comes and goes in a step (dense 0.10-0.35, MoE 0.30-0.60). Expandable segments: a share
-    of the peak (2.4-11 %, padded fixed-capacity MoE up to 21 %).
+    Native allocator: a share of the peak that is not model state (dense 0.10-0.35, MoE 0.30-0.60). Expandable segments: a
+    share of the peak (2.4-11 %, padded fixed-capacity MoE up to 21 %).
     """
     env, total = job.env, peak.nbytes
     if env.fragmentation is not None:
@@ -46,7 +46,7 @@ def slack(job: TrainingJob, rank: Rank, peak: Peak) -> Term:
     if env.expandable_segments:
         high = 0.21 if job.training.moe_pad_expert_input_to_capacity and job.model.has_moe else 0.11
         return Term("fragmentation", int(total * 0.024), int(total * high), SLACK_SOURCE)
-    moving = max(total - peak.steady, 0)
+    moving = max(total - state_bytes(rank, "setup", "first step"), 0)
     low, high = (0.30, 0.60) if job.model.has_moe else (0.10, 0.35)
     return Term("fragmentation", int(moving * low), int(moving * high), SLACK_SOURCE)
 

@@ -199,8 +199,8 @@ class _Machine:
         for index, item in enumerate(items):
             for t in uses(item):
                 last[t.storage] = index
-                if not isinstance(item, Op) or t in item.reads:
-                    readers[t.storage] = index
+            for t in _reads(item):
+                readers[t.storage] = index
         for index, item in enumerate(items):
             if isinstance(item, Op):
                 for t in item.writes:
@@ -271,19 +271,18 @@ class _Machine:
     def _backward_op(self, op: Op) -> None:
         incoming = [t.name for t in op.writes if t.name in self.grads]
         if incoming:
-            fresh: list[str] = []
             added: list[Tensor] = []
-            for t in dict.fromkeys(op.reads):
-                if not t.differentiable or t in op.stops:
+            passes, stops = {t.name for t in op.passes}, {t.name for t in op.stops}
+            for t in {t.name: t for t in op.reads}.values():
+                if not t.differentiable or t.name in stops:
                     continue
-                if t in op.passes:
+                if t.name in passes:
                     if t.name not in self.grads:
                         self._share(t.name, self.grads[incoming[0]])
                 elif t.name in self.grads:
                     added.append(Tensor(f"grad:{t.name}", t.shape, t.dtype, t.nbytes, f"grad+:{t.name}"))
                 else:
                     self.new_grad(t)
-                    fresh.append(t.name)
             self.record(op.name, (*op.backward, *added))
             for name in incoming:
                 self.drop_grad(name)

@@ -8,6 +8,7 @@ against each other may stand in their place and give the bytes of many layouts a
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import ceil
 from typing import NamedTuple
 
 DTYPE_BYTES = {
@@ -50,6 +51,15 @@ def smallest(a: int, b: int) -> int:
     import numpy as np
 
     return np.minimum(a, b)  # type: ignore[return-value]
+
+
+def whole_above(value: float) -> int:
+    """The smallest whole number that is not below a value, element by element for an array."""
+    if isinstance(value, float):
+        return ceil(value)
+    import numpy as np
+
+    return np.ceil(value).astype(np.int64)
 
 
 class Dim(NamedTuple):

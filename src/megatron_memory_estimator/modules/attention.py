@@ -45,7 +45,7 @@ def self_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]
 
     normed = yield from norm(c, "input_layernorm", hidden)
     qkv = yield from column_linear(c, f"{name}.linear_qkv", normed, weight)
-    if many_ranks_per_group(c):
+    if c.group_is_shared:
         whole = c.region(f"{name}.qkv gathered", Dim(qkv_dim.name, qkv_dim.size))
         yield Op(f"{name}.all_gather_qkv", (qkv,), (whole,))
         qkv = whole
@@ -82,12 +82,6 @@ def self_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]
     if gate is not None:
         context = yield from _output_gate(c, name, context, gate)
     return (yield from row_linear(c, f"{name}.linear_proj", context, proj))
-
-
-def many_ranks_per_group(c: Context) -> bool:
-    """Whether tp exceeds the query groups."""
-    above = c.layout.tp > c.model.groups
-    return bool(above if isinstance(above, bool) else above.all())
 
 
 def rotary(c: Context, name: str, q: Tensor, k: Tensor) -> Module[tuple[Tensor, Tensor]]:

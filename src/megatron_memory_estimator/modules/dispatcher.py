@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..context import Context, Module
 from ..tape import Op
-from ..tensor import Dim, Tensor, ceil_div, largest
+from ..tensor import Dim, Tensor, largest, whole_above
 
 
 @dataclass(frozen=True)
@@ -151,17 +151,12 @@ def _received_tokens(c: Context) -> Dim:
     """Tokens with at least one local expert under balanced routing: ep * tokens * (1 - C(E - E/ep, k) / C(E, k))."""
     m, layout = c.model, c.layout
     assert m.num_moe_experts is not None
-    experts, local, topk = m.num_moe_experts, c.local_experts.local, m.moe_router_topk
-    miss_over, miss = 1, 1
-    for i in range(topk):
-        miss = miss * largest(experts - local - i, 0)
-        miss_over = miss_over * (experts - i)
+    experts, local = m.num_moe_experts, c.local_experts.local
+    miss = 1.0
+    for i in range(m.moe_router_topk):
+        miss = miss * largest(experts - local - i, 0) / (experts - i)
     total = c.tokens.size * layout.ep
-    return Dim("received_tokens", total - _exact_share(total, miss, miss_over))
-
-
-def _exact_share(total: int, numerator: int, denominator: int) -> int:
-    return total - ceil_div(total * (denominator - numerator), denominator)
+    return Dim("received_tokens", whole_above(total * (1.0 - miss)))
 
 
 def _flex(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Routed]:

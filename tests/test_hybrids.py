@@ -1,0 +1,97 @@
+"""Bytes per token of single layers, hand-worked from the sources named in the modules.
+
+Counts: Megatron-Core, mamba-ssm 2.3.2, flash-linear-attention 0.5.1 run with shape-only tensors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from megatron_memory_estimator import TrainingJob, estimate
+from megatron_memory_estimator.modules.layers import layer_unit
+from megatron_memory_estimator.tape import leftovers, trace
+
+from .helpers import context, small_config
+
+NEMOTRON: dict[str, Any] = {
+    "num_layers": 52, "hidden_size": 4096, "num_attention_heads": 32, "num_query_groups": 8, "kv_channels": 128,
+    "ffn_hidden_size": 21504, "activation_func": "squared_relu", "normalization": "RMSNorm", "add_bias_linear": False,
+    "hidden_dropout": 0.0, "attention_dropout": 0.0, "vocab_size": 131072, "position_embedding_type": "none",
+    "mamba_num_heads": 128, "mamba_head_dim": 64, "hybrid_layer_pattern": "M-" * 24 + "*-*-",
+}  # fmt: skip
+NEXT = "Qwen/Qwen3-Next-80B-A3B-Instruct"
+
+
+def job(model: str | dict[str, Any], **settings: Any) -> TrainingJob:
+    if isinstance(model, str):
+        return TrainingJob.from_hf(model, **settings)
+    return TrainingJob.from_config(model, 1, **settings)
+
+
+CASES: list[tuple[str | dict[str, Any], str, dict[str, Any], float]] = [
+    (NEMOTRON, "mamba", {}, 102_692),
+    (NEMOTRON, "dense", {}, 102_404),
+    (NEMOTRON, "gqa", {}, 36_996),
+    (NEXT, "gdn", {}, 103_236),
+    (NEXT, "gdn", {"compiled_gates": False}, 127_812),
+    (NEXT, "gdn", {"recompute_granularity": "selective", "recompute_modules": ["gdn_norm_out"]}, 86_724),
+    (NEXT, "gdn", {"compiled_gates": False, "recompute_granularity": "selective", "recompute_modules": ["gdn_norm_out"]}, 86_724),
+    (NEXT, "gqa", {}, 52_364),
+    (NEXT, "gqa", {"compiled_gates": False}, 60_556),
+    (NEXT, "moe", {}, 93_415),
+    ("deepseek-ai/DeepSeek-V3", "mla+moe", {}, 459_468),
+    ("meta-llama/Meta-Llama-3-70B", "gqa+dense", {}, 274_696),
+    # absorbed MLA, and a contiguous copy of the value up-projection of 16 MiB per layer
+    ("deepseek-ai/DeepSeek-V3.2", "dsa", {"dsa_kernel_backend": "cudnn"}, 406_668 + 2**24 / 4096),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "kind", "settings", "expected"), CASES, ids=lambda x: str(x)[:30])
+def test_saved_bytes_per_token(model: str | dict[str, Any], kind: str, settings: dict[str, Any], expected: float) -> None:
+    made = job(model, **settings)
+    saved = trace(layer_unit(context(made), kind).unit).saved_bytes
+    assert saved / made.training.seq_length == pytest.approx(expected, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "expected"), [(NEMOTRON, "mamba", 190_980), (NEXT, "gdn", 4096 + 4 * 8192 + 14 * 4096)]
+)
+def test_backward_of_a_mixer_beyond_its_saved_bytes(model: str | dict[str, Any], kind: str, expected: float) -> None:
+    made = job(model)
+    found = trace(layer_unit(context(made), kind).unit)
+    extra = max(event.nbytes for event in found.backward) - found.saved_bytes
+    assert extra / made.training.seq_length == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize(("model", "kind", "settings", "_"), CASES, ids=lambda x: str(x)[:30])
+def test_a_backward_leaves_the_gradient_of_its_input_alone(
+    model: str | dict[str, Any], kind: str, settings: dict[str, Any], _: float
+) -> None:
+    unit = layer_unit(context(job(model, **settings)), kind).unit
+    assert unit.entry is not None
+    assert list(leftovers(unit).values()) == [unit.entry.nbytes]
+
+
+def test_a_hybrid_pair_is_a_transformer_layer() -> None:
+    """`*-` has the parameters and saved bytes of one GPT layer."""
+    plain = small_config()
+    gpt = estimate(TrainingJob.from_config(plain, 1)).stages[0]
+    pair = {**plain, "num_layers": 8, "hybrid_layer_pattern": "*-" * 4}
+    hybrid = estimate(TrainingJob.from_config(pair, 1)).stages[0]
+    assert hybrid.num_parameters == gpt.num_parameters
+    assert hybrid.rank.plans[0].saved_bytes == gpt.rank.plans[0].saved_bytes
+
+
+def test_hybrid_segments_follow_the_borders() -> None:
+    config = {**NEMOTRON, "num_layers": 6, "hybrid_layer_pattern": "M-|M-*-"}
+    result = estimate(TrainingJob.from_config(config, 2, pipeline_model_parallel_size=2))
+    assert [stage.rank.plans[0].chunk.layers for stage in result.stages] == [(0, 1), (2, 3, 4, 5)]
+
+
+def test_mamba_groups_are_replicated_under_context_parallelism() -> None:
+    """Saved bytes per local token stay the same while groups are at least tp * cp."""
+    one = trace(layer_unit(context(TrainingJob.from_config(NEMOTRON, 1)), "mamba").unit).saved_bytes
+    two = TrainingJob.from_config(NEMOTRON, 8, context_parallel_size=8, use_distributed_optimizer=True)
+    assert trace(layer_unit(context(two), "mamba").unit).saved_bytes * 8 == pytest.approx(one, rel=1e-4)

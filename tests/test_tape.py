@@ -1,0 +1,109 @@
+"""The simulation: lifetimes follow from declarations, and every byte of a peak is a declared tensor."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from megatron_memory_estimator import estimate
+from megatron_memory_estimator.peak import find_peak, rows_at_peak
+from megatron_memory_estimator.tape import Op, Recompute, Unit, alive_at, trace
+from megatron_memory_estimator.tensor import Dim, Tensor, tensor
+
+from .helpers import moe_job, small_job
+
+
+def t(name: str, size: int) -> Tensor:
+    return tensor(name, (Dim("n", size),), "uint8")._replace(dtype="bf16", nbytes=size)
+
+
+X, Y, Z, W = t("x", 100), t("y", 10), t("z", 1), t("w", 1000)
+
+
+def test_a_tensor_lives_to_its_last_reader_unless_saved() -> None:
+    unit = Unit("u", (Op("a", (X,), (Y,), (X,)), Op("b", (Y,), (Z,))), X, Z)
+    found = trace(unit)
+    assert [event.nbytes for event in found.forward] == [110, 111]
+    assert found.saved_bytes == 100
+
+
+def test_backward_holds_gradients_and_frees_what_was_saved() -> None:
+    unit = Unit("u", (Op("a", (X,), (Y,), (X,)), Op("b", (Y,), (Z,), (Y,))), X, Z)
+    # b: saved x, y; gradients of z and y. a: saved x; gradients of y and x
+    assert [event.nbytes for event in trace(unit).backward] == [100 + 10 + 1 + 10, 100 + 10 + 100]
+
+
+def test_scratch_lives_only_inside_its_op() -> None:
+    unit = Unit("u", (Op("a", (X,), (Y,), forward=(W,)), Op("b", (Y,), (Z,), backward=(W,))), X, Z)
+    found = trace(unit)
+    assert [event.nbytes for event in found.forward] == [1110, 11]
+    assert found.backward[0].nbytes == 1 + 10 + 1000
+
+
+def test_a_checkpoint_keeps_its_inputs_and_runs_again() -> None:
+    inner = (Op("a", (X,), (Y,), (X, Y)), Op("b", (Y,), (Z,), (Y,)))
+    found = trace(Unit("u", (Recompute("c", inner),), X, Z))
+    assert found.saved_bytes == 100
+    assert [event.phase for event in found.backward] == ["recompute", "recompute", "backward", "backward"]
+
+
+def test_a_discarded_output_returns_when_its_hook_runs() -> None:
+    region = Recompute("c", (Op("a", (X,), (Y,), (X,)),), hook="b")
+    items = (region, Op("b", (Y,), (Z,), (Y,)))
+    found = trace(Unit("u", items, X, Z))
+    assert found.saved_bytes == 100
+    assert found.backward[0] == ("recompute", "a", 100 + 10 + 1)
+
+
+def test_residual_gradients_share_one_storage() -> None:
+    unit = Unit("u", (Op("a", (X,), (Y,)), Op("add", (Y, X), (Z,), passes=(Y, X))), X, Z)
+    assert [event.nbytes for event in trace(unit).backward] == [1, 1 + 100]
+
+
+JOBS: list[dict[str, Any]] = [
+    {},
+    {"recompute_granularity": "full"},
+    {"recompute_granularity": "selective", "recompute_modules": ["core_attn", "mlp"]},
+    {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": "te"},
+]
+
+
+@pytest.mark.parametrize("settings", JOBS, ids=str)
+@pytest.mark.parametrize("pp", [1, 2])
+def test_rows_add_up_to_the_peak_and_to_rest(settings: dict[str, Any], pp: int) -> None:
+    for stage in estimate(small_job(2 * pp, pipeline_model_parallel_size=pp, **settings)).stages:
+        assert sum(row.nbytes for row in stage.rows) == stage.peak_allocated_bytes
+        assert sum(stage.breakdown_bytes.values()) == stage.peak_allocated_bytes
+        assert sum(row.nbytes for row in stage.steady_rows) == stage.steady_allocated_bytes
+
+
+def test_every_event_can_be_explained() -> None:
+    for run in estimate(moe_job()).stages[0].rank.plans[0].runs:
+        for index, event in enumerate(run.trace.forward + run.trace.backward):
+            assert sum(live.tensor.nbytes for live in alive_at(run.unit, index)) == event.nbytes
+
+
+def test_removing_one_declaration_changes_the_peak() -> None:
+    stage = estimate(moe_job(seq_length=4096)).stages[0]
+    plan = stage.rank.plans[0]
+    run = next(r for r in plan.runs if r.first_layer >= 0)
+    slim = tuple(
+        op._replace(saves=tuple(s for s in op.saves if s.name != "input_layernorm.output")) if isinstance(op, Op) else op
+        for op in run.unit.items
+    )
+    unit = run.unit._replace(items=slim)
+    runs = tuple(r._replace(unit=unit, trace=trace(unit)) if r is run else r for r in plan.runs)
+    rank = dataclasses.replace(stage.rank, plans=(dataclasses.replace(plan, runs=runs),))
+    found = find_peak(rank)
+    assert found.nbytes < stage.peak_allocated_bytes
+    assert sum(row.nbytes for row in rows_at_peak(rank, found)) == found.nbytes
+    assert not any("input_layernorm.output" in row.name for row in rows_at_peak(rank, found))
+
+
+def test_one_storage_is_counted_once() -> None:
+    """Names of kept tensors are unique in each unit."""
+    for run in estimate(moe_job()).stages[0].rank.plans[0].runs:
+        names = [live.tensor.storage for live in run.trace.saved]
+        assert len(names) == len(set(names))
