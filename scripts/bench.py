@@ -10,10 +10,23 @@ import time
 from pathlib import Path
 
 RUNS = 15
-COMMAND = (
-    "estimate Qwen/Qwen3-235B-A22B --tp 4 --pp 8 --ep 8 --num-gpus 128 --num-layers-in-first-pipeline-stage 11 "
-    "--num-layers-in-last-pipeline-stage 11 --json"
-).split()
+COMMAND = [
+    "estimate",
+    "Qwen/Qwen3-235B-A22B",
+    "--tp",
+    "4",
+    "--pp",
+    "8",
+    "--ep",
+    "8",
+    "--num-gpus",
+    "128",
+    "--num-layers-in-first-pipeline-stage",
+    "11",
+    "--num-layers-in-last-pipeline-stage",
+    "11",
+    "--json",
+]
 
 
 def once(argv: list[str]) -> tuple[float, int]:

@@ -55,7 +55,7 @@ def test_saved_bytes_of_a_microbatch_within_a_thousandth(record: dict[str, Any])
 def test_saved_bytes_of_each_layer_within_a_thousandth(record: dict[str, Any]) -> None:
     layers = [n for part, n in record["by_part"].items() if part.startswith("decoder")]
     runs = estimate(record_job(record)).stages[0].rank.plans[0].runs
-    ours = [run.trace.saved_bytes for run in runs for _ in range(run.count) if run.first_layer >= 0]
+    ours = [run.trace.saved_bytes for run in runs for _ in range(run.copies) if run.first_layer >= 0]
     assert sum(ours) == pytest.approx(sum(layers), rel=1e-3)
 
 

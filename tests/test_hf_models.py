@@ -42,7 +42,7 @@ def test_megatron_core_builds_more_than_the_published_count_with_mtp() -> None:
     assert count.total + count.mtp == 682_636_472_320
 
 
-@pytest.mark.parametrize("name", [name for name in COUNTS])
+@pytest.mark.parametrize("name", list(COUNTS))
 def test_memory_is_estimated_or_refused_by_name(name: str) -> None:
     job = TrainingJob.from_hf(name)
     if job.refusal:

@@ -49,7 +49,9 @@ CASES: list[tuple[str | dict[str, Any], str, dict[str, Any], float]] = [
 
 
 @pytest.mark.parametrize(("model", "kind", "settings", "expected"), CASES, ids=lambda x: str(x)[:30])
-def test_saved_bytes_per_token(model: str | dict[str, Any], kind: str, settings: dict[str, Any], expected: float) -> None:
+def test_saved_bytes_per_token(
+    model: str | dict[str, Any], kind: str, settings: dict[str, Any], expected: float
+) -> None:
     made = job(model, **settings)
     saved = trace(layer_unit(context(made), kind).unit).saved_bytes
     assert saved / made.training.seq_length == pytest.approx(expected, abs=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,13 +15,14 @@ from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.context import Context
 from megatron_memory_estimator.layout import Layout
 from megatron_memory_estimator.modules.layers import (
+    Declaration,
     embedding_unit,
     final_norm_unit,
     layer_unit,
     mtp_unit,
     output_unit,
 )
-from megatron_memory_estimator.states import Buffer, buffer_state, bucket_multiple
+from megatron_memory_estimator.states import Buffer, bucket_multiple, buffer_state
 from megatron_memory_estimator.tape import trace
 
 from .helpers import context
@@ -75,7 +78,7 @@ def one(job: TrainingJob, point: tuple[int, int, int]) -> Context:
 @pytest.mark.parametrize("extra", RECOMPUTE, ids=str)
 def test_an_array_of_layouts_gives_the_bytes_of_each(model: str, extra: dict[str, Any]) -> None:
     job = TrainingJob.from_hf(model, **extra)
-    units = [lambda c, kind=kind: layer_unit(c, kind) for kind in dict.fromkeys(job.model.kinds)]
+    units: list[Callable[[Context], Declaration]] = [partial(_layer, kind) for kind in dict.fromkeys(job.model.kinds)]
     units += [embedding_unit, final_norm_unit, lambda c: output_unit(c, owns_weight=True, shared=False)]
     if job.model.mtp:
         units.append(lambda c: mtp_unit(c, owns_embedding=True))
@@ -92,6 +95,10 @@ def test_an_array_of_layouts_gives_the_bytes_of_each(model: str, extra: dict[str
                 assert found.saved_bytes == _at(whole.saved_bytes, index)
                 for a, b in zip(found.forward + found.backward, whole.forward + whole.backward, strict=True):
                     assert (a.phase, a.op, a.nbytes) == (b.phase, b.op, _at(b.nbytes, index))
+
+
+def _layer(kind: str, c: Context) -> Declaration:
+    return layer_unit(c, kind)
 
 
 def _at(value: Any, index: int) -> int:
@@ -126,7 +133,11 @@ def test_more_sharding_never_costs_more_state(tp: int, pp: int, ep: int, dp: int
         return max(sum(s.nbytes for s in stage.rank.states) for stage in estimate(job).stages)
 
     before = state(tp, ep, dp)
-    more = state(tp * (2 if axis == "tp" and tp < 8 else 1), ep * (2 if axis == "ep" and ep < 8 else 1), dp * (2 if axis == "dp" else 1))
+    more = state(
+        tp * (2 if axis == "tp" and tp < 8 else 1),
+        ep * (2 if axis == "ep" and ep < 8 else 1),
+        dp * (2 if axis == "dp" else 1),
+    )
     assert more <= before
 
 

@@ -79,9 +79,7 @@ def test_several_optimizer_instances_shard_less() -> None:
 
 
 def params(*sizes: int, shared: int | None = None) -> list[tuple[Param, int]]:
-    return [
-        (Param(f"p{i}", (Dim("n", size),), shared_embedding=i == shared), 1) for i, size in enumerate(sizes)
-    ]
+    return [(Param(f"p{i}", (Dim("n", size),), shared_embedding=i == shared), 1) for i, size in enumerate(sizes)]
 
 
 def test_padding_vectors() -> None:

@@ -90,7 +90,9 @@ def test_removing_one_declaration_changes_the_peak() -> None:
     plan = stage.rank.plans[0]
     run = next(r for r in plan.runs if r.first_layer >= 0)
     slim = tuple(
-        op._replace(saves=tuple(s for s in op.saves if s.name != "input_layernorm.output")) if isinstance(op, Op) else op
+        op._replace(saves=tuple(s for s in op.saves if s.name != "input_layernorm.output"))
+        if isinstance(op, Op)
+        else op
         for op in run.unit.items
     )
     unit = run.unit._replace(items=slim)

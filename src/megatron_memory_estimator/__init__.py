@@ -1,8 +1,8 @@
 """GPU memory of Megatron training runs, for every pipeline stage, with every byte traceable to a named tensor.
 
-    from megatron_memory_estimator import TrainingJob, estimate
-    job = TrainingJob.from_hf("Qwen/Qwen3-8B", num_gpus=8, tensor_model_parallel_size=2)
-    print(estimate(job).peak_stage.peak_allocated_bytes)
+from megatron_memory_estimator import TrainingJob, estimate
+job = TrainingJob.from_hf("Qwen/Qwen3-8B", num_gpus=8, tensor_model_parallel_size=2)
+print(estimate(job).peak_stage.peak_allocated_bytes)
 """
 
 from __future__ import annotations

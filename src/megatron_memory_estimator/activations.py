@@ -31,7 +31,7 @@ class Run(NamedTuple):
 
     unit: Unit
     trace: Trace
-    count: int
+    copies: int
     first_layer: int
     params: tuple[Param, ...]
 
@@ -57,17 +57,17 @@ class ChunkPlan:
     @property
     def saved_bytes(self) -> int:
         """Bytes kept for backward after one microbatch's forward."""
-        return sum(run.trace.saved_bytes * run.count for run in self.runs)
+        return sum(run.trace.saved_bytes * run.copies for run in self.runs)
 
     @property
     def params(self) -> list[tuple[Param, int]]:
         """Parameters with the number of layers that have them."""
-        return [(param, run.count) for run in self.runs for param in run.params]
+        return [(param, run.copies) for run in self.runs for param in run.params]
 
     def prefix(self, index: int) -> int:
         """Bytes kept by everything before the last copy of a run."""
-        before = sum(run.trace.saved_bytes * run.count for run in self.runs[:index])
-        return before + self.runs[index].trace.saved_bytes * (self.runs[index].count - 1)
+        before = sum(run.trace.saved_bytes * run.copies for run in self.runs[:index])
+        return before + self.runs[index].trace.saved_bytes * (self.runs[index].copies - 1)
 
     def moments(self) -> list[Moment]:
         """Every event of one forward and one backward of this chunk."""
@@ -106,9 +106,7 @@ class Planner:
         shift = (chunk.layers[0] if chunk.layers else 0) - (known.chunk.layers[0] if known.chunk.layers else 0)
         runs = known.runs
         if shift:
-            runs = tuple(
-                r._replace(first_layer=r.first_layer + shift) if r.first_layer >= 0 else r for r in known.runs
-            )
+            runs = tuple(r._replace(first_layer=r.first_layer + shift) if r.first_layer >= 0 else r for r in known.runs)
         return ChunkPlan(chunk, runs, known.batch)
 
     def _build(self, chunk: Chunk) -> ChunkPlan:
@@ -126,9 +124,7 @@ class Planner:
             tied = c.model.share_embeddings_and_output_weights
             alone = tied and chunk.pp_rank == 0
             runs.append(
-                self._whole(
-                    ("output", alone), lambda: output_unit(c, owns_weight=not alone, shared=tied and not alone)
-                )
+                self._whole(("output", alone), lambda: output_unit(c, owns_weight=not alone, shared=tied and not alone))
             )
         return ChunkPlan(chunk, tuple(runs), self._batch(chunk))
 
@@ -141,7 +137,9 @@ class Planner:
         found = [c.new(f"batch.{name}", *shape, dtype="int64") for name in ("tokens", "position_ids", "labels")]
         found.append(c.new("batch.loss_mask", *shape, dtype="fp32"))
         if c.training.create_attention_mask_in_dataloader:
-            found.append(c.new("batch.attention_mask", c.batch, c.full_seq, c.full_seq._replace(name="seq"), dtype="bool"))
+            found.append(
+                c.new("batch.attention_mask", c.batch, c.full_seq, c.full_seq._replace(name="seq"), dtype="bool")
+            )
         return tuple(found)
 
     def _kind(self, layer: int) -> tuple[str, int]:

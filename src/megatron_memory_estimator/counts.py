@@ -12,7 +12,6 @@ from .model import Model
 from .modules.layers import Declaration, embedding_unit, final_norm_unit, layer_unit, mtp_unit, output_unit
 from .training import Training
 
-
 PUBLISHED_SHAPES = "0.16"
 """Later Megatron-Core versions add a norm that published MLA models without query compression do not have."""
 

@@ -60,7 +60,11 @@ def init_peak_bytes(rank: Rank) -> int:
         return 0
     sizes = []
     for buffer in rank.buffers:
-        own = [s for s in rank.states if s.part in ("weights", "gradients") and s.name.endswith(f"{buffer.group} chunk {buffer.chunk}")]
+        own = [
+            s
+            for s in rank.states
+            if s.part in ("weights", "gradients") and s.name.endswith(f"{buffer.group} chunk {buffer.chunk}")
+        ]
         sizes.append((sum(s.nbytes for s in own), next(s.nbytes for s in own if s.part == "weights")))
     pending = sum(weights for _, weights in sizes)
     built = top = 0
@@ -88,7 +92,9 @@ def outside_terms(job: TrainingJob, rank: Rank) -> list[Term]:
     env = job.env
     found = [
         _fixed("CUDA context", env.context_gib, 0.4, 1.0, "pytorch PR 86509; nccl issues 964, 1685; litgpt issue 1892"),
-        _fixed("CUDA libraries and kernels", env.libraries_gib, 0.05, 0.5, "general knowledge; grows in the first steps"),
+        _fixed(
+            "CUDA libraries and kernels", env.libraries_gib, 0.05, 0.5, "general knowledge; grows in the first steps"
+        ),
     ]
     if env.nccl_gib is not None:
         found.append(_fixed("NCCL communicators", env.nccl_gib, 0, 0, ""))
@@ -154,7 +160,14 @@ def nccl_terms(job: TrainingJob, rank: Rank) -> list[Term]:
         return []
     extra = max(len(groups) - 8, 0)
     high = int(1.5 * total) + extra * GIB // 4
-    return [Term(f"NCCL ({len(groups)} communicators)", int(0.7 * total), high, "NVIDIA/nccl 2.30.7 src/init.cc, src/transport/")]
+    return [
+        Term(
+            f"NCCL ({len(groups)} communicators)",
+            int(0.7 * total),
+            high,
+            "NVIDIA/nccl 2.30.7 src/init.cc, src/transport/",
+        )
+    ]
 
 
 def _communicator_bytes(group: Group, domain: int, channels: int, *, nvls: bool) -> int:
@@ -210,5 +223,3 @@ def verdict(device: Range, memory_bytes: int) -> str:
 def explain_terms(job: TrainingJob, rank: Rank, peak: Peak) -> list[Term]:
     """Every term between the allocated peak and device memory, for reports."""
     return [slack(job, rank, peak), *outside_terms(job, rank)]
-
-

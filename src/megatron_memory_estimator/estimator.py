@@ -128,7 +128,7 @@ def _stage(job: TrainingJob, planner: Planner, chunks: tuple[Chunk, ...]) -> Sta
         for buffer in ddp_buffers(
             c,
             plan.chunk.vp_stage,
-            [(list(run.params), run.count) for run in plan.runs],
+            [(list(run.params), run.copies) for run in plan.runs],
             first_chunk=pp_rank == 0 and plan.chunk.vp_stage == 0,
         )
     )

@@ -161,9 +161,13 @@ def mtp_pattern(model: Model) -> tuple[str, ...]:
     for part in parts[1:]:
         wrong = set(part) - set(HYBRID_SYMBOLS)
         if wrong or not part or part != parts[1]:
-            raise ConfigError(f"the MTP parts of hybrid_layer_pattern must be equal and made of {' '.join(HYBRID_SYMBOLS)}")
+            raise ConfigError(
+                f"the MTP parts of hybrid_layer_pattern must be equal and made of {' '.join(HYBRID_SYMBOLS)}"
+            )
     if model.mtp_num_layers is not None and model.mtp_num_layers not in (0, len(parts) - 1):
-        raise ConfigError(f"hybrid_layer_pattern has {len(parts) - 1} MTP parts for mtp_num_layers={model.mtp_num_layers}")
+        raise ConfigError(
+            f"hybrid_layer_pattern has {len(parts) - 1} MTP parts for mtp_num_layers={model.mtp_num_layers}"
+        )
     return tuple(HYBRID_SYMBOLS[symbol] for symbol in parts[1])
 
 

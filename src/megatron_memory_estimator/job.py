@@ -1,8 +1,8 @@
 """TrainingJob: one training run as the engine sees it, and the ways to make one.
 
-    TrainingJob.from_hf("Qwen/Qwen3-8B", num_gpus=8, tensor_model_parallel_size=2)
-    TrainingJob.from_config({"num_layers": 32, "hidden_size": 4096, ...}, num_gpus=8, vocab_size=128256)
-    TrainingJob.from_megatron_args({"num-layers": 32, "swiglu": True, ...}, num_gpus=8)
+TrainingJob.from_hf("Qwen/Qwen3-8B", num_gpus=8, tensor_model_parallel_size=2)
+TrainingJob.from_config({"num_layers": 32, "hidden_size": 4096, ...}, num_gpus=8, vocab_size=128256)
+TrainingJob.from_megatron_args({"num-layers": 32, "swiglu": True, ...}, num_gpus=8)
 """
 
 from __future__ import annotations

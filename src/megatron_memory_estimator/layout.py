@@ -32,7 +32,9 @@ class Layout:
     virtual_pipeline_model_parallel_size: int | None = setting(
         None, "model chunks per pipeline rank (vpp)", flag="num-virtual-stages-per-pipeline-rank"
     )
-    num_layers_per_virtual_pipeline_stage: int | None = setting(None, "layers per model chunk: the other spelling of vpp")
+    num_layers_per_virtual_pipeline_stage: int | None = setting(
+        None, "layers per model chunk: the other spelling of vpp"
+    )
     num_layers_in_first_pipeline_stage: int | None = setting(
         None, "layers of the first pipeline stage", flag="decoder-first-pipeline-num-layers"
     )
@@ -45,7 +47,8 @@ class Layout:
         None, "layers of each stage, such as Et*3|(tt|)*29m|L (E embedding, t layer, m MTP, L loss)"
     )
     microbatch_group_size_per_vp_stage: int | None = setting(
-        None, "microbatches that run through one chunk before the next; default: pp",
+        None,
+        "microbatches that run through one chunk before the next; default: pp",
         flag="microbatch-group-size-per-virtual-pipeline-stage",
     )
     num_distributed_optimizer_instances: int = setting(1, "replicas of the distributed optimizer's shards")

@@ -125,12 +125,16 @@ class Model:
         softmax = self.hybrid_layer_pattern is None or "*" in self.hybrid_layer_pattern
         if softmax and self.num_attention_heads < 1:
             raise ConfigError(f"num_attention_heads={self.num_attention_heads} must be at least 1")
-        if softmax and self.kv_channels is None and not self.multi_latent_attention:
-            if self.hidden_size % self.num_attention_heads:
-                raise ConfigError(
-                    f"hidden_size={self.hidden_size} does not divide by num_attention_heads={self.num_attention_heads}; "
-                    "set kv_channels"
-                )
+        if (
+            softmax
+            and self.kv_channels is None
+            and not self.multi_latent_attention
+            and self.hidden_size % self.num_attention_heads
+        ):
+            raise ConfigError(
+                f"hidden_size={self.hidden_size} does not divide by num_attention_heads={self.num_attention_heads}; "
+                "set kv_channels"
+            )
         for name in _AT_LEAST_ONE:
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -216,11 +220,38 @@ class Model:
         return any(kind.endswith("moe") for kind in self.kinds)
 
 
-_AT_LEAST_ONE = (
-    "num_query_groups kv_channels ffn_hidden_size vocab_size padded_vocab_size make_vocab_size_divisible_by "
-    "max_position_embeddings q_lora_rank kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim num_moe_experts "
-    "moe_router_topk moe_ffn_hidden_size moe_shared_expert_intermediate_size moe_latent_size moe_router_num_groups "
-    "moe_router_group_topk linear_conv_kernel_dim linear_key_head_dim linear_value_head_dim linear_num_key_heads "
-    "linear_num_value_heads dsa_indexer_n_heads dsa_indexer_head_dim dsa_indexer_topk mamba_num_heads mamba_head_dim "
-    "mamba_num_groups mamba_state_dim mhc_num_residual_streams original_max_position_embeddings"
-).split()
+_AT_LEAST_ONE = [
+    "num_query_groups",
+    "kv_channels",
+    "ffn_hidden_size",
+    "vocab_size",
+    "padded_vocab_size",
+    "make_vocab_size_divisible_by",
+    "max_position_embeddings",
+    "q_lora_rank",
+    "kv_lora_rank",
+    "qk_head_dim",
+    "qk_pos_emb_head_dim",
+    "v_head_dim",
+    "num_moe_experts",
+    "moe_router_topk",
+    "moe_ffn_hidden_size",
+    "moe_shared_expert_intermediate_size",
+    "moe_latent_size",
+    "moe_router_num_groups",
+    "moe_router_group_topk",
+    "linear_conv_kernel_dim",
+    "linear_key_head_dim",
+    "linear_value_head_dim",
+    "linear_num_key_heads",
+    "linear_num_value_heads",
+    "dsa_indexer_n_heads",
+    "dsa_indexer_head_dim",
+    "dsa_indexer_topk",
+    "mamba_num_heads",
+    "mamba_head_dim",
+    "mamba_num_groups",
+    "mamba_state_dim",
+    "mhc_num_residual_streams",
+    "original_max_position_embeddings",
+]

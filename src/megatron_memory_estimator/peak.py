@@ -24,14 +24,14 @@ PARTS = ("weights", "gradients", "optimizer", "activations", "transient", "pipel
 
 
 class Row(NamedTuple):
-    """A tensor (or `count` equal ones) alive at a moment: a row of `explain`."""
+    """A tensor (or `copies` equal ones) alive at a moment: a row of `explain`."""
 
     part: str
     name: str
     formula: str
     local_shape: tuple[int, ...]
     dtype: str
-    count: int
+    copies: int
     nbytes: int
     why: str
 
@@ -127,7 +127,7 @@ def scheduled(rank: Rank) -> Iterator[Candidate]:
 def _label(plan: ChunkPlan, moment: Moment, step: Step, *, chunks: int) -> str:
     run = plan.runs[moment.run]
     event = (run.trace.forward + run.trace.backward)[moment.event]
-    where = f" of layer {run.first_layer + run.count - 1}" if run.first_layer >= 0 else ""
+    where = f" of layer {run.first_layer + run.copies - 1}" if run.first_layer >= 0 else ""
     chunk = f", chunk {step.chunk}" if chunks > 1 else ""
     return f"{event.phase} of {event.op}{where}{chunk}, {sum(step.in_flight)} in flight"
 
@@ -222,7 +222,7 @@ def saved_rows(plan: ChunkPlan, microbatches: int, *, upto: int | None = None) -
     for index, run in enumerate(plan.runs):
         if upto is not None and index > upto:
             break
-        copies = run.count - (1 if index == upto else 0)
+        copies = run.copies - (1 if index == upto else 0)
         if not copies or not microbatches:
             continue
         prefix = chunk + _unit_prefix(plan, index)
@@ -234,7 +234,7 @@ def _unit_prefix(plan: ChunkPlan, index: int) -> str:
     run = plan.runs[index]
     if run.first_layer < 0:
         return f"{run.unit.name}."
-    last = run.first_layer + run.count - 1
+    last = run.first_layer + run.copies - 1
     return f"layers.{run.first_layer}." if last == run.first_layer else f"layers.{run.first_layer}-{last}."
 
 
@@ -255,7 +255,7 @@ def rows_at_peak(rank: Rank, peak: Peak) -> list[Row]:
         for t in plan.batch:
             rows.append(_row("transient", "", Live(t, "input of the running microbatch")))
     run = plan.runs[moment.run]
-    running = f"layers.{run.first_layer + run.count - 1}." if run.first_layer >= 0 else f"{run.unit.name}."
+    running = f"layers.{run.first_layer + run.copies - 1}." if run.first_layer >= 0 else f"{run.unit.name}."
     for live in alive_at(run.unit, moment.event):
         part = "activations" if live.why.startswith("saved") else "transient"
         rows.append(_row(part, running, live))

@@ -83,7 +83,9 @@ def parse_layout(text: str) -> tuple[str, ...]:
     def repeat(match: re.Match[str]) -> str:
         times = int(match.group(2))
         if times * len(match.group(1)) > LARGEST_SPLIT:
-            raise ConfigError(f"pipeline_model_parallel_layout repeats {match.group(1)!r} {times} times, which is too many")
+            raise ConfigError(
+                f"pipeline_model_parallel_layout repeats {match.group(1)!r} {times} times, which is too many"
+            )
         return match.group(1) * times
 
     plain = text.replace(",", "").replace(" ", "")

@@ -17,9 +17,7 @@ LARGEST_INTEGER = 2**40
 
 def setting(default: Any, text: str, *, choices: tuple[str, ...] = (), flag: str = "", kind: str = "") -> Any:
     """A dataclass field with help text. `kind` overrides the parsing: "list" for comma-separated words."""
-    return dataclasses.field(
-        default=default, metadata={"help": text, "choices": choices, "flag": flag, "kind": kind}
-    )
+    return dataclasses.field(default=default, metadata={"help": text, "choices": choices, "flag": flag, "kind": kind})
 
 
 def nearest(name: str, known: Any) -> str:

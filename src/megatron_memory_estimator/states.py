@@ -55,7 +55,7 @@ def _lcm(a: int, b: int) -> int:
         return a // gcd(a, b) * b
     import numpy as np
 
-    return np.lcm(a, b)  # type: ignore[return-value]
+    return np.lcm(a, b)
 
 
 def bucket_multiple(shards: int, *, busbw: bool) -> int:
@@ -64,9 +64,7 @@ def bucket_multiple(shards: int, *, busbw: bool) -> int:
     return _lcm(multiple, BUSBW_MULTIPLE) if busbw else multiple
 
 
-def padded_numel(
-    params: list[tuple[Param, int]], shards: int, bucket_size: int | None, *, busbw: bool = False
-) -> int:
+def padded_numel(params: list[tuple[Param, int]], shards: int, bucket_size: int | None, *, busbw: bool = False) -> int:
     """Elements of a buffer laid out by the distributed optimizer.
 
     Parameters are walked in reverse registration order; each start is aligned to 64 elements; a bucket ends when it has
@@ -76,13 +74,13 @@ def padded_numel(
     multiple = bucket_multiple(shards, busbw=busbw)
     if bucket_size is None and not any(param.shared_embedding for param, _ in params):
         return round_up(
-            sum(round_up(param.numel_each, ALIGNMENT) * (param.count * copies) for param, copies in params), multiple
+            sum(round_up(param.numel_each, ALIGNMENT) * (param.copies * copies) for param, copies in params), multiple
         )
     end = start_of_bucket = 0
     for param, copies in reversed(params):
         if param.shared_embedding and end > start_of_bucket:
             end = start_of_bucket = round_up(end, multiple)
-        for _ in range(param.count * copies):
+        for _ in range(param.copies * copies):
             end = round_up(end, ALIGNMENT) + param.numel_each
             full = bucket_size is not None and end - start_of_bucket >= bucket_size
             if full or param.shared_embedding:
@@ -122,7 +120,9 @@ def ddp_buffers(c: Context, chunk: int, runs: list[tuple[list[Param], int]], *, 
         if t.use_distributed_optimizer:
             size = default_bucket_size(c, plain, first_chunk=first_chunk)
             shared = any(p.shared_embedding for params, _ in members for p in params)
-            listed = expanded(members) if size is not None or shared else [(p, n) for params, n in members for p in params]
+            listed = (
+                expanded(members) if size is not None or shared else [(p, n) for params, n in members for p in params]
+            )
             numel = padded_numel(listed, shards, size, busbw=t.ddp_pad_buckets_for_high_nccl_busbw)
         found.append(Buffer(chunk, group, t.params_dtype, t.grad_dtype, numel, plain, matrices, shards))
     return found
@@ -147,7 +147,9 @@ def buffer_state(c: Context, buffer: Buffer) -> list[State]:
     where = "param buffer of the distributed optimizer" if sharded else "the modules' own parameters"
     found = [
         _state("weights", f"weights {label}", buffer.param_dtype, buffer.numel, "setup", where),
-        _state("gradients", f"main_grad {label}", buffer.grad_dtype, buffer.numel, "setup", "contiguous gradient buffer"),
+        _state(
+            "gradients", f"main_grad {label}", buffer.grad_dtype, buffer.numel, "setup", "contiguous gradient buffer"
+        ),
     ]
     owned = buffer.numel // buffer.shards if sharded else buffer.numel_unpadded
     share = f"1/{buffer.shards} of the buffer" if sharded else "the whole buffer"
@@ -190,7 +192,9 @@ def _precision_aware(c: Context, owned: int) -> list[tuple[str, str, int, str]]:
     """
     t = c.training
     found: list[tuple[str, str, int, str]] = []
-    remainder = t.store_param_remainders and t.te >= (2, 1) and t.params_dtype == "bf16" and t.main_params_dtype == "fp32"
+    remainder = (
+        t.store_param_remainders and t.te >= (2, 1) and t.params_dtype == "bf16" and t.main_params_dtype == "fp32"
+    )
     if t.params_dtype != "fp32":
         name, dtype = ("main_param remainder", "int16") if remainder else ("main_param", t.main_params_dtype)
         found.append((name, dtype, owned, "first step"))

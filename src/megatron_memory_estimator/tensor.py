@@ -41,7 +41,7 @@ def largest(a: int, b: int) -> int:
         return a if a >= b else b
     import numpy as np
 
-    return np.maximum(a, b)  # type: ignore[return-value]
+    return np.maximum(a, b)
 
 
 def smallest(a: int, b: int) -> int:
@@ -50,7 +50,7 @@ def smallest(a: int, b: int) -> int:
         return a if a <= b else b
     import numpy as np
 
-    return np.minimum(a, b)  # type: ignore[return-value]
+    return np.minimum(a, b)
 
 
 def whole_above(value: float) -> int:
@@ -129,7 +129,7 @@ def tensor(name: str, shape: tuple[Dim, ...], dtype: str = "bf16") -> Tensor:
 
 
 class Param(NamedTuple):
-    """A parameter of one rank, `count` times (the local experts of a layer are one entry).
+    """A parameter of one rank, `copies` times (the local experts of a layer are one entry).
 
     `shape` is the shape of one of them. `split` says how its owner shards it: "tp", "replicated" or "expert".
     `expert_buffer` is True where Megatron reduces it over the expert data-parallel group (`param.allreduce` is False).
@@ -139,7 +139,7 @@ class Param(NamedTuple):
     name: str
     shape: tuple[Dim, ...]
     split: str = "replicated"
-    count: int = 1
+    copies: int = 1
     expert_buffer: bool = False
     gemm: str = ""
     shared_embedding: bool = False
@@ -147,13 +147,13 @@ class Param(NamedTuple):
 
     @property
     def numel_each(self) -> int:
-        """Elements of one of the `count` tensors."""
+        """Elements of one of the `copies` tensors."""
         return numel_of(self.shape)
 
     @property
     def numel(self) -> int:
-        """Elements of all `count` tensors on one rank."""
-        return self.numel_each * self.count
+        """Elements of all `copies` tensors on one rank."""
+        return self.numel_each * self.copies
 
     @property
     def formula(self) -> str:

@@ -30,8 +30,10 @@ class Training:
         "transformer_engine", "module implementation", choices=("transformer_engine", "local")
     )
     attention_kernel: str | None = setting(
-        None, "attention kernel; default: local for the local spec, cuDNN on Hopper and later, else flash",
-        choices=KERNELS, flag="attention-kernel",
+        None,
+        "attention kernel; default: local for the local spec, cuDNN on Hopper and later, else flash",
+        choices=KERNELS,
+        flag="attention-kernel",
     )
     apply_rope_fusion: bool = setting(True, "fused RoPE")
     bias_activation_fusion: bool = setting(True, "fused bias and activation")
@@ -63,7 +65,9 @@ class Training:
     moe_token_dispatcher_type: str = setting(
         "allgather", "MoE token dispatcher", choices=("allgather", "alltoall", "flex")
     )
-    moe_flex_dispatcher_backend: str = setting("deepep", "backend of the flex dispatcher", choices=("deepep", "hybridep"))
+    moe_flex_dispatcher_backend: str = setting(
+        "deepep", "backend of the flex dispatcher", choices=("deepep", "hybridep")
+    )
     moe_grouped_gemm: bool = setting(False, "experts in grouped GEMMs")
     moe_permute_fusion: bool = setting(False, "fused permutation")
     moe_router_dtype: str | None = setting(None, "dtype of routing", choices=("fp32", "fp64"))

@@ -63,7 +63,9 @@ def _cublas(c: Context, gpu: Gpu, env: Environment, *, torch_gemms: bool, groupe
     found = []
     te = TE_WORKSPACE_HOPPER if gpu.hopper_or_later else TE_WORKSPACE_OLDER
     if c.te:
-        found.append(Workspace("TE cuBLAS workspace", (), "uint8", te, "TransformerEngine pytorch/cpp_extensions/gemm.py"))
+        found.append(
+            Workspace("TE cuBLAS workspace", (), "uint8", te, "TransformerEngine pytorch/cpp_extensions/gemm.py")
+        )
     if c.te and grouped and c.training.moe_grouped_gemm:
         found.append(
             Workspace("TE grouped-GEMM workspaces", (), "uint8", GROUPED_GEMM_STREAMS * te,

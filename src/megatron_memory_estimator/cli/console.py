@@ -6,7 +6,7 @@ import sys
 
 from rich.console import Console
 
-WIDE = 250
+WIDE = 1000
 
 
 def console() -> Console:

@@ -52,8 +52,12 @@ command = job_command(
     HELP,
     [
         json_option(),
-        click.Option(["--stage"], type=click.INT, default=None, help="pipeline stage (default: the one with the highest peak)"),
-        click.Option(["--at"], type=click.Choice(["peak", "steady"]), default="peak", help="the peak, or between two steps"),
+        click.Option(
+            ["--stage"], type=click.INT, default=None, help="pipeline stage (default: the one with the highest peak)"
+        ),
+        click.Option(
+            ["--at"], type=click.Choice(["peak", "steady"]), default="peak", help="the peak, or between two steps"
+        ),
     ],
     run,
 )

@@ -29,4 +29,6 @@ def run(as_json: bool) -> None:
     console().print(table)
 
 
-command = click.Command("gpus", params=[json_option()], callback=run, help="The GPUs that estimates are judged against.")
+command = click.Command(
+    "gpus", params=[json_option()], callback=run, help="The GPUs that estimates are judged against."
+)

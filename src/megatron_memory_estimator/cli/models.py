@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from .options import json_option
@@ -31,7 +33,7 @@ def run(model: str | None, as_json: bool) -> None:
     console().print(table)
 
 
-def _facts(name: str) -> dict[str, object]:
+def _facts(name: str) -> dict[str, Any]:
     from ..counts import count_parameters
     from ..errors import UnsupportedError
     from ..inputs.hf import load

@@ -57,7 +57,9 @@ def setting_option(field: dataclasses.Field[Any]) -> click.Option:
     types: dict[str, Any] = {"int": click.INT, "float": click.FLOAT}
     if choices and kind != "list":
         text += f" ({', '.join(choices)})"
-    return click.Option([*names, field.name], type=types.get(kind, click.STRING), default=None, help=text, metavar=kind.upper())
+    return click.Option(
+        [*names, field.name], type=types.get(kind, click.STRING), default=None, help=text, metavar=kind.upper()
+    )
 
 
 def special_options() -> list[click.Option]:
@@ -113,7 +115,9 @@ def job_from_options(values: dict[str, Any]) -> TrainingJob:
     model = given.pop("model")
     if given.pop("untie", False):
         if given.get("share_embeddings_and_output_weights"):
-            raise ConfigError("--untie-embeddings-and-output-weights and --share-embeddings-and-output-weights exclude each other")
+            raise ConfigError(
+                "--untie-embeddings-and-output-weights and --share-embeddings-and-output-weights exclude each other"
+            )
         given["share_embeddings_and_output_weights"] = False
     parts = {f.name: f for _, part in SECTIONS for f in dataclasses.fields(part)}
     for name in list(given):

@@ -35,7 +35,8 @@ def arguments() -> tuple[dict[str, Argument], dict[str, Argument]]:
     """All arguments by flag and by destination (underscored)."""
     with open(os.path.join(os.path.dirname(__file__), "megatron_arguments.csv"), encoding="ascii") as file:
         text = file.read()
-    by_flag, by_dest = {}, {}
+    by_flag: dict[str, Argument] = {}
+    by_dest: dict[str, Argument] = {}
     for row in csv.DictReader(text.splitlines()):
         found = Argument(row["flag"], row["dest"], row["kind"], json.loads(row["default"]), row["class"])
         by_flag[found.flag] = found
@@ -56,21 +57,70 @@ OLD_NAMES = {
 """Arguments of older versions: the new destination, or nothing where they no longer do anything."""
 
 HARMLESS = IRRELEVANT | frozenset(
-    """
-    accumulate_allreduce_grads_in_fp32 align_grad_reduce attention_softmax_in_fp32 bias_dropout_fusion
-    create_all_gather_group data_parallel_sharding_strategy ddp_average_in_collective decoder_num_layers
-    decrease_batch_size_if_needed disable_jit_fuser distributed_backend dsa_indexer_k_norm_fp32
-    dsa_indexer_use_sparse_loss empty_unused_memory_level encoder_num_layers encoder_seq_length
-    eval_global_batch_size eval_micro_batch_size flash_attention_version gradient_reduce_div_fusion
-    keep_fp8_transpose_cache merge_file moe_aux_loss_coeff moe_flex_dispatcher_backend moe_mlp_glu_interleave_size
-    moe_router_force_biased moe_router_quantile_balancing_ema moe_shared_expert_glu_interleave_size
-    moe_single_grouped_bias moe_single_grouped_weight mtp_detach_heads mtp_hsm muon_split_qkv no_persist_layer_norm
-    apply_query_key_layer_scaling legacy_tokenizer num_layers_at_end_in_bf16 num_layers_at_start_in_bf16 overlap_p2p_comm_warmup_flush pad_vocab_size
-    reset_attention_mask reset_position_ids spec special_tokens symmetric_ar_type te_rng_tracker
-    tiktoken_num_special_tokens tokenizer_model use_flash_attn use_te_activation_func vocab_extra_ids vocab_file
-    openai_gelu rampup_batch_size fp8_recipe fp8_amax_compute_algo
-    fp8_amax_history_len fp8_wgrad fp4_recipe use_sharp mtp_standalone disable_symmetric_registration
-    """.split()
+    [
+        "accumulate_allreduce_grads_in_fp32",
+        "align_grad_reduce",
+        "attention_softmax_in_fp32",
+        "bias_dropout_fusion",
+        "create_all_gather_group",
+        "data_parallel_sharding_strategy",
+        "ddp_average_in_collective",
+        "decoder_num_layers",
+        "decrease_batch_size_if_needed",
+        "disable_jit_fuser",
+        "distributed_backend",
+        "dsa_indexer_k_norm_fp32",
+        "dsa_indexer_use_sparse_loss",
+        "empty_unused_memory_level",
+        "encoder_num_layers",
+        "encoder_seq_length",
+        "eval_global_batch_size",
+        "eval_micro_batch_size",
+        "flash_attention_version",
+        "gradient_reduce_div_fusion",
+        "keep_fp8_transpose_cache",
+        "merge_file",
+        "moe_aux_loss_coeff",
+        "moe_flex_dispatcher_backend",
+        "moe_mlp_glu_interleave_size",
+        "moe_router_force_biased",
+        "moe_router_quantile_balancing_ema",
+        "moe_shared_expert_glu_interleave_size",
+        "moe_single_grouped_bias",
+        "moe_single_grouped_weight",
+        "mtp_detach_heads",
+        "mtp_hsm",
+        "muon_split_qkv",
+        "no_persist_layer_norm",
+        "apply_query_key_layer_scaling",
+        "legacy_tokenizer",
+        "num_layers_at_end_in_bf16",
+        "num_layers_at_start_in_bf16",
+        "overlap_p2p_comm_warmup_flush",
+        "pad_vocab_size",
+        "reset_attention_mask",
+        "reset_position_ids",
+        "spec",
+        "special_tokens",
+        "symmetric_ar_type",
+        "te_rng_tracker",
+        "tiktoken_num_special_tokens",
+        "tokenizer_model",
+        "use_flash_attn",
+        "use_te_activation_func",
+        "vocab_extra_ids",
+        "vocab_file",
+        "openai_gelu",
+        "rampup_batch_size",
+        "fp8_recipe",
+        "fp8_amax_compute_algo",
+        "fp8_amax_history_len",
+        "fp8_wgrad",
+        "fp4_recipe",
+        "use_sharp",
+        "mtp_standalone",
+        "disable_symmetric_registration",
+    ]
 )
 """Arguments without an effect of their own on what is modelled here."""
 
@@ -94,7 +144,11 @@ def normalised(args: Mapping[str, Any]) -> dict[str, Any]:
                 value = value.lower() == "true"
             if not isinstance(value, bool):
                 raise ConfigError(f"{key}={value!r} must be true or false")
-            if argument.flag != argument.dest and argument.flag.startswith(("no_", "disable_", "untie_")) and argument.kind == "StoreFalse":
+            if (
+                argument.flag != argument.dest
+                and argument.flag.startswith(("no_", "disable_", "untie_"))
+                and argument.kind == "StoreFalse"
+            ):
                 found[argument.dest] = not value
             else:
                 found[argument.dest] = value if argument.kind == "StoreTrue" else not value
@@ -145,14 +199,38 @@ def _refuse(given: Mapping[str, Any]) -> tuple[str, ...]:
 _OTHER_PROGRAMS = frozenset({"perform_rl_step", "vision_pretraining", "bert_binary_head"})
 
 DERIVED = frozenset(
-    """
-    swiglu squared_relu quick_geglu num_experts group_query_attention num_query_groups bf16 fp16 recompute_activations
-    untie_embeddings_and_output_weights use_rotary_position_embeddings attention_backend tokenizer_type
-    bias_gelu_fusion bias_swiglu_fusion num_virtual_stages_per_pipeline_rank decoder_first_pipeline_num_layers
-    decoder_last_pipeline_num_layers hybrid_override_pattern is_hybrid_model moe_enable_deepep decoder_seq_length
-    use_mamba_mem_eff_path checkpoint_activations batch_size model_parallel_size glu_linear_offset
-    disable_bias_linear yarn_original_max_position_embeddings add_position_embedding
-    """.split()
+    [
+        "swiglu",
+        "squared_relu",
+        "quick_geglu",
+        "num_experts",
+        "group_query_attention",
+        "num_query_groups",
+        "bf16",
+        "fp16",
+        "recompute_activations",
+        "untie_embeddings_and_output_weights",
+        "use_rotary_position_embeddings",
+        "attention_backend",
+        "tokenizer_type",
+        "bias_gelu_fusion",
+        "bias_swiglu_fusion",
+        "num_virtual_stages_per_pipeline_rank",
+        "decoder_first_pipeline_num_layers",
+        "decoder_last_pipeline_num_layers",
+        "hybrid_override_pattern",
+        "is_hybrid_model",
+        "moe_enable_deepep",
+        "decoder_seq_length",
+        "use_mamba_mem_eff_path",
+        "checkpoint_activations",
+        "batch_size",
+        "model_parallel_size",
+        "glu_linear_offset",
+        "disable_bias_linear",
+        "yarn_original_max_position_embeddings",
+        "add_position_embedding",
+    ]
 )
 """Arguments that `derive` reads."""
 
@@ -171,7 +249,13 @@ def derive(given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
     gated = bool(arg("swiglu") or arg("quick_geglu"))
     values["gated_linear_unit"] = gated
     values["activation_func"] = (
-        "silu" if arg("swiglu") else "quick_gelu" if arg("quick_geglu") else "squared_relu" if arg("squared_relu") else "gelu"
+        "silu"
+        if arg("swiglu")
+        else "quick_gelu"
+        if arg("quick_geglu")
+        else "squared_relu"
+        if arg("squared_relu")
+        else "gelu"
     )
     if arg("ffn_hidden_size") is None and hidden:
         values["ffn_hidden_size"] = int(hidden * 8 / 3 / 64) * 64 if arg("swiglu") else 4 * hidden

@@ -65,9 +65,7 @@ PARTS: tuple[type[Any], ...] = (Model, Layout, Training, Environment)
 
 def known_settings() -> dict[str, type[Any]]:
     """Every setting's name and the dataclass that owns it."""
-    return {
-        f.name: part for part in PARTS for f in dataclasses.fields(part) if not f.metadata.get("internal")
-    }
+    return {f.name: part for part in PARTS for f in dataclasses.fields(part) if not f.metadata.get("internal")}
 
 
 def sorted_settings(values: Mapping[str, Any]) -> dict[type[Any], dict[str, Any]]:
@@ -291,7 +289,9 @@ def _split(model: Model, layout: Layout, *, strict: bool, habits: bool) -> tuple
     chosen = layout.num_layers_in_first_pipeline_stage, layout.num_layers_in_last_pipeline_stage
     if not habits or pp == 1 or any(n is not None for n in chosen) or layout.pipeline_model_parallel_layout:
         return layout, []
-    if layout.num_layers_per_virtual_pipeline_stage is not None or (model.hybrid and "|" in (model.hybrid_layer_pattern or "")):
+    if layout.num_layers_per_virtual_pipeline_stage is not None or (
+        model.hybrid and "|" in (model.hybrid_layer_pattern or "")
+    ):
         return layout, []
     vp = layout.virtual_pipeline_model_parallel_size or 1
     total = split_layers(model, layout)
@@ -303,7 +303,9 @@ def _split(model: Model, layout: Layout, *, strict: bool, habits: bool) -> tuple
     first, last = split
     shown = ", ".join(
         f"{name}={n}"
-        for name, n in zip(("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"), split, strict=True)
+        for name, n in zip(
+            ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"), split, strict=True
+        )
         if n is not None
     )
     if strict:

@@ -23,23 +23,89 @@ RENAMED = {
 }
 
 IRRELEVANT = frozenset(
-    """
-    adam_beta1 adam_beta2 adam_eps align_param_gather async_tensor_model_parallel_allreduce average_in_collective
-    autocast_dtype barrier_with_L1_time batch_p2p_comm batch_p2p_sync beta_fast beta_slow bias_dropout_fusion
-    cache_mla_latents calculate_per_token_loss check_for_nan_in_grad clip_grad config_logger_dir
-    ddp_average_in_collective deterministic_mode disable_bf16_reduced_precision_matmul embedding_init_method
-    embedding_init_method_std enable_autocast expert_bias_update_rate finalize_model_grads_func flash_decode
-    grad_scale_func grad_sync_func group_query_attention inference_sampling_seed init_method init_method_std
-    layernorm_epsilon layernorm_zero_centered_gamma log_max_attention_logit log_num_zeros_in_grad lr min_lr
-    memory_efficient_layer_norm moe_per_layer_logging moe_router_bias_update_rate moe_router_force_load_balancing
-    moe_router_pre_softmax moe_router_topk_limited_devices moe_router_topk_scaling_factor moe_token_drop_policy
-    moe_token_dropping mrope_section mscale mscale_all_dim mtp_loss_scaling_factor no_rope_freq no_sync_func
-    num_layers_at_end_in_bf16 num_layers_at_start_in_bf16 output_layer_init_method param_sync_func
-    perform_initialization persist_layer_norm pipeline_dtype pipeline_model_parallel_comm_backend rotary_base
-    rotary_interleaved rotary_scaling_factor rotary_seq_len_interpolation_factor seed softmax_scale test_mode timers
-    use_cpu_initialization use_te_rng_tracker weight_decay window_attn_skip_freq window_size glu_linear_offset
-    attention_backend enable_experimental is_hybrid_model moe_router_fusion rope_scaling_factor
-    """.split()
+    [
+        "adam_beta1",
+        "adam_beta2",
+        "adam_eps",
+        "align_param_gather",
+        "async_tensor_model_parallel_allreduce",
+        "average_in_collective",
+        "autocast_dtype",
+        "barrier_with_L1_time",
+        "batch_p2p_comm",
+        "batch_p2p_sync",
+        "beta_fast",
+        "beta_slow",
+        "bias_dropout_fusion",
+        "cache_mla_latents",
+        "calculate_per_token_loss",
+        "check_for_nan_in_grad",
+        "clip_grad",
+        "config_logger_dir",
+        "ddp_average_in_collective",
+        "deterministic_mode",
+        "disable_bf16_reduced_precision_matmul",
+        "embedding_init_method",
+        "embedding_init_method_std",
+        "enable_autocast",
+        "expert_bias_update_rate",
+        "finalize_model_grads_func",
+        "flash_decode",
+        "grad_scale_func",
+        "grad_sync_func",
+        "group_query_attention",
+        "inference_sampling_seed",
+        "init_method",
+        "init_method_std",
+        "layernorm_epsilon",
+        "layernorm_zero_centered_gamma",
+        "log_max_attention_logit",
+        "log_num_zeros_in_grad",
+        "lr",
+        "min_lr",
+        "memory_efficient_layer_norm",
+        "moe_per_layer_logging",
+        "moe_router_bias_update_rate",
+        "moe_router_force_load_balancing",
+        "moe_router_pre_softmax",
+        "moe_router_topk_limited_devices",
+        "moe_router_topk_scaling_factor",
+        "moe_token_drop_policy",
+        "moe_token_dropping",
+        "mrope_section",
+        "mscale",
+        "mscale_all_dim",
+        "mtp_loss_scaling_factor",
+        "no_rope_freq",
+        "no_sync_func",
+        "num_layers_at_end_in_bf16",
+        "num_layers_at_start_in_bf16",
+        "output_layer_init_method",
+        "param_sync_func",
+        "perform_initialization",
+        "persist_layer_norm",
+        "pipeline_dtype",
+        "pipeline_model_parallel_comm_backend",
+        "rotary_base",
+        "rotary_interleaved",
+        "rotary_scaling_factor",
+        "rotary_seq_len_interpolation_factor",
+        "seed",
+        "softmax_scale",
+        "test_mode",
+        "timers",
+        "use_cpu_initialization",
+        "use_te_rng_tracker",
+        "weight_decay",
+        "window_attn_skip_freq",
+        "window_size",
+        "glu_linear_offset",
+        "attention_backend",
+        "enable_experimental",
+        "is_hybrid_model",
+        "moe_router_fusion",
+        "rope_scaling_factor",
+    ]
 )
 """Accepted and ignored: they change no tensor that this engine counts."""
 

@@ -76,10 +76,8 @@ def _context_parallel(
         exchanged = tuple(t.like(f"{t.name} after all-to-all") for t in (q, k, v))
         inner = out.like(f"{NAME}.output before all-to-all")
         yield Op(f"{NAME}.all_to_all", (q, k, v), exchanged, forward=(sized(f"{NAME}.reordered", exchanged, 1),))
-        ring = (sized(f"{kv} of the ring", exchanged[1:], 2),) if kind == "a2a+p2p" else ()
-        yield Op(
-            NAME, exchanged, (inner,), (*exchanged, inner, lse), forward=ring, backward=(*ring, accumulator)
-        )
+        rings = (sized(f"{kv} of the ring", exchanged[1:], 2),) if kind == "a2a+p2p" else ()
+        yield Op(NAME, exchanged, (inner,), (*exchanged, inner, lse), forward=rings, backward=(*rings, accumulator))
         yield Op(f"{NAME}.all_to_all_back", (inner,), (out,), forward=(inner.like(f"{NAME}.output reordered"),))
         return out
     if kind == "p2p":
@@ -112,9 +110,7 @@ def _unfused(c: Context, q: Tensor, k: Tensor, v: Tensor, heads: Dim, v_dim: Dim
     out = c.region(f"{NAME}.output", heads, v_dim)
     scores_shape = (c.batch, heads, c.seq, c.full_seq)
     if k.shape[-2].size != heads.size:  # key and value are repeated to all heads
-        repeated = tuple(
-            c.region(f"{t.name} repeated", heads, t.shape[-1]) for t in (k, v)
-        )
+        repeated = tuple(c.region(f"{t.name} repeated", heads, t.shape[-1]) for t in (k, v))
         yield Op(f"{NAME}.repeat_kv", (k, v), repeated)
         k, v = repeated
     scores = c.new(f"{NAME}.scores", *scores_shape)

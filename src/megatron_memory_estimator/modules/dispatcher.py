@@ -86,7 +86,9 @@ def _permute_maps(c: Context) -> tuple[Tensor, ...]:
             c.new("mlp.permute.routing_map", c.tokens, experts, dtype="bool"),
         )
     if t.moe_permute_fusion:
-        return (c.new("mlp.permute.row_id_map", c.tokens, Dim("2*num_moe_experts+1", 2 * experts.size + 1), dtype="int32"),)
+        return (
+            c.new("mlp.permute.row_id_map", c.tokens, Dim("2*num_moe_experts+1", 2 * experts.size + 1), dtype="int32"),
+        )
     return (
         c.new("mlp.permute.sorted_indices", sent, dtype="int64"),
         c.new("mlp.permute.token_indices", experts, c.tokens, dtype="int64"),
@@ -98,7 +100,8 @@ def _alltoall(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Routed
     permuted = c.new("mlp.dispatch.permuted", sent, width)
     permuted_probs = c.new("mlp.dispatch.permuted_probs", sent, dtype=c.probs_dtype)
     yield Op("mlp.permute", (x, probs), (permuted, permuted_probs), _permute_maps(c))
-    tokens, row_probs, held = permuted, permuted_probs, (permuted,)
+    tokens, row_probs = permuted, permuted_probs
+    held: tuple[Tensor, ...] = (permuted,)
     if c.ep_many:
         tokens = c.new("mlp.dispatch.all_to_all", received, width)
         row_probs = c.new("mlp.dispatch.all_to_all_probs", received, dtype=c.probs_dtype)

@@ -37,7 +37,9 @@ def gated_delta_net(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor
     yield Param(f"{NAME}.A_log", (heads,), "tp", matrix=False)
     yield from norm_params(c, f"{NAME}.in_proj.layer_norm_", c.hidden)
     in_proj = yield from linear_params(c, f"{NAME}.in_proj", in_width, c.hidden, "tp", False)
-    yield Param(f"{NAME}.conv1d.weight", (conv, Dim("one", 1), Dim("d_conv", m.linear_conv_kernel_dim)), "tp", matrix=False)
+    yield Param(
+        f"{NAME}.conv1d.weight", (conv, Dim("one", 1), Dim("d_conv", m.linear_conv_kernel_dim)), "tp", matrix=False
+    )
     yield from norm_params(c, f"{NAME}.out_norm.", dv)
     out_proj = yield from linear_params(c, f"{NAME}.out_proj", c.hidden, out_width, "tp", False)
 

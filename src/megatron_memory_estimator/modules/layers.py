@@ -112,7 +112,9 @@ def mtp_unit(c: Context, *, owns_embedding: bool) -> Declaration:
         if owns_embedding:
             table = yield from embedding_params(c)
         else:
-            table = Param("embedding.word_embeddings.weight", (c.dim("vocab", c.model.padded_vocab(c.layout.tp), "tp"), c.hidden))
+            table = Param(
+                "embedding.word_embeddings.weight", (c.dim("vocab", c.model.padded_vocab(c.layout.tp), "tp"), c.hidden)
+            )
         parts = [hidden]
         for depth in range(c.model.mtp):
             prefix = f"mtp.layers.{depth}"
@@ -168,9 +170,7 @@ def output_unit(c: Context, *, owns_weight: bool, shared: bool) -> Declaration:
         weight = yield from output_weight(c, owned=owns_weight, shared=shared)
         if not depths:
             return (yield from loss(c, "output", hidden, weight))
-        parts = tuple(
-            hidden.view(f"hidden_states.{i}", c.stream("", c.hidden).shape) for i in range(1 + depths)
-        )
+        parts = tuple(hidden.view(f"hidden_states.{i}", c.stream("", c.hidden).shape) for i in range(1 + depths))
         yield Op("output.split", (hidden,), parts)
         losses = []
         for i in range(1, 1 + depths):

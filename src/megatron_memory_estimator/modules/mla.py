@@ -105,9 +105,7 @@ def mla_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
         yield Op(f"{NAME}.rotary", (q_raw, kv_raw, k_pos), (q, k, v), kept, forward=gathered)
         return q, k, v
 
-    q, k, v = yield from recomputed(
-        c.training.recomputes("mla_up_proj"), f"{NAME}.up_proj.checkpoint", up(), hook=CORE
-    )
+    q, k, v = yield from recomputed(c.training.recomputes("mla_up_proj"), f"{NAME}.up_proj.checkpoint", up(), hook=CORE)
     context = yield from recomputed(
         c.training.recomputes("core_attn"), CORE + ".checkpoint", core_attention(c, q, k, v, heads, layer)
     )

@@ -53,7 +53,9 @@ def activation(c: Context, name: str, x: Tensor, width: Dim, scale: Tensor | Non
     """
     m = c.model
     out = c.new(f"{name}.output", *x.shape[:-1], width)
-    clamped = (x.like(f"{name}.clamped input"),) if m.gated_linear_unit and m.activation_func_clamp_value is not None else ()
+    clamped = (
+        (x.like(f"{name}.clamped input"),) if m.gated_linear_unit and m.activation_func_clamp_value is not None else ()
+    )
     if fused(c, weighted=scale is not None):
         reads = (x,) if scale is None else (x, scale)
         yield Op(name, reads, (out,), (*reads, *clamped))

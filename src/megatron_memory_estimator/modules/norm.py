@@ -19,7 +19,7 @@ def norm_params(c: Context, name: str, width: Dim) -> Module[None]:
 
 def statistics(c: Context, name: str, rows: tuple[Dim, ...]) -> tuple[Tensor, ...]:
     """fp32 statistics that a norm keeps for its backward."""
-    kept = (c.new(f"{name}.rsigma", *rows, dtype="fp32"),)
+    kept: tuple[Tensor, ...] = (c.new(f"{name}.rsigma", *rows, dtype="fp32"),)
     if c.model.normalization == "LayerNorm":
         kept += (c.new(f"{name}.mu", *rows, dtype="fp32"),)
     return kept

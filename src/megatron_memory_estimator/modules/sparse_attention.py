@@ -22,10 +22,14 @@ from .norm import norm, norm_params
 def sparse_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
     """Output on the residual stream; includes the separate input norm."""
     m = c.model
-    if c.training.recompute_granularity == "selective" and {"mla_up_proj", "core_attn"} & set(c.training.recompute_modules):
+    if c.training.recompute_granularity == "selective" and {"mla_up_proj", "core_attn"} & set(
+        c.training.recompute_modules
+    ):
         raise UnsupportedError("recompute_modules mla_up_proj and core_attn are not modelled for sparse attention")
     if m.dsa_indexer_loss_coeff:
-        raise UnsupportedError("dsa_indexer_loss_coeff is not modelled; set it to 0 to estimate without the indexer loss")
+        raise UnsupportedError(
+            "dsa_indexer_loss_coeff is not modelled; set it to 0 to estimate without the indexer loss"
+        )
     if m.dsa_indexer_n_heads is None or m.dsa_indexer_head_dim is None or m.dsa_indexer_topk is None:
         raise UnsupportedError("sparse attention needs dsa_indexer_n_heads, dsa_indexer_head_dim and dsa_indexer_topk")
     heads = c.dim("num_attention_heads", m.num_attention_heads, "tp")
@@ -69,9 +73,7 @@ def sparse_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tenso
     q_flat = yield from column_linear(c, f"{NAME}.linear_q_up_proj", query, q_up)
     q_absorbed = c.region(f"{NAME}.q absorbed", heads, kv_dim)
     latent = c.region(f"{NAME}.latent kv", kv_dim)
-    yield Op(
-        f"{NAME}.absorb", (q_flat, compressed, k_pos), (q_absorbed, latent), (q_flat, *cos_sin(c, NAME, rot))
-    )
+    yield Op(f"{NAME}.absorb", (q_flat, compressed, k_pos), (q_absorbed, latent), (q_flat, *cos_sin(c, NAME, rot)))
     out = yield from _core(c, q_absorbed, latent, heads, kr)
     context = c.region(f"{NAME}.value up projection.output", heads, dv)
     weight_copy = c.new(f"{NAME}.value up projection.weight copy", heads, kr, dv)
@@ -103,7 +105,12 @@ def _core(c: Context, q: Tensor, kv: Tensor, heads: Dim, kr: Dim) -> Module[Tens
     if backend == "none":
         scores = (c.batch, heads, c.seq, c.full_seq)
         per_head = c.new(
-            f"{CORE}.indexer.scores per head", c.seq, c.batch, Dim("heads", m.dsa_indexer_n_heads), c.full_seq, dtype="fp32"
+            f"{CORE}.indexer.scores per head",
+            c.seq,
+            c.batch,
+            Dim("heads", m.dsa_indexer_n_heads),
+            c.full_seq,
+            dtype="fp32",
         )
         kept = (
             c.new(f"{CORE}.exp", *scores, dtype="fp32"),

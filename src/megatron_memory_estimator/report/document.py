@@ -48,9 +48,7 @@ def _plain(value: Any) -> Any:
 
 def settings_of(part: Any) -> dict[str, Any]:
     """Every setting of a dataclass that users can give."""
-    return {
-        f.name: _plain(getattr(part, f.name)) for f in dataclasses.fields(part) if not f.metadata.get("internal")
-    }
+    return {f.name: _plain(getattr(part, f.name)) for f in dataclasses.fields(part) if not f.metadata.get("internal")}
 
 
 def model_section(job: TrainingJob) -> dict[str, Any]:
@@ -158,7 +156,7 @@ def row_section(row: Row) -> dict[str, Any]:
         "shape": row.formula,
         "local_shape": list(row.local_shape),
         "dtype": row.dtype,
-        "count": row.count,
+        "count": row.copies,
         "bytes": row.nbytes,
         "why": row.why,
     }

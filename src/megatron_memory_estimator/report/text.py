@@ -59,7 +59,9 @@ def summary(estimate: Estimate) -> list[str]:
     if m.num_moe_experts:
         shape += [f"ep {layout.ep}", f"etp {layout.etp}"]
     sp = "on" if layout.sequence_parallel else "off"
-    lines.append(f"  layout        {layout.world_size} GPUs: {', '.join(shape)}, dp {layout.dp}{expert}, sequence parallel {sp}")
+    lines.append(
+        f"  layout        {layout.world_size} GPUs: {', '.join(shape)}, dp {layout.dp}{expert}, sequence parallel {sp}"
+    )
     recompute = t.recompute_granularity or "none"
     if t.recompute_granularity == "full":
         recompute += f" ({t.recompute_method}, {t.recompute_num_layers})"
@@ -82,14 +84,17 @@ def architecture(job: TrainingJob) -> str:
     heads = f"{m.num_attention_heads} heads"
     if not m.multi_latent_attention and m.groups != m.num_attention_heads:
         heads += f" in {m.groups} groups"
-    return f"{m.num_layers} layers ({kinds}), hidden {m.hidden_size}, {heads}, ffn {m.ffn}, vocabulary {m.vocab_size or m.padded_vocab_size}"
+    vocabulary = m.vocab_size or m.padded_vocab_size
+    return f"{m.num_layers} layers ({kinds}), hidden {m.hidden_size}, {heads}, ffn {m.ffn}, vocabulary {vocabulary}"
 
 
 def _extras(job: TrainingJob) -> str:
     m = job.model
     found = []
     if m.num_moe_experts:
-        shared = f", shared width {m.moe_shared_expert_intermediate_size}" if m.moe_shared_expert_intermediate_size else ""
+        shared = (
+            f", shared width {m.moe_shared_expert_intermediate_size}" if m.moe_shared_expert_intermediate_size else ""
+        )
         found.append(f"{m.num_moe_experts} experts of width {m.moe_ffn}, top {m.moe_router_topk}{shared}")
     if m.multi_latent_attention:
         found.append(f"multi-latent attention (q rank {m.q_lora_rank}, kv rank {m.kv_lora_rank})")
@@ -149,7 +154,9 @@ def gpu_table(estimate: Estimate) -> Table:
     """The verdict for every GPU of the catalogue, with head-room at both ends of the range."""
     high = max(stage.device.high for stage in estimate.stages)
     low = max(stage.device.low for stage in estimate.stages)
-    table = Table("GPU", "memory GiB", "verdict", "head-room GiB", title="Which GPU it fits", title_justify="left", title_style="")
+    table = Table(
+        "GPU", "memory GiB", "verdict", "head-room GiB", title="Which GPU it fits", title_justify="left", title_style=""
+    )
     style = {"fits": "green", "tight": "yellow", "does not fit": "red"}
     for name, memory, verdict in estimate.verdicts():
         room = f"{gib(memory - high, 1)} to {gib(memory - low, 1)}"

@@ -32,7 +32,13 @@ def print_rows(stage: Stage, rows: list[Row], total: int, title: str, console: C
         for row in members:
             local = "x".join(map(str, row.local_shape))
             table.add_row(
-                Text(f"  {row.name}"), Text(row.formula), local, row.dtype, str(row.count), mib(row.nbytes), Text(row.why)
+                Text(f"  {row.name}"),
+                Text(row.formula),
+                local,
+                row.dtype,
+                str(row.copies),
+                mib(row.nbytes),
+                Text(row.why),
             )
     table.add_section()
     table.add_row("sum", "", "", "", "", mib(total), "")

@@ -25,7 +25,7 @@ def convert(config: Mapping[str, Any], name: str, source: str) -> LoadedModel:
     """The model that a config.json describes."""
     values, warnings = unwrap(config)
     fields = Fields(values)
-    model_type = fields.str("model_type")
+    model_type = fields.word("model_type")
     if model_type == "deepseek_v4":
         raise UnsupportedError(
             "deepseek_v4 is not supported: its compressed attention, hash routing and hyper-connections are not in "
@@ -38,13 +38,13 @@ def convert(config: Mapping[str, Any], name: str, source: str) -> LoadedModel:
     converted: Converted = family(fields)
     settings = common(fields, model_type)
     settings.update(converted.settings)
-    depths = fields.optional_int("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules") or 0
+    depths = fields.optional_whole("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules") or 0
     if depths and not converted.refusal:
         settings.setdefault("mtp_num_layers", depths)
         warnings.append(f"{depths} multi-token prediction layer(s) as in the config; --mtp-num-layers 0 turns them off")
     refusal = f"{name}: {converted.refusal}" if converted.refusal else ""
     return LoadedModel(
-        settings, name, source, model_type, refusal, tuple([*warnings, *converted.warnings]), foreign=converted.extra
+        settings, name, source, model_type, refusal, (*warnings, *converted.warnings), foreign=converted.extra
     )
 
 
@@ -67,7 +67,9 @@ def unwrap(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
 def _unknown(model_type: str, values: Mapping[str, Any]) -> str:
     """Accept an unknown model_type only if its fields describe a plain Llama-like decoder."""
     missing = sorted(PLAIN - {k for k, v in values.items() if v is not None})
-    odd = sorted(k for k, v in values.items() if any(word in k for word in NOT_PLAIN) and v not in (None, False, 0, [], ""))
+    odd = sorted(
+        k for k, v in values.items() if any(word in k for word in NOT_PLAIN) and v not in (None, False, 0, [], "")
+    )
     shown = f'model_type "{model_type}"' if model_type else "a config.json without model_type"
     if missing or odd:
         why = f"it lacks {', '.join(missing)}" if missing else f"it has {', '.join(odd)}"
@@ -77,33 +79,34 @@ def _unknown(model_type: str, values: Mapping[str, Any]) -> str:
 
 def common(f: Fields, model_type: str) -> dict[str, Any]:
     """Fields that every family shares."""
-    heads = f.int("num_attention_heads", "n_head", default=_default(model_type, "num_attention_heads"))
-    hidden = f.int("hidden_size", "n_embd")
-    groups = f.optional_int("num_key_value_heads", "num_kv_heads")
+    hidden = f.whole("hidden_size", "n_embd")
+    layers = f.whole("num_hidden_layers", "n_layer", "num_layers")
+    heads = f.whole("num_attention_heads", "n_head", default=_default(model_type, "num_attention_heads"))
+    groups = f.optional_whole("num_key_value_heads", "num_kv_heads")
     if groups is None:
-        groups = 1 if f.bool("multi_query", default=False) else _default(model_type, "num_key_value_heads") or heads
-    head_dim = f.optional_int("head_dim", "attention_head_dim") or _default(model_type, "head_dim")
+        groups = 1 if f.switch("multi_query", default=False) else _default(model_type, "num_key_value_heads") or heads
+    head_dim = f.optional_whole("head_dim", "attention_head_dim") or _default(model_type, "head_dim")
     settings: dict[str, Any] = {
-        "num_layers": f.int("num_hidden_layers", "n_layer", "num_layers"),
+        "num_layers": layers,
         "hidden_size": hidden,
         "num_attention_heads": heads,
         "num_query_groups": groups,
-        "vocab_size": f.int("vocab_size", default=_default(model_type, "vocab_size")),
-        "share_embeddings_and_output_weights": f.bool("tie_word_embeddings", default=model_type in TIED),
+        "vocab_size": f.whole("vocab_size", default=_default(model_type, "vocab_size")),
+        "share_embeddings_and_output_weights": f.switch("tie_word_embeddings", default=model_type in TIED),
         "normalization": "RMSNorm",
         "gated_linear_unit": True,
         "activation_func": activation(f),
-        "add_bias_linear": f.bool("mlp_bias", default=False),
+        "add_bias_linear": f.switch("mlp_bias", default=False),
         "attention_dropout": 0.0,
         "hidden_dropout": 0.0,
         "position_embedding_type": "rope",
     }
     if head_dim is not None:
         settings["kv_channels"] = head_dim
-    width = f.optional_int("intermediate_size", "n_inner")
+    width = f.optional_whole("intermediate_size", "n_inner")
     if width:
         settings["ffn_hidden_size"] = width
-    positions = f.optional_int("max_position_embeddings", "n_positions")
+    positions = f.optional_whole("max_position_embeddings", "n_positions")
     if positions:
         settings["max_position_embeddings"] = positions
     partial = f.raw("partial_rotary_factor")
@@ -114,7 +117,7 @@ def common(f: Fields, model_type: str) -> dict[str, Any]:
 
 def activation(f: Fields) -> str:
     """The activation function in Megatron's words."""
-    word = f.str("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act", default="silu")
+    word = f.word("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act", default="silu")
     if word in ("silu", "swish"):
         return "silu"
     return "squared_relu" if word in ("relu2", "squared_relu") else "gelu"

@@ -8,7 +8,7 @@ from .fields import Fields
 
 def llama(f: Fields) -> Converted:
     """Llama, Mistral, Phi-3, Granite, SmolLM3, ERNIE-4.5: GQA and a gated MLP."""
-    bias = f.bool("attention_bias", "use_bias", default=False)
+    bias = f.switch("attention_bias", "use_bias", default=False)
     return Converted({"add_qkv_bias": bias})
 
 
@@ -24,31 +24,37 @@ def qwen2(f: Fields) -> Converted:
 
 def qwen3(f: Fields) -> Converted:
     """Qwen3: norms per head on query and key are implied by the type."""
-    return Converted({"qk_layernorm": True, "add_qkv_bias": f.bool("attention_bias", default=False)})
+    return Converted({"qk_layernorm": True, "add_qkv_bias": f.switch("attention_bias", default=False)})
 
 
 def gpt2(f: Fields) -> Converted:
     """GPT-2: learned positions, LayerNorm, biases everywhere, ungated MLP of 4 times the width."""
-    hidden = f.int("n_embd", "hidden_size")
+    hidden = f.whole("n_embd", "hidden_size")
     return Converted(
         {
-            "num_query_groups": f.int("n_head", "num_attention_heads"),
-            "ffn_hidden_size": f.optional_int("n_inner") or 4 * hidden,
+            "num_query_groups": f.whole("n_head", "num_attention_heads"),
+            "ffn_hidden_size": f.optional_whole("n_inner") or 4 * hidden,
             "normalization": "LayerNorm",
             "gated_linear_unit": False,
             "add_bias_linear": True,
             "add_qkv_bias": True,
             "position_embedding_type": "learned_absolute",
-            "max_position_embeddings": f.int("n_positions", "n_ctx", default=1024),
+            "max_position_embeddings": f.whole("n_positions", "n_ctx", default=1024),
         }
     )
 
 
 def falcon(f: Fields) -> Converted:
     """Falcon: attention and MLP in parallel, which Megatron-Core's layer cannot do."""
-    hidden, layers = f.int("hidden_size"), f.int("num_hidden_layers")
-    new = f.bool("new_decoder_architecture", default=False)
-    groups = f.int("num_kv_heads") if new else 1 if f.bool("multi_query", default=True) else f.int("num_attention_heads")
+    hidden, layers = f.whole("hidden_size"), f.whole("num_hidden_layers")
+    new = f.switch("new_decoder_architecture", default=False)
+    groups = (
+        f.whole("num_kv_heads")
+        if new
+        else 1
+        if f.switch("multi_query", default=True)
+        else f.whole("num_attention_heads")
+    )
     norms = 0 if new else -2 * hidden * layers  # one LayerNorm for both branches
     return Converted(
         {

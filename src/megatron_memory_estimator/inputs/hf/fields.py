@@ -24,7 +24,7 @@ class Fields:
         """The first spelling that is present and not null, or None."""
         return next((self.values[name] for name in names if self.values.get(name) is not None), None)
 
-    def int(self, *names: str, default: int | None = None) -> int:
+    def whole(self, *names: str, default: int | None = None) -> int:
         """A whole number of at least 0; lists of one repeated value are unwrapped."""
         value = self.raw(*names)
         if value is None:
@@ -41,11 +41,11 @@ class Fields:
             raise ConfigError(f"{names[0]}={_short(value)} in config.json is out of range (0 to {LARGEST})")
         return value
 
-    def optional_int(self, *names: str) -> int | None:
+    def optional_whole(self, *names: str) -> int | None:
         """A whole number, or None where absent or null."""
-        return self.int(*names) if self.has(*names) else None
+        return self.whole(*names) if self.has(*names) else None
 
-    def bool(self, *names: str, default: bool) -> bool:
+    def switch(self, *names: str, default: bool) -> bool:
         """A switch."""
         value = self.raw(*names)
         if value is None:
@@ -54,7 +54,7 @@ class Fields:
             raise ConfigError(f"{names[0]}={value!r} in config.json must be true or false")
         return value
 
-    def str(self, *names: str, default: str = "") -> str:
+    def word(self, *names: str, default: str = "") -> str:
         """A word."""
         value = self.raw(*names)
         if value is None:
@@ -63,7 +63,7 @@ class Fields:
             raise ConfigError(f"{names[0]}={value!r} in config.json must be a word")
         return value
 
-    def list(self, *names: str) -> list[Any]:
+    def items(self, *names: str) -> list[Any]:
         """A list, empty where absent."""
         value = self.raw(*names)
         if value is None:

@@ -13,19 +13,19 @@ from .moe import routed
 
 
 def _sizes(f: Fields) -> tuple[int, int]:
-    return f.int("hidden_size"), f.int("num_hidden_layers")
+    return f.whole("hidden_size"), f.whole("num_hidden_layers")
 
 
 def cohere(f: Fields) -> Converted:
     """Command-R: attention and MLP in parallel behind one bias-free LayerNorm."""
     hidden, layers = _sizes(f)
-    heads, groups = f.int("num_attention_heads"), f.int("num_key_value_heads")
-    d = f.int("head_dim", default=hidden // heads)
+    heads, groups = f.whole("num_attention_heads"), f.whole("num_key_value_heads")
+    d = f.whole("head_dim", default=hidden // heads)
     extra = [("one norm for attention and MLP", -hidden * layers)]
-    if f.bool("use_qk_norm", default=False):
+    if f.switch("use_qk_norm", default=False):
         extra.append(("query and key norms of every head", (heads + groups) * d * layers))
     return Converted(
-        {"add_qkv_bias": f.bool("attention_bias", default=False)},
+        {"add_qkv_bias": f.switch("attention_bias", default=False)},
         extra=tuple(extra),
         refusal="attention and MLP run in parallel behind one norm (Command-R), which Megatron-Core's layer does not have",
     )
@@ -53,15 +53,15 @@ def gemma3(f: Fields) -> Converted:
 def gemma4(f: Fields) -> Converted:
     """Gemma 4: two attention shapes, keys used as values, a dense MLP beside the experts in every layer."""
     hidden, layers = _sizes(f)
-    heads, groups, d = f.int("num_attention_heads"), f.int("num_key_value_heads"), f.int("head_dim", default=256)
-    wide, few = f.int("global_head_dim", default=512), f.int("num_global_key_value_heads", default=groups)
-    types = f.list("layer_types")
+    heads, groups, d = f.whole("num_attention_heads"), f.whole("num_key_value_heads"), f.whole("head_dim", default=256)
+    wide, few = f.whole("global_head_dim", default=512), f.whole("num_global_key_value_heads", default=groups)
+    types = f.items("layer_types")
     full = sum(kind == "full_attention" for kind in types)
     plain = hidden * d * (2 * heads + 2 * groups) + 2 * d
-    copies = 1 if f.bool("attention_k_eq_v", default=False) else 2
+    copies = 1 if f.switch("attention_k_eq_v", default=False) else 2
     other = hidden * wide * (2 * heads + copies * few) + 2 * wide
-    experts, moe = f.int("num_experts", default=0), f.bool("enable_moe_block", default=False)
-    dense = 3 * hidden * f.int("intermediate_size")
+    experts, moe = f.whole("num_experts", default=0), f.switch("enable_moe_block", default=False)
+    dense = 3 * hidden * f.whole("intermediate_size")
     norms = 5 * hidden if moe else 2 * hidden
     extra = [
         ("full-attention layers", full * (other - plain)),
@@ -81,9 +81,9 @@ def gemma4(f: Fields) -> Converted:
 def _projection_norms(f: Fields) -> int:
     """Norms over the whole query and key projections, in place of norms per head (which the nearest model lacks)."""
     hidden, layers = _sizes(f)
-    heads = f.int("num_attention_heads")
-    d = f.int("head_dim", default=hidden // heads)
-    return (heads + f.int("num_key_value_heads", default=heads)) * d * layers
+    heads = f.whole("num_attention_heads")
+    d = f.whole("head_dim", default=hidden // heads)
+    return (heads + f.whole("num_key_value_heads", default=heads)) * d * layers
 
 
 def olmo2(f: Fields) -> Converted:
@@ -116,8 +116,8 @@ def minimax_m2(f: Fields) -> Converted:
 def minimax_m1(f: Fields) -> Converted:
     """MiniMax-M1: lightning attention in most layers."""
     hidden, _ = _sizes(f)
-    heads, groups, d = f.int("num_attention_heads"), f.int("num_key_value_heads"), f.int("head_dim")
-    lightning = sum(kind == 0 for kind in f.list("attn_type_list"))
+    heads, groups, d = f.whole("num_attention_heads"), f.whole("num_key_value_heads"), f.whole("head_dim")
+    lightning = sum(kind == 0 for kind in f.items("attn_type_list"))
     softmax = hidden * d * (2 * heads + 2 * groups)
     linear = hidden * d * heads * 5 + heads * d
     return Converted(
@@ -130,10 +130,10 @@ def minimax_m1(f: Fields) -> Converted:
 def deci(f: Fields) -> Converted:
     """Nemotron-NAS (DeciLM): every layer has its own width, or no attention, or no MLP."""
     hidden, layers = _sizes(f)
-    heads = f.int("num_attention_heads")
+    heads = f.whole("num_attention_heads")
     d = hidden // heads
     total = 0
-    for block in f.list("block_configs"):
+    for block in f.items("block_configs"):
         attention, ffn = block.get("attention") or {}, block.get("ffn") or {}
         if not attention.get("no_op") and attention.get("n_heads_in_group"):
             groups = heads // int(attention["n_heads_in_group"])

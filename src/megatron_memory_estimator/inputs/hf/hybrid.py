@@ -9,56 +9,56 @@ from .moe import routed, sparse_step
 
 def qwen_next(f: Fields) -> Converted:
     """Gated DeltaNet layers with a gated softmax layer every fourth; dense or MoE MLPs."""
-    layers = range(f.int("num_hidden_layers"))
-    every = max(f.int("full_attention_interval", default=4), 1)
-    types = f.list("layer_types")
+    layers = range(f.whole("num_hidden_layers"))
+    every = max(f.whole("full_attention_interval", default=4), 1)
+    types = f.items("layer_types")
     linear = [types[i] != "full_attention" if len(types) == len(layers) else (i + 1) % every != 0 for i in layers]
     settings: dict[str, object] = {
         "qk_layernorm": True,
         "attention_output_gate": True,
         "experimental_attention_variant": "gdn",
         "linear_attention_freq": tuple(int(one) for one in linear),
-        "linear_conv_kernel_dim": f.int("linear_conv_kernel_dim", default=4),
-        "linear_key_head_dim": f.int("linear_key_head_dim", default=128),
-        "linear_value_head_dim": f.int("linear_value_head_dim", default=128),
-        "linear_num_key_heads": f.int("linear_num_key_heads", default=16),
-        "linear_num_value_heads": f.int("linear_num_value_heads", default=32),
+        "linear_conv_kernel_dim": f.whole("linear_conv_kernel_dim", default=4),
+        "linear_key_head_dim": f.whole("linear_key_head_dim", default=128),
+        "linear_value_head_dim": f.whole("linear_value_head_dim", default=128),
+        "linear_num_key_heads": f.whole("linear_num_key_heads", default=16),
+        "linear_num_value_heads": f.whole("linear_num_value_heads", default=32),
         "rotary_percent": 0.25,
     }
-    if f.has("num_experts") and f.int("num_experts"):
+    if f.has("num_experts") and f.whole("num_experts"):
         settings.update(routed(f))
         settings["moe_layer_freq"] = sparse_step(f)
-        settings["moe_shared_expert_intermediate_size"] = f.int("shared_expert_intermediate_size")
+        settings["moe_shared_expert_intermediate_size"] = f.whole("shared_expert_intermediate_size")
         settings["moe_shared_expert_gate"] = True
     return Converted(settings)
 
 
 def nemotron_h(f: Fields) -> Converted:
     """Nemotron-H: one mixer per layer, by the symbols of its pattern."""
-    pattern = f.str("hybrid_override_pattern")
+    pattern = f.word("hybrid_override_pattern")
     if not pattern and f.has("layers_block_type"):
         symbols = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
-        pattern = "".join(symbols.get(str(kind), "?") for kind in f.list("layers_block_type"))
+        pattern = "".join(symbols.get(str(kind), "?") for kind in f.items("layers_block_type"))
     settings: dict[str, object] = {
         "hybrid_layer_pattern": pattern,
         "gated_linear_unit": False,
         "activation_func": "squared_relu",
         "position_embedding_type": "none",
-        "mamba_num_heads": f.int("mamba_num_heads"),
-        "mamba_head_dim": f.int("mamba_head_dim", default=64),
-        "mamba_num_groups": f.int("n_groups", default=8),
-        "mamba_state_dim": f.int("ssm_state_size", default=128),
+        "mamba_num_heads": f.whole("mamba_num_heads"),
+        "mamba_head_dim": f.whole("mamba_head_dim", default=64),
+        "mamba_num_groups": f.whole("n_groups", default=8),
+        "mamba_state_dim": f.whole("ssm_state_size", default=128),
     }
     if "E" in pattern:
         settings.update(routed(f))
-        shared = f.optional_int("moe_shared_expert_intermediate_size")
+        shared = f.optional_whole("moe_shared_expert_intermediate_size")
         settings["moe_shared_expert_intermediate_size"] = shared
         settings["moe_router_score_function"] = "sigmoid"
         settings["moe_router_enable_expert_bias"] = True
         if f.has("moe_latent_size"):
-            settings["moe_latent_size"] = f.int("moe_latent_size")
-    depths = f.optional_int("num_nextn_predict_layers") or 0
-    inner = f.str("mtp_hybrid_override_pattern")
+            settings["moe_latent_size"] = f.whole("moe_latent_size")
+    depths = f.optional_whole("num_nextn_predict_layers") or 0
+    inner = f.word("mtp_hybrid_override_pattern")
     if depths and inner:
         settings["hybrid_layer_pattern"] = pattern + f"/{inner}" * depths
     return Converted(settings)

@@ -94,7 +94,9 @@ def nearest_entries(model: str) -> str:
 def _from_hub(model: str) -> LoadedModel:
     """The local Hugging Face cache first, then the Hub, through huggingface_hub."""
     if model.count("/") > 1 or any(ch.isspace() for ch in model):
-        raise ConfigError(f'"{model}" is neither a file nor a Hub id; nearest catalogue entries: {nearest_entries(model)}')
+        raise ConfigError(
+            f'"{model}" is neither a file nor a Hub id; nearest catalogue entries: {nearest_entries(model)}'
+        )
     try:
         from huggingface_hub import hf_hub_download, try_to_load_from_cache
         from huggingface_hub.errors import HfHubHTTPError
@@ -116,7 +118,7 @@ def _from_hub(model: str) -> LoadedModel:
         raise ConfigError(
             f'the Hub has no readable config.json for "{model}" ({status}); nearest catalogue entries: {nearest_entries(model)}'
         ) from None
-    except Exception as error:  # noqa: BLE001  (whatever the client raises offline becomes one sentence)
+    except Exception as error:
         raise ConfigError(
             f'"{model}" is not in the catalogue or the local cache, and the Hub cannot be reached '
             f"({type(error).__name__}); nearest catalogue entries: {nearest_entries(model)}"

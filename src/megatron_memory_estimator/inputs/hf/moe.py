@@ -15,17 +15,19 @@ WIDTH = ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
 def routed(f: Fields, *, aux: str = "aux_loss") -> dict[str, Any]:
     """Settings that all MoE families share."""
     found: dict[str, Any] = {
-        "num_moe_experts": f.int(*EXPERTS),
-        "moe_router_topk": f.int(*TOPK),
-        "moe_ffn_hidden_size": f.int(*WIDTH),
+        "num_moe_experts": f.whole(*EXPERTS),
+        "moe_router_topk": f.whole(*TOPK),
+        "moe_ffn_hidden_size": f.whole(*WIDTH),
         "moe_router_load_balancing_type": (aux,),
     }
-    sigmoid = f.str("scoring_func", "score_function") == "sigmoid"
+    sigmoid = f.word("scoring_func", "score_function") == "sigmoid"
     if sigmoid:
         found["moe_router_score_function"] = "sigmoid"
-    if f.str("topk_method") == "noaux_tc" or f.bool("moe_router_enable_expert_bias", "use_routing_bias", default=False):
+    if f.word("topk_method") == "noaux_tc" or f.switch(
+        "moe_router_enable_expert_bias", "use_routing_bias", default=False
+    ):
         found["moe_router_enable_expert_bias"] = True
-    groups, topk = f.optional_int("n_group"), f.optional_int("topk_group")
+    groups, topk = f.optional_whole("n_group"), f.optional_whole("topk_group")
     if groups and topk and groups > 1:
         found["moe_router_num_groups"], found["moe_router_group_topk"] = groups, topk
     return found
@@ -38,7 +40,7 @@ def placement(f: Fields, is_moe: list[bool]) -> Any:
 
 def first_dense(f: Fields) -> Any:
     """The first `first_k_dense_replace` layers are dense."""
-    dense, layers = f.int("first_k_dense_replace", default=0), f.int("num_hidden_layers")
+    dense, layers = f.whole("first_k_dense_replace", default=0), f.whole("num_hidden_layers")
     freq = f.raw("moe_layer_freq")
     every = freq if isinstance(freq, int) and not isinstance(freq, bool) and freq > 0 else 1
     return placement(f, [i >= dense and i % every == 0 for i in range(layers)])
@@ -46,8 +48,8 @@ def first_dense(f: Fields) -> Any:
 
 def sparse_step(f: Fields) -> Any:
     """Qwen: MoE where the step says so, except for `mlp_only_layers`."""
-    step, only = f.int("decoder_sparse_step", default=1), f.list("mlp_only_layers")
-    layers = range(f.int("num_hidden_layers"))
+    step, only = f.whole("decoder_sparse_step", default=1), f.items("mlp_only_layers")
+    layers = range(f.whole("num_hidden_layers"))
     return placement(f, [i not in only and (i + 1) % max(step, 1) == 0 for i in layers])
 
 
@@ -63,7 +65,7 @@ def qwen2_moe(f: Fields) -> Converted:
             **routed(f),
             "add_qkv_bias": True,
             "moe_layer_freq": sparse_step(f),
-            "moe_shared_expert_intermediate_size": f.int("shared_expert_intermediate_size", default=5632),
+            "moe_shared_expert_intermediate_size": f.whole("shared_expert_intermediate_size", default=5632),
             "moe_shared_expert_gate": True,
         }
     )
@@ -75,7 +77,7 @@ def qwen3_moe(f: Fields) -> Converted:
         {
             **routed(f),
             "qk_layernorm": True,
-            "add_qkv_bias": f.bool("attention_bias", default=False),
+            "add_qkv_bias": f.switch("attention_bias", default=False),
             "moe_layer_freq": sparse_step(f),
         }
     )
@@ -83,14 +85,14 @@ def qwen3_moe(f: Fields) -> Converted:
 
 def glm4_moe(f: Fields) -> Converted:
     """GLM-4.5: sigmoid routing with an expert bias, shared experts, dense first layers."""
-    width = f.int("moe_intermediate_size")
+    width = f.whole("moe_intermediate_size")
     return Converted(
         {
             **routed(f),
-            "add_qkv_bias": f.bool("attention_bias", default=True),
-            "qk_layernorm": f.bool("use_qk_norm", default=False),
+            "add_qkv_bias": f.switch("attention_bias", default=True),
+            "qk_layernorm": f.switch("use_qk_norm", default=False),
             "moe_layer_freq": first_dense(f),
-            "moe_shared_expert_intermediate_size": f.int("n_shared_experts", default=1) * width,
+            "moe_shared_expert_intermediate_size": f.whole("n_shared_experts", default=1) * width,
             "moe_router_score_function": "sigmoid",
             "moe_router_enable_expert_bias": True,
         }
@@ -104,7 +106,8 @@ def dots1(f: Fields) -> Converted:
             **routed(f),
             "qk_layernorm": True,
             "moe_layer_freq": first_dense(f),
-            "moe_shared_expert_intermediate_size": f.int("n_shared_experts", default=2) * f.int("moe_intermediate_size"),
+            "moe_shared_expert_intermediate_size": f.whole("n_shared_experts", default=2)
+            * f.whole("moe_intermediate_size"),
             "moe_router_score_function": "sigmoid",
             "moe_router_enable_expert_bias": True,
         }
@@ -113,20 +116,20 @@ def dots1(f: Fields) -> Converted:
 
 def bias_parameters(f: Fields, freq: Any) -> tuple[tuple[str, int], ...]:
     """Router correction biases that the Hugging Face class holds as parameters and Megatron-Core as buffers."""
-    layers = f.int("num_hidden_layers") if freq == 1 else sum(freq)
-    return (("router correction bias (a buffer in Megatron-Core)", f.int(*EXPERTS) * layers),)
+    layers = f.whole("num_hidden_layers") if freq == 1 else sum(freq)
+    return (("router correction bias (a buffer in Megatron-Core)", f.whole(*EXPERTS) * layers),)
 
 
 def bailing(f: Fields) -> Converted:
     """Ling 2.0 (BailingMoeV2)."""
-    shared = f.optional_int("moe_shared_expert_intermediate_size") or f.int("moe_intermediate_size")
+    shared = f.optional_whole("moe_shared_expert_intermediate_size") or f.whole("moe_intermediate_size")
     return Converted(
         {
             **routed(f),
-            "qk_layernorm": f.bool("use_qk_norm", default=False),
-            "add_qkv_bias": f.bool("use_qkv_bias", default=False),
+            "qk_layernorm": f.switch("use_qk_norm", default=False),
+            "add_qkv_bias": f.switch("use_qkv_bias", default=False),
             "moe_layer_freq": first_dense(f),
-            "moe_shared_expert_intermediate_size": shared * f.int("num_shared_experts", default=0) or None,
+            "moe_shared_expert_intermediate_size": shared * f.whole("num_shared_experts", default=0) or None,
         },
         extra=bias_parameters(f, first_dense(f)),
     )
@@ -134,17 +137,17 @@ def bailing(f: Fields) -> Converted:
 
 def ernie_moe(f: Fields) -> Converted:
     """ERNIE 4.5 MoE."""
-    layers = range(f.int("num_hidden_layers"))
-    start, end = f.int("moe_layer_start_index", default=0), f.int("moe_layer_end_index", default=len(layers) - 1)
-    every = max(f.int("moe_layer_interval", default=1), 1)
-    shared = f.int("moe_num_shared_experts", default=0) * f.int("moe_intermediate_size")
+    layers = range(f.whole("num_hidden_layers"))
+    start, end = f.whole("moe_layer_start_index", default=0), f.whole("moe_layer_end_index", default=len(layers) - 1)
+    every = max(f.whole("moe_layer_interval", default=1), 1)
+    shared = f.whole("moe_num_shared_experts", default=0) * f.whole("moe_intermediate_size")
     freq = placement(f, [start <= i <= end and (i + 1) % every == 0 for i in layers])
     return Converted(
         {
             **routed(f),
             "moe_layer_freq": freq,
             "moe_shared_expert_intermediate_size": shared or None,
-            "moe_router_enable_expert_bias": f.bool("moe_use_aux_free", default=False),
+            "moe_router_enable_expert_bias": f.switch("moe_use_aux_free", default=False),
         },
         extra=bias_parameters(f, freq),
     )
@@ -152,34 +155,36 @@ def ernie_moe(f: Fields) -> Converted:
 
 def hunyuan_moe(f: Fields) -> Converted:
     """Hunyuan-A13B: per-layer lists, one shared expert."""
-    layers, skipped = range(f.int("num_hidden_layers")), f.int("moe_layer_num_skipped", default=0)
+    layers, skipped = range(f.whole("num_hidden_layers")), f.whole("moe_layer_num_skipped", default=0)
     return Converted(
         {
             **routed(f),
-            "qk_layernorm": f.bool("use_qk_norm", default=False),
+            "qk_layernorm": f.switch("use_qk_norm", default=False),
             "moe_layer_freq": placement(f, [i >= skipped for i in layers]),
-            "moe_shared_expert_intermediate_size": f.int("num_shared_expert", default=1) * f.int(*WIDTH),
+            "moe_shared_expert_intermediate_size": f.whole("num_shared_expert", default=1) * f.whole(*WIDTH),
         }
     )
 
 
 def llama4(f: Fields) -> Converted:
     """Llama 4: top-1 sigmoid routing, one shared expert of an expert's width, L2 norm on query and key."""
-    layers, step = range(f.int("num_hidden_layers")), max(f.int("interleave_moe_layer_step", default=1), 1)
-    listed = f.list("moe_layers")
+    layers, step = range(f.whole("num_hidden_layers")), max(f.whole("interleave_moe_layer_step", default=1), 1)
+    listed = f.items("moe_layers")
     is_moe = [i in listed if listed else (i + 1) % step == 0 for i in layers]
-    width = f.int("intermediate_size")
+    width = f.whole("intermediate_size")
     return Converted(
         {
             **routed(f),
-            "ffn_hidden_size": f.int("intermediate_size_mlp", default=width),
+            "ffn_hidden_size": f.whole("intermediate_size_mlp", default=width),
             "moe_ffn_hidden_size": width,
             "moe_shared_expert_intermediate_size": width,
             "moe_router_score_function": "sigmoid",
             "moe_layer_freq": placement(f, is_moe),
-            "qk_l2_norm": f.bool("use_qk_norm", default=True),
+            "qk_l2_norm": f.switch("use_qk_norm", default=True),
         },
-        warnings=("Llama 4 multiplies expert inputs by the probabilities; they are priced as multiplied in the activation",),
+        warnings=(
+            "Llama 4 multiplies expert inputs by the probabilities; they are priced as multiplied in the activation",
+        ),
     )
 
 

@@ -1,0 +1,73 @@
+"""Rules between settings: optimizer, recomputation, kernels, positions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..layout import Layout
+from ..model import Model
+from ..training import Training
+
+
+def optimizer(layout: Layout, training: Training) -> Iterator[str]:
+    """Settings of the optimizer and of data-parallel communication that exclude or need each other."""
+    t = training
+    if layout.num_distributed_optimizer_instances > 1 and not t.use_distributed_optimizer:
+        yield "num_distributed_optimizer_instances above 1 needs use_distributed_optimizer"
+    if t.overlap_param_gather and not (t.use_distributed_optimizer and t.overlap_grad_reduce):
+        yield "overlap_param_gather needs use_distributed_optimizer and overlap_grad_reduce"
+    lower = [
+        name
+        for name in ("main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
+        if getattr(t, name) != "fp32"
+    ]
+    if lower and not t.use_precision_aware_optimizer:
+        yield f"{' and '.join(lower)} other than fp32 need use_precision_aware_optimizer"
+    if t.use_precision_aware_optimizer:
+        if t.optimizer != "adam":
+            yield f"use_precision_aware_optimizer needs optimizer=adam, not {t.optimizer}"
+        if not t.use_distributed_optimizer:
+            yield "use_precision_aware_optimizer needs use_distributed_optimizer"
+    if t.main_grads_dtype == "bf16" and t.accumulate_allreduce_grads_in_fp32:
+        yield "main_grads_dtype=bf16 conflicts with accumulate_allreduce_grads_in_fp32; drop one"
+    if t.optimizer == "sgd" and t.use_distributed_optimizer:
+        yield "optimizer=sgd does not work with use_distributed_optimizer; turn it off or use adam"
+
+
+def other(model: Model, layout: Layout, training: Training) -> Iterator[str]:
+    """Recompute, sequence parallelism, positions, hyper-connections."""
+    t = training
+    if layout.sequence_parallel and layout.tp == 1:
+        yield "sequence_parallel needs tensor_model_parallel_size above 1; turn it off"
+    if (
+        t.seq_length > (model.max_position_embeddings or t.seq_length)
+        and model.position_embedding_type == "learned_absolute"
+    ):
+        yield f"seq_length={t.seq_length} is more than max_position_embeddings={model.max_position_embeddings}"
+    if t.recompute_granularity == "selective" and t.recompute_method:
+        yield "recompute_method belongs to recompute_granularity=full; drop it for selective"
+    if t.recompute_granularity is None and (t.recompute_method or t.recompute_modules):
+        yield "recompute_method and recompute_modules need recompute_granularity"
+    if t.recompute_granularity == "full" and t.recompute_method == "uniform" and t.recompute_num_layers == 0:
+        yield "recompute_num_layers=0 with recompute_method=uniform; use at least 1"
+    if t.distribute_saved_activations and (
+        t.recompute_granularity != "full" or layout.tp == 1 or layout.sequence_parallel
+    ):
+        yield "distribute_saved_activations needs recompute_granularity=full, tensor_model_parallel_size above 1 and no sequence_parallel"
+    if model.mtp and model.position_embedding_type == "learned_absolute":
+        yield "mtp_num_layers needs position_embedding_type rope or none"
+    if (
+        model.mtp
+        and t.recompute_granularity == "full"
+        and t.recompute_method != "block"
+        and (t.recompute_num_layers or 1) != 1
+    ):
+        yield "full uniform recomputation of MTP layers needs recompute_num_layers=1"
+    if not t.te_spec and t.attention_kernel not in (None, "local"):
+        yield f"transformer_impl=local has its own attention kernel, not {t.attention_kernel}; use attention_kernel=local"
+    if t.te_spec and t.attention_kernel == "local":
+        yield "attention_kernel=local needs transformer_impl=local"
+    if not t.te_spec and t.moe_grouped_gemm and model.num_moe_experts:
+        yield "moe_grouped_gemm needs transformer_impl=transformer_engine"
+    if not t.te_spec and layout.cp > 1:
+        yield f"context_parallel_size={layout.cp} needs transformer_impl=transformer_engine"

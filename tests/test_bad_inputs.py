@@ -1,0 +1,154 @@
+"""Bad input gets one sentence on standard error, exit code 2, no traceback, and nothing on standard output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from megatron_memory_estimator.cli import main
+
+LLAMA = {
+    "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 1000,
+    "intermediate_size": 128,
+}  # fmt: skip
+MOE = "Qwen/Qwen3-30B-A3B"
+DENSE = "Qwen/Qwen3-8B"
+
+# (options or model, a word that the sentence must contain)
+COMMANDS: list[tuple[str, str]] = [
+    ("nosuchverb", "No such command"),
+    ("estimte Qwen/Qwen3-8B", "estimate"),
+    ("estimate", "MODEL"),
+    (f"estimate {DENSE} extra", "extra"),
+    (f"estimate {DENSE} --tpp 2", "--tp"),
+    (f"estimate {DENSE} --recompute-granuality full", "--recompute-granularity"),
+    (f"estimate {DENSE} --tp", "--tp"),
+    (f"estimate {DENSE} --tp two", "two"),
+    (f"estimate {DENSE} --tp 2.5", "2.5"),
+    (f"estimate {DENSE} --tp 0", "tensor_model_parallel_size"),
+    (f"estimate {DENSE} --tp -4", "tensor_model_parallel_size"),
+    (f"estimate {DENSE} --pp 0", "pipeline_model_parallel_size"),
+    (f"estimate {DENSE} --cp -1", "context_parallel_size"),
+    (f"estimate {DENSE} --num-gpus 0", "num_gpus"),
+    (f"estimate {DENSE} --num-gpus 3 --tp 2", "num_gpus=3"),
+    (f"estimate {DENSE} --tp 3", "num_attention_heads=32"),
+    (f"estimate {DENSE} --ep 2", "num_moe_experts"),
+    (f"estimate {MOE} --ep 3", "num_moe_experts=128"),
+    (f"estimate {MOE} --tp 4 --ep 64 --num-gpus 16", "expert_model_parallel_size"),
+    (f"estimate {MOE} --tp 2 --no-sequence-parallel", "sequence_parallel"),
+    (f"estimate {DENSE} --sequence-parallel", "sequence_parallel"),
+    (f"estimate {DENSE} --vpp 2", "virtual_pipeline_model_parallel_size"),
+    (f"estimate {DENSE} --pp 4 --num-layers-in-last-pipeline-stage 5", "num_layers=36"),
+    (f"estimate {DENSE} --pp 5 --strict --num-gpus 5", "pipeline_model_parallel_size=5"),
+    (f"estimate {DENSE} --strict", "num_gpus"),
+    (f"estimate {DENSE} --num-layers-in-first-pipeline-stage 4", "pipeline_model_parallel_size"),
+    (f"estimate {DENSE} --pp 2 --pipeline-model-parallel-layout Et*36|L|L", "stages"),
+    (f"estimate {DENSE} --pp 2 --pipeline-model-parallel-layout Ex*36|L", "symbols"),
+    (f"estimate {DENSE} --pp 2 --pipeline-model-parallel-layout Et*30|L", "num_layers=36"),
+    (f"estimate {DENSE} --cp 4 --seq-length 4097", "seq_length=4097"),
+    (f"estimate {DENSE} --seq-length 0", "seq_length"),
+    (f"estimate {DENSE} --micro-batch-size -1", "micro_batch_size"),
+    (f"estimate {DENSE} --global-batch-size 3 --micro-batch-size 2", "global_batch_size=3"),
+    (f"estimate {DENSE} --seq-length 99999999999999999999999999", "seq_length"),
+    (f"estimate {DENSE} --hidden-size " + "9" * 5000, "hidden-size"),
+    (f"estimate {DENSE} --recompute-granularity partial", "partial"),
+    (f"estimate {DENSE} --recompute-granularity selective --recompute-modules core_atn", "core_attn"),
+    (f"estimate {DENSE} --recompute-granularity selective --recompute-method uniform", "recompute_method"),
+    (f"estimate {DENSE} --recompute-method block", "recompute_granularity"),
+    (f"estimate {DENSE} --bf16 --fp16", "exclude"),
+    (f"estimate {DENSE} --gpu H1000", "H100"),
+    (f"estimate {DENSE} --transformer-engine-version two", "2.20"),
+    (f"estimate {DENSE} --router-imbalance nan", "router_imbalance"),
+    (f"estimate {DENSE} --router-imbalance 0.5", "router_imbalance"),
+    (f"estimate {DENSE} --exp-avg-dtype bf16", "use_precision_aware_optimizer"),
+    (f"estimate {DENSE} --optimizer sgd", "sgd"),
+    (f"estimate {DENSE} --optimizer adamm", "adam"),
+    (f"estimate {DENSE} --cp-comm-type ring --cp 2", "ring"),
+    (f"estimate {DENSE} --attention-kernel local", "transformer_impl"),
+    (f"estimate {MOE} --moe-layer-freq ([0]*2+[1]*2)", "moe_layer_freq"),
+    (f"estimate {MOE} --moe-layer-freq __import__('os')", "moe_layer_freq"),
+    ("estimate MiniMaxAI/MiniMax-M1-80k", "lightning attention"),
+    ("estimate deepseek-ai/DeepSeek-V4-Flash", "deepseek_v4"),
+    ("estimate google/gemma-4-26B-A4B", "Gemma 4"),
+    ("estimate ./no/such/config.json", "no such file"),
+    ("estimate Qwen/Qwen3-8BB", "Qwen/Qwen3-8B"),
+    ("estimate not-a-model-at-all/really", "catalogue"),
+    (f"explain {DENSE} --stage 7", "--stage 7"),
+    (f"explain {DENSE} --at now", "now"),
+]
+
+
+@pytest.mark.parametrize(("command", "word"), COMMANDS, ids=lambda x: x[:60])
+def test_a_bad_command_is_refused_in_one_sentence(
+    command: str, word: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    refuse(command.split(), word, capsys)
+
+
+def refuse(argv: list[str], word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(argv)
+    out, err = capsys.readouterr()
+    assert stop.value.code == 2
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert word in err
+    assert "Traceback" not in err
+
+
+def _write(text: str | bytes) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+
+    return write
+
+
+def config(**changes: object) -> Callable[[Path], None]:
+    return _write(json.dumps({**LLAMA, **changes}))
+
+
+FILES: list[tuple[str, Callable[[Path], None], str]] = [
+    ("truncated", _write('{"hidden_size": 64,'), "not valid JSON"),
+    ("empty", _write(""), "not valid JSON"),
+    ("list", _write("[1, 2]"), "object"),
+    ("nan", _write('{"hidden_size": NaN}'), "NaN"),
+    ("infinity", _write('{"hidden_size": Infinity}'), "Infinity"),
+    ("not utf-8", _write(b'{"model_type": "\xff\xfe"}'), "UTF-8"),
+    ("binary", _write(bytes(range(256))), "UTF-8"),
+    ("nested", _write("[" * 100_000), "JSON"),
+    ("empty object", _write("{}"), "hidden_size"),
+    ("string for a number", config(hidden_size="64"), "hidden_size"),
+    ("negative number", config(num_hidden_layers=-2), "num_hidden_layers"),
+    ("zero layers", config(num_hidden_layers=0), "num_layers"),
+    ("zero heads", config(num_attention_heads=0), "num_attention_heads"),
+    ("fraction", config(hidden_size=64.5), "hidden_size"),
+    ("switch for a number", config(hidden_size=True), "hidden_size"),
+    ("number for a switch", config(tie_word_embeddings=3), "tie_word_embeddings"),
+    ("absurdly large", config(hidden_size=10**40), "hidden_size"),
+    ("missing field", _write(json.dumps({"model_type": "llama", "hidden_size": 64})), "num_hidden_layers"),
+    ("heads do not divide", config(num_attention_heads=7), "kv_channels"),
+    ("unknown type, not plain", config(model_type="brandnew", num_experts=8), "num_experts"),
+    ("text_config is no object", config(text_config=3), "text_config"),
+]
+
+
+@pytest.mark.parametrize(("write", "word"), [f[1:] for f in FILES], ids=[f[0] for f in FILES])
+def test_a_bad_file_is_refused_in_one_sentence(
+    write: Callable[[Path], None], word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.json"
+    write(file)
+    refuse(["estimate", str(file), "--json"], word, capsys)
+
+
+def test_a_directory_without_config_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refuse(["estimate", str(tmp_path)], "no config.json", capsys)
+
+
+def test_the_table_has_at_least_forty_rows() -> None:
+    assert len(COMMANDS) + len(FILES) >= 40
