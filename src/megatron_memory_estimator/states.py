@@ -11,18 +11,24 @@ from math import gcd
 from typing import NamedTuple
 
 from .context import Context
+from .layer_wise import packed, ping_pong, sizes
 from .tensor import DTYPE_BYTES, Param, ceil_div, round_up
 
 ALIGNMENT = 64
 """Elements that the start of a parameter is aligned to (param_and_grad_buffer.py)."""
 BUCKET_MULTIPLE = 128
 """Elements whose least common multiple with the shard count a bucket's end is padded to."""
+LAYER_WISE_BUFFERS = (0, 17)
+"""Megatron-Core version from which the layer-wise optimizer packs the DDP buffers."""
 BUSBW_MULTIPLE = 65536
 """The same with ddp_pad_buckets_for_high_nccl_busbw."""
 
 
 class Buffer(NamedTuple):
-    """One contiguous DDP buffer of a chunk. `numel` is padded with the distributed optimizer."""
+    """One contiguous DDP buffer of a chunk. `numel` is padded with the distributed optimizer.
+
+    `owned` elements have their optimizer state on this rank, `owned_matrices` of them are updated by Muon.
+    """
 
     chunk: int
     group: str
@@ -30,8 +36,9 @@ class Buffer(NamedTuple):
     grad_dtype: str
     numel: int
     numel_unpadded: int
-    matrix_numel: int
-    shards: int
+    owned: int
+    owned_matrices: int
+    share: str
 
 
 class State(NamedTuple):
@@ -115,16 +122,22 @@ def ddp_buffers(c: Context, chunk: int, runs: list[tuple[list[Param], int]], *, 
         if not members:
             continue
         plain = sum(p.numel * count for params, count in members for p in params)
-        matrices = sum(p.numel * count for params, count in members for p in params if is_muon_managed(p))
-        numel = plain
-        if t.use_distributed_optimizer:
+        muon = t.optimizer == "muon"
+        managed = {p.name for params, _ in members for p in params if is_muon_managed(p)} if muon else set()
+        matrices = sum(p.numel * count for params, count in members for p in params if p.name in managed)
+        numel, owned, share = plain, plain, "the whole buffer"
+        if muon and t.use_distributed_optimizer:
+            deal = (packed if t.mcore >= LAYER_WISE_BUFFERS else ping_pong)(sizes(members, managed), shards)
+            numel, owned, matrices = deal
+            share = f"whole parameters dealt to 1 of {shards} ranks"
+        elif t.use_distributed_optimizer:
             size = default_bucket_size(c, plain, first_chunk=first_chunk)
             shared = any(p.shared_embedding for params, _ in members for p in params)
-            listed = (
-                expanded(members) if size is not None or shared else [(p, n) for params, n in members for p in params]
-            )
+            alike = [(p, n) for params, n in members for p in params]
+            listed = expanded(members) if size is not None or shared else alike
             numel = padded_numel(listed, shards, size, busbw=t.ddp_pad_buckets_for_high_nccl_busbw)
-        found.append(Buffer(chunk, group, t.params_dtype, t.grad_dtype, numel, plain, matrices, shards))
+            owned, share = numel // shards, f"1/{shards} of the buffer"
+        found.append(Buffer(chunk, group, t.params_dtype, t.grad_dtype, numel, plain, owned, matrices, share))
     return found
 
 
@@ -151,10 +164,8 @@ def buffer_state(c: Context, buffer: Buffer) -> list[State]:
             "gradients", f"main_grad {label}", buffer.grad_dtype, buffer.numel, "setup", "contiguous gradient buffer"
         ),
     ]
-    owned = buffer.numel // buffer.shards if sharded else buffer.numel_unpadded
-    share = f"1/{buffer.shards} of the buffer" if sharded else "the whole buffer"
-    for name, dtype, numel, since in optimizer_tensors(c, buffer, owned):
-        found.append(_state("optimizer", f"{name} {label}", dtype, numel, since, share))
+    for name, dtype, numel, since in optimizer_tensors(c, buffer):
+        found.append(_state("optimizer", f"{name} {label}", dtype, numel, since, buffer.share))
     return found
 
 
@@ -162,9 +173,9 @@ def _state(part: str, name: str, dtype: str, numel: int, since: str, why: str) -
     return State(part, name, dtype, numel, numel * DTYPE_BYTES[dtype], since, why)
 
 
-def optimizer_tensors(c: Context, buffer: Buffer, owned: int) -> list[tuple[str, str, int, str]]:
-    """(name, dtype, elements, since) of what the optimizer keeps for `owned` elements."""
-    t = c.training
+def optimizer_tensors(c: Context, buffer: Buffer) -> list[tuple[str, str, int, str]]:
+    """(name, dtype, elements, since) of what the optimizer keeps for the elements that this rank owns."""
+    t, owned = c.training, buffer.owned
     found: list[tuple[str, str, int, str]] = []
     if t.use_precision_aware_optimizer:
         return _precision_aware(c, owned)
@@ -177,9 +188,8 @@ def optimizer_tensors(c: Context, buffer: Buffer, owned: int) -> list[tuple[str,
             found.append(("momentum_buffer", "fp32", owned, "first step"))
         return found
     if t.optimizer == "muon":
-        matrices = buffer.matrix_numel
-        found.append(("muon momentum_buffer", "fp32", matrices, "first step"))
-        owned = owned - matrices
+        found.append(("muon momentum_buffer", "fp32", buffer.owned_matrices, "first step"))
+        owned = owned - buffer.owned_matrices
     found.append(("exp_avg", "fp32", owned, "first step"))
     found.append(("exp_avg_sq", "fp32", owned, "first step"))
     return found

@@ -12,7 +12,7 @@ from .errors import ConfigError
 from .settings import setting
 
 RECOMPUTE_MODULES = (
-    "core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts", "gdn_norm_out", "mhc",
+    "core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts", "gdn_norm_out",
 )  # fmt: skip
 KERNELS = ("flash", "cudnn", "unfused", "local")
 

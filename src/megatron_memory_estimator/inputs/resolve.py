@@ -171,6 +171,9 @@ def job_from_parts(
     layout_values = {name: checked(_field(Layout, name), value) for name, value in parts[Layout].items()}
     layout, notes, microbatches, training = _layout(model, layout_values, training, num_gpus, given, habits, strict)
     said += notes
+    warned = list(loaded.warnings)
+    if training.optimizer == "muon" and training.use_distributed_optimizer:
+        warned.append("Muon's layer-wise packing of parameters onto ranks is modelled as largest first")
     if training.router_imbalance == 1 and model.has_moe and training.moe_expert_capacity_factor is None:
         said.append("balanced routing (router_imbalance 1): every expert-parallel rank gets the same number of rows")
     return TrainingJob(
@@ -185,7 +188,7 @@ def job_from_parts(
         num_microbatches=microbatches,
         refusal=loaded.refusal,
         assumptions=tuple(said),
-        warnings=tuple(loaded.warnings),
+        warnings=tuple(warned),
     )
 
 

@@ -71,3 +71,15 @@ def other(model: Model, layout: Layout, training: Training) -> Iterator[str]:
         yield "moe_grouped_gemm needs transformer_impl=transformer_engine"
     if not t.te_spec and layout.cp > 1:
         yield f"context_parallel_size={layout.cp} needs transformer_impl=transformer_engine"
+    if model.enable_mhc_connections:
+        yield from hyper_connections(model, layout, training)
+
+
+def hyper_connections(model: Model, layout: Layout, training: Training) -> Iterator[str]:
+    """What hyper-connections exclude (Megatron-LM `transformer_config.py`)."""
+    if layout.pp > 1:
+        yield f"enable_mhc_connections needs pipeline_model_parallel_size=1, not {layout.pp}"
+    if model.mtp or model.has_moe or model.hybrid or model.experimental_attention_variant:
+        yield "enable_mhc_connections needs a plain transformer with dense MLP layers and no MTP"
+    if training.recompute_granularity == "full" or model.fp32_residual_connection:
+        yield "enable_mhc_connections excludes full recomputation and fp32_residual_connection"

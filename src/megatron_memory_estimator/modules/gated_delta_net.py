@@ -8,7 +8,6 @@ flash-linear-attention `fla/ops/gated_delta_rule/chunk.py`, `fla/modules/l2norm.
 from __future__ import annotations
 
 from ..context import Context, Module, recomputed
-from ..errors import UnsupportedError
 from ..tape import Op
 from ..tensor import Dim, Param, Tensor
 from .linear import column_linear, linear_params, row_linear
@@ -22,19 +21,21 @@ CHUNK = 64
 def gated_delta_net(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
     """Output on the residual stream; includes the norm that is fused into in_proj."""
     m = c.model
-    if m.experimental_attention_variant == "gdn2":
-        raise UnsupportedError("experimental_attention_variant gdn2 is not modelled; gdn is")
+    second = m.experimental_attention_variant == "gdn2"
     nk, nv = m.linear_num_key_heads, m.linear_num_value_heads
     dk, dv = Dim("linear_key_head_dim", m.linear_key_head_dim), Dim("linear_value_head_dim", m.linear_value_head_dim)
     keys, values = nk * dk.size, nv * dv.size
     key_heads = c.dim("linear_num_key_heads", nk, "tp")
     heads = c.dim("linear_num_value_heads", nv, "tp")
-    in_width = c.dim("in_proj", 2 * keys + 2 * values + 2 * nv, "tp")
+    # gdn: q, k, v, gate, one beta and alpha per head; gdn2: decay, beta and erase gate per channel instead
+    decay_width = 2 * keys + values if second else 2 * nv
+    in_width = c.dim("in_proj", 2 * keys + 2 * values + decay_width, "tp")
     conv = c.dim("conv", 2 * keys + values, "tp")
     out_width = c.dim("value_heads*value_head_dim", values, "tp")
 
-    yield Param(f"{NAME}.dt_bias", (heads,), "tp", matrix=False)
-    yield Param(f"{NAME}.A_log", (heads,), "tp", matrix=False)
+    decays = c.dim("key_heads*key_head_dim", keys, "tp") if second else heads
+    yield Param(f"{NAME}.dt_bias", (decays,), "tp", matrix=False)
+    yield Param(f"{NAME}.A_log", (key_heads if second else heads,), "tp", matrix=False)
     yield from norm_params(c, f"{NAME}.in_proj.layer_norm_", c.hidden)
     in_proj = yield from linear_params(c, f"{NAME}.in_proj", in_width, c.hidden, "tp", False)
     yield Param(
@@ -49,7 +50,7 @@ def gated_delta_net(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor
     shape = (c.seq, c.batch)
     qkv = packed.view(f"{NAME}.qkv", (*shape, conv))
     gate_part = packed.view(f"{NAME}.gate", (*shape, heads, dv))
-    decay = packed.view(f"{NAME}.beta and alpha", (*shape, c.dim("2*value_heads", 2 * nv, "tp")))
+    decay = packed.view(f"{NAME}.beta and alpha", (*shape, c.dim("decay", decay_width, "tp")))
     yield Op(f"{NAME}.split", (packed,), (qkv, gate_part, decay))
     gate = gate_part.like(f"{NAME}.gate copy")
     yield Op(f"{NAME}.gate_copy", (gate_part,), (gate,), passes=(gate_part,))
@@ -70,7 +71,7 @@ def gated_delta_net(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor
     q, k = repeated
     out = c.region(f"{NAME}.delta rule output", heads, dv)
     block = c.new(f"{NAME}.WY block inverse", c.seq, c.batch, heads, Dim("chunk", CHUNK))
-    gates = _gates(c, heads)
+    gates = _channel_gates(c, q, block, keys, values) if second else _gates(c, heads)
     yield Op(
         f"{NAME}.delta_rule", (q, k, v, decay), (out,), (q, k, v, block, *gates),
         forward=_forward_scratch(c, heads, dk, dv), backward=_backward_scratch(c, heads, dk, dv),
@@ -106,6 +107,21 @@ def _gates(c: Context, heads: Dim) -> tuple[Tensor, ...]:
     if c.training.micro_batch_size > 1:
         return (*kept, c.new(f"{NAME}.sigmoid", *shape))
     return kept
+
+
+def _channel_gates(c: Context, q: Tensor, block: Tensor, keys: int, values: int) -> tuple[Tensor, ...]:
+    """gdn2: decay, beta and erase gate per channel; the kernel keeps the decay and its cumsum at the value heads."""
+    key_channels, value_channels = c.dim("key channels", keys, "tp"), c.dim("value channels", values, "tp")
+    return (
+        c.new(f"{NAME}.decay", c.seq, c.batch, key_channels, dtype="fp32"),
+        c.new(f"{NAME}.softplus output", c.seq, c.batch, key_channels, dtype="fp32"),
+        c.region(f"{NAME}.key gate", key_channels),
+        c.region(f"{NAME}.value gate", value_channels),
+        q.like(f"{NAME}.g at value heads", "fp32"),
+        q.like(f"{NAME}.g cumsum at value heads", "fp32"),
+        q.like(f"{NAME}.b at value heads"),
+        block.like(f"{NAME}.second block"),
+    )
 
 
 def _hidden_states(c: Context, name: str, heads: Dim, dk: Dim, dv: Dim) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from ..context import Context, Module
 from ..tape import Item, Op, Recompute, Unit, renamed
@@ -11,6 +12,7 @@ from .attention import self_attention
 from .embedding import embedding, embedding_params
 from .gated_delta_net import gated_delta_net
 from .head import final_layernorm, loss, output_weight
+from .hyper_connection import connected, contracted, expanded, streams
 from .mamba import mamba_mixer
 from .mla import mla_attention
 from .mlp import mlp
@@ -55,7 +57,10 @@ class Declaration:
 def transformer_layer(c: Context, hidden: Tensor, kind: str, layer: int = 0) -> Module[Tensor]:
     """A layer of a kind `mixer+mlp`, or one sub-layer of a hybrid model."""
     for part in kind.split("+"):
-        if part in MIXERS:
+        if c.model.enable_mhc_connections:
+            sublayer = partial(_mixer, part, layer) if part in MIXERS else MLPS[part]
+            hidden = yield from connected(c, f"mhc.{'attention' if part in MIXERS else 'mlp'}", hidden, sublayer)
+        elif part in MIXERS:
             out = yield from MIXERS[part](c, hidden, layer)
             hidden = yield from bias_dropout_add(c, "self_attn_bda", out, hidden)
         else:
@@ -64,9 +69,13 @@ def transformer_layer(c: Context, hidden: Tensor, kind: str, layer: int = 0) -> 
     return hidden
 
 
+def _mixer(part: str, layer: int, c: Context, hidden: Tensor) -> Module[Tensor]:
+    return (yield from MIXERS[part](c, hidden, layer))
+
+
 def layer_unit(c: Context, kind: str, layer: int = 0) -> Declaration:
     """One decoder layer."""
-    hidden = c.residual("hidden_states")
+    hidden = streams(c, "hidden_states") if c.model.enable_mhc_connections else c.residual("hidden_states")
     return Declaration(kind, hidden, transformer_layer(c, hidden, kind, layer))
 
 
@@ -94,13 +103,24 @@ def checkpointed(c: Context, layers: tuple[Declaration, ...]) -> Unit:
 
 def embedding_unit(c: Context) -> Declaration:
     """The embedding, first unit of the model."""
-    return Declaration("embedding", None, embedding(c))
+
+    def module() -> Module[Tensor]:
+        out = yield from embedding(c)
+        return (yield from expanded(c, out)) if c.model.enable_mhc_connections else out
+
+    return Declaration("embedding", None, module())
 
 
 def final_norm_unit(c: Context) -> Declaration:
     """The norm after the last decoder layer."""
-    hidden = c.residual("hidden_states")
-    return Declaration("final_layernorm", hidden, final_layernorm(c, hidden))
+    mhc = c.model.enable_mhc_connections
+    hidden = streams(c, "hidden_states") if mhc else c.residual("hidden_states")
+
+    def module() -> Module[Tensor]:
+        x = (yield from contracted(c, hidden)) if mhc else hidden
+        return (yield from final_layernorm(c, x))
+
+    return Declaration("final_layernorm", hidden, module())
 
 
 def mtp_unit(c: Context, *, owns_embedding: bool) -> Declaration:

@@ -26,10 +26,6 @@ def sparse_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tenso
         c.training.recompute_modules
     ):
         raise UnsupportedError("recompute_modules mla_up_proj and core_attn are not modelled for sparse attention")
-    if m.dsa_indexer_loss_coeff:
-        raise UnsupportedError(
-            "dsa_indexer_loss_coeff is not modelled; set it to 0 to estimate without the indexer loss"
-        )
     if m.dsa_indexer_n_heads is None or m.dsa_indexer_head_dim is None or m.dsa_indexer_topk is None:
         raise UnsupportedError("sparse attention needs dsa_indexer_n_heads, dsa_indexer_head_dim and dsa_indexer_topk")
     heads = c.dim("num_attention_heads", m.num_attention_heads, "tp")
@@ -74,7 +70,12 @@ def sparse_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tenso
     q_absorbed = c.region(f"{NAME}.q absorbed", heads, kv_dim)
     latent = c.region(f"{NAME}.latent kv", kv_dim)
     yield Op(f"{NAME}.absorb", (q_flat, compressed, k_pos), (q_absorbed, latent), (q_flat, *cos_sin(c, NAME, rot)))
+    loss = yield from _indexer(c, normed, query, q_absorbed, rot)
     out = yield from _core(c, q_absorbed, latent, heads, kr)
+    if loss is not None:  # the output carries the loss into the backward
+        carrier = out.view(f"{CORE}.output with loss", out.shape)
+        yield Op(f"{CORE}.attach_loss", (out, loss), (carrier,), passes=(out, loss))
+        out = carrier
     context = c.region(f"{NAME}.value up projection.output", heads, dv)
     weight_copy = c.new(f"{NAME}.value up projection.weight copy", heads, kr, dv)
     yield Op(f"{NAME}.value_up_proj", (out,), (context,), (out, weight_copy))
@@ -94,6 +95,61 @@ def _indexer_params(c: Context, qr: Dim) -> Module[None]:
     yield Param(f"{name}.linear_weights_proj.weight", (Dim("dsa_indexer_n_heads", m.dsa_indexer_n_heads), c.hidden))
 
 
+def _indexer(c: Context, normed: Tensor, query: Tensor, q: Tensor, rot: Dim) -> Module[Tensor | None]:
+    """The indexer's loss, if it has one. It runs on every tensor-parallel rank in full, with detached inputs.
+
+    Without a loss it keeps nothing but its top-k (kept by the core). With a loss it keeps its projections, the input of
+    its key norm and RoPE tables, with sequence parallelism its gathered inputs, and what the back end needs for the loss.
+    """
+    m, backend = c.model, c.training.dsa_kernel_backend
+    assert m.dsa_indexer_n_heads is not None and m.dsa_indexer_head_dim is not None and m.dsa_indexer_topk is not None
+    name = f"{CORE}.indexer"
+    index_heads, head = (
+        Dim("dsa_indexer_n_heads", m.dsa_indexer_n_heads),
+        Dim("dsa_indexer_head_dim", m.dsa_indexer_head_dim),
+    )
+    scores = c.new(f"{name}.scores", c.seq, c.batch, c.full_seq, dtype="fp32")
+    scratch: tuple[Tensor, ...] = (scores,)
+    if backend == "none":
+        per_head = c.new(f"{name}.scores per head", c.seq, c.batch, index_heads, c.full_seq, dtype="fp32")
+        scratch = (per_head, per_head.like(f"{name}.scores weighted"), scores)
+    if not m.dsa_indexer_loss_coeff:
+        yield Op(name, (normed, query), forward=scratch, stops=(normed, query))
+        return None
+    q_index = c.region(f"{name}.q", index_heads, head)
+    k_index = c.region(f"{name}.k", head)
+    weights = c.region(f"{name}.weights", index_heads)
+    norm_in = c.region(f"{name}.k_norm.input", head)
+    statistics = (
+        c.new(f"{name}.k_norm.rsigma", c.seq, c.batch, dtype="fp32"),
+        c.new(f"{name}.k_norm.mu", c.seq, c.batch, dtype="fp32"),
+    )
+    kept: tuple[Tensor, ...] = (q_index, k_index, weights, norm_in, *statistics, *cos_sin(c, name, rot))
+    if c.sp_many:
+        kept = (
+            *kept,
+            c.region(f"{name}.hidden gathered", c.hidden),
+            c.region(f"{name}.query gathered", query.shape[-1]),
+        )
+    backward: tuple[Tensor, ...] = (q_index.like(f"{name}.q grad"), k_index.like(f"{name}.k grad"))
+    if backend == "none":
+        wide = c.new(f"{name}.attention fp32", c.batch, q.shape[-2], c.seq, c.full_seq, dtype="fp32")
+        topk = Dim("dsa_indexer_topk", m.dsa_indexer_topk)
+        kept = (*kept, c.new(f"{name}.topk_indices", c.seq, c.batch, topk, dtype="int64"))
+        scratch = (*scratch, wide, wide.like(f"{name}.attention probs fp32"))
+        backward = (*backward, *scratch)
+    if backend == "cudnn":
+        kept = (
+            *kept,
+            q_index.like(f"{name}.q grad ahead"),
+            weights.like(f"{name}.weights grad ahead"),
+            k_index.like(f"{name}.k grad ahead"),
+        )
+    loss = c.new(f"{name}.loss", Dim("one", 1), dtype="fp32")
+    yield Op(name, (normed, query), (loss,), kept, scratch, backward, stops=(normed, query))
+    return loss
+
+
 def _core(c: Context, q: Tensor, kv: Tensor, heads: Dim, kr: Dim) -> Module[Tensor]:
     """The core by back end (`dsa_kernel_backend`); the indexer runs without gradient and keeps its top-k only."""
     m, backend = c.model, c.training.dsa_kernel_backend
@@ -101,17 +157,8 @@ def _core(c: Context, q: Tensor, kv: Tensor, heads: Dim, kr: Dim) -> Module[Tens
     out = c.region(f"{CORE}.output", heads, kr)
     if c.cp_many:  # all-gather context parallelism: the latent keys of the whole sequence
         kv = kv._replace(shape=(c.full_seq, *kv.shape[1:]), nbytes=kv.nbytes * c.layout.cp)
-    index_scores = c.new(f"{CORE}.indexer.scores", c.seq, c.batch, c.full_seq, dtype="fp32")
     if backend == "none":
         scores = (c.batch, heads, c.seq, c.full_seq)
-        per_head = c.new(
-            f"{CORE}.indexer.scores per head",
-            c.seq,
-            c.batch,
-            Dim("heads", m.dsa_indexer_n_heads),
-            c.full_seq,
-            dtype="fp32",
-        )
         kept = (
             c.new(f"{CORE}.exp", *scores, dtype="fp32"),
             c.new(f"{CORE}.probs fp32", *scores, dtype="fp32"),
@@ -121,12 +168,10 @@ def _core(c: Context, q: Tensor, kv: Tensor, heads: Dim, kr: Dim) -> Module[Tens
             kv.like(f"{CORE}.kv fp32", "fp32"),
         )
         wide = c.new(f"{CORE}.scores fp32", *scores, dtype="fp32")
-        yield Op(f"{CORE}.indexer", (), (), (), forward=(per_head, per_head.like(f"{CORE}.indexer.weighted")))
         yield Op(CORE, (q, kv), (out,), kept, forward=(wide, wide.like(f"{CORE}.scores copy")),
                  backward=(wide.like(f"{CORE}.scores grad"), wide.like(f"{CORE}.probs grad")))  # fmt: skip
         return out
     indices = c.new(f"{CORE}.topk_indices", c.seq, c.batch, Dim("dsa_indexer_topk", m.dsa_indexer_topk), dtype="int32")
-    yield Op(f"{CORE}.indexer", (), (), (), forward=(index_scores,))
     kept_fused: tuple[Tensor, ...] = (q, kv, indices)
     backward: tuple[Tensor, ...] = ()
     if backend == "cudnn":
