@@ -259,7 +259,19 @@ def rows_at_peak(rank: Rank, peak: Peak) -> list[Row]:
     for live in alive_at(run.unit, moment.event):
         part = "activations" if live.why.startswith("saved") else "transient"
         rows.append(_row(part, running, live))
-    return rows
+    return merged(rows)
+
+
+def merged(rows: list[Row]) -> list[Row]:
+    """Equal tensors of several microbatches as one row."""
+    found: dict[tuple[object, ...], Row] = {}
+    for row in rows:
+        key = (row.part, row.name, row.local_shape, row.dtype, row.why)
+        known = found.get(key)
+        if known is not None:
+            row = known._replace(copies=known.copies + row.copies, nbytes=known.nbytes + row.nbytes)
+        found[key] = row
+    return list(found.values())
 
 
 def rows_at_rest(rank: Rank) -> list[Row]:

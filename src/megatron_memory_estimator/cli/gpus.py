@@ -19,11 +19,12 @@ def run(as_json: bool) -> None:
         ]
         click.echo(json.dumps(found, indent=1))
         return
+    from rich import box
     from rich.table import Table
 
     from .console import console
 
-    table = Table("GPU", "memory GiB", "also", "source of the memory figure")
+    table = Table("GPU", "memory GiB", "also", "source of the memory figure", box=box.SIMPLE_HEAD, pad_edge=False)
     for gpu in GPUS:
         table.add_row(gpu.name, f"{gpu.memory_bytes / GIB:.2f}", ", ".join(gpu.aliases), gpu.source)
     console().print(table)

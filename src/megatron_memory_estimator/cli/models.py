@@ -20,11 +20,12 @@ def run(model: str | None, as_json: bool) -> None:
 
         click.echo(json.dumps(found[0] if model else found, indent=1))
         return
+    from rich import box
     from rich.table import Table
 
     from .console import console
 
-    table = Table("model", "type", "parameters", "active", "MTP", "memory")
+    table = Table("model", "type", "parameters", "active", "MTP", "memory", box=box.SIMPLE_HEAD, pad_edge=False)
     for facts in found:
         count = facts["num_parameters"]
         memory = facts["refused"] or "estimated"

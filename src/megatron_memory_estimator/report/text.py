@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -24,6 +25,7 @@ def print_estimate(estimate: Estimate, console: Console, *, verbose: bool = Fals
     for line in summary(estimate):
         console.print(line, highlight=False, soft_wrap=True)
     console.print()
+    console.print("GiB per GPU at each pipeline stage's peak:")
     console.print(stage_table(estimate.stages))
     for line in result(estimate):
         console.print(line, highlight=False, soft_wrap=True)
@@ -44,7 +46,7 @@ def summary(estimate: Estimate) -> list[str]:
     count = count_parameters(m)
     active = f", {count.active / 1e9:.2f} B active" if m.has_moe else ""
     lines = [
-        f"[bold]{job.name or 'model'}[/bold]  {count.total / 1e9:.2f} B parameters{active}  ({job.source})",
+        f"[bold]{job.name or 'model'}[/bold]  {count.total / 1e9:.2f} B parameters{active}  ({job.source.split(' (')[0]})",
         f"  architecture  {architecture(job)}",
     ]
     extras = _extras(job)
@@ -107,14 +109,14 @@ def _extras(job: TrainingJob) -> str:
 
 def stage_table(stages: tuple[Stage, ...]) -> Table:
     """One row per pipeline stage, in GiB."""
-    table = Table(title="GiB per GPU, by pipeline stage, at each stage's peak", title_justify="left", title_style="")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("stage", justify="right")
     table.add_column("layers", justify="right")
     table.add_column("params (B)", justify="right")
     for name in COLUMNS:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for name in ("steady", "peak"):
-        table.add_column(name, justify="right", style="bold")
+        table.add_column(name, justify="right", style="bold", no_wrap=True)
     table.add_column("when")
     for stage in stages:
         shares = stage.breakdown_bytes
@@ -154,9 +156,7 @@ def gpu_table(estimate: Estimate) -> Table:
     """The verdict for every GPU of the catalogue, with head-room at both ends of the range."""
     high = max(stage.device.high for stage in estimate.stages)
     low = max(stage.device.low for stage in estimate.stages)
-    table = Table(
-        "GPU", "memory GiB", "verdict", "head-room GiB", title="Which GPU it fits", title_justify="left", title_style=""
-    )
+    table = Table("GPU", "memory GiB", "verdict", "head-room GiB", box=box.SIMPLE_HEAD, pad_edge=False)
     style = {"fits": "green", "tight": "yellow", "does not fit": "red"}
     for name, memory, verdict in estimate.verdicts():
         room = f"{gib(memory - high, 1)} to {gib(memory - low, 1)}"

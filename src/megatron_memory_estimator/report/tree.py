@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -19,7 +20,7 @@ def mib(nbytes: int) -> str:
 def print_rows(stage: Stage, rows: list[Row], total: int, title: str, console: Console) -> None:
     """Every tensor by part, largest first; the last line is their sum."""
     console.print(f"[bold]stage {stage.pp_rank}[/bold], {title}", highlight=False, soft_wrap=True)
-    table = Table(show_edge=False, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name, justify in (("tensor", "left"), ("shape", "left"), ("local shape", "left"), ("dtype", "left"),
                           ("count", "right"), ("MiB", "right"), ("why it is alive", "left")):  # fmt: skip
         table.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]

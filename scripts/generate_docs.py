@@ -1,0 +1,157 @@
+"""Fill the generated parts of README.md and docs/: the output of commands, and tables made from the code.
+
+A block begins with `<!-- run: COMMAND -->` (the output of a command) or `<!-- table: NAME -->` and ends with
+`<!-- end -->`. With --check, changes nothing and exits with 1 when a block is out of date.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import re
+import shlex
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BLOCK = re.compile(r"(<!-- (run|table): (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def output(command: str) -> str:
+    """What a command prints, as a fenced block with the command first."""
+    from megatron_memory_estimator.cli import main
+
+    head, *rest = command.split(" | ")
+    words = shlex.split(head)
+    assert words[0] == "megatron-memory", command
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        main(words[1:])
+    lines = [line.rstrip() for line in text.getvalue().rstrip("\n").split("\n")]
+    if rest:
+        lines = lines[: int(rest[0].removeprefix("head -"))]
+    return "```console\n$ " + command + "\n" + "\n".join(lines) + "\n```\n"
+
+
+def table(name: str) -> str:
+    """A table made from the code."""
+    return {"settings": settings, "models": models, "refused": refused, "measured": measured}[name]()
+
+
+def markdown(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """A Markdown table."""
+    lines = [header, tuple("---" for _ in header), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
+
+
+def settings() -> str:
+    """Every setting with its option, default and meaning."""
+    from megatron_memory_estimator.cli.options import SECTIONS, option_names
+
+    parts = []
+    for title, part in SECTIONS:
+        rows = []
+        for field in dataclasses.fields(part):
+            if not field.metadata.get("internal"):
+                choices = field.metadata.get("choices") or ()
+                text = str(field.metadata["help"]) + (f" ({', '.join(choices)})" if choices else "")
+                rows.append((f"`{field.name}`", f"`{'`, `'.join(option_names(field))}`", f"`{field.default!r}`", text))
+        parts.append(
+            f"### {title.capitalize()}\n\n" + markdown(("setting", "option", "class default", "meaning"), rows)
+        )
+    return "\n".join(parts)
+
+
+def models() -> str:
+    """Bundled models with their parameters."""
+    from megatron_memory_estimator import count_parameters
+    from megatron_memory_estimator.inputs.catalog import entries
+    from megatron_memory_estimator.inputs.hf import load
+    from megatron_memory_estimator.inputs.resolve import model_of
+
+    rows = []
+    for name, entry in entries().items():
+        if name == "deepseek-ai/DeepSeek-V4-Flash":
+            rows.append((f"`{name}`", "deepseek_v4", "-", "-", "refused", entry["source"]))
+            continue
+        loaded = load(name)
+        count = count_parameters(model_of(loaded))
+        memory = "parameters only" if loaded.refusal else "yes"
+        active = f"{count.active:,}" if count.active != count.total else ""
+        rows.append((f"`{name}`", loaded.model_type, f"{count.total:,}", active, memory, entry["source"]))
+    return markdown(("model", "type", "parameters", "active", "memory", "source of the config"), rows)
+
+
+def refused() -> str:
+    """Why the memory of a family is refused."""
+    from megatron_memory_estimator.inputs.catalog import entries
+    from megatron_memory_estimator.inputs.hf import load
+
+    reasons: dict[str, str] = {}
+    for name in entries():
+        if name != "deepseek-ai/DeepSeek-V4-Flash":
+            loaded = load(name)
+            if loaded.refusal:
+                reasons.setdefault(loaded.model_type, loaded.refusal.split(": ", 1)[1])
+    return markdown(("model_type", "why"), [(f"`{kind}`", why) for kind, why in reasons.items()])
+
+
+def measured() -> str:
+    """Measured peaks of real runs beside the estimate."""
+    import json
+
+    from megatron_memory_estimator import TrainingJob, estimate
+
+    rows = []
+    for case in json.loads((ROOT / "tests/facts/measured_b200.json").read_text())["records"]:
+        job = TrainingJob.from_megatron_args(
+            case["args"], 8, gpu="B200", transformer_engine_version="2.11", megatron_core_version="0.14"
+        )
+        stages = estimate(job).stages
+        for stage in stages:
+            per = 8 // len(stages)
+            peaks = case["max_allocated_bytes"][stage.pp_rank * per : (stage.pp_rank + 1) * per]
+            state = sum(s.nbytes for s in stage.rank.states if s.since in ("setup", "first step"))
+            ours, worst = stage.peak_allocated_bytes, max(peaks)
+            rows.append(
+                (
+                    f"`{case['case']}`",
+                    str(stage.pp_rank),
+                    f"{min(peaks) / 2**30:.3f} - {worst / 2**30:.3f}",
+                    f"{ours / 2**30:.3f}",
+                    f"{100 * (ours / worst - 1):+.3f} %",
+                    f"{100 * ((ours - state) / (worst - state) - 1):+.2f} %",
+                )
+            )
+    header = ("case", "stage", "measured GiB (its ranks)", "estimated GiB", "error", "error without model state")
+    return markdown(header, rows)
+
+
+def filled(text: str) -> str:
+    """The text with every block made anew."""
+
+    def block(match: re.Match[str]) -> str:
+        made = output(match.group(3)) if match.group(2) == "run" else table(match.group(3))
+        return match.group(1) + made + match.group(4)
+
+    return BLOCK.sub(block, text)
+
+
+def pages() -> list[Path]:
+    """README and every page of the docs."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def stale() -> list[str]:
+    """Pages whose blocks are out of date."""
+    return [str(page.relative_to(ROOT)) for page in pages() if filled(page.read_text()) != page.read_text()]
+
+
+if __name__ == "__main__":
+    if "--check" in sys.argv[1:]:
+        wrong = stale()
+        print("\n".join(wrong))
+        sys.exit(bool(wrong))
+    for page in pages():
+        page.write_text(filled(page.read_text()))

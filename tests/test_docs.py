@@ -1,0 +1,74 @@
+"""The documentation is true: outputs are current, the worked example adds up, commands and links exist."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from megatron_memory_estimator import TrainingJob, estimate
+from megatron_memory_estimator.cli.group import VERBS
+
+from .helpers import ROOT
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate_docs", ROOT / "scripts" / "generate_docs.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
+def test_generated_blocks_are_current(page: Path) -> None:
+    assert generator().filled(page.read_text()) == page.read_text(), "run `make docs`"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+def test_every_verb_is_in_the_docs() -> None:
+    text = "".join(page.read_text() for page in PAGES)
+    for verb in VERBS:
+        assert f"megatron-memory {verb}" in text
+
+
+LINE = re.compile(r"^\| (?P<name>[^|]+) \| (?P<expression>[0-9+*/() ]+) \| (?P<count>\d+) \|$", re.MULTILINE)
+
+
+def evaluated(expression: str) -> int:
+    """An expression of whole numbers, + * / and brackets."""
+    assert set(expression) <= set("0123456789+*/() ")
+    value = eval(expression, {"__builtins__": {}})
+    assert value == int(value)
+    return int(value)
+
+
+def test_the_worked_example_adds_up_tensor_by_tensor() -> None:
+    text = (ROOT / "docs" / "worked_example.md").read_text()
+    job = TrainingJob.from_hf(
+        "deepseek-ai/DeepSeek-V3",
+        num_gpus=128,
+        tensor_model_parallel_size=4,
+        pipeline_model_parallel_size=4,
+        expert_model_parallel_size=8,
+        num_layers_in_last_pipeline_stage=16,
+    )
+    stage = estimate(job).stages[1]
+    found: dict[str, int] = {}
+    for row in stage.rows:
+        name = re.sub(r"^layers\.[0-9-]+\.", "", row.name)
+        found[name] = found.get(name, 0) + row.nbytes
+    by_hand = {m["name"]: evaluated(m["expression"]) * int(m["count"]) for m in LINE.finditer(text)}
+    assert by_hand == found
+    assert sum(by_hand.values()) == stage.peak_allocated_bytes
+    assert f"{stage.peak_allocated_bytes:,} bytes, {stage.peak_allocated_bytes / 2**30:.2f} GiB" in text
