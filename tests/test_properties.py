@@ -22,8 +22,8 @@ from megatron_memory_estimator.modules.layers import (
     mtp_unit,
     output_unit,
 )
+from megatron_memory_estimator.simulate import trace
 from megatron_memory_estimator.states import Buffer, bucket_multiple, buffer_state
-from megatron_memory_estimator.tape import trace
 
 from .helpers import context
 

@@ -22,7 +22,8 @@ from .modules.layers import (
     output_unit,
 )
 from .pipeline import Chunk
-from .tape import Trace, Unit, trace
+from .simulate import Trace, trace
+from .tape import Unit
 from .tensor import Dim, Param, Tensor, numel_of
 
 

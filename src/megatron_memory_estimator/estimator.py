@@ -13,8 +13,9 @@ from .errors import UnsupportedError
 from .hardware import GPUS
 from .job import TrainingJob
 from .legality import check
-from .peak import Peak, Rank, Row, breakdown, find_peak, parameters, rows_at_peak, rows_at_rest
+from .peak import Peak, Rank, Row, find_peak, parameters
 from .pipeline import Chunk, build_pipeline
+from .rows import breakdown, rows_at_peak, rows_at_rest
 from .schedule import occupancy
 from .states import ddp_buffers, model_state
 from .workspaces import workspaces

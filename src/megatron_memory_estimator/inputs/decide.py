@@ -1,0 +1,144 @@
+"""What is left to decide after every given setting: recomputation, GPUs, the split of layers, microbatches."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from math import gcd
+from typing import Any
+
+from ..errors import ConfigError
+from ..layout import Layout
+from ..legality import balanced_split
+from ..model import Model
+from ..pipeline import split_layers, virtual_stages
+from ..schedule import saturating_microbatches
+from ..training import Training
+
+
+def whole_number(name: str, value: Any) -> int:
+    """A whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1 or value > 2**40:
+        raise ConfigError(f"{name}={value!r} must be a whole number of at least 1")
+    return value
+
+
+def recompute_defaults(training: Training) -> tuple[Training, list[str]]:
+    """Full recomputation without a method means uniform with one layer per checkpoint."""
+    if training.recompute_granularity != "full":
+        return training, []
+    changes: dict[str, Any] = {}
+    said = []
+    if training.recompute_method is None:
+        changes["recompute_method"] = "uniform"
+        said.append("recompute_method not given: uniform")
+    if training.recompute_num_layers is None:
+        changes["recompute_num_layers"] = 1
+        said.append("recompute_num_layers not given: 1")
+    return dataclasses.replace(training, **changes), said
+
+
+def decide_layout(
+    model: Model,
+    values: dict[str, Any],
+    training: Training,
+    num_gpus: int | None,
+    given: Mapping[str, Any],
+    habits: bool,
+    strict: bool,
+) -> tuple[Layout, list[str], int, Training]:
+    said: list[str] = []
+    world = num_gpus if num_gpus is not None else values.pop("world_size", None)
+    values.pop("world_size", None)
+    draft = Layout(**values)
+    for name in ("tp", "pp", "cp", "ep", "etp"):
+        whole_number(_LONG[name], getattr(draft, name))
+    moe_needs = model.has_moe and draft.tp > 1
+    if habits and "sequence_parallel" not in given:
+        on = draft.tp > 1 and (draft.etp == 1 or moe_needs)
+        values["sequence_parallel"] = on
+        if on:
+            said.append("sequence_parallel on (tensor_model_parallel_size above 1)")
+    if world is None:
+        expert = draft.etp * draft.ep if model.num_moe_experts else 1
+        dense = draft.tp * draft.cp
+        world = dense * expert // gcd(dense, expert) * draft.pp
+        if habits and strict:
+            raise ConfigError(f"num_gpus is not given; the smallest legal count is {world}")
+        said.append(f"num_gpus not given: {world}, the smallest legal count")
+    whole_number("num_gpus", world)
+    draft = Layout(world_size=world, **values)
+    draft, notes = _split(model, draft, strict=strict, habits=habits)
+    said += notes
+    microbatches, notes, training = _microbatches(model, draft, training)
+    return draft, said + notes, microbatches, training
+
+
+_LONG = {
+    "tp": "tensor_model_parallel_size",
+    "pp": "pipeline_model_parallel_size",
+    "cp": "context_parallel_size",
+    "ep": "expert_model_parallel_size",
+    "etp": "expert_tensor_parallel_size",
+}
+
+
+def _split(model: Model, layout: Layout, *, strict: bool, habits: bool) -> tuple[Layout, list[str]]:
+    """The most balanced legal split where layers do not divide over pipeline stages and none was given."""
+    pp = layout.pp
+    chosen = layout.num_layers_in_first_pipeline_stage, layout.num_layers_in_last_pipeline_stage
+    if not habits or pp == 1 or any(n is not None for n in chosen) or layout.pipeline_model_parallel_layout:
+        return layout, []
+    if layout.num_layers_per_virtual_pipeline_stage is not None or (
+        model.hybrid and "|" in (model.hybrid_layer_pattern or "")
+    ):
+        return layout, []
+    vp = layout.virtual_pipeline_model_parallel_size or 1
+    total = split_layers(model, layout)
+    if vp < 1 or (total % pp == 0 and total // pp % vp == 0) or total != model.num_layers:
+        return layout, []
+    split = balanced_split(model.num_layers, pp, vp)
+    if split is None:
+        return layout, []
+    first, last = split
+    shown = ", ".join(
+        f"{name}={n}"
+        for name, n in zip(
+            ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"), split, strict=True
+        )
+        if n is not None
+    )
+    if strict:
+        raise ConfigError(
+            f"num_layers={total} does not divide by pipeline_model_parallel_size={pp}; the most balanced split is {shown}"
+        )
+    changed = dataclasses.replace(
+        layout, num_layers_in_first_pipeline_stage=first, num_layers_in_last_pipeline_stage=last
+    )
+    return changed, [f"{total} layers do not divide over {pp} stages: {shown}, the most balanced legal split"]
+
+
+def _microbatches(model: Model, layout: Layout, training: Training) -> tuple[int, list[str], Training]:
+    """Microbatches of a step from the global batch, or so many that more would change nothing."""
+    if layout.world_size % (layout.tp * layout.pp * layout.cp) or layout.dp < 1:
+        return 1, [], training  # legality says why
+    per_step = training.micro_batch_size * layout.dp
+    if training.global_batch_size is not None:
+        if training.global_batch_size % per_step:
+            raise ConfigError(
+                f"global_batch_size={training.global_batch_size} does not divide by micro_batch_size*data_parallel_size="
+                f"{training.micro_batch_size}*{layout.dp}={per_step}; use a multiple of {per_step}"
+            )
+        return training.global_batch_size // per_step, [], training
+    try:
+        vp = virtual_stages(model, layout)
+    except ConfigError:
+        vp = 1
+    except ValueError:
+        return 1, [], training
+    if model.hybrid_layer_pattern and "|" in model.hybrid_layer_pattern:
+        vp = max(len(model.hybrid_layer_pattern.split("/")[0].split("|")) // layout.pp, 1)
+    group = layout.microbatch_group_size_per_vp_stage or layout.pp
+    count = saturating_microbatches(layout.pp, max(vp, 1), max(group, 1))
+    note = f"global_batch_size not given: {count * per_step} ({count} microbatches, more would not change the peak)"
+    return count, [note], dataclasses.replace(training, global_batch_size=count * per_step)

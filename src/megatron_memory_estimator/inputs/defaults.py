@@ -1,0 +1,27 @@
+"""Settings that hold where nothing is given: the habits of published recipes, and Megatron's class defaults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+DEFAULT_SEQ_LENGTH = 4096
+
+HABITS: dict[str, Any] = {
+    "expert_tensor_parallel_size": 1,
+    "use_distributed_optimizer": True,
+    "gradient_accumulation_fusion": True,
+    "moe_token_dispatcher_type": "alltoall",
+    "moe_grouped_gemm": True,
+    "moe_permute_fusion": True,
+}
+"""With a model name: settings that published recipes share and Megatron-LM leaves off by default."""
+
+CLASS_DEFAULTS: dict[str, Any] = {
+    "apply_rope_fusion": False,
+    "bias_activation_fusion": False,
+    "masked_softmax_fusion": False,
+    "attention_softmax_in_fp32": True,
+    "gradient_accumulation_fusion": False,
+    "overlap_p2p_comm": False,
+}
+"""Defaults of the TransformerConfig class, where they differ from Megatron-LM's command line."""

@@ -1,0 +1,36 @@
+"""Every argument of Megatron-LM (August 2026), from the table beside this file.
+
+Source: Megatron-LM `megatron/training/arguments.py`.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+
+class Argument(NamedTuple):
+    """One command-line flag: what it sets, how, and whether memory depends on it."""
+
+    flag: str
+    dest: str
+    kind: str
+    default: Any
+    category: str
+
+
+@lru_cache(maxsize=1)
+def arguments() -> tuple[dict[str, Argument], dict[str, Argument]]:
+    """All arguments by flag and by destination (underscored)."""
+    with open(os.path.join(os.path.dirname(__file__), "megatron_arguments.csv"), encoding="ascii") as file:
+        text = file.read()
+    by_flag: dict[str, Argument] = {}
+    by_dest: dict[str, Argument] = {}
+    for row in csv.DictReader(text.splitlines()):
+        found = Argument(row["flag"], row["dest"], row["kind"], json.loads(row["default"]), row["class"])
+        by_flag[found.flag] = found
+        by_dest.setdefault(found.dest, found)
+    return by_flag, by_dest

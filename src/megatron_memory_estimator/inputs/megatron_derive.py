@@ -1,0 +1,161 @@
+"""Our settings from Megatron-LM arguments: parser defaults, then the derivations of validate_args.
+
+Source: Megatron-LM `megatron/training/arguments.py` (validate_args, core_transformer_config_from_args).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import ConfigError
+from .megatron_arguments import arguments
+from .resolve import known_settings
+
+DERIVED = frozenset(
+    [
+        "swiglu",
+        "squared_relu",
+        "quick_geglu",
+        "num_experts",
+        "group_query_attention",
+        "num_query_groups",
+        "bf16",
+        "fp16",
+        "recompute_activations",
+        "untie_embeddings_and_output_weights",
+        "use_rotary_position_embeddings",
+        "attention_backend",
+        "tokenizer_type",
+        "bias_gelu_fusion",
+        "bias_swiglu_fusion",
+        "num_virtual_stages_per_pipeline_rank",
+        "decoder_first_pipeline_num_layers",
+        "decoder_last_pipeline_num_layers",
+        "hybrid_override_pattern",
+        "is_hybrid_model",
+        "moe_enable_deepep",
+        "decoder_seq_length",
+        "use_mamba_mem_eff_path",
+        "checkpoint_activations",
+        "batch_size",
+        "model_parallel_size",
+        "glu_linear_offset",
+        "disable_bias_linear",
+        "yarn_original_max_position_embeddings",
+        "add_position_embedding",
+    ]
+)
+"""Arguments that `derive` reads."""
+
+
+def derive(given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Our settings from arguments: parser defaults, then the derivations of validate_args."""
+    by_dest = arguments()[1]
+    ours = known_settings()
+
+    def arg(name: str) -> Any:
+        return given[name] if name in given else by_dest[name].default
+
+    values = {name: arg(name) for name in by_dest if name in ours and arg(name) is not None}
+    values = {name: _typed(ours[name], name, value) for name, value in values.items()}
+    hidden = whole_or("hidden_size", arg("hidden_size"), 0)
+    gated = bool(arg("swiglu") or arg("quick_geglu"))
+    values["gated_linear_unit"] = gated
+    values["activation_func"] = (
+        "silu"
+        if arg("swiglu")
+        else "quick_gelu"
+        if arg("quick_geglu")
+        else "squared_relu"
+        if arg("squared_relu")
+        else "gelu"
+    )
+    if arg("ffn_hidden_size") is None and hidden:
+        values["ffn_hidden_size"] = int(hidden * 8 / 3 / 64) * 64 if arg("swiglu") else 4 * hidden
+    fused = arg("bias_swiglu_fusion") if gated else arg("bias_gelu_fusion") and arg("add_bias_linear")
+    values["bias_activation_fusion"] = bool(fused)
+    if arg("add_bias_linear"):
+        values["add_qkv_bias"] = True
+    values.pop("num_query_groups", None)
+    if arg("group_query_attention"):
+        values["num_query_groups"] = whole_or("num_query_groups", arg("num_query_groups"), 1)
+    values["share_embeddings_and_output_weights"] = not arg("untie_embeddings_and_output_weights")
+    if not arg("accumulate_allreduce_grads_in_fp32"):
+        values.pop("accumulate_allreduce_grads_in_fp32", None)  # left out, bf16 turns it on
+    if arg("use_rotary_position_embeddings"):
+        values["position_embedding_type"] = "rope"
+    if values.get("position_embedding_type") not in ("rope", None):
+        values["apply_rope_fusion"] = False
+    experts = arg("num_experts")
+    values.pop("num_moe_experts", None)
+    if experts:
+        values["num_moe_experts"] = whole_or("num_experts", experts, 1)
+    values["q_lora_rank"] = arg("q_lora_rank")
+    values["params_dtype"] = "bf16" if arg("bf16") else "fp16" if arg("fp16") else "fp32"
+    if arg("recompute_activations") and arg("recompute_granularity") is None:
+        values["recompute_granularity"], values["recompute_modules"] = "selective", ("core_attn",)
+    for ours_name, theirs in (
+        ("num_layers_in_first_pipeline_stage", "decoder_first_pipeline_num_layers"),
+        ("num_layers_in_last_pipeline_stage", "decoder_last_pipeline_num_layers"),
+        ("virtual_pipeline_model_parallel_size", "num_virtual_stages_per_pipeline_rank"),
+    ):
+        if arg(theirs) is not None:
+            values[ours_name] = arg(theirs)
+    if values.get("tensor_model_parallel_size", 1) == 1:
+        values["sequence_parallel"] = False
+    backend = arg("attention_backend")
+    backend = str(backend).removeprefix("AttnBackend.")
+    if backend not in ("auto", "None") and "attention_kernel" not in settings:
+        values["attention_kernel"] = "cudnn" if backend == "fused" else backend
+    values["mamba_mem_eff_path"] = bool(arg("use_mamba_mem_eff_path"))
+    if arg("moe_enable_deepep"):
+        values["moe_flex_dispatcher_backend"] = "deepep"
+    _vocabulary(values, arg, settings)
+    _hybrid(values, arg)
+    return values
+
+
+def _vocabulary(values: dict[str, Any], arg: Any, settings: Mapping[str, Any]) -> None:
+    """NullTokenizer added an end-of-document id until April 2026 (Megatron-Core 0.17)."""
+    if arg("padded_vocab_size") is not None or "padded_vocab_size" in settings:
+        return
+    version = str(settings.get("megatron_core_version", "0.20")).split(".")
+    older = len(version) > 1 and version[1].isdigit() and int(version[1]) <= 17
+    if arg("tokenizer_type") == "NullTokenizer" and arg("vocab_size") is not None and older:
+        values["vocab_size"] = whole_or("vocab_size", arg("vocab_size"), 1) + 1
+
+
+def _hybrid(values: dict[str, Any], arg: Any) -> None:
+    pattern = arg("hybrid_layer_pattern") or arg("hybrid_override_pattern")
+    if not pattern:
+        return
+    parts = str(pattern).split("/")
+    values["hybrid_layer_pattern"] = pattern
+    values["num_layers"] = len(parts[0].replace("|", ""))
+    if len(parts) > 1:
+        values["mtp_num_layers"] = len(parts) - 1
+
+
+def whole_or(name: str, value: Any, default: int) -> int:
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | str) or not str(value).lstrip("-").isdigit():
+        raise ConfigError(f"{name}={value!r} must be a whole number")
+    return int(value)
+
+
+def _typed(owner: type[Any], name: str, value: Any) -> Any:
+    """A value of an argument file in our type: numbers may be written as words, lists as one word."""
+    declared = owner.__dataclass_fields__[name]
+    kind = str(declared.type)
+    if isinstance(value, str) and "int" in kind and value.lstrip("-").isdigit():
+        return int(value)
+    if isinstance(value, str) and "float" in kind:
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    if isinstance(value, str) and declared.metadata.get("kind") == "list":
+        return tuple(value.split())
+    return value

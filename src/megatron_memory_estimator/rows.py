@@ -1,0 +1,103 @@
+"""The named tensors behind a moment: what `explain` lists, and the parts of a peak."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .activations import ChunkPlan
+from .peak import PARTS, Peak, Rank, Row, pipeline_tensors, resting_tensors
+from .simulate import Live, alive_at
+from .tensor import Tensor
+
+
+def state_rows(rank: Rank, *, steady: bool = False) -> Iterator[Row]:
+    """State and workspaces that are alive at every moment (and, between steps, those that live until zero_grad)."""
+    since = {"setup", "first step"} | ({"step"} if steady else set())
+    for s in rank.states:
+        if s.since in since:
+            yield Row(s.part, s.name, "[numel]", (s.numel,), s.dtype, 1, s.nbytes, s.why)
+    for w in rank.workspaces:
+        formula = "[" + ", ".join(map(str, w.shape)) + "]" if w.shape else "(sized by the library)"
+        shape = tuple(dim.local for dim in w.shape)
+        yield Row("workspace", w.name, formula, shape, w.dtype, 1, w.nbytes, w.source)
+
+
+def _row(part: str, prefix: str, live: Live, count: int = 1) -> Row:
+    t = live.tensor
+    return Row(part, prefix + t.name, t.formula, t.local_shape, t.dtype, count, t.nbytes * count, live.why)
+
+
+def _boundary_rows(tensors: tuple[Tensor, ...], why: str) -> Iterator[Row]:
+    for t in tensors:
+        yield Row("pipeline", t.name, t.formula, t.local_shape, t.dtype, 1, t.nbytes, why)
+
+
+def saved_rows(plan: ChunkPlan, microbatches: int, *, upto: int | None = None) -> Iterator[Row]:
+    """What a chunk keeps for backward, times the microbatches in flight; `upto` stops before the last copy of a run."""
+    chunk = f"chunk {plan.chunk.vp_stage}." if plan.chunk.vp_stage else ""
+    for index, run in enumerate(plan.runs):
+        if upto is not None and index > upto:
+            break
+        copies = run.copies - (1 if index == upto else 0)
+        if not copies or not microbatches:
+            continue
+        prefix = chunk + _unit_prefix(plan, index)
+        for live in run.trace.saved:
+            yield _row("activations", prefix, live, copies * microbatches)
+
+
+def _unit_prefix(plan: ChunkPlan, index: int) -> str:
+    run = plan.runs[index]
+    if run.first_layer < 0:
+        return f"{run.unit.name}."
+    last = run.first_layer + run.copies - 1
+    return f"layers.{run.first_layer}." if last == run.first_layer else f"layers.{run.first_layer}-{last}."
+
+
+def rows_at_peak(rank: Rank, peak: Peak) -> list[Row]:
+    """Every tensor alive at the peak; the bytes add up to it exactly."""
+    rows = list(state_rows(rank))
+    candidate = peak.candidate
+    if candidate.step is None or candidate.moment is None:
+        rows.extend(_boundary_rows(resting_tensors(rank), "kept between steps"))
+        return rows + list(candidate.extras)
+    step, moment = candidate.step, candidate.moment
+    rows.extend(_boundary_rows(pipeline_tensors(rank, step.kind), "boundary of the pipeline stage"))
+    for index, plan in enumerate(rank.plans):
+        rows.extend(saved_rows(plan, step.in_flight[index] - int(index == step.chunk)))
+    plan = rank.plans[step.chunk]
+    rows.extend(saved_rows(plan, 1, upto=moment.run))
+    if step.kind == "F":
+        for t in plan.batch:
+            rows.append(_row("transient", "", Live(t, "input of the running microbatch")))
+    run = plan.runs[moment.run]
+    running = f"layers.{run.first_layer + run.copies - 1}." if run.first_layer >= 0 else f"{run.unit.name}."
+    for live in alive_at(run.unit, moment.event):
+        part = "activations" if live.why.startswith("saved") else "transient"
+        rows.append(_row(part, running, live))
+    return merged(rows)
+
+
+def merged(rows: list[Row]) -> list[Row]:
+    """Equal tensors of several microbatches as one row."""
+    found: dict[tuple[object, ...], Row] = {}
+    for row in rows:
+        key = (row.part, row.name, row.local_shape, row.dtype, row.why)
+        known = found.get(key)
+        if known is not None:
+            row = known._replace(copies=known.copies + row.copies, nbytes=known.nbytes + row.nbytes)
+        found[key] = row
+    return list(found.values())
+
+
+def rows_at_rest(rank: Rank) -> list[Row]:
+    """Every tensor alive between two steps; the bytes add up to the steady figure exactly."""
+    return [*state_rows(rank, steady=True), *_boundary_rows(resting_tensors(rank), "kept between steps")]
+
+
+def breakdown(rows: list[Row]) -> dict[str, int]:
+    """Bytes by part; they sum to the moment's bytes."""
+    totals = dict.fromkeys(PARTS, 0)
+    for row in rows:
+        totals[row.part] += row.nbytes
+    return totals

@@ -1,0 +1,260 @@
+"""From a declared list of operations to memory events: what is alive at each moment of a forward and a backward.
+
+A module declares its forward as a list of `Op`: which tensors it reads and writes, what autograd keeps for its
+backward, and which scratch it needs in either direction. Everything else is derived here, by the rules that PyTorch
+follows:
+
+- forward: a tensor lives from the op that writes it to the last op that reads or holds it, and on to the backward of
+  every op that saved it;
+- backward: ops run in reverse; the gradient of a tensor has the tensor's shape, is allocated by the first backward that
+  produces it and freed by the backward that consumes it; later contributions are added in place; what an op saved is
+  freed when its backward returns;
+- a checkpoint runs its ops without saving, keeps its inputs, and runs them again before its backward;
+- an output-discarding checkpoint also drops its outputs once they are consumed, and runs its ops again when the
+  gradient reaches its hook.
+
+Rules: PyTorch autograd; Megatron-LM `megatron/core/tensor_parallel/random.py` (CheckpointFunction,
+CheckpointWithoutOutput).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from .tape import Item, Op, Recompute, Unit, inputs, makes, reads, uses
+from .tensor import Tensor
+
+
+class Event(NamedTuple):
+    """One moment: the phase ("forward", "recompute" or "backward"), the op that runs, the bytes alive."""
+
+    phase: str
+    op: str
+    nbytes: int
+
+
+class Live(NamedTuple):
+    """A tensor alive at a moment, and why."""
+
+    tensor: Tensor
+    why: str
+
+
+class Trace(NamedTuple):
+    """Events of one forward and one backward of a unit, in bytes alive of this unit's own tensors."""
+
+    forward: tuple[Event, ...]
+    backward: tuple[Event, ...]
+    saved_bytes: int
+    saved: tuple[Live, ...]
+
+
+class _Machine:
+    """Plays a unit's ops forward and backward and records what is alive. `watch` asks for the tensors of one event."""
+
+    def __init__(self, watch: int = -1) -> None:
+        self.live: dict[str, Tensor] = {}
+        self.nbytes = 0
+        self.savers: dict[str, list[str]] = {}
+        self.grads: dict[str, str] = {}
+        self.grad_users: dict[str, int] = {}
+        self.events: list[Event] = []
+        self.watch = watch
+        self.seen: tuple[Live, ...] = ()
+        self.phase = "forward"
+        self.outputs: dict[str, tuple[Tensor, ...]] = {}
+
+    # -- memory ---------------------------------------------------------------------------------------------------
+    def allocate(self, item: Tensor) -> None:
+        if item.storage not in self.live:
+            self.live[item.storage] = item
+            self.nbytes = self.nbytes + item.nbytes
+
+    def free(self, storage: str) -> None:
+        item = self.live.pop(storage, None)
+        if item is not None:
+            self.nbytes = self.nbytes - item.nbytes
+
+    def record(self, op: str, scratch: tuple[Tensor, ...]) -> None:
+        extra = sum(t.nbytes for t in scratch)
+        if len(self.events) == self.watch:
+            self.seen = (*self.alive(op), *(Live(t, f"scratch of {op} ({self.phase})") for t in scratch))
+        self.events.append(Event(self.phase, op, self.nbytes + extra))
+
+    def alive(self, op: str = "") -> Iterator[Live]:
+        now = f"in use by {op}" if op else "handed to the next layer"
+        for storage, item in self.live.items():
+            savers = self.savers.get(storage)
+            if storage.startswith("grad:"):
+                yield Live(item, "gradient on its way back")
+            elif savers:
+                yield Live(item, "saved for the backward of " + ", ".join(dict.fromkeys(savers)))
+            else:
+                yield Live(item, now)
+
+    def keep(self, item: Tensor, by: str) -> None:
+        self.allocate(item)
+        self.savers.setdefault(item.storage, []).append(by)
+
+    def release(self, item: Tensor, by: str) -> None:
+        savers = self.savers.get(item.storage)
+        if savers and by in savers:
+            savers.remove(by)
+            if not savers:
+                del self.savers[item.storage]
+                self.free(item.storage)
+
+    # -- forward --------------------------------------------------------------------------------------------------
+    def forward(self, items: Sequence[Item], keep: frozenset[str], saving: bool) -> None:
+        last: dict[str, int] = {}
+        readers: dict[str, int] = {}
+        for index, item in enumerate(items):
+            for t in uses(item):
+                last[t.storage] = index
+            for t in reads(item):
+                readers[t.storage] = index
+        for index, item in enumerate(items):
+            if isinstance(item, Op):
+                for t in item.writes:
+                    self.allocate(t)
+                kept = {t.storage for t in (*item.reads, *item.writes)}
+                scratch = item.forward
+                if not saving:
+                    scratch = (*scratch, *(t for t in item.saves if t.storage not in kept))
+                else:
+                    for t in item.saves:
+                        self.keep(t, item.name)
+                self.record(item.name, scratch)
+            else:
+                outputs = tuple(t for t in makes(item) if last.get(t.storage, -1) > index or t.storage in keep)
+                self.outputs[item.name] = outputs
+                held = keep | {t.storage for t in outputs} | {s for s, i in last.items() if i >= index}
+                self.forward(item.ops, held, saving=False)
+                if saving:
+                    for t in item.stored or inputs(item):
+                        self.keep(t, item.name)
+            for t in (*uses(item), *makes(item)):
+                storage = t.storage
+                if last.get(storage, -1) <= index and storage not in keep and not self.savers.get(storage):
+                    self.free(storage)
+            if saving:
+                self._discard(items, index, readers)
+
+    def _discard(self, items: Sequence[Item], index: int, readers: dict[str, int]) -> None:
+        """Drop the outputs of output-discarding checkpoints whose last consumer has just run."""
+        for item in items[: index + 1]:
+            if isinstance(item, Recompute) and item.hook:
+                for t in self.outputs[item.name]:
+                    if readers.get(t.storage, -1) == index:
+                        self.free(t.storage)
+
+    # -- backward -------------------------------------------------------------------------------------------------
+    def backward(self, items: Sequence[Item]) -> None:
+        pending = [item for item in items if isinstance(item, Recompute) and item.hook]
+        for item in reversed(items):
+            for region in [r for r in pending if item.name.startswith(r.hook)]:
+                pending.remove(region)
+                self.rerun(region)
+            if isinstance(item, Op):
+                self._backward_op(item)
+                continue
+            if item.hook:
+                kept = inputs(item)
+            else:
+                kept = item.stored or inputs(item)
+                for t in inputs(item):
+                    self.allocate(t)
+                self.rerun(item)
+            self.backward(item.ops)
+            if not item.hook:
+                for t in (*self.outputs[item.name], *(inputs(item) if item.stored else ())):
+                    if not self.savers.get(t.storage):
+                        self.free(t.storage)
+            for t in kept:
+                self.release(t, item.name)
+
+    def rerun(self, region: Recompute) -> None:
+        """Run a checkpoint's ops again, now saving; its outputs stay until their consumers are done."""
+        phase, self.phase = self.phase, "recompute"
+        keep = frozenset(t.storage for t in (*self.outputs[region.name], *inputs(region)))
+        self.forward(region.ops, keep, saving=True)
+        self.phase = phase
+
+    def _backward_op(self, op: Op) -> None:
+        incoming = [t.name for t in op.writes if t.name in self.grads]
+        if incoming:
+            added: list[Tensor] = []
+            passes, stops = {t.name for t in op.passes}, {t.name for t in op.stops}
+            for t in {t.name: t for t in op.reads}.values():
+                if not t.differentiable or t.name in stops:
+                    continue
+                if t.name in passes:
+                    if t.name not in self.grads:
+                        self._share(t.name, self.grads[incoming[0]])
+                elif t.name in self.grads:
+                    added.append(Tensor(f"grad:{t.name}", t.shape, t.dtype, t.nbytes, f"grad+:{t.name}"))
+                else:
+                    self.new_grad(t)
+            self.record(op.name, (*op.backward, *added))
+            for name in incoming:
+                self.drop_grad(name)
+        for t in op.saves:
+            self.release(t, op.name)
+
+    def new_grad(self, item: Tensor) -> None:
+        storage = f"grad:{item.name}"
+        self.allocate(Tensor(storage, item.shape, item.dtype, item.nbytes, storage))
+        self._share(item.name, storage)
+
+    def _share(self, name: str, storage: str) -> None:
+        self.grads[name] = storage
+        self.grad_users[storage] = self.grad_users.get(storage, 0) + 1
+
+    def drop_grad(self, name: str) -> None:
+        storage = self.grads.pop(name)
+        self.grad_users[storage] -= 1
+        if not self.grad_users[storage]:
+            del self.grad_users[storage]
+            self.free(storage)
+
+
+def _play(unit: Unit, watch: int = -1) -> tuple[_Machine, int, int, tuple[Live, ...]]:
+    machine = _Machine(watch)
+    keep: frozenset[str] = frozenset()
+    if unit.entry is not None:
+        machine.allocate(unit.entry)
+    if unit.exit is not None:
+        keep = frozenset({unit.exit.storage})
+    machine.forward(unit.items, keep, saving=True)
+    split = len(machine.events)
+    if unit.exit is not None and not machine.savers.get(unit.exit.storage):
+        machine.free(unit.exit.storage)
+    saved_bytes, saved = machine.nbytes, tuple(machine.alive())
+    machine.phase = "backward"
+    if unit.exit is not None:
+        machine.new_grad(unit.exit)
+    else:
+        last = unit.items[-1]
+        assert isinstance(last, Op)
+        for t in last.writes:
+            machine.new_grad(t)
+    machine.backward(unit.items)
+    return machine, split, saved_bytes, saved
+
+
+def trace(unit: Unit) -> Trace:
+    """Events of one forward and one backward of the unit, and what it keeps between them."""
+    machine, split, saved_bytes, saved = _play(unit)
+    return Trace(tuple(machine.events[:split]), tuple(machine.events[split:]), saved_bytes, saved)
+
+
+def alive_at(unit: Unit, index: int) -> tuple[Live, ...]:
+    """The unit's tensors alive at one event (its index in forward + backward order)."""
+    return _play(unit, watch=index)[0].seen
+
+
+def leftovers(unit: Unit) -> dict[str, int]:
+    """What is still alive after the backward, by storage: the gradient of the entry and nothing else."""
+    machine = _play(unit)[0]
+    return {storage: item.nbytes for storage, item in machine.live.items()}
