@@ -79,7 +79,6 @@ class Environment:
     cublas_workspace_config: str | None = setting(None, "value of CUBLAS_WORKSPACE_CONFIG")
     expandable_segments: bool = setting(False, "PYTORCH_CUDA_ALLOC_CONF has expandable_segments:True")
     nccl_nvls: bool = setting(False, "NVLS is on (NCCL_NVLS_ENABLE)")
-    gpus_per_node: int = setting(8, "GPUs of a node")
     context_gib: float | None = setting(None, "CUDA context, GiB")
     libraries_gib: float | None = setting(None, "CUDA libraries and kernels, GiB")
     nccl_gib: float | None = setting(None, "NCCL communicators, GiB")

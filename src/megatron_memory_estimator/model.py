@@ -210,6 +210,12 @@ class Model:
         return layer_pattern(self)
 
     @property
+    def aux_loss(self) -> bool:
+        """Whether routers compute a balancing loss from their scores (TopKRouter.is_aux_loss_enabled)."""
+        kinds = {"aux_loss", "seq_aux_loss", "global_aux_loss"} & set(self.moe_router_load_balancing_type)
+        return bool(kinds) and self.moe_aux_loss_coeff > 0
+
+    @property
     def hybrid(self) -> bool:
         """Whether the layers are the sub-layers of a hybrid pattern."""
         return self.hybrid_layer_pattern is not None

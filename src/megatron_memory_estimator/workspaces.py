@@ -180,6 +180,6 @@ def _router_state(c: Context, layers: int) -> list[Workspace]:
     if m.moe_router_enable_expert_bias:
         two = Dim("expert_bias, local_tokens_per_expert", 2)
         found.append(_sized(c.new("router balancing buffers", count, two, experts, dtype="fp32"), "moe/router.py"))
-    if "global_aux_loss" in m.moe_router_load_balancing_type:
+    if m.aux_loss and "global_aux_loss" in m.moe_router_load_balancing_type:
         found.append(_sized(c.new("router global_tokens_per_expert", count, experts, dtype="fp32"), "moe/router.py"))
     return found

@@ -13,6 +13,7 @@ HABITS: dict[str, Any] = {
     "moe_token_dispatcher_type": "alltoall",
     "moe_grouped_gemm": True,
     "moe_permute_fusion": True,
+    "moe_aux_loss_coeff": 1e-3,
 }
 """With a model name: settings that published recipes share and Megatron-LM leaves off by default."""
 
@@ -22,6 +23,5 @@ CLASS_DEFAULTS: dict[str, Any] = {
     "masked_softmax_fusion": False,
     "attention_softmax_in_fp32": True,
     "gradient_accumulation_fusion": False,
-    "overlap_p2p_comm": False,
 }
 """Defaults of the TransformerConfig class, where they differ from Megatron-LM's command line."""

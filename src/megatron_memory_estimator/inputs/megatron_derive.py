@@ -111,6 +111,9 @@ def derive(given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
     values["mamba_mem_eff_path"] = bool(arg("use_mamba_mem_eff_path"))
     if arg("moe_enable_deepep"):
         values["moe_flex_dispatcher_backend"] = "deepep"
+    coeff = values.get("moe_aux_loss_coeff")
+    if isinstance(coeff, list | tuple):  # one per kind of balancing loss
+        values["moe_aux_loss_coeff"] = max((float(one) for one in coeff), default=0.0)
     _vocabulary(values, arg, settings)
     _hybrid(values, arg)
     return values

@@ -127,7 +127,7 @@ def job_from_parts(
     if habits:
         said.append(
             "published recipes' habits where not given: distributed optimizer, gradient accumulation fusion, "
-            "expert_tensor_parallel_size 1, grouped experts, alltoall dispatcher, fused permutation"
+            "expert_tensor_parallel_size 1, grouped experts, alltoall dispatcher, fused permutation, a balancing loss"
         )
     model: Model = build(Model, {**parts[Model], "foreign_layers": loaded.foreign})
     if "seq_length" not in parts[Training]:

@@ -51,8 +51,14 @@ def violations(model: Model, layout: Layout, training: Training, num_microbatche
     wrong = tuple(degrees(layout))
     if wrong:
         return wrong
-    found = [*world(model, layout), *attention(model, layout, training), *experts(model, layout, training)]
-    found += [*pipeline(model, layout), *optimizer(layout, training), *other(model, layout, training)]
+    found = [
+        *world(model, layout),
+        *attention(model, layout, training),
+        *experts(model, layout, training),
+        *pipeline(model, layout, overlap_p2p_comm=training.overlap_p2p_comm),
+        *optimizer(layout, training),
+        *other(model, layout, training),
+    ]
     if not found:
         found += schedule(model, layout, num_microbatches)
     return tuple(dict.fromkeys(found))

@@ -11,7 +11,7 @@ from ..pipeline import parse_layout, split_layers, virtual_stages
 from .divisors import divisors
 
 
-def pipeline(model: Model, layout: Layout) -> Iterator[str]:
+def pipeline(model: Model, layout: Layout, *, overlap_p2p_comm: bool) -> Iterator[str]:
     """Layers divide over stages and chunks."""
     pp = layout.pp
     first, last = layout.num_layers_in_first_pipeline_stage, layout.num_layers_in_last_pipeline_stage
@@ -48,6 +48,8 @@ def pipeline(model: Model, layout: Layout) -> Iterator[str]:
     except LayoutError as error:
         yield from error.reasons
         return
+    if vp > 1 and pp == 2 and not overlap_p2p_comm:
+        yield "the interleaved schedule without overlap_p2p_comm needs pipeline_model_parallel_size above 2"
     if vp > 1 and pp == 1:
         yield f"virtual_pipeline_model_parallel_size={vp} needs pipeline_model_parallel_size above 1"
         return
@@ -163,14 +165,14 @@ def balanced_split(num_layers: int, pp: int, vp: int) -> tuple[int | None, int |
     Most balanced: the smallest largest stage, then the largest smallest one; of equals, fewer layers on the first
     stage, where most microbatches are in flight, and as few counts as possible.
     """
-    found: list[tuple[tuple[int, int, int, int], tuple[int | None, int | None]]] = []
+    found: list[tuple[tuple[int, int, int, int, bool], tuple[int | None, int | None]]] = []
 
     def offer(first: int | None, last: int | None, middle: int) -> None:
         a, b = middle if first is None else first, middle if last is None else last
         sizes = [a, b, *([middle] if pp > 2 else [])]
         if min(sizes) > 0:
             given = (first is not None) + (last is not None)
-            found.append(((max(sizes), -min(sizes), a, given), (first, last)))
+            found.append(((max(sizes), -min(sizes), a, given, first is not None), (first, last)))
 
     for middle in range(vp, num_layers, vp):
         rest = num_layers - middle * (pp - 1)
@@ -181,4 +183,4 @@ def balanced_split(num_layers: int, pp: int, vp: int) -> tuple[int | None, int |
         if pp > 2 and both > 0 and both % vp == 0:
             a = both // 2 // vp * vp
             offer(a, both - a, middle)
-    return min(found)[1] if found else None
+    return min(found, key=lambda item: item[0])[1] if found else None

@@ -106,7 +106,7 @@ def router(c: Context, x: Tensor, experts: Dim) -> Module[Tensor]:
     if m.moe_router_score_function == "sigmoid":
         kept.append(c.new("mlp.router.scores", tokens, experts, dtype="fp32"))
         kept.append(c.new("mlp.router.topk_sum", tokens, dtype="fp32"))
-    if any(kind not in ("none", "sinkhorn", "quantile") for kind in m.moe_router_load_balancing_type):
+    if m.aux_loss:
         kept.append(c.new("mlp.router.aux_loss_scores", tokens, experts, dtype="fp32"))
         kept.append(c.new("mlp.router.tokens_per_expert", experts, dtype="int64"))
         if m.moe_router_score_function == "sigmoid":

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -11,36 +14,50 @@ from ..estimator import Stage
 from ..hardware import MIB
 from ..peak import PARTS, Row
 
+COLUMNS = ("tensor", "shape", "local shape", "dtype", "count", "MiB", "why it is alive")
+RIGHT = ("count", "MiB")
+UNIT = re.compile(r"^((?:chunk \d+\.)?(?:layers\.[0-9-]+|embedding|final_layernorm|mtp|output|batch|pipeline))\.")
+
 
 def mib(nbytes: int) -> str:
     """Bytes in MiB, without the unit."""
     return f"{nbytes / MIB:,.3f}"
 
 
+def branches(rows: Iterable[Row]) -> dict[str, list[tuple[str, Row]]]:
+    """Rows by the unit that they belong to, with their names inside it; largest first."""
+    found: dict[str, list[tuple[str, Row]]] = {}
+    for row in sorted(rows, key=lambda row: -row.nbytes):
+        match = UNIT.match(row.name)
+        unit = match.group(1) if match else ""
+        found.setdefault(unit, []).append((row.name[len(unit) + 1 :] if unit else row.name, row))
+    return dict(sorted(found.items(), key=lambda item: -sum(row.nbytes for _, row in item[1])))
+
+
 def print_rows(stage: Stage, rows: list[Row], total: int, title: str, console: Console) -> None:
-    """Every tensor by part, largest first; the last line is their sum."""
+    """Every tensor by part and unit, largest first; the last line is their sum."""
     console.print(f"[bold]stage {stage.pp_rank}[/bold], {title}", highlight=False, soft_wrap=True)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name, justify in (("tensor", "left"), ("shape", "left"), ("local shape", "left"), ("dtype", "left"),
-                          ("count", "right"), ("MiB", "right"), ("why it is alive", "left")):  # fmt: skip
-        table.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    for name in COLUMNS:
+        table.add_column(name, justify="right" if name in RIGHT else "left", overflow="fold")
     for part in PARTS:
-        members = sorted((row for row in rows if row.part == part), key=lambda row: -row.nbytes)
+        members = [row for row in rows if row.part == part]
         if not members:
             continue
-        size = sum(row.nbytes for row in members)
-        table.add_row(Text(part, style="bold"), "", "", "", "", Text(mib(size), style="bold"), "")
-        for row in members:
-            local = "x".join(map(str, row.local_shape))
-            table.add_row(
-                Text(f"  {row.name}"),
-                Text(row.formula),
-                local,
-                row.dtype,
-                str(row.copies),
-                mib(row.nbytes),
-                Text(row.why),
-            )
+        _subtotal(table, part, members, "bold")
+        for unit, named in branches(members).items():
+            if unit:
+                _subtotal(table, f"  {unit}", [row for _, row in named], "")
+            for name, row in named:
+                indent = "    " if unit else "  "
+                local = "x".join(map(str, row.local_shape))
+                cells = (row.formula, local, row.dtype, str(row.copies), mib(row.nbytes), row.why)
+                table.add_row(Text(indent + name), *map(Text, cells))
     table.add_section()
-    table.add_row("sum", "", "", "", "", mib(total), "")
+    _subtotal(table, "sum", rows, "bold")
+    assert sum(row.nbytes for row in rows) == total
     console.print(table)
+
+
+def _subtotal(table: Table, name: str, rows: list[Row], style: str) -> None:
+    table.add_row(Text(name, style=style), "", "", "", "", Text(mib(sum(row.nbytes for row in rows)), style=style), "")
