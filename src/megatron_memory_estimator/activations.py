@@ -119,7 +119,7 @@ class Planner:
         if chunk.final_norm:
             runs.append(self._whole("final_norm", lambda: final_norm_unit(c)))
         if chunk.mtp:
-            owns = chunk.pp_rank != 0
+            owns = not chunk.embedding
             runs.append(self._whole(("mtp", owns), lambda: mtp_unit(c, owns_embedding=owns)))
         if chunk.output:
             tied = c.model.share_embeddings_and_output_weights

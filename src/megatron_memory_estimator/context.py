@@ -47,7 +47,7 @@ class Context:
     layout: Layout
     training: Training
     kernel: str
-    blackwell_or_hopper: bool = True
+    num_sms: int = 132
 
     # -- structure -----------------------------------------------------------------------------------------------
     @cached_property
@@ -79,6 +79,11 @@ class Context:
     def group_is_shared(self) -> bool:
         """More tensor-parallel ranks than query groups: several ranks work on one group."""
         return above(self.layout.tp, self.model.groups)
+
+    @cached_property
+    def several_groups(self) -> bool:
+        """More than one query group on a rank."""
+        return above(self.model.groups, self.layout.tp)
 
     @cached_property
     def expert_buffers(self) -> bool:

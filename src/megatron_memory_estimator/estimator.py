@@ -103,7 +103,7 @@ class Estimate:
 
 def context_of(job: TrainingJob) -> Context:
     """What module declarations see of a job."""
-    return Context(job.model, job.layout, job.training, job.kernel, job.gpu.hopper_or_later)
+    return Context(job.model, job.layout, job.training, job.kernel, job.gpu.num_sms)
 
 
 def estimate(job: TrainingJob) -> Estimate:

@@ -133,6 +133,8 @@ def linear_attention(model: Model) -> tuple[int, ...]:
         raise ConfigError(
             f"experimental_attention_variant={model.experimental_attention_variant} needs linear_attention_freq"
         )
+    if isinstance(freq, str) and "[" not in freq:
+        freq = _whole("linear_attention_freq", freq)
     if isinstance(freq, int) and not isinstance(freq, bool):
         if freq < 1:
             raise ConfigError(f"linear_attention_freq={freq} must be at least 1")

@@ -22,6 +22,7 @@ class Gpu:
     memory_bytes: int
     capability: tuple[int, int]
     nvlink_domain: int
+    num_sms: int
     source: str
     aliases: tuple[str, ...] = ()
 
@@ -36,26 +37,26 @@ def _gib(value: float) -> int:
 
 
 GPUS: tuple[Gpu, ...] = (
-    Gpu("A100-40GB", _gib(39.4), (8, 0), 8, "nvidia-smi 40960 MiB (modal-labs/modal-client PR 2797); torch figure "
+    Gpu("A100-40GB", _gib(39.4), (8, 0), 8, 108, "nvidia-smi 40960 MiB (modal-labs/modal-client PR 2797); torch figure "
         "from general knowledge", ("A100-SXM-40GB", "A100 40GB")),
-    Gpu("A100-80GB", 81050 * MIB, (8, 0), 8, "torch 81050 MiB (meta-pytorch/torchrec PR 3580)",
+    Gpu("A100-80GB", 81050 * MIB, (8, 0), 8, 108, "torch 81050 MiB (meta-pytorch/torchrec PR 3580)",
         ("A100", "A100-SXM-80GB", "A100 80GB", "DGX A100")),
-    Gpu("H100-80GB", _gib(79.11), (9, 0), 8, "torch 79.11 GiB (NVIDIA-NeMo/Automodel PR 2673)",
+    Gpu("H100-80GB", _gib(79.11), (9, 0), 8, 132, "torch 79.11 GiB (NVIDIA-NeMo/Automodel PR 2673)",
         ("H100", "H100-SXM", "H100 80GB", "DGX H100")),
-    Gpu("H20-96GB", _gib(95.1), (9, 0), 8, "nvidia-smi 97871 MiB (general knowledge); torch estimated", ("H20",)),
-    Gpu("H200-141GB", _gib(139.8), (9, 0), 8, "nvidia-smi 143771 MiB (general knowledge); torch estimated",
+    Gpu("H20-96GB", _gib(95.1), (9, 0), 8, 78, "nvidia-smi 97871 MiB (general knowledge); torch estimated", ("H20",)),
+    Gpu("H200-141GB", _gib(139.8), (9, 0), 8, 132, "nvidia-smi 143771 MiB (general knowledge); torch estimated",
         ("H200", "H200-SXM")),
-    Gpu("B200-180GB", _gib(178.35), (10, 0), 8, "torch 178.35 GiB (pytorch/ao PR 4002)", ("B200",)),
-    Gpu("B300-288GB", _gib(267.7), (10, 3), 8, "nvidia-smi 275040 MiB (ai-dynamo/aiconfigurator); torch estimated",
+    Gpu("B200-180GB", _gib(178.35), (10, 0), 8, 148, "torch 178.35 GiB (pytorch/ao PR 4002)", ("B200",)),
+    Gpu("B300-288GB", _gib(267.7), (10, 3), 8, 148, "nvidia-smi 275040 MiB (ai-dynamo/aiconfigurator); torch estimated",
         ("B300",)),
-    Gpu("GB200-186GB", _gib(184.3), (10, 0), 72, "torch 184.3 GiB (NVIDIA-NeMo/Megatron-Bridge qwen3.8-27b card)",
+    Gpu("GB200-186GB", _gib(184.3), (10, 0), 72, 152, "torch 184.3 GiB (NVIDIA-NeMo/Megatron-Bridge qwen3.8-27b card)",
         ("GB200",)),
-    Gpu("GB300-288GB", _gib(276.6), (10, 3), 72, "nvidia-smi 284208 MiB (ai-dynamo/aiconfigurator); torch estimated",
+    Gpu("GB300-288GB", _gib(276.6), (10, 3), 72, 160, "nvidia-smi 284208 MiB (ai-dynamo/aiconfigurator); torch estimated",
         ("GB300",)),
-    Gpu("L40S-48GB", _gib(44.4), (8, 9), 1, "nvidia-smi 46068 MiB (modal-labs/modal-client PR 2797); torch estimated",
+    Gpu("L40S-48GB", _gib(44.4), (8, 9), 1, 142, "nvidia-smi 46068 MiB (modal-labs/modal-client PR 2797); torch estimated",
         ("L40S",)),
-    Gpu("RTX-4090-24GB", _gib(23.6), (8, 9), 1, "general knowledge", ("RTX-4090", "RTX4090", "4090")),
-    Gpu("RTX-A6000-48GB", _gib(47.5), (8, 6), 2, "general knowledge", ("RTX-A6000", "A6000")),
+    Gpu("RTX-4090-24GB", _gib(23.6), (8, 9), 1, 128, "general knowledge", ("RTX-4090", "RTX4090", "4090")),
+    Gpu("RTX-A6000-48GB", _gib(47.5), (8, 6), 2, 84, "general knowledge", ("RTX-A6000", "A6000")),
 )  # fmt: skip
 
 

@@ -72,4 +72,8 @@ class TrainingJob:
             return self.training.attention_kernel
         if not self.training.te_spec:
             return "local"
+        if self.training.params_dtype == "fp32":
+            return "unfused"
+        if self.gpu.capability[0] >= 10 and self.training.deterministic_mode:
+            return "flash"
         return "cudnn" if self.gpu.hopper_or_later else "flash"

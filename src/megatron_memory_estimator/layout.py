@@ -27,7 +27,7 @@ class Layout:
         ("p2p",), "context parallel communication", choices=("p2p", "a2a", "all_gather", "a2a+p2p"), kind="list"
     )
     hierarchical_context_parallel_sizes: tuple[int, ...] | None = setting(
-        None, "a2a+p2p: the a2a size and the p2p size", kind="any"
+        None, "a2a+p2p: the a2a size and the p2p size", kind="ints"
     )
     virtual_pipeline_model_parallel_size: int | None = setting(
         None, "model chunks per pipeline rank (vpp)", flag="num-virtual-stages-per-pipeline-rank"

@@ -59,7 +59,6 @@ class Model:
     qk_head_dim: int = setting(128, "MLA: head dim of query and key without RoPE")
     qk_pos_emb_head_dim: int = setting(64, "MLA: head dim with RoPE")
     v_head_dim: int = setting(128, "MLA: head dim of value")
-    mla_down_proj_fusion: bool = setting(False, "MLA: one linear for both down projections")
 
     num_moe_experts: int | None = setting(None, "routed experts", flag="num-experts")
     moe_layer_freq: int | tuple[int, ...] | str = setting(

@@ -81,15 +81,20 @@ def pipeline_tensors(rank: Rank, kind: str) -> tuple[Tensor, ...]:
     if pp == 1:
         return ()
     if len(rank.plans) > 1:
-        names = ("input_tensor_grad being sent", "output_tensor_grad received ahead", "input_tensor received ahead")
+        names = ["input_tensor_grad being sent", "output_tensor_grad received ahead", "input_tensor received ahead"]
+        ahead = (c.layout.microbatch_group_size_per_vp_stage or pp) - pp
+        if rank.pp_rank in (0, pp - 1):  # a larger group prefetches on the first and the last rank
+            names += [f"prefetched tensor {i}" for i in range(ahead)]
         return tuple(boundary(c, f"pipeline.{name}") for name in names)
     found: list[Tensor] = []
+    chunk = rank.plans[0].chunk
     if rank.pp_rank > 0:
-        found.append(boundary(c, "pipeline.input_tensor_grad"))
+        found.append(boundary(c, "pipeline.input_tensor_grad", with_mtp=chunk.after_mtp))
         if kind == "F":
-            found.append(boundary(c, "pipeline.input_tensor of the microbatch before"))
+            name = "pipeline.input_tensor of the microbatch before"
+            found.append(boundary(c, name, with_mtp=chunk.after_mtp))
     if kind == "F" and rank.pp_rank < pp - 1:
-        found.append(boundary(c, "pipeline.output_tensor_grad"))
+        found.append(boundary(c, "pipeline.output_tensor_grad", with_mtp=chunk.after_mtp or chunk.mtp))
     return tuple(found)
 
 
@@ -100,7 +105,8 @@ def resting_tensors(rank: Rank) -> tuple[Tensor, ...]:
     for plan in rank.plans:
         if not plan.chunk.embedding:
             name = f"pipeline.chunk {plan.chunk.vp_stage}"
-            found += [boundary(c, f"{name} input_tensor"), boundary(c, f"{name} input_tensor.grad")]
+            wide = plan.chunk.after_mtp
+            found += [boundary(c, f"{name} {what}", with_mtp=wide) for what in ("input_tensor", "input_tensor.grad")]
     return tuple(found) if c.layout.pp > 1 else ()
 
 

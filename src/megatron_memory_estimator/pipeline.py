@@ -27,6 +27,8 @@ class Chunk:
     final_norm: bool
     mtp: bool
     output: bool
+    after_mtp: bool = False
+    """Whether the hidden states that it receives carry the MTP depths behind the main ones."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,9 @@ def virtual_stages(model: Model, layout: Layout) -> int:
                 )
             )
         return len(stages) // pp
+    segments = _hybrid_segments(model, pp)
+    if segments is not None:
+        return len(segments) // pp
     if layout.num_layers_per_virtual_pipeline_stage is not None:
         per = layout.num_layers_per_virtual_pipeline_stage
         total = split_layers(model, layout)
@@ -126,8 +131,6 @@ def build_pipeline(model: Model, layout: Layout) -> Pipeline:
     pp, vp = layout.pp, virtual_stages(model, layout)
     stages = parse_layout(layout.pipeline_model_parallel_layout) if layout.pipeline_model_parallel_layout else None
     hybrid = _hybrid_segments(model, pp)
-    if hybrid is not None:
-        vp = len(hybrid) // pp
     if stages is not None:
         counts = [[stages[v * pp + r].count("t") for v in range(vp)] for r in range(pp)]
     elif hybrid is not None:
@@ -159,6 +162,7 @@ def build_pipeline(model: Model, layout: Layout) -> Pipeline:
                     final_norm=final,
                     mtp=bool(model.mtp) and (r, v) == mtp_at,
                     output=(r, v) == (pp - 1, vp - 1),
+                    after_mtp=bool(model.mtp) and (v, r) > (mtp_at[1], mtp_at[0]),
                 )
             )
         rows.append(tuple(row))

@@ -67,6 +67,13 @@ def checked(field: dataclasses.Field[Any], value: Any) -> Any:
     elif kind == "str":
         if not isinstance(value, str):
             raise ConfigError(f"{name}={value!r} must be a word")
+    elif kind == "ints":
+        value = (value,) if isinstance(value, int) else value
+        if not isinstance(value, list | tuple) or any(
+            isinstance(x, bool) or not isinstance(x, int) or x < 1 for x in value
+        ):
+            raise ConfigError(f"{name}={value!r} must be a list of whole numbers of at least 1")
+        value = tuple(value)
     elif kind == "list":
         value = (value,) if isinstance(value, str) else value
         if not isinstance(value, list | tuple):

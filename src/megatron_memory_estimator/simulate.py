@@ -167,10 +167,9 @@ class _Machine:
                     self.allocate(t)
                 self.rerun(item)
             self.backward(item.ops)
-            if not item.hook:
-                for t in (*self.outputs[item.name], *(inputs(item) if item.stored else ())):
-                    if not self.savers.get(t.storage):
-                        self.free(t.storage)
+            for t in (*self.outputs[item.name], *(inputs(item) if item.stored else ())):
+                if not self.savers.get(t.storage):
+                    self.free(t.storage)
             for t in kept:
                 self.release(t, item.name)
 

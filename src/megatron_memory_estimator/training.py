@@ -35,6 +35,7 @@ class Training:
         choices=KERNELS,
         flag="attention-kernel",
     )
+    deterministic_mode: bool = setting(False, "deterministic kernels")
     apply_rope_fusion: bool = setting(True, "fused RoPE")
     bias_activation_fusion: bool = setting(True, "fused bias and activation")
     use_fused_weighted_squared_relu: bool = setting(False, "experts: fused squared ReLU times probability")
@@ -68,7 +69,7 @@ class Training:
     )
     moe_grouped_gemm: bool = setting(False, "experts in grouped GEMMs")
     moe_permute_fusion: bool = setting(False, "fused permutation")
-    moe_router_dtype: str | None = setting(None, "dtype of routing", choices=("fp32", "fp64"))
+    moe_router_dtype: str | None = setting(None, "dtype of routing", choices=("fp32",))
     moe_expert_capacity_factor: float | None = setting(None, "tokens per expert are capped at this times the mean")
     moe_pad_expert_input_to_capacity: bool = setting(False, "expert inputs are padded to the capacity")
     moe_shared_expert_overlap: bool = setting(False, "shared experts overlap the dispatcher's communication")

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from .activations import ChunkPlan
 from .context import Context
 from .hardware import MIB, Environment, Gpu
+from .modules.linear import cached_wgrad
 from .tensor import Dim, Param, Tensor, largest
 
 TE_WORKSPACE_HOPPER = 32 * MIB + 1024
@@ -90,22 +91,18 @@ def _large_torch_workspace(c: Context, gpu: Gpu, env: Environment) -> bool:
 def _dummy_wgrads(c: Context, params: list[Param], *, head: bool) -> list[Workspace]:
     """One cached weight-gradient tensor per distinct weight shape, with gradient accumulation fusion.
 
-    TransformerEngine 2.3 and later (pytorch/module/base.py); Megatron's own linears since Megatron-Core 0.14
-    (megatron/core/tensor_parallel/layers.py). All layers, and all local experts, share one entry per shape.
+    All layers, and all local experts, share one entry per shape; the output layer counts where it runs, tied or not.
     """
-    t = c.training
-    if not t.gradient_accumulation_fusion or t.te < (2, 3):
-        return []
-    fused = {"te", "megatron"} if t.mcore >= (0, 14) else {"te"}
-    shapes: dict[tuple[int, ...], tuple[str, tuple[Dim, ...]]] = {}
-    for param in params:
-        if param.gemm in fused:
-            shapes.setdefault(tuple(_key(dim.local) for dim in param.shape), (param.name, param.shape))
-    if head and "megatron" in fused:
+    weights = [param for param in params if param.gemm and not param.name.startswith("output_layer.")]
+    if head:
         vocab = c.dim("padded_vocab_size", c.model.padded_vocab(c.layout.tp), "tp")
-        shapes.setdefault((_key(vocab.local), c.model.hidden_size), ("output_layer.weight", (vocab, c.hidden)))
+        weights.append(Param("output_layer.weight", (vocab, c.hidden), "tp", gemm="megatron"))
+    shapes: dict[tuple[int, ...], Param] = {}
+    for weight in weights:
+        if cached_wgrad(c, weight):
+            shapes.setdefault(tuple(_key(dim.local) for dim in weight.shape), weight)
     source = "TransformerEngine pytorch/module/base.py get_dummy_wgrad: one per distinct weight shape"
-    return [_sized(c.new(f"dummy wgrad {name}", *shape), source) for name, shape in shapes.values()]
+    return [_sized(c.new(f"dummy wgrad {weight.name}", *weight.shape), source) for weight in shapes.values()]
 
 
 def _key(size: int) -> int:

@@ -34,7 +34,7 @@ SECTIONS: tuple[tuple[str, type[Any]], ...] = (
     ("model (overrides of the config)", Model),
     ("environment", Environment),
 )
-LISTS = {"moe_layer_freq", "linear_attention_freq", "hierarchical_context_parallel_sizes"}
+NUMBER_OR_EXPRESSION = {"moe_layer_freq", "linear_attention_freq"}
 
 
 def option_names(field: dataclasses.Field[Any]) -> list[str]:
@@ -134,16 +134,13 @@ def parsed(field: dataclasses.Field[Any], text: str) -> Any:
         return None
     if kind == "list":
         return tuple(word for word in text.replace(",", " ").split() if word)
-    if field.name in LISTS:
-        plain = text.strip()
-        if plain.lstrip("-").isdigit() and len(plain) < 20:
-            return int(plain)
-        if field.name == "hierarchical_context_parallel_sizes":
-            words = plain.strip("[]()").replace(",", " ").split()
-            if not words or not all(word.isdigit() and len(word) < 10 for word in words):
-                raise ConfigError(f"{field.name}={text!r} must be whole numbers such as 2,4")
-            return tuple(int(word) for word in words)
-        return plain
+    if kind == "ints":
+        words = text.strip("[]() ").replace(",", " ").split()
+        if not words or not all(word.isdigit() and len(word) < 10 for word in words):
+            raise ConfigError(f"{field.name}={text!r} must be whole numbers such as 2,4")
+        return tuple(int(word) for word in words)
+    if field.name in NUMBER_OR_EXPRESSION and text.strip().lstrip("-").isdigit() and len(text) < 20:
+        return int(text)
     return text
 
 

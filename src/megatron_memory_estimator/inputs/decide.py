@@ -136,8 +136,6 @@ def _microbatches(model: Model, layout: Layout, training: Training) -> tuple[int
         vp = 1
     except ValueError:
         return 1, [], training
-    if model.hybrid_layer_pattern and "|" in model.hybrid_layer_pattern:
-        vp = max(len(model.hybrid_layer_pattern.split("/")[0].split("|")) // layout.pp, 1)
     group = layout.microbatch_group_size_per_vp_stage or layout.pp
     count = saturating_microbatches(layout.pp, max(vp, 1), max(group, 1))
     note = f"global_batch_size not given: {count * per_step} ({count} microbatches, more would not change the peak)"

@@ -16,10 +16,11 @@ from ..hardware import Environment, find_gpu
 from ..job import DEFAULT_GPU, TrainingJob
 from ..layout import Layout
 from ..model import Model
-from ..settings import build, checked, nearest
+from ..settings import LARGEST_INTEGER, build, checked, nearest
 from ..training import Training
 from .decide import decide_layout, recompute_defaults
 from .defaults import CLASS_DEFAULTS, DEFAULT_SEQ_LENGTH, HABITS
+from .effects import without_effect
 from .transformer_config import IRRELEVANT, RENAMED, UNSUPPORTED
 
 
@@ -86,6 +87,24 @@ def precision(values: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
+def respelled(values: dict[str, Any]) -> dict[str, Any]:
+    """Other spellings of values: precision flags, attention back ends, aliases, one-per-kind coefficients."""
+    out = precision(values)
+    backend = out.pop("attention_backend", None)
+    if backend is not None:
+        word = str(getattr(backend, "name", backend)).removeprefix("AttnBackend.")
+        if word not in ("auto", "flash", "fused", "unfused", "local"):
+            raise ConfigError(f"attention_backend={backend!r} is not one of auto, flash, fused, unfused, local")
+        if word != "auto":
+            out.setdefault("attention_kernel", "cudnn" if word == "fused" else word)
+    if out.get("experimental_attention_variant") == "gated_delta_net":
+        out["experimental_attention_variant"] = "gdn"
+    coeff = out.get("moe_aux_loss_coeff")
+    if isinstance(coeff, list | tuple) and all(isinstance(x, int | float) for x in coeff):
+        out["moe_aux_loss_coeff"] = max(coeff, default=0.0)
+    return out
+
+
 def job_from_config(config: Mapping[str, Any], num_gpus: int | None, settings: Mapping[str, Any]) -> TrainingJob:
     """See `TrainingJob.from_config`."""
     merged = {**config, **settings}
@@ -111,7 +130,7 @@ def job_from_parts(
     strict: bool = False,
 ) -> TrainingJob:
     """A complete job: defaults, then what the model's config says, then what the user gave, then what is left to decide."""
-    given = precision({k.replace("-", "_"): v for k, v in settings.items() if v is not None or k in _NULLABLE})
+    given = respelled({k.replace("-", "_"): v for k, v in settings.items() if v is not None or k in _NULLABLE})
     gpu = find_gpu(_word("gpu", given.pop("gpu", DEFAULT_GPU)))
     env_given = given.pop("env", None)
     strict = bool(given.pop("strict", strict))
@@ -129,6 +148,7 @@ def job_from_parts(
             "published recipes' habits where not given: distributed optimizer, gradient accumulation fusion, "
             "expert_tensor_parallel_size 1, grouped experts, alltoall dispatcher, fused permutation, a balancing loss"
         )
+    _longer_positions(parts, given, said, habits=habits)
     model: Model = build(Model, {**parts[Model], "foreign_layers": loaded.foreign})
     if "seq_length" not in parts[Training]:
         length = min(DEFAULT_SEQ_LENGTH, model.max_position_embeddings or DEFAULT_SEQ_LENGTH)
@@ -142,9 +162,7 @@ def job_from_parts(
         model, layout_values, training, num_gpus, given, habits, strict
     )
     said += notes
-    warned = list(loaded.warnings)
-    if training.optimizer == "muon" and training.use_distributed_optimizer:
-        warned.append("Muon's layer-wise packing of parameters onto ranks is modelled as largest first")
+    warned = [*loaded.warnings, *without_effect(model, training)]
     if training.router_imbalance == 1 and model.has_moe and training.moe_expert_capacity_factor is None:
         said.append("balanced routing (router_imbalance 1): every expert-parallel rank gets the same number of rows")
     return TrainingJob(
@@ -161,6 +179,19 @@ def job_from_parts(
         assumptions=tuple(said),
         warnings=tuple(warned),
     )
+
+
+def _longer_positions(
+    parts: dict[type[Any], dict[str, Any]], given: Mapping[str, Any], said: list[str], *, habits: bool
+) -> None:
+    """With a model name, RoPE models are trained on longer sequences than their config says by raising the limit."""
+    model, length = parts[Model], parts[Training].get("seq_length")
+    limit = model.get("max_position_embeddings")
+    if not habits or "max_position_embeddings" in given or not isinstance(length, int) or not isinstance(limit, int):
+        return
+    if limit < length <= LARGEST_INTEGER and model.get("position_embedding_type") == "rope":
+        model["max_position_embeddings"] = length
+        said.append(f"max_position_embeddings raised from {limit} to seq_length {length}")
 
 
 _NULLABLE = {"q_lora_rank", "moe_shared_expert_intermediate_size", "mtp_num_layers", "num_moe_experts"}

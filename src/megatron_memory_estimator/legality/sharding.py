@@ -94,8 +94,12 @@ def _context_parallel(model: Model, layout: Layout, training: Training) -> Itera
             )
             continue
         across = sizes[0] if kind == "a2a+p2p" and sizes else cp
-        if kind.startswith("a2a") and "gqa" in {k.split("+")[0] for k in model.kinds}:
-            for name, heads in (("num_attention_heads", model.num_attention_heads), ("num_query_groups", model.groups)):
+        mixers = {k.split("+")[0] for k in model.kinds}
+        if kind.startswith("a2a") and mixers & {"gqa", "mla"}:
+            counted = [("num_attention_heads", model.num_attention_heads)]
+            if "gqa" in mixers:
+                counted.append(("num_query_groups", model.groups))
+            for name, heads in counted:
                 if heads % (tp * across):
                     yield (
                         f"cp_comm_type {kind} needs {name}={heads} to divide by tensor_model_parallel_size*cp={tp * across}; "

@@ -41,7 +41,8 @@ def pipeline(model: Model, layout: Layout, *, overlap_p2p_comm: bool) -> Iterato
     if text is not None:
         yield from _layout_string(model, layout, text)
         return
-    if model.hybrid_layer_pattern is not None and "|" in model.hybrid_layer_pattern:
+    if model.hybrid and (uneven or account or spellings) and "|" in (model.hybrid_layer_pattern or ""):
+        yield "a hybrid_layer_pattern with | says the pipeline split; drop the other settings of the split"
         return
     try:
         vp = virtual_stages(model, layout)
@@ -50,8 +51,13 @@ def pipeline(model: Model, layout: Layout, *, overlap_p2p_comm: bool) -> Iterato
         return
     if vp > 1 and pp == 2 and not overlap_p2p_comm:
         yield "the interleaved schedule without overlap_p2p_comm needs pipeline_model_parallel_size above 2"
+    if vp > 1 and model.hybrid and "|" not in (model.hybrid_layer_pattern or ""):
+        yield f"virtual_pipeline_model_parallel_size={vp} of a hybrid model needs | borders in hybrid_layer_pattern"
+        return
     if vp > 1 and pp == 1:
         yield f"virtual_pipeline_model_parallel_size={vp} needs pipeline_model_parallel_size above 1"
+        return
+    if model.hybrid and "|" in (model.hybrid_layer_pattern or ""):
         return
     yield from _uneven(model, layout, vp) if uneven else _even(model, layout, vp)
 
@@ -119,6 +125,8 @@ def _layout_string(model: Model, layout: Layout, text: str) -> Iterator[str]:
             f"pipeline_model_parallel_size={pp}; use a multiple of {pp} stages"
         )
         return
+    if pp == 1 and len(stages) > 1:
+        yield f"pipeline_model_parallel_layout has {len(stages)} stages, which need pipeline_model_parallel_size above 1"
     for symbol, wanted, what in (
         ("E", 1, "embedding"), ("L", 1, "loss"), ("t", model.num_layers, "num_layers"), ("m", model.mtp, "mtp_num_layers"),
     ):  # fmt: skip
@@ -142,8 +150,7 @@ def schedule(model: Model, layout: Layout, num_microbatches: int) -> Iterator[st
     if num_microbatches < 1:
         yield f"num_microbatches={num_microbatches} must be at least 1; raise global_batch_size"
         return
-    text = layout.pipeline_model_parallel_layout
-    vp = len(parse_layout(text)) // layout.pp if text else virtual_stages(model, layout)
+    vp = virtual_stages(model, layout)
     if vp == 1:
         return
     pp, group = layout.pp, layout.microbatch_group_size_per_vp_stage or layout.pp

@@ -39,11 +39,11 @@ def other(model: Model, layout: Layout, training: Training) -> Iterator[str]:
     t = training
     if layout.sequence_parallel and layout.tp == 1:
         yield "sequence_parallel needs tensor_model_parallel_size above 1; turn it off"
-    if (
-        t.seq_length > (model.max_position_embeddings or t.seq_length)
-        and model.position_embedding_type == "learned_absolute"
-    ):
-        yield f"seq_length={t.seq_length} is more than max_position_embeddings={model.max_position_embeddings}"
+    if t.seq_length > (model.max_position_embeddings or t.seq_length):
+        yield (
+            f"seq_length={t.seq_length} is more than max_position_embeddings={model.max_position_embeddings}; "
+            "raise that, or shorten the sequence"
+        )
     if t.recompute_granularity == "selective" and t.recompute_method:
         yield "recompute_method belongs to recompute_granularity=full; drop it for selective"
     if t.recompute_granularity is None and (t.recompute_method or t.recompute_modules):
@@ -54,8 +54,15 @@ def other(model: Model, layout: Layout, training: Training) -> Iterator[str]:
         t.recompute_granularity != "full" or layout.tp == 1 or layout.sequence_parallel
     ):
         yield "distribute_saved_activations needs recompute_granularity=full, tensor_model_parallel_size above 1 and no sequence_parallel"
-    if model.mtp and model.position_embedding_type == "learned_absolute":
-        yield "mtp_num_layers needs position_embedding_type rope or none"
+    if model.mtp and model.position_embedding_type not in ("rope", "none"):
+        yield f"mtp_num_layers needs position_embedding_type rope or none, not {model.position_embedding_type}"
+    if t.params_dtype == "fp32" and t.attention_kernel in ("flash", "cudnn"):
+        yield f"attention_kernel={t.attention_kernel} needs bf16 or fp16; use unfused with fp32"
+    if t.recomputes("shared_experts") and t.moe_shared_expert_overlap:
+        yield "recompute_modules shared_experts excludes moe_shared_expert_overlap"
+    if t.deterministic_mode and any(kind.startswith("gdn") for kind in model.kinds):
+        yield "deterministic_mode replaces Gated DeltaNet by torch operations that are not modelled; turn it off"
+    yield from attention_variants(model, layout)
     if (
         model.mtp
         and t.recompute_granularity == "full"
@@ -83,3 +90,19 @@ def hyper_connections(model: Model, layout: Layout, training: Training) -> Itera
         yield "enable_mhc_connections needs a plain transformer with dense MLP layers and no MTP"
     if training.recompute_granularity == "full" or model.fp32_residual_connection:
         yield "enable_mhc_connections excludes full recomputation and fp32_residual_connection"
+
+
+def attention_variants(model: Model, layout: Layout) -> Iterator[str]:
+    """What multi-latent and sparse attention require and exclude."""
+    latent = model.multi_latent_attention or any(kind.startswith(("mla", "dsa")) for kind in model.kinds)
+    if latent and model.attention_output_gate:
+        yield "attention_output_gate does not exist for multi-latent attention; turn it off"
+    if latent and model.qk_l2_norm:
+        yield "qk_l2_norm does not exist for multi-latent attention; turn it off"
+    if any(kind.startswith("dsa") for kind in model.kinds):
+        if not model.multi_latent_attention and not model.hybrid:
+            yield "experimental_attention_variant=dsa needs multi_latent_attention"
+        if model.add_bias_linear:
+            yield "sparse attention needs add_bias_linear off"
+        if layout.cp > 1 and set(layout.cp_comm_type) != {"all_gather"}:
+            yield "sparse attention with context parallelism needs cp_comm_type all_gather"

@@ -121,7 +121,7 @@ def _output_gate(c: Context, name: str, context: Tensor, gate: Tensor) -> Module
     """context * sigmoid(gate): compiled, the gate is kept; eager, its fp32 sigmoid is kept."""
     out = context.like(f"{name}.output_gate.output")
     if c.training.compiled_gates:
-        kept = gate.like(f"{name}.output_gate.gate") if c.model.groups > 1 else gate
+        kept = gate.like(f"{name}.output_gate.gate") if c.several_groups else gate
     else:
         kept = gate.like(f"{name}.output_gate.sigmoid", "fp32")
     yield Op(f"{name}.output_gate", (context, gate), (out,), (context, kept))

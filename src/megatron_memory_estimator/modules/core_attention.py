@@ -11,9 +11,10 @@ from __future__ import annotations
 from ..context import Context, Module
 from ..errors import UnsupportedError
 from ..tape import Op
-from ..tensor import Dim, Tensor, ceil_div
+from ..tensor import DTYPE_BYTES, Dim, Tensor, ceil_div, tensor
 
 NAME = "self_attention.core_attention"
+Scratch = tuple[Tensor, ...]
 
 
 def core_attention(c: Context, q: Tensor, k: Tensor, v: Tensor, heads: Dim, layer: int) -> Module[Tensor]:
@@ -32,28 +33,43 @@ def _lse(c: Context, heads: Dim) -> Tensor:
 
 def _fused(c: Context, q: Tensor, k: Tensor, v: Tensor, heads: Dim, v_dim: Dim) -> Module[Tensor]:
     out = c.region(f"{NAME}.output", heads, v_dim)
-    kept: tuple[Tensor, ...] = (_lse(c, heads),)
-    accumulator = q.like(f"{NAME}.dq fp32 accumulator", "fp32")
+    lse = _lse(c, heads)
     if c.kernel == "cudnn":
-        yield Op(NAME, (q, k, v), (out,), (q, k, v, out, *kept), backward=(accumulator,))
+        yield Op(NAME, (q, k, v), (out,), (q, k, v, out, lse), backward=_backward_scratch(c, q, k, heads))
         return out
     if q.shape[-1].size != v_dim.size:  # flash-attention pads v to the head dim of q; the result is trimmed again
-        padded = v.like(f"{NAME}.v padded")._replace(nbytes=v.nbytes // v_dim.size * q.shape[-1].size)
-        wide = out.like(f"{NAME}.output padded")._replace(nbytes=out.nbytes // v_dim.size * q.shape[-1].size)
+        padded = c.region(f"{NAME}.v padded", v.shape[-2], q.shape[-1])
         yield Op(f"{NAME}.pad_v", (v,), (padded,))
-        yield Op(NAME, (q, k, padded), (wide,), (q, k, padded, wide, *kept), backward=(accumulator,))
-        yield Op(f"{NAME}.trim", (wide,), (out,))
-        return out
-    if c.training.micro_batch_size == 1:
-        yield Op(NAME, (q, k, v), (out,), (q, k, v, out, *kept), backward=(accumulator,))
-        return out
-    # flash-attention works on [b, s, ...]: q, k, v are copied, and its output is copied back for linear_proj
-    copies = tuple(t.like(f"{t.name} [b, s]") for t in (q, k, v))
-    inner = out.like(f"{NAME}.output [b, s]")
-    yield Op(f"{NAME}.transpose", (q, k, v), copies)
-    yield Op(NAME, copies, (inner,), (*copies, inner, *kept), backward=(accumulator,))
-    yield Op(f"{NAME}.transpose_back", (inner,), (out,))
+        v = padded
+    several = c.training.micro_batch_size > 1
+    if several:  # flash-attention works on [b, s, ...]: q, k, v are copied
+        copies = tuple(t.like(f"{t.name} [b, s]") for t in (q, k, v))
+        yield Op(f"{NAME}.transpose", (q, k, v), copies)
+        q, k, v = copies
+    inner = out
+    if several or v.shape[-1].size != v_dim.size:
+        inner = c.region(f"{NAME}.kernel output", heads, v.shape[-1])
+    yield Op(NAME, (q, k, v), (inner,), (q, k, v, inner, lse), backward=_backward_scratch(c, q, k, heads))
+    if inner is not out:  # copied back, or trimmed, for linear_proj
+        yield Op(f"{NAME}.back", (inner,), (out,))
     return out
+
+
+def _backward_scratch(c: Context, q: Tensor, k: Tensor, heads: Dim) -> tuple[Tensor, ...]:
+    """Scratch of the kernel's backward: the fp32 accumulator of dq (one per block of keys when deterministic).
+
+    flash-attention also keeps the row sums of dO * O, and with GQA dk and dv at all heads before they are summed.
+    """
+    accumulator = q.like(f"{NAME}.dq fp32 accumulator", "fp32")
+    if c.kernel != "flash":
+        return (accumulator,)
+    if c.training.deterministic_mode:
+        splits = ceil_div(c.num_sms, c.batch.size * heads.local)
+        accumulator = c.new(f"{NAME}.dq fp32 accumulators", Dim("splits", splits), *q.shape, dtype="fp32")
+    rows = c.new(f"{NAME}.softmax_d", c.batch, heads, c.seq, dtype="fp32")
+    if k.shape[-2].size == heads.size:
+        return (accumulator, rows)
+    return (accumulator, rows, q.like(f"{NAME}.dk at all heads"), q.like(f"{NAME}.dv at all heads"))
 
 
 def _context_parallel(
@@ -62,42 +78,54 @@ def _context_parallel(
     """TransformerEngine `context_parallel.py`: ring (p2p), Ulysses (a2a), all-gather, and the two-level a2a+p2p."""
     kinds = c.layout.cp_comm_type
     kind = kinds[layer % len(kinds)]
-    cp = c.layout.cp
     out = c.region(f"{NAME}.output", heads, v_dim)
     lse = _lse(c, heads)
-    kv = f"{NAME}.kv"
-
-    def sized(name: str, like: tuple[Tensor, ...], times: int, over: int = 1, dtype: str = "") -> Tensor:
-        nbytes = ceil_div(sum(t.nbytes for t in like) * times, over)
-        return like[0].like(name, dtype or None)._replace(nbytes=nbytes)
-
-    accumulator = q.like(f"{NAME}.dq fp32 accumulator", "fp32")
+    scratch = _backward_scratch(c, q, k, heads)
     if kind in ("a2a", "a2a+p2p"):
         exchanged = tuple(t.like(f"{t.name} after all-to-all") for t in (q, k, v))
         inner = out.like(f"{NAME}.output before all-to-all")
-        yield Op(f"{NAME}.all_to_all", (q, k, v), exchanged, forward=(sized(f"{NAME}.reordered", exchanged, 1),))
-        rings = (sized(f"{kv} of the ring", exchanged[1:], 2),) if kind == "a2a+p2p" else ()
-        yield Op(NAME, exchanged, (inner,), (*exchanged, inner, lse), forward=rings, backward=(*rings, accumulator))
+        reordered = _sized(f"{NAME}.q, k, v reordered", exchanged, 1)
+        yield Op(f"{NAME}.all_to_all", (q, k, v), exchanged, forward=(reordered,))
+        ring: Scratch = ()
+        back: Scratch = ()
+        if kind == "a2a+p2p":
+            assert c.layout.hierarchical_context_parallel_sizes is not None
+            q, k, v = exchanged
+            ring, back = _ring(c.layout.hierarchical_context_parallel_sizes[1], q, k, v, inner)
+        yield Op(NAME, exchanged, (inner,), (*exchanged, inner, lse), ring, (*back, *scratch))
         yield Op(f"{NAME}.all_to_all_back", (inner,), (out,), forward=(inner.like(f"{NAME}.output reordered"),))
         return out
     if kind == "p2p":
-        received = sized(f"{kv} received from {c.layout.cp - 1} ranks", (k, v), cp - 1)
-        steps = sized(f"{NAME}.output per ring step", (out,), cp + 1, 2)
-        ring = sized(f"{kv} ring buffers and dkv", (k, v), 4)
-        step = sized(f"{NAME}.dq, dk, dv of one ring step", (q, k, v), 1)
-        yield Op(
-            NAME, (q, k, v), (out,), (q, k, v, out, lse), forward=(received, steps), backward=(ring, step, accumulator)
-        )
+        kv = _sized(f"{NAME}.kv", (k, v), 1)
+        yield Op(f"{NAME}.join_kv", (k, v), (kv,))
+        ring, back = _ring(c.layout.cp, q, k, v, out)
+        yield Op(NAME, (q, kv), (out,), (q, kv, out, lse), ring, (*back, *scratch))
         return out
     if kind == "all_gather":
+        cp = c.layout.cp
         second = lse.like(f"{NAME}.softmax_lse of the second half")
-        gathered = sized(f"{kv} gathered and reordered", (k, v), 2 * cp)
-        whole = sized(f"{kv} gathered, and dk, dv of the whole sequence", (k, v), 2 * cp)
-        yield Op(
-            NAME, (q, k, v), (out,), (q, k, v, out, lse, second), forward=(gathered,), backward=(whole, accumulator)
-        )
+        gathered = _sized(f"{NAME}.kv gathered and reordered", (k, v), 2 * cp)
+        whole = _sized(f"{NAME}.kv gathered, and dk, dv of the whole sequence", (k, v), 2 * cp)
+        yield Op(NAME, (q, k, v), (out,), (q, k, v, out, lse, second), (gathered,), (whole, *scratch))
         return out
     raise UnsupportedError(f"cp_comm_type {kind} is not modelled")
+
+
+def _sized(name: str, like: tuple[Tensor, ...], times: int, over: int = 1) -> Tensor:
+    """A buffer of several tensors' bytes, times and over some counts."""
+    first = like[0]
+    elements = ceil_div(sum(t.nbytes for t in like) * times, over * DTYPE_BYTES[first.dtype])
+    return tensor(name, (Dim("elements", elements),), first.dtype)
+
+
+def _ring(ranks: int, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> tuple[Scratch, Scratch]:
+    """Scratch of a ring of ranks: received keys and values and one output per step; in backward ring buffers and one
+    step's gradients. The output of a step past the own rank is half; on average (ranks + 1) / 2 of a whole one."""
+    received = _sized(f"{NAME}.kv received from {ranks - 1} ranks", (k, v), ranks - 1)
+    steps = _sized(f"{NAME}.output per ring step", (out,), ranks + 1, 2)
+    buffers = _sized(f"{NAME}.kv ring buffers and dkv", (k, v), 4)
+    step = _sized(f"{NAME}.dq, dk, dv of one ring step", (q, k, v), 1)
+    return (received, steps), (buffers, step)
 
 
 def _unfused(c: Context, q: Tensor, k: Tensor, v: Tensor, heads: Dim, v_dim: Dim) -> Module[Tensor]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..context import Context, Module
 from ..tape import Op
-from ..tensor import Dim, Tensor, largest, whole_above
+from ..tensor import Dim, Tensor, largest, smallest, whole_above
 
 
 @dataclass(frozen=True)
@@ -79,15 +79,15 @@ def _permute_maps(c: Context) -> tuple[Tensor, ...]:
     assert m.num_moe_experts is not None
     experts = Dim("num_moe_experts", m.num_moe_experts)
     sent = c.sent_rows
+    if t.moe_permute_fusion:
+        return (
+            c.new("mlp.permute.row_id_map", c.tokens, Dim("2*num_moe_experts+1", 2 * experts.size + 1), dtype="int32"),
+        )
     if t.moe_pad_expert_input_to_capacity and t.moe_expert_capacity_factor is not None:
         return (
             c.new("mlp.permute.indices", sent, dtype="int64"),
             c.new("mlp.permute.prob_indices", sent, dtype="int64"),
             c.new("mlp.permute.routing_map", c.tokens, experts, dtype="bool"),
-        )
-    if t.moe_permute_fusion:
-        return (
-            c.new("mlp.permute.row_id_map", c.tokens, Dim("2*num_moe_experts+1", 2 * experts.size + 1), dtype="int32"),
         )
     return (
         c.new("mlp.permute.sorted_indices", sent, dtype="int64"),
@@ -140,26 +140,29 @@ def _allgather(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Route
     rows = c.expert_rows
     local = c.new("mlp.experts.input", rows, width)
     local_probs = c.new("mlp.experts.probs", rows, dtype=c.probs_dtype)
-    kept = (
+    kept: tuple[Tensor, ...] = (
         c.new("mlp.permute.indices", rows, dtype="int64"),
         c.new("mlp.permute.local_map", tokens, c.local_experts, dtype="bool"),
         c.new("mlp.permute.local_probs", tokens, c.local_experts, dtype=c.probs_dtype),
     )
+    if c.training.moe_permute_fusion:
+        columns = Dim("2*local_experts+1", 2 * c.local_experts.local + 1)
+        kept = (c.new("mlp.permute.row_id_map", tokens, columns, dtype="int32"),)
     grad = c.new("mlp.dispatch.tokens grad of all ranks", *_gathered(c), width)
     yield Op("mlp.permute", (x, probs), (local, local_probs), kept, (all_probs, all_map), (grad,))
     return Routed(local, local_probs, rows, ())
 
 
 def _received_tokens(c: Context) -> Dim:
-    """Tokens with at least one local expert under balanced routing: ep * tokens * (1 - C(E - E/ep, k) / C(E, k))."""
+    """Tokens of the ep * etp ranks with at least one local expert: balanced, a share of 1 - C(E - E/ep, k) / C(E, k)."""
     m, layout = c.model, c.layout
     assert m.num_moe_experts is not None
     experts, local = m.num_moe_experts, c.local_experts.local
     miss = 1.0
     for i in range(m.moe_router_topk):
         miss = miss * largest(experts - local - i, 0) / (experts - i)
-    total = c.tokens.size * layout.ep
-    return Dim("received_tokens", whole_above(total * (1.0 - miss)))
+    total = c.tokens.size * layout.ep * layout.etp
+    return Dim("received_tokens", smallest(whole_above(total * (1.0 - miss) * c.training.router_imbalance), total))
 
 
 def _flex(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Routed]:
@@ -182,7 +185,13 @@ def _flex(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Routed]:
     indices = c.new("mlp.dispatch.received_indices", received.shape[0], topk, dtype="int64")
     received_probs = c.new("mlp.dispatch.received_probs", received.shape[0], topk, dtype="fp32")
     yield Op("mlp.dispatch", (x, probs), (received, received_probs), (indices,))
-    local = Dim("2*local_experts+1", 2 * c.local_experts.local + 1)
-    row_map = c.new("mlp.permute.row_id_map", received.shape[0], local, dtype="int32")
-    yield Op("mlp.permute", (received, received_probs), (tokens, row_probs), (row_map,))
+    if c.training.moe_permute_fusion:
+        local = Dim("2*local_experts+1", 2 * c.local_experts.local + 1)
+        kept: tuple[Tensor, ...] = (c.new("mlp.permute.row_id_map", received.shape[0], local, dtype="int32"),)
+    else:
+        kept = (
+            c.new("mlp.permute.sorted_indices", rows, dtype="int64"),
+            c.new("mlp.permute.token_indices", c.local_experts, received.shape[0], dtype="int64"),
+        )
+    yield Op("mlp.permute", (received, received_probs), (tokens, row_probs), kept)
     return Routed(tokens, row_probs, rows, (received,))

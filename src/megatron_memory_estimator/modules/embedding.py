@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ..context import Context, Module
 from ..tape import Op
-from ..tensor import Dim, Param, Tensor
+from ..tensor import DTYPE_BYTES, Dim, Param, Tensor
 
 
 def vocab(c: Context) -> Dim:
@@ -48,7 +48,9 @@ def lookup(c: Context, name: str, table: Param, out: Tensor) -> Module[Tensor]:
     if c.sp_many:
         grads = (*grads, whole.like(f"{name}.output grad gathered"))
     if c.sp_many and learned and not c.training.clone_scatter_output_in_embedding:
-        out = out._replace(nbytes=whole.nbytes)  # the scatter is a view that pins the whole table output
+        # the scatter is a view that pins the whole output: what is beyond this rank's part stays until the end
+        rest = Dim("(tp-1)*seq*b*hidden_size", (whole.nbytes - out.nbytes) // DTYPE_BYTES[whole.dtype])
+        kept = (*kept, c.new(f"{name}.output of other ranks", rest))
     yield Op(name, (), (out,), kept, scratch, grads)
     return out
 

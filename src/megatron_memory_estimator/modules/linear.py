@@ -22,10 +22,21 @@ def weight_grad(c: Context, weight: Param) -> tuple[Tensor, ...]:
     With gradient accumulation fusion TransformerEngine 2.3 and later hands autograd a cached dummy (a persistent
     workspace, see `workspaces.py`); older versions allocate the dummy anew in each backward.
     """
-    cached = c.training.gradient_accumulation_fusion and c.training.te >= (2, 3)
-    if cached:
+    if cached_wgrad(c, weight):
         return ()
-    return (c.new(f"{weight.name}.wgrad", *weight.shape),)
+    grouped = weight.split == "expert" and c.training.moe_grouped_gemm
+    one = (Dim("experts", weight.copies),) if grouped else ()
+    return (c.new(f"{weight.name}.wgrad", *one, *weight.shape),)
+
+
+def cached_wgrad(c: Context, weight: Param) -> bool:
+    """Whether the weight's gradient goes through a cached dummy.
+
+    TransformerEngine 2.3 and later (pytorch/module/base.py); Megatron's own linears since Megatron-Core 0.14
+    (megatron/core/tensor_parallel/layers.py).
+    """
+    t = c.training
+    return t.gradient_accumulation_fusion and t.te >= (2, 3) and (weight.gemm == "te" or t.mcore >= (0, 14))
 
 
 def linear_params(c: Context, name: str, out: Dim, inp: Dim, split: str, bias: bool) -> Module[Param]:

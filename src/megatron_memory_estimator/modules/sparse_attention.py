@@ -8,7 +8,7 @@ up-projected after the core. Norms are unfused and RoPE is never fused. Indexer 
 
 from __future__ import annotations
 
-from ..context import Context, Module
+from ..context import Context, Module, recomputed
 from ..errors import UnsupportedError
 from ..tape import Op
 from ..tensor import Dim, Param, Tensor
@@ -22,9 +22,7 @@ from .norm import norm, norm_params
 def sparse_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
     """Output on the residual stream; includes the separate input norm."""
     m = c.model
-    if c.training.recompute_granularity == "selective" and {"mla_up_proj", "core_attn"} & set(
-        c.training.recompute_modules
-    ):
+    if c.training.recomputes("mla_up_proj") or c.training.recomputes("core_attn"):
         raise UnsupportedError("recompute_modules mla_up_proj and core_attn are not modelled for sparse attention")
     if m.dsa_indexer_n_heads is None or m.dsa_indexer_head_dim is None or m.dsa_indexer_topk is None:
         raise UnsupportedError("sparse attention needs dsa_indexer_n_heads, dsa_indexer_head_dim and dsa_indexer_topk")
@@ -54,7 +52,12 @@ def sparse_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tenso
             yield from norm_params(c, f"{NAME}.q_layernorm.", qr)
         yield from norm_params(c, f"{NAME}.kv_layernorm.", kr)
 
-    normed = yield from norm(c, "input_layernorm", hidden)
+    normed = yield from recomputed(
+        c.training.recomputes("layernorm"),
+        "input_layernorm.checkpoint",
+        norm(c, "input_layernorm", hidden),
+        hook=f"{NAME}.linear_proj",
+    )
     query = normed
     if q_down is not None:
         query = yield from down_linear(c, f"{NAME}.linear_q_down_proj", normed, q_down, qr)
