@@ -1,0 +1,249 @@
+"""What each setting adds to or takes from the bytes that one layer keeps, hand-worked from the sources in the modules.
+
+Symbols: tokens T (inside tensor parallelism) and Ts (residual stream), H = 2*Ts*h, heads n, groups m, head dim d.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from megatron_memory_estimator import TrainingJob, estimate
+from megatron_memory_estimator.modules.layers import layer_unit, mtp_unit
+from megatron_memory_estimator.simulate import leftovers, trace
+
+from .helpers import context, moe_config, small_config
+
+S, B, HID, N, M, D, F = 1024, 2, 1024, 16, 4, 64, 4096
+T = S * B
+H = 2 * T * HID
+PROBS = B * N * S * S
+
+
+def kept(config: dict[str, Any], num_gpus: int = 1, **settings: Any) -> int:
+    job = TrainingJob.from_config(config, num_gpus, **{"seq_length": S, "micro_batch_size": B, **settings})
+    unit = layer_unit(context(job), job.model.kinds[0]).unit
+    assert unit.entry is not None
+    assert list(leftovers(unit).values()) == [unit.entry.nbytes], "a backward leaves the gradient of its input alone"
+    return trace(unit).saved_bytes
+
+
+def selective(*modules: str) -> dict[str, Any]:
+    return {"recompute_granularity": "selective", "recompute_modules": modules}
+
+
+DENSE_LAYER = 4 * H + 8 * T + 2 * T * (N + 2 * M) * D + 2 * T * N * D + 4 * T * N + 2 * T * 3 * F
+DENSE: list[tuple[dict[str, Any], int]] = [
+    ({}, 0),
+    ({"hidden_dropout": 0.1}, 2 * T * HID),
+    ({"normalization": "LayerNorm"}, 8 * T),
+    ({"gated_linear_unit": False, "activation_func": "gelu", "add_bias_linear": True}, -2 * T * F),
+    ({"gated_linear_unit": False, "activation_func": "squared_relu"}, -2 * T * F),
+    ({"bias_activation_fusion": False}, 4 * T * F),
+    ({"activation_func": "quick_gelu", "activation_func_clamp_value": 7.0}, 4 * T * F),
+    ({"attention_kernel": "flash"}, 2 * T * N * D),
+    ({"attention_kernel": "flash", "micro_batch_size": 1, "seq_length": 2 * S}, 0),
+    ({"attention_kernel": "unfused"}, -4 * T * N + 2 * PROBS + 2 * T * 2 * (N - M) * D),
+    ({"attention_kernel": "unfused", "attention_dropout": 0.1}, -4 * T * N + 5 * PROBS + 2 * T * 2 * (N - M) * D),
+    ({"qk_layernorm": True}, 2 * T * (N + M) * D + 4 * T * (N + M)),
+    ({"apply_rope_fusion": False}, 8 * S * D),
+    ({"position_embedding_type": "none"}, 0),
+    ({"fp32_residual_connection": True}, 2 * H),
+    (selective("core_attn"), -4 * T * N + 2 * T * (N + M) * D),
+    (selective("mlp"), -H - 4 * T - 2 * T * 3 * F + 0),
+    (selective("layernorm"), 0),
+    ({"attention_output_gate": True}, 4 * T * N * D),
+    ({"attention_output_gate": True, "compiled_gates": False}, 6 * T * N * D),
+]
+
+
+@pytest.mark.parametrize(("settings", "delta"), DENSE, ids=lambda x: str(x)[:60])
+def test_dense_layer(settings: dict[str, Any], delta: int) -> None:
+    assert kept(small_config(), **settings) - DENSE_LAYER == delta
+
+
+def test_tensor_and_sequence_parallelism_divide_everything() -> None:
+    four = {"tensor_model_parallel_size": 4}
+    assert kept(small_config(), 4, **four, sequence_parallel=True) == DENSE_LAYER // 4
+    shared = 4 * H + 8 * T
+    assert kept(small_config(), 4, **four) == shared + (DENSE_LAYER - shared) // 4
+
+
+@pytest.mark.parametrize(("kind", "delta"), [("p2p", 0), ("all_gather", 4 * T * N // 2), ("a2a", 2 * T * N * D // 2)])
+def test_context_parallelism(kind: str, delta: int) -> None:
+    found = kept(small_config(), 2, context_parallel_size=2, cp_comm_type=kind)
+    assert found == DENSE_LAYER // 2 + delta
+
+
+def test_more_ranks_than_groups_work_on_one_group_each() -> None:
+    found = kept(small_config(num_query_groups=2), 8, tensor_model_parallel_size=8, sequence_parallel=True)
+    attention = 2 * T * (2 + 2) * D + 2 * T * 2 * D + 4 * T * 2
+    assert found == (4 * H + 8 * T) // 8 + attention + 2 * T * 3 * F // 8
+
+
+E, K, FE = 8, 2, 512
+ROWS = T * K
+MOE_PART = (
+    2 * H + 4 * T + 12 * T * K + 8 * T * K + 8 * T * E + 2 * ROWS * HID + 2 * ROWS * 3 * FE + 2 * ROWS
+)  # residual, norm, router, unfused permutation, expert fc1 input, fc1 output and fc2 input, probabilities
+MOE_LAYER = DENSE_LAYER - (2 * H + 4 * T + 2 * T * 3 * F) + MOE_PART
+SHARED = {"moe_shared_expert_intermediate_size": 1024}
+SHARED_BYTES = 2 * T * 3 * 1024
+MOE: list[tuple[dict[str, Any], int]] = [
+    ({}, 0),
+    ({"moe_aux_loss_coeff": 0.01}, 4 * T * E + 8 * E),
+    ({"moe_router_score_function": "sigmoid"}, 4 * T * E + 4 * T),
+    ({"moe_router_score_function": "sigmoid", "moe_aux_loss_coeff": 0.01}, 8 * T * E + 8 * T + 8 * E),
+    ({"moe_permute_fusion": True}, 4 * T * (2 * E + 1) + 8 * ROWS - 8 * T * K - 8 * T * E),
+    ({"moe_router_dtype": "fp32"}, 2 * ROWS),
+    (SHARED, SHARED_BYTES),
+    ({**SHARED, "moe_shared_expert_gate": True}, SHARED_BYTES + H + 2 * T),
+    ({**SHARED, **selective("shared_experts")}, 0),
+    ({"moe_latent_size": 256}, -2 * ROWS * (HID - 256) + 2 * T * 256),
+    (selective("moe_act"), -2 * ROWS * FE),
+    (selective("layernorm"), -H - 4 * T),
+    (selective("moe"), -(MOE_PART - 2 * H - 4 * T)),
+    (selective("moe", "layernorm"), -(MOE_PART - H)),
+    ({"gated_linear_unit": False, "activation_func": "gelu", "bias_activation_fusion": False}, 0),
+    ({"moe_expert_capacity_factor": 1.0, "moe_pad_expert_input_to_capacity": True},
+     16 * ROWS + T * E - 8 * T * K - 8 * T * E),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("settings", "delta"), MOE, ids=lambda x: str(x)[:60])
+def test_moe_layer(settings: dict[str, Any], delta: int) -> None:
+    assert kept(moe_config(), **settings) - MOE_LAYER == delta
+
+
+def test_expert_parallelism_is_free_when_balanced() -> None:
+    assert kept(moe_config(), 8, expert_model_parallel_size=8) == MOE_LAYER
+
+
+@pytest.mark.parametrize("factor", [1.25, 2.0])
+def test_imbalance_scales_the_rows_of_the_busiest_rank(factor: float) -> None:
+    more = kept(moe_config(), 4, expert_model_parallel_size=4, router_imbalance=factor) - MOE_LAYER
+    rows = int(ROWS * (factor - 1))
+    assert more == rows * (2 * HID + 6 * FE + 2)
+
+
+def test_expert_tensor_parallelism_gathers_rows_and_splits_widths() -> None:
+    settings = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
+    whole = kept(moe_config(), 2, **settings, expert_tensor_parallel_size=1, expert_model_parallel_size=2)
+    split = kept(moe_config(), 2, **settings, expert_tensor_parallel_size=2)
+    assert split - whole == ROWS // 2 * (2 * HID + 2)
+
+
+def test_mtp_depth_keeps_five_residuals_and_a_layer() -> None:
+    job = TrainingJob.from_config(small_config(mtp_num_layers=1), 1, seq_length=S, micro_batch_size=B)
+    unit = mtp_unit(context(job), owns_embedding=False).unit
+    statistics = 3 * 4 * T
+    assert trace(unit).saved_bytes == 5 * H + DENSE_LAYER + statistics + 8 * T
+
+
+def test_an_mtp_chunk_of_its_own_has_an_embedding_copy_even_on_the_first_rank() -> None:
+    job = TrainingJob.from_config(
+        small_config(mtp_num_layers=1), 2, seq_length=S, pipeline_model_parallel_size=2,
+        pipeline_model_parallel_layout="E|tttt|m|L",
+    )  # fmt: skip
+    first, last = estimate(job).stages
+    names = [param.name for plan in first.rank.plans for param, _ in plan.params]
+    assert names.count("embedding.word_embeddings.weight") == 2
+    assert "mtp.layers.0.eh_proj.weight" in names
+    assert "output_layer.weight" in [param.name for plan in last.rank.plans for param, _ in plan.params]
+
+
+def test_a_stage_after_mtp_receives_all_depths() -> None:
+    job = TrainingJob.from_config(
+        small_config(mtp_num_layers=1), 3, seq_length=S, micro_batch_size=B, pipeline_model_parallel_size=3,
+        pipeline_model_parallel_layout="Ett|ttm|L",
+    )  # fmt: skip
+    last = estimate(job).stages[2]
+    sizes = {row.name: row.nbytes for row in last.rows if row.part == "pipeline"}
+    assert set(sizes.values()) == {2 * H}
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_full_uniform_recompute_keeps_one_input_per_group(n: int) -> None:
+    job = TrainingJob.from_config(
+        small_config(), 1, seq_length=S, micro_batch_size=B, recompute_granularity="full", recompute_method="uniform",
+        recompute_num_layers=n,
+    )  # fmt: skip
+    runs = [r for r in estimate(job).stages[0].rank.plans[0].runs if r.first_layer >= 0]
+    assert sum(r.trace.saved_bytes * r.copies for r in runs) == 4 // n * H
+    brought_back = max(event.nbytes for event in runs[0].trace.backward)
+    assert brought_back > n * DENSE_LAYER
+
+
+@pytest.mark.parametrize("n", [0, 1, 3, 9])
+def test_full_block_recompute_covers_the_first_layers_of_every_chunk(n: int) -> None:
+    job = TrainingJob.from_config(
+        small_config(num_layers=8), 2, seq_length=S, micro_batch_size=B, recompute_granularity="full",
+        recompute_method="block", recompute_num_layers=n, pipeline_model_parallel_size=2,
+        virtual_pipeline_model_parallel_size=2,
+    )  # fmt: skip
+    chunk = estimate(job).stages[0].rank.plans[1]
+    inside = min(n, 2)
+    assert chunk.saved_bytes == inside * H + (2 - inside) * DENSE_LAYER
+
+
+def test_distributed_checkpoint_input() -> None:
+    job = TrainingJob.from_config(
+        small_config(), 4, seq_length=S, micro_batch_size=B, recompute_granularity="full", tensor_model_parallel_size=4,
+        distribute_saved_activations=True,
+    )  # fmt: skip
+    runs = [r for r in estimate(job).stages[0].rank.plans[0].runs if r.first_layer >= 0]
+    assert runs[0].trace.saved_bytes == H // 4
+
+
+MLA: dict[str, Any] = small_config(
+    multi_latent_attention=True, q_lora_rank=256, kv_lora_rank=128, qk_head_dim=64, qk_pos_emb_head_dim=32,
+    v_head_dim=64, qk_layernorm=True, num_query_groups=None,
+)  # fmt: skip
+MLP_PART = 2 * H + 4 * T + 2 * T * 3 * F
+MLA_LAYER = MLP_PART + 2 * H + 4 * T * 256 + 4 * T * 128 + T * N * (4 * 96 + 4 * 64 + 4) + 12 * T
+
+
+@pytest.mark.parametrize(
+    ("settings", "delta"),
+    [
+        ({}, 0),
+        ({"apply_rope_fusion": False}, 8 * S * 32),
+        ({"q_lora_rank": None}, -4 * T * 256 - 4 * T + H + 4 * T),
+        ({"q_lora_rank": None, "megatron_core_version": "0.16"}, -4 * T * 256 - 4 * T),
+        (selective("mla_up_proj"), -2 * T * 256 - 2 * T * (128 - 32) - T * N * (4 * 96 + 2 * 64) - 8 * T),
+        (selective("layernorm"), -H - 4 * T),
+        ({"qk_layernorm": False}, -2 * T * 256 - 2 * T * 128 - 8 * T),
+        ({"attention_kernel": "flash", "micro_batch_size": 1, "seq_length": 2 * S}, 2 * T * N * (32 + 96)),
+    ],
+    ids=lambda x: str(x)[:60],
+)
+def test_mla_layer(settings: dict[str, Any], delta: int) -> None:
+    assert kept(MLA, **settings) - MLA_LAYER == delta
+
+
+LOSS: list[tuple[dict[str, Any], int, int]] = [
+    # settings; bytes per logit that stay, bytes per logit at the most in forward
+    ({}, 4, 6),
+    ({"cross_entropy_loss_fusion": True}, 4, 10),
+    (
+        {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": "te", "transformer_engine_version": "2.17"},
+        2,
+        2,
+    ),
+    (
+        {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": "te", "transformer_engine_version": "2.18"},
+        4,
+        6,
+    ),
+]
+
+
+@pytest.mark.parametrize(("settings", "stays", "most"), LOSS, ids=lambda x: str(x)[:40])
+def test_cross_entropy(settings: dict[str, Any], stays: int, most: int) -> None:
+    job = TrainingJob.from_config(small_config(), 1, seq_length=S, micro_batch_size=B, **settings)
+    run = next(r for r in estimate(job).stages[0].rank.plans[0].runs if r.unit.name == "output")
+    logits = T * 32000
+    assert (run.trace.saved_bytes - H) / logits == pytest.approx(stays, abs=1e-3)
+    peak = max(event.nbytes for event in run.trace.forward)
+    assert (peak - H) / logits == pytest.approx(most, abs=1e-3)
