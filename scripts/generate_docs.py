@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import os
 import re
 import shlex
 import sys
@@ -25,6 +26,7 @@ def output(command: str) -> str:
     head, *rest = command.split(" | ")
     words = shlex.split(head)
     assert words[0] == "megatron-memory", command
+    os.environ.pop("COLUMNS", None)
     text = io.StringIO()
     with contextlib.redirect_stdout(text):
         main(words[1:])

@@ -64,7 +64,19 @@ COMMANDS: list[tuple[str, str]] = [
     (f"estimate {DENSE} --router-imbalance nan", "router_imbalance"),
     (f"estimate {DENSE} --router-imbalance 0.5", "router_imbalance"),
     (f"estimate {DENSE} --exp-avg-dtype bf16", "use_precision_aware_optimizer"),
-    (f"estimate {DENSE} --optimizer sgd", "sgd"),
+    (f"estimate {DENSE} --optimizer sgd --use-distributed-optimizer", "sgd"),
+    (f"estimate {DENSE} --fp8 hybrid", "not modelled"),
+    (f"estimate {DENSE} --lr 1e-4", "does not change memory"),
+    (f"estimate {DENSE} --context-gib -5", "context_gib"),
+    (f"estimate {DENSE} --fragmentation -1", "fragmentation"),
+    (f"estimate {DENSE} --attention-dropout 2", "attention_dropout"),
+    (f"estimate {DENSE} --rotary-percent 5", "rotary_percent"),
+    (f"estimate {DENSE} --fp16 --params-dtype bf16", "contradicts"),
+    (f"estimate {DENSE} --num-layers 1000000000", "num_layers"),
+    (f"estimate {DENSE} --mtp-num-layers 1000000", "mtp_num_layers"),
+    (f"estimate {DENSE} --pp 100000 --num-layers 10000", "pipeline_model_parallel_size"),
+    (f"estimate {DENSE} --pp 37", "36 stages"),
+    (f"estimate {DENSE} --attention-kernel flash --params-dtype fp32", "bf16 or fp16"),
     (f"estimate {DENSE} --optimizer adamm", "adam"),
     (f"estimate {DENSE} --cp-comm-type ring --cp 2", "ring"),
     (f"estimate {DENSE} --attention-kernel local", "transformer_impl"),
@@ -133,6 +145,9 @@ FILES: list[tuple[str, Callable[[Path], None], str]] = [
     ("missing field", _write(json.dumps({"model_type": "llama", "hidden_size": 64})), "num_hidden_layers"),
     ("heads do not divide", config(num_attention_heads=7), "kv_channels"),
     ("unknown type, not plain", config(model_type="brandnew", num_experts=8), "num_experts"),
+    ("a key twice", _write('{"hidden_size": 64, "hidden_size": 128}'), "hidden_size"),
+    ("head dim zero", config(head_dim=0), "kv_channels"),
+    ("unknown activation", config(hidden_act="foo"), "hidden_act"),
     ("text_config is no object", config(text_config=3), "text_config"),
 ]
 
@@ -148,6 +163,36 @@ def test_a_bad_file_is_refused_in_one_sentence(
 
 def test_a_directory_without_config_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     refuse(["estimate", str(tmp_path)], "no config.json", capsys)
+
+
+def test_a_pipe_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import os
+
+    os.mkfifo(tmp_path / "fifo")
+    refuse(["estimate", str(tmp_path / "fifo")], "neither a file nor a directory", capsys)
+
+
+@pytest.mark.parametrize(("redirect", "word"), [(">&-", "closed"), ("> /dev/full", "cannot write"), ("<&-", "closed")])
+def test_closed_and_full_streams_give_one_sentence(redirect: str, word: str) -> None:
+    import subprocess
+    import sys
+
+    model = "-" if redirect == "<&-" else "Qwen/Qwen3-0.6B"
+    command = f"{sys.executable} -m megatron_memory_estimator estimate {model} {redirect}"
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert word in done.stderr
+
+
+def test_a_reader_that_stops_is_no_error() -> None:
+    import subprocess
+    import sys
+
+    command = f"{sys.executable} -m megatron_memory_estimator explain Qwen/Qwen3-8B | head -1"
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_table_has_at_least_forty_rows() -> None:

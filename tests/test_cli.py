@@ -28,6 +28,11 @@ V3 = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 def run(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     main(list(argv))
     out, err = capsys.readouterr()

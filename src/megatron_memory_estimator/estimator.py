@@ -9,7 +9,7 @@ from typing import Any
 from .activations import Planner
 from .context import Context
 from .device_memory import Range, device_bytes, reserved_bytes, verdict
-from .errors import UnsupportedError
+from .errors import ConfigError, UnsupportedError
 from .hardware import GPUS
 from .job import TrainingJob
 from .legality import check
@@ -111,6 +111,10 @@ def estimate(job: TrainingJob) -> Estimate:
 
     Raises LayoutError for a layout that Megatron-Core refuses and UnsupportedError for features that are not modelled.
     """
+    if not isinstance(job, TrainingJob):
+        raise ConfigError(
+            "estimate takes a TrainingJob; make one with TrainingJob.from_hf, from_config or from_megatron_args"
+        )
     if job.refusal:
         raise UnsupportedError(job.refusal)
     check(job)

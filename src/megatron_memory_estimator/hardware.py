@@ -84,3 +84,9 @@ class Environment:
     libraries_gib: float | None = setting(None, "CUDA libraries and kernels, GiB")
     nccl_gib: float | None = setting(None, "NCCL communicators, GiB")
     fragmentation: float | None = setting(None, "reserved memory over allocated memory, as a fraction of the peak")
+
+    def __post_init__(self) -> None:
+        for name in ("context_gib", "libraries_gib", "nccl_gib", "fragmentation"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ConfigError(f"{name}={value} must not be negative")

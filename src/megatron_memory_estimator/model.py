@@ -14,6 +14,8 @@ from .frequency import layer_pattern, mtp_pattern
 from .settings import setting
 from .tensor import round_up
 
+MOST_LAYERS = 10_000
+MOST_MTP_LAYERS = 64
 ACTIVATIONS = ("gelu", "silu", "squared_relu", "quick_gelu", "relu")
 
 
@@ -121,6 +123,14 @@ class Model:
         for name in ("num_layers", "hidden_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
+        for name, most in (("num_layers", MOST_LAYERS), ("mtp_num_layers", MOST_MTP_LAYERS)):
+            if (getattr(self, name) or 0) > most:
+                raise ConfigError(f"{name}={getattr(self, name)} is more than {most}, the most that is accepted")
+        for name in ("attention_dropout", "hidden_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must be at least 0 and less than 1")
+        if not 0 < self.rotary_percent <= 1:
+            raise ConfigError(f"rotary_percent={self.rotary_percent} must be more than 0 and at most 1")
         softmax = self.hybrid_layer_pattern is None or "*" in self.hybrid_layer_pattern
         if softmax and self.num_attention_heads < 1:
             raise ConfigError(f"num_attention_heads={self.num_attention_heads} must be at least 1")

@@ -49,7 +49,7 @@ def saved_rows(plan: ChunkPlan, microbatches: int, *, upto: int | None = None) -
 def _unit_prefix(plan: ChunkPlan, index: int) -> str:
     run = plan.runs[index]
     if run.first_layer < 0:
-        return f"{run.unit.name}."
+        return ""
     last = run.first_layer + run.copies - 1
     return f"layers.{run.first_layer}." if last == run.first_layer else f"layers.{run.first_layer}-{last}."
 
@@ -71,7 +71,7 @@ def rows_at_peak(rank: Rank, peak: Peak) -> list[Row]:
         for t in plan.batch:
             rows.append(_row("transient", "", Live(t, "input of the running microbatch")))
     run = plan.runs[moment.run]
-    running = f"layers.{run.first_layer + run.copies - 1}." if run.first_layer >= 0 else f"{run.unit.name}."
+    running = f"layers.{run.first_layer + run.copies - 1}." if run.first_layer >= 0 else ""
     for live in alive_at(run.unit, moment.event):
         part = "activations" if live.why.startswith("saved") else "transient"
         rows.append(_row(part, running, live))

@@ -61,14 +61,30 @@ def _events(pp: int, vp: int, rank: int, num_microbatches: int, group: int) -> I
         yield "B", vp - 1 - order[step]
 
 
+def enough_microbatches(pp: int, vp: int, num_microbatches: int, group: int) -> int:
+    """So few microbatches that the schedule still passes through every step of the real one.
+
+    Beyond saturation whole groups repeat; what is left over after the last whole group stays.
+    """
+    if vp == 1:
+        return min(num_microbatches, pp)
+    most = saturating_microbatches(pp, vp, group)
+    return num_microbatches if num_microbatches <= most else most + (num_microbatches - most) % group
+
+
 @lru_cache(maxsize=4096)
 def occupancy(pp: int, vp: int, rank: int, num_microbatches: int, group: int) -> Occupancy:
-    """The distinct steps of a rank; of steps of the same kind and chunk those that another one covers are dropped."""
+    """The distinct steps of a rank. Without interleaving the fullest forward and backward cover all others."""
+    warmup = warmup_steps(pp, vp, rank, num_microbatches, group)
+    if vp == 1:
+        most = min(warmup + 1, num_microbatches)
+        return Occupancy(warmup, most, (most,), (Step("F", 0, (most,)), Step("B", 0, (most,))))
     counts = [0] * vp
     per_chunk = [0] * vp
     most = 0
     seen: dict[Step, None] = {}
-    for kind, chunk in _events(pp, vp, rank, num_microbatches, group):
+    enough = enough_microbatches(pp, vp, num_microbatches, group)
+    for kind, chunk in _events(pp, vp, rank, enough, group):
         if kind == "F":
             counts[chunk] += 1
             most = max(most, sum(counts))
@@ -76,17 +92,7 @@ def occupancy(pp: int, vp: int, rank: int, num_microbatches: int, group: int) ->
         seen[Step(kind, chunk, tuple(counts))] = None
         if kind == "B":
             counts[chunk] -= 1
-    steps = [step for step in seen if not any(_covers(other, step) for other in seen)]
-    return Occupancy(warmup_steps(pp, vp, rank, num_microbatches, group), most, tuple(per_chunk), tuple(steps))
-
-
-def _covers(other: Step, step: Step) -> bool:
-    return (
-        other != step
-        and other.kind == step.kind
-        and other.chunk == step.chunk
-        and all(a >= b for a, b in zip(other.in_flight, step.in_flight, strict=True))
-    )
+    return Occupancy(warmup, most, tuple(per_chunk), tuple(seen))
 
 
 def saturating_microbatches(pp: int, vp: int, group: int) -> int:

@@ -45,6 +45,8 @@ def checked(field: dataclasses.Field[Any], value: Any) -> Any:
     Whole floats are taken for ints; ints for floats; no string is parsed here.
     """
     name, kind = field.name, field_kind(field)
+    if kind in ("int", "float", "bool") and hasattr(value, "item") and getattr(value, "shape", None) == ():
+        value = value.item()  # a NumPy scalar
     optional = "None" in str(field.type)
     if value is None:
         if optional:

@@ -14,6 +14,8 @@ from .settings import setting
 RECOMPUTE_MODULES = (
     "core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts", "gdn_norm_out",
 )  # fmt: skip
+NEWEST = {"transformer_engine_version": "2.20", "megatron_core_version": "0.20"}
+"""The versions that the rules were read from."""
 KERNELS = ("flash", "cudnn", "unfused", "local")
 
 
@@ -104,11 +106,13 @@ class Training:
                 raise ConfigError(f"{name}={value} must be at least 1")
         if self.recompute_num_layers is not None and self.recompute_num_layers < 0:
             raise ConfigError(f"recompute_num_layers={self.recompute_num_layers} must not be negative")
+        if not 0 <= self.sgd_momentum <= 1:
+            raise ConfigError(f"sgd_momentum={self.sgd_momentum} must be between 0 and 1")
         if self.router_imbalance < 1:
             raise ConfigError(f"router_imbalance={self.router_imbalance} must be at least 1, which is balanced routing")
         if self.moe_expert_capacity_factor is not None and self.moe_expert_capacity_factor <= 0:
             raise ConfigError(f"moe_expert_capacity_factor={self.moe_expert_capacity_factor} must be positive")
-        self.te, self.mcore  # noqa: B018  (a wrong version is refused here)
+        _ = self.te, self.mcore
 
     @property
     def te(self) -> tuple[int, int]:
@@ -147,5 +151,5 @@ class Training:
 def _version(name: str, text: str) -> tuple[int, int]:
     parts = text.split(".")
     if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()):
-        raise ConfigError(f"{name}={text!r} must look like 2.20")
+        raise ConfigError(f"{name}={text!r} must look like {NEWEST[name]}")
     return int(parts[0]), int(parts[1])

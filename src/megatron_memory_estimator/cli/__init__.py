@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -12,8 +13,11 @@ def main(argv: list[str] | None = None) -> None:
     from ..errors import EstimatorError
     from .group import command
 
+    if sys.stdout is None:
+        _fail("standard output is closed")
     try:
         command.main(args=argv, prog_name="megatron-memory", standalone_mode=False)
+        sys.stdout.flush()
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
     except (click.exceptions.Abort, KeyboardInterrupt):
@@ -21,13 +25,20 @@ def main(argv: list[str] | None = None) -> None:
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message(), file=sys.stderr)
         sys.exit(2)
+    except click.NoSuchOption as error:
+        from .known import explanation
+
+        _fail(explanation(error.option_name) or error.format_message())
     except click.ClickException as error:
         _fail(error.format_message())
     except EstimatorError as error:
         _fail(str(error))
     except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(141)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _fail(f"cannot write to standard output: {error.strerror}")
     except RecursionError:
         _fail("the input is nested too deeply")
 

@@ -1,7 +1,8 @@
-"""The terminal: tables are as wide as they need when standard output is not one."""
+"""The terminal: tables are as wide as they need when standard output is not one and COLUMNS is not set."""
 
 from __future__ import annotations
 
+import os
 import sys
 
 from rich.console import Console
@@ -9,6 +10,14 @@ from rich.console import Console
 WIDE = 1000
 
 
+class QuietConsole(Console):
+    """A reader that stops reading is no error."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def console() -> Console:
     """A rich console on standard output."""
-    return Console(width=None if sys.stdout.isatty() else WIDE, soft_wrap=False)
+    fits = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
+    return QuietConsole(width=None if fits else WIDE, soft_wrap=False)

@@ -18,6 +18,10 @@ from ..training import Training
 
 def whole_number(name: str, value: Any) -> int:
     """A whole number of at least 1."""
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        value = value.item()  # a NumPy scalar
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1 or value > 2**40:
         raise ConfigError(f"{name}={value!r} must be a whole number of at least 1")
     return value
@@ -44,9 +48,12 @@ def decide_layout(
     training: Training,
     num_gpus: int | None,
     given: Mapping[str, Any],
+    *,
     habits: bool,
     strict: bool,
+    single_microbatch: bool,
 ) -> tuple[Layout, list[str], int, Training]:
+    """The layout, what was decided for it, the microbatches of a step, and the training with its global batch."""
     said: list[str] = []
     world = num_gpus if num_gpus is not None else values.pop("world_size", None)
     values.pop("world_size", None)
@@ -66,11 +73,11 @@ def decide_layout(
         if habits and strict:
             raise ConfigError(f"num_gpus is not given; the smallest legal count is {world}")
         said.append(f"num_gpus not given: {world}, the smallest legal count")
-    whole_number("num_gpus", world)
+    world = whole_number("num_gpus", world)
     draft = Layout(world_size=world, **values)
     draft, notes = _split(model, draft, strict=strict, habits=habits)
     said += notes
-    microbatches, notes, training = _microbatches(model, draft, training)
+    microbatches, notes, training = _microbatches(model, draft, training, single=single_microbatch)
     return draft, said + notes, microbatches, training
 
 
@@ -118,8 +125,8 @@ def _split(model: Model, layout: Layout, *, strict: bool, habits: bool) -> tuple
     return changed, [f"{total} layers do not divide over {pp} stages: {shown}, the most balanced legal split"]
 
 
-def _microbatches(model: Model, layout: Layout, training: Training) -> tuple[int, list[str], Training]:
-    """Microbatches of a step from the global batch, or so many that more would change nothing."""
+def _microbatches(model: Model, layout: Layout, training: Training, *, single: bool) -> tuple[int, list[str], Training]:
+    """Microbatches of a step from the global batch; without one so many that more would change nothing, or one."""
     if layout.world_size % (layout.tp * layout.pp * layout.cp) or layout.dp < 1:
         return 1, [], training  # legality says why
     per_step = training.micro_batch_size * layout.dp
@@ -137,6 +144,7 @@ def _microbatches(model: Model, layout: Layout, training: Training) -> tuple[int
     except ValueError:
         return 1, [], training
     group = layout.microbatch_group_size_per_vp_stage or layout.pp
-    count = saturating_microbatches(layout.pp, max(vp, 1), max(group, 1))
-    note = f"global_batch_size not given: {count * per_step} ({count} microbatches, more would not change the peak)"
+    count = 1 if single else saturating_microbatches(layout.pp, max(vp, 1), max(group, 1))
+    why = "Megatron's default" if single else "more would not change the peak"
+    note = f"global_batch_size not given: {count * per_step} ({count} microbatch{'es' if count > 1 else ''}, {why})"
     return count, [note], dataclasses.replace(training, global_batch_size=count * per_step)

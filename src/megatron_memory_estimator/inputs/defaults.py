@@ -25,3 +25,13 @@ CLASS_DEFAULTS: dict[str, Any] = {
     "gradient_accumulation_fusion": False,
 }
 """Defaults of the TransformerConfig class, where they differ from Megatron-LM's command line."""
+
+
+def habits_for(given: dict[str, Any]) -> dict[str, Any]:
+    """The habits that go with what was given: a choice that excludes one is not contradicted by it."""
+    habits = dict(HABITS)
+    if given.get("optimizer") == "sgd":
+        habits["use_distributed_optimizer"] = False
+    if given.get("transformer_impl") == "local":
+        habits["moe_grouped_gemm"] = habits["moe_permute_fusion"] = False
+    return habits

@@ -13,7 +13,7 @@ from ..errors import ConfigError, UnsupportedError
 from ..job import TrainingJob
 from ..settings import nearest
 from .megatron_arguments import arguments
-from .megatron_derive import DERIVED, derive, whole_or
+from .megatron_derive import DERIVED, derive
 from .resolve import LoadedModel, job_from_parts, known_settings
 from .transformer_config import IRRELEVANT
 
@@ -96,34 +96,36 @@ HARMLESS = IRRELEVANT | frozenset(
 
 def normalised(args: Mapping[str, Any]) -> dict[str, Any]:
     """Argument destinations with the values given; unknown arguments are refused with the nearest match."""
-    by_flag, by_dest = arguments()
     found: dict[str, Any] = {}
     for key, value in args.items():
+        if not isinstance(key, str):
+            raise ConfigError(f"the Megatron argument {key!r} must be a word")
         name = key.lstrip("-").replace("-", "_")
         name = OLD_NAMES.get(name, name)
         if not name:
             continue
-        argument = by_flag.get(name)
-        if argument is None:
-            if name not in by_dest:
-                raise ConfigError(f'unknown Megatron argument "{key}".{nearest(name, by_flag)}')
-            found[name] = value
-        elif argument.kind in ("StoreTrue", "StoreFalse"):
-            if isinstance(value, str) and value.lower() in ("true", "false"):
-                value = value.lower() == "true"
-            if not isinstance(value, bool):
-                raise ConfigError(f"{key}={value!r} must be true or false")
-            if (
-                argument.flag != argument.dest
-                and argument.flag.startswith(("no_", "disable_", "untie_"))
-                and argument.kind == "StoreFalse"
-            ):
-                found[argument.dest] = not value
-            else:
-                found[argument.dest] = value if argument.kind == "StoreTrue" else not value
-        else:
-            found[argument.dest] = value
+        dest, meant = destination(key, name, value)
+        if dest in found and found[dest] != meant:
+            raise ConfigError(f"Megatron argument {key} is given twice with different values; give one")
+        found[dest] = meant
     return found
+
+
+def destination(key: str, name: str, value: Any) -> tuple[str, Any]:
+    """What one argument sets, and to what; a flag that turns something off sets it to the opposite of its value."""
+    by_flag, by_dest = arguments()
+    argument = by_flag.get(name)
+    if argument is None:
+        if name not in by_dest:
+            raise ConfigError(f'unknown Megatron argument "{key}".{nearest(name, by_flag)}')
+        return name, value
+    if argument.kind not in ("StoreTrue", "StoreFalse"):
+        return argument.dest, value
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        value = value.lower() == "true"
+    if not isinstance(value, bool):
+        raise ConfigError(f"{key}={value!r} must be true or false")
+    return argument.dest, value if argument.kind == "StoreTrue" or argument.flag == argument.dest else not value
 
 
 def job_from_args(args: Mapping[str, Any], num_gpus: int | None, settings: Mapping[str, Any]) -> TrainingJob:
@@ -133,16 +135,9 @@ def job_from_args(args: Mapping[str, Any], num_gpus: int | None, settings: Mappi
     given = normalised(args)
     warnings = _refuse(given)
     values = derive(given, settings)
-    world = num_gpus if num_gpus is not None else whole_or("world_size", settings.get("world_size"), 1)
-    values.update({k: v for k, v in settings.items() if k != "world_size"})
+    values.update(settings)
     loaded = LoadedModel({}, "", "Megatron arguments", "", warnings=warnings)
-    if "global_batch_size" not in values:
-        tp, pp, cp = (int(values.get(name) or 1) for name in _DENSE)
-        values["global_batch_size"] = int(values.get("micro_batch_size") or 1) * max(world // (tp * pp * cp), 1)
-    return job_from_parts(loaded, world, values, habits=False)
-
-
-_DENSE = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+    return job_from_parts(loaded, num_gpus, values, habits=False, single_microbatch=True)
 
 
 def _refuse(given: Mapping[str, Any]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from ..model import Model
 from ..settings import LARGEST_INTEGER, build, checked, nearest
 from ..training import Training
 from .decide import decide_layout, recompute_defaults
-from .defaults import CLASS_DEFAULTS, DEFAULT_SEQ_LENGTH, HABITS
+from .defaults import CLASS_DEFAULTS, DEFAULT_SEQ_LENGTH, habits_for
 from .effects import without_effect
 from .transformer_config import IRRELEVANT, RENAMED, UNSUPPORTED
 
@@ -74,6 +74,11 @@ def precision(values: dict[str, Any]) -> dict[str, Any]:
             raise ConfigError(f"{flag}={value!r} must be true or false")
     if bf16 and fp16:
         raise ConfigError("bf16 and fp16 exclude each other; give one")
+    named = (
+        str(out.get("params_dtype", "")).removeprefix("torch.").replace("bfloat16", "bf16").replace("float16", "fp16")
+    )
+    if (bf16 and named not in ("", "bf16")) or (fp16 and named not in ("", "fp16")):
+        raise ConfigError(f"params_dtype={out['params_dtype']!r} contradicts {'bf16' if bf16 else 'fp16'}; give one")
     if bf16:
         out["params_dtype"] = "bf16"
     elif fp16:
@@ -107,11 +112,16 @@ def respelled(values: dict[str, Any]) -> dict[str, Any]:
 
 def job_from_config(config: Mapping[str, Any], num_gpus: int | None, settings: Mapping[str, Any]) -> TrainingJob:
     """See `TrainingJob.from_config`."""
+    if not isinstance(config, Mapping):
+        raise ConfigError("config must be a mapping of TransformerConfig names to values")
     merged = {**config, **settings}
+    twice = [name for name in config if name in settings and settings[name] != config[name]]
     mla = bool(merged.get("multi_latent_attention"))
     defaults = {**CLASS_DEFAULTS, **({"normalization": "RMSNorm"} if mla else {})}
     loaded = LoadedModel({}, str(merged.pop("name", "") or ""), "settings", "")
-    return job_from_parts(loaded, num_gpus, merged, habits=False, defaults=defaults)
+    job = job_from_parts(loaded, num_gpus, merged, habits=False, defaults=defaults)
+    notes = tuple(f"the setting {name}={settings[name]!r} overrides {config[name]!r} of the config" for name in twice)
+    return dataclasses.replace(job, assumptions=(*notes, *job.assumptions))
 
 
 def model_of(loaded: LoadedModel) -> Model:
@@ -128,15 +138,20 @@ def job_from_parts(
     habits: bool,
     defaults: Mapping[str, Any] | None = None,
     strict: bool = False,
+    single_microbatch: bool = False,
 ) -> TrainingJob:
     """A complete job: defaults, then what the model's config says, then what the user gave, then what is left to decide."""
+    if not all(isinstance(name, str) for name in settings):
+        raise ConfigError("names of settings must be words")
     given = respelled({k.replace("-", "_"): v for k, v in settings.items() if v is not None or k in _NULLABLE})
     gpu = find_gpu(_word("gpu", given.pop("gpu", DEFAULT_GPU)))
     env_given = given.pop("env", None)
-    strict = bool(given.pop("strict", strict))
+    strict = given.pop("strict", strict)
+    if not isinstance(strict, bool):
+        raise ConfigError(f"strict={strict!r} must be true or false")
     if "num_microbatches" in given:
         raise ConfigError("num_microbatches follows from global_batch_size; give that")
-    values = {**(HABITS if habits else {}), **(defaults or {}), **loaded.config, **given}
+    values = {**(habits_for(given) if habits else {}), **(defaults or {}), **loaded.config, **given}
     parts = sorted_settings(values)
     if isinstance(env_given, Environment):
         env = env_given
@@ -159,13 +174,24 @@ def job_from_parts(
     said += notes
     layout_values = {name: checked(_field(Layout, name), value) for name, value in parts[Layout].items()}
     layout, notes, microbatches, training = decide_layout(
-        model, layout_values, training, num_gpus, given, habits, strict
+        model,
+        layout_values,
+        training,
+        num_gpus,
+        given,
+        habits=habits,
+        strict=strict,
+        single_microbatch=single_microbatch,
     )
     said += notes
-    warned = [*loaded.warnings, *without_effect(model, training)]
+    warned = [*loaded.warnings, *without_effect(model, training, given)]
+    if model.mtp and habits and "mtp_num_layers" not in given:
+        warned.append(
+            f"{model.mtp} multi-token prediction layer(s) as in the config; --mtp-num-layers 0 turns them off"
+        )
     if training.router_imbalance == 1 and model.has_moe and training.moe_expert_capacity_factor is None:
         said.append("balanced routing (router_imbalance 1): every expert-parallel rank gets the same number of rows")
-    return TrainingJob(
+    job = TrainingJob(
         model=model,
         layout=layout,
         training=training,
@@ -179,6 +205,20 @@ def job_from_parts(
         assumptions=tuple(said),
         warnings=tuple(warned),
     )
+    if costly_core_attention(job):
+        note = (
+            "recompute_modules core_attn costs memory with fused attention: the packed QKV output stays, beside query "
+            "and key after RoPE"
+        )
+        job = dataclasses.replace(job, warnings=(*job.warnings, note))
+    return job
+
+
+def costly_core_attention(job: TrainingJob) -> bool:
+    """Whether recomputing core attention keeps more than it drops."""
+    fused = job.kernel in ("flash", "cudnn")
+    grouped = any(kind.startswith("gqa") for kind in job.model.kinds)
+    return fused and grouped and job.training.recomputes("core_attn") and job.model.position_embedding_type == "rope"
 
 
 def _longer_positions(

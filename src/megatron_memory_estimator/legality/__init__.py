@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["balanced_split", "check", "violations"]
 
+MOST_STAGES = 4096
 DEGREES = {
     "world_size": "num_gpus",
     "tensor_model_parallel_size": "tensor_model_parallel_size",
@@ -70,3 +71,5 @@ def degrees(layout: Layout) -> Iterator[str]:
         value = getattr(layout, name)
         if value is not None and value < 1:
             yield f"{shown}={value} must be at least 1"
+    if layout.pp > MOST_STAGES:
+        yield f"pipeline_model_parallel_size={layout.pp} is more than {MOST_STAGES}, the most that is accepted"

@@ -134,7 +134,7 @@ def _widths(model: Model, layout: Layout, training: Training) -> Iterator[str]:
     if layout.sequence_parallel and training.seq_length % (tp * layout.cp):
         yield (
             f"seq_length={training.seq_length} does not divide by tensor_model_parallel_size*context_parallel_size="
-            f"{tp * layout.cp}, which sequence_parallel needs; use a multiple"
+            f"{tp * layout.cp}, which sequence_parallel needs; use a multiple of {tp * layout.cp}"
         )
 
 

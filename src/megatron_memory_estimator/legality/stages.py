@@ -66,11 +66,7 @@ def _even(model: Model, layout: Layout, vp: int) -> Iterator[str]:
     pp, total = layout.pp, split_layers(model, layout)
     counted = "" if total == model.num_layers else " (with the embedding and the loss counted as layers)"
     if total % pp:
-        tail = -(-total // pp)
-        yield (
-            f"num_layers={total}{counted} does not divide by pipeline_model_parallel_size={pp}; use {divisors(total)}, "
-            f"or an uneven split such as num_layers_in_last_pipeline_stage={_last_stage(total, pp) or tail}"
-        )
+        yield f"num_layers={total}{counted} does not divide by pipeline_model_parallel_size={pp}; {_remedy(total, pp, vp)}"
     elif total // pp % vp:
         yield (
             f"the {total // pp} layers of a pipeline stage do not divide by virtual_pipeline_model_parallel_size={vp}; "
@@ -78,10 +74,16 @@ def _even(model: Model, layout: Layout, vp: int) -> Iterator[str]:
         )
 
 
-def _last_stage(total: int, pp: int) -> int | None:
-    return (
-        next((b for b in range(total // pp, total) if b > 0 and (total - b) % (pp - 1) == 0), None) if pp > 1 else None
-    )
+def _remedy(total: int, pp: int, vp: int) -> str:
+    """A split that works, or what else would."""
+    if pp > total:
+        return f"use at most {total} stages"
+    split = balanced_split(total, pp, vp)
+    if split is None:
+        return f"use {divisors(total)} stages, another virtual_pipeline_model_parallel_size, or pipeline_model_parallel_layout"
+    names = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
+    shown = " and ".join(f"{name}={n}" for name, n in zip(names, split, strict=True) if n is not None)
+    return f"use {divisors(total)} stages, or an uneven split such as {shown}"
 
 
 def _uneven(model: Model, layout: Layout, vp: int) -> Iterator[str]:
@@ -95,19 +97,21 @@ def _uneven(model: Model, layout: Layout, vp: int) -> Iterator[str]:
         if value is not None
     }
     if pp == 1:
-        yield f"{' and '.join(given)} need pipeline_model_parallel_size above 1"
+        yield f"an uneven split ({', '.join(given)}) needs pipeline_model_parallel_size above 1"
         return
     for name, value in given.items():
         if value % vp:
             yield f"{name}={value} does not divide by virtual_pipeline_model_parallel_size={vp}; use a multiple of {vp}"
     rest, middle = total - sum(given.values()), pp - len(given)
     shown = " and ".join(f"{name}={value}" for name, value in given.items())
-    if rest < 0 or (middle == 0 and rest) or (middle and rest == 0):
-        yield f"{shown} leave {rest} of num_layers={total} for {middle} middle stages; they must hold every layer"
+    if rest < 0:
+        yield f"{shown} together are more than num_layers={total}; use smaller counts"
+    elif (middle == 0 and rest) or (middle and rest == 0):
+        yield f"with {shown}, {rest} of num_layers={total} remain for {middle} middle stages; every stage must hold layers"
     elif middle and rest % middle:
         yield (
-            f"{shown} leave {rest} of num_layers={total} layers, which do not divide over {middle} middle stages; "
-            "change them so that they do"
+            f"with {shown}, {rest} of num_layers={total} remain, which do not divide over {middle} middle stages; "
+            f"{_remedy(total, pp, vp)}"
         )
     elif middle and rest // middle % vp:
         yield f"the {rest // middle} layers of a middle stage do not divide by virtual_pipeline_model_parallel_size={vp}"

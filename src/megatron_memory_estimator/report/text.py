@@ -20,6 +20,11 @@ def gib(nbytes: int, digits: int = 2) -> str:
     return f"{nbytes / GIB:.{digits}f}"
 
 
+def plural(count: int) -> str:
+    """The plural s."""
+    return "" if count == 1 else "s"
+
+
 def print_estimate(estimate: Estimate, console: Console, *, verbose: bool = False) -> None:
     """The whole text report."""
     for line in summary(estimate):
@@ -61,9 +66,8 @@ def summary(estimate: Estimate) -> list[str]:
     if m.num_moe_experts:
         shape += [f"ep {layout.ep}", f"etp {layout.etp}"]
     sp = "on" if layout.sequence_parallel else "off"
-    lines.append(
-        f"  layout        {layout.world_size} GPUs: {', '.join(shape)}, dp {layout.dp}{expert}, sequence parallel {sp}"
-    )
+    gpus = f"{layout.world_size} GPU{plural(layout.world_size)}"
+    lines.append(f"  layout        {gpus}: {', '.join(shape)}, dp {layout.dp}{expert}, sequence parallel {sp}")
     recompute = t.recompute_granularity or "none"
     if t.recompute_granularity == "full":
         recompute += f" ({t.recompute_method}, {t.recompute_num_layers})"
@@ -71,7 +75,7 @@ def summary(estimate: Estimate) -> list[str]:
         recompute += f" ({', '.join(t.recompute_modules or ('core_attn',))})"
     lines.append(
         f"  training      {t.params_dtype}, sequence {t.seq_length}, micro batch {t.micro_batch_size}, global batch "
-        f"{t.global_batch_size} ({job.num_microbatches} microbatches), {t.optimizer}"
+        f"{t.global_batch_size} ({job.num_microbatches} microbatch{'es' if job.num_microbatches > 1 else ''}), {t.optimizer}"
         f"{' distributed' if t.use_distributed_optimizer else ''}, recompute {recompute}, attention {job.kernel}"
     )
     return lines

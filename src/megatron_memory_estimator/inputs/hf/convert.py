@@ -41,7 +41,6 @@ def convert(config: Mapping[str, Any], name: str, source: str) -> LoadedModel:
     depths = fields.optional_whole("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules") or 0
     if depths and not converted.refusal:
         settings.setdefault("mtp_num_layers", depths)
-        warnings.append(f"{depths} multi-token prediction layer(s) as in the config; --mtp-num-layers 0 turns them off")
     refusal = f"{name}: {converted.refusal}" if converted.refusal else ""
     return LoadedModel(
         settings, name, source, model_type, refusal, (*warnings, *converted.warnings), foreign=converted.extra
@@ -85,7 +84,9 @@ def common(f: Fields, model_type: str) -> dict[str, Any]:
     groups = f.optional_whole("num_key_value_heads", "num_kv_heads")
     if groups is None:
         groups = 1 if f.switch("multi_query", default=False) else _default(model_type, "num_key_value_heads") or heads
-    head_dim = f.optional_whole("head_dim", "attention_head_dim") or _default(model_type, "head_dim")
+    head_dim = f.optional_whole("head_dim", "attention_head_dim")
+    if head_dim is None:
+        head_dim = _default(model_type, "head_dim")
     settings: dict[str, Any] = {
         "num_layers": layers,
         "hidden_size": hidden,
@@ -120,7 +121,11 @@ def activation(f: Fields) -> str:
     word = f.word("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act", default="silu")
     if word in ("silu", "swish"):
         return "silu"
-    return "squared_relu" if word in ("relu2", "squared_relu") else "gelu"
+    if word in ("relu2", "squared_relu"):
+        return "squared_relu"
+    if not word.startswith(("gelu", "quick_gelu")):
+        raise ConfigError(f"hidden_act={word!r} in config.json is not an activation function of Megatron-Core")
+    return "gelu"
 
 
 DEFAULTS: dict[str, dict[str, int]] = {

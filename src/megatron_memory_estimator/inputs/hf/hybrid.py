@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...errors import ConfigError
 from .converted import Converted
 from .fields import Fields
 from .moe import routed, sparse_step
@@ -12,7 +13,9 @@ def qwen_next(f: Fields) -> Converted:
     layers = range(f.whole("num_hidden_layers"))
     every = max(f.whole("full_attention_interval", default=4), 1)
     types = f.items("layer_types")
-    linear = [types[i] != "full_attention" if len(types) == len(layers) else (i + 1) % every != 0 for i in layers]
+    if types and len(types) != len(layers):
+        raise ConfigError(f"layer_types in config.json has {len(types)} entries for {len(layers)} layers")
+    linear = [types[i] != "full_attention" if types else (i + 1) % every != 0 for i in layers]
     settings: dict[str, object] = {
         "qk_layernorm": True,
         "attention_output_gate": True,

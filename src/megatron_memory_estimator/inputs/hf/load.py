@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from typing import Any
 
@@ -20,9 +21,13 @@ def load(model: str) -> LoadedModel:
 
     A path that exists wins over a Hub id; then the catalogue, the local Hugging Face cache, the Hub.
     """
+    if hasattr(model, "__fspath__"):
+        model = os.fspath(model)
     if not isinstance(model, str) or not model.strip():
         raise ConfigError("the model must be a Hub id, a directory, a config.json, or - for standard input")
     if model == "-":
+        if sys.stdin is None:
+            raise ConfigError("standard input is closed")
         return convert(parse(sys.stdin.buffer.read(LARGEST_FILE), "standard input"), "standard input", "standard input")
     path = os.path.expanduser(model)
     if "\0" in path:
@@ -32,17 +37,36 @@ def load(model: str) -> LoadedModel:
         if not os.path.isfile(inside):
             raise ConfigError(f"the directory {model} has no config.json")
         return convert(_read(inside), os.path.basename(os.path.abspath(path)), inside)
-    if os.path.exists(path):
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise ConfigError(f"{shortened(model)} is neither a file nor a directory")
+    if os.path.isfile(path):
         folder, file = os.path.split(os.path.abspath(path))
         name = os.path.basename(folder) if file == "config.json" else os.path.splitext(file)[0]
         return convert(_read(path), name, path)
     if path.endswith(".json") or model.startswith(("/", "./", "../", "~")):
-        raise ConfigError(f"no such file: {model}")
+        raise ConfigError(f"no such file: {shortened(model)}")
     known = entries()
     if model in known:
         entry = known[model]
         return convert(entry["config"], model, f"bundled catalogue ({entry['source']})")
+    alike = [name for name in known if model.lower() in (name.lower(), name.split("/")[1].lower())]
+    if len(alike) == 1:
+        return load(alike[0])
     return _from_hub(model)
+
+
+def shortened(text: str) -> str:
+    """A name for a message."""
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigError(f'the key "{shortened(twice)}" stands twice in one JSON object')
+    return found
 
 
 def parse(text: bytes, where: str) -> dict[str, Any]:
@@ -56,7 +80,7 @@ def parse(text: bytes, where: str) -> dict[str, Any]:
         raise ConfigError(f"{where} contains {word}, which is not JSON")
 
     try:
-        value = json.loads(decoded, parse_constant=constant)
+        value = json.loads(decoded, parse_constant=constant, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:
         raise ConfigError(f"{where} is not valid JSON: {error.msg} at line {error.lineno}") from None
     except (RecursionError, ValueError) as error:
@@ -91,35 +115,36 @@ def nearest_entries(model: str) -> str:
     return ", ".join(dict.fromkeys(matches)) or "none is near; `megatron-memory models` lists them"
 
 
+HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-]{0,95})?")
+HUB_TIMEOUT = 5.0
+
+
 def _from_hub(model: str) -> LoadedModel:
     """The local Hugging Face cache first, then the Hub, through huggingface_hub."""
-    if model.count("/") > 1 or any(ch.isspace() for ch in model):
-        raise ConfigError(
-            f'"{model}" is neither a file nor a Hub id; nearest catalogue entries: {nearest_entries(model)}'
-        )
+    near = f"nearest catalogue entries: {nearest_entries(model)}"
+    if not HUB_ID.fullmatch(model):
+        raise ConfigError(f'"{shortened(model)}" is neither a file nor a Hub id; {near}')
     try:
-        from huggingface_hub import hf_hub_download, try_to_load_from_cache
+        from huggingface_hub import constants, get_session, hf_hub_download, hf_hub_url, try_to_load_from_cache
         from huggingface_hub.errors import HfHubHTTPError
     except ImportError:
+        raise ConfigError(f'"{model}" is not in the catalogue and huggingface_hub is not installed; {near}') from None
+    cached = try_to_load_from_cache(model, "config.json")
+    if isinstance(cached, str):
+        return convert(_read(cached), model, f"local Hugging Face cache ({model})")
+    if constants.HF_HUB_OFFLINE:
+        raise ConfigError(f'"{model}" is not in the catalogue or the local cache, and HF_HUB_OFFLINE is set; {near}')
+    try:  # one quick question first: the download itself would retry for half a minute without a network
+        get_session().head(hf_hub_url(model, "config.json"), timeout=HUB_TIMEOUT)
+    except Exception:
         raise ConfigError(
-            f'"{model}" is not in the catalogue and huggingface_hub is not installed; nearest catalogue entries: '
-            f"{nearest_entries(model)}"
+            f'"{model}" is not in the catalogue or the local cache, and the Hugging Face Hub cannot be reached; {near}'
         ) from None
     try:
-        cached = try_to_load_from_cache(model, "config.json")
-        if isinstance(cached, str):
-            return convert(_read(cached), model, f"local Hugging Face cache ({model})")
-        found = hf_hub_download(model, "config.json", etag_timeout=5)
-        return convert(_read(found), model, f"Hugging Face Hub ({model})")
-    except ConfigError:
-        raise
+        found = hf_hub_download(model, "config.json", etag_timeout=HUB_TIMEOUT)
     except HfHubHTTPError as error:
         status = getattr(error.response, "status_code", "no answer")
-        raise ConfigError(
-            f'the Hub has no readable config.json for "{model}" ({status}); nearest catalogue entries: {nearest_entries(model)}'
-        ) from None
-    except Exception as error:
-        raise ConfigError(
-            f'"{model}" is not in the catalogue or the local cache, and the Hub cannot be reached '
-            f"({type(error).__name__}); nearest catalogue entries: {nearest_entries(model)}"
-        ) from None
+        raise ConfigError(f'the Hub has no readable config.json for "{model}" (HTTP {status}); {near}') from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f'config.json of "{model}" could not be fetched: {error}; {near}') from None
+    return convert(_read(found), model, f"Hugging Face Hub ({model})")
