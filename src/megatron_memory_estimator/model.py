@@ -38,7 +38,7 @@ class Model:
         "rope", "position embedding", choices=("rope", "learned_absolute", "none", "yarn", "mrope")
     )
     rotary_percent: float = setting(1.0, "part of the head dim that RoPE rotates")
-    rope_type: str = setting("yarn", "RoPE of MLA", choices=("rope", "yarn"))
+    rope_type: str = setting("yarn", "MLA: RoPE", choices=("rope", "yarn"))
     original_max_position_embeddings: int = setting(4096, "YaRN: positions that its tables cover from the start")
 
     normalization: str = setting("LayerNorm", "norm", choices=("LayerNorm", "RMSNorm", "L2Norm"))

@@ -44,7 +44,7 @@ def run(job: TrainingJob, *, as_json: bool, stage: int | None, at: str) -> None:
     from ..report.tree import print_rows
     from .console import console
 
-    print_rows(chosen, rows, total, title, console())
+    print_rows(result, chosen, rows, total, title, console())
 
 
 command = job_command(

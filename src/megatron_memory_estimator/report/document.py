@@ -9,6 +9,7 @@ from ..counts import count_parameters
 from ..device_memory import Range, explain_terms
 from ..estimator import Estimate, Stage
 from ..job import TrainingJob
+from ..model import Model
 from ..peak import Row
 
 SCHEMA = "megatron-memory-estimate/1"
@@ -51,10 +52,30 @@ def settings_of(part: Any) -> dict[str, Any]:
     return {f.name: _plain(getattr(part, f.name)) for f in dataclasses.fields(part) if not f.metadata.get("internal")}
 
 
+def config_section(model: Model) -> dict[str, Any]:
+    """The architecture in TransformerConfig's names, without the fields of parts that the model does not have."""
+    mixers = {kind.split("+")[0] for kind in model.kinds}
+    absent = {
+        "MLA:": not model.multi_latent_attention,
+        "Gated DeltaNet:": not mixers & {"gdn", "gdn2"},
+        "sparse attention:": model.experimental_attention_variant != "dsa",
+        "Mamba-2:": "mamba" not in mixers,
+        "hyper-connections:": not model.enable_mhc_connections,
+        "YaRN:": not model.multi_latent_attention and model.position_embedding_type != "yarn",
+    }
+    unused = tuple(mark for mark, is_absent in absent.items() if is_absent)
+    config = settings_of(model)
+    for field in dataclasses.fields(model):
+        without_experts = not model.num_moe_experts and field.name.startswith("moe_")
+        if without_experts or field.metadata.get("help", "").startswith(unused):
+            config.pop(field.name, None)
+    return config
+
+
 def model_section(job: TrainingJob) -> dict[str, Any]:
     """Name, source, parameters, and the architecture in TransformerConfig's names."""
     count = count_parameters(job.model)
-    config = settings_of(job.model)
+    config = config_section(job.model)
     config["padded_vocab_size"] = job.model.padded_vocab(job.layout.tp)
     for name, value in (("num_query_groups", job.model.groups), ("ffn_hidden_size", job.model.ffn)):
         config[name] = config[name] or value

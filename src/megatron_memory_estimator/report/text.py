@@ -39,6 +39,11 @@ def print_estimate(estimate: Estimate, console: Console, *, verbose: bool = Fals
     if verbose:
         for line in details(estimate):
             console.print(line, highlight=False, soft_wrap=True)
+    print_notes(estimate, console)
+
+
+def print_notes(estimate: Estimate, console: Console) -> None:
+    """What was decided for the user, and what is not as it seems."""
     for word, notes in (("assumed", estimate.job.assumptions), ("warning", estimate.job.warnings)):
         for note in notes:
             console.print(f"{word}: {note}", highlight=False, soft_wrap=True, markup=False)

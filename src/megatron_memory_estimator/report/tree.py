@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..estimator import Stage
+from ..estimator import Estimate, Stage
 from ..hardware import MIB
 from ..peak import PARTS, Row
+from .text import print_notes, summary
 
 COLUMNS = ("tensor", "shape", "local shape", "dtype", "count", "MiB", "why it is alive")
 RIGHT = ("count", "MiB")
@@ -34,8 +35,11 @@ def branches(rows: Iterable[Row]) -> dict[str, list[tuple[str, Row]]]:
     return dict(sorted(found.items(), key=lambda item: -sum(row.nbytes for _, row in item[1])))
 
 
-def print_rows(stage: Stage, rows: list[Row], total: int, title: str, console: Console) -> None:
-    """Every tensor by part and unit, largest first; the last line is their sum."""
+def print_rows(estimate: Estimate, stage: Stage, rows: list[Row], total: int, title: str, console: Console) -> None:
+    """The configuration, then every tensor by part and unit, largest first; the last line is their sum."""
+    for line in summary(estimate):
+        console.print(line, highlight=False, soft_wrap=True)
+    console.print()
     console.print(f"[bold]stage {stage.pp_rank}[/bold], {title}", highlight=False, soft_wrap=True)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in COLUMNS:
@@ -57,6 +61,7 @@ def print_rows(stage: Stage, rows: list[Row], total: int, title: str, console: C
     _subtotal(table, "sum", rows, "bold")
     assert sum(row.nbytes for row in rows) == total
     console.print(table)
+    print_notes(estimate, console)
 
 
 def _subtotal(table: Table, name: str, rows: list[Row], style: str) -> None:
