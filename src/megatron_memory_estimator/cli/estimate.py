@@ -15,23 +15,39 @@ said. Options have Megatron's names; --tp, --pp, --ep, --cp, --etp, --vpp and --
 """
 
 
-def run(job: TrainingJob, *, as_json: bool, verbose: bool) -> None:
+def run(job: TrainingJob, *, as_json: bool, verbose: bool, formulas: bool) -> None:
     """Print the estimate."""
     result = estimate(job)
     if as_json:
         import json
 
-        click.echo(json.dumps(result.to_dict(), indent=1))
+        document = result.to_dict()
+        if formulas:
+            from ..report.formulas import formulas_section
+
+            document["formulas"] = formulas_section(job)
+        click.echo(json.dumps(document, indent=1))
         return
     from ..report.text import print_estimate
     from .console import console
 
-    print_estimate(result, console(), verbose=verbose)
+    terminal = console()
+    print_estimate(result, terminal, verbose=verbose)
+    if formulas:
+        from ..report.formulas import print_formulas
+
+        print_formulas(result, terminal)
 
 
 command = job_command(
     "estimate",
     HELP,
-    [json_option(), click.Option(["--verbose", "-v"], is_flag=True, help="also print device-memory terms and chunks")],
+    [
+        json_option(),
+        click.Option(["--verbose", "-v"], is_flag=True, help="also print device-memory terms and chunks"),
+        click.Option(
+            ["--formulas"], is_flag=True, help="also print what Megatron-Bridge's and Megatron-LM's formulas say"
+        ),
+    ],
     run,
 )

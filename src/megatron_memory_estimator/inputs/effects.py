@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -31,7 +32,10 @@ def without_effect(model: Model, training: Training, given: Mapping[str, Any]) -
     present = {part for kind in (*model.kinds, *model.mtp_kinds) for part in kind.split("+")}
     present |= {"mla"} if "dsa" in present else set()
     present |= {"gdn"} if "gdn2" in present else set()
+    defaults = {f.name: f.default for part in (Model, Training) for f in dataclasses.fields(part)}
     for name, value in given.items():
+        if name in defaults and value == defaults[name]:
+            continue
         owner = next((kind for start, kind in OWNERS.items() if name.startswith(start)), None)
         if owner is not None and owner not in present and value not in (None, 1, 1.0, False, 0):
             yield f"{name} has no effect: the model has no {owner} layers"

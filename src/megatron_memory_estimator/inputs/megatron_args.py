@@ -12,6 +12,7 @@ from typing import Any
 from ..errors import ConfigError, UnsupportedError
 from ..job import TrainingJob
 from ..settings import nearest
+from .effects import OWNERS
 from .megatron_arguments import arguments
 from .megatron_derive import DERIVED, derive
 from .resolve import LoadedModel, job_from_parts, known_settings
@@ -97,6 +98,7 @@ HARMLESS = IRRELEVANT | frozenset(
 def normalised(args: Mapping[str, Any]) -> dict[str, Any]:
     """Argument destinations with the values given; unknown arguments are refused with the nearest match."""
     found: dict[str, Any] = {}
+    parsed = _destinations_only(args)
     for key, value in args.items():
         if not isinstance(key, str):
             raise ConfigError(f"the Megatron argument {key!r} must be a word")
@@ -104,11 +106,18 @@ def normalised(args: Mapping[str, Any]) -> dict[str, Any]:
         name = OLD_NAMES.get(name, name)
         if not name:
             continue
-        dest, meant = destination(key, name, value)
+        dest, meant = (name, value) if name in parsed else destination(key, name, value)
         if dest in found and found[dest] != meant:
             raise ConfigError(f"Megatron argument {key} is given twice with different values; give one")
         found[dest] = meant
     return found
+
+
+def _destinations_only(args: Mapping[str, Any]) -> set[str]:
+    """Names that are a flag of another destination, which is given too: then `args` is a parsed namespace."""
+    by_flag, by_dest = arguments()
+    other = {name: by_flag[name].dest for name in by_flag.keys() & by_dest.keys() & args.keys()}
+    return {name for name, dest in other.items() if dest != name and dest in args}
 
 
 def destination(key: str, name: str, value: Any) -> tuple[str, Any]:
@@ -135,8 +144,15 @@ def job_from_args(args: Mapping[str, Any], num_gpus: int | None, settings: Mappi
     given = normalised(args)
     warnings = _refuse(given)
     values = derive(given, settings)
+    by_dest = arguments()[1]
+    quiet = [
+        name
+        for name in values
+        if name.startswith(tuple(OWNERS)) and name in by_dest and given.get(name) == by_dest[name].default
+    ]
+    defaults = {name: values.pop(name) for name in quiet}
     values.update(settings)
-    loaded = LoadedModel({}, "", "Megatron arguments", "", warnings=warnings)
+    loaded = LoadedModel(defaults, "", "Megatron arguments", "", warnings=warnings)
     return job_from_parts(loaded, num_gpus, values, habits=False, single_microbatch=True)
 
 

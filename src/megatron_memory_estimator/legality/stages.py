@@ -26,7 +26,15 @@ def pipeline(model: Model, layout: Layout, *, overlap_p2p_comm: bool) -> Iterato
         )
         if getattr(layout, name) is not None
     ]  # fmt: skip
-    if len(spellings) > 1:
+    if spellings == ["virtual_pipeline_model_parallel_size", "pipeline_model_parallel_layout"]:
+        vpp, stages = layout.virtual_pipeline_model_parallel_size, len(parse_layout(text or ""))
+        if vpp is not None and stages != vpp * pp:
+            yield (
+                f"virtual_pipeline_model_parallel_size={vpp} contradicts pipeline_model_parallel_layout, which has {stages} "
+                f"stages for {pp} pipeline ranks; leave it out"
+            )
+            return
+    elif len(spellings) > 1:
         yield f"{' and '.join(spellings)} say the same thing; give one of them"
         return
     if text is not None and (uneven or account):

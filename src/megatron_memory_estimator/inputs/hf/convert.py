@@ -96,7 +96,7 @@ def common(f: Fields, model_type: str) -> dict[str, Any]:
         "share_embeddings_and_output_weights": f.switch("tie_word_embeddings", default=model_type in TIED),
         "normalization": "RMSNorm",
         "gated_linear_unit": True,
-        "activation_func": activation(f),
+        "activation_func": activation(f, model_type),
         "add_bias_linear": f.switch("mlp_bias", default=False),
         "attention_dropout": 0.0,
         "hidden_dropout": 0.0,
@@ -116,9 +116,10 @@ def common(f: Fields, model_type: str) -> dict[str, Any]:
     return settings
 
 
-def activation(f: Fields) -> str:
+def activation(f: Fields, model_type: str) -> str:
     """The activation function in Megatron's words."""
-    word = f.word("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act", default="silu")
+    default = "gelu" if model_type.startswith(GELU) else "silu"
+    word = f.word("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act", default=default)
     if word in ("silu", "swish"):
         return "silu"
     if word in ("relu2", "squared_relu"):
@@ -127,6 +128,9 @@ def activation(f: Fields) -> str:
         raise ConfigError(f"hidden_act={word!r} in config.json is not an activation function of Megatron-Core")
     return "gelu"
 
+
+GELU = ("gemma", "gpt2", "falcon")
+"""Families whose configuration class defaults to a GELU."""
 
 DEFAULTS: dict[str, dict[str, int]] = {
     "gemma3_text": {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262208},
