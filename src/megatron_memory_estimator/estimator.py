@@ -70,6 +70,14 @@ class Stage:
         """Every tensor alive between two steps."""
         return rows_at_rest(self.rank)
 
+    def at(self, moment: str) -> tuple[str, int, list[Row]]:
+        """(what the moment is, bytes allocated, tensors) of "peak" or "steady". Raises ConfigError for another word."""
+        if moment == "peak":
+            return f"peak: {self.peak.candidate.label}", self.peak_allocated_bytes, self.rows
+        if moment == "steady":
+            return "between two steps", self.steady_allocated_bytes, self.steady_rows
+        raise ConfigError(f"at={moment!r} is not one of peak, steady")
+
     @cached_property
     def breakdown_bytes(self) -> dict[str, int]:
         """Bytes at the peak by part; they sum to `peak_allocated_bytes`."""
@@ -87,6 +95,14 @@ class Estimate:
     def peak_stage(self) -> Stage:
         """The stage with the highest peak."""
         return max(self.stages, key=lambda stage: stage.peak_allocated_bytes)
+
+    def stage(self, pp_rank: int | None) -> Stage:
+        """The stage of a pipeline rank, None for the highest peak. Raises ConfigError for one that does not exist."""
+        if pp_rank is None:
+            return self.peak_stage
+        if not 0 <= pp_rank < len(self.stages):
+            raise ConfigError(f"--stage {pp_rank} does not exist; the stages are 0 to {len(self.stages) - 1}")
+        return self.stages[pp_rank]
 
     def verdicts(self) -> list[tuple[str, int, str]]:
         """(GPU name, memory bytes, "fits" | "tight" | "does not fit") for every GPU of the catalogue."""

@@ -40,8 +40,9 @@ class TrainingJob:
     warnings: tuple[str, ...] = ()
 
     @classmethod
-    def from_hf(cls, model: str, num_gpus: int | None = None, **settings: Any) -> TrainingJob:
-        """A job from a Hugging Face model: a Hub id, a directory, a config.json, or "-" for standard input.
+    def from_hf(cls, model: str | Mapping[str, Any], num_gpus: int | None = None, **settings: Any) -> TrainingJob:
+        """A job from a Hugging Face model: a Hub id, a directory, a config.json, "-" for standard input, or
+        a mapping with the fields of a config.json.
 
         Raises ConfigError for an unknown model or setting, LayoutError for a layout that Megatron-Core refuses.
         """

@@ -12,7 +12,9 @@ from .. import __version__
 VERBS = {
     "estimate": "what every pipeline stage holds and when it peaks",
     "explain": "the named tensors behind a stage's peak or resting memory",
+    "compare": "several models, files and layouts side by side",
     "models": "the bundled models, or the parameters of one model",
+    "mcp": "estimate, explain, compare and models as an MCP server",
     "gpus": "the GPUs that estimates are judged against",
 }
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from .options import json_option
@@ -12,9 +10,10 @@ from .options import json_option
 def run(model: str | None, as_json: bool) -> None:
     """Print the catalogue, or one model's parameters; models whose memory is refused have parameters too."""
     from ..inputs.catalog import entries
+    from ..report.catalogue import model_facts
 
     names = [model] if model else list(entries())
-    found = [_facts(name) for name in names]
+    found = [model_facts(name) for name in names]
     if as_json:
         import json
 
@@ -32,26 +31,6 @@ def run(model: str | None, as_json: bool) -> None:
         shown = [f"{count[key]:,}" if count else "-" for key in ("total", "active", "mtp")]
         table.add_row(str(facts["name"]), str(facts["model_type"]), *shown, str(memory))
     console().print(table)
-
-
-def _facts(name: str) -> dict[str, Any]:
-    from ..counts import count_parameters
-    from ..errors import UnsupportedError
-    from ..inputs.hf import load
-    from ..inputs.resolve import model_of
-
-    try:
-        loaded = load(name)
-    except UnsupportedError as error:
-        return {"name": name, "source": "", "model_type": "", "num_parameters": None, "refused": str(error)}
-    count = count_parameters(model_of(loaded))
-    return {
-        "name": loaded.name,
-        "source": loaded.source,
-        "model_type": loaded.model_type,
-        "num_parameters": {"total": count.total, "active": count.active, "mtp": count.mtp},
-        "refused": loaded.refusal or None,
-    }
 
 
 command = click.Command(

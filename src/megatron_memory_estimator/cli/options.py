@@ -79,6 +79,12 @@ def special_options() -> list[click.Option]:
     ]  # fmt: skip
 
 
+def setting_options() -> list[click.Option]:
+    """The options of all settings."""
+    fields = (f for _, part in SECTIONS for f in dataclasses.fields(part))
+    return [setting_option(f) for f in fields if not f.metadata.get("internal")]
+
+
 class JobCommand(click.Command):
     """A verb with a model and every setting; help lists the settings by section."""
 
@@ -103,9 +109,7 @@ def job_command(name: str, text: str, extra: list[click.Parameter], run: Callabl
         chosen = {key: values.pop(key) for key in own if key is not None}
         run(job_from_options(values), **chosen)
 
-    params: list[click.Parameter] = [click.Argument(["model"]), *extra, *special_options()]
-    for _, part in SECTIONS:
-        params.extend(setting_option(f) for f in dataclasses.fields(part) if not f.metadata.get("internal"))
+    params = [click.Argument(["model"]), *extra, *special_options(), *setting_options()]
     return JobCommand(name, params=params, callback=callback, help=text)
 
 
@@ -124,7 +128,16 @@ def job_from_options(values: dict[str, Any]) -> TrainingJob:
         if name in parts and isinstance(given[name], str):
             given[name] = parsed(parts[name], given[name])
     num_gpus = given.pop("world_size", None)
+    if is_run_config(model):
+        from ..inputs.run_config import job_from_yaml
+
+        return job_from_yaml(model, num_gpus, **given)
     return TrainingJob.from_hf(model, num_gpus=num_gpus, **given)
+
+
+def is_run_config(model: str) -> bool:
+    """Whether a model argument names a YAML file."""
+    return model.lower().endswith((".yaml", ".yml"))
 
 
 def parsed(field: dataclasses.Field[Any], text: str) -> Any:

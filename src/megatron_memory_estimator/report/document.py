@@ -38,6 +38,20 @@ def document(estimate: Estimate) -> dict[str, Any]:
     }
 
 
+def explanation(estimate: Estimate, stage: int | None, at: str) -> dict[str, Any]:
+    """Schema `megatron-memory-explain/1`: every tensor of a stage at its peak or between two steps."""
+    chosen = estimate.stage(stage)
+    title, total, rows = chosen.at(at)
+    return {
+        "schema": "megatron-memory-explain/1",
+        "pp_rank": chosen.pp_rank,
+        "at": at,
+        "event": title,
+        "allocated_bytes": total,
+        "tensors": [row_section(row) for row in rows],
+    }
+
+
 def bounds(value: Range) -> dict[str, int]:
     """A range as an object."""
     return {"low": value.low, "high": value.high}

@@ -35,8 +35,9 @@ def branches(rows: Iterable[Row]) -> dict[str, list[tuple[str, Row]]]:
     return dict(sorted(found.items(), key=lambda item: -sum(row.nbytes for _, row in item[1])))
 
 
-def print_rows(estimate: Estimate, stage: Stage, rows: list[Row], total: int, title: str, console: Console) -> None:
+def print_rows(estimate: Estimate, stage: Stage, at: str, console: Console) -> None:
     """The configuration, then every tensor by part and unit, largest first; the last line is their sum."""
+    title, total, rows = stage.at(at)
     for line in summary(estimate):
         console.print(line, highlight=False, soft_wrap=True)
     console.print()

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from ...errors import ConfigError
@@ -16,11 +17,13 @@ from .convert import convert
 LARGEST_FILE = 16 * 2**20
 
 
-def load(model: str) -> LoadedModel:
-    """The model of a Hub id, a directory, a config.json or "-" for standard input.
+def load(model: str | Mapping[str, Any]) -> LoadedModel:
+    """The model of a Hub id, a directory, a config.json, "-" for standard input, or the fields of a config.json.
 
     A path that exists wins over a Hub id; then the catalogue, the local Hugging Face cache, the Hub.
     """
+    if isinstance(model, Mapping):
+        return convert(dict(model), str(model.get("_name_or_path") or "custom config"), "custom config")
     if hasattr(model, "__fspath__"):
         model = os.fspath(model)
     if not isinstance(model, str) or not model.strip():

@@ -1,0 +1,109 @@
+"""`megatron-memory compare A B ...`: several models, files and layouts side by side."""
+
+from __future__ import annotations
+
+import io
+import os
+from typing import Any
+
+import click
+
+from ..errors import ConfigError, EstimatorError, LayoutError, UnsupportedError
+from ..estimator import estimate
+from .options import JobCommand, job_from_options, json_option, setting_options, special_options
+
+HELP = """Several models, YAML files and layouts side by side, with what differs marked.
+
+Every MODEL is estimated with every --layout; the other options hold for all of them. A layout is name=value pairs with the
+short names of degrees or Megatron's names: --layout "tp=4,pp=4,ep=8" --layout "tp=8,pp=2,recompute_granularity=full".
+"""
+
+
+def callback(
+    models: tuple[str, ...], layouts: tuple[str, ...], form: str, output: str | None, as_json: bool, **values: Any
+) -> None:
+    """Print or write the comparison."""
+    from ..report.comparison import TEXT, as_table
+
+    if as_json and form != "table":
+        raise ConfigError("--json and --format exclude each other; give one")
+    cases = comparison(models, layouts, values)
+    if as_json:
+        import json
+
+        from ..report.comparison import as_json as document
+
+        text = json.dumps(document(cases), indent=1) + "\n"
+    elif form in TEXT:
+        text = TEXT[form](cases)
+    elif output is None:
+        from .console import console
+
+        console().print(as_table(cases))
+        return
+    else:
+        from rich.console import Console
+
+        from .console import WIDE
+
+        page = io.StringIO()
+        Console(width=WIDE, file=page).print(as_table(cases))
+        text = "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    write(output, text)
+
+
+def comparison(models: tuple[str, ...], layouts: tuple[str, ...], values: dict[str, Any]) -> list[Any]:
+    """A case for every model and layout. Raises ConfigError that names the case that is refused."""
+    from ..inputs.layouts import parse_layout_words
+    from ..report.comparison import Case
+
+    pairs = [(model, layout) for model in models for layout in layouts or ("",)]
+    if len(pairs) < 2:
+        raise ConfigError("compare needs at least two cases: several models or files, or several --layout")
+    cases = []
+    for model, layout in pairs:
+        words = parse_layout_words(layout) if layout else {}
+        given = {**values, **words, "model": model}
+        label = " ".join(part for part in (model if len(models) > 1 else "", layout) if part)
+        try:
+            cases.append(Case(label or model, estimate(job_from_options(given))))
+        except LayoutError as error:
+            raise LayoutError(tuple(f"{label}: {reason}" for reason in error.reasons)) from None
+        except UnsupportedError as error:
+            raise UnsupportedError(f"{label}: {error}") from None
+        except EstimatorError as error:
+            raise ConfigError(f"{label}: {error}") from None
+    return cases
+
+
+def write(path: str, text: str) -> None:
+    """The whole file, or nothing."""
+    try:
+        beside = f"{path}.part"
+        with open(beside, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(beside, path)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+
+
+command = JobCommand(
+    "compare",
+    params=[
+        click.Argument(["models"], nargs=-1, required=True, metavar="MODEL..."),
+        click.Option(["--layout", "layouts"], multiple=True, metavar="WORDS", help="a layout, such as tp=4,pp=4,ep=8"),
+        click.Option(
+            ["--format", "form"], type=click.Choice(["table", "markdown", "csv", "latex"]), default="table",
+            help="how to print it (default table)",
+        ),
+        click.Option(["--output"], metavar="FILE", help="write to a file instead of standard output"),
+        json_option(),
+        *special_options(),
+        *setting_options(),
+    ],
+    callback=callback,
+    help=HELP,
+)  # fmt: skip

@@ -1,0 +1,157 @@
+"""A run described in YAML: sections `model`, `parallelism`, `training` and `precision`; every mistake is one sentence."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..errors import ConfigError
+from ..job import TrainingJob
+from ..layout import Layout
+from ..settings import nearest
+from .hf.load import LARGEST_FILE, shortened
+from .resolve import PARTS, known_settings
+from .transformer_config import IRRELEVANT, RENAMED, UNSUPPORTED
+
+SHORT = {
+    "tp": "tensor_model_parallel_size",
+    "pp": "pipeline_model_parallel_size",
+    "ep": "expert_model_parallel_size",
+    "cp": "context_parallel_size",
+    "etp": "expert_tensor_parallel_size",
+    "vpp": "virtual_pipeline_model_parallel_size",
+}
+"""Short names of degrees."""
+
+MODEL, LAYOUT, TRAINING, ENVIRONMENT = PARTS
+SECTIONS = ("model", "parallelism", "training", "precision")
+EXTRA = {
+    "model": {"name"},
+    "training": {"num_gpus", "gpu", "env", "strict", "attention_backend"},
+    "parallelism": {*SHORT, "num_gpus"},
+    "precision": {"bf16", "fp16"},
+}
+PRECISION = {
+    "params_dtype", "accumulate_allreduce_grads_in_fp32", "grad_reduce_in_fp32", "grad_reduce_in_bf16",
+    "use_precision_aware_optimizer", "main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype",
+    "store_param_remainders", "moe_router_dtype", "attention_softmax_in_fp32",
+}  # fmt: skip
+
+
+def job_from_yaml(path: str, num_gpus: int | None = None, **settings: Any) -> TrainingJob:
+    """The job of a YAML file; settings given here win over the file's.
+
+    With `model.name` the model is read as by `TrainingJob.from_hf`, otherwise `model` holds TransformerConfig names as for
+    `TrainingJob.from_config`. Raises ConfigError with one sentence per mistake.
+    """
+    document = read(path)
+    mistakes = list(wrong(document))
+    if mistakes:
+        raise ConfigError(f"{shortened(path)}: {'; '.join(mistakes)}")
+    values: dict[str, Any] = {}
+    for section in SECTIONS:
+        for name, value in (document.get(section) or {}).items():
+            values[full_name(name)] = value
+    values.update({name.replace("-", "_"): value for name, value in settings.items()})
+    world = values.pop("world_size", None)
+    gpus = values.pop("num_gpus", world)
+    model = values.pop("name", None)
+    num_gpus = gpus if num_gpus is None else num_gpus
+    if model is not None:
+        if not isinstance(model, str):
+            raise ConfigError(f"model.name={model!r} must be a word")
+        beside = os.path.join(os.path.dirname(path), model)
+        return TrainingJob.from_hf(beside if os.path.exists(beside) else model, num_gpus, **values)
+    name = os.path.splitext(os.path.basename(path))[0]
+    return TrainingJob.from_config({"name": name, **values}, num_gpus)
+
+
+def full_name(name: str) -> str:
+    """Megatron's name of a setting that may be short or dashed."""
+    name = name.replace("-", "_")
+    return SHORT.get(name, name)
+
+
+def read(path: str) -> dict[str, Any]:
+    """The mapping in a YAML file."""
+    import yaml
+
+    class Strict(yaml.SafeLoader):
+        """Safe, and no key stands twice."""
+
+    def mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+        keys = [loader.construct_object(key) for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise ConfigError(f'{shortened(path)}: the key "{key}" stands twice in one mapping')
+        return loader.construct_mapping(node, deep=True)
+
+    Strict.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
+    try:
+        with open(os.path.expanduser(path), "rb") as file:
+            text = file.read(LARGEST_FILE).decode("utf-8-sig")
+        found = yaml.load(text, Loader=Strict)
+    except UnicodeDecodeError:
+        raise ConfigError(f"{shortened(path)} is not UTF-8 text") from None
+    except FileNotFoundError:
+        raise ConfigError(f"no such file: {shortened(path)}") from None
+    except OSError as error:
+        raise ConfigError(f"cannot read {shortened(path)}: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}" if mark is not None else ""
+        raise ConfigError(
+            f"{shortened(path)} is not valid YAML: {getattr(error, 'problem', None) or 'it cannot be read'}{where}"
+        ) from None
+    except (RecursionError, TypeError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"{shortened(path)} is not a usable YAML document") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{shortened(path)} must hold a mapping with the sections {', '.join(SECTIONS)}")
+    return found
+
+
+def wrong(document: Mapping[Any, Any]) -> Iterator[str]:
+    """One sentence for every section or setting that does not belong where it stands."""
+    for section, values in document.items():
+        if section not in SECTIONS:
+            yield f'unknown section "{section}".{nearest(str(section), SECTIONS)}'.rstrip(".")
+        elif values is not None and not isinstance(values, dict):
+            yield f"the section {section} must hold settings, not {values!r}"
+        else:
+            for name in values or {}:
+                yield from _misplaced(section, name)
+    if not document.get("model"):
+        yield "the section model is missing; give model.name or TransformerConfig names"
+
+
+def _misplaced(section: str, name: Any) -> Iterator[str]:
+    if not isinstance(name, str):
+        yield f"{section}.{name!r} must be a word"
+        return
+    word = RENAMED.get(full_name(name), full_name(name))
+    homes = sections_of(word)
+    if not homes and name.replace("-", "_") not in {x for extra in EXTRA.values() for x in extra}:
+        known = [*known_settings(), *(x for extra in EXTRA.values() for x in extra)]
+        yield f'unknown setting "{name}" in {section}.{nearest(name, known)}'.rstrip(".")
+    elif section not in homes:
+        yield f"{name} belongs in the section {' or '.join(homes)}, not in {section}"
+
+
+def sections_of(word: str) -> tuple[str, ...]:
+    """The sections in which a setting may stand."""
+    homes = [section for section, names in EXTRA.items() if word in names]
+    if word in SHORT.values():
+        return ("parallelism",)
+    if word in ("world_size", "num_gpus"):
+        return ("training", "parallelism")
+    if word in PRECISION:
+        return ("precision", "training")
+    owner = known_settings().get(word)
+    if owner is not None:
+        homes.append({MODEL: "model", Layout: "parallelism"}.get(owner, "training"))
+    elif word in IRRELEVANT or word in UNSUPPORTED:
+        return SECTIONS
+    return tuple(dict.fromkeys(homes))
