@@ -16,14 +16,14 @@ demo: $(READY)
 		--num-layers-in-last-pipeline-stage 16
 
 test: $(READY)
-	$(BIN)/ruff check src tests scripts
-	$(BIN)/ruff format --check src tests scripts
+	$(BIN)/ruff check src tests scripts skills
+	$(BIN)/ruff format --check src tests scripts skills
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n auto
 
 fmt: $(READY)
-	$(BIN)/ruff check --fix src tests scripts
-	$(BIN)/ruff format src tests scripts
+	$(BIN)/ruff check --fix src tests scripts skills
+	$(BIN)/ruff format src tests scripts skills
 
 docs: $(READY)
 	$(BIN)/python scripts/generate_docs.py

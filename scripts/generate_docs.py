@@ -38,7 +38,7 @@ def output(command: str) -> str:
 
 def table(name: str) -> str:
     """A table made from the code."""
-    return {"settings": settings, "models": models, "refused": refused, "measured": measured}[name]()
+    return {"settings": settings, "models": models, "refused": refused, "measured": measured, "skill": skill}[name]()
 
 
 def markdown(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
@@ -128,6 +128,29 @@ def measured() -> str:
             )
     header = ("case", "stage", "measured GiB (its ranks)", "estimated GiB", "error", "error without model state")
     return markdown(header, rows)
+
+
+def skill() -> str:
+    """The commands of the earlier skill: its result and ours."""
+    import json
+
+    from megatron_memory_estimator.cli.estimate_from_hf import answer, parser
+
+    config = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+              "intermediate_size": 11008, "vocab_size": 32000}  # fmt: skip
+    rows = []
+    for record in json.loads((ROOT / "tests/facts/skill_commands.json").read_text())["records"]:
+        words = shlex.split(record["command"])[2:]
+        values = vars(parser().parse_args(words))
+        del values["json"], values["verbose"]
+        if values["model_path"] == "/path/to/config.json":
+            values.update(model_path=None, custom_config=json.dumps(config))
+        result = answer(values)
+        top, gpus = result.peak_stage, result.job.layout.world_size
+        stages = "/".join(str(sum(len(p.chunk.layers) for p in stage.rank.plans)) for stage in result.stages)
+        ours = f"{top.peak_allocated_bytes / 2**30:.2f} GiB: stage {top.pp_rank} of {stages} layers, {gpus} GPUs"
+        rows.append((f"`{' '.join(words)}`", record["original"], ours))
+    return markdown(("command: `estimate_from_hf.py` ...", "original", "ours"), rows)
 
 
 def filled(text: str) -> str:
