@@ -7,7 +7,8 @@ TrainingJob.from_megatron_args({"num-layers": 32, "swiglu": True, ...}, num_gpus
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,8 +61,19 @@ class TrainingJob:
         return job_from_config(config, num_gpus, settings)
 
     @classmethod
-    def from_megatron_args(cls, args: Mapping[str, Any], num_gpus: int | None = None, **settings: Any) -> TrainingJob:
-        """A job from Megatron-LM arguments, underscored or dashed; Megatron's own defaults apply."""
+    def from_megatron_args(
+        cls,
+        args: Mapping[str, Any] | Sequence[str] | str | os.PathLike[str],
+        num_gpus: int | None = None,
+        **settings: Any,
+    ) -> TrainingJob:
+        """A job from Megatron-LM arguments; Megatron's own defaults and derivations apply.
+
+        `args` is a mapping of argument names (dashed or underscored; `vars(namespace)` too), a list of words as on a command
+        line, the path of a YAML file (flat, or under MODEL_ARGS), or the path of a launch script, which is read, never run.
+        `set_variables` gives values to variables of a script; `ignore_unknown=True` passes over unknown arguments.
+        Raises ConfigError for unknown arguments and files that cannot be read, UnsupportedError for what is not modelled.
+        """
         from .inputs.megatron_args import job_from_args
 
         return job_from_args(args, num_gpus, settings)

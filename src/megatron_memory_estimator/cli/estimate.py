@@ -10,8 +10,9 @@ from .options import job_command, json_option
 
 HELP = """What every GPU of every pipeline stage holds, and when it peaks.
 
-MODEL is a bundled model or Hub id, a directory, a config.json, or - for standard input. What is not given is decided and
-said. Options have Megatron's names; --tp, --pp, --ep, --cp, --etp, --vpp and --num-gpus are short for the long ones.
+MODEL is a bundled model or Hub id, a directory, a config.json, or - for standard input; or a whole run: a YAML file, a launch
+script (read, never run), or Megatron-LM arguments behind --. What is not given is decided and said. Options have Megatron's
+names; --tp, --pp, --ep, --cp, --etp, --vpp and --num-gpus are short for the long ones.
 """
 
 

@@ -34,6 +34,9 @@ SECTIONS: tuple[tuple[str, type[Any]], ...] = (
     ("model (overrides of the config)", Model),
     ("environment", Environment),
 )
+FILES = (".yaml", ".yml", ".sh", ".bash", ".slurm", ".sbatch", ".sub", ".job")
+"""Endings of files that describe a whole run."""
+
 NUMBER_OR_EXPRESSION = {"moe_layer_freq", "linear_attention_freq"}
 
 
@@ -76,6 +79,13 @@ def special_options() -> list[click.Option]:
             ["--strict"], is_flag=True, default=None,
             help="refuse to decide the number of GPUs and the split of layers that do not divide",
         ),
+        click.Option(
+            ["--set", "set_variables"], multiple=True, default=None, metavar="NAME=VALUE",
+            help="the value of a variable of a launch script",
+        ),
+        click.Option(
+            ["--ignore-unknown"], is_flag=True, default=None, help="pass over unknown Megatron-LM arguments, with a warning"
+        ),
     ]  # fmt: skip
 
 
@@ -109,13 +119,18 @@ def job_command(name: str, text: str, extra: list[click.Parameter], run: Callabl
         chosen = {key: values.pop(key) for key in own if key is not None}
         run(job_from_options(values), **chosen)
 
-    params = [click.Argument(["model"]), *extra, *special_options(), *setting_options()]
+    params = [
+        click.Argument(["model"], nargs=-1, required=True, metavar="MODEL"),
+        *extra,
+        *special_options(),
+        *setting_options(),
+    ]
     return JobCommand(name, params=params, callback=callback, help=text)
 
 
 def job_from_options(values: dict[str, Any]) -> TrainingJob:
     """The job of a command line."""
-    given = {name: value for name, value in values.items() if value is not None}
+    given = {name: value for name, value in values.items() if value is not None and value != ()}
     model = given.pop("model")
     if given.pop("untie", False):
         if given.get("share_embeddings_and_output_weights"):
@@ -128,16 +143,32 @@ def job_from_options(values: dict[str, Any]) -> TrainingJob:
         if name in parts and isinstance(given[name], str):
             given[name] = parsed(parts[name], given[name])
     num_gpus = given.pop("world_size", None)
-    if is_run_config(model):
-        from ..inputs.run_config import job_from_yaml
+    words = [model] if isinstance(model, str) else list(model)
+    if "set_variables" in given:
+        given["set_variables"] = variables(given["set_variables"])
+    if words[0].startswith("--"):
+        return TrainingJob.from_megatron_args(words, num_gpus, **given)
+    if words[0].lower().endswith(FILES):
+        from ..inputs.files import job_from_file
 
-        return job_from_yaml(model, num_gpus, **given)
-    return TrainingJob.from_hf(model, num_gpus=num_gpus, **given)
+        return job_from_file(words[0], num_gpus, given, words[1:])
+    if len(words) > 1:
+        raise ConfigError(f"one model at a time: {words[1]!r} follows {words[0]!r}; compare takes several")
+    for name, option in (("set_variables", "--set"), ("ignore_unknown", "--ignore-unknown")):
+        if given.pop(name, None):
+            raise ConfigError(f"{option} goes with Megatron-LM arguments or a launch script, not with a model")
+    return TrainingJob.from_hf(words[0], num_gpus=num_gpus, **given)
 
 
-def is_run_config(model: str) -> bool:
-    """Whether a model argument names a YAML file."""
-    return model.lower().endswith((".yaml", ".yml"))
+def variables(pairs: tuple[str, ...]) -> dict[str, str]:
+    """NAME=VALUE words as a mapping."""
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise ConfigError(f"--set {pair!r} must be NAME=VALUE")
+        found[name] = value
+    return found
 
 
 def parsed(field: dataclasses.Field[Any], text: str) -> Any:

@@ -6,12 +6,15 @@ Sources: Megatron-LM `megatron/training/arguments.py` (parser and validate_args)
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ConfigError, UnsupportedError
 from ..job import TrainingJob
 from ..settings import nearest
+from .argument_files import given_arguments, passed_over
+from .argument_words import parse_words
 from .effects import OWNERS
 from .megatron_arguments import arguments
 from .megatron_derive import DERIVED, derive
@@ -137,12 +140,14 @@ def destination(key: str, name: str, value: Any) -> tuple[str, Any]:
     return argument.dest, value if argument.kind == "StoreTrue" or argument.flag == argument.dest else not value
 
 
-def job_from_args(args: Mapping[str, Any], num_gpus: int | None, settings: Mapping[str, Any]) -> TrainingJob:
+def job_from_args(args: Any, num_gpus: int | None, settings: Mapping[str, Any]) -> TrainingJob:
     """See `TrainingJob.from_megatron_args`."""
-    if not isinstance(args, Mapping):
-        raise ConfigError("Megatron arguments must be a mapping of names to values")
-    given = normalised(args)
-    warnings = _refuse(given)
+    settings = dict(settings)
+    ignoring = bool(settings.pop("ignore_unknown", False))
+    found = given_arguments(args, set_variables=settings.pop("set_variables", None), ignore_unknown=ignoring)
+    more, unknown = parse_words(settings.pop("more_arguments", ()), ignore_unknown=ignoring)
+    given = {**normalised(found.args), **more}
+    warnings = (*found.warnings, *passed_over(unknown), *_refuse(given))
     values = derive(given, settings)
     by_dest = arguments()[1]
     quiet = [
@@ -152,8 +157,15 @@ def job_from_args(args: Mapping[str, Any], num_gpus: int | None, settings: Mappi
     ]
     defaults = {name: values.pop(name) for name in quiet}
     values.update(settings)
-    loaded = LoadedModel(defaults, "", "Megatron arguments", "", warnings=warnings)
-    return job_from_parts(loaded, num_gpus, values, habits=False, single_microbatch=True)
+    if found.env:
+        values["env"] = {**found.env, **(settings.get("env") or {})}
+    said = []
+    if num_gpus is None and found.num_gpus is not None:
+        num_gpus = found.num_gpus
+        said.append(f"num_gpus as in {found.source}: {num_gpus}")
+    loaded = LoadedModel(defaults, found.name, found.source, "", warnings=warnings)
+    job = job_from_parts(loaded, num_gpus, values, habits=False, single_microbatch=True)
+    return dataclasses.replace(job, assumptions=(*said, *job.assumptions))
 
 
 def _refuse(given: Mapping[str, Any]) -> tuple[str, ...]:

@@ -13,11 +13,16 @@ from typing import Any, NamedTuple
 
 
 class Argument(NamedTuple):
-    """One command-line flag: what it sets, how, and whether memory depends on it."""
+    """One command-line flag: what it sets, how, and whether memory depends on it.
+
+    `type` is int, float, bool or empty for a word; `nargs` is empty for one value, or +, *, 3.
+    """
 
     flag: str
     dest: str
     kind: str
+    type: str
+    nargs: str
     default: Any
     category: str
 
@@ -30,7 +35,9 @@ def arguments() -> tuple[dict[str, Argument], dict[str, Argument]]:
     by_flag: dict[str, Argument] = {}
     by_dest: dict[str, Argument] = {}
     for row in csv.DictReader(text.splitlines()):
-        found = Argument(row["flag"], row["dest"], row["kind"], json.loads(row["default"]), row["class"])
+        found = Argument(
+            row["flag"], row["dest"], row["kind"], row["type"], row["nargs"], json.loads(row["default"]), row["class"]
+        )  # fmt: skip
         by_flag[found.flag] = found
         by_dest.setdefault(found.dest, found)
     return by_flag, by_dest

@@ -10,8 +10,9 @@ from ..errors import ConfigError
 from ..job import TrainingJob
 from ..layout import Layout
 from ..settings import nearest
-from .hf.load import LARGEST_FILE, shortened
+from .hf.load import shortened
 from .resolve import PARTS, known_settings
+from .text_files import read_yaml
 from .transformer_config import IRRELEVANT, RENAMED, UNSUPPORTED
 
 SHORT = {
@@ -45,7 +46,7 @@ def job_from_yaml(path: str, num_gpus: int | None = None, **settings: Any) -> Tr
     With `model.name` the model is read as by `TrainingJob.from_hf`, otherwise `model` holds TransformerConfig names as for
     `TrainingJob.from_config`. Raises ConfigError with one sentence per mistake.
     """
-    document = read(path)
+    document = read_yaml(path)
     mistakes = list(wrong(document))
     if mistakes:
         raise ConfigError(f"{shortened(path)}: {'; '.join(mistakes)}")
@@ -71,46 +72,6 @@ def full_name(name: str) -> str:
     """Megatron's name of a setting that may be short or dashed."""
     name = name.replace("-", "_")
     return SHORT.get(name, name)
-
-
-def read(path: str) -> dict[str, Any]:
-    """The mapping in a YAML file."""
-    import yaml
-
-    class Strict(yaml.SafeLoader):
-        """Safe, and no key stands twice."""
-
-    def mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
-        keys = [loader.construct_object(key) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise ConfigError(f'{shortened(path)}: the key "{key}" stands twice in one mapping')
-        return loader.construct_mapping(node, deep=True)
-
-    Strict.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
-    try:
-        with open(os.path.expanduser(path), "rb") as file:
-            text = file.read(LARGEST_FILE).decode("utf-8-sig")
-        found = yaml.load(text, Loader=Strict)
-    except UnicodeDecodeError:
-        raise ConfigError(f"{shortened(path)} is not UTF-8 text") from None
-    except FileNotFoundError:
-        raise ConfigError(f"no such file: {shortened(path)}") from None
-    except OSError as error:
-        raise ConfigError(f"cannot read {shortened(path)}: {error.strerror}") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1}" if mark is not None else ""
-        raise ConfigError(
-            f"{shortened(path)} is not valid YAML: {getattr(error, 'problem', None) or 'it cannot be read'}{where}"
-        ) from None
-    except (RecursionError, TypeError, ValueError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(f"{shortened(path)} is not a usable YAML document") from None
-    if not isinstance(found, dict):
-        raise ConfigError(f"{shortened(path)} must hold a mapping with the sections {', '.join(SECTIONS)}")
-    return found
 
 
 def wrong(document: Mapping[Any, Any]) -> Iterator[str]:

@@ -1,0 +1,126 @@
+"""Megatron-LM arguments wherever users keep them: a mapping, words of a command line, a YAML file, a launch script."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import ConfigError
+from .argument_words import parse_words
+from .text_files import read_text, read_yaml
+
+SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".sub", ".job")
+YAML = (".yaml", ".yml")
+OTHER_ENTRIES = ("vlm", "bert", "t5", "train_rl", "ict", "retro", "vision", "mimo")
+
+
+@dataclass(frozen=True)
+class Given:
+    """Arguments by flag or destination, and what their source says beside them."""
+
+    args: Mapping[str, Any]
+    source: str = "Megatron arguments"
+    name: str = ""
+    num_gpus: int | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+def given_arguments(
+    args: Any, *, set_variables: Mapping[str, str] | None = None, ignore_unknown: bool = False
+) -> Given:
+    """The arguments of a mapping, a list of words, a YAML file or a launch script (by the ending of its name)."""
+    if isinstance(args, Mapping):
+        return Given(args)
+    if isinstance(args, os.PathLike):
+        args = os.fspath(args)
+    if isinstance(args, str):
+        return _from_file(args, dict(set_variables or {}), ignore_unknown=ignore_unknown)
+    if isinstance(args, Sequence) and all(isinstance(word, str) for word in args):
+        found, unknown = parse_words(args, ignore_unknown=ignore_unknown)
+        return Given(found, warnings=passed_over(unknown))
+    raise ConfigError(
+        "Megatron arguments must be a mapping, a list of words, or the path of a YAML file or a launch script"
+    )
+
+
+def passed_over(unknown: list[str]) -> tuple[str, ...]:
+    """The warning about unknown arguments, if there are any."""
+    return (f"unknown arguments passed over: {', '.join(dict.fromkeys(unknown))}",) if unknown else ()
+
+
+def _from_file(path: str, variables: dict[str, str], *, ignore_unknown: bool) -> Given:
+    name = os.path.splitext(os.path.basename(path))[0]
+    if path.lower().endswith(YAML):
+        return from_mapping_file(read_yaml(path), path, name, ignore_unknown=ignore_unknown)
+    if not path.lower().endswith(SCRIPTS):
+        raise ConfigError(
+            f"{path!r} is neither a YAML file ({', '.join(YAML)}) nor a launch script ({', '.join(SCRIPTS)}); arguments "
+            "themselves must be a mapping or a list of words"
+        )
+    from .shell.script import read_script
+
+    launch = read_script(read_text(path), variables)
+    refuse_entry(launch.entry)
+    found, unknown = parse_words(launch.words, ignore_unknown=ignore_unknown)
+    warnings = (*launch.notes, *passed_over(unknown))
+    return Given(found, path, name, launch.num_gpus, launch.env, warnings)
+
+
+def refuse_entry(entry: str) -> None:
+    """Refuse programs that do not train a decoder-only model."""
+    base = os.path.basename(entry)
+    word = next(
+        (word for word in OTHER_ENTRIES if re.search(rf"(?:^|_){word}(?:_|\\.|$)", base) or base == f"{word}.py"), None
+    )
+    if word is not None:
+        raise ConfigError(
+            f"{base} trains another kind of model than a decoder; only GPT-like models and hybrids are modelled"
+        )
+
+
+def from_mapping_file(document: Mapping[Any, Any], path: str, name: str, *, ignore_unknown: bool) -> Given:
+    """A flat mapping, or one under MODEL_ARGS with ENV_VARS beside it, as Megatron-LM's test cases have them.
+
+    `true` gives the flag alone, a list or "[a b]" several words, any other value one word.
+    """
+    args = document.get("MODEL_ARGS", document)
+    if not isinstance(args, Mapping):
+        raise ConfigError(f"{path}: MODEL_ARGS must hold arguments, not {args!r}")
+    words: list[str] = []
+    for key, value in args.items():
+        flag = "--" + str(key).lstrip("-").replace("_", "-")
+        if value is True:
+            words.append(flag)
+        elif value is False:
+            raise ConfigError(f"{path}: {key}: false would be passed as a word; leave the argument out")
+        elif value is None:
+            raise ConfigError(f"{path}: {key} has no value")
+        else:
+            words += [flag, *_words(value)]
+    found, unknown = parse_words(words, ignore_unknown=ignore_unknown)
+    env = document.get("ENV_VARS") or {}
+    if not isinstance(env, Mapping):
+        raise ConfigError(f"{path}: ENV_VARS must hold variables, not {env!r}")
+    texts = {str(key): str(value) for key, value in env.items() if value is not None}
+    per_node = texts.get("GPUS_PER_NODE", "")
+    gpus = (
+        int(per_node) * int(texts.get("NUM_NODES", "1"))
+        if per_node.isdigit() and texts.get("NUM_NODES", "1").isdigit()
+        else None
+    )
+    return Given(found, path, name, gpus, texts, passed_over(unknown))
+
+
+def _words(value: Any) -> list[str]:
+    if isinstance(value, list):
+        return [str(item) for item in value]
+    text = str(value)
+    if re.fullmatch(r"\[[^\]*+()]*\]", text) and " " in text:
+        return text[1:-1].split()
+    if re.fullmatch(r"\[\w+\]", text) and not re.fullmatch(r"\[\d+\]", text):
+        return [text[1:-1]]
+    return [text]

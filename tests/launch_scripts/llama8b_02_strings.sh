@@ -1,0 +1,18 @@
+#! /bin/bash
+DISTRIBUTED_ARGS="
+    --nproc_per_node 8 \
+    --nnodes 2 \
+    --node_rank 0
+"
+GPT_ARGS="
+    --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention --num-query-groups 8 --seq-length 8192 --max-position-embeddings 8192 --swiglu --normalization RMSNorm --disable-bias-linear --untie-embeddings-and-output-weights --position-embedding-type rope --attention-dropout 0.0 --hidden-dropout 0.0 --vocab-size 128256 --bf16
+"
+DATA_ARGS="
+    --data-path /data/my_text \
+    --split '99,1,0'
+"
+CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun $DISTRIBUTED_ARGS pretrain_gpt.py \
+    $GPT_ARGS \
+    --micro-batch-size 1 --global-batch-size 128 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer --lr 1.0e-4 \
+    $DATA_ARGS \
+    --distributed-backend nccl > train.log 2>&1
