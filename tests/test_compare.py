@@ -87,3 +87,28 @@ def test_mistakes(
     out, err = capsys.readouterr()
     assert (stop.value.code, out) == (2, "")
     assert sentence in err and err.count("\n") == 1
+
+
+def test_output_keeps_links_and_leaves_nothing_behind(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    target, link = tmp_path / "real.csv", tmp_path / "link.csv"
+    target.write_text("old")
+    link.symlink_to(target)
+    printed(capsys, "Qwen/Qwen3-8B", *LAYOUTS, "--format", "csv", "--output", str(link))
+    assert link.is_symlink() and "peak allocated" in target.read_text()
+    with pytest.raises(SystemExit):
+        main(["compare", "Qwen/Qwen3-8B", *LAYOUTS, "--format", "csv", "--output", str(tmp_path)])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.csv", "real.csv"]
+
+
+def test_says_what_was_decided(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["compare", "Qwen/Qwen3-8B", *LAYOUTS, "--format", "csv"])
+    out, err = capsys.readouterr()
+    assert "assumed" not in out and "assumed: seq_length not given: 4096" in err
+    text = printed(capsys, "Qwen/Qwen3-8B", "--num-gpus", "8", "--layout", "bf16=true", "--layout", "fp16=true")
+    assert "*   dtype" in text
+
+
+def test_layouts_take_the_names_of_a_yaml_file(capsys: pytest.CaptureFixture[str]) -> None:
+    layouts = ["--layout", "num_experts=64,gpu=H200,num_gpus=8", "--layout", "attention_backend=flash,ep=8"]
+    text = printed(capsys, "Qwen/Qwen3-30B-A3B", *layouts, "--format", "csv")
+    assert "*,attention,cudnn,flash" in text

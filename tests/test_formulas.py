@@ -12,6 +12,7 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from megatron_memory_estimator import TrainingJob, estimate
@@ -369,3 +370,42 @@ def test_parsed_megatron_arguments_give_all_results() -> None:
     assert ours.weight_and_optimizer_bytes == round(found[0] * 2**20)
     assert ours.total_bytes == round(found[2] * 2**20)
     assert published(job)[0].total_bytes is not None
+
+
+def test_megatron_lm_before_validation() -> None:
+    """What Megatron-LM's validation derives is derived here too."""
+    base = {**MLM, "num_layers": 8, "moe_layer_freq": 2, "pipeline_model_parallel_size": 2, "sequence_parallel": True}
+    after = {**base, "virtual_pipeline_model_parallel_size": 2, "recompute_granularity": "selective"}
+    expected = megatron_lm.report_theoretical_memory(after)
+    for words in ({"num_layers_per_virtual_pipeline_stage": 2}, {"num_virtual_stages_per_pipeline_rank": 2}):
+        assert megatron_lm.report_theoretical_memory({**base, **words, "recompute_activations": True}) == expected
+    one = {**MLM, "tensor_model_parallel_size": 1, "recompute_granularity": "selective"}
+    off, on = (megatron_lm.report_theoretical_memory({**one, "sequence_parallel": sp}) for sp in (False, True))
+    assert off == on
+    biased = {key: value for key, value in MLM.items() if key != "add_bias_linear"}
+    assert megatron_lm.compute_weight_and_optimizer_memory({**biased, "disable-bias-linear": True}) == 5526
+    assert megatron_lm.compute_weight_and_optimizer_memory({**MLM, "add_bias_linear": True}) == 5526 + 4 * 6.75
+    assert mlm(add_bias_linear=True, moe_latent_size=4) == 5382 + 4 * 6.75
+    foreign = {**MLM, "num_layers": np.int64(2), "moe_layer_freq": np.array([0, 1])}
+    assert megatron_lm.compute_weight_and_optimizer_memory(foreign) == 5526
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"tensor_model_parallel_size": "2"}, {"tensor_model_parallel_size": 0}, {"pipeline_model_parallel_size": 0},
+        {"tensor_model_parallel_size": 2.5}, {"mtp_num_layers": -1}, {"normalization": "FooNorm"},
+        {"micro_batch_size": 0}, {"hidden_size": None}, {"data_parallel_size": None, "world_size": None},
+    ],
+)  # fmt: skip
+def test_megatron_lm_refuses_wrong_sizes(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"must be|give world_size"):
+        megatron_lm.report_theoretical_memory({**MLM, **wrong})
+    with pytest.raises(ValueError, match="num_microbatches must be positive"):
+        megatron_lm.compute_activation_memory({**MLM, "pipeline_model_parallel_size": 2}, -3)
+
+
+def test_bridge_takes_other_number_types() -> None:
+    whole = {**UNEVEN, "num_layers_in_first_pipeline_stage": 1.0, "num_layers": np.int64(8)}
+    (dense,) = states(**whole).model_state_components
+    assert dense.parameter_count_per_gpu == 9952

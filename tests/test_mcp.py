@@ -24,6 +24,11 @@ async def conversation() -> dict[str, Any]:
         ("compare", "compare", {"models": ["Qwen/Qwen3-8B"], "layouts": [{"tp": 1}, {"tp": 4}], "num_gpus": 8}),
         ("models", "models", {"model": "Qwen/Qwen3-8B"}),
         ("illegal", "estimate", {"model": "Qwen/Qwen3-8B", "num_gpus": 8, "settings": {"tp": 3}}),
+        ("extra", "estimate", {"model": "Qwen/Qwen3-8B", "tp": 4}),
+        ("gpus", "estimate", {"model": "Qwen/Qwen3-8B", "settings": {"num_gpus": 8}}),
+        ("collision", "estimate", {"model": "Qwen/Qwen3-8B", "settings": {"cls": 8}}),
+        ("stdin", "models", {"model": "-"}),
+        ("differ", "estimate", {"model": "Qwen/Qwen3-8B", "num_gpus": 16, "settings": {"world_size": 8}}),
         ("unknown", "explain", {"model": "Qwen/Qwen3-8B", "stage": 7}),
     ]
     found: dict[str, Any] = {}
@@ -47,5 +52,14 @@ def test_official_client() -> None:
     compared = json.loads(found["compare"].content[0].text)
     assert [case["label"] for case in compared["cases"]] == ["tp=1", "tp=4"] and "tp" in compared["differs"]
     assert json.loads(found["models"].content[0].text)["num_parameters"]["total"] == 8190735360
-    for key, word in (("illegal", "tensor_model_parallel_size=3"), ("unknown", "stages are 0 to 0")):
+    assert json.loads(found["gpus"].content[0].text)["layout"]["world_size"] == 8
+    mistakes = {
+        "illegal": "tensor_model_parallel_size=3",
+        "unknown": "stages are 0 to 0",
+        "extra": 'unknown argument "tp"',
+        "collision": 'unknown setting "cls"',
+        "stdin": "standard input belongs to the protocol",
+        "differ": "num_gpus=16 and world_size=8",
+    }
+    for key, word in mistakes.items():
         assert found[key].is_error and word in found[key].content[0].text

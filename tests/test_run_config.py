@@ -71,13 +71,26 @@ WRONG = [
     ("model: {name: Qwen/Qwen3-8B}\nprecision: {tp: 2}", "tp belongs in the section parallelism, not in precision"),
     ("model: {name: Qwen/Qwen3-8B}\nparallelism: {tp: two}", "tensor_model_parallel_size='two' must be a whole number"),
     ("model: {name: Qwen/Qwen3-8B, name: x}", 'the key "name" stands twice'),
-    ("model: {name: 5}", "model.name=5 must be a word"),
+    ("model: {name: 5}", "model.name=5 must be a Hub id or a path"),
     ("model: {name: a/b", "not valid YAML"),
     ("- a\n- b", "must hold a mapping"),
     ("", "must hold a mapping"),
     ("model: {name: Qwen/Qwen3-8B}\ntraining: {fp8: hybrid}", "fp8='hybrid' is not modelled"),
     ("model: {name: Qwen/Qwen3-8B}\nparallelism: {1: 2}", "parallelism.1 must be a word"),
     ("model: {name: Qwen/Qwen3-8B}\nparallelism: {[1]: 2}", "not valid YAML"),
+    (
+        "model: {name: Qwen/Qwen3-8B}\nparallelism: {tp: 2, tensor_model_parallel_size: 4}",
+        "is given twice with different",
+    ),
+    ("model: {name: Qwen/Qwen3-8B}\nparallelism: {num_gpus: 8}\ntraining: {num_gpus: 16}", "world_size is given twice"),
+    ("model: {name: Qwen/Qwen3-8B}\ntraining: {num_gpus: 8, world_size: 16}", "world_size is given twice"),
+    ("model: {name: '-'}", "must be a Hub id or a path"),
+    ("model: {name: Qwen/Qwen3-8B}\ntraining: {env: {1: 2}}", "must be the name of a variable"),
+    ("model: {name: Qwen/Qwen3-8B}\ntraining: {env: {NCCL_NVLS_ENABL: 1}}", 'Did you mean "NCCL_NVLS_ENABLE"?'),
+    (
+        "\n".join([f"a{i}: &x{i} [{', '.join([f'*x{i - 1}' if i else '1'] * 9)}]" for i in range(9)]),
+        "more than 100000 values",
+    ),
     ("model: !!python/object:os.system {}", "not valid YAML"),
 ]
 
@@ -87,6 +100,30 @@ def test_mistakes(tmp_path: Path, text: str, sentence: str) -> None:
     with pytest.raises(ConfigError) as error:
         estimate(job_from_yaml(written(tmp_path, text)))
     assert sentence in str(error.value)
+
+
+def test_spellings_do_not_hide_each_other(tmp_path: Path) -> None:
+    tied = written(tmp_path, "model: {name: Qwen/Qwen3-8B, tie_embeddings: true}")
+    assert job_from_yaml(tied).model.share_embeddings_and_output_weights
+    assert not job_from_yaml(tied, share_embeddings_and_output_weights=False).model.share_embeddings_and_output_weights
+    experts = written(tmp_path, "model: {name: Qwen/Qwen3-30B-A3B, num_experts: 64}")
+    assert job_from_yaml(experts, num_moe_experts=32).model.num_moe_experts == 32
+    gpus = written(tmp_path, "model: {name: Qwen/Qwen3-8B}\ntraining: {num_gpus: null, world_size: 16}")
+    assert job_from_yaml(gpus).layout.world_size == 16
+
+
+def test_values_mean_what_they_say(tmp_path: Path) -> None:
+    off = written(tmp_path, "model: {name: Qwen/Qwen3-8B}\ntraining: {env: {NCCL_NVLS_ENABLE: false}}")
+    assert job_from_yaml(off).env.nccl_nvls is False
+    full = written(tmp_path, "model: {name: Qwen/Qwen3-8B}\nprecision: {bf16: false, fp16: false}")
+    assert job_from_yaml(full).training.params_dtype == "fp32"
+    text = "model: {name: Qwen/Qwen3-8B}\nparallelism: &p {tp: 2, pp: 2}\ntraining: {num_gpus: 8, recompute_modules: 'mlp,core_attn'}"
+    assert job_from_yaml(written(tmp_path, text)).training.recompute_modules == ("mlp", "core_attn")
+
+
+def test_merge_keys(tmp_path: Path) -> None:
+    text = "model:\n  name: Qwen/Qwen3-8B\ntraining: &t {seq_length: 1024}\nprecision:\n  <<: {params_dtype: fp16}\n  params_dtype: bf16\n"
+    assert job_from_yaml(written(tmp_path, text)).training.params_dtype == "bf16"
 
 
 def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:

@@ -141,6 +141,8 @@ WRONG = [
     (["--custom-config", "{"], "--custom-config is not valid JSON"),
     (["Qwen/Qwen3-8B", "--recompute-method", "block"], "needs --recompute-granularity full"),
     (["Qwen/Qwen3-8B", "--num-gpus", "0"], "num_gpus"),
+    (["Qwen/Qwen3-8B", "--strict"], "num_gpus"),
+    (["Qwen/Qwen3-8B", "--recompute-granularity", "selective", "--recompute-modules", ""], "at least one module"),
 ]
 
 
@@ -149,3 +151,22 @@ def test_mistakes(words: list[str], sentence: str) -> None:
     done = script(*words)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert sentence in done.stderr
+
+
+def test_a_batch_that_eight_gpus_do_not_divide() -> None:
+    done = script("Qwen/Qwen3-8B", "--global-batch-size", "4")
+    assert done.returncode == 0 and "num_gpus not given" in done.stdout
+
+
+def test_the_script_alone_says_what_it_needs(tmp_path: Path) -> None:
+    alone = tmp_path / "estimate.py"
+    alone.write_text((SKILL / "scripts" / "estimate_from_hf.py").read_text())
+    done = subprocess.run([sys.executable, "-I", "-S", str(alone), "x"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "") and "install the package" in done.stderr
+
+
+def test_a_full_disk_is_one_sentence() -> None:
+    with open("/dev/full", "w") as full:
+        words = [sys.executable, "scripts/estimate_from_hf.py", "Qwen/Qwen3-8B", "--json"]
+        done = subprocess.run(words, cwd=SKILL, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2 and done.stderr.startswith("error: cannot write to standard output")

@@ -11,8 +11,10 @@ from . import __version__
 from .errors import ConfigError, EstimatorError
 from .estimator import Estimate
 from .estimator import estimate as estimate_job
+from .inputs.resolve import canonical
 from .inputs.run_config import full_name, job_from_yaml
 from .job import TrainingJob
+from .settings import nearest
 
 INSTRUCTIONS = (
     "GPU memory of Megatron training runs, for every pipeline stage. `model` is a bundled model, a Hub id, a directory, a "
@@ -23,22 +25,49 @@ INSTRUCTIONS = (
 
 def run_job(model: str, num_gpus: int | None, settings: dict[str, Any] | None) -> Estimate:
     """The estimate of one tool call. Raises ToolError with the sentence that says what is wrong."""
-    given = {full_name(name): value for name, value in (settings or {}).items()}
     try:
+        given = canonical({full_name(name): value for name, value in (settings or {}).items()})
+        world = given.pop("world_size", None)
+        if None not in (world, num_gpus) and world != num_gpus:
+            raise ConfigError(f"num_gpus={num_gpus} and world_size={world} of the settings differ; give one")
+        gpus = world if num_gpus is None else num_gpus
+        for name in PARAMETERS & given.keys():
+            raise ConfigError(f'unknown setting "{name}"')
+        refuse_standard_input(model)
         if model.lower().endswith((".yaml", ".yml")):
-            return estimate_job(job_from_yaml(model, num_gpus, **given))
-        if model == "-":
-            raise ConfigError("standard input belongs to the protocol; give a path or a name")
-        return estimate_job(TrainingJob.from_hf(model, num_gpus, **given))
+            return estimate_job(job_from_yaml(model, gpus, **given))
+        return estimate_job(TrainingJob.from_hf(model, gpus, **given))
     except EstimatorError as error:
         raise ToolError(str(error)) from None
 
 
+PARAMETERS = {"cls", "model", "path", "self", "num_gpus"}
+"""Names that are parameters of Python functions on the way, not settings."""
+
+
+def refuse_standard_input(model: str) -> None:
+    """Raise ConfigError for "-": standard input carries the protocol."""
+    if model.strip() in ("", "-"):
+        raise ConfigError("the model must be a name or a path; standard input belongs to the protocol")
+
+
+class Server(MCPServer[Any]):
+    """Refuses unknown arguments of tools, which would otherwise be dropped in silence."""
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+        tool = next((tool for tool in await self.list_tools() if tool.name == name), None)
+        known = tool.input_schema.get("properties", {}) if tool is not None else arguments
+        for word in arguments:
+            if word not in known:
+                raise ToolError(
+                    f'unknown argument "{word}" of {name}; settings go under "settings".{nearest(word, known)}'
+                )
+        return await super().call_tool(name, arguments, context)
+
+
 def server() -> MCPServer[Any]:
     """The server with the tools estimate, explain, compare and models."""
-    app: MCPServer[Any] = MCPServer(
-        "megatron-memory", instructions=INSTRUCTIONS, version=__version__, log_level="ERROR"
-    )
+    app = Server("megatron-memory", instructions=INSTRUCTIONS, version=__version__, log_level="ERROR")
 
     @app.tool(description="What every GPU of every pipeline stage holds and when it peaks.")
     def estimate(model: str, num_gpus: int | None = None, settings: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -72,10 +101,9 @@ def server() -> MCPServer[Any]:
             for layout in layouts or [{}]:
                 words = ",".join(f"{name}={value}" for name, value in layout.items())
                 label = " ".join(part for part in (model if len(models) > 1 or not words else "", words) if part)
-                given = dict(layout)
-                gpus = given.pop("num_gpus", num_gpus)
+                gpus = None if {"num_gpus", "num-gpus", "world_size"} & layout.keys() else num_gpus
                 try:
-                    cases.append(Case(label, run_job(model, gpus, given)))
+                    cases.append(Case(label, run_job(model, gpus, layout)))
                 except ToolError as error:
                     raise ToolError(f"{label}: {error}") from None
         if not cases:
@@ -88,7 +116,9 @@ def server() -> MCPServer[Any]:
         from .report.catalogue import model_facts
 
         try:
-            return [model_facts(name) for name in ([model] if model else entries())]
+            if model is not None:
+                refuse_standard_input(model)
+            return [model_facts(name) for name in (entries() if model is None else [model])]
         except EstimatorError as error:
             raise ToolError(str(error)) from None
 

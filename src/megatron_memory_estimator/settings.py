@@ -77,7 +77,7 @@ def checked(field: dataclasses.Field[Any], value: Any) -> Any:
             raise ConfigError(f"{name}={value!r} must be a list of whole numbers of at least 1")
         value = tuple(value)
     elif kind == "list":
-        value = (value,) if isinstance(value, str) else value
+        value = value.replace(",", " ").split() if isinstance(value, str) else value
         if not isinstance(value, list | tuple):
             raise ConfigError(f"{name}={value!r} must be a list")
         value = tuple(value)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+import sys
+import tempfile
 from typing import Any
 
 import click
@@ -23,7 +25,7 @@ def callback(
     models: tuple[str, ...], layouts: tuple[str, ...], form: str, output: str | None, as_json: bool, **values: Any
 ) -> None:
     """Print or write the comparison."""
-    from ..report.comparison import TEXT, as_table
+    from ..report.comparison import TEXT, as_table, notes
 
     if as_json and form != "table":
         raise ConfigError("--json and --format exclude each other; give one")
@@ -40,6 +42,8 @@ def callback(
         from .console import console
 
         console().print(as_table(cases))
+        for note in notes(cases):
+            click.echo(note)
         return
     else:
         from rich.console import Console
@@ -51,8 +55,11 @@ def callback(
         text = "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
     if output is None:
         click.echo(text, nl=False)
-        return
-    write(output, text)
+    else:
+        write(output, text)
+    if not as_json:
+        for note in notes(cases):
+            click.echo(note, err=True)
 
 
 def comparison(models: tuple[str, ...], layouts: tuple[str, ...], values: dict[str, Any]) -> list[Any]:
@@ -63,10 +70,11 @@ def comparison(models: tuple[str, ...], layouts: tuple[str, ...], values: dict[s
     pairs = [(model, layout) for model in models for layout in layouts or ("",)]
     if len(pairs) < 2:
         raise ConfigError("compare needs at least two cases: several models or files, or several --layout")
+    given_config = _standard_input() if "-" in models else None
     cases = []
     for model, layout in pairs:
         words = parse_layout_words(layout) if layout else {}
-        given = {**values, **words, "model": model}
+        given = {**values, **words, "model": given_config if model == "-" else model}
         label = " ".join(part for part in (model if len(models) > 1 else "", layout) if part)
         try:
             cases.append(Case(label or model, estimate(job_from_options(given))))
@@ -79,13 +87,36 @@ def comparison(models: tuple[str, ...], layouts: tuple[str, ...], values: dict[s
     return cases
 
 
+def _standard_input() -> dict[str, Any]:
+    """The config.json on standard input, read once for all cases."""
+    from ..inputs.hf.load import LARGEST_FILE, parse
+
+    if sys.stdin is None:
+        raise ConfigError("standard input is closed")
+    return parse(sys.stdin.buffer.read(LARGEST_FILE), "standard input")
+
+
 def write(path: str, text: str) -> None:
-    """The whole file, or nothing."""
+    """The whole file, or nothing; a device or a pipe is written to."""
+    if not path:
+        raise ConfigError("--output needs the name of a file")
     try:
-        beside = f"{path}.part"
-        with open(beside, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(beside, path)
+        if path.startswith("/dev/") or (os.path.exists(path) and not os.path.isfile(path)):
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+            return
+        target = os.path.realpath(path)
+        handle, beside = tempfile.mkstemp(dir=os.path.dirname(target), prefix=".compare-")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            mask = os.umask(0)
+            os.umask(mask)
+            os.chmod(beside, 0o666 & ~mask)
+            os.replace(beside, target)
+        except OSError:
+            os.unlink(beside)
+            raise
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from None
 

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import difflib
 import json
+import os
 import sys
 from typing import Any, NoReturn
 
@@ -94,7 +95,13 @@ def main(argv: list[str] | None = None) -> None:
         fail(str(error))
     from ..report.classic import classic_document, classic_text
 
-    print(json.dumps(classic_document(result), indent=1) if as_json else classic_text(result, verbose=verbose))
+    try:
+        print(json.dumps(classic_document(result), indent=1) if as_json else classic_text(result, verbose=verbose))
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            fail(f"cannot write to standard output: {error.strerror}")
 
 
 def answer(values: dict[str, Any]) -> Estimate:
@@ -108,15 +115,17 @@ def answer(values: dict[str, Any]) -> Estimate:
         path = parse(custom.encode("utf-8", "surrogateescape"), "--custom-config")
     settings = {name: value for name, value in values.items() if value is not None}
     if "recompute_modules" in settings:
-        settings["recompute_modules"] = [word for word in settings["recompute_modules"].split(",") if word]
+        settings["recompute_modules"] = settings["recompute_modules"].replace(",", " ").split()
+        if not settings["recompute_modules"]:
+            raise ConfigError("--recompute-modules needs at least one module, such as core_attn")
     if settings.get("recompute_granularity") is None and "recompute_method" in settings:
         raise ConfigError("--recompute-method needs --recompute-granularity full")
     num_gpus = settings.pop("num_gpus", None)
     if num_gpus is not None or settings.get("strict"):
-        return estimate(TrainingJob.from_hf(path, DEFAULT_GPUS if num_gpus is None else num_gpus, **settings))
+        return estimate(TrainingJob.from_hf(path, num_gpus, **settings))
     try:
         job = TrainingJob.from_hf(path, DEFAULT_GPUS, **settings)
         said = dataclasses.replace(job, assumptions=(*job.assumptions, f"num_gpus not given: {DEFAULT_GPUS}"))
         return estimate(said)
-    except LayoutError:
+    except (LayoutError, ConfigError):
         return estimate(TrainingJob.from_hf(path, None, **settings))

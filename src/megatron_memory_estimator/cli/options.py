@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
@@ -143,6 +143,8 @@ def job_from_options(values: dict[str, Any]) -> TrainingJob:
         if name in parts and isinstance(given[name], str):
             given[name] = parsed(parts[name], given[name])
     num_gpus = given.pop("world_size", None)
+    if isinstance(model, Mapping):
+        return TrainingJob.from_hf(model, num_gpus=num_gpus, **given)
     words = [model] if isinstance(model, str) else list(model)
     if "set_variables" in given:
         given["set_variables"] = variables(given["set_variables"])

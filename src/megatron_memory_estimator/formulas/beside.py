@@ -42,7 +42,7 @@ def published(job: TrainingJob) -> tuple[Published, ...]:
     except ValueError as error:
         found.append(Published("bridge", None, None, str(error)))
     state = megatron_lm.compute_weight_and_optimizer_memory(args)
-    selective = args.sequence_parallel and args.recompute_granularity == "selective"
+    selective = megatron_lm.takes_selective_branch(args)
     activations = (
         megatron_lm.compute_activation_memory if selective else megatron_lm.compute_activation_memory_without_sp
     )(args, job.num_microbatches)

@@ -23,7 +23,7 @@ _PARTS = (
         r"input_layernorm\.\w+|pre_mlp_layernorm\.\w+|(self_attention\.linear_qkv|mlp\.linear_fc1)\.layer_norm_\w+",
     ),
     ("mlp", r"mlp\.linear_fc[12]\.weight"),
-    ("bias", r".*linear_\w+\.bias"),
+    ("bias", r".*(linear_\w+|latent_proj)\.bias"),
     ("attention", r"self_attention\..+"),
 )
 

@@ -14,6 +14,7 @@ The values are the published formula's, also where it is known to be wrong:
 - An MoE layer's activations are those of a dense layer with the dense ffn_hidden_size, whatever the routing.
 - The activation term is a 2022 layer: not gated, with dropout masks. On measured DeepSeek-V2 and V3 layers the part that
   is not model state is 53 to 60 % too low.
+- A gated MLP that is not SwiGLU counts as two matrices of three: the EP8 states of GPT-OSS-120B come to 175.0 GiB for 255.0.
 - Any recomputation but selective takes the branch without sequence parallelism also where that is on: 34.3 GiB for about
   10.7 on a Llama-3-70B stage (3.2 times).
 - The interleave factor ignores the number of microbatches; MTP projections and norms, and linear biases, are not counted.
@@ -29,6 +30,7 @@ from typing import Any, NamedTuple
 from ..model import Model
 from .bridge import NUM_BYTES_IN_MEGABYTE
 from .ledger import Parts, final_norm, layer_parts
+from .numbers import plain, positive, whole
 
 NOT_SUPPORTED = "Theoretical memory footprints not yet supported for hybrid models."
 
@@ -125,7 +127,7 @@ def report_theoretical_memory(
         print(NOT_SUPPORTED)
         return None
     state = compute_weight_and_optimizer_memory(args, verbose=verbose) / NUM_BYTES_IN_MEGABYTE
-    if read("sequence_parallel") and read("recompute_granularity") == "selective":
+    if takes_selective_branch(args):
         print("Activation memory with sequence parallelism and selective recomputation")
         activation = compute_activation_memory(args, num_microbatches, verbose=verbose)
     else:
@@ -156,7 +158,7 @@ def _in_flight(shape: _Shape, per_layer: float, microbatches: int | None, verbos
         if verbose:
             print(f"Number of in-flight microbatches: {min(microbatches or p, p)}")
         if microbatches is not None:
-            return memory * min(1, microbatches / p)
+            return memory * min(1, positive("num_microbatches", microbatches) / p)
     return memory
 
 
@@ -183,66 +185,74 @@ class _Shape:
     @classmethod
     def of(cls, args: Any) -> _Shape:
         read = _reader(args)
-        h, layers = _size(read, "hidden_size"), _size(read, "num_layers")
-        heads = _size(read, "num_attention_heads")
+        h, layers = positive("hidden_size", read("hidden_size")), positive("num_layers", read("num_layers"))
+        heads = positive("num_attention_heads", read("num_attention_heads"))
         gated = bool(read("swiglu"))
-        ffn = read("ffn_hidden_size") or (int(4 * h * 2 / 3 / 64) * 64 if gated else 4 * h)
+        ffn = positive("ffn_hidden_size", read("ffn_hidden_size") or (int(4 * h * 2 / 3 / 64) * 64 if gated else 4 * h))
         mla = bool(read("multi_latent_attention"))
         grouped = bool(read("group_query_attention"))
         if mla and grouped:
             raise ValueError("group_query_attention does not go with multi_latent_attention")
-        experts = read("num_experts") or read("num_moe_experts") or None
-        latent = {
-            name: read(name, default)
-            for name, default in (
-                ("kv_lora_rank", 512), ("qk_head_dim", 128), ("qk_pos_emb_head_dim", 64), ("v_head_dim", 128),
-            )
-        }  # fmt: skip
+        experts = whole("num_experts", read("num_experts") or read("num_moe_experts") or 0)
+        normalization = read("normalization", "LayerNorm")
+        if normalization not in ("LayerNorm", "RMSNorm"):
+            raise ValueError(f"normalization must be LayerNorm or RMSNorm, not {normalization!r}")
+
+        def optional(name: str) -> int | None:
+            return whole(name, read(name) or 0) or None
+
+        def degree(name: str) -> int:
+            return positive(name, read(name, 1))
+
         model = Model(
             num_layers=1,
             hidden_size=h,
             num_attention_heads=heads,
-            num_query_groups=(read("num_query_groups") or 1) if grouped else heads,
-            kv_channels=read("kv_channels") or h // heads,
+            num_query_groups=degree("num_query_groups") if grouped else heads,
+            kv_channels=positive("kv_channels", read("kv_channels") or h // heads),
             ffn_hidden_size=ffn,
             vocab_size=1,
-            normalization=read("normalization", "LayerNorm"),
+            normalization=normalization,
             gated_linear_unit=gated,
-            add_bias_linear=bool(read("add_bias_linear", True)),
+            add_bias_linear=bool(read("add_bias_linear", not read("disable_bias_linear", False))),
             qk_layernorm=mla,
             multi_latent_attention=mla,
-            q_lora_rank=read("q_lora_rank"),
-            num_moe_experts=experts,
+            q_lora_rank=optional("q_lora_rank"),
+            kv_lora_rank=positive("kv_lora_rank", read("kv_lora_rank", 32)),
+            qk_head_dim=positive("qk_head_dim", read("qk_head_dim", 128)),
+            qk_pos_emb_head_dim=positive("qk_pos_emb_head_dim", read("qk_pos_emb_head_dim", 64)),
+            v_head_dim=positive("v_head_dim", read("v_head_dim", 128)),
+            num_moe_experts=experts or None,
             moe_router_topk=1,
-            moe_ffn_hidden_size=read("moe_ffn_hidden_size") or ffn,
-            moe_shared_expert_intermediate_size=read("moe_shared_expert_intermediate_size") or None,
+            moe_ffn_hidden_size=positive("moe_ffn_hidden_size", read("moe_ffn_hidden_size") or ffn),
+            moe_shared_expert_intermediate_size=optional("moe_shared_expert_intermediate_size"),
             moe_shared_expert_gate=bool(read("moe_shared_expert_gate")),
-            moe_latent_size=read("moe_latent_size"),
-            **latent,
+            moe_latent_size=optional("moe_latent_size"),
         )
-        tp, pp = read("tensor_model_parallel_size", 1), read("pipeline_model_parallel_size", 1)
-        cp = read("context_parallel_size", 1)
-        ways = (read("expert_tensor_parallel_size") or tp) * read("expert_model_parallel_size", 1)
-        dp, world = read("data_parallel_size"), read("world_size")
+        tp, pp = degree("tensor_model_parallel_size"), degree("pipeline_model_parallel_size")
+        cp = degree("context_parallel_size")
+        ways = positive("expert_tensor_parallel_size", read("expert_tensor_parallel_size") or tp)
+        ways *= degree("expert_model_parallel_size")
+        dp, world = optional("data_parallel_size"), optional("world_size")
         if dp is None and world is None:
             raise ValueError("give world_size or data_parallel_size: optimizer shards depend on it")
-        world = world if world is not None else dp * tp * pp * cp
+        world = world if world is not None else (dp or 1) * tp * pp * cp
         return cls(
             model=model,
             layers=_moe_layers(read("moe_layer_freq", 1), layers) if experts else (False,) * layers,
-            topk=read("moe_router_topk", 2),
-            mtp=read("mtp_num_layers") or 0,
+            topk=positive("moe_router_topk", read("moe_router_topk", 2)),
+            mtp=whole("mtp_num_layers", read("mtp_num_layers") or 0),
             vocab=_vocabulary(read, tp),
             tied=not read("untie_embeddings_and_output_weights"),
             tp=tp,
             pp=pp,
-            vpp=read("virtual_pipeline_model_parallel_size"),
+            vpp=_chunks(optional, layers, pp),
             experts_ways=ways,
             dp=dp if dp is not None else max(1, world // (tp * pp * cp)),
             expert_dp=max(1, world // (ways * pp)),
             distributed=bool(read("use_distributed_optimizer")),
-            seq=_size(read, "seq_length"),
-            batch=read("micro_batch_size") or 1,
+            seq=positive("seq_length", read("seq_length")),
+            batch=positive("micro_batch_size", read("micro_batch_size", 1)),
         )
 
     def layer(self, moe: bool) -> Buckets:
@@ -283,24 +293,39 @@ def _reader(args: Any) -> Any:
     return read
 
 
-def _size(read: Any, name: str) -> int:
-    value = read(name)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be a positive whole number, not {value!r}")
-    return value
+def _chunks(optional: Any, layers: int, pp: int) -> int | None:
+    """Model chunks per rank, from whichever spelling is there; 1 is no interleaving, as after validation."""
+    per = optional("num_layers_per_virtual_pipeline_stage")
+    found = optional("virtual_pipeline_model_parallel_size") or optional("num_virtual_stages_per_pipeline_rank")
+    if found is None and per is not None:
+        if layers % (pp * per):
+            raise ValueError(
+                f"num_layers_per_virtual_pipeline_stage={per} does not divide {layers} layers over {pp} stages"
+            )
+        found = layers // pp // per
+    return found if found is not None and found > 1 else None
+
+
+def takes_selective_branch(args: Any) -> bool:
+    """Whether the report takes the branch with sequence parallelism, which Megatron-LM switches off at tp 1."""
+    read = _reader(args)
+    granularity = read("recompute_granularity") or ("selective" if read("recompute_activations") else None)
+    many = positive("tensor_model_parallel_size", read("tensor_model_parallel_size", 1)) > 1
+    return bool(read("sequence_parallel")) and many and granularity == "selective"
 
 
 def _vocabulary(read: Any, tp: int) -> int:
     """The padded vocabulary: as given, or padded as Megatron-LM does (`tokenizer.py`)."""
     padded = read("padded_vocab_size")
     if padded is not None:
-        return int(padded)
-    multiple = read("make_vocab_size_divisible_by", 128) * tp
-    return int(-(-_size(read, "vocab_size") // multiple) * multiple)
+        return positive("padded_vocab_size", padded)
+    multiple = positive("make_vocab_size_divisible_by", read("make_vocab_size_divisible_by", 128)) * tp
+    return -(-positive("vocab_size", read("vocab_size")) // multiple) * multiple
 
 
 def _moe_layers(freq: Any, layers: int) -> tuple[bool, ...]:
     """Which layers have routed experts: every freq-th, or as the list says."""
+    freq = plain(freq)
     if isinstance(freq, int) and not isinstance(freq, bool):
         if freq < 1:
             raise ValueError(f"moe_layer_freq must be positive, not {freq}")

@@ -9,6 +9,10 @@ from ..errors import ConfigError
 from ..settings import field_kind, nearest
 from .resolve import known_settings
 from .run_config import SHORT, full_name
+from .transformer_config import RENAMED
+
+EXTRA = {"bf16": "bool", "fp16": "bool", "gpu": "str", "attention_backend": "str"}
+"""Words that are not settings of their own."""
 
 BOOLEANS = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
 
@@ -18,6 +22,9 @@ def parse_layout_words(text: str) -> dict[str, Any]:
     known = known_settings()
     found: dict[str, Any] = {}
     for name, word in _words(text).items():
+        if name in EXTRA:
+            found[name] = _typed(text, EXTRA[name], name, word)
+            continue
         field = next(f for f in dataclasses.fields(known[name]) if f.name == name)
         found[name] = _typed(text, field_kind(field), name, word)
     return found
@@ -31,6 +38,8 @@ def _typed(text: str, kind: str, name: str, word: str) -> Any:
         return BOOLEANS[word.lower()]
     if kind in ("int", "float") and word.lower() not in ("none", "null"):
         try:
+            if not word.isascii() or "_" in word:
+                raise ValueError
             return int(word) if kind == "int" else float(word)
         except ValueError:
             kind_name = "a whole number" if kind == "int" else "a number"
@@ -46,10 +55,10 @@ def _words(text: str) -> dict[str, str]:
         if not equals and last:
             found[last] += f",{part.strip()}"
             continue
-        last = {"num_gpus": "world_size"}.get(full_name(name.strip()), full_name(name.strip()))
+        last = RENAMED.get(full_name(name.strip()), full_name(name.strip()))
         if not equals or not value.strip():
             raise ConfigError(f'--layout "{text}": "{part}" must be name=value, such as tp=4,pp=4,ep=8')
-        if last not in known_settings():
+        if last not in known_settings() and last not in EXTRA:
             raise ConfigError(
                 f'--layout "{text}": unknown setting "{name}".{nearest(name, [*SHORT, *known_settings()])}'
             )

@@ -65,6 +65,22 @@ def sorted_settings(values: Mapping[str, Any]) -> dict[type[Any], dict[str, Any]
     return found
 
 
+def canonical(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values by Megatron's current names; two spellings with different values are refused."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        word = name.replace("-", "_")
+        word = RENAMED.get(word, word)
+        if word in found and not _same(found[word], value):
+            raise ConfigError(f"{word} is given twice, under two names, with different values; give one")
+        found[word] = value
+    return found
+
+
+def _same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and bool(one == other)
+
+
 def precision(values: dict[str, Any]) -> dict[str, Any]:
     """`bf16=True` and `fp16=True` as the params_dtype that they mean; "torch.bfloat16" and "bfloat16" likewise."""
     out = dict(values)
@@ -79,6 +95,8 @@ def precision(values: dict[str, Any]) -> dict[str, Any]:
     )
     if (bf16 and named not in ("", "bf16")) or (fp16 and named not in ("", "fp16")):
         raise ConfigError(f"params_dtype={out['params_dtype']!r} contradicts {'bf16' if bf16 else 'fp16'}; give one")
+    if bf16 is False and not fp16 and not named:
+        out["params_dtype"] = "fp32"
     if bf16:
         out["params_dtype"] = "bf16"
     elif fp16:
@@ -143,7 +161,9 @@ def job_from_parts(
     """A complete job: defaults, then what the model's config says, then what the user gave, then what is left to decide."""
     if not all(isinstance(name, str) for name in settings):
         raise ConfigError("names of settings must be words")
-    given = respelled({k.replace("-", "_"): v for k, v in settings.items() if v is not None or k in _NULLABLE})
+    given = respelled(
+        canonical({k: v for k, v in settings.items() if v is not None or k.replace("-", "_") in _NULLABLE})
+    )
     gpu = find_gpu(_word("gpu", given.pop("gpu", DEFAULT_GPU)))
     env_given = given.pop("env", None)
     strict = given.pop("strict", strict)
@@ -151,7 +171,7 @@ def job_from_parts(
         raise ConfigError(f"strict={strict!r} must be true or false")
     if "num_microbatches" in given:
         raise ConfigError("num_microbatches follows from global_batch_size; give that")
-    values = {**(habits_for(given) if habits else {}), **(defaults or {}), **loaded.config, **given}
+    values = {**(habits_for(given) if habits else {}), **canonical(defaults or {}), **canonical(loaded.config), **given}
     parts = sorted_settings(values)
     if isinstance(env_given, Environment):
         env = env_given
@@ -243,22 +263,31 @@ def _word(name: str, value: Any) -> str:
     return value
 
 
+READ_VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "NCCL_NVLS_ENABLE")
+
+
 def _environment(value: Any) -> dict[str, Any]:
     """Environment settings, or environment variables by their own names."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
         raise ConfigError("env must be a mapping of environment settings or variables")
+    from difflib import get_close_matches
+
     found: dict[str, Any] = {}
     for name, setting in value.items():
+        if not isinstance(name, str):
+            raise ConfigError(f"env: {name!r} must be the name of a variable")
         if name == "CUBLAS_WORKSPACE_CONFIG":
             found["cublas_workspace_config"] = setting
         elif name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
             found["expandable_segments"] = "expandable_segments:true" in str(setting).lower()
         elif name == "NCCL_NVLS_ENABLE":
-            found["nccl_nvls"] = str(setting) not in ("0", "")
+            found["nccl_nvls"] = str(setting).lower() not in ("0", "", "false")
         elif name.isupper():
-            continue
+            near = get_close_matches(name, READ_VARIABLES, n=1, cutoff=0.93)
+            if near:
+                raise ConfigError(f'env: {name} is not a variable that matters here. Did you mean "{near[0]}"?')
         else:
             found[name] = setting
     return found

@@ -53,19 +53,28 @@ def job_from_yaml(path: str, num_gpus: int | None = None, **settings: Any) -> Tr
     values: dict[str, Any] = {}
     for section in SECTIONS:
         for name, value in (document.get(section) or {}).items():
-            values[full_name(name)] = value
-    values.update({name.replace("-", "_"): value for name, value in settings.items()})
-    world = values.pop("world_size", None)
-    gpus = values.pop("num_gpus", world)
+            word = _word(name)
+            if value is None and word in values:
+                continue
+            if values.get(word) is not None and values[word] != value:
+                raise ConfigError(f"{shortened(path)}: {word} is given twice with different values; give one")
+            values[word] = value
+    values.update({_word(name): value for name, value in settings.items()})
+    gpus = values.pop("world_size", None)
     model = values.pop("name", None)
     num_gpus = gpus if num_gpus is None else num_gpus
     if model is not None:
-        if not isinstance(model, str):
-            raise ConfigError(f"model.name={model!r} must be a word")
+        if not isinstance(model, str) or model == "-":
+            raise ConfigError(f"{shortened(path)}: model.name={shortened(repr(model))} must be a Hub id or a path")
         beside = os.path.join(os.path.dirname(path), model)
         return TrainingJob.from_hf(beside if os.path.exists(beside) else model, num_gpus, **values)
     name = os.path.splitext(os.path.basename(path))[0]
     return TrainingJob.from_config({"name": name, **values}, num_gpus)
+
+
+def _word(name: str) -> str:
+    """Megatron's current name of a setting."""
+    return RENAMED.get(full_name(name), full_name(name))
 
 
 def full_name(name: str) -> str:
@@ -80,7 +89,7 @@ def wrong(document: Mapping[Any, Any]) -> Iterator[str]:
         if section not in SECTIONS:
             yield f'unknown section "{section}".{nearest(str(section), SECTIONS)}'.rstrip(".")
         elif values is not None and not isinstance(values, dict):
-            yield f"the section {section} must hold settings, not {values!r}"
+            yield f"the section {section} must hold settings, not {shortened(repr(values))}"
         else:
             for name in values or {}:
                 yield from _misplaced(section, name)

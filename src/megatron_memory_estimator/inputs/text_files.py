@@ -8,6 +8,23 @@ from typing import Any
 from ..errors import ConfigError
 from .hf.load import LARGEST_FILE, shortened
 
+MOST_VALUES = 100_000
+
+
+def _larger_than(value: Any, most: int) -> bool:
+    """Whether a tree holds more than `most` values, counted with every alias written out."""
+    stack, count = [value], 0
+    while stack:
+        count += 1
+        if count > most:
+            return True
+        item = stack.pop()
+        if isinstance(item, dict):
+            stack.extend(item.values())
+        elif isinstance(item, list):
+            stack.extend(item)
+    return False
+
 
 def read_text(path: str) -> str:
     """A UTF-8 text file. Raises ConfigError for one that cannot be read."""
@@ -34,10 +51,11 @@ def read_yaml(path: str) -> dict[str, Any]:
         """Safe, and no key stands twice."""
 
     def mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
-        keys = [loader.construct_object(key) for key, _ in node.value]
+        keys = [loader.construct_object(key) for key, _ in node.value if not key.tag.endswith(":merge")]
         for key in keys:
             if keys.count(key) > 1:
                 raise ConfigError(f'{shortened(path)}: the key "{key}" stands twice in one mapping')
+        loader.flatten_mapping(node)
         return loader.construct_mapping(node, deep=True)
 
     Strict.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
@@ -53,6 +71,8 @@ def read_yaml(path: str) -> dict[str, Any]:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(f"{shortened(path)} is not a usable YAML document") from None
+    if _larger_than(found, MOST_VALUES):
+        raise ConfigError(f"{shortened(path)} holds more than {MOST_VALUES} values; a run description does not")
     if not isinstance(found, dict):
         raise ConfigError(f"{shortened(path)} must hold a mapping")
     return found

@@ -13,6 +13,7 @@ from .text import COLUMNS, gib
 
 MARK = "*"
 BEST = " (lowest)"
+MARKS = {"assumptions": "assumed", "warnings": "warning"}
 
 
 class Case(NamedTuple):
@@ -53,7 +54,12 @@ def figures(case: Case) -> dict[str, str]:
         "sequence": str(t.seq_length),
         "micro batch": str(t.micro_batch_size),
         "global batch": str(t.global_batch_size),
+        "dtype": t.params_dtype,
+        "gradients in": t.grad_dtype,
+        "optimizer": f"{t.optimizer}{', distributed' if t.use_distributed_optimizer else ''}",
         "recompute": recompute,
+        "attention": job.kernel,
+        "libraries": f"TE {t.transformer_engine_version}, Megatron-Core {t.megatron_core_version}",
         "fullest stage": str(top.pp_rank),
         **{f"{name} (GiB)": gib(shares[name]) for name in COLUMNS},
         "peak allocated (GiB)": gib(top.peak_allocated_bytes),
@@ -73,6 +79,20 @@ def rows(cases: Sequence[Case]) -> list[tuple[str, ...]]:
             values = [value + (BEST if peak == min(peaks) else "") for value, peak in zip(values, peaks, strict=True)]
         table.append((MARK if len(set(values)) > 1 else "", name, *values))
     return table
+
+
+def notes(cases: Sequence[Case]) -> list[str]:
+    """What was assumed and warned about; a note of all cases once, others with the case's name."""
+    found: list[str] = []
+    for word in ("assumptions", "warnings"):
+        said = [getattr(case.estimate.job, word) for case in cases]
+        for case, notes_of_case in zip(cases, said, strict=True):
+            for note in notes_of_case:
+                common = all(note in other for other in said)
+                line = f"{MARKS[word]}: {note}" if common else f"{MARKS[word]}: {case.label}: {note}"
+                if line not in found:
+                    found.append(line)
+    return found
 
 
 def header(cases: Sequence[Case]) -> tuple[str, ...]:
