@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import io
 import os
 import re
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from megatron_memory_estimator.validation.replay import Replay
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"(<!-- (run|table): (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -38,7 +43,9 @@ def output(command: str) -> str:
 
 def table(name: str) -> str:
     """A table made from the code."""
-    return {"settings": settings, "models": models, "refused": refused, "measured": measured, "skill": skill}[name]()
+    return {"settings": settings, "models": models, "refused": refused, "measured": measured, "skill": skill,
+            "accuracy sums": accuracy_sums, "accuracy groups": accuracy_groups, "accuracy cases": accuracy_cases,
+            "accuracy refused": accuracy_refused}[name]()  # fmt: skip
 
 
 def markdown(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
@@ -151,6 +158,67 @@ def skill() -> str:
         ours = f"{top.peak_allocated_bytes / 2**30:.2f} GiB: stage {top.pp_rank} of {stages} layers, {gpus} GPUs"
         rows.append((f"`{' '.join(words)}`", record["original"], ours))
     return markdown(("command: `estimate_from_hf.py` ...", "original", "ours"), rows)
+
+
+@functools.cache
+def replays() -> list[Replay]:
+    """Every run of the table, replayed."""
+    from megatron_memory_estimator.validation.replay import replay
+    from megatron_memory_estimator.validation.runs import read_runs
+
+    return [replay(run) for run in read_runs()]
+
+
+def accuracy_sums() -> str:
+    """Median, 90th percentile and worst group, by kind, family and feature."""
+    from megatron_memory_estimator.report.validation import summary_rows
+
+    return markdown(("groups", "steady", "peak", "first step", "beyond state"), summary_rows(replays()))
+
+
+def accuracy_groups() -> str:
+    """One row per group, worst peak first."""
+    from megatron_memory_estimator.report.validation import score_row
+    from megatron_memory_estimator.validation.score import scores
+
+    header = ("group", "family", "runs", "steady", "peak", "first step", "beyond state", "peak, signed mean")
+    return markdown(header, [score_row(score) for score in scores(replays())])
+
+
+def accuracy_cases() -> str:
+    """One row per run that is not refused, with the published formulas."""
+    from megatron_memory_estimator.report.validation import case_row, percent
+
+    rows = []
+    for found in replays():
+        if not found.refused:
+            name, *cells = case_row(found)
+            formulas = {formula: percent(pair.error) for formula, pair in found.formulas}
+            gpu = f"{found.run.num_gpus} x {found.run.gpu}"
+            rows.append((f"`{name}`", gpu, *cells, formulas.get("bridge", "-"), formulas.get("megatron_lm", "-")))
+    header = (
+        "run",
+        "GPUs",
+        "steady GiB",
+        "error",
+        "peak GiB",
+        "error",
+        "first step",
+        "beyond state",
+        "Bridge",
+        "Megatron-LM",
+    )
+    return markdown(header, rows)
+
+
+def accuracy_refused() -> str:
+    """Runs that are refused, by reason."""
+    reasons: dict[str, list[str]] = {}
+    for found in replays():
+        if found.refused:
+            reasons.setdefault(found.refused, []).append(found.run.id)
+    rows = [(why, str(len(ids)), f"`{ids[0]}`") for why, ids in sorted(reasons.items(), key=lambda item: -len(item[1]))]
+    return markdown(("why", "runs", "such as"), rows)
 
 
 def filled(text: str) -> str:

@@ -14,6 +14,7 @@ VERBS = {
     "explain": "the named tensors behind a stage's peak or resting memory",
     "compare": "several models, files and layouts side by side",
     "models": "the bundled models, or the parameters of one model",
+    "validate": "measured runs beside their estimates",
     "mcp": "estimate, explain, compare and models as an MCP server",
     "gpus": "the GPUs that estimates are judged against",
 }

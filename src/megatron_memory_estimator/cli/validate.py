@@ -1,0 +1,168 @@
+"""`megatron-memory validate`: measured runs beside their estimates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import ConfigError
+from .options import json_option
+
+if TYPE_CHECKING:
+    from ..validation.replay import Replay
+    from ..validation.runs import Run
+
+HELP = """Replay measured runs and compare: the project's own table, or your own runs.
+
+--against reads runs in the schema of docs/validation.md, one JSON object per line. --log reads Megatron's memory lines of a
+training log and compares them with the estimate of the same ARGUMENTS (a YAML file, a launch script, or words behind --).
+"""
+
+
+def callback(
+    arguments: tuple[str, ...], case: str | None, against: str | None, log: str | None, num_gpus: int | None, gpu: str,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Print the comparison."""
+    if log is not None:
+        if case or against:
+            raise ConfigError("--log goes with arguments, not with --case or --against")
+        compare_log(log, arguments, num_gpus, gpu, as_json=as_json)
+        return
+    if arguments or num_gpus:
+        raise ConfigError("arguments and --num-gpus go with --log")
+    from ..validation.runs import TABLE, read_runs
+
+    runs = read_runs(against or TABLE)
+    if case is not None:
+        explain_case(chosen(runs, case))
+        return
+    replays = replayed(runs)
+    if as_json:
+        import json
+
+        from ..report.validation import validation_document
+
+        click.echo(json.dumps(validation_document(replays), indent=1))
+        return
+    from ..report.validation import print_validation
+    from .console import console
+
+    print_validation(replays, console())
+
+
+def replayed(runs: list[Run]) -> list[Replay]:
+    """Every run replayed, with a progress bar on standard error."""
+    from rich.console import Console
+    from rich.progress import track
+
+    from ..validation.replay import replay
+
+    screen = Console(stderr=True)
+    bar = track(runs, description="replaying", console=screen, transient=True, disable=not screen.is_terminal)
+    return [replay(run) for run in bar]
+
+
+def chosen(runs: list[Run], case: str) -> Run:
+    """The run of an id; an unknown one is refused with the nearest."""
+    from difflib import get_close_matches
+
+    found = [run for run in runs if run.id == case] or [run for run in runs if case in run.id]
+    if len(found) == 1:
+        return found[0]
+    names = [run.id for run in found or runs]
+    near = names[:3] if found else get_close_matches(case, names, n=3, cutoff=0.3)
+    raise ConfigError(f'--case "{case}" names {len(found)} runs; near it: {", ".join(near) or "none"}')
+
+
+def explain_case(run: Run) -> None:
+    """One run: its figures, and the tensors of its peak."""
+    from ..estimator import estimate
+    from ..report.tree import print_rows
+    from ..report.validation import CASE_COLUMNS, case_row
+    from ..validation.replay import job_of, measured_stage, replay
+    from .console import console
+
+    found = replay(run)
+    screen = console()
+    for name, value in zip(CASE_COLUMNS, case_row(found), strict=True):
+        screen.print(f"{name:12} {value}", highlight=False, soft_wrap=True)
+    screen.print(f"source       {run.source}", highlight=False, soft_wrap=True)
+    if found.refused:
+        return
+    for name, pair in found.formulas:
+        screen.print(f"{name:12} {100 * pair.error:+.2f} % of the peak", highlight=False)
+    result = estimate(job_of(run))
+    print_rows(result, measured_stage(run, result)[0], "peak", screen)
+
+
+def compare_log(log: str, arguments: tuple[str, ...], num_gpus: int | None, gpu: str, *, as_json: bool) -> None:
+    """The last memory report of every rank beside the estimate of its stage."""
+    from ..estimator import estimate
+    from ..inputs.text_files import read_text
+    from ..validation.logs import read_log
+    from .options import job_from_options
+
+    if not arguments:
+        raise ConfigError("--log needs the run's arguments: a YAML file, a launch script, or words behind --")
+    result = estimate(job_from_options({"model": arguments, "world_size": num_gpus, "gpu": gpu}))
+    per_stage = result.job.layout.world_size // len(result.stages)
+    rows = []
+    for report in read_log(read_text(log)):
+        if report.rank >= result.job.layout.world_size:
+            raise ConfigError(f"the log has rank {report.rank}, but the run has {result.job.layout.world_size} GPUs")
+        stage = result.stages[report.rank // per_stage]
+        rows.append((report, stage))
+    if as_json:
+        import json
+
+        found = [
+            {
+                "rank": report.rank,
+                "pp_rank": stage.pp_rank,
+                "iteration": report.iteration,
+                "allocated_bytes": {"measured": report.allocated_bytes, "estimated": stage.steady_allocated_bytes},
+                "max_allocated_bytes": {
+                    "measured": report.max_allocated_bytes,
+                    "estimated": stage.peak_allocated_bytes,
+                },
+            }
+            for report, stage in rows
+        ]
+        click.echo(json.dumps({"schema": "megatron-memory-log/1", "ranks": found}, indent=1))
+        return
+    from rich import box
+    from rich.table import Table
+
+    from ..hardware import MIB
+    from .console import console
+
+    table = Table("rank", "stage", "iteration", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("allocated MiB", "estimated", "error", "max allocated MiB", "estimated", "error"):
+        table.add_column(name, justify="right")
+    for report, stage in rows:
+        cells = []
+        for measured, ours in (
+            (report.allocated_bytes, stage.steady_allocated_bytes),
+            (report.max_allocated_bytes, stage.peak_allocated_bytes),
+        ):
+            cells += [f"{measured / MIB:.1f}", f"{ours / MIB:.1f}", f"{100 * (ours / max(measured, 1) - 1):+.2f} %"]
+        table.add_row(str(report.rank), str(stage.pp_rank), str(report.iteration), *cells)
+    console().print(table)
+
+
+command = click.Command(
+    "validate",
+    params=[
+        click.Argument(["arguments"], nargs=-1, metavar="[ARGUMENTS]"),
+        click.Option(["--case"], metavar="ID", help="explain one run: its figures and every tensor of its peak"),
+        click.Option(["--against"], metavar="FILE", help="your own measured runs, one JSON object per line"),
+        click.Option(["--log"], metavar="FILE", help="a training log with Megatron's memory lines"),
+        click.Option(["--num-gpus"], type=click.INT, help="GPUs of the logged run"),
+        click.Option(["--gpu"], default="H100-80GB", help="GPU of the logged run (default H100-80GB)"),
+        json_option(),
+    ],
+    callback=callback,
+    help=HELP,
+)

@@ -1,0 +1,109 @@
+"""What `validate` prints, its JSON, and the tables of docs/accuracy.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from ..hardware import GIB
+from ..validation.replay import Pair, Replay
+from ..validation.score import Score, Summary, scores, sums
+
+CASE_COLUMNS = ("case", "steady GiB", "error", "peak GiB", "error", "first step", "beyond state")
+PARTS = ("steady", "peak", "first_step", "beyond_state")
+
+
+def percent(value: float | None, *, signed: bool = True) -> str:
+    """A relative error in percent."""
+    if value is None:
+        return "-"
+    return f"{100 * value:+.2f} %" if signed else f"{100 * value:.2f} %"
+
+
+def measured_gib(pair: Pair | None) -> str:
+    """A measured figure in GiB."""
+    return f"{pair.measured / GIB:.3f}" if pair else "-"
+
+
+def case_row(found: Replay) -> tuple[str, ...]:
+    """One run."""
+    if found.refused:
+        return (found.run.id, f"refused: {found.refused}", "", "", "", "", "")
+    pairs = (found.steady, found.peak, found.first_step, found.beyond_state)
+    errors = [percent(pair.error if pair else None) for pair in pairs]
+    return (found.run.id, measured_gib(found.steady), errors[0], measured_gib(found.peak), *errors[1:])
+
+
+def summary_rows(replays: Sequence[Replay], kinds: Sequence[str] | None = None) -> list[tuple[str, ...]]:
+    """Median, 90th percentile and worst of the groups for each kind; without kinds, all that have a figure."""
+    rows = []
+    for name, parts in sums(replays).items():
+        if (kinds is None or name in kinds) and any(parts.values()):
+            rows.append((name, *(_summary(parts[part]) for part in PARTS)))
+    return rows
+
+
+def _summary(found: Summary | None) -> str:
+    if found is None:
+        return "-"
+    return f"{100 * found.median:.2f} / {100 * found.p90:.2f} / {100 * found.worst:.2f} ({found.groups})"
+
+
+def score_row(score: Score) -> tuple[str, ...]:
+    """One group."""
+    errors = [
+        percent(value, signed=False) for value in (score.steady, score.peak, score.first_step, score.beyond_state)
+    ]
+    runs = f"{score.runs - score.refused} of {score.runs}"
+    return (score.group, score.family, runs, *errors, percent(score.signed_peak))
+
+
+def print_validation(replays: Sequence[Replay], console: Console) -> None:
+    """Every case, then the sums."""
+    table = Table(*CASE_COLUMNS, box=box.SIMPLE_HEAD, pad_edge=False)
+    for found in replays:
+        table.add_row(*case_row(found))
+    console.print(table)
+    console.print(
+        "Absolute errors in percent, one score per group of near-duplicates: median / 90th percentile / worst (groups)"
+    )
+    table = Table("", *(part.replace("_", " ") for part in PARTS), box=box.SIMPLE_HEAD, pad_edge=False)
+    for row in summary_rows(replays):
+        table.add_row(*row)
+    console.print(table)
+    refused = [found for found in replays if found.refused]
+    low = [found for found in replays if found.peak and found.peak.error < 0]
+    console.print(f"{len(replays)} runs, {len(refused)} refused, {len(low)} peaks under-estimated")
+
+
+def validation_document(replays: Sequence[Replay]) -> dict[str, Any]:
+    """Schema `megatron-memory-validate/1`; bytes are whole numbers, errors are fractions."""
+
+    def pair(found: Pair | None) -> dict[str, Any] | None:
+        return {"measured": found.measured, "estimated": found.estimated, "error": found.error} if found else None
+
+    return {
+        "schema": "megatron-memory-validate/1",
+        "cases": [
+            {
+                "id": found.run.id,
+                "group": found.run.group,
+                "family": found.run.family,
+                "source": found.run.source,
+                "refused": found.refused or None,
+                "when": found.when,
+                **{part: pair(getattr(found, part)) for part in PARTS},
+                "formulas": {name: pair(value) for name, value in found.formulas},
+            }
+            for found in replays
+        ],
+        "groups": [score._asdict() for score in scores(replays)],
+        "sums": {
+            name: {part: value._asdict() if value else None for part, value in parts.items()}
+            for name, parts in sums(replays).items()
+        },
+    }

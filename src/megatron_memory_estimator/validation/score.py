@@ -1,0 +1,99 @@
+"""Sums over replays: one score per group of near-duplicates, then medians and percentiles."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from .replay import Pair, Replay
+
+MOE = ("moe", "mixtral", "deepseek", "bridge-moonlight")
+
+
+class Score(NamedTuple):
+    """A group: the mean of the absolute errors of its runs (None if none was measured), and how many are refused."""
+
+    group: str
+    family: str
+    runs: int
+    refused: int
+    steady: float | None
+    peak: float | None
+    first_step: float | None
+    beyond_state: float | None
+    signed_peak: float | None
+
+
+class Summary(NamedTuple):
+    """Median, 90th percentile and largest of the groups' scores."""
+
+    groups: int
+    median: float
+    p90: float
+    worst: float
+
+
+def is_moe(replay: Replay) -> bool:
+    """Whether the run has routed experts."""
+    return "moe" in replay.run.features or replay.run.family.startswith(MOE)
+
+
+def scores(replays: Iterable[Replay]) -> list[Score]:
+    """One score per group, worst peak first."""
+    groups: dict[str, list[Replay]] = {}
+    for found in replays:
+        groups.setdefault(found.run.group, []).append(found)
+    result = []
+    for name, members in groups.items():
+        result.append(
+            Score(
+                group=name,
+                family=members[0].run.family,
+                runs=len(members),
+                refused=sum(bool(member.refused) for member in members),
+                steady=_mean(members, "steady"),
+                peak=_mean(members, "peak"),
+                first_step=_mean(members, "first_step"),
+                beyond_state=_mean(members, "beyond_state"),
+                signed_peak=_mean(members, "peak", signed=True),
+            )
+        )
+    return sorted(result, key=lambda score: -(score.peak or 0))
+
+
+def _mean(members: Sequence[Replay], name: str, *, signed: bool = False) -> float | None:
+    pairs: list[Pair | None] = [getattr(member, name) for member in members]
+    errors = [pair.error if signed else abs(pair.error) for pair in pairs if pair is not None]
+    return statistics.fmean(errors) if errors else None
+
+
+def summary(values: Iterable[float | None]) -> Summary | None:
+    """Median, 90th percentile (nearest rank) and largest; None without values."""
+    found = sorted(value for value in values if value is not None)
+    if not found:
+        return None
+    rank = max(0, -(-9 * len(found) // 10) - 1)
+    return Summary(len(found), statistics.median(found), found[rank], found[-1])
+
+
+def sums(replays: Sequence[Replay]) -> dict[str, dict[str, Summary | None]]:
+    """Steady, peak, first step and the part beyond state; of all groups, dense ones, MoE ones and each family."""
+    kinds: dict[str, list[Replay]] = {"all": list(replays)}
+    kinds["dense"] = [found for found in replays if not is_moe(found)]
+    kinds["moe"] = [found for found in replays if is_moe(found)]
+    for found in replays:
+        kinds.setdefault(f"family {found.run.family}", []).append(found)
+    for found in replays:
+        for feature in found.run.features:
+            kinds.setdefault(f"feature {feature}", []).append(found)
+    result = {}
+    for name, members in kinds.items():
+        of_groups = scores(members)
+        result[name] = {
+            "steady": summary(score.steady for score in of_groups),
+            "peak": summary(score.peak for score in of_groups),
+            "first_step": summary(score.first_step for score in of_groups),
+            "beyond_state": summary(score.beyond_state for score in of_groups),
+        }
+    return result

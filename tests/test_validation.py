@@ -1,0 +1,142 @@
+"""Measured runs: the table, its replay, logs, and runs of others. docs/accuracy.md holds every figure (tests/test_docs.py)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from megatron_memory_estimator import ConfigError
+from megatron_memory_estimator.cli import main
+from megatron_memory_estimator.validation.logs import Reported, read_log
+from megatron_memory_estimator.validation.replay import Replay, replay
+from megatron_memory_estimator.validation.runs import read_runs
+from megatron_memory_estimator.validation.score import is_moe, scores, summary
+
+RUN = {
+    "id": "own", "gpu": "H100", "num_gpus": 1,
+    "args": {
+        "num-layers": 2, "hidden-size": 256, "num-attention-heads": 4, "seq-length": 128, "max-position-embeddings": 128,
+        "micro-batch-size": 1, "vocab-size": 1000, "bf16": True,
+    },
+    "measured": {"allocated_bytes": 100000000, "max_allocated_bytes": 120000000},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def replays() -> list[Replay]:
+    return [replay(run) for run in read_runs()]
+
+
+def test_the_table_is_the_public_record() -> None:
+    runs = read_runs()
+    assert len(runs) == 214 and len({run.group for run in runs}) == 40
+    assert all(run.source for run in runs)
+
+
+def test_scores_of_the_whole_table(replays: list[Replay]) -> None:
+    """Steady memory and dense peaks; MoE peaks and refusals are listed in docs/accuracy.md as they are."""
+    every = scores(replays)
+    steady = summary(score.steady for score in every)
+    assert steady is not None and steady.median < 0.006 and steady.p90 < 0.012
+    dense = summary(score.peak for score in scores([found for found in replays if not is_moe(found)]))
+    assert dense is not None and dense.median < 0.0025
+    beyond = summary(score.beyond_state for score in scores([found for found in replays if not is_moe(found)]))
+    assert beyond is not None and beyond.median < 0.01
+
+
+def test_refusals_name_a_feature(replays: list[Replay]) -> None:
+    for found in replays:
+        assert not found.refused or "not modelled" in found.refused or "expert" in found.refused
+
+
+def test_a_group_counts_once() -> None:
+    runs = [run for run in read_runs() if run.group == "21c7462e"]
+    (score,) = scores([replay(run) for run in runs])
+    assert score.runs == len(runs) == 2
+
+
+def test_log_lines() -> None:
+    text = """
+[Rank 0] (after 1 iterations) memory (MB) | allocated: 10.5 | max allocated: 20.0 | reserved: 30.0 | max reserved: 40.0
+noise [Rank 0] (after 2 iterations) memory (MB) | allocated: 11.5 | max allocated: 21.0 | reserved: 30 | max reserved: 40 | total device memory used: 50.0
+[Rank 8] (after 2 iterations) memory (GB) | mem-allocated-gigabytes: 1.5 | mem-active-gigabytes: 1.5 | mem-max-allocated-gigabytes: 2.5
+"""
+    assert read_log(text) == [
+        Reported(0, 2, 12058624, 22020096),
+        Reported(8, 2, 1500000000, 2500000000),
+    ]
+    with pytest.raises(ConfigError, match="no memory lines"):
+        read_log("nothing")
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    main(["validate", *words])
+    return capsys.readouterr().out
+
+
+def test_own_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "runs.jsonl"
+    file.write_text(json.dumps(RUN) + "\n\n")
+    (case,) = json.loads(printed(capsys, "--against", str(file), "--json"))["cases"]
+    assert (
+        case["peak"]["measured"] == 120000000 and case["steady"]["error"] == case["steady"]["estimated"] / 100000000 - 1
+    )
+    assert "own" in printed(capsys, "--against", str(file))
+    assert "hidden_states" in printed(capsys, "--against", str(file), "--case", "own")
+
+
+def test_own_log(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("[Rank 0] (after 2 iterations) memory (MB) | allocated: 100 | max allocated: 120 | reserved: 1\n")
+    words = [
+        word
+        for key, value in RUN["args"].items()
+        for word in ([f"--{key}"] if value is True else [f"--{key}", str(value)])
+    ]  # type: ignore[attr-defined]
+    found = json.loads(printed(capsys, "--log", str(log), "--num-gpus", "1", "--json", "--", *words))
+    assert found["ranks"][0]["max_allocated_bytes"]["measured"] == 120 * 2**20
+    assert "max allocated MiB" in printed(capsys, "--log", str(log), "--num-gpus", "1", "--", *words)
+
+
+WRONG = [
+    ("{", "line 1 is not valid JSON"),
+    ("[]", "must be a JSON object"),
+    (json.dumps({**RUN, "gpuu": "x"}), 'unknown key "gpuu". Did you mean "gpu"?'),
+    (json.dumps({**RUN, "num_gpus": "8"}), "num_gpus is missing or is not of type int"),
+    (json.dumps({**RUN, "measured": {}}), "must hold bytes"),
+    (json.dumps({**RUN, "measured": {"max": 3}}), 'unknown measurement "max"'),
+    (json.dumps({**RUN, "measured": {"max_allocated_bytes": 1.5}}), "positive whole numbers"),
+    (json.dumps({**RUN, "measured": {"per_rank_max_allocated_bytes": [1, 2]}}), "one value for each"),
+    (json.dumps({**RUN, "rank": "first"}), "rank must be one of"),
+    (json.dumps(RUN) + "\n" + json.dumps(RUN), 'two runs with the id "own"'),
+    ("", "holds no runs"),
+]
+
+
+@pytest.mark.parametrize(("text", "sentence"), WRONG)
+def test_mistakes(text: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "runs.jsonl"
+    file.write_text(text)
+    with pytest.raises(SystemExit) as stop:
+        main(["validate", "--against", str(file)])
+    out, err = capsys.readouterr()
+    assert (stop.value.code, out) == (2, "") and sentence in err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--case", "no such run"], "names 0 runs"),
+        (["--case", "gpt3"], "runs; near it"),
+        (["--log", "x.log"], "needs the run's arguments"),
+        (["run.sh"], "go with --log"),
+        (["--log", "x", "--case", "y"], "--log goes with arguments"),
+    ],
+)
+def test_wrong_options(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["validate", *words])
+    out, err = capsys.readouterr()
+    assert (stop.value.code, out) == (2, "") and sentence in err
