@@ -14,14 +14,20 @@ from megatron_memory_estimator.validation.replay import Replay, replay
 from megatron_memory_estimator.validation.runs import read_runs
 from megatron_memory_estimator.validation.score import is_moe, scores, summary
 
+ARGS = {
+    "num-layers": 2, "hidden-size": 256, "num-attention-heads": 4, "seq-length": 128, "max-position-embeddings": 128,
+    "micro-batch-size": 1, "vocab-size": 1000,
+}  # fmt: skip
 RUN = {
     "id": "own", "gpu": "H100", "num_gpus": 1,
-    "args": {
-        "num-layers": 2, "hidden-size": 256, "num-attention-heads": 4, "seq-length": 128, "max-position-embeddings": 128,
-        "micro-batch-size": 1, "vocab-size": 1000, "bf16": True,
-    },
+    "args": {**ARGS, "bf16": True},
     "measured": {"allocated_bytes": 100000000, "max_allocated_bytes": 120000000},
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +66,7 @@ def test_a_group_counts_once() -> None:
 def test_log_lines() -> None:
     text = """
 [Rank 0] (after 1 iterations) memory (MB) | allocated: 10.5 | max allocated: 20.0 | reserved: 30.0 | max reserved: 40.0
-noise [Rank 0] (after 2 iterations) memory (MB) | allocated: 11.5 | max allocated: 21.0 | reserved: 30 | max reserved: 40 | total device memory used: 50.0
+noise [Rank 0] (after 2 iterations) memory (MB) | allocated: 11.5 | max allocated: 21.0 | reserved: 3 | total device memory used: 50.0
 [Rank 8] (after 2 iterations) memory (GB) | mem-allocated-gigabytes: 1.5 | mem-active-gigabytes: 1.5 | mem-max-allocated-gigabytes: 2.5
 """
     assert read_log(text) == [
@@ -90,11 +96,7 @@ def test_own_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 def test_own_log(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text("[Rank 0] (after 2 iterations) memory (MB) | allocated: 100 | max allocated: 120 | reserved: 1\n")
-    words = [
-        word
-        for key, value in RUN["args"].items()
-        for word in ([f"--{key}"] if value is True else [f"--{key}", str(value)])
-    ]  # type: ignore[attr-defined]
+    words = [part for key, value in ARGS.items() for part in (f"--{key}", str(value))] + ["--bf16"]
     found = json.loads(printed(capsys, "--log", str(log), "--num-gpus", "1", "--json", "--", *words))
     assert found["ranks"][0]["max_allocated_bytes"]["measured"] == 120 * 2**20
     assert "max allocated MiB" in printed(capsys, "--log", str(log), "--num-gpus", "1", "--", *words)

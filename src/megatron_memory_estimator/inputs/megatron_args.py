@@ -71,6 +71,7 @@ HARMLESS = IRRELEVANT | frozenset(
         "num_layers_at_end_in_bf16",
         "num_layers_at_start_in_bf16",
         "overlap_p2p_comm_warmup_flush",
+        "overlap_param_gather_with_optimizer_step",
         "pad_vocab_size",
         "reset_attention_mask",
         "reset_position_ids",
@@ -153,7 +154,9 @@ def job_from_args(args: Any, num_gpus: int | None, settings: Mapping[str, Any]) 
     quiet = [
         name
         for name in values
-        if name.startswith(tuple(OWNERS)) and name in by_dest and given.get(name) == by_dest[name].default
+        if name.startswith(tuple(OWNERS))
+        and name in by_dest
+        and given.get(name, by_dest[name].default) == by_dest[name].default
     ]
     defaults = {name: values.pop(name) for name in quiet}
     values.update(settings)
@@ -179,6 +182,10 @@ def _refuse(given: Mapping[str, Any]) -> tuple[str, ...]:
             continue
         if value == argument.default or value in (None, False):
             continue
+        if dest == "spec" and known_spec(value):
+            continue
+        if dest == "first_last_layers_bf16" and not given.get("fp8") and not given.get("fp4"):
+            continue  # every layer is bf16 already
         if argument.category == "out_of_scope":
             if dest in _OTHER_PROGRAMS:
                 raise UnsupportedError(f"Megatron argument {dest}={value!r} belongs to a program that is not modelled")
@@ -187,5 +194,19 @@ def _refuse(given: Mapping[str, Any]) -> tuple[str, ...]:
         raise UnsupportedError(f"Megatron argument {dest}={value!r} is not modelled")
     return (f"not modelled and ignored: {', '.join(sorted(ignored))}",) if ignored else ()
 
+
+def known_spec(value: Any) -> bool:
+    """Whether a layer spec is the one of hybrid models, which their patterns describe; other specs are Python code."""
+    words = value if isinstance(value, list | tuple) else str(value).strip("[]").replace(",", " ").split()
+    return tuple(words) in HYBRID_SPECS
+
+
+HYBRID_SPECS = frozenset(
+    {
+        ("megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec"),
+        ("megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec"),
+    }
+)
+"""Source: Megatron-LM `megatron/core/models/hybrid/hybrid_layer_specs.py` and its older name."""
 
 _OTHER_PROGRAMS = frozenset({"perform_rl_step", "vision_pretraining", "bert_binary_head"})
