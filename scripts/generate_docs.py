@@ -43,7 +43,7 @@ def output(command: str) -> str:
 
 def table(name: str) -> str:
     """A table made from the code."""
-    return {"settings": settings, "models": models, "refused": refused, "measured": measured, "skill": skill,
+    return {"settings": settings, "models": models, "refused": refused, "measured": measured, "skill": skill, "megatron arguments": megatron_arguments,
             "accuracy sums": accuracy_sums, "accuracy groups": accuracy_groups, "accuracy cases": accuracy_cases,
             "accuracy refused": accuracy_refused}[name]()  # fmt: skip
 
@@ -158,6 +158,19 @@ def skill() -> str:
         ours = f"{top.peak_allocated_bytes / 2**30:.2f} GiB: stage {top.pp_rank} of {stages} layers, {gpus} GPUs"
         rows.append((f"`{' '.join(words)}`", record["original"], ours))
     return markdown(("command: `estimate_from_hf.py` ...", "original", "ours"), rows)
+
+
+def megatron_arguments() -> str:
+    """Every argument of Megatron-LM with its class."""
+    from megatron_memory_estimator.inputs.megatron_args import argument_class
+    from megatron_memory_estimator.inputs.megatron_arguments import arguments
+
+    rows = []
+    for argument in sorted(arguments()[0].values(), key=lambda argument: argument.flag):
+        flag = "--" + argument.flag.replace("_", "-")
+        dest = f"`{argument.dest}`" if argument.dest != argument.flag else ""
+        rows.append((f"`{flag}`", dest, f"`{argument.default}`", argument_class(argument.dest)))
+    return markdown(("argument", "sets", "default of what it sets", "class"), rows)
 
 
 @functools.cache

@@ -11,6 +11,8 @@ import pytest
 
 from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.cli.group import VERBS
+from megatron_memory_estimator.inputs.megatron_args import argument_class
+from megatron_memory_estimator.inputs.megatron_arguments import arguments
 
 from .helpers import ROOT
 
@@ -72,3 +74,15 @@ def test_the_worked_example_adds_up_tensor_by_tensor() -> None:
     assert by_hand == found
     assert sum(by_hand.values()) == stage.peak_allocated_bytes
     assert f"{stage.peak_allocated_bytes:,} bytes, {stage.peak_allocated_bytes / 2**30:.2f} GiB" in text
+
+
+def test_every_megatron_argument_has_a_class() -> None:
+    text = (ROOT / "docs" / "megatron_arguments.md").read_text()
+    by_flag, _ = arguments()
+    for flag, argument in by_flag.items():
+        assert f"| `--{flag.replace('_', '-')}` |" in text
+        assert argument_class(argument.dest) in ("modelled", "irrelevant") or "not modelled" in argument_class(
+            argument.dest
+        )
+    for dest, kind in (("num_layers", "modelled"), ("lr", "irrelevant"), ("fp8", "not modelled, refused")):
+        assert argument_class(dest) == kind

@@ -195,6 +195,19 @@ def _refuse(given: Mapping[str, Any]) -> tuple[str, ...]:
     return (f"not modelled and ignored: {', '.join(sorted(ignored))}",) if ignored else ()
 
 
+def argument_class(dest: str) -> str:
+    """ "modelled", "irrelevant" to memory, or "not modelled": refused by name, or ignored with a warning.
+
+    An argument that is not modelled is accepted where its value is Megatron's default.
+    """
+    if dest in HARMLESS or arguments()[1][dest].category == "irrelevant":
+        return "irrelevant"
+    if dest in known_settings() or dest in DERIVED:
+        return "modelled"
+    other_program = arguments()[1][dest].category == "out_of_scope" and dest not in _OTHER_PROGRAMS
+    return "not modelled, ignored with a warning" if other_program else "not modelled, refused"
+
+
 def known_spec(value: Any) -> bool:
     """Whether a layer spec is the one of hybrid models, which their patterns describe; other specs are Python code."""
     words = value if isinstance(value, list | tuple) else str(value).strip("[]").replace(",", " ").split()
