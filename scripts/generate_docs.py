@@ -43,9 +43,19 @@ def output(command: str) -> str:
 
 def table(name: str) -> str:
     """A table made from the code."""
-    return {"settings": settings, "models": models, "refused": refused, "measured": measured, "skill": skill, "megatron arguments": megatron_arguments,
-            "accuracy sums": accuracy_sums, "accuracy groups": accuracy_groups, "accuracy cases": accuracy_cases,
-            "accuracy refused": accuracy_refused}[name]()  # fmt: skip
+    makers = {
+        "settings": settings,
+        "models": models,
+        "refused": refused,
+        "measured": measured,
+        "skill": skill,
+        "megatron arguments": megatron_arguments,
+        "accuracy sums": accuracy_sums,
+        "accuracy groups": accuracy_groups,
+        "accuracy cases": accuracy_cases,
+        "accuracy refused": accuracy_refused,
+    }
+    return makers[name]()
 
 
 def markdown(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
