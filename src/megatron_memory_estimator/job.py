@@ -78,6 +78,17 @@ class TrainingJob:
 
         return job_from_args(args, num_gpus, settings)
 
+    @classmethod
+    def from_bridge(cls, config: Any, num_gpus: int | None = None, **settings: Any) -> TrainingJob:
+        """A job from a Megatron-Bridge ConfigContainer, its saved YAML (a path), or a mapping of its sections.
+
+        Any object with the sections model, train, optimizer, ddp and mixed_precision will do. GPUs follow from
+        `data_parallel_size` where `num_gpus` is not given. Raises UnsupportedError for PEFT, FSDP, offloading and fp8.
+        """
+        from .inputs.bridge_config import job_from_bridge
+
+        return job_from_bridge(config, num_gpus, settings)
+
     @property
     def kernel(self) -> str:
         """The attention kernel that runs."""

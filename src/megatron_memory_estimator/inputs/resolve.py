@@ -102,7 +102,15 @@ def precision(values: dict[str, Any]) -> dict[str, Any]:
     elif fp16:
         out["params_dtype"] = "fp16"
     words = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-    for name in ("params_dtype", "main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"):
+    dtypes = (
+        "params_dtype",
+        "main_grads_dtype",
+        "main_params_dtype",
+        "exp_avg_dtype",
+        "exp_avg_sq_dtype",
+        "moe_router_dtype",
+    )
+    for name in dtypes:
         value = out.get(name)
         if isinstance(value, str):
             value = value.removeprefix("torch.")
@@ -122,6 +130,12 @@ def respelled(values: dict[str, Any]) -> dict[str, Any]:
             out.setdefault("attention_kernel", "cudnn" if word == "fused" else word)
     if out.get("experimental_attention_variant") == "gated_delta_net":
         out["experimental_attention_variant"] = "gdn"
+    if out.get("optimizer") == "dist_muon":
+        out.update(optimizer="muon", use_distributed_optimizer=True)
+    kinds = out.get("cp_comm_type")
+    if kinds is not None:
+        listed = [kinds] if isinstance(kinds, str) else list(kinds)
+        out["cp_comm_type"] = ["all_gather" if kind == "allgather" else kind for kind in listed]
     coeff = out.get("moe_aux_loss_coeff")
     if isinstance(coeff, list | tuple) and all(isinstance(x, int | float) for x in coeff):
         out["moe_aux_loss_coeff"] = max(coeff, default=0.0)

@@ -1,0 +1,198 @@
+"""From a Megatron-Bridge ConfigContainer, or its saved YAML, to a job; Bridge itself is not imported.
+
+Sources: Megatron-Bridge `src/megatron/bridge/training/config.py`, `models/gpt_provider.py`,
+`training/mixed_precision.py`. The model section is a TransformerConfig, so its names are the engine's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from ..errors import ConfigError, UnsupportedError
+from ..job import TrainingJob
+from .resolve import known_settings
+from .text_files import read_yaml
+from .transformer_config import RENAMED, UNSUPPORTED
+
+PROVIDER_DEFAULTS = {
+    "share_embeddings_and_output_weights": True,
+    "seq_length": 1024,
+    "cross_entropy_loss_fusion": True,
+    "gradient_accumulation_fusion": True,
+    "masked_softmax_fusion": True,
+    "create_attention_mask_in_dataloader": False,
+}
+"""GPTModelProvider's defaults where they are not TransformerConfig's; recipes' datasets make no attention mask."""
+
+GRADS_IN_FP32 = {"bf16_mixed": True, "fp16_mixed": False}
+"""grad_reduce_in_fp32 of the named precisions."""
+
+DDP = {
+    "grad_reduce_in_fp32": "accumulate_allreduce_grads_in_fp32",
+    "overlap_grad_reduce": "overlap_grad_reduce",
+    "overlap_param_gather": "overlap_param_gather",
+    "bucket_size": "ddp_bucket_size",
+    "num_distributed_optimizer_instances": "num_distributed_optimizer_instances",
+    "pad_buckets_for_high_nccl_busbw": "ddp_pad_buckets_for_high_nccl_busbw",
+    "use_distributed_optimizer": "use_distributed_optimizer",
+}
+OPTIMIZER = (
+    "optimizer", "use_precision_aware_optimizer", "main_grads_dtype", "main_params_dtype", "exp_avg_dtype",
+    "exp_avg_sq_dtype", "store_param_remainders", "use_distributed_optimizer", "optimizer_cpu_offload",
+)  # fmt: skip
+LAYER_LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
+
+
+def job_from_bridge(config: Any, num_gpus: int | None, settings: Mapping[str, Any]) -> TrainingJob:
+    """See `TrainingJob.from_bridge`."""
+    name = "Megatron-Bridge config"
+    if isinstance(config, str | os.PathLike):
+        name = os.fspath(config)
+        config = read_yaml(name)
+    if isinstance(config, Mapping):
+        config = namespace(config)
+    if getattr(config, "model", None) is None:
+        raise ConfigError("a Megatron-Bridge config needs the section model")
+    refuse(config)
+    values = {**PROVIDER_DEFAULTS, **model_values(config.model), **training_values(config)}
+    parallel = [values.get(f"{kind}_parallel_size") or 1 for kind in ("tensor_model", "pipeline_model", "context")]
+    dp = getattr(config, "data_parallel_size", None)
+    if num_gpus is None and isinstance(dp, int):
+        num_gpus = dp * parallel[0] * parallel[1] * parallel[2]
+    return TrainingJob.from_config({"name": name, **values}, num_gpus, **settings)
+
+
+def namespace(value: Any) -> Any:
+    """Nested mappings as objects; a `_target_` that names a function is its name."""
+    if isinstance(value, Mapping):
+        target = value.get("_target_")
+        if isinstance(target, str) and value.get("_call_") is False:
+            return target.rsplit(".", 1)[-1]
+        return SimpleNamespace(**{str(key): namespace(item) for key, item in value.items()})
+    if isinstance(value, list | tuple):
+        return [namespace(item) for item in value]
+    return value
+
+
+def refuse(config: Any) -> None:
+    """Raise UnsupportedError for sections and providers that are not modelled."""
+    if getattr(config, "peft", None) is not None:
+        raise UnsupportedError("peft is not modelled")
+    for path in (
+        "ddp.use_megatron_fsdp",
+        "dist.use_megatron_fsdp",
+        "dist.use_torch_fsdp2",
+        "optimizer.optimizer_cpu_offload",
+    ):
+        section, name = path.split(".")
+        if getattr(getattr(config, section, None), name, False):
+            raise UnsupportedError(f"{path} is not modelled")
+    overlap = getattr(config, "comm_overlap", None)
+    tp = getattr(config.model, "tensor_model_parallel_size", 1) or 1
+    if getattr(overlap, "tp_comm_overlap", False) and tp > 1:
+        raise UnsupportedError("comm_overlap.tp_comm_overlap is not modelled")
+    if getattr(config.model, "vision_config", None) is not None or hasattr(config.model, "freeze_vision_model"):
+        raise UnsupportedError("vision towers are not modelled; only GPT-like providers and hybrids are")
+
+
+def model_values(model: Any) -> dict[str, Any]:
+    """Every setting of the engine that the provider has. Its other attributes change no tensor that is counted."""
+    found: dict[str, Any] = {}
+    for name in (*known_settings(), *RENAMED, *UNSUPPORTED):
+        value = getattr(model, name, None)
+        if value is None or name == "world_size":
+            continue
+        if name == "activation_func":
+            value = _function(value)
+        elif name == "pipeline_model_parallel_layout":
+            value = layout_string(value)
+        elif name.endswith("dtype") or name in ("fp8", "fp4"):
+            value = str(value)
+        found[name] = value
+    if not getattr(model, "should_pad_vocab", False) and "padded_vocab_size" not in found and "vocab_size" in found:
+        found["padded_vocab_size"] = found["vocab_size"]
+    if getattr(model, "multi_latent_attention", False) and "q_lora_rank" not in found:
+        found["q_lora_rank"] = None
+    backend = getattr(model, "attention_backend", None)
+    if backend is not None:
+        found["attention_backend"] = backend
+    return found
+
+
+def _function(value: Any) -> str:
+    word = value if isinstance(value, str) else getattr(value, "__name__", str(value))
+    return {"fast_gelu": "gelu", "gelu_tanh": "gelu", "swish": "silu"}.get(word, word)
+
+
+def layout_string(value: Any) -> str:
+    """A layout as Megatron's string: from a string, a list of stages, or Megatron's own layout object."""
+    if isinstance(value, str):
+        return value
+    stages = getattr(value, "input_data", value)
+    if isinstance(stages, str):
+        return stages
+    if not isinstance(stages, list | tuple):
+        raise ConfigError("pipeline_model_parallel_layout must be a string or a list of stages")
+    words = [[str(getattr(layer, "name", layer)).lower() for layer in stage] for stage in stages]
+    for stage in words:
+        for layer in stage:
+            if layer not in LAYER_LETTERS:
+                raise ConfigError(
+                    f"pipeline_model_parallel_layout has {layer!r}; layers are {', '.join(LAYER_LETTERS)}"
+                )
+    return "|".join("".join(LAYER_LETTERS[layer] for layer in stage) for stage in words)
+
+
+def training_values(config: Any) -> dict[str, Any]:
+    """Batch, optimizer, DDP and precision; mixed precision overwrites the others, as Bridge does."""
+    found: dict[str, Any] = {}
+    for name in ("micro_batch_size", "global_batch_size"):
+        _take(found, getattr(config, "train", None), name, name)
+    for name in OPTIMIZER:
+        _take(found, getattr(config, "optimizer", None), name, name)
+    either = any(
+        getattr(getattr(config, part, None), "use_distributed_optimizer", False) for part in ("ddp", "optimizer")
+    )
+    for name, ours in DDP.items():
+        _take(found, getattr(config, "ddp", None), name, ours)
+    found["use_distributed_optimizer"] = either
+    found.update(precision_values(getattr(config, "mixed_precision", None)))
+    if found.get("accumulate_allreduce_grads_in_fp32") is False and found.get("params_dtype") == "bf16":
+        found["grad_reduce_in_bf16"] = True
+    for name in ("main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"):
+        if name in found:
+            found[name] = str(found[name])
+    return found
+
+
+def _take(found: dict[str, Any], section: Any, name: str, ours: str) -> None:
+    value = getattr(section, name, None)
+    if value is not None:
+        found[ours] = value
+
+
+def precision_values(precision: Any) -> dict[str, Any]:
+    """What a named precision or a MixedPrecisionConfig sets."""
+    if precision is None:
+        return {}
+    if isinstance(precision, str):
+        word = precision.replace("-", "_")
+        if word not in GRADS_IN_FP32:
+            kind = re.search(r"fp8|fp4", word)
+            if kind:
+                raise UnsupportedError(f"mixed_precision {precision} is not modelled: {kind.group(0)}")
+            raise ConfigError(f"mixed_precision {precision!r} is not one of {', '.join(GRADS_IN_FP32)}")
+        return {"params_dtype": word[:4], "accumulate_allreduce_grads_in_fp32": GRADS_IN_FP32[word]}
+    for name in ("fp8", "fp4"):
+        if getattr(precision, name, None):
+            raise UnsupportedError(f"mixed_precision.{name}={getattr(precision, name)!r} is not modelled")
+    found: dict[str, Any] = {}
+    for name in ("bf16", "fp16"):
+        if getattr(precision, name, False):
+            found["params_dtype"] = name
+    _take(found, precision, "grad_reduce_in_fp32", "accumulate_allreduce_grads_in_fp32")
+    return found
