@@ -247,3 +247,13 @@ def test_cross_entropy(settings: dict[str, Any], stays: int, most: int) -> None:
     assert (run.trace.saved_bytes - H) / logits == pytest.approx(stays, abs=1e-3)
     peak = max(event.nbytes for event in run.trace.forward)
     assert (peak - H) / logits == pytest.approx(most, abs=1e-3)
+
+
+def test_query_key_layer_scaling_means_a_softmax_in_fp32() -> None:
+    """TransformerConfig.__post_init__; measured in the fp16 runs of the local spec (docs/accuracy.md, group ee9d1d87)."""
+    base = {"transformer_impl": "local", "seq_length": 1024, "masked_softmax_fusion": False, "params_dtype": "fp16"}
+    scaled, in_fp32 = (
+        TrainingJob.from_config(small_config(), 1, **{**base, name: True})
+        for name in ("apply_query_key_layer_scaling", "attention_softmax_in_fp32")
+    )
+    assert scaled.training == in_fp32.training

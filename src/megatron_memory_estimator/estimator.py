@@ -162,6 +162,7 @@ def _stage(job: TrainingJob, planner: Planner, chunks: tuple[Chunk, ...]) -> Sta
         buffers=buffers,
         states=tuple(model_state(c, list(buffers))),
         workspaces=tuple(workspaces(c, plans, job.gpu, job.env)),
+        num_microbatches=job.num_microbatches,
     )
     peak = find_peak(rank)
     reserved = reserved_bytes(job, rank, peak)

@@ -16,7 +16,7 @@ from .activations import ChunkPlan, Moment, boundary
 from .context import Context
 from .schedule import Occupancy, Step
 from .states import Buffer, State
-from .tensor import Tensor
+from .tensor import Dim, Tensor, tensor
 from .workspaces import Workspace
 
 PARTS = ("weights", "gradients", "optimizer", "activations", "transient", "pipeline", "workspace")
@@ -46,6 +46,7 @@ class Rank:
     buffers: tuple[Buffer, ...]
     states: tuple[State, ...]
     workspaces: tuple[Workspace, ...]
+    num_microbatches: int = 1
 
 
 @dataclass(frozen=True)
@@ -80,12 +81,13 @@ def pipeline_tensors(rank: Rank, kind: str) -> tuple[Tensor, ...]:
     c, pp = rank.context, rank.context.layout.pp
     if pp == 1:
         return ()
+    deferred = deferred_wgrads(rank, rank.num_microbatches - 1)
     if len(rank.plans) > 1:
         names = ["input_tensor_grad being sent", "output_tensor_grad received ahead", "input_tensor received ahead"]
         ahead = (c.layout.microbatch_group_size_per_vp_stage or pp) - pp
         if rank.pp_rank in (0, pp - 1):  # a larger group prefetches on the first and the last rank
             names += [f"prefetched tensor {i}" for i in range(ahead)]
-        return tuple(boundary(c, f"pipeline.{name}") for name in names)
+        return (*(boundary(c, f"pipeline.{name}") for name in names), *deferred)
     found: list[Tensor] = []
     chunk = rank.plans[0].chunk
     if rank.pp_rank > 0:
@@ -95,7 +97,49 @@ def pipeline_tensors(rank: Rank, kind: str) -> tuple[Tensor, ...]:
             found.append(boundary(c, name, with_mtp=chunk.after_mtp))
     if kind == "F" and rank.pp_rank < pp - 1:
         found.append(boundary(c, "pipeline.output_tensor_grad", with_mtp=chunk.after_mtp or chunk.mtp))
+    return (*found, *deferred)
+
+
+def deferred_wgrads(rank: Rank, microbatches: int) -> tuple[Tensor, ...]:
+    """What waits for the output layer's deferred weight gradient: its input and the gradient of the logits, of as many
+    of `microbatches` as the limit allows. The input brings its autograd graph along, which pins the stage's received
+    input and the gradient of that; those of the last microbatch are counted with the schedule.
+
+    Source: Megatron-LM `megatron/core/tensor_parallel/layers.py` (embedding_activation_buffer, grad_output_buffer).
+    """
+    c, t = rank.context, rank.context.training
+    if not t.defer_embedding_wgrad_compute or not any(plan.chunk.output for plan in rank.plans):
+        return ()
+    count = min(microbatches, t.wgrad_deferral_limit or microbatches)
+    if count < 1:
+        return ()
+    many, vocab = (
+        Dim("deferred microbatches", count),
+        c.dim("padded_vocab_size", c.model.padded_vocab(c.layout.tp), "tp"),
+    )
+    found = [
+        c.new("pipeline.deferred output_layer input", many, *c.stream("input", c.hidden).shape),
+        c.new("pipeline.deferred logits gradient", many, c.seq, c.batch, vocab),
+    ]
+    pinned = Dim("deferred microbatches but the last", count - int(count == microbatches))
+    if pinned.size:
+        for what in ("input_tensor", "input_tensor.grad"):
+            one = boundary(c, what)
+            found.append(tensor(f"pipeline.{what} of deferred graphs", (pinned, *one.shape), one.dtype))
     return tuple(found)
+
+
+def draining(rank: Rank) -> Candidate:
+    """The deferred weight gradients, one after the other; nothing of any microbatch is left but what they need.
+
+    Source: Megatron-LM `megatron/core/utils.py` (drain_embedding_wgrad_compute).
+    """
+    kept = (*resting_tensors(rank), *deferred_wgrads(rank, rank.num_microbatches))
+    extras = tuple(
+        Row("pipeline", t.name, t.formula, t.local_shape, t.dtype, 1, t.nbytes, "waits for its weight gradient")
+        for t in kept[len(resting_tensors(rank)) :]
+    )
+    return Candidate("drain_embedding_wgrad_compute", sum(t.nbytes for t in kept), extras=extras)
 
 
 def resting_tensors(rank: Rank) -> tuple[Tensor, ...]:
@@ -188,7 +232,8 @@ def find_peak(rank: Rank) -> Peak:
     scratch = workspace_bytes(rank)
     setup = state_bytes(rank, "setup") + scratch
     persistent = setup + state_bytes(rank, "first step")
-    candidates = [*scheduled(rank), finalising(rank), optimizer_step(rank)]
+    drain = [draining(rank)] if deferred_wgrads(rank, rank.num_microbatches) else []
+    candidates = [*scheduled(rank), *drain, finalising(rank), optimizer_step(rank)]
     top = max(candidates, key=lambda candidate: candidate.nbytes)
     before_step = max(candidate.nbytes for candidate in candidates[:-1])
     first = max(setup + before_step, persistent + candidates[-1].nbytes)

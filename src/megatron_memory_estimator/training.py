@@ -61,6 +61,10 @@ class Training:
     recompute_modules: tuple[str, ...] = setting(
         (), "selective recomputation: modules; default core_attn", choices=RECOMPUTE_MODULES, kind="list"
     )
+    defer_embedding_wgrad_compute: bool = setting(
+        False, "weight gradients of the output layer after the last backward; its inputs and logit gradients are kept"
+    )
+    wgrad_deferral_limit: int = setting(0, "microbatches whose output-layer gradient is deferred; 0: all")
     distribute_saved_activations: bool = setting(False, "full recomputation: the kept input is sharded over tp")
 
     moe_token_dispatcher_type: str = setting(

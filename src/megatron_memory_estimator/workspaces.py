@@ -43,6 +43,11 @@ def workspaces(c: Context, plans: tuple[ChunkPlan, ...], gpu: Gpu, env: Environm
         *_global_memory_buffer(c, head=head, attention=bool(layers), moe=bool(experts)),
         *_rotary(c, plans, layers),
     ]
+    if head and c.training.defer_embedding_wgrad_compute and c.sp_many:
+        source = "megatron/core/utils.py drain_embedding_wgrad_compute: double buffer of the gathered input"
+        found.append(
+            _sized(c.new("mpu_0 and mpu_1 buffers", Dim("two", 2), *c.region("input", c.hidden).shape), source)
+        )
     if experts:
         found.extend(_router_state(c, len(experts)))
     mixers = sum(kind.startswith("mamba") for kind in layers)

@@ -66,7 +66,6 @@ HARMLESS = IRRELEVANT | frozenset(
         "mtp_hsm",
         "muon_split_qkv",
         "no_persist_layer_norm",
-        "apply_query_key_layer_scaling",
         "legacy_tokenizer",
         "num_layers_at_end_in_bf16",
         "num_layers_at_start_in_bf16",

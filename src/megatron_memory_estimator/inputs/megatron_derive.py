@@ -22,6 +22,7 @@ DERIVED = frozenset(
         "num_query_groups",
         "bf16",
         "fp16",
+        "apply_query_key_layer_scaling",
         "recompute_activations",
         "untie_embeddings_and_output_weights",
         "use_rotary_position_embeddings",
@@ -102,6 +103,8 @@ def derive(given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
     ):
         if arg(theirs) is not None:
             values[ours_name] = arg(theirs)
+    if arg("apply_query_key_layer_scaling"):
+        values["attention_softmax_in_fp32"] = True
     if values.get("tensor_model_parallel_size", 1) == 1:
         values["sequence_parallel"] = False
     backend = arg("attention_backend")

@@ -130,6 +130,8 @@ def respelled(values: dict[str, Any]) -> dict[str, Any]:
             out.setdefault("attention_kernel", "cudnn" if word == "fused" else word)
     if out.get("experimental_attention_variant") == "gated_delta_net":
         out["experimental_attention_variant"] = "gdn"
+    if out.pop("apply_query_key_layer_scaling", False):
+        out["attention_softmax_in_fp32"] = True  # TransformerConfig.__post_init__
     if out.get("optimizer") == "dist_muon":
         out.update(optimizer="muon", use_distributed_optimizer=True)
     kinds = out.get("cp_comm_type")

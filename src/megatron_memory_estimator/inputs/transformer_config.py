@@ -109,14 +109,12 @@ IRRELEVANT = frozenset(
 
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "activation_func_fp8_input_store": (False,),
-    "apply_query_key_layer_scaling": (False,),
     "apply_residual_connection_post_layernorm": (False,),
     "cpu_offloading": (False,),
     "cpu_offloading_num_layers": (0,),
     "cuda_graph_impl": ("none", None),
     "cuda_graph_scope": (None, "full", [], ()),
     "deallocate_pipeline_outputs": (True,),
-    "defer_embedding_wgrad_compute": (False,),
     "delay_wgrad_compute": (False,),
     "enable_cuda_graph": (False,),
     "external_cuda_graph": (False,),
@@ -154,6 +152,5 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "use_megatron_fsdp": (False,),
     "use_ring_exchange_p2p": (False,),
     "use_torch_fsdp2": (False,),
-    "wgrad_deferral_limit": (0,),
 }
 """Not modelled: refused unless the value is one of these."""

@@ -54,6 +54,13 @@ def other(model: Model, layout: Layout, training: Training) -> Iterator[str]:
         t.recompute_granularity != "full" or layout.tp == 1 or layout.sequence_parallel
     ):
         yield "distribute_saved_activations needs recompute_granularity=full, tensor_model_parallel_size above 1 and no sequence_parallel"
+    if t.defer_embedding_wgrad_compute:
+        if layout.pp == 1 or not t.gradient_accumulation_fusion:
+            yield "defer_embedding_wgrad_compute needs pipeline_model_parallel_size above 1 and gradient_accumulation_fusion"
+        if model.mtp:
+            yield "defer_embedding_wgrad_compute with multi-token prediction is not modelled; use mtp_num_layers=0"
+    if t.wgrad_deferral_limit < 0:
+        yield f"wgrad_deferral_limit={t.wgrad_deferral_limit} must not be negative"
     if model.mtp and model.position_embedding_type not in ("rope", "none"):
         yield f"mtp_num_layers needs position_embedding_type rope or none, not {model.position_embedding_type}"
     if t.params_dtype == "fp32" and t.attention_kernel in ("flash", "cudnn"):
