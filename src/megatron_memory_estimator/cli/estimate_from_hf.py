@@ -12,17 +12,10 @@ from typing import Any, NoReturn
 
 from ..errors import ConfigError, EstimatorError, LayoutError
 from ..estimator import Estimate, estimate
+from ..inputs.run_config import SHORT
 from ..job import TrainingJob
 
 DEFAULT_GPUS = 8
-DEGREES = {
-    "tp": "tensor_model_parallel_size",
-    "pp": "pipeline_model_parallel_size",
-    "ep": "expert_model_parallel_size",
-    "cp": "context_parallel_size",
-    "etp": "expert_tensor_parallel_size",
-    "vpp": "virtual_pipeline_model_parallel_size",
-}
 
 
 class Parser(argparse.ArgumentParser):
@@ -51,7 +44,7 @@ def parser() -> Parser:
     )  # fmt: skip
     p.add_argument("model_path", nargs="?", help="Hub id, directory or config.json")
     p.add_argument("--custom-config", metavar="JSON", help="a Hugging Face config as a JSON string")
-    for short, name in DEGREES.items():
+    for short, name in SHORT.items():
         default = None if short in ("etp", "vpp") else 1
         p.add_argument(f"--{short}", dest=name, type=int, default=default, metavar="N", help=name.replace("_", " "))
     for end in ("first", "last"):
