@@ -113,6 +113,14 @@ def test_scripts_that_cannot_be_read(text: str, sentence: str) -> None:
     assert sentence in str(error.value)
 
 
+@pytest.mark.parametrize("entry", ["pretrain_vlm.py", "pretrain_bert.py", "dir/pretrain_t5.py", "train_rl.py"])
+def test_programs_that_train_other_models(entry: str, tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(f"torchrun --nproc_per_node 8 {entry} --num-layers 2")
+    with pytest.raises(ConfigError, match="trains another kind of model than a decoder"):
+        TrainingJob.from_megatron_args(script)
+
+
 def test_an_unset_variable_matters_only_where_memory_depends_on_it(tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
     base = "python pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 64"

@@ -26,7 +26,7 @@ INSTRUCTIONS = (
 def run_job(model: str, num_gpus: int | None, settings: dict[str, Any] | None) -> Estimate:
     """The estimate of one tool call. Raises ToolError with the sentence that says what is wrong."""
     try:
-        given = canonical({full_name(name): value for name, value in (settings or {}).items()})
+        given = canonical(settings or {}, full_name)
         world = given.pop("world_size", None)
         if None not in (world, num_gpus) and world != num_gpus:
             raise ConfigError(f"num_gpus={num_gpus} and world_size={world} of the settings differ; give one")

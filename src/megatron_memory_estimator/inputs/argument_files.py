@@ -74,7 +74,7 @@ def refuse_entry(entry: str) -> None:
     """Refuse programs that do not train a decoder-only model."""
     base = os.path.basename(entry)
     word = next(
-        (word for word in OTHER_ENTRIES if re.search(rf"(?:^|_){word}(?:_|\\.|$)", base) or base == f"{word}.py"), None
+        (word for word in OTHER_ENTRIES if re.search(rf"(?:^|_){word}(?:_|\.|$)", base) or base == f"{word}.py"), None
     )
     if word is not None:
         raise ConfigError(

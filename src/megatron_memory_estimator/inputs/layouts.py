@@ -9,7 +9,6 @@ from ..errors import ConfigError
 from ..settings import field_kind, nearest
 from .resolve import known_settings
 from .run_config import SHORT, full_name
-from .transformer_config import RENAMED
 
 EXTRA = {"bf16": "bool", "fp16": "bool", "gpu": "str", "attention_backend": "str"}
 """Words that are not settings of their own."""
@@ -55,7 +54,7 @@ def _words(text: str) -> dict[str, str]:
         if not equals and last:
             found[last] += f",{part.strip()}"
             continue
-        last = RENAMED.get(full_name(name.strip()), full_name(name.strip()))
+        last = full_name(name.strip())
         if not equals or not value.strip():
             raise ConfigError(f'--layout "{text}": "{part}" must be name=value, such as tp=4,pp=4,ep=8')
         if last not in known_settings() and last not in EXTRA:

@@ -7,7 +7,7 @@ of TransformerConfig, DistributedDataParallelConfig and OptimizerConfig.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,12 +65,17 @@ def sorted_settings(values: Mapping[str, Any]) -> dict[type[Any], dict[str, Any]
     return found
 
 
-def canonical(values: Mapping[str, Any]) -> dict[str, Any]:
+def current_name(name: str) -> str:
+    """Megatron's current name of a setting, underscored."""
+    word = name.replace("-", "_")
+    return RENAMED.get(word, word)
+
+
+def canonical(values: Mapping[str, Any], name_of: Callable[[str], str] = current_name) -> dict[str, Any]:
     """The values by Megatron's current names; two spellings with different values are refused."""
     found: dict[str, Any] = {}
     for name, value in values.items():
-        word = name.replace("-", "_")
-        word = RENAMED.get(word, word)
+        word = name_of(name)
         if word in found and not _same(found[word], value):
             raise ConfigError(f"{word} is given twice, under two names, with different values; give one")
         found[word] = value

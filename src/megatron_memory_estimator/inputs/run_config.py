@@ -11,9 +11,9 @@ from ..job import TrainingJob
 from ..layout import Layout
 from ..settings import nearest
 from .hf.load import shortened
-from .resolve import PARTS, known_settings
+from .resolve import PARTS, current_name, known_settings
 from .text_files import read_yaml
-from .transformer_config import IRRELEVANT, RENAMED, UNSUPPORTED
+from .transformer_config import IRRELEVANT, UNSUPPORTED
 
 SHORT = {
     "tp": "tensor_model_parallel_size",
@@ -53,13 +53,13 @@ def job_from_yaml(path: str, num_gpus: int | None = None, **settings: Any) -> Tr
     values: dict[str, Any] = {}
     for section in SECTIONS:
         for name, value in (document.get(section) or {}).items():
-            word = _word(name)
+            word = full_name(name)
             if value is None and word in values:
                 continue
             if values.get(word) is not None and values[word] != value:
                 raise ConfigError(f"{shortened(path)}: {word} is given twice with different values; give one")
             values[word] = value
-    values.update({_word(name): value for name, value in settings.items()})
+    values.update({full_name(name): value for name, value in settings.items()})
     gpus = values.pop("world_size", None)
     model = values.pop("name", None)
     num_gpus = gpus if num_gpus is None else num_gpus
@@ -72,15 +72,9 @@ def job_from_yaml(path: str, num_gpus: int | None = None, **settings: Any) -> Tr
     return TrainingJob.from_config({"name": name, **values}, num_gpus)
 
 
-def _word(name: str) -> str:
-    """Megatron's current name of a setting."""
-    return RENAMED.get(full_name(name), full_name(name))
-
-
 def full_name(name: str) -> str:
-    """Megatron's name of a setting that may be short or dashed."""
-    name = name.replace("-", "_")
-    return SHORT.get(name, name)
+    """Megatron's current name of a setting that may be short, dashed or old."""
+    return current_name(SHORT.get(name, name))
 
 
 def wrong(document: Mapping[Any, Any]) -> Iterator[str]:
@@ -101,7 +95,7 @@ def _misplaced(section: str, name: Any) -> Iterator[str]:
     if not isinstance(name, str):
         yield f"{section}.{name!r} must be a word"
         return
-    word = RENAMED.get(full_name(name), full_name(name))
+    word = full_name(name)
     homes = sections_of(word)
     if not homes and name.replace("-", "_") not in {x for extra in EXTRA.values() for x in extra}:
         known = [*known_settings(), *(x for extra in EXTRA.values() for x in extra)]
