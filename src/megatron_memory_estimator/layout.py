@@ -11,6 +11,16 @@ from functools import cached_property
 
 from .settings import setting
 
+SHORT = {
+    "tp": "tensor_model_parallel_size",
+    "pp": "pipeline_model_parallel_size",
+    "ep": "expert_model_parallel_size",
+    "cp": "context_parallel_size",
+    "etp": "expert_tensor_parallel_size",
+    "vpp": "virtual_pipeline_model_parallel_size",
+}
+"""Short names of degrees."""
+
 
 @dataclass(frozen=True)
 class Layout:

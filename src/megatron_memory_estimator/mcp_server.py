@@ -11,6 +11,7 @@ from . import __version__
 from .errors import ConfigError, EstimatorError
 from .estimator import Estimate
 from .estimator import estimate as estimate_job
+from .inputs import YAML
 from .inputs.resolve import canonical
 from .inputs.run_config import full_name, job_from_yaml
 from .job import TrainingJob
@@ -34,7 +35,7 @@ def run_job(model: str, num_gpus: int | None, settings: dict[str, Any] | None) -
         for name in PARAMETERS & given.keys():
             raise ConfigError(f'unknown setting "{name}"')
         refuse_standard_input(model)
-        if model.lower().endswith((".yaml", ".yml")):
+        if model.lower().endswith(YAML):
             return estimate_job(job_from_yaml(model, gpus, **given))
         return estimate_job(TrainingJob.from_hf(model, gpus, **given))
     except EstimatorError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import NoReturn
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -14,36 +15,41 @@ def main(argv: list[str] | None = None) -> None:
     from .group import command
 
     if sys.stdout is None:
-        _fail("standard output is closed")
+        fail("standard output is closed")
     try:
         command.main(args=argv, prog_name="megatron-memory", standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
     except (click.exceptions.Abort, KeyboardInterrupt):
-        _fail("interrupted", 130)
+        fail("interrupted", 130)
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message(), file=sys.stderr)
         sys.exit(2)
     except click.NoSuchOption as error:
         from .known import explanation
 
-        _fail(explanation(error.option_name) or error.format_message())
+        fail(explanation(error.option_name) or error.format_message())
     except click.ClickException as error:
-        _fail(error.format_message())
+        fail(error.format_message())
     except EstimatorError as error:
-        _fail(str(error))
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        fail(str(error))
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        _fail(f"cannot write to standard output: {error.strerror}")
+        output_failed(error)
     except RecursionError:
-        _fail("the input is nested too deeply")
+        fail("the input is nested too deeply")
 
 
-def _fail(message: str, code: int = 2) -> None:
+def fail(message: str, code: int = 2) -> NoReturn:
+    """One sentence on standard error, and the exit code."""
     text = " ".join(message.split())
     print(f"error: {text}", file=sys.stderr)
     sys.exit(code)
+
+
+def output_failed(error: OSError) -> NoReturn:
+    """Standard output cannot be written; a reader that stopped reading is no error."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        sys.exit(0)
+    fail(f"cannot write to standard output: {error.strerror}")

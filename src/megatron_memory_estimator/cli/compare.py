@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import sys
 import tempfile
 from typing import Any
 
@@ -64,13 +63,14 @@ def callback(
 
 def comparison(models: tuple[str, ...], layouts: tuple[str, ...], values: dict[str, Any]) -> list[Any]:
     """A case for every model and layout. Raises ConfigError that names the case that is refused."""
+    from ..inputs.hf.load import standard_input
     from ..inputs.layouts import parse_layout_words
     from ..report.comparison import Case
 
     pairs = [(model, layout) for model in models for layout in layouts or ("",)]
     if len(pairs) < 2:
         raise ConfigError("compare needs at least two cases: several models or files, or several --layout")
-    given_config = _standard_input() if "-" in models else None
+    given_config = standard_input() if "-" in models else None  # once for all cases
     cases = []
     for model, layout in pairs:
         words = parse_layout_words(layout) if layout else {}
@@ -85,15 +85,6 @@ def comparison(models: tuple[str, ...], layouts: tuple[str, ...], values: dict[s
         except EstimatorError as error:
             raise ConfigError(f"{label}: {error}") from None
     return cases
-
-
-def _standard_input() -> dict[str, Any]:
-    """The config.json on standard input, read once for all cases."""
-    from ..inputs.hf.load import LARGEST_FILE, parse
-
-    if sys.stdin is None:
-        raise ConfigError("standard input is closed")
-    return parse(sys.stdin.buffer.read(LARGEST_FILE), "standard input")
 
 
 def write(path: str, text: str) -> None:

@@ -6,14 +6,14 @@ import argparse
 import dataclasses
 import difflib
 import json
-import os
 import sys
 from typing import Any, NoReturn
 
 from ..errors import ConfigError, EstimatorError, LayoutError
 from ..estimator import Estimate, estimate
-from ..inputs.run_config import SHORT
 from ..job import TrainingJob
+from ..layout import SHORT
+from . import fail, output_failed
 
 DEFAULT_GPUS = 8
 
@@ -28,12 +28,6 @@ class Parser(argparse.ArgumentParser):
             near = difflib.get_close_matches(word.split("=")[0], self._option_string_actions, n=1)
             message = f"no such option {word}" + (f"; did you mean {near[0]}?" if near else "")
         fail(message)
-
-
-def fail(message: str) -> NoReturn:
-    """One sentence on standard error, exit code 2."""
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(2)
 
 
 def parser() -> Parser:
@@ -92,9 +86,7 @@ def main(argv: list[str] | None = None) -> None:
         print(json.dumps(classic_document(result), indent=1) if as_json else classic_text(result, verbose=verbose))
         sys.stdout.flush()
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):
-            fail(f"cannot write to standard output: {error.strerror}")
+        output_failed(error)
 
 
 def answer(values: dict[str, Any]) -> Estimate:

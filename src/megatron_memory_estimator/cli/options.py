@@ -10,19 +10,15 @@ import click
 
 from ..errors import ConfigError
 from ..hardware import Environment
+from ..inputs import SCRIPTS, YAML
 from ..job import TrainingJob
-from ..layout import Layout
+from ..layout import SHORT, Layout
 from ..model import Model
 from ..settings import field_kind
 from ..training import Training
 
-SHORT = {
-    "tensor_model_parallel_size": ("--tp",),
-    "pipeline_model_parallel_size": ("--pp",),
-    "expert_model_parallel_size": ("--ep",),
-    "context_parallel_size": ("--cp",),
-    "expert_tensor_parallel_size": ("--etp",),
-    "virtual_pipeline_model_parallel_size": ("--vpp",),
+OTHER_NAMES = {
+    **{name: (f"--{short}",) for short, name in SHORT.items()},
     "world_size": ("--num-gpus",),
     "use_distributed_optimizer": ("--distributed-optimizer",),
 }
@@ -34,15 +30,12 @@ SECTIONS: tuple[tuple[str, type[Any]], ...] = (
     ("model (overrides of the config)", Model),
     ("environment", Environment),
 )
-FILES = (".yaml", ".yml", ".sh", ".bash", ".slurm", ".sbatch", ".sub", ".job")
-"""Endings of files that describe a whole run."""
-
 NUMBER_OR_EXPRESSION = {"moe_layer_freq", "linear_attention_freq"}
 
 
 def option_names(field: dataclasses.Field[Any]) -> list[str]:
     """Every spelling of a setting's option."""
-    names = [*SHORT.get(field.name, ())]
+    names = [*OTHER_NAMES.get(field.name, ())]
     names.append("--" + field.name.replace("_", "-"))
     if field.metadata.get("flag"):
         names.append("--" + str(field.metadata["flag"]))
@@ -150,7 +143,7 @@ def job_from_options(values: dict[str, Any]) -> TrainingJob:
         given["set_variables"] = variables(given["set_variables"])
     if words[0].startswith("--"):
         return TrainingJob.from_megatron_args(words, num_gpus, **given)
-    if words[0].lower().endswith(FILES):
+    if words[0].lower().endswith((*YAML, *SCRIPTS)):
         from ..inputs.files import job_from_file
 
         return job_from_file(words[0], num_gpus, given, words[1:])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..job import TrainingJob
 from ..pipeline import virtual_stages
@@ -50,40 +50,48 @@ def published(job: TrainingJob) -> tuple[Published, ...]:
     return tuple(found)
 
 
+def _shared(job: TrainingJob) -> dict[str, Any]:
+    """What both formulas read under the same name."""
+    m, layout, t = job.model, job.layout, job.training
+    return {
+        "num_layers": m.num_layers,
+        "hidden_size": m.hidden_size,
+        "seq_length": t.seq_length,
+        "ffn_hidden_size": m.ffn,
+        "num_attention_heads": m.num_attention_heads,
+        "num_query_groups": m.groups,
+        "kv_channels": m.kv_channels or m.hidden_size // m.num_attention_heads,
+        "tensor_model_parallel_size": layout.tp,
+        "pipeline_model_parallel_size": layout.pp,
+        "virtual_pipeline_model_parallel_size": _chunks(job),
+        "context_parallel_size": layout.cp,
+        "expert_model_parallel_size": layout.ep,
+        "expert_tensor_parallel_size": layout.etp,
+        "moe_layer_freq": _moe_layers(job),
+        "moe_router_topk": m.moe_router_topk,
+        "moe_ffn_hidden_size": m.moe_ffn,
+        "moe_shared_expert_intermediate_size": m.moe_shared_expert_intermediate_size,
+        "moe_latent_size": m.moe_latent_size,
+        "mtp_num_layers": m.mtp or None,
+        "sequence_parallel": layout.sequence_parallel,
+        "recompute_granularity": t.recompute_granularity,
+    }
+
+
 def bridge_container(job: TrainingJob) -> SimpleNamespace:
     """The job as the part of a Megatron-Bridge ConfigContainer that the formula reads."""
     m, layout, t = job.model, job.layout, job.training
     model = SimpleNamespace(
-        num_layers=m.num_layers,
-        hidden_size=m.hidden_size,
-        seq_length=t.seq_length,
-        ffn_hidden_size=m.ffn,
-        num_attention_heads=m.num_attention_heads,
-        num_query_groups=m.groups,
-        kv_channels=m.kv_channels or m.hidden_size // m.num_attention_heads,
+        **_shared(job),
         vocab_size=m.padded_vocab(layout.tp),
         make_vocab_size_divisible_by=m.make_vocab_size_divisible_by,
         should_pad_vocab=False,
         share_embeddings_and_output_weights=m.share_embeddings_and_output_weights,
-        tensor_model_parallel_size=layout.tp,
-        pipeline_model_parallel_size=layout.pp,
-        context_parallel_size=layout.cp,
-        expert_model_parallel_size=layout.ep,
-        expert_tensor_parallel_size=layout.etp,
         num_layers_in_first_pipeline_stage=layout.num_layers_in_first_pipeline_stage,
         num_layers_in_last_pipeline_stage=layout.num_layers_in_last_pipeline_stage,
-        virtual_pipeline_model_parallel_size=_chunks(job),
         num_moe_experts=m.num_moe_experts,
-        moe_layer_freq=_moe_layers(job),
-        moe_router_topk=m.moe_router_topk,
-        moe_ffn_hidden_size=m.moe_ffn,
-        moe_shared_expert_intermediate_size=m.moe_shared_expert_intermediate_size,
-        moe_latent_size=m.moe_latent_size,
-        mtp_num_layers=m.mtp or None,
         gated_linear_unit=m.gated_linear_unit,
         activation_func=m.activation_func,
-        sequence_parallel=layout.sequence_parallel,
-        recompute_granularity=t.recompute_granularity,
     )
     return SimpleNamespace(
         model=model,
@@ -97,13 +105,8 @@ def megatron_namespace(job: TrainingJob) -> SimpleNamespace:
     """The job as the validated Megatron-LM arguments that the report reads."""
     m, layout, t = job.model, job.layout, job.training
     return SimpleNamespace(
-        num_layers=m.num_layers,
-        hidden_size=m.hidden_size,
-        ffn_hidden_size=m.ffn,
-        num_attention_heads=m.num_attention_heads,
+        **_shared(job),
         group_query_attention=not m.multi_latent_attention and m.groups != m.num_attention_heads,
-        num_query_groups=m.groups,
-        kv_channels=m.kv_channels or m.hidden_size // m.num_attention_heads,
         swiglu=m.gated_linear_unit and m.activation_func == "silu",
         normalization=m.normalization,
         add_bias_linear=m.add_bias_linear,
@@ -116,25 +119,10 @@ def megatron_namespace(job: TrainingJob) -> SimpleNamespace:
         qk_pos_emb_head_dim=m.qk_pos_emb_head_dim,
         v_head_dim=m.v_head_dim,
         num_experts=m.num_moe_experts,
-        moe_layer_freq=_moe_layers(job),
-        moe_router_topk=m.moe_router_topk,
-        moe_ffn_hidden_size=m.moe_ffn,
-        moe_shared_expert_intermediate_size=m.moe_shared_expert_intermediate_size,
         moe_shared_expert_gate=m.moe_shared_expert_gate,
-        moe_latent_size=m.moe_latent_size,
-        mtp_num_layers=m.mtp or None,
-        tensor_model_parallel_size=layout.tp,
-        pipeline_model_parallel_size=layout.pp,
-        virtual_pipeline_model_parallel_size=_chunks(job),
-        context_parallel_size=layout.cp,
-        expert_model_parallel_size=layout.ep,
-        expert_tensor_parallel_size=layout.etp,
         data_parallel_size=layout.dp,
         world_size=layout.world_size,
         use_distributed_optimizer=t.use_distributed_optimizer,
-        sequence_parallel=layout.sequence_parallel,
-        recompute_granularity=t.recompute_granularity,
-        seq_length=t.seq_length,
         micro_batch_size=t.micro_batch_size,
     )
 

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import ConfigError
+from . import SCRIPTS, YAML
 from .argument_words import parse_words
 from .text_files import read_text, read_yaml
 
-SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".sub", ".job")
-YAML = (".yaml", ".yml")
 OTHER_ENTRIES = ("vlm", "bert", "t5", "train_rl", "ict", "retro", "vision", "mimo")
 
 

@@ -38,11 +38,10 @@ DDP = {
     "bucket_size": "ddp_bucket_size",
     "num_distributed_optimizer_instances": "num_distributed_optimizer_instances",
     "pad_buckets_for_high_nccl_busbw": "ddp_pad_buckets_for_high_nccl_busbw",
-    "use_distributed_optimizer": "use_distributed_optimizer",
 }
 OPTIMIZER = (
     "optimizer", "use_precision_aware_optimizer", "main_grads_dtype", "main_params_dtype", "exp_avg_dtype",
-    "exp_avg_sq_dtype", "store_param_remainders", "use_distributed_optimizer", "optimizer_cpu_offload",
+    "exp_avg_sq_dtype", "store_param_remainders",
 )  # fmt: skip
 LAYER_LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..job import TrainingJob
-from .argument_files import YAML
+from . import YAML
 from .run_config import SECTIONS, job_from_yaml
 from .text_files import read_yaml
 

@@ -6,9 +6,10 @@ import dataclasses
 from typing import Any
 
 from ..errors import ConfigError
+from ..layout import SHORT
 from ..settings import field_kind, nearest
 from .resolve import known_settings
-from .run_config import SHORT, full_name
+from .run_config import full_name
 
 EXTRA = {"bf16": "bool", "fp16": "bool", "gpu": "str", "attention_backend": "str"}
 """Words that are not settings of their own."""

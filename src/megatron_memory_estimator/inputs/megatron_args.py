@@ -27,9 +27,7 @@ OLD_NAMES = {
     "moe_router_fusion": "",
     "use_dist_ckpt": "",
     "legacy_tokenizer": "",
-    "recompute_modules": "recompute_modules",
     "cross_entropy_fusion_implementation": "cross_entropy_fusion_impl",
-    "num_distributed_optimizer_instances": "num_distributed_optimizer_instances",
 }
 """Arguments of older versions: the new destination, or nothing where they no longer do anything."""
 
@@ -170,24 +168,26 @@ def job_from_args(args: Any, num_gpus: int | None, settings: Mapping[str, Any]) 
     return dataclasses.replace(job, assumptions=(*said, *job.assumptions))
 
 
+IGNORED = "not modelled, ignored with a warning"
+
+
 def _refuse(given: Mapping[str, Any]) -> tuple[str, ...]:
     """Refuse arguments that are not modelled; name those that belong to other programs."""
     by_dest = arguments()[1]
-    ours = known_settings()
     ignored = []
     for dest, value in given.items():
-        argument = by_dest[dest]
-        if dest in ours or dest in HARMLESS or dest in DERIVED or argument.category == "irrelevant":
+        if value == by_dest[dest].default or value in (None, False):
             continue
-        if value == argument.default or value in (None, False):
+        kind = argument_class(dest)
+        if kind in ("modelled", "irrelevant"):
             continue
         if dest == "spec" and known_spec(value):
             continue
         if dest == "first_last_layers_bf16" and not given.get("fp8") and not given.get("fp4"):
             continue  # every layer is bf16 already
-        if argument.category == "out_of_scope":
-            if dest in _OTHER_PROGRAMS:
-                raise UnsupportedError(f"Megatron argument {dest}={value!r} belongs to a program that is not modelled")
+        if dest in _OTHER_PROGRAMS:
+            raise UnsupportedError(f"Megatron argument {dest}={value!r} belongs to a program that is not modelled")
+        if kind == IGNORED:
             ignored.append(dest)
             continue
         raise UnsupportedError(f"Megatron argument {dest}={value!r} is not modelled")
@@ -204,7 +204,7 @@ def argument_class(dest: str) -> str:
     if dest in known_settings() or dest in DERIVED:
         return "modelled"
     other_program = arguments()[1][dest].category == "out_of_scope" and dest not in _OTHER_PROGRAMS
-    return "not modelled, ignored with a warning" if other_program else "not modelled, refused"
+    return IGNORED if other_program else "not modelled, refused"
 
 
 def known_spec(value: Any) -> bool:

@@ -8,24 +8,14 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..job import TrainingJob
-from ..layout import Layout
+from ..layout import SHORT, Layout
+from ..model import Model
 from ..settings import nearest
 from .hf.load import shortened
-from .resolve import PARTS, current_name, known_settings
+from .resolve import current_name, known_settings
 from .text_files import read_yaml
 from .transformer_config import IRRELEVANT, UNSUPPORTED
 
-SHORT = {
-    "tp": "tensor_model_parallel_size",
-    "pp": "pipeline_model_parallel_size",
-    "ep": "expert_model_parallel_size",
-    "cp": "context_parallel_size",
-    "etp": "expert_tensor_parallel_size",
-    "vpp": "virtual_pipeline_model_parallel_size",
-}
-"""Short names of degrees."""
-
-MODEL, LAYOUT, TRAINING, ENVIRONMENT = PARTS
 SECTIONS = ("model", "parallelism", "training", "precision")
 EXTRA = {
     "model": {"name"},
@@ -115,7 +105,7 @@ def sections_of(word: str) -> tuple[str, ...]:
         return ("precision", "training")
     owner = known_settings().get(word)
     if owner is not None:
-        homes.append({MODEL: "model", Layout: "parallelism"}.get(owner, "training"))
+        homes.append({Model: "model", Layout: "parallelism"}.get(owner, "training"))
     elif word in IRRELEVANT or word in UNSUPPORTED:
         return SECTIONS
     return tuple(dict.fromkeys(homes))

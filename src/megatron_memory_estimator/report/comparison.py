@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ..counts import count_parameters
 from ..estimator import Estimate
-from .text import COLUMNS, gib
+from .text import COLUMNS, gib, recompute_text
 
 MARK = "*"
 BEST = " (lowest)"
@@ -29,11 +29,6 @@ def figures(case: Case) -> dict[str, str]:
     layout, t, m = job.layout, job.training, job.model
     count = count_parameters(m)
     shares = top.breakdown_bytes
-    recompute = t.recompute_granularity or "none"
-    if t.recompute_granularity == "full":
-        recompute += f" ({t.recompute_method}, {t.recompute_num_layers})"
-    elif t.recompute_granularity == "selective":
-        recompute += f" ({', '.join(t.recompute_modules or ('core_attn',))})"
     fits = [name for name, _, verdict in case.estimate.verdicts() if verdict == "fits"]
     return {
         "model": job.name,
@@ -57,7 +52,7 @@ def figures(case: Case) -> dict[str, str]:
         "dtype": t.params_dtype,
         "gradients in": t.grad_dtype,
         "optimizer": f"{t.optimizer}{', distributed' if t.use_distributed_optimizer else ''}",
-        "recompute": recompute,
+        "recompute": recompute_text(t),
         "attention": job.kernel,
         "libraries": f"TE {t.transformer_engine_version}, Megatron-Core {t.megatron_core_version}",
         "fullest stage": str(top.pp_rank),

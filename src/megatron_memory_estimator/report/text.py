@@ -11,6 +11,7 @@ from ..device_memory import explain_terms
 from ..estimator import Estimate, Stage
 from ..hardware import GIB
 from ..job import TrainingJob
+from ..training import Training
 
 COLUMNS = ("weights", "gradients", "optimizer", "activations", "transient", "pipeline", "workspace")
 
@@ -73,17 +74,21 @@ def summary(estimate: Estimate) -> list[str]:
     sp = "on" if layout.sequence_parallel else "off"
     gpus = f"{layout.world_size} GPU{plural(layout.world_size)}"
     lines.append(f"  layout        {gpus}: {', '.join(shape)}, dp {layout.dp}{expert}, sequence parallel {sp}")
-    recompute = t.recompute_granularity or "none"
-    if t.recompute_granularity == "full":
-        recompute += f" ({t.recompute_method}, {t.recompute_num_layers})"
-    elif t.recompute_granularity == "selective":
-        recompute += f" ({', '.join(t.recompute_modules or ('core_attn',))})"
     lines.append(
         f"  training      {t.params_dtype}, sequence {t.seq_length}, micro batch {t.micro_batch_size}, global batch "
         f"{t.global_batch_size} ({job.num_microbatches} microbatch{'es' if job.num_microbatches > 1 else ''}), {t.optimizer}"
-        f"{' distributed' if t.use_distributed_optimizer else ''}, recompute {recompute}, attention {job.kernel}"
+        f"{' distributed' if t.use_distributed_optimizer else ''}, recompute {recompute_text(t)}, attention {job.kernel}"
     )
     return lines
+
+
+def recompute_text(t: Training) -> str:
+    """Recomputation in a few words."""
+    if t.recompute_granularity == "full":
+        return f"full ({t.recompute_method}, {t.recompute_num_layers})"
+    if t.recompute_granularity == "selective":
+        return f"selective ({', '.join(t.recompute_modules or ('core_attn',))})"
+    return "none"
 
 
 def architecture(job: TrainingJob) -> str:

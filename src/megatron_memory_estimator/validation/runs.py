@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,9 +51,8 @@ def read_runs(path: str = TABLE) -> list[Run]:
             found.append(_run(line, f"{os.path.basename(path)} line {number}"))
     if not found:
         raise ConfigError(f"{path} holds no runs")
-    twice = [run.id for run in found]
-    for name in twice:
-        if twice.count(name) > 1:
+    for name, count in Counter(run.id for run in found).items():
+        if count > 1:
             raise ConfigError(f'{path} has two runs with the id "{name}"')
     return found
 

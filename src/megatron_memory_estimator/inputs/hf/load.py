@@ -29,9 +29,7 @@ def load(model: str | Mapping[str, Any]) -> LoadedModel:
     if not isinstance(model, str) or not model.strip():
         raise ConfigError("the model must be a Hub id, a directory, a config.json, or - for standard input")
     if model == "-":
-        if sys.stdin is None:
-            raise ConfigError("standard input is closed")
-        return convert(parse(sys.stdin.buffer.read(LARGEST_FILE), "standard input"), "standard input", "standard input")
+        return convert(standard_input(), "standard input", "standard input")
     path = os.path.expanduser(model)
     if "\0" in path:
         raise ConfigError("the model's name has a null byte")
@@ -56,6 +54,13 @@ def load(model: str | Mapping[str, Any]) -> LoadedModel:
     if len(alike) == 1:
         return load(alike[0])
     return _from_hub(model)
+
+
+def standard_input() -> dict[str, Any]:
+    """The JSON object on standard input."""
+    if sys.stdin is None:
+        raise ConfigError("standard input is closed")
+    return parse(sys.stdin.buffer.read(LARGEST_FILE), "standard input")
 
 
 def shortened(text: str) -> str:

@@ -69,10 +69,10 @@ def expansions(text: str) -> list[tuple[str, bool]]:
 class Lexer:
     """Reads tokens from the start of a script to its end."""
 
-    def __init__(self, text: str, line: int = 1) -> None:
+    def __init__(self, text: str) -> None:
         self.text = text.replace("\\\r\n", " ").replace("\\\n", "  ")
         self.at = 0
-        self.line = line
+        self.line = 1
 
     def tokens(self) -> list[Token]:
         """All tokens."""

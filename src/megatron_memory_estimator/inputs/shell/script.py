@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ...errors import ConfigError
 from ..argument_words import UNSET
 from .conditions import decide
-from .expand import Variables, fields, joined, text_of, unset
+from .expand import Variables, fields, joined, text_of
 from .launcher import gpus_of, sbatch_gpus
 from .lexer import Lexer, Token
 
@@ -204,7 +204,6 @@ class _Reader:
                 if self.launch.num_gpus is None or words[0] in ("srun", "mpirun"):
                     self.launch.num_gpus = gpus_of(words[:index], inner=self.launch.num_gpus) or self.launch.num_gpus
                 return
-        self.variables.setdefault("?", "0")
 
 
 def _branches(inside: list[Token]) -> list[tuple[list[Token] | None, list[Token]]]:
@@ -247,6 +246,3 @@ def _matches(pattern: str, value: str) -> bool:
 def _two_words(word: str) -> list[str]:
     """An element such as "--fp8-format hybrid" holds two words: the scripts that write it expand it without quotes."""
     return word.split() if re.match(r"--\S+\s", word) else [word]
-
-
-__all__ = ["Launch", "read_script", "unset"]
