@@ -84,5 +84,7 @@ def test_every_megatron_argument_has_a_class() -> None:
         assert argument_class(argument.dest) in ("modelled", "irrelevant") or "not modelled" in argument_class(
             argument.dest
         )
+    for dest in ("attention_softmax_in_fp32", "moe_aux_loss_coeff", "group_query_attention"):
+        assert argument_class(dest) == "modelled"
     for dest, kind in (("num_layers", "modelled"), ("lr", "irrelevant"), ("fp8", "not modelled, refused")):
         assert argument_class(dest) == kind

@@ -33,9 +33,7 @@ OLD_NAMES = {
 
 HARMLESS = IRRELEVANT | frozenset(
     [
-        "accumulate_allreduce_grads_in_fp32",
         "align_grad_reduce",
-        "attention_softmax_in_fp32",
         "bias_dropout_fusion",
         "create_all_gather_group",
         "data_parallel_sharding_strategy",
@@ -52,8 +50,6 @@ HARMLESS = IRRELEVANT | frozenset(
         "gradient_reduce_div_fusion",
         "keep_fp8_transpose_cache",
         "merge_file",
-        "moe_aux_loss_coeff",
-        "moe_flex_dispatcher_backend",
         "moe_mlp_glu_interleave_size",
         "moe_router_force_biased",
         "moe_router_quantile_balancing_ema",
@@ -199,10 +195,10 @@ def argument_class(dest: str) -> str:
 
     An argument that is not modelled is accepted where its value is Megatron's default.
     """
-    if dest in HARMLESS or arguments()[1][dest].category == "irrelevant":
-        return "irrelevant"
     if dest in known_settings() or dest in DERIVED:
         return "modelled"
+    if dest in HARMLESS or arguments()[1][dest].category == "irrelevant":
+        return "irrelevant"
     other_program = arguments()[1][dest].category == "out_of_scope" and dest not in _OTHER_PROGRAMS
     return IGNORED if other_program else "not modelled, refused"
 

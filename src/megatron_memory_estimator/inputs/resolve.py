@@ -7,6 +7,7 @@ of TransformerConfig, DistributedDataParallelConfig and OptimizerConfig.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +41,7 @@ class LoadedModel:
 PARTS: tuple[type[Any], ...] = (Model, Layout, Training, Environment)
 
 
+@functools.cache
 def known_settings() -> dict[str, type[Any]]:
     """Every setting's name and the dataclass that owns it."""
     return {f.name: part for part in PARTS for f in dataclasses.fields(part) if not f.metadata.get("internal")}
