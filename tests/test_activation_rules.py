@@ -108,12 +108,28 @@ MOE: list[tuple[dict[str, Any], int]] = [
     ({"gated_linear_unit": False, "activation_func": "gelu", "bias_activation_fusion": False}, 0),
     ({"moe_expert_capacity_factor": 1.0, "moe_pad_expert_input_to_capacity": True},
      16 * ROWS + T * E - 8 * T * K - 8 * T * E),
+    ({"deterministic_mode": True}, 2 * ROWS * HID),  # index_add keeps the rows that it adds
+    ({"deterministic_mode": True, "moe_permute_fusion": True}, 4 * T * (2 * E + 1) + 8 * ROWS - 8 * T * K - 8 * T * E),
+    ({"deterministic_mode": True, "megatron_core_version": "0.14"}, 0),  # scatter_add
+    ({"megatron_core_version": "0.12"}, 2 * ROWS * HID),  # probabilities weigh the rows that return
+    ({"megatron_core_version": "0.12", "gated_linear_unit": False, "activation_func": "gelu", "bias_activation_fusion": False},
+     2 * ROWS * HID - 2 * ROWS * FE),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("settings", "delta"), MOE, ids=lambda x: str(x)[:60])
 def test_moe_layer(settings: dict[str, Any], delta: int) -> None:
     assert kept(moe_config(), **settings) - MOE_LAYER == delta
+
+
+def test_deterministic_unpermutation_keeps_rows_before_or_after_they_are_scattered() -> None:
+    for dispatcher, rows in (("alltoall", ROWS // 2), ("allgather", ROWS)):
+        settings = {
+            "tensor_model_parallel_size": 2, "sequence_parallel": True, "expert_tensor_parallel_size": 2,
+            "moe_token_dispatcher_type": dispatcher,
+        }  # fmt: skip
+        more = kept(moe_config(), 2, **settings, deterministic_mode=True) - kept(moe_config(), 2, **settings)
+        assert more == 2 * rows * HID
 
 
 def test_expert_parallelism_is_free_when_balanced() -> None:

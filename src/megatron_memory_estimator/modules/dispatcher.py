@@ -6,7 +6,7 @@ that go back until they are un-permuted; those are the `holds` below.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..context import Context, Module
 from ..tape import Op
@@ -15,22 +15,23 @@ from ..tensor import Dim, Tensor, largest, smallest, whole_above
 
 @dataclass(frozen=True)
 class Routed:
-    """Rows of this rank's experts, their probabilities, and what is held until they return."""
+    """Rows of this rank's experts, what is held until they return, and the probabilities that weigh them.
+
+    `probs` are those of the rows; None before Megatron-Core 0.13, where `late`, the router's, weigh the rows that return.
+    """
 
     tokens: Tensor
-    probs: Tensor
+    probs: Tensor | None
     rows: Dim
     held: tuple[Tensor, ...]
+    late: Tensor | None = None
 
 
 def dispatch(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Routed]:
     """From the residual stream's tokens to the rows of the local experts."""
-    kind = c.training.moe_token_dispatcher_type
-    if kind == "allgather":
-        return (yield from _allgather(c, x, probs, width))
-    if kind == "flex":
-        return (yield from _flex(c, x, probs, width))
-    return (yield from _alltoall(c, x, probs, width))
+    way = {"allgather": _allgather, "flex": _flex, "alltoall": _alltoall}[c.training.moe_token_dispatcher_type]
+    routed = yield from way(c, x, probs, width)
+    return routed if c.training.mcore >= (0, 13) else replace(routed, probs=None, late=probs)
 
 
 def combine(c: Context, routed: Routed, done: Tensor, width: Dim) -> Module[Tensor]:
@@ -39,14 +40,14 @@ def combine(c: Context, routed: Routed, done: Tensor, width: Dim) -> Module[Tens
     out = c.stream("mlp.unpermuted", width)
     if kind == "allgather":
         full = c.new("mlp.unpermuted of all ranks", *_gathered(c), width)
-        yield Op("mlp.unpermute_local", (done,), (full,), holds=routed.held)
+        yield _unpermute(c, "mlp.unpermute_local", done, full, routed, routed.held)
         yield Op("mlp.unpermute", (full,), (out,), holds=routed.held)
         return out
     if kind == "flex":
         back = done
         if c.training.moe_flex_dispatcher_backend == "deepep":
             back = c.new("mlp.combine.rows", _received_tokens(c), width)
-            yield Op("mlp.combine.unpermute", (done,), (back,), holds=routed.held)
+            yield _unpermute(c, "mlp.combine.unpermute", done, back, routed, routed.held)
         yield Op("mlp.unpermute", (back,), (out,), holds=routed.held)
         return out
     rows = done
@@ -63,8 +64,24 @@ def combine(c: Context, routed: Routed, done: Tensor, width: Dim) -> Module[Tens
     if c.ep_many:
         back = c.new("mlp.combine.all_to_all", c.sent_rows, width)
         yield Op("mlp.combine.all_to_all", (rows,), (back,), holds=routed.held)
-    yield Op("mlp.unpermute", (back,), (out,), holds=(*routed.held, rows))
+    yield _unpermute(c, "mlp.unpermute", back, out, routed, (*routed.held, rows))
     return out
+
+
+def _unpermute(c: Context, name: str, rows: Tensor, out: Tensor, routed: Routed, holds: tuple[Tensor, ...]) -> Op:
+    """Rows added up per token. Unfused and deterministic it is an index_add, whose node keeps its source in PyTorch.
+
+    Source: Megatron-LM `moe/moe_utils.py` unpermute: index_add since Megatron-Core 0.15, probabilities here before 0.13 (the
+    product keeps the rows and their probabilities); the fused kernel and scatter_add keep no rows. PyTorch
+    `tools/autograd/derivatives.yaml`, index_add: the gradient is `grad.index_select(dim, index).expand_as(source)`.
+    """
+    t = c.training
+    if routed.late is None:
+        added = t.deterministic_mode and not t.moe_permute_fusion and t.mcore >= (0, 15)
+        return Op(name, (rows,), (out,), (rows,) if added else (), holds=holds)
+    probs = c.new(f"{name}.probs", rows.shape[0], dtype=c.probs_dtype)
+    product = () if t.moe_permute_fusion else (rows.like(f"{name}.weighted rows", c.probs_dtype),)
+    return Op(name, (rows, routed.late), (out,), (rows, probs), product, product, holds)
 
 
 def _sort_map(c: Context, name: str, rows: Dim) -> tuple[Tensor, ...]:
