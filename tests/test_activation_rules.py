@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import TrainingJob, estimate
+from megatron_memory_estimator.device_memory import outside_terms
 from megatron_memory_estimator.modules.layers import layer_unit, mtp_unit
 from megatron_memory_estimator.simulate import leftovers, trace
 
@@ -273,3 +274,18 @@ def test_query_key_layer_scaling_means_a_softmax_in_fp32() -> None:
         for name in ("apply_query_key_layer_scaling", "attention_softmax_in_fp32")
     )
     assert scaled.training == in_fp32.training
+
+
+def test_userbuffers_replace_gathers_and_add_workspaces() -> None:
+    """12 buffers of [s*b, h] in bf16 outside torch, three more TE workspaces inside, no gathered tensors of four linears."""
+    settings = {"seq_length": S, "micro_batch_size": B, "tensor_model_parallel_size": 2, "sequence_parallel": True}
+    on, off = (
+        estimate(TrainingJob.from_config(small_config(), 2, gpu="H100", **settings, tp_comm_overlap=value)).stages[0]
+        for value in (True, False)
+    )
+    assert on.steady_allocated_bytes - off.steady_allocated_bytes == 3 * (32 * 2**20 + 1024)
+    layer_on, layer_off = (max(e.nbytes for e in stage.rank.plans[0].runs[1].trace.forward) for stage in (on, off))
+    assert layer_off > layer_on
+    terms = {term.name: term.low for term in outside_terms(TrainingJob.from_config(
+        small_config(), 2, gpu="H100", **settings, tp_comm_overlap=True), on.rank)}  # fmt: skip
+    assert terms["userbuffers"] == 24 * S * B * HID

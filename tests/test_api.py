@@ -114,7 +114,7 @@ def test_megatron_arguments(extra: dict[str, Any], check: Any) -> None:
     [
         {"fp8_format": "hybrid"}, {"use_megatron_fsdp": True}, {"use_torch_fsdp2": True},
         {"cpu_offloading_num_layers": 2}, {"optimizer_cpu_offload": True}, {"cuda_graph_impl": "local"},
-        {"tp_comm_overlap": True}, {"overlap_moe_expert_parallel_comm": True},
+        {"use_transformer_engine_op_fuser": True},
     ],
     ids=str,
 )  # fmt: skip

@@ -111,7 +111,6 @@ REFUSED = [
     ({"mixed_precision": "int8"}, "is not one of bf16_mixed"),
     ({"ddp": SimpleNamespace(use_megatron_fsdp=True)}, "ddp.use_megatron_fsdp is not modelled"),
     ({"optimizer": SimpleNamespace(optimizer_cpu_offload=True)}, "optimizer_cpu_offload is not modelled"),
-    ({"comm_overlap": SimpleNamespace(tp_comm_overlap=True)}, "tp_comm_overlap is not modelled"),
     ({"model": None}, "needs the section model"),
 ]
 

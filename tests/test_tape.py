@@ -34,21 +34,22 @@ def test_a_tensor_lives_to_its_last_reader_unless_saved() -> None:
 def test_backward_holds_gradients_and_frees_what_was_saved() -> None:
     unit = Unit("u", (Op("a", (X,), (Y,), (X,)), Op("b", (Y,), (Z,), (Y,))), X, Z)
     # b: saved x, y; gradients of z and y. a: saved x; gradients of y and x
-    assert [event.nbytes for event in trace(unit).backward] == [100 + 10 + 1 + 10, 100 + 10 + 100]
+    # the first event waits: saved x and y, and the gradient of z
+    assert [event.nbytes for event in trace(unit).backward] == [100 + 10 + 1, 100 + 10 + 1 + 10, 100 + 10 + 100]
 
 
 def test_scratch_lives_only_inside_its_op() -> None:
     unit = Unit("u", (Op("a", (X,), (Y,), forward=(W,)), Op("b", (Y,), (Z,), backward=(W,))), X, Z)
     found = trace(unit)
     assert [event.nbytes for event in found.forward] == [1110, 11]
-    assert found.backward[0].nbytes == 1 + 10 + 1000
+    assert found.backward[1].nbytes == 1 + 10 + 1000
 
 
 def test_a_checkpoint_keeps_its_inputs_and_runs_again() -> None:
     inner = (Op("a", (X,), (Y,), (X, Y)), Op("b", (Y,), (Z,), (Y,)))
     found = trace(Unit("u", (Recompute("c", inner),), X, Z))
     assert found.saved_bytes == 100
-    assert [event.phase for event in found.backward] == ["recompute", "recompute", "backward", "backward"]
+    assert [event.phase for event in found.backward] == ["backward", "recompute", "recompute", "backward", "backward"]
 
 
 def test_a_discarded_output_returns_when_its_hook_runs() -> None:
@@ -56,12 +57,12 @@ def test_a_discarded_output_returns_when_its_hook_runs() -> None:
     items = (region, Op("b", (Y,), (Z,), (Y,)))
     found = trace(Unit("u", items, X, Z))
     assert found.saved_bytes == 100
-    assert found.backward[0] == ("recompute", "a", 100 + 10 + 1)
+    assert found.backward[1] == ("recompute", "a", 100 + 10 + 1)
 
 
 def test_residual_gradients_share_one_storage() -> None:
     unit = Unit("u", (Op("a", (X,), (Y,)), Op("add", (Y, X), (Z,), passes=(Y, X))), X, Z)
-    assert [event.nbytes for event in trace(unit).backward] == [1, 1 + 100]
+    assert [event.nbytes for event in trace(unit).backward] == [1, 1, 1 + 100]
 
 
 JOBS: list[dict[str, Any]] = [

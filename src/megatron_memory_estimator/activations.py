@@ -38,12 +38,16 @@ class Run(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """One event of a chunk: its direction ("F" or "B"), the run and event it is in, the bytes of the chunk alive."""
+    """One event of a chunk: its direction ("F" or "B"), the run and event it is in, the bytes of the chunk alive.
+
+    `copy` is the copy of the run's unit that it is in, from 0; -1 for the last.
+    """
 
     kind: str
     run: int
     event: int
     nbytes: int
+    copy: int = -1
 
 
 @dataclass(frozen=True)
@@ -61,19 +65,32 @@ class ChunkPlan:
         return sum(run.trace.saved_bytes * run.copies for run in self.runs)
 
     @property
+    def batch_bytes(self) -> int:
+        """Bytes of the input tensors of a microbatch."""
+        return sum(t.nbytes for t in self.batch)
+
+    @property
     def params(self) -> list[tuple[Param, int]]:
         """Parameters with the number of layers that have them."""
         return [(param, run.copies) for run in self.runs for param in run.params]
 
-    def prefix(self, index: int) -> int:
-        """Bytes kept by everything before the last copy of a run."""
+    def prefix(self, index: int, copy: int = -1) -> int:
+        """Bytes kept by everything before a copy of a run, by default the last one."""
         before = sum(run.trace.saved_bytes * run.copies for run in self.runs[:index])
-        return before + self.runs[index].trace.saved_bytes * (self.runs[index].copies - 1)
+        run = self.runs[index]
+        return before + run.trace.saved_bytes * (run.copies - 1 if copy < 0 else copy)
+
+    def largest(self, kind: str, index: int, copy: int) -> Moment:
+        """The event of one copy of a run with most memory, forward ("F") or backward ("B"), with the microbatch's inputs."""
+        run = self.runs[index]
+        shift, events = (0, run.trace.forward) if kind == "F" else (len(run.trace.forward), run.trace.backward)
+        nbytes, event = max((event.nbytes, i) for i, event in enumerate(events))
+        return Moment(kind, index, shift + event, self.prefix(index, copy) + self.batch_bytes + nbytes, copy)
 
     def moments(self) -> list[Moment]:
         """Every event of one forward and one backward of this chunk."""
         found: list[Moment] = []
-        inputs = sum(t.nbytes for t in self.batch)
+        inputs = self.batch_bytes
         for index, run in enumerate(self.runs):
             before = self.prefix(index)
             split = len(run.trace.forward)

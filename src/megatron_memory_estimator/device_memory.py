@@ -101,7 +101,20 @@ def outside_terms(job: TrainingJob, rank: Rank) -> list[Term]:
     else:
         found.extend(nccl_terms(job, rank))
     found.extend(expert_buffers(job, rank))
+    if job.training.tp_comm_overlap:
+        found.append(userbuffers(job))
     return found
+
+
+def userbuffers(job: TrainingJob) -> Term:
+    """TransformerEngine's buffers of tp_comm_overlap: 12 of [seq/cp * b, h] in bf16, 10 before TransformerEngine 2.7.
+
+    Source: Megatron-LM `megatron/training/initialize.py`; TransformerEngine `pytorch/module/base.py` (initialize_ub).
+    """
+    t, layout = job.training, job.layout
+    count = 12 if t.te >= (2, 7) else 10
+    size = count * 2 * t.seq_length // layout.cp * t.micro_batch_size * job.model.hidden_size
+    return Term("userbuffers", size, size, "TransformerEngine pytorch/module/base.py initialize_ub")
 
 
 def _fixed(name: str, value: float | None, low: float, high: float, source: str) -> Term:

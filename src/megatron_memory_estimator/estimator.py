@@ -158,7 +158,9 @@ def _stage(job: TrainingJob, planner: Planner, chunks: tuple[Chunk, ...]) -> Sta
         context=c,
         pp_rank=pp_rank,
         plans=plans,
-        schedule=occupancy(layout.pp, len(chunks), pp_rank, job.num_microbatches, group),
+        schedule=occupancy(
+            layout.pp, len(chunks), pp_rank, job.num_microbatches, group, job.training.overlap_moe_expert_parallel_comm
+        ),
         buffers=buffers,
         states=tuple(model_state(c, list(buffers))),
         workspaces=tuple(workspaces(c, plans, job.gpu, job.env)),

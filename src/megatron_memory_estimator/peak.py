@@ -8,11 +8,12 @@ running chunk has alive.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from .activations import ChunkPlan, Moment, boundary
+from .combined import Pair, combined
 from .context import Context
 from .schedule import Occupancy, Step
 from .states import Buffer, State
@@ -51,12 +52,17 @@ class Rank:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A moment of the step with its bytes alive. `step` is None for events outside the schedule."""
+    """A moment of the step with its bytes alive. `step` is None for events outside the schedule.
+
+    `running` is (chunk, its moment) of the microbatches that run: one, or two with all-to-all overlap. `apart` are the
+    chunks whose running (or not yet started) microbatch does not keep everything.
+    """
 
     label: str
     nbytes: int
     step: Step | None = None
-    moment: Moment | None = None
+    running: tuple[tuple[int, Moment], ...] = ()
+    apart: tuple[int, ...] = ()
     extras: tuple[Row, ...] = ()
 
 
@@ -143,15 +149,30 @@ def draining(rank: Rank) -> Candidate:
 
 
 def resting_tensors(rank: Rank) -> tuple[Tensor, ...]:
-    """Boundary tensors alive between two steps: each chunk's last received input and its gradient."""
+    """Boundary tensors alive between two steps: each chunk's last received input and its gradient.
+
+    With all-to-all overlap a layer's input is a leaf of its own. The alltoall dispatcher keeps the router's probabilities
+    of the last microbatch, whose graph ends in that leaf: input and gradient of every MoE layer stay until its next forward.
+    Source: Megatron-LM `megatron/core/pipeline_parallel/utils.py` (ScheduleNode), `moe/token_dispatcher.py` (self.probs).
+    """
     c = rank.context
     found: list[Tensor] = []
     for plan in rank.plans:
-        if not plan.chunk.embedding:
-            name = f"pipeline.chunk {plan.chunk.vp_stage}"
+        name = f"pipeline.chunk {plan.chunk.vp_stage}"
+        if not plan.chunk.embedding and c.layout.pp > 1:
             wide = plan.chunk.after_mtp
             found += [boundary(c, f"{name} {what}", with_mtp=wide) for what in ("input_tensor", "input_tensor.grad")]
-    return tuple(found) if c.layout.pp > 1 else ()
+        layers = sum(run.copies for run in plan.runs if run.first_layer >= 0 and run.unit.name.endswith("moe"))
+        layers += c.model.mtp if plan.chunk.mtp else 0
+        if (
+            layers
+            and c.training.overlap_moe_expert_parallel_comm
+            and c.training.moe_token_dispatcher_type == "alltoall"
+        ):
+            for what in ("inputs", "inputs.grad"):
+                one = c.residual(what)
+                found.append(tensor(f"{name} MoE layers' {what}", (Dim("moe_layers", layers), *one.shape), one.dtype))
+    return tuple(found)
 
 
 def scheduled(rank: Rank) -> Iterator[Candidate]:
@@ -165,20 +186,28 @@ def scheduled(rank: Rank) -> Iterator[Candidate]:
     saved = [plan.saved_bytes for plan in rank.plans]
     pipe = {kind: sum(t.nbytes for t in pipeline_tensors(rank, kind)) for kind in "FB"}
     for step in rank.schedule.steps:
-        found = best.get((step.kind, step.chunk))
-        if found is None:
-            continue
-        others = sum(n * size for n, size in zip(step.in_flight, saved, strict=True)) - saved[step.chunk]
-        label = _label(rank.plans[step.chunk], found, step, chunks=len(rank.plans))
-        yield Candidate(label, others + pipe[step.kind] + found.nbytes, step, found)
+        pairs: Iterable[Pair] = (Pair(best.get((step.kind, step.chunk)), None),)
+        if step.beside >= 0:
+            pairs = combined(rank.plans[step.chunk], rank.plans[step.beside])
+        everything = sum(n * size for n, size in zip(step.in_flight, saved, strict=True)) + pipe[step.kind]
+        for forward, backward, done in pairs:
+            apart = ((step.chunk,) if not done else ()) + ((step.beside,) if step.beside >= 0 else ())
+            running = tuple((i, at) for i, at in ((step.chunk, forward), (step.beside, backward)) if at)
+            if running:
+                total = everything - sum(saved[i] for i in apart) + sum(at.nbytes for _, at in running)
+                yield Candidate(_label(rank, step, running), total, step, running, apart)
 
 
-def _label(plan: ChunkPlan, moment: Moment, step: Step, *, chunks: int) -> str:
-    run = plan.runs[moment.run]
-    event = (run.trace.forward + run.trace.backward)[moment.event]
-    where = f" of layer {run.first_layer + run.copies - 1}" if run.first_layer >= 0 else ""
-    chunk = f", chunk {step.chunk}" if chunks > 1 else ""
-    return f"{event.phase} of {event.op}{where}{chunk}, {sum(step.in_flight)} in flight"
+def _label(rank: Rank, step: Step, running: tuple[tuple[int, Moment], ...]) -> str:
+    found = []
+    for index, moment in running:
+        run = rank.plans[index].runs[moment.run]
+        event = (run.trace.forward + run.trace.backward)[moment.event]
+        copy = run.copies - 1 if moment.copy < 0 else moment.copy
+        where = f" of layer {run.first_layer + copy}" if run.first_layer >= 0 else ""
+        chunk = f", chunk {index}" if len(rank.plans) > 1 else ""
+        found.append(f"{event.phase} of {event.op}{where}{chunk}")
+    return f"{' beside '.join(found)}, {sum(step.in_flight)} in flight"
 
 
 def finalising(rank: Rank) -> Candidate:

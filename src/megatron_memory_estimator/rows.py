@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .activations import ChunkPlan
+from .activations import ChunkPlan, Moment
 from .peak import PARTS, Peak, Rank, Row, pipeline_tensors, resting_tensors
 from .simulate import Live, alive_at
 from .tensor import Tensor
@@ -32,13 +32,15 @@ def _boundary_rows(tensors: tuple[Tensor, ...], why: str) -> Iterator[Row]:
         yield Row("pipeline", t.name, t.formula, t.local_shape, t.dtype, 1, t.nbytes, why)
 
 
-def saved_rows(plan: ChunkPlan, microbatches: int, *, upto: int | None = None) -> Iterator[Row]:
-    """What a chunk keeps for backward, times the microbatches in flight; `upto` stops before the last copy of a run."""
+def saved_rows(plan: ChunkPlan, microbatches: int, *, upto: int | None = None, copy: int = -1) -> Iterator[Row]:
+    """What a chunk keeps for backward, times the microbatches in flight; `upto` stops before a copy of a run (the last)."""
     chunk = f"chunk {plan.chunk.vp_stage}." if plan.chunk.vp_stage else ""
     for index, run in enumerate(plan.runs):
         if upto is not None and index > upto:
             break
-        copies = run.copies - (1 if index == upto else 0)
+        copies = run.copies
+        if index == upto:
+            copies = run.copies - 1 if copy < 0 else copy
         if not copies or not microbatches:
             continue
         prefix = chunk + _unit_prefix(plan, index)
@@ -58,24 +60,30 @@ def rows_at_peak(rank: Rank, peak: Peak) -> list[Row]:
     """Every tensor alive at the peak; the bytes add up to it exactly."""
     rows = list(state_rows(rank))
     candidate = peak.candidate
-    if candidate.step is None or candidate.moment is None:
+    step = candidate.step
+    if step is None:
         rows.extend(_boundary_rows(resting_tensors(rank), "kept between steps"))
         return rows + list(candidate.extras)
-    step, moment = candidate.step, candidate.moment
     rows.extend(_boundary_rows(pipeline_tensors(rank, step.kind), "boundary of the pipeline stage"))
     for index, plan in enumerate(rank.plans):
-        rows.extend(saved_rows(plan, step.in_flight[index] - int(index == step.chunk)))
-    plan = rank.plans[step.chunk]
-    rows.extend(saved_rows(plan, 1, upto=moment.run))
-    if step.kind == "F":
+        rows.extend(saved_rows(plan, step.in_flight[index] - candidate.apart.count(index)))
+    for chunk, moment in candidate.running:
+        rows.extend(_running_rows(rank.plans[chunk], moment, step.beside >= 0))
+    return merged(rows)
+
+
+def _running_rows(plan: ChunkPlan, moment: Moment, combined: bool) -> Iterator[Row]:
+    """What the microbatch of a running chunk has alive; its inputs only in the forward, unless two run at once."""
+    yield from saved_rows(plan, 1, upto=moment.run, copy=moment.copy)
+    if moment.kind == "F" or combined:
         for t in plan.batch:
-            rows.append(_row("transient", "", Live(t, "input of the running microbatch")))
+            yield _row("transient", "", Live(t, "input of the running microbatch"))
     run = plan.runs[moment.run]
-    running = f"layers.{run.first_layer + run.copies - 1}." if run.first_layer >= 0 else ""
+    copy = run.copies - 1 if moment.copy < 0 else moment.copy
+    prefix = f"layers.{run.first_layer + copy}." if run.first_layer >= 0 else ""
     for live in alive_at(run.unit, moment.event):
         part = "activations" if live.why.startswith("saved") else "transient"
-        rows.append(_row(part, running, live))
-    return merged(rows)
+        yield _row(part, prefix, live)
 
 
 def merged(rows: list[Row]) -> list[Row]:

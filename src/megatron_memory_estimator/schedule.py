@@ -1,7 +1,7 @@
 """The pipeline schedules, event by event: 1F1B and its interleaved form.
 
 Sources: Megatron-LM `megatron/core/pipeline_parallel/schedules.py` (forward_backward_pipelining_without_interleaving,
-forward_backward_pipelining_with_interleaving, get_schedule_table).
+forward_backward_pipelining_with_interleaving, get_schedule_table), `combined_1f1b.py` (all-to-all overlap).
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from typing import NamedTuple
 class Step(NamedTuple):
     """One forward ("F") or backward ("B") of a model chunk, with the microbatches of each chunk that are in flight.
 
-    The counts include the microbatch that the step itself works on.
+    The counts include the microbatch that the step itself works on. `beside` is the chunk whose backward runs layer by layer
+    at the same time (all-to-all overlap), or -1.
     """
 
     kind: str
     chunk: int
     in_flight: tuple[int, ...]
+    beside: int = -1
 
 
 class Occupancy(NamedTuple):
@@ -32,9 +34,9 @@ class Occupancy(NamedTuple):
 
 
 def warmup_steps(pp: int, vp: int, rank: int, num_microbatches: int, group: int, *, a2a_overlap: bool = False) -> int:
-    """Chunk forwards before the first backward may follow."""
+    """Chunk forwards before the first backward may follow; all-to-all overlap needs one more to run beside it."""
     if vp == 1:
-        return min(pp - rank - 1, num_microbatches)
+        return min(pp - rank - 1 + int(a2a_overlap), num_microbatches)
     return min(2 * (pp - rank - 1) + (vp - 1) * group + int(a2a_overlap), num_microbatches * vp)
 
 
@@ -48,50 +50,59 @@ def chunk_order(vp: int, num_microbatches: int, group: int) -> list[int]:
     return order
 
 
-def _events(pp: int, vp: int, rank: int, num_microbatches: int, group: int) -> Iterator[tuple[str, int]]:
+def _events(
+    pp: int, vp: int, rank: int, num_microbatches: int, group: int, a2a_overlap: bool
+) -> Iterator[tuple[int, int]]:
+    """(chunk of the forward, chunk of the backward) of each step in order, -1 for none; both at once with a2a_overlap."""
     order = chunk_order(vp, num_microbatches, group)
     total = len(order)
-    warmup = warmup_steps(pp, vp, rank, num_microbatches, group)
+    warmup = warmup_steps(pp, vp, rank, num_microbatches, group, a2a_overlap=a2a_overlap)
     for step in range(warmup):
-        yield "F", order[step]
+        yield order[step], -1
     for step in range(total - warmup):
-        yield "F", order[warmup + step]
-        yield "B", vp - 1 - order[step]
+        backward = vp - 1 - order[step]
+        if a2a_overlap:
+            yield order[warmup + step], backward
+        else:
+            yield order[warmup + step], -1
+            yield -1, backward
     for step in range(total - warmup, total):
-        yield "B", vp - 1 - order[step]
+        yield -1, vp - 1 - order[step]
 
 
-def enough_microbatches(pp: int, vp: int, num_microbatches: int, group: int) -> int:
+def enough_microbatches(pp: int, vp: int, num_microbatches: int, group: int, *, a2a_overlap: bool = False) -> int:
     """So few microbatches that the schedule still passes through every step of the real one.
 
     Beyond saturation whole groups repeat; what is left over after the last whole group stays.
     """
     if vp == 1:
-        return min(num_microbatches, pp)
+        return min(num_microbatches, pp + int(a2a_overlap))
     most = saturating_microbatches(pp, vp, group)
     return num_microbatches if num_microbatches <= most else most + (num_microbatches - most) % group
 
 
 @lru_cache(maxsize=4096)
-def occupancy(pp: int, vp: int, rank: int, num_microbatches: int, group: int) -> Occupancy:
+def occupancy(pp: int, vp: int, rank: int, num_microbatches: int, group: int, a2a_overlap: bool = False) -> Occupancy:
     """The distinct steps of a rank. Without interleaving the fullest forward and backward cover all others."""
-    warmup = warmup_steps(pp, vp, rank, num_microbatches, group)
-    if vp == 1:
+    warmup = warmup_steps(pp, vp, rank, num_microbatches, group, a2a_overlap=a2a_overlap)
+    if vp == 1 and not a2a_overlap:
         most = min(warmup + 1, num_microbatches)
         return Occupancy(warmup, most, (most,), (Step("F", 0, (most,)), Step("B", 0, (most,))))
     counts = [0] * vp
     per_chunk = [0] * vp
     most = 0
     seen: dict[Step, None] = {}
-    enough = enough_microbatches(pp, vp, num_microbatches, group)
-    for kind, chunk in _events(pp, vp, rank, enough, group):
-        if kind == "F":
-            counts[chunk] += 1
+    enough = enough_microbatches(pp, vp, num_microbatches, group, a2a_overlap=a2a_overlap)
+    for forward, backward in _events(pp, vp, rank, enough, group, a2a_overlap):
+        if forward >= 0:
+            counts[forward] += 1
             most = max(most, sum(counts))
-            per_chunk[chunk] = max(per_chunk[chunk], counts[chunk])
-        seen[Step(kind, chunk, tuple(counts))] = None
-        if kind == "B":
-            counts[chunk] -= 1
+            per_chunk[forward] = max(per_chunk[forward], counts[forward])
+            seen[Step("F", forward, tuple(counts), backward)] = None
+        else:
+            seen[Step("B", backward, tuple(counts))] = None
+        if backward >= 0:
+            counts[backward] -= 1
     return Occupancy(warmup, most, tuple(per_chunk), tuple(seen))
 
 
@@ -99,6 +110,6 @@ def saturating_microbatches(pp: int, vp: int, group: int) -> int:
     """So many microbatches that more would change nothing: every rank reaches its steady state."""
     if vp == 1:
         return pp
-    steps = 2 * (pp - 1) + (vp - 1) * group + 1
+    steps = 2 * (pp - 1) + (vp - 1) * group + 2
     groups = -(-steps // (group * vp)) + 2
     return groups * group

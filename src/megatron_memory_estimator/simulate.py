@@ -42,7 +42,10 @@ class Live(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """Events of one forward and one backward of a unit, in bytes alive of this unit's own tensors."""
+    """Events of one forward and one backward of a unit, in bytes alive of this unit's own tensors.
+
+    The backward begins with the event at which the gradient of the unit's output is there and nothing runs.
+    """
 
     forward: tuple[Event, ...]
     backward: tuple[Event, ...]
@@ -64,6 +67,7 @@ class _Machine:
         self.seen: tuple[Live, ...] = ()
         self.phase = "forward"
         self.outputs: dict[str, tuple[Tensor, ...]] = {}
+        self.delayed: dict[str, str] = {}
 
     # -- memory ---------------------------------------------------------------------------------------------------
     def allocate(self, item: Tensor) -> None:
@@ -116,6 +120,8 @@ class _Machine:
                 readers[t.storage] = index
         for index, item in enumerate(items):
             if isinstance(item, Op):
+                if not item.writes:
+                    self.delayed.update((t.name, item.name) for t in item.wgrad)
                 for t in item.writes:
                     self.allocate(t)
                 kept = {t.storage for t in (*item.reads, *item.writes)}
@@ -198,6 +204,13 @@ class _Machine:
             self.record(op.name, (*op.backward, *added))
             for name in incoming:
                 self.drop_grad(name)
+        for t in op.wgrad:
+            if op.writes and t.name in self.delayed:
+                self.keep(t, self.delayed[t.name])
+        if not op.writes:  # delayed weight gradients
+            self.record(op.name, op.backward)
+            for t in op.wgrad:
+                self.release(t, op.name)
         for t in op.saves:
             self.release(t, op.name)
 
@@ -238,6 +251,7 @@ def _play(unit: Unit, watch: int = -1) -> tuple[_Machine, int, int, tuple[Live, 
         assert isinstance(last, Op)
         for t in last.writes:
             machine.new_grad(t)
+    machine.record("(waits for its backward)", ())
     machine.backward(unit.items)
     return machine, split, saved_bytes, saved
 

@@ -22,6 +22,8 @@ class Op(NamedTuple):
     holds     tensors that Python references keep alive until this op is done
     passes    reads whose gradient is the incoming gradient itself (residual add, view, copy)
     stops     reads that get no gradient
+    wgrad     what its weight gradient is computed from, where that may be delayed: input and output gradient; of an op
+              without writes: all that waits for it
     """
 
     name: str
@@ -33,6 +35,7 @@ class Op(NamedTuple):
     holds: tuple[Tensor, ...] = ()
     passes: tuple[Tensor, ...] = ()
     stops: tuple[Tensor, ...] = ()
+    wgrad: tuple[Tensor, ...] = ()
 
 
 class Recompute(NamedTuple):

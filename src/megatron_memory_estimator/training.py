@@ -65,6 +65,9 @@ class Training:
         False, "weight gradients of the output layer after the last backward; its inputs and logit gradients are kept"
     )
     wgrad_deferral_limit: int = setting(0, "microbatches whose output-layer gradient is deferred; 0: all")
+    tp_comm_overlap: bool = setting(
+        False, "tensor-parallel communication of attention and dense MLP overlaps their GEMMs, in userbuffers"
+    )
     distribute_saved_activations: bool = setting(False, "full recomputation: the kept input is sharded over tp")
 
     moe_token_dispatcher_type: str = setting(
@@ -79,6 +82,10 @@ class Training:
     moe_expert_capacity_factor: float | None = setting(None, "tokens per expert are capped at this times the mean")
     moe_pad_expert_input_to_capacity: bool = setting(False, "expert inputs are padded to the capacity")
     moe_shared_expert_overlap: bool = setting(False, "shared experts overlap the dispatcher's communication")
+    overlap_moe_expert_parallel_comm: bool = setting(
+        False, "all-to-all overlap: one microbatch's forward runs beside another's backward"
+    )
+    delay_wgrad_compute: bool = setting(False, "all-to-all overlap: weight gradients after the backward of their part")
     router_imbalance: float = setting(
         1.0, "rows of the busiest expert-parallel rank relative to balanced routing (dropless MoE)"
     )

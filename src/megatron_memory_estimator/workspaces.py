@@ -13,6 +13,7 @@ from .tensor import Dim, Param, Tensor, largest
 TE_WORKSPACE_HOPPER = 32 * MIB + 1024
 TE_WORKSPACE_OLDER = 4 * MIB
 GROUPED_GEMM_STREAMS = 4
+USERBUFFER_STREAMS = 3
 TORCH_CUBLAS_LARGE = 32 * MIB
 TORCH_CUBLAS_SMALL = 8 * MIB + 128 * 1024
 AUTOGRAD_THREADS = 2
@@ -72,6 +73,11 @@ def _cublas(c: Context, gpu: Gpu, env: Environment, *, torch_gemms: bool, groupe
         found.append(
             Workspace("TE cuBLAS workspace", (), "uint8", te, "TransformerEngine pytorch/cpp_extensions/gemm.py")
         )
+    if c.te and c.training.tp_comm_overlap:
+        found.append(
+            Workspace("TE userbuffer GEMM workspaces", (), "uint8", USERBUFFER_STREAMS * te,
+                      "TransformerEngine pytorch/cpp_extensions/gemm.py: 3 streams with tp_comm_overlap")
+        )  # fmt: skip
     if c.te and grouped and c.training.moe_grouped_gemm:
         found.append(
             Workspace("TE grouped-GEMM workspaces", (), "uint8", GROUPED_GEMM_STREAMS * te,

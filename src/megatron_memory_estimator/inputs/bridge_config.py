@@ -90,10 +90,6 @@ def refuse(config: Any) -> None:
         section, name = path.split(".")
         if getattr(getattr(config, section, None), name, False):
             raise UnsupportedError(f"{path} is not modelled")
-    overlap = getattr(config, "comm_overlap", None)
-    tp = getattr(config.model, "tensor_model_parallel_size", 1) or 1
-    if getattr(overlap, "tp_comm_overlap", False) and tp > 1:
-        raise UnsupportedError("comm_overlap.tp_comm_overlap is not modelled")
     if getattr(config.model, "vision_config", None) is not None or hasattr(config.model, "freeze_vision_model"):
         raise UnsupportedError("vision towers are not modelled; only GPT-like providers and hybrids are")
 
@@ -165,6 +161,11 @@ def training_values(config: Any) -> dict[str, Any]:
     for name in ("main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"):
         if name in found:
             found[name] = str(found[name])
+    overlap = getattr(config, "comm_overlap", None)
+    if getattr(overlap, "tp_comm_overlap", False):  # Bridge turns it off without sequence parallelism
+        found["tp_comm_overlap"] = bool(getattr(config.model, "sequence_parallel", False))
+    for name in ("overlap_moe_expert_parallel_comm", "delay_wgrad_compute"):
+        _take(found, overlap, name, name)
     return found
 
 

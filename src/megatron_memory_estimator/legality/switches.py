@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..errors import LayoutError
 from ..layout import Layout
 from ..model import Model
+from ..pipeline import virtual_stages
 from ..training import Training
 
 
@@ -39,6 +41,10 @@ def other(model: Model, layout: Layout, training: Training) -> Iterator[str]:
     t = training
     if layout.sequence_parallel and layout.tp == 1:
         yield "sequence_parallel needs tensor_model_parallel_size above 1; turn it off"
+    if t.tp_comm_overlap and not layout.sequence_parallel:
+        yield "tp_comm_overlap needs sequence_parallel (and tensor_model_parallel_size above 1); turn one on or the other off"
+    if t.tp_comm_overlap and not t.te_spec:
+        yield "tp_comm_overlap needs transformer_impl=transformer_engine"
     if t.seq_length > (model.max_position_embeddings or t.seq_length):
         yield (
             f"seq_length={t.seq_length} is more than max_position_embeddings={model.max_position_embeddings}; "
@@ -70,6 +76,10 @@ def other(model: Model, layout: Layout, training: Training) -> Iterator[str]:
     if t.deterministic_mode and any(kind.startswith("gdn") for kind in model.kinds):
         yield "deterministic_mode replaces Gated DeltaNet by torch operations that are not modelled; turn it off"
     yield from attention_variants(model, layout)
+    if t.delay_wgrad_compute and not t.overlap_moe_expert_parallel_comm:
+        yield "delay_wgrad_compute needs overlap_moe_expert_parallel_comm"
+    if t.overlap_moe_expert_parallel_comm:
+        yield from a2a_overlap(model, layout, training)
     if (
         model.mtp
         and t.recompute_granularity == "full"
@@ -113,3 +123,31 @@ def attention_variants(model: Model, layout: Layout) -> Iterator[str]:
             yield "sparse attention needs add_bias_linear off"
         if layout.cp > 1 and set(layout.cp_comm_type) != {"all_gather"}:
             yield "sparse attention with context parallelism needs cp_comm_type all_gather"
+
+
+def a2a_overlap(model: Model, layout: Layout, training: Training) -> Iterator[str]:
+    """What the overlap of all-to-alls needs and excludes (Megatron-LM `transformer_config.py`)."""
+    name, t = "overlap_moe_expert_parallel_comm", training
+    if not model.has_moe or layout.ep == 1:
+        yield f"{name} needs experts and expert_model_parallel_size above 1"
+    if model.hybrid:
+        yield f"{name} needs a GPT model, not a hybrid"
+    if t.moe_token_dispatcher_type == "allgather":
+        yield f"{name} needs moe_token_dispatcher_type alltoall or flex, not allgather"
+    if t.recompute_granularity == "full" or t.recomputes("moe"):
+        yield f"{name} excludes full recomputation and recompute_modules moe"
+    if t.params_dtype == "fp32":
+        yield f"{name} needs bf16 or fp16"
+    if t.moe_shared_expert_overlap:
+        yield f"{name} excludes moe_shared_expert_overlap; turn one off"
+    if layout.pp > 1 and not _interleaved(model, layout):
+        yield f"{name} with pipeline_model_parallel_size={layout.pp} needs virtual stages (virtual_pipeline_model_parallel_size)"
+    if model.mtp > 1 or (model.mtp and layout.pp == 1):
+        yield f"{name} needs at most one MTP depth, and pipeline_model_parallel_size above 1 with it"
+
+
+def _interleaved(model: Model, layout: Layout) -> bool:
+    try:
+        return virtual_stages(model, layout) > 1
+    except LayoutError:  # reported with the pipeline
+        return True

@@ -9,6 +9,7 @@ from ..context import Context, Module
 from ..tape import Item, Op, Recompute, Unit, renamed
 from ..tensor import Dim, Param, Tensor
 from .attention import self_attention
+from .delayed_wgrad import with_delayed_wgrads
 from .embedding import embedding, embedding_params
 from .gated_delta_net import gated_delta_net
 from .head import final_layernorm, loss, output_weight
@@ -76,7 +77,10 @@ def _mixer(part: str, layer: int, c: Context, hidden: Tensor) -> Module[Tensor]:
 def layer_unit(c: Context, kind: str, layer: int = 0) -> Declaration:
     """One decoder layer."""
     hidden = streams(c, "hidden_states") if c.model.enable_mhc_connections else c.residual("hidden_states")
-    return Declaration(kind, hidden, transformer_layer(c, hidden, kind, layer))
+    declared = Declaration(kind, hidden, transformer_layer(c, hidden, kind, layer))
+    if c.training.delay_wgrad_compute:
+        declared.unit = with_delayed_wgrads(declared.unit)
+    return declared
 
 
 def checkpointed(c: Context, layers: tuple[Declaration, ...]) -> Unit:
@@ -150,7 +154,10 @@ def mtp_unit(c: Context, *, owns_embedding: bool) -> Declaration:
             parts.append((yield from depth_module))
         return (yield from concatenated(c, "mtp.output", tuple(parts)))
 
-    return Declaration("mtp", hidden, module())
+    declared = Declaration("mtp", hidden, module())
+    if c.training.delay_wgrad_compute:
+        declared.unit = with_delayed_wgrads(declared.unit)
+    return declared
 
 
 def _prefixed(module: Module[Tensor], prefix: str, entry: Tensor) -> Module[Tensor]:

@@ -6,7 +6,8 @@ LinearWithGradAccumulationAndAsyncCommunication).
 
 A linear keeps its own input. With sequence parallelism a column-parallel linear gathers its input for the GEMM in both
 directions (into a buffer of its own with TransformerEngine, into the persistent "mpu" buffer with Megatron's linear) and
-reduce-scatters the input gradient; a row-parallel linear reduce-scatters its output and gathers the output gradient.
+reduce-scatters the input gradient; a row-parallel linear reduce-scatters its output and gathers the output gradient. With
+`tp_comm_overlap` the linears of attention and dense MLP do all that in TransformerEngine's userbuffers, outside torch.
 """
 
 from __future__ import annotations
@@ -48,12 +49,26 @@ def linear_params(c: Context, name: str, out: Dim, inp: Dim, split: str, bias: b
     return weight
 
 
+def grad_of(out: Tensor) -> Tensor:
+    """The gradient of a tensor, as a tensor of its own."""
+    return out.like(f"{out.name} grad")
+
+
+USERBUFFERS = (".linear_qkv", ".linear_proj", ".linear_fc1", ".linear_fc2")
+"""Linears with a userbuffer (TransformerEngine `pytorch/module/base.py`, initialize_ub: qkv, proj, fc1, fc2)."""
+
+
+def in_userbuffers(c: Context, name: str) -> bool:
+    """Whether a linear gathers and scatters in userbuffers, outside torch's allocator."""
+    return c.training.tp_comm_overlap and c.te and name.endswith(USERBUFFERS)
+
+
 def column_linear(c: Context, name: str, x: Tensor, weight: Param, *, gathers: bool = True) -> Module[Tensor]:
     """Output [seq/cp, b, out/tp]: the input is sharded over the sequence, the output over features."""
     out = c.region(f"{name}.output", weight.shape[0])
     gathered: tuple[Tensor, ...] = ()
     grads: tuple[Tensor, ...] = ()
-    if c.sp_many and gathers:
+    if c.sp_many and gathers and not in_userbuffers(c, name):
         if c.te:
             gathered = (c.region(f"{name}.input gathered", weight.shape[1]),)
         grads = (c.region(f"{name}.input grad before reduce-scatter", weight.shape[1]),)
@@ -64,6 +79,7 @@ def column_linear(c: Context, name: str, x: Tensor, weight: Param, *, gathers: b
         saves=(x,),
         forward=gathered,
         backward=(*gathered, *grads, *weight_grad(c, weight)),
+        wgrad=(c.region(f"{name}.input gathered", weight.shape[1]) if c.sp_many and gathers else x, grad_of(out)),
     )
     return out
 
@@ -73,7 +89,7 @@ def row_linear(c: Context, name: str, x: Tensor, weight: Param) -> Module[Tensor
     out = c.stream(f"{name}.output", c.hidden)
     partial: tuple[Tensor, ...] = ()
     gathered: tuple[Tensor, ...] = ()
-    if c.sp_many:
+    if c.sp_many and not in_userbuffers(c, name):
         partial = (c.region(f"{name}.output before reduce-scatter", c.hidden),)
         if c.te:
             gathered = (c.region(f"{name}.output grad gathered", c.hidden),)
@@ -84,6 +100,7 @@ def row_linear(c: Context, name: str, x: Tensor, weight: Param) -> Module[Tensor
         saves=(x,),
         forward=partial,
         backward=(*gathered, *weight_grad(c, weight)),
+        wgrad=(x, c.region(f"{name}.output grad gathered", c.hidden) if c.sp_many else grad_of(out)),
     )
     return out
 
@@ -91,5 +108,5 @@ def row_linear(c: Context, name: str, x: Tensor, weight: Param) -> Module[Tensor
 def duplicated_linear(c: Context, name: str, x: Tensor, weight: Param) -> Module[Tensor]:
     """Output on the input's tokens: every tensor-parallel rank has the whole weight."""
     out = c.new(f"{name}.output", *x.shape[:-1], weight.shape[0])
-    yield Op(name, reads=(x,), writes=(out,), saves=(x,), backward=weight_grad(c, weight))
+    yield Op(name, reads=(x,), writes=(out,), saves=(x,), backward=weight_grad(c, weight), wgrad=(x, grad_of(out)))
     return out

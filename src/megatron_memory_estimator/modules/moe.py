@@ -13,7 +13,7 @@ from ..context import Context, Module, recomputed
 from ..tape import Op
 from ..tensor import Dim, Param, Tensor
 from .dispatcher import Routed, combine, dispatch
-from .linear import duplicated_linear, linear_params, weight_grad
+from .linear import duplicated_linear, grad_of, linear_params, weight_grad
 from .mlp import activation
 from .norm import norm, norm_params
 from .shared_experts import shared_experts, shared_experts_params
@@ -64,7 +64,9 @@ def moe(c: Context, hidden: Tensor) -> Module[Tensor]:
             out = yield from duplicated_linear(c, "mlp.fc2_latent_proj", out, latent[1])
         if extra is not None:
             total = c.stream("mlp.output with shared experts", c.hidden)
-            yield Op("mlp.shared_experts.add", (out, extra), (total,), passes=(out, extra))
+            # cut into nodes, the layer keeps the detached output of the shared experts until their backward
+            kept = (extra,) if t.overlap_moe_expert_parallel_comm else ()
+            yield Op("mlp.shared_experts.add", (out, extra), (total,), kept, passes=(out, extra))
             out = total
         return out
 
@@ -126,7 +128,10 @@ def _experts(c: Context, routed: Routed, fc1: Param, fc2: Param) -> Module[Tenso
     rows = routed.rows
     gated, one = fc1.shape[0], fc2.shape[1]
     wide = c.new("mlp.experts.linear_fc1.output", rows, gated)
-    yield Op("mlp.experts.linear_fc1", (routed.tokens,), (wide,), (routed.tokens,), backward=weight_grad(c, fc1))
+    yield Op(
+        "mlp.experts.linear_fc1", (routed.tokens,), (wide,), (routed.tokens,),
+        backward=weight_grad(c, fc1), wgrad=(routed.tokens, grad_of(wide)),
+    )  # fmt: skip
     act = yield from recomputed(
         c.training.recomputes("moe_act"),
         "mlp.experts.activation.checkpoint",
@@ -134,5 +139,5 @@ def _experts(c: Context, routed: Routed, fc1: Param, fc2: Param) -> Module[Tenso
         hook="mlp.experts.linear_fc2",
     )
     out = c.new("mlp.experts.linear_fc2.output", rows, fc2.shape[0])
-    yield Op("mlp.experts.linear_fc2", (act,), (out,), (act,), backward=weight_grad(c, fc2))
+    yield Op("mlp.experts.linear_fc2", (act,), (out,), (act,), backward=weight_grad(c, fc2), wgrad=(act, grad_of(out)))
     return out

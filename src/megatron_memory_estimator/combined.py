@@ -1,0 +1,67 @@
+"""All-to-all overlap: the forward of one microbatch and the backward of another, layer by layer at the same time.
+
+Phases: the embedding; the backward of what follows the layers; forward layer i beside backward layer n - 1 - i; the forward of
+what follows the layers; last, the backward of the embedding. On two streams the operations of the two layers interleave; the
+largest moment of each is taken, so a pair is an upper bound (by the smaller of the two transients). Both keep their inputs.
+
+Source: Megatron-LM `megatron/core/models/common/model_chunk_schedule_plan.py` (TransformerModelChunkSchedulePlan.run) and
+`megatron/core/pipeline_parallel/combined_1f1b.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import zip_longest
+from typing import NamedTuple
+
+from .activations import ChunkPlan, Moment
+
+
+class Pair(NamedTuple):
+    """Moments of the forward's and of the backward's microbatch. None: nothing of it is alive, or (`done`) the forward is
+    over and keeps what any microbatch in flight keeps."""
+
+    forward: Moment | None
+    backward: Moment | None
+    done: bool = False
+
+
+def combined(forward: ChunkPlan, backward: ChunkPlan) -> Iterator[Pair]:
+    """The phases of a combined step."""
+    head, layers, tail = _parts(forward)
+    last_head, last_layers, last_tail = _parts(backward)
+    start = _waiting(forward, head[0], 0) if head else None
+    waiting = _waiting(backward, last_head[0], 0) if last_head else None
+    if head and last_tail:
+        yield Pair(forward.largest("F", head[0], 0), _waiting(backward, last_tail[-1], 0))
+    yield from (Pair(start, backward.largest("B", run, -1)) for run in last_tail)
+    done = _waiting(forward, *layers[-1]) if layers else start
+    for ahead, behind in zip_longest(layers, reversed(last_layers)):
+        yield Pair(
+            forward.largest("F", *ahead) if ahead else done,
+            backward.largest("B", *behind) if behind else waiting,
+        )
+    yield from (Pair(forward.largest("F", run, -1), waiting) for run in tail)
+    if last_head:
+        yield Pair(None, backward.largest("B", last_head[0], 0), done=True)
+
+
+def _waiting(plan: ChunkPlan, run: int, copy: int) -> Moment:
+    """A microbatch that waits: what it keeps up to a copy of a run, and that copy's output or the gradient of it."""
+    trace = plan.runs[run].trace
+    return Moment(
+        "B", run, len(trace.forward), plan.prefix(run, copy) + plan.batch_bytes + trace.backward[0].nbytes, copy
+    )
+
+
+def _parts(plan: ChunkPlan) -> tuple[list[int], list[tuple[int, int]], list[int]]:
+    """Runs before the layers, (run, copy) of each layer and MTP depth, and runs after them."""
+    head, layers, tail = [], [], []
+    for index, run in enumerate(plan.runs):
+        if run.unit.name == "embedding":
+            head.append(index)
+        elif run.unit.name in ("final_layernorm", "output"):
+            tail.append(index)
+        else:
+            layers += [(index, copy) for copy in range(run.copies)]
+    return head, layers, tail
