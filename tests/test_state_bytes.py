@@ -16,6 +16,7 @@ from .helpers import small_job
 DIST = {"use_distributed_optimizer": True}
 AWARE = {**DIST, "use_precision_aware_optimizer": True}
 LOW = {**AWARE, "main_grads_dtype": "bf16"}
+BF16_MOMENTS = {"exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}
 # settings, steady bytes per parameter that are not sharded, bytes that are sharded over 4 ranks, extra during the step
 TABLE: list[tuple[dict[str, Any], int, int, int]] = [
     ({}, 18, 0, 0),
@@ -23,7 +24,7 @@ TABLE: list[tuple[dict[str, Any], int, int, int]] = [
     (DIST, 6, 12, 0),
     ({**DIST, "grad_reduce_in_bf16": True}, 4, 12, 4),
     (AWARE, 6, 10, 0),
-    ({**LOW, "exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}, 4, 6, 0),
+    ({**LOW, **BF16_MOMENTS}, 4, 6, 0),
     ({**LOW, "exp_avg_dtype": "fp8", "exp_avg_sq_dtype": "fp8"}, 4, 4, 8),
     ({**LOW, "exp_avg_dtype": "fp16", "exp_avg_sq_dtype": "fp16"}, 4, 6, 8),
     ({**AWARE, "exp_avg_dtype": "bf16"}, 6, 8, 4),
@@ -31,6 +32,11 @@ TABLE: list[tuple[dict[str, Any], int, int, int]] = [
     ({**AWARE, "main_params_dtype": "fp16"}, 6, 10, 4),
     ({**AWARE, "store_param_remainders": False}, 6, 12, 0),
     ({**AWARE, "transformer_engine_version": "2.0"}, 6, 12, 0),
+    ({**LOW, **BF16_MOMENTS, "transformer_engine_version": "2.12"}, 4, 6, 8),
+    ({**LOW, **BF16_MOMENTS, "fp8_recipe": "tensorwise"}, 4, 8, 4),
+    ({**AWARE, "fp8_recipe": "mxfp8"}, 6, 12, 0),
+    ({**AWARE, "fp8_recipe": "blockwise", "main_params_dtype": "fp16"}, 6, 10, 4),
+    ({**DIST, "fp8_recipe": "tensorwise"}, 6, 12, 0),
     ({"fp16": True}, 16, 0, 4),
     ({"fp16": True, **DIST}, 4, 12, 4),
     ({"fp16": True, "accumulate_allreduce_grads_in_fp32": True}, 18, 0, 0),

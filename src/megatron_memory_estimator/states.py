@@ -198,20 +198,31 @@ def optimizer_tensors(c: Context, buffer: Buffer) -> list[tuple[str, str, int, s
 def _precision_aware(c: Context, owned: int) -> list[tuple[str, str, int, str]]:
     """TransformerEngine FusedAdam owns masters and moments; bf16 weights may keep only the low 16 bits of the master.
 
-    Masters or moments in other dtypes are unscaled to fp32 copies during the step; two bf16 moments are fused.
+    With an fp8 recipe other than delayed (set, whether fp8 is on or not) and fp32 masters, Megatron keeps the masters and
+    hands over fp32 gradients. Masters or moments in other dtypes are unscaled to fp32 copies during the step; two bf16
+    moments are fused since TransformerEngine 2.13.
+    Source: Megatron-LM `megatron/core/optimizer/optimizer_config.py` (use_precision_aware_optimizer_no_fp8_or_ds_fp8);
+    TransformerEngine `pytorch/optimizers/fused_adam.py`.
     """
     t = c.training
     found: list[tuple[str, str, int, str]] = []
+    core = t.fp8_recipe != "delayed" and t.main_params_dtype == "fp32"
     remainder = (
-        t.store_param_remainders and t.te >= (2, 1) and t.params_dtype == "bf16" and t.main_params_dtype == "fp32"
+        not core
+        and t.store_param_remainders
+        and t.te >= (2, 1)
+        and t.params_dtype == "bf16"
+        and t.main_params_dtype == "fp32"
     )
+    if core and t.grad_dtype != "fp32":
+        found.append(("fp32 copy of gradients", "fp32", owned, "step"))
     if t.params_dtype != "fp32":
         name, dtype = ("main_param remainder", "int16") if remainder else ("main_param", t.main_params_dtype)
-        found.append((name, dtype, owned, "first step"))
+        found.append((name, dtype, owned, "setup" if core else "first step"))
     moments = (("exp_avg", t.exp_avg_dtype), ("exp_avg_sq", t.exp_avg_sq_dtype))
     found.extend((name, dtype, owned, "first step") for name, dtype in moments)
-    both_bf16 = t.exp_avg_dtype == t.exp_avg_sq_dtype == "bf16"
-    unscaled = [name for name, dtype in moments if dtype != "fp32" and not both_bf16]
+    fused = t.exp_avg_dtype == t.exp_avg_sq_dtype == "bf16" and t.te >= (2, 13)
+    unscaled = [name for name, dtype in moments if dtype != "fp32" and not fused]
     if not remainder and t.main_params_dtype == "fp16":
         unscaled.append("main_param")
     found.extend((f"{name} unscaled", "fp32", owned, "optimizer") for name in unscaled)

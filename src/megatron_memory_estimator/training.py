@@ -100,6 +100,10 @@ class Training:
     main_params_dtype: str = setting("fp32", "precision-aware: main parameters", choices=("fp32", "fp16"))
     exp_avg_dtype: str = setting("fp32", "precision-aware: first moment", choices=("fp32", "fp16", "bf16", "fp8"))
     exp_avg_sq_dtype: str = setting("fp32", "precision-aware: second moment", choices=("fp32", "fp16", "bf16", "fp8"))
+    fp8_recipe: str = setting(
+        "delayed", "fp8 recipe; even without fp8 it decides who owns the precision-aware optimizer's masters",
+        choices=("delayed", "tensorwise", "blockwise", "mxfp8"),
+    )  # fmt: skip
     store_param_remainders: bool = setting(True, "precision-aware: main parameters as int16 remainders of bf16 weights")
     overlap_grad_reduce: bool = setting(False, "gradient reduction overlaps the backward (buckets)")
     overlap_param_gather: bool = setting(False, "parameter all-gather overlaps the forward")

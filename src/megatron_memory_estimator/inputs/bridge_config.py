@@ -28,6 +28,10 @@ PROVIDER_DEFAULTS = {
 }
 """GPTModelProvider's defaults where they are not TransformerConfig's; recipes' datasets make no attention mask."""
 
+FP8_RECIPE = "tensorwise"
+"""MixedPrecisionConfig's default, which Bridge copies to the optimizer's config with or without fp8: the precision-aware
+optimizer then leaves the masters to Megatron (`training/mixed_precision.py`)."""
+
 GRADS_IN_FP32 = {"bf16_mixed": True, "fp16_mixed": False}
 """grad_reduce_in_fp32 of the named precisions."""
 
@@ -186,11 +190,13 @@ def precision_values(precision: Any) -> dict[str, Any]:
             if kind:
                 raise UnsupportedError(f"mixed_precision {precision} is not modelled: {kind.group(0)}")
             raise ConfigError(f"mixed_precision {precision!r} is not one of {', '.join(GRADS_IN_FP32)}")
-        return {"params_dtype": word[:4], "accumulate_allreduce_grads_in_fp32": GRADS_IN_FP32[word]}
+        return {
+            "params_dtype": word[:4], "accumulate_allreduce_grads_in_fp32": GRADS_IN_FP32[word], "fp8_recipe": FP8_RECIPE,
+        }  # fmt: skip
     for name in ("fp8", "fp4"):
         if getattr(precision, name, None):
             raise UnsupportedError(f"mixed_precision.{name}={getattr(precision, name)!r} is not modelled")
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"fp8_recipe": getattr(precision, "fp8_recipe", None) or FP8_RECIPE}
     for name in ("bf16", "fp16"):
         if getattr(precision, name, False):
             found["params_dtype"] = name

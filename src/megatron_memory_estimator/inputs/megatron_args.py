@@ -79,7 +79,6 @@ HARMLESS = IRRELEVANT | frozenset(
         "vocab_file",
         "openai_gelu",
         "rampup_batch_size",
-        "fp8_recipe",
         "fp8_amax_compute_algo",
         "fp8_amax_history_len",
         "fp8_wgrad",

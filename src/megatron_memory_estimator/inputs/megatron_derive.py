@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import ConfigError, UnsupportedError
+from ..errors import ConfigError
 from .megatron_arguments import arguments
 from .resolve import known_settings
 
@@ -112,8 +112,6 @@ def derive(given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
     if backend not in ("auto", "None") and "attention_kernel" not in settings:
         values["attention_kernel"] = "cudnn" if backend == "fused" else backend
     values["mamba_mem_eff_path"] = bool(arg("use_mamba_mem_eff_path"))
-    if arg("fp8_recipe") not in (None, "delayed") and arg("use_precision_aware_optimizer"):
-        raise UnsupportedError(f"fp8_recipe={arg('fp8_recipe')!r} with the precision-aware optimizer is not modelled")
     if arg("moe_enable_deepep"):
         values["moe_flex_dispatcher_backend"] = "deepep"
     coeff = values.get("moe_aux_loss_coeff")

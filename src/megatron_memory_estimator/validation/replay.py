@@ -58,7 +58,7 @@ def replay(run: Run) -> Replay:
     stage, peak = measured_stage(run, result)
     steady = run.measured.get("allocated_bytes")
     first = run.measured.get("first_step_max_allocated_bytes")
-    floor = stage.steady_allocated_bytes
+    floor = stage.steady_allocated_bytes if steady is not None else stage.peak.persistent
     resting = steady if steady is not None else floor
     beyond = None
     if peak is not None and peak > resting:
@@ -66,7 +66,7 @@ def replay(run: Run) -> Replay:
     totals = [(found.formula, found.total_bytes) for found in published(job)]
     return Replay(
         run,
-        steady=Pair(steady, floor) if steady else None,
+        steady=Pair(steady, stage.steady_allocated_bytes) if steady else None,
         peak=Pair(peak, stage.peak_allocated_bytes) if peak else None,
         first_step=Pair(first, stage.first_step_peak_allocated_bytes) if first and run.phase == "first-run" else None,
         beyond_state=beyond,
