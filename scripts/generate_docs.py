@@ -54,6 +54,8 @@ def table(name: str) -> str:
         "accuracy groups": accuracy_groups,
         "accuracy cases": accuracy_cases,
         "accuracy refused": accuracy_refused,
+        "accuracy low": accuracy_low,
+        "accuracy bounds": accuracy_bounds,
     }
     return makers[name]()
 
@@ -232,6 +234,22 @@ def accuracy_cases() -> str:
         "Megatron-LM",
     )
     return markdown(header, rows)
+
+
+def accuracy_low() -> str:
+    """Runs whose peak is under-estimated notably, worst first."""
+    from megatron_memory_estimator.report.validation import NOTABLE, percent
+    from megatron_memory_estimator.validation.score import under_estimated
+
+    rows = [(f"`{one.run.id}`", percent(one.peak.error)) for one in under_estimated(replays(), NOTABLE) if one.peak]
+    return markdown(("run", "peak"), rows)
+
+
+def accuracy_bounds() -> str:
+    """The closing lines of `validate`."""
+    from megatron_memory_estimator.report.validation import closing_lines
+
+    return "\n".join(f"- {line}" for line in closing_lines(replays()))
 
 
 def accuracy_refused() -> str:

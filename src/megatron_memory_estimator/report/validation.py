@@ -11,9 +11,11 @@ from rich.table import Table
 
 from ..hardware import GIB
 from ..validation.replay import Pair, Replay
-from ..validation.score import Score, Summary, scores, sums
+from ..validation.score import Score, Summary, large_peaks, scores, steady_outside, sums, under_estimated
 
 CASE_COLUMNS = ("case", "steady GiB", "error", "peak GiB", "error", "first step", "beyond state")
+NOTABLE = 0.01
+"""Under-estimates above this are listed apart."""
 PARTS = ("steady", "peak", "first_step", "beyond_state")
 
 
@@ -75,9 +77,38 @@ def print_validation(replays: Sequence[Replay], console: Console) -> None:
     for row in summary_rows(replays):
         table.add_row(*row)
     console.print(table)
-    refused = [found for found in replays if found.refused]
-    low = [found for found in replays if found.peak and found.peak.error < 0]
-    console.print(f"{len(replays)} runs, {len(refused)} refused, {len(low)} peaks under-estimated")
+    low = under_estimated(replays, NOTABLE)
+    if low:
+        table = Table(
+            f"peaks under-estimated by more than {percent(NOTABLE, signed=False)}",
+            "error",
+            box=box.SIMPLE_HEAD,
+            pad_edge=False,
+        )
+        for found in low:
+            table.add_row(found.run.id, percent(found.peak.error if found.peak else None))
+        console.print(table)
+    for line in closing_lines(replays):
+        console.print(line)
+
+
+def closing_lines(replays: Sequence[Replay]) -> list[str]:
+    """Large peaks, steady memory within its bound, refusals, under-estimates."""
+    lines = []
+    large = large_peaks(replays)
+    if large:
+        worst = f"median {percent(large.median, signed=False)}, worst {percent(large.worst, signed=False)}"
+        lines.append(f"{large.groups} runs with a peak above 16 GiB: {worst}")
+    groups = {found.run.group for found in replays if found.steady}
+    if groups:
+        outside = steady_outside(replays)
+        named = f"; outside: {', '.join(outside)}" if outside else ""
+        lines.append(
+            f"steady memory within 1.2 % or 8 MiB: {len(groups) - len(outside)} of {len(groups)} groups{named}"
+        )
+    refused = sum(bool(found.refused) for found in replays)
+    lines.append(f"{len(replays)} runs, {refused} refused, {len(under_estimated(replays))} peaks under-estimated")
+    return lines
 
 
 def validation_document(replays: Sequence[Replay]) -> dict[str, Any]:
@@ -86,6 +117,7 @@ def validation_document(replays: Sequence[Replay]) -> dict[str, Any]:
     def pair(found: Pair | None) -> dict[str, Any] | None:
         return {"measured": found.measured, "estimated": found.estimated, "error": found.error} if found else None
 
+    large = large_peaks(replays)
     return {
         "schema": "megatron-memory-validate/1",
         "cases": [
@@ -101,6 +133,9 @@ def validation_document(replays: Sequence[Replay]) -> dict[str, Any]:
             }
             for found in replays
         ],
+        "under_estimated": [found.run.id for found in under_estimated(replays)],
+        "steady_outside": steady_outside(replays),
+        "large_peaks": large._asdict() if large else None,
         "groups": [score._asdict() for score in scores(replays)],
         "sums": {
             name: {part: value._asdict() if value else None for part, value in parts.items()}

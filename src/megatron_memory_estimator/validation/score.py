@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from ..hardware import GIB, MIB
 from .replay import Pair, Replay
 
 MOE = ("moe", "mixtral", "deepseek", "bridge-moonlight")
@@ -75,6 +76,33 @@ def summary(values: Iterable[float | None]) -> Summary | None:
         return None
     rank = max(0, -(-9 * len(found) // 10) - 1)
     return Summary(len(found), statistics.median(found), found[rank], found[-1])
+
+
+def large_peaks(replays: Sequence[Replay]) -> Summary | None:
+    """Absolute errors of the single runs whose measured peak is above 16 GiB."""
+    return summary(abs(found.peak.error) for found in replays if found.peak and found.peak.measured > 16 * GIB)
+
+
+def under_estimated(replays: Iterable[Replay], by: float = 0.0) -> list[Replay]:
+    """Runs whose peak is under-estimated by more than a fraction, worst first."""
+    low = [
+        (found.peak.error, index, found) for index, found in enumerate(replays) if found.peak and found.peak.error < -by
+    ]
+    return [found for _, _, found in sorted(low)]
+
+
+def steady_outside(replays: Iterable[Replay]) -> list[str]:
+    """Groups whose mean steady error is above 1.2 % and, in the mean, above 8 MiB."""
+    groups: dict[str, list[Pair]] = {}
+    for found in replays:
+        if found.steady:
+            groups.setdefault(found.run.group, []).append(found.steady)
+    return [
+        name
+        for name, pairs in groups.items()
+        if statistics.fmean(abs(pair.error) for pair in pairs) > 0.012
+        and statistics.fmean(abs(pair.estimated - pair.measured) for pair in pairs) > 8 * MIB
+    ]
 
 
 def sums(replays: Sequence[Replay]) -> dict[str, dict[str, Summary | None]]:
