@@ -106,8 +106,7 @@ def test_real_recipes(recipe: dict[str, Any]) -> None:
 
 REFUSED = [
     ({"peft": SimpleNamespace(dim=8)}, "peft is not modelled"),
-    ({"mixed_precision": "bf16_with_mxfp8_mixed"}, "is not modelled: fp8"),
-    ({"mixed_precision": SimpleNamespace(bf16=True, fp8="hybrid")}, "mixed_precision.fp8='hybrid' is not modelled"),
+    ({"mixed_precision": "bf16_with_fp9_mixed"}, "is not one of"),
     ({"mixed_precision": "int8"}, "is not one of bf16_mixed"),
     ({"ddp": SimpleNamespace(use_megatron_fsdp=True)}, "ddp.use_megatron_fsdp is not modelled"),
     ({"optimizer": SimpleNamespace(optimizer_cpu_offload=True)}, "optimizer_cpu_offload is not modelled"),

@@ -7,7 +7,7 @@ still saved when it runs backward.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import NamedTuple
 
@@ -25,6 +25,9 @@ from .pipeline import Chunk
 from .simulate import Trace, trace
 from .tape import Unit
 from .tensor import Dim, Param, Tensor, numel_of
+
+Kind = tuple[str, int, bool]
+"""What tells layers apart: the kind, the index in the pattern of cp_comm_type, and whether it stays in 16 bits."""
 
 
 class Run(NamedTuple):
@@ -160,13 +163,25 @@ class Planner:
             )
         return tuple(found)
 
-    def _kind(self, layer: int) -> tuple[str, int]:
+    def _kind(self, layer: int) -> Kind:
         kinds = self.context.layout.cp_comm_type
-        return self.context.model.kinds[layer], layer % len(kinds)
+        return self.context.model.kinds[layer], layer % len(kinds), self._stays_in_bf16(layer)
 
-    def _declare(self, kind: tuple[str, int]) -> Declaration:
+    def _stays_in_bf16(self, layer: int) -> bool:
+        """The first and last layers with first_last_layers_bf16 (Megatron-LM `fp8_utils.py`, is_first_last_bf16_layer)."""
+        t = self.context.training
+        if not (t.low_precision and t.first_last_layers_bf16):
+            return False
+        return (
+            layer < t.num_layers_at_start_in_bf16
+            or layer >= self.context.model.num_layers - t.num_layers_at_end_in_bf16
+        )
+
+    def _declare(self, kind: Kind) -> Declaration:
         if kind not in self._declared:
-            self._declared[kind] = layer_unit(self.context, *kind)
+            name, index, high = kind
+            c = replace(self.context, high_precision=True) if high else self.context
+            self._declared[kind] = layer_unit(c, name, index)
         return self._declared[kind]
 
     def _layers(self, chunk: Chunk) -> list[Run]:
@@ -183,7 +198,7 @@ class Planner:
             runs.append(Run(unit, traced, len(firsts), firsts[0], params))
         return runs
 
-    def _groups(self, chunk: Chunk) -> list[tuple[int, tuple[tuple[str, int], ...], bool]]:
+    def _groups(self, chunk: Chunk) -> list[tuple[int, tuple[Kind, ...], bool]]:
         """(first layer, kinds of the layers of one unit, whether a full-recompute checkpoint wraps them)."""
         t = self.context.training
         layers = chunk.layers

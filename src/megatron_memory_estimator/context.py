@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 
 from .layout import Layout
 from .model import Model
+from .quantization import RECIPES, Recipe
 from .tape import Item, Recompute
-from .tensor import Dim, Param, Tensor, ceil_div, smallest, tensor
+from .tensor import Dim, Param, Tensor, ceil_div, round_up, smallest, tensor
 from .training import Training
 
 Declared = Param | Item
@@ -48,6 +49,10 @@ class Context:
     training: Training
     kernel: str
     num_sms: int = 132
+    blackwell: bool = False
+    """A GPU whose low-precision GEMMs read a weight in both orientations (compute capability 10 to 11)."""
+    high_precision: bool = False
+    """A layer that stays in 16 bits although the model is trained in fp8 or fp4."""
 
     # -- structure -----------------------------------------------------------------------------------------------
     @cached_property
@@ -94,6 +99,12 @@ class Context:
     def te(self) -> bool:
         """TransformerEngine modules."""
         return self.training.te_spec
+
+    @cached_property
+    def recipe(self) -> Recipe | None:
+        """The low-precision recipe of this layer's TransformerEngine linears."""
+        name = self.training.low_precision
+        return RECIPES[name] if name and self.te and not self.high_precision else None
 
     # -- dtypes --------------------------------------------------------------------------------------------------
     @property
@@ -217,6 +228,15 @@ class Context:
         """Rows that enter one rank's experts: gathered over the experts' tensor-parallel ranks."""
         rows = self.received_rows
         return Dim(f"{rows.name}*etp", rows.size * self.layout.etp) if self.etp_many else rows
+
+    @cached_property
+    def padded_expert_rows(self) -> Dim:
+        """The same with every local expert's rows rounded up, as low-precision GEMMs need them."""
+        if self.recipe is None:
+            return self.expert_rows
+        local = self.local_experts.local
+        each = round_up(ceil_div(self.expert_rows.size, local), self.recipe.rows)
+        return Dim(f"{self.expert_rows.name} padded", each * local)
 
 
 def _scaled(rows: int, factor: float, over: int) -> int:

@@ -119,7 +119,7 @@ class Estimate:
 
 def context_of(job: TrainingJob) -> Context:
     """What module declarations see of a job."""
-    return Context(job.model, job.layout, job.training, job.kernel, job.gpu.num_sms)
+    return Context(job.model, job.layout, job.training, job.kernel, job.gpu.num_sms, blackwell=job.gpu.two_way_fp8)
 
 
 def estimate(job: TrainingJob) -> Estimate:

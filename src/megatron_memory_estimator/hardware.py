@@ -31,6 +31,11 @@ class Gpu:
         """Compute capability 9.0 and above."""
         return self.capability >= (9, 0)
 
+    @property
+    def two_way_fp8(self) -> bool:
+        """Low-precision GEMMs that read operands in both orientations (TransformerEngine `pytorch/utils.py`)."""
+        return (10, 0) <= self.capability < (12, 0) or self.capability >= (13, 0)
+
 
 def _gib(value: float) -> int:
     return int(value * GIB)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from .context import Context
 from .layer_wise import packed, ping_pong, sizes
+from .quantization import RECIPES, data_bytes, orientations, scale_bytes
 from .tensor import DTYPE_BYTES, Param, ceil_div, round_up
 
 ALIGNMENT = 64
@@ -27,7 +28,8 @@ BUSBW_MULTIPLE = 65536
 class Buffer(NamedTuple):
     """One contiguous DDP buffer of a chunk. `numel` is padded with the distributed optimizer.
 
-    `owned` elements have their optimizer state on this rank, `owned_matrices` of them are updated by Muon.
+    `owned` elements have their optimizer state on this rank, `owned_matrices` of them are updated by Muon. `recipe` is that
+    of weights kept in low precision, `scale_bytes` those of all their scales.
     """
 
     chunk: int
@@ -39,6 +41,8 @@ class Buffer(NamedTuple):
     owned: int
     owned_matrices: int
     share: str
+    recipe: str = ""
+    scale_bytes: int = 0
 
 
 class State(NamedTuple):
@@ -116,8 +120,15 @@ def ddp_buffers(c: Context, chunk: int, runs: list[tuple[list[Param], int]], *, 
     """The buffers of one chunk: dense parameters, and experts where they have a data-parallel group of their own."""
     t, layout = c.training, c.layout
     found: list[Buffer] = []
-    for group, is_expert, shards in (("dense", False, layout.dense_shards), ("expert", True, layout.expert_shards)):
-        members = [([p for p in params if p.expert_buffer == is_expert], count) for params, count in runs]
+    groups = (("dense", False, layout.dense_shards), ("expert", True, layout.expert_shards))
+    low = t.low_precision_weights
+    for (group, is_expert, shards), recipe in (
+        (g, r) for g in groups for r in (("", t.low_precision) if low else ("",))
+    ):
+        members = [
+            ([p for p in params if p.expert_buffer == is_expert and (p.quantized if low else "") == recipe], count)
+            for params, count in runs
+        ]
         members = [(params, count) for params, count in members if params]
         if not members:
             continue
@@ -137,7 +148,12 @@ def ddp_buffers(c: Context, chunk: int, runs: list[tuple[list[Param], int]], *, 
             listed = expanded(members) if size is not None or shared else alike
             numel = padded_numel(listed, shards, size, busbw=t.ddp_pad_buckets_for_high_nccl_busbw)
             owned, share = numel // shards, f"1/{shards} of the buffer"
-        found.append(Buffer(chunk, group, t.params_dtype, t.grad_dtype, numel, plain, owned, matrices, share))
+        dtype, scales = t.params_dtype, 0
+        if recipe:
+            group, dtype = f"{group} {recipe}", "fp8"
+            scales = sum(scale_bytes(RECIPES[recipe], p) * count for params, count in members for p in params)
+        buffer = Buffer(chunk, group, dtype, t.grad_dtype, numel, plain, owned, matrices, share, recipe, scales)
+        found.append(buffer)
     return found
 
 
@@ -158,14 +174,38 @@ def buffer_state(c: Context, buffer: Buffer) -> list[State]:
     label = f"{buffer.group} chunk {buffer.chunk}"
     sharded = t.use_distributed_optimizer
     where = "param buffer of the distributed optimizer" if sharded else "the modules' own parameters"
-    found = [
-        _state("weights", f"weights {label}", buffer.param_dtype, buffer.numel, "setup", where),
+    found = (
+        low_precision_weights(c, buffer, label)
+        if buffer.recipe
+        else [_state("weights", f"weights {label}", buffer.param_dtype, buffer.numel, "setup", where)]
+    )
+    found.append(
         _state(
             "gradients", f"main_grad {label}", buffer.grad_dtype, buffer.numel, "setup", "contiguous gradient buffer"
-        ),
-    ]
+        )
+    )
     for name, dtype, numel, since in optimizer_tensors(c, buffer):
         found.append(_state("optimizer", f"{name} {label}", dtype, numel, since, buffer.share))
+    return found
+
+
+def low_precision_weights(c: Context, buffer: Buffer, label: str) -> list[State]:
+    """Weights that exist in low precision only: the param buffer, a copy by columns where the GEMM needs one, the scales.
+
+    mxfp8 weights cannot be views of a buffer; they are gathered through the gradient buffer and have both copies of their own.
+    """
+    recipe = RECIPES[buffer.recipe]
+    first = buffer.numel_unpadded if recipe.name == "mxfp8" else buffer.numel
+    why = "the modules' own" if recipe.name == "mxfp8" else "param buffer of the distributed optimizer"
+    size = data_bytes(recipe, first)
+    found = [State("weights", f"weights {label}", "fp8", first, size, "setup", why)]
+    if orientations(recipe, blackwell=c.blackwell) > 1:
+        size = data_bytes(recipe, buffer.numel_unpadded)
+        found.append(State("weights", f"weights by columns {label}", "fp8", buffer.numel_unpadded, size, "setup",
+                           "kept for the input's gradient"))  # fmt: skip
+    if buffer.scale_bytes:
+        found.append(State("weights", f"weight scales {label}", recipe.scale, buffer.scale_bytes // DTYPE_BYTES[recipe.scale],
+                           buffer.scale_bytes, "setup", "one per block"))  # fmt: skip
     return found
 
 
@@ -178,7 +218,7 @@ def optimizer_tensors(c: Context, buffer: Buffer) -> list[tuple[str, str, int, s
     t, owned = c.training, buffer.owned
     found: list[tuple[str, str, int, str]] = []
     if t.use_precision_aware_optimizer:
-        return _precision_aware(c, owned)
+        return _precision_aware(c, buffer)
     if buffer.grad_dtype != "fp32":
         found.append(("fp32 copy of gradients", "fp32", owned, "step"))
     if buffer.param_dtype != "fp32":
@@ -195,7 +235,7 @@ def optimizer_tensors(c: Context, buffer: Buffer) -> list[tuple[str, str, int, s
     return found
 
 
-def _precision_aware(c: Context, owned: int) -> list[tuple[str, str, int, str]]:
+def _precision_aware(c: Context, buffer: Buffer) -> list[tuple[str, str, int, str]]:
     """TransformerEngine FusedAdam owns masters and moments; bf16 weights may keep only the low 16 bits of the master.
 
     With an fp8 recipe other than delayed (set, whether fp8 is on or not) and fp32 masters, Megatron keeps the masters and
@@ -204,14 +244,14 @@ def _precision_aware(c: Context, owned: int) -> list[tuple[str, str, int, str]]:
     Source: Megatron-LM `megatron/core/optimizer/optimizer_config.py` (use_precision_aware_optimizer_no_fp8_or_ds_fp8);
     TransformerEngine `pytorch/optimizers/fused_adam.py`.
     """
-    t = c.training
+    t, owned = c.training, buffer.owned
     found: list[tuple[str, str, int, str]] = []
     core = t.fp8_recipe != "delayed" and t.main_params_dtype == "fp32"
     remainder = (
         not core
         and t.store_param_remainders
         and t.te >= (2, 1)
-        and t.params_dtype == "bf16"
+        and buffer.param_dtype == "bf16"
         and t.main_params_dtype == "fp32"
     )
     if core and t.grad_dtype != "fp32":

@@ -133,6 +133,7 @@ class Param(NamedTuple):
 
     `shape` is the shape of one of them. `split` says how its owner shards it: "tp", "replicated" or "expert".
     `expert_buffer` is True where Megatron reduces it over the expert data-parallel group (`param.allreduce` is False).
+    `quantized` names the low-precision recipe of the layer that owns it, "" for none.
     `gemm` is "te" or "megatron" for a weight whose gradient goes through gradient accumulation fusion, else "".
     """
 
@@ -144,6 +145,7 @@ class Param(NamedTuple):
     gemm: str = ""
     shared_embedding: bool = False
     matrix: bool = True
+    quantized: str = ""
 
     @property
     def numel_each(self) -> int:

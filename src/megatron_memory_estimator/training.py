@@ -65,6 +65,24 @@ class Training:
         False, "weight gradients of the output layer after the last backward; its inputs and logit gradients are kept"
     )
     wgrad_deferral_limit: int = setting(0, "microbatches whose output-layer gradient is deferred; 0: all")
+    fp8: str | None = setting(
+        None, "fp8 format of TransformerEngine linears", choices=("hybrid", "e4m3"), flag="fp8-format"
+    )
+    fp8_recipe: str = setting(
+        "delayed", "fp8 recipe; even without fp8 it decides who owns the precision-aware optimizer's masters",
+        choices=("delayed", "tensorwise", "blockwise", "mxfp8"),
+    )  # fmt: skip
+    fp8_param_gather: bool = setting(False, "weights are kept and gathered in fp8")
+    fp4: str | None = setting(None, "fp4 format of TransformerEngine linears", choices=("e2m1",), flag="fp4-format")
+    fp4_param_gather: bool = setting(False, "weights are kept and gathered in fp4")
+    first_last_layers_bf16: bool = setting(False, "the first and last layers stay in bf16")
+    num_layers_at_start_in_bf16: int = setting(1, "first layers in bf16, with first_last_layers_bf16")
+    num_layers_at_end_in_bf16: int = setting(1, "last layers in bf16, with first_last_layers_bf16")
+    fp8_dot_product_attention: bool = setting(False, "attention in fp8")
+    activation_func_fp8_input_store: bool = setting(False, "the input of SwiGLU is kept in fp8")
+    reuse_grad_buf_for_mxfp8_param_ag: bool = setting(False, "mxfp8 weights are gathered through the gradient buffer")
+    moe_router_padding_for_quantization: bool = setting(False, "the routing map is padded for fp8 or fp4, not the rows")
+
     tp_comm_overlap: bool = setting(
         False, "tensor-parallel communication of attention and dense MLP overlaps their GEMMs, in userbuffers"
     )
@@ -100,10 +118,6 @@ class Training:
     main_params_dtype: str = setting("fp32", "precision-aware: main parameters", choices=("fp32", "fp16"))
     exp_avg_dtype: str = setting("fp32", "precision-aware: first moment", choices=("fp32", "fp16", "bf16", "fp8"))
     exp_avg_sq_dtype: str = setting("fp32", "precision-aware: second moment", choices=("fp32", "fp16", "bf16", "fp8"))
-    fp8_recipe: str = setting(
-        "delayed", "fp8 recipe; even without fp8 it decides who owns the precision-aware optimizer's masters",
-        choices=("delayed", "tensorwise", "blockwise", "mxfp8"),
-    )  # fmt: skip
     store_param_remainders: bool = setting(True, "precision-aware: main parameters as int16 remainders of bf16 weights")
     overlap_grad_reduce: bool = setting(False, "gradient reduction overlaps the backward (buckets)")
     overlap_param_gather: bool = setting(False, "parameter all-gather overlaps the forward")
@@ -138,6 +152,16 @@ class Training:
     def mcore(self) -> tuple[int, int]:
         """Megatron-Core version as (major, minor)."""
         return _version("megatron_core_version", self.megatron_core_version)
+
+    @property
+    def low_precision(self) -> str:
+        """Name of the fp8 or fp4 recipe in use, "" for none."""
+        return "nvfp4" if self.fp4 else self.fp8_recipe if self.fp8 else ""
+
+    @property
+    def low_precision_weights(self) -> bool:
+        """Whether quantized weights are what the optimizer updates, instead of 16-bit weights with quantized copies."""
+        return bool(self.fp8 and self.fp8_param_gather) or bool(self.fp4 and self.fp4_param_gather)
 
     @property
     def te_spec(self) -> bool:

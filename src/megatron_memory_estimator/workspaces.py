@@ -8,7 +8,8 @@ from .activations import ChunkPlan
 from .context import Context
 from .hardware import MIB, Environment, Gpu
 from .modules.linear import cached_wgrad
-from .tensor import Dim, Param, Tensor, largest
+from .quantization import RECIPES, data_bytes, orientations, scale_bytes
+from .tensor import DTYPE_BYTES, Dim, Param, Tensor, largest
 
 TE_WORKSPACE_HOPPER = 32 * MIB + 1024
 TE_WORKSPACE_OLDER = 4 * MIB
@@ -41,6 +42,7 @@ def workspaces(c: Context, plans: tuple[ChunkPlan, ...], gpu: Gpu, env: Environm
     found = [
         *_cublas(c, gpu, env, torch_gemms=head or bool(experts) or not c.te, grouped=bool(experts)),
         *_dummy_wgrads(c, params, head=head),
+        *_quantized_weights(c, plans),
         *_global_memory_buffer(c, head=head, attention=bool(layers), moe=bool(experts)),
         *_rotary(c, plans, layers),
     ]
@@ -114,6 +116,33 @@ def _dummy_wgrads(c: Context, params: list[Param], *, head: bool) -> list[Worksp
             shapes.setdefault(tuple(_key(dim.local) for dim in weight.shape), weight)
     source = "TransformerEngine pytorch/module/base.py get_dummy_wgrad: one per distinct weight shape"
     return [_sized(c.new(f"dummy wgrad {weight.name}", *weight.shape), source) for weight in shapes.values()]
+
+
+def _quantized_weights(c: Context, plans: tuple[ChunkPlan, ...]) -> list[Workspace]:
+    """Quantized copies of 16-bit weights: made in the first microbatch of a step and cached by every linear.
+
+    Source: TransformerEngine `pytorch/module/linear.py`, `grouped_linear.py` (is_first_microbatch); Megatron-LM
+    `extensions/transformer_engine.py`.
+    """
+    t = c.training
+    if not t.low_precision or t.low_precision_weights:
+        return []
+    recipe = RECIPES[t.low_precision]
+    weights = [(p, copies) for plan in plans for p, copies in plan.params if p.quantized]
+    if not weights:
+        return []
+    source = "TransformerEngine pytorch/module/base.py get_weight_workspace: cached over microbatches"
+    numel = sum(p.numel * copies for p, copies in weights)
+    shape = (Dim("elements of quantized weights", numel),)
+    each = data_bytes(recipe, numel)
+    found = [Workspace(f"{recipe.name} weights", shape, "fp8", each, source)]
+    if orientations(recipe, blackwell=c.blackwell) > 1:
+        found.append(Workspace(f"{recipe.name} weights by columns", shape, "fp8", each, source))
+    scales = sum(scale_bytes(recipe, p) * copies for p, copies in weights)
+    if recipe.block:
+        found.append(Workspace(f"{recipe.name} weight scales", (Dim("scales", scales // DTYPE_BYTES[recipe.scale]),),
+                               recipe.scale, scales, source))  # fmt: skip
+    return found
 
 
 def _key(size: int) -> int:

@@ -7,14 +7,13 @@ Sources: Megatron-Bridge `src/megatron/bridge/training/config.py`, `models/gpt_p
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
 from ..errors import ConfigError, UnsupportedError
 from ..job import TrainingJob
-from .resolve import known_settings
+from .resolve import current_name, known_settings
 from .text_files import read_yaml
 from .transformer_config import RENAMED, UNSUPPORTED
 
@@ -32,8 +31,34 @@ FP8_RECIPE = "tensorwise"
 """MixedPrecisionConfig's default, which Bridge copies to the optimizer's config with or without fp8: the precision-aware
 optimizer then leaves the masters to Megatron (`training/mixed_precision.py`)."""
 
-GRADS_IN_FP32 = {"bf16_mixed": True, "fp16_mixed": False}
-"""grad_reduce_in_fp32 of the named precisions."""
+LOW_PRECISION = (
+    "fp8", "fp8_param", "fp8_param_gather", "fp4", "fp4_param", "first_last_layers_bf16", "num_layers_at_start_in_bf16",
+    "num_layers_at_end_in_bf16", "fp8_dot_product_attention", "reuse_grad_buf_for_mxfp8_param_ag",
+)  # fmt: skip
+CURRENT = {"fp8": "hybrid", "fp8_recipe": "tensorwise", "first_last_layers_bf16": True, "fp8_param_gather": True}
+FP8: dict[str, dict[str, Any]] = {
+    "with_fp8_delayed_scaling": {"fp8": "hybrid", "fp8_recipe": "delayed", "fp8_param_gather": True},
+    "with_fp8_current_scaling": {**CURRENT, "num_layers_at_start_in_bf16": 1, "num_layers_at_end_in_bf16": 1},
+    "with_fp8_subchannel_scaling": {"fp8": "hybrid", "fp8_recipe": "blockwise", "fp8_param_gather": False},
+    "with_mxfp8": {
+        "fp8": "e4m3", "fp8_recipe": "mxfp8", "fp8_param_gather": True, "reuse_grad_buf_for_mxfp8_param_ag": True,
+    },
+}  # fmt: skip
+PRECISIONS: dict[str, dict[str, Any]] = {
+    "bf16_mixed": {},
+    "fp16_mixed": {},
+    **{f"{half}_{name}_mixed": values for half in ("bf16", "fp16") for name, values in FP8.items()},
+    "nemotron_h_bf16_with_fp8_current_scaling_mixed": {
+        **CURRENT, "num_layers_at_start_in_bf16": 2, "num_layers_at_end_in_bf16": 2, "params_dtype": "bf16",
+        "accumulate_allreduce_grads_in_fp32": True,
+    },
+    "nanov2_bf16_with_fp8_current_scaling_mixed": {
+        **CURRENT, "fp8_recipe": "blockwise", "num_layers_at_start_in_bf16": 2, "num_layers_at_end_in_bf16": 2,
+        "params_dtype": "bf16", "accumulate_allreduce_grads_in_fp32": True,
+    },
+    "bf16_with_nvfp4_mixed": {"fp4": "e2m1"},
+}  # fmt: skip
+"""Named precisions (Megatron-Bridge `src/megatron/bridge/training/mixed_precision.py`); gradients are fp32 with bf16."""
 
 DDP = {
     "grad_reduce_in_fp32": "accumulate_allreduce_grads_in_fp32",
@@ -185,18 +210,16 @@ def precision_values(precision: Any) -> dict[str, Any]:
         return {}
     if isinstance(precision, str):
         word = precision.replace("-", "_")
-        if word not in GRADS_IN_FP32:
-            kind = re.search(r"fp8|fp4", word)
-            if kind:
-                raise UnsupportedError(f"mixed_precision {precision} is not modelled: {kind.group(0)}")
-            raise ConfigError(f"mixed_precision {precision!r} is not one of {', '.join(GRADS_IN_FP32)}")
+        if word not in PRECISIONS:
+            raise ConfigError(f"mixed_precision {precision!r} is not one of {', '.join(PRECISIONS)}")
+        half = word[:4]
         return {
-            "params_dtype": word[:4], "accumulate_allreduce_grads_in_fp32": GRADS_IN_FP32[word], "fp8_recipe": FP8_RECIPE,
+            "params_dtype": half, "accumulate_allreduce_grads_in_fp32": half == "bf16", "fp8_recipe": FP8_RECIPE,
+            **PRECISIONS[word],
         }  # fmt: skip
-    for name in ("fp8", "fp4"):
-        if getattr(precision, name, None):
-            raise UnsupportedError(f"mixed_precision.{name}={getattr(precision, name)!r} is not modelled")
     found: dict[str, Any] = {"fp8_recipe": getattr(precision, "fp8_recipe", None) or FP8_RECIPE}
+    for name in LOW_PRECISION:
+        _take(found, precision, name, current_name(name))
     for name in ("bf16", "fp16"):
         if getattr(precision, name, False):
             found["params_dtype"] = name

@@ -61,8 +61,6 @@ HARMLESS = IRRELEVANT | frozenset(
         "muon_split_qkv",
         "no_persist_layer_norm",
         "legacy_tokenizer",
-        "num_layers_at_end_in_bf16",
-        "num_layers_at_start_in_bf16",
         "overlap_p2p_comm_warmup_flush",
         "overlap_param_gather_with_optimizer_step",
         "pad_vocab_size",
@@ -71,6 +69,8 @@ HARMLESS = IRRELEVANT | frozenset(
         "special_tokens",
         "symmetric_ar_type",
         "te_rng_tracker",
+        "tp_comm_bootstrap_backend",
+        "tp_comm_overlap_cfg",
         "tiktoken_num_special_tokens",
         "tokenizer_model",
         "use_flash_attn",
@@ -178,8 +178,6 @@ def _refuse(given: Mapping[str, Any]) -> tuple[str, ...]:
             continue
         if dest == "spec" and known_spec(value):
             continue
-        if dest == "first_last_layers_bf16" and not given.get("fp8") and not given.get("fp4"):
-            continue  # every layer is bf16 already
         if dest in _OTHER_PROGRAMS:
             raise UnsupportedError(f"Megatron argument {dest}={value!r} belongs to a program that is not modelled")
         if kind == IGNORED:

@@ -36,6 +36,7 @@ DERIVED = frozenset(
         "hybrid_override_pattern",
         "is_hybrid_model",
         "moe_enable_deepep",
+        "moe_router_padding_for_fp8",
         "decoder_seq_length",
         "use_mamba_mem_eff_path",
         "checkpoint_activations",
@@ -112,6 +113,8 @@ def derive(given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
     if backend not in ("auto", "None") and "attention_kernel" not in settings:
         values["attention_kernel"] = "cudnn" if backend == "fused" else backend
     values["mamba_mem_eff_path"] = bool(arg("use_mamba_mem_eff_path"))
+    if arg("moe_router_padding_for_fp8"):
+        values["moe_router_padding_for_quantization"] = True
     if arg("moe_enable_deepep"):
         values["moe_flex_dispatcher_backend"] = "deepep"
     coeff = values.get("moe_aux_loss_coeff")

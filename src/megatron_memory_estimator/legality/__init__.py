@@ -16,7 +16,7 @@ from ..model import Model
 from ..training import Training
 from .sharding import attention, experts, world
 from .stages import balanced_split, pipeline, schedule
-from .switches import optimizer, other
+from .switches import gpu, low_precision, optimizer, other
 
 if TYPE_CHECKING:
     from ..job import TrainingJob
@@ -43,6 +43,7 @@ DEGREES = {
 def check(job: TrainingJob) -> None:
     """Raise LayoutError with every violated rule, or return."""
     reasons = violations(job.model, job.layout, job.training, job.num_microbatches)
+    reasons += tuple(gpu(job.training, job.gpu))
     if reasons:
         raise LayoutError(reasons)
 
@@ -58,6 +59,7 @@ def violations(model: Model, layout: Layout, training: Training, num_microbatche
         *experts(model, layout, training),
         *pipeline(model, layout, overlap_p2p_comm=training.overlap_p2p_comm),
         *optimizer(layout, training),
+        *low_precision(model, layout, training),
         *other(model, layout, training),
     ]
     if not found:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..errors import LayoutError
+from ..hardware import Gpu
 from ..layout import Layout
 from ..model import Model
 from ..pipeline import virtual_stages
@@ -34,6 +35,50 @@ def optimizer(layout: Layout, training: Training) -> Iterator[str]:
         yield "main_grads_dtype=bf16 conflicts with accumulate_allreduce_grads_in_fp32; drop one"
     if t.optimizer == "sgd" and t.use_distributed_optimizer:
         yield "optimizer=sgd does not work with use_distributed_optimizer; turn it off or use adam"
+
+
+def low_precision(model: Model, layout: Layout, training: Training) -> Iterator[str]:
+    """What fp8 and fp4 need and exclude (Megatron-LM `arguments.py`, `transformer_config.py`)."""
+    t = training
+    if t.fp8 and t.fp4:
+        yield "fp8 and fp4 exclude each other; give one"
+    if t.fp8_param_gather and not t.fp8:
+        yield "fp8_param_gather needs fp8"
+    if t.fp4_param_gather and not t.fp4:
+        yield "fp4_param_gather needs fp4"
+    if not t.low_precision:
+        return
+    if not t.te_spec:
+        yield f"{'fp4' if t.fp4 else 'fp8'} needs transformer_impl=transformer_engine"
+    if t.params_dtype == "fp32":
+        yield f"{'fp4' if t.fp4 else 'fp8'} needs bf16 or fp16"
+    if t.low_precision_weights and not t.use_distributed_optimizer:
+        yield f"{'fp4' if t.fp4 else 'fp8'}_param_gather needs use_distributed_optimizer"
+    if t.low_precision_weights and t.low_precision == "mxfp8" and not t.reuse_grad_buf_for_mxfp8_param_ag:
+        yield "fp8_param_gather with fp8_recipe=mxfp8 needs reuse_grad_buf_for_mxfp8_param_ag"
+    if t.low_precision == "delayed":
+        if t.first_last_layers_bf16:
+            yield "first_last_layers_bf16 does not work with fp8_recipe=delayed"
+        for module in ("moe_act", "layernorm"):
+            if t.recomputes(module):
+                yield f"recompute_modules {module} does not work with fp8_recipe=delayed"
+    if t.fp8_dot_product_attention and t.attention_kernel not in (None, "cudnn"):
+        yield f"fp8_dot_product_attention needs attention_kernel=cudnn, not {t.attention_kernel}"
+    for name in ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16"):
+        if getattr(t, name) < 0:
+            yield f"{name}={getattr(t, name)} must not be negative"
+
+
+def gpu(training: Training, machine: Gpu) -> Iterator[str]:
+    """Recipes that a GPU's tensor cores have (TransformerEngine `pytorch/quantization.py`)."""
+    least = {"delayed": (8, 9), "tensorwise": (8, 9), "blockwise": (9, 0), "mxfp8": (10, 0), "nvfp4": (10, 0)}
+    recipe = training.low_precision
+    if recipe and machine.capability < least[recipe]:
+        major, minor = least[recipe]
+        yield (
+            f"{recipe} needs a GPU of compute capability {major}.{minor} or above; {machine.name} has "
+            f"{machine.capability[0]}.{machine.capability[1]}"
+        )
 
 
 def other(model: Model, layout: Layout, training: Training) -> Iterator[str]:

@@ -27,6 +27,14 @@ def core_attention(c: Context, q: Tensor, k: Tensor, v: Tensor, heads: Dim, laye
     return (yield from _fused(c, q, k, v, heads, v_dim))
 
 
+def keeps_context(c: Context) -> bool:
+    """Whether the output projection keeps attention's output itself, which attention keeps anyway, and no quantized copy.
+
+    Source: Megatron-LM `attention.py` (set_save_original_input): recipes other than delayed, TransformerEngine 2.6 and later.
+    """
+    return c.recipe is not None and c.recipe.name != "delayed" and c.training.te >= (2, 6)
+
+
 def _lse(c: Context, heads: Dim) -> Tensor:
     return c.new(f"{NAME}.softmax_lse", c.batch, heads, c.seq, dtype="fp32")
 
@@ -35,7 +43,15 @@ def _fused(c: Context, q: Tensor, k: Tensor, v: Tensor, heads: Dim, v_dim: Dim) 
     out = c.region(f"{NAME}.output", heads, v_dim)
     lse = _lse(c, heads)
     if c.kernel == "cudnn":
-        yield Op(NAME, (q, k, v), (out,), (q, k, v, out, lse), backward=_backward_scratch(c, q, k, heads))
+        kept: Scratch = (q, k, v, out)
+        if (
+            c.recipe and c.training.fp8_dot_product_attention
+        ):  # fp8 operands; the output in fp8 with delayed scaling only
+            kept = tuple(
+                t.like(f"{t.name} fp8", "fp8") for t in (q, k, v, out)[: 4 if c.recipe.name == "delayed" else 3]
+            )
+            kept += () if c.recipe.name == "delayed" else (out,)
+        yield Op(NAME, (q, k, v), (out,), (*kept, lse), backward=_backward_scratch(c, q, k, heads))
         return out
     if q.shape[-1].size != v_dim.size:  # flash-attention pads v to the head dim of q; the result is trimmed again
         padded = c.region(f"{NAME}.v padded", v.shape[-2], q.shape[-1])

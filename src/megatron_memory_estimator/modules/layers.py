@@ -75,7 +75,7 @@ def _mixer(part: str, layer: int, c: Context, hidden: Tensor) -> Module[Tensor]:
 
 
 def layer_unit(c: Context, kind: str, layer: int = 0) -> Declaration:
-    """One decoder layer."""
+    """One decoder layer; `layer` is its index in the pattern of context-parallel communication."""
     hidden = streams(c, "hidden_states") if c.model.enable_mhc_connections else c.residual("hidden_states")
     declared = Declaration(kind, hidden, transformer_layer(c, hidden, kind, layer))
     if c.training.delay_wgrad_compute:

@@ -13,6 +13,7 @@ reduce-scatters the input gradient; a row-parallel linear reduce-scatters its ou
 from __future__ import annotations
 
 from ..context import Context, Module
+from ..quantization import quantized
 from ..tape import Op
 from ..tensor import Dim, Param, Tensor
 
@@ -42,7 +43,8 @@ def cached_wgrad(c: Context, weight: Param) -> bool:
 
 def linear_params(c: Context, name: str, out: Dim, inp: Dim, split: str, bias: bool) -> Module[Param]:
     """Weight [out, in] and bias [out] of a linear; `split` is "tp" or "replicated"."""
-    weight = Param(f"{name}.weight", (out, inp), split=split, gemm="te" if c.te else "megatron")
+    recipe = c.recipe.name if c.recipe else ""
+    weight = Param(f"{name}.weight", (out, inp), split=split, gemm="te" if c.te else "megatron", quantized=recipe)
     yield weight
     if bias:
         yield Param(f"{name}.bias", (out,), split="tp" if out.axes else "replicated", matrix=False)
@@ -63,7 +65,39 @@ def in_userbuffers(c: Context, name: str) -> bool:
     return c.training.tp_comm_overlap and c.te and name.endswith(USERBUFFERS)
 
 
-def column_linear(c: Context, name: str, x: Tensor, weight: Param, *, gathers: bool = True) -> Module[Tensor]:
+def kept_input(c: Context, name: str, x: Tensor, *, original: bool = False) -> tuple[Tensor, ...]:
+    """What a linear keeps of its input: the input, or one quantized copy of it.
+
+    `original`: the input itself although it is quantized, because it is kept anyway or shall be recomputed
+    (set_save_original_input in Megatron-LM `extensions/transformer_engine.py`).
+    """
+    if c.recipe is None or original:
+        return (x,)
+    return quantized(c.recipe, x, f"{name}.input {c.recipe.name}")
+
+
+def other_orientation(c: Context, name: str, x: Tensor) -> tuple[Tensor, ...]:
+    """The second quantized copy that block recipes make of a GEMM operand, alive during the op."""
+    return quantized(c.recipe, x, f"{name} by rows") if c.recipe and c.recipe.both else ()
+
+
+def quantized_grad(c: Context, name: str, grad: Tensor) -> tuple[Tensor, ...]:
+    """The output gradient in low precision, by rows for the input's gradient and by columns for the weight's."""
+    if c.recipe is None:
+        return ()
+    return tuple(t for way in ("rows", "columns") for t in quantized(c.recipe, grad, f"{name}.output grad by {way}"))
+
+
+def wgrad_operands(c: Context, name: str, x: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
+    """Input and output gradient as the weight's gradient takes them."""
+    if c.recipe is None:
+        return x, grad
+    return (*kept_input(c, name, x), *quantized(c.recipe, grad, f"{name}.output grad kept"))
+
+
+def column_linear(
+    c: Context, name: str, x: Tensor, weight: Param, *, gathers: bool = True, original: bool = False
+) -> Module[Tensor]:
     """Output [seq/cp, b, out/tp]: the input is sharded over the sequence, the output over features."""
     out = c.region(f"{name}.output", weight.shape[0])
     gathered: tuple[Tensor, ...] = ()
@@ -71,42 +105,51 @@ def column_linear(c: Context, name: str, x: Tensor, weight: Param, *, gathers: b
     if c.sp_many and gathers and not in_userbuffers(c, name):
         if c.te:
             gathered = (c.region(f"{name}.input gathered", weight.shape[1]),)
+            if c.recipe:  # gathered in low precision
+                gathered = quantized(c.recipe, gathered[0], gathered[0].name)
         grads = (c.region(f"{name}.input grad before reduce-scatter", weight.shape[1]),)
     yield Op(
         name,
         reads=(x,),
         writes=(out,),
-        saves=(x,),
-        forward=gathered,
-        backward=(*gathered, *grads, *weight_grad(c, weight)),
-        wgrad=(c.region(f"{name}.input gathered", weight.shape[1]) if c.sp_many and gathers else x, grad_of(out)),
+        saves=kept_input(c, name, x, original=original),
+        forward=(*gathered, *other_orientation(c, f"{name}.input", x)),
+        backward=(*gathered, *grads, *quantized_grad(c, name, out), *weight_grad(c, weight)),
+        wgrad=wgrad_operands(
+            c, name, c.region(f"{name}.input gathered", weight.shape[1]) if c.sp_many and gathers else x, grad_of(out)
+        ),
     )
     return out
 
 
-def row_linear(c: Context, name: str, x: Tensor, weight: Param) -> Module[Tensor]:
+def row_linear(c: Context, name: str, x: Tensor, weight: Param, *, original: bool = False) -> Module[Tensor]:
     """Output on the residual stream: the input is sharded over features, the output over the sequence."""
     out = c.stream(f"{name}.output", c.hidden)
     partial: tuple[Tensor, ...] = ()
     gathered: tuple[Tensor, ...] = ()
+    whole = c.region(f"{name}.output grad gathered", c.hidden)
     if c.sp_many and not in_userbuffers(c, name):
         partial = (c.region(f"{name}.output before reduce-scatter", c.hidden),)
-        if c.te:
-            gathered = (c.region(f"{name}.output grad gathered", c.hidden),)
+        if c.te and c.recipe is None:
+            gathered = (whole,)
     yield Op(
         name,
         reads=(x,),
         writes=(out,),
-        saves=(x,),
-        forward=partial,
-        backward=(*gathered, *weight_grad(c, weight)),
-        wgrad=(x, c.region(f"{name}.output grad gathered", c.hidden) if c.sp_many else grad_of(out)),
+        saves=kept_input(c, name, x, original=original),
+        forward=(*partial, *other_orientation(c, f"{name}.input", x)),
+        backward=(*gathered, *quantized_grad(c, name, whole), *weight_grad(c, weight)),
+        wgrad=wgrad_operands(c, name, x, whole if c.sp_many else grad_of(out)),
     )
     return out
 
 
-def duplicated_linear(c: Context, name: str, x: Tensor, weight: Param) -> Module[Tensor]:
+def duplicated_linear(c: Context, name: str, x: Tensor, weight: Param, *, original: bool = False) -> Module[Tensor]:
     """Output on the input's tokens: every tensor-parallel rank has the whole weight."""
     out = c.new(f"{name}.output", *x.shape[:-1], weight.shape[0])
-    yield Op(name, reads=(x,), writes=(out,), saves=(x,), backward=weight_grad(c, weight), wgrad=(x, grad_of(out)))
+    yield Op(
+        name, reads=(x,), writes=(out,), saves=kept_input(c, name, x, original=original),
+        forward=other_orientation(c, f"{name}.input", x),
+        backward=(*quantized_grad(c, name, out), *weight_grad(c, weight)), wgrad=wgrad_operands(c, name, x, grad_of(out)),
+    )  # fmt: skip
     return out

@@ -15,7 +15,7 @@ from ..tape import Op
 from ..tensor import Dim, Param, Tensor
 from .attention import cos_sin
 from .core_attention import NAME as CORE
-from .core_attention import core_attention
+from .core_attention import core_attention, keeps_context
 from .linear import column_linear, duplicated_linear, linear_params, row_linear
 from .norm import norm, norm_params
 
@@ -23,9 +23,13 @@ NAME = "self_attention"
 
 
 def down_linear(c: Context, name: str, x: Tensor, weight: Param, width: Dim) -> Module[Tensor]:
-    """A down projection on the residual stream's tokens; the local spec gathers its tp shards."""
+    """A down projection on the residual stream's tokens; the local spec gathers its tp shards.
+
+    In low precision each keeps a copy of its own, unless the norm before them shall be recomputed.
+    """
     if c.te:
-        return (yield from duplicated_linear(c, name, x, weight))
+        original = c.training.recomputes("layernorm")
+        return (yield from duplicated_linear(c, name, x, weight, original=original))
     shard = yield from column_linear(c, name, x, weight)
     out = c.stream(f"{name}.output gathered", width)
     yield Op(f"{name}.gather", (shard,), (out,), forward=(c.region(f"{name}.output of all ranks", width),))
@@ -109,4 +113,4 @@ def mla_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
     context = yield from recomputed(
         c.training.recomputes("core_attn"), CORE + ".checkpoint", core_attention(c, q, k, v, heads, layer)
     )
-    return (yield from row_linear(c, f"{NAME}.linear_proj", context, proj))
+    return (yield from row_linear(c, f"{NAME}.linear_proj", context, proj, original=keeps_context(c)))

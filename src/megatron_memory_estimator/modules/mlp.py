@@ -52,15 +52,19 @@ def activation(c: Context, name: str, x: Tensor, width: Dim, scale: Tensor | Non
     activation also keeps silu(gate) and the linear half, and the product with the scale keeps the activated rows.
     """
     m = c.model
+    kept: tuple[Tensor, ...]
     out = c.new(f"{name}.output", *x.shape[:-1], width)
     clamped = (
         (x.like(f"{name}.clamped input"),) if m.gated_linear_unit and m.activation_func_clamp_value is not None else ()
     )
     if fused(c, weighted=scale is not None):
         reads = (x,) if scale is None else (x, scale)
-        yield Op(name, reads, (out,), (*reads, *clamped))
+        kept = (*reads, *clamped)
+        if c.training.activation_func_fp8_input_store and m.activation_func == "silu" and m.gated_linear_unit:
+            kept = (x.like(f"{name}.input fp8", "fp8"), *kept[1:])
+        yield Op(name, reads, (out,), kept)
         return out
-    kept: tuple[Tensor, ...] = (x, *clamped)
+    kept = (x, *clamped)
     if m.gated_linear_unit:
         kept = (*kept, out.like(f"{name}.activated gate"), out.like(f"{name}.linear half"))
     if scale is None:

@@ -13,7 +13,16 @@ from ..context import Context, Module, recomputed
 from ..tape import Op
 from ..tensor import Dim, Param, Tensor
 from .dispatcher import Routed, combine, dispatch
-from .linear import duplicated_linear, grad_of, linear_params, weight_grad
+from .linear import (
+    duplicated_linear,
+    grad_of,
+    kept_input,
+    linear_params,
+    other_orientation,
+    quantized_grad,
+    weight_grad,
+    wgrad_operands,
+)
 from .mlp import activation
 from .norm import norm, norm_params
 from .shared_experts import shared_experts, shared_experts_params
@@ -83,7 +92,8 @@ def _expert_params(c: Context, width: Dim) -> Module[tuple[Param, Param]]:
     made: list[Param] = []
     for fc, shape in (("linear_fc1", (gated, width)), ("linear_fc2", (width, one))):
         name = f"mlp.experts.{fc}"
-        weight = Param(f"{name}.weight", shape, "expert", count, buffers, gemm)
+        recipe = c.recipe.name if c.recipe else ""
+        weight = Param(f"{name}.weight", shape, "expert", count, buffers, gemm, quantized=recipe)
         made.append(weight)
         yield weight
         if m.add_bias_linear:
@@ -125,19 +135,39 @@ def router(c: Context, x: Tensor, experts: Dim) -> Module[Tensor]:
 
 def _experts(c: Context, routed: Routed, fc1: Param, fc2: Param) -> Module[Tensor]:
     """fc1, activation times probability, fc2 on the rows of this rank's experts (TEGroupedMLP, SequentialMLP)."""
-    rows = routed.rows
     gated, one = fc1.shape[0], fc2.shape[1]
-    wide = c.new("mlp.experts.linear_fc1.output", rows, gated)
+    moe_act = c.training.recomputes("moe_act")
+    tokens, probs, rows = routed.tokens, routed.probs, routed.rows
+    pads = c.recipe is not None and not c.training.moe_router_padding_for_quantization
+    if c.recipe:
+        rows = c.padded_expert_rows
+    if pads:  # every expert's rows are copied to a multiple that low-precision GEMMs take
+        tokens = c.new("mlp.experts.input padded", rows, *routed.tokens.shape[1:])
+        yield Op("mlp.experts.pad", (routed.tokens,), (tokens,))
+        if probs is not None:
+            whole = c.new("mlp.experts.probs padded", rows, dtype=probs.dtype)
+            yield Op("mlp.experts.pad_probs", (probs,), (whole,))
+            probs = whole
+    name = "mlp.experts.linear_fc1"
+    wide = c.new(f"{name}.output", rows, gated)
     yield Op(
-        "mlp.experts.linear_fc1", (routed.tokens,), (wide,), (routed.tokens,),
-        backward=weight_grad(c, fc1), wgrad=(routed.tokens, grad_of(wide)),
+        name, (tokens,), (wide,), kept_input(c, name, tokens), other_orientation(c, f"{name}.input", tokens),
+        (*quantized_grad(c, name, wide), *weight_grad(c, fc1)), wgrad=wgrad_operands(c, name, tokens, grad_of(wide)),
     )  # fmt: skip
     act = yield from recomputed(
-        c.training.recomputes("moe_act"),
+        moe_act,
         "mlp.experts.activation.checkpoint",
-        activation(c, "mlp.experts.activation", wide, one, routed.probs),
+        activation(c, "mlp.experts.activation", wide, one, probs),
         hook="mlp.experts.linear_fc2",
     )
-    out = c.new("mlp.experts.linear_fc2.output", rows, fc2.shape[0])
-    yield Op("mlp.experts.linear_fc2", (act,), (out,), (act,), backward=weight_grad(c, fc2), wgrad=(act, grad_of(out)))
+    name = "mlp.experts.linear_fc2"
+    out = c.new(f"{name}.output", rows, fc2.shape[0])
+    yield Op(
+        name, (act,), (out,), kept_input(c, name, act, original=moe_act), other_orientation(c, f"{name}.input", act),
+        (*quantized_grad(c, name, out), *weight_grad(c, fc2)), wgrad=wgrad_operands(c, name, act, grad_of(out)),
+    )  # fmt: skip
+    if pads:
+        done = c.new("mlp.experts.output unpadded", routed.rows, *out.shape[1:])
+        yield Op("mlp.experts.unpad", (out,), (done,))
+        out = done
     return out

@@ -32,7 +32,8 @@ def shared_experts(c: Context, x: Tensor, weights: tuple[Param, Param]) -> Modul
         source = c.region(f"{name}.input gathered", c.hidden)
         yield Op(f"{name}.gather", (x,), (source,))
         gathers = False
-    wide = yield from column_linear(c, f"{name}.linear_fc1", source, fc1, gathers=gathers)
+    # in low precision too fc1 keeps its input, which the router keeps anyway
+    wide = yield from column_linear(c, f"{name}.linear_fc1", source, fc1, gathers=gathers, original=True)
     act = yield from activation(c, f"{name}.activation", wide, fc2.shape[1])
     out = yield from row_linear(c, f"{name}.linear_fc2", act, fc2)
     if c.model.moe_shared_expert_gate:

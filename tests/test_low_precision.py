@@ -1,0 +1,166 @@
+"""fp8 and fp4: bytes of weights and of what a layer keeps, hand-worked from TransformerEngine's tensor classes.
+
+Llama-like layer of `small_config`: hidden 1024, 16 heads of 64, 4 groups, ffn 4096; weights per layer: qkv 1536 x 1024,
+proj 1024 x 1024, fc1 8192 x 1024, fc2 1024 x 4096.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from megatron_memory_estimator import LayoutError, TrainingJob, estimate
+from megatron_memory_estimator.estimator import Stage
+from megatron_memory_estimator.quantization import RECIPES, scale_bytes
+from megatron_memory_estimator.tensor import Dim, Param
+
+from .helpers import moe_config, small_config
+from .test_activation_rules import DENSE_LAYER, FE, HID, MOE_LAYER, ROWS, B, D, E, F, H, K, M, N, S, T, kept
+
+LAYERS = 4
+WEIGHTS = LAYERS * 1024 * (1536 + 1024 + 8192 + 4096)
+HOPPER: dict[str, Any] = {"gpu": "H100"}
+BLACKWELL: dict[str, Any] = {"gpu": "B200"}
+
+
+def low(recipe: str, **settings: Any) -> dict[str, Any]:
+    kind: dict[str, Any] = {"fp4": "e2m1"} if recipe == "nvfp4" else {"fp8": "hybrid", "fp8_recipe": recipe}
+    return {**kind, **settings}
+
+
+def stage(num_gpus: int = 1, config: dict[str, Any] | None = None, **settings: Any) -> Stage:
+    job = TrainingJob.from_config(config or small_config(), num_gpus, **{"seq_length": 1024, **settings})
+    return estimate(job).stages[0]
+
+
+CACHED: list[tuple[dict[str, Any], int, int]] = [
+    ({**low("delayed"), **HOPPER}, 2 * WEIGHTS, 0),
+    ({**low("tensorwise"), **HOPPER}, 2 * WEIGHTS, 0),
+    ({**low("delayed"), **BLACKWELL}, WEIGHTS, 0),
+    ({**low("tensorwise"), **BLACKWELL}, WEIGHTS, 0),
+    ({**low("tensorwise"), "gpu": "L40S"}, 2 * WEIGHTS, 0),
+    ({**low("blockwise"), **HOPPER}, 2 * WEIGHTS, 2 * 4 * WEIGHTS // 16384),
+    ({**low("mxfp8"), **BLACKWELL}, 2 * WEIGHTS, 2 * WEIGHTS // 32),
+    ({**low("nvfp4"), **BLACKWELL}, WEIGHTS, 2 * WEIGHTS // 16),
+    ({**low("tensorwise", first_last_layers_bf16=True), **BLACKWELL}, WEIGHTS // 2, 0),
+    ({**low("tensorwise", first_last_layers_bf16=True, num_layers_at_end_in_bf16=0), **BLACKWELL}, WEIGHTS * 3 // 4, 0),
+]
+
+
+@pytest.mark.parametrize(("settings", "data", "scales"), CACHED, ids=lambda x: str(x)[:70])
+def test_cached_copies_of_weights(settings: dict[str, Any], data: int, scales: int) -> None:
+    rows = [row for row in stage(**settings).rows if "get_weight_workspace" in row.why]
+    assert sum(row.nbytes for row in rows if "scales" not in row.name) == data
+    assert sum(row.nbytes for row in rows if "scales" in row.name) == scales
+
+
+GATHERED: list[tuple[dict[str, Any], float]] = [
+    ({**low("delayed"), **HOPPER}, 2),
+    ({**low("tensorwise"), **HOPPER}, 2),
+    ({**low("tensorwise"), **BLACKWELL}, 1),
+    ({**low("blockwise"), **HOPPER}, 2 + 2 * 4 / 16384),
+    ({**low("mxfp8", reuse_grad_buf_for_mxfp8_param_ag=True), **BLACKWELL}, 2 + 2 / 32),
+    ({**low("nvfp4"), **BLACKWELL}, 1 + 2 / 16),
+]
+
+
+@pytest.mark.parametrize(("settings", "each"), GATHERED, ids=lambda x: str(x)[:70])
+def test_weights_in_low_precision_only(settings: dict[str, Any], each: float) -> None:
+    gather: dict[str, Any] = {"fp4_param_gather": True} if "fp4" in settings else {"fp8_param_gather": True}
+    found = stage(4, use_distributed_optimizer=True, **settings, **gather)
+    rows = [row for row in found.rows if row.part == "weights"]
+    other = 2 * 32000 * 1024 * 2 + 2 * 1024 * (2 * LAYERS + 1)  # two embeddings and the norms stay in bf16
+    assert sum(row.nbytes for row in rows) == int(each * WEIGHTS) + other
+    masters = [row.nbytes for row in found.rows if row.name.startswith("main_param")]
+    assert sum(masters) == 4 * (WEIGHTS + other // 2) // 4
+    assert not any("get_weight_workspace" in row.why for row in found.rows)
+
+
+def test_scales_of_a_weight_are_padded() -> None:
+    weight = Param("w", (Dim("out", 100), Dim("in", 96)))
+    # mxfp8: rows [128, 4] and columns [4, 128]; nvfp4: [128, 8] and [128, 8]; blockwise: fp32 [1, 4] and [1, 4]
+    assert scale_bytes(RECIPES["mxfp8"], weight) == 128 * 4 + 4 * 128
+    assert scale_bytes(RECIPES["nvfp4"], weight) == 128 * 8 + 128 * 8
+    assert scale_bytes(RECIPES["blockwise"], weight) == 4 * (4 + 4)
+    assert scale_bytes(RECIPES["tensorwise"], weight) == 0
+
+
+ACT, CONTEXT = 2 * T * F, 2 * T * N * D
+# delayed: three inputs (two norm outputs, fc2) in 1 byte instead of 2, and one more byte of attention's output
+DENSE: list[tuple[dict[str, Any], float]] = [
+    (low("delayed"), -H / 2 * 2 - ACT / 2 + CONTEXT / 2),
+    (low("tensorwise"), -H / 2 * 2 - ACT / 2),
+    (low("tensorwise", transformer_engine_version="2.5"), -H / 2 * 2 - ACT / 2 + CONTEXT / 2),
+    (low("blockwise"), (2 * H + ACT) * (-1 / 2 + 4 / 128 / 2)),
+    (low("mxfp8", **BLACKWELL), (2 * H + ACT) * (-1 / 2 + 1 / 32 / 2)),
+    (low("nvfp4", **BLACKWELL), (2 * H + ACT) * (-3 / 4 + 1 / 16 / 2)),
+    (low("tensorwise", activation_func_fp8_input_store=True), -H / 2 * 2 - ACT / 2 - 2 * T * F),
+    (low("tensorwise", fp8_dot_product_attention=True), -H / 2 * 2 - ACT / 2 - T * (N + 2 * M) * D),
+    (low("delayed", fp8_dot_product_attention=True), -H / 2 * 2 - ACT / 2 - T * (N + 2 * M) * D),
+]
+
+
+@pytest.mark.parametrize(("settings", "delta"), DENSE, ids=lambda x: str(x)[:70])
+def test_dense_layer(settings: dict[str, Any], delta: float) -> None:
+    assert kept(small_config(), **{**HOPPER, **settings}) - DENSE_LAYER == delta
+
+
+EXPERTS = -2 * ROWS * HID / 2 - 2 * ROWS * FE / 2  # inputs of fc1 and fc2
+MOE: list[tuple[dict[str, Any], float]] = [
+    (low("tensorwise"), -H / 2 + EXPERTS),
+    (low("tensorwise", moe_router_padding_for_quantization=True), -H / 2 + EXPERTS),
+    (
+        low("tensorwise", recompute_granularity="selective", recompute_modules=("moe_act",)),
+        -H / 2 + EXPERTS - ROWS * FE,
+    ),
+]
+
+
+@pytest.mark.parametrize(("settings", "delta"), MOE, ids=lambda x: str(x)[:70])
+def test_moe_layer(settings: dict[str, Any], delta: float) -> None:
+    """Balanced rows divide by every padding here: 4096 rows over 8 experts."""
+    assert S * B * K // E % 128 == 0
+    assert kept(moe_config(), **{**HOPPER, **settings}) - MOE_LAYER == delta
+
+
+def test_rows_of_each_expert_are_padded() -> None:
+    config = moe_config()
+    tokens = {"seq_length": 40, "micro_batch_size": 1}  # 80 rows over 8 experts: 10 each
+    sixteen, one_two_eight = (
+        stage(1, config, **tokens, **settings).rank.context.padded_expert_rows.size
+        for settings in ({**low("tensorwise"), **HOPPER}, {**low("nvfp4"), **BLACKWELL})
+    )
+    assert (sixteen, one_two_eight) == (8 * 16, 8 * 128)
+
+
+def test_turning_it_off_again_gives_the_same_bytes() -> None:
+    plain, off = (
+        stage(**BLACKWELL),
+        stage(**BLACKWELL, fp8=None, fp4=None, fp8_recipe="delayed", first_last_layers_bf16=True),
+    )
+    assert plain.peak_allocated_bytes == off.peak_allocated_bytes
+    assert plain.rows == off.rows
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (low("mxfp8", gpu="H100"), "mxfp8 needs a GPU of compute capability 10.0"),
+        (low("blockwise", gpu="A100"), "blockwise needs a GPU of compute capability 9.0"),
+        (low("nvfp4", gpu="H200"), "nvfp4 needs a GPU"),
+        ({"fp8": "hybrid", "fp4": "e2m1", **BLACKWELL}, "exclude each other"),
+        (low("delayed", fp8_param_gather=True), "needs use_distributed_optimizer"),
+        (low("mxfp8", fp8_param_gather=True, use_distributed_optimizer=True, **BLACKWELL), "needs reuse_grad_buf"),
+        (low("delayed", first_last_layers_bf16=True), "does not work with fp8_recipe=delayed"),
+        (
+            low("delayed", recompute_granularity="selective", recompute_modules=("layernorm",)),
+            "recompute_modules layernorm",
+        ),
+        ({"fp8_param_gather": True}, "fp8_param_gather needs fp8"),
+        (low("tensorwise", params_dtype="fp32"), "needs bf16 or fp16"),
+    ],
+)
+def test_what_low_precision_needs(settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(LayoutError, match=reason):
+        stage(**{**HOPPER, **settings})
