@@ -113,7 +113,7 @@ def test_megatron_arguments(extra: dict[str, Any], check: Any) -> None:
     "extra",
     [
         {"use_megatron_fsdp": True}, {"use_torch_fsdp2": True},
-        {"cpu_offloading_num_layers": 2}, {"optimizer_cpu_offload": True}, {"cuda_graph_impl": "local"},
+        {"cpu_offloading_num_layers": 2}, {"optimizer_cpu_offload": True},
         {"use_transformer_engine_op_fuser": True},
     ],
     ids=str,

@@ -86,5 +86,9 @@ def test_every_megatron_argument_has_a_class() -> None:
         )
     for dest in ("attention_softmax_in_fp32", "moe_aux_loss_coeff", "group_query_attention"):
         assert argument_class(dest) == "modelled"
-    for dest, kind in (("num_layers", "modelled"), ("lr", "irrelevant"), ("cuda_graph_impl", "not modelled, refused")):
+    for dest, kind in (
+        ("num_layers", "modelled"),
+        ("lr", "irrelevant"),
+        ("use_megatron_fsdp", "not modelled, refused"),
+    ):
         assert argument_class(dest) == kind

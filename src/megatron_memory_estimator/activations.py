@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from .context import Context
+from .cuda_graphs import captured, captures, replayed
 from .modules.layers import (
     Declaration,
     checkpointed,
@@ -38,6 +39,8 @@ class Run(NamedTuple):
     copies: int
     first_layer: int
     params: tuple[Param, ...]
+    graphed: tuple[Tensor, ...] = ()
+    """What the CUDA graphs of one copy keep per microbatch in flight."""
 
 
 class Moment(NamedTuple):
@@ -112,7 +115,7 @@ class Planner:
     def __init__(self, context: Context) -> None:
         self.context = context
         self._declared: dict[object, Declaration] = {}
-        self._units: dict[object, tuple[Unit, Trace]] = {}
+        self._units: dict[object, tuple[Unit, Trace, tuple[Tensor, ...]]] = {}
         self._plans: dict[object, ChunkPlan] = {}
 
     def plan(self, chunk: Chunk) -> ChunkPlan:
@@ -193,9 +196,9 @@ class Planner:
             params = tuple(param for one in declared for param in one.params)
             if (kinds, full) not in self._units:
                 unit = checkpointed(self.context, declared) if full else declared[0].unit
-                self._units[kinds, full] = unit, trace(unit)
-            unit, traced = self._units[kinds, full]
-            runs.append(Run(unit, traced, len(firsts), firsts[0], params))
+                self._units[kinds, full] = self._traced(unit)
+            unit, traced, graphed = self._units[kinds, full]
+            runs.append(Run(unit, traced, len(firsts), firsts[0], params, graphed))
         return runs
 
     def _groups(self, chunk: Chunk) -> list[tuple[int, tuple[Kind, ...], bool]]:
@@ -218,9 +221,17 @@ class Planner:
             self._declared[key] = declare()  # type: ignore[operator]
         declared = self._declared[key]
         if key not in self._units:
-            self._units[key] = declared.unit, trace(declared.unit)
-        unit, traced = self._units[key]
+            self._units[key] = declared.unit, trace(declared.unit), ()
+        unit, traced, _ = self._units[key]
         return Run(unit, traced, 1, -1, tuple(declared.params))
+
+    def _traced(self, unit: Unit) -> tuple[Unit, Trace, tuple[Tensor, ...]]:
+        graphed: tuple[Tensor, ...] = ()
+        if captures(self.context.training):
+            graphed = captured(self.context, unit)
+            if self.context.training.cuda_graph_warmup_steps == 0:
+                unit = replayed(unit, graphed)
+        return unit, trace(unit), graphed
 
 
 def boundary(c: Context, name: str, *, with_mtp: bool = False) -> Tensor:

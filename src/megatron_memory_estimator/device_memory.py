@@ -11,7 +11,7 @@ from typing import NamedTuple
 from .hardware import GIB, MIB
 from .job import TrainingJob
 from .layout import Layout
-from .peak import Peak, Rank, state_bytes
+from .peak import Peak, Rank, pool, state_bytes
 
 
 class Range(NamedTuple):
@@ -51,6 +51,23 @@ def slack(job: TrainingJob, rank: Rank, peak: Peak) -> Term:
     return Term("fragmentation", int(moving * low), int(moving * high), SLACK_SOURCE)
 
 
+def graph_slack(job: TrainingJob, rank: Rank, peak: Peak) -> Term:
+    """Reserved by private graph pools beyond torch's allocated peak.
+
+    Layers: a pool as large as all that captured layers keep is never given back; the rest of the layers runs beside it, and
+    temporaries of a capture stay in it (not more than what moves). The whole iteration: what the eager warm-up left behind.
+    Source: Megatron-LM `megatron/core/full_cuda_graph.py`, `megatron/core/transformer/cuda_graphs.py`.
+    """
+    kind = job.training.cuda_graph_impl
+    moving = max(peak.nbytes - peak.persistent, 0)
+    if kind == "full_iteration":
+        return Term("CUDA graph pool", 0, moving, "Megatron-LM PR 4698: no empty_cache before the capture")
+    pooled, _ = pool(rank)
+    if job.training.cuda_graph_warmup_steps == 0:
+        return Term("CUDA graph pool", pooled, pooled + moving, "private pool of captured layers")
+    return Term("CUDA graph pool", 0, min(pooled, moving), "private pool of captured layers")
+
+
 def init_peak_bytes(rank: Rank) -> int:
     """Allocated peak of building the model: each buffer is allocated while its parameters still have their own storage.
 
@@ -77,6 +94,8 @@ def init_peak_bytes(rank: Rank) -> int:
 def reserved_bytes(job: TrainingJob, rank: Rank, peak: Peak) -> Range:
     """Bytes that torch's caching allocator takes from the device."""
     term = slack(job, rank, peak)
+    graphs = graph_slack(job, rank, peak)
+    term = Term(term.name, term.low + graphs.low, term.high + graphs.high, term.source)
     build = init_peak_bytes(rank)
     return Range(max(peak.nbytes + term.low, build), max(peak.nbytes + term.high, int(build * 1.03)))
 
@@ -101,6 +120,10 @@ def outside_terms(job: TrainingJob, rank: Rank) -> list[Term]:
     else:
         found.extend(nccl_terms(job, rank))
     found.extend(expert_buffers(job, rank))
+    if job.training.cuda_graph_impl != "none":
+        found.append(
+            Term("CUDA graph executables", 0, int(1.5 * GIB), "general knowledge; grows with the number of graphs")
+        )
     if job.training.tp_comm_overlap:
         found.append(userbuffers(job))
     return found

@@ -20,6 +20,9 @@ from .schedule import occupancy
 from .states import ddp_buffers, model_state
 from .workspaces import workspaces
 
+REUSED_GRAPH_BUFFERS = (0, 17)
+"""Megatron-Core version from which CUDA graphs reuse static buffers of microbatches that are not in flight."""
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -154,16 +157,19 @@ def _stage(job: TrainingJob, planner: Planner, chunks: tuple[Chunk, ...]) -> Sta
         )
     )
     group = layout.microbatch_group_size_per_vp_stage or layout.pp
+    schedule = occupancy(
+        layout.pp, len(chunks), pp_rank, job.num_microbatches, group, job.training.overlap_moe_expert_parallel_comm
+    )
+    reuses = job.training.mcore >= REUSED_GRAPH_BUFFERS
+    slots = schedule.per_chunk if reuses else (job.num_microbatches,) * len(chunks)
     rank = Rank(
         context=c,
         pp_rank=pp_rank,
         plans=plans,
-        schedule=occupancy(
-            layout.pp, len(chunks), pp_rank, job.num_microbatches, group, job.training.overlap_moe_expert_parallel_comm
-        ),
+        schedule=schedule,
         buffers=buffers,
         states=tuple(model_state(c, list(buffers))),
-        workspaces=tuple(workspaces(c, plans, job.gpu, job.env)),
+        workspaces=tuple(workspaces(c, plans, job.gpu, job.env, slots)),
         num_microbatches=job.num_microbatches,
     )
     peak = find_peak(rank)

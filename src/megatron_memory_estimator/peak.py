@@ -64,6 +64,8 @@ class Candidate:
     running: tuple[tuple[int, Moment], ...] = ()
     apart: tuple[int, ...] = ()
     extras: tuple[Row, ...] = ()
+    since: tuple[str, ...] = ("setup", "first step")
+    """Which state exists at that moment."""
 
 
 def state_bytes(rank: Rank, *since: str) -> int:
@@ -210,6 +212,53 @@ def _label(rank: Rank, step: Step, running: tuple[tuple[int, Moment], ...]) -> s
     return f"{' beside '.join(found)}, {sum(step.in_flight)} in flight"
 
 
+def pool(rank: Rank) -> tuple[int, Step | None]:
+    """Bytes that captured layers keep at the fullest step of the schedule, and that step."""
+    sizes = [sum(t.nbytes for run in plan.runs for t in run.graphed for _ in range(run.copies)) for plan in rank.plans]
+    if not any(sizes):
+        return 0, None
+    held = [
+        (sum(n * size for n, size in zip(step.in_flight, sizes, strict=True)), step) for step in rank.schedule.steps
+    ]
+    return max(held, key=lambda pair: pair[0])
+
+
+def capturing(rank: Rank) -> Candidate:
+    """The capture of CUDA graphs: what captured layers keep at the fullest step of the schedule, and one layer's scratch."""
+    total, step = pool(rank)
+    rows: list[Row] = []
+    assert step is not None
+    for count, plan in zip(step.in_flight, rank.plans, strict=True):
+        for run in plan.runs:
+            for t in run.graphed:
+                copies = run.copies * count
+                why = "kept in the graphs' private pool"
+                rows.append(
+                    Row(
+                        "activations",
+                        f"CUDA graph {t.name}",
+                        t.formula,
+                        t.local_shape,
+                        t.dtype,
+                        copies,
+                        t.nbytes * copies,
+                        why,
+                    )
+                )
+    scratch = max(
+        max(e.nbytes for e in run.trace.forward + run.trace.backward) - run.trace.saved_bytes
+        for plan in rank.plans for run in plan.runs if run.graphed
+    )  # fmt: skip
+    rows.append(
+        Row("transient", "scratch of the layer that is captured", "", (scratch,), "uint8", 1, scratch, "capture")
+    )
+    # without a warm-up the capture comes before the first optimizer step
+    since = ("setup", "first step") if rank.context.training.cuda_graph_warmup_steps else ("setup",)
+    return Candidate(
+        "capture of CUDA graphs", total + scratch, extras=tuple(row for row in rows if row.nbytes), since=since
+    )
+
+
 def finalising(rank: Rank) -> Candidate:
     """Gradients of tensors that are replicated over tp are flattened into one copy for their all-reduce.
 
@@ -259,15 +308,19 @@ class Peak:
 def find_peak(rank: Rank) -> Peak:
     """The peak of a training step once moments exist, the peak of the first step, and the bytes between two steps."""
     scratch = workspace_bytes(rank)
-    setup = state_bytes(rank, "setup") + scratch
-    persistent = setup + state_bytes(rank, "first step")
     drain = [draining(rank)] if deferred_wgrads(rank, rank.num_microbatches) else []
-    candidates = [*scheduled(rank), *drain, finalising(rank), optimizer_step(rank)]
-    top = max(candidates, key=lambda candidate: candidate.nbytes)
-    before_step = max(candidate.nbytes for candidate in candidates[:-1])
-    first = max(setup + before_step, persistent + candidates[-1].nbytes)
+    capture = [capturing(rank)] if pool(rank)[0] else []
+    candidates = [*scheduled(rank), *drain, *capture, finalising(rank), optimizer_step(rank)]
+
+    def total(candidate: Candidate) -> int:
+        return state_bytes(rank, *candidate.since) + candidate.nbytes
+
+    top = max(candidates, key=total)
+    persistent = state_bytes(rank, "setup", "first step") + scratch
+    before_step = state_bytes(rank, "setup") + max(candidate.nbytes for candidate in candidates[:-1])
+    first = max(before_step, total(candidates[-1])) + scratch
     rest = sum(t.nbytes for t in resting_tensors(rank))
-    return Peak(top, persistent, first, persistent + state_bytes(rank, "step") + rest)
+    return Peak(top, state_bytes(rank, *top.since) + scratch, first, persistent + state_bytes(rank, "step") + rest)
 
 
 def parameters(rank: Rank) -> tuple[int, int]:

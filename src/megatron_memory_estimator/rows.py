@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from .activations import ChunkPlan, Moment
 from .peak import PARTS, Peak, Rank, Row, pipeline_tensors, resting_tensors
@@ -10,9 +10,8 @@ from .simulate import Live, alive_at
 from .tensor import Tensor
 
 
-def state_rows(rank: Rank, *, steady: bool = False) -> Iterator[Row]:
-    """State and workspaces that are alive at every moment (and, between steps, those that live until zero_grad)."""
-    since = {"setup", "first step"} | ({"step"} if steady else set())
+def state_rows(rank: Rank, since: Collection[str]) -> Iterator[Row]:
+    """State that exists since one of the given moments, and workspaces."""
     for s in rank.states:
         if s.since in since:
             yield Row(s.part, s.name, "[numel]", (s.numel,), s.dtype, 1, s.nbytes, s.why)
@@ -58,9 +57,11 @@ def _unit_prefix(plan: ChunkPlan, index: int) -> str:
 
 def rows_at_peak(rank: Rank, peak: Peak) -> list[Row]:
     """Every tensor alive at the peak; the bytes add up to it exactly."""
-    rows = list(state_rows(rank))
     candidate = peak.candidate
+    rows = list(state_rows(rank, candidate.since))
     step = candidate.step
+    if candidate.label == "capture of CUDA graphs":
+        return merged(rows + list(candidate.extras))
     if step is None:
         rows.extend(_boundary_rows(resting_tensors(rank), "kept between steps"))
         return rows + list(candidate.extras)
@@ -100,7 +101,10 @@ def merged(rows: list[Row]) -> list[Row]:
 
 def rows_at_rest(rank: Rank) -> list[Row]:
     """Every tensor alive between two steps; the bytes add up to the steady figure exactly."""
-    return [*state_rows(rank, steady=True), *_boundary_rows(resting_tensors(rank), "kept between steps")]
+    return [
+        *state_rows(rank, ("setup", "first step", "step")),
+        *_boundary_rows(resting_tensors(rank), "kept between steps"),
+    ]
 
 
 def breakdown(rows: list[Row]) -> dict[str, int]:

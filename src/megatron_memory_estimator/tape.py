@@ -5,7 +5,7 @@ Lifetimes are not declared; `simulate.py` derives them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from .tensor import Tensor
@@ -122,3 +122,21 @@ def renamed(items: Iterable[Item], prefix: str, same: dict[str, str]) -> Iterato
             hook = prefix + item.hook if item.hook else ""
             ops = tuple(renamed(item.ops, prefix, same))
             yield Recompute(prefix + item.name, ops, hook, tuple(map(one, item.stored)))
+
+
+def mapped(items: Iterable[Item], change: Callable[[Tensor], Tensor]) -> Iterator[Item]:
+    """The same items with every tensor changed."""
+    for item in items:
+        if isinstance(item, Op):
+            yield Op(item.name, *(tuple(map(change, field)) for field in item[1:]))
+        else:
+            yield Recompute(item.name, tuple(mapped(item.ops, change)), item.hook, tuple(map(change, item.stored)))
+
+
+def flattened(items: Iterable[Item]) -> Iterator[Op]:
+    """Every op, those inside checkpoints too."""
+    for item in items:
+        if isinstance(item, Op):
+            yield item
+        else:
+            yield from flattened(item.ops)

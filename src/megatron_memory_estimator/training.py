@@ -100,6 +100,15 @@ class Training:
     moe_expert_capacity_factor: float | None = setting(None, "tokens per expert are capped at this times the mean")
     moe_pad_expert_input_to_capacity: bool = setting(False, "expert inputs are padded to the capacity")
     moe_shared_expert_overlap: bool = setting(False, "shared experts overlap the dispatcher's communication")
+    cuda_graph_impl: str = setting(
+        "none", "CUDA graphs: of layers, or of the whole iteration",
+        choices=("none", "local", "transformer_engine", "full_iteration"),
+    )  # fmt: skip
+    cuda_graph_modules: tuple[str, ...] = setting(
+        (), "what is captured of a layer; default all of it", kind="list",
+        choices=("attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba"),
+    )  # fmt: skip
+    cuda_graph_warmup_steps: int = setting(3, "steps without CUDA graphs at the start")
     overlap_moe_expert_parallel_comm: bool = setting(
         False, "all-to-all overlap: one microbatch's forward runs beside another's backward"
     )

@@ -31,8 +31,10 @@ class Workspace(NamedTuple):
     source: str
 
 
-def workspaces(c: Context, plans: tuple[ChunkPlan, ...], gpu: Gpu, env: Environment) -> list[Workspace]:
-    """All persistent scratch of the rank that holds these chunks."""
+def workspaces(
+    c: Context, plans: tuple[ChunkPlan, ...], gpu: Gpu, env: Environment, slots: tuple[int, ...] = (1,)
+) -> list[Workspace]:
+    """All persistent scratch of the rank that holds these chunks; `slots` are the microbatches that each captures."""
     params = [param for plan in plans for param, _ in plan.params]
     head = any(plan.chunk.output for plan in plans)
     layers = [c.model.kinds[i] for plan in plans for i in plan.chunk.layers]
@@ -46,6 +48,7 @@ def workspaces(c: Context, plans: tuple[ChunkPlan, ...], gpu: Gpu, env: Environm
         *_global_memory_buffer(c, head=head, attention=bool(layers), moe=bool(experts)),
         *_rotary(c, plans, layers),
     ]
+    found.extend(_graph_ends(c, plans, slots))
     if head and c.training.defer_embedding_wgrad_compute and c.sp_many:
         source = "megatron/core/utils.py drain_embedding_wgrad_compute: double buffer of the gathered input"
         found.append(
@@ -143,6 +146,21 @@ def _quantized_weights(c: Context, plans: tuple[ChunkPlan, ...]) -> list[Workspa
         found.append(Workspace(f"{recipe.name} weight scales", (Dim("scales", scales // DTYPE_BYTES[recipe.scale]),),
                                recipe.scale, scales, source))  # fmt: skip
     return found
+
+
+def _graph_ends(c: Context, plans: tuple[ChunkPlan, ...], slots: tuple[int, ...]) -> list[Workspace]:
+    """Static inputs and outputs of CUDA graphs and their gradients: one of each per captured layer and slot.
+
+    A slot is a microbatch in flight; before Megatron-Core 0.17, which reuses them in the order of the schedule, every
+    microbatch of a step. Source: Megatron-LM PR 2391; TransformerEngine `pytorch/graph.py`.
+    """
+    layers = sum(run.copies * most for plan, most in zip(plans, slots, strict=True) for run in plan.runs if run.graphed)
+    source = "TransformerEngine pytorch/graph.py make_graphed_callables"
+    return [
+        _sized(c.new(f"CUDA graph static {end}s", Dim("layers*slots", layers), *c.residual("").shape), source)
+        for end in ("input", "output", "input gradient", "output gradient")
+        if layers
+    ]
 
 
 def _key(size: int) -> int:

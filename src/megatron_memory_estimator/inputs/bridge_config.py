@@ -32,7 +32,7 @@ FP8_RECIPE = "tensorwise"
 optimizer then leaves the masters to Megatron (`training/mixed_precision.py`)."""
 
 LOW_PRECISION = (
-    "fp8", "fp8_param", "fp8_param_gather", "fp4", "fp4_param", "first_last_layers_bf16", "num_layers_at_start_in_bf16",
+    "fp4_param_gather", "fp8", "fp8_param", "fp8_param_gather", "fp4", "fp4_param", "first_last_layers_bf16", "num_layers_at_start_in_bf16",
     "num_layers_at_end_in_bf16", "fp8_dot_product_attention", "reuse_grad_buf_for_mxfp8_param_ag",
 )  # fmt: skip
 CURRENT = {"fp8": "hybrid", "fp8_recipe": "tensorwise", "first_last_layers_bf16": True, "fp8_param_gather": True}

@@ -36,6 +36,9 @@ DERIVED = frozenset(
         "hybrid_override_pattern",
         "is_hybrid_model",
         "moe_enable_deepep",
+        "enable_cuda_graph",
+        "external_cuda_graph",
+        "cuda_graph_scope_deprecated",
         "moe_router_padding_for_fp8",
         "decoder_seq_length",
         "use_mamba_mem_eff_path",
@@ -113,6 +116,11 @@ def derive(given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
     if backend not in ("auto", "None") and "attention_kernel" not in settings:
         values["attention_kernel"] = "cudnn" if backend == "fused" else backend
     values["mamba_mem_eff_path"] = bool(arg("use_mamba_mem_eff_path"))
+    for name in ("enable_cuda_graph", "external_cuda_graph"):
+        if arg(name):
+            values[name] = True
+    if arg("cuda_graph_scope_deprecated") is not None:
+        values["cuda_graph_modules"] = arg("cuda_graph_scope_deprecated")
     if arg("moe_router_padding_for_fp8"):
         values["moe_router_padding_for_quantization"] = True
     if arg("moe_enable_deepep"):

@@ -125,6 +125,24 @@ def precision(values: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
+def graphs(out: dict[str, Any]) -> None:
+    """CUDA graphs in older words: enable_cuda_graph, external_cuda_graph, and the scopes full and full_iteration."""
+    if out.pop("enable_cuda_graph", False):
+        out["cuda_graph_impl"] = "local"
+    if out.pop("external_cuda_graph", False):
+        out["cuda_graph_impl"] = "transformer_engine"
+    if "cuda_graph_impl" in out and out["cuda_graph_impl"] is None:
+        out["cuda_graph_impl"] = "none"
+    scope = out.get("cuda_graph_modules")
+    if isinstance(scope, str):
+        scope = scope.strip("[]").replace(",", " ").split()
+    if scope is not None:
+        words = [str(getattr(word, "name", word)) for word in scope]
+        if "full_iteration" in words and out.get("cuda_graph_impl") not in (None, "none"):
+            out["cuda_graph_impl"] = "full_iteration"
+        out["cuda_graph_modules"] = tuple(word for word in words if word not in ("full", "full_iteration"))
+
+
 def respelled(values: dict[str, Any]) -> dict[str, Any]:
     """Other spellings of values: precision flags, attention back ends, aliases, one-per-kind coefficients."""
     out = precision(values)
@@ -139,6 +157,7 @@ def respelled(values: dict[str, Any]) -> dict[str, Any]:
         out["experimental_attention_variant"] = "gdn"
     if out.pop("apply_query_key_layer_scaling", False):
         out["attention_softmax_in_fp32"] = True  # TransformerConfig.__post_init__
+    graphs(out)
     if out.get("optimizer") == "dist_muon":
         out.update(optimizer="muon", use_distributed_optimizer=True)
     kinds = out.get("cp_comm_type")
