@@ -105,7 +105,8 @@ def test_real_recipes(recipe: dict[str, Any]) -> None:
 
 
 REFUSED = [
-    ({"peft": SimpleNamespace(dim=8)}, "peft is not modelled"),
+    ({"peft": SimpleNamespace(dim=8, type="IA3")}, "peft IA3 is not modelled"),
+    ({"peft": SimpleNamespace(dim=8, type="LoRA", dropout=0.1)}, "peft.dropout=0.1 is not modelled"),
     ({"mixed_precision": "bf16_with_fp9_mixed"}, "is not one of"),
     ({"mixed_precision": "int8"}, "is not one of bf16_mixed"),
     ({"ddp": SimpleNamespace(use_megatron_fsdp=True)}, "ddp.use_megatron_fsdp is not modelled"),

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from .context import Context
 from .cuda_graphs import captured, captures, replayed
+from .modules.adapters import MARK
 from .modules.layers import (
     Declaration,
     checkpointed,
@@ -133,6 +134,12 @@ class Planner:
             runs = tuple(r._replace(first_layer=r.first_layer + shift) if r.first_layer >= 0 else r for r in known.runs)
         return ChunkPlan(chunk, runs, known.batch)
 
+    def _params(self, declared: Declaration) -> tuple[Param, ...]:
+        """The parameters of a unit; with PEFT all but the adapters' are frozen."""
+        if self.context.training.peft == "none":
+            return tuple(declared.params)
+        return tuple(p if MARK in p.name else p._replace(frozen=True, gemm="") for p in declared.params)
+
     def _build(self, chunk: Chunk) -> ChunkPlan:
         c = self.context
         runs: list[Run] = []
@@ -193,7 +200,7 @@ class Planner:
             firsts = [group[0] for group in members]
             kinds, full = key
             declared = tuple(self._declare(kind) for kind in kinds)
-            params = tuple(param for one in declared for param in one.params)
+            params = tuple(param for one in declared for param in self._params(one))
             if (kinds, full) not in self._units:
                 unit = checkpointed(self.context, declared) if full else declared[0].unit
                 self._units[kinds, full] = self._traced(unit)
@@ -223,7 +230,7 @@ class Planner:
         if key not in self._units:
             self._units[key] = declared.unit, trace(declared.unit), ()
         unit, traced, _ = self._units[key]
-        return Run(unit, traced, 1, -1, tuple(declared.params))
+        return Run(unit, traced, 1, -1, self._params(declared))
 
     def _traced(self, unit: Unit) -> tuple[Unit, Trace, tuple[Tensor, ...]]:
         graphed: tuple[Tensor, ...] = ()

@@ -17,7 +17,7 @@ from .peak import Peak, Rank, Row, find_peak, parameters
 from .pipeline import Chunk, build_pipeline
 from .rows import breakdown, rows_at_peak, rows_at_rest
 from .schedule import occupancy
-from .states import ddp_buffers, model_state
+from .states import ddp_buffers, frozen_weights, model_state
 from .workspaces import workspaces
 
 REUSED_GRAPH_BUFFERS = (0, 17)
@@ -168,7 +168,10 @@ def _stage(job: TrainingJob, planner: Planner, chunks: tuple[Chunk, ...]) -> Sta
         plans=plans,
         schedule=schedule,
         buffers=buffers,
-        states=tuple(model_state(c, list(buffers))),
+        states=(
+            *model_state(c, list(buffers)),
+            *(s for plan in plans for s in frozen_weights(c, plan.chunk.vp_stage, plan.params)),
+        ),
         workspaces=tuple(workspaces(c, plans, job.gpu, job.env, slots)),
         num_microbatches=job.num_microbatches,
     )

@@ -125,10 +125,7 @@ def ddp_buffers(c: Context, chunk: int, runs: list[tuple[list[Param], int]], *, 
     for (group, is_expert, shards), recipe in (
         (g, r) for g in groups for r in (("", t.low_precision) if low else ("",))
     ):
-        members = [
-            ([p for p in params if p.expert_buffer == is_expert and (p.quantized if low else "") == recipe], count)
-            for params, count in runs
-        ]
+        members = [([p for p in params if _belongs(p, is_expert, recipe, low)], count) for params, count in runs]
         members = [(params, count) for params, count in members if params]
         if not members:
             continue
@@ -154,6 +151,30 @@ def ddp_buffers(c: Context, chunk: int, runs: list[tuple[list[Param], int]], *, 
             scales = sum(scale_bytes(RECIPES[recipe], p) * count for params, count in members for p in params)
         buffer = Buffer(chunk, group, dtype, t.grad_dtype, numel, plain, owned, matrices, share, recipe, scales)
         found.append(buffer)
+    return found
+
+
+def _belongs(param: Param, is_expert: bool, recipe: str, low: bool) -> bool:
+    return not param.frozen and param.expert_buffer == is_expert and (param.quantized if low else "") == recipe
+
+
+def frozen_weights(c: Context, chunk: int, params: list[tuple[Param, int]]) -> list[State]:
+    """Weights that are not trained: no gradient, no optimizer state, never sharded over data-parallel ranks."""
+    t = c.training
+    frozen = [(p, count) for p, count in params if p.frozen]
+    low = [(p, count) for p, count in frozen if p.quantized and t.low_precision_weights]
+    plain = sum(p.numel * count for p, count in frozen) - sum(p.numel * count for p, count in low)
+    found = (
+        [_state("weights", f"frozen weights chunk {chunk}", t.params_dtype, plain, "setup", "not trained")]
+        if plain
+        else []
+    )
+    if low:
+        recipe = RECIPES[t.low_precision]
+        numel = sum(p.numel * count for p, count in low)
+        scales = sum(scale_bytes(recipe, p) * count for p, count in low)
+        buffer = Buffer(chunk, "frozen", "fp8", t.grad_dtype, numel, numel, 0, 0, "", recipe.name, scales)
+        found += low_precision_weights(c, buffer, f"frozen chunk {chunk}")
     return found
 
 

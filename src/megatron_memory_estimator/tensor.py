@@ -133,7 +133,7 @@ class Param(NamedTuple):
 
     `shape` is the shape of one of them. `split` says how its owner shards it: "tp", "replicated" or "expert".
     `expert_buffer` is True where Megatron reduces it over the expert data-parallel group (`param.allreduce` is False).
-    `quantized` names the low-precision recipe of the layer that owns it, "" for none.
+    `frozen`: not trained; it has no gradient and no optimizer state. `quantized` names the low-precision recipe of its layer.
     `gemm` is "te" or "megatron" for a weight whose gradient goes through gradient accumulation fusion, else "".
     """
 
@@ -146,6 +146,7 @@ class Param(NamedTuple):
     shared_embedding: bool = False
     matrix: bool = True
     quantized: str = ""
+    frozen: bool = False
 
     @property
     def numel_each(self) -> int:

@@ -100,6 +100,14 @@ class Training:
     moe_expert_capacity_factor: float | None = setting(None, "tokens per expert are capped at this times the mean")
     moe_pad_expert_input_to_capacity: bool = setting(False, "expert inputs are padded to the capacity")
     moe_shared_expert_overlap: bool = setting(False, "shared experts overlap the dispatcher's communication")
+    peft: str = setting(
+        "none", "parameter-efficient fine-tuning: the base is frozen, adapters are trained",
+        choices=("none", "lora", "canonical_lora", "dora"),
+    )  # fmt: skip
+    peft_dim: int = setting(32, "rank of the adapters")
+    peft_target_modules: tuple[str, ...] = setting(
+        (), "linears with an adapter; default linear_qkv, linear_proj, linear_fc1, linear_fc2", kind="list"
+    )
     cuda_graph_impl: str = setting(
         "none", "CUDA graphs: of layers, or of the whole iteration",
         choices=("none", "local", "transformer_engine", "full_iteration"),

@@ -42,7 +42,13 @@ def workspaces(
         layers += list(c.model.mtp_kinds) * c.model.mtp
     experts = [kind for kind in layers if kind.endswith("moe")]
     found = [
-        *_cublas(c, gpu, env, torch_gemms=head or bool(experts) or not c.te, grouped=bool(experts)),
+        *_cublas(
+            c,
+            gpu,
+            env,
+            torch_gemms=head or bool(experts) or not c.te or c.training.peft != "none",
+            grouped=bool(experts),
+        ),
         *_dummy_wgrads(c, params, head=head),
         *_quantized_weights(c, plans),
         *_global_memory_buffer(c, head=head, attention=bool(layers), moe=bool(experts)),
@@ -110,7 +116,7 @@ def _dummy_wgrads(c: Context, params: list[Param], *, head: bool) -> list[Worksp
     All layers, and all local experts, share one entry per shape; the output layer counts where it runs, tied or not.
     """
     weights = [param for param in params if param.gemm and not param.name.startswith("output_layer.")]
-    if head:
+    if head and c.training.peft == "none":
         vocab = c.dim("padded_vocab_size", c.model.padded_vocab(c.layout.tp), "tp")
         weights.append(Param("output_layer.weight", (vocab, c.hidden), "tp", gemm="megatron"))
     shapes: dict[tuple[int, ...], Param] = {}

@@ -87,6 +87,7 @@ def job_from_bridge(config: Any, num_gpus: int | None, settings: Mapping[str, An
         raise ConfigError("a Megatron-Bridge config needs the section model")
     refuse(config)
     values = {**PROVIDER_DEFAULTS, **model_values(config.model), **training_values(config)}
+    values.update(peft_values(getattr(config, "peft", None)))
     parallel = [values.get(f"{kind}_parallel_size") or 1 for kind in ("tensor_model", "pipeline_model", "context")]
     dp = getattr(config, "data_parallel_size", None)
     if num_gpus is None and isinstance(dp, int):
@@ -108,8 +109,6 @@ def namespace(value: Any) -> Any:
 
 def refuse(config: Any) -> None:
     """Raise UnsupportedError for sections and providers that are not modelled."""
-    if getattr(config, "peft", None) is not None:
-        raise UnsupportedError("peft is not modelled")
     for path in (
         "ddp.use_megatron_fsdp",
         "dist.use_megatron_fsdp",
@@ -196,6 +195,31 @@ def training_values(config: Any) -> dict[str, Any]:
     for name in ("overlap_moe_expert_parallel_comm", "delay_wgrad_compute"):
         _take(found, overlap, name, name)
     return found
+
+
+PEFT = {"lora": "lora", "canonicallora": "canonical_lora", "canonical_lora": "canonical_lora", "dora": "dora"}
+PEFT_DIM = 32
+
+
+def peft_values(peft: Any) -> dict[str, Any]:
+    """The adapters of a PEFT section. Raises UnsupportedError for kinds and options that are not modelled."""
+    if peft is None:
+        return {}
+    kind = str(getattr(peft, "type", None) or getattr(peft, "_target_", None) or type(peft).__name__).rsplit(".", 1)[-1]
+    if kind.lower() not in PEFT:
+        raise UnsupportedError(f"peft {kind} is not modelled; lora, canonical_lora and dora are")
+    for name in ("dropout", "a2a_experimental", "exclude_modules"):
+        if getattr(peft, name, None):
+            raise UnsupportedError(f"peft.{name}={getattr(peft, name)!r} is not modelled")
+    targets = getattr(peft, "target_modules", None) or ()
+    if isinstance(targets, str) or any("*" in word or "." in word for word in targets):
+        raise UnsupportedError(
+            f"peft.target_modules={targets!r} is not modelled; give names of linears such as linear_qkv"
+        )
+    return {
+        "peft": PEFT[kind.lower()], "peft_dim": getattr(peft, "dim", None) or PEFT_DIM,
+        "peft_target_modules": tuple(targets),
+    }  # fmt: skip
 
 
 def _take(found: dict[str, Any], section: Any, name: str, ours: str) -> None:

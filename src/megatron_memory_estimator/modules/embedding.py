@@ -51,6 +51,8 @@ def lookup(c: Context, name: str, table: Param, out: Tensor) -> Module[Tensor]:
         # the scatter is a view that pins the whole output: what is beyond this rank's part stays until the end
         rest = Dim("(tp-1)*seq*b*hidden_size", (whole.nbytes - out.nbytes) // DTYPE_BYTES[whole.dtype])
         kept = (*kept, c.new(f"{name}.output of other ranks", rest))
+    if c.training.peft != "none":  # frozen, and nothing before it needs a gradient
+        kept, grads = (), ()
     yield Op(name, (), (out,), kept, scratch, grads)
     return out
 

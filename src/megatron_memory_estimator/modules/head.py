@@ -46,7 +46,9 @@ def _output_layer(c: Context, name: str, kept: Tensor, hidden: Tensor, weight: P
         backward = (*backward, c.region(f"{name}.input grad before reduce-scatter", c.hidden))
     part = kept if kept.name == hidden.name else kept.view(hidden.name, hidden.shape)
     # TransformerEngine's cross entropy up to 2.17 writes the gradient into the logits, which live until this backward
-    saves = (part, logits) if gradient_in_logits(c) else (part,)
+    saves: tuple[Tensor, ...] = (part, logits) if gradient_in_logits(c) else (part,)
+    if c.training.peft != "none":  # linear_with_frozen_weight keeps no input
+        saves = saves[1:]
     yield Op(f"{name}.output_layer", (part,), (logits,), saves, backward=backward)
     return logits
 

@@ -16,6 +16,7 @@ from ..context import Context, Module
 from ..quantization import quantized
 from ..tape import Op
 from ..tensor import Dim, Param, Tensor
+from .adapters import adapted, adapter_params
 
 
 def weight_grad(c: Context, weight: Param) -> tuple[Tensor, ...]:
@@ -24,7 +25,7 @@ def weight_grad(c: Context, weight: Param) -> tuple[Tensor, ...]:
     With gradient accumulation fusion TransformerEngine 2.3 and later hands autograd a cached dummy (a persistent
     workspace, see `workspaces.py`); older versions allocate the dummy anew in each backward.
     """
-    if cached_wgrad(c, weight):
+    if c.training.peft != "none" or cached_wgrad(c, weight):
         return ()
     grouped = weight.split == "expert" and c.training.moe_grouped_gemm
     one = (Dim("experts", weight.copies),) if grouped else ()
@@ -48,6 +49,7 @@ def linear_params(c: Context, name: str, out: Dim, inp: Dim, split: str, bias: b
     yield weight
     if bias:
         yield Param(f"{name}.bias", (out,), split="tp" if out.axes else "replicated", matrix=False)
+    yield from adapter_params(c, name, weight)
     return weight
 
 
@@ -71,6 +73,8 @@ def kept_input(c: Context, name: str, x: Tensor, *, original: bool = False) -> t
     `original`: the input itself although it is quantized, because it is kept anyway or shall be recomputed
     (set_save_original_input in Megatron-LM `extensions/transformer_engine.py`).
     """
+    if c.training.peft != "none":  # only the gradient of a weight needs the input, and the weights are frozen
+        return ()
     if c.recipe is None or original:
         return (x,)
     return quantized(c.recipe, x, f"{name}.input {c.recipe.name}")
@@ -119,7 +123,7 @@ def column_linear(
             c, name, c.region(f"{name}.input gathered", weight.shape[1]) if c.sp_many and gathers else x, grad_of(out)
         ),
     )
-    return out
+    return (yield from adapted(c, name, x, out, weight, gathers=c.sp_many and gathers))
 
 
 def row_linear(c: Context, name: str, x: Tensor, weight: Param, *, original: bool = False) -> Module[Tensor]:
@@ -141,7 +145,7 @@ def row_linear(c: Context, name: str, x: Tensor, weight: Param, *, original: boo
         backward=(*gathered, *quantized_grad(c, name, whole), *weight_grad(c, weight)),
         wgrad=wgrad_operands(c, name, x, whole if c.sp_many else grad_of(out)),
     )
-    return out
+    return (yield from adapted(c, name, x, out, weight))
 
 
 def duplicated_linear(c: Context, name: str, x: Tensor, weight: Param, *, original: bool = False) -> Module[Tensor]:
@@ -152,4 +156,4 @@ def duplicated_linear(c: Context, name: str, x: Tensor, weight: Param, *, origin
         forward=other_orientation(c, f"{name}.input", x),
         backward=(*quantized_grad(c, name, out), *weight_grad(c, weight)), wgrad=wgrad_operands(c, name, x, grad_of(out)),
     )  # fmt: skip
-    return out
+    return (yield from adapted(c, name, x, out, weight))

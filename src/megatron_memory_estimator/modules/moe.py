@@ -12,6 +12,7 @@ from __future__ import annotations
 from ..context import Context, Module, recomputed
 from ..tape import Op
 from ..tensor import Dim, Param, Tensor
+from .adapters import adapted, adapter_params
 from .dispatcher import Routed, combine, dispatch
 from .linear import (
     duplicated_linear,
@@ -98,6 +99,7 @@ def _expert_params(c: Context, width: Dim) -> Module[tuple[Param, Param]]:
         yield weight
         if m.add_bias_linear:
             yield Param(f"{name}.bias", shape[:1], "expert", count, buffers, matrix=False)
+        yield from adapter_params(c, name, weight)
     return made[0], made[1]
 
 
@@ -154,6 +156,7 @@ def _experts(c: Context, routed: Routed, fc1: Param, fc2: Param) -> Module[Tenso
         name, (tokens,), (wide,), kept_input(c, name, tokens), other_orientation(c, f"{name}.input", tokens),
         (*quantized_grad(c, name, wide), *weight_grad(c, fc1)), wgrad=wgrad_operands(c, name, tokens, grad_of(wide)),
     )  # fmt: skip
+    wide = yield from adapted(c, name, tokens, wide, fc1)
     act = yield from recomputed(
         moe_act,
         "mlp.experts.activation.checkpoint",
@@ -166,6 +169,7 @@ def _experts(c: Context, routed: Routed, fc1: Param, fc2: Param) -> Module[Tenso
         name, (act,), (out,), kept_input(c, name, act, original=moe_act), other_orientation(c, f"{name}.input", act),
         (*quantized_grad(c, name, out), *weight_grad(c, fc2)), wgrad=wgrad_operands(c, name, act, grad_of(out)),
     )  # fmt: skip
+    out = yield from adapted(c, name, act, out, fc2)
     if pads:
         done = c.new("mlp.experts.output unpadded", routed.rows, *out.shape[1:])
         yield Op("mlp.experts.unpad", (out,), (done,))

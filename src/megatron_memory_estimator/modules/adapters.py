@@ -1,0 +1,98 @@
+"""Adapters of LoRA, canonical LoRA and DoRA beside frozen linears.
+
+    x [t, in] -> linear_in [t, dim] -> linear_out [t, out] -> added to the output of the frozen linear
+
+Beside a column-parallel linear, linear_in reads the input gathered over the sequence and is sharded over dim (its output is
+gathered), linear_out is sharded over out. Beside a row-parallel one, linear_in is sharded over in (its output is reduced),
+linear_out over out (its output is gathered, then scattered over the sequence). Both are Megatron's own linears and keep
+their inputs. A grouped linear of experts has one adapter for all local experts.
+
+Source: Megatron-Bridge `src/megatron/bridge/peft/` (utils.py ParallelLinearAdapter, lora_layers.py, dora_layers.py).
+"""
+
+from __future__ import annotations
+
+from ..context import Context, Module
+from ..tape import Op
+from ..tensor import Dim, Param, Tensor
+
+CANONICAL = {
+    "linear_qkv": ("linear_q", "linear_k", "linear_v"),
+    "linear_fc1": ("linear_fc1_up", "linear_fc1_gate"),
+}
+"""Parts of a fused linear that canonical LoRA adapts one by one."""
+DEFAULT_TARGETS = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
+MARK = ".adapter."
+"""What tells an adapter's parameters from frozen ones."""
+
+
+def adapters_of(c: Context, name: str) -> tuple[str, ...]:
+    """Names of the adapters beside a linear, none for one that is not a target."""
+    t = c.training
+    if t.peft == "none":
+        return ()
+    last = name.rsplit(".", 1)[-1]
+    targets = t.peft_target_modules or DEFAULT_TARGETS
+    if t.peft == "canonical_lora" and last in CANONICAL:
+        return tuple(part for part in CANONICAL[last] if part in targets or not t.peft_target_modules)
+    return (last,) if last in targets else ()
+
+
+def adapter_params(c: Context, name: str, weight: Param) -> Module[None]:
+    """Parameters of the adapters beside a linear of weight [out, in]."""
+    out, inp = weight.shape
+    dim = Dim("dim", c.training.peft_dim)
+    expert = weight.split == "expert"
+    axis = "etp" if expert else "tp"
+    parts = adapters_of(c, name)
+    for part in parts:
+        split = {"split": weight.split if expert else "tp", "expert_buffer": weight.expert_buffer, "gemm": "megatron"}
+        first = (dim, inp) if axis in inp.axes else (c.dim("dim", dim.size, axis), inp)
+        wide = out if axis in out.axes else c.dim(out.name, out.size, axis)
+        yield Param(f"{name}{MARK}{part}.linear_in.weight", first, **split)  # type: ignore[arg-type]
+        yield Param(f"{name}{MARK}{part}.linear_out.weight", (_part(c, wide, part), dim), **split)  # type: ignore[arg-type]
+        if c.training.peft == "dora":
+            split["gemm"] = ""
+            yield Param(f"{name}{MARK}{part}.weight_magnitude", (out,), matrix=False, **split)  # type: ignore[arg-type]
+
+
+def _part(c: Context, out: Dim, part: str) -> Dim:
+    """Output features of one of several adapters beside a fused linear."""
+    m = c.model
+    if part in CANONICAL["linear_fc1"]:
+        return out._replace(name=f"{out.name}/2", size=out.size // 2)
+    if part in CANONICAL["linear_qkv"]:
+        heads = m.num_attention_heads if part == "linear_q" else m.groups
+        return out._replace(name=part, size=heads * m.head_dim)
+    return out
+
+
+def adapted(c: Context, name: str, x: Tensor, out: Tensor, weight: Param, *, gathers: bool = False) -> Module[Tensor]:
+    """The linear's output with those of its adapters. `gathers`: the input is sharded over the sequence, the output is not."""
+    parts = adapters_of(c, name)
+    if not parts:
+        return out
+    source = x
+    if gathers:
+        source = c.region(f"{name}{MARK}input gathered", x.shape[-1])
+        yield Op(f"{name}{MARK}gather", (x,), (source,))
+    dim = Dim("dim", c.training.peft_dim)
+    total = out
+    for part in parts:
+        prefix = f"{name}{MARK}{part}"
+        low = c.new(f"{prefix}.low", *source.shape[:-1], dim)
+        delta = c.new(f"{prefix}.output", *source.shape[:-1], _part(c, weight.shape[0], part))
+        yield Op(f"{prefix}.linear_in", (source,), (low,), (source,))
+        yield Op(f"{prefix}.linear_out", (low,), (delta,), (low,), forward=(delta.like(f"{prefix}.scaled output"),))
+        total = out.like(f"{prefix}.added")
+        passes = (out, delta) if delta.nbytes == out.nbytes else (out,)
+        yield Op(f"{prefix}.add", (out, delta), (total,), passes=passes)
+        out = total
+    if c.training.peft == "dora":  # the magnitude's gradient needs what it scales; its norm needs the whole weight
+        scaled = out.like(f"{name}{MARK}scaled")
+        merged = c.new(f"{name}{MARK}merged weight", *weight.shape)
+        yield Op(
+            f"{name}{MARK}magnitude", (out,), (scaled,), (out,), forward=(merged, merged.like(f"{name}{MARK}product"))
+        )
+        total = scaled
+    return total
