@@ -112,7 +112,6 @@ def test_megatron_arguments(extra: dict[str, Any], check: Any) -> None:
 @pytest.mark.parametrize(
     "extra",
     [
-        {"use_megatron_fsdp": True}, {"use_torch_fsdp2": True},
         {"cpu_offloading_num_layers": 2}, {"optimizer_cpu_offload": True},
         {"use_transformer_engine_op_fuser": True},
     ],
@@ -196,7 +195,7 @@ LAYOUTS: list[tuple[dict[str, Any], str]] = [
     ({"context_parallel_size": 2, "cp_comm_type": "a2a+p2p"}, "hierarchical"),
     ({"context_parallel_size": 2, "attention_kernel": "unfused"}, "context parallelism"),
     ({"num_distributed_optimizer_instances": 2, "num_gpus": 2}, "use_distributed_optimizer"),
-    ({"overlap_param_gather": True}, "overlap_grad_reduce"),
+    ({"overlap_param_gather": True}, "overlap_param_gather needs use_distributed_optimizer"),
     ({"use_precision_aware_optimizer": True}, "use_distributed_optimizer"),
     ({"mtp_num_layers": 1, "position_embedding_type": "mrope"}, "rope or none"),
     ({"max_position_embeddings": 512}, "max_position_embeddings=512"),

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from .context import Context
 from .cuda_graphs import captured, captures, replayed
+from .fsdp import gathered
 from .modules.adapters import MARK
 from .modules.layers import (
     Declaration,
@@ -42,6 +43,12 @@ class Run(NamedTuple):
     params: tuple[Param, ...]
     graphed: tuple[Tensor, ...] = ()
     """What the CUDA graphs of one copy keep per microbatch in flight."""
+    beside: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] = ((), ())
+    """Tensors alive while one copy runs forward, and backward, that belong to no microbatch."""
+
+    def beside_bytes(self, kind: str) -> int:
+        """Bytes of the tensors beside a forward ("F") or a backward ("B")."""
+        return sum(t.nbytes for t in self.beside[0 if kind == "F" else 1])
 
 
 class Moment(NamedTuple):
@@ -92,7 +99,13 @@ class ChunkPlan:
         run = self.runs[index]
         shift, events = (0, run.trace.forward) if kind == "F" else (len(run.trace.forward), run.trace.backward)
         nbytes, event = max((event.nbytes, i) for i, event in enumerate(events))
-        return Moment(kind, index, shift + event, self.prefix(index, copy) + self.batch_bytes + nbytes, copy)
+        return Moment(
+            kind,
+            index,
+            shift + event,
+            self.prefix(index, copy) + self.batch_bytes + run.beside_bytes(kind) + nbytes,
+            copy,
+        )
 
     def moments(self) -> list[Moment]:
         """Every event of one forward and one backward of this chunk."""
@@ -101,11 +114,10 @@ class ChunkPlan:
         for index, run in enumerate(self.runs):
             before = self.prefix(index)
             split = len(run.trace.forward)
+            ahead, behind = before + inputs + run.beside_bytes("F"), before + run.beside_bytes("B")
+            found.extend(Moment("F", index, i, ahead + event.nbytes) for i, event in enumerate(run.trace.forward))
             found.extend(
-                Moment("F", index, i, before + inputs + event.nbytes) for i, event in enumerate(run.trace.forward)
-            )
-            found.extend(
-                Moment("B", index, split + i, before + event.nbytes) for i, event in enumerate(run.trace.backward)
+                Moment("B", index, split + i, behind + event.nbytes) for i, event in enumerate(run.trace.backward)
             )
         return found
 
@@ -154,9 +166,12 @@ class Planner:
         if chunk.output:
             tied = c.model.share_embeddings_and_output_weights
             alone = tied and chunk.pp_rank == 0
-            runs.append(
-                self._whole(("output", alone), lambda: output_unit(c, owns_weight=not alone, shared=tied and not alone))
+            output = self._whole(
+                ("output", alone), lambda: output_unit(c, owns_weight=not alone, shared=tied and not alone)
             )
+            if alone and runs:  # the embedding's weights, whole again
+                output = output._replace(beside=runs[0].beside)
+            runs.append(output)
         return ChunkPlan(chunk, tuple(runs), self._batch(chunk))
 
     def _batch(self, chunk: Chunk) -> tuple[Tensor, ...]:
@@ -205,7 +220,8 @@ class Planner:
                 unit = checkpointed(self.context, declared) if full else declared[0].unit
                 self._units[kinds, full] = self._traced(unit)
             unit, traced, graphed = self._units[kinds, full]
-            runs.append(Run(unit, traced, len(firsts), firsts[0], params, graphed))
+            beside = gathered(self.context, "", params, len(chunk.layers))
+            runs.append(Run(unit, traced, len(firsts), firsts[0], params, graphed, beside))
         return runs
 
     def _groups(self, chunk: Chunk) -> list[tuple[int, tuple[Kind, ...], bool]]:
@@ -230,7 +246,8 @@ class Planner:
         if key not in self._units:
             self._units[key] = declared.unit, trace(declared.unit), ()
         unit, traced, _ = self._units[key]
-        return Run(unit, traced, 1, -1, self._params(declared))
+        params = self._params(declared)
+        return Run(unit, traced, 1, -1, params, (), gathered(self.context, f"{unit.name}.", params, 0))
 
     def _traced(self, unit: Unit) -> tuple[Unit, Trace, tuple[Tensor, ...]]:
         graphed: tuple[Tensor, ...] = ()

@@ -48,7 +48,7 @@ def combined(forward: ChunkPlan, backward: ChunkPlan) -> Iterator[Pair]:
 
 def _waiting(plan: ChunkPlan, run: int, copy: int) -> Moment:
     """A microbatch that waits: what it keeps up to a copy of a run, and that copy's output or the gradient of it."""
-    trace = plan.runs[run].trace
+    trace = plan.runs[run].trace  # nothing of a unit is gathered while it waits
     return Moment(
         "B", run, len(trace.forward), plan.prefix(run, copy) + plan.batch_bytes + trace.backward[0].nbytes, copy
     )

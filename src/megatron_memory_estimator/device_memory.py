@@ -11,7 +11,7 @@ from typing import NamedTuple
 from .hardware import GIB, MIB
 from .job import TrainingJob
 from .layout import Layout
-from .peak import Peak, Rank, pool, state_bytes
+from .peak import Peak, Rank, capture_scratch, graph_ends, pool, state_bytes
 
 
 class Range(NamedTuple):
@@ -52,20 +52,24 @@ def slack(job: TrainingJob, rank: Rank, peak: Peak) -> Term:
 
 
 def graph_slack(job: TrainingJob, rank: Rank, peak: Peak) -> Term:
-    """Reserved by private graph pools beyond torch's allocated peak.
+    """Reserved for CUDA graphs beyond torch's allocated peak.
 
-    Layers: a pool as large as all that captured layers keep is never given back; the rest of the layers runs beside it, and
-    temporaries of a capture stay in it (not more than what moves). The whole iteration: what the eager warm-up left behind.
+    Layers: their private pool is never given back, and holds what the eager steps before held as activations; without eager
+    steps before it comes on top. At most also static buffers, and the temporaries of a capture, which stay in the pool.
+    The whole iteration: what the eager warm-up left behind.
     Source: Megatron-LM `megatron/core/full_cuda_graph.py`, `megatron/core/transformer/cuda_graphs.py`.
     """
-    kind = job.training.cuda_graph_impl
+    kind, warm = job.training.cuda_graph_impl, job.training.cuda_graph_warmup_steps
     moving = max(peak.nbytes - peak.persistent, 0)
     if kind == "full_iteration":
         return Term("CUDA graph pool", 0, moving, "Megatron-LM PR 4698: no empty_cache before the capture")
     pooled, _ = pool(rank)
-    if job.training.cuda_graph_warmup_steps == 0:
-        return Term("CUDA graph pool", pooled, pooled + moving, "private pool of captured layers")
-    return Term("CUDA graph pool", 0, min(pooled, moving), "private pool of captured layers")
+    if not pooled:
+        return Term("CUDA graph pool", 0, 0, "")
+    low = 0 if warm else pooled
+    high = low + sum(t.nbytes for t in graph_ends(rank)) + capture_scratch(rank)
+    source = "Megatron-LM megatron/core/transformer/cuda_graphs.py: private pool and static buffers of captured layers"
+    return Term("CUDA graph pool", low, high, source)
 
 
 def init_peak_bytes(rank: Rank) -> int:

@@ -20,9 +20,6 @@ from .schedule import occupancy
 from .states import ddp_buffers, frozen_weights, model_state
 from .workspaces import workspaces
 
-REUSED_GRAPH_BUFFERS = (0, 17)
-"""Megatron-Core version from which CUDA graphs reuse static buffers of microbatches that are not in flight."""
-
 
 @dataclass(frozen=True)
 class Stage:
@@ -160,8 +157,6 @@ def _stage(job: TrainingJob, planner: Planner, chunks: tuple[Chunk, ...]) -> Sta
     schedule = occupancy(
         layout.pp, len(chunks), pp_rank, job.num_microbatches, group, job.training.overlap_moe_expert_parallel_comm
     )
-    reuses = job.training.mcore >= REUSED_GRAPH_BUFFERS
-    slots = schedule.per_chunk if reuses else (job.num_microbatches,) * len(chunks)
     rank = Rank(
         context=c,
         pp_rank=pp_rank,
@@ -172,7 +167,7 @@ def _stage(job: TrainingJob, planner: Planner, chunks: tuple[Chunk, ...]) -> Sta
             *model_state(c, list(buffers)),
             *(s for plan in plans for s in frozen_weights(c, plan.chunk.vp_stage, plan.params)),
         ),
-        workspaces=tuple(workspaces(c, plans, job.gpu, job.env, slots)),
+        workspaces=tuple(workspaces(c, plans, job.gpu, job.env)),
         num_microbatches=job.num_microbatches,
     )
     peak = find_peak(rank)

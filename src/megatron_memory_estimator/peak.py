@@ -23,6 +23,10 @@ from .workspaces import Workspace
 PARTS = ("weights", "gradients", "optimizer", "activations", "transient", "pipeline", "workspace")
 
 
+REUSED_GRAPH_BUFFERS = (0, 17)
+"""Megatron-Core version from which CUDA graphs reuse static buffers of microbatches that are not in flight."""
+
+
 class Row(NamedTuple):
     """A tensor (or `copies` equal ones) alive at a moment: a row of `explain`."""
 
@@ -87,9 +91,10 @@ def pipeline_tensors(rank: Rank, kind: str) -> tuple[Tensor, ...]:
     Source: Megatron-LM `megatron/core/pipeline_parallel/schedules.py`.
     """
     c, pp = rank.context, rank.context.layout.pp
+    static = () if c.training.cuda_graph_warmup_steps else graph_ends(rank)
     if pp == 1:
-        return ()
-    deferred = deferred_wgrads(rank, rank.num_microbatches - 1)
+        return static
+    deferred = (*deferred_wgrads(rank, rank.num_microbatches - 1), *static)
     if len(rank.plans) > 1:
         names = ["input_tensor_grad being sent", "output_tensor_grad received ahead", "input_tensor received ahead"]
         ahead = (c.layout.microbatch_group_size_per_vp_stage or pp) - pp
@@ -174,7 +179,7 @@ def resting_tensors(rank: Rank) -> tuple[Tensor, ...]:
             for what in ("inputs", "inputs.grad"):
                 one = c.residual(what)
                 found.append(tensor(f"{name} MoE layers' {what}", (Dim("moe_layers", layers), *one.shape), one.dtype))
-    return tuple(found)
+    return (*found, *graph_ends(rank))
 
 
 def scheduled(rank: Rank) -> Iterator[Candidate]:
@@ -223,10 +228,46 @@ def pool(rank: Rank) -> tuple[int, Step | None]:
     return max(held, key=lambda pair: pair[0])
 
 
+def graph_ends(rank: Rank) -> tuple[Tensor, ...]:
+    """Static inputs and outputs of CUDA graphs: one of each per captured layer and slot. They exist from the capture on.
+
+    A slot is a microbatch in flight. Before Megatron-Core 0.17, which reuses buffers in the order of the schedule, it is every
+    microbatch of a step, and gradients have static buffers of their own.
+    Source: Megatron-LM PR 2391; TransformerEngine `pytorch/graph.py` (make_graphed_callables).
+    """
+    c = rank.context
+    slots: tuple[int, ...] = rank.schedule.per_chunk
+    ends: tuple[str, ...] = ("input", "output")
+    if c.training.mcore < REUSED_GRAPH_BUFFERS:
+        slots, ends = (rank.num_microbatches,) * len(rank.plans), (*ends, "input gradient", "output gradient")
+    layers = sum(run.copies * n for plan, n in zip(rank.plans, slots, strict=True) for run in plan.runs if run.graphed)
+    if not layers:
+        return ()
+    count, one = Dim("layers*slots", layers), c.residual("")
+    return tuple(tensor(f"CUDA graph static {end}s", (count, *one.shape), one.dtype) for end in ends)
+
+
+def capture_scratch(rank: Rank) -> int:
+    """The most that one captured layer has alive beside what it keeps."""
+    return max(
+        (
+            max(e.nbytes for e in run.trace.forward + run.trace.backward) - run.trace.saved_bytes
+            for plan in rank.plans
+            for run in plan.runs
+            if run.graphed
+        ),
+        default=0,
+    )
+
+
 def capturing(rank: Rank) -> Candidate:
     """The capture of CUDA graphs: what captured layers keep at the fullest step of the schedule, and one layer's scratch."""
     total, step = pool(rank)
     rows: list[Row] = []
+    if rank.context.training.cuda_graph_warmup_steps:  # else they are there from the first moment on
+        for t in graph_ends(rank):
+            rows.append(Row("workspace", t.name, t.formula, t.local_shape, t.dtype, 1, t.nbytes, "one per graph"))
+            total += t.nbytes
     assert step is not None
     for count, plan in zip(step.in_flight, rank.plans, strict=True):
         for run in plan.runs:
@@ -245,10 +286,7 @@ def capturing(rank: Rank) -> Candidate:
                         why,
                     )
                 )
-    scratch = max(
-        max(e.nbytes for e in run.trace.forward + run.trace.backward) - run.trace.saved_bytes
-        for plan in rank.plans for run in plan.runs if run.graphed
-    )  # fmt: skip
+    scratch = capture_scratch(rank)
     rows.append(
         Row("transient", "scratch of the layer that is captured", "", (scratch,), "uint8", 1, scratch, "capture")
     )

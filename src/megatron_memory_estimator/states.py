@@ -11,6 +11,7 @@ from math import gcd
 from typing import NamedTuple
 
 from .context import Context
+from .fsdp import active, grad_dtype, ways
 from .layer_wise import packed, ping_pong, sizes
 from .quantization import RECIPES, data_bytes, orientations, scale_bytes
 from .tensor import DTYPE_BYTES, Param, ceil_div, round_up
@@ -29,7 +30,8 @@ class Buffer(NamedTuple):
     """One contiguous DDP buffer of a chunk. `numel` is padded with the distributed optimizer.
 
     `owned` elements have their optimizer state on this rank, `owned_matrices` of them are updated by Muon. `recipe` is that
-    of weights kept in low precision, `scale_bytes` those of all their scales.
+    of weights kept in low precision, `scale_bytes` those of all their scales. Fully sharded, a rank has 1 of `weight_ways` parts of
+    the weights and 1 of `grad_ways` of the gradients.
     """
 
     chunk: int
@@ -43,6 +45,8 @@ class Buffer(NamedTuple):
     share: str
     recipe: str = ""
     scale_bytes: int = 0
+    weight_ways: int = 1
+    grad_ways: int = 1
 
 
 class State(NamedTuple):
@@ -134,8 +138,13 @@ def ddp_buffers(c: Context, chunk: int, runs: list[tuple[list[Param], int]], *, 
         managed = {p.name for params, _ in members for p in params if is_muon_managed(p)} if muon else set()
         matrices = sum(p.numel * count for params, count in members for p in params if p.name in managed)
         numel, owned, share = plain, plain, "the whole buffer"
-        if muon and t.use_distributed_optimizer:
-            deal = (packed if t.mcore >= LAYER_WISE_BUFFERS else ping_pong)(sizes(members, managed), shards)
+        weight_ways = grad_ways = 1
+        if active(c):
+            weight_ways, parts, grad_ways = ways(c, expert=is_expert)
+            owned, share = ceil_div(plain, parts), f"1/{parts}, fully sharded"
+        elif muon and t.use_distributed_optimizer:
+            pack = t.use_layer_wise_param_layout and t.mcore >= LAYER_WISE_BUFFERS
+            deal = (packed if pack else ping_pong)(sizes(members, managed), shards)
             numel, owned, matrices = deal
             share = f"whole parameters dealt to 1 of {shards} ranks"
         elif t.use_distributed_optimizer:
@@ -149,7 +158,10 @@ def ddp_buffers(c: Context, chunk: int, runs: list[tuple[list[Param], int]], *, 
         if recipe:
             group, dtype = f"{group} {recipe}", "fp8"
             scales = sum(scale_bytes(RECIPES[recipe], p) * count for params, count in members for p in params)
-        buffer = Buffer(chunk, group, dtype, t.grad_dtype, numel, plain, owned, matrices, share, recipe, scales)
+        grads = grad_dtype(c) if active(c) else t.grad_dtype
+        buffer = Buffer(
+            chunk, group, dtype, grads, numel, plain, owned, matrices, share, recipe, scales, weight_ways, grad_ways
+        )  # fmt: skip
         found.append(buffer)
     return found
 
@@ -195,17 +207,33 @@ def buffer_state(c: Context, buffer: Buffer) -> list[State]:
     label = f"{buffer.group} chunk {buffer.chunk}"
     sharded = t.use_distributed_optimizer
     where = "param buffer of the distributed optimizer" if sharded else "the modules' own parameters"
+    if active(c):
+        where = f"1/{buffer.weight_ways}, fully sharded"
     found = (
         low_precision_weights(c, buffer, label)
         if buffer.recipe
-        else [_state("weights", f"weights {label}", buffer.param_dtype, buffer.numel, "setup", where)]
+        else [
+            _state(
+                "weights",
+                f"weights {label}",
+                buffer.param_dtype,
+                ceil_div(buffer.numel, buffer.weight_ways),
+                "setup",
+                where,
+            )
+        ]
     )
     found.append(
         _state(
-            "gradients", f"main_grad {label}", buffer.grad_dtype, buffer.numel, "setup", "contiguous gradient buffer"
+            "gradients", f"main_grad {label}", buffer.grad_dtype, ceil_div(buffer.numel, buffer.grad_ways), "setup",
+            "contiguous gradient buffer",
         )
-    )
+    )  # fmt: skip
     for name, dtype, numel, since in optimizer_tensors(c, buffer):
+        if (
+            t.use_megatron_fsdp and since == "first step"
+        ):  # made at once for sharded checkpoints; in the first measured peaks
+            since = "setup"
         found.append(_state("optimizer", f"{name} {label}", dtype, numel, since, buffer.share))
     return found
 
@@ -216,13 +244,14 @@ def low_precision_weights(c: Context, buffer: Buffer, label: str) -> list[State]
     mxfp8 weights cannot be views of a buffer; they are gathered through the gradient buffer and have both copies of their own.
     """
     recipe = RECIPES[buffer.recipe]
-    first = buffer.numel_unpadded if recipe.name == "mxfp8" else buffer.numel
+    plain = ceil_div(buffer.numel_unpadded, buffer.weight_ways)
+    first = plain if recipe.name == "mxfp8" else ceil_div(buffer.numel, buffer.weight_ways)
     why = "the modules' own" if recipe.name == "mxfp8" else "param buffer of the distributed optimizer"
     size = data_bytes(recipe, first)
     found = [State("weights", f"weights {label}", "fp8", first, size, "setup", why)]
     if orientations(recipe, blackwell=c.blackwell) > 1:
-        size = data_bytes(recipe, buffer.numel_unpadded)
-        found.append(State("weights", f"weights by columns {label}", "fp8", buffer.numel_unpadded, size, "setup",
+        size = data_bytes(recipe, plain)
+        found.append(State("weights", f"weights by columns {label}", "fp8", plain, size, "setup",
                            "kept for the input's gradient"))  # fmt: skip
     if buffer.scale_bytes:
         found.append(State("weights", f"weight scales {label}", recipe.scale, buffer.scale_bytes // DTYPE_BYTES[recipe.scale],
@@ -242,7 +271,7 @@ def optimizer_tensors(c: Context, buffer: Buffer) -> list[tuple[str, str, int, s
         return _precision_aware(c, buffer)
     if buffer.grad_dtype != "fp32":
         found.append(("fp32 copy of gradients", "fp32", owned, "step"))
-    if buffer.param_dtype != "fp32":
+    if buffer.param_dtype != "fp32" and not (t.use_megatron_fsdp and t.megatron_fsdp_main_params_dtype == "auto"):
         found.append(("main_param", "fp32", owned, "setup"))
     if t.optimizer == "sgd":
         if t.sgd_momentum:
@@ -267,15 +296,16 @@ def _precision_aware(c: Context, buffer: Buffer) -> list[tuple[str, str, int, st
     """
     t, owned = c.training, buffer.owned
     found: list[tuple[str, str, int, str]] = []
-    core = t.fp8_recipe != "delayed" and t.main_params_dtype == "fp32"
+    core = active(c) or (t.fp8_recipe != "delayed" and t.main_params_dtype == "fp32")
     remainder = (
         not core
         and t.store_param_remainders
         and t.te >= (2, 1)
         and buffer.param_dtype == "bf16"
+        and not active(c)
         and t.main_params_dtype == "fp32"
     )
-    if core and t.grad_dtype != "fp32":
+    if core and buffer.grad_dtype != "fp32" and not active(c):
         found.append(("fp32 copy of gradients", "fp32", owned, "step"))
     if t.params_dtype != "fp32":
         name, dtype = ("main_param remainder", "int16") if remainder else ("main_param", t.main_params_dtype)

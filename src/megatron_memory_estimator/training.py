@@ -127,6 +127,9 @@ class Training:
 
     optimizer: str = setting("adam", "optimizer", choices=("adam", "sgd", "muon"))
     sgd_momentum: float = setting(0.9, "SGD momentum; 0 keeps no state")
+    use_layer_wise_param_layout: bool = setting(
+        True, "Muon: whole parameters are packed into one shard of the buffers per rank"
+    )
     use_distributed_optimizer: bool = setting(False, "optimizer state is sharded over data-parallel ranks")
     accumulate_allreduce_grads_in_fp32: bool | None = setting(None, "fp32 gradients; default: with bf16")
     grad_reduce_in_bf16: bool = setting(False, "bf16 gradients")
@@ -136,6 +139,24 @@ class Training:
     exp_avg_dtype: str = setting("fp32", "precision-aware: first moment", choices=("fp32", "fp16", "bf16", "fp8"))
     exp_avg_sq_dtype: str = setting("fp32", "precision-aware: second moment", choices=("fp32", "fp16", "bf16", "fp8"))
     store_param_remainders: bool = setting(True, "precision-aware: main parameters as int16 remainders of bf16 weights")
+    use_megatron_fsdp: bool = setting(False, "Megatron-FSDP instead of DDP")
+    data_parallel_sharding_strategy: str = setting(
+        "optim_grads_params", "Megatron-FSDP: what is sharded",
+        choices=("no_shard", "optim", "optim_grads", "optim_grads_params"),
+    )  # fmt: skip
+    outer_dp_sharding_strategy: str = setting(
+        "no_shard", "Megatron-FSDP: what is sharded over optimizer instances too (HSDP)", choices=("no_shard", "optim")
+    )
+    fsdp_double_buffer: bool = setting(False, "Megatron-FSDP: gathered weights and gradients in two fixed buffers each")
+    suggested_communication_unit_size: int | None = setting(None, "Megatron-FSDP: elements of a communication unit")
+    megatron_fsdp_main_grads_dtype: str = setting("auto", "Megatron-FSDP: gradients", choices=("auto", "fp32", "bf16"))
+    megatron_fsdp_main_params_dtype: str = setting(
+        "fp32", "Megatron-FSDP: main weights; auto: none", choices=("fp32", "auto")
+    )
+    use_torch_fsdp2: bool = setting(False, "torch FSDP2 instead of DDP")
+    torch_fsdp2_reshard_after_forward: bool = setting(
+        True, "torch FSDP2: weights are sharded again after their forward"
+    )
     overlap_grad_reduce: bool = setting(False, "gradient reduction overlaps the backward (buckets)")
     overlap_param_gather: bool = setting(False, "parameter all-gather overlaps the forward")
     ddp_bucket_size: int | None = setting(None, "elements of a gradient bucket")

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from .activations import ChunkPlan
 from .context import Context
+from .fsdp import STRATEGIES, strategy
 from .hardware import MIB, Environment, Gpu
 from .modules.linear import cached_wgrad
 from .quantization import RECIPES, data_bytes, orientations, scale_bytes
@@ -31,10 +32,8 @@ class Workspace(NamedTuple):
     source: str
 
 
-def workspaces(
-    c: Context, plans: tuple[ChunkPlan, ...], gpu: Gpu, env: Environment, slots: tuple[int, ...] = (1,)
-) -> list[Workspace]:
-    """All persistent scratch of the rank that holds these chunks; `slots` are the microbatches that each captures."""
+def workspaces(c: Context, plans: tuple[ChunkPlan, ...], gpu: Gpu, env: Environment) -> list[Workspace]:
+    """All persistent scratch of the rank that holds these chunks."""
     params = [param for plan in plans for param, _ in plan.params]
     head = any(plan.chunk.output for plan in plans)
     layers = [c.model.kinds[i] for plan in plans for i in plan.chunk.layers]
@@ -54,7 +53,8 @@ def workspaces(
         *_global_memory_buffer(c, head=head, attention=bool(layers), moe=bool(experts)),
         *_rotary(c, plans, layers),
     ]
-    found.extend(_graph_ends(c, plans, slots))
+    if c.training.use_megatron_fsdp and c.training.fsdp_double_buffer:
+        found.extend(_double_buffers(c, plans))
     if head and c.training.defer_embedding_wgrad_compute and c.sp_many:
         source = "megatron/core/utils.py drain_embedding_wgrad_compute: double buffer of the gathered input"
         found.append(
@@ -154,19 +154,19 @@ def _quantized_weights(c: Context, plans: tuple[ChunkPlan, ...]) -> list[Workspa
     return found
 
 
-def _graph_ends(c: Context, plans: tuple[ChunkPlan, ...], slots: tuple[int, ...]) -> list[Workspace]:
-    """Static inputs and outputs of CUDA graphs and their gradients: one of each per captured layer and slot.
-
-    A slot is a microbatch in flight; before Megatron-Core 0.17, which reuses them in the order of the schedule, every
-    microbatch of a step. Source: Megatron-LM PR 2391; TransformerEngine `pytorch/graph.py`.
-    """
-    layers = sum(run.copies * most for plan, most in zip(plans, slots, strict=True) for run in plan.runs if run.graphed)
-    source = "TransformerEngine pytorch/graph.py make_graphed_callables"
-    return [
-        _sized(c.new(f"CUDA graph static {end}s", Dim("layers*slots", layers), *c.residual("").shape), source)
-        for end in ("input", "output", "input gradient", "output gradient")
-        if layers
-    ]
+def _double_buffers(c: Context, plans: tuple[ChunkPlan, ...]) -> list[Workspace]:
+    """Two fixed buffers for gathered weights and two for gradients, each as large as the largest unit."""
+    level = STRATEGIES.index(strategy(c))
+    units = [sum(p.numel for p in run.params) for plan in plans for run in plan.runs if run.first_layer >= 0]
+    if not units:
+        return []
+    unit = units[0]
+    for other in units[1:]:
+        unit = largest(unit, other)
+    shape = (Dim("two", 2), Dim("largest unit", unit))
+    source = "megatron_fsdp/param_and_grad_buffer.py: fsdp_double_buffer"
+    kinds = [kind for kind, least in (("weights", 3), ("gradients", 2)) if level >= least]
+    return [_sized(c.new(f"FSDP double buffer of {kind}", *shape), source) for kind in kinds]
 
 
 def _key(size: int) -> int:

@@ -66,6 +66,11 @@ DDP = {
     "overlap_param_gather": "overlap_param_gather",
     "bucket_size": "ddp_bucket_size",
     "num_distributed_optimizer_instances": "num_distributed_optimizer_instances",
+    "use_megatron_fsdp": "use_megatron_fsdp",
+    "data_parallel_sharding_strategy": "data_parallel_sharding_strategy",
+    "outer_dp_sharding_strategy": "outer_dp_sharding_strategy",
+    "fsdp_double_buffer": "fsdp_double_buffer",
+    "suggested_communication_unit_size": "suggested_communication_unit_size",
     "pad_buckets_for_high_nccl_busbw": "ddp_pad_buckets_for_high_nccl_busbw",
 }
 OPTIMIZER = (
@@ -109,12 +114,7 @@ def namespace(value: Any) -> Any:
 
 def refuse(config: Any) -> None:
     """Raise UnsupportedError for sections and providers that are not modelled."""
-    for path in (
-        "ddp.use_megatron_fsdp",
-        "dist.use_megatron_fsdp",
-        "dist.use_torch_fsdp2",
-        "optimizer.optimizer_cpu_offload",
-    ):
+    for path in ("optimizer.optimizer_cpu_offload",):
         section, name = path.split(".")
         if getattr(getattr(config, section, None), name, False):
             raise UnsupportedError(f"{path} is not modelled")
@@ -183,6 +183,14 @@ def training_values(config: Any) -> dict[str, Any]:
     for name, ours in DDP.items():
         _take(found, getattr(config, "ddp", None), name, ours)
     found["use_distributed_optimizer"] = either
+    for name in ("use_megatron_fsdp", "use_torch_fsdp2"):
+        if getattr(getattr(config, "dist", None), name, False):
+            found[name] = True
+    if found.get("use_megatron_fsdp"):
+        found["use_distributed_optimizer"] = True
+    ddp = getattr(config, "ddp", None)
+    if found.get("optimizer") == "dist_muon" and not getattr(ddp, "use_distributed_optimizer", False):
+        found["use_layer_wise_param_layout"] = False  # parameters are dealt to ranks, the buffers stay as they are
     found.update(precision_values(getattr(config, "mixed_precision", None)))
     if found.get("accumulate_allreduce_grads_in_fp32") is False and found.get("params_dtype") == "bf16":
         found["grad_reduce_in_bf16"] = True

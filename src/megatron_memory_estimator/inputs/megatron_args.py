@@ -36,7 +36,6 @@ HARMLESS = IRRELEVANT | frozenset(
         "align_grad_reduce",
         "bias_dropout_fusion",
         "create_all_gather_group",
-        "data_parallel_sharding_strategy",
         "ddp_average_in_collective",
         "decoder_num_layers",
         "decrease_batch_size_if_needed",

@@ -158,6 +158,8 @@ def respelled(values: dict[str, Any]) -> dict[str, Any]:
     if out.pop("apply_query_key_layer_scaling", False):
         out["attention_softmax_in_fp32"] = True  # TransformerConfig.__post_init__
     graphs(out)
+    if out.get("use_megatron_fsdp"):
+        out["use_distributed_optimizer"] = True  # validate_args
     if out.get("optimizer") == "dist_muon":
         out.update(optimizer="muon", use_distributed_optimizer=True)
     kinds = out.get("cp_comm_type")

@@ -24,6 +24,7 @@ RENAMED = {
     "fp4_param": "fp4_param_gather",
     "moe_router_padding_for_fp8": "moe_router_padding_for_quantization",
     "cuda_graph_scope": "cuda_graph_modules",
+    "use_custom_fsdp": "use_megatron_fsdp",
     "te_version": "transformer_engine_version",
     "num_gpus": "world_size",
 }
@@ -147,8 +148,10 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "optimizer_cpu_offload": (False,),
     "quant_recipe": (None,),
     "use_kitchen": (False,),
-    "use_megatron_fsdp": (False,),
     "use_ring_exchange_p2p": (False,),
-    "use_torch_fsdp2": (False,),
+    "megatron_fsdp_enable_fine_grained_param_gather": (False,),
+    "megatron_fsdp_grad_comm_dtype": ("auto", None),
+    "megatron_fsdp_max_pool_double_buffer": (False,),
+    "use_nccl_ub": (False,),
 }
 """Not modelled: refused unless the value is one of these."""

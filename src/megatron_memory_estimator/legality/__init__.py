@@ -16,7 +16,7 @@ from ..model import Model
 from ..training import Training
 from .sharding import attention, experts, world
 from .stages import balanced_split, pipeline, schedule
-from .switches import gpu, low_precision, optimizer, other
+from .switches import fully_sharded, gpu, low_precision, optimizer, other
 
 if TYPE_CHECKING:
     from ..job import TrainingJob
@@ -60,6 +60,7 @@ def violations(model: Model, layout: Layout, training: Training, num_microbatche
         *pipeline(model, layout, overlap_p2p_comm=training.overlap_p2p_comm),
         *optimizer(layout, training),
         *low_precision(model, layout, training),
+        *fully_sharded(model, layout, training),
         *other(model, layout, training),
     ]
     if not found:

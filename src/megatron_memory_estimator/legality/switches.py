@@ -17,8 +17,8 @@ def optimizer(layout: Layout, training: Training) -> Iterator[str]:
     t = training
     if layout.num_distributed_optimizer_instances > 1 and not t.use_distributed_optimizer:
         yield "num_distributed_optimizer_instances above 1 needs use_distributed_optimizer"
-    if t.overlap_param_gather and not (t.use_distributed_optimizer and t.overlap_grad_reduce):
-        yield "overlap_param_gather needs use_distributed_optimizer and overlap_grad_reduce"
+    if t.overlap_param_gather and not t.use_distributed_optimizer:
+        yield "overlap_param_gather needs use_distributed_optimizer"
     lower = [
         name
         for name in ("main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
@@ -35,6 +35,35 @@ def optimizer(layout: Layout, training: Training) -> Iterator[str]:
         yield "main_grads_dtype=bf16 conflicts with accumulate_allreduce_grads_in_fp32; drop one"
     if t.optimizer == "sgd" and t.use_distributed_optimizer:
         yield "optimizer=sgd does not work with use_distributed_optimizer; turn it off or use adam"
+
+
+def fully_sharded(model: Model, layout: Layout, training: Training) -> Iterator[str]:
+    """What the fully sharded data parallelisms need and exclude (Megatron-LM `arguments.py`)."""
+    t = training
+    if t.use_megatron_fsdp and t.use_torch_fsdp2:
+        yield "use_megatron_fsdp and use_torch_fsdp2 exclude each other; give one"
+    if t.use_megatron_fsdp:
+        if t.optimizer == "muon":
+            yield "use_megatron_fsdp needs optimizer adam or sgd, not muon"
+        if t.reuse_grad_buf_for_mxfp8_param_ag:
+            yield "use_megatron_fsdp excludes reuse_grad_buf_for_mxfp8_param_ag"
+        if t.peft != "none":
+            yield "use_megatron_fsdp with peft is not modelled"
+    if t.outer_dp_sharding_strategy == "optim" and (
+        not t.use_megatron_fsdp or t.data_parallel_sharding_strategy != "optim_grads_params"
+    ):
+        yield "outer_dp_sharding_strategy=optim needs use_megatron_fsdp with data_parallel_sharding_strategy=optim_grads_params"
+    if t.use_torch_fsdp2:
+        if layout.pp > 1 or layout.ep > 1:
+            yield "use_torch_fsdp2 needs pipeline_model_parallel_size=1 and expert_model_parallel_size=1"
+        if t.use_distributed_optimizer:
+            yield "use_torch_fsdp2 excludes use_distributed_optimizer"
+        if t.gradient_accumulation_fusion:
+            yield "use_torch_fsdp2 needs gradient_accumulation_fusion off"
+        if model.share_embeddings_and_output_weights:
+            yield "use_torch_fsdp2 needs untied embeddings"
+        if not t.torch_fsdp2_reshard_after_forward:
+            yield "torch_fsdp2_reshard_after_forward=False is not modelled"
 
 
 def low_precision(model: Model, layout: Layout, training: Training) -> Iterator[str]:
@@ -54,7 +83,11 @@ def low_precision(model: Model, layout: Layout, training: Training) -> Iterator[
         yield f"{'fp4' if t.fp4 else 'fp8'} needs bf16 or fp16"
     if t.low_precision_weights and not t.use_distributed_optimizer:
         yield f"{'fp4' if t.fp4 else 'fp8'}_param_gather needs use_distributed_optimizer"
-    if t.low_precision_weights and t.low_precision == "mxfp8" and not t.reuse_grad_buf_for_mxfp8_param_ag:
+    if (
+        t.low_precision_weights
+        and t.low_precision == "mxfp8"
+        and not (t.reuse_grad_buf_for_mxfp8_param_ag or t.use_megatron_fsdp)
+    ):
         yield "fp8_param_gather with fp8_recipe=mxfp8 needs reuse_grad_buf_for_mxfp8_param_ag"
     if t.low_precision == "delayed":
         if t.first_last_layers_bf16:

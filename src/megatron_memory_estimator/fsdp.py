@@ -1,0 +1,97 @@
+"""Fully sharded data parallelism: what is sharded, and what is whole while a unit runs.
+
+A unit is one layer; everything else (embedding, output layer, final norm) is gathered whole while it is used.
+
+| strategy           | weights | main weights and moments | gradients |
+| ------------------ | ------- | ------------------------ | --------- |
+| no_shard           | 1       | 1                        | 1         |
+| optim              | 1       | F                        | 1         |
+| optim_grads        | 1       | F                        | F         |
+| optim_grads_params | F       | F                        | F         |
+
+F is the data-parallel group (times context parallelism) of one instance; with outer sharding `optim` the optimizer state is
+also sharded over the instances. torch FSDP2 shards as optim_grads_params and keeps one unit ahead.
+
+Source: Megatron-LM `megatron/core/distributed/fsdp/src/megatron_fsdp/param_and_grad_buffer.py`, `megatron_fsdp.py`,
+`torch_fully_sharded_data_parallel.py`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .context import Context
+from .tensor import Dim, Param, Tensor, ceil_div, largest, smallest, tensor
+
+STRATEGIES = ("no_shard", "optim", "optim_grads", "optim_grads_params")
+UNIT_SIZE = 10**9
+"""Elements of suggested_communication_unit_size when it is not given: the code takes this or two mean units, the larger."""
+REDUCE_QUEUE = 10**9
+"""Elements of gradients that may wait for their reduce-scatter."""
+
+
+class Ways(NamedTuple):
+    """Ranks that one copy of each kind of state is spread over."""
+
+    weights: int
+    optimizer: int
+    gradients: int
+
+
+def active(c: Context) -> bool:
+    """Whether one of the fully sharded data parallelisms is on."""
+    return c.training.use_megatron_fsdp or c.training.use_torch_fsdp2
+
+
+def strategy(c: Context) -> str:
+    """The sharding strategy; torch FSDP2 shards everything."""
+    return "optim_grads_params" if c.training.use_torch_fsdp2 else c.training.data_parallel_sharding_strategy
+
+
+def ways(c: Context, *, expert: bool) -> Ways:
+    """How the state of dense or expert parameters is sharded."""
+    shards = c.layout.expert_shards if expert else c.layout.dense_shards
+    level = STRATEGIES.index(strategy(c))
+    outer = c.layout.num_distributed_optimizer_instances if c.training.outer_dp_sharding_strategy == "optim" else 1
+    return Ways(
+        weights=shards if level == 3 else 1,
+        optimizer=shards * outer if level >= 1 else 1,
+        gradients=shards if level >= 2 else 1,
+    )
+
+
+def grad_dtype(c: Context) -> str:
+    """Dtype of the sharded gradients: the weights' own unless asked otherwise, fp32 before Megatron-Core 0.17."""
+    t = c.training
+    if t.megatron_fsdp_main_grads_dtype != "auto":
+        return t.megatron_fsdp_main_grads_dtype
+    return t.grad_dtype if t.mcore < (0, 17) and not t.use_torch_fsdp2 else t.params_dtype
+
+
+def gathered(
+    c: Context, name: str, params: tuple[Param, ...], units: int
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """(whole weights in the forward, whole weights and gradients in the backward) while one of `units` equal units runs."""
+    t = c.training
+    numel = sum(p.numel for p in params if not p.frozen)
+    if not numel or not active(c):
+        return (), ()
+    ahead = numel
+    reduced = numel
+    if t.use_megatron_fsdp and units:
+        size = t.suggested_communication_unit_size or largest(UNIT_SIZE, 2 * numel)
+        ahead = ceil_div(size // 2, numel) * numel
+        reduced = REDUCE_QUEUE
+    total = numel * (units or 1)
+    weights: tuple[Tensor, ...] = ()
+    grads: tuple[Tensor, ...] = ()
+    level = STRATEGIES.index(strategy(c))
+    if level == 3 and not t.fsdp_double_buffer:
+        whole = smallest(numel + (ahead if units else 0), total)
+        weights = (
+            tensor(f"{name}FSDP gathered weights", (Dim("elements of the unit and of those ahead", whole),), c.dtype),
+        )
+    if level >= 2 and units and not t.fsdp_double_buffer:  # outside units a gradient is its op's own scratch
+        whole = smallest(numel + reduced, total)
+        grads = (tensor(f"{name}FSDP gradients before reduce-scatter", (Dim("elements", whole),), c.dtype),)
+    return weights, (*weights, *grads)
