@@ -112,7 +112,7 @@ def test_megatron_arguments(extra: dict[str, Any], check: Any) -> None:
 @pytest.mark.parametrize(
     "extra",
     [
-        {"cpu_offloading_num_layers": 2}, {"optimizer_cpu_offload": True},
+        {"moe_paged_stash": True}, {"fp8_output_proj": True},
         {"use_transformer_engine_op_fuser": True},
     ],
     ids=str,

@@ -109,7 +109,6 @@ REFUSED = [
     ({"peft": SimpleNamespace(dim=8, type="LoRA", dropout=0.1)}, "peft.dropout=0.1 is not modelled"),
     ({"mixed_precision": "bf16_with_fp9_mixed"}, "is not one of"),
     ({"mixed_precision": "int8"}, "is not one of bf16_mixed"),
-    ({"optimizer": SimpleNamespace(optimizer_cpu_offload=True)}, "optimizer_cpu_offload is not modelled"),
     ({"model": None}, "needs the section model"),
 ]
 

@@ -24,6 +24,7 @@ from .modules.layers import (
     mtp_unit,
     output_unit,
 )
+from .offload import offloaded, offloaded_layers, offloads
 from .pipeline import Chunk
 from .simulate import Trace, trace
 from .tape import Unit
@@ -45,6 +46,8 @@ class Run(NamedTuple):
     """What the CUDA graphs of one copy keep per microbatch in flight."""
     beside: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] = ((), ())
     """Tensors alive while one copy runs forward, and backward, that belong to no microbatch."""
+    offloaded: tuple[Tensor, ...] = ()
+    """What one copy keeps in host memory, per microbatch in flight."""
 
     def beside_bytes(self, kind: str) -> int:
         """Bytes of the tensors beside a forward ("F") or a backward ("B")."""
@@ -94,18 +97,18 @@ class ChunkPlan:
         run = self.runs[index]
         return before + run.trace.saved_bytes * (run.copies - 1 if copy < 0 else copy)
 
-    def largest(self, kind: str, index: int, copy: int) -> Moment:
-        """The event of one copy of a run with most memory, forward ("F") or backward ("B"), with the microbatch's inputs."""
+    def moments_of(self, kind: str, index: int, copy: int) -> list[tuple[Moment, str]]:
+        """Every event of one copy of a run, forward ("F") or backward ("B"), with the microbatch's inputs; and its op."""
         run = self.runs[index]
         shift, events = (0, run.trace.forward) if kind == "F" else (len(run.trace.forward), run.trace.backward)
-        nbytes, event = max((event.nbytes, i) for i, event in enumerate(events))
-        return Moment(
-            kind,
-            index,
-            shift + event,
-            self.prefix(index, copy) + self.batch_bytes + run.beside_bytes(kind) + nbytes,
-            copy,
-        )
+        fixed = self.prefix(index, copy) + self.batch_bytes + run.beside_bytes(kind)
+        return [
+            (Moment(kind, index, shift + i, fixed + event.nbytes, copy), event.op) for i, event in enumerate(events)
+        ]
+
+    def largest(self, kind: str, index: int, copy: int) -> Moment:
+        """The event of one copy of a run with most memory."""
+        return max((moment for moment, _ in self.moments_of(kind, index, copy)), key=lambda moment: moment.nbytes)
 
     def moments(self) -> list[Moment]:
         """Every event of one forward and one backward of this chunk."""
@@ -135,7 +138,7 @@ class Planner:
         """The plan of a chunk."""
         key = (
             tuple(self._kind(i) for i in chunk.layers), chunk.embedding, chunk.final_norm, chunk.mtp, chunk.output,
-            chunk.pp_rank == 0,
+            chunk.pp_rank == 0, chunk.last,
         )  # fmt: skip
         if key not in self._plans:
             self._plans[key] = self._build(chunk)
@@ -211,9 +214,16 @@ class Planner:
 
     def _layers(self, chunk: Chunk) -> list[Run]:
         runs: list[Run] = []
-        for key, members in groupby(self._groups(chunk), key=lambda group: group[1:]):
+        t = self.context.training
+        leaving: tuple[bool, ...] = (False,) * len(chunk.layers)
+        if offloads(t):
+            leaving = offloaded_layers(
+                t, [self.context.model.kinds[i] for i in chunk.layers], last=chunk.last, mtp=chunk.mtp
+            )
+        groups = [(*group, leaving[group[0] - chunk.layers[0]]) for group in self._groups(chunk)]
+        for key, members in groupby(groups, key=lambda group: group[1:]):
             firsts = [group[0] for group in members]
-            kinds, full = key
+            kinds, full, leaves = key
             declared = tuple(self._declare(kind) for kind in kinds)
             params = tuple(param for one in declared for param in self._params(one))
             if (kinds, full) not in self._units:
@@ -221,7 +231,13 @@ class Planner:
                 self._units[kinds, full] = self._traced(unit)
             unit, traced, graphed = self._units[kinds, full]
             beside = gathered(self.context, "", params, len(chunk.layers))
-            runs.append(Run(unit, traced, len(firsts), firsts[0], params, graphed, beside))
+            gone: tuple[Tensor, ...] = ()
+            if leaves:
+                traced, gone = offloaded(t, traced)
+                ways = 2 if t.cpu_offloading_double_buffering else 1
+                moving = tuple(x._replace(name=f"{x.name} on its way ({i})") for i in range(ways) for x in gone)
+                beside = ((*beside[0], *moving), (*beside[1], *moving))
+            runs.append(Run(unit, traced, len(firsts), firsts[0], params, graphed, beside, gone))
         return runs
 
     def _groups(self, chunk: Chunk) -> list[tuple[int, tuple[Kind, ...], bool]]:

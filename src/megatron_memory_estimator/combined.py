@@ -1,8 +1,8 @@
 """All-to-all overlap: the forward of one microbatch and the backward of another, layer by layer at the same time.
 
 Phases: the embedding; the backward of what follows the layers; forward layer i beside backward layer n - 1 - i; the forward of
-what follows the layers; last, the backward of the embedding. On two streams the operations of the two layers interleave; the
-largest moment of each is taken, so a pair is an upper bound (by the smaller of the two transients). Both keep their inputs.
+what follows the layers; last, the backward of the embedding. Within a pair of layers the compute stream alternates: attention
+forward, experts backward, experts forward, attention backward; while one runs the other waits. Both keep their inputs.
 
 Source: Megatron-LM `megatron/core/models/common/model_chunk_schedule_plan.py` (TransformerModelChunkSchedulePlan.run) and
 `megatron/core/pipeline_parallel/combined_1f1b.py`.
@@ -37,13 +37,60 @@ def combined(forward: ChunkPlan, backward: ChunkPlan) -> Iterator[Pair]:
     yield from (Pair(start, backward.largest("B", run, -1)) for run in last_tail)
     done = _waiting(forward, *layers[-1]) if layers else start
     for ahead, behind in zip_longest(layers, reversed(last_layers)):
-        yield Pair(
-            forward.largest("F", *ahead) if ahead else done,
-            backward.largest("B", *behind) if behind else waiting,
-        )
+        if ahead and behind:
+            yield from _interleaved(forward, backward, ahead, behind)
+        else:
+            yield Pair(
+                forward.largest("F", *ahead) if ahead else done,
+                backward.largest("B", *behind) if behind else waiting,
+            )
     yield from (Pair(forward.largest("F", run, -1), waiting) for run in tail)
     if last_head:
         yield Pair(None, backward.largest("B", last_head[0], 0), done=True)
+
+
+EXPERTS = (
+    "mlp.dispatch",
+    "mlp.experts",
+    "mlp.combine",
+    "mlp.unpermute",
+    "mlp.fc2_latent_proj",
+    "mlp.shared_experts.add",
+    "mlp_bda",
+)
+"""Ops of the nodes after a layer's dispatch; all others belong to its attention node."""
+
+
+def _interleaved(
+    forward: ChunkPlan, backward: ChunkPlan, ahead: tuple[int, int], behind: tuple[int, int]
+) -> Iterator[Pair]:
+    """Attention forward beside a backward that has begun, and so on in the order of the compute stream."""
+    attention, experts = (_within(forward, "F", *ahead, after=after) for after in (False, True))
+    attention_back, experts_back = (_within(backward, "B", *behind, after=after) for after in (False, True))
+    start, end = _waiting(backward, *behind), _waiting(forward, *ahead)
+    yield Pair(attention.top if attention else None, experts_back.first if experts_back else start)
+    if experts_back:
+        yield Pair(attention.last if attention else None, experts_back.top)
+    if experts:
+        yield Pair(experts.top, attention_back.first if attention_back else start)
+    if attention_back:
+        yield Pair(end, attention_back.top)
+
+
+class _Part(NamedTuple):
+    first: Moment
+    top: Moment
+    last: Moment
+
+
+def _within(plan: ChunkPlan, kind: str, run: int, copy: int, *, after: bool) -> _Part | None:
+    """First, largest and last moment of one part of a layer: its experts (`after`), or what comes before them."""
+    moments = [
+        moment for moment, op in plan.moments_of(kind, run, copy) if any(mark in op for mark in EXPERTS) is after
+    ]
+    if not moments:
+        return None
+    return _Part(moments[0], max(moments, key=lambda moment: moment.nbytes), moments[-1])
 
 
 def _waiting(plan: ChunkPlan, run: int, copy: int) -> Moment:

@@ -8,9 +8,10 @@ from typing import Any
 
 from .activations import Planner
 from .context import Context
-from .device_memory import Range, device_bytes, reserved_bytes, verdict
+from .device_memory import Range, Term, device_bytes, reserved_bytes, verdict
 from .errors import ConfigError, UnsupportedError
 from .hardware import GPUS
+from .host_memory import host_terms
 from .job import TrainingJob
 from .legality import check
 from .peak import Peak, Rank, Row, find_peak, parameters
@@ -29,6 +30,13 @@ class Stage:
     peak: Peak
     reserved: Range
     device: Range
+    host: tuple[Term, ...] = ()
+    """Host memory of one GPU's process during training."""
+
+    @property
+    def host_bytes(self) -> Range:
+        """Host memory of one GPU's process."""
+        return Range(sum(term.low for term in self.host), sum(term.high for term in self.host))
 
     @property
     def pp_rank(self) -> int:
@@ -172,4 +180,4 @@ def _stage(job: TrainingJob, planner: Planner, chunks: tuple[Chunk, ...]) -> Sta
     )
     peak = find_peak(rank)
     reserved = reserved_bytes(job, rank, peak)
-    return Stage(rank, peak, reserved, device_bytes(job, rank, reserved))
+    return Stage(rank, peak, reserved, device_bytes(job, rank, reserved), tuple(host_terms(job, rank)))

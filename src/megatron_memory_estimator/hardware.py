@@ -27,6 +27,11 @@ class Gpu:
     aliases: tuple[str, ...] = ()
 
     @property
+    def gpus_per_node(self) -> int:
+        """GPUs that share one host: 4 of a GB200 or GB300 tray, else 8."""
+        return 4 if self.name.startswith("GB") else 8
+
+    @property
     def hopper_or_later(self) -> bool:
         """Compute capability 9.0 and above."""
         return self.capability >= (9, 0)

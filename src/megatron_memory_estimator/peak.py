@@ -176,7 +176,8 @@ def resting_tensors(rank: Rank) -> tuple[Tensor, ...]:
             and c.training.overlap_moe_expert_parallel_comm
             and c.training.moe_token_dispatcher_type == "alltoall"
         ):
-            for what in ("inputs", "inputs.grad"):
+            released = "attn_norm" in c.training.offload_modules  # its input is in host memory
+            for what in ("inputs.grad",) if released else ("inputs", "inputs.grad"):
                 one = c.residual(what)
                 found.append(tensor(f"{name} MoE layers' {what}", (Dim("moe_layers", layers), *one.shape), one.dtype))
     return (*found, *graph_ends(rank))

@@ -29,6 +29,8 @@ class Chunk:
     output: bool
     after_mtp: bool = False
     """Whether the hidden states that it receives carry the MTP depths behind the main ones."""
+    last: bool = True
+    """Whether it is the last chunk of its rank."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,7 @@ def build_pipeline(model: Model, layout: Layout) -> Pipeline:
                     mtp=bool(model.mtp) and (r, v) == mtp_at,
                     output=(r, v) == (pp - 1, vp - 1),
                     after_mtp=bool(model.mtp) and (v, r) > (mtp_at[1], mtp_at[0]),
+                    last=v == vp - 1,
                 )
             )
         rows.append(tuple(row))

@@ -82,7 +82,7 @@ def _running_rows(plan: ChunkPlan, moment: Moment, combined: bool) -> Iterator[R
     run = plan.runs[moment.run]
     waits = combined and moment.kind == "B" and moment.event == len(run.trace.forward)
     for t in () if waits else run.beside[0 if moment.kind == "F" else 1]:
-        yield _row("transient", "", Live(t, "whole while its unit runs"))
+        yield _row("transient", "", Live(t, "on its way" if "on its way" in t.name else "whole while its unit runs"))
     copy = run.copies - 1 if moment.copy < 0 else moment.copy
     prefix = f"layers.{run.first_layer + copy}." if run.first_layer >= 0 else ""
     for live in alive_at(run.unit, moment.event):

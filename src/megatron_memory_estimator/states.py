@@ -31,7 +31,7 @@ class Buffer(NamedTuple):
 
     `owned` elements have their optimizer state on this rank, `owned_matrices` of them are updated by Muon. `recipe` is that
     of weights kept in low precision, `scale_bytes` those of all their scales. Fully sharded, a rank has 1 of `weight_ways` parts of
-    the weights and 1 of `grad_ways` of the gradients.
+    the weights and 1 of `grad_ways` of the gradients. `offloaded` of the owned elements have their state in host memory.
     """
 
     chunk: int
@@ -47,6 +47,7 @@ class Buffer(NamedTuple):
     scale_bytes: int = 0
     weight_ways: int = 1
     grad_ways: int = 1
+    offloaded: int = 0
 
 
 class State(NamedTuple):
@@ -160,7 +161,8 @@ def ddp_buffers(c: Context, chunk: int, runs: list[tuple[list[Param], int]], *, 
             scales = sum(scale_bytes(RECIPES[recipe], p) * count for params, count in members for p in params)
         grads = grad_dtype(c) if active(c) else t.grad_dtype
         buffer = Buffer(
-            chunk, group, dtype, grads, numel, plain, owned, matrices, share, recipe, scales, weight_ways, grad_ways
+            chunk, group, dtype, grads, numel, plain, owned, matrices, share, recipe, scales, weight_ways, grad_ways,
+            int(owned * t.optimizer_offload_fraction) if t.optimizer_cpu_offload else 0,
         )  # fmt: skip
         found.append(buffer)
     return found
@@ -267,6 +269,8 @@ def optimizer_tensors(c: Context, buffer: Buffer) -> list[tuple[str, str, int, s
     """(name, dtype, elements, since) of what the optimizer keeps for the elements that this rank owns."""
     t, owned = c.training, buffer.owned
     found: list[tuple[str, str, int, str]] = []
+    if t.optimizer_cpu_offload:
+        return _offloaded(buffer)
     if t.use_precision_aware_optimizer:
         return _precision_aware(c, buffer)
     if buffer.grad_dtype != "fp32":
@@ -283,6 +287,23 @@ def optimizer_tensors(c: Context, buffer: Buffer) -> list[tuple[str, str, int, s
     found.append(("exp_avg", "fp32", owned, "first step"))
     found.append(("exp_avg_sq", "fp32", owned, "first step"))
     return found
+
+
+def _offloaded(buffer: Buffer) -> list[tuple[str, str, int, str]]:
+    """What stays on the GPU with an offloaded optimizer: fp32 masters and moments of the rest, whatever dtypes are asked for.
+
+    Whole parameters are taken in order until the fraction is reached; the split is modelled at the fraction itself.
+    Source: Megatron-LM `megatron/core/optimizer/cpu_offloading/hybrid_optimizer.py`.
+    """
+    rest = buffer.owned - buffer.offloaded
+    found = [
+        ("main_param", "fp32", rest, "setup"),
+        ("exp_avg", "fp32", rest, "first step"),
+        ("exp_avg_sq", "fp32", rest, "first step"),
+    ]
+    if buffer.grad_dtype != "fp32":
+        found.append(("fp32 copy of gradients", "fp32", rest, "step"))
+    return [item for item in found if rest]
 
 
 def _precision_aware(c: Context, buffer: Buffer) -> list[tuple[str, str, int, str]]:

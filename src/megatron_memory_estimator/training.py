@@ -108,6 +108,19 @@ class Training:
     peft_target_modules: tuple[str, ...] = setting(
         (), "linears with an adapter; default linear_qkv, linear_proj, linear_fc1, linear_fc2", kind="list"
     )
+    cpu_offloading_num_layers: int = setting(0, "layers whose activations are offloaded to host memory")
+    cpu_offloading_double_buffering: bool = setting(
+        False, "layer-level offloading: two layers on their way instead of one"
+    )
+    fine_grained_activation_offloading: bool = setting(False, "activations of modules are offloaded to host memory")
+    offload_modules: tuple[str, ...] = setting(
+        (), "modules whose activations are offloaded", kind="list",
+        choices=("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"),
+    )  # fmt: skip
+    min_offloaded_tensor_size: int = setting(2**20, "smallest tensor that fine-grained offloading takes, in elements")
+    activation_offload_fraction: float = setting(1.0, "fine-grained offloading: share of the layers, the first ones")
+    optimizer_cpu_offload: bool = setting(False, "optimizer state and step in host memory")
+    optimizer_offload_fraction: float = setting(1.0, "share of the optimizer state that is offloaded")
     cuda_graph_impl: str = setting(
         "none", "CUDA graphs: of layers, or of the whole iteration",
         choices=("none", "local", "transformer_engine", "full_iteration"),

@@ -75,7 +75,7 @@ DDP = {
 }
 OPTIMIZER = (
     "optimizer", "use_precision_aware_optimizer", "main_grads_dtype", "main_params_dtype", "exp_avg_dtype",
-    "exp_avg_sq_dtype", "store_param_remainders",
+    "exp_avg_sq_dtype", "store_param_remainders", "optimizer_cpu_offload", "optimizer_offload_fraction",
 )  # fmt: skip
 LAYER_LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 
@@ -114,10 +114,6 @@ def namespace(value: Any) -> Any:
 
 def refuse(config: Any) -> None:
     """Raise UnsupportedError for sections and providers that are not modelled."""
-    for path in ("optimizer.optimizer_cpu_offload",):
-        section, name = path.split(".")
-        if getattr(getattr(config, section, None), name, False):
-            raise UnsupportedError(f"{path} is not modelled")
     if getattr(config.model, "vision_config", None) is not None or hasattr(config.model, "freeze_vision_model"):
         raise UnsupportedError("vision towers are not modelled; only GPT-like providers and hybrids are")
 

@@ -177,5 +177,5 @@ def _typed(owner: type[Any], name: str, value: Any) -> Any:
         words = value.strip("[]() ").replace(",", " ").split()
         return tuple(int(word) if word.isdigit() else word for word in words)
     if isinstance(value, str) and declared.metadata.get("kind") == "list":
-        return tuple(value.split())
+        return tuple(value.strip("[]() ").replace(",", " ").split())
     return value

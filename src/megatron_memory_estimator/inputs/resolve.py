@@ -158,6 +158,14 @@ def respelled(values: dict[str, Any]) -> dict[str, Any]:
     if out.pop("apply_query_key_layer_scaling", False):
         out["attention_softmax_in_fp32"] = True  # TransformerConfig.__post_init__
     graphs(out)
+    if out.pop("cpu_offloading", None) is False:
+        out["cpu_offloading_num_layers"] = 0
+    layout = out.get("pipeline_model_parallel_layout")
+    if isinstance(layout, str) and "\\" in layout:
+        out["pipeline_model_parallel_layout"] = layout.replace("\\", "")  # escaped for a shell
+    modules = out.get("offload_modules")
+    if isinstance(modules, str):
+        out["offload_modules"] = modules.strip("[]").replace(",", " ").split()
     if out.get("use_megatron_fsdp"):
         out["use_distributed_optimizer"] = True  # validate_args
     if out.get("optimizer") == "dist_muon":

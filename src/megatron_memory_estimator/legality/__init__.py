@@ -16,7 +16,7 @@ from ..model import Model
 from ..training import Training
 from .sharding import attention, experts, world
 from .stages import balanced_split, pipeline, schedule
-from .switches import fully_sharded, gpu, low_precision, optimizer, other
+from .switches import fully_sharded, gpu, low_precision, offloading, optimizer, other
 
 if TYPE_CHECKING:
     from ..job import TrainingJob
@@ -61,6 +61,7 @@ def violations(model: Model, layout: Layout, training: Training, num_microbatche
         *optimizer(layout, training),
         *low_precision(model, layout, training),
         *fully_sharded(model, layout, training),
+        *offloading(model, layout, training),
         *other(model, layout, training),
     ]
     if not found:

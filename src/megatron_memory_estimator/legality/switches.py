@@ -66,6 +66,42 @@ def fully_sharded(model: Model, layout: Layout, training: Training) -> Iterator[
             yield "torch_fsdp2_reshard_after_forward=False is not modelled"
 
 
+def offloading(model: Model, layout: Layout, training: Training) -> Iterator[str]:
+    """What offloading needs and excludes (Megatron-LM `transformer_config.py`, `arguments.py`)."""
+    t = training
+    if t.optimizer_cpu_offload:
+        if not t.use_precision_aware_optimizer:
+            yield "optimizer_cpu_offload needs use_precision_aware_optimizer"
+        if t.low_precision_weights and t.low_precision != "delayed":
+            yield f"optimizer_cpu_offload with low-precision weights needs fp8_recipe=delayed, not {t.low_precision}"
+        if t.use_megatron_fsdp or t.use_torch_fsdp2:
+            yield "optimizer_cpu_offload with fully sharded data parallelism is not modelled"
+    if not 0 <= t.optimizer_offload_fraction <= 1:
+        yield f"optimizer_offload_fraction={t.optimizer_offload_fraction} must be between 0 and 1"
+    if not 0 <= t.activation_offload_fraction <= 1:
+        yield f"activation_offload_fraction={t.activation_offload_fraction} must be between 0 and 1"
+    if t.cpu_offloading_num_layers:
+        if t.fine_grained_activation_offloading:
+            yield "cpu_offloading_num_layers and fine_grained_activation_offloading exclude each other; give one"
+        if layout.pp > 1:
+            yield f"cpu_offloading_num_layers needs pipeline_model_parallel_size=1, not {layout.pp}"
+        if t.recompute_granularity:
+            yield "cpu_offloading_num_layers excludes recomputation"
+        if not 0 < t.cpu_offloading_num_layers < model.num_layers:
+            yield f"cpu_offloading_num_layers={t.cpu_offloading_num_layers} must be between 0 and {model.num_layers - 1}"
+    if t.fine_grained_activation_offloading:
+        if not t.offload_modules:
+            yield "fine_grained_activation_offloading needs offload_modules"
+        if "attn_proj" in t.offload_modules and "core_attn" not in t.offload_modules:
+            yield "offload_modules attn_proj needs core_attn"
+        if not t.te_spec:
+            yield "fine_grained_activation_offloading needs transformer_impl=transformer_engine"
+        if t.recompute_granularity == "full":
+            yield "fine_grained_activation_offloading excludes full recomputation"
+    elif t.offload_modules:
+        yield "offload_modules needs fine_grained_activation_offloading"
+
+
 def low_precision(model: Model, layout: Layout, training: Training) -> Iterator[str]:
     """What fp8 and fp4 need and exclude (Megatron-LM `arguments.py`, `transformer_config.py`)."""
     t = training

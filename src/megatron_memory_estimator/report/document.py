@@ -180,7 +180,18 @@ def stage_section(job: TrainingJob, stage: Stage) -> dict[str, Any]:
             {"name": term.name, "low": term.low, "high": term.high, "source": term.source}
             for term in explain_terms(job, rank, stage.peak)
         ],
+        "host_bytes": bounds(stage.host_bytes),
+        "host_bytes_per_node": bounds(per_node(job, stage)),
+        "host_terms": [
+            {"name": term.name, "low": term.low, "high": term.high, "source": term.source} for term in stage.host
+        ],
     }
+
+
+def per_node(job: TrainingJob, stage: Stage) -> Range:
+    """Host memory of all processes of a node that has this stage only."""
+    count = min(job.gpu.gpus_per_node, job.layout.world_size)
+    return Range(count * stage.host_bytes.low, count * stage.host_bytes.high)
 
 
 def row_section(row: Row) -> dict[str, Any]:
