@@ -15,6 +15,7 @@ from typing import NamedTuple
 from .activations import ChunkPlan, Moment, boundary
 from .combined import Pair, combined
 from .context import Context
+from .cuda_graphs import in_graph
 from .schedule import Occupancy, Step
 from .states import Buffer, State
 from .tensor import Dim, Tensor, tensor
@@ -249,16 +250,17 @@ def graph_ends(rank: Rank) -> tuple[Tensor, ...]:
 
 
 def capture_scratch(rank: Rank) -> int:
-    """The most that one captured layer has alive beside what it keeps."""
-    return max(
-        (
-            max(e.nbytes for e in run.trace.forward + run.trace.backward) - run.trace.saved_bytes
-            for plan in rank.plans
-            for run in plan.runs
-            if run.graphed
-        ),
-        default=0,
-    )
+    """The most that one captured module has alive beside what it keeps."""
+    most = 0
+    for plan in rank.plans:
+        for run in plan.runs:
+            if run.graphed:
+                warm = rank.context.training.cuda_graph_warmup_steps
+                kept = sum(t.nbytes for t in run.graphed) if warm else 0  # replayed units do not count it
+                events = run.trace.forward + run.trace.backward
+                inside = [e.nbytes for e in events if in_graph(rank.context, run.unit, e.op)]
+                most = max(most, max(inside, default=kept) - kept)
+    return most
 
 
 def capturing(rank: Rank) -> Candidate:

@@ -164,14 +164,14 @@ def _unfused(c: Context, q: Tensor, k: Tensor, v: Tensor, heads: Dim, v_dim: Dim
     probs = c.new(f"{NAME}.softmax", *scores_shape)
     saved_probs: Tensor = probs
     dropout = c.model.attention_dropout > 0
-    scratch = scores.like(f"{NAME}.softmax grad")
     torch_softmax = c.training.attention_softmax_in_fp32 and not c.training.masked_softmax_fusion
     if torch_softmax:
         wide = c.new(f"{NAME}.softmax fp32", *scores_shape, dtype="fp32")
         yield Op(f"{NAME}.softmax", (scores,), (wide,), (wide,), forward=(wide.like(f"{NAME}.scores fp32"),))
         yield Op(f"{NAME}.softmax_cast", (wide,), (probs,))
     else:
-        yield Op(f"{NAME}.softmax", (scores,), (probs,), (probs,), backward=(scratch,))
+        # the kernels write the gradient in place (TransformerEngine `pytorch/csrc/extensions/softmax.cpp`)
+        yield Op(f"{NAME}.softmax", (scores,), (probs,), (probs,), passes=(scores,))
     if dropout:
         mask = c.new(f"{NAME}.dropout_mask", *scores_shape, dtype="bool")
         dropped = c.new(f"{NAME}.dropped softmax", *scores_shape)
