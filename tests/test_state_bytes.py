@@ -172,3 +172,91 @@ def test_worked_parameter_and_state_tables(
         rank = result.stages[index].rank
         assert result.stages[index].num_parameters == (dense, expert)
         assert sum(s.nbytes for s in rank.states) / GIB == pytest.approx(gib, abs=6e-4)
+
+
+FSDP = {"use_megatron_fsdp": True}
+FP32_GRADS = {"megatron_fsdp_main_grads_dtype": "fp32"}
+NO_MAIN = {"megatron_fsdp_main_params_dtype": "auto"}
+OFFLOAD = {**AWARE, "optimizer_cpu_offload": True}
+
+
+def level(name: str, **settings: Any) -> dict[str, Any]:
+    return {**FSDP, "data_parallel_sharding_strategy": name, **settings}
+
+
+# settings, bytes per parameter that are not sharded, that are sharded over 4 ranks; during the step: not sharded, sharded.
+# Source: megatron_fsdp/param_and_grad_buffer.py (buckets by strategy), torch FSDP2, cpu_offloading/hybrid_optimizer.py.
+SHARDED: list[tuple[dict[str, Any], float, float, float, float]] = [
+    (level("no_shard"), 2 + 4 + 2 + 8, 0, 4, 0),
+    (level("optim"), 2 + 2, 4 + 8, 0, 4),
+    (level("optim_grads"), 2, 4 + 2 + 8, 0, 4),
+    (level("optim_grads_params"), 0, 2 + 4 + 2 + 8, 0, 4),
+    (level("no_shard", **FP32_GRADS), 2 + 4 + 4 + 8, 0, 0, 0),
+    (level("optim", **FP32_GRADS), 2 + 4, 4 + 8, 0, 0),
+    (level("optim_grads", **FP32_GRADS), 2, 4 + 4 + 8, 0, 0),
+    (level("optim_grads_params", **FP32_GRADS), 0, 2 + 4 + 4 + 8, 0, 0),
+    (level("no_shard", megatron_core_version="0.16"), 2 + 4 + 4 + 8, 0, 0, 0),
+    (level("optim", megatron_core_version="0.16"), 2 + 4, 4 + 8, 0, 0),
+    (level("optim_grads", megatron_core_version="0.16"), 2, 4 + 4 + 8, 0, 0),
+    (level("optim_grads_params", megatron_core_version="0.16"), 0, 2 + 4 + 4 + 8, 0, 0),
+    (level("no_shard", **FP32_GRADS, **NO_MAIN), 2 + 4 + 8, 0, 0, 0),
+    (level("optim", **FP32_GRADS, **NO_MAIN), 2 + 4, 8, 0, 0),
+    (level("optim_grads", **FP32_GRADS, **NO_MAIN), 2, 4 + 8, 0, 0),
+    (level("optim_grads_params", **FP32_GRADS, **NO_MAIN), 0, 2 + 4 + 8, 0, 0),
+    (level("no_shard", params_dtype="fp32", **FP32_GRADS), 4 + 4 + 8, 0, 0, 0),
+    (level("optim", params_dtype="fp32", **FP32_GRADS), 4 + 4, 8, 0, 0),
+    (level("optim_grads", params_dtype="fp32", **FP32_GRADS), 4, 4 + 8, 0, 0),
+    (level("optim_grads_params", params_dtype="fp32", **FP32_GRADS), 0, 4 + 4 + 8, 0, 0),
+    (level("optim", **FP32_GRADS, use_precision_aware_optimizer=True, **BF16_MOMENTS), 2 + 4, 4 + 4, 0, 0),
+    (level("optim_grads", **FP32_GRADS, use_precision_aware_optimizer=True, **BF16_MOMENTS), 2, 4 + 4 + 4, 0, 0),
+    (
+        level("optim_grads_params", **FP32_GRADS, use_precision_aware_optimizer=True, **BF16_MOMENTS),
+        0,
+        2 + 4 + 4 + 4,
+        0,
+        0,
+    ),
+    (level("optim_grads_params", use_precision_aware_optimizer=True), 0, 2 + 2 + 4 + 8, 0, 0),
+    ({"use_torch_fsdp2": True, "gradient_accumulation_fusion": False}, 0, 2 + 2 + 12, 0, 4),
+    ({"use_torch_fsdp2": True, "gradient_accumulation_fusion": False, "params_dtype": "fp32"}, 0, 4 + 4 + 8, 0, 0),
+    ({**OFFLOAD, "optimizer_offload_fraction": 0.0}, 2 + 4, 12, 0, 0),
+    ({**OFFLOAD, "optimizer_offload_fraction": 0.25}, 2 + 4, 9, 0, 0),
+    ({**OFFLOAD, "optimizer_offload_fraction": 0.5}, 2 + 4, 6, 0, 0),
+    ({**OFFLOAD, "optimizer_offload_fraction": 0.75}, 2 + 4, 3, 0, 0),
+    ({**OFFLOAD, "optimizer_offload_fraction": 1.0}, 2 + 4, 0, 0, 0),
+    ({**OFFLOAD, **BF16_MOMENTS, "optimizer_offload_fraction": 0.5}, 2 + 4, 6, 0, 0),
+    ({**OFFLOAD, "main_grads_dtype": "bf16", "optimizer_offload_fraction": 0.25}, 2 + 2, 9, 0, 3),
+    ({**OFFLOAD, "main_grads_dtype": "bf16", "optimizer_offload_fraction": 0.5}, 2 + 2, 6, 0, 2),
+    ({**OFFLOAD, "main_grads_dtype": "bf16", "optimizer_offload_fraction": 1.0}, 2 + 2, 0, 0, 0),
+]
+
+
+@pytest.mark.parametrize(("settings", "whole", "sharded", "step", "step_sharded"), SHARDED, ids=lambda x: str(x)[:90])
+def test_sharding_strategies_and_offload_fractions(
+    settings: dict[str, Any], whole: float, sharded: float, step: float, step_sharded: float
+) -> None:
+    rank = estimate(small_job(4, **settings)).stages[0].rank
+    n = sum(b.numel_unpadded for b in rank.buffers)
+    steady = sum(s.nbytes for s in rank.states if s.since in ("setup", "first step"))
+    extra = sum(s.nbytes for s in rank.states if s.since in ("step", "optimizer"))
+    assert steady == n * whole + n * sharded / 4
+    assert extra == n * step + n * step_sharded / 4
+
+
+def test_outer_sharding_spreads_the_optimizer_over_instances() -> None:
+    """HSDP: weights and gradients over 4 ranks, with outer sharding the optimizer state over 8."""
+    settings = {**level("optim_grads_params"), "num_distributed_optimizer_instances": 2}
+    for outer, ways in (("no_shard", 4), ("optim", 8)):
+        rank = estimate(small_job(8, **settings, outer_dp_sharding_strategy=outer)).stages[0].rank
+        n = sum(b.numel_unpadded for b in rank.buffers)
+        assert sum(s.nbytes for s in rank.states if s.part != "optimizer") == n * 4 // 4
+        assert sum(s.nbytes for s in rank.states if s.part == "optimizer" and s.since != "step") == n * 12 // ways
+
+
+def test_offloaded_state_is_in_host_memory() -> None:
+    """16 bytes per offloaded parameter: fp32 weight, gradient and two moments."""
+    stage = estimate(small_job(4, **OFFLOAD, optimizer_offload_fraction=0.5)).stages[0]
+    n = stage.rank.buffers[0].numel
+    terms = {term.name: term for term in stage.host}
+    assert terms["optimizer offload"].low == 16 * n // 4 // 2
+    assert terms["optimizer offload"].high == 24 * n // 4 // 2, "pinned requests are rounded up to a power of two"

@@ -15,6 +15,7 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from .activations import ChunkPlan, Moment
+from .simulate import WAITING
 
 
 class Pair(NamedTuple):
@@ -85,9 +86,8 @@ class _Part(NamedTuple):
 
 def _within(plan: ChunkPlan, kind: str, run: int, copy: int, *, after: bool) -> _Part | None:
     """First, largest and last moment of one part of a layer: its experts (`after`), or what comes before them."""
-    moments = [
-        moment for moment, op in plan.moments_of(kind, run, copy) if any(mark in op for mark in EXPERTS) is after
-    ]
+    found = [(moment, op) for moment, op in plan.moments_of(kind, run, copy) if op != WAITING]
+    moments = [moment for moment, op in found if any(mark in op for mark in EXPERTS) is after]
     if not moments:
         return None
     return _Part(moments[0], max(moments, key=lambda moment: moment.nbytes), moments[-1])

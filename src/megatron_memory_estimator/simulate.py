@@ -25,6 +25,9 @@ from typing import NamedTuple
 from .tape import Item, Op, Recompute, Unit, inputs, makes, reads, uses
 from .tensor import Tensor
 
+WAITING = "(waits for its backward)"
+"""What the first event of a backward is called: the gradient of the unit's output is there and nothing runs."""
+
 
 class Event(NamedTuple):
     """One moment: the phase ("forward", "recompute" or "backward"), the op that runs, the bytes alive."""
@@ -251,7 +254,7 @@ def _play(unit: Unit, watch: int = -1) -> tuple[_Machine, int, int, tuple[Live, 
         assert isinstance(last, Op)
         for t in last.writes:
             machine.new_grad(t)
-    machine.record("(waits for its backward)", ())
+    machine.record(WAITING, ())
     machine.backward(unit.items)
     return machine, split, saved_bytes, saved
 
