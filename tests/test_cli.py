@@ -47,7 +47,7 @@ def document(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
 
 STAGE_KEYS = {
     "pp_rank", "chunks", "ddp_buffers", "num_parameters", "in_flight", "steady_allocated_bytes",
-    "first_step_peak_allocated_bytes", "peak_allocated_bytes", "peak_event", "breakdown_bytes", "reserved_bytes",
+    "first_step_peak_allocated_bytes", "peak_allocated_bytes", "peak_event", "breakdown_bytes", "reserved_bytes", "phases", "host_bytes",
     "device_bytes",
 }  # fmt: skip
 LAYOUT_KEYS = {
@@ -60,7 +60,7 @@ LAYOUT_KEYS = {
 def test_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, "estimate", *V3, "--json")
     assert set(found) == {
-        "schema", "model", "layout", "training", "stages", "peak", "gpus", "assumptions", "warnings",
+        "schema", "model", "layout", "training", "stages", "peak", "routing", "gpus", "assumptions", "warnings",
     }  # fmt: skip
     assert found["schema"] == "megatron-memory-estimate/1"
     assert {"name", "source", "model_type", "num_parameters", "config"} <= set(found["model"])

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from .captures import capture_scratch, graph_ends, pool
 from .hardware import GIB, MIB
 from .job import TrainingJob
 from .layout import Layout
-from .peak import Peak, Rank, capture_scratch, graph_ends, pool, state_bytes
+from .peak import Peak
+from .phases import build
+from .rank import Rank, state_bytes
 
 
 class Range(NamedTuple):
@@ -72,36 +75,13 @@ def graph_slack(job: TrainingJob, rank: Rank, peak: Peak) -> Term:
     return Term("CUDA graph pool", low, high, source)
 
 
-def init_peak_bytes(rank: Rank) -> int:
-    """Allocated peak of building the model: each buffer is allocated while its parameters still have their own storage.
-
-    Source: Megatron-LM `megatron/core/distributed/param_and_grad_buffer.py`.
-    """
-    if not rank.buffers:
-        return 0
-    sizes = []
-    for buffer in rank.buffers:
-        own = [
-            s
-            for s in rank.states
-            if s.part in ("weights", "gradients") and s.name.endswith(f"{buffer.group} chunk {buffer.chunk}")
-        ]
-        sizes.append((sum(s.nbytes for s in own), next(s.nbytes for s in own if s.part == "weights")))
-    pending = sum(weights for _, weights in sizes)
-    built = top = 0
-    for both, weights in sizes:
-        top = max(top, built + pending + both)
-        built, pending = built + both, pending - weights
-    return top
-
-
 def reserved_bytes(job: TrainingJob, rank: Rank, peak: Peak) -> Range:
     """Bytes that torch's caching allocator takes from the device."""
     term = slack(job, rank, peak)
     graphs = graph_slack(job, rank, peak)
     term = Term(term.name, term.low + graphs.low, term.high + graphs.high, term.source)
-    build = init_peak_bytes(rank)
-    return Range(max(peak.nbytes + term.low, build), max(peak.nbytes + term.high, int(build * 1.03)))
+    built = build(rank)
+    return Range(max(peak.nbytes + term.low, built), max(peak.nbytes + term.high, int(built * 1.03)))
 
 
 def device_bytes(job: TrainingJob, rank: Rank, reserved: Range) -> Range:

@@ -14,8 +14,10 @@ from .hardware import GPUS
 from .host_memory import host_terms
 from .job import TrainingJob
 from .legality import check
-from .peak import Peak, Rank, Row, find_peak, parameters
+from .peak import Peak, find_peak
+from .phases import Phase, phases
 from .pipeline import Chunk, build_pipeline
+from .rank import Rank, Row, parameters
 from .rows import breakdown, rows_at_peak, rows_at_rest
 from .schedule import occupancy
 from .states import ddp_buffers, frozen_weights, model_state
@@ -26,6 +28,7 @@ from .workspaces import workspaces
 class Stage:
     """The memory of one pipeline rank. Bytes are what torch counts as allocated unless named otherwise."""
 
+    job: TrainingJob
     rank: Rank
     peak: Peak
     reserved: Range
@@ -37,6 +40,11 @@ class Stage:
     def host_bytes(self) -> Range:
         """Host memory of one GPU's process."""
         return Range(sum(term.low for term in self.host), sum(term.high for term in self.host))
+
+    @cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        """Build, load and save with allocated peaks of their own."""
+        return phases(self.job, self.rank, self.peak.steady)
 
     @property
     def pp_rank(self) -> int:
@@ -180,4 +188,4 @@ def _stage(job: TrainingJob, planner: Planner, chunks: tuple[Chunk, ...]) -> Sta
     )
     peak = find_peak(rank)
     reserved = reserved_bytes(job, rank, peak)
-    return Stage(rank, peak, reserved, device_bytes(job, rank, reserved), tuple(host_terms(job, rank)))
+    return Stage(job, rank, peak, reserved, device_bytes(job, rank, reserved), tuple(host_terms(job, rank)))

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from .device_memory import Term
 from .job import TrainingJob
-from .peak import Rank
+from .phases import MOMENTS
+from .rank import Rank
+from .states import optimizer_tensors
+from .tensor import DTYPE_BYTES, ceil_div
 
 GB = 10**9
 PINNED_STATE, PAGEABLE_STATE = 8, 8
 """Bytes per offloaded parameter: fp32 parameter and gradient pinned, two fp32 moments pageable."""
 CHECKPOINT_STATE = 12
-"""Bytes per owned parameter that a checkpoint stages: main parameter and two moments in fp32."""
+"""Bytes per offloaded parameter that a checkpoint stages: main parameter and two moments in fp32."""
 
 
 def offloaded_parameters(rank: Rank) -> int:
@@ -37,10 +40,26 @@ def host_terms(job: TrainingJob, rank: Rank) -> list[Term]:
         total += most * sum(t.nbytes for run in plan.runs for t in run.offloaded for _ in range(run.copies))
     if total:
         found.append(Term("activation offload", total, 2 * total, "pinned copies of every microbatch in flight"))
+    found.append(checkpoint_term(job, rank))
     return found
 
 
-def checkpoint_bytes(rank: Rank) -> int:
-    """What a synchronous save stages in host memory before it writes: this rank's share of weights and optimizer state."""
-    owned = sum(buffer.owned for buffer in rank.buffers)
-    return owned * (CHECKPOINT_STATE + 2)
+def checkpoint_term(job: TrainingJob, rank: Rank) -> Term:
+    """What a save stages on the host before the first write: weights, and masters and moments in fp32, of this rank's share.
+
+    Without a fully parallel save the writing rank stages all its weights. Nothing is staged while no checkpoint is written.
+    """
+    t, layout = job.training, job.layout
+    shared = t.use_distributed_optimizer or t.use_megatron_fsdp  # else replicas share the work
+    total = 0
+    for buffer in rank.buffers:
+        shards = layout.expert_shards if buffer.group.startswith("expert") else layout.dense_shards
+        kept = sum(
+            4 * n
+            for name, _, n, since in optimizer_tensors(rank.context, buffer)
+            if since != "optimizer" and name.startswith(MOMENTS)
+        )
+        kept += CHECKPOINT_STATE * buffer.offloaded
+        total += kept if shared else ceil_div(kept, shards)
+        total += DTYPE_BYTES[t.params_dtype] * buffer.numel_unpadded
+    return Term("checkpoint while it is written", 0, total, "filesystem_async.py: staged before the first write")

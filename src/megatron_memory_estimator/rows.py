@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from .activations import ChunkPlan, Moment
-from .peak import PARTS, Peak, Rank, Row, pipeline_tensors, resting_tensors
+from .boundary import pipeline_tensors, resting_tensors
+from .peak import Peak
+from .rank import PARTS, Rank, Row
 from .simulate import Live, alive_at
 from .tensor import Tensor
 

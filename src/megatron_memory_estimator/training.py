@@ -14,6 +14,19 @@ from .settings import setting
 RECOMPUTE_MODULES = (
     "core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts", "gdn_norm_out",
 )  # fmt: skip
+ROUTING: dict[str, tuple[float, float, float]] = {
+    "forced_balance": (1.00, 1.01, 1.03),
+    "first_steps": (1.05, 1.15, 1.4),
+    "early": (1.15, 1.4, 2.0),
+    "early_strong_balancing": (1.03, 1.1, 1.3),
+    "pretraining": (1.03, 1.12, 1.3),
+    "fine_tuning": (1.1, 1.4, 2.5),
+}
+"""Rows of the busiest rank relative to balanced routing, low, typical and high (see `routing.py`): routing forced to be even;
+steps 1 and 2; a few hundred steps with weak balancing and many experts; the same with an auxiliary loss of 1e-2 and few
+experts; converged pretraining; fine-tuning on a narrow domain."""
+WORST_ROUTING = 1e6
+"""A factor above every possible one: every token of the group sends all it can to this rank."""
 NEWEST = {"transformer_engine_version": "2.20", "megatron_core_version": "0.20"}
 """The versions that the rules were read from."""
 KERNELS = ("flash", "cudnn", "unfused", "local")
@@ -134,6 +147,9 @@ class Training:
         False, "all-to-all overlap: one microbatch's forward runs beside another's backward"
     )
     delay_wgrad_compute: bool = setting(False, "all-to-all overlap: weight gradients after the backward of their part")
+    routing_phase: str = setting(
+        "pretraining", "dropless MoE: what the range of uneven routing is shown for", choices=tuple(ROUTING)
+    )
     router_imbalance: float = setting(
         1.0, "rows of the busiest expert-parallel rank relative to balanced routing (dropless MoE)"
     )

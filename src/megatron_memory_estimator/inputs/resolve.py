@@ -18,7 +18,7 @@ from ..job import DEFAULT_GPU, TrainingJob
 from ..layout import Layout
 from ..model import Model
 from ..settings import LARGEST_INTEGER, build, checked, nearest
-from ..training import Training
+from ..training import WORST_ROUTING, Training
 from .decide import decide_layout, recompute_defaults
 from .defaults import CLASS_DEFAULTS, DEFAULT_SEQ_LENGTH, habits_for
 from .effects import without_effect
@@ -158,6 +158,11 @@ def respelled(values: dict[str, Any]) -> dict[str, Any]:
     if out.pop("apply_query_key_layer_scaling", False):
         out["attention_softmax_in_fp32"] = True  # TransformerConfig.__post_init__
     graphs(out)
+    if out.pop("moe_router_force_load_balancing", False):
+        out.setdefault("routing_phase", "forced_balance")
+    words: dict[Any, float] = {"balanced": 1.0, "worst": WORST_ROUTING}
+    if isinstance(out.get("router_imbalance"), str) and out["router_imbalance"] in words:
+        out["router_imbalance"] = words[out["router_imbalance"]]
     if out.pop("cpu_offloading", None) is False:
         out["cpu_offloading_num_layers"] = 0
     layout = out.get("pipeline_model_parallel_layout")
@@ -261,7 +266,12 @@ def job_from_parts(
         warned.append(
             f"{model.mtp} multi-token prediction layer(s) as in the config; --mtp-num-layers 0 turns them off"
         )
-    if training.router_imbalance == 1 and model.has_moe and training.moe_expert_capacity_factor is None:
+    if (
+        training.router_imbalance == 1
+        and model.has_moe
+        and layout.ep > 1
+        and training.moe_expert_capacity_factor is None
+    ):
         said.append("balanced routing (router_imbalance 1): every expert-parallel rank gets the same number of rows")
     job = TrainingJob(
         model=model,

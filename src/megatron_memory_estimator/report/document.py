@@ -10,7 +10,8 @@ from ..device_memory import Range, explain_terms
 from ..estimator import Estimate, Stage
 from ..job import TrainingJob
 from ..model import Model
-from ..peak import Row
+from ..rank import Row
+from ..routing import routing
 
 SCHEMA = "megatron-memory-estimate/1"
 
@@ -30,11 +31,25 @@ def document(estimate: Estimate) -> dict[str, Any]:
             "allocated_bytes": top.peak_allocated_bytes,
             "device_bytes": bounds(top.device),
         },
+        "routing": routing_section(estimate),
         "gpus": [
             {"name": name, "memory_bytes": memory, "verdict": verdict} for name, memory, verdict in estimate.verdicts()
         ],
         "assumptions": list(job.assumptions),
         "warnings": list(job.warnings),
+    }
+
+
+def routing_section(estimate: Estimate) -> dict[str, Any] | None:
+    """Peaks with uneven routing; null where routing changes nothing or a factor was given."""
+    found = routing(estimate)
+    if found is None:
+        return None
+    names = ("low", "typical", "high")
+    return {
+        "phase": found.phase,
+        "router_imbalance": dict(zip(names, found.factors, strict=True)),
+        "peak_allocated_bytes": dict(zip(names, found.peaks, strict=True)),
     }
 
 
@@ -179,6 +194,9 @@ def stage_section(job: TrainingJob, stage: Stage) -> dict[str, Any]:
         "device_terms": [
             {"name": term.name, "low": term.low, "high": term.high, "source": term.source}
             for term in explain_terms(job, rank, stage.peak)
+        ],
+        "phases": [
+            {"name": phase.name, "low": phase.low, "high": phase.high, "source": phase.source} for phase in stage.phases
         ],
         "host_bytes": bounds(stage.host_bytes),
         "host_bytes_per_node": bounds(per_node(job, stage)),

@@ -11,7 +11,9 @@ from ..device_memory import explain_terms
 from ..estimator import Estimate, Stage
 from ..hardware import GIB
 from ..job import TrainingJob
+from ..routing import routing
 from ..training import Training
+from .document import per_node
 
 COLUMNS = ("weights", "gradients", "optimizer", "activations", "transient", "pipeline", "workspace")
 
@@ -159,11 +161,31 @@ def layers_text(stage: Stage) -> str:
 def result(estimate: Estimate) -> list[str]:
     """The stage with the highest peak, as allocated, reserved and device memory."""
     top = estimate.peak_stage
-    return [
+    lines = [
         f"Peak: stage {top.pp_rank}, {gib(top.peak_allocated_bytes)} GiB allocated (first step "
         f"{gib(top.first_step_peak_allocated_bytes)}), {gib(top.reserved.low, 1)}-{gib(top.reserved.high, 1)} GiB reserved, "
         f"{gib(top.device.low, 1)}-{gib(top.device.high, 1)} GiB on the device"
     ]
+    uneven = routing(estimate)
+    if uneven:
+        low, typical, high = (gib(peak) for peak in uneven.peaks)
+        a, b, c = (f"{factor:.2f}" for factor in uneven.factors)
+        when = uneven.phase.replace("_", " ")
+        lines.append(
+            f"Routing ({when}): {low}, {typical}, {high} GiB with {a}, {b}, {c} times the rows of balanced routing on one rank"
+        )
+    for phase in top.phases:
+        if phase.high > top.peak_allocated_bytes:
+            lines.append(
+                f"{phase.name.capitalize()} may exceed training: {gib(phase.low)}-{gib(phase.high)} GiB allocated"
+            )
+    if any("offload" in term.name for term in top.host):
+        node = per_node(estimate.job, top)
+        lines.append(
+            f"Host memory: {gib(top.host_bytes.low, 1)}-{gib(top.host_bytes.high, 1)} GiB per GPU, "
+            f"{gib(node.low, 0)}-{gib(node.high, 0)} GiB per node"
+        )
+    return lines
 
 
 def gpu_table(estimate: Estimate) -> Table:
@@ -183,6 +205,12 @@ def details(estimate: Estimate) -> list[str]:
     top = estimate.peak_stage
     lines = ["", f"From allocated to device memory, stage {top.pp_rank} (GiB):"]
     for term in explain_terms(estimate.job, top.rank, top.peak):
+        lines.append(f"  {term.name:38} {gib(term.low):>7} - {gib(term.high):>7}   {term.source}")
+    lines.append("Allocated in other phases (GiB):")
+    for phase in top.phases:
+        lines.append(f"  {phase.name:38} {gib(phase.low):>7} - {gib(phase.high):>7}   {phase.source}")
+    lines.append("Host memory of one GPU's process (GiB):")
+    for term in top.host:
         lines.append(f"  {term.name:38} {gib(term.low):>7} - {gib(term.high):>7}   {term.source}")
     lines.append("Model chunks:")
     for stage in estimate.stages:

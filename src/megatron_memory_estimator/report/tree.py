@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ..estimator import Estimate, Stage
 from ..hardware import MIB
-from ..peak import PARTS, Row
+from ..rank import PARTS, Row
 from .text import print_notes, summary
 
 COLUMNS = ("tensor", "shape", "local shape", "dtype", "count", "MiB", "why it is alive")

@@ -1,0 +1,96 @@
+"""Tensors outside the layers: at the pipeline's boundaries, waiting for deferred weight gradients, left between two steps."""
+
+from __future__ import annotations
+
+from .activations import boundary
+from .captures import graph_ends
+from .rank import Rank
+from .tensor import Dim, Tensor, tensor
+
+
+def pipeline_tensors(rank: Rank, kind: str) -> tuple[Tensor, ...]:
+    """Boundary tensors alive outside the layers during a forward ("F") or backward ("B").
+
+    1F1B: the last input gradient stays referenced until the next one; during a forward the graph of the microbatch
+    before also pins its input, and the output gradient received last is still there. Interleaved with overlapped
+    communication: one receive-ahead buffer for each direction and the input gradient being sent.
+    Source: Megatron-LM `megatron/core/pipeline_parallel/schedules.py`.
+    """
+    c, pp = rank.context, rank.context.layout.pp
+    static = () if c.training.cuda_graph_warmup_steps else graph_ends(rank)
+    if pp == 1:
+        return static
+    deferred = (*deferred_wgrads(rank, rank.num_microbatches - 1), *static)
+    if len(rank.plans) > 1:
+        names = ["input_tensor_grad being sent", "output_tensor_grad received ahead", "input_tensor received ahead"]
+        ahead = (c.layout.microbatch_group_size_per_vp_stage or pp) - pp
+        if rank.pp_rank in (0, pp - 1):  # a larger group prefetches on the first and the last rank
+            names += [f"prefetched tensor {i}" for i in range(ahead)]
+        return (*(boundary(c, f"pipeline.{name}") for name in names), *deferred)
+    found: list[Tensor] = []
+    chunk = rank.plans[0].chunk
+    if rank.pp_rank > 0:
+        found.append(boundary(c, "pipeline.input_tensor_grad", with_mtp=chunk.after_mtp))
+        if kind == "F":
+            name = "pipeline.input_tensor of the microbatch before"
+            found.append(boundary(c, name, with_mtp=chunk.after_mtp))
+    if kind == "F" and rank.pp_rank < pp - 1:
+        found.append(boundary(c, "pipeline.output_tensor_grad", with_mtp=chunk.after_mtp or chunk.mtp))
+    return (*found, *deferred)
+
+
+def deferred_wgrads(rank: Rank, microbatches: int) -> tuple[Tensor, ...]:
+    """What waits for the output layer's deferred weight gradient: its input and the gradient of the logits, of as many
+    of `microbatches` as the limit allows. The input brings its autograd graph along, which pins the stage's received
+    input and the gradient of that; those of the last microbatch are counted with the schedule.
+
+    Source: Megatron-LM `megatron/core/tensor_parallel/layers.py` (embedding_activation_buffer, grad_output_buffer).
+    """
+    c, t = rank.context, rank.context.training
+    if not t.defer_embedding_wgrad_compute or not any(plan.chunk.output for plan in rank.plans):
+        return ()
+    count = min(microbatches, t.wgrad_deferral_limit or microbatches)
+    if count < 1:
+        return ()
+    many, vocab = (
+        Dim("deferred microbatches", count),
+        c.dim("padded_vocab_size", c.model.padded_vocab(c.layout.tp), "tp"),
+    )
+    found = [
+        c.new("pipeline.deferred output_layer input", many, *c.stream("input", c.hidden).shape),
+        c.new("pipeline.deferred logits gradient", many, c.seq, c.batch, vocab),
+    ]
+    pinned = Dim("deferred microbatches but the last", count - int(count == microbatches))
+    if pinned.size:
+        for what in ("input_tensor", "input_tensor.grad"):
+            one = boundary(c, what)
+            found.append(tensor(f"pipeline.{what} of deferred graphs", (pinned, *one.shape), one.dtype))
+    return tuple(found)
+
+
+def resting_tensors(rank: Rank) -> tuple[Tensor, ...]:
+    """Boundary tensors alive between two steps: each chunk's last received input and its gradient.
+
+    With all-to-all overlap a layer's input is a leaf of its own. The alltoall dispatcher keeps the router's probabilities
+    of the last microbatch, whose graph ends in that leaf: input and gradient of every MoE layer stay until its next forward.
+    Source: Megatron-LM `megatron/core/pipeline_parallel/utils.py` (ScheduleNode), `moe/token_dispatcher.py` (self.probs).
+    """
+    c = rank.context
+    found: list[Tensor] = []
+    for plan in rank.plans:
+        name = f"pipeline.chunk {plan.chunk.vp_stage}"
+        if not plan.chunk.embedding and c.layout.pp > 1:
+            wide = plan.chunk.after_mtp
+            found += [boundary(c, f"{name} {what}", with_mtp=wide) for what in ("input_tensor", "input_tensor.grad")]
+        layers = sum(run.copies for run in plan.runs if run.first_layer >= 0 and run.unit.name.endswith("moe"))
+        layers += c.model.mtp if plan.chunk.mtp else 0
+        if (
+            layers
+            and c.training.overlap_moe_expert_parallel_comm
+            and c.training.moe_token_dispatcher_type == "alltoall"
+        ):
+            released = "attn_norm" in c.training.offload_modules  # its input is in host memory
+            for what in ("inputs.grad",) if released else ("inputs", "inputs.grad"):
+                one = c.residual(what)
+                found.append(tensor(f"{name} MoE layers' {what}", (Dim("moe_layers", layers), *one.shape), one.dtype))
+    return (*found, *graph_ends(rank))

@@ -1,0 +1,85 @@
+"""Phases of a run beside its training steps, each with an allocated peak of its own: build, load, save.
+
+Sources: Megatron-LM `megatron/core/distributed/param_and_grad_buffer.py`, `megatron/core/optimizer/distrib_optimizer.py`
+(dummy step), `megatron/core/dist_checkpointing/`; Megatron-Bridge PR 4936 and Megatron-LM PR 7288 (TransformerEngine's
+FusedAdam loads a second copy of the optimizer's shard; measured 1.08 of it).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .job import TrainingJob
+from .rank import Rank, state_bytes
+
+METADATA = 5_000_000
+"""Most bytes per rank of the metadata that the first save and load gather on every GPU (general knowledge: 1 to 5 MB)."""
+MOMENTS = ("exp_avg", "main_param", "momentum_buffer", "muon")
+"""Beginnings of the optimizer's tensors that a checkpoint holds."""
+
+
+class Phase(NamedTuple):
+    """A phase and its allocated peak, as a range in bytes."""
+
+    name: str
+    low: int
+    high: int
+    source: str
+
+
+def build(rank: Rank) -> int:
+    """Allocated peak of building the model: each buffer is allocated while its parameters still have their own storage.
+
+    Source: Megatron-LM `megatron/core/distributed/param_and_grad_buffer.py`.
+    """
+    if not rank.buffers:
+        return 0
+    sizes = []
+    for buffer in rank.buffers:
+        own = [
+            s
+            for s in rank.states
+            if s.part in ("weights", "gradients") and s.name.endswith(f"{buffer.group} chunk {buffer.chunk}")
+        ]
+        sizes.append((sum(s.nbytes for s in own), next(s.nbytes for s in own if s.part == "weights")))
+    pending = sum(weights for _, weights in sizes)
+    built = top = 0
+    for both, weights in sizes:
+        top = max(top, built + pending + both)
+        built, pending = built + both, pending - weights
+    return top
+
+
+def load(job: TrainingJob, rank: Rank) -> Phase:
+    """Loading a checkpoint with optimizer state.
+
+    At least: the whole model state, and where the distributed optimizer makes its state in a dummy step, an fp32 gradient of
+    every element that the rank owns and has on the GPU. At most: a second copy of the optimizer's shard instead, and the
+    metadata of all ranks.
+    """
+    state = state_bytes(rank, "setup", "first step")
+    shard = sum(s.nbytes for s in rank.states if s.part == "optimizer" and s.name.startswith(MOMENTS))
+    dummy = 0
+    if job.training.use_distributed_optimizer and not job.training.use_megatron_fsdp:
+        dummy = 4 * sum(buffer.owned - buffer.offloaded for buffer in rank.buffers)
+    high = max(dummy, shard) + METADATA * job.layout.world_size
+    return Phase(
+        "load", state + dummy, state + high, "distrib_optimizer.py; Megatron-Bridge PR 4936, Megatron-LM PR 7288"
+    )
+
+
+def save(job: TrainingJob, rank: Rank, steady: int) -> Phase:
+    """Saving a checkpoint between two steps: shards are copied to the host, nothing but metadata is new on the GPU."""
+    return Phase(
+        "save", steady, steady + METADATA * job.layout.world_size, "megatron/core/dist_checkpointing/strategies/"
+    )
+
+
+def phases(job: TrainingJob, rank: Rank, steady: int) -> tuple[Phase, ...]:
+    """Build, load and save of a rank; `steady` is what it has allocated between two steps."""
+    built = build(rank)
+    return (
+        Phase("build", built, built, "megatron/core/distributed/param_and_grad_buffer.py"),
+        load(job, rank),
+        save(job, rank, steady),
+    )

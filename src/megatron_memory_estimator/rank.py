@@ -1,0 +1,78 @@
+"""One pipeline rank: everything that decides its memory, and the rows and candidates that describe a moment of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .activations import ChunkPlan, Moment
+from .context import Context
+from .schedule import Occupancy, Step
+from .states import Buffer, State
+from .workspaces import Workspace
+
+PARTS = ("weights", "gradients", "optimizer", "activations", "transient", "pipeline", "workspace")
+
+
+class Row(NamedTuple):
+    """A tensor (or `copies` equal ones) alive at a moment: a row of `explain`."""
+
+    part: str
+    name: str
+    formula: str
+    local_shape: tuple[int, ...]
+    dtype: str
+    copies: int
+    nbytes: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Rank:
+    """Everything that decides the memory of one pipeline rank."""
+
+    context: Context
+    pp_rank: int
+    plans: tuple[ChunkPlan, ...]
+    schedule: Occupancy
+    buffers: tuple[Buffer, ...]
+    states: tuple[State, ...]
+    workspaces: tuple[Workspace, ...]
+    num_microbatches: int = 1
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A moment of the step with its bytes alive. `step` is None for events outside the schedule.
+
+    `running` is (chunk, its moment) of the microbatches that run: one, or two with all-to-all overlap. `apart` are the
+    chunks whose running (or not yet started) microbatch does not keep everything.
+    """
+
+    label: str
+    nbytes: int
+    step: Step | None = None
+    running: tuple[tuple[int, Moment], ...] = ()
+    apart: tuple[int, ...] = ()
+    extras: tuple[Row, ...] = ()
+    since: tuple[str, ...] = ("setup", "first step")
+    """Which state exists at that moment."""
+
+
+def state_bytes(rank: Rank, *since: str) -> int:
+    """Bytes of the state tensors that exist since one of the given moments."""
+    return sum(s.nbytes for s in rank.states if s.since in since)
+
+
+def workspace_bytes(rank: Rank) -> int:
+    """Bytes of all persistent scratch."""
+    return sum(w.nbytes for w in rank.workspaces)
+
+
+def parameters(rank: Rank) -> tuple[int, int]:
+    """Parameters that one GPU of the rank holds: (dense, expert), expert meaning expert data-parallel buffers."""
+
+    def count(expert: bool) -> int:
+        return sum(p.numel * n for plan in rank.plans for p, n in plan.params if p.expert_buffer == expert)
+
+    return count(False), count(True)
