@@ -112,8 +112,7 @@ def test_megatron_arguments(extra: dict[str, Any], check: Any) -> None:
 @pytest.mark.parametrize(
     "extra",
     [
-        {"moe_paged_stash": True}, {"fp8_output_proj": True},
-        {"use_transformer_engine_op_fuser": True},
+        {"moe_input_jitter_eps": 0.1}, {"fp8_output_proj": True}, {"fp16_lm_cross_entropy": True},
     ],
     ids=str,
 )  # fmt: skip

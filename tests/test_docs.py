@@ -89,6 +89,6 @@ def test_every_megatron_argument_has_a_class() -> None:
     for dest, kind in (
         ("num_layers", "modelled"),
         ("lr", "irrelevant"),
-        ("use_transformer_engine_op_fuser", "not modelled, refused"),
+        ("fp8_output_proj", "not modelled, refused"),
     ):
         assert argument_class(dest) == kind

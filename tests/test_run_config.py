@@ -76,8 +76,8 @@ WRONG = [
     ("- a\n- b", "must hold a mapping"),
     ("", "must hold a mapping"),
     (
-        "model: {name: Qwen/Qwen3-8B}\ntraining: {use_transformer_engine_op_fuser: true}",
-        "op_fuser=True is not modelled",
+        "model: {name: Qwen/Qwen3-8B}\ntraining: {fp8_output_proj: true}",
+        "fp8_output_proj=True is not modelled",
     ),
     ("model: {name: Qwen/Qwen3-8B}\nparallelism: {1: 2}", "parallelism.1 must be a word"),
     ("model: {name: Qwen/Qwen3-8B}\nparallelism: {[1]: 2}", "not valid YAML"),

@@ -25,6 +25,7 @@ from .modules.layers import (
     output_unit,
 )
 from .offload import offloaded, offloaded_layers, offloads
+from .paged_stash import stashed
 from .pipeline import Chunk
 from .simulate import Trace, trace
 from .tape import Unit
@@ -48,6 +49,8 @@ class Run(NamedTuple):
     """Tensors alive while one copy runs forward, and backward, that belong to no microbatch."""
     offloaded: tuple[Tensor, ...] = ()
     """What one copy keeps in host memory, per microbatch in flight."""
+    stashed: tuple[Tensor, ...] = ()
+    """What one copy keeps in the paged stash, per microbatch in flight, in rows of balanced routing."""
 
     def beside_bytes(self, kind: str) -> int:
         """Bytes of the tensors beside a forward ("F") or a backward ("B")."""
@@ -231,13 +234,14 @@ class Planner:
                 self._units[kinds, full] = self._traced(unit)
             unit, traced, graphed = self._units[kinds, full]
             beside = gathered(self.context, "", params, len(chunk.layers))
+            traced, paged = self._paged(traced)
             gone: tuple[Tensor, ...] = ()
             if leaves:
                 traced, gone = offloaded(t, traced)
                 ways = 2 if t.cpu_offloading_double_buffering else 1
                 moving = tuple(x._replace(name=f"{x.name} on its way ({i})") for i in range(ways) for x in gone)
                 beside = ((*beside[0], *moving), (*beside[1], *moving))
-            runs.append(Run(unit, traced, len(firsts), firsts[0], params, graphed, beside, gone))
+            runs.append(Run(unit, traced, len(firsts), firsts[0], params, graphed, beside, gone, paged))
         return runs
 
     def _groups(self, chunk: Chunk) -> list[tuple[int, tuple[Kind, ...], bool]]:
@@ -263,7 +267,11 @@ class Planner:
             self._units[key] = declared.unit, trace(declared.unit), ()
         unit, traced, _ = self._units[key]
         params = self._params(declared)
-        return Run(unit, traced, 1, -1, params, (), gathered(self.context, f"{unit.name}.", params, 0))
+        traced, paged = self._paged(traced)
+        return Run(unit, traced, 1, -1, params, (), gathered(self.context, f"{unit.name}.", params, 0), (), paged)
+
+    def _paged(self, found: Trace) -> tuple[Trace, tuple[Tensor, ...]]:
+        return stashed(self.context, found) if self.context.training.moe_paged_stash else (found, ())
 
     def _traced(self, unit: Unit) -> tuple[Unit, Trace, tuple[Tensor, ...]]:
         graphed: tuple[Tensor, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .activations import boundary
 from .captures import graph_ends
+from .modules.sparse_attention import shared_indices
 from .rank import Rank
 from .tensor import Dim, Tensor, tensor
 
@@ -82,15 +83,22 @@ def resting_tensors(rank: Rank) -> tuple[Tensor, ...]:
         if not plan.chunk.embedding and c.layout.pp > 1:
             wide = plan.chunk.after_mtp
             found += [boundary(c, f"{name} {what}", with_mtp=wide) for what in ("input_tensor", "input_tensor.grad")]
-        layers = sum(run.copies for run in plan.runs if run.first_layer >= 0 and run.unit.name.endswith("moe"))
-        layers += c.model.mtp if plan.chunk.mtp else 0
+        moe_layers = sum(run.copies for run in plan.runs if run.first_layer >= 0 and run.unit.name.endswith("moe"))
+        moe_layers += c.model.mtp if plan.chunk.mtp else 0
         if (
-            layers
+            moe_layers
             and c.training.overlap_moe_expert_parallel_comm
             and c.training.moe_token_dispatcher_type == "alltoall"
         ):
             released = "attn_norm" in c.training.offload_modules  # its input is in host memory
             for what in ("inputs.grad",) if released else ("inputs", "inputs.grad"):
                 one = c.residual(what)
-                found.append(tensor(f"{name} MoE layers' {what}", (Dim("moe_layers", layers), *one.shape), one.dtype))
+                found.append(
+                    tensor(f"{name} MoE layers' {what}", (Dim("moe_layers", moe_layers), *one.shape), one.dtype)
+                )
+    if c.training.recompute_granularity != "full":  # else a workspace, alive at every moment
+        layers = [c.model.kinds[i] for plan in rank.plans for i in plan.chunk.layers]
+        found += shared_indices(
+            c, layers + [k for plan in rank.plans if plan.chunk.mtp for k in c.model.mtp_kinds * c.model.mtp]
+        )
     return (*found, *graph_ends(rank))

@@ -20,6 +20,8 @@ from .training import Training
 
 Declared = Param | Item
 FACTOR_SCALE = 10**6
+GROUPED_ROWS = 256
+"""Rows of an expert in a grouped tensor are padded to a multiple of this (TransformerEngine `pytorch/tensor/grouped_tensor.py`)."""
 T = TypeVar("T")
 Module = Generator[Declared, None, T]
 """A declaration: it yields parameters in Megatron's registration order and ops in execution order, and returns what
@@ -212,6 +214,9 @@ class Context:
     @cached_property
     def received_rows(self) -> Dim:
         """Rows that arrive from the expert-parallel ranks, before the experts' tensor-parallel all-gather."""
+        capacity = self.training.moe_expert_rank_capacity_factor
+        if capacity is not None:
+            return Dim("tokens*topk*rank_capacity", _scaled(self.sent_rows.size, capacity, 1))
         factor = self.training.router_imbalance
         padded = self.training.moe_expert_capacity_factor is not None and self.training.moe_pad_expert_input_to_capacity
         if factor == 1 or padded or not self.ep_many:
@@ -231,11 +236,12 @@ class Context:
 
     @cached_property
     def padded_expert_rows(self) -> Dim:
-        """The same with every local expert's rows rounded up, as low-precision GEMMs need them."""
-        if self.recipe is None:
+        """The same with every local expert's rows rounded up, as low-precision GEMMs and grouped tensors need them."""
+        multiple = GROUPED_ROWS if self.training.grouped_tensors else self.recipe.rows if self.recipe else 1
+        if multiple == 1:
             return self.expert_rows
         local = self.local_experts.local
-        each = round_up(ceil_div(self.expert_rows.size, local), self.recipe.rows)
+        each = round_up(ceil_div(self.expert_rows.size, local), multiple)
         return Dim(f"{self.expert_rows.name} padded", each * local)
 
 

@@ -139,8 +139,11 @@ class Group(NamedTuple):
     kind: str
 
 
-def communicators(layout: Layout, *, moe: bool) -> list[Group]:
-    """Groups of more than one rank that a Megatron rank uses, in rank order tp-cp-ep-dp-pp (parallel_state.py)."""
+def communicators(layout: Layout, *, moe: bool, all_to_all: bool = True) -> list[Group]:
+    """Groups of more than one rank that a Megatron rank uses, in rank order tp-cp-ep-dp-pp (parallel_state.py).
+
+    `all_to_all`: whether tokens are dispatched by NCCL's all-to-all, which connects every pair of ranks.
+    """
     tp, cp, pp, dp, world = layout.tp, layout.cp, layout.pp, layout.dp, layout.world_size
     inner = tp * cp * dp
     groups = [
@@ -154,7 +157,7 @@ def communicators(layout: Layout, *, moe: bool) -> list[Group]:
     if moe:
         ep, etp = layout.ep, layout.etp
         groups += [
-            Group("expert", ep, ep * etp, "all-to-all"),
+            Group("expert", ep, ep * etp, "all-to-all" if all_to_all else "ring"),
             Group("expert x expert tensor", ep * etp, ep * etp, "ring"),
             Group("expert tensor", etp, etp, "ring"),
             Group("expert data", layout.expert_dp, inner, "ring"),
@@ -172,7 +175,8 @@ def nccl_terms(job: TrainingJob, rank: Rank) -> list[Term]:
     gpu = job.gpu
     domain = max(gpu.nvlink_domain, 1)
     channels = 32 if gpu.capability[0] >= 10 else 24
-    groups = communicators(job.layout, moe=job.model.has_moe)
+    by_nccl = job.training.moe_token_dispatcher_type == "alltoall"
+    groups = communicators(job.layout, moe=job.model.has_moe, all_to_all=by_nccl)
     total = 0
     for group in groups:
         total += _communicator_bytes(group, domain, channels, nvls=job.env.nccl_nvls)
@@ -233,11 +237,20 @@ def expert_buffers(job: TrainingJob, rank: Rank) -> list[Term]:
     return [Term("HybridEP buffer", size, size, "deepseek-ai/DeepEP hybrid-ep csrc/hybrid_ep/buffer/intranode.cu")]
 
 
-def verdict(device: Range, memory_bytes: int) -> str:
-    """ "fits" when the high end is within the memory, "does not fit" when the low end is not, else "tight"."""
-    if device.high <= memory_bytes:
+def needed_bytes(job: TrainingJob, rank: Rank, peak: Peak) -> int:
+    """What no allocator can do without: the allocated peak (of building, if higher) and the low end outside torch.
+
+    When a request fails, torch first gives free cached blocks back to the driver (pytorch `c10/cuda/CUDACachingAllocator.cpp`):
+    fragmentation that a run shows with room to spare is no proof that it needs it.
+    """
+    return max(peak.nbytes, build(rank)) + sum(term.low for term in outside_terms(job, rank))
+
+
+def verdict(needed: int, high: int, memory_bytes: int) -> str:
+    """ "fits" when the high end is within the memory, "does not fit" when what is needed is not, else "tight"."""
+    if high <= memory_bytes:
         return "fits"
-    return "does not fit" if device.low > memory_bytes else "tight"
+    return "does not fit" if needed > memory_bytes else "tight"
 
 
 def explain_terms(job: TrainingJob, rank: Rank, peak: Peak) -> list[Term]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from .activations import Planner
 from .context import Context
-from .device_memory import Range, Term, device_bytes, reserved_bytes, verdict
+from .device_memory import Range, Term, device_bytes, needed_bytes, reserved_bytes, verdict
 from .errors import ConfigError, UnsupportedError
 from .hardware import GPUS
 from .host_memory import host_terms
@@ -21,7 +21,7 @@ from .rank import Rank, Row, parameters
 from .rows import breakdown, rows_at_peak, rows_at_rest
 from .schedule import occupancy
 from .states import ddp_buffers, frozen_weights, model_state
-from .workspaces import workspaces
+from .workspaces import stash_workspaces, workspaces
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,11 @@ class Stage:
     def steady_allocated_bytes(self) -> int:
         """torch.cuda.memory_allocated between two steps."""
         return self.peak.steady
+
+    @property
+    def needed_bytes(self) -> int:
+        """Device bytes without any fragmentation, at the low end of what is outside torch."""
+        return needed_bytes(self.job, self.rank, self.peak)
 
     @property
     def in_flight(self) -> int:
@@ -122,9 +127,9 @@ class Estimate:
 
     def verdicts(self) -> list[tuple[str, int, str]]:
         """(GPU name, memory bytes, "fits" | "tight" | "does not fit") for every GPU of the catalogue."""
-        low = max(stage.device.low for stage in self.stages)
+        needed = max(stage.needed_bytes for stage in self.stages)
         high = max(stage.device.high for stage in self.stages)
-        return [(gpu.name, gpu.memory_bytes, verdict(Range(low, high), gpu.memory_bytes)) for gpu in GPUS]
+        return [(gpu.name, gpu.memory_bytes, verdict(needed, high, gpu.memory_bytes)) for gpu in GPUS]
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document (schema `megatron-memory-estimate/1`)."""
@@ -183,7 +188,7 @@ def _stage(job: TrainingJob, planner: Planner, chunks: tuple[Chunk, ...]) -> Sta
             *model_state(c, list(buffers)),
             *(s for plan in plans for s in frozen_weights(c, plan.chunk.vp_stage, plan.params)),
         ),
-        workspaces=tuple(workspaces(c, plans, job.gpu, job.env)),
+        workspaces=(*workspaces(c, plans, job.gpu, job.env), *stash_workspaces(c, plans, schedule)),
         num_microbatches=job.num_microbatches,
     )
     peak = find_peak(rank)

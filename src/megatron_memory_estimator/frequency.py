@@ -142,6 +142,15 @@ def linear_attention(model: Model) -> tuple[int, ...]:
     return frequency_list("linear_attention_freq", freq, model.num_layers)
 
 
+def owns_indexer(model: Model, layer: int) -> bool:
+    """Whether a sparse-attention layer (from 0) picks its keys itself; others take those of the last layer that does.
+
+    Source: Megatron-LM `megatron/core/transformer/experimental_attention_variant/dsa.py`.
+    """
+    first = max(model.dsa_indexer_skip_topk_offset, 1)
+    return max(layer + 1 - first, 0) % model.dsa_indexer_topk_freq == 0
+
+
 def layer_pattern(model: Model) -> tuple[str, ...]:
     """The kind of each decoder layer (`Model.kinds`)."""
     if model.hybrid_layer_pattern is not None:
@@ -151,7 +160,9 @@ def layer_pattern(model: Model) -> tuple[str, ...]:
         moe = frequency_list("moe_layer_freq", model.moe_layer_freq, model.num_layers)
     softmax = "mla" if model.multi_latent_attention else "gqa"
     variant = model.experimental_attention_variant or ""
-    mixers = (variant if linear else softmax for linear in linear_attention(model))
+    mixers = tuple(variant if linear else softmax for linear in linear_attention(model))
+    if variant == "dsa" and model.dsa_indexer_topk_freq > 1:
+        mixers = tuple("dsa" if owns_indexer(model, layer) else "dsa_shared" for layer in range(model.num_layers))
     return tuple(f"{mixer}+{'moe' if expert else 'dense'}" for mixer, expert in zip(mixers, moe, strict=True))
 
 
@@ -159,7 +170,7 @@ def mtp_pattern(model: Model) -> tuple[str, ...]:
     """Kinds of the layers of one MTP depth: the last decoder layer's, or a hybrid pattern's part behind `/`."""
     parts = (model.hybrid_layer_pattern or "").split("/")
     if len(parts) < 2:
-        return model.kinds[-1:]
+        return (model.kinds[-1].replace("dsa_shared", "dsa"),)  # nothing before it to share with
     for part in parts[1:]:
         wrong = set(part) - set(HYBRID_SYMBOLS)
         if wrong or not part or part != parts[1]:

@@ -7,12 +7,15 @@ Source: pytorch `aten/src/ATen/core/CachingHostAllocator.h`; Megatron-LM `megatr
 
 from __future__ import annotations
 
+from math import ceil
+
 from .device_memory import Term
 from .job import TrainingJob
 from .phases import MOMENTS
 from .rank import Rank
 from .states import optimizer_tensors
 from .tensor import DTYPE_BYTES, ceil_div
+from .workspaces import most_stashed
 
 GB = 10**9
 PINNED_STATE, PAGEABLE_STATE = 8, 8
@@ -40,6 +43,10 @@ def host_terms(job: TrainingJob, rank: Rank) -> list[Term]:
         total += most * sum(t.nbytes for run in plan.runs for t in run.offloaded for _ in range(run.copies))
     if total:
         found.append(Term("activation offload", total, 2 * total, "pinned copies of every microbatch in flight"))
+    stash = most_stashed(rank.plans, rank.schedule)
+    size = ceil(stash * job.training.moe_paged_stash_buffer_size_factor_cpu)
+    if size:
+        found.append(Term("paged stash overflow (offload)", size, 2 * size, "Megatron-LM PR 4247, pinned"))
     found.append(checkpoint_term(job, rank))
     return found
 

@@ -101,6 +101,8 @@ class Model:
     dsa_indexer_n_heads: int | None = setting(None, "sparse attention: heads of the indexer")
     dsa_indexer_head_dim: int | None = setting(None, "sparse attention: head dim of the indexer")
     dsa_indexer_topk: int | None = setting(None, "sparse attention: keys per query")
+    dsa_indexer_topk_freq: int = setting(1, "sparse attention: layers that share the keys one indexer picks")
+    dsa_indexer_skip_topk_offset: int = setting(0, "sparse attention: first layers with an indexer of their own")
     dsa_indexer_loss_coeff: float = setting(0.0, "sparse attention: weight of the indexer's loss")
 
     hybrid_layer_pattern: str | None = setting(
@@ -263,6 +265,7 @@ _AT_LEAST_ONE = [
     "dsa_indexer_n_heads",
     "dsa_indexer_head_dim",
     "dsa_indexer_topk",
+    "dsa_indexer_topk_freq",
     "mamba_num_heads",
     "mamba_head_dim",
     "mamba_num_groups",

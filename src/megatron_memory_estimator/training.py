@@ -108,6 +108,18 @@ class Training:
         "deepep", "backend of the flex dispatcher", choices=("deepep", "hybridep")
     )
     moe_grouped_gemm: bool = setting(False, "experts in grouped GEMMs")
+    moe_use_grouped_tensor: bool = setting(False, "experts' weights and rows are TransformerEngine grouped tensors")
+    use_transformer_engine_op_fuser: bool = setting(
+        False, "MLPs are made of TransformerEngine ops; mxfp8 and nvfp4 experts become one fused op"
+    )
+    moe_expert_rank_capacity_factor: float | None = setting(
+        None, "HybridEP: the experts of a rank always get this times the mean rows"
+    )
+    moe_paged_stash: bool = setting(False, "what experts keep is moved into one paged buffer")
+    moe_paged_stash_buffer_size_factor_cuda: float = setting(
+        1.1, "size of the paged buffer relative to what balanced routing keeps"
+    )
+    moe_paged_stash_buffer_size_factor_cpu: float = setting(0.0, "the same of a buffer in host memory")
     moe_permute_fusion: bool = setting(False, "fused permutation")
     moe_router_dtype: str | None = setting(None, "dtype of routing", choices=("fp32",))
     moe_expert_capacity_factor: float | None = setting(None, "tokens per expert are capped at this times the mean")
@@ -206,8 +218,18 @@ class Training:
             raise ConfigError(f"sgd_momentum={self.sgd_momentum} must be between 0 and 1")
         if self.router_imbalance < 1:
             raise ConfigError(f"router_imbalance={self.router_imbalance} must be at least 1, which is balanced routing")
-        if self.moe_expert_capacity_factor is not None and self.moe_expert_capacity_factor <= 0:
-            raise ConfigError(f"moe_expert_capacity_factor={self.moe_expert_capacity_factor} must be positive")
+        for name in (
+            "moe_expert_capacity_factor",
+            "moe_expert_rank_capacity_factor",
+            "moe_paged_stash_buffer_size_factor_cuda",
+        ):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ConfigError(f"{name}={value} must be positive")
+        if self.moe_paged_stash_buffer_size_factor_cpu < 0:
+            raise ConfigError(
+                f"moe_paged_stash_buffer_size_factor_cpu={self.moe_paged_stash_buffer_size_factor_cpu} must not be negative"
+            )
         _ = self.te, self.mcore
 
     @property
@@ -229,6 +251,11 @@ class Training:
     def low_precision_weights(self) -> bool:
         """Whether quantized weights are what the optimizer updates, instead of 16-bit weights with quantized copies."""
         return bool(self.fp8 and self.fp8_param_gather) or bool(self.fp4 and self.fp4_param_gather)
+
+    @property
+    def grouped_tensors(self) -> bool:
+        """Whether every expert's rows are padded for TransformerEngine's grouped tensors."""
+        return self.moe_use_grouped_tensor or self.use_transformer_engine_op_fuser
 
     @property
     def te_spec(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import NamedTuple
 
 from .activations import ChunkPlan
@@ -9,7 +10,9 @@ from .context import Context
 from .fsdp import STRATEGIES, strategy
 from .hardware import MIB, Environment, Gpu
 from .modules.linear import cached_wgrad
+from .modules.sparse_attention import shared_indices
 from .quantization import RECIPES, data_bytes, orientations, scale_bytes
+from .schedule import Occupancy
 from .tensor import DTYPE_BYTES, Dim, Param, Tensor, largest
 
 TE_WORKSPACE_HOPPER = 32 * MIB + 1024
@@ -67,6 +70,9 @@ def workspaces(c: Context, plans: tuple[ChunkPlan, ...], gpu: Gpu, env: Environm
         nh = c.dim("mamba_num_heads", c.model.mamba_heads, "tp")
         found.append(_sized(c.new("mixer.-exp(A_log)", Dim("layers", mixers), nh, dtype="fp32"),
                             "megatron/core/ssm/mamba_mixer.py: fp32 cache"))  # fmt: skip
+    if c.training.recompute_granularity == "full":
+        found.extend(_sized(t, "dsa.py: the newest keys of every indexer, for the layers that share them")
+                     for t in shared_indices(c, layers))  # fmt: skip
     if any(kind.startswith("dsa") for kind in layers) and c.training.dsa_kernel_backend == "tilelang":
         found.append(Workspace("TileLang scratch cache", (), "uint8", TILELANG_CACHE, "ops/tilelang_dsa.py"))
     return found
@@ -244,3 +250,27 @@ def _router_state(c: Context, layers: int) -> list[Workspace]:
     if m.aux_loss and "global_aux_loss" in m.moe_router_load_balancing_type:
         found.append(_sized(c.new("router global_tokens_per_expert", count, experts, dtype="fp32"), "moe/router.py"))
     return found
+
+
+def most_stashed(plans: tuple[ChunkPlan, ...], schedule: Occupancy) -> int:
+    """Bytes that all microbatches in flight keep at the fullest step, in rows of balanced routing.
+
+    A forward beside a backward (all-to-all overlap) fills as the other empties: together they keep as much as the larger one.
+    """
+    sizes = [sum(t.nbytes * run.copies for run in plan.runs for t in run.stashed) for plan in plans]
+    if not any(sizes):
+        return 0
+    most = 0
+    for step in schedule.steps:
+        kept = sum(n * size for n, size in zip(step.in_flight, sizes, strict=True))
+        if step.beside >= 0:
+            kept -= min(sizes[step.chunk], sizes[step.beside])
+        most = max(most, kept)
+    return most
+
+
+def stash_workspaces(c: Context, plans: tuple[ChunkPlan, ...], schedule: Occupancy) -> list[Workspace]:
+    """The buffer on the GPU."""
+    size = ceil(most_stashed(plans, schedule) * c.training.moe_paged_stash_buffer_size_factor_cuda)
+    source = "Megatron-LM PR 4247: factor times what balanced routing keeps"
+    return [Workspace("paged stash of experts", (), "uint8", size, source)] if size else []

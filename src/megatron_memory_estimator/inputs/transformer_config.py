@@ -116,6 +116,9 @@ IRRELEVANT = frozenset(
         "enable_experimental",
         "is_hybrid_model",
         "moe_router_fusion",
+        "moe_mlp_glu_interleave_size",
+        "moe_shared_expert_glu_interleave_size",
+        "moe_paged_stash_page_size",
         "rope_scaling_factor",
     ]
 )
@@ -126,10 +129,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "fp4_recipe": (None, "nvfp4"),
     "fp8_multi_head_attention": (False,),
     "fp8_output_proj": (False,),
-    "moe_paged_stash": (False,),
-    "moe_expert_rank_capacity_factor": (None,),
-    "use_transformer_engine_op_fuser": (False,),
-    "moe_use_grouped_tensor": (False,),
     "fp8_quantizer_factory": (None,),
     "fp4_quantizer_factory": (None,),
     "apply_residual_connection_post_layernorm": (False,),
@@ -141,7 +140,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "memory_efficient_layer_norm": (False,),
     "mla_down_proj_fusion": (False,),
     "dsa_indexer_k_norm_fp32": (False,),
-    "dsa_indexer_topk_freq": (1,),
     "spec": (None,),
     "moe_apply_probs_on_input": (False,),
     "moe_enable_deepep": (False,),

@@ -15,8 +15,8 @@ from ..layout import Layout
 from ..model import Model
 from ..training import Training
 from .sharding import attention, experts, world
-from .stages import balanced_split, pipeline, schedule
-from .switches import fully_sharded, gpu, low_precision, offloading, optimizer, other
+from .stages import balanced_split, pipeline, schedule, shared_indexers
+from .switches import expert_modules, fully_sharded, gpu, low_precision, offloading, optimizer, other
 
 if TYPE_CHECKING:
     from ..job import TrainingJob
@@ -56,6 +56,7 @@ def violations(model: Model, layout: Layout, training: Training, num_microbatche
     found = [
         *world(model, layout),
         *attention(model, layout, training),
+        *expert_modules(model, training),
         *experts(model, layout, training),
         *pipeline(model, layout, overlap_p2p_comm=training.overlap_p2p_comm),
         *optimizer(layout, training),
@@ -65,7 +66,7 @@ def violations(model: Model, layout: Layout, training: Training, num_microbatche
         *other(model, layout, training),
     ]
     if not found:
-        found += schedule(model, layout, num_microbatches)
+        found += [*schedule(model, layout, num_microbatches), *shared_indexers(model, layout)]
     return tuple(dict.fromkeys(found))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..errors import LayoutError
 from ..layout import Layout
 from ..model import Model
-from ..pipeline import parse_layout, split_layers, virtual_stages
+from ..pipeline import build_pipeline, parse_layout, split_layers, virtual_stages
 from .divisors import divisors
 
 
@@ -68,6 +68,21 @@ def pipeline(model: Model, layout: Layout, *, overlap_p2p_comm: bool) -> Iterato
     if model.hybrid and "|" in (model.hybrid_layer_pattern or ""):
         return
     yield from _uneven(model, layout, vp) if uneven else _even(model, layout, vp)
+
+
+def shared_indexers(model: Model, layout: Layout) -> Iterator[str]:
+    """Sparse-attention layers that share an indexer are on one stage with it (Megatron-LM `experimental_attention_variant/dsa.py`)."""
+    if model.experimental_attention_variant != "dsa" or model.dsa_indexer_topk_freq == 1:
+        return
+    for chunks in build_pipeline(model, layout).chunks:
+        for chunk in chunks:
+            if chunk.layers and model.kinds[chunk.layers[0]].startswith("dsa_shared"):
+                yield (
+                    f"layer {chunk.layers[0]} begins a pipeline stage but takes its keys from an earlier layer "
+                    f"(dsa_indexer_topk_freq={model.dsa_indexer_topk_freq}, dsa_indexer_skip_topk_offset="
+                    f"{model.dsa_indexer_skip_topk_offset}); move the border"
+                )
+                return
 
 
 def _even(model: Model, layout: Layout, vp: int) -> Iterator[str]:

@@ -138,6 +138,32 @@ def low_precision(model: Model, layout: Layout, training: Training) -> Iterator[
             yield f"{name}={getattr(t, name)} must not be negative"
 
 
+def expert_modules(model: Model, training: Training) -> Iterator[str]:
+    """What the ways to run experts need and exclude."""
+    t = training
+    if not model.has_moe:
+        return
+    fused = t.use_transformer_engine_op_fuser and t.low_precision in ("mxfp8", "nvfp4")
+    if t.use_transformer_engine_op_fuser and not (t.te_spec and t.moe_grouped_gemm):
+        yield "use_transformer_engine_op_fuser with experts needs transformer_impl=transformer_engine and moe_grouped_gemm"
+    if fused and t.peft != "none":
+        yield "use_transformer_engine_op_fuser with peft is not modelled"
+    if fused and t.fine_grained_activation_offloading and {"expert_fc1", "moe_act"} & set(t.offload_modules):
+        yield "offload_modules expert_fc1 and moe_act do not exist in fused experts; turn use_transformer_engine_op_fuser off"
+    if fused and t.recomputes("moe_act") and model.gated_linear_unit:
+        yield "recompute_modules moe_act with use_transformer_engine_op_fuser and a gated activation is not modelled"
+    if t.moe_expert_rank_capacity_factor is not None:
+        if (t.moe_token_dispatcher_type, t.moe_flex_dispatcher_backend) != ("flex", "hybridep"):
+            yield "moe_expert_rank_capacity_factor needs moe_token_dispatcher_type=flex and moe_flex_dispatcher_backend=hybridep"
+        if t.moe_expert_capacity_factor is not None:
+            yield "moe_expert_rank_capacity_factor and moe_expert_capacity_factor exclude each other; give one"
+    if t.moe_paged_stash:
+        if t.moe_expert_rank_capacity_factor is None:
+            yield "moe_paged_stash needs moe_expert_rank_capacity_factor"
+        if t.cpu_offloading_num_layers:
+            yield "moe_paged_stash excludes cpu_offloading_num_layers"
+
+
 def gpu(training: Training, machine: Gpu) -> Iterator[str]:
     """Recipes that a GPU's tensor cores have (TransformerEngine `pytorch/quantization.py`)."""
     least = {"delayed": (8, 9), "tensorwise": (8, 9), "blockwise": (9, 0), "mxfp8": (10, 0), "nvfp4": (10, 0)}

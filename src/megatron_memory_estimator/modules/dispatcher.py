@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from ..context import Context, Module
 from ..tape import Op
 from ..tensor import Dim, Tensor, largest, smallest, whole_above
+from .fused_experts import fuses
 
 
 @dataclass(frozen=True)
@@ -183,13 +184,14 @@ def _received_tokens(c: Context) -> Dim:
 
 
 def _flex(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Routed]:
-    """DeepEP receives each token once and permutes it; HybridEP writes the permuted rows directly."""
-    rows = c.expert_rows
+    """DeepEP receives each token once and permutes it; HybridEP writes the permuted rows directly, padded for fused experts."""
+    direct = c.training.moe_flex_dispatcher_backend == "hybridep"
+    rows = c.padded_expert_rows if direct and fuses(c) else c.expert_rows
     m = c.model
     assert m.num_moe_experts is not None
     tokens = c.new("mlp.experts.input", rows, width)
     row_probs = c.new("mlp.experts.probs", rows, dtype="fp32")
-    if c.training.moe_flex_dispatcher_backend == "hybridep":
+    if direct:
         experts = Dim("num_moe_experts", m.num_moe_experts)
         maps = (
             c.new("mlp.dispatch.routing_map", c.tokens, experts, dtype="bool"),

@@ -45,18 +45,24 @@ def _output_layer(c: Context, name: str, kept: Tensor, hidden: Tensor, weight: P
     if c.sp_many:
         backward = (*backward, c.region(f"{name}.input grad before reduce-scatter", c.hidden))
     part = kept if kept.name == hidden.name else kept.view(hidden.name, hidden.shape)
-    # TransformerEngine's cross entropy up to 2.17 writes the gradient into the logits, which live until this backward
-    saves: tuple[Tensor, ...] = (part, logits) if gradient_in_logits(c) else (part,)
+    # the gradient of TransformerEngine's cross entropy is what it kept, which lives until this backward
+    own = gradient_storage(c, name, logits)
+    saves: tuple[Tensor, ...] = (part,) if own is None else (part, own)
     if c.training.peft != "none":  # linear_with_frozen_weight keeps no input
         saves = saves[1:]
     yield Op(f"{name}.output_layer", (part,), (logits,), saves, backward=backward)
     return logits
 
 
-def gradient_in_logits(c: Context) -> bool:
-    """Whether the cross entropy overwrites the logits with their gradient."""
+def gradient_storage(c: Context, name: str, logits: Tensor) -> Tensor | None:
+    """Where the cross entropy writes the gradient of the logits; None where it allocates it.
+
+    TransformerEngine up to 2.17: the logits themselves. From 2.19: a copy of them that the forward made.
+    """
     t = c.training
-    return t.cross_entropy_loss_fusion and t.cross_entropy_fusion_impl == "te" and t.te < (2, 18)
+    if not (t.cross_entropy_loss_fusion and t.cross_entropy_fusion_impl == "te") or t.te == (2, 18):
+        return None
+    return logits if t.te < (2, 18) else logits.like(f"{name}.cross_entropy.saved_input")
 
 
 def _cross_entropy(c: Context, name: str, logits: Tensor) -> Module[Tensor]:
@@ -64,7 +70,8 @@ def _cross_entropy(c: Context, name: str, logits: Tensor) -> Module[Tensor]:
 
     unfused      fp32 softmax, computed in place in the fp32 copy of the logits
     native       the same, compiled: the forward holds a second fp32 copy
-    te           TransformerEngine up to 2.17: the gradient overwrites the logits; from 2.18 a separate fp32 gradient
+    te           TransformerEngine up to 2.17: the gradient overwrites the logits; 2.18: a separate fp32 gradient; from 2.19: a
+                 copy of the logits, which the gradient overwrites, and two fp32 statistics per token
     """
     t = c.training
     rows = (c.seq, c.batch)
@@ -75,12 +82,17 @@ def _cross_entropy(c: Context, name: str, logits: Tensor) -> Module[Tensor]:
     if not (t.cross_entropy_loss_fusion and t.cross_entropy_fusion_impl == "te"):
         index = (*index, c.new(f"{ce}.target_mask", *rows, dtype="bool"))
     if t.cross_entropy_loss_fusion and t.cross_entropy_fusion_impl == "te":
-        if gradient_in_logits(c):
-            yield Op(ce, (logits,), (out,), (logits,), passes=(logits,))
-        else:
+        storage = gradient_storage(c, name, logits)
+        if storage is None:
             grad = logits.like(f"{ce}.logits grad fp32", "fp32")
             yield Op(ce, (logits,), (out,), (grad, *index))
-        return (yield from _reduce(c, name, out, mask))
+            return (yield from _reduce(c, name, out, mask))
+        kept: tuple[Tensor, ...] = (storage,)
+        if storage is not logits:
+            stats = c.new(f"{ce}.stats", *rows, Dim("two", 2), dtype="fp32")
+            kept = (storage, stats, *index)
+        yield Op(ce, (logits,), (out,), kept, passes=(logits,))
+        return (yield from _reduce(c, name, out, mask, held=logits))
     softmax = logits.like(f"{ce}.softmax", "fp32")
     scratch = (logits.like(f"{ce}.logits fp32", "fp32"),) if t.cross_entropy_loss_fusion else ()
     yield Op(ce, (logits,), (out,), (softmax, *index), forward=scratch, holds=(logits,))

@@ -20,12 +20,13 @@ from .mlp import mlp
 from .moe import moe
 from .mtp import concatenated, mtp_depth
 from .residual import bias_dropout_add
-from .sparse_attention import sparse_attention
+from .sparse_attention import shared_sparse_attention, sparse_attention
 
 MIXERS: dict[str, Callable[[Context, Tensor, int], Module[Tensor]]] = {
     "gqa": self_attention,
     "mla": mla_attention,
     "dsa": sparse_attention,
+    "dsa_shared": shared_sparse_attention,
     "gdn": gated_delta_net,
     "gdn2": gated_delta_net,
     "mamba": mamba_mixer,

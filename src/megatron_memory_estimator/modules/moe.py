@@ -14,6 +14,7 @@ from ..tape import Op
 from ..tensor import Dim, Param, Tensor
 from .adapters import adapted, adapter_params
 from .dispatcher import Routed, combine, dispatch
+from .fused_experts import fused_experts, fuses
 from .linear import (
     duplicated_linear,
     grad_of,
@@ -140,9 +141,8 @@ def _experts(c: Context, routed: Routed, fc1: Param, fc2: Param) -> Module[Tenso
     gated, one = fc1.shape[0], fc2.shape[1]
     moe_act = c.training.recomputes("moe_act")
     tokens, probs, rows = routed.tokens, routed.probs, routed.rows
-    pads = c.recipe is not None and not c.training.moe_router_padding_for_quantization
-    if c.recipe:
-        rows = c.padded_expert_rows
+    pads = c.padded_expert_rows != routed.rows and not c.training.moe_router_padding_for_quantization
+    rows = c.padded_expert_rows
     if pads:  # every expert's rows are copied to a multiple that low-precision GEMMs take
         tokens = c.new("mlp.experts.input padded", rows, *routed.tokens.shape[1:])
         yield Op("mlp.experts.pad", (routed.tokens,), (tokens,))
@@ -150,6 +150,13 @@ def _experts(c: Context, routed: Routed, fc1: Param, fc2: Param) -> Module[Tenso
             whole = c.new("mlp.experts.probs padded", rows, dtype=probs.dtype)
             yield Op("mlp.experts.pad_probs", (probs,), (whole,))
             probs = whole
+    if fuses(c):
+        out = yield from fused_experts(c, tokens, probs, rows, fc1, fc2)
+        if pads:
+            done = c.new("mlp.experts.output unpadded", routed.rows, *out.shape[1:])
+            yield Op("mlp.experts.unpad", (out,), (done,))
+            out = done
+        return out
     name = "mlp.experts.linear_fc1"
     wide = c.new(f"{name}.output", rows, gated)
     yield Op(

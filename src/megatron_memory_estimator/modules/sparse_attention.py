@@ -8,6 +8,8 @@ up-projected after the core. Norms are unfused and RoPE is never fused. Indexer 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..context import Context, Module, recomputed
 from ..errors import UnsupportedError
 from ..tape import Op
@@ -19,7 +21,12 @@ from .mla import NAME, down_linear
 from .norm import norm, norm_params
 
 
-def sparse_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
+def shared_sparse_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
+    """The same without an indexer: the keys that an earlier layer of the stage picked (dsa_indexer_topk_freq)."""
+    return (yield from sparse_attention(c, hidden, layer, indexer=False))
+
+
+def sparse_attention(c: Context, hidden: Tensor, layer: int = 0, *, indexer: bool = True) -> Module[Tensor]:
     """Output on the residual stream; includes the separate input norm."""
     m = c.model
     if c.training.recomputes("mla_up_proj") or c.training.recomputes("core_attn"):
@@ -39,7 +46,8 @@ def sparse_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tenso
     width = c.dim("heads*v_head_dim", m.num_attention_heads * m.v_head_dim, "tp")
 
     yield from norm_params(c, "input_layernorm.", c.hidden)
-    yield from _indexer_params(c, qr)
+    if indexer:
+        yield from _indexer_params(c, qr)
     proj = yield from linear_params(c, f"{NAME}.linear_proj", c.hidden, width, "tp", m.add_bias_linear)
     q_down: Param | None = None
     if q_rank is not None:
@@ -73,8 +81,10 @@ def sparse_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tenso
     q_absorbed = c.region(f"{NAME}.q absorbed", heads, kv_dim)
     latent = c.region(f"{NAME}.latent kv", kv_dim)
     yield Op(f"{NAME}.absorb", (q_flat, compressed, k_pos), (q_absorbed, latent), (q_flat, *cos_sin(c, NAME, rot)))
-    loss = yield from _indexer(c, normed, query, q_absorbed, rot)
-    out = yield from _core(c, q_absorbed, latent, heads, kr)
+    loss: Tensor | None = None
+    if indexer:
+        loss = yield from _indexer(c, normed, query, q_absorbed, rot)
+    out = yield from _core(c, q_absorbed, latent, heads, kr, indexer=indexer)
     if loss is not None:  # the output carries the loss into the backward
         carrier = out.view(f"{CORE}.output with loss", out.shape)
         yield Op(f"{CORE}.attach_loss", (out, loss), (carrier,), passes=(out, loss))
@@ -153,8 +163,11 @@ def _indexer(c: Context, normed: Tensor, query: Tensor, q: Tensor, rot: Dim) -> 
     return loss
 
 
-def _core(c: Context, q: Tensor, kv: Tensor, heads: Dim, kr: Dim) -> Module[Tensor]:
-    """The core by back end (`dsa_kernel_backend`); the indexer runs without gradient and keeps its top-k only."""
+def _core(c: Context, q: Tensor, kv: Tensor, heads: Dim, kr: Dim, *, indexer: bool) -> Module[Tensor]:
+    """The core by back end (`dsa_kernel_backend`); the indexer runs without gradient and keeps its top-k only.
+
+    A layer without an indexer reads the storage that the layer with it keeps.
+    """
     m, backend = c.model, c.training.dsa_kernel_backend
     assert m.dsa_indexer_n_heads is not None and m.dsa_indexer_topk is not None
     out = c.region(f"{CORE}.output", heads, kr)
@@ -174,8 +187,9 @@ def _core(c: Context, q: Tensor, kv: Tensor, heads: Dim, kr: Dim) -> Module[Tens
         yield Op(CORE, (q, kv), (out,), kept, forward=(wide, wide.like(f"{CORE}.scores copy")),
                  backward=(wide.like(f"{CORE}.scores grad"), wide.like(f"{CORE}.probs grad")))  # fmt: skip
         return out
-    indices = c.new(f"{CORE}.topk_indices", c.seq, c.batch, Dim("dsa_indexer_topk", m.dsa_indexer_topk), dtype="int32")
-    kept_fused: tuple[Tensor, ...] = (q, kv, indices)
+    kept_fused: tuple[Tensor, ...] = (q, kv)
+    if indexer:
+        kept_fused = (*kept_fused, topk_indices(c))
     backward: tuple[Tensor, ...] = ()
     if backend == "cudnn":
         kept_fused = (*kept_fused, out, c.new(f"{CORE}.softmax_lse", c.batch, heads, c.seq, dtype="fp32"))
@@ -184,3 +198,23 @@ def _core(c: Context, q: Tensor, kv: Tensor, heads: Dim, kr: Dim) -> Module[Tens
         backward = (out.like(f"{CORE}.output recomputed"), kv.like(f"{CORE}.dkv fp32", "fp32"))
     yield Op(CORE, (q, kv), (out,), kept_fused, backward=backward)
     return out
+
+
+def topk_indices(c: Context) -> Tensor:
+    """The keys that each query attends to."""
+    assert c.model.dsa_indexer_topk is not None
+    topk = Dim("dsa_indexer_topk", c.model.dsa_indexer_topk)
+    return c.new(f"{CORE}.topk_indices", c.seq, c.batch, topk, dtype="int32")
+
+
+def shared_indices(c: Context, layers: Sequence[str]) -> list[Tensor]:
+    """The newest keys of every indexer of a rank, which the model's config refers to until the next ones.
+
+    While a microbatch keeps them for its backward they are the same storage; they are apart between two steps, and under
+    full recomputation, where nothing else keeps them.
+    """
+    count = sum(kind.startswith("dsa+") for kind in layers)
+    if not count or c.model.dsa_indexer_topk_freq == 1:
+        return []
+    one = topk_indices(c)
+    return [c.new("shared topk_indices", Dim("indexers", count), *one.shape, dtype=one.dtype)]

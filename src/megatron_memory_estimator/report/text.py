@@ -191,7 +191,7 @@ def result(estimate: Estimate) -> list[str]:
 def gpu_table(estimate: Estimate) -> Table:
     """The verdict for every GPU of the catalogue, with head-room at both ends of the range."""
     high = max(stage.device.high for stage in estimate.stages)
-    low = max(stage.device.low for stage in estimate.stages)
+    low = max(stage.needed_bytes for stage in estimate.stages)
     table = Table("GPU", "memory GiB", "verdict", "head-room GiB", box=box.SIMPLE_HEAD, pad_edge=False)
     style = {"fits": "green", "tight": "yellow", "does not fit": "red"}
     for name, memory, verdict in estimate.verdicts():
