@@ -55,6 +55,7 @@ def table(name: str) -> str:
         "accuracy cases": accuracy_cases,
         "accuracy refused": accuracy_refused,
         "accuracy low": accuracy_low,
+        "accuracy differences": accuracy_differences,
         "accuracy bounds": accuracy_bounds,
     }
     return makers[name]()
@@ -243,6 +244,25 @@ def accuracy_low() -> str:
 
     rows = [(f"`{one.run.id}`", percent(one.peak.error)) for one in under_estimated(replays(), NOTABLE) if one.peak]
     return markdown(("run", "peak"), rows)
+
+
+def accuracy_differences() -> str:
+    """Pairs of runs that differ in one thing."""
+    from megatron_memory_estimator.hardware import GIB
+    from megatron_memory_estimator.validation.differences import differences
+
+    rows = [
+        (
+            d.what,
+            d.figure.replace("_", " "),
+            f"{d.measured / GIB:+.3f}",
+            f"{d.estimated / GIB:+.3f}",
+            "yes" if d.agrees else "no",
+            d.source,
+        )
+        for d in differences()
+    ]
+    return markdown(("change", "figure", "measured GiB", "estimated GiB", "agrees", "source"), rows)
 
 
 def accuracy_bounds() -> str:

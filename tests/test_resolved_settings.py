@@ -77,7 +77,7 @@ def plain(name: str, value: Any, layers: int) -> Any:
     return value
 
 
-@pytest.mark.parametrize("run", read_runs(), ids=lambda run: str(run.id))
+@pytest.mark.parametrize("run", [run for run in read_runs() if run.args], ids=lambda run: str(run.id))
 def test_every_setting_is_megatrons(run: Run) -> None:
     try:
         job = job_of(run)

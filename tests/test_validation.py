@@ -9,6 +9,8 @@ import pytest
 
 from megatron_memory_estimator import ConfigError
 from megatron_memory_estimator.cli import main
+from megatron_memory_estimator.hardware import GIB
+from megatron_memory_estimator.validation.differences import differences
 from megatron_memory_estimator.validation.logs import Reported, read_log
 from megatron_memory_estimator.validation.replay import Replay, replay
 from megatron_memory_estimator.validation.runs import read_runs
@@ -37,7 +39,7 @@ def replays() -> list[Replay]:
 
 def test_the_table_is_the_public_record() -> None:
     runs = read_runs()
-    assert len(runs) == 214 and len({run.group for run in runs}) == 40
+    assert len(runs) == 223 and len({run.group for run in runs}) == 47
     assert all(run.source for run in runs)
 
 
@@ -50,6 +52,21 @@ def test_scores_of_the_whole_table(replays: list[Replay]) -> None:
     assert dense is not None and dense.median < 0.0025
     beyond = summary(score.beyond_state for score in scores([found for found in replays if not is_moe(found)]))
     assert beyond is not None and beyond.median < 0.01
+
+
+def test_differences_between_two_runs() -> None:
+    """docs/accuracy.md lists them; all but one of less than 0.01 GiB have the right sign and a size within 25 % or 0.3 GiB."""
+    found = differences()
+    assert len(found) >= 13
+    assert all(one.agrees for one in found if abs(one.measured) > 0.01 * GIB)
+    assert sum(not one.agrees for one in found) <= 1
+
+
+def test_runs_of_bridge_replay_their_sections(replays: list[Replay]) -> None:
+    """Nemotron-3 Nano on 16 H100, two runs, and DeepSeek-V3 in nvfp4 on 256 GB300."""
+    errors = {found.run.id.rsplit("/", 1)[1]: found.peak.error for found in replays if found.run.bridge and found.peak}
+    assert abs(errors["obs-nemotron3-nano-16h100-moe"]) < 0.005
+    assert abs(errors["obs-pr-3364-dsv3-gb300-nvfp4-nogather"]) < 0.02
 
 
 def test_refusals_name_a_feature(replays: list[Replay]) -> None:
@@ -111,7 +128,8 @@ WRONG = [
     (json.dumps({**RUN, "measured": {"max": 3}}), 'unknown measurement "max"'),
     (json.dumps({**RUN, "measured": {"max_allocated_bytes": 1.5}}), "positive whole numbers"),
     (json.dumps({**RUN, "measured": {"per_rank_max_allocated_bytes": [1, 2]}}), "one value for each"),
-    (json.dumps({**RUN, "rank": "first"}), "rank must be one of"),
+    (json.dumps({**RUN, "rank": "middle"}), "rank must be one of"),
+    (json.dumps({**RUN, "bridge": {"model": {}}}), "args and bridge say the same thing"),
     (json.dumps(RUN) + "\n" + json.dumps(RUN), 'two runs with the id "own"'),
     ("", "holds no runs"),
 ]

@@ -83,7 +83,7 @@ class TrainingJob:
         """A job from a Megatron-Bridge ConfigContainer, its saved YAML (a path), or a mapping of its sections.
 
         Any object with the sections model, train, optimizer, ddp and mixed_precision will do. GPUs follow from
-        `data_parallel_size` where `num_gpus` is not given. Raises UnsupportedError for PEFT, FSDP, offloading and fp8.
+        `data_parallel_size` where `num_gpus` is not given. Raises ConfigError and UnsupportedError.
         """
         from .inputs.bridge_config import job_from_bridge
 

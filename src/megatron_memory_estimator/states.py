@@ -270,7 +270,7 @@ def optimizer_tensors(c: Context, buffer: Buffer) -> list[tuple[str, str, int, s
     t, owned = c.training, buffer.owned
     found: list[tuple[str, str, int, str]] = []
     if t.optimizer_cpu_offload:
-        return _offloaded(buffer)
+        return _offloaded(c, buffer)
     if t.use_precision_aware_optimizer:
         return _precision_aware(c, buffer)
     if buffer.grad_dtype != "fp32":
@@ -289,21 +289,32 @@ def optimizer_tensors(c: Context, buffer: Buffer) -> list[tuple[str, str, int, s
     return found
 
 
-def _offloaded(buffer: Buffer) -> list[tuple[str, str, int, str]]:
+def _offloaded(c: Context, buffer: Buffer) -> list[tuple[str, str, int, str]]:
     """What stays on the GPU with an offloaded optimizer: fp32 masters and moments of the rest, whatever dtypes are asked for.
 
-    Whole parameters are taken in order until the fraction is reached; the split is modelled at the fraction itself.
-    Source: Megatron-LM `megatron/core/optimizer/cpu_offloading/hybrid_optimizer.py`.
+    Where Megatron owns the masters, all of them stay, and offloading moves the moments only. Whole parameters are taken in
+    order until the fraction is reached; the split is modelled at the fraction itself.
+    Source: Megatron-LM `megatron/core/optimizer/cpu_offloading/hybrid_optimizer.py`, `distrib_optimizer.py`.
     """
     rest = buffer.owned - buffer.offloaded
+    masters = buffer.owned if megatron_masters(c) else rest
     found = [
-        ("main_param", "fp32", rest, "setup"),
+        ("main_param", "fp32", masters, "setup"),
         ("exp_avg", "fp32", rest, "first step"),
         ("exp_avg_sq", "fp32", rest, "first step"),
     ]
     if buffer.grad_dtype != "fp32":
-        found.append(("fp32 copy of gradients", "fp32", rest, "step"))
-    return [item for item in found if rest]
+        found.append(("fp32 copy of gradients", "fp32", masters, "step"))
+    return [item for item in found if item[2]]
+
+
+def megatron_masters(c: Context) -> bool:
+    """Whether Megatron keeps the precision-aware optimizer's fp32 masters instead of TransformerEngine's FusedAdam.
+
+    An fp8 recipe other than delayed does it, set or not used.
+    Source: Megatron-LM `megatron/core/optimizer/optimizer_config.py` (use_precision_aware_optimizer_no_fp8_or_ds_fp8).
+    """
+    return c.training.fp8_recipe != "delayed" and c.training.main_params_dtype == "fp32"
 
 
 def _precision_aware(c: Context, buffer: Buffer) -> list[tuple[str, str, int, str]]:
@@ -317,7 +328,7 @@ def _precision_aware(c: Context, buffer: Buffer) -> list[tuple[str, str, int, st
     """
     t, owned = c.training, buffer.owned
     found: list[tuple[str, str, int, str]] = []
-    core = active(c) or (t.fp8_recipe != "delayed" and t.main_params_dtype == "fp32")
+    core = active(c) or megatron_masters(c)
     remainder = (
         not core
         and t.store_param_remainders

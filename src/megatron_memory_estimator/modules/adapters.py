@@ -77,11 +77,12 @@ def adapted(c: Context, name: str, x: Tensor, out: Tensor, weight: Param, *, gat
         source = c.region(f"{name}{MARK}input gathered", x.shape[-1])
         yield Op(f"{name}{MARK}gather", (x,), (source,))
     dim = Dim("dim", c.training.peft_dim)
+    lead = source.shape[: 2 if len(source.shape) > 3 else -1]  # linear_proj reads heads and their dims as one
     total = out
     for part in parts:
         prefix = f"{name}{MARK}{part}"
-        low = c.new(f"{prefix}.low", *source.shape[:-1], dim)
-        delta = c.new(f"{prefix}.output", *source.shape[:-1], _part(c, weight.shape[0], part))
+        low = c.new(f"{prefix}.low", *lead, dim)
+        delta = c.new(f"{prefix}.output", *lead, _part(c, weight.shape[0], part))
         yield Op(f"{prefix}.linear_in", (source,), (low,), (source,))
         yield Op(f"{prefix}.linear_out", (low,), (delta,), (low,), forward=(delta.like(f"{prefix}.scaled output"),))
         total = out.like(f"{prefix}.added")

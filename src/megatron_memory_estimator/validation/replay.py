@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ..errors import EstimatorError
 from ..estimator import Estimate, Stage, estimate
@@ -43,9 +44,10 @@ class Replay:
 
 def job_of(run: Run) -> TrainingJob:
     """The job of a run."""
-    return TrainingJob.from_megatron_args(
-        run.args, run.num_gpus, gpu=run.gpu, env=dict(run.env), **{str(k): v for k, v in run.settings.items()}
-    )
+    settings: dict[str, Any] = {**run.settings, "gpu": run.gpu, "env": dict(run.env)}
+    if run.bridge:
+        return TrainingJob.from_bridge(run.bridge, run.num_gpus, **settings)
+    return TrainingJob.from_megatron_args(run.args, run.num_gpus, **settings)
 
 
 def replay(run: Run) -> Replay:
@@ -82,5 +84,6 @@ def measured_stage(run: Run, result: Estimate) -> tuple[Stage, int | None]:
         per_stage = len(per_rank) // len(result.stages)
         pairs = [(result.stages[rank // per_stage], value) for rank, value in enumerate(per_rank)]
         return max(pairs, key=lambda pair: abs(pair[0].peak_allocated_bytes / pair[1] - 1))
-    stage = result.peak_stage if run.rank == "any" else result.stages[-1]
+    ends = {"any": result.peak_stage, "first": result.stages[0]}
+    stage = ends.get(run.rank, result.stages[-1])
     return stage, run.measured.get("max_allocated_bytes")

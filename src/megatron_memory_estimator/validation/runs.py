@@ -13,9 +13,9 @@ from ..errors import ConfigError
 from ..inputs.text_files import read_text
 
 TABLE = os.path.join(os.path.dirname(__file__), "runs.jsonl")
-RANKS = ("last", "any", "all")
+RANKS = ("first", "last", "any", "all")
 KEYS = {
-    "id", "group", "family", "features", "source", "date", "gpu", "num_gpus", "phase", "rank", "args", "env", "settings",
+    "id", "group", "family", "features", "source", "date", "gpu", "num_gpus", "phase", "rank", "args", "bridge", "env", "settings",
     "measured",
 }  # fmt: skip
 MEASURED = {
@@ -25,13 +25,17 @@ MEASURED = {
 
 @dataclass(frozen=True)
 class Run:
-    """A measured run. Bytes are what torch counted; `rank` says whose: the last rank's, any rank's highest, or all ranks'."""
+    """A measured run. Bytes are what torch counted; `rank` says whose: the first rank's, the last's, the highest, or all.
+
+    What ran is `args`, Megatron-LM arguments, or `bridge`, the sections of a Megatron-Bridge ConfigContainer.
+    """
 
     id: str
     gpu: str
     num_gpus: int
-    args: Mapping[str, Any]
     measured: Mapping[str, Any]
+    args: Mapping[str, Any] = field(default_factory=dict)
+    bridge: Mapping[str, Any] = field(default_factory=dict)
     group: str = ""
     family: str = "own"
     features: tuple[str, ...] = ()
@@ -68,7 +72,10 @@ def _run(line: str, where: str) -> Run:
         from ..settings import nearest
 
         raise ConfigError(f'{where}: unknown key "{name}".{nearest(name, KEYS)}')
-    for name, kind in (("id", str), ("gpu", str), ("num_gpus", int), ("args", dict), ("measured", dict)):
+    what = "bridge" if "bridge" in record and "args" not in record else "args"
+    if "bridge" in record and "args" in record:
+        raise ConfigError(f"{where}: args and bridge say the same thing; give one of them")
+    for name, kind in (("id", str), ("gpu", str), ("num_gpus", int), (what, dict), ("measured", dict)):
         if not isinstance(record.get(name), kind) or isinstance(record[name], bool):
             raise ConfigError(f"{where}: {name} is missing or is not of type {kind.__name__}")
     measured = record["measured"]

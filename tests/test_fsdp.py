@@ -1,0 +1,96 @@
+"""Megatron-FSDP and torch FSDP2: sharded state, and whole weights and gradients while a unit runs, worked by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from megatron_memory_estimator import Stage, estimate
+from megatron_memory_estimator.fsdp import REDUCE_QUEUE
+
+from .helpers import small_job
+
+LAYER = 1024 * (1536 + 1024 + 8192 + 4096) + 2 * 1024
+REST = 2 * 32000 * 1024 + 1024
+TOTAL = 4 * LAYER + REST
+GPUS = 8
+
+
+def stage(**settings: Any) -> Stage:
+    given: dict[str, Any] = {"use_megatron_fsdp": True, "share_embeddings_and_output_weights": False}
+    return estimate(small_job(GPUS, **{**given, "megatron_fsdp_main_grads_dtype": "fp32", **settings})).stages[0]
+
+
+def parts(found: Stage) -> tuple[int, int, int]:
+    return tuple(
+        sum(s.nbytes for s in found.rank.states if s.part == part) for part in ("weights", "gradients", "optimizer")
+    )  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "weights", "gradients", "optimizer"),
+    [
+        ("no_shard", 1, 1, 1),
+        ("optim", 1, 1, GPUS),
+        ("optim_grads", 1, GPUS, GPUS),
+        ("optim_grads_params", GPUS, GPUS, GPUS),
+    ],
+)
+def test_state_by_strategy(strategy: str, weights: int, gradients: int, optimizer: int) -> None:
+    """2 bytes of weights, 4 of fp32 gradients, 12 of master and moments, each spread over its ranks."""
+    found = parts(stage(data_parallel_sharding_strategy=strategy))
+    assert found == pytest.approx((2 * TOTAL / weights, 4 * TOTAL / gradients, 12 * TOTAL / optimizer), rel=1e-6)
+
+
+def test_outer_sharding_spreads_the_optimizer_over_the_instances_too() -> None:
+    found = stage(
+        use_distributed_optimizer=True, num_distributed_optimizer_instances=2, outer_dp_sharding_strategy="optim"
+    )
+    assert parts(found) == pytest.approx((2 * TOTAL / 4, 4 * TOTAL / 4, 12 * TOTAL / 8), rel=1e-6)
+
+
+@pytest.mark.parametrize(("dtype", "each"), [("auto", 2), ("bf16", 2), ("fp32", 4)])
+def test_gradient_dtype(dtype: str, each: int) -> None:
+    assert parts(stage(megatron_fsdp_main_grads_dtype=dtype))[1] == pytest.approx(each * TOTAL / GPUS, rel=1e-6)
+
+
+def beside(found: Stage) -> tuple[dict[str, int], dict[str, int]]:
+    layer = next(run for run in found.rank.plans[0].runs if run.first_layer == 0)
+    forward, backward = layer.beside
+    return {t.name: t.nbytes for t in forward}, {t.name: t.nbytes for t in backward}
+
+
+def test_whole_weights_of_the_unit_and_of_those_ahead() -> None:
+    """A communication unit of 10**9 elements by default: all four layers fit in its half, so all are whole."""
+    forward, backward = beside(stage())
+    assert forward == {"FSDP gathered weights": 2 * 4 * LAYER}
+    assert backward == {**forward, "FSDP gradients before reduce-scatter": 2 * min(LAYER + REDUCE_QUEUE, 4 * LAYER)}
+
+
+def test_a_small_communication_unit_prefetches_one_layer() -> None:
+    forward, _ = beside(stage(suggested_communication_unit_size=2 * LAYER))
+    assert forward == {"FSDP gathered weights": 2 * 2 * LAYER}
+
+
+@pytest.mark.parametrize("strategy", ["no_shard", "optim"])
+def test_nothing_is_gathered_where_weights_and_gradients_are_whole(strategy: str) -> None:
+    assert beside(stage(data_parallel_sharding_strategy=strategy)) == ({}, {})
+
+
+def test_double_buffers_stay_and_replace_the_gathers() -> None:
+    found = stage(fsdp_double_buffer=True)
+    assert beside(found) == ({}, {})
+    buffers = {w.name: w.nbytes for w in found.rank.workspaces if w.name.startswith("FSDP double buffer")}
+    assert buffers == {f"FSDP double buffer of {kind}": 2 * 2 * LAYER for kind in ("weights", "gradients")}
+
+
+def test_torch_fsdp2_shards_everything_and_keeps_one_unit_ahead() -> None:
+    found = stage(use_megatron_fsdp=False, use_torch_fsdp2=True, megatron_fsdp_main_grads_dtype="auto")
+    assert parts(found)[0] == pytest.approx(2 * TOTAL / GPUS, rel=1e-6)
+    assert beside(found)[0] == {"FSDP gathered weights": 2 * 2 * LAYER}
+
+
+def test_more_ranks_never_cost_more_state() -> None:
+    sizes = [sum(parts(estimate(small_job(n, use_megatron_fsdp=True)).stages[0])) for n in (1, 2, 4, 8)]
+    assert sizes == sorted(sizes, reverse=True) and sizes[0] > sizes[-1]
