@@ -36,8 +36,13 @@ def output(command: str) -> str:
     with contextlib.redirect_stdout(text):
         main(words[1:])
     lines = [line.rstrip() for line in text.getvalue().rstrip("\n").split("\n")]
-    if rest:
-        lines = lines[: int(rest[0].removeprefix("head -"))]
+    for cut in rest:  # head -N, or sed -n A,Bp
+        first, last = (
+            cut.removeprefix("sed -n ").removesuffix("p").split(",")
+            if "sed" in cut
+            else (1, cut.removeprefix("head -"))
+        )
+        lines = lines[int(first) - 1 : int(last)]
     return "```console\n$ " + command + "\n" + "\n".join(lines) + "\n```\n"
 
 

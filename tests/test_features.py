@@ -36,6 +36,15 @@ FEATURES: dict[str, tuple[Settings, Settings]] = {
         {"use_precision_aware_optimizer": True, "optimizer_cpu_offload": True, "optimizer_offload_fraction": 0.5},
         {"use_precision_aware_optimizer": False, "optimizer_cpu_offload": False, "optimizer_offload_fraction": 1.0},
     ),
+    "fused experts": (
+        {"use_transformer_engine_op_fuser": True, "fp8": "e4m3", "fp8_recipe": "mxfp8"},
+        {"use_transformer_engine_op_fuser": False, "fp8": None, "fp8_recipe": "delayed"},
+    ),
+    "paged stash": (
+        {"moe_paged_stash": True, "moe_expert_rank_capacity_factor": 1.5, "moe_token_dispatcher_type": "flex",
+         "moe_flex_dispatcher_backend": "hybridep"},
+        {"moe_paged_stash": False, "moe_expert_rank_capacity_factor": None, "moe_token_dispatcher_type": "alltoall"},
+    ),
     "layer offload": ({"cpu_offloading_num_layers": 2}, {"cpu_offloading_num_layers": 0}),
     "fine-grained offload": (
         {"fine_grained_activation_offloading": True, "offload_modules": ("core_attn", "attn_proj", "expert_fc1", "moe_act")},

@@ -255,4 +255,5 @@ def verdict(needed: int, high: int, memory_bytes: int) -> str:
 
 def explain_terms(job: TrainingJob, rank: Rank, peak: Peak) -> list[Term]:
     """Every term between the allocated peak and device memory, for reports."""
-    return [slack(job, rank, peak), *outside_terms(job, rank)]
+    graphs = graph_slack(job, rank, peak)
+    return [slack(job, rank, peak), *([graphs] if graphs.high else []), *outside_terms(job, rank)]

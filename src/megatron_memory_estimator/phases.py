@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from .fsdp import active
 from .job import TrainingJob
 from .rank import Rank, state_bytes
 
@@ -42,7 +43,9 @@ def build(rank: Rank) -> int:
             if s.part in ("weights", "gradients") and s.name.endswith(f"{buffer.group} chunk {buffer.chunk}")
         ]
         sizes.append((sum(s.nbytes for s in own), next(s.nbytes for s in own if s.part == "weights")))
-    pending = sum(weights for _, weights in sizes)
+    pending = (
+        0 if active(rank.context) else sum(weights for _, weights in sizes)
+    )  # fully sharded: built on the meta device
     built = top = 0
     for both, weights in sizes:
         top = max(top, built + pending + both)

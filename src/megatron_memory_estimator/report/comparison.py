@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ..counts import count_parameters
 from ..estimator import Estimate
-from .text import COLUMNS, gib, recompute_text
+from .text import COLUMNS, features_text, gib, recompute_text
 
 MARK = "*"
 BEST = " (lowest)"
@@ -50,8 +50,9 @@ def figures(case: Case) -> dict[str, str]:
         "micro batch": str(t.micro_batch_size),
         "global batch": str(t.global_batch_size),
         "dtype": t.params_dtype,
-        "gradients in": t.grad_dtype,
+        "gradients in": next((buffer.grad_dtype for buffer in top.rank.buffers), t.grad_dtype),
         "optimizer": f"{t.optimizer}{', distributed' if t.use_distributed_optimizer else ''}",
+        "features": "; ".join(features_text(t)) or "none",
         "recompute": recompute_text(t),
         "attention": job.kernel,
         "libraries": f"TE {t.transformer_engine_version}, Megatron-Core {t.megatron_core_version}",
