@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import io
+import json
 import os
 import re
 import shlex
@@ -62,6 +63,7 @@ def table(name: str) -> str:
         "accuracy low": accuracy_low,
         "accuracy differences": accuracy_differences,
         "accuracy bounds": accuracy_bounds,
+        "recipes": recipes,
     }
     return makers[name]()
 
@@ -268,6 +270,32 @@ def accuracy_differences() -> str:
         for d in differences()
     ]
     return markdown(("change", "figure", "measured GiB", "estimated GiB", "agrees", "source"), rows)
+
+
+def recipes() -> str:
+    """Published recipes: what is known of them, and the verdict."""
+    from megatron_memory_estimator import EstimatorError, TrainingJob, estimate
+    from megatron_memory_estimator.hardware import GIB
+
+    rows = []
+    for line in (ROOT / "tests" / "facts" / "recipes.jsonl").read_text().splitlines():
+        one = json.loads(line)
+        known = "runs" if one["fits"] else "out of memory"
+        start = (f"`{one['id']}`", f"{one['num_gpus']} {one['gpu']}", known)
+        try:
+            settings = {"gpu": one["gpu"], "env": one["env"], "transformer_engine_version": "2.17"}
+            job = TrainingJob.from_bridge(one["bridge"], one["num_gpus"], **settings)
+            found = estimate(job)
+        except EstimatorError as error:
+            rows.append((*start, "", "", f"refused: {error}"))
+            continue
+        high = max(stage.device.high for stage in found.stages)
+        needed = max(stage.needed_bytes for stage in found.stages)
+        verdict = next(word for name, _, word in found.verdicts() if name == job.gpu.name)
+        peak = found.peak_stage.peak_allocated_bytes
+        rows.append((*start, f"{peak / GIB:.1f}", f"{needed / GIB:.1f} - {high / GIB:.1f}", verdict))
+    header = ("recipe", "GPUs", "known", "peak allocated GiB", "needed - most on the device GiB", "verdict")
+    return markdown(header, rows)
 
 
 def accuracy_bounds() -> str:

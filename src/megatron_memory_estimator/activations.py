@@ -24,7 +24,7 @@ from .modules.layers import (
     mtp_unit,
     output_unit,
 )
-from .offload import offloaded, offloaded_layers, offloads
+from .offload import offloaded, offloaded_layers, offloads, on_their_way
 from .paged_stash import stashed
 from .pipeline import Chunk
 from .simulate import Trace, trace
@@ -237,9 +237,10 @@ class Planner:
             traced, paged = self._paged(traced)
             gone: tuple[Tensor, ...] = ()
             if leaves:
+                copied = on_their_way(t, traced)
                 traced, gone = offloaded(t, traced)
                 ways = 2 if t.cpu_offloading_double_buffering else 1
-                moving = tuple(x._replace(name=f"{x.name} on its way ({i})") for i in range(ways) for x in gone)
+                moving = tuple(x._replace(name=f"{x.name} on its way ({i})") for i in range(ways) for x in copied)
                 beside = ((*beside[0], *moving), (*beside[1], *moving))
             runs.append(Run(unit, traced, len(firsts), firsts[0], params, graphed, beside, gone, paged))
         return runs

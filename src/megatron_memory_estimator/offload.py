@@ -2,8 +2,8 @@
 
 Layer-level (`cpu_offloading`): everything that the first `cpu_offloading_num_layers` layers keep. Fine-grained: what the ops of
 `offload_modules` keep, tensors of at least `min_offloaded_tensor_size` elements; a tensor that an op outside them keeps too
-stays. The last layer of each kind on a rank keeps its own, because there is no time to bring it back. One layer's tensors are
-on their way while another runs, in both directions (two with double buffering).
+stays. The last layer of each kind on a rank keeps its own, because there is no time to bring it back. Layer-level, one layer's
+tensors are on their way while another runs, in both directions (two with double buffering); fine-grained, those of one module.
 
 Source: Megatron-LM `megatron/core/pipeline_parallel/fine_grained_activation_offload.py`; TransformerEngine
 `pytorch/cpu_offload.py`.
@@ -55,6 +55,19 @@ def offloaded(training: Training, found: Trace) -> tuple[Trace, tuple[Tensor, ..
     stay = tuple(live for live in found.saved if live not in gone)
     total = found.saved_bytes - sum(live.tensor.nbytes for live in gone)
     return found._replace(saved=stay, saved_bytes=total), tuple(live.tensor for live in gone)
+
+
+def on_their_way(training: Training, found: Trace) -> tuple[Tensor, ...]:
+    """What is copied while another layer (or another module) runs: all that one layer offloads, or its largest module."""
+    gone = [live for live in found.saved if _leaves(training, live)]
+    if training.cpu_offloading_num_layers:
+        return tuple(live.tensor for live in gone)
+    groups: dict[str, list[Tensor]] = {}
+    for live in gone:
+        saver = live.why.removeprefix(SAVED).split(", ")[0]
+        module = next(m for m in training.offload_modules if saver.startswith(MODULES[m]))
+        groups.setdefault(module, []).append(live.tensor)
+    return tuple(max(groups.values(), key=lambda group: sum(t.nbytes for t in group), default=()))
 
 
 def _leaves(training: Training, live: Live) -> bool:
