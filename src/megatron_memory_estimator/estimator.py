@@ -157,7 +157,12 @@ def estimate(job: TrainingJob) -> Estimate:
     check(job)
     pipeline = build_pipeline(job.model, job.layout)
     planner = Planner(context_of(job))
-    return Estimate(job, tuple(_stage(job, planner, chunks) for chunks in pipeline.chunks))
+    stages = tuple(_stage(job, planner, chunks) for chunks in pipeline.chunks)
+    if job.training.peft != "none" and not any(stage.rank.buffers for stage in stages):
+        raise ConfigError(
+            f"peft_target_modules={','.join(job.training.peft_target_modules)} names no linear of this model"
+        )
+    return Estimate(job, stages)
 
 
 def _stage(job: TrainingJob, planner: Planner, chunks: tuple[Chunk, ...]) -> Stage:

@@ -15,9 +15,18 @@ from .errors import ConfigError
 LARGEST_INTEGER = 2**40
 
 
-def setting(default: Any, text: str, *, choices: tuple[str, ...] = (), flag: str = "", kind: str = "") -> Any:
-    """A dataclass field with help text. `kind` overrides the parsing: "list" for comma-separated words."""
-    return dataclasses.field(default=default, metadata={"help": text, "choices": choices, "flag": flag, "kind": kind})
+def setting(
+    default: Any,
+    text: str,
+    *,
+    choices: tuple[str, ...] = (),
+    flag: str = "",
+    kind: str = "",
+    words: Mapping[str, float] | None = None,
+) -> Any:
+    """A dataclass field with help text. `kind` overrides the parsing: "list" for comma-separated words. `words` stand for numbers."""
+    metadata = {"help": text, "choices": choices, "flag": flag, "kind": kind, "words": words or {}}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def nearest(name: str, known: Any) -> str:
@@ -45,6 +54,9 @@ def checked(field: dataclasses.Field[Any], value: Any) -> Any:
     Whole floats are taken for ints; ints for floats; no string is parsed here.
     """
     name, kind = field.name, field_kind(field)
+    words = field.metadata.get("words") or {}
+    if isinstance(value, str) and value in words:
+        value = words[value]
     if kind in ("int", "float", "bool") and hasattr(value, "item") and getattr(value, "shape", None) == ():
         value = value.item()  # a NumPy scalar
     optional = "None" in str(field.type)

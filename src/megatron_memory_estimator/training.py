@@ -29,6 +29,12 @@ WORST_ROUTING = 1e6
 """A factor above every possible one: every token of the group sends all it can to this rank."""
 NEWEST = {"transformer_engine_version": "2.20", "megatron_core_version": "0.20"}
 """The versions that the rules were read from."""
+ADAPTED = (
+    "linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "linear_q", "linear_k", "linear_v", "linear_fc1_up", "linear_fc1_gate",
+    "linear_q_proj", "linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj", "linear_kv_up_proj", "in_proj", "out_proj",
+    "fc1_latent_proj", "fc2_latent_proj", "eh_proj",
+)  # fmt: skip
+"""Linears that can have an adapter."""
 KERNELS = ("flash", "cudnn", "unfused", "local")
 
 
@@ -131,8 +137,8 @@ class Training:
     )  # fmt: skip
     peft_dim: int = setting(32, "rank of the adapters")
     peft_target_modules: tuple[str, ...] = setting(
-        (), "linears with an adapter; default linear_qkv, linear_proj, linear_fc1, linear_fc2", kind="list"
-    )
+        (), "linears with an adapter; default linear_qkv, linear_proj, linear_fc1, linear_fc2", kind="list", choices=ADAPTED,
+    )  # fmt: skip
     cpu_offloading_num_layers: int = setting(0, "layers whose activations are offloaded to host memory")
     cpu_offloading_double_buffering: bool = setting(
         False, "layer-level offloading: two layers on their way instead of one"
@@ -163,8 +169,9 @@ class Training:
         "pretraining", "dropless MoE: what the range of uneven routing is shown for", choices=tuple(ROUTING)
     )
     router_imbalance: float = setting(
-        1.0, "rows of the busiest expert-parallel rank relative to balanced routing (dropless MoE)"
-    )
+        1.0, "rows of the busiest expert-parallel rank relative to balanced routing (dropless MoE); or balanced, worst",
+        words={"balanced": 1.0, "worst": WORST_ROUTING},
+    )  # fmt: skip
 
     optimizer: str = setting("adam", "optimizer", choices=("adam", "sgd", "muon"))
     sgd_momentum: float = setting(0.9, "SGD momentum; 0 keeps no state")
@@ -208,7 +215,10 @@ class Training:
     megatron_core_version: str = setting("0.20", "Megatron-Core version")
 
     def __post_init__(self) -> None:
-        for name in ("seq_length", "micro_batch_size", "global_batch_size", "ddp_bucket_size", "ddp_num_buckets"):
+        for name in (
+            "seq_length", "micro_batch_size", "global_batch_size", "ddp_bucket_size", "ddp_num_buckets", "peft_dim",
+            "suggested_communication_unit_size",
+        ):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name}={value} must be at least 1")

@@ -51,6 +51,8 @@ def setting_option(field: dataclasses.Field[Any]) -> click.Option:
         return click.Option([*declared, field.name], default=None, help=text)
     choices = field.metadata.get("choices") or ()
     types: dict[str, Any] = {"int": click.INT, "float": click.FLOAT}
+    if field.metadata.get("words"):
+        types = {}
     if choices and kind != "list":
         text += f" ({', '.join(choices)})"
     return click.Option(
@@ -178,6 +180,13 @@ def parsed(field: dataclasses.Field[Any], text: str) -> Any:
         if not words or not all(word.isdigit() and len(word) < 10 for word in words):
             raise ConfigError(f"{field.name}={text!r} must be whole numbers such as 2,4")
         return tuple(int(word) for word in words)
+    if field.metadata.get("words") and text not in field.metadata["words"]:
+        try:
+            return float(text)
+        except ValueError:
+            raise ConfigError(
+                f"{field.name}={text!r} must be a number, or one of {', '.join(field.metadata['words'])}"
+            ) from None
     if field.name in NUMBER_OR_EXPRESSION and text.strip().lstrip("-").isdigit() and len(text) < 20:
         return int(text)
     return text

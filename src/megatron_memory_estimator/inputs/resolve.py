@@ -18,7 +18,7 @@ from ..job import DEFAULT_GPU, TrainingJob
 from ..layout import Layout
 from ..model import Model
 from ..settings import LARGEST_INTEGER, build, checked, nearest
-from ..training import WORST_ROUTING, Training
+from ..training import Training
 from .decide import decide_layout, recompute_defaults
 from .defaults import CLASS_DEFAULTS, DEFAULT_SEQ_LENGTH, habits_for
 from .effects import without_effect
@@ -160,9 +160,6 @@ def respelled(values: dict[str, Any]) -> dict[str, Any]:
     graphs(out)
     if out.pop("moe_router_force_load_balancing", False):
         out.setdefault("routing_phase", "forced_balance")
-    words: dict[Any, float] = {"balanced": 1.0, "worst": WORST_ROUTING}
-    if isinstance(out.get("router_imbalance"), str) and out["router_imbalance"] in words:
-        out["router_imbalance"] = words[out["router_imbalance"]]
     if out.pop("cpu_offloading", None) is False:
         out["cpu_offloading_num_layers"] = 0
     layout = out.get("pipeline_model_parallel_layout")
