@@ -152,6 +152,18 @@ class Planner:
             runs = tuple(r._replace(first_layer=r.first_layer + shift) if r.first_layer >= 0 else r for r in known.runs)
         return ChunkPlan(chunk, runs, known.batch)
 
+    def kind(self, layer: int) -> Kind:
+        """What a decoder layer is."""
+        return self._kind(layer)
+
+    def params(self, kind: Kind) -> list[Param]:
+        """Parameters that a layer of a kind declares."""
+        return self._declare(kind).params
+
+    def context_of(self, kind: Kind) -> Context:
+        """The context that a layer of a kind is declared in."""
+        return replace(self.context, high_precision=True) if kind[2] else self.context
+
     def _params(self, declared: Declaration) -> tuple[Param, ...]:
         """The parameters of a unit; with PEFT all but the adapters' are frozen."""
         if self.context.training.peft == "none":
@@ -210,9 +222,7 @@ class Planner:
 
     def _declare(self, kind: Kind) -> Declaration:
         if kind not in self._declared:
-            name, index, high = kind
-            c = replace(self.context, high_precision=True) if high else self.context
-            self._declared[kind] = layer_unit(c, name, index)
+            self._declared[kind] = layer_unit(self.context_of(kind), kind[0], kind[1])
         return self._declared[kind]
 
     def _layers(self, chunk: Chunk) -> list[Run]:

@@ -1,0 +1,7 @@
+"""How long a training step takes: an analytical model, good enough to rank layouts (docs/throughput.md)."""
+
+from __future__ import annotations
+
+from .step import Throughput, throughput
+
+__all__ = ["Throughput", "throughput"]

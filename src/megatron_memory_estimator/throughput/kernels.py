@@ -1,0 +1,124 @@
+"""Times of kernels: dense and grouped GEMMs, attention, memory-bound operations, quantization.
+
+Every function takes numbers or arrays. Sources of the rates: `machine.py`; of the bytes per element: counted reads and writes of the
+fused kernels in TransformerEngine and Megatron-Core.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import log2
+from typing import Any
+
+from .machine import SEQUENCES, Machine
+
+BACKWARD_FLOPS, BACKWARD_RATE = 2.5, 0.8
+"""Backward of flash attention relative to its forward: five matrix products instead of two, at 0.8 of the rate (SimuMax: B200 0.74
+to 0.9; arXiv 2407.08608: H100 0.85)."""
+NVFP4_OVER_BF16 = 3.5
+"""Pre-quantized nvfp4 GEMM of TransformerEngine over bf16 on B300 (TransformerEngine documentation)."""
+LOW_PRECISION_SUSTAINED = 0.95
+FEW_ROWS = 64.0
+"""Rows of an expert at which a grouped GEMM runs at half its rate (SimuMax, B200 and A100)."""
+LAUNCH = 10e-6
+
+
+def gemm_rate(m: Machine, recipe: str) -> tuple[float, float, float]:
+    """(FLOP/s at large shapes, bytes/s of operands and result, seconds per call) of dense GEMMs in a recipe."""
+    peak, link, start = m.gemm["bfloat16"]
+    if recipe == "nvfp4":
+        return (
+            NVFP4_OVER_BF16 * peak * LOW_PRECISION_SUSTAINED * m.efficiency.gemm,
+            m.gemm.get("nvfp4", m.gemm["bfloat16"])[1],
+            9e-6,
+        )
+    if recipe in ("mxfp8", "blockwise") and "fp8_block" in m.gemm:
+        rate, link, start = m.gemm["fp8_block"]
+        return rate * LOW_PRECISION_SUSTAINED * m.efficiency.gemm, link, start
+    if recipe and "fp8" in m.gemm:
+        rate, link, _ = m.gemm["fp8"]
+        block = m.gemm.get("fp8_block", (0.0, 0.0, 0.0))[0]
+        return max(rate, 0.85 * block) * LOW_PRECISION_SUSTAINED * m.efficiency.gemm, link, 8e-6
+    return peak * m.sustained, link, start
+
+
+def gemm(m: Machine, rows: Any, n: Any, k: Any, recipe: str = "") -> Any:
+    """Seconds of rows x k by k x n."""
+    rate, link, start = gemm_rate(m, recipe)
+    each = 0.5 if recipe == "nvfp4" else 1 if recipe else 2
+    return 2 * rows * n * k / rate + ((rows + n) * k * each + 2 * rows * n) / link + start
+
+
+def linear(m: Machine, rows: Any, n: Any, k: Any, recipe: str = "") -> tuple[Any, Any]:
+    """Seconds of a linear's forward, and of its backward (input and weight gradient)."""
+    forward = gemm(m, rows, n, k, recipe)
+    backward = gemm(m, rows, k, n, recipe) + gemm(m, n, k, rows, recipe)
+    cast = quantize(m, rows * k, recipe), quantize(m, rows * n, recipe)
+    return forward + cast[0], backward + cast[1]
+
+
+def quantize(m: Machine, elements: Any, recipe: str) -> Any:
+    """Seconds of a cast of an input or gradient: read bf16 (twice with current scaling), write both orientations."""
+    if not recipe:
+        return 0.0
+    each = 6 if recipe == "tensorwise" else 4
+    return elements * each / (m.speed.hbm * 1e9 * m.efficiency.quantization)
+
+
+def grouped(m: Machine, rows: Any, experts: Any, n: Any, k: Any, recipe: str, *, grad_bytes: int) -> tuple[Any, Any]:
+    """Seconds of the forward and backward of `experts` linears on `rows` rows together."""
+    rate = gemm_rate(m, recipe)[0] * m.efficiency.grouped / m.efficiency.gemm
+    each = 0.5 if recipe == "nvfp4" else 1 if recipe else 2
+    flops = 2 * rows * n * k * (1 + FEW_ROWS * experts / rows) / rate
+    moved = experts * n * k * each + rows * (k * each + n * 2)
+    one = flops + moved / m.hbm + LAUNCH
+    again = 2 * experts * n * k * grad_bytes / m.hbm  # the weight's gradient is read and written
+    return one + quantize(m, rows * k, recipe), 2 * one + again + quantize(m, rows * n, recipe)
+
+
+def attention_rate(m: Machine, sequence: float, qk_dim: int, v_dim: int, *, fp8: bool) -> float:
+    """FLOP/s of a causal forward at a sequence length, between the measured ones by its logarithm."""
+    kind = "fp8" if fp8 and "fp8_d128" in m.attention else "bfloat16"
+    if qk_dim != v_dim and "bfloat16_mla_d192_v128" in m.attention:
+        row = m.attention["bfloat16_mla_d192_v128"]
+    else:
+        dims = sorted(
+            int(name.rsplit("_d", 1)[1]) for name in m.attention if name.startswith(kind) and "mla" not in name
+        )
+        row = m.attention[f"{kind}_d{min(dims, key=lambda dim: abs(dim - qk_dim))}"]
+    place = min(max(log2(sequence / SEQUENCES[0]), 0.0), len(row) - 1.0)
+    low = min(int(place), len(row) - 2)
+    return (row[low] + (place - low) * (row[low + 1] - row[low])) * m.efficiency.attention
+
+
+FEW_HEADS = ((4.0, 0.19, 0.45), (8.0, 0.36, 0.85), (16.0, 0.66, 0.97), (32.0, 0.84, 1.0), (64.0, 1.0, 1.0))
+"""(sequences x heads x tokens / 4,096 of a rank, share of the forward rate, of the backward rate): TransformerEngine on B200, 4 to 64
+heads at 4,096 tokens (MooreThreads/SimuMax configs/system)."""
+
+
+def crowding(work: Any) -> tuple[Any, Any]:
+    """Shares of the attention rate that few heads and tokens reach, forward and backward, between the measured points."""
+    if hasattr(work, "shape"):
+        import numpy as np
+
+        x = np.log2(work)
+        points = [np.array(column, dtype=float) for column in zip(*FEW_HEADS, strict=True)]
+        return np.interp(x, np.log2(points[0]), points[1]), np.interp(x, np.log2(points[0]), points[2])
+    if work <= FEW_HEADS[0][0]:
+        return FEW_HEADS[0][1:]
+    for (a, forward, backward), (b, forward_b, backward_b) in pairwise(FEW_HEADS):
+        if work <= b:
+            share = log2(work / a) / log2(b / a)
+            return forward + share * (forward_b - forward), backward + share * (backward_b - backward)
+    return 1.0, 1.0
+
+
+def attention(flops: Any, rate: float, work: Any) -> tuple[Any, Any]:
+    """Seconds of the forward and backward of core attention with `flops` in its forward; `work` as in FEW_HEADS."""
+    forward, backward = crowding(work)
+    return flops / (rate * forward) + LAUNCH, BACKWARD_FLOPS * flops / (rate * BACKWARD_RATE * backward) + LAUNCH
+
+
+def moved(m: Machine, elements: Any, forward: float, backward: float) -> tuple[Any, Any]:
+    """Seconds of memory-bound operations that move so many bytes per element."""
+    return elements * forward / m.hbm, elements * backward / m.hbm

@@ -1,0 +1,87 @@
+"""Times of communication: which link a group of ranks uses, and how long a collective takes on it.
+
+Inside an NVLink domain: measured latency and bus bandwidth. Across: every rank's share of the networks of the members of its group
+in one domain, at most 0.6 of NVLink (checked against all-reduces of 4 x 8 H200 and B200, stas00/ml-engineering `network/README.md`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .machine import Machine
+
+NETWORK_SHARE = 0.85
+NVLINK_SHARE = 0.6
+ACROSS = 30e-6
+"""Seconds that a collective across domains takes at least, and 2 us more for each domain."""
+DISPATCH_SHARE = {"flex": 0.40, "alltoall": 0.48, "allgather": 0.48}
+"""Share of NVLink's one-way peak that a dispatcher reaches (DeepEP and NCCL all-to-all, aiconfigurator)."""
+DISPATCH_FIXED = (20e-6, 170e-6)
+"""Seconds that a dispatch or combine takes at least, inside a domain and across."""
+
+
+def highest(a: Any, b: Any) -> Any:
+    """The larger of two numbers, element by element where one of them is an array."""
+    if hasattr(a, "shape") or hasattr(b, "shape"):
+        import numpy as np
+
+        return np.maximum(a, b)
+    return a if a >= b else b
+
+
+def lowest(a: Any, b: Any) -> Any:
+    """The smaller of two numbers, element by element where one of them is an array."""
+    return -highest(-a, -b)
+
+
+def chosen(condition: Any, yes: Any, no: Any) -> Any:
+    """`yes` where the condition holds, else `no`."""
+    if hasattr(condition, "shape"):
+        import numpy as np
+
+        return np.where(condition, yes, no)
+    return yes if condition else no
+
+
+def inside(m: Machine, ranks: Any, stride: Any) -> Any:
+    """Whether a group of ranks that stand `stride` apart lies in one NVLink domain."""
+    return ranks * stride <= m.gpu.nvlink_domain
+
+
+def members(m: Machine, stride: Any) -> Any:
+    """Members of a wide group that share a domain."""
+    return highest(m.gpu.nvlink_domain // stride, 1)
+
+
+def collective(m: Machine, op: str, size: Any, ranks: Any, stride: Any) -> Any:
+    """Seconds of an all_gather (of its output), reduce_scatter (of its input), all_reduce or alltoall (of its buffer) of `size` bytes."""
+    measured = m.collectives[op]
+    most = max(measured)
+    alpha, bus = measured[most]
+    for few in sorted(measured, reverse=True):
+        alpha = chosen(ranks <= few, measured[few][0], alpha)
+        bus = chosen(ranks <= few, measured[few][1], bus)
+    share = (ranks - 1) / ranks * (2 if op == "all_reduce" else 1)
+    near = members(m, stride)
+    wide = lowest(near * m.speed.network * 1e9, NVLINK_SHARE * m.speed.nvlink * 1e9) * NETWORK_SHARE
+    within = inside(m, ranks, stride)
+    time = chosen(within, alpha + size * share / bus, ACROSS + 2e-6 * ranks / near + size * share / wide)
+    return chosen(ranks > 1, time, 0.0 * size)
+
+
+def copies(ranks: Any, topk: int) -> Any:
+    """Ranks that a token with `topk` experts is sent to, when each token goes to a rank once: other ranks only."""
+    return (ranks - 1) * (1 - (1 - 1 / ranks) ** topk)
+
+
+def dispatch(m: Machine, kind: str, tokens: Any, width: int, topk: int, ranks: Any, stride: Any, each: float) -> Any:
+    """Seconds of one dispatch (or combine) of `tokens` rows of `width` elements of `each` bytes to `topk` experts."""
+    domain = members(m, stride)
+    wide = ranks > domain
+    rows = tokens * topk * (ranks - 1) / ranks if kind != "flex" else tokens * copies(ranks, topk)
+    near = rows * width * each / (m.speed.nvlink * 1e9 * DISPATCH_SHARE[kind] * m.efficiency.expert_link)
+    domains = highest(ranks / domain, 1.0)
+    far_rows = tokens * copies(domains, topk) if kind == "flex" else tokens * topk * (domains - 1) / domains
+    far = far_rows * width * each / (m.speed.network * 1e9 * NETWORK_SHARE * m.efficiency.expert_link)
+    time = chosen(wide, DISPATCH_FIXED[1] + highest(near, far), DISPATCH_FIXED[0] + near)
+    return chosen(ranks > 1, time, 0.0 * tokens)

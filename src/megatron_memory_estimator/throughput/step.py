@@ -1,0 +1,208 @@
+"""Time of a training step: the slowest stage times the microbatches, the pipeline's bubble, data parallelism, the optimizer.
+
+stage    = sum over its layers, embedding, MTP and head of max(kernels + exposed communication, launches)
+pipeline = microbatches * slowest stage + (pp - 1) / vp * mean stage
+step     = pipeline + exposed data-parallel communication + optimizer + 20 ms
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..activations import Planner
+from ..context import Context
+from ..estimator import Estimate, Stage, context_of
+from ..fsdp import active
+from .flops import training_flops
+from .kernels import linear, moved
+from .layers import HOST_CHECKPOINT, Layer, layer, rows
+from .links import collective, highest
+from .machine import Efficiency, Machine, machine
+
+OVERHEAD = 20e-3
+"""Seconds of a step outside the model: data, logging, the loss's reduction (set after looking at published steps)."""
+ADAM, PRECISION_AWARE, CLIP, PASSES = 28, 18, 1.15, 2.5
+"""Bytes per owned parameter of an Adam step (gradient, master, two moments read; master, moments, weight written), with the
+precision-aware optimizer; norm and clipping on top; passes over the gradient buffer (zero, scale, norm)."""
+HIDDEN, REDUCE_EXPOSED, GATHER_EXPOSED, FSDP_HIDDEN, FSDP_EXPOSED, P2P_EXPOSED = 0.8, 0.25, 0.125, 0.85, 0.05, 0.15
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """A step in seconds, where its time goes, and rates. `parts` sum to `step`."""
+
+    step: float
+    tokens_per_s_gpu: float
+    tflops_gpu: float
+    mfu: float
+    bubble: float
+    exposed: float
+    parts: dict[str, float]
+    measured_rates: bool
+
+
+@dataclass(frozen=True)
+class StageTime:
+    """Seconds of one microbatch on one stage by part; they sum to the stage's time."""
+
+    compute: Any
+    recompute: Any
+    tp: Any
+    cp: Any
+    ep: Any
+    pp: Any
+    host: Any
+    backward: Any
+    forward: Any
+
+    @property
+    def total(self) -> Any:
+        """Forward and backward of one microbatch."""
+        return self.compute + self.recompute + self.tp + self.cp + self.ep + self.pp + self.host
+
+
+def stage_time(m: Machine, c: Context, planner: Planner, stage: Stage) -> StageTime:
+    """One microbatch through all chunks of a stage."""
+    sums: dict[str, Any] = dict.fromkeys(
+        ("compute", "recompute", "tp", "cp", "ep", "pp", "host", "forward", "backward"), 0.0
+    )
+    t = c.training
+    for plan in stage.rank.plans:
+        kinds = [planner.kind(i) for i in plan.chunk.layers]
+        for kind in dict.fromkeys(kinds):
+            one = _full(c, layer(m, planner.context_of(kind), kind[0], planner.params(kind)), plan.chunk.layers, t)
+            _add(sums, one, kinds.count(kind))
+        if plan.chunk.mtp:
+            for name in c.model.mtp_kinds:
+                _add(sums, layer(m, c, name, planner.params((name, 0, False))), c.model.mtp)
+        if plan.chunk.embedding:
+            memory = moved(m, rows(c).stream * c.model.hidden_size, 8, 16)
+            _add(sums, Layer(*memory), 1)
+        if plan.chunk.output or plan.chunk.mtp:
+            _add(sums, head(m, c), 1 + (c.model.mtp if plan.chunk.mtp else 0))
+        if c.layout.pp > 1:
+            size = rows(c).stream * c.model.hidden_size * 2
+            stride = c.layout.world_size // c.layout.pp
+            near = c.layout.pp * stride <= m.gpu.nvlink_domain
+            rate = m.speed.nvlink * 0.8 if near else m.speed.network * 0.85
+            shown = P2P_EXPOSED if len(stage.rank.plans) > 1 and t.overlap_p2p_comm else 1.0
+            sums["pp"] += 2 * size / (rate * 1e9) * shown
+    return StageTime(**sums)
+
+
+def _full(c: Context, one: Layer, layers: tuple[int, ...], t: Any) -> Layer:
+    """With full recomputation the forward of a checkpointed layer runs again in its backward."""
+    if t.recompute_granularity != "full":
+        return one
+    count = len(layers)
+    share = 1.0
+    if t.recompute_method == "block":
+        share = min((t.recompute_num_layers or 0) / max(count, 1), 1.0)
+    again = one.forward + one.tp + one.cp + one.ep
+    eager = t.cuda_graph_impl != "full_iteration"
+    return one._replace(
+        recompute=again * share, host_backward=one.host_backward + (one.host + HOST_CHECKPOINT * eager) * share
+    )
+
+
+def _add(sums: dict[str, Any], one: Layer, count: int) -> None:
+    shown = one.tp + one.cp + one.ep
+    back = one.tp_backward + one.cp_backward + one.ep_backward
+    wait = highest(one.host - one.forward - shown, 0.0)
+    wait_back = highest(one.host_backward - one.backward - one.recompute - back, 0.0)
+    for name, value in (
+        ("compute", one.forward + one.backward), ("recompute", one.recompute), ("tp", one.tp + one.tp_backward),
+        ("cp", one.cp + one.cp_backward), ("ep", one.ep + one.ep_backward), ("host", wait + wait_back),
+        ("forward", one.forward + shown + wait), ("backward", one.backward + one.recompute + back + wait_back),
+    ):  # fmt: skip
+        sums[name] += value * count
+
+
+def head(m: Machine, c: Context) -> Layer:
+    """Output layer and cross entropy."""
+    mod, at = c.model, rows(c)
+    vocab = mod.padded_vocab(c.layout.tp) / c.layout.tp
+    forward, backward = linear(m, at.region, vocab, mod.hidden_size)
+    fused = c.training.cross_entropy_loss_fusion
+    memory = moved(m, at.region * vocab, 6 if fused else 16, 4 if fused else 10)
+    gather: Any = 0.0
+    if c.sp_many:
+        gather = collective(m, "all_gather", at.region * mod.hidden_size * 2, c.layout.tp, 1)
+    return Layer(forward + memory[0], backward + memory[1], gather, 0.0, 0.0, 2 * gather)
+
+
+def data_parallel(m: Machine, c: Context, stage: Stage, one: StageTime, vp: int) -> tuple[Any, Any]:
+    """(exposed gradient reduction, exposed parameter gather) of a step."""
+    t, layout = c.training, c.layout
+    reduce: Any = 0.0
+    gather: Any = 0.0
+    for buffer in stage.rank.buffers:
+        expert = buffer.group.startswith("expert")
+        ranks = layout.expert_shards if expert else layout.dense_shards
+        stride = layout.ep * layout.etp if expert else layout.tp
+        grads = buffer.numel_unpadded * (4 if buffer.grad_dtype == "fp32" else 2)
+        weights = buffer.numel_unpadded * (1 if buffer.recipe else 2)
+        if active(c):
+            scatter = collective(m, "reduce_scatter", buffer.numel_unpadded * 2, ranks, stride)
+            whole = collective(m, "all_gather", weights, ranks, stride)
+            shared = (scatter + 2 * whole) / max(vp, 1)
+            reduce = reduce + shared
+        elif t.use_distributed_optimizer:
+            reduce = reduce + collective(m, "reduce_scatter", grads, ranks, stride)
+            gather = gather + collective(m, "all_gather", weights, ranks, stride)
+        else:
+            reduce = reduce + collective(m, "all_reduce", grads, ranks, stride)
+    if active(c):  # of every microbatch, beside its compute
+        return highest(reduce - FSDP_HIDDEN * one.total, FSDP_EXPOSED * reduce), 0.0
+    if t.overlap_grad_reduce:
+        reduce = highest(reduce - HIDDEN * one.backward, REDUCE_EXPOSED * reduce)
+    if t.overlap_param_gather:
+        gather = highest(gather - HIDDEN * one.forward, GATHER_EXPOSED * gather)
+    return reduce, gather
+
+
+def optimizer(m: Machine, c: Context, stage: Stage) -> Any:
+    """Seconds of the optimizer step: memory-bound on the elements that this rank owns, and passes over its gradients."""
+    each = PRECISION_AWARE if c.training.use_precision_aware_optimizer else ADAM
+    owned = sum(buffer.owned for buffer in stage.rank.buffers)
+    grads = sum(buffer.numel * (4 if buffer.grad_dtype == "fp32" else 2) for buffer in stage.rank.buffers)
+    return (owned * each * CLIP + grads * PASSES) / m.hbm
+
+
+def throughput(estimate: Estimate, efficiency: Efficiency | None = None) -> Throughput:
+    """The step time of an estimated job. Rates are per GPU; `mfu` is of the dense bf16 peak."""
+    job = estimate.job
+    m, c = machine(job.gpu, efficiency), context_of(job)
+    planner = Planner(c)
+    layout, microbatches = c.layout, job.num_microbatches
+    times = [stage_time(m, c, planner, stage) for stage in estimate.stages]
+    slowest = max(range(len(times)), key=lambda i: times[i].total)
+    vp = len(estimate.stages[0].rank.plans)
+    pace = times[slowest]
+    bubble = (layout.pp - 1) / vp * sum(one.total for one in times) / len(times)
+    sharded = active(c)
+    shared = [data_parallel(m, c, stage, one, 1) for stage, one in zip(estimate.stages, times, strict=True)]
+    reduce, gather = (max(pair[i] for pair in shared) for i in (0, 1))
+    if sharded:
+        reduce *= microbatches
+    update = max(optimizer(m, c, stage) for stage in estimate.stages)
+    parts = {
+        name: microbatches * getattr(pace, name) for name in ("compute", "recompute", "tp", "cp", "ep", "pp", "host")
+    }
+    parts.update(
+        {
+            "bubble": bubble,
+            "gradient reduction": reduce,
+            "parameter gather": gather,
+            "optimizer": update,
+            "other": OVERHEAD,
+        }
+    )
+    step = sum(parts.values())
+    t = job.training
+    assert t.global_batch_size is not None
+    tokens = t.global_batch_size * t.seq_length / step / layout.world_size
+    flops = tokens * training_flops(job.model, t)
+    exposed = sum(parts[name] for name in ("tp", "cp", "ep", "pp", "gradient reduction", "parameter gather"))
+    return Throughput(step, tokens, flops / 1e12, flops / m.peak(""), bubble / step, exposed / step, parts, m.measured)
