@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import Stage, estimate
-from megatron_memory_estimator.fsdp import REDUCE_QUEUE
 
 from .helpers import small_job
 
@@ -65,12 +64,13 @@ def test_whole_weights_of_the_unit_and_of_those_ahead() -> None:
     """A communication unit of 10**9 elements by default: all four layers fit in its half, so all are whole."""
     forward, backward = beside(stage())
     assert forward == {"FSDP gathered weights": 2 * 4 * LAYER}
-    assert backward == {**forward, "FSDP gradients before reduce-scatter": 2 * min(LAYER + REDUCE_QUEUE, 4 * LAYER)}
+    assert backward == {**forward, "FSDP gradients before reduce-scatter": 4 * 4 * LAYER}
 
 
 def test_a_small_communication_unit_prefetches_one_layer() -> None:
-    forward, _ = beside(stage(suggested_communication_unit_size=2 * LAYER))
+    forward, backward = beside(stage(suggested_communication_unit_size=2 * LAYER))
     assert forward == {"FSDP gathered weights": 2 * 2 * LAYER}
+    assert backward["FSDP gradients before reduce-scatter"] == 4 * 3 * LAYER  # fp32, the unit's and two that wait
 
 
 @pytest.mark.parametrize("strategy", ["no_shard", "optim"])
@@ -82,7 +82,7 @@ def test_double_buffers_stay_and_replace_the_gathers() -> None:
     found = stage(fsdp_double_buffer=True)
     assert beside(found) == ({}, {})
     buffers = {w.name: w.nbytes for w in found.rank.workspaces if w.name.startswith("FSDP double buffer")}
-    assert buffers == {f"FSDP double buffer of {kind}": 2 * 2 * LAYER for kind in ("weights", "gradients")}
+    assert buffers == {"FSDP double buffer of weights": 2 * 2 * LAYER, "FSDP double buffer of gradients": 2 * 4 * LAYER}
 
 
 def test_torch_fsdp2_shards_everything_and_keeps_one_unit_ahead() -> None:

@@ -24,7 +24,7 @@ from .modules.layers import (
     mtp_unit,
     output_unit,
 )
-from .offload import offloaded, offloaded_layers, offloads, on_their_way
+from .offload import offloaded, offloaded_layers, offloads
 from .paged_stash import stashed
 from .pipeline import Chunk
 from .simulate import Trace, trace
@@ -51,6 +51,8 @@ class Run(NamedTuple):
     """What one copy keeps in host memory, per microbatch in flight."""
     stashed: tuple[Tensor, ...] = ()
     """What one copy keeps in the paged stash, per microbatch in flight, in rows of balanced routing."""
+    away: tuple[tuple[str, tuple[Tensor, ...]], ...] = ()
+    """What one copy offloads, by module."""
 
     def beside_bytes(self, kind: str) -> int:
         """Bytes of the tensors beside a forward ("F") or a backward ("B")."""
@@ -230,9 +232,7 @@ class Planner:
         t = self.context.training
         leaving: tuple[bool, ...] = (False,) * len(chunk.layers)
         if offloads(t):
-            leaving = offloaded_layers(
-                t, [self.context.model.kinds[i] for i in chunk.layers], last=chunk.last, mtp=chunk.mtp
-            )
+            leaving = offloaded_layers(t, len(chunk.layers))
         groups = [(*group, leaving[group[0] - chunk.layers[0]]) for group in self._groups(chunk)]
         for key, members in groupby(groups, key=lambda group: group[1:]):
             firsts = [group[0] for group in members]
@@ -246,13 +246,16 @@ class Planner:
             beside = gathered(self.context, "", params, len(chunk.layers))
             traced, paged = self._paged(traced)
             gone: tuple[Tensor, ...] = ()
+            away: tuple[tuple[str, tuple[Tensor, ...]], ...] = ()
             if leaves:
-                copied = on_their_way(t, traced)
-                traced, gone = offloaded(t, traced)
+                leave = offloaded(t, kinds[0][0], traced)
+                traced, gone, away = leave.trace, leave.tensors, leave.groups
                 ways = 2 if t.cpu_offloading_double_buffering else 1
-                moving = tuple(x._replace(name=f"{x.name} on its way ({i})") for i in range(ways) for x in copied)
+                moving = tuple(
+                    x._replace(name=f"{x.name} on its way ({i})") for i in range(ways) for x in leave.on_their_way
+                )
                 beside = ((*beside[0], *moving), (*beside[1], *moving))
-            runs.append(Run(unit, traced, len(firsts), firsts[0], params, graphed, beside, gone, paged))
+            runs.append(Run(unit, traced, len(firsts), firsts[0], params, graphed, beside, gone, paged, away))
         return runs
 
     def _groups(self, chunk: Chunk) -> list[tuple[int, tuple[Kind, ...], bool]]:

@@ -19,6 +19,7 @@ def pipeline_tensors(rank: Rank, kind: str) -> tuple[Tensor, ...]:
     """
     c, pp = rank.context, rank.context.layout.pp
     static = () if c.training.cuda_graph_warmup_steps else graph_ends(rank)
+    static = (*static, *last_groups(rank))
     if pp == 1:
         return static
     deferred = (*deferred_wgrads(rank, rank.num_microbatches - 1), *static)
@@ -38,6 +39,23 @@ def pipeline_tensors(rank: Rank, kind: str) -> tuple[Tensor, ...]:
     if kind == "F" and rank.pp_rank < pp - 1:
         found.append(boundary(c, "pipeline.output_tensor_grad", with_mtp=chunk.after_mtp or chunk.mtp))
     return (*found, *deferred)
+
+
+def last_groups(rank: Rank) -> tuple[Tensor, ...]:
+    """Fine-grained offloading: the last group of each module, of the microbatch whose backward comes first, stays on the GPU.
+
+    Behind decoder layers an MTP layer has the last groups; it is modelled with all that it keeps on the GPU.
+
+    Source: Megatron-LM `megatron/core/pipeline_parallel/fine_grained_activation_offload.py` (post_warmup_callback).
+    """
+    if not rank.context.training.fine_grained_activation_offloading or rank.plans[-1].chunk.mtp:
+        return ()
+    found: dict[str, tuple[Tensor, ...]] = {}
+    for plan in reversed(rank.plans):
+        for run in reversed(plan.runs):
+            for module, tensors in run.away:
+                found.setdefault(module, tensors)
+    return tuple(t._replace(name=f"offload.{t.name} that stays") for group in found.values() for t in group)
 
 
 def deferred_wgrads(rank: Rank, microbatches: int) -> tuple[Tensor, ...]:

@@ -114,13 +114,17 @@ def outside_terms(job: TrainingJob, rank: Rank) -> list[Term]:
 
 
 def userbuffers(job: TrainingJob) -> Term:
-    """TransformerEngine's buffers of tp_comm_overlap: 12 of [seq/cp * b, h] in bf16, 10 before TransformerEngine 2.7.
+    """TransformerEngine's buffers of tp_comm_overlap: 12 of [seq/cp * b, h] in bf16, 10 before TransformerEngine 2.7; in fp8 the
+    8 (6) that gather are of one byte, and with first_last_layers_bf16 there is a set in bf16 too.
 
     Source: Megatron-LM `megatron/training/initialize.py`; TransformerEngine `pytorch/module/base.py` (initialize_ub).
     """
     t, layout = job.training, job.layout
-    count = 12 if t.te >= (2, 7) else 10
-    size = count * 2 * t.seq_length // layout.cp * t.micro_batch_size * job.model.hidden_size
+    gathers = 8 if t.te >= (2, 7) else 6
+    each = 2 * (gathers + 4)
+    if t.low_precision:
+        each = gathers + 2 * 4 + (each if t.first_last_layers_bf16 else 0)
+    size = each * t.seq_length // layout.cp * t.micro_batch_size * job.model.hidden_size
     return Term("userbuffers", size, size, "TransformerEngine pytorch/module/base.py initialize_ub")
 
 

@@ -21,13 +21,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .context import Context
+from .quantization import RECIPES, orientations
 from .tensor import Dim, Param, Tensor, ceil_div, largest, smallest, tensor
 
 STRATEGIES = ("no_shard", "optim", "optim_grads", "optim_grads_params")
 UNIT_SIZE = 10**9
 """Elements of suggested_communication_unit_size when it is not given: the code takes this or two mean units, the larger."""
-REDUCE_QUEUE = 10**9
-"""Elements of gradients that may wait for their reduce-scatter."""
 
 
 class Ways(NamedTuple):
@@ -81,7 +80,7 @@ def gathered(
     if t.use_megatron_fsdp and units:
         size = t.suggested_communication_unit_size or largest(UNIT_SIZE, 2 * numel)
         ahead = ceil_div(size // 2, numel) * numel
-        reduced = REDUCE_QUEUE
+        reduced = ceil_div(size, numel) * numel
     total = numel * (units or 1)
     weights: tuple[Tensor, ...] = ()
     grads: tuple[Tensor, ...] = ()
@@ -89,9 +88,28 @@ def gathered(
     if level == 3 and not t.fsdp_double_buffer:
         whole = smallest(numel + (ahead if units else 0), total)
         weights = (
-            tensor(f"{name}FSDP gathered weights", (Dim("elements of the unit and of those ahead", whole),), c.dtype),
+            tensor(
+                f"{name}FSDP gathered weights",
+                (Dim("elements of the unit and of those ahead", whole),),
+                gathered_dtype(c),
+            ),
         )
     if level >= 2 and units and not t.fsdp_double_buffer:  # outside units a gradient is its op's own scratch
         whole = smallest(numel + reduced, total)
-        grads = (tensor(f"{name}FSDP gradients before reduce-scatter", (Dim("elements", whole),), c.dtype),)
-    return weights, (*weights, *grads)
+        grads = (tensor(f"{name}FSDP gradients before reduce-scatter", (Dim("elements", whole),), grad_dtype(c)),)
+    return weights, (*weights, *transposed(c, name, numel), *grads)
+
+
+def gathered_dtype(c: Context) -> str:
+    """Dtype of gathered weights: that of the sharded ones. A unit's few 16-bit parameters are counted with the others."""
+    return "fp8" if c.training.low_precision_weights else c.dtype
+
+
+def transposed(c: Context, name: str, numel: int) -> tuple[Tensor, ...]:
+    """The copy by columns that the backward of a unit makes of its gathered fp8 weights, where the GEMM cannot do without."""
+    t = c.training
+    if not t.low_precision_weights or t.low_precision == "mxfp8":
+        return ()
+    if orientations(RECIPES[t.low_precision], blackwell=c.blackwell) == 1:
+        return ()
+    return (tensor(f"{name}FSDP gathered weights by columns", (Dim("elements of the unit", numel),), "fp8"),)

@@ -68,5 +68,5 @@ def checkpoint_term(job: TrainingJob, rank: Rank) -> Term:
         )
         kept += CHECKPOINT_STATE * buffer.offloaded
         total += kept if shared else ceil_div(kept, shards)
-        total += DTYPE_BYTES[t.params_dtype] * buffer.numel_unpadded
+        total += ceil_div(DTYPE_BYTES[t.params_dtype] * buffer.numel_unpadded, buffer.weight_ways)
     return Term("checkpoint while it is written", 0, total, "filesystem_async.py: staged before the first write")

@@ -2,7 +2,7 @@
 
 Layer-level (`cpu_offloading`): everything that the first `cpu_offloading_num_layers` layers keep. Fine-grained: what the ops of
 `offload_modules` keep, tensors of at least `min_offloaded_tensor_size` elements; a tensor that an op outside them keeps too
-stays. The last layer of each kind on a rank keeps its own, because there is no time to bring it back. Layer-level, one layer's
+stays. The last group of each module on a rank stays for one microbatch, because there is no time to bring it back. Layer-level, one layer's
 tensors are on their way while another runs, in both directions (two with double buffering); fine-grained, those of one module.
 
 Source: Megatron-LM `megatron/core/pipeline_parallel/fine_grained_activation_offload.py`; TransformerEngine
@@ -10,6 +10,8 @@ Source: Megatron-LM `megatron/core/pipeline_parallel/fine_grained_activation_off
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from .simulate import Live, Trace
 from .tensor import Tensor, numel_of
@@ -36,45 +38,76 @@ def offloads(training: Training) -> bool:
     return training.cpu_offloading_num_layers > 0 or training.fine_grained_activation_offloading
 
 
-def offloaded_layers(training: Training, kinds: list[str], *, last: bool, mtp: bool) -> tuple[bool, ...]:
-    """Which layers of a model chunk offload what they keep; `last` is the rank's last chunk, `mtp` ends it with MTP."""
+def modules_of(training: Training, kind: str) -> dict[str, tuple[str, ...]]:
+    """Beginnings of the ops of each offload module in a layer of a kind.
+
+    A norm that TransformerEngine fuses into a linear belongs to the linear: to qkv_linear, and to no module before a dense MLP.
+    Source: Megatron-LM `megatron/core/transformer/transformer_layer.py` (offload of attn_norm and mlp_norm).
+    """
+    found = {module: MODULES[module] for module in training.offload_modules}
+    if not training.te_spec:
+        return found
+    if kind.startswith("gqa"):
+        found.pop("attn_norm", None)
+        if "qkv_linear" in found:
+            found["qkv_linear"] = (*found["qkv_linear"], "input_layernorm")
+    if kind.endswith("dense"):
+        found.pop("mlp_norm", None)
+    return found
+
+
+def offloaded_layers(training: Training, count: int) -> tuple[bool, ...]:
+    """Which layers of a model chunk offload what they keep."""
     t = training
     if t.cpu_offloading_num_layers:
-        return tuple(index < t.cpu_offloading_num_layers for index in range(len(kinds)))
-    end = {kind: index for index, kind in enumerate(kinds)} if last and not mtp else {}
-    eligible = [index for index, kind in enumerate(kinds) if end.get(kind) != index]
-    eligible = eligible[: round(len(eligible) * t.activation_offload_fraction)]
-    return tuple(index in eligible for index in range(len(kinds)))
+        return tuple(index < t.cpu_offloading_num_layers for index in range(count))
+    return tuple(index < round(count * t.activation_offload_fraction) for index in range(count))
 
 
-def offloaded(training: Training, found: Trace) -> tuple[Trace, tuple[Tensor, ...]]:
-    """What a unit still keeps on the GPU, and what it has in host memory."""
-    gone = [live for live in found.saved if _leaves(training, live)]
-    if not gone:
-        return found, ()
-    stay = tuple(live for live in found.saved if live not in gone)
-    total = found.saved_bytes - sum(live.tensor.nbytes for live in gone)
-    return found._replace(saved=stay, saved_bytes=total), tuple(live.tensor for live in gone)
+class Offload(NamedTuple):
+    """What a layer has in host memory by module ("" for layer-level), and the trace of what it keeps on the GPU."""
+
+    trace: Trace
+    groups: tuple[tuple[str, tuple[Tensor, ...]], ...]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All that is offloaded."""
+        return tuple(t for _, group in self.groups for t in group)
+
+    @property
+    def on_their_way(self) -> tuple[Tensor, ...]:
+        """What is copied while another layer (or another module) runs: all that the layer offloads, or its largest module."""
+        return max((group for _, group in self.groups), key=lambda group: sum(t.nbytes for t in group), default=())
 
 
-def on_their_way(training: Training, found: Trace) -> tuple[Tensor, ...]:
-    """What is copied while another layer (or another module) runs: all that one layer offloads, or its largest module."""
-    gone = [live for live in found.saved if _leaves(training, live)]
+def offloaded(training: Training, kind: str, found: Trace) -> Offload:
+    """What a layer of a kind has in host memory between its forward and its backward."""
     if training.cpu_offloading_num_layers:
-        return tuple(live.tensor for live in gone)
-    groups: dict[str, list[Tensor]] = {}
-    for live in gone:
-        saver = live.why.removeprefix(SAVED).split(", ")[0]
-        module = next(m for m in training.offload_modules if saver.startswith(MODULES[m]))
-        groups.setdefault(module, []).append(live.tensor)
-    return tuple(max(groups.values(), key=lambda group: sum(t.nbytes for t in group), default=()))
-
-
-def _leaves(training: Training, live: Live) -> bool:
-    if training.cpu_offloading_num_layers:
-        return True
-    savers = live.why.removeprefix(SAVED).split(", ")
-    starts = tuple(start for module in training.offload_modules for start in MODULES[module])
-    return (
-        all(s.startswith(starts) for s in savers) and numel_of(live.tensor.shape) >= training.min_offloaded_tensor_size
+        groups = {"": [live.tensor for live in found.saved]}
+        stay: tuple[Live, ...] = ()
+    else:
+        modules = modules_of(training, kind)
+        groups, stay = {}, ()
+        for live in found.saved:
+            module = _module(training, modules, live)
+            if module:
+                groups.setdefault(module, []).append(live.tensor)
+            else:
+                stay = (*stay, live)
+    total = sum(live.tensor.nbytes for live in stay)
+    return Offload(
+        found._replace(saved=stay, saved_bytes=total), tuple((name, tuple(group)) for name, group in groups.items())
     )
+
+
+def _module(training: Training, modules: dict[str, tuple[str, ...]], live: Live) -> str:
+    """The module that takes a kept tensor, "" for none: all its savers are in modules, and it is large enough."""
+    savers = live.why.removeprefix(SAVED).split(", ")
+    starts = tuple(start for names in modules.values() for start in names)
+    if (
+        not all(s.startswith(starts) for s in savers)
+        or numel_of(live.tensor.shape) < training.min_offloaded_tensor_size
+    ):
+        return ""
+    return next(name for name, begin in modules.items() if savers[0].startswith(begin))

@@ -10,11 +10,14 @@ Source: Megatron-LM PR 4247.
 
 from __future__ import annotations
 
+import re
+
 from .context import Context
 from .offload import SAVED
 from .simulate import Live, Trace
 from .tensor import Dim, Tensor, tensor
 
+MTP = re.compile(r"^mtp\.layers\.\d+\.layers\.\d+\.")
 OWNERS = ("mlp.experts.", "mlp.backward_dw")
 """Beginnings of the ops whose tensors are paged: the experts and their delayed weight gradients."""
 
@@ -33,5 +36,6 @@ def stashed(c: Context, found: Trace) -> tuple[Trace, tuple[Tensor, ...]]:
 
 def _pages(c: Context, live: Live) -> bool:
     shape = live.tensor.shape
-    own = all(saver.startswith(OWNERS) for saver in live.why.removeprefix(SAVED).split(", "))
+    savers = live.why.removeprefix(SAVED).split(", ")
+    own = all(MTP.sub("", saver).startswith(OWNERS) for saver in savers)
     return own and bool(shape) and shape[0] == c.padded_expert_rows

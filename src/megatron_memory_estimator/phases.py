@@ -33,8 +33,9 @@ def build(rank: Rank) -> int:
 
     Source: Megatron-LM `megatron/core/distributed/param_and_grad_buffer.py`.
     """
+    frozen = sum(s.nbytes for s in rank.states if s.part == "weights" and "frozen" in s.name)
     if not rank.buffers:
-        return 0
+        return frozen
     sizes = []
     for buffer in rank.buffers:
         own = [
@@ -50,7 +51,7 @@ def build(rank: Rank) -> int:
     for both, weights in sizes:
         top = max(top, built + pending + both)
         built, pending = built + both, pending - weights
-    return top
+    return top + frozen
 
 
 def load(job: TrainingJob, rank: Rank) -> Phase:

@@ -251,7 +251,8 @@ def low_precision_weights(c: Context, buffer: Buffer, label: str) -> list[State]
     why = "the modules' own" if recipe.name == "mxfp8" else "param buffer of the distributed optimizer"
     size = data_bytes(recipe, first)
     found = [State("weights", f"weights {label}", "fp8", first, size, "setup", why)]
-    if orientations(recipe, blackwell=c.blackwell) > 1:
+    rebuilt = active(c) and recipe.name != "mxfp8"  # transposed after the gather
+    if orientations(recipe, blackwell=c.blackwell) > 1 and not rebuilt:
         size = data_bytes(recipe, plain)
         found.append(State("weights", f"weights by columns {label}", "fp8", plain, size, "setup",
                            "kept for the input's gradient"))  # fmt: skip
@@ -292,12 +293,13 @@ def optimizer_tensors(c: Context, buffer: Buffer) -> list[tuple[str, str, int, s
 def _offloaded(c: Context, buffer: Buffer) -> list[tuple[str, str, int, str]]:
     """What stays on the GPU with an offloaded optimizer: fp32 masters and moments of the rest, whatever dtypes are asked for.
 
-    Where Megatron owns the masters, all of them stay, and offloading moves the moments only. Whole parameters are taken in
-    order until the fraction is reached; the split is modelled at the fraction itself.
+    Without the precision-aware optimizer (Megatron-LM's arguments demand it, Megatron-Bridge does not) the optimizer is built on
+    Megatron's fp32 masters: all of them stay, and offloading moves the moments only. Whole parameters are taken in order until
+    the fraction is reached; the split is modelled at the fraction itself.
     Source: Megatron-LM `megatron/core/optimizer/cpu_offloading/hybrid_optimizer.py`, `distrib_optimizer.py`.
     """
     rest = buffer.owned - buffer.offloaded
-    masters = buffer.owned if megatron_masters(c) else rest
+    masters = rest if c.training.use_precision_aware_optimizer else buffer.owned
     found = [
         ("main_param", "fp32", masters, "setup"),
         ("exp_avg", "fp32", rest, "first step"),

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from .activations import ChunkPlan
 from .context import Context
-from .fsdp import STRATEGIES, strategy
+from .fsdp import STRATEGIES, gathered_dtype, grad_dtype, strategy
 from .hardware import MIB, Environment, Gpu
 from .modules.linear import cached_wgrad
 from .modules.sparse_attention import shared_indices
@@ -140,7 +140,7 @@ def _quantized_weights(c: Context, plans: tuple[ChunkPlan, ...]) -> list[Workspa
     `extensions/transformer_engine.py`.
     """
     t = c.training
-    if not t.low_precision or t.low_precision_weights:
+    if not t.low_precision or t.low_precision_weights or t.use_torch_fsdp2:  # FSDP2: quantized anew by every linear
         return []
     recipe = RECIPES[t.low_precision]
     weights = [(p, copies) for plan in plans for p, copies in plan.params if p.quantized]
@@ -171,8 +171,12 @@ def _double_buffers(c: Context, plans: tuple[ChunkPlan, ...]) -> list[Workspace]
         unit = largest(unit, other)
     shape = (Dim("two", 2), Dim("largest unit", unit))
     source = "megatron_fsdp/param_and_grad_buffer.py: fsdp_double_buffer"
-    kinds = [kind for kind, least in (("weights", 3), ("gradients", 2)) if level >= least]
-    return [_sized(c.new(f"FSDP double buffer of {kind}", *shape), source) for kind in kinds]
+    kinds = (("weights", 3, gathered_dtype(c)), ("gradients", 2, grad_dtype(c)))
+    return [
+        _sized(c.new(f"FSDP double buffer of {kind}", *shape, dtype=dtype), source)
+        for kind, least, dtype in kinds
+        if level >= least
+    ]
 
 
 def _key(size: int) -> int:

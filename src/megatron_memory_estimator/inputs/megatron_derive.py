@@ -63,6 +63,8 @@ def derive(given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
         return given[name] if name in given else by_dest[name].default
 
     values = {name: arg(name) for name in by_dest if name in ours and arg(name) is not None}
+    if arg("optimizer_cpu_offload") and not arg("use_precision_aware_optimizer"):
+        raise ConfigError("optimizer_cpu_offload needs use_precision_aware_optimizer (Megatron-LM arguments.py)")
     values = {name: _typed(ours[name], name, value) for name, value in values.items()}
     hidden = whole_or("hidden_size", arg("hidden_size"), 0)
     gated = bool(arg("swiglu") or arg("quick_geglu"))

@@ -16,7 +16,7 @@ from ..model import Model
 from ..training import Training
 from .sharding import attention, experts, world
 from .stages import balanced_split, pipeline, schedule, shared_indexers
-from .switches import expert_modules, fully_sharded, gpu, low_precision, offloading, optimizer, other
+from .switches import expert_modules, fully_sharded, gpu, graphs, low_precision, offloading, optimizer, other
 
 if TYPE_CHECKING:
     from ..job import TrainingJob
@@ -57,6 +57,7 @@ def violations(model: Model, layout: Layout, training: Training, num_microbatche
         *world(model, layout),
         *attention(model, layout, training),
         *expert_modules(model, training),
+        *graphs(model, training),
         *experts(model, layout, training),
         *pipeline(model, layout, overlap_p2p_comm=training.overlap_p2p_comm),
         *optimizer(layout, training),

@@ -54,6 +54,8 @@ def fully_sharded(model: Model, layout: Layout, training: Training) -> Iterator[
     ):
         yield "outer_dp_sharding_strategy=optim needs use_megatron_fsdp with data_parallel_sharding_strategy=optim_grads_params"
     if t.use_torch_fsdp2:
+        if t.peft != "none":
+            yield "use_torch_fsdp2 with peft is not modelled"
         if layout.pp > 1 or layout.ep > 1:
             yield "use_torch_fsdp2 needs pipeline_model_parallel_size=1 and expert_model_parallel_size=1"
         if t.use_distributed_optimizer:
@@ -70,8 +72,8 @@ def offloading(model: Model, layout: Layout, training: Training) -> Iterator[str
     """What offloading needs and excludes (Megatron-LM `transformer_config.py`, `arguments.py`)."""
     t = training
     if t.optimizer_cpu_offload:
-        if not t.use_precision_aware_optimizer:
-            yield "optimizer_cpu_offload needs use_precision_aware_optimizer"
+        if not t.use_distributed_optimizer:
+            yield "optimizer_cpu_offload needs use_distributed_optimizer"
         if t.low_precision_weights and t.low_precision != "delayed":
             yield f"optimizer_cpu_offload with low-precision weights needs fp8_recipe=delayed, not {t.low_precision}"
         if t.use_megatron_fsdp or t.use_torch_fsdp2:
@@ -162,6 +164,25 @@ def expert_modules(model: Model, training: Training) -> Iterator[str]:
             yield "moe_paged_stash needs moe_expert_rank_capacity_factor"
         if t.cpu_offloading_num_layers:
             yield "moe_paged_stash excludes cpu_offloading_num_layers"
+
+
+def graphs(model: Model, training: Training) -> Iterator[str]:
+    """What CUDA graphs exclude (Megatron-LM `megatron/core/transformer/transformer_config.py`)."""
+    t = training
+    if t.cuda_graph_impl == "none":
+        return
+    if t.recompute_granularity == "full" and t.cuda_graph_impl != "full_iteration":
+        yield f"recompute_granularity=full excludes cuda_graph_impl={t.cuda_graph_impl}; use full_iteration or selective recomputation"
+    if not model.has_moe:
+        return
+    scope = t.cuda_graph_modules
+    padded = t.moe_expert_capacity_factor is not None and t.moe_pad_expert_input_to_capacity
+    if "moe" in scope and not padded:
+        yield "cuda_graph_modules moe needs moe_expert_capacity_factor and moe_pad_expert_input_to_capacity; use moe_router"
+    if "moe" in scope and "moe_router" in scope:
+        yield "cuda_graph_modules moe and moe_router exclude each other; give one"
+    if "moe_preprocess" in scope and "moe_router" not in scope:
+        yield "cuda_graph_modules moe_preprocess needs moe_router"
 
 
 def gpu(training: Training, machine: Gpu) -> Iterator[str]:

@@ -14,8 +14,8 @@ from ..context import Context, Module, recomputed
 from ..tape import Op
 from ..tensor import Dim, Param, Tensor, smallest
 from .core_attention import NAME as CORE
-from .core_attention import core_attention, keeps_context
-from .linear import column_linear, linear_params, row_linear
+from .core_attention import core_attention
+from .linear import column_linear, keeps_original, linear_params, row_linear
 from .norm import norm, norm_params, statistics
 
 
@@ -81,7 +81,7 @@ def self_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]
     context = yield from recomputed(c.training.recomputes("core_attn"), CORE + ".checkpoint", core())
     if gate is not None:
         context = yield from _output_gate(c, name, context, gate)
-    shares = keeps_context(c) and gate is None
+    shares = keeps_original(c) and gate is None
     return (yield from row_linear(c, f"{name}.linear_proj", context, proj, original=shares))
 
 

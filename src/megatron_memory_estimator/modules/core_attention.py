@@ -27,12 +27,14 @@ def core_attention(c: Context, q: Tensor, k: Tensor, v: Tensor, heads: Dim, laye
     return (yield from _fused(c, q, k, v, heads, v_dim))
 
 
-def keeps_context(c: Context) -> bool:
-    """Whether the output projection keeps attention's output itself, which attention keeps anyway, and no quantized copy.
+def in_fp8(c: Context, tensors: Scratch, *, output: bool = False) -> Scratch:
+    """What fp8 attention keeps of its operands: fp8 copies; of its output only with delayed scaling.
 
-    Source: Megatron-LM `attention.py` (set_save_original_input): recipes other than delayed, TransformerEngine 2.6 and later.
+    Source: TransformerEngine `pytorch/attention/dot_product_attention/` (backends.py, context_parallel.py).
     """
-    return c.recipe is not None and c.recipe.name != "delayed" and c.training.te >= (2, 6)
+    if not (c.recipe and c.training.fp8_dot_product_attention) or (output and c.recipe.name != "delayed"):
+        return tensors
+    return tuple(t.like(f"{t.name} fp8", "fp8") for t in tensors)
 
 
 def _lse(c: Context, heads: Dim) -> Tensor:
@@ -43,14 +45,7 @@ def _fused(c: Context, q: Tensor, k: Tensor, v: Tensor, heads: Dim, v_dim: Dim) 
     out = c.region(f"{NAME}.output", heads, v_dim)
     lse = _lse(c, heads)
     if c.kernel == "cudnn":
-        kept: Scratch = (q, k, v, out)
-        if (
-            c.recipe and c.training.fp8_dot_product_attention
-        ):  # fp8 operands; the output in fp8 with delayed scaling only
-            kept = tuple(
-                t.like(f"{t.name} fp8", "fp8") for t in (q, k, v, out)[: 4 if c.recipe.name == "delayed" else 3]
-            )
-            kept += () if c.recipe.name == "delayed" else (out,)
+        kept = (*in_fp8(c, (q, k, v)), *in_fp8(c, (out,), output=True))
         yield Op(NAME, (q, k, v), (out,), (*kept, lse), backward=_backward_scratch(c, q, k, heads))
         return out
     if q.shape[-1].size != v_dim.size:  # flash-attention pads v to the head dim of q; the result is trimmed again
@@ -108,21 +103,37 @@ def _context_parallel(
             assert c.layout.hierarchical_context_parallel_sizes is not None
             q, k, v = exchanged
             ring, back = _ring(c.layout.hierarchical_context_parallel_sizes[1], q, k, v, inner)
-        yield Op(NAME, exchanged, (inner,), (*exchanged, inner, lse), ring, (*back, *scratch))
+        yield Op(
+            NAME,
+            exchanged,
+            (inner,),
+            (*in_fp8(c, exchanged), *in_fp8(c, (inner,), output=True), lse),
+            ring,
+            (*back, *scratch),
+        )
         yield Op(f"{NAME}.all_to_all_back", (inner,), (out,), forward=(inner.like(f"{NAME}.output reordered"),))
         return out
     if kind == "p2p":
         kv = _sized(f"{NAME}.kv", (k, v), 1)
         yield Op(f"{NAME}.join_kv", (k, v), (kv,))
         ring, back = _ring(c.layout.cp, q, k, v, out)
-        yield Op(NAME, (q, kv), (out,), (q, kv, out, lse), ring, (*back, *scratch))
+        yield Op(
+            NAME, (q, kv), (out,), (*in_fp8(c, (q, kv)), *in_fp8(c, (out,), output=True), lse), ring, (*back, *scratch)
+        )
         return out
     if kind == "all_gather":
         cp = c.layout.cp
         second = lse.like(f"{NAME}.softmax_lse of the second half")
         gathered = _sized(f"{NAME}.kv gathered and reordered", (k, v), 2 * cp)
         whole = _sized(f"{NAME}.kv gathered, and dk, dv of the whole sequence", (k, v), 2 * cp)
-        yield Op(NAME, (q, k, v), (out,), (q, k, v, out, lse, second), (gathered,), (whole, *scratch))
+        yield Op(
+            NAME,
+            (q, k, v),
+            (out,),
+            (*in_fp8(c, (q, k, v)), *in_fp8(c, (out,), output=True), lse, second),
+            (gathered,),
+            (whole, *scratch),
+        )
         return out
     raise UnsupportedError(f"cp_comm_type {kind} is not modelled")
 

@@ -67,6 +67,28 @@ def in_userbuffers(c: Context, name: str) -> bool:
     return c.training.tp_comm_overlap and c.te and name.endswith(USERBUFFERS)
 
 
+def keeps_original(c: Context) -> bool:
+    """Whether a linear can keep its 16-bit input, where that is kept anyway, instead of a quantized copy.
+
+    Source: Megatron-LM `extensions/transformer_engine.py` (set_save_original_input): recipes other than delayed, from
+    TransformerEngine 2.6 (nvfp4: 2.7) on.
+    """
+    if c.recipe is None or c.recipe.name == "delayed":
+        return False
+    return c.training.te >= ((2, 7) if c.recipe.name == "nvfp4" else (2, 6))
+
+
+def requantized(c: Context, weight: Param) -> tuple[Tensor, ...]:
+    """The quantized copy of a weight that is not cached: with torch FSDP2 every linear makes its own, in both directions.
+
+    Source: TransformerEngine `pytorch/module/linear.py` (is_fsdp2).
+    """
+    if c.recipe is None or not c.training.use_torch_fsdp2 or c.training.low_precision_weights:
+        return ()
+    experts = (Dim("experts", weight.copies),) if weight.copies > 1 else ()
+    return quantized(c.recipe, c.new(weight.name, *experts, *weight.shape), f"{weight.name} {c.recipe.name}")
+
+
 def kept_input(c: Context, name: str, x: Tensor, *, original: bool = False) -> tuple[Tensor, ...]:
     """What a linear keeps of its input: the input, or one quantized copy of it.
 
@@ -117,8 +139,8 @@ def column_linear(
         reads=(x,),
         writes=(out,),
         saves=kept_input(c, name, x, original=original),
-        forward=(*gathered, *other_orientation(c, f"{name}.input", x)),
-        backward=(*gathered, *grads, *quantized_grad(c, name, out), *weight_grad(c, weight)),
+        forward=(*gathered, *other_orientation(c, f"{name}.input", x), *requantized(c, weight)),
+        backward=(*gathered, *grads, *quantized_grad(c, name, out), *weight_grad(c, weight), *requantized(c, weight)),
         wgrad=wgrad_operands(
             c, name, c.region(f"{name}.input gathered", weight.shape[1]) if c.sp_many and gathers else x, grad_of(out)
         ),
@@ -141,8 +163,8 @@ def row_linear(c: Context, name: str, x: Tensor, weight: Param, *, original: boo
         reads=(x,),
         writes=(out,),
         saves=kept_input(c, name, x, original=original),
-        forward=(*partial, *other_orientation(c, f"{name}.input", x)),
-        backward=(*gathered, *quantized_grad(c, name, whole), *weight_grad(c, weight)),
+        forward=(*partial, *other_orientation(c, f"{name}.input", x), *requantized(c, weight)),
+        backward=(*gathered, *quantized_grad(c, name, whole), *weight_grad(c, weight), *requantized(c, weight)),
         wgrad=wgrad_operands(c, name, x, whole if c.sp_many else grad_of(out)),
     )
     return (yield from adapted(c, name, x, out, weight))
@@ -153,7 +175,8 @@ def duplicated_linear(c: Context, name: str, x: Tensor, weight: Param, *, origin
     out = c.new(f"{name}.output", *x.shape[:-1], weight.shape[0])
     yield Op(
         name, reads=(x,), writes=(out,), saves=kept_input(c, name, x, original=original),
-        forward=other_orientation(c, f"{name}.input", x),
-        backward=(*quantized_grad(c, name, out), *weight_grad(c, weight)), wgrad=wgrad_operands(c, name, x, grad_of(out)),
+        forward=(*other_orientation(c, f"{name}.input", x), *requantized(c, weight)),
+        backward=(*quantized_grad(c, name, out), *weight_grad(c, weight), *requantized(c, weight)),
+        wgrad=wgrad_operands(c, name, x, grad_of(out)),
     )  # fmt: skip
     return (yield from adapted(c, name, x, out, weight))

@@ -15,8 +15,8 @@ from ..tape import Op
 from ..tensor import Dim, Param, Tensor
 from .attention import cos_sin
 from .core_attention import NAME as CORE
-from .core_attention import core_attention, keeps_context
-from .linear import column_linear, duplicated_linear, linear_params, row_linear
+from .core_attention import core_attention
+from .linear import column_linear, duplicated_linear, keeps_original, linear_params, row_linear
 from .norm import norm, norm_params
 
 NAME = "self_attention"
@@ -113,4 +113,4 @@ def mla_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
     context = yield from recomputed(
         c.training.recomputes("core_attn"), CORE + ".checkpoint", core_attention(c, q, k, v, heads, layer)
     )
-    return (yield from row_linear(c, f"{NAME}.linear_proj", context, proj, original=keeps_context(c)))
+    return (yield from row_linear(c, f"{NAME}.linear_proj", context, proj, original=keeps_original(c)))

@@ -18,6 +18,7 @@ from .fused_experts import fused_experts, fuses
 from .linear import (
     duplicated_linear,
     grad_of,
+    keeps_original,
     kept_input,
     linear_params,
     other_orientation,
@@ -159,8 +160,9 @@ def _experts(c: Context, routed: Routed, fc1: Param, fc2: Param) -> Module[Tenso
         return out
     name = "mlp.experts.linear_fc1"
     wide = c.new(f"{name}.output", rows, gated)
+    moved = "expert_fc1" in c.training.offload_modules and keeps_original(c)  # the 16-bit input is offloaded
     yield Op(
-        name, (tokens,), (wide,), kept_input(c, name, tokens), other_orientation(c, f"{name}.input", tokens),
+        name, (tokens,), (wide,), kept_input(c, name, tokens, original=moved), other_orientation(c, f"{name}.input", tokens),
         (*quantized_grad(c, name, wide), *weight_grad(c, fc1)), wgrad=wgrad_operands(c, name, tokens, grad_of(wide)),
     )  # fmt: skip
     wide = yield from adapted(c, name, tokens, wide, fc1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..context import Context, Module
 from ..tape import Op
 from ..tensor import Dim, Param, Tensor
-from .linear import column_linear, linear_params, row_linear
+from .linear import column_linear, keeps_original, linear_params, row_linear
 from .mlp import activation
 
 
@@ -32,8 +32,8 @@ def shared_experts(c: Context, x: Tensor, weights: tuple[Param, Param]) -> Modul
         source = c.region(f"{name}.input gathered", c.hidden)
         yield Op(f"{name}.gather", (x,), (source,))
         gathers = False
-    # in low precision too fc1 keeps its input, which the router keeps anyway
-    wide = yield from column_linear(c, f"{name}.linear_fc1", source, fc1, gathers=gathers, original=True)
+    # in low precision too fc1 keeps its input, which the router keeps anyway (moe/shared_experts.py: set_save_original_input)
+    wide = yield from column_linear(c, f"{name}.linear_fc1", source, fc1, gathers=gathers, original=keeps_original(c))
     act = yield from activation(c, f"{name}.activation", wide, fc2.shape[1])
     out = yield from row_linear(c, f"{name}.linear_fc2", act, fc2)
     if c.model.moe_shared_expert_gate:
