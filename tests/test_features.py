@@ -56,7 +56,9 @@ FEATURES: dict[str, tuple[Settings, Settings]] = {
     ),
     "graph of the iteration": ({"cuda_graph_impl": "full_iteration"}, {"cuda_graph_impl": "none"}),
     "lora": ({"peft": "lora", "peft_dim": 16}, {"peft": "none"}),
-    "dora": ({"peft": "dora"}, {"peft": "none"}),
+    "dora": (
+        {"peft": "dora", "peft_target_modules": ("linear_qkv", "linear_proj")}, {"peft": "none", "peft_target_modules": ()},
+    ),
     "canonical lora": ({"peft": "canonical_lora"}, {"peft": "none"}),
     "imbalance": ({"router_imbalance": 1.2}, {"router_imbalance": 1.0}),
     "precision-aware": ({"use_precision_aware_optimizer": True}, {"use_precision_aware_optimizer": False}),

@@ -154,6 +154,12 @@ def expert_modules(model: Model, training: Training) -> Iterator[str]:
         yield "offload_modules expert_fc1 and moe_act do not exist in fused experts; turn use_transformer_engine_op_fuser off"
     if fused and t.recomputes("moe_act") and model.gated_linear_unit:
         yield "recompute_modules moe_act with use_transformer_engine_op_fuser and a gated activation is not modelled"
+    wrapped = {"linear_fc1", "linear_fc2"} & set(t.peft_target_modules or ("linear_fc1",))
+    if t.peft == "dora" and t.moe_grouped_gemm and wrapped:
+        yield (
+            "peft=dora does not work on grouped experts, which have one weight per expert; give peft_target_modules without "
+            "linear_fc1 and linear_fc2, or use lora"
+        )
     if t.moe_expert_rank_capacity_factor is not None:
         if (t.moe_token_dispatcher_type, t.moe_flex_dispatcher_backend) != ("flex", "hybridep"):
             yield "moe_expert_rank_capacity_factor needs moe_token_dispatcher_type=flex and moe_flex_dispatcher_backend=hybridep"
