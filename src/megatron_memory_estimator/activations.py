@@ -139,6 +139,16 @@ class Planner:
         self._units: dict[object, tuple[Unit, Trace, tuple[Tensor, ...]]] = {}
         self._plans: dict[object, ChunkPlan] = {}
 
+    def with_routing(self, context: Context) -> Planner:
+        """A planner of a context that differs in the routing of experts only: units without experts are shared."""
+        other = Planner(context)
+        for name in ("_declared", "_units"):
+            mine = getattr(self, name)
+            getattr(other, name).update(
+                {key: value for key, value in mine.items() if "moe" not in repr(key) and "mtp" not in repr(key)}
+            )
+        return other
+
     def plan(self, chunk: Chunk) -> ChunkPlan:
         """The plan of a chunk."""
         key = (

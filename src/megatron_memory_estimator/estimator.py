@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -111,6 +111,8 @@ class Estimate:
 
     job: TrainingJob
     stages: tuple[Stage, ...]
+    planner: Planner = field(repr=False, compare=False)
+    """The traced units that the stages are made of."""
 
     @property
     def peak_stage(self) -> Stage:
@@ -162,7 +164,7 @@ def estimate(job: TrainingJob) -> Estimate:
         raise ConfigError(
             f"peft_target_modules={','.join(job.training.peft_target_modules)} names no linear of this model"
         )
-    return Estimate(job, stages)
+    return Estimate(job, stages, planner)
 
 
 def _stage(job: TrainingJob, planner: Planner, chunks: tuple[Chunk, ...]) -> Stage:

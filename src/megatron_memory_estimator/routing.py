@@ -12,7 +12,10 @@ import dataclasses
 from math import sqrt
 from typing import NamedTuple
 
-from .estimator import Estimate, estimate
+from .activations import Planner
+from .estimator import Estimate, context_of
+from .peak import find_peak
+from .rank import Rank
 from .training import ROUTING, Training
 
 
@@ -55,5 +58,12 @@ def routing(found: Estimate) -> Routing | None:
     peaks = []
     for factor in three:
         uneven = dataclasses.replace(job.training, router_imbalance=round(factor, 4))
-        peaks.append(estimate(dataclasses.replace(job, training=uneven)).peak_stage.peak_allocated_bytes)
+        planner = found.planner.with_routing(context_of(dataclasses.replace(job, training=uneven)))
+        peaks.append(max(_peak(stage.rank, planner) for stage in found.stages))
     return Routing(job.training.routing_phase, three, (peaks[0], peaks[1], peaks[2]))
+
+
+def _peak(rank: Rank, planner: Planner) -> int:
+    """The peak of a rank with the rows of another routing; state and persistent scratch do not depend on it."""
+    plans = tuple(planner.plan(plan.chunk) for plan in rank.plans)
+    return find_peak(dataclasses.replace(rank, context=planner.context, plans=plans)).nbytes
