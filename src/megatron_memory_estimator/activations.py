@@ -8,6 +8,7 @@ still saved when it runs backward.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import groupby
 from typing import NamedTuple
 
@@ -29,7 +30,7 @@ from .paged_stash import stashed
 from .pipeline import Chunk
 from .simulate import Trace, trace
 from .tape import Unit
-from .tensor import Dim, Param, Tensor, numel_of
+from .tensor import Dim, Param, Tensor, largest, numel_of
 
 Kind = tuple[str, int, bool]
 """What tells layers apart: the kind, the index in the pattern of cp_comm_type, and whether it stays in 16 bits."""
@@ -70,6 +71,13 @@ class Moment(NamedTuple):
     event: int
     nbytes: int
     copy: int = -1
+
+
+def higher(a: Moment, b: Moment) -> Moment:
+    """The moment with more bytes; of arrays of layouts the larger bytes of each, at the event of the first."""
+    if isinstance(a.nbytes, int) and isinstance(b.nbytes, int):
+        return a if a.nbytes >= b.nbytes else b
+    return a._replace(nbytes=largest(a.nbytes, b.nbytes))
 
 
 @dataclass(frozen=True)
@@ -113,7 +121,7 @@ class ChunkPlan:
 
     def largest(self, kind: str, index: int, copy: int) -> Moment:
         """The event of one copy of a run with most memory."""
-        return max((moment for moment, _ in self.moments_of(kind, index, copy)), key=lambda moment: moment.nbytes)
+        return reduce(higher, (moment for moment, _ in self.moments_of(kind, index, copy)))
 
     def moments(self) -> list[Moment]:
         """Every event of one forward and one backward of this chunk."""

@@ -11,10 +11,11 @@ Source: Megatron-LM `megatron/core/models/common/model_chunk_schedule_plan.py` (
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
 from itertools import zip_longest
 from typing import NamedTuple
 
-from .activations import ChunkPlan, Moment
+from .activations import ChunkPlan, Moment, higher
 from .simulate import WAITING
 
 
@@ -90,7 +91,7 @@ def _within(plan: ChunkPlan, kind: str, run: int, copy: int, *, after: bool) -> 
     moments = [moment for moment, op in found if any(mark in op for mark in EXPERTS) is after]
     if not moments:
         return None
-    return _Part(moments[0], max(moments, key=lambda moment: moment.nbytes), moments[-1])
+    return _Part(moments[0], reduce(higher, moments), moments[-1])
 
 
 def _waiting(plan: ChunkPlan, run: int, copy: int) -> Moment:

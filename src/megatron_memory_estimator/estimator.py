@@ -10,7 +10,7 @@ from .activations import Planner
 from .context import Context
 from .device_memory import Range, Term, device_bytes, needed_bytes, reserved_bytes, verdict
 from .errors import ConfigError, UnsupportedError
-from .hardware import GPUS
+from .hardware import GPUS, Environment, Gpu
 from .host_memory import host_terms
 from .job import TrainingJob
 from .legality import check
@@ -168,7 +168,15 @@ def estimate(job: TrainingJob) -> Estimate:
 
 
 def _stage(job: TrainingJob, planner: Planner, chunks: tuple[Chunk, ...]) -> Stage:
-    c, layout = planner.context, job.layout
+    rank = build_rank(planner, chunks, job.num_microbatches, job.gpu, job.env)
+    peak = find_peak(rank)
+    reserved = reserved_bytes(job, rank, peak)
+    return Stage(job, rank, peak, reserved, device_bytes(job, rank, reserved), tuple(host_terms(job, rank)))
+
+
+def build_rank(planner: Planner, chunks: tuple[Chunk, ...], num_microbatches: int, gpu: Gpu, env: Environment) -> Rank:
+    """A pipeline rank with its chunks: plans, schedule, buffers, state and persistent scratch. Degrees may be arrays."""
+    c, layout = planner.context, planner.context.layout
     plans = tuple(planner.plan(chunk) for chunk in chunks)
     pp_rank = chunks[0].pp_rank
     buffers = tuple(
@@ -182,10 +190,9 @@ def _stage(job: TrainingJob, planner: Planner, chunks: tuple[Chunk, ...]) -> Sta
         )
     )
     group = layout.microbatch_group_size_per_vp_stage or layout.pp
-    schedule = occupancy(
-        layout.pp, len(chunks), pp_rank, job.num_microbatches, group, job.training.overlap_moe_expert_parallel_comm
-    )
-    rank = Rank(
+    overlap = c.training.overlap_moe_expert_parallel_comm
+    schedule = occupancy(layout.pp, len(chunks), pp_rank, num_microbatches, group, overlap)
+    return Rank(
         context=c,
         pp_rank=pp_rank,
         plans=plans,
@@ -195,9 +202,6 @@ def _stage(job: TrainingJob, planner: Planner, chunks: tuple[Chunk, ...]) -> Sta
             *model_state(c, list(buffers)),
             *(s for plan in plans for s in frozen_weights(c, plan.chunk.vp_stage, plan.params)),
         ),
-        workspaces=(*workspaces(c, plans, job.gpu, job.env), *stash_workspaces(c, plans, schedule)),
-        num_microbatches=job.num_microbatches,
+        workspaces=(*workspaces(c, plans, gpu, env), *stash_workspaces(c, plans, schedule)),
+        num_microbatches=num_microbatches,
     )
-    peak = find_peak(rank)
-    reserved = reserved_bytes(job, rank, peak)
-    return Stage(job, rank, peak, reserved, device_bytes(job, rank, reserved), tuple(host_terms(job, rank)))

@@ -72,8 +72,10 @@ def gathered(
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """(whole weights in the forward, whole weights and gradients in the backward) while one of `units` equal units runs."""
     t = c.training
+    if not active(c):
+        return (), ()
     numel = sum(p.numel for p in params if not p.frozen)
-    if not numel or not active(c):
+    if not numel:
         return (), ()
     ahead = numel
     reduced = numel

@@ -9,14 +9,16 @@ running chunk has alive.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 
-from .activations import Moment
+from .activations import Moment, higher
 from .boundary import deferred_wgrads, pipeline_tensors, resting_tensors
 from .captures import capturing, pool
 from .combined import Pair, combined
 from .rank import Candidate, Rank, Row, state_bytes, workspace_bytes
 from .schedule import Step
+from .tensor import largest
 
 
 def scheduled(rank: Rank) -> Iterator[Candidate]:
@@ -25,8 +27,7 @@ def scheduled(rank: Rank) -> Iterator[Candidate]:
     for index, plan in enumerate(rank.plans):
         for moment in plan.moments():
             key = (moment.kind, index)
-            if key not in best or moment.nbytes > best[key].nbytes:
-                best[key] = moment
+            best[key] = higher(best[key], moment) if key in best else moment
     saved = [plan.saved_bytes for plan in rank.plans]
     pipe = {kind: sum(t.nbytes for t in pipeline_tensors(rank, kind)) for kind in "FB"}
     for step in rank.schedule.steps:
@@ -113,6 +114,14 @@ class Peak:
         return self.persistent + self.candidate.nbytes
 
 
+def _highest(candidates: list[Candidate], totals: list[int]) -> Candidate:
+    """The candidate with the largest total; of arrays of layouts the largest of each, as one candidate."""
+    if all(isinstance(total, int) for total in totals):
+        return candidates[max(range(len(totals)), key=totals.__getitem__)]
+    first = candidates[0]
+    return replace(first, label="the largest of each layout", nbytes=first.nbytes + reduce(largest, totals) - totals[0])
+
+
 def find_peak(rank: Rank) -> Peak:
     """The peak of a training step once moments exist, the peak of the first step, and the bytes between two steps."""
     scratch = workspace_bytes(rank)
@@ -123,9 +132,9 @@ def find_peak(rank: Rank) -> Peak:
     def total(candidate: Candidate) -> int:
         return state_bytes(rank, *candidate.since) + candidate.nbytes
 
-    top = max(candidates, key=total)
+    top = _highest(candidates, [total(candidate) for candidate in candidates])
     persistent = state_bytes(rank, "setup", "first step") + scratch
-    before_step = state_bytes(rank, "setup") + max(candidate.nbytes for candidate in candidates[:-1])
-    first = max(before_step, total(candidates[-1])) + scratch
+    before_step = state_bytes(rank, "setup") + reduce(largest, (candidate.nbytes for candidate in candidates[:-1]))
+    first = largest(before_step, total(candidates[-1])) + scratch
     rest = sum(t.nbytes for t in resting_tensors(rank))
     return Peak(top, state_bytes(rank, *top.since) + scratch, first, persistent + state_bytes(rank, "step") + rest)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from functools import reduce
 from math import ceil
 from typing import NamedTuple
 
@@ -125,12 +127,32 @@ def _dummy_wgrads(c: Context, params: list[Param], *, head: bool) -> list[Worksp
     if head and c.training.peft == "none":
         vocab = c.dim("padded_vocab_size", c.model.padded_vocab(c.layout.tp), "tp")
         weights.append(Param("output_layer.weight", (vocab, c.hidden), "tp", gemm="megatron"))
-    shapes: dict[tuple[int, ...], Param] = {}
-    for weight in weights:
-        if cached_wgrad(c, weight):
-            shapes.setdefault(tuple(_key(dim.local) for dim in weight.shape), weight)
+    weights = [weight for weight in weights if cached_wgrad(c, weight)]
     source = "TransformerEngine pytorch/module/base.py get_dummy_wgrad: one per distinct weight shape"
-    return [_sized(c.new(f"dummy wgrad {weight.name}", *weight.shape), source) for weight in shapes.values()]
+    found: list[Workspace] = []
+    seen: list[tuple[int, ...]] = []
+    plain: set[tuple[int, ...]] = set()
+    for weight in weights:
+        shape = tuple(dim.local for dim in weight.shape)
+        if all(isinstance(size, int) for size in shape):  # seen already, or new but for shapes of several layouts
+            if shape in plain:
+                continue
+            plain.add(shape)
+        made = _sized(c.new(f"dummy wgrad {weight.name}", *weight.shape), source)
+        new = reduce(operator.and_, (_differs(shape, other) for other in seen), True)
+        seen.append(shape)
+        if new is True:
+            found.append(made)
+        elif new is not False:  # in some of an array of layouts
+            found.append(made._replace(nbytes=made.nbytes * new))
+    return found
+
+
+def _differs(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """Whether two shapes differ, element by element where degrees are arrays."""
+    if len(a) != len(b):
+        return True
+    return reduce(operator.or_, (x != y for x, y in zip(a, b, strict=True)), False)
 
 
 def _quantized_weights(c: Context, plans: tuple[ChunkPlan, ...]) -> list[Workspace]:
@@ -177,10 +199,6 @@ def _double_buffers(c: Context, plans: tuple[ChunkPlan, ...]) -> list[Workspace]
         for kind, least, dtype in kinds
         if level >= least
     ]
-
-
-def _key(size: int) -> int:
-    return size if isinstance(size, int) else id(size)
 
 
 def _global_memory_buffer(c: Context, *, head: bool, attention: bool, moe: bool) -> list[Workspace]:
