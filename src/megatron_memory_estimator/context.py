@@ -97,6 +97,11 @@ class Context:
         """Routed experts are reduced over the expert data-parallel group (Megatron-LM extensions/transformer_engine.py)."""
         return self.ep_many or above(self.layout.tp, self.layout.etp) or above(self.layout.etp, self.layout.tp)
 
+    @cached_property
+    def several_sequences(self) -> bool:
+        """More than one sequence in a microbatch."""
+        return many(self.training.micro_batch_size)
+
     @property
     def te(self) -> bool:
         """TransformerEngine modules."""

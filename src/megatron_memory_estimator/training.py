@@ -220,7 +220,7 @@ class Training:
             "suggested_communication_unit_size",
         ):  # fmt: skip
             value = getattr(self, name)
-            if value is not None and value < 1:
+            if isinstance(value, int) and value < 1:  # the planner gives arrays of legal values
                 raise ConfigError(f"{name}={value} must be at least 1")
         if self.recompute_num_layers is not None and self.recompute_num_layers < 0:
             raise ConfigError(f"recompute_num_layers={self.recompute_num_layers} must not be negative")

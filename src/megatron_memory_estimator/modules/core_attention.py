@@ -52,7 +52,7 @@ def _fused(c: Context, q: Tensor, k: Tensor, v: Tensor, heads: Dim, v_dim: Dim) 
         padded = c.region(f"{NAME}.v padded", v.shape[-2], q.shape[-1])
         yield Op(f"{NAME}.pad_v", (v,), (padded,))
         v = padded
-    several = c.training.micro_batch_size > 1
+    several = c.several_sequences
     if several:  # flash-attention works on [b, s, ...]: q, k, v are copied
         copies = tuple(t.like(f"{t.name} [b, s]") for t in (q, k, v))
         yield Op(f"{NAME}.transpose", (q, k, v), copies)

@@ -104,7 +104,7 @@ def _gates(c: Context, heads: Dim) -> tuple[Tensor, ...]:
         c.new(f"{NAME}.softplus output", *shape, dtype="fp32"),
         c.new(f"{NAME}.beta", *shape),
     )
-    if c.training.micro_batch_size > 1:
+    if c.several_sequences:
         return (*kept, c.new(f"{NAME}.sigmoid", *shape))
     return kept
 

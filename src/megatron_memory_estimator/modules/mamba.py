@@ -75,7 +75,7 @@ def mamba_mixer(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
         yield Op(f"{NAME}.conv1d", (conv_in,), (conv_out,), (conv_in,))
         cumsum = c.region(f"{NAME}.dA cumsum", nh).like(f"{NAME}.dA cumsum", "fp32")
         kept: tuple[Tensor, ...] = (conv_out, dt, cumsum, head_params)
-        if c.training.micro_batch_size > 1:
+        if c.several_sequences:
             kept = (*kept, y.like(f"{NAME}.scan output [b, s]"))
         yield Op(
             f"{NAME}.scan", (conv_out, dt), (y,), kept,

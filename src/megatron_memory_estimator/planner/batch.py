@@ -1,0 +1,108 @@
+"""Jobs of one structure as arrays: the memory of all of them from one pass through the engine.
+
+Jobs have the same structure when the same tensors exist: the same model, settings and pipeline, the same schedule, and degrees on the
+same side of every border that a declaration asks about (tp above 1, above the query groups, ...). What may differ is degrees, GPUs and
+micro batch; they become arrays, and every size in the engine with them. Nothing about memory is written here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..activations import Planner
+from ..context import Context
+from ..estimator import build_rank, context_of
+from ..job import TrainingJob
+from ..layout import Layout
+from ..peak import find_peak
+from ..pipeline import build_pipeline
+from ..rank import Rank
+from ..schedule import enough_microbatches
+
+DEGREES = (
+    "world_size", "tensor_model_parallel_size", "context_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size",
+)  # fmt: skip
+"""Fields of a layout that may differ within a batch."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Jobs of one structure. `index` says which of the given jobs they are; `job` is the first."""
+
+    job: TrainingJob
+    index: tuple[int, ...]
+    layout: Layout
+    micro_batch_size: Any
+
+
+@dataclass(frozen=True)
+class StagePeaks:
+    """Bytes of one stage of every job of a batch: arrays of the batch's length."""
+
+    pp_rank: int
+    rank: Rank
+    peak: Any
+    first_step: Any
+    steady: Any
+
+
+def side(value: int, limit: int) -> int:
+    """-1, 0 or 1: below, at or above a limit."""
+    return (value > limit) - (value < limit)
+
+
+def structure(job: TrainingJob) -> tuple[Any, ...]:
+    """What jobs of one batch have in common."""
+    layout, model, t = job.layout, job.model, job.training
+    experts = model.num_moe_experts or 0
+    vp = layout.virtual_pipeline_model_parallel_size or layout.num_layers_per_virtual_pipeline_stage or 1
+    borders = (
+        side(layout.tp, 1), side(layout.cp, 1), side(layout.ep, 1), side(layout.etp, 1), side(layout.tp, model.groups),
+        side(layout.tp, layout.etp), side(experts // layout.ep, 1) if experts else 0,
+    )  # fmt: skip
+    ones: dict[str, Any] = dict.fromkeys(DEGREES, 1)
+    rest = dataclasses.replace(layout, **ones)
+    plain = dataclasses.replace(t, micro_batch_size=1, global_batch_size=None)
+    group = layout.microbatch_group_size_per_vp_stage or layout.pp
+    alike = enough_microbatches(
+        layout.pp, vp, job.num_microbatches, group, a2a_overlap=t.overlap_moe_expert_parallel_comm
+    )
+    return (id(model), job.gpu.name, job.env, rest, plain, borders, alike, t.micro_batch_size > 1)
+
+
+def batches(jobs: Iterable[TrainingJob]) -> Iterator[Batch]:
+    """The jobs by structure."""
+    groups: dict[tuple[Any, ...], list[tuple[int, TrainingJob]]] = {}
+    for index, job in enumerate(jobs):
+        groups.setdefault(structure(job), []).append((index, job))
+    for members in groups.values():
+        first = members[0][1]
+        columns: dict[str, Any] = {name: np.array([_degree(job, name) for _, job in members]) for name in DEGREES}
+        micro = np.array([job.training.micro_batch_size for _, job in members])
+        yield Batch(first, tuple(i for i, _ in members), dataclasses.replace(first.layout, **columns), micro)
+
+
+def _degree(job: TrainingJob, name: str) -> int:
+    return job.layout.etp if name == "expert_tensor_parallel_size" else int(getattr(job.layout, name))
+
+
+def context(batch: Batch) -> Context:
+    """What module declarations see: arrays as degrees and as micro batch."""
+    training = dataclasses.replace(batch.job.training, micro_batch_size=batch.micro_batch_size)
+    return dataclasses.replace(context_of(batch.job), layout=batch.layout, training=training)
+
+
+def stage_peaks(batch: Batch) -> Iterator[StagePeaks]:
+    """The memory of every pipeline stage of every job, exactly that of `estimate`."""
+    planner = Planner(context(batch))
+    size = len(batch.index)
+    for chunks in build_pipeline(batch.job.model, batch.job.layout).chunks:
+        rank = build_rank(planner, chunks, batch.job.num_microbatches, batch.job.gpu, batch.job.env)
+        found = find_peak(rank)
+        values = (np.broadcast_to(np.asarray(value), size) for value in (found.nbytes, found.first_step, found.steady))
+        yield StagePeaks(chunks[0].pp_rank, rank, *values)

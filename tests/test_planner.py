@@ -1,0 +1,76 @@
+"""Arrays of jobs give the bytes of `estimate` for each job, over models of every architecture."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from megatron_memory_estimator import EstimatorError, TrainingJob, estimate
+from megatron_memory_estimator.planner.batch import batches, stage_peaks
+
+MODELS = [
+    "Qwen/Qwen3-8B", "meta-llama/Meta-Llama-3-70B", "Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-235B-A22B", "deepseek-ai/DeepSeek-V3",
+    "mistralai/Mixtral-8x7B-v0.1", "Qwen/Qwen3-Next-80B-A3B-Instruct", "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
+    "openai/gpt-oss-20b", "zai-org/GLM-5",
+]  # fmt: skip
+RECOMPUTE: list[dict[str, Any]] = [
+    {},
+    {"recompute_granularity": "selective", "recompute_modules": ("moe_act", "layernorm")},
+    {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
+]
+OPTIMIZER: list[dict[str, Any]] = [{}, {"use_precision_aware_optimizer": True, "exp_avg_dtype": "bf16"}]
+
+
+def jobs(model: str, count: int, seed: int) -> list[TrainingJob]:
+    """Random legal jobs of a model."""
+    draw = random.Random(seed)
+    base = TrainingJob.from_hf(model, 1)
+    found: list[TrainingJob] = []
+    while len(found) < count:
+        settings: dict[str, Any] = {
+            "tensor_model_parallel_size": draw.choice([1, 2, 4, 8]),
+            "context_parallel_size": draw.choice([1, 2, 4]),
+            "expert_model_parallel_size": draw.choice([1, 2, 4, 8]) if base.model.num_moe_experts else 1,
+            "pipeline_model_parallel_size": draw.choice([1, 2, 4]),
+            "micro_batch_size": draw.choice([1, 2, 4]),
+            "seq_length": 4096,
+            **draw.choice(RECOMPUTE),
+            **draw.choice(OPTIMIZER),
+        }
+        try:
+            job = TrainingJob.from_hf(model, 64, **settings)
+            estimate(job)
+        except EstimatorError:
+            continue
+        found.append(job)
+    model_of = found[0].model
+    return [job for job in found if job.model == model_of]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_arrays_of_jobs_give_the_bytes_of_each(model: str) -> None:
+    some = jobs(model, 60, seed=7)
+    shared = [_with_model(job, some[0]) for job in some]
+    checked = 0
+    for batch in batches(shared):
+        for stage in stage_peaks(batch):
+            for place, index in enumerate(batch.index):
+                single = estimate(shared[index]).stages[stage.pp_rank]
+                seen = tuple(int(np.asarray(v)[place]) for v in (stage.peak, stage.first_step, stage.steady))
+                expected = (
+                    single.peak_allocated_bytes,
+                    single.first_step_peak_allocated_bytes,
+                    single.steady_allocated_bytes,
+                )
+                assert seen == expected, (shared[index].layout, shared[index].training.micro_batch_size)
+                checked += 1
+    assert checked >= len(some)
+
+
+def _with_model(job: TrainingJob, other: TrainingJob) -> TrainingJob:
+    import dataclasses
+
+    return dataclasses.replace(job, model=other.model)
