@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 from megatron_memory_estimator import EstimatorError, TrainingJob, estimate
-from megatron_memory_estimator.planner.batch import batches, stage_peaks
+from megatron_memory_estimator.planner.batch import batches, engine, stage_peaks
+from megatron_memory_estimator.throughput import throughput
+from megatron_memory_estimator.throughput.machine import machine
+from megatron_memory_estimator.throughput.step import step_parts
 
 MODELS = [
     "Qwen/Qwen3-8B", "meta-llama/Meta-Llama-3-70B", "Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-235B-A22B", "deepseek-ai/DeepSeek-V3",
@@ -68,6 +71,22 @@ def test_arrays_of_jobs_give_the_bytes_of_each(model: str) -> None:
                 assert seen == expected, (shared[index].layout, shared[index].training.micro_batch_size)
                 checked += 1
     assert checked >= len(some)
+
+
+@pytest.mark.parametrize("model", ["Qwen/Qwen3-8B", "Qwen/Qwen3-30B-A3B", "deepseek-ai/DeepSeek-V3"])
+def test_arrays_of_jobs_give_the_step_time_of_each(model: str) -> None:
+    some = jobs(model, 40, seed=11)
+    for batch in batches([_with_model(job, some[0]) for job in some]):
+        planner, ranks = engine(batch)
+        microbatches = np.array([some[index].num_microbatches for index in batch.index])
+        parts = step_parts(machine(batch.job.gpu), planner, ranks, microbatches)
+        for place, index in enumerate(batch.index):
+            single = throughput(estimate(some[index])).parts
+            seen = {
+                name: float(np.broadcast_to(np.asarray(value), len(batch.index))[place])
+                for name, value in parts.items()
+            }
+            assert seen == pytest.approx(single, rel=1e-9)
 
 
 def _with_model(job: TrainingJob, other: TrainingJob) -> TrainingJob:

@@ -97,12 +97,17 @@ def context(batch: Batch) -> Context:
     return dataclasses.replace(context_of(batch.job), layout=batch.layout, training=training)
 
 
+def engine(batch: Batch) -> tuple[Planner, list[Rank]]:
+    """The traced units and the pipeline ranks of a batch, with arrays as sizes."""
+    planner, job = Planner(context(batch)), batch.job
+    chunks = build_pipeline(job.model, job.layout).chunks
+    return planner, [build_rank(planner, stage, job.num_microbatches, job.gpu, job.env) for stage in chunks]
+
+
 def stage_peaks(batch: Batch) -> Iterator[StagePeaks]:
     """The memory of every pipeline stage of every job, exactly that of `estimate`."""
-    planner = Planner(context(batch))
     size = len(batch.index)
-    for chunks in build_pipeline(batch.job.model, batch.job.layout).chunks:
-        rank = build_rank(planner, chunks, batch.job.num_microbatches, batch.job.gpu, batch.job.env)
+    for rank in engine(batch)[1]:
         found = find_peak(rank)
         values = (np.broadcast_to(np.asarray(value), size) for value in (found.nbytes, found.first_step, found.steady))
-        yield StagePeaks(chunks[0].pp_rank, rank, *values)
+        yield StagePeaks(rank.pp_rank, rank, *values)

@@ -7,17 +7,21 @@ step     = pipeline + exposed data-parallel communication + optimizer + 20 ms
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 from ..activations import Planner
 from ..context import Context
-from ..estimator import Estimate, Stage, context_of
+from ..estimator import Estimate
 from ..fsdp import active
+from ..rank import Rank
 from .flops import training_flops
 from .kernels import linear, moved
 from .layers import HOST_CHECKPOINT, Layer, layer, rows
-from .links import collective, highest
+from .links import chosen, collective, highest, inside
 from .machine import Efficiency, Machine, machine
 
 OVERHEAD = 20e-3
@@ -62,13 +66,13 @@ class StageTime:
         return self.compute + self.recompute + self.tp + self.cp + self.ep + self.pp + self.host
 
 
-def stage_time(m: Machine, c: Context, planner: Planner, stage: Stage) -> StageTime:
+def stage_time(m: Machine, c: Context, planner: Planner, rank: Rank) -> StageTime:
     """One microbatch through all chunks of a stage."""
     sums: dict[str, Any] = dict.fromkeys(
         ("compute", "recompute", "tp", "cp", "ep", "pp", "host", "forward", "backward"), 0.0
     )
     t = c.training
-    for plan in stage.rank.plans:
+    for plan in rank.plans:
         kinds = [planner.kind(i) for i in plan.chunk.layers]
         for kind in dict.fromkeys(kinds):
             one = _full(c, layer(m, planner.context_of(kind), kind[0], planner.params(kind)), plan.chunk.layers, t)
@@ -84,9 +88,8 @@ def stage_time(m: Machine, c: Context, planner: Planner, stage: Stage) -> StageT
         if c.layout.pp > 1:
             size = rows(c).stream * c.model.hidden_size * 2
             stride = c.layout.world_size // c.layout.pp
-            near = c.layout.pp * stride <= m.gpu.nvlink_domain
-            rate = m.speed.nvlink * 0.8 if near else m.speed.network * 0.85
-            shown = P2P_EXPOSED if len(stage.rank.plans) > 1 and t.overlap_p2p_comm else 1.0
+            rate = chosen(inside(m, c.layout.pp, stride), m.speed.nvlink * 0.8, m.speed.network * 0.85)
+            shown = P2P_EXPOSED if len(rank.plans) > 1 and t.overlap_p2p_comm else 1.0
             sums["pp"] += 2 * size / (rate * 1e9) * shown
     return StageTime(**sums)
 
@@ -132,12 +135,12 @@ def head(m: Machine, c: Context) -> Layer:
     return Layer(forward + memory[0], backward + memory[1], gather, 0.0, 0.0, 2 * gather)
 
 
-def data_parallel(m: Machine, c: Context, stage: Stage, one: StageTime, vp: int) -> tuple[Any, Any]:
+def data_parallel(m: Machine, c: Context, rank: Rank, one: StageTime) -> tuple[Any, Any]:
     """(exposed gradient reduction, exposed parameter gather) of a step."""
     t, layout = c.training, c.layout
     reduce: Any = 0.0
     gather: Any = 0.0
-    for buffer in stage.rank.buffers:
+    for buffer in rank.buffers:
         expert = buffer.group.startswith("expert")
         ranks = layout.expert_shards if expert else layout.dense_shards
         stride = layout.ep * layout.etp if expert else layout.tp
@@ -146,8 +149,7 @@ def data_parallel(m: Machine, c: Context, stage: Stage, one: StageTime, vp: int)
         if active(c):
             scatter = collective(m, "reduce_scatter", buffer.numel_unpadded * 2, ranks, stride)
             whole = collective(m, "all_gather", weights, ranks, stride)
-            shared = (scatter + 2 * whole) / max(vp, 1)
-            reduce = reduce + shared
+            reduce = reduce + scatter + 2 * whole
         elif t.use_distributed_optimizer:
             reduce = reduce + collective(m, "reduce_scatter", grads, ranks, stride)
             gather = gather + collective(m, "all_gather", weights, ranks, stride)
@@ -162,47 +164,51 @@ def data_parallel(m: Machine, c: Context, stage: Stage, one: StageTime, vp: int)
     return reduce, gather
 
 
-def optimizer(m: Machine, c: Context, stage: Stage) -> Any:
+def optimizer(m: Machine, c: Context, rank: Rank) -> Any:
     """Seconds of the optimizer step: memory-bound on the elements that this rank owns, and passes over its gradients."""
     each = PRECISION_AWARE if c.training.use_precision_aware_optimizer else ADAM
-    owned = sum(buffer.owned for buffer in stage.rank.buffers)
-    grads = sum(buffer.numel * (4 if buffer.grad_dtype == "fp32" else 2) for buffer in stage.rank.buffers)
+    owned = sum(buffer.owned for buffer in rank.buffers)
+    grads = sum(buffer.numel * (4 if buffer.grad_dtype == "fp32" else 2) for buffer in rank.buffers)
     return (owned * each * CLIP + grads * PASSES) / m.hbm
+
+
+def step_parts(m: Machine, planner: Planner, ranks: Sequence[Rank], microbatches: Any) -> dict[str, Any]:
+    """Where the seconds of a step go, for one layout or an array of them; `ranks` are the pipeline's, in order."""
+    c = planner.context
+    times = [stage_time(m, c, planner, rank) for rank in ranks]
+    pace = reduce(_slower, times)
+    vp = len(ranks[0].plans)
+    parts = {
+        name: microbatches * getattr(pace, name) for name in ("compute", "recompute", "tp", "cp", "ep", "pp", "host")
+    }
+    parts["bubble"] = (c.layout.pp - 1) / vp * sum(one.total for one in times) / len(times)
+    shared = [data_parallel(m, c, rank, one) for rank, one in zip(ranks, times, strict=True)]
+    often = microbatches if active(c) else 1
+    parts["gradient reduction"] = reduce(highest, (pair[0] for pair in shared)) * often
+    parts["parameter gather"] = reduce(highest, (pair[1] for pair in shared))
+    parts["optimizer"] = reduce(highest, (optimizer(m, c, rank) for rank in ranks))
+    parts["other"] = OVERHEAD
+    return parts
+
+
+def _slower(a: StageTime, b: StageTime) -> StageTime:
+    """The stage that takes longer; of arrays of layouts the longer of each."""
+    longer = b.total > a.total
+    names = [field.name for field in dataclasses.fields(StageTime)]
+    return StageTime(**{name: chosen(longer, getattr(b, name), getattr(a, name)) for name in names})
 
 
 def throughput(estimate: Estimate, efficiency: Efficiency | None = None) -> Throughput:
     """The step time of an estimated job. Rates are per GPU; `mfu` is of the dense bf16 peak."""
     job = estimate.job
-    m, c = machine(job.gpu, efficiency), context_of(job)
-    planner = Planner(c)
-    layout, microbatches = c.layout, job.num_microbatches
-    times = [stage_time(m, c, planner, stage) for stage in estimate.stages]
-    slowest = max(range(len(times)), key=lambda i: times[i].total)
-    vp = len(estimate.stages[0].rank.plans)
-    pace = times[slowest]
-    bubble = (layout.pp - 1) / vp * sum(one.total for one in times) / len(times)
-    sharded = active(c)
-    shared = [data_parallel(m, c, stage, one, 1) for stage, one in zip(estimate.stages, times, strict=True)]
-    reduce, gather = (max(pair[i] for pair in shared) for i in (0, 1))
-    if sharded:
-        reduce *= microbatches
-    update = max(optimizer(m, c, stage) for stage in estimate.stages)
-    parts = {
-        name: microbatches * getattr(pace, name) for name in ("compute", "recompute", "tp", "cp", "ep", "pp", "host")
-    }
-    parts.update(
-        {
-            "bubble": bubble,
-            "gradient reduction": reduce,
-            "parameter gather": gather,
-            "optimizer": update,
-            "other": OVERHEAD,
-        }
-    )
+    m = machine(job.gpu, efficiency)
+    parts = step_parts(m, estimate.planner, [stage.rank for stage in estimate.stages], job.num_microbatches)
     step = sum(parts.values())
     t = job.training
     assert t.global_batch_size is not None
-    tokens = t.global_batch_size * t.seq_length / step / layout.world_size
+    tokens = t.global_batch_size * t.seq_length / step / job.layout.world_size
     flops = tokens * training_flops(job.model, t)
     exposed = sum(parts[name] for name in ("tp", "cp", "ep", "pp", "gradient reduction", "parameter gather"))
-    return Throughput(step, tokens, flops / 1e12, flops / m.peak(""), bubble / step, exposed / step, parts, m.measured)
+    return Throughput(
+        step, tokens, flops / 1e12, flops / m.peak(""), parts["bubble"] / step, exposed / step, parts, m.measured
+    )
