@@ -292,5 +292,5 @@ def test_userbuffers_replace_gathers_and_add_workspaces() -> None:
     layer_on, layer_off = (max(e.nbytes for e in stage.rank.plans[0].runs[1].trace.forward) for stage in (on, off))
     assert layer_off > layer_on
     terms = {term.name: term.low for term in outside_terms(TrainingJob.from_config(
-        small_config(), 2, gpu="H100", **settings, tp_comm_overlap=True), on.rank)}  # fmt: skip
+        small_config(), 2, gpu="H100", **settings, tp_comm_overlap=True), on.rank.context)}  # fmt: skip
     assert terms["userbuffers"] == 24 * S * B * HID

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
 
-from megatron_memory_estimator import EstimatorError, TrainingJob, estimate
+from megatron_memory_estimator import ConfigError, EstimatorError, LayoutError, TrainingJob, estimate
 from megatron_memory_estimator.planner.batch import batches, engine, stage_peaks
+from megatron_memory_estimator.planner.search import Space, layouts, search
 from megatron_memory_estimator.throughput import throughput
 from megatron_memory_estimator.throughput.machine import machine
 from megatron_memory_estimator.throughput.step import step_parts
@@ -93,3 +95,46 @@ def _with_model(job: TrainingJob, other: TrainingJob) -> TrainingJob:
     import dataclasses
 
     return dataclasses.replace(job, model=other.model)
+
+
+SMALL = Space(
+    tensor_model_parallel_size=(1, 2, 3), pipeline_model_parallel_size=(1, 2), virtual_pipeline_model_parallel_size=(1, 2),
+    context_parallel_size=(1, 2), expert_model_parallel_size=(1, 2, 8), micro_batch_size=(1, 2), recompute=tuple(RECOMPUTE),
+)  # fmt: skip
+
+
+def test_a_search_gives_the_figures_of_estimate() -> None:
+    found = search(
+        TrainingJob.from_hf("Qwen/Qwen3-30B-A3B", 32, seq_length=4096, global_batch_size=64, gpu="H200"), SMALL, best=20
+    )
+    assert found.examined == found.legal + sum(found.illegal.values())
+    assert found.legal >= found.tight + found.too_large + len(found.plans)
+    assert [plan.step for plan in found.plans] == sorted(plan.step for plan in found.plans)
+    for plan in found.plans:
+        single = estimate(plan.job)
+        assert plan.needed_bytes == max(stage.needed_bytes for stage in single.stages)
+        assert plan.peak_allocated_bytes == single.peak_stage.peak_allocated_bytes
+        assert plan.device_bytes == max(stage.device.high for stage in single.stages) <= plan.job.gpu.memory_bytes
+        timed = throughput(single)
+        assert plan.step == pytest.approx(timed.step)
+        assert plan.tokens_per_s_gpu == pytest.approx(timed.tokens_per_s_gpu)
+
+
+def test_layouts_that_are_ruled_out_are_counted_by_rule() -> None:
+    ruled_out: Counter[str] = Counter()
+    base = TrainingJob.from_hf("Qwen/Qwen3-8B", 16, seq_length=4096, global_batch_size=64)
+    legal = list(layouts(base, SMALL, ruled_out))
+    assert {(layout.tp, layout.pp) for layout in legal} == {(1, 1), (1, 2), (2, 1), (2, 2)}
+    assert any("num_attention_heads" in rule or "num_gpus" in rule for rule in ruled_out)
+    assert not any(char.isdigit() for rule in ruled_out for char in rule)
+
+
+def test_a_space_without_a_legal_layout_names_the_rules() -> None:
+    base = TrainingJob.from_hf("Qwen/Qwen3-8B", 16, seq_length=4096, global_batch_size=64)
+    with pytest.raises(LayoutError, match="no layout of the space is legal"):
+        search(base, Space(tensor_model_parallel_size=(3,)))
+
+
+def test_an_empty_axis_is_refused() -> None:
+    with pytest.raises(ConfigError, match="micro_batch_size has no value to try"):
+        Space(micro_batch_size=())

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .captures import capture_scratch, graph_ends, pool
+from .context import Context
 from .hardware import GIB, MIB
 from .job import TrainingJob
 from .layout import Layout
@@ -42,16 +43,21 @@ def slack(job: TrainingJob, rank: Rank, peak: Peak) -> Term:
     Native allocator: a share of the peak that is not model state (dense 0.10-0.35, MoE 0.30-0.60). Expandable segments: a
     share of the peak (2.4-11 %, padded fixed-capacity MoE up to 21 %).
     """
-    env, total = job.env, peak.nbytes
+    of_total, low, high = fragmentation(job)
+    size = peak.nbytes if of_total else max(peak.nbytes - state_bytes(rank, "setup", "first step"), 0)
+    source = "set by the user" if job.env.fragmentation is not None else SLACK_SOURCE
+    return Term("fragmentation", int(size * low), int(size * high), source)
+
+
+def fragmentation(job: TrainingJob) -> tuple[bool, float, float]:
+    """(whether of the whole peak or of what is not model state, low share, high share)."""
+    env = job.env
     if env.fragmentation is not None:
-        extra = int(total * env.fragmentation)
-        return Term("fragmentation", extra, extra, "set by the user")
+        return True, env.fragmentation, env.fragmentation
     if env.expandable_segments:
-        high = 0.21 if job.training.moe_pad_expert_input_to_capacity and job.model.has_moe else 0.11
-        return Term("fragmentation", int(total * 0.024), int(total * high), SLACK_SOURCE)
-    moving = max(total - state_bytes(rank, "setup", "first step"), 0)
-    low, high = (0.30, 0.60) if job.model.has_moe else (0.10, 0.35)
-    return Term("fragmentation", int(moving * low), int(moving * high), SLACK_SOURCE)
+        padded = job.training.moe_pad_expert_input_to_capacity and job.model.has_moe
+        return True, 0.024, 0.21 if padded else 0.11
+    return (False, 0.30, 0.60) if job.model.has_moe else (False, 0.10, 0.35)
 
 
 def graph_slack(job: TrainingJob, rank: Rank, peak: Peak) -> Term:
@@ -86,11 +92,11 @@ def reserved_bytes(job: TrainingJob, rank: Rank, peak: Peak) -> Range:
 
 def device_bytes(job: TrainingJob, rank: Rank, reserved: Range) -> Range:
     """Bytes in use on the device, as nvidia-smi would show for the process."""
-    terms = outside_terms(job, rank)
+    terms = outside_terms(job, rank.context)
     return Range(reserved.low + sum(t.low for t in terms), reserved.high + sum(t.high for t in terms))
 
 
-def outside_terms(job: TrainingJob, rank: Rank) -> list[Term]:
+def outside_terms(job: TrainingJob, c: Context) -> list[Term]:
     """What the process takes outside torch: CUDA context, libraries, NCCL, expert-parallel buffers."""
     env = job.env
     found = [
@@ -102,8 +108,8 @@ def outside_terms(job: TrainingJob, rank: Rank) -> list[Term]:
     if env.nccl_gib is not None:
         found.append(_fixed("NCCL communicators", env.nccl_gib, 0, 0, ""))
     else:
-        found.extend(nccl_terms(job, rank))
-    found.extend(expert_buffers(job, rank))
+        found.extend(nccl_terms(job))
+    found.extend(expert_buffers(job, c))
     if job.training.cuda_graph_impl != "none":
         found.append(
             Term("CUDA graph executables", 0, int(1.5 * GIB), "general knowledge; grows with the number of graphs")
@@ -170,7 +176,7 @@ def communicators(layout: Layout, *, moe: bool, all_to_all: bool = True) -> list
     return [group for group in groups if group.size > 1]
 
 
-def nccl_terms(job: TrainingJob, rank: Rank) -> list[Term]:
+def nccl_terms(job: TrainingJob) -> list[Term]:
     """NCCL buffers by communicator (NVIDIA/nccl 2.30 src/init.cc, transport/p2p.cc, transport/net.cc).
 
     12 MiB per channel and NVLink neighbour; 20 MiB per channel that crosses the network; a pool of network send and
@@ -213,7 +219,7 @@ def _communicator_bytes(group: Group, domain: int, channels: int, *, nvls: bool)
     return size * MIB
 
 
-def expert_buffers(job: TrainingJob, rank: Rank) -> list[Term]:
+def expert_buffers(job: TrainingJob, c: Context) -> list[Term]:
     """Buffers of DeepEP and HybridEP, outside torch. Sources: deepseek-ai/DeepEP csrc/legacy/config.hpp, hybrid-ep branch."""
     t, m, layout = job.training, job.model, job.layout
     if t.moe_token_dispatcher_type != "flex" or not m.has_moe or layout.ep == 1:
@@ -228,8 +234,8 @@ def expert_buffers(job: TrainingJob, rank: Rank) -> list[Term]:
             size += -(-rdma // (512 * MIB)) * 512 * MIB
         size += 32 * MIB
         return [Term("DeepEP buffer", size, 2 * size, "deepseek-ai/DeepEP csrc/legacy/config.hpp")]
-    tokens = rank.context.tokens.size
-    local = rank.context.local_experts.local
+    tokens = c.tokens.size
+    local = c.local_experts.local
     domain = max(job.gpu.nvlink_domain, 1)
     inside = min(n, domain)
     size = 2 * tokens * n * h + 4 * tokens * n * local * inside + 4 * tokens * n * h // 128
@@ -247,7 +253,7 @@ def needed_bytes(job: TrainingJob, rank: Rank, peak: Peak) -> int:
     When a request fails, torch first gives free cached blocks back to the driver (pytorch `c10/cuda/CUDACachingAllocator.cpp`):
     fragmentation that a run shows with room to spare is no proof that it needs it.
     """
-    return max(peak.nbytes, build(rank)) + sum(term.low for term in outside_terms(job, rank))
+    return max(peak.nbytes, build(rank)) + sum(term.low for term in outside_terms(job, rank.context))
 
 
 def verdict(needed: int, high: int, memory_bytes: int) -> str:
@@ -260,4 +266,4 @@ def verdict(needed: int, high: int, memory_bytes: int) -> str:
 def explain_terms(job: TrainingJob, rank: Rank, peak: Peak) -> list[Term]:
     """Every term between the allocated peak and device memory, for reports."""
     graphs = graph_slack(job, rank, peak)
-    return [slack(job, rank, peak), *([graphs] if graphs.high else []), *outside_terms(job, rank)]
+    return [slack(job, rank, peak), *([graphs] if graphs.high else []), *outside_terms(job, rank.context)]

@@ -40,7 +40,7 @@ def scheduled(rank: Rank) -> Iterator[Candidate]:
             running = tuple((i, at) for i, at in ((step.chunk, forward), (step.beside, backward)) if at)
             if running:
                 total = everything - sum(saved[i] for i in apart) + sum(at.nbytes for _, at in running)
-                yield Candidate(_label(rank, step, running), total, step, running, apart)
+                yield Candidate("", total, step, running, apart)
 
 
 def _label(rank: Rank, step: Step, running: tuple[tuple[int, Moment], ...]) -> str:
@@ -129,12 +129,12 @@ def find_peak(rank: Rank) -> Peak:
     capture = [capturing(rank)] if pool(rank)[0] else []
     candidates = [*scheduled(rank), *drain, *capture, finalising(rank), optimizer_step(rank)]
 
-    def total(candidate: Candidate) -> int:
-        return state_bytes(rank, *candidate.since) + candidate.nbytes
-
-    top = _highest(candidates, [total(candidate) for candidate in candidates])
+    state = {since: state_bytes(rank, *since) for since in {candidate.since for candidate in candidates}}
+    top = _highest(candidates, [state[candidate.since] + candidate.nbytes for candidate in candidates])
+    if top.step is not None and not top.label:
+        top = replace(top, label=_label(rank, top.step, top.running))
     persistent = state_bytes(rank, "setup", "first step") + scratch
     before_step = state_bytes(rank, "setup") + reduce(largest, (candidate.nbytes for candidate in candidates[:-1]))
-    first = largest(before_step, total(candidates[-1])) + scratch
+    first = largest(before_step, state_bytes(rank, *candidates[-1].since) + candidates[-1].nbytes) + scratch
     rest = sum(t.nbytes for t in resting_tensors(rank))
     return Peak(top, state_bytes(rank, *top.since) + scratch, first, persistent + state_bytes(rank, "step") + rest)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from .fsdp import active
 from .job import TrainingJob
 from .rank import Rank, state_bytes
+from .tensor import largest
 
 METADATA = 5_000_000
 """Most bytes per rank of the metadata that the first save and load gather on every GPU (general knowledge: 1 to 5 MB)."""
@@ -49,7 +50,7 @@ def build(rank: Rank) -> int:
     )  # fully sharded: built on the meta device
     built = top = 0
     for both, weights in sizes:
-        top = max(top, built + pending + both)
+        top = largest(top, built + pending + both)
         built, pending = built + both, pending - weights
     return top + frozen
 

@@ -127,7 +127,7 @@ def _dummy_wgrads(c: Context, params: list[Param], *, head: bool) -> list[Worksp
     if head and c.training.peft == "none":
         vocab = c.dim("padded_vocab_size", c.model.padded_vocab(c.layout.tp), "tp")
         weights.append(Param("output_layer.weight", (vocab, c.hidden), "tp", gemm="megatron"))
-    weights = [weight for weight in weights if cached_wgrad(c, weight)]
+    weights = [weight for weight in {id(weight): weight for weight in weights}.values() if cached_wgrad(c, weight)]
     source = "TransformerEngine pytorch/module/base.py get_dummy_wgrad: one per distinct weight shape"
     found: list[Workspace] = []
     seen: list[tuple[int, ...]] = []
