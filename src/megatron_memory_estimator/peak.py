@@ -8,9 +8,10 @@ running chunk has alive.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Any
 
 from .activations import Moment, higher
 from .boundary import deferred_wgrads, pipeline_tensors, resting_tensors
@@ -19,6 +20,25 @@ from .combined import Pair, combined
 from .rank import Candidate, Rank, Row, state_bytes, workspace_bytes
 from .schedule import Step
 from .tensor import largest
+
+
+def _kept(steps: Sequence[Step], saved: list[int]) -> Iterator[tuple[Step, int]]:
+    """Each step and what the microbatches in flight keep; of arrays of layouts the most of all steps of one kind and chunk."""
+    if all(isinstance(size, int) for size in saved):
+        for step in steps:
+            yield step, sum(n * size for n, size in zip(step.in_flight, saved, strict=True))
+        return
+    import numpy as np
+
+    alike: dict[tuple[str, int, int], list[Step]] = {}
+    for step in steps:
+        alike.setdefault((step.kind, step.chunk, step.beside), []).append(step)
+    sizes = np.stack([part.ravel() for part in np.broadcast_arrays(*saved)])
+    shape = np.broadcast_shapes(*(np.shape(size) for size in saved))
+    for members in alike.values():
+        counts = np.array([step.in_flight for step in members], dtype=np.int64)
+        most: Any = (counts @ sizes).max(axis=0).reshape(shape)
+        yield members[0], most
 
 
 def scheduled(rank: Rank) -> Iterator[Candidate]:
@@ -30,11 +50,11 @@ def scheduled(rank: Rank) -> Iterator[Candidate]:
             best[key] = higher(best[key], moment) if key in best else moment
     saved = [plan.saved_bytes for plan in rank.plans]
     pipe = {kind: sum(t.nbytes for t in pipeline_tensors(rank, kind)) for kind in "FB"}
-    for step in rank.schedule.steps:
+    for step, kept in _kept(rank.schedule.steps, saved):
         pairs: Iterable[Pair] = (Pair(best.get((step.kind, step.chunk)), None),)
         if step.beside >= 0:
             pairs = combined(rank.plans[step.chunk], rank.plans[step.beside])
-        everything = sum(n * size for n, size in zip(step.in_flight, saved, strict=True)) + pipe[step.kind]
+        everything = kept + pipe[step.kind]
         for forward, backward, done in pairs:
             apart = ((step.chunk,) if not done else ()) + ((step.beside,) if step.beside >= 0 else ())
             running = tuple((i, at) for i, at in ((step.chunk, forward), (step.beside, backward)) if at)

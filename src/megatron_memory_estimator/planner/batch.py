@@ -104,6 +104,28 @@ def engine(batch: Batch) -> tuple[Planner, list[Rank]]:
     return planner, [build_rank(planner, stage, job.num_microbatches, job.gpu, job.env) for stage in chunks]
 
 
+def fullest(batch: Batch) -> tuple[Planner, list[tuple[Rank, int]]]:
+    """The same without stages that hold the same layers as one before them, between the first and the last: those have fewer
+    microbatches in flight and never more memory. With each stage goes how many it stands for."""
+    planner, job = Planner(context(batch)), batch.job
+    found: list[tuple[Rank, int]] = []
+    seen: dict[tuple[Any, ...], int] = {}
+    last = job.layout.pp - 1
+    for stage in build_pipeline(job.model, job.layout).chunks:
+        at = stage[0].pp_rank
+        key = (
+            at in (0, last),
+            *((*map(planner.kind, c.layers), c.embedding, c.final_norm, c.mtp, c.output) for c in stage),
+        )
+        if at not in (0, last) and key in seen:
+            rank, count = found[seen[key]]
+            found[seen[key]] = (rank, count + 1)
+            continue
+        seen[key] = len(found)
+        found.append((build_rank(planner, stage, job.num_microbatches, job.gpu, job.env), 1))
+    return planner, found
+
+
 def stage_peaks(batch: Batch) -> Iterator[StagePeaks]:
     """The memory of every pipeline stage of every job, exactly that of `estimate`."""
     size = len(batch.index)

@@ -27,7 +27,7 @@ from ..pipeline import split_layers
 from ..rank import state_bytes
 from ..throughput.machine import Machine, machine
 from ..throughput.step import step_parts
-from .batch import DEGREES, Batch, engine, structure
+from .batch import DEGREES, Batch, fullest, structure
 
 POWERS = tuple(2**i for i in range(13))
 RECOMPUTE: tuple[dict[str, Any], ...] = (
@@ -212,7 +212,8 @@ def _evaluated(
     micro = np.array([micro for _, micro, _ in members])
     counts = np.array([count for _, _, count in members])
     batch = Batch(job, tuple(range(size)), dataclasses.replace(job.layout, **columns), micro)
-    planner, ranks = engine(batch)
+    planner, stages = fullest(batch)
+    ranks = [rank for rank, _ in stages]
     outside = [
         outside_terms(_job_of(job, *member), context_of(_job_of(job, *member)))
         for member in members
@@ -230,7 +231,7 @@ def _evaluated(
         with_slack = peak + np.floor(moving * share).astype(np.int64)
         most.append(np.maximum(with_slack, np.floor(np.asarray(built) * 1.03).astype(np.int64)) + high)
     stacked, device, needed = np.stack(peaks), np.stack(most).max(axis=0), np.stack(least).max(axis=0)
-    step = np.broadcast_to(sum(step_parts(m, planner, ranks, counts).values()), size)
+    step = np.broadcast_to(sum(step_parts(m, planner, ranks, counts, [count for _, count in stages]).values()), size)
     fits = device <= job.gpu.memory_bytes
     found.tight += int(((needed <= job.gpu.memory_bytes) & ~fits).sum())
     found.too_large += int((needed > job.gpu.memory_bytes).sum())
@@ -243,7 +244,7 @@ def _evaluated(
             _job_of(job, layout, size_of, count),
             float(step[place]),
             tokens,
-            int(stacked[:, place].argmax()),
+            ranks[int(stacked[:, place].argmax())].pp_rank,
             int(stacked[:, place].max()),
             int(needed[place]),
             int(device[place]),

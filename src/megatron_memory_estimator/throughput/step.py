@@ -172,8 +172,10 @@ def optimizer(m: Machine, c: Context, rank: Rank) -> Any:
     return (owned * each * CLIP + grads * PASSES) / m.hbm
 
 
-def step_parts(m: Machine, planner: Planner, ranks: Sequence[Rank], microbatches: Any) -> dict[str, Any]:
-    """Where the seconds of a step go, for one layout or an array of them; `ranks` are the pipeline's, in order."""
+def step_parts(
+    m: Machine, planner: Planner, ranks: Sequence[Rank], microbatches: Any, copies: Sequence[int] | None = None
+) -> dict[str, Any]:
+    """Where the seconds of a step go, for one layout or an array of them; `ranks` are the pipeline's, each `copies` times."""
     c = planner.context
     times = [stage_time(m, c, planner, rank) for rank in ranks]
     pace = reduce(_slower, times)
@@ -181,7 +183,7 @@ def step_parts(m: Machine, planner: Planner, ranks: Sequence[Rank], microbatches
     parts = {
         name: microbatches * getattr(pace, name) for name in ("compute", "recompute", "tp", "cp", "ep", "pp", "host")
     }
-    parts["bubble"] = (c.layout.pp - 1) / vp * sum(one.total for one in times) / len(times)
+    parts["bubble"] = (c.layout.pp - 1) / vp * _mean([one.total for one in times], copies or [1] * len(times))
     shared = [data_parallel(m, c, rank, one) for rank, one in zip(ranks, times, strict=True)]
     often = microbatches if active(c) else 1
     parts["gradient reduction"] = reduce(highest, (pair[0] for pair in shared)) * often
@@ -189,6 +191,10 @@ def step_parts(m: Machine, planner: Planner, ranks: Sequence[Rank], microbatches
     parts["optimizer"] = reduce(highest, (optimizer(m, c, rank) for rank in ranks))
     parts["other"] = OVERHEAD
     return parts
+
+
+def _mean(values: Sequence[Any], copies: Sequence[int]) -> Any:
+    return sum(value * count for value, count in zip(values, copies, strict=True)) / sum(copies)
 
 
 def _slower(a: StageTime, b: StageTime) -> StageTime:
