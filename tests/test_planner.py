@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,9 @@ import pytest
 
 from megatron_memory_estimator import ConfigError, EstimatorError, LayoutError, TrainingJob, estimate
 from megatron_memory_estimator.planner.batch import batches, engine, stage_peaks
-from megatron_memory_estimator.planner.search import Space, layouts, search
+from megatron_memory_estimator.planner.legal import rule_of
+from megatron_memory_estimator.planner.search import Plan, search
+from megatron_memory_estimator.planner.space import Space
 from megatron_memory_estimator.throughput import throughput
 from megatron_memory_estimator.throughput.machine import machine
 from megatron_memory_estimator.throughput.step import step_parts
@@ -99,34 +100,56 @@ def _with_model(job: TrainingJob, other: TrainingJob) -> TrainingJob:
 
 SMALL = Space(
     tensor_model_parallel_size=(1, 2, 3), pipeline_model_parallel_size=(1, 2), virtual_pipeline_model_parallel_size=(1, 2),
-    context_parallel_size=(1, 2), expert_model_parallel_size=(1, 2, 8), micro_batch_size=(1, 2), recompute=tuple(RECOMPUTE),
+    context_parallel_size=(1, 2), expert_model_parallel_size=(1, 2, 8), micro_batch_size=(1, 2),
+    recompute=("none", "moe_act+layernorm", "full"),
 )  # fmt: skip
 
 
+def same_figures(plan: Plan) -> None:
+    """The figures of a plan are those of `estimate` and `throughput`, to the byte."""
+    single = estimate(plan.job)
+    assert plan.needed_bytes == max(stage.needed_bytes for stage in single.stages)
+    assert plan.peak_allocated_bytes == single.peak_stage.peak_allocated_bytes
+    assert plan.device_bytes == max(stage.device.high for stage in single.stages)
+    timed = throughput(single)
+    assert plan.step == pytest.approx(timed.step)
+    assert plan.tokens_per_s_gpu == pytest.approx(timed.tokens_per_s_gpu)
+
+
 def test_a_search_gives_the_figures_of_estimate() -> None:
-    found = search(
-        TrainingJob.from_hf("Qwen/Qwen3-30B-A3B", 32, seq_length=4096, global_batch_size=64, gpu="H200"), SMALL, best=20
-    )
+    base = TrainingJob.from_hf("Qwen/Qwen3-30B-A3B", 32, seq_length=4096, global_batch_size=64, gpu="H200")
+    found = search(base, SMALL, best=20)
     assert found.examined == found.legal + sum(found.illegal.values())
-    assert found.legal >= found.tight + found.too_large + len(found.plans)
+    assert found.legal == found.fits + found.tight + found.too_large
     assert [plan.step for plan in found.plans] == sorted(plan.step for plan in found.plans)
-    for plan in found.plans:
-        single = estimate(plan.job)
-        assert plan.needed_bytes == max(stage.needed_bytes for stage in single.stages)
-        assert plan.peak_allocated_bytes == single.peak_stage.peak_allocated_bytes
-        assert plan.device_bytes == max(stage.device.high for stage in single.stages) <= plan.job.gpu.memory_bytes
-        timed = throughput(single)
-        assert plan.step == pytest.approx(timed.step)
-        assert plan.tokens_per_s_gpu == pytest.approx(timed.tokens_per_s_gpu)
+    assert len(found.plans) == 20
+    for plan in (*found.plans, *found.front):
+        same_figures(plan)
+        assert plan.device_bytes <= found.limit
+    steps = [plan.step for plan in found.front]
+    assert steps == sorted(steps, reverse=True), "more memory only for less time"
+    assert found.least is not None
+    same_figures(found.least)
+
+
+@pytest.mark.parametrize("objective", ["memory", "head-room"])
+def test_the_objective_decides_the_order(objective: str) -> None:
+    base = TrainingJob.from_hf("Qwen/Qwen3-8B", 16, seq_length=4096, global_batch_size=64)
+    found = search(base, SMALL, objective=objective)
+    key = {"memory": "peak_allocated_bytes", "head-room": "device_bytes"}[objective]
+    values = [getattr(plan, key) for plan in found.plans]
+    assert values == sorted(values)
+    assert len(values) == 10
 
 
 def test_layouts_that_are_ruled_out_are_counted_by_rule() -> None:
-    ruled_out: Counter[str] = Counter()
     base = TrainingJob.from_hf("Qwen/Qwen3-8B", 16, seq_length=4096, global_batch_size=64)
-    legal = list(layouts(base, SMALL, ruled_out))
-    assert {(layout.tp, layout.pp) for layout in legal} == {(1, 1), (1, 2), (2, 1), (2, 2)}
-    assert any("num_attention_heads" in rule or "num_gpus" in rule for rule in ruled_out)
-    assert not any(char.isdigit() for rule in ruled_out for char in rule)
+    found = search(base, SMALL)
+    assert any("num_attention_heads" in rule for rule in found.illegal)
+    assert not any(char.isdigit() for rule in found.illegal for char in rule)
+    assert rule_of("num_gpus=16 does not divide by tensor_model_parallel_size*cp=3*2=6; use 12") == (
+        "num_gpus does not divide by tensor_model_parallel_size*cp"
+    )
 
 
 def test_a_space_without_a_legal_layout_names_the_rules() -> None:
@@ -135,6 +158,17 @@ def test_a_space_without_a_legal_layout_names_the_rules() -> None:
         search(base, Space(tensor_model_parallel_size=(3,)))
 
 
-def test_an_empty_axis_is_refused() -> None:
-    with pytest.raises(ConfigError, match="micro_batch_size has no value to try"):
-        Space(micro_batch_size=())
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        (Space(micro_batch_size=(0,)), "micro_batch_size: 0 must be a whole number of at least 1"),
+        (Space(precision=("fp9",)), "precision: 'fp9' is not one of"),
+        (Space(recompute=("mlps",)), 'Did you mean "mlp"'),
+        (Space(recompute=("mla_up_proj",)), "nothing of mla_up_proj exists in this model"),
+        (Space(optimizer_offload_fraction=(2.0,)), "must be between 0 and 1"),
+    ],
+)
+def test_an_axis_that_makes_no_sense_is_refused(space: Space, message: str) -> None:
+    base = TrainingJob.from_hf("Qwen/Qwen3-8B", 16, seq_length=4096, global_batch_size=64)
+    with pytest.raises(ConfigError, match=message):
+        search(base, space)

@@ -7,6 +7,7 @@ still saved when it runs backward.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import groupby
@@ -15,6 +16,7 @@ from typing import NamedTuple
 from .context import Context
 from .cuda_graphs import captured, captures, replayed
 from .fsdp import gathered
+from .model import Model
 from .modules.adapters import MARK
 from .modules.layers import (
     Declaration,
@@ -30,10 +32,14 @@ from .paged_stash import stashed
 from .pipeline import Chunk
 from .simulate import Trace, trace
 from .tape import Unit
-from .tensor import Dim, Param, Tensor, largest, numel_of
+from .tensor import Dim, Param, Tensor, largest
 
 Kind = tuple[str, int, bool]
 """What tells layers apart: the kind, the index in the pattern of cp_comm_type, and whether it stays in 16 bits."""
+UnitKey = tuple[tuple[Kind, ...], bool]
+"""The kinds of the layers of a unit, and whether a full-recompute checkpoint wraps them."""
+PartKey = tuple[str, bool]
+"""embedding, final_norm, mtp (True: with an embedding of its own) or output (True: it uses the embedding's weight)."""
 
 
 class Run(NamedTuple):
@@ -93,6 +99,18 @@ class ChunkPlan:
     def saved_bytes(self) -> int:
         """Bytes kept for backward after one microbatch's forward."""
         return sum(run.trace.saved_bytes * run.copies for run in self.runs)
+
+    def decoder_layers(self, model: Model) -> dict[str, int]:
+        """How many decoder layers of each kind."""
+        return dict(Counter(model.kinds[i] for i in self.chunk.layers))
+
+    def layers(self, model: Model) -> dict[str, int]:
+        """How many layers of each kind, those of MTP too."""
+        found = self.decoder_layers(model)
+        if self.chunk.mtp:
+            for kind in model.mtp_kinds:
+                found[kind] = found.get(kind, 0) + model.mtp
+        return found
 
     @property
     def batch_bytes(self) -> int:
@@ -194,25 +212,21 @@ class Planner:
         c = self.context
         runs: list[Run] = []
         if chunk.embedding:
-            runs.append(self._whole("embedding", lambda: embedding_unit(c)))
+            runs.append(self.part(("embedding", True)))
         runs.extend(self._layers(chunk))
         if chunk.final_norm:
-            runs.append(self._whole("final_norm", lambda: final_norm_unit(c)))
+            runs.append(self.part(("final_norm", True)))
         if chunk.mtp:
-            owns = not chunk.embedding
-            runs.append(self._whole(("mtp", owns), lambda: mtp_unit(c, owns_embedding=owns)))
+            runs.append(self.part(("mtp", not chunk.embedding)))
         if chunk.output:
-            tied = c.model.share_embeddings_and_output_weights
-            alone = tied and chunk.pp_rank == 0
-            output = self._whole(
-                ("output", alone), lambda: output_unit(c, owns_weight=not alone, shared=tied and not alone)
-            )
+            alone = c.model.share_embeddings_and_output_weights and chunk.pp_rank == 0
+            output = self.part(("output", alone))
             if alone and runs:  # the embedding's weights, whole again
                 output = output._replace(beside=runs[0].beside)
             runs.append(output)
-        return ChunkPlan(chunk, tuple(runs), self._batch(chunk))
+        return ChunkPlan(chunk, tuple(runs), self.inputs(chunk))
 
-    def _batch(self, chunk: Chunk) -> tuple[Tensor, ...]:
+    def inputs(self, chunk: Chunk) -> tuple[Tensor, ...]:
         """Tokens, positions, labels and loss mask of a microbatch, on chunks that read them, and the attention mask."""
         c = self.context
         if not (chunk.embedding or chunk.output or chunk.mtp):
@@ -255,12 +269,8 @@ class Planner:
         for key, members in groupby(groups, key=lambda group: group[1:]):
             firsts = [group[0] for group in members]
             kinds, full, leaves = key
-            declared = tuple(self._declare(kind) for kind in kinds)
-            params = tuple(param for one in declared for param in self._params(one))
-            if (kinds, full) not in self._units:
-                unit = checkpointed(self.context, declared) if full else declared[0].unit
-                self._units[kinds, full] = self._traced(unit)
-            unit, traced, graphed = self._units[kinds, full]
+            params = tuple(param for kind in kinds for param in self._params(self._declare(kind)))
+            unit, traced, graphed = self.unit((kinds, full))
             beside = gathered(self.context, "", params, len(chunk.layers))
             traced, paged = self._paged(traced)
             gone: tuple[Tensor, ...] = ()
@@ -291,16 +301,37 @@ class Planner:
             for start in range(0, len(layers), n)
         ]
 
-    def _whole(self, key: object, declare: object) -> Run:
-        if key not in self._declared:
-            self._declared[key] = declare()  # type: ignore[operator]
-        declared = self._declared[key]
+    def unit(self, key: UnitKey) -> tuple[Unit, Trace, tuple[Tensor, ...]]:
+        """Layers that form one unit: as declared, traced, and what their CUDA graphs keep."""
+        if key not in self._units:
+            kinds, full = key
+            declared = tuple(self._declare(kind) for kind in kinds)
+            self._units[key] = self._traced(checkpointed(self.context, declared) if full else declared[0].unit)
+        return self._units[key]
+
+    def part(self, key: PartKey) -> Run:
+        """A unit outside the decoder layers."""
+        declared = self._declare_part(key)
         if key not in self._units:
             self._units[key] = declared.unit, trace(declared.unit), ()
         unit, traced, _ = self._units[key]
         params = self._params(declared)
         traced, paged = self._paged(traced)
         return Run(unit, traced, 1, -1, params, (), gathered(self.context, f"{unit.name}.", params, 0), (), paged)
+
+    def _declare_part(self, key: PartKey) -> Declaration:
+        if key not in self._declared:
+            c, (name, variant) = self.context, key
+            if name == "embedding":
+                self._declared[key] = embedding_unit(c)
+            elif name == "final_norm":
+                self._declared[key] = final_norm_unit(c)
+            elif name == "mtp":
+                self._declared[key] = mtp_unit(c, owns_embedding=variant)
+            else:
+                tied = c.model.share_embeddings_and_output_weights
+                self._declared[key] = output_unit(c, owns_weight=not variant, shared=tied and not variant)
+        return self._declared[key]
 
     def _paged(self, found: Trace) -> tuple[Trace, tuple[Tensor, ...]]:
         return stashed(self.context, found) if self.context.training.moe_paged_stash else (found, ())
@@ -318,6 +349,6 @@ def boundary(c: Context, name: str, *, with_mtp: bool = False) -> Tensor:
     """A hidden-states tensor that crosses pipeline stages."""
     one = c.residual(name)
     if with_mtp:
-        shape = (Dim("1+mtp_num_layers", 1 + c.model.mtp), *one.shape)
-        return Tensor(name, shape, one.dtype, one.nbytes // numel_of(one.shape) * numel_of(shape), name)
+        depths = 1 + c.model.mtp
+        return one._replace(shape=(Dim("1+mtp_num_layers", depths), *one.shape), nbytes=one.nbytes * depths)
     return one

@@ -7,6 +7,7 @@ from .captures import graph_ends
 from .modules.sparse_attention import shared_indices
 from .rank import Rank
 from .tensor import Dim, Tensor, tensor
+from .workspaces import layer_counts
 
 
 def pipeline_tensors(rank: Rank, kind: str) -> tuple[Tensor, ...]:
@@ -104,9 +105,9 @@ def resting_tensors(rank: Rank) -> tuple[Tensor, ...]:
         moe_layers = sum(run.copies for run in plan.runs if run.first_layer >= 0 and run.unit.name.endswith("moe"))
         moe_layers += c.model.mtp if plan.chunk.mtp else 0
         if (
-            moe_layers
-            and c.training.overlap_moe_expert_parallel_comm
+            c.training.overlap_moe_expert_parallel_comm
             and c.training.moe_token_dispatcher_type == "alltoall"
+            and moe_layers
         ):
             released = "attn_norm" in c.training.offload_modules  # its input is in host memory
             for what in ("inputs.grad",) if released else ("inputs", "inputs.grad"):
@@ -115,8 +116,5 @@ def resting_tensors(rank: Rank) -> tuple[Tensor, ...]:
                     tensor(f"{name} MoE layers' {what}", (Dim("moe_layers", moe_layers), *one.shape), one.dtype)
                 )
     if c.training.recompute_granularity != "full":  # else a workspace, alive at every moment
-        layers = [c.model.kinds[i] for plan in rank.plans for i in plan.chunk.layers]
-        found += shared_indices(
-            c, layers + [k for plan in rank.plans if plan.chunk.mtp for k in c.model.mtp_kinds * c.model.mtp]
-        )
+        found += shared_indices(c, layer_counts(c, rank.plans))
     return (*found, *graph_ends(rank))

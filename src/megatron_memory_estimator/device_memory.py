@@ -16,6 +16,7 @@ from .layout import Layout
 from .peak import Peak
 from .phases import build
 from .rank import Rank, state_bytes
+from .tensor import ceil_div, chosen, largest, round_up, smallest, whole_below
 
 
 class Range(NamedTuple):
@@ -43,10 +44,16 @@ def slack(job: TrainingJob, rank: Rank, peak: Peak) -> Term:
     Native allocator: a share of the peak that is not model state (dense 0.10-0.35, MoE 0.30-0.60). Expandable segments: a
     share of the peak (2.4-11 %, padded fixed-capacity MoE up to 21 %).
     """
-    of_total, low, high = fragmentation(job)
-    size = peak.nbytes if of_total else max(peak.nbytes - state_bytes(rank, "setup", "first step"), 0)
     source = "set by the user" if job.env.fragmentation is not None else SLACK_SOURCE
-    return Term("fragmentation", int(size * low), int(size * high), source)
+    low, high = slack_bytes(job, peak.nbytes, state_bytes(rank, "setup", "first step"))
+    return Term("fragmentation", low, high, source)
+
+
+def slack_bytes(job: TrainingJob, peak: int, state: int) -> Range:
+    """Reserved minus allocated, of the allocated peak and the model state in it."""
+    of_total, low, high = fragmentation(job)
+    size = peak if of_total else largest(peak - state, 0)
+    return Range(whole_below(size * low), whole_below(size * high))
 
 
 def fragmentation(job: TrainingJob) -> tuple[bool, float, float]:
@@ -69,7 +76,7 @@ def graph_slack(job: TrainingJob, rank: Rank, peak: Peak) -> Term:
     Source: Megatron-LM `megatron/core/full_cuda_graph.py`, `megatron/core/transformer/cuda_graphs.py`.
     """
     kind, warm = job.training.cuda_graph_impl, job.training.cuda_graph_warmup_steps
-    moving = max(peak.nbytes - peak.persistent, 0)
+    moving = largest(peak.nbytes - peak.persistent, 0)
     if kind == "full_iteration":
         return Term("CUDA graph pool", 0, moving, "Megatron-LM PR 4698: no empty_cache before the capture")
     pooled, _ = pool(rank)
@@ -85,9 +92,12 @@ def reserved_bytes(job: TrainingJob, rank: Rank, peak: Peak) -> Range:
     """Bytes that torch's caching allocator takes from the device."""
     term = slack(job, rank, peak)
     graphs = graph_slack(job, rank, peak)
-    term = Term(term.name, term.low + graphs.low, term.high + graphs.high, term.source)
-    built = build(rank)
-    return Range(max(peak.nbytes + term.low, built), max(peak.nbytes + term.high, int(built * 1.03)))
+    return reserved_range(peak.nbytes, term.low + graphs.low, term.high + graphs.high, build(rank))
+
+
+def reserved_range(peak: int, low: int, high: int, built: int) -> Range:
+    """Reserved bytes of the allocated peak with so much slack, or of building the model, whichever is more."""
+    return Range(largest(peak + low, built), largest(peak + high, whole_below(built * 1.03)))
 
 
 def device_bytes(job: TrainingJob, rank: Rank, reserved: Range) -> Range:
@@ -173,7 +183,7 @@ def communicators(layout: Layout, *, moe: bool, all_to_all: bool = True) -> list
             Group("expert data", layout.expert_dp, inner, "ring"),
             Group("tensor x context", tp * cp, tp * cp, "ring"),
         ]
-    return [group for group in groups if group.size > 1]
+    return [group for group in groups if not isinstance(group.size, int) or group.size > 1]
 
 
 def nccl_terms(job: TrainingJob) -> list[Term]:
@@ -187,63 +197,53 @@ def nccl_terms(job: TrainingJob) -> list[Term]:
     channels = 32 if gpu.capability[0] >= 10 else 24
     by_nccl = job.training.moe_token_dispatcher_type == "alltoall"
     groups = communicators(job.layout, moe=job.model.has_moe, all_to_all=by_nccl)
-    total = 0
-    for group in groups:
-        total += _communicator_bytes(group, domain, channels, nvls=job.env.nccl_nvls)
     if not groups:
         return []
-    extra = max(len(groups) - 8, 0)
-    high = int(1.5 * total) + extra * GIB // 4
-    return [
-        Term(
-            f"NCCL ({len(groups)} communicators)",
-            int(0.7 * total),
-            high,
-            "NVIDIA/nccl 2.30.7 src/init.cc, src/transport/",
-        )
-    ]
+    total = sum(_communicator_bytes(group, domain, channels, nvls=job.env.nccl_nvls) for group in groups)
+    number = sum(group.size > 1 for group in groups)
+    shown = f"NCCL ({number} communicators)" if isinstance(number, int) else "NCCL"
+    high = whole_below(1.5 * total) + largest(number - 8, 0) * (GIB // 4)
+    return [Term(shown, whole_below(0.7 * total), high, "NVIDIA/nccl 2.30.7 src/init.cc, src/transport/")]
 
 
 def _communicator_bytes(group: Group, domain: int, channels: int, *, nvls: bool) -> int:
+    """Bytes of a communicator; 0 of one rank."""
     inside = group.span <= domain
     if group.kind == "all-to-all":
-        if inside:
-            return 12 * 32 * (group.size - 1) * MIB
-        peers = max(min(group.size, domain // max(group.span // group.size, 1)) - 1, 0)
-        return (12 * 2 * peers + 128 + 40) * MIB
-    if group.kind == "p2p":
-        return (12 * 32 if inside else 160) * MIB
-    size = 12 * channels if inside else 160
-    if nvls and inside:
-        size += 2 * 16 * min(group.size, 32)
-    return size * MIB
+        stride = largest(group.span // group.size, 1)
+        peers = largest(smallest(group.size, domain // stride) - 1, 0)
+        size = chosen(inside, 12 * 32 * (group.size - 1), 12 * 2 * peers + 128 + 40)
+    elif group.kind == "p2p":
+        size = chosen(inside, 12 * 32, 160)
+    else:
+        near = 12 * channels + (2 * 16 * smallest(group.size, 32) if nvls else 0)
+        size = chosen(inside, near, 160)
+    found: int = chosen(group.size > 1, size, 0) * MIB
+    return found
 
 
 def expert_buffers(job: TrainingJob, c: Context) -> list[Term]:
     """Buffers of DeepEP and HybridEP, outside torch. Sources: deepseek-ai/DeepEP csrc/legacy/config.hpp, hybrid-ep branch."""
-    t, m, layout = job.training, job.model, job.layout
-    if t.moe_token_dispatcher_type != "flex" or not m.has_moe or layout.ep == 1:
+    t, m, n, h = job.training, job.model, c.layout.ep, job.model.expert_width
+    if t.moe_token_dispatcher_type != "flex" or not m.has_moe or not c.ep_many:
         return []
-    n, h = layout.ep, m.expert_width
     if t.moe_flex_dispatcher_backend == "deepep":
-        nvl, rdma_ranks, channels = min(n, 8), max(n // 8, 1), 10
-        rows = 256 if n <= 8 else 288 if n <= 64 else 560
+        nvl, rdma_ranks, channels = smallest(n, 8), largest(n // 8, 1), 10
+        rows = chosen(n <= 8, 256, chosen(n <= 64, 288, 560))
         size = channels * nvl * (4 * (2 * rdma_ranks + 3) + rows * (2 * h + 8 + 1024 + 512 + 512))
-        if n > 8:
-            rdma = channels * rdma_ranks * 2 * (72 + 128 * (2 * h + 8 + 1024 + 512 + 512 + 16)) + MIB
-            size += -(-rdma // (512 * MIB)) * 512 * MIB
-        size += 32 * MIB
+        rdma = channels * rdma_ranks * 2 * (72 + 128 * (2 * h + 8 + 1024 + 512 + 512 + 16)) + MIB
+        size = size + chosen(n > 8, round_up(rdma, 512 * MIB), 0) + 32 * MIB
         return [Term("DeepEP buffer", size, 2 * size, "deepseek-ai/DeepEP csrc/legacy/config.hpp")]
     tokens = c.tokens.size
     local = c.local_experts.local
     domain = max(job.gpu.nvlink_domain, 1)
-    inside = min(n, domain)
+    inside = smallest(n, domain)
     size = 2 * tokens * n * h + 4 * tokens * n * local * inside + 4 * tokens * n * h // 128
-    nodes = -(-n // inside)
-    if nodes > 1:
-        experts = m.num_moe_experts or 0
-        size += tokens * (2 * h + 4 * experts + h // 32)
-        size += 3 * (nodes - 1) * tokens * (2 * h + 4 * local * inside) + (nodes - 1) * tokens * h // 32
+    nodes = ceil_div(n, inside)
+    experts = m.num_moe_experts or 0
+    across = tokens * (2 * h + 4 * experts + h // 32)
+    across = across + 3 * (nodes - 1) * tokens * (2 * h + 4 * local * inside) + (nodes - 1) * tokens * h // 32
+    size = size + chosen(nodes > 1, across, 0)
     return [Term("HybridEP buffer", size, size, "deepseek-ai/DeepEP hybrid-ep csrc/hybrid_ep/buffer/intranode.cu")]
 
 
@@ -253,7 +253,7 @@ def needed_bytes(job: TrainingJob, rank: Rank, peak: Peak) -> int:
     When a request fails, torch first gives free cached blocks back to the driver (pytorch `c10/cuda/CUDACachingAllocator.cpp`):
     fragmentation that a run shows with room to spare is no proof that it needs it.
     """
-    return max(peak.nbytes, build(rank)) + sum(term.low for term in outside_terms(job, rank.context))
+    return largest(peak.nbytes, build(rank)) + sum(term.low for term in outside_terms(job, rank.context))
 
 
 def verdict(needed: int, high: int, memory_bytes: int) -> str:

@@ -8,10 +8,9 @@ running chunk has alive.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any
 
 from .activations import Moment, higher
 from .boundary import deferred_wgrads, pipeline_tensors, resting_tensors
@@ -19,26 +18,28 @@ from .captures import capturing, pool
 from .combined import Pair, combined
 from .rank import Candidate, Rank, Row, state_bytes, workspace_bytes
 from .schedule import Step
-from .tensor import largest
+from .tensor import largest, largest_sum
 
 
-def _kept(steps: Sequence[Step], saved: list[int]) -> Iterator[tuple[Step, int]]:
-    """Each step and what the microbatches in flight keep; of arrays of layouts the most of all steps of one kind and chunk."""
+def _kept(rank: Rank, saved: list[int]) -> Iterator[tuple[Step, int]]:
+    """Each step and what the microbatches in flight keep; of arrays of layouts the most of all steps of one kind and chunk, and of
+    chunks that hold the same units."""
+    steps = rank.schedule.steps
     if all(isinstance(size, int) for size in saved):
         for step in steps:
             yield step, sum(n * size for n, size in zip(step.in_flight, saved, strict=True))
         return
-    import numpy as np
-
+    units: dict[object, int] = {}
+    twins = [
+        units.setdefault((bool(plan.batch), *((id(run.unit), run.copies) for run in plan.runs)), index)
+        for index, plan in enumerate(rank.plans)
+    ]
     alike: dict[tuple[str, int, int], list[Step]] = {}
     for step in steps:
-        alike.setdefault((step.kind, step.chunk, step.beside), []).append(step)
-    sizes = np.stack([part.ravel() for part in np.broadcast_arrays(*saved)])
-    shape = np.broadcast_shapes(*(np.shape(size) for size in saved))
+        chunk = twins[step.chunk] if step.beside < 0 else step.chunk
+        alike.setdefault((step.kind, chunk, step.beside), []).append(step)
     for members in alike.values():
-        counts = np.array([step.in_flight for step in members], dtype=np.int64)
-        most: Any = (counts @ sizes).max(axis=0).reshape(shape)
-        yield members[0], most
+        yield members[0], largest_sum([step.in_flight for step in members], saved)
 
 
 def scheduled(rank: Rank) -> Iterator[Candidate]:
@@ -50,7 +51,7 @@ def scheduled(rank: Rank) -> Iterator[Candidate]:
             best[key] = higher(best[key], moment) if key in best else moment
     saved = [plan.saved_bytes for plan in rank.plans]
     pipe = {kind: sum(t.nbytes for t in pipeline_tensors(rank, kind)) for kind in "FB"}
-    for step, kept in _kept(rank.schedule.steps, saved):
+    for step, kept in _kept(rank, saved):
         pairs: Iterable[Pair] = (Pair(best.get((step.kind, step.chunk)), None),)
         if step.beside >= 0:
             pairs = combined(rank.plans[step.chunk], rank.plans[step.beside])
@@ -88,21 +89,25 @@ def draining(rank: Rank) -> Candidate:
     return Candidate("drain_embedding_wgrad_compute", sum(t.nbytes for t in kept), extras=extras)
 
 
+def flattened_gradients(rank: Rank) -> tuple[Row, ...]:
+    """One copy of the gradients of all tensors that are replicated over tp, with sequence parallelism."""
+    c = rank.context
+    if not c.sp_many:
+        return ()
+    copies = [(p, n) for plan in rank.plans for p, n in plan.params if p.split == "replicated"]
+    numel = sum(p.numel * n for p, n in copies)
+    size = 4 if c.training.grad_dtype == "fp32" else 2
+    row = Row("transient", "flattened gradients of replicated parameters", "[numel]", (numel,), c.training.grad_dtype, 1,
+              numel * size, "all-reduced over tp after the last backward")  # fmt: skip
+    return (row,)
+
+
 def finalising(rank: Rank) -> Candidate:
     """Gradients of tensors that are replicated over tp are flattened into one copy for their all-reduce.
 
     Source: Megatron-LM `megatron/core/distributed/finalize_model_grads.py`.
     """
-    c = rank.context
-    extras: tuple[Row, ...] = ()
-    if c.sp_many:
-        copies = [(p, n) for plan in rank.plans for p, n in plan.params if p.split == "replicated"]
-        numel = sum(p.numel * n for p, n in copies)
-        size = 4 if c.training.grad_dtype == "fp32" else 2
-        extras = (
-            Row("transient", "flattened gradients of replicated parameters", "[numel]", (numel,),
-                c.training.grad_dtype, 1, numel * size, "all-reduced over tp after the last backward"),
-        )  # fmt: skip
+    extras = flattened_gradients(rank)
     rest = sum(t.nbytes for t in resting_tensors(rank))
     return Candidate("finalize_model_grads", rest + sum(r.nbytes for r in extras), extras=extras)
 

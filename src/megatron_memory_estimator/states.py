@@ -7,14 +7,16 @@ Sources: Megatron-LM `megatron/core/distributed/param_and_grad_buffer.py`, `dist
 
 from __future__ import annotations
 
+import operator
+from functools import reduce
 from math import gcd
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .context import Context
 from .fsdp import active, grad_dtype, ways
 from .layer_wise import packed, ping_pong, sizes
 from .quantization import RECIPES, data_bytes, orientations, scale_bytes
-from .tensor import DTYPE_BYTES, Param, ceil_div, round_up
+from .tensor import DTYPE_BYTES, Dim, Param, ceil_div, largest, round_up, whole_below
 
 ALIGNMENT = 64
 """Elements that the start of a parameter is aligned to (param_and_grad_buffer.py)."""
@@ -22,6 +24,8 @@ BUCKET_MULTIPLE = 128
 """Elements whose least common multiple with the shard count a bucket's end is padded to."""
 LAYER_WISE_BUFFERS = (0, 17)
 """Megatron-Core version from which the layer-wise optimizer packs the DDP buffers."""
+Runs = list[tuple[list[Param], int]]
+"""Parameters of consecutive layers: those of one layer, and how many there are."""
 BUSBW_MULTIPLE = 65536
 """The same with ddp_pad_buckets_for_high_nccl_busbw."""
 
@@ -104,6 +108,67 @@ def padded_numel(params: list[tuple[Param, int]], shards: int, bucket_size: int 
     return round_up(end, multiple)
 
 
+def padded_buffer(runs: Runs, shards: int, bucket_size: int | None, *, busbw: bool) -> int:
+    """`padded_numel` of consecutive layers, also of arrays of layouts.
+
+    Buckets end where all sizes are multiples of what they are padded to anyway: then only the sum counts. Elsewhere each layout is
+    walked by itself.
+    """
+    params = [(p, n) for members, n in runs for p in members]
+    shared = any(p.shared_embedding for p, _ in params)
+    if bucket_size is None and not shared:
+        return padded_numel(params, shards, None, busbw=busbw)
+    multiple = bucket_multiple(shards, busbw=busbw)
+    sizes = [p.numel_each for p, _ in params]
+    copies = [p.copies * n for p, n in params]
+    if all(isinstance(value, int) for value in (multiple, bucket_size or 0, *sizes, *copies)):
+        return padded_numel(expanded(runs), shards, bucket_size, busbw=busbw)
+    import numpy as np
+
+    ragged: Any = reduce(operator.or_, (size % multiple != 0 for size in sizes))
+    total: Any = sum(size * n for size, n in zip(sizes, copies, strict=True))
+    if not np.any(ragged):
+        return total  # type: ignore[no-any-return]
+    shape = np.broadcast_shapes(np.shape(total), np.shape(ragged), np.shape(multiple), np.shape(bucket_size or 0))
+    columns = (
+        shards,
+        -1 if bucket_size is None else bucket_size,
+        *sizes,
+        *(n for _, n in runs),
+        *(p.copies for p, _ in params),
+    )
+    table = np.stack([np.broadcast_to(column, shape).ravel() for column in columns], axis=1)
+    places = np.nonzero(np.broadcast_to(ragged, shape).ravel())[0]
+    found = np.broadcast_to(total, shape).copy().ravel()
+    kinds, which = np.unique(table[places], axis=0, return_inverse=True)
+    values = []
+    for shard_count, size, *rest in kinds.tolist():
+        each, counts, local = (
+            rest[: len(params)],
+            rest[len(params) : len(params) + len(runs)],
+            rest[len(params) + len(runs) :],
+        )
+        plain = iter(
+            [(p._replace(shape=(Dim("numel", one),)), n) for (p, _), one, n in zip(params, each, local, strict=True)]
+        )
+        walked: Runs = [
+            ([p._replace(copies=n) for p, n in (next(plain) for _ in members)], count)
+            for (members, _), count in zip(runs, counts, strict=True)
+        ]
+        values.append(
+            padded_numel(expanded(walked), shard_count, None if size < 0 else size, busbw=busbw)
+            if shard_count > 0
+            else 0
+        )
+    found[places] = np.array(values, dtype=np.int64)[which.ravel()]
+    return found.reshape(shape)  # type: ignore[no-any-return]
+
+
+def _one_of(ways: int, what: str) -> str:
+    """`1/8 of the buffer`; arrays of layouts have no words."""
+    return f"1/{ways}{what}" if isinstance(ways, int) else what
+
+
 def default_bucket_size(c: Context, numel: int, *, first_chunk: bool) -> int | None:
     """Elements of a bucket, or None for a single one (Megatron-LM `megatron/training/training.py`)."""
     t = c.training
@@ -113,15 +178,15 @@ def default_bucket_size(c: Context, numel: int, *, first_chunk: bool) -> int | N
         return t.ddp_bucket_size
     if t.ddp_num_buckets is not None:
         return ceil_div(numel, t.ddp_num_buckets)
-    return max(40_000_000, 1_000_000 * c.layout.dp * c.layout.cp)
+    return largest(40_000_000, 1_000_000 * c.layout.dp * c.layout.cp)
 
 
-def expanded(runs: list[tuple[list[Param], int]]) -> list[tuple[Param, int]]:
+def expanded(runs: Runs) -> list[tuple[Param, int]]:
     """Parameters of consecutive layers in registration order."""
     return [(param, 1) for params, count in runs for _ in range(count) for param in params]
 
 
-def ddp_buffers(c: Context, chunk: int, runs: list[tuple[list[Param], int]], *, first_chunk: bool) -> list[Buffer]:
+def ddp_buffers(c: Context, chunk: int, runs: Runs, *, first_chunk: bool) -> list[Buffer]:
     """The buffers of one chunk: dense parameters, and experts where they have a data-parallel group of their own."""
     t, layout = c.training, c.layout
     found: list[Buffer] = []
@@ -142,19 +207,16 @@ def ddp_buffers(c: Context, chunk: int, runs: list[tuple[list[Param], int]], *, 
         weight_ways = grad_ways = 1
         if active(c):
             weight_ways, parts, grad_ways = ways(c, expert=is_expert)
-            owned, share = ceil_div(plain, parts), f"1/{parts}, fully sharded"
+            owned, share = ceil_div(plain, parts), _one_of(parts, ", fully sharded")
         elif muon and t.use_distributed_optimizer:
             pack = t.use_layer_wise_param_layout and t.mcore >= LAYER_WISE_BUFFERS
             deal = (packed if pack else ping_pong)(sizes(members, managed), shards)
             numel, owned, matrices = deal
-            share = f"whole parameters dealt to 1 of {shards} ranks"
+            share = _one_of(shards, ": whole parameters dealt to ranks")
         elif t.use_distributed_optimizer:
             size = default_bucket_size(c, plain, first_chunk=first_chunk)
-            shared = any(p.shared_embedding for params, _ in members for p in params)
-            alike = [(p, n) for params, n in members for p in params]
-            listed = expanded(members) if size is not None or shared else alike
-            numel = padded_numel(listed, shards, size, busbw=t.ddp_pad_buckets_for_high_nccl_busbw)
-            owned, share = numel // shards, f"1/{shards} of the buffer"
+            numel = padded_buffer(members, shards, size, busbw=t.ddp_pad_buckets_for_high_nccl_busbw)
+            owned, share = numel // shards, _one_of(shards, " of the buffer")
         dtype, scales = t.params_dtype, 0
         if recipe:
             group, dtype = f"{group} {recipe}", "fp8"
@@ -162,7 +224,7 @@ def ddp_buffers(c: Context, chunk: int, runs: list[tuple[list[Param], int]], *, 
         grads = grad_dtype(c) if active(c) else t.grad_dtype
         buffer = Buffer(
             chunk, group, dtype, grads, numel, plain, owned, matrices, share, recipe, scales, weight_ways, grad_ways,
-            int(owned * t.optimizer_offload_fraction) if t.optimizer_cpu_offload else 0,
+            whole_below(owned * t.optimizer_offload_fraction) if t.optimizer_cpu_offload else 0,
         )  # fmt: skip
         found.append(buffer)
     return found
@@ -307,7 +369,7 @@ def _offloaded(c: Context, buffer: Buffer) -> list[tuple[str, str, int, str]]:
     ]
     if buffer.grad_dtype != "fp32":
         found.append(("fp32 copy of gradients", "fp32", masters, "step"))
-    return [item for item in found if item[2]]
+    return [item for item in found if not isinstance(item[2], int) or item[2]]
 
 
 def megatron_masters(c: Context) -> bool:

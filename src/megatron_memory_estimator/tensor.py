@@ -7,9 +7,9 @@ against each other may stand in their place and give the bytes of many layouts a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 DTYPE_BYTES = {
     "fp32": 4,
@@ -60,6 +60,40 @@ def whole_above(value: float) -> int:
     import numpy as np
 
     return np.ceil(value).astype(np.int64)
+
+
+def whole_below(value: float) -> int:
+    """The largest whole number that is not above a value of at least 0, element by element for an array."""
+    if isinstance(value, float | int):
+        return int(value)
+    import numpy as np
+
+    return np.floor(value).astype(np.int64)
+
+
+def chosen(condition: Any, yes: Any, no: Any) -> Any:
+    """`yes` where the condition holds, else `no`."""
+    if isinstance(condition, bool):
+        return yes if condition else no
+    import numpy as np
+
+    return np.where(condition, yes, no)
+
+
+def largest_sum(counts: Sequence[Sequence[int]], sizes: Sequence[int]) -> int:
+    """The largest of several sums of so many times each size; of arrays of layouts the largest of each."""
+    first: Any = sizes[0]
+    if hasattr(first, "largest_sum"):
+        found: int = first.largest_sum(counts, sizes)
+        return found
+    if all(isinstance(size, int) for size in sizes):
+        return max(sum(n * size for n, size in zip(row, sizes, strict=True)) for row in counts)
+    import numpy as np
+
+    flat = np.stack([part.ravel() for part in np.broadcast_arrays(*sizes)])
+    shape = np.broadcast_shapes(*(np.shape(size) for size in sizes))
+    most: int = (np.array(counts, dtype=np.int64) @ flat).max(axis=0).reshape(shape)
+    return most
 
 
 class Dim(NamedTuple):

@@ -15,7 +15,7 @@ from .modules.linear import cached_wgrad
 from .modules.sparse_attention import shared_indices
 from .quantization import RECIPES, data_bytes, orientations, scale_bytes
 from .schedule import Occupancy
-from .tensor import DTYPE_BYTES, Dim, Param, Tensor, largest
+from .tensor import DTYPE_BYTES, Dim, Param, Tensor, largest, smallest
 
 TE_WORKSPACE_HOPPER = 32 * MIB + 1024
 TE_WORKSPACE_OLDER = 4 * MIB
@@ -37,14 +37,14 @@ class Workspace(NamedTuple):
     source: str
 
 
-def workspaces(c: Context, plans: tuple[ChunkPlan, ...], gpu: Gpu, env: Environment) -> list[Workspace]:
-    """All persistent scratch of the rank that holds these chunks."""
+def workspaces(
+    c: Context, plans: tuple[ChunkPlan, ...], gpu: Gpu, env: Environment, wgrads: list[Workspace] | None = None
+) -> list[Workspace]:
+    """All persistent scratch of the rank that holds these chunks; `wgrads` are its dummy weight gradients if known."""
     params = [param for plan in plans for param, _ in plan.params]
     head = any(plan.chunk.output for plan in plans)
-    layers = [c.model.kinds[i] for plan in plans for i in plan.chunk.layers]
-    if any(plan.chunk.mtp for plan in plans):
-        layers += list(c.model.mtp_kinds) * c.model.mtp
-    experts = [kind for kind in layers if kind.endswith("moe")]
+    layers = layer_counts(c, plans)
+    experts = [count for kind, count in layers.items() if kind.endswith("moe")]
     found = [
         *_cublas(
             c,
@@ -53,7 +53,7 @@ def workspaces(c: Context, plans: tuple[ChunkPlan, ...], gpu: Gpu, env: Environm
             torch_gemms=head or bool(experts) or not c.te or c.training.peft != "none",
             grouped=bool(experts),
         ),
-        *_dummy_wgrads(c, params, head=head),
+        *(dummy_wgrads(c, params, head=head) if wgrads is None else wgrads),
         *_quantized_weights(c, plans),
         *_global_memory_buffer(c, head=head, attention=bool(layers), moe=bool(experts)),
         *_rotary(c, plans, layers),
@@ -66,11 +66,11 @@ def workspaces(c: Context, plans: tuple[ChunkPlan, ...], gpu: Gpu, env: Environm
             _sized(c.new("mpu_0 and mpu_1 buffers", Dim("two", 2), *c.region("input", c.hidden).shape), source)
         )
     if experts:
-        found.extend(_router_state(c, len(experts)))
-    mixers = sum(kind.startswith("mamba") for kind in layers)
+        found.extend(_router_state(c, sum(experts)))
+    mixers = [count for kind, count in layers.items() if kind.startswith("mamba")]
     if mixers:
         nh = c.dim("mamba_num_heads", c.model.mamba_heads, "tp")
-        found.append(_sized(c.new("mixer.-exp(A_log)", Dim("layers", mixers), nh, dtype="fp32"),
+        found.append(_sized(c.new("mixer.-exp(A_log)", Dim("layers", sum(mixers)), nh, dtype="fp32"),
                             "megatron/core/ssm/mamba_mixer.py: fp32 cache"))  # fmt: skip
     if c.training.recompute_granularity == "full":
         found.extend(_sized(t, "dsa.py: the newest keys of every indexer, for the layers that share them")
@@ -118,7 +118,7 @@ def _large_torch_workspace(c: Context, gpu: Gpu, env: Environment) -> bool:
     return gpu.capability[0] == 9 or (gpu.capability[0] >= 10 and c.training.te >= (2, 14))
 
 
-def _dummy_wgrads(c: Context, params: list[Param], *, head: bool) -> list[Workspace]:
+def dummy_wgrads(c: Context, params: list[Param], *, head: bool) -> list[Workspace]:
     """One cached weight-gradient tensor per distinct weight shape, with gradient accumulation fusion.
 
     All layers, and all local experts, share one entry per shape; the output layer counts where it runs, tied or not.
@@ -228,19 +228,19 @@ def _global_memory_buffer(c: Context, *, head: bool, attention: bool, moe: bool)
     return [Workspace(f"mpu buffer ({top.name})", top.shape, top.dtype, nbytes, source)]
 
 
-def _rotary(c: Context, plans: tuple[ChunkPlan, ...], layers: list[str]) -> list[Workspace]:
+def _rotary(c: Context, plans: tuple[ChunkPlan, ...], layers: dict[str, int]) -> list[Workspace]:
     """Rotary tables: one fp32 table per model chunk; MLA layers own one each, and YaRN bf16 cos and sin from the start."""
     m, t = c.model, c.training
     found = []
-    softmax = sum(kind.startswith("gqa") for kind in layers)
-    latent = sum(kind.startswith(("mla", "dsa")) for kind in layers)
+    softmax = any(kind.startswith("gqa") for kind in layers)
+    latent = [count for kind, count in layers.items() if kind.startswith(("mla", "dsa"))]
     if softmax and m.position_embedding_type not in ("none", "learned_absolute"):
         rot = Dim("rotary", int(m.head_dim * m.rotary_percent))
-        chunks = Dim("chunks", sum(any(m.kinds[i].startswith("gqa") for i in p.chunk.layers) for p in plans))
+        chunks = Dim("chunks", sum(_holds(plan, c, "gqa") for plan in plans))
         found.append(_sized(c.new("rotary table", chunks, c.seq, rot, dtype="fp32"),
                             "models/common/embeddings/rotary_pos_embedding.py: lru_cache per chunk"))  # fmt: skip
     if latent:
-        rot, count = Dim("qk_pos_emb_head_dim", m.qk_pos_emb_head_dim), Dim("layers", latent)
+        rot, count = Dim("qk_pos_emb_head_dim", m.qk_pos_emb_head_dim), Dim("layers", sum(latent))
         fused = t.apply_rope_fusion
         if m.rope_type == "yarn":
             rows = m.original_max_position_embeddings
@@ -252,6 +252,21 @@ def _rotary(c: Context, plans: tuple[ChunkPlan, ...], layers: list[str]) -> list
             found.append(_sized(c.new("rotary table per MLA layer", count, c.seq, rot, dtype="fp32"),
                                 "models/common/embeddings/rotary_pos_embedding.py: lru_cache per layer"))  # fmt: skip
     return found
+
+
+def layer_counts(c: Context, plans: tuple[ChunkPlan, ...]) -> dict[str, int]:
+    """How many layers of each kind a rank holds, those of MTP too."""
+    found: dict[str, int] = {}
+    for plan in plans:
+        for kind, count in plan.layers(c.model).items():
+            found[kind] = found.get(kind, 0) + count
+    return found
+
+
+def _holds(plan: ChunkPlan, c: Context, mixer: str) -> int:
+    """1 for a chunk with a decoder layer of a kind."""
+    count = sum(count for kind, count in plan.decoder_layers(c.model).items() if kind.startswith(mixer))
+    return smallest(count, 1)
 
 
 def _router_state(c: Context, layers: int) -> list[Workspace]:

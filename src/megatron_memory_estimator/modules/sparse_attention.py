@@ -8,7 +8,7 @@ up-projected after the core. Norms are unfused and RoPE is never fused. Indexer 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from ..context import Context, Module, recomputed
 from ..errors import UnsupportedError
@@ -207,14 +207,14 @@ def topk_indices(c: Context) -> Tensor:
     return c.new(f"{CORE}.topk_indices", c.seq, c.batch, topk, dtype="int32")
 
 
-def shared_indices(c: Context, layers: Sequence[str]) -> list[Tensor]:
+def shared_indices(c: Context, layers: Mapping[str, int]) -> list[Tensor]:
     """The newest keys of every indexer of a rank, which the model's config refers to until the next ones.
 
     While a microbatch keeps them for its backward they are the same storage; they are apart between two steps, and under
     full recomputation, where nothing else keeps them.
     """
-    count = sum(kind.startswith("dsa+") for kind in layers)
-    if not count or c.model.dsa_indexer_topk_freq == 1:
+    counts = [count for kind, count in layers.items() if kind.startswith("dsa+")]
+    if not counts or c.model.dsa_indexer_topk_freq == 1:
         return []
     one = topk_indices(c)
-    return [c.new("shared topk_indices", Dim("indexers", count), *one.shape, dtype=one.dtype)]
+    return [c.new("shared topk_indices", Dim("indexers", sum(counts)), *one.shape, dtype=one.dtype)]

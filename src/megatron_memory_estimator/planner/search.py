@@ -1,75 +1,43 @@
-"""Every legal layout of a space: its memory, its step time, and what was ruled out by which rule.
-
-Legality is `legality.violations` for every layout; memory and time are the engine's, on arrays, one batch per structure.
-"""
+"""Every legal layout of a space: its memory, its step time, and what was ruled out by which rule."""
 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from ..device_memory import fragmentation, outside_terms
-from ..errors import ConfigError, LayoutError
+from ..context import Context
+from ..errors import ConfigError, LayoutError, UnsupportedError
 from ..estimator import context_of
 from ..job import TrainingJob
-from ..layout import Layout
-from ..legality import balanced_split, violations
-from ..peak import find_peak
-from ..phases import build
-from ..pipeline import split_layers
-from ..rank import state_bytes
-from ..throughput.machine import Machine, machine
-from ..throughput.step import step_parts
-from .batch import DEGREES, Batch, fullest, structure
+from ..legality.stages import shared_indexers
+from ..throughput.machine import Efficiency, Machine, machine
+from ..training import Training
+from .figures import Figures, Structure, tabled, training_with, whole
+from .legal import Cells, at_point, cells, points_of, reasons, rule_of
+from .shapes import Peaks, peaks, stages, symbols
+from .space import Option, Space, Style, completed, options, precision_settings, recompute_sets, shapes, styles
+from .tables import Grid, Pipelines
 
-POWERS = tuple(2**i for i in range(13))
-RECOMPUTE: tuple[dict[str, Any], ...] = (
-    {},
-    {"recompute_granularity": "selective", "recompute_modules": ("core_attn",)},
-    {"recompute_granularity": "selective", "recompute_modules": ("layernorm",)},
-    {"recompute_granularity": "selective", "recompute_modules": ("mlp",)},
-    {"recompute_granularity": "selective", "recompute_modules": ("moe_act", "layernorm")},
-    {"recompute_granularity": "selective", "recompute_modules": ("mla_up_proj", "moe_act", "layernorm")},
-    {"recompute_granularity": "selective", "recompute_modules": ("moe", "layernorm")},
-    {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
-)
-"""Sets of recomputation worth trying; those that have nothing to recompute in a model are dropped."""
-
-
-@dataclass(frozen=True)
-class Space:
-    """What is searched. Every axis lists the values to try."""
-
-    tensor_model_parallel_size: tuple[int, ...] = (1, 2, 4, 8)
-    pipeline_model_parallel_size: tuple[int, ...] = POWERS[:6]
-    virtual_pipeline_model_parallel_size: tuple[int, ...] = (1, 2, 4, 8)
-    context_parallel_size: tuple[int, ...] = POWERS[:5]
-    expert_model_parallel_size: tuple[int, ...] = POWERS[:8]
-    expert_tensor_parallel_size: tuple[int, ...] = (1,)
-    micro_batch_size: tuple[int, ...] = (1, 2, 4, 8)
-    recompute: tuple[dict[str, Any], ...] = RECOMPUTE
-
-    def __post_init__(self) -> None:
-        for axis in dataclasses.fields(self):
-            if not getattr(self, axis.name):
-                raise ConfigError(f"{axis.name} has no value to try")
+Array = np.ndarray[Any, Any]
+OBJECTIVES = ("throughput", "memory", "head-room")
+GIB = 2**30
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A layout with its figures: seconds, bytes of the fullest stage, and bytes on the device as a range."""
+    """A layout with its figures: seconds of a step, and bytes of the fullest stage: allocated, needed on the device, at most in use."""
 
     job: TrainingJob
+    recompute: str
+    precision: str
     step: float
     tokens_per_s_gpu: float
-    pp_rank: int
     peak_allocated_bytes: int
     needed_bytes: int
     device_bytes: int
@@ -77,180 +45,352 @@ class Plan:
 
 @dataclass
 class Found:
-    """The result of a search: plans that fit, fastest first, and counts of all others."""
+    """The result of a search: the best plans that fit, the front of memory against time, and counts of all others."""
 
+    space: Space
+    limit: int
+    objective: str = "throughput"
     plans: list[Plan] = field(default_factory=list)
-    examined: int = 0
+    front: list[Plan] = field(default_factory=list)
     legal: int = 0
+    fits: int = 0
     tight: int = 0
     too_large: int = 0
     illegal: Counter[str] = field(default_factory=Counter)
+    least: Plan | None = None
+    """The legal layout that needs least memory, whether it fits or not."""
+    interrupted: bool = False
+
+    @property
+    def examined(self) -> int:
+        """All layouts of the space."""
+        return self.legal + sum(self.illegal.values())
 
 
-def layouts(base: TrainingJob, space: Space, ruled_out: Counter[str]) -> Iterator[Layout]:
-    """Every legal layout of the space for the job's GPUs; the others are counted by the rule that they break."""
-    model, world = base.model, base.layout.world_size
-    experts = space.expert_model_parallel_size if model.num_moe_experts else (1,)
-    expert_tp = space.expert_tensor_parallel_size if model.num_moe_experts else (1,)
-    for pp, vp in product(space.pipeline_model_parallel_size, space.virtual_pipeline_model_parallel_size):
-        if vp > 1 and pp == 1:
-            continue
-        for tp, cp, ep, etp in product(
-            space.tensor_model_parallel_size, space.context_parallel_size, experts, expert_tp
-        ):
-            layout = dataclasses.replace(
-                base.layout,
-                world_size=world,
-                tensor_model_parallel_size=tp,
-                pipeline_model_parallel_size=pp,
-                virtual_pipeline_model_parallel_size=vp if vp > 1 else None,
-                context_parallel_size=cp,
-                expert_model_parallel_size=ep,
-                expert_tensor_parallel_size=etp if model.num_moe_experts else None,
-                sequence_parallel=tp > 1,
-                microbatch_group_size_per_vp_stage=None,
-            )
-            layout = _split(base, layout, vp)
-            reasons = violations(model, layout, base.training, 4 * pp)
-            if reasons:
-                ruled_out[_rule(reasons[0])] += 1
-            else:
-                yield layout
+@dataclass(frozen=True)
+class _Style:
+    """A style of a structure with its legal cells and trainings."""
+
+    style: Style
+    cells: Cells
+    trainings: tuple[tuple[str, Training], ...]
+    options: tuple[Option, ...]
 
 
-def _split(base: TrainingJob, layout: Layout, vp: int) -> Layout:
-    """The layout, with the most balanced uneven split where the layers do not divide."""
-    total = split_layers(base.model, layout)
-    if base.model.hybrid or layout.pp == 1 or total % (layout.pp * vp) == 0:
-        return layout
-    split = balanced_split(total, layout.pp, vp)
-    if split is None:
-        return layout
+@dataclass(frozen=True)
+class _Part:
+    grid: Grid
+    styles: tuple[_Style, ...]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a layout stands."""
+
+    part: _Part
+    style: Style
+    recompute: str
+    training: Training
+    option: Option
+    cell: tuple[int, int, int, int, int]
+    step: float
+    peak: int
+    needed: int
+    high: int
+
+
+def search(
+    base: TrainingJob,
+    space: Space | None = None,
+    *,
+    best: int = 10,
+    objective: str = "throughput",
+    limit: int | None = None,
+    everything: bool = False,
+    efficiency: Efficiency | None = None,
+    progress: Callable[[float, Found], None] | None = None,
+) -> Found:
+    """All legal layouts of a space for the job's model and global batch; the `best` that fit, by the objective.
+
+    `limit` is the memory of a GPU in bytes (default: all of it). Raises LayoutError when the space holds no legal layout, ConfigError
+    for axes that make no sense, UnsupportedError for what is not searched. KeyboardInterrupt ends it with the best so far.
+    """
+    if base.refusal:
+        raise UnsupportedError(base.refusal)
+    if base.training.optimizer == "muon":
+        raise UnsupportedError(
+            "plan does not search with optimizer=muon: its state is dealt out by whole parameters; estimate does"
+        )
+    if base.training.global_batch_size is None:
+        raise ConfigError("the search needs global_batch_size")
+    if objective not in OBJECTIVES:
+        raise ConfigError(f"objective {objective!r} is not one of {', '.join(OBJECTIVES)}")
+    one = _Search(base, completed(space or Space(), base, everything=everything), best, objective, limit, efficiency)
+    try:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            one.run(progress)
+    except KeyboardInterrupt:
+        one.found.interrupted = True
+    return one.result()
+
+
+def _unrecomputed(job: TrainingJob) -> Context:
+    """A context of the job without recomputation: every layer is a unit of its own."""
+    c = context_of(job)
     return dataclasses.replace(
-        layout, num_layers_in_first_pipeline_stage=split[0], num_layers_in_last_pipeline_stage=split[1]
+        c, training=dataclasses.replace(c.training, recompute_granularity=None, recompute_modules=())
     )
 
 
-def _rule(reason: str) -> str:
-    """A rule without the numbers of one layout."""
-    return re.sub(r"=?\d[\d,]*", "", reason.split(";")[0])
+class _Search:
+    def __init__(
+        self,
+        base: TrainingJob,
+        space: Space,
+        best: int,
+        objective: str,
+        limit: int | None,
+        efficiency: Efficiency | None,
+    ) -> None:
+        self.base, self.space, self.best = base, space, best
+        self.machine: Machine = machine(base.gpu, efficiency)
+        self.found = Found(space, base.gpu.memory_bytes if limit is None else limit, objective)
+        self.top: list[tuple[float, float, _Place]] = []
+        self.front: dict[int, _Place] = {}
+        self.least: _Place | None = None
+        self.reach = np.full(4096, np.inf)
 
-
-def search(base: TrainingJob, space: Space | None = None, *, best: int = 10) -> Found:
-    """All legal layouts of a space for the job's model, GPUs and global batch; the `best` that fit, fastest first.
-
-    Raises LayoutError when the space holds no legal layout.
-    """
-    space = space or Space()
-    found = Found()
-    if base.training.global_batch_size is None:
-        raise ConfigError("the search needs global_batch_size")
-    trainings = _trainings(base, space)
-    groups: dict[tuple[Any, ...], list[tuple[Layout, int, int]]] = {}
-    templates: dict[tuple[Any, ...], TrainingJob] = {}
-    for layout in layouts(base, space, found.illegal):
-        for micro in space.micro_batch_size:
-            count, rest = divmod(base.training.global_batch_size, micro * layout.dp)
-            if rest or not count:
-                found.illegal["global_batch_size does not divide by micro_batch_size*data_parallel_size"] += len(
-                    trainings
-                )
-                continue
-            for number, training in enumerate(trainings):
-                job = dataclasses.replace(
-                    base,
-                    layout=layout,
-                    training=dataclasses.replace(training, micro_batch_size=micro),
-                    num_microbatches=count,
-                )
-                key = (number, *structure(job))
-                if key not in templates:
-                    reasons = violations(job.model, layout, job.training, count)
-                    if reasons:
-                        found.illegal[_rule(reasons[0])] += 1
-                        continue
-                    templates[key] = job
-                groups.setdefault(key, []).append((layout, micro, count))
-    found.legal = sum(len(members) for members in groups.values())
-    found.examined = found.legal + sum(found.illegal.values())
-    if not groups:
-        rules = [f"{rule} ({count} layouts)" for rule, count in found.illegal.most_common(3)]
-        raise LayoutError(("no layout of the space is legal: " + "; ".join(rules),))
-    m = machine(base.gpu)
-    plans = [plan for key, members in groups.items() for plan in _evaluated(m, templates[key], members, found, best)]
-    found.plans = sorted(plans, key=lambda plan: plan.step)[:best]
-    return found
-
-
-def _trainings(base: TrainingJob, space: Space) -> list[Any]:
-    """The training with each set of recomputation that this model has something for."""
-    from ..inputs.effects import recomputable
-
-    known = recomputable(base.model)
-    found = []
-    for settings in space.recompute:
-        if set(settings.get("recompute_modules", ())) <= known:
-            cleared = {
-                "recompute_granularity": None,
-                "recompute_method": None,
-                "recompute_num_layers": None,
-                "recompute_modules": (),
-            }
-            found.append(dataclasses.replace(base.training, **{**cleared, **settings}))
-    return found
-
-
-def _evaluated(
-    m: Machine, job: TrainingJob, members: list[tuple[Layout, int, int]], found: Found, best: int
-) -> Iterator[Plan]:
-    """The fastest plans of one structure that fit."""
-    size = len(members)
-    columns: dict[str, Any] = {
-        name: np.array([layout.etp if name == DEGREES[-1] else getattr(layout, name) for layout, _, _ in members])
-        for name in DEGREES
-    }
-    micro = np.array([micro for _, micro, _ in members])
-    counts = np.array([count for _, _, count in members])
-    batch = Batch(job, tuple(range(size)), dataclasses.replace(job.layout, **columns), micro)
-    planner, stages = fullest(batch)
-    ranks = [rank for rank, _ in stages]
-    outside = [
-        outside_terms(_job_of(job, *member), context_of(_job_of(job, *member)))
-        for member in members
-    ]  # fmt: skip
-    low = np.array([sum(term.low for term in terms) for terms in outside])
-    high = np.array([sum(term.high for term in terms) for terms in outside])
-    of_total, _, share = fragmentation(job)
-    peaks, least, most = [], [], []
-    for rank in ranks:
-        peak = np.broadcast_to(np.asarray(find_peak(rank).nbytes), size)
-        built = build(rank)
-        moving = peak if of_total else np.maximum(peak - state_bytes(rank, "setup", "first step"), 0)
-        peaks.append(peak)
-        least.append(np.maximum(peak, built) + low)
-        with_slack = peak + np.floor(moving * share).astype(np.int64)
-        most.append(np.maximum(with_slack, np.floor(np.asarray(built) * 1.03).astype(np.int64)) + high)
-    stacked, device, needed = np.stack(peaks), np.stack(most).max(axis=0), np.stack(least).max(axis=0)
-    step = np.broadcast_to(sum(step_parts(m, planner, ranks, counts, [count for _, count in stages]).values()), size)
-    fits = device <= job.gpu.memory_bytes
-    found.tight += int(((needed <= job.gpu.memory_bytes) & ~fits).sum())
-    found.too_large += int((needed > job.gpu.memory_bytes).sum())
-    order = np.nonzero(fits)[0]
-    for place in order[np.argsort(step[order])][:best]:
-        layout, size_of, count = members[place]
-        assert job.training.global_batch_size is not None
-        tokens = job.training.global_batch_size * job.training.seq_length / float(step[place]) / layout.world_size
-        yield Plan(
-            _job_of(job, layout, size_of, count),
-            float(step[place]),
-            tokens,
-            ranks[int(stacked[:, place].argmax())].pp_rank,
-            int(stacked[:, place].max()),
-            int(needed[place]),
-            int(device[place]),
+    # -- what is legal --------------------------------------------------------------------------------------------------
+    def run(self, progress: Callable[[float, Found], None] | None) -> None:
+        ruled_out = self.found.illegal
+        self.sets = recompute_sets(self.base, self.space)
+        self.options = options(self.space)
+        pipelines = list(shapes(self.base, self.space))
+        self.shapes = [shape for shape, _ in pipelines if shape is not None]
+        broken = [reason for shape, reason in pipelines if shape is None]
+        model = self.base.model
+        if model.experimental_attention_variant == "dsa":
+            checked = [(shape, next(iter(shared_indexers(model, shape.layout)), "")) for shape in self.shapes]
+            broken += [reason for _, reason in checked if reason]
+            self.shapes = [shape for shape, reason in checked if not reason]
+        parts = list(self._parts(broken))
+        self.found.legal = sum(
+            len(style.cells) * len(style.trainings) * len(style.options) for part in parts for style in part.styles
         )
+        if not self.found.legal:
+            rules = [f"{rule} ({count:,} layouts)" for rule, count in ruled_out.most_common(3)]
+            raise LayoutError(("no layout of the space is legal: " + "; ".join(rules),))
+        self._evaluate(parts, progress)
 
+    def _parts(self, broken: Sequence[str]) -> Iterator[_Part]:
+        space, base, ruled_out = self.space, self.base, self.found.illegal
+        axes = (
+            space.tensor_model_parallel_size, space.context_parallel_size, space.expert_model_parallel_size,
+            space.expert_tensor_parallel_size,
+        )  # fmt: skip
+        groups: dict[Any, list[tuple[int, int, int, int]]] = {}
+        for tp, cp, ep, etp in product(*axes):
+            groups.setdefault(self._borders(tp, cp, ep, etp), []).append((tp, cp, ep, etp))
+        inner = len(space.num_gpus) * len(space.micro_batch_size) * len(self.sets) * len(self.options)
+        for points in groups.values():
+            grid = Grid(tuple(points), space.num_gpus, space.micro_batch_size)
+            found = []
+            for style in styles(space, tp=points[0][0] > 1, cp=points[0][1] > 1):
+                for reason in broken:
+                    ruled_out[rule_of(reason)] += inner * len(points)
+                if not self.shapes:
+                    continue
+                training = dataclasses.replace(base.training, **precision_settings(base, style.precision))
+                allowed, why = self._points(points, style, training)
+                for reason in why:
+                    if reason:
+                        ruled_out[rule_of(reason)] += inner * len(self.shapes)
+                if not any(allowed):
+                    continue
+                at = points[allowed.index(True)]
+                sets, optimizers, pairs = self._choices(at, style, training)
+                each = len(sets) * len(optimizers)
+                for reason in pairs:
+                    ruled_out[rule_of(reason)] += (
+                        inner // len(self.sets) // len(self.options) * len(self.shapes) * sum(allowed)
+                    )
+                if not each:
+                    continue
+                legal = cells(base, self.shapes, grid, allowed, each, ruled_out)
+                if len(legal):
+                    found.append(_Style(style, legal, sets, optimizers))
+            if found:
+                yield _Part(grid, tuple(found))
 
-def _job_of(job: TrainingJob, layout: Layout, micro: int, count: int) -> TrainingJob:
-    training = dataclasses.replace(job.training, micro_batch_size=micro)
-    return dataclasses.replace(job, layout=layout, training=training, num_microbatches=count)
+    def _borders(self, tp: int, cp: int, ep: int, etp: int) -> tuple[Any, ...]:
+        """What points of one structure have in common: the side of every border that a declaration asks about."""
+        model = self.base.model
+        experts = model.num_moe_experts or 0
+        apart = bool(experts) and (ep > 1 or tp != etp)
+        return (
+            tp > 1, cp > 1, ep > 1, etp > 1, (tp > model.groups) - (tp < model.groups), apart,
+            (experts // ep > 1) - (experts // ep < 1) if experts else 0,
+        )  # fmt: skip
+
+    def _points(self, points: Sequence[Any], style: Style, training: Training) -> tuple[list[bool], list[str]]:
+        """Legal points in the first shape in which any point is."""
+        allowed, why = [False] * len(points), [""] * len(points)
+        for shape in self.shapes:
+            for _, chosen in self.sets[:1]:
+                changed = self._merged(chosen, training)
+                allowed, why = points_of(self.base, shape, points, style, training_with(changed, self.options[0]))
+            if any(allowed):
+                break
+        return allowed, why
+
+    def _merged(self, recompute: Training, precision: Training) -> Training:
+        names = ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules")
+        return dataclasses.replace(precision, **{name: getattr(recompute, name) for name in names})
+
+    def _choices(
+        self, point: Any, style: Style, training: Training
+    ) -> tuple[tuple[tuple[str, Training], ...], tuple[Option, ...], list[str]]:
+        """Legal sets of recomputation and settings of the optimizer, and the rules that the others break, one for each pair."""
+        shape = self.shapes[0]
+        layout = at_point(shape.layout, point, style, moe=bool(self.base.model.num_moe_experts))
+        count = 2 * shape.group * shape.vp
+        merged = [(name, self._merged(one, training)) for name, one in self.sets]
+
+        def broken(recompute: Training, option: Option) -> str:
+            return next(iter(reasons(self.base, layout, training_with(recompute, option), count)), "")
+
+        sets = tuple((name, one) for name, one in merged if not broken(one, self.options[0]))
+        if not sets:
+            return (), (), [broken(one, self.options[0]) for _, one in merged for _ in self.options]
+        optimizers = tuple(option for option in self.options if not broken(sets[0][1], option))
+        why = [broken(one, self.options[0]) for name, one in merged if name not in dict(sets) for _ in self.options]
+        why += [broken(sets[0][1], option) for option in self.options if option not in optimizers for _ in sets]
+        return sets, optimizers, why
+
+    # -- memory and time ------------------------------------------------------------------------------------------------
+    def _evaluate(self, parts: Sequence[_Part], progress: Callable[[float, Found], None] | None) -> None:
+        done = 0
+        fast = tabled(self.base.training)
+        known: dict[Any, Peaks] = {}
+        if fast:
+            counted = {
+                (shape, self.shapes[shape].effective(count))
+                for part in parts for style in part.styles
+                for shape, count in set(zip(style.cells.shape.tolist(), style.cells.count.tolist(), strict=True))
+            }  # fmt: skip
+            pipelines = Pipelines(self.shapes, stages(self.base, self.shapes, symbols(_unrecomputed(self.base))))
+        for part in parts:
+            structure = Structure(self.base, self.machine, part.grid, pipelines) if fast else None
+            for style in part.styles:
+                if structure is not None:
+                    trainings = [training for _, training in style.trainings]
+                    tables = [self._peaks(training, counted, known) for training in trainings]
+                    found: Iterable[Any] = structure.figures(style.style, style.cells, trainings, style.options, tables)
+                else:
+                    found = self._whole(part, style)
+                for at, number, place_of, figures in found:
+                    self._judge(part, style, at, number, place_of, figures)
+                    done += len(figures.step)
+                    if progress is not None:
+                        progress(done / self.found.legal, self.found)
+
+    def _peaks(self, training: Training, counted: Any, known: dict[Any, Peaks]) -> Peaks:
+        """Peaks as forms; they differ in how recomputation groups layers into units, and in which layers stay in 16 bits."""
+        t = training
+        full = t.recompute_granularity == "full"
+        low = bool(t.low_precision and t.first_last_layers_bf16)
+        key = (full and (t.recompute_method, t.recompute_num_layers), low)
+        if key not in known:
+            planner = symbols(dataclasses.replace(context_of(self.base), training=t))
+            known[key] = peaks(planner, self.shapes, stages(self.base, self.shapes, planner), counted)
+        return known[key]
+
+    def _whole(self, part: _Part, style: _Style) -> Iterator[Any]:
+        for at, (_, training) in enumerate(style.trainings):
+            for number, option in enumerate(style.options):
+                changed = training_with(training, option)
+                figures = whole(self.base, self.machine, part.grid, style.style, self.shapes, style.cells, changed)
+                yield at, number, (lambda places: places), figures
+
+    # -- what is kept -----------------------------------------------------------------------------------------------------
+    def _judge(self, part: _Part, style: _Style, at: int, number: int, place_of: Any, figures: Figures) -> None:
+        limit = self.found.limit
+        fits = figures.high <= limit
+        fitting = int(np.count_nonzero(fits))
+        needed = int(np.count_nonzero(figures.needed > limit))
+        self.found.fits += fitting
+        self.found.too_large += needed
+        self.found.tight += len(fits) - fitting - needed
+
+        def place(index: int) -> _Place:
+            name, training = style.trainings[at]
+            source = int(place_of(np.array(index)))
+            cell = tuple(int(getattr(style.cells, f.name)[source]) for f in dataclasses.fields(Cells))
+            return _Place(
+                part, style.style, name, training, style.options[number], cell, float(figures.step[index]),  # type: ignore[arg-type]
+                int(figures.peak[index]), int(figures.needed[index]), int(figures.high[index]),
+            )  # fmt: skip
+
+        lowest = int(figures.needed.argmin())
+        if self.least is None or figures.needed[lowest] < self.least.needed:
+            self.least = place(lowest)
+        if not fitting:
+            return
+        self._rank(fits, figures, place)
+        self._extend_front(fits, figures, place)
+
+    def _rank(self, fits: Array, figures: Figures, place: Callable[[int], _Place]) -> None:
+        key = {"throughput": figures.step, "memory": figures.peak, "head-room": figures.high}[self.found.objective]
+        worst = self.top[-1][0] if len(self.top) >= self.best else np.inf
+        chosen = np.nonzero(fits & (key <= worst))[0]
+        if not len(chosen):
+            return
+        if len(chosen) > self.best:
+            chosen = chosen[np.lexsort((figures.step[chosen], key[chosen]))[: self.best]]
+        self.top += [(float(key[i]), float(figures.step[i]), place(int(i))) for i in chosen]
+        self.top = sorted(self.top, key=lambda item: item[:2])[: self.best]
+
+    def _extend_front(self, fits: Array, figures: Figures, place: Callable[[int], _Place]) -> None:
+        """The fastest layout for each GiB of allocated memory, where less memory is not as fast."""
+        room = np.minimum(figures.peak / GIB, 4095).astype(np.int32)
+        better = np.nonzero(fits & (figures.step < self.reach.take(room)))[0]
+        if not len(better):
+            return
+        order = better[np.lexsort((figures.step[better], room[better]))]
+        firsts = np.unique(room[order], return_index=True)[1]
+        for index in order[firsts].tolist():
+            at, step = int(room[index]), float(figures.step[index])
+            if step < self.reach[at]:
+                self.front[at] = place(index)
+                self.reach[at:] = np.minimum(self.reach[at:], step)
+
+    # -- the result -------------------------------------------------------------------------------------------------------
+    def result(self) -> Found:
+        found = self.found
+        found.plans = [self._plan(place) for _, _, place in self.top]
+        front, fastest = [], np.inf
+        for _, place in sorted(self.front.items()):
+            if place.step < fastest:
+                front.append(place)
+                fastest = place.step
+        found.front = [self._plan(place) for place in front]
+        found.least = self._plan(self.least) if self.least else None
+        return found
+
+    def _plan(self, place: _Place) -> Plan:
+        shape, world, point, micro, count = place.cell
+        base, grid = self.base, place.part.grid
+        gpus, size = grid.worlds[world], grid.micro[micro]
+        layout = at_point(
+            self.shapes[shape].layout, grid.points[point], place.style, moe=bool(base.model.num_moe_experts)
+        )
+        training = dataclasses.replace(training_with(place.training, place.option), micro_batch_size=size)
+        layout = dataclasses.replace(
+            layout, world_size=gpus, num_distributed_optimizer_instances=base.layout.num_distributed_optimizer_instances
+        )
+        job = dataclasses.replace(base, layout=layout, training=training, num_microbatches=count, assumptions=())
+        assert training.global_batch_size is not None
+        tokens = training.global_batch_size * training.seq_length / place.step / gpus
+        return Plan(
+            job, place.recompute, place.style.precision, place.step, tokens, place.peak, place.needed, place.high
+        )

@@ -7,11 +7,10 @@ step     = pipeline + exposed data-parallel communication + optimizer + 20 ms
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..activations import Planner
 from ..context import Context
@@ -46,19 +45,18 @@ class Throughput:
     measured_rates: bool
 
 
-@dataclass(frozen=True)
-class StageTime:
-    """Seconds of one microbatch on one stage by part; they sum to the stage's time."""
+class StageTime(NamedTuple):
+    """Seconds of one microbatch on one stage, or on one of its units, by part. `forward` and `backward` count all but pp again."""
 
-    compute: Any
-    recompute: Any
-    tp: Any
-    cp: Any
-    ep: Any
-    pp: Any
-    host: Any
-    backward: Any
-    forward: Any
+    compute: Any = 0.0
+    recompute: Any = 0.0
+    tp: Any = 0.0
+    cp: Any = 0.0
+    ep: Any = 0.0
+    pp: Any = 0.0
+    host: Any = 0.0
+    backward: Any = 0.0
+    forward: Any = 0.0
 
     @property
     def total(self) -> Any:
@@ -66,60 +64,89 @@ class StageTime:
         return self.compute + self.recompute + self.tp + self.cp + self.ep + self.pp + self.host
 
 
-def stage_time(m: Machine, c: Context, planner: Planner, rank: Rank) -> StageTime:
-    """One microbatch through all chunks of a stage."""
-    sums: dict[str, Any] = dict.fromkeys(
-        ("compute", "recompute", "tp", "cp", "ep", "pp", "host", "forward", "backward"), 0.0
-    )
-    t = c.training
+TimeKey = tuple[Any, ...]
+"""A unit as far as time goes: ("layer", its kind, the share of its stage that is recomputed), ("mtp", kind), ("embedding",), ("head",)."""
+
+
+def timed_units(planner: Planner, rank: Rank) -> list[tuple[TimeKey, int]]:
+    """The units of a stage and how many of each."""
+    c = planner.context
+    found: list[tuple[TimeKey, int]] = []
     for plan in rank.plans:
         kinds = [planner.kind(i) for i in plan.chunk.layers]
-        for kind in dict.fromkeys(kinds):
-            one = _full(c, layer(m, planner.context_of(kind), kind[0], planner.params(kind)), plan.chunk.layers, t)
-            _add(sums, one, kinds.count(kind))
+        share = recomputed_share(c, len(kinds))
+        found += [(("layer", kind, share), kinds.count(kind)) for kind in dict.fromkeys(kinds)]
         if plan.chunk.mtp:
-            for name in c.model.mtp_kinds:
-                _add(sums, layer(m, c, name, planner.params((name, 0, False))), c.model.mtp)
+            found += [(("mtp", name), c.model.mtp) for name in c.model.mtp_kinds]
         if plan.chunk.embedding:
-            memory = moved(m, rows(c).stream * c.model.hidden_size, 8, 16)
-            _add(sums, Layer(*memory), 1)
+            found.append((("embedding",), 1))
         if plan.chunk.output or plan.chunk.mtp:
-            _add(sums, head(m, c), 1 + (c.model.mtp if plan.chunk.mtp else 0))
-        if c.layout.pp > 1:
-            size = rows(c).stream * c.model.hidden_size * 2
-            stride = c.layout.world_size // c.layout.pp
-            rate = chosen(inside(m, c.layout.pp, stride), m.speed.nvlink * 0.8, m.speed.network * 0.85)
-            shown = P2P_EXPOSED if len(rank.plans) > 1 and t.overlap_p2p_comm else 1.0
-            sums["pp"] += 2 * size / (rate * 1e9) * shown
-    return StageTime(**sums)
+            found.append((("head",), 1 + (c.model.mtp if plan.chunk.mtp else 0)))
+    return found
 
 
-def _full(c: Context, one: Layer, layers: tuple[int, ...], t: Any) -> Layer:
-    """With full recomputation the forward of a checkpointed layer runs again in its backward."""
+def unit_time(m: Machine, planner: Planner, key: TimeKey) -> StageTime:
+    """One microbatch through one unit."""
+    c = planner.context
+    if key[0] == "layer":
+        _, kind, share = key
+        return _seconds(_full(c, layer(m, planner.context_of(kind), kind[0], planner.params(kind)), share))
+    if key[0] == "mtp":
+        return _seconds(layer(m, c, key[1], planner.params((key[1], 0, False))))
+    if key[0] == "embedding":
+        return _seconds(Layer(*moved(m, rows(c).stream * c.model.hidden_size, 8, 16)))
+    return _seconds(head(m, c))
+
+
+def stage_time(m: Machine, planner: Planner, rank: Rank) -> StageTime:
+    """One microbatch through all chunks of a stage."""
+    total = StageTime()
+    for key, count in timed_units(planner, rank):
+        total = StageTime(*(a + b * count for a, b in zip(total, unit_time(m, planner, key), strict=True)))
+    return total._replace(pp=p2p(m, planner.context, len(rank.plans)))
+
+
+def p2p(m: Machine, c: Context, chunks: Any) -> Any:
+    """Exposed sends and receives of one microbatch between stages."""
+    size = rows(c).stream * c.model.hidden_size * 2
+    pp = c.layout.pp
+    stride = c.layout.world_size // pp
+    rate = chosen(inside(m, pp, stride), m.speed.nvlink * 0.8, m.speed.network * 0.85)
+    shown = chosen((chunks > 1) & c.training.overlap_p2p_comm, P2P_EXPOSED, 1.0)
+    return chosen(pp > 1, chunks * 2 * size / (rate * 1e9) * shown, 0.0 * size)
+
+
+def recomputed_share(c: Context, layers: int) -> float:
+    """The share of a chunk's layers that full recomputation covers."""
+    t = c.training
     if t.recompute_granularity != "full":
-        return one
-    count = len(layers)
-    share = 1.0
+        return 0.0
     if t.recompute_method == "block":
-        share = min((t.recompute_num_layers or 0) / max(count, 1), 1.0)
+        return min((t.recompute_num_layers or 0) / max(layers, 1), 1.0)
+    return 1.0
+
+
+def _full(c: Context, one: Layer, share: float) -> Layer:
+    """With full recomputation the forward of a checkpointed layer runs again in its backward."""
+    if not share:
+        return one
     again = one.forward + one.tp + one.cp + one.ep
-    eager = t.cuda_graph_impl != "full_iteration"
+    eager = c.training.cuda_graph_impl != "full_iteration"
     return one._replace(
         recompute=again * share, host_backward=one.host_backward + (one.host + HOST_CHECKPOINT * eager) * share
     )
 
 
-def _add(sums: dict[str, Any], one: Layer, count: int) -> None:
+def _seconds(one: Layer) -> StageTime:
     shown = one.tp + one.cp + one.ep
     back = one.tp_backward + one.cp_backward + one.ep_backward
     wait = highest(one.host - one.forward - shown, 0.0)
     wait_back = highest(one.host_backward - one.backward - one.recompute - back, 0.0)
-    for name, value in (
-        ("compute", one.forward + one.backward), ("recompute", one.recompute), ("tp", one.tp + one.tp_backward),
-        ("cp", one.cp + one.cp_backward), ("ep", one.ep + one.ep_backward), ("host", wait + wait_back),
-        ("forward", one.forward + shown + wait), ("backward", one.backward + one.recompute + back + wait_back),
-    ):  # fmt: skip
-        sums[name] += value * count
+    return StageTime(
+        compute=one.forward + one.backward, recompute=one.recompute, tp=one.tp + one.tp_backward,
+        cp=one.cp + one.cp_backward, ep=one.ep + one.ep_backward, host=wait + wait_back,
+        forward=one.forward + shown + wait, backward=one.backward + one.recompute + back + wait_back,
+    )  # fmt: skip
 
 
 def head(m: Machine, c: Context) -> Layer:
@@ -135,8 +162,8 @@ def head(m: Machine, c: Context) -> Layer:
     return Layer(forward + memory[0], backward + memory[1], gather, 0.0, 0.0, 2 * gather)
 
 
-def data_parallel(m: Machine, c: Context, rank: Rank, one: StageTime) -> tuple[Any, Any]:
-    """(exposed gradient reduction, exposed parameter gather) of a step."""
+def collectives(m: Machine, c: Context, rank: Rank) -> tuple[Any, Any]:
+    """(gradient reduction, parameter gather) of a rank, in seconds before any overlap."""
     t, layout = c.training, c.layout
     reduce: Any = 0.0
     gather: Any = 0.0
@@ -155,12 +182,18 @@ def data_parallel(m: Machine, c: Context, rank: Rank, one: StageTime) -> tuple[A
             gather = gather + collective(m, "all_gather", weights, ranks, stride)
         else:
             reduce = reduce + collective(m, "all_reduce", grads, ranks, stride)
+    return reduce, gather
+
+
+def exposed(c: Context, reduce: Any, gather: Any, forward: Any, backward: Any) -> tuple[Any, Any]:
+    """(gradient reduction, parameter gather) that no compute of a stage hides."""
+    t = c.training
     if active(c):  # of every microbatch, beside its compute
-        return highest(reduce - FSDP_HIDDEN * one.total, FSDP_EXPOSED * reduce), 0.0
+        return highest(reduce - FSDP_HIDDEN * (forward + backward), FSDP_EXPOSED * reduce), 0.0 * gather
     if t.overlap_grad_reduce:
-        reduce = highest(reduce - HIDDEN * one.backward, REDUCE_EXPOSED * reduce)
+        reduce = highest(reduce - HIDDEN * backward, REDUCE_EXPOSED * reduce)
     if t.overlap_param_gather:
-        gather = highest(gather - HIDDEN * one.forward, GATHER_EXPOSED * gather)
+        gather = highest(gather - HIDDEN * forward, GATHER_EXPOSED * gather)
     return reduce, gather
 
 
@@ -177,14 +210,16 @@ def step_parts(
 ) -> dict[str, Any]:
     """Where the seconds of a step go, for one layout or an array of them; `ranks` are the pipeline's, each `copies` times."""
     c = planner.context
-    times = [stage_time(m, c, planner, rank) for rank in ranks]
+    times = [stage_time(m, planner, rank) for rank in ranks]
     pace = reduce(_slower, times)
     vp = len(ranks[0].plans)
     parts = {
         name: microbatches * getattr(pace, name) for name in ("compute", "recompute", "tp", "cp", "ep", "pp", "host")
     }
     parts["bubble"] = (c.layout.pp - 1) / vp * _mean([one.total for one in times], copies or [1] * len(times))
-    shared = [data_parallel(m, c, rank, one) for rank, one in zip(ranks, times, strict=True)]
+    shared = [
+        exposed(c, *collectives(m, c, rank), one.forward, one.backward) for rank, one in zip(ranks, times, strict=True)
+    ]
     often = microbatches if active(c) else 1
     parts["gradient reduction"] = reduce(highest, (pair[0] for pair in shared)) * often
     parts["parameter gather"] = reduce(highest, (pair[1] for pair in shared))
@@ -200,8 +235,7 @@ def _mean(values: Sequence[Any], copies: Sequence[int]) -> Any:
 def _slower(a: StageTime, b: StageTime) -> StageTime:
     """The stage that takes longer; of arrays of layouts the longer of each."""
     longer = b.total > a.total
-    names = [field.name for field in dataclasses.fields(StageTime)]
-    return StageTime(**{name: chosen(longer, getattr(b, name), getattr(a, name)) for name in names})
+    return StageTime(*(chosen(longer, y, x) for x, y in zip(a, b, strict=True)))
 
 
 def throughput(estimate: Estimate, efficiency: Efficiency | None = None) -> Throughput:

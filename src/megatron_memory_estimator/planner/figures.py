@@ -1,0 +1,251 @@
+"""Memory and step time of legal cells: from tables, or from the engine on arrays where a feature needs more than tables hold."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from ..activations import Planner
+from ..device_memory import device_bytes, needed_bytes, reserved_bytes, reserved_range, slack_bytes
+from ..job import TrainingJob
+from ..peak import find_peak
+from ..throughput.machine import Machine
+from ..throughput.step import OVERHEAD, exposed, step_parts
+from ..training import Training
+from .batch import Batch, fullest
+from .legal import Cells
+from .shapes import Peaks, Shape
+from .space import Option, Style
+from .tables import Grid, Pipelines, States, Tables, Times
+
+Array = np.ndarray[Any, Any]
+CHUNK = 1 << 16
+"""Cells evaluated at a time, so that the arrays stay in the cache."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of every cell: seconds of a step, allocated bytes of the fullest stage, bytes needed on the device, and at most in use."""
+
+    step: Array
+    peak: Array
+    needed: Array
+    high: Array
+
+
+def tabled(training: Training) -> bool:
+    """Whether the tables hold everything that decides the memory of a run; else the engine runs on arrays of whole ranks."""
+    t = training
+    return not (
+        t.use_megatron_fsdp or t.use_torch_fsdp2 or t.peft != "none" or t.cuda_graph_impl != "none" or t.cpu_offloading_num_layers
+        or t.fine_grained_activation_offloading or t.overlap_moe_expert_parallel_comm or t.moe_paged_stash
+        or t.defer_embedding_wgrad_compute
+    )  # fmt: skip
+
+
+@dataclass
+class Structure:
+    """The points of one structure with all shapes, and what is known of them."""
+
+    job: TrainingJob
+    machine: Machine
+    grid: Grid
+    pipelines: Pipelines
+
+    def __post_init__(self) -> None:
+        self.shapes, self.stages = self.pipelines.shapes, self.pipelines.stages
+        members: dict[int, list[int]] = {}
+        for index, stage in enumerate(self.stages):
+            members.setdefault(stage.shape, []).append(index)
+        self.most = max(len(row) for row in members.values())
+        self.stage_of = np.array([(row + row[-1:] * self.most)[: self.most] for _, row in sorted(members.items())])
+        self.pp = np.array([shape.pp for shape in self.shapes])
+        self.vp = np.array([shape.vp for shape in self.shapes])
+        weights = np.zeros((len(self.shapes), len(self.stages)))
+        for index, stage in enumerate(self.stages):
+            weights[stage.shape, index] = stage.copies / self.shapes[stage.shape].pp
+        self.weights = weights
+        self._states: dict[Any, States] = {}
+        self._scratch: dict[Any, tuple[Array, Array]] = {}
+
+    def figures(
+        self,
+        style: Style,
+        cells: Cells,
+        trainings: Sequence[Training],
+        optimizers: Sequence[Option],
+        peaks: Sequence[Peaks],
+    ) -> Iterator[tuple[int, int, Callable[[Array], Array], Figures]]:
+        """(training, option, how to find the cells of a place, figures) for every training and option."""
+        tables = Tables(self.job, self.machine, self.grid, style, self.pipelines)
+        first = tables.planner(trainings[0])
+        states = [
+            self._state(tables, first, style, training_with(trainings[0], option), option) for option in optimizers
+        ]
+        low, high = tables.outside(trainings[0])
+        sends = tables.sends(trainings[0])
+        traced: dict[int, tuple[Array, Array, Times, tuple[Array, Array]]] = {}
+        for at, training in enumerate(trainings):
+            planner = first if at == 0 else tables.planner(training)
+            running = tables.running(planner, peaks[at])
+            traced[at] = running, np.zeros(0), tables.times(planner), self._scratches(tables, planner, style, training)
+        for start in range(0, len(cells), CHUNK):
+            part = Cells(*(getattr(cells, f.name)[start : start + CHUNK] for f in dataclasses.fields(Cells)))
+            view = _View(self, part, low, high, sends, states)
+            for at, training in enumerate(trainings):
+                running, _, times, scratch = traced[at]
+                for number, found in view.figures(tables, training, optimizers, running, peaks[at], times, scratch):
+                    yield at, number, _shifted(start), found
+
+    def _state(self, tables: Tables, planner: Planner, style: Style, training: Training, option: Option) -> States:
+        key = (style.precision, style.sequence_parallel, option)
+        if key not in self._states:
+            self._states[key] = tables.states(planner, training)
+        return self._states[key]
+
+    def _scratches(self, tables: Tables, planner: Planner, style: Style, training: Training) -> tuple[Array, Array]:
+        key = (style, training.recompute_granularity == "full")
+        if key not in self._scratch:
+            self._scratch[key] = tables.scratch(planner)
+        return self._scratch[key]
+
+
+def _shifted(start: int) -> Callable[[Array], Array]:
+    return lambda places: places + start
+
+
+def training_with(training: Training, option: Option) -> Training:
+    """A training with the optimizer's settings of an option."""
+    return dataclasses.replace(training, **option.settings())
+
+
+class _View:
+    """The cells of one chunk: flat indices into the tables, and what does not depend on recomputation."""
+
+    def __init__(
+        self, structure: Structure, cells: Cells, low: Array, high: Array, sends: Array, states: Sequence[States]
+    ) -> None:
+        self.structure, self.cells = structure, cells
+        worlds, points, micro = structure.grid.shape
+        cell = ((cells.shape * worlds + cells.world) * points + cells.point) * micro + cells.micro
+        self.flat = cells.point * micro + cells.micro
+        self.low, self.high, self.sends = (table.reshape(-1).take(cell) for table in (low, high, sends))
+        self.pp, self.vp = structure.pp[cells.shape], structure.vp[cells.shape]
+        self.stages = [structure.stage_of[:, place][cells.shape] for place in range(structure.most)]
+        self.size = points * micro
+        places = [(stage * worlds + cells.world) * points + cells.point for stage in self.stages]
+        self.states = [
+            [
+                {f.name: getattr(state, f.name).reshape(-1).take(place) for f in dataclasses.fields(States)}
+                for place in places
+            ]
+            for state in states
+        ]
+        self.optimizer = [reduce(np.maximum, [at["optimizer"] for at in option]) for option in self.states]
+
+    def figures(
+        self,
+        tables: Tables,
+        training: Training,
+        optimizers: Sequence[Option],
+        running: Array,
+        peaks: Peaks,
+        times: Times,
+        scratch: tuple[Array, Array],
+    ) -> Iterator[tuple[int, Figures]]:
+        """The figures of every option with one training."""
+        job, cells = self.structure.job, self.cells
+        context = tables.planner(training).context
+        rows = self._rows(peaks)
+        flat = [stage * self.size + self.flat for stage in self.stages]
+        run = [running.reshape(-1).take(row * self.size + self.flat) for row in rows]
+        kept = [scratch[0].reshape(-1).take(at) for at in flat]
+        resting = [scratch[1].reshape(-1).take(at) for at in flat]
+        forward = [times.forward.reshape(-1).take(at) for at in flat]
+        backward = [times.backward.reshape(-1).take(at) for at in flat]
+        slowest = self._slowest(times.total) + self.sends
+        mean = (self.structure.weights @ times.total).reshape(-1).take(cells.shape * self.size + self.flat) + self.sends
+        pipeline = cells.count * slowest + (self.pp - 1) / self.vp * mean + OVERHEAD
+        for number, option in enumerate(optimizers):
+            changed = dataclasses.replace(context, training=training_with(training, option))
+            parts = []
+            shown = []
+            for place, state in enumerate(self.states[number]):
+                peak = kept[place] + state["state"] + np.maximum(run[place], resting[place] + state["step"])
+                slack = slack_bytes(job, peak, state["state"])
+                reserved = reserved_range(peak, slack.low, slack.high, state["built"])
+                parts.append((peak, np.maximum(peak, state["built"]) + self.low, reserved.high + self.high))
+                shown.append(exposed(changed, state["reduce"], state["gather"], forward[place], backward[place]))
+            peak, needed, high = (reduce(np.maximum, column) for column in zip(*parts, strict=True))
+            reduced, gathered = (reduce(np.maximum, column) for column in zip(*shown, strict=True))
+            yield number, Figures(pipeline + reduced + gathered + self.optimizer[number], peak, needed, high)
+
+    def _slowest(self, total: Array) -> Array:
+        by_shape = reduce(
+            np.maximum, [total[self.structure.stage_of[:, place]] for place in range(self.structure.most)]
+        )
+        found: Array = by_shape.reshape(-1).take(self.cells.shape * self.size + self.flat)
+        return found
+
+    def _rows(self, peaks: Peaks) -> list[Array]:
+        """Where the peaks of each stage with the microbatches of each cell stand."""
+        structure, cells = self.structure, self.cells
+        pairs, which = np.unique(cells.shape * (1 << 40) + cells.count, return_inverse=True)
+        found = []
+        for pair in pairs.tolist():
+            shape, count = divmod(pair, 1 << 40)
+            effective = structure.shapes[shape].effective(count)
+            found.append([peaks.at[int(stage), effective] for stage in structure.stage_of[shape]])
+        table = np.array(found)
+        return [table[:, place][which.ravel()] for place in range(structure.most)]
+
+
+def whole(
+    job: TrainingJob,
+    machine: Machine,
+    grid: Grid,
+    style: Style,
+    shapes: Sequence[Shape],
+    cells: Cells,
+    training: Training,
+) -> Figures:
+    """The same from whole ranks on arrays, one batch for each shape and number of microbatches."""
+    size = len(cells)
+    found = Figures(*(np.zeros(size) for _ in dataclasses.fields(Figures)))
+    pairs, which = np.unique(cells.shape * (1 << 40) + cells.count, return_inverse=True)
+    groups: dict[tuple[int, int], list[int]] = {}
+    for at, pair in enumerate(pairs.tolist()):
+        shape, count = divmod(pair, 1 << 40)
+        groups.setdefault((shape, shapes[shape].effective(count)), []).append(at)
+    for (shape, _), members in groups.items():
+        places = np.nonzero(np.isin(which.ravel(), members))[0]
+        tp, cp, ep, etp = np.array(grid.points)[cells.point[places]].T
+        micro: Any = np.array(grid.micro)[cells.micro[places]]
+        counts: Any = cells.count[places]
+        one = dataclasses.replace(
+            shapes[shape].layout, sequence_parallel=style.sequence_parallel, cp_comm_type=(style.cp_comm_type,)
+        )
+        columns: dict[str, Any] = {
+            "world_size": np.array(grid.worlds)[cells.world[places]], "tensor_model_parallel_size": tp, "context_parallel_size": cp,
+            "expert_model_parallel_size": ep, "expert_tensor_parallel_size": etp,
+        }  # fmt: skip
+        layout = dataclasses.replace(one, **columns)
+        first = dataclasses.replace(job, layout=one, training=training, num_microbatches=int(counts[0]))
+        batch = Batch(first, tuple(range(len(places))), layout, micro)
+        planner, stages = fullest(batch)
+        array_job = dataclasses.replace(first, layout=layout, training=planner.context.training)
+        rows = []
+        for rank, _ in stages:
+            peak = find_peak(rank)
+            high = device_bytes(array_job, rank, reserved_bytes(array_job, rank, peak)).high
+            rows.append((peak.nbytes, needed_bytes(array_job, rank, peak), high))
+        step = sum(step_parts(machine, planner, [rank for rank, _ in stages], counts, [n for _, n in stages]).values())
+        found.step[places] = step
+        for table, column in zip((found.peak, found.needed, found.high), zip(*rows, strict=True), strict=True):
+            table[places] = reduce(np.maximum, column)
+    return found

@@ -1,0 +1,130 @@
+"""Which cells of a space are legal, and how many layouts each rule takes out.
+
+Every rule is `legality`'s own. The rules of degrees are asked once for each set of degrees, those of the pipeline once for each shape,
+those of GPUs for both together, those of the schedule for each number of microbatches.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import lcm
+from typing import Any
+
+import numpy as np
+
+from ..job import TrainingJob
+from ..layout import Layout
+from ..legality import violations
+from ..legality.sharding import world
+from ..legality.stages import schedule
+from ..legality.switches import gpu
+from ..training import Training
+from .shapes import Shape
+from .space import Style
+from .tables import Grid
+
+Array = np.ndarray[Any, Any]
+BATCH = "global_batch_size does not divide by micro_batch_size*data_parallel_size"
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Legal cells by index: shape, GPUs, point, micro batch size; and the microbatches of each."""
+
+    shape: Array
+    world: Array
+    point: Array
+    micro: Array
+    count: Array
+
+    def __len__(self) -> int:
+        return len(self.shape)
+
+
+def rule_of(reason: str) -> str:
+    """A rule without the numbers of one layout."""
+    text = re.sub(r"\s+", " ", re.sub(r"=?\d[\d,*]*", "", reason.split(";")[0].split("; use")[0]))
+    return text.replace(" of in ", " in ").strip(" ,")
+
+
+def at_point(base: Layout, point: tuple[int, int, int, int], style: Style, *, moe: bool) -> Layout:
+    """A layout with the degrees of a point, on as few GPUs as they need."""
+    tp, cp, ep, etp = point
+    return dataclasses.replace(
+        base, world_size=lcm(tp * cp, ep * etp) * base.pp, tensor_model_parallel_size=tp, context_parallel_size=cp,
+        expert_model_parallel_size=ep, expert_tensor_parallel_size=etp if moe else None,
+        sequence_parallel=style.sequence_parallel, cp_comm_type=(style.cp_comm_type,),
+    )  # fmt: skip
+
+
+def reasons(job: TrainingJob, layout: Layout, training: Training, count: int) -> tuple[str, ...]:
+    """Every violated rule of one layout, those of the GPU too."""
+    return (*violations(job.model, layout, training, count), *gpu(training, job.gpu))
+
+
+def points_of(
+    job: TrainingJob, shape: Shape, points: Sequence[tuple[int, int, int, int]], style: Style, training: Training
+) -> tuple[list[bool], list[str]]:
+    """Which points are legal in a pipeline shape, and the first broken rule of the others."""
+    count = shape.group * max(shape.vp, 1) * 2
+    moe = bool(job.model.num_moe_experts)
+    found = [
+        next(iter(reasons(job, at_point(shape.layout, point, style, moe=moe), training, count)), "") for point in points
+    ]
+    return [not reason for reason in found], found
+
+
+def cells(
+    job: TrainingJob, shapes: Sequence[Shape], grid: Grid, allowed: Sequence[bool], each: int, ruled_out: Counter[str]
+) -> Cells:
+    """The legal cells of the allowed points. Every cell stands for `each` layouts in the counts of what is ruled out."""
+    batch = job.training.global_batch_size
+    assert batch is not None
+    worlds, moe = len(grid.worlds), bool(job.model.num_moe_experts)
+    sizes: dict[int, Array] = {}
+    micro = np.array(grid.micro)
+    by_pp = {shape.pp: shape for shape in shapes}
+    members = Counter(shape.pp for shape in shapes)
+    for pp, shape in by_pp.items():  # data parallel size of each (GPUs, point), 0 where the GPUs do not divide
+        table = np.zeros((worlds, len(grid.points)), dtype=np.int64)
+        for w, gpus in enumerate(grid.worlds):
+            for p, point in enumerate(grid.points):
+                if not allowed[p]:
+                    continue
+                tp, cp, ep, etp = point
+                layout = dataclasses.replace(
+                    shape.layout, world_size=gpus, tensor_model_parallel_size=tp, context_parallel_size=cp,
+                    expert_model_parallel_size=ep, expert_tensor_parallel_size=etp if moe else None,
+                )  # fmt: skip
+                reason = next(iter(world(job.model, layout)), "")
+                if reason:
+                    ruled_out[rule_of(reason)] += members[pp] * len(micro) * each
+                else:
+                    table[w, p] = gpus // (tp * cp * pp)
+        sizes[pp] = table
+    parts: list[tuple[Array, ...]] = []
+    for q, shape in enumerate(shapes):
+        per_step: Array = sizes[shape.pp][:, :, None] * micro
+        whole: Array = np.maximum(per_step, 1)
+        counts: Array = np.floor_divide(batch, whole)
+        rest: Array = np.remainder(batch, whole)
+        divides = (per_step > 0) & (rest == 0) & (counts > 0)
+        ruled_out[BATCH] += int(((per_step > 0) & ~divides).sum()) * each
+        cell = np.nonzero(divides)
+        number_of = counts[cell]
+        known, which = np.unique(number_of, return_inverse=True)
+        broken = [next(iter(schedule(job.model, shape.layout, int(value))), "") for value in known]
+        fine = np.array([not reason for reason in broken], dtype=bool)
+        for reason, number in zip(broken, np.bincount(which, minlength=len(known)).tolist(), strict=True):
+            if reason:
+                ruled_out[rule_of(reason)] += number * each
+        keep = fine[which] if len(known) else np.zeros(0, dtype=bool)
+        parts.append((np.full(int(keep.sum()), q), *(index[keep] for index in cell), number_of[keep]))
+    if not parts:
+        empty = np.zeros(0, dtype=np.int64)
+        return Cells(empty, empty, empty, empty, empty)
+    return Cells(*(np.concatenate(column) for column in zip(*parts, strict=True)))

@@ -1,0 +1,230 @@
+"""Pipeline shapes, and the peak of each of their stages as forms: what does not depend on any other degree."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+
+from ..activations import ChunkPlan, PartKey, Planner, Run, UnitKey
+from ..context import Context
+from ..job import TrainingJob
+from ..layout import Layout
+from ..modules.layers import Declaration
+from ..peak import scheduled
+from ..pipeline import Chunk, build_pipeline
+from ..rank import Rank
+from ..schedule import enough_microbatches, occupancy
+from ..simulate import Event, Trace
+from ..tape import Unit
+from ..tensor import Tensor
+from .forms import Basis, Form, needed
+
+Key = UnitKey | PartKey
+"""A unit of a chunk."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One pipeline stage with the units of its chunks, and how many stages of the pipeline it stands for."""
+
+    shape: int
+    pp_rank: int
+    plans: tuple[ChunkPlan, ...]
+    keys: tuple[tuple[Key, ...], ...]
+    copies: int = 1
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A pipeline: its degrees and split, every other degree 1."""
+
+    layout: Layout
+    vp: int
+
+    @property
+    def pp(self) -> int:
+        """Pipeline stages."""
+        return self.layout.pp
+
+    def effective(self, count: int) -> int:
+        """So few microbatches that the schedule passes through the same steps."""
+        return enough_microbatches(self.pp, self.vp, count, self.group)
+
+    @property
+    def group(self) -> int:
+        """Microbatches that run through one chunk before the next."""
+        return self.layout.microbatch_group_size_per_vp_stage or self.pp
+
+
+@dataclass(frozen=True)
+class _Unknown(Context):
+    """A context whose boundary tensors are unknowns."""
+
+    basis: Basis = field(default_factory=Basis)
+
+    def residual(self, name: str) -> Tensor:
+        return Tensor(name, (), self.residual_dtype, cast(int, self.basis.unknown("residual")), name)
+
+
+class _Symbols(Planner):
+    """Chunk plans whose units keep and peak at unknown bytes."""
+
+    def __init__(self, context: Context, basis: Basis) -> None:
+        super().__init__(context)
+        self.basis = basis
+        self.keys: dict[int, Key] = {}
+        self.runs: dict[Key, Run] = {}
+
+    def _symbol(self, key: Key, name: str) -> Run:
+        if key not in self.runs:
+            unit = Unit(name, (), None, None)
+            saved, ahead, behind = (cast(int, self.basis.unknown((key, what))) for what in ("saved", "F", "B"))
+            found = Trace((Event("forward", name, ahead),), (Event("backward", name, behind),), saved, ())
+            self.runs[key] = Run(unit, found, 1, -1, ())
+            self.keys[id(unit)] = key
+        return self.runs[key]
+
+    def unit(self, key: UnitKey) -> tuple[Unit, Trace, tuple[Tensor, ...]]:
+        run = self._symbol(key, key[0][0][0])
+        return run.unit, run.trace, ()
+
+    def part(self, key: PartKey) -> Run:
+        return self._symbol(key, key[0])
+
+    def _declare(self, kind: Any) -> Declaration:
+        return cast(Declaration, _Empty)
+
+    def inputs(self, chunk: Chunk) -> tuple[Tensor, ...]:
+        if not (chunk.embedding or chunk.output or chunk.mtp):
+            return ()
+        return (Tensor("batch", (), "int64", cast(int, self.basis.unknown("batch")), "batch"),)
+
+
+class _Empty:
+    params: tuple[()] = ()
+
+
+@dataclass
+class Peaks:
+    """Rows of the peaks of stages: those of stage `i` with `m` microbatches are `rows[starts[at[i, m]] : ...]`."""
+
+    basis: Basis
+    rows: np.ndarray[Any, Any]
+    starts: np.ndarray[Any, Any]
+    at: dict[tuple[int, int], int]
+
+    def values(self, known: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """[stage and microbatches, point]: the largest row of each, of known [unknown, point]."""
+        found: np.ndarray[Any, Any] = np.maximum.reduceat(self.rows @ known, self.starts, axis=0)
+        return found
+
+
+def symbols(context: Context) -> _Symbols:
+    """A planner of unknown units for the model and the training of a context."""
+    kinds = len({*context.model.kinds, *context.model.mtp_kinds})
+    width = 8 + 3 * (5 + 4 * kinds) + 3 * (context.training.recompute_num_layers or 1)
+    names = {f.name: getattr(context, f.name) for f in dataclasses.fields(Context)}
+    basis = Basis(width)
+    return _Symbols(_Unknown(**names, basis=basis), basis)
+
+
+def stages(job: TrainingJob, shapes: Sequence[Shape], planner: _Symbols) -> list[Stage]:
+    """The stages of all shapes. A stage between the first and the last that holds the same layers as one before it has fewer
+    microbatches in flight and never more memory: it is counted with that one."""
+    found: list[Stage] = []
+    for number, shape in enumerate(shapes):
+        last = shape.pp - 1
+        seen: dict[Any, int] = {}
+        for chunks in build_pipeline(job.model, shape.layout).chunks:
+            at = chunks[0].pp_rank
+            key = tuple((*map(planner.kind, c.layers), c.embedding, c.final_norm, c.mtp, c.output) for c in chunks)
+            if at not in (0, last) and key in seen:
+                same = found[seen[key]]
+                found[seen[key]] = dataclasses.replace(same, copies=same.copies + 1)
+                continue
+            if at not in (0, last):
+                seen[key] = len(found)
+            plans = tuple(planner.plan(chunk) for chunk in chunks)
+            keys = tuple(tuple(planner.keys[id(run.unit)] for run in plan.runs) for plan in plans)
+            found.append(Stage(number, at, plans, keys))
+    return found
+
+
+def peaks(
+    planner: _Symbols, shapes: Sequence[Shape], found: Sequence[Stage], counts: Iterable[tuple[int, int]]
+) -> Peaks:
+    """The peaks of all stages for the given (shape, effective microbatches)."""
+    rows: list[np.ndarray[Any, Any]] = []
+    at: dict[tuple[int, int], int] = {}
+    starts: list[int] = []
+    total = 0
+    by_shape: dict[int, list[int]] = {}
+    for index, stage in enumerate(found):
+        by_shape.setdefault(stage.shape, []).append(index)
+    for shape, count in sorted(set(counts)):
+        for index in by_shape[shape]:
+            one = _rows(planner, shapes[shape], found[index], count)
+            at[index, count] = len(starts)
+            starts.append(total)
+            rows.append(one)
+            total += len(one)
+    used = len(planner.basis.columns) + 1
+    return Peaks(planner.basis, np.concatenate(rows)[:, :used], np.array(starts), at)
+
+
+def _rows(planner: _Symbols, shape: Shape, stage: Stage, count: int) -> np.ndarray[Any, Any]:
+    c = dataclasses.replace(planner.context, layout=shape.layout)
+    schedule = occupancy(shape.pp, shape.vp, stage.pp_rank, count, shape.group)
+    rank = Rank(c, stage.pp_rank, stage.plans, schedule, (), (), (), count)
+    forms = [cast(Form, candidate.nbytes) for candidate in scheduled(rank)]
+    return needed(np.concatenate([form.rows for form in forms]))
+
+
+def unknowns(basis: Basis, planner: Planner, points: int) -> np.ndarray[Any, Any]:
+    """[unknown, point]: the bytes of every unknown for a traced context of so many points."""
+    known = np.zeros((len(basis.columns) + 1, points))
+    known[0] = 1
+    for name, column in basis.columns.items():
+        known[column] = np.broadcast_to(np.asarray(_bytes(planner, name)), planner_shape(planner)).ravel()
+    return known
+
+
+def planner_shape(planner: Planner) -> tuple[int, ...]:
+    """The shape of the arrays of a planner's context: (degrees, micro batch sizes)."""
+    c = planner.context
+    return np.broadcast_shapes(np.shape(c.layout.tp), np.shape(c.training.micro_batch_size))
+
+
+def _bytes(planner: Planner, name: object) -> Any:
+    if name == "residual":
+        return planner.context.residual("residual").nbytes
+    if name == "batch":
+        whole = Chunk(0, 0, (), embedding=True, final_norm=False, mtp=False, output=True)
+        return sum(t.nbytes for t in planner.inputs(whole))
+    key, what = cast("tuple[Key, str]", name)
+    run = real_run(planner, key)
+    if what == "saved":
+        return run.trace.saved_bytes
+    events = run.trace.forward if what == "F" else run.trace.backward
+    return _most(event.nbytes for event in events)
+
+
+def _most(values: Iterator[Any]) -> Any:
+    found = next(values)
+    for value in values:
+        found = np.maximum(found, value)
+    return found
+
+
+def real_run(planner: Planner, key: Key) -> Run:
+    """One copy of a unit as a planner traces it."""
+    first, second = key
+    if isinstance(first, str):
+        return planner.part((first, second))
+    unit, traced, graphed = planner.unit((first, second))
+    params = tuple(param for kind in first for param in planner.params(kind))
+    return Run(unit, traced, 1, 0, params, graphed)

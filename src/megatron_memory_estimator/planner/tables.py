@@ -1,0 +1,291 @@
+"""Bytes and seconds of every pipeline stage of every shape, as arrays over degrees, GPUs and micro batch sizes.
+
+Axes, in this order: stage (or shape), GPUs of the run, degrees (tp, cp, ep, etp together), micro batch size. All arrays come from the
+engine: model state from its buffers with arrays as layer counts, activations from forms and traced units, times from `throughput`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
+from typing import Any
+
+import numpy as np
+
+from ..activations import ChunkPlan, Planner
+from ..boundary import resting_tensors
+from ..context import Context
+from ..device_memory import outside_terms
+from ..estimator import context_of
+from ..job import TrainingJob
+from ..layout import Layout
+from ..model import Model
+from ..peak import flattened_gradients
+from ..phases import build
+from ..rank import Rank, state_bytes
+from ..schedule import Occupancy
+from ..states import ddp_buffers, model_state
+from ..throughput.machine import Machine
+from ..throughput.step import TimeKey, collectives, optimizer, p2p, timed_units, unit_time
+from ..training import Training
+from ..workspaces import Workspace, dummy_wgrads, workspaces
+from .shapes import Key, Peaks, Shape, Stage, real_run, unknowns
+from .space import Style
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The degrees, GPUs and micro batch sizes of one structure. `points` are (tp, cp, ep, etp)."""
+
+    points: tuple[tuple[int, int, int, int], ...]
+    worlds: tuple[int, ...]
+    micro: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Worlds, points, micro batch sizes."""
+        return len(self.worlds), len(self.points), len(self.micro)
+
+    def layout(self, base: Layout, pp: Any, style: Style) -> Layout:
+        """A layout of arrays. Cells that are not legal get GPUs enough for one replica, so that every figure is defined."""
+        columns: list[Any] = [np.array(column).reshape(-1, 1) for column in zip(*self.points, strict=True)]
+        tp, cp, ep, etp = columns
+        world: Any = np.array(self.worlds).reshape(-1, 1, 1)
+        return dataclasses.replace(
+            base, world_size=np.maximum(world, np.maximum(tp * cp, ep * etp) * pp), tensor_model_parallel_size=tp,
+            context_parallel_size=cp, expert_model_parallel_size=ep, expert_tensor_parallel_size=etp,
+            pipeline_model_parallel_size=pp, sequence_parallel=style.sequence_parallel, cp_comm_type=(style.cp_comm_type,),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class States:
+    """What the optimizer's settings decide, [stage, GPUs, degrees]: bytes of model state, of gradients flattened or of the optimizer
+    step, of building the model; seconds of reduction, gather and optimizer step."""
+
+    state: Array
+    step: Array
+    built: Array
+    reduce: Array
+    gather: Array
+    optimizer: Array
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of one microbatch by [stage, point]: all of it, its forward, its backward."""
+
+    total: Array
+    forward: Array
+    backward: Array
+
+
+def idle(plans: Sequence[ChunkPlan]) -> Occupancy:
+    """No microbatch in flight: for what does not depend on the schedule."""
+    return Occupancy(0, 0, (0,) * len(plans), ())
+
+
+@dataclass(frozen=True)
+class SeveralPlans(ChunkPlan):
+    """The same chunk of several stages: how often a unit occurs is an array. `kinds` are the layers of each run's unit."""
+
+    kinds: tuple[tuple[str, ...], ...] = ()
+
+    def decoder_layers(self, model: Model) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for run, kinds in zip(self.runs, self.kinds, strict=True):
+            for kind in kinds:
+                found[kind] = found.get(kind, 0) + run.copies
+        return found
+
+
+@dataclass(frozen=True)
+class Pipelines:
+    """All pipeline shapes with their stages."""
+
+    shapes: Sequence[Shape]
+    stages: Sequence[Stage]
+    timed: dict[Any, tuple[list[TimeKey], Array]] = field(default_factory=dict)
+    """Units as far as time goes, and how many of each every stage has, by kind of recomputation."""
+
+    @cached_property
+    def similar(self) -> dict[Any, list[int]]:
+        """Stages with the same kinds of units, and the same parts on each chunk: only layer counts differ."""
+        groups: dict[Any, list[int]] = {}
+        for index, stage in enumerate(self.stages):
+            chunks = [plan.chunk for plan in stage.plans]
+            parts = tuple((k.embedding, k.final_norm, k.mtp, k.output, k.after_mtp) for k in chunks)
+            kinds = frozenset(key for keys in stage.keys for key in keys)
+            groups.setdefault((parts, kinds, self.shapes[stage.shape].pp > 1), []).append(index)
+        return groups
+
+    def alike(self, *, ordered: bool) -> dict[Any, list[int]]:
+        """Stages by number of chunks; where gradient buckets end depends on the order of the layers of the first chunk."""
+        groups: dict[Any, list[int]] = {}
+        for index, stage in enumerate(self.stages):
+            order = stage.keys[0] if ordered and stage.pp_rank == 0 else None
+            groups.setdefault((len(stage.plans), order), []).append(index)
+        return groups
+
+
+class Tables:
+    """The figures of one structure and style; what several of them share is computed once."""
+
+    def __init__(self, job: TrainingJob, machine: Machine, grid: Grid, style: Style, pipelines: Pipelines) -> None:
+        self.job, self.machine, self.grid, self.style, self.pipelines = job, machine, grid, style, pipelines
+        self.shapes, self.stages = pipelines.shapes, pipelines.stages
+        self.base = grid.layout(self.shapes[0].layout, 1, style)
+        self.micro: Any = np.array(grid.micro)
+        self._wgrads: dict[Any, list[Workspace]] = {}
+
+    # -- one set of recomputation ---------------------------------------------------------------------------------------
+    def planner(self, training: Training) -> Planner:
+        """Units of a training, traced when they are asked for."""
+        changed = dataclasses.replace(training, micro_batch_size=self.micro)
+        return Planner(dataclasses.replace(context_of(self.job), layout=self.base, training=changed))
+
+    def running(self, planner: Planner, peaks: Peaks) -> Array:
+        """[stage and microbatches, point x micro batch]: activations, transients and boundary tensors at the peak."""
+        return peaks.values(unknowns(peaks.basis, planner, len(self.grid.points) * len(self.micro)))
+
+    def times(self, planner: Planner) -> Times:
+        """Seconds of one microbatch on every stage, without sends between stages."""
+        keys, matrix = self._timed(planner)
+        shape = self.grid.shape[1:]
+        units = np.zeros((3, len(keys), shape[0] * shape[1]))
+        for place, key in enumerate(keys):
+            one = unit_time(self.machine, planner, key)
+            for at, value in enumerate((one.total, one.forward, one.backward)):
+                units[at, place] = np.broadcast_to(value, shape).ravel()
+        return Times(*(matrix @ unit for unit in units))
+
+    def _timed(self, planner: Planner) -> tuple[list[TimeKey], Array]:
+        """The units as far as time goes, and how many of each every stage has."""
+        t = planner.context.training
+        full = t.recompute_granularity == "full"
+        known = (full and (t.recompute_method, t.recompute_num_layers), t.low_precision, self.style.cp_comm_type)
+        if known not in self.pipelines.timed:
+            keys: dict[TimeKey, int] = {}
+            entries = []
+            for at, stage in enumerate(self.stages):
+                rank = Rank(planner.context, stage.pp_rank, stage.plans, idle(stage.plans), (), (), ())
+                entries += [(at, keys.setdefault(key, len(keys)), count) for key, count in timed_units(planner, rank)]
+            matrix = np.zeros((len(self.stages), len(keys)))
+            rows, columns, counts = zip(*entries, strict=True)
+            np.add.at(matrix, (rows, columns), counts)
+            self.pipelines.timed[known] = list(keys), matrix
+        return self.pipelines.timed[known]
+
+    # -- the optimizer's settings ---------------------------------------------------------------------------------------
+    def states(self, planner: Planner, training: Training) -> States:
+        """Model state and what follows from it, for all stages."""
+        shape = (len(self.stages), *self.grid.shape[:2])
+        found = States(*(np.zeros(shape) for _ in dataclasses.fields(States)))
+        for members in self.pipelines.alike(ordered=training.overlap_grad_reduce).values():
+            rank = self._rank(planner, training, [self.stages[i] for i in members])
+            c = rank.context
+            flat = sum(row.nbytes for row in flattened_gradients(rank))
+            step = np.maximum(flat, state_bytes(rank, "step", "optimizer"))
+            reduced, gathered = collectives(self.machine, c, rank)
+            values = (
+                state_bytes(rank, "setup", "first step"), step, build(rank), reduced, gathered, optimizer(self.machine, c, rank),
+            )  # fmt: skip
+            for name, value in zip(found.__dataclass_fields__, values, strict=True):
+                getattr(found, name)[members] = np.broadcast_to(value, (len(members), *shape[1:], 1))[..., 0]
+        return found
+
+    def _rank(self, planner: Planner, training: Training, members: Sequence[Stage]) -> Rank:
+        """One rank that stands for several stages: its layer counts are arrays."""
+        pp = np.array([self.shapes[stage.shape].pp for stage in members]).reshape(-1, 1, 1, 1)
+        layout = self.grid.layout(self.shapes[0].layout, pp, self.style)
+        c = dataclasses.replace(planner.context, layout=layout, training=training)
+        plans, buffers = self._plans(planner, members, (-1, 1, 1, 1)), []
+        for place, plan in enumerate(plans):
+            first = training.overlap_grad_reduce and place == 0 and members[0].pp_rank == 0
+            buffers += ddp_buffers(c, place, [(list(run.params), run.copies) for run in plan.runs], first_chunk=first)
+        return Rank(c, 0, plans, idle(plans), tuple(buffers), tuple(model_state(c, buffers)), ())
+
+    def _plans(self, planner: Planner, members: Sequence[Stage], shape: tuple[int, ...]) -> tuple[ChunkPlan, ...]:
+        """The chunks of several stages at once: how often each unit occurs is an array of a shape."""
+        found = []
+        for place, plan in enumerate(members[0].plans):
+            counts = self._counts(members, place)
+            runs = []
+            for key, column in counts:
+                copies: Any = np.array(column).reshape(shape)
+                runs.append(real_run(planner, key)._replace(copies=copies))
+            kinds = tuple(() if isinstance(key[0], str) else tuple(kind[0] for kind in key[0]) for key, _ in counts)
+            found.append(SeveralPlans(plan.chunk, tuple(runs), (), kinds))
+        return tuple(found)
+
+    def _counts(self, members: Sequence[Stage], place: int) -> list[tuple[Key, list[int]]]:
+        """The units of one chunk of several stages, each with how often every stage has it."""
+        orders = {stage.keys[place] for stage in members}
+        if len(orders) == 1:
+            return [
+                (key, [stage.plans[place].runs[at].copies for stage in members])
+                for at, key in enumerate(next(iter(orders)))
+            ]
+        found: dict[Key, list[int]] = {}
+        for row, stage in enumerate(members):
+            for key, run in zip(stage.keys[place], stage.plans[place].runs, strict=True):
+                found.setdefault(key, [0] * len(members))[row] += run.copies
+        return list(found.items())
+
+    # -- the rest ---------------------------------------------------------------------------------------------------------
+    def scratch(self, planner: Planner) -> tuple[Array, Array]:
+        """[stage, point x micro batch] of persistent scratch, and of boundary tensors alive between two steps."""
+        size = self.grid.shape[1] * self.grid.shape[2]
+        kept, resting = np.zeros((len(self.stages), size)), np.zeros((len(self.stages), size))
+        for members in self.pipelines.similar.values():
+            first = self.stages[members[0]]
+            pp = self.shapes[first.shape].pp
+            c = dataclasses.replace(
+                planner.context, layout=dataclasses.replace(self.base, pipeline_model_parallel_size=pp)
+            )
+            plans = self._plans(planner, [self.stages[i] for i in members], (-1, 1, 1))
+            rank = Rank(c, first.pp_rank, plans, idle(plans), (), (), ())
+            found = workspaces(c, plans, self.job.gpu, self.job.env, self._dummies(c, first, plans))
+            for table, value in (
+                (kept, sum(w.nbytes for w in found)),
+                (resting, sum(t.nbytes for t in resting_tensors(rank))),
+            ):
+                table[members] = np.broadcast_to(value, (len(members), *self.grid.shape[1:])).reshape(
+                    len(members), size
+                )
+        return kept, resting
+
+    def _dummies(self, c: Context, stage: Stage, plans: tuple[ChunkPlan, ...]) -> list[Workspace]:
+        head = any(plan.chunk.output for plan in plans)
+        key = (frozenset(key for keys in stage.keys for key in keys), head)
+        if key not in self._wgrads:
+            self._wgrads[key] = dummy_wgrads(c, [param for plan in plans for param, _ in plan.params], head=head)
+        return self._wgrads[key]
+
+    def _flat(self, value: Any) -> Array:
+        return np.broadcast_to(value, self.grid.shape[1:]).ravel()
+
+    def outside(self, training: Training) -> tuple[Array, Array]:
+        """[shape, GPUs, degrees, micro batch] of what a process takes outside torch, low and high."""
+        c, layout = self._piped(training)
+        job = dataclasses.replace(self.job, layout=layout, training=c.training)
+        terms = outside_terms(job, c)
+        shape = (len(self.shapes), *self.grid.shape)
+        low, high = (reduce(np.add, [np.asarray(term[at], dtype=float) for term in terms]) for at in (1, 2))
+        return np.broadcast_to(low, shape), np.broadcast_to(high, shape)
+
+    def sends(self, training: Training) -> Array:
+        """[shape, GPUs, degrees, micro batch] of exposed sends and receives of one microbatch."""
+        c, _ = self._piped(training)
+        chunks = np.array([shape.vp for shape in self.shapes]).reshape(-1, 1, 1, 1)
+        return np.broadcast_to(p2p(self.machine, c, chunks), (len(self.shapes), *self.grid.shape))
+
+    def _piped(self, training: Training) -> tuple[Context, Layout]:
+        pp = np.array([shape.pp for shape in self.shapes]).reshape(-1, 1, 1, 1)
+        layout = self.grid.layout(self.shapes[0].layout, pp, self.style)
+        changed = dataclasses.replace(training, micro_batch_size=self.micro)
+        return dataclasses.replace(context_of(self.job), layout=layout, training=changed), layout
