@@ -11,7 +11,7 @@ import pytest
 from megatron_memory_estimator import ConfigError, EstimatorError, LayoutError, TrainingJob, estimate
 from megatron_memory_estimator.planner.batch import batches, engine, stage_peaks
 from megatron_memory_estimator.planner.legal import rule_of
-from megatron_memory_estimator.planner.search import Plan, search
+from megatron_memory_estimator.planner.search import Plan, sampled, search
 from megatron_memory_estimator.planner.space import Space
 from megatron_memory_estimator.throughput import throughput
 from megatron_memory_estimator.throughput.machine import machine
@@ -114,6 +114,45 @@ def same_figures(plan: Plan) -> None:
     timed = throughput(single)
     assert plan.step == pytest.approx(timed.step)
     assert plan.tokens_per_s_gpu == pytest.approx(timed.tokens_per_s_gpu)
+
+
+EVERY_ARCHITECTURE = [
+    "Qwen/Qwen3-8B", "meta-llama/Meta-Llama-3-70B", "meta-llama/Llama-3.2-1B", "meta-llama/Llama-4-Scout-17B-16E-Instruct",
+    "Qwen/Qwen3.5-35B-A3B", "mistralai/Mixtral-8x7B-v0.1", "Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-235B-A22B", "openai/gpt-oss-20b",
+    "deepseek-ai/DeepSeek-V2-Lite", "deepseek-ai/DeepSeek-V3", "moonshotai/Kimi-K2-Instruct", "moonshotai/Moonlight-16B-A3B",
+    "Qwen/Qwen3-Next-80B-A3B-Instruct", "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "zai-org/GLM-4.5-Air", "zai-org/GLM-5",
+    "Qwen/Qwen2.5-7B", "openai-community/gpt2", "inclusionAI/Ling-flash-2.0",
+]  # fmt: skip
+PRECISION = {"A100": ["bf16"], "H100": ["bf16", "tensorwise", "blockwise"], "B200": ["bf16", "delayed", "mxfp8"]}
+SETS = ("none", "core_attn", "moe_act+layernorm", "mlp", "full", "block:2", "uniform:2", "moe+layernorm")
+
+
+@pytest.mark.parametrize("number", range(len(EVERY_ARCHITECTURE)))
+def test_random_points_of_a_space_have_the_bytes_of_estimate(number: int) -> None:
+    """2,000 points over 20 models; axes and settings are drawn anew for every model."""
+    draw = random.Random(number)
+    gpu = draw.choice(list(PRECISION))
+    base = TrainingJob.from_hf(
+        EVERY_ARCHITECTURE[number], 64, gpu=gpu, seq_length=1024 if "gpt2" in EVERY_ARCHITECTURE[number] else 4096,
+        global_batch_size=192, overlap_grad_reduce=draw.random() < 0.5, cross_entropy_loss_fusion=draw.random() < 0.5,
+        moe_token_dispatcher_type=draw.choice(["alltoall", "flex", "allgather"]),
+    )  # fmt: skip
+    moe = bool(base.model.num_moe_experts)
+    space = Space(
+        num_gpus=(64, 96), tensor_model_parallel_size=(1, *draw.sample((2, 4), 1)),
+        context_parallel_size=(1, *draw.sample((2, 4), 1)), pipeline_model_parallel_size=tuple(draw.sample((1, 2, 3, 4, 8), 3)),
+        virtual_pipeline_model_parallel_size=(1, *draw.sample((2, 3, 4), 1)),
+        expert_model_parallel_size=(1, *draw.sample((2, 4, 8, 16), 2)) if moe else (),
+        expert_tensor_parallel_size=tuple(draw.sample((1, 2), 1)) if moe else (), micro_batch_size=(1, draw.choice((2, 3))),
+        recompute=("none", *draw.sample(SETS[1:], 3)), precision=tuple(draw.sample(PRECISION[gpu], 1)),
+        use_distributed_optimizer=(True, False), use_precision_aware_optimizer=(False, True),
+        sequence_parallel=tuple(draw.sample((True, False), 2 if draw.random() < 0.3 else 1)),
+        cp_comm_type=tuple(draw.sample(("p2p", "a2a", "all_gather"), 2)), optimizer_offload_fraction=(0.0, 0.5),
+    )  # fmt: skip
+    plans = sampled(base, space, 100, seed=number)
+    assert len(plans) == 100
+    for plan in plans:
+        same_figures(plan)
 
 
 def test_a_search_gives_the_figures_of_estimate() -> None:

@@ -39,7 +39,8 @@ Kind = tuple[str, int, bool]
 UnitKey = tuple[tuple[Kind, ...], bool]
 """The kinds of the layers of a unit, and whether a full-recompute checkpoint wraps them."""
 PartKey = tuple[str, bool]
-"""embedding, final_norm, mtp (True: with an embedding of its own) or output (True: it uses the embedding's weight)."""
+"""embedding (True: no other stage has a copy), final_norm, mtp (True: with an embedding of its own) or output (True: it uses the
+embedding's weight)."""
 
 
 class Run(NamedTuple):
@@ -212,7 +213,7 @@ class Planner:
         c = self.context
         runs: list[Run] = []
         if chunk.embedding:
-            runs.append(self.part(("embedding", True)))
+            runs.append(self.part(("embedding", chunk.output)))
         runs.extend(self._layers(chunk))
         if chunk.final_norm:
             runs.append(self.part(("final_norm", True)))
@@ -323,7 +324,7 @@ class Planner:
         if key not in self._declared:
             c, (name, variant) = self.context, key
             if name == "embedding":
-                self._declared[key] = embedding_unit(c)
+                self._declared[key] = embedding_unit(c, alone=variant)
             elif name == "final_norm":
                 self._declared[key] = final_norm_unit(c)
             elif name == "mtp":

@@ -33,7 +33,7 @@ def count_parameters(model: Model) -> Count:
         layer, used = _sums(c, layer_unit(c, kind))
         total, active = total + layer * count, active + used * count
     tied = model.share_embeddings_and_output_weights
-    for unit in (embedding_unit(c), final_norm_unit(c), output_unit(c, owns_weight=not tied, shared=False)):
+    for unit in (embedding_unit(c, alone=True), final_norm_unit(c), output_unit(c, owns_weight=not tied, shared=False)):
         size, _ = _sums(c, unit)
         total, active = total + size, active + size
     extra = sum(n for _, n in model.foreign_layers)

@@ -121,7 +121,8 @@ def padded_buffer(runs: Runs, shards: int, bucket_size: int | None, *, busbw: bo
     multiple = bucket_multiple(shards, busbw=busbw)
     sizes = [p.numel_each for p, _ in params]
     copies = [p.copies * n for p, n in params]
-    if all(isinstance(value, int) for value in (multiple, bucket_size or 0, *sizes, *copies)):
+    ends = -1 if bucket_size is None else bucket_size
+    if all(isinstance(value, int) for value in (multiple, ends, *sizes, *copies)):
         return padded_numel(expanded(runs), shards, bucket_size, busbw=busbw)
     import numpy as np
 
@@ -129,10 +130,10 @@ def padded_buffer(runs: Runs, shards: int, bucket_size: int | None, *, busbw: bo
     total: Any = sum(size * n for size, n in zip(sizes, copies, strict=True))
     if not np.any(ragged):
         return total  # type: ignore[no-any-return]
-    shape = np.broadcast_shapes(np.shape(total), np.shape(ragged), np.shape(multiple), np.shape(bucket_size or 0))
+    shape = np.broadcast_shapes(np.shape(total), np.shape(ragged), np.shape(multiple), np.shape(ends))
     columns = (
         shards,
-        -1 if bucket_size is None else bucket_size,
+        ends,
         *sizes,
         *(n for _, n in runs),
         *(p.copies for p, _ in params),

@@ -13,13 +13,10 @@ def vocab(c: Context) -> Dim:
     return c.dim("padded_vocab_size", c.model.padded_vocab(c.layout.tp), "tp")
 
 
-def embedding_params(c: Context, *, positions: bool = True) -> Module[Param]:
-    """The word embedding table, and the position table where positions are learned."""
-    shared = c.model.share_embeddings_and_output_weights
-    many_stages = c.layout.pp != 1
-    table = Param(
-        "embedding.word_embeddings.weight", (vocab(c), c.hidden), "tp", shared_embedding=shared and bool(many_stages)
-    )
+def embedding_params(c: Context, *, alone: bool, positions: bool = True) -> Module[Param]:
+    """The word embedding table, and the position table where positions are learned. `alone`: no other stage has a copy of it."""
+    shared = c.model.share_embeddings_and_output_weights and not alone
+    table = Param("embedding.word_embeddings.weight", (vocab(c), c.hidden), "tp", shared_embedding=shared)
     yield table
     if positions and c.model.position_embedding_type == "learned_absolute":
         rows = c.model.max_position_embeddings or c.training.seq_length
@@ -57,7 +54,7 @@ def lookup(c: Context, name: str, table: Param, out: Tensor) -> Module[Tensor]:
     return out
 
 
-def embedding(c: Context) -> Module[Tensor]:
+def embedding(c: Context, *, alone: bool) -> Module[Tensor]:
     """The first unit of the first chunk."""
-    table = yield from embedding_params(c)
+    table = yield from embedding_params(c, alone=alone)
     return (yield from lookup(c, "embedding", table, c.residual("embedding.output")))

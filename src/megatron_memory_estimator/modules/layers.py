@@ -106,11 +106,11 @@ def checkpointed(c: Context, layers: tuple[Declaration, ...]) -> Unit:
     return Unit(name, (Recompute("checkpoint", items, stored=stored),), first.entry, exit_)
 
 
-def embedding_unit(c: Context) -> Declaration:
-    """The embedding, first unit of the model."""
+def embedding_unit(c: Context, *, alone: bool) -> Declaration:
+    """The embedding, first unit of the model. `alone`: no other stage has a copy of its table."""
 
     def module() -> Module[Tensor]:
-        out = yield from embedding(c)
+        out = yield from embedding(c, alone=alone)
         return (yield from expanded(c, out)) if c.model.enable_mhc_connections else out
 
     return Declaration("embedding", None, module())
@@ -135,7 +135,7 @@ def mtp_unit(c: Context, *, owns_embedding: bool) -> Declaration:
 
     def module() -> Module[Tensor]:
         if owns_embedding:
-            table = yield from embedding_params(c)
+            table = yield from embedding_params(c, alone=False)
         else:
             table = Param(
                 "embedding.word_embeddings.weight", (c.dim("vocab", c.model.padded_vocab(c.layout.tp), "tp"), c.hidden)

@@ -21,7 +21,18 @@ from ..training import Training
 from .figures import Figures, Structure, tabled, training_with, whole
 from .legal import Cells, at_point, cells, points_of, reasons, rule_of
 from .shapes import Peaks, peaks, stages, symbols
-from .space import Option, Space, Style, completed, options, precision_settings, recompute_sets, shapes, styles
+from .space import (
+    Option,
+    Space,
+    Style,
+    asks_for_sequences,
+    completed,
+    options,
+    precision_settings,
+    recompute_sets,
+    shapes,
+    styles,
+)
 from .tables import Grid, Pipelines
 
 Array = np.ndarray[Any, Any]
@@ -142,15 +153,42 @@ def _unrecomputed(job: TrainingJob) -> Context:
     )
 
 
+def sampled(base: TrainingJob, space: Space, count: int, seed: int) -> list[Plan]:
+    """So many random legal layouts of a space with their figures, whether they fit or not."""
+    one = _Search(base, completed(space, base), 1)
+    one.sampler = _Sampler(count, np.random.default_rng(seed))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        one.run(None)
+    return [one.plan(place) for _, place in one.sampler.kept]
+
+
+class _Sampler:
+    """The places with the smallest of random numbers: each place is as likely as any other."""
+
+    def __init__(self, count: int, random: np.random.Generator) -> None:
+        self.count, self.random = count, random
+        self.kept: list[tuple[float, _Place]] = []
+
+    def offer(self, size: int, place: Callable[[int], _Place]) -> None:
+        drawn = self.random.random(size)
+        worst = self.kept[-1][0] if len(self.kept) >= self.count else 1.0
+        chosen = np.nonzero(drawn < worst)[0]
+        chosen = chosen[np.argsort(drawn[chosen])[: self.count]]
+        self.kept += [(float(drawn[i]), place(int(i))) for i in chosen]
+        self.kept = sorted(self.kept, key=lambda item: item[0])[: self.count]
+
+
 class _Search:
+    sampler: _Sampler | None = None
+
     def __init__(
         self,
         base: TrainingJob,
         space: Space,
         best: int,
-        objective: str,
-        limit: int | None,
-        efficiency: Efficiency | None,
+        objective: str = "throughput",
+        limit: int | None = None,
+        efficiency: Efficiency | None = None,
     ) -> None:
         self.base, self.space, self.best = base, space, best
         self.machine: Machine = machine(base.gpu, efficiency)
@@ -191,9 +229,13 @@ class _Search:
         groups: dict[Any, list[tuple[int, int, int, int]]] = {}
         for tp, cp, ep, etp in product(*axes):
             groups.setdefault(self._borders(tp, cp, ep, etp), []).append((tp, cp, ep, etp))
-        inner = len(space.num_gpus) * len(space.micro_batch_size) * len(self.sets) * len(self.options)
-        for points in groups.values():
-            grid = Grid(tuple(points), space.num_gpus, space.micro_batch_size)
+        sizes = [space.micro_batch_size]
+        if asks_for_sequences(base, space):
+            one, more = (tuple(n for n in space.micro_batch_size if (n > 1) == many) for many in (False, True))
+            sizes = [some for some in (one, more) if some]
+        for points, micro in product(groups.values(), sizes):
+            inner = len(space.num_gpus) * len(micro) * len(self.sets) * len(self.options)
+            grid = Grid(tuple(points), space.num_gpus, micro)
             found = []
             for style in styles(space, tp=points[0][0] > 1, cp=points[0][1] > 1):
                 for reason in broken:
@@ -331,6 +373,8 @@ class _Search:
                 int(figures.peak[index]), int(figures.needed[index]), int(figures.high[index]),
             )  # fmt: skip
 
+        if self.sampler is not None:
+            self.sampler.offer(len(fits), place)
         lowest = int(figures.needed.argmin())
         if self.least is None or figures.needed[lowest] < self.least.needed:
             self.least = place(lowest)
@@ -367,17 +411,18 @@ class _Search:
     # -- the result -------------------------------------------------------------------------------------------------------
     def result(self) -> Found:
         found = self.found
-        found.plans = [self._plan(place) for _, _, place in self.top]
+        found.plans = [self.plan(place) for _, _, place in self.top]
         front, fastest = [], np.inf
         for _, place in sorted(self.front.items()):
             if place.step < fastest:
                 front.append(place)
                 fastest = place.step
-        found.front = [self._plan(place) for place in front]
-        found.least = self._plan(self.least) if self.least else None
+        found.front = [self.plan(place) for place in front]
+        found.least = self.plan(self.least) if self.least else None
         return found
 
-    def _plan(self, place: _Place) -> Plan:
+    def plan(self, place: _Place) -> Plan:
+        """A place as a layout with its figures."""
         shape, world, point, micro, count = place.cell
         base, grid = self.base, place.part.grid
         gpus, size = grid.worlds[world], grid.micro[micro]

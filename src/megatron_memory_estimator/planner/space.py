@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from ..errors import ConfigError
+from ..errors import ConfigError, UnsupportedError
+from ..estimator import context_of
 from ..inputs.effects import recomputable
 from ..job import TrainingJob
 from ..layout import SHORT, Layout
 from ..legality import balanced_split
 from ..legality.stages import pipeline
 from ..model import Model
+from ..modules.layers import layer_unit
 from ..pipeline import split_layers
 from ..settings import nearest
 from ..training import Training
@@ -222,13 +224,39 @@ def recompute_sets(job: TrainingJob, space: Space) -> list[tuple[str, Training]]
     found = []
     for name in space.recompute:
         settings = recompute_settings(name)
-        if set(settings.get("recompute_modules", ())) <= known:
-            found.append((name, dataclasses.replace(job.training, **{**cleared, **settings})))
+        training = dataclasses.replace(job.training, **{**cleared, **settings})
+        if set(settings.get("recompute_modules", ())) <= known and _modelled(job, training):
+            found.append((name, training))
     if not found:
         raise ConfigError(
             f"recompute: nothing of {', '.join(space.recompute)} exists in this model; it has {', '.join(sorted(known))}"
         )
     return found
+
+
+def _modelled(job: TrainingJob, training: Training) -> bool:
+    c = dataclasses.replace(context_of(job), layout=Layout(), training=training)
+    try:
+        for kind in {*job.model.kinds, *job.model.mtp_kinds}:
+            layer_unit(c, kind)
+    except UnsupportedError:
+        return False
+    return True
+
+
+def asks_for_sequences(job: TrainingJob, space: Space) -> bool:
+    """Whether any layer has other tensors with several sequences in a microbatch than with one."""
+    training = dataclasses.replace(job.training, micro_batch_size=2)
+    for cp in (1, 2):
+        for way in space.cp_comm_type:
+            c = dataclasses.replace(
+                context_of(job), layout=Layout(cp, context_parallel_size=cp, cp_comm_type=(way,)), training=training
+            )
+            for kind in {*job.model.kinds, *job.model.mtp_kinds}:
+                layer_unit(c, kind)
+            if "several_sequences" in vars(c):
+                return True
+    return False
 
 
 def options(space: Space) -> list[Option]:

@@ -173,15 +173,16 @@ def collectives(m: Machine, c: Context, rank: Rank) -> tuple[Any, Any]:
         stride = layout.ep * layout.etp if expert else layout.tp
         grads = buffer.numel_unpadded * (4 if buffer.grad_dtype == "fp32" else 2)
         weights = buffer.numel_unpadded * (1 if buffer.recipe else 2)
+        held = buffer.numel_unpadded > 0  # of an array of stages, some have no such parameters
         if active(c):
             scatter = collective(m, "reduce_scatter", buffer.numel_unpadded * 2, ranks, stride)
             whole = collective(m, "all_gather", weights, ranks, stride)
-            reduce = reduce + scatter + 2 * whole
+            reduce = reduce + chosen(held, scatter + 2 * whole, 0.0)
         elif t.use_distributed_optimizer:
-            reduce = reduce + collective(m, "reduce_scatter", grads, ranks, stride)
-            gather = gather + collective(m, "all_gather", weights, ranks, stride)
+            reduce = reduce + chosen(held, collective(m, "reduce_scatter", grads, ranks, stride), 0.0)
+            gather = gather + chosen(held, collective(m, "all_gather", weights, ranks, stride), 0.0)
         else:
-            reduce = reduce + collective(m, "all_reduce", grads, ranks, stride)
+            reduce = reduce + chosen(held, collective(m, "all_reduce", grads, ranks, stride), 0.0)
     return reduce, gather
 
 
