@@ -84,7 +84,11 @@ def one(job: TrainingJob, point: tuple[int, int, int]) -> Context:
 def test_an_array_of_layouts_gives_the_bytes_of_each(model: str, extra: dict[str, Any]) -> None:
     job = TrainingJob.from_hf(model, **extra)
     units: list[Callable[[Context], Declaration]] = [partial(_layer, kind) for kind in dict.fromkeys(job.model.kinds)]
-    units += [partial(embedding_unit, alone=True), final_norm_unit, lambda c: output_unit(c, owns_weight=True, shared=False)]
+    units += [
+        partial(embedding_unit, alone=True),
+        final_norm_unit,
+        lambda c: output_unit(c, owns_weight=True, shared=False),
+    ]
     if job.model.mtp:
         units.append(lambda c: mtp_unit(c, owns_embedding=True))
     for points in grids(job):

@@ -5,7 +5,7 @@ Memory figures are what `nvidia-smi` and torch report; the public source stands 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .errors import ConfigError
 from .settings import nearest, setting
@@ -25,11 +25,12 @@ class Gpu:
     num_sms: int
     source: str
     aliases: tuple[str, ...] = ()
+    node: int = 0
 
     @property
     def gpus_per_node(self) -> int:
-        """GPUs that share one host: 4 of a GB200 or GB300 tray, else 8."""
-        return 4 if self.name.startswith("GB") else 8
+        """GPUs that share one host: as given, or 4 of a GB200 or GB300 tray, else 8."""
+        return self.node or (4 if self.name.startswith("GB") else 8)
 
     @property
     def hopper_or_later(self) -> bool:
@@ -94,9 +95,21 @@ class Environment:
     libraries_gib: float | None = setting(None, "CUDA libraries and kernels, GiB")
     nccl_gib: float | None = setting(None, "NCCL communicators, GiB")
     fragmentation: float | None = setting(None, "reserved memory over allocated memory, as a fraction of the peak")
+    gpus_per_node: int | None = setting(None, "GPUs of one host; default: by GPU")
+    nvlink_domain: int | None = setting(None, "GPUs that NVLink joins; default: by GPU")
+    network_gbs: float | None = setting(None, "network of one GPU, one way, GB/s; default: by GPU")
 
     def __post_init__(self) -> None:
         for name in ("context_gib", "libraries_gib", "nccl_gib", "fragmentation"):
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise ConfigError(f"{name}={value} must not be negative")
+        for name in ("gpus_per_node", "nvlink_domain", "network_gbs"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ConfigError(f"{name}={value} must be more than 0")
+
+    def installed(self, gpu: Gpu) -> Gpu:
+        """A GPU as it is installed: in hosts and NVLink domains of these sizes."""
+        node, domain = self.gpus_per_node or gpu.node, self.nvlink_domain or gpu.nvlink_domain
+        return gpu if (node, domain) == (gpu.node, gpu.nvlink_domain) else replace(gpu, node=node, nvlink_domain=domain)

@@ -11,6 +11,7 @@ from .. import __version__
 
 VERBS = {
     "estimate": "what every pipeline stage holds and when it peaks",
+    "plan": "the best legal layouts that fit, with launch arguments",
     "explain": "the named tensors behind a stage's peak or resting memory",
     "compare": "several models, files and layouts side by side",
     "models": "the bundled models, or the parameters of one model",

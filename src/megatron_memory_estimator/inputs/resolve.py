@@ -231,6 +231,7 @@ def job_from_parts(
         env = env_given
     else:
         env = build(Environment, {**parts[Environment], **_environment(env_given)})
+    gpu = env.installed(gpu)
     said: list[str] = []
     if habits:
         said.append(

@@ -25,53 +25,73 @@ def weights(model: Model) -> tuple[list[float], float, float]:
 
 
 def generated_layout(model: Model, pp: int, vp: int) -> str | None:
-    """A pipeline_model_parallel_layout whose heaviest chunk is as light as can be; None where it would be the even split.
+    """A pipeline_model_parallel_layout whose busiest rank has as little work as can be; None where it would be the even split.
 
-    Chunks are filled from the last one: of equal choices the first chunks, of which most microbatches are in flight, get less.
-    Every chunk holds a layer, but for the one of the loss.
+    Every chunk holds a layer, but for those of the loss and of MTP.
     """
     layers, mtp, loss = weights(model)
-    chunks, total = pp * vp, len(layers)
-    if chunks < 2 or total < chunks - 1:
+    chunks = pp * vp
+    if chunks < 2 or len(layers) < chunks:
         return None
-    tail = [(loss, "L")] if not mtp else [(mtp, "m" * model.mtp), (loss, "L")]
-    items = [*((weight, "t") for weight in layers), *tail]
-    low, high = max(weight for weight, _ in items), sum(weight for weight, _ in items)
-    best = _filled(items, chunks, high)
-    for _ in range(40):
-        middle = (low + high) / 2
-        found = _filled(items, chunks, middle)
-        if found is None:
-            low = middle
-        else:
-            best, high = found, middle
-    if best is None:
-        return None
-    counts = [chunk.count("t") for chunk in best]
+    found = []
+    for behind in (0, 1) if mtp else (0,):  # MTP in the last chunk, or in the one before
+        extra = [0.0] * chunks
+        extra[-1] += loss
+        extra[-1 - behind] += mtp
+        least = [1] * (chunks - 1) + [0]
+        if mtp:
+            least[-1 - behind] = 0
+        held = chunks - behind  # no layer may follow MTP
+        counts, load = _balanced(layers, extra, least, pp, held)
+        found.append((load, behind, counts))
+    _, behind, counts = min(found)
     if not mtp and len(set(counts)) == 1:
         return None
-    if mtp and not any("m" in chunk for chunk in best[-pp:]):
-        return None
-    best[0] = "E" + best[0]
-    return _written(best)
+    texts = ["t" * count for count in counts]
+    texts[0] = "E" + texts[0]
+    texts[-1 - behind] += "m" * model.mtp
+    texts[-1] += "L"
+    return _written(texts)
 
 
-def _filled(items: list[tuple[float, str]], chunks: int, most: float) -> list[str] | None:
-    """Chunks from the last to the first, none heavier than `most`, with a layer left for each chunk before; None if impossible."""
-    found: list[str] = []
-    at = len(items)
-    for chunk in range(chunks, 0, -1):
-        text, weight = "", 0.0
-        while at > 0:
-            size, symbol = items[at - 1]
-            short_of_layers = symbol == "t" and at - 1 < chunk - 1
-            if short_of_layers or (weight + size > most and (text or size > most)):
-                break
-            text, weight, at = symbol + text, weight + size, at - 1
-        if not text:
-            return None
-        found.insert(0, text)
-    return found if at == 0 and all("t" in text for text in found[:-1] if "m" not in text) else None
+def _balanced(
+    layers: list[float], extra: list[float], least: list[int], pp: int, held: int
+) -> tuple[list[int], tuple[float, float]]:
+    """Layers of each chunk, and the work of the busiest rank and chunk: one layer at a time moves from the busiest rank to another."""
+    chunks = len(extra)
+    counts = [len(layers) // held + (at >= held - len(layers) % held) if at < held else 0 for at in range(chunks)]
+    best = _load(layers, counts, extra, pp)
+    while True:
+        moves = []
+        loads = _chunk_loads(layers, counts, extra)
+        ranks = [sum(loads[rank::pp]) for rank in range(pp)]
+        busiest = max(range(pp), key=ranks.__getitem__)
+        for rank in range(pp):
+            if rank == busiest:
+                continue
+            taken = max(
+                (at for at in range(busiest, held, pp) if counts[at] > least[at]), key=loads.__getitem__, default=-1
+            )
+            given = min(range(rank, held, pp), key=loads.__getitem__, default=-1)
+            if taken >= 0 and given >= 0:
+                tried = [n - (at == taken) + (at == given) for at, n in enumerate(counts)]
+                moves.append((_load(layers, tried, extra, pp), tried))
+        if not moves or min(moves)[0] >= best:
+            return counts, best
+        best, counts = min(moves)
+
+
+def _load(layers: list[float], counts: list[int], extra: list[float], pp: int) -> tuple[float, float]:
+    loads = _chunk_loads(layers, counts, extra)
+    return max(sum(loads[rank::pp]) for rank in range(pp)), sum(load * load for load in loads)
+
+
+def _chunk_loads(layers: list[float], counts: list[int], extra: list[float]) -> list[float]:
+    found, at = [], 0
+    for count, more in zip(counts, extra, strict=True):
+        found.append(sum(layers[at : at + count]) + more)
+        at += count
+    return found
 
 
 def _written(chunks: list[str]) -> str:

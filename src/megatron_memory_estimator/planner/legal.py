@@ -47,8 +47,9 @@ class Cells:
 
 def rule_of(reason: str) -> str:
     """A rule without the numbers of one layout."""
-    text = re.sub(r"\s+", " ", re.sub(r"=?\d[\d,*]*", "", reason.split(";")[0].split("; use")[0]))
-    return text.replace(" of in ", " in ").strip(" ,")
+    text = re.sub(r"=[\d,*]+(?:=\d+)?", "", reason.split(";")[0])
+    text = re.sub(r"(?<!above )\b\d[\d,]*\b(?: of )?", "", text)
+    return re.sub(r"\s+", " ", text).strip(" ,")
 
 
 def at_point(base: Layout, point: tuple[int, int, int, int], style: Style, *, moe: bool) -> Layout:

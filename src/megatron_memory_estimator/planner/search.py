@@ -191,7 +191,7 @@ class _Search:
         efficiency: Efficiency | None = None,
     ) -> None:
         self.base, self.space, self.best = base, space, best
-        self.machine: Machine = machine(base.gpu, efficiency)
+        self.machine: Machine = machine(base.gpu, efficiency, base.env.network_gbs)
         self.found = Found(space, base.gpu.memory_bytes if limit is None else limit, objective)
         self.top: list[tuple[float, float, _Place]] = []
         self.front: dict[int, _Place] = {}
@@ -392,7 +392,11 @@ class _Search:
         if len(chosen) > self.best:
             chosen = chosen[np.lexsort((figures.step[chosen], key[chosen]))[: self.best]]
         self.top += [(float(key[i]), float(figures.step[i]), place(int(i))) for i in chosen]
-        self.top = sorted(self.top, key=lambda item: item[:2])[: self.best]
+        alike: dict[Any, Any] = {}  # sets of recomputation that cover the same layers are one layout: the first counts
+        for item in sorted(self.top, key=lambda item: item[:2]):
+            at = item[2]
+            alike.setdefault((item[0], at.step, at.peak, at.high, at.cell, at.style, at.option), item)
+        self.top = list(alike.values())[: self.best]
 
     def _extend_front(self, fits: Array, figures: Figures, place: Callable[[int], _Place]) -> None:
         """The fastest layout for each GiB of allocated memory, where less memory is not as fast."""

@@ -120,10 +120,12 @@ def _rates() -> dict[str, Any]:
     return found
 
 
-def machine(gpu: Gpu, efficiency: Efficiency | None = None) -> Machine:
-    """The machine of a GPU of the catalogue."""
+def machine(gpu: Gpu, efficiency: Efficiency | None = None, network: float | None = None) -> Machine:
+    """The machine of a GPU of the catalogue; `network` is GB/s of one GPU, one way."""
     rates, name = _rates(), ALIKE.get(gpu.name, gpu.name)
     speed, chosen = SPEEDS[gpu.name], efficiency or Efficiency()
+    if network is not None:
+        speed = speed._replace(network=network)
     if name in rates["gemm"]:
         gemm = {kind: (p * 1e12, w * 1e9, t * 1e-6) for kind, (p, w, t) in rates["gemm"][name].items()}
         attention = {

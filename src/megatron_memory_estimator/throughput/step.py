@@ -242,7 +242,7 @@ def _slower(a: StageTime, b: StageTime) -> StageTime:
 def throughput(estimate: Estimate, efficiency: Efficiency | None = None) -> Throughput:
     """The step time of an estimated job. Rates are per GPU; `mfu` is of the dense bf16 peak."""
     job = estimate.job
-    m = machine(job.gpu, efficiency)
+    m = machine(job.gpu, efficiency, job.env.network_gbs)
     parts = step_parts(m, estimate.planner, [stage.rank for stage in estimate.stages], job.num_microbatches)
     step = sum(parts.values())
     t = job.training

@@ -1,0 +1,307 @@
+"""`megatron-memory plan MODEL`: the best legal layouts that fit."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import ConfigError, LayoutError
+from ..hardware import GIB
+from ..job import TrainingJob
+from .options import (
+    OTHER_NAMES,
+    SECTIONS,
+    JobCommand,
+    job_from_options,
+    json_option,
+    setting_option,
+    special_options,
+)
+
+if TYPE_CHECKING:
+    from ..planner.search import Found
+    from ..planner.space import Space
+    from ..throughput.machine import Efficiency
+
+HELP = """The best legal layouts that fit: memory and step time of every layout of a space.
+
+MODEL is what `estimate` takes; a whole run is planned anew, only its model and training settings are kept. Every axis takes a value
+(8), a list (1,2,4), a range (2-16) or an exclusion (not:8); what is not given is searched. Precision and optimizer dtypes stay as
+given unless --complete or their axes say otherwise.
+"""
+AXES = {
+    "world_size": "num_gpus", "tensor_model_parallel_size": "", "pipeline_model_parallel_size": "", "context_parallel_size": "",
+    "expert_model_parallel_size": "", "expert_tensor_parallel_size": "", "virtual_pipeline_model_parallel_size": "",
+    "micro_batch_size": "", "cp_comm_type": "", "optimizer_offload_fraction": "",
+}  # fmt: skip
+"""Settings whose option takes the values of an axis."""
+SWITCHES = ("sequence_parallel", "use_distributed_optimizer", "use_precision_aware_optimizer")
+"""Settings that stay options of their own and fix their axis."""
+FIXED = (
+    "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage", "pipeline_model_parallel_layout",
+    "num_layers_per_virtual_pipeline_stage", "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split",
+    "microbatch_group_size_per_vp_stage", "hierarchical_context_parallel_sizes",
+)  # fmt: skip
+"""Settings of the split, which the search decides."""
+RECOMPUTE = ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules")
+
+
+def axis_options() -> list[click.Option]:
+    """The options of the axes."""
+    found = []
+    fields = {f.name: f for _, part in SECTIONS for f in dataclasses.fields(part)}
+    for name in AXES:
+        field = fields[name]
+        flags = [*OTHER_NAMES.get(name, ()), "--" + name.replace("_", "-")]
+        if field.metadata.get("flag"):
+            flags.append("--" + str(field.metadata["flag"]))
+        found.append(
+            click.Option([*dict.fromkeys(flags), name], default=None, metavar="VALUES", help=field.metadata["help"])
+        )
+    return [
+        *found,
+        click.Option(["--split"], metavar="VALUES", help="layers over stages: even, uneven (first and last), layout (generated)"),
+        click.Option(["--recompute"], metavar="VALUES", help="none, full, block:N, uniform:N, or modules joined by +"),
+        click.Option(["--precision"], metavar="VALUES", help="bf16, delayed, tensorwise, blockwise, mxfp8, nvfp4"),
+        click.Option(["--complete"], is_flag=True, help="search every axis whole, precisions and optimizers too"),
+    ]  # fmt: skip
+
+
+def plan_options() -> list[click.Option]:
+    """The options of the search itself."""
+    return [
+        click.Option(["--objective"], default="throughput", metavar="NAME", help="throughput (default), memory, or head-room"),
+        click.Option(["--top"], type=click.IntRange(1, 1000), default=10, help="plans to show (default 10)"),
+        click.Option(["--max-memory"], type=float, metavar="GIB", help="memory of a GPU to plan for, GiB; default: all of it"),
+        click.Option(["--head-room"], metavar="GIB|%", help="memory to leave free, in GiB or percent of the GPU"),
+        click.Option(["--min-num-gpus"], is_flag=True, help="find the smallest number of GPUs that holds the model"),
+        click.Option(["--show"], type=click.IntRange(1), default=1, metavar="N", help="print the launch arguments of plan N (default 1)"),
+        click.Option(["--launch"], help="their form (default megatron-lm)", default="megatron-lm", type=click.Choice(["megatron-lm", "yaml", "bridge", "none"])),
+        click.Option(["--calibrate"], metavar="FILE", help="measured steps, one JSON object per line, that the efficiencies are fitted to"),
+        json_option(),
+    ]  # fmt: skip
+
+
+def other_settings() -> list[click.Option]:
+    """Every setting that is not an axis."""
+    fields = (f for _, part in SECTIONS for f in dataclasses.fields(part))
+    return [
+        setting_option(f)
+        for f in fields
+        if not f.metadata.get("internal") and f.name not in AXES and f.name not in FIXED
+    ]
+
+
+def callback(
+    model: tuple[str, ...], objective: str, top: int, max_memory: float | None, head_room: str | None, min_num_gpus: bool,
+    show: int, launch: str, calibrate: str | None, as_json: bool, complete: bool, split: str | None, recompute: str | None,
+    precision: str | None, **values: Any,
+) -> None:  # fmt: skip
+    """Search and print."""
+    from ..planner.search import OBJECTIVES
+    from ..settings import nearest
+
+    if objective not in OBJECTIVES:
+        raise ConfigError(
+            f"--objective {objective!r} is not one of {', '.join(OBJECTIVES)}.{nearest(objective, OBJECTIVES)}"
+        )
+    words = {name: values.pop(name) for name in AXES}
+    words |= {"split": split, "recompute": recompute, "precision": precision}
+    job, batch = starting_job(model, values)
+    given = {AXES.get(name) or name: text for name, text in words.items() if text is not None}
+    fixed(given, values, job)
+    efficiency = fitted(calibrate, quiet=as_json)
+    limit = memory_limit(job, max_memory, head_room)
+    found, said = searched(
+        job, batch, given, objective, top, limit, efficiency, complete=complete, fewest_gpus=min_num_gpus
+    )
+    from ..report.plans import Row, found_document, print_found
+
+    rows = [Row(plan, efficiency) for plan in found.plans]
+    if rows and show > len(rows):
+        raise ConfigError(f"--show {show}: there are {len(rows)} plans")
+    if as_json:
+        import json
+
+        click.echo(json.dumps(found_document(found, rows, said), indent=1))
+    else:
+        from .console import console
+
+        print_found(found, rows, console(), said=said, shown=show, form=launch)
+
+
+def starting_job(model: tuple[str, ...], values: dict[str, Any]) -> tuple[TrainingJob, int | None]:
+    """The job that is planned anew, and its global batch where it is given."""
+    given = dict(values)
+    batch = given.pop("global_batch_size", None)
+    job = job_from_options({**given, "model": model})
+    name = model[0].lower()
+    whole_run = name.startswith("--") or name.endswith((".yaml", ".yml", ".sh", ".slurm", ".sbatch"))
+    return job, batch if batch is not None or not whole_run else job.training.global_batch_size
+
+
+def fixed(given: dict[str, str], values: dict[str, Any], job: TrainingJob) -> None:
+    """Axes that other options fix: switches, and recomputation by Megatron's own names."""
+    for name in SWITCHES:
+        if values.get(name) is not None:
+            given[name] = "on" if values[name] else "off"
+    if any(values.get(name) not in (None, ()) for name in RECOMPUTE):
+        if "recompute" in given:
+            raise ConfigError("--recompute and --recompute-granularity say the same thing; give one of them")
+        given["recompute"] = recompute_word(job)
+    if values.get("optimizer_cpu_offload") and "optimizer_offload_fraction" not in given:
+        given["optimizer_offload_fraction"] = "1"
+
+
+def recompute_word(job: TrainingJob) -> str:
+    """The job's own recomputation as a value of the axis."""
+    t = job.training
+    if t.recompute_granularity == "full":
+        return f"{t.recompute_method}:{t.recompute_num_layers}"
+    if t.recompute_granularity == "selective":
+        return "+".join(t.recompute_modules or ("core_attn",))
+    return "none"
+
+
+def memory_limit(job: TrainingJob, max_memory: float | None, head_room: str | None) -> int:
+    """Bytes of a GPU that a plan may use."""
+    limit = job.gpu.memory_bytes
+    if max_memory is not None:
+        if max_memory <= 0:
+            raise ConfigError(f"--max-memory {max_memory:g} must be more than 0 GiB")
+        limit = int(max_memory * GIB)
+    if head_room is not None:
+        text = head_room.removesuffix("%")
+        try:
+            size = float(text)
+        except ValueError:
+            raise ConfigError(f"--head-room {head_room!r} must be GiB such as 4, or a percentage such as 5%") from None
+        room = int(limit * size / 100) if head_room.endswith("%") else int(size * GIB)
+        if not 0 <= room < limit:
+            raise ConfigError(f"--head-room {head_room} leaves nothing of {limit / GIB:.2f} GiB")
+        limit -= room
+    return limit
+
+
+def fitted(path: str | None, *, quiet: bool) -> Efficiency | None:
+    """Efficiencies fitted to the measured steps of a file; says how well on standard error."""
+    if path is None:
+        return None
+    from ..throughput.calibrate import calibrate
+    from ..throughput.measured import read_measured
+
+    runs = read_measured(path)
+    found = calibrate(runs)
+    if not quiet:
+        factors = ", ".join(f"{name} x{factor:.2f}" for name, factor in found.factors.items())
+        click.echo(
+            f"calibrated with {len(runs)} measured steps: median error {found.before:.1%} before, {found.after:.1%} after; {factors}",
+            err=True,
+        )
+    return found.efficiency
+
+
+def searched(
+    job: TrainingJob, batch: int | None, given: dict[str, str], objective: str, top: int, limit: int,
+    efficiency: Efficiency | None, *, complete: bool, fewest_gpus: bool,
+) -> tuple[Found, list[str]]:  # fmt: skip
+    """The search with a progress bar, and what was decided for it."""
+    from ..planner.axes import space_of
+    from ..planner.base import base_job, fewest
+    from ..planner.search import search
+
+    def at(worlds: tuple[int, ...]) -> tuple[TrainingJob, Space, list[str]]:
+        base, said = base_job(job, worlds, batch)
+        words = {**given, "num_gpus": ",".join(map(str, worlds))}
+        return base, space_of(base, words, everything=complete), said
+
+    if not fewest_gpus:
+        worlds = space_of(job, {"num_gpus": given["num_gpus"]}).num_gpus if "num_gpus" in given else ()
+        if not worlds:
+            if job.layout.world_size == 1 and job.source:
+                raise ConfigError("--num-gpus is needed (or --min-num-gpus, to find how many GPUs hold the model)")
+            worlds = (job.layout.world_size,)
+        base, space, said = at(worlds)
+        with Bar() as progress:
+            return search(
+                base, space, best=top, objective=objective, limit=limit, efficiency=efficiency, progress=progress
+            ), said
+    worlds = space_of(job, {"num_gpus": given["num_gpus"]}).num_gpus if "num_gpus" in given else ()
+    tried = sorted(fewest(worlds, job.gpu.gpus_per_node))
+    last: tuple[Found, list[str]] | None = None
+    low, high = 0, len(tried)
+    with Bar() as progress:
+        while low < high:  # more GPUs never need more memory each
+            middle = min(low, high - 1) if last is None and low < 4 else (low + high) // 2
+            try:
+                base, space, said = at((tried[middle],))
+                found = search(
+                    base, space, best=top, objective=objective, limit=limit, efficiency=efficiency, progress=progress
+                )
+            except LayoutError:
+                low = middle + 1
+                continue
+            if found.interrupted:
+                return found, said
+            if found.plans:
+                last, high = (found, [*said, f"the fewest GPUs: {tried[middle]}"]), middle
+            else:
+                low = middle + 1
+    if last is None:
+        raise LayoutError(
+            (f"nothing fits on any of {', '.join(map(str, tried))} GPUs with {limit / GIB:.2f} GiB each; --max-memory, "
+             "--complete or --optimizer-offload-fraction 1 widen the search",)
+        )  # fmt: skip
+    return last
+
+
+class Bar:
+    """A progress bar on standard error once a search takes longer than a second; nothing where that is no terminal."""
+
+    def __enter__(self) -> Callable[[float, Any], None] | None:
+        self._bar: Any = None
+        if not sys.stderr.isatty():
+            return None
+        import time
+
+        self._start = time.monotonic()
+        return self._update
+
+    def _update(self, share: float, found: Any) -> None:
+        import time
+
+        if self._bar is None:
+            if time.monotonic() - self._start < 1:
+                return
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+            self._bar = Progress(
+                TextColumn("searching"), BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"),
+                console=Console(stderr=True), transient=True,
+            )  # fmt: skip
+            self._bar.start()
+            self._task = self._bar.add_task("", total=1.0)
+        self._bar.update(self._task, completed=share, description=f"{found.fits:,} fit")
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+command = JobCommand(
+    "plan",
+    params=[
+        click.Argument(["model"], nargs=-1, required=True, metavar="MODEL"),
+        *axis_options(),
+        *plan_options(),
+        *special_options(),
+        *other_settings(),
+    ],
+    callback=callback,
+    help=HELP,
+)

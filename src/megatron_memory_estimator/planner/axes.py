@@ -1,0 +1,102 @@
+"""Axes of a space from words: lists, ranges and exclusions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import ConfigError
+from ..job import TrainingJob
+from .space import AXES, Space, axis_name, completed
+
+BOOLEAN = ("sequence_parallel", "use_distributed_optimizer", "use_precision_aware_optimizer")
+WORDS = ("cp_comm_type", "split", "recompute", "precision")
+SWITCHES = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
+
+
+def space_of(job: TrainingJob, words: dict[str, str], *, everything: bool = False) -> Space:
+    """The space of a job with axes from words: `4`, `1,2,4`, `2-16`, `not:8`. What is not said takes the default.
+
+    A range keeps the default values in it; for num_gpus it doubles from its beginning. Raises ConfigError.
+    """
+    named = {axis_name(name): text for name, text in words.items()}
+    gpus: dict[str, Any] = {}
+    if "num_gpus" in named:
+        gpus["num_gpus"] = _worlds(named.pop("num_gpus"))
+    known = completed(Space(**gpus), job, everything=everything)
+    found = {name: _values(name, text, getattr(known, name)) for name, text in named.items()}
+    return completed(Space(**gpus, **found), job, everything=everything)
+
+
+def _worlds(text: str) -> tuple[int, ...]:
+    if "-" not in text:
+        return tuple(_whole("num_gpus", word) for word in _list("num_gpus", text))
+    first, last = _range("num_gpus", text)
+    found = []
+    while first < last:
+        found.append(first)
+        first *= 2
+    return (*found, last)
+
+
+def _values(name: str, text: str, known: tuple[Any, ...]) -> tuple[Any, ...]:
+    if text.startswith("not:"):
+        without = [_one(name, word) for word in _list(name, text[4:])]
+        for value in without:
+            if value not in known:
+                raise ConfigError(
+                    f"{name}: {value} is not among what is tried, {', '.join(map(str, known))}; nothing to exclude"
+                )
+        left = tuple(value for value in known if value not in without)
+        if not left:
+            raise ConfigError(f"{name}: nothing is left to try without {', '.join(map(str, without))}")
+        return left
+    if name not in (*BOOLEAN, *WORDS, "optimizer_offload_fraction") and "-" in text:
+        first, last = _range(name, text)
+        left = tuple(value for value in known if first <= value <= last)
+        if not left:
+            raise ConfigError(
+                f"{name}: no value of {', '.join(map(str, known))} lies in {text}; list the values instead"
+            )
+        return left
+    return tuple(_one(name, word) for word in _list(name, text))
+
+
+def _list(name: str, text: str) -> list[str]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words:
+        raise ConfigError(f"{name} has no value to try")
+    return words
+
+
+def _range(name: str, text: str) -> tuple[int, int]:
+    first, _, last = text.partition("-")
+    low, high = _whole(name, first), _whole(name, last)
+    if low > high:
+        raise ConfigError(f"{name}: {text} runs backwards; write {high}-{low}")
+    return low, high
+
+
+def _one(name: str, word: str) -> Any:
+    if name in BOOLEAN:
+        if word.lower() not in SWITCHES:
+            raise ConfigError(f"{name}: {word!r} must be on or off")
+        return SWITCHES[word.lower()]
+    if name in WORDS:
+        return word
+    if name == "optimizer_offload_fraction":
+        try:
+            return float(word)
+        except ValueError:
+            raise ConfigError(f"{name}: {word!r} must be a number") from None
+    return _whole(name, word)
+
+
+def _whole(name: str, word: str) -> int:
+    if not word.isascii() or not word.isdigit() or len(word) > 12:
+        raise ConfigError(
+            f"{name}: {word!r} must be a whole number, a list such as 1,2,4, a range such as 2-16, or not:8"
+        )
+    return int(word)
+
+
+__all__ = ["AXES", "space_of"]

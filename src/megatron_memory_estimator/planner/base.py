@@ -1,0 +1,53 @@
+"""The job that a search starts from: the model and training of a run, without its layout."""
+
+from __future__ import annotations
+
+import dataclasses
+from math import gcd
+
+from ..errors import ConfigError, UnsupportedError
+from ..job import TrainingJob
+
+TOKENS_OF_A_STEP = 2**22
+"""Tokens of a step where no global batch is given: 4 Mi, as in published pretraining runs of large models."""
+
+
+def base_job(job: TrainingJob, worlds: tuple[int, ...], global_batch_size: int | None) -> tuple[TrainingJob, list[str]]:
+    """The job on the largest number of GPUs with the global batch of a search, and what was decided.
+
+    A global batch that is not given is a multiple of every number of GPUs. Raises ConfigError where that would be absurd.
+    """
+    if job.refusal:
+        raise UnsupportedError(job.refusal)
+    if job.layout.num_distributed_optimizer_instances != 1:
+        raise UnsupportedError("plan searches with num_distributed_optimizer_instances=1 only")
+    said = []
+    if global_batch_size is None:
+        multiple = 1
+        for world in worlds:
+            multiple = multiple // gcd(multiple, world) * world
+        wanted = max(TOKENS_OF_A_STEP // job.training.seq_length, 1)
+        global_batch_size = -(-wanted // multiple) * multiple
+        if global_batch_size > 64 * wanted:
+            raise ConfigError(
+                "global_batch_size is needed: no batch near 4 Mi tokens divides over all the numbers of GPUs"
+            )
+        tokens = global_batch_size * job.training.seq_length / 2**20
+        said.append(f"global_batch_size not given: {global_batch_size} ({tokens:.1f} Mi tokens)")
+    layout = dataclasses.replace(
+        job.layout, world_size=max(worlds), pipeline_model_parallel_layout=None, num_layers_in_first_pipeline_stage=None,
+        num_layers_in_last_pipeline_stage=None, num_layers_per_virtual_pipeline_stage=None, virtual_pipeline_model_parallel_size=None,
+        microbatch_group_size_per_vp_stage=None, account_for_embedding_in_pipeline_split=False,
+        account_for_loss_in_pipeline_split=False, hierarchical_context_parallel_sizes=None,
+    )  # fmt: skip
+    training = dataclasses.replace(job.training, global_batch_size=global_batch_size)
+    return dataclasses.replace(job, layout=layout, training=training), said
+
+
+def fewest(worlds: tuple[int, ...], node: int) -> tuple[int, ...]:
+    """Numbers of GPUs to try for the fewest that hold a model: powers of two within a node, then whole nodes."""
+    if worlds:
+        return worlds
+    inside = [2**i for i in range(10) if 2**i < node]
+    nodes = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512]
+    return (*inside, *(node * count for count in nodes))
