@@ -12,6 +12,7 @@ from .. import __version__
 VERBS = {
     "estimate": "what every pipeline stage holds and when it peaks",
     "plan": "the best legal layouts that fit, with launch arguments",
+    "advise": "what makes a run fit, or faster",
     "explain": "the named tensors behind a stage's peak or resting memory",
     "compare": "several models, files and layouts side by side",
     "models": "the bundled models, or the parameters of one model",

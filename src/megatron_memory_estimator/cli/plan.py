@@ -47,6 +47,7 @@ FIXED = (
     "microbatch_group_size_per_vp_stage", "hierarchical_context_parallel_sizes",
 )  # fmt: skip
 """Settings of the split, which the search decides."""
+FORMS = ["megatron-lm", "yaml", "bridge", "none"]
 RECOMPUTE = ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules")
 
 
@@ -80,7 +81,7 @@ def plan_options() -> list[click.Option]:
         click.Option(["--head-room"], metavar="GIB|%", help="memory to leave free, in GiB or percent of the GPU"),
         click.Option(["--min-num-gpus"], is_flag=True, help="find the smallest number of GPUs that holds the model"),
         click.Option(["--show"], type=click.IntRange(1), default=1, metavar="N", help="print the launch arguments of plan N (default 1)"),
-        click.Option(["--launch"], help="their form (default megatron-lm)", default="megatron-lm", type=click.Choice(["megatron-lm", "yaml", "bridge", "none"])),
+        click.Option(["--launch"], type=click.Choice(FORMS), default=FORMS[0], help=f"their form (default {FORMS[0]})"),
         click.Option(["--calibrate"], metavar="FILE", help="measured steps, one JSON object per line, that the efficiencies are fitted to"),
         json_option(),
     ]  # fmt: skip

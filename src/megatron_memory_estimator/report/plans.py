@@ -142,13 +142,15 @@ def plan_table(rows: Sequence[Row], found: Found) -> Table:
         layout, t = job.layout, job.training
         cp = f"{layout.cp} {layout.cp_comm_type[0]}" if layout.cp > 1 else "1"
         tp = f"{layout.tp}{'' if layout.sequence_parallel or layout.tp == 1 else ' (no sp)'}"
+        experts = [str(layout.ep), str(layout.etp)] if moe else []
         split = split_text(row.plan)
         pp = f"{layout.pp}{'' if split == 'even' else '*'}"
         optimizer = "distributed" if t.use_distributed_optimizer else "plain"
         optimizer += ", precision-aware" if t.use_precision_aware_optimizer else ""
         optimizer += f", {t.optimizer_offload_fraction:.0%} offloaded" if t.optimizer_cpu_offload else ""
         table.add_row(
-            str(number), *([str(layout.world_size)] if several else []), tp, cp, pp, str(virtual(row)), *([str(layout.ep), str(layout.etp)] if moe else []), str(layout.dp),
+            str(number), *([str(layout.world_size)] if several else []), tp, cp, pp, str(virtual(row)), *experts,
+            str(layout.dp),
             str(t.micro_batch_size), row.plan.recompute, row.plan.precision, optimizer, f"{time.step:.3f}",
             f"{time.tokens_per_s_gpu:,.0f}", f"{time.tflops_gpu:.0f}", f"{time.mfu:.1%}", gib(row.plan.peak_allocated_bytes),
             str(row.estimate.peak_stage.pp_rank), gib(found.limit - row.plan.device_bytes), f"{time.bubble:.1%}",

@@ -1,0 +1,48 @@
+"""`megatron-memory advise MODEL`: what makes a run fit, or faster."""
+
+from __future__ import annotations
+
+import click
+
+from ..job import TrainingJob
+from .options import job_command, json_option
+
+HELP = """What makes a run fit: the smallest changes, each with what it saves and what it costs. For a run that fits with room, what
+makes it faster.
+
+MODEL and the options are those of `estimate`.
+"""
+
+
+def run(
+    job: TrainingJob, *, as_json: bool, max_memory: float | None, head_room: str | None, top: int, calibrate: str | None
+) -> None:
+    """Print the advice."""
+    from ..planner.advise import advise
+    from ..report.advice import advice_document, print_advice
+    from .plan import fitted, memory_limit
+
+    limit = memory_limit(job, max_memory, head_room)
+    found = advise(job, limit=limit, most=top, efficiency=fitted(calibrate, quiet=as_json))
+    if as_json:
+        import json
+
+        click.echo(json.dumps(advice_document(found), indent=1))
+        return
+    from .console import console
+
+    print_advice(found, console())
+
+
+command = job_command(
+    "advise",
+    HELP,
+    [
+        json_option(),
+        click.Option(["--max-memory"], type=float, metavar="GIB", help="memory of a GPU, GiB; default: all of it"),
+        click.Option(["--head-room"], metavar="GIB|%", help="memory to leave free, in GiB or percent of the GPU"),
+        click.Option(["--top"], type=click.IntRange(1, 100), default=10, help="changes to show (default 10)"),
+        click.Option(["--calibrate"], metavar="FILE", help="measured steps that the efficiencies are fitted to"),
+    ],
+    run,
+)

@@ -1,0 +1,106 @@
+"""What `advise` prints: the run as it is, and changes of it with what they save and cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from ..planner.advise import Advice, Outcome, cost_of
+from .text import gib
+
+SCHEMA = "megatron-memory-advice/1"
+
+
+def print_advice(advice: Advice, console: Console) -> None:
+    """The whole text report."""
+    for line in headline(advice):
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+    if advice.outcomes:
+        console.print(advice_table(advice), soft_wrap=True)
+        for note in notes(advice):
+            console.print(f"note: {note}", highlight=False, soft_wrap=True, markup=False)
+
+
+def headline(advice: Advice) -> list[str]:
+    """The verdict of the run, and what the table is about."""
+    now = advice.now
+    top = now.estimate.peak_stage
+    first = (
+        f"{now.verdict(advice.limit)}: the fullest stage ({top.pp_rank}) peaks at {gib(now.peak)} GiB allocated and takes "
+        f"{gib(now.needed)} to {gib(now.high)} GiB of {gib(advice.limit)} on the device; a step takes {now.time.step:.3f} s "
+        f"({now.time.tokens_per_s_gpu:,.0f} tokens/s/GPU)"
+    )
+    if advice.faster:
+        second = (
+            "changes that keep it within memory and make it faster:"
+            if advice.outcomes
+            else "nothing tried makes it faster"
+        )
+    elif any(one.high <= advice.limit for one in advice.outcomes):
+        second = "the smallest changes that make it fit surely, the cheapest first:"
+    elif advice.outcomes:
+        second = "no change, and no two or three together, make it fit surely; what saves most:"
+    else:
+        second = "nothing tried saves memory; `megatron-memory plan` searches the whole space"
+    return [first, second]
+
+
+def advice_table(advice: Advice) -> Table:
+    """A row for each change, or changes together."""
+    table = Table(
+        "change", "peak GiB", "saves GiB", "device GiB", "verdict", "step s", "step", box=box.SIMPLE_HEAD, pad_edge=False
+    )  # fmt: skip
+    for one in advice.outcomes:
+        table.add_row(
+            name_of(one), gib(one.peak), gib(advice.now.peak - one.peak), gib(one.high), one.verdict(advice.limit),
+            f"{one.time.step:.3f}", f"{cost(advice, one):+.1%}",
+        )  # fmt: skip
+    return table
+
+
+def name_of(one: Outcome) -> str:
+    """The changes of an outcome in one line."""
+    return " + ".join(change.name for change in one.changes)
+
+
+def cost(advice: Advice, one: Outcome) -> float:
+    """How much longer a step takes on as many GPUs: GPU-seconds of a step, relative."""
+    return cost_of(one) / cost_of(advice.now) - 1
+
+
+def notes(advice: Advice) -> list[str]:
+    """What goes with some of the changes."""
+    found = {f"{change.name}: {change.note}": None for one in advice.outcomes for change in one.changes if change.note}
+    return [*found, "step: GPU-seconds of a step relative to now"]
+
+
+def advice_document(advice: Advice) -> dict[str, Any]:
+    """The JSON document."""
+
+    def figures(one: Outcome) -> dict[str, Any]:
+        return {
+            "peak_allocated_bytes": one.peak, "needed_bytes": one.needed, "device_bytes": one.high,
+            "verdict": one.verdict(advice.limit), "step_s": one.time.step, "tokens_per_s_gpu": one.time.tokens_per_s_gpu,
+        }  # fmt: skip
+
+    return {
+        "schema": SCHEMA,
+        "limit_bytes": advice.limit,
+        "now": {**figures(advice.now), "peak_stage": advice.now.estimate.peak_stage.pp_rank},
+        "purpose": "faster" if advice.faster else "fit",
+        "advice": [
+            {
+                "changes": [
+                    {"name": change.name, "settings": change.values(), **({"note": change.note} if change.note else {})}
+                    for change in one.changes
+                ],
+                **figures(one),
+                "saved_bytes": advice.now.peak - one.peak,
+                "cost": cost(advice, one),
+            }
+            for one in advice.outcomes
+        ],
+    }  # fmt: skip
