@@ -8,8 +8,9 @@ still saved when it runs backward.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
 from itertools import groupby
 from typing import NamedTuple
 
@@ -80,6 +81,16 @@ class Moment(NamedTuple):
     copy: int = -1
 
 
+class Part(NamedTuple):
+    """Some of the events of a unit, by their ops."""
+
+    name: str
+    holds: Callable[[str], bool]
+
+
+EVERYTHING = Part("everything", lambda op: True)
+
+
 def higher(a: Moment, b: Moment) -> Moment:
     """The moment with more bytes; of arrays of layouts the larger bytes of each, at the event of the first."""
     if isinstance(a.nbytes, int) and isinstance(b.nbytes, int):
@@ -129,18 +140,42 @@ class ChunkPlan:
         run = self.runs[index]
         return before + run.trace.saved_bytes * (run.copies - 1 if copy < 0 else copy)
 
-    def moments_of(self, kind: str, index: int, copy: int) -> list[tuple[Moment, str]]:
-        """Every event of one copy of a run, forward ("F") or backward ("B"), with the microbatch's inputs; and its op."""
-        run = self.runs[index]
-        shift, events = (0, run.trace.forward) if kind == "F" else (len(run.trace.forward), run.trace.backward)
-        fixed = self.prefix(index, copy) + self.batch_bytes + run.beside_bytes(kind)
-        return [
-            (Moment(kind, index, shift + i, fixed + event.nbytes, copy), event.op) for i, event in enumerate(events)
-        ]
+    def moments_of(
+        self, kind: str, index: int, copy: int, part: Part = EVERYTHING
+    ) -> tuple[Moment, Moment, Moment] | None:
+        """The first, the largest and the last moment of a part of one copy of a run, forward ("F") or backward ("B")."""
+        known = self._extremes(kind, index, part)
+        if known is None:
+            return None
+        fixed = self.prefix(index, copy) + self.batch_bytes + self.runs[index].beside_bytes(kind)
+        first, top, last = (Moment(kind, index, event, fixed + nbytes, copy) for event, nbytes in known)
+        return first, top, last
+
+    def _extremes(self, kind: str, index: int, part: Part) -> tuple[tuple[int, int], ...] | None:
+        """(event, bytes of the unit alone) of the first, the largest and the last event of a part of a run."""
+        key = kind, index, part.name
+        if key not in self._known:
+            run = self.runs[index]
+            shift, events = (0, run.trace.forward) if kind == "F" else (len(run.trace.forward), run.trace.backward)
+            chosen = [(shift + i, event.nbytes) for i, event in enumerate(events) if part.holds(event.op)]
+            if not chosen:
+                self._known[key] = None
+            else:
+                top = reduce(lambda a, b: (a[0], largest(a[1], b[1])), chosen)
+                if isinstance(top[1], int):
+                    top = next(one for one in chosen if one[1] == top[1])
+                self._known[key] = chosen[0], top, chosen[-1]
+        return self._known[key]
+
+    @cached_property
+    def _known(self) -> dict[tuple[str, int, str], tuple[tuple[int, int], ...] | None]:
+        return {}
 
     def largest(self, kind: str, index: int, copy: int) -> Moment:
         """The event of one copy of a run with most memory."""
-        return reduce(higher, (moment for moment, _ in self.moments_of(kind, index, copy)))
+        found = self.moments_of(kind, index, copy)
+        assert found is not None
+        return found[1]
 
     def moments(self) -> list[Moment]:
         """Every event of one forward and one backward of this chunk."""

@@ -5,10 +5,12 @@ Source: Megatron-LM `megatron/core/transformer/cuda_graphs.py`; TransformerEngin
 
 from __future__ import annotations
 
+from functools import reduce
+
 from .cuda_graphs import in_graph
 from .rank import Candidate, Rank, Row
 from .schedule import Step
-from .tensor import Dim, Tensor, tensor
+from .tensor import Dim, Tensor, largest, largest_sum, tensor
 
 REUSED_GRAPH_BUFFERS = (0, 17)
 """Megatron-Core version from which CUDA graphs reuse static buffers of microbatches that are not in flight."""
@@ -17,12 +19,13 @@ REUSED_GRAPH_BUFFERS = (0, 17)
 def pool(rank: Rank) -> tuple[int, Step | None]:
     """Bytes that captured layers keep at the fullest step of the schedule, and that step."""
     sizes = [sum(t.nbytes for run in plan.runs for t in run.graphed for _ in range(run.copies)) for plan in rank.plans]
-    if not any(sizes):
+    if not any(run.graphed for plan in rank.plans for run in plan.runs):
         return 0, None
-    held = [
-        (sum(n * size for n, size in zip(step.in_flight, sizes, strict=True)), step) for step in rank.schedule.steps
-    ]
-    return max(held, key=lambda pair: pair[0])
+    steps = rank.schedule.steps
+    most = largest_sum([step.in_flight for step in steps], sizes)
+    held = [sum(n * size for n, size in zip(step.in_flight, sizes, strict=True)) for step in steps]
+    fullest = held.index(most) if isinstance(most, int) else 0
+    return most, steps[fullest]
 
 
 def graph_ends(rank: Rank) -> tuple[Tensor, ...]:
@@ -54,7 +57,7 @@ def capture_scratch(rank: Rank) -> int:
                 kept = sum(t.nbytes for t in run.graphed) if warm else 0  # replayed units do not count it
                 events = run.trace.forward + run.trace.backward
                 inside = [e.nbytes for e in events if in_graph(rank.context, run.unit, e.op)]
-                most = max(most, max(inside, default=kept) - kept)
+                most = largest(most, reduce(largest, inside, kept) - kept)
     return most
 
 
@@ -90,6 +93,5 @@ def capturing(rank: Rank) -> Candidate:
     )
     # without a warm-up the capture comes before the first optimizer step
     since = ("setup", "first step") if rank.context.training.cuda_graph_warmup_steps else ("setup",)
-    return Candidate(
-        "capture of CUDA graphs", total + scratch, extras=tuple(row for row in rows if row.nbytes), since=since
-    )
+    shown = tuple(row for row in rows if not isinstance(row.nbytes, int) or row.nbytes)
+    return Candidate("capture of CUDA graphs", total + scratch, extras=shown, since=since)

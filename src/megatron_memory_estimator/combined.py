@@ -11,11 +11,10 @@ Source: Megatron-LM `megatron/core/models/common/model_chunk_schedule_plan.py` (
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import reduce
 from itertools import zip_longest
 from typing import NamedTuple
 
-from .activations import ChunkPlan, Moment, higher
+from .activations import ChunkPlan, Moment, Part
 from .simulate import WAITING
 
 
@@ -63,35 +62,24 @@ EXPERTS = (
 """Ops of the nodes after a layer's dispatch; all others belong to its attention node."""
 
 
+AFTER_DISPATCH = Part("experts", lambda op: op != WAITING and any(mark in op for mark in EXPERTS))
+ATTENTION = Part("attention", lambda op: op != WAITING and not any(mark in op for mark in EXPERTS))
+
+
 def _interleaved(
     forward: ChunkPlan, backward: ChunkPlan, ahead: tuple[int, int], behind: tuple[int, int]
 ) -> Iterator[Pair]:
     """Attention forward beside a backward that has begun, and so on in the order of the compute stream."""
-    attention, experts = (_within(forward, "F", *ahead, after=after) for after in (False, True))
-    attention_back, experts_back = (_within(backward, "B", *behind, after=after) for after in (False, True))
+    attention, experts = (forward.moments_of("F", *ahead, part) for part in (ATTENTION, AFTER_DISPATCH))
+    attention_back, experts_back = (backward.moments_of("B", *behind, part) for part in (ATTENTION, AFTER_DISPATCH))
     start, end = _waiting(backward, *behind), _waiting(forward, *ahead)
-    yield Pair(attention.top if attention else None, experts_back.first if experts_back else start)
+    yield Pair(attention[1] if attention else None, experts_back[0] if experts_back else start)
     if experts_back:
-        yield Pair(attention.last if attention else None, experts_back.top)
+        yield Pair(attention[2] if attention else None, experts_back[1])
     if experts:
-        yield Pair(experts.top, attention_back.first if attention_back else start)
+        yield Pair(experts[1], attention_back[0] if attention_back else start)
     if attention_back:
-        yield Pair(end, attention_back.top)
-
-
-class _Part(NamedTuple):
-    first: Moment
-    top: Moment
-    last: Moment
-
-
-def _within(plan: ChunkPlan, kind: str, run: int, copy: int, *, after: bool) -> _Part | None:
-    """First, largest and last moment of one part of a layer: its experts (`after`), or what comes before them."""
-    found = [(moment, op) for moment, op in plan.moments_of(kind, run, copy) if op != WAITING]
-    moments = [moment for moment, op in found if any(mark in op for mark in EXPERTS) is after]
-    if not moments:
-        return None
-    return _Part(moments[0], reduce(higher, moments), moments[-1])
+        yield Pair(end, attention_back[1])
 
 
 def _waiting(plan: ChunkPlan, run: int, copy: int) -> Moment:

@@ -30,7 +30,11 @@ the next module reads."""
 
 def above(degree: int, limit: int) -> bool:
     """Whether a degree is above a limit; an array of layouts must agree, because it shares one structure."""
-    found: Any = degree > limit
+    return agreed(degree > limit)
+
+
+def agreed(found: Any) -> bool:
+    """An answer that all layouts of an array share, because they share one structure."""
     if isinstance(found, bool):
         return found
     assert found.all() or not found.any(), "layouts of different structure in one array"

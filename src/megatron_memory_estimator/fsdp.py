@@ -75,7 +75,7 @@ def gathered(
     if not active(c):
         return (), ()
     numel = sum(p.numel for p in params if not p.frozen)
-    if not numel:
+    if isinstance(numel, int) and not numel:
         return (), ()
     ahead = numel
     reduced = numel

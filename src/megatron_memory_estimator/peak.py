@@ -151,7 +151,7 @@ def find_peak(rank: Rank) -> Peak:
     """The peak of a training step once moments exist, the peak of the first step, and the bytes between two steps."""
     scratch = workspace_bytes(rank)
     drain = [draining(rank)] if deferred_wgrads(rank, rank.num_microbatches) else []
-    capture = [capturing(rank)] if pool(rank)[0] else []
+    capture = [capturing(rank)] if pool(rank)[1] is not None else []
     candidates = [*scheduled(rank), *drain, *capture, finalising(rank), optimizer_step(rank)]
 
     state = {since: state_bytes(rank, *since) for since in {candidate.since for candidate in candidates}}

@@ -243,7 +243,7 @@ def frozen_weights(c: Context, chunk: int, params: list[tuple[Param, int]]) -> l
     plain = sum(p.numel * count for p, count in frozen) - sum(p.numel * count for p, count in low)
     found = (
         [_state("weights", f"frozen weights chunk {chunk}", t.params_dtype, plain, "setup", "not trained")]
-        if plain
+        if not isinstance(plain, int) or plain
         else []
     )
     if low:
@@ -319,7 +319,7 @@ def low_precision_weights(c: Context, buffer: Buffer, label: str) -> list[State]
         size = data_bytes(recipe, plain)
         found.append(State("weights", f"weights by columns {label}", "fp8", plain, size, "setup",
                            "kept for the input's gradient"))  # fmt: skip
-    if buffer.scale_bytes:
+    if not isinstance(buffer.scale_bytes, int) or buffer.scale_bytes:
         found.append(State("weights", f"weight scales {label}", recipe.scale, buffer.scale_bytes // DTYPE_BYTES[recipe.scale],
                            buffer.scale_bytes, "setup", "one per block"))  # fmt: skip
     return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from functools import reduce
-from math import ceil
 from typing import NamedTuple
 
 from .activations import ChunkPlan
@@ -15,7 +14,7 @@ from .modules.linear import cached_wgrad
 from .modules.sparse_attention import shared_indices
 from .quantization import RECIPES, data_bytes, orientations, scale_bytes
 from .schedule import Occupancy
-from .tensor import DTYPE_BYTES, Dim, Param, Tensor, largest, smallest
+from .tensor import DTYPE_BYTES, Dim, Param, Tensor, largest, smallest, whole_above
 
 TE_WORKSPACE_HOPPER = 32 * MIB + 1024
 TE_WORKSPACE_OLDER = 4 * MIB
@@ -295,19 +294,20 @@ def most_stashed(plans: tuple[ChunkPlan, ...], schedule: Occupancy) -> int:
     A forward beside a backward (all-to-all overlap) fills as the other empties: together they keep as much as the larger one.
     """
     sizes = [sum(t.nbytes * run.copies for run in plan.runs for t in run.stashed) for plan in plans]
-    if not any(sizes):
+    if not any(run.stashed for plan in plans for run in plan.runs):
         return 0
     most = 0
     for step in schedule.steps:
         kept = sum(n * size for n, size in zip(step.in_flight, sizes, strict=True))
         if step.beside >= 0:
-            kept -= min(sizes[step.chunk], sizes[step.beside])
-        most = max(most, kept)
+            kept = kept - smallest(sizes[step.chunk], sizes[step.beside])
+        most = largest(most, kept)
     return most
 
 
 def stash_workspaces(c: Context, plans: tuple[ChunkPlan, ...], schedule: Occupancy) -> list[Workspace]:
     """The buffer on the GPU."""
-    size = ceil(most_stashed(plans, schedule) * c.training.moe_paged_stash_buffer_size_factor_cuda)
+    size = whole_above(most_stashed(plans, schedule) * c.training.moe_paged_stash_buffer_size_factor_cuda)
     source = "Megatron-LM PR 4247: factor times what balanced routing keeps"
-    return [Workspace("paged stash of experts", (), "uint8", size, source)] if size else []
+    none = isinstance(size, int) and not size
+    return [] if none else [Workspace("paged stash of experts", (), "uint8", size, source)]

@@ -153,19 +153,11 @@ def fixed(given: dict[str, str], values: dict[str, Any], job: TrainingJob) -> No
     if any(values.get(name) not in (None, ()) for name in RECOMPUTE):
         if "recompute" in given:
             raise ConfigError("--recompute and --recompute-granularity say the same thing; give one of them")
-        given["recompute"] = recompute_word(job)
+        from ..planner.space import own_recompute
+
+        given["recompute"] = own_recompute(job.training)
     if values.get("optimizer_cpu_offload") and "optimizer_offload_fraction" not in given:
         given["optimizer_offload_fraction"] = "1"
-
-
-def recompute_word(job: TrainingJob) -> str:
-    """The job's own recomputation as a value of the axis."""
-    t = job.training
-    if t.recompute_granularity == "full":
-        return f"{t.recompute_method}:{t.recompute_num_layers}"
-    if t.recompute_granularity == "selective":
-        return "+".join(t.recompute_modules or ("core_attn",))
-    return "none"
 
 
 def memory_limit(job: TrainingJob, max_memory: float | None, head_room: str | None) -> int:

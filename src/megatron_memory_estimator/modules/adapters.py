@@ -12,7 +12,7 @@ Source: Megatron-Bridge `src/megatron/bridge/peft/` (utils.py ParallelLinearAdap
 
 from __future__ import annotations
 
-from ..context import Context, Module
+from ..context import Context, Module, agreed
 from ..tape import Op
 from ..tensor import Dim, Param, Tensor
 
@@ -86,7 +86,7 @@ def adapted(c: Context, name: str, x: Tensor, out: Tensor, weight: Param, *, gat
         yield Op(f"{prefix}.linear_in", (source,), (low,), (source,))
         yield Op(f"{prefix}.linear_out", (low,), (delta,), (low,), forward=(delta.like(f"{prefix}.scaled output"),))
         total = out.like(f"{prefix}.added")
-        passes = (out, delta) if delta.nbytes == out.nbytes else (out,)
+        passes = (out, delta) if agreed(delta.nbytes == out.nbytes) else (out,)
         yield Op(f"{prefix}.add", (out, delta), (total,), passes=passes)
         out = total
     if c.training.peft == "dora":  # the magnitude's gradient needs what it scales; its norm needs the whole weight

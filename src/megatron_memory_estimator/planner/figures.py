@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 
 from ..activations import Planner
+from ..captures import REUSED_GRAPH_BUFFERS
 from ..device_memory import device_bytes, needed_bytes, reserved_bytes, reserved_range, slack_bytes
+from ..estimator import estimate
 from ..job import TrainingJob
 from ..peak import find_peak
 from ..throughput.machine import Machine
 from ..throughput.step import OVERHEAD, exposed, step_parts
 from ..training import Training
 from .batch import Batch, fullest
-from .legal import Cells
+from .legal import Cells, at_point
 from .shapes import Peaks, Shape
 from .space import Option, Style
 from .tables import Grid, Pipelines, States, Tables, Times
@@ -38,14 +40,10 @@ class Figures:
     high: Array
 
 
-def tabled(training: Training) -> bool:
-    """Whether the tables hold everything that decides the memory of a run; else the engine runs on arrays of whole ranks."""
+def in_arrays(training: Training) -> bool:
+    """Whether arrays of layouts have one structure: not where sizes decide what is offloaded or which rank owns a parameter."""
     t = training
-    return not (
-        t.use_megatron_fsdp or t.use_torch_fsdp2 or t.peft != "none" or t.cuda_graph_impl != "none" or t.cpu_offloading_num_layers
-        or t.fine_grained_activation_offloading or t.overlap_moe_expert_parallel_comm or t.moe_paged_stash
-        or t.defer_embedding_wgrad_compute
-    )  # fmt: skip
+    return not (t.fine_grained_activation_offloading or t.cpu_offloading_num_layers or t.optimizer == "muon")
 
 
 @dataclass
@@ -205,6 +203,34 @@ class _View:
         return [table[:, place][which.ravel()] for place in range(structure.most)]
 
 
+def alone(
+    job: TrainingJob,
+    machine: Machine,
+    grid: Grid,
+    style: Style,
+    shapes: Sequence[Shape],
+    cell: Cells,
+    training: Training,
+) -> Figures:
+    """The figures of one cell, from the explained estimate."""
+    point = grid.points[int(cell.point[0])]
+    layout = dataclasses.replace(
+        at_point(shapes[int(cell.shape[0])].layout, point, style, moe=bool(job.model.num_moe_experts)),
+        world_size=grid.worlds[int(cell.world[0])],
+    )
+    changed = dataclasses.replace(training, micro_batch_size=grid.micro[int(cell.micro[0])])
+    one = dataclasses.replace(job, layout=layout, training=changed, num_microbatches=int(cell.count[0]))
+    found = estimate(one)
+    step = sum(
+        step_parts(machine, found.planner, [stage.rank for stage in found.stages], one.num_microbatches).values()
+    )
+    values = (
+        step, found.peak_stage.peak_allocated_bytes, max(stage.needed_bytes for stage in found.stages),
+        max(stage.device.high for stage in found.stages),
+    )  # fmt: skip
+    return Figures(*(np.array([float(value)]) for value in values))
+
+
 def whole(
     job: TrainingJob,
     machine: Machine,
@@ -221,7 +247,10 @@ def whole(
     groups: dict[tuple[int, int], list[int]] = {}
     for at, pair in enumerate(pairs.tolist()):
         shape, count = divmod(pair, 1 << 40)
-        groups.setdefault((shape, shapes[shape].effective(count)), []).append(at)
+        counted = (
+            training.defer_embedding_wgrad_compute or training.mcore < REUSED_GRAPH_BUFFERS
+        )  # memory by microbatch
+        groups.setdefault((shape, count if counted else shapes[shape].effective(count)), []).append(at)
     for (shape, _), members in groups.items():
         places = np.nonzero(np.isin(which.ravel(), members))[0]
         tp, cp, ep, etp = np.array(grid.points)[cells.point[places]].T

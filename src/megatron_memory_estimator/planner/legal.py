@@ -67,18 +67,6 @@ def reasons(job: TrainingJob, layout: Layout, training: Training, count: int) ->
     return (*violations(job.model, layout, training, count), *gpu(training, job.gpu))
 
 
-def points_of(
-    job: TrainingJob, shape: Shape, points: Sequence[tuple[int, int, int, int]], style: Style, training: Training
-) -> tuple[list[bool], list[str]]:
-    """Which points are legal in a pipeline shape, and the first broken rule of the others."""
-    count = shape.group * max(shape.vp, 1) * 2
-    moe = bool(job.model.num_moe_experts)
-    found = [
-        next(iter(reasons(job, at_point(shape.layout, point, style, moe=moe), training, count)), "") for point in points
-    ]
-    return [not reason for reason in found], found
-
-
 def cells(
     job: TrainingJob, shapes: Sequence[Shape], grid: Grid, allowed: Sequence[bool], each: int, ruled_out: Counter[str]
 ) -> Cells:

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any
+from random import Random
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,12 +16,11 @@ from ..context import Context
 from ..errors import ConfigError, LayoutError, UnsupportedError
 from ..estimator import context_of
 from ..job import TrainingJob
-from ..legality.stages import shared_indexers
 from ..throughput.machine import Efficiency, Machine, machine
 from ..training import Training
-from .figures import Figures, Structure, tabled, training_with, whole
-from .legal import Cells, at_point, cells, points_of, reasons, rule_of
-from .shapes import Peaks, peaks, stages, symbols
+from .figures import Figures, Structure, alone, in_arrays, training_with, whole
+from .legal import Cells, at_point, cells, reasons, rule_of
+from .shapes import Peaks, Shape, peaks, stages, symbols
 from .space import (
     Option,
     Space,
@@ -32,10 +32,13 @@ from .space import (
     recompute_sets,
     shapes,
     styles,
+    tabled,
 )
 from .tables import Grid, Pipelines
 
 Array = np.ndarray[Any, Any]
+TRIES = 1000
+"""Layouts tried for a legal one, for each precision, recomputation and optimizer."""
 OBJECTIVES = ("throughput", "memory", "head-room")
 GIB = 2**30
 
@@ -76,6 +79,16 @@ class Found:
     def examined(self) -> int:
         """All layouts of the space."""
         return self.legal + sum(self.illegal.values())
+
+
+class _Reference(NamedTuple):
+    """A legal layout."""
+
+    shape: Shape
+    point: tuple[int, int, int, int]
+    style: Style
+    recompute: Training
+    option: Option
 
 
 @dataclass(frozen=True)
@@ -128,10 +141,6 @@ def search(
     """
     if base.refusal:
         raise UnsupportedError(base.refusal)
-    if base.training.optimizer == "muon":
-        raise UnsupportedError(
-            "plan does not search with optimizer=muon: its state is dealt out by whole parameters; estimate does"
-        )
     if base.training.global_batch_size is None:
         raise ConfigError("the search needs global_batch_size")
     if objective not in OBJECTIVES:
@@ -206,12 +215,22 @@ class _Search:
         pipelines = list(shapes(self.base, self.space))
         self.shapes = [shape for shape, _ in pipelines if shape is not None]
         broken = [reason for shape, reason in pipelines if shape is None]
-        model = self.base.model
-        if model.experimental_attention_variant == "dsa":
-            checked = [(shape, next(iter(shared_indexers(model, shape.layout)), "")) for shape in self.shapes]
+        axes = (
+            self.space.tensor_model_parallel_size, self.space.context_parallel_size, self.space.expert_model_parallel_size,
+            self.space.expert_tensor_parallel_size,
+        )  # fmt: skip
+        points = list(product(*axes))
+        self.reference = self._reference(points)
+        if self.reference is not None:
+            at = self.reference
+            settings = dataclasses.replace(self.base.training, **precision_settings(self.base, at.style.precision))
+            training = training_with(self._merged(at.recompute, settings), at.option)
+            checked = [(shape, self._broken(at._replace(shape=shape), training)) for shape in self.shapes]
             broken += [reason for _, reason in checked if reason]
             self.shapes = [shape for shape, reason in checked if not reason]
-        parts = list(self._parts(broken))
+        else:
+            self._count_all(points, broken)
+        parts = list(self._parts(points, broken)) if self.reference is not None else []
         self.found.legal = sum(
             len(style.cells) * len(style.trainings) * len(style.options) for part in parts for style in part.styles
         )
@@ -220,36 +239,44 @@ class _Search:
             raise LayoutError(("no layout of the space is legal: " + "; ".join(rules),))
         self._evaluate(parts, progress)
 
-    def _parts(self, broken: Sequence[str]) -> Iterator[_Part]:
+    def _count_all(self, points: Sequence[Any], broken: Sequence[str]) -> None:
+        """No layout is legal: count the rules that each point breaks in the first shape."""
+        each = len(self.space.num_gpus) * len(self.space.micro_batch_size) * len(self.sets) * len(self.options)
+        for reason in broken:
+            self.found.illegal[rule_of(reason)] += each * len(points)
+        for point in points if self.shapes else ():
+            for style in styles(self.space, tp=point[0] > 1, cp=point[1] > 1):
+                settings = dataclasses.replace(self.base.training, **precision_settings(self.base, style.precision))
+                training = training_with(self._merged(self.sets[0][1], settings), self.options[0])
+                at = _Reference(self.shapes[0], point, style, self.sets[0][1], self.options[0])
+                self.found.illegal[rule_of(self._broken(at, training))] += each * len(self.shapes)
+
+    def _parts(self, points: Sequence[Any], broken: Sequence[str]) -> Iterator[_Part]:
         space, base, ruled_out = self.space, self.base, self.found.illegal
-        axes = (
-            space.tensor_model_parallel_size, space.context_parallel_size, space.expert_model_parallel_size,
-            space.expert_tensor_parallel_size,
-        )  # fmt: skip
         groups: dict[Any, list[tuple[int, int, int, int]]] = {}
-        for tp, cp, ep, etp in product(*axes):
+        for tp, cp, ep, etp in points:
             groups.setdefault(self._borders(tp, cp, ep, etp), []).append((tp, cp, ep, etp))
         sizes = [space.micro_batch_size]
         if asks_for_sequences(base, space):
             one, more = (tuple(n for n in space.micro_batch_size if (n > 1) == many) for many in (False, True))
             sizes = [some for some in (one, more) if some]
-        for points, micro in product(groups.values(), sizes):
+        for members, micro in product(groups.values(), sizes):
             inner = len(space.num_gpus) * len(micro) * len(self.sets) * len(self.options)
-            grid = Grid(tuple(points), space.num_gpus, micro)
+            grid = Grid(tuple(members), space.num_gpus, micro)
             found = []
-            for style in styles(space, tp=points[0][0] > 1, cp=points[0][1] > 1):
+            for style in styles(space, tp=members[0][0] > 1, cp=members[0][1] > 1):
                 for reason in broken:
-                    ruled_out[rule_of(reason)] += inner * len(points)
+                    ruled_out[rule_of(reason)] += inner * len(members)
                 if not self.shapes:
                     continue
                 training = dataclasses.replace(base.training, **precision_settings(base, style.precision))
-                allowed, why = self._points(points, style, training)
+                allowed, why = self._points(members, style, training)
                 for reason in why:
                     if reason:
                         ruled_out[rule_of(reason)] += inner * len(self.shapes)
                 if not any(allowed):
                     continue
-                at = points[allowed.index(True)]
+                at = members[allowed.index(True)]
                 sets, optimizers, pairs = self._choices(at, style, training)
                 each = len(sets) * len(optimizers)
                 for reason in pairs:
@@ -274,16 +301,32 @@ class _Search:
             (experts // ep > 1) - (experts // ep < 1) if experts else 0,
         )  # fmt: skip
 
+    def _reference(self, points: Sequence[Any]) -> _Reference | None:
+        """Any legal layout: rules are asked one axis at a time, the other axes as here. None where nothing tried is legal."""
+        draw = Random(0)
+        pairs = list(product(self.shapes, points))
+        draw.shuffle(pairs)
+        for precision, (_, recompute), option in product(self.space.precision, self.sets, self.options):
+            settings = dataclasses.replace(self.base.training, **precision_settings(self.base, precision))
+            training = training_with(self._merged(recompute, settings), option)
+            for shape, point in pairs[:TRIES]:
+                for style in styles(self.space, tp=point[0] > 1, cp=point[1] > 1)[:1]:
+                    found = _Reference(shape, point, dataclasses.replace(style, precision=precision), recompute, option)
+                    if not self._broken(found, training):
+                        return found
+        return None
+
+    def _broken(self, at: _Reference, training: Training) -> str:
+        layout = at_point(at.shape.layout, at.point, at.style, moe=bool(self.base.model.num_moe_experts))
+        return next(iter(reasons(self.base, layout, training, at.shape.group * at.shape.vp * 2)), "")
+
     def _points(self, points: Sequence[Any], style: Style, training: Training) -> tuple[list[bool], list[str]]:
-        """Legal points in the first shape in which any point is."""
-        allowed, why = [False] * len(points), [""] * len(points)
-        for shape in self.shapes:
-            for _, chosen in self.sets[:1]:
-                changed = self._merged(chosen, training)
-                allowed, why = points_of(self.base, shape, points, style, training_with(changed, self.options[0]))
-            if any(allowed):
-                break
-        return allowed, why
+        """Which points are legal, and the first broken rule of the others."""
+        assert self.reference is not None
+        at = self.reference
+        changed = training_with(self._merged(at.recompute, training), at.option)
+        why = [self._broken(at._replace(point=point, style=style), changed) for point in points]
+        return [not reason for reason in why], why
 
     def _merged(self, recompute: Training, precision: Training) -> Training:
         names = ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules")
@@ -293,19 +336,18 @@ class _Search:
         self, point: Any, style: Style, training: Training
     ) -> tuple[tuple[tuple[str, Training], ...], tuple[Option, ...], list[str]]:
         """Legal sets of recomputation and settings of the optimizer, and the rules that the others break, one for each pair."""
-        shape = self.shapes[0]
-        layout = at_point(shape.layout, point, style, moe=bool(self.base.model.num_moe_experts))
-        count = 2 * shape.group * shape.vp
+        assert self.reference is not None
+        at = self.reference._replace(point=point, style=style)
         merged = [(name, self._merged(one, training)) for name, one in self.sets]
 
         def broken(recompute: Training, option: Option) -> str:
-            return next(iter(reasons(self.base, layout, training_with(recompute, option), count)), "")
+            return self._broken(at, training_with(recompute, option))
 
-        sets = tuple((name, one) for name, one in merged if not broken(one, self.options[0]))
+        sets = tuple((name, one) for name, one in merged if not broken(one, at.option))
         if not sets:
-            return (), (), [broken(one, self.options[0]) for _, one in merged for _ in self.options]
+            return (), (), [broken(one, at.option) for _, one in merged for _ in self.options]
         optimizers = tuple(option for option in self.options if not broken(sets[0][1], option))
-        why = [broken(one, self.options[0]) for name, one in merged if name not in dict(sets) for _ in self.options]
+        why = [broken(one, at.option) for name, one in merged if name not in dict(sets) for _ in self.options]
         why += [broken(sets[0][1], option) for option in self.options if option not in optimizers for _ in sets]
         return sets, optimizers, why
 
@@ -351,8 +393,14 @@ class _Search:
         for at, (_, training) in enumerate(style.trainings):
             for number, option in enumerate(style.options):
                 changed = training_with(training, option)
-                figures = whole(self.base, self.machine, part.grid, style.style, self.shapes, style.cells, changed)
-                yield at, number, (lambda places: places), figures
+                if in_arrays(changed):
+                    figures = whole(self.base, self.machine, part.grid, style.style, self.shapes, style.cells, changed)
+                    yield at, number, (lambda places: places), figures
+                    continue
+                for place in range(len(style.cells)):
+                    cell = Cells(*(getattr(style.cells, f.name)[place : place + 1] for f in dataclasses.fields(Cells)))
+                    figures = alone(self.base, self.machine, part.grid, style.style, self.shapes, cell, changed)
+                    yield at, number, (lambda places, shift=place: places + shift), figures
 
     # -- what is kept -----------------------------------------------------------------------------------------------------
     def _judge(self, part: _Part, style: _Style, at: int, number: int, place_of: Any, figures: Figures) -> None:

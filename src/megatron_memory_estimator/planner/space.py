@@ -134,7 +134,7 @@ def completed(space: Space, job: TrainingJob, *, everything: bool = False) -> Sp
         "num_gpus": world,
         "tensor_model_parallel_size": tuple(n for n in POWERS[:5] if n <= min(most, max(job.gpu.nvlink_domain, 8), 16)),
         "pipeline_model_parallel_size": tuple(sorted(n for n in {*POWERS[:7], *_divisors(model.num_layers)} if n <= min(most, stages, 64))),
-        "virtual_pipeline_model_parallel_size": (1, 2, 3, 4, 5, 6, 8, 10),
+        "virtual_pipeline_model_parallel_size": (1, 2, 3, 4, 5, 6, 8, 10) if tabled(t) else (1, 2, 4, 8),
         "context_parallel_size": tuple(n for n in POWERS[:7] if n == 1 or (n <= most and t.seq_length // n >= 1024)),
         "expert_model_parallel_size": tuple(n for n in POWERS if n <= most and (model.num_moe_experts or 1) % n == 0),
         "expert_tensor_parallel_size": tuple(n for n in (1, 2, 4, 8) if n <= most) if moe and everything else (1,),
@@ -142,7 +142,7 @@ def completed(space: Space, job: TrainingJob, *, everything: bool = False) -> Sp
         "sequence_parallel": (True, False) if everything and not moe else (True,),
         "cp_comm_type": ("p2p", "a2a", "all_gather") if everything else ("p2p", "a2a"),
         "split": SPLITS,
-        "recompute": (*RECOMPUTE, *_blocks(model, everything=everything)),
+        "recompute": (*RECOMPUTE, *_blocks(model, everything=everything)) if tabled(t) else ("none", own_recompute(t)),
         "precision": tuple(PRECISIONS) if everything else (_precision_of(t),),
         "use_distributed_optimizer": (True, False) if everything else (True,),
         "use_precision_aware_optimizer": (False, True) if everything else (t.use_precision_aware_optimizer,),
@@ -175,6 +175,27 @@ def _check_words(found: dict[str, tuple[Any, ...]]) -> None:
     for value in found["optimizer_offload_fraction"]:
         if not 0 <= value <= 1:
             raise ConfigError(f"optimizer_offload_fraction: {value} must be between 0 and 1")
+
+
+def tabled(training: Training) -> bool:
+    """Whether tables hold everything that decides the memory of a run. Else the engine runs on arrays of whole ranks, which takes
+    longer: the default space is smaller."""
+    t = training
+    return not (
+        t.use_megatron_fsdp or t.use_torch_fsdp2 or t.peft != "none" or t.cuda_graph_impl != "none" or t.cpu_offloading_num_layers
+        or t.fine_grained_activation_offloading or t.overlap_moe_expert_parallel_comm or t.moe_paged_stash
+        or t.defer_embedding_wgrad_compute or t.optimizer == "muon"
+    )  # fmt: skip
+
+
+def own_recompute(training: Training) -> str:
+    """The job's own recomputation as a value of the axis."""
+    t = training
+    if t.recompute_granularity == "full":
+        return f"{t.recompute_method}:{t.recompute_num_layers}"
+    if t.recompute_granularity == "selective":
+        return "+".join(t.recompute_modules or ("core_attn",))
+    return "none"
 
 
 def recompute_settings(word: str) -> dict[str, Any]:
