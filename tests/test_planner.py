@@ -226,9 +226,7 @@ FEATURES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("settings", FEATURES, ids=lambda settings: next(iter(settings)))
 def test_features_beyond_the_tables_have_the_bytes_of_estimate(settings: dict[str, Any]) -> None:
     sharded = "use_megatron_fsdp" in settings
-    base = TrainingJob.from_hf(
-        "Qwen/Qwen3-30B-A3B", 32, gpu="H200", seq_length=4096, global_batch_size=128, **settings
-    )
+    base = TrainingJob.from_hf("Qwen/Qwen3-30B-A3B", 32, gpu="H200", seq_length=4096, global_batch_size=128, **settings)
     space = Space(
         tensor_model_parallel_size=(1, 2), context_parallel_size=(1, 2), micro_batch_size=(1, 2), expert_model_parallel_size=(1, 8),
         pipeline_model_parallel_size=(1,) if sharded else (1, 2), virtual_pipeline_model_parallel_size=(1, 2),

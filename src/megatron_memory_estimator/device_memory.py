@@ -79,8 +79,8 @@ def graph_slack(job: TrainingJob, rank: Rank, peak: Peak) -> Term:
     moving = largest(peak.nbytes - peak.persistent, 0)
     if kind == "full_iteration":
         return Term("CUDA graph pool", 0, moving, "Megatron-LM PR 4698: no empty_cache before the capture")
-    pooled, _ = pool(rank)
-    if not pooled:
+    pooled, step = pool(rank)
+    if step is None:
         return Term("CUDA graph pool", 0, 0, "")
     low = 0 if warm else pooled
     high = low + sum(t.nbytes for t in graph_ends(rank)) + capture_scratch(rank)

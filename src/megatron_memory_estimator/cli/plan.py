@@ -79,6 +79,7 @@ def plan_options() -> list[click.Option]:
         click.Option(["--top"], type=click.IntRange(1, 1000), default=10, help="plans to show (default 10)"),
         click.Option(["--max-memory"], type=float, metavar="GIB", help="memory of a GPU to plan for, GiB; default: all of it"),
         click.Option(["--head-room"], metavar="GIB|%", help="memory to leave free, in GiB or percent of the GPU"),
+        click.Option(["--tight"], is_flag=True, help="also take layouts that fit unless memory is fragmented"),
         click.Option(["--min-num-gpus"], is_flag=True, help="find the smallest number of GPUs that holds the model"),
         click.Option(["--show"], type=click.IntRange(1), default=1, metavar="N", help="print the launch arguments of plan N (default 1)"),
         click.Option(["--launch"], type=click.Choice(FORMS), default=FORMS[0], help=f"their form (default {FORMS[0]})"),
@@ -98,7 +99,7 @@ def other_settings() -> list[click.Option]:
 
 
 def callback(
-    model: tuple[str, ...], objective: str, top: int, max_memory: float | None, head_room: str | None, min_num_gpus: bool,
+    model: tuple[str, ...], objective: str, top: int, max_memory: float | None, head_room: str | None, min_num_gpus: bool, tight: bool,
     show: int, launch: str, calibrate: str | None, as_json: bool, complete: bool, split: str | None, recompute: str | None,
     precision: str | None, **values: Any,
 ) -> None:  # fmt: skip
@@ -118,7 +119,7 @@ def callback(
     efficiency = fitted(calibrate, quiet=as_json)
     limit = memory_limit(job, max_memory, head_room)
     found, said = searched(
-        job, batch, given, objective, top, limit, efficiency, complete=complete, fewest_gpus=min_num_gpus
+        job, batch, given, objective, top, limit, efficiency, complete=complete, fewest_gpus=min_num_gpus, tight=tight
     )
     from ..report.plans import Row, found_document, print_found
 
@@ -200,7 +201,7 @@ def fitted(path: str | None, *, quiet: bool) -> Efficiency | None:
 
 def searched(
     job: TrainingJob, batch: int | None, given: dict[str, str], objective: str, top: int, limit: int,
-    efficiency: Efficiency | None, *, complete: bool, fewest_gpus: bool,
+    efficiency: Efficiency | None, *, complete: bool, fewest_gpus: bool, tight: bool,
 ) -> tuple[Found, list[str]]:  # fmt: skip
     """The search with a progress bar, and what was decided for it."""
     from ..planner.axes import space_of
@@ -221,7 +222,14 @@ def searched(
         base, space, said = at(worlds)
         with Bar() as progress:
             return search(
-                base, space, best=top, objective=objective, limit=limit, efficiency=efficiency, progress=progress
+                base,
+                space,
+                best=top,
+                objective=objective,
+                limit=limit,
+                efficiency=efficiency,
+                tight=tight,
+                progress=progress,
             ), said
     worlds = space_of(job, {"num_gpus": given["num_gpus"]}).num_gpus if "num_gpus" in given else ()
     tried = sorted(fewest(worlds, job.gpu.gpus_per_node))
@@ -233,7 +241,14 @@ def searched(
             try:
                 base, space, said = at((tried[middle],))
                 found = search(
-                    base, space, best=top, objective=objective, limit=limit, efficiency=efficiency, progress=progress
+                    base,
+                    space,
+                    best=top,
+                    objective=objective,
+                    limit=limit,
+                    efficiency=efficiency,
+                    tight=tight,
+                    progress=progress,
                 )
             except LayoutError:
                 low = middle + 1

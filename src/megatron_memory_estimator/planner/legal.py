@@ -48,7 +48,7 @@ class Cells:
 def rule_of(reason: str) -> str:
     """A rule without the numbers of one layout."""
     text = re.sub(r"=[\d,*]+(?:=\d+)?", "", reason.split(";")[0])
-    text = re.sub(r"(?<!above )\b\d[\d,]*\b(?: of )?", "", text)
+    text = re.sub(r"(?<!above )(?<![\w.])\d[\d,]*(?![\w.])(?: of )?", "", text)
     return re.sub(r"\s+", " ", text).strip(" ,")
 
 

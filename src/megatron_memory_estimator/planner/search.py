@@ -132,12 +132,14 @@ def search(
     limit: int | None = None,
     everything: bool = False,
     efficiency: Efficiency | None = None,
+    tight: bool = False,
     progress: Callable[[float, Found], None] | None = None,
 ) -> Found:
     """All legal layouts of a space for the job's model and global batch; the `best` that fit, by the objective.
 
-    `limit` is the memory of a GPU in bytes (default: all of it). Raises LayoutError when the space holds no legal layout, ConfigError
-    for axes that make no sense, UnsupportedError for what is not searched. KeyboardInterrupt ends it with the best so far.
+    `limit` is the memory of a GPU in bytes (default: all of it); with `tight`, layouts that fit unless memory is fragmented count too.
+    Raises LayoutError when the space holds no legal layout, ConfigError for axes that make no sense. KeyboardInterrupt ends it with
+    the best so far.
     """
     if base.refusal:
         raise UnsupportedError(base.refusal)
@@ -146,6 +148,7 @@ def search(
     if objective not in OBJECTIVES:
         raise ConfigError(f"objective {objective!r} is not one of {', '.join(OBJECTIVES)}")
     one = _Search(base, completed(space or Space(), base, everything=everything), best, objective, limit, efficiency)
+    one.tight = tight
     try:
         with np.errstate(divide="ignore", invalid="ignore"):
             one.run(progress)
@@ -189,6 +192,7 @@ class _Sampler:
 
 class _Search:
     sampler: _Sampler | None = None
+    tight = False
 
     def __init__(
         self,
@@ -208,8 +212,8 @@ class _Search:
         self.reach = np.full(4096, np.inf)
 
     # -- what is legal --------------------------------------------------------------------------------------------------
-    def run(self, progress: Callable[[float, Found], None] | None) -> None:
-        ruled_out = self.found.illegal
+    def legal(self) -> list[_Part]:
+        """The legal cells of every structure; counts what is ruled out."""
         self.sets = recompute_sets(self.base, self.space)
         self.options = options(self.space)
         pipelines = list(shapes(self.base, self.space))
@@ -234,10 +238,28 @@ class _Search:
         self.found.legal = sum(
             len(style.cells) * len(style.trainings) * len(style.options) for part in parts for style in part.styles
         )
+        return parts
+
+    def run(self, progress: Callable[[float, Found], None] | None) -> None:
+        """Memory and time of every legal layout. Raises LayoutError where there is none."""
+        parts = self.legal()
         if not self.found.legal:
-            rules = [f"{rule} ({count:,} layouts)" for rule, count in ruled_out.most_common(3)]
-            raise LayoutError(("no layout of the space is legal: " + "; ".join(rules),))
+            rules = [f"{rule} ({count:,} layouts)" for rule, count in self.found.illegal.most_common(3)]
+            raise LayoutError(("no layout of the space is legal: " + "; ".join((*rules, *self._relaxations())),))
         self._evaluate(parts, progress)
+
+    def _relaxations(self) -> Iterator[str]:
+        """Axes whose usual values would leave something legal."""
+        usual = completed(Space(num_gpus=self.space.num_gpus), self.base)
+        for axis in dataclasses.fields(Space):
+            mine, values = getattr(self.space, axis.name), getattr(usual, axis.name)
+            if set(values) <= set(mine):
+                continue
+            other = _Search(self.base, dataclasses.replace(self.space, **{axis.name: values}), 1)
+            other.legal()
+            if other.found.legal:
+                shown = ", ".join(map(str, values if len(values) < 9 else (*values[:8], "...")))
+                yield f"with {axis.name} {shown}, {other.found.legal:,} layouts are legal"
 
     def _count_all(self, points: Sequence[Any], broken: Sequence[str]) -> None:
         """No layout is legal: count the rules that each point breaks in the first shape."""
@@ -426,7 +448,9 @@ class _Search:
         lowest = int(figures.needed.argmin())
         if self.least is None or figures.needed[lowest] < self.least.needed:
             self.least = place(lowest)
-        if not fitting:
+        if self.tight:
+            fits = figures.needed <= limit
+        if not fits.any():
             return
         self._rank(fits, figures, place)
         self._extend_front(fits, figures, place)

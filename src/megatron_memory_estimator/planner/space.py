@@ -316,28 +316,25 @@ def _splits(job: TrainingJob, space: Space, pp: int, vp: int) -> Iterator[Layout
         account_for_embedding_in_pipeline_split=False, account_for_loss_in_pipeline_split=False,
         pipeline_model_parallel_layout=None, num_distributed_optimizer_instances=1,
     )  # fmt: skip
-    divides = split_layers(model, plain) % (pp * vp) == 0
-    if pp == 1 or model.hybrid or (divides and "even" in space.split):
-        yield plain
     if pp == 1 or model.hybrid:
+        yield plain
         return
-    if "uneven" in space.split and not divides:
-        split = balanced_split(model.num_layers, pp, vp)
-        if split is not None:
-            first, last = split
-            yield dataclasses.replace(
-                plain, num_layers_in_first_pipeline_stage=first, num_layers_in_last_pipeline_stage=last
-            )
-        elif "layout" not in space.split:
-            yield plain
-    if "layout" in space.split and (not divides or model.mtp):
-        text = generated_layout(model, pp, vp)
-        if text is not None:
-            yield dataclasses.replace(
-                plain, virtual_pipeline_model_parallel_size=None, pipeline_model_parallel_layout=text
-            )
-        elif not divides and "uneven" not in space.split:
-            yield plain
+    found = []
+    divides = split_layers(model, plain) % (pp * vp) == 0
+    if divides and "even" in space.split:
+        found.append(plain)
+    split = balanced_split(model.num_layers, pp, vp) if not divides and "uneven" in space.split else None
+    if split is not None:
+        first, last = split
+        found.append(
+            dataclasses.replace(plain, num_layers_in_first_pipeline_stage=first, num_layers_in_last_pipeline_stage=last)
+        )
+    text = generated_layout(model, pp, vp) if "layout" in space.split and (not divides or model.mtp) else None
+    if text is not None:
+        found.append(
+            dataclasses.replace(plain, virtual_pipeline_model_parallel_size=None, pipeline_model_parallel_layout=text)
+        )
+    yield from found or [plain]  # whose rule says why there is none
 
 
 def axis_name(word: str) -> str:

@@ -185,7 +185,8 @@ def counts_table(found: Found) -> Table:
 
 def nothing_fits(found: Found) -> str:
     """Why there is no plan: the layout that comes nearest."""
-    assert found.least is not None
+    if found.least is None:
+        return "nothing was evaluated yet"
     needed = found.least.needed_bytes
     if needed <= found.limit:
         return (
