@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
+from math import inf
 from typing import Any
 
 from ..device_memory import verdict
@@ -77,6 +78,11 @@ class Outcome:
         """Step time."""
         return throughput(self.estimate, self.efficiency)
 
+    @property
+    def timed(self) -> bool:
+        """Whether its step time is modelled: that of an offloaded optimizer is not."""
+        return not self.job.training.optimizer_cpu_offload
+
     def verdict(self, limit: int) -> str:
         """fits, tight, or does not fit."""
         return verdict(self.needed, self.high, limit)
@@ -131,8 +137,8 @@ def _fitting(now: Outcome, limit: int, efficiency: Efficiency | None) -> list[Ou
 
 
 def cost_of(one: Outcome) -> float:
-    """GPU-seconds of a step."""
-    return one.time.step * one.job.layout.world_size
+    """GPU-seconds of a step; infinite where the step time is not modelled."""
+    return one.time.step * one.job.layout.world_size if one.timed else inf
 
 
 def _together(now: Outcome, singles: Sequence[Outcome], size: int, efficiency: Efficiency | None) -> list[Outcome]:
@@ -222,7 +228,7 @@ def memory_changes(job: TrainingJob) -> Iterator[Change]:
         yield _change("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", expandable_segments=True)
     if not t.optimizer_cpu_offload and t.use_distributed_optimizer and t.optimizer == "adam":
         yield _change(
-            "optimizer_cpu_offload", "the time of the offloaded step is not modelled",
+            "optimizer_cpu_offload", "its step time is not modelled; the first to measure where a change must cost no compute",
             optimizer_cpu_offload=True, use_precision_aware_optimizer=True,
         )  # fmt: skip
     yield _change(
@@ -263,6 +269,7 @@ def _recompute(job: TrainingJob, *, more: bool) -> Iterator[Change]:
     """Sets of recomputation that cover more, or less, than the run's."""
     t, known = job.training, recomputable(job.model)
     has = set(t.recompute_modules or ("core_attn",)) if t.recompute_granularity == "selective" else set()
+    seen: set[str] = set()
     costly = {"core_attn"} if job.kernel in ("flash", "cudnn") else set()
     for name, settings in RECOMPUTE.items():
         modules = set(settings.get("recompute_modules", ()))
@@ -284,7 +291,9 @@ def _recompute(job: TrainingJob, *, more: bool) -> Iterator[Change]:
             "recompute_num_layers": settings.get("recompute_num_layers"), "recompute_modules": () if full else union,
         }  # fmt: skip
         shown = name if full or not union else "+".join(union)
-        yield Change(f"recompute {shown}", tuple(values.items()))
+        if shown not in seen:
+            seen.add(shown)
+            yield Change(f"recompute {shown}", tuple(values.items()))
 
 
 def _degrees(job: TrainingJob, factors: Sequence[float]) -> Iterator[Change]:

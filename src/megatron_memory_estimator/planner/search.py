@@ -452,11 +452,15 @@ class _Search:
             fits = figures.needed <= limit
         if not fits.any():
             return
-        self._rank(fits, figures, place)
-        self._extend_front(fits, figures, place)
+        untimed = style.options[number].offloaded > 0
+        self._rank(fits, figures, place, untimed=untimed)
+        if not untimed:
+            self._extend_front(fits, figures, place)
 
-    def _rank(self, fits: Array, figures: Figures, place: Callable[[int], _Place]) -> None:
+    def _rank(self, fits: Array, figures: Figures, place: Callable[[int], _Place], *, untimed: bool) -> None:
         key = {"throughput": figures.step, "memory": figures.peak, "head-room": figures.high}[self.found.objective]
+        if untimed and self.found.objective == "throughput":
+            key = key + 1e9  # behind every plan whose step time is known
         worst = self.top[-1][0] if len(self.top) >= self.best else np.inf
         chosen = np.nonzero(fits & (key <= worst))[0]
         if not len(chosen):

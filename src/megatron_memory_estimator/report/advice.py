@@ -56,7 +56,7 @@ def advice_table(advice: Advice) -> Table:
     for one in advice.outcomes:
         table.add_row(
             name_of(one), gib(one.peak), gib(advice.now.peak - one.peak), gib(one.high), one.verdict(advice.limit),
-            f"{one.time.step:.3f}", f"{cost(advice, one):+.1%}",
+            f"{one.time.step:.3f}" if one.timed else "not modelled", f"{cost(advice, one):+.1%}" if one.timed else "",
         )  # fmt: skip
     return table
 
@@ -83,7 +83,8 @@ def advice_document(advice: Advice) -> dict[str, Any]:
     def figures(one: Outcome) -> dict[str, Any]:
         return {
             "peak_allocated_bytes": one.peak, "needed_bytes": one.needed, "device_bytes": one.high,
-            "verdict": one.verdict(advice.limit), "step_s": one.time.step, "tokens_per_s_gpu": one.time.tokens_per_s_gpu,
+            "verdict": one.verdict(advice.limit), "step_s": one.time.step if one.timed else None,
+            "tokens_per_s_gpu": one.time.tokens_per_s_gpu if one.timed else None,
         }  # fmt: skip
 
     return {
@@ -99,7 +100,7 @@ def advice_document(advice: Advice) -> dict[str, Any]:
                 ],
                 **figures(one),
                 "saved_bytes": advice.now.peak - one.peak,
-                "cost": cost(advice, one),
+                "cost": cost(advice, one) if one.timed else None,
             }
             for one in advice.outcomes
         ],
