@@ -75,6 +75,8 @@ def table(name: str) -> str:
         "throughput": throughput_rows,
         "throughput sums": throughput_sums,
         "throughput pairs": throughput_pairs,
+        "axes": axes,
+        "published plans": published_plans,
     }
     return makers[name]()
 
@@ -307,6 +309,56 @@ def recipes() -> str:
         rows.append((*start, f"{peak / GIB:.1f}", f"{needed / GIB:.1f} - {high / GIB:.1f}", verdict))
     header = ("recipe", "GPUs", "known", "peak allocated GiB", "needed - most on the device GiB", "verdict")
     return markdown(header, rows)
+
+
+def axes() -> str:
+    """Every axis of a search with its usual values for one model, and with --complete."""
+    from megatron_memory_estimator import TrainingJob
+    from megatron_memory_estimator.planner.space import AXES, Space, completed
+
+    job = TrainingJob.from_hf("deepseek-ai/DeepSeek-V3", 1, gpu="H100", global_batch_size=8192)
+    spaces = [completed(Space(num_gpus=(2048,)), job, everything=everything) for everything in (False, True)]
+    rows = []
+    for name in AXES:
+        shown = [", ".join(str(value).lower() for value in getattr(space, name)) for space in spaces]
+        rows.append((f"`{name}`", shown[0], "the same" if shown[0] == shown[1] else shown[1]))
+    return markdown(("axis", "usually", "with --complete"), rows)
+
+
+def published_plans() -> str:
+    """Published layouts beside the first choice of the planner (scripts/plan_published.py)."""
+    records = [
+        json.loads(line) for line in (ROOT / "tests" / "facts" / "published_plans.jsonl").read_text().splitlines()
+    ]
+    rows = []
+    for one in records:
+        why = one["why"]
+        if one["gap"] < -0.15:
+            why = "the published layout is tight; a first choice must surely fit"
+        rows.append(
+            (
+                f"`{one['id']}`",
+                one["verdict"],
+                f"{one['theirs']:,}",
+                f"{one['best']:,}",
+                f"{-one['gap']:+.0%}",
+                one["layout"],
+                why,
+            )
+        )
+    near = sum(abs(one["gap"]) <= 0.15 for one in records)
+    behind = sum(one["gap"] > 0.15 for one in records)
+    head = f"{len(records)} runs, all legal; {near} within 15 % of the first choice, {behind} more than 15 % behind it.\n\n"
+    header = (
+        "run",
+        "published layout",
+        "its rate, predicted",
+        "first choice, predicted",
+        "published against first",
+        "first choice",
+        "why it differs by more than 15 %",
+    )
+    return head + markdown(header, rows)
 
 
 @functools.cache
