@@ -23,6 +23,9 @@ async def conversation() -> dict[str, Any]:
         ("explain", "explain", {"model": "Qwen/Qwen3-8B", "num_gpus": 8, "settings": LAYOUT, "at": "steady"}),
         ("compare", "compare", {"models": ["Qwen/Qwen3-8B"], "layouts": [{"tp": 1}, {"tp": 4}], "num_gpus": 8}),
         ("models", "models", {"model": "Qwen/Qwen3-8B"}),
+        ("plan", "plan", {"model": "Qwen/Qwen3-8B", "num_gpus": 8, "axes": {"tp": "1,2", "cp": "1"}, "top": 2}),
+        ("advise", "advise", {"model": "Qwen/Qwen3-8B", "num_gpus": 8, "settings": {"seq_length": 32768, "tp": 2}}),
+        ("axis", "plan", {"model": "Qwen/Qwen3-8B", "num_gpus": 8, "axes": {"tensor": "1"}}),
         ("illegal", "estimate", {"model": "Qwen/Qwen3-8B", "num_gpus": 8, "settings": {"tp": 3}}),
         ("extra", "estimate", {"model": "Qwen/Qwen3-8B", "tp": 4}),
         ("gpus", "estimate", {"model": "Qwen/Qwen3-8B", "settings": {"num_gpus": 8}}),
@@ -43,7 +46,7 @@ async def conversation() -> dict[str, Any]:
 
 def test_official_client() -> None:
     found = anyio.run(conversation)
-    assert found["tools"] == {"estimate", "explain", "compare", "models"}
+    assert found["tools"] == {"estimate", "plan", "advise", "explain", "compare", "models"}
     job = TrainingJob.from_hf("Qwen/Qwen3-8B", 8, tensor_model_parallel_size=2)
     expected = estimate(job)
     document = json.loads(found["estimate"].content[0].text)
@@ -54,7 +57,12 @@ def test_official_client() -> None:
     assert [case["label"] for case in compared["cases"]] == ["tp=1", "tp=4"] and "tp" in compared["differs"]
     assert json.loads(found["models"].content[0].text)["num_parameters"]["total"] == 8190735360
     assert json.loads(found["gpus"].content[0].text)["layout"]["world_size"] == 8
+    planned = json.loads(found["plan"].content[0].text)
+    assert len(planned["plans"]) == 2 and {plan["layout"]["context_parallel_size"] for plan in planned["plans"]} == {1}
+    advised = json.loads(found["advise"].content[0].text)
+    assert advised["purpose"] == "fit" and all(one["verdict"] == "fits" for one in advised["advice"])
     mistakes = {
+        "axis": 'unknown axis "tensor"',
         "illegal": "tensor_model_parallel_size=3",
         "unknown": "stages are 0 to 0",
         "extra": 'unknown argument "tp"',

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,6 +20,7 @@ import pytest
 
 from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.cli import main
+from megatron_memory_estimator.layout import Layout
 from megatron_memory_estimator.planner.advise import advise, changed
 from megatron_memory_estimator.planner.borders import generated_layout
 from megatron_memory_estimator.planner.launch import bridge_sections, megatron_lm, yaml_text
@@ -31,7 +35,9 @@ from megatron_memory_estimator.planner.space import (
     shapes,
     styles,
 )
+from megatron_memory_estimator.training import Training
 
+from .helpers import FACTS, ROOT
 from .test_planner import EVERY_ARCHITECTURE
 
 SPACE = Space(
@@ -247,3 +253,56 @@ def test_advice_for_a_run_with_room_makes_it_faster(capsys: pytest.CaptureFixtur
     assert document["purpose"] == "faster" and document["advice"][0]["step_s"] == pytest.approx(
         found.outcomes[0].time.step
     )
+
+
+def advised_in_the_docs() -> list[str]:
+    return re.findall(r"<!-- run: megatron-memory (advise .+?) -->", (ROOT / "docs" / "advise.md").read_text())
+
+
+@pytest.mark.parametrize("command", advised_in_the_docs())
+def test_advice_in_the_docs_holds(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each advised run again through `estimate` of its own: the settings of the command with those of the advice on top."""
+    words = shlex.split(command)
+    document = json.loads(printed(capsys, *words, "--json"))
+    assert document["purpose"] == ("faster" if "Qwen3-8B" in command else "fit") and document["advice"]
+    if document["purpose"] == "fit":
+        assert document["now"]["verdict"] != "fits"
+    base = json.loads(printed(capsys, "estimate", *words[1 : words.index("--top")], "--json"))
+    for one in document["advice"][:3]:
+        settings = {key: value for change in one["changes"] for key, value in change["settings"].items()}
+        env = {key: settings.pop(key) for key in list(settings) if key == "expandable_segments"}
+        layout = {**base["layout"], **base["training"], **settings}
+        known = {f.name for part in (Layout, Training) for f in dataclasses.fields(part)} - {"world_size"}
+        given = {key: value for key, value in layout.items() if key in known and value is not None}
+        if given.get("tensor_model_parallel_size") == 1:
+            given["sequence_parallel"] = False
+        if given.get("pipeline_model_parallel_layout") or given.get("virtual_pipeline_model_parallel_size") == 1:
+            given.pop("virtual_pipeline_model_parallel_size", None)
+        job = TrainingJob.from_hf(
+            words[1],
+            settings.get("world_size", base["layout"]["world_size"]),
+            gpu=words[words.index("--gpu") + 1],
+            env=env,
+            **given,
+        )
+        again = estimate(job)
+        assert again.peak_stage.peak_allocated_bytes == one["peak_allocated_bytes"]
+        assert max(stage.device.high for stage in again.stages) == one["device_bytes"]
+
+
+def test_published_layouts_beside_the_first_choice() -> None:
+    """All are legal, three quarters are within 15 % of the first choice; two cheap rows are computed again."""
+    rows = {one["id"]: one for one in map(json.loads, (FACTS / "published_plans.jsonl").read_text().splitlines())}
+    assert sum(abs(one["gap"]) <= 0.15 for one in rows.values()) >= 0.75 * len(rows)
+    assert all(one["why"] for one in rows.values() if one["gap"] > 0.15)
+    spec = importlib.util.spec_from_file_location("plan_published", ROOT / "scripts" / "plan_published.py")
+    assert spec is not None and spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    records = {one["id"]: one for one in script.published()}
+    assert set(records) == set(rows)
+    for name in (
+        "card-qwen3-8b-pretrain-h100",
+        "doc-26-08-nemotron-3-nano-pretrain-8-gb300-fp8mx-mbs4-gbs512-tp1pp1cp1vp1ep8",
+    ):
+        assert script.compared(records[name]) == rows[name]

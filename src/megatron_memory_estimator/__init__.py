@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from .job import TrainingJob
     from .layout import Layout
     from .model import Model
+    from .planner.advise import advise
+    from .planner.planning import plan
     from .training import Training
 
 __version__ = "0.1.0"
@@ -39,11 +41,13 @@ _HOME = {
     "Layout": "layout",
     "Model": "model",
     "Training": "training",
+    "advise": "planner.advise",
+    "plan": "planner.planning",
 }
 
 __all__ = [  # noqa: RUF022
     "ConfigError", "Count", "Environment", "Estimate", "EstimatorError", "GPUS", "Gpu", "Layout", "LayoutError", "Model",
-    "Stage", "Training", "TrainingJob", "UnsupportedError", "count_parameters", "estimate",
+    "Stage", "Training", "TrainingJob", "UnsupportedError", "advise", "count_parameters", "estimate", "plan",
 ]  # fmt: skip
 
 

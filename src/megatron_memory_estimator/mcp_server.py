@@ -27,6 +27,14 @@ INSTRUCTIONS = (
 def run_job(model: str, num_gpus: int | None, settings: dict[str, Any] | None) -> Estimate:
     """The estimate of one tool call. Raises ToolError with the sentence that says what is wrong."""
     try:
+        return estimate_job(job_of(model, num_gpus, settings))
+    except EstimatorError as error:
+        raise ToolError(str(error)) from None
+
+
+def job_of(model: str, num_gpus: int | None, settings: dict[str, Any] | None) -> TrainingJob:
+    """The job of one tool call. Raises ToolError with the sentence that says what is wrong."""
+    try:
         given = canonical(settings or {}, full_name)
         world = given.pop("world_size", None)
         if None not in (world, num_gpus) and world != num_gpus:
@@ -36,8 +44,8 @@ def run_job(model: str, num_gpus: int | None, settings: dict[str, Any] | None) -
             raise ConfigError(f'unknown setting "{name}"')
         refuse_standard_input(model)
         if model.lower().endswith(YAML):
-            return estimate_job(job_from_yaml(model, gpus, **given))
-        return estimate_job(TrainingJob.from_hf(model, gpus, **given))
+            return job_from_yaml(model, gpus, **given)
+        return TrainingJob.from_hf(model, gpus, **given)
     except EstimatorError as error:
         raise ToolError(str(error)) from None
 
@@ -67,7 +75,7 @@ class Server(MCPServer[Any]):
 
 
 def server() -> MCPServer[Any]:
-    """The server with the tools estimate, explain, compare and models."""
+    """The server with the tools estimate, plan, advise, explain, compare and models."""
     app = Server("megatron-memory", instructions=INSTRUCTIONS, version=__version__, log_level="ERROR")
 
     @app.tool(description="What every GPU of every pipeline stage holds and when it peaks.")
@@ -110,6 +118,52 @@ def server() -> MCPServer[Any]:
         if not cases:
             raise ToolError("give at least one model")
         return as_json(cases)
+
+    @app.tool(
+        description="The best legal layouts that fit, with launch arguments. `axes` says what is searched: 4, 1,2,4, 2-16 or not:8 by "
+        "name (tp, pp, cp, ep, vpp, micro_batch_size, recompute, precision, num_gpus, ...); the rest is searched whole."
+    )
+    def plan(
+        model: str,
+        num_gpus: int | None = None,
+        axes: dict[str, str] | None = None,
+        settings: dict[str, Any] | None = None,
+        objective: str = "throughput",
+        top: int = 5,
+        fewest_gpus: bool = False,
+    ) -> dict[str, Any]:
+        from .planner.planning import plan as search
+        from .report.plans import Row, found_document
+
+        given = dict(settings or {})
+        batch = given.pop("global_batch_size", None)
+        words = {name: str(value) for name, value in (axes or {}).items()}
+        if num_gpus is not None:
+            words.setdefault("num_gpus", str(num_gpus))
+        try:
+            found, said = search(
+                job_of(model, None, given),
+                words,
+                global_batch_size=batch,
+                objective=objective,
+                top=top,
+                fewest_gpus=fewest_gpus,
+            )
+            return found_document(found, [Row(one) for one in found.plans], said)
+        except EstimatorError as error:
+            raise ToolError(str(error)) from None
+
+    @app.tool(
+        description="What would make a run fit, each change with what it saves and costs; or faster, where it fits with room."
+    )
+    def advise(model: str, num_gpus: int | None = None, settings: dict[str, Any] | None = None) -> dict[str, Any]:
+        from .planner.advise import advise as changes
+        from .report.advice import advice_document
+
+        try:
+            return advice_document(changes(job_of(model, num_gpus, settings)))
+        except EstimatorError as error:
+            raise ToolError(str(error)) from None
 
     @app.tool(description="The bundled models with their parameter counts, or one model.")
     def models(model: str | None = None) -> list[dict[str, Any]]:

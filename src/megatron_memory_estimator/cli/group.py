@@ -17,7 +17,7 @@ VERBS = {
     "compare": "several models, files and layouts side by side",
     "models": "the bundled models, or the parameters of one model",
     "validate": "measured runs beside their estimates",
-    "mcp": "estimate, explain, compare and models as an MCP server",
+    "mcp": "estimate, plan, advise and the others as an MCP server",
     "gpus": "the GPUs that estimates are judged against",
 }
 

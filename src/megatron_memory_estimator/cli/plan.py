@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import ConfigError, LayoutError
+from ..errors import ConfigError
 from ..hardware import GIB
 from ..job import TrainingJob
 from .options import (
@@ -23,8 +23,6 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..planner.search import Found
-    from ..planner.space import Space
     from ..throughput.machine import Efficiency
 
 HELP = """The best legal layouts that fit: memory and step time of every layout of a space.
@@ -104,6 +102,7 @@ def callback(
     precision: str | None, **values: Any,
 ) -> None:  # fmt: skip
     """Search and print."""
+    from ..planner.planning import plan
     from ..planner.search import OBJECTIVES
     from ..settings import nearest
 
@@ -118,9 +117,13 @@ def callback(
     fixed(given, values, job)
     efficiency = fitted(calibrate, quiet=as_json)
     limit = memory_limit(job, max_memory, head_room)
-    found, said = searched(
-        job, batch, given, objective, top, limit, efficiency, complete=complete, fewest_gpus=min_num_gpus, tight=tight
-    )
+    if not min_num_gpus and "num_gpus" not in given and job.layout.world_size == 1:
+        raise ConfigError("--num-gpus is needed (or --min-num-gpus, to find how many GPUs hold the model)")
+    with Bar() as progress:
+        found, said = plan(
+            job, given, global_batch_size=batch, objective=objective, top=top, limit=limit, tight=tight, complete=complete,
+            fewest_gpus=min_num_gpus, efficiency=efficiency, progress=progress,
+        )  # fmt: skip
     from ..report.plans import Row, found_document, print_found
 
     rows = [Row(plan, efficiency) for plan in found.plans]
@@ -197,74 +200,6 @@ def fitted(path: str | None, *, quiet: bool) -> Efficiency | None:
             err=True,
         )
     return found.efficiency
-
-
-def searched(
-    job: TrainingJob, batch: int | None, given: dict[str, str], objective: str, top: int, limit: int,
-    efficiency: Efficiency | None, *, complete: bool, fewest_gpus: bool, tight: bool,
-) -> tuple[Found, list[str]]:  # fmt: skip
-    """The search with a progress bar, and what was decided for it."""
-    from ..planner.axes import space_of
-    from ..planner.base import base_job, fewest
-    from ..planner.search import search
-
-    def at(worlds: tuple[int, ...]) -> tuple[TrainingJob, Space, list[str]]:
-        base, said = base_job(job, worlds, batch)
-        words = {**given, "num_gpus": ",".join(map(str, worlds))}
-        return base, space_of(base, words, everything=complete), said
-
-    if not fewest_gpus:
-        worlds = space_of(job, {"num_gpus": given["num_gpus"]}).num_gpus if "num_gpus" in given else ()
-        if not worlds:
-            if job.layout.world_size == 1 and job.source:
-                raise ConfigError("--num-gpus is needed (or --min-num-gpus, to find how many GPUs hold the model)")
-            worlds = (job.layout.world_size,)
-        base, space, said = at(worlds)
-        with Bar() as progress:
-            return search(
-                base,
-                space,
-                best=top,
-                objective=objective,
-                limit=limit,
-                efficiency=efficiency,
-                tight=tight,
-                progress=progress,
-            ), said
-    worlds = space_of(job, {"num_gpus": given["num_gpus"]}).num_gpus if "num_gpus" in given else ()
-    tried = sorted(fewest(worlds, job.gpu.gpus_per_node))
-    last: tuple[Found, list[str]] | None = None
-    low, high = 0, len(tried)
-    with Bar() as progress:
-        while low < high:  # more GPUs never need more memory each
-            middle = min(low, high - 1) if last is None and low < 4 else (low + high) // 2
-            try:
-                base, space, said = at((tried[middle],))
-                found = search(
-                    base,
-                    space,
-                    best=top,
-                    objective=objective,
-                    limit=limit,
-                    efficiency=efficiency,
-                    tight=tight,
-                    progress=progress,
-                )
-            except LayoutError:
-                low = middle + 1
-                continue
-            if found.interrupted:
-                return found, said
-            if found.plans:
-                last, high = (found, [*said, f"the fewest GPUs: {tried[middle]}"]), middle
-            else:
-                low = middle + 1
-    if last is None:
-        raise LayoutError(
-            (f"nothing fits on any of {', '.join(map(str, tried))} GPUs with {limit / GIB:.2f} GiB each; --max-memory, "
-             "--complete or --optimizer-offload-fraction 1 widen the search",)
-        )  # fmt: skip
-    return last
 
 
 class Bar:

@@ -1,0 +1,95 @@
+"""plan(job, axes): the search from words, on given GPUs or on the fewest that hold the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from ..errors import LayoutError
+from ..hardware import GIB
+from ..job import TrainingJob
+from ..throughput.machine import Efficiency
+from .axes import space_of
+from .base import base_job, fewest
+from .search import Found, search
+
+
+class Planned(NamedTuple):
+    """The result of a search, and what was decided for it."""
+
+    found: Found
+    assumptions: tuple[str, ...]
+
+
+def plan(
+    job: TrainingJob,
+    axes: Mapping[str, str] | None = None,
+    *,
+    global_batch_size: int | None = None,
+    objective: str = "throughput",
+    top: int = 10,
+    limit: int | None = None,
+    tight: bool = False,
+    complete: bool = False,
+    fewest_gpus: bool = False,
+    efficiency: Efficiency | None = None,
+    progress: Callable[[float, Found], None] | None = None,
+) -> Planned:
+    """The best layouts of a job's model and training.
+
+    `axes` says what is searched, by name or short name: "4", "1,2,4", "2-16", "not:8"; the rest is searched whole. Without num_gpus the
+    job's own number is taken. `limit` is bytes of a GPU. With `fewest_gpus` the smallest number of GPUs that holds the model is sought.
+    Raises LayoutError where nothing is legal, ConfigError for words that make no sense.
+    """
+    words = dict(axes or {})
+    limit = job.gpu.memory_bytes if limit is None else limit
+    worlds = space_of(job, {"num_gpus": words.pop("num_gpus")}).num_gpus if "num_gpus" in words else ()
+
+    def on(gpus: tuple[int, ...]) -> Planned:
+        base, said = base_job(job, gpus, global_batch_size)
+        space = space_of(base, {**words, "num_gpus": ",".join(map(str, gpus))}, everything=complete)
+        found = search(
+            base,
+            space,
+            best=top,
+            objective=objective,
+            limit=limit,
+            efficiency=efficiency,
+            tight=tight,
+            progress=progress,
+        )
+        return Planned(found, tuple(said))
+
+    if not fewest_gpus:
+        return on(worlds or (job.layout.world_size,))
+    return _fewest(on, sorted(fewest(worlds, job.gpu.gpus_per_node)), limit)
+
+
+def _fewest(on: Callable[[tuple[int, ...]], Planned], tried: list[int], limit: int) -> Planned:
+    """The search on the fewest GPUs with a plan: more GPUs never need more memory each."""
+    last: Planned | None = None
+    refused: LayoutError | None = None
+    searched = False
+    low, high = 0, len(tried)
+    while low < high:
+        middle = low if last is None and low < 4 else (low + high) // 2
+        try:
+            one = on((tried[middle],))
+        except LayoutError as error:
+            refused, low = error, middle + 1
+            continue
+        searched = True
+        if one.found.interrupted:
+            return one
+        if one.found.plans:
+            last, high = one._replace(assumptions=(*one.assumptions, f"the fewest GPUs: {tried[middle]}")), middle
+        else:
+            low = middle + 1
+    if last is not None:
+        return last
+    if refused is not None and not searched:
+        raise refused
+    raise LayoutError(
+        (f"nothing fits on any of {', '.join(map(str, tried))} GPUs with {limit / GIB:.2f} GiB each; --max-memory, --complete or "
+         "--optimizer-offload-fraction 1 widen the search",)
+    )  # fmt: skip
