@@ -107,7 +107,7 @@ class ChunkPlan:
     batch: tuple[Tensor, ...]
     """Input tensors of a microbatch, alive during its forward."""
 
-    @property
+    @cached_property
     def saved_bytes(self) -> int:
         """Bytes kept for backward after one microbatch's forward."""
         return sum(run.trace.saved_bytes * run.copies for run in self.runs)
@@ -176,6 +176,14 @@ class ChunkPlan:
         found = self.moments_of(kind, index, copy)
         assert found is not None
         return found[1]
+
+    @cached_property
+    def tops(self) -> dict[str, Moment]:
+        """The largest moment of the forward ("F") and of the backward ("B")."""
+        found: dict[str, Moment] = {}
+        for moment in self.moments():
+            found[moment.kind] = higher(found[moment.kind], moment) if moment.kind in found else moment
+        return found
 
     def moments(self) -> list[Moment]:
         """Every event of one forward and one backward of this chunk."""

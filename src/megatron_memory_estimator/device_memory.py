@@ -6,7 +6,7 @@ together, so their sum is a bound, not a forecast.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .captures import capture_scratch, graph_ends, pool
 from .context import Context
@@ -52,8 +52,12 @@ def slack(job: TrainingJob, rank: Rank, peak: Peak) -> Term:
 def slack_bytes(job: TrainingJob, peak: int, state: int) -> Range:
     """Reserved minus allocated, of the allocated peak and the model state in it."""
     of_total, low, high = fragmentation(job)
-    size = peak if of_total else largest(peak - state, 0)
-    return Range(whole_below(size * low), whole_below(size * high))
+    return Range(slack_edge(of_total, low, peak, state), slack_edge(of_total, high, peak, state))
+
+
+def slack_edge(of_total: bool, share: float, peak: Any, state: Any) -> Any:
+    """A share of the peak, or of what is not model state."""
+    return whole_below((peak if of_total else largest(peak - state, 0)) * share)
 
 
 def fragmentation(job: TrainingJob) -> tuple[bool, float, float]:
@@ -97,7 +101,12 @@ def reserved_bytes(job: TrainingJob, rank: Rank, peak: Peak) -> Range:
 
 def reserved_range(peak: int, low: int, high: int, built: int) -> Range:
     """Reserved bytes of the allocated peak with so much slack, or of building the model, whichever is more."""
-    return Range(largest(peak + low, built), largest(peak + high, whole_below(built * 1.03)))
+    return Range(largest(peak + low, built), largest(peak + high, built_high(built)))
+
+
+def built_high(built: Any) -> Any:
+    """Reserved bytes of building the model at most: the allocator's rounding on top."""
+    return whole_below(built * 1.03)
 
 
 def device_bytes(job: TrainingJob, rank: Rank, reserved: Range) -> Range:

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import lru_cache, reduce
+from typing import NamedTuple
 
-from .activations import Moment, higher
+from .activations import Moment
 from .boundary import deferred_wgrads, pipeline_tensors, resting_tensors
 from .captures import capturing, pool
 from .combined import Pair, combined
 from .rank import Candidate, Rank, Row, state_bytes, workspace_bytes
-from .schedule import Step
+from .schedule import Occupancy, Step
 from .tensor import largest, largest_sum
 
 
@@ -34,21 +35,46 @@ def _kept(rank: Rank, saved: list[int]) -> Iterator[tuple[Step, int]]:
         units.setdefault((bool(plan.batch), *((id(run.unit), run.copies) for run in plan.runs)), index)
         for index, plan in enumerate(rank.plans)
     ]
-    alike: dict[tuple[str, int, int], list[Step]] = {}
-    for step in steps:
+    kinds = sorted(set(twins))
+    for step, counts in fullest(Identity(rank.schedule), tuple(twins)):
+        yield step, largest_sum(counts, [saved[kind] for kind in kinds])
+
+
+class Identity(NamedTuple):
+    """A schedule by identity: comparing all its steps would take longer than looking at them again."""
+
+    schedule: Occupancy
+
+    def __hash__(self) -> int:
+        return id(self.schedule)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identity) and other.schedule is self.schedule
+
+
+@lru_cache(maxsize=4096)
+def fullest(one: Identity, twins: tuple[int, ...]) -> list[tuple[Step, list[tuple[int, ...]]]]:
+    """For each kind of step and chunk the microbatches in flight that no other step exceeds, those of twin chunks together."""
+    import numpy as np
+
+    steps = one.schedule.steps
+    kinds = sorted(set(twins))
+    together = np.array([step.in_flight for step in steps]) @ np.array([[int(t == k) for k in kinds] for t in twins])
+    alike: dict[tuple[str, int, int], list[int]] = {}
+    for index, step in enumerate(steps):
         chunk = twins[step.chunk] if step.beside < 0 else step.chunk
-        alike.setdefault((step.kind, chunk, step.beside), []).append(step)
+        alike.setdefault((step.kind, chunk, step.beside), []).append(index)
+    found = []
     for members in alike.values():
-        yield members[0], largest_sum([step.in_flight for step in members], saved)
+        rows = np.unique(together[members], axis=0)
+        exceeded = (rows[:, None] <= rows).all(axis=2).sum(axis=1) > 1
+        found.append((steps[members[0]], [tuple(row) for row in rows[~exceeded].tolist()]))
+    return found
 
 
 def scheduled(rank: Rank) -> Iterator[Candidate]:
     """The largest moment of each distinct step of the schedule; bytes without state and workspaces."""
-    best: dict[tuple[str, int], Moment] = {}
-    for index, plan in enumerate(rank.plans):
-        for moment in plan.moments():
-            key = (moment.kind, index)
-            best[key] = higher(best[key], moment) if key in best else moment
+    best = {(kind, index): moment for index, plan in enumerate(rank.plans) for kind, moment in plan.tops.items()}
     saved = [plan.saved_bytes for plan in rank.plans]
     pipe = {kind: sum(t.nbytes for t in pipeline_tensors(rank, kind)) for kind in "FB"}
     for step, kept in _kept(rank, saved):

@@ -63,12 +63,12 @@ def whole_above(value: float) -> int:
 
 
 def whole_below(value: float) -> int:
-    """The largest whole number that is not above a value of at least 0, element by element for an array."""
+    """The largest whole number that is not above a value of at least 0; of an array a float of each, exact below 2**53."""
     if isinstance(value, float | int):
         return int(value)
     import numpy as np
 
-    return np.floor(value).astype(np.int64)
+    return np.floor(value)
 
 
 def chosen(condition: Any, yes: Any, no: Any) -> Any:

@@ -286,6 +286,10 @@ class Training:
             in_fp32 = self.params_dtype == "bf16"
         return "fp32" if in_fp32 else self.params_dtype
 
+    def recomputes_layers(self) -> bool:
+        """Whether full recomputation covers all layers, uniformly."""
+        return self.recompute_granularity == "full" and self.recompute_method != "block"
+
     def recomputes(self, module: str) -> bool:
         """Whether selective recomputation covers the module."""
         return self.recompute_granularity == "selective" and module in (self.recompute_modules or ("core_attn",))

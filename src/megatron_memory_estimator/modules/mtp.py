@@ -44,8 +44,7 @@ def mtp_depth(c: Context, hidden: Tensor, table: Param, layer: Layer, prefix: st
         out = yield from layer(c, x)
         return out
 
-    full_recompute = c.training.recompute_granularity == "full" and c.training.recompute_method != "block"
-    out = yield from recomputed(full_recompute, f"{prefix}.checkpoint", body())
+    out = yield from recomputed(c.training.recomputes_layers(), f"{prefix}.checkpoint", body())
     yield from norm_params(c, f"{prefix}.final_layernorm.", c.hidden)
     return (yield from norm(c, f"{prefix}.final_layernorm", out))
 

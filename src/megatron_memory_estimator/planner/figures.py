@@ -12,8 +12,8 @@ import numpy as np
 
 from ..activations import Planner
 from ..captures import REUSED_GRAPH_BUFFERS
-from ..device_memory import device_bytes, needed_bytes, reserved_bytes, reserved_range, slack_bytes
-from ..estimator import estimate
+from ..device_memory import built_high, device_bytes, fragmentation, needed_bytes, reserved_bytes, slack_edge
+from ..estimator import context_of, estimate
 from ..job import TrainingJob
 from ..peak import find_peak
 from ..throughput.machine import Machine
@@ -26,7 +26,7 @@ from .space import Option, Style
 from .tables import Grid, Pipelines, States, Tables, Times
 
 Array = np.ndarray[Any, Any]
-CHUNK = 1 << 16
+FEW, CHUNK = 1 << 13, 1 << 15
 """Cells evaluated at a time, so that the arrays stay in the cache."""
 
 
@@ -60,7 +60,8 @@ class Structure:
         members: dict[int, list[int]] = {}
         for index, stage in enumerate(self.stages):
             members.setdefault(stage.shape, []).append(index)
-        self.most = max(len(row) for row in members.values())
+        self.different = np.array([len(row) for _, row in sorted(members.items())])
+        self.most = int(self.different.max())
         self.stage_of = np.array([(row + row[-1:] * self.most)[: self.most] for _, row in sorted(members.items())])
         self.pp = np.array([shape.pp for shape in self.shapes])
         self.vp = np.array([shape.vp for shape in self.shapes])
@@ -92,29 +93,38 @@ class Structure:
             planner = first if at == 0 else tables.planner(training)
             running = tables.running(planner, peaks[at])
             traced[at] = running, np.zeros(0), tables.times(planner), self._scratches(tables, planner, style, training)
-        for start in range(0, len(cells), CHUNK):
-            part = Cells(*(getattr(cells, f.name)[start : start + CHUNK] for f in dataclasses.fields(Cells)))
-            view = _View(self, part, low, high, sends, states)
+        for where, most in self._chunks(cells):
+            part = Cells(*(getattr(cells, f.name)[where] for f in dataclasses.fields(Cells)))
+            view = _View(self, part, most, low, high, sends, states)
             for at, training in enumerate(trainings):
                 running, _, times, scratch = traced[at]
                 for number, found in view.figures(tables, training, optimizers, running, peaks[at], times, scratch):
-                    yield at, number, _shifted(start), found
+                    yield at, number, where.__getitem__, found
+
+    def _chunks(self, cells: Cells) -> Iterator[tuple[Array, int]]:
+        """Places of cells whose shapes have as many different stages, and how many, so that no stage is evaluated twice."""
+        count = self.different[cells.shape]
+        if len(cells) < FEW:
+            count = np.full(len(cells), self.most)
+        for most in np.unique(count).tolist():
+            places = np.nonzero(count == most)[0]
+            for start in range(0, len(places), CHUNK):
+                yield places[start : start + CHUNK], most
 
     def _state(self, tables: Tables, planner: Planner, style: Style, training: Training, option: Option) -> States:
-        key = (style.precision, style.sequence_parallel, option)
+        recipe = training.low_precision if training.low_precision_weights else ""
+        masters = training.fp8_recipe if option.precision_aware else ""  # an fp8 recipe decides who keeps the masters
+        key = (recipe, masters, style.sequence_parallel, option)
         if key not in self._states:
             self._states[key] = tables.states(planner, training)
         return self._states[key]
 
     def _scratches(self, tables: Tables, planner: Planner, style: Style, training: Training) -> tuple[Array, Array]:
-        key = (style, training.recompute_granularity == "full")
+        again = self.job.model.experimental_attention_variant == "dsa" and training.recompute_granularity == "full"
+        key = (style.precision, style.sequence_parallel, again)  # only shared indexers keep something else under full recomputation
         if key not in self._scratch:
             self._scratch[key] = tables.scratch(planner)
         return self._scratch[key]
-
-
-def _shifted(start: int) -> Callable[[Array], Array]:
-    return lambda places: places + start
 
 
 def training_with(training: Training, option: Option) -> Training:
@@ -126,62 +136,76 @@ class _View:
     """The cells of one chunk: flat indices into the tables, and what does not depend on recomputation."""
 
     def __init__(
-        self, structure: Structure, cells: Cells, low: Array, high: Array, sends: Array, states: Sequence[States]
+        self,
+        structure: Structure,
+        cells: Cells,
+        most: int,
+        low: Array,
+        high: Array,
+        sends: Array,
+        states: Sequence[States],
     ) -> None:
-        self.structure, self.cells = structure, cells
+        self.structure, self.cells, self.most = structure, cells, most
         worlds, points, micro = structure.grid.shape
         cell = ((cells.shape * worlds + cells.world) * points + cells.point) * micro + cells.micro
         self.flat = cells.point * micro + cells.micro
         self.low, self.high, self.sends = (table.reshape(-1).take(cell) for table in (low, high, sends))
         self.pp, self.vp = structure.pp[cells.shape], structure.vp[cells.shape]
-        self.stages = [structure.stage_of[:, place][cells.shape] for place in range(structure.most)]
+        self.stages = [structure.stage_of[:, place][cells.shape] for place in range(most)]
         self.size = points * micro
+        self.pairs, self.which = np.unique(cells.shape * (1 << 40) + cells.count, return_inverse=True)
+        self.flats = [stage * self.size + self.flat for stage in self.stages]
         places = [(stage * worlds + cells.world) * points + cells.point for stage in self.stages]
         self.states = [
             [
-                {f.name: getattr(state, f.name).reshape(-1).take(place) for f in dataclasses.fields(States)}
+                States(*(getattr(state, f.name).reshape(-1).take(place) for f in dataclasses.fields(States)))
                 for place in places
             ]
             for state in states
         ]
-        self.optimizer = [reduce(np.maximum, [at["optimizer"] for at in option]) for option in self.states]
+        self.fixed = [
+            (
+                reduce(np.maximum, [at.optimizer for at in option]), reduce(np.maximum, [at.built for at in option]),
+                reduce(np.maximum, [np.asarray(built_high(at.built)) for at in option]),
+            )
+            for option in self.states
+        ]  # fmt: skip
+        self.taken: dict[int, list[tuple[Array, Array]]] = {}
 
     def figures(
-        self,
-        tables: Tables,
-        training: Training,
-        optimizers: Sequence[Option],
-        running: Array,
-        peaks: Peaks,
-        times: Times,
+        self, tables: Tables, training: Training, optimizers: Sequence[Option], running: Array, peaks: Peaks, times: Times,
         scratch: tuple[Array, Array],
-    ) -> Iterator[tuple[int, Figures]]:
+    ) -> Iterator[tuple[int, Figures]]:  # fmt: skip
         """The figures of every option with one training."""
         job, cells = self.structure.job, self.cells
-        context = tables.planner(training).context
-        rows = self._rows(peaks)
-        flat = [stage * self.size + self.flat for stage in self.stages]
-        run = [running.reshape(-1).take(row * self.size + self.flat) for row in rows]
-        kept = [scratch[0].reshape(-1).take(at) for at in flat]
-        resting = [scratch[1].reshape(-1).take(at) for at in flat]
-        forward = [times.forward.reshape(-1).take(at) for at in flat]
-        backward = [times.backward.reshape(-1).take(at) for at in flat]
-        slowest = self._slowest(times.total) + self.sends
-        mean = (self.structure.weights @ times.total).reshape(-1).take(cells.shape * self.size + self.flat) + self.sends
-        pipeline = cells.count * slowest + (self.pp - 1) / self.vp * mean + OVERHEAD
+        context = dataclasses.replace(context_of(job), training=training)
+        run = [running.reshape(-1).take(row * self.size + self.flat) for row in self._rows(peaks)]
+        if id(scratch) not in self.taken:
+            self.taken[id(scratch)] = [(scratch[0].take(at), scratch[1].take(at)) for at in self.flats]
+        overlapped = training.overlap_grad_reduce or training.overlap_param_gather
+        forward, backward = (
+            [table.take(at) for at in self.flats] if overlapped else [0.0] * self.most
+            for table in (times.forward, times.backward)
+        )
+        mean = (self.structure.weights @ times.total).take(cells.shape * self.size + self.flat) + self.sends
+        pipeline = cells.count * (self._slowest(times.total) + self.sends) + (self.pp - 1) / self.vp * mean + OVERHEAD
+        of_total, _, share = fragmentation(job)
         for number, option in enumerate(optimizers):
             changed = dataclasses.replace(context, training=training_with(training, option))
-            parts = []
-            shown = []
+            peak, reserved, reduced, gathered = [], [], [], []
             for place, state in enumerate(self.states[number]):
-                peak = kept[place] + state["state"] + np.maximum(run[place], resting[place] + state["step"])
-                slack = slack_bytes(job, peak, state["state"])
-                reserved = reserved_range(peak, slack.low, slack.high, state["built"])
-                parts.append((peak, np.maximum(peak, state["built"]) + self.low, reserved.high + self.high))
-                shown.append(exposed(changed, state["reduce"], state["gather"], forward[place], backward[place]))
-            peak, needed, high = (reduce(np.maximum, column) for column in zip(*parts, strict=True))
-            reduced, gathered = (reduce(np.maximum, column) for column in zip(*shown, strict=True))
-            yield number, Figures(pipeline + reduced + gathered + self.optimizer[number], peak, needed, high)
+                kept, resting = self.taken[id(scratch)][place]
+                one = kept + state.state + np.maximum(run[place], resting + state.step)
+                peak.append(one)
+                reserved.append(one + slack_edge(of_total, share, one, state.state))
+                shown = exposed(changed, state.reduce, state.gather, forward[place], backward[place])
+                reduced.append(shown[0])
+                gathered.append(shown[1])
+            top = reduce(np.maximum, peak)
+            optimizer, built, built_most = self.fixed[number]
+            high = np.maximum(reduce(np.maximum, reserved), built_most) + self.high
+            step = pipeline + reduce(np.maximum, reduced) + reduce(np.maximum, gathered) + optimizer
+            yield number, Figures(step, top, np.maximum(top, built) + self.low, high)
 
     def _slowest(self, total: Array) -> Array:
         by_shape = reduce(
@@ -192,15 +216,14 @@ class _View:
 
     def _rows(self, peaks: Peaks) -> list[Array]:
         """Where the peaks of each stage with the microbatches of each cell stand."""
-        structure, cells = self.structure, self.cells
-        pairs, which = np.unique(cells.shape * (1 << 40) + cells.count, return_inverse=True)
+        structure = self.structure
         found = []
-        for pair in pairs.tolist():
+        for pair in self.pairs.tolist():
             shape, count = divmod(pair, 1 << 40)
             effective = structure.shapes[shape].effective(count)
             found.append([peaks.at[int(stage), effective] for stage in structure.stage_of[shape]])
         table = np.array(found)
-        return [table[:, place][which.ravel()] for place in range(structure.most)]
+        return [table[:, place][self.which.ravel()] for place in range(self.most)]
 
 
 def alone(

@@ -74,7 +74,7 @@ class Form:
         """The largest of several sums of so many times each size."""
         width = self.rows.shape[1]
         stacked = np.concatenate([one.rows if isinstance(one, Form) else _constant(one, width) for one in sizes])
-        return Form(needed(needed(np.array(counts, dtype=float)) @ stacked))
+        return Form(needed(np.array(counts, dtype=float) @ stacked))
 
 
 def _constant(value: float, width: int) -> Array:

@@ -282,6 +282,7 @@ class _Search:
         if asks_for_sequences(base, space):
             one, more = (tuple(n for n in space.micro_batch_size if (n > 1) == many) for many in (False, True))
             sizes = [some for some in (one, more) if some]
+        known: dict[Any, tuple[Cells, Counter[str]]] = {}
         for members, micro in product(groups.values(), sizes):
             inner = len(space.num_gpus) * len(micro) * len(self.sets) * len(self.options)
             grid = Grid(tuple(members), space.num_gpus, micro)
@@ -307,7 +308,12 @@ class _Search:
                     )
                 if not each:
                     continue
-                legal = cells(base, self.shapes, grid, allowed, each, ruled_out)
+                key = (id(members), micro, tuple(allowed), each)
+                if key not in known:
+                    counts: Counter[str] = Counter()
+                    known[key] = cells(base, self.shapes, grid, allowed, each, counts), counts
+                legal, counts = known[key]
+                ruled_out.update(counts)
                 if len(legal):
                     found.append(_Style(style, legal, sets, optimizers))
             if found:
@@ -317,7 +323,7 @@ class _Search:
         """What points of one structure have in common: the side of every border that a declaration asks about."""
         model = self.base.model
         experts = model.num_moe_experts or 0
-        apart = bool(experts) and (ep > 1 or tp != etp)
+        apart = (tp > etp) - (tp < etp) if experts and ep == 1 else 0
         return (
             tp > 1, cp > 1, ep > 1, etp > 1, (tp > model.groups) - (tp < model.groups), apart,
             (experts // ep > 1) - (experts // ep < 1) if experts else 0,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from math import prod
 from typing import Any, cast
 
 import numpy as np
@@ -184,19 +186,19 @@ def _rows(planner: _Symbols, shape: Shape, stage: Stage, count: int) -> np.ndarr
     return needed(np.concatenate([form.rows for form in forms]))
 
 
-def unknowns(basis: Basis, planner: Planner, points: int) -> np.ndarray[Any, Any]:
-    """[unknown, point]: the bytes of every unknown for a traced context of so many points."""
-    known = np.zeros((len(basis.columns) + 1, points))
+def unknowns(
+    basis: Basis, planner: Planner, shape: tuple[int, ...], shared: Callable[[Any, Callable[[], Any]], Any]
+) -> np.ndarray[Any, Any]:
+    """[unknown, point]: the bytes of every unknown, for arrays of a shape. `shared` makes each, or knows it."""
+    known = np.zeros((len(basis.columns) + 1, prod(shape)))
     known[0] = 1
     for name, column in basis.columns.items():
-        known[column] = np.broadcast_to(np.asarray(_bytes(planner, name)), planner_shape(planner)).ravel()
+        known[column] = shared(("bytes", name), partial(_spread, planner, name, shape))
     return known
 
 
-def planner_shape(planner: Planner) -> tuple[int, ...]:
-    """The shape of the arrays of a planner's context: (degrees, micro batch sizes)."""
-    c = planner.context
-    return np.broadcast_shapes(np.shape(c.layout.tp), np.shape(c.training.micro_batch_size))
+def _spread(planner: Planner, name: object, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    return np.broadcast_to(_bytes(planner, name), shape).ravel()
 
 
 def _bytes(planner: Planner, name: object) -> Any:

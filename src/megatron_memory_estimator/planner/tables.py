@@ -32,6 +32,7 @@ from ..throughput.step import TimeKey, collectives, optimizer, p2p, timed_units,
 from ..training import Training
 from ..workspaces import Workspace, dummy_wgrads, workspaces
 from .shapes import Key, Peaks, Shape, Stage, real_run, unknowns
+from .sharing import Known, SharingPlanner
 from .space import Style
 
 Array = np.ndarray[Any, Any]
@@ -141,27 +142,33 @@ class Tables:
         self.base = grid.layout(self.shapes[0].layout, 1, style)
         self.micro: Any = np.array(grid.micro)
         self._wgrads: dict[Any, list[Workspace]] = {}
+        self.known: dict[str, Known] = {}
 
     # -- one set of recomputation ---------------------------------------------------------------------------------------
-    def planner(self, training: Training) -> Planner:
+    def planner(self, training: Training) -> SharingPlanner:
         """Units of a training, traced when they are asked for."""
         changed = dataclasses.replace(training, micro_batch_size=self.micro)
-        return Planner(dataclasses.replace(context_of(self.job), layout=self.base, training=changed))
+        context = dataclasses.replace(context_of(self.job), layout=self.base, training=changed)
+        known = self.known.setdefault(training.low_precision, Known())
+        return SharingPlanner(context, known)
 
-    def running(self, planner: Planner, peaks: Peaks) -> Array:
+    def running(self, planner: SharingPlanner, peaks: Peaks) -> Array:
         """[stage and microbatches, point x micro batch]: activations, transients and boundary tensors at the peak."""
-        return peaks.values(unknowns(peaks.basis, planner, len(self.grid.points) * len(self.micro)))
+        return peaks.values(unknowns(peaks.basis, planner, self.grid.shape[1:], planner.shared))
 
-    def times(self, planner: Planner) -> Times:
+    def times(self, planner: SharingPlanner) -> Times:
         """Seconds of one microbatch on every stage, without sends between stages."""
         keys, matrix = self._timed(planner)
         shape = self.grid.shape[1:]
         units = np.zeros((3, len(keys), shape[0] * shape[1]))
         for place, key in enumerate(keys):
-            one = unit_time(self.machine, planner, key)
-            for at, value in enumerate((one.total, one.forward, one.backward)):
-                units[at, place] = np.broadcast_to(value, shape).ravel()
+            units[:, place] = planner.shared(("time", key), lambda key=key: self._unit_time(planner, key, shape))  # type: ignore[misc]
         return Times(*(matrix @ unit for unit in units))
+
+    def _unit_time(self, planner: SharingPlanner, key: TimeKey, shape: tuple[int, ...]) -> Array:
+        """[all, forward, backward; point x micro batch] of one unit."""
+        one = unit_time(self.machine, planner, key, planner.shared)
+        return np.stack([np.broadcast_to(value, shape).ravel() for value in (one.total, one.forward, one.backward)])
 
     def _timed(self, planner: Planner) -> tuple[list[TimeKey], Array]:
         """The units as far as time goes, and how many of each every stage has."""

@@ -253,8 +253,8 @@ def host(m: Machine, c: Context, part: str) -> tuple[float, float]:
     return seconds, seconds * HOST_BACKWARD
 
 
-def layer(m: Machine, c: Context, kind: str, params: list[Param]) -> Layer:
-    """One layer of a kind `mixer+mlp`, or one sub-layer of a hybrid."""
+def plain_layer(m: Machine, c: Context, kind: str, params: list[Param]) -> Layer:
+    """One layer of a kind `mixer+mlp`, or one sub-layer of a hybrid, without recomputation."""
     total = Layer()
     for part in kind.split("+"):
         if part == "dense":
@@ -265,14 +265,12 @@ def layer(m: Machine, c: Context, kind: str, params: list[Param]) -> Layer:
             found = mixer(m, c, part, params)
         launch = host(m, c, part)
         total = total.plus(found._replace(host=launch[0], host_backward=launch[1]))
-    return total._replace(**recomputed(m, c, kind, params, total))
+    return total
 
 
 def recomputed(m: Machine, c: Context, kind: str, params: list[Param], whole: Layer) -> dict[str, Any]:
     """What selective recomputation runs again, kernels and communication; full recomputation is a matter of the stage."""
     t = c.training
-    if t.recompute_granularity != "selective":
-        return {}
     parts = kind.split("+")
     again: Any = 0.0
     launches = 0

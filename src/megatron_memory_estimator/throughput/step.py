@@ -7,7 +7,7 @@ step     = pipeline + exposed data-parallel communication + optimizer + 20 ms
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from ..fsdp import active
 from ..rank import Rank
 from .flops import training_flops
 from .kernels import linear, moved
-from .layers import HOST_CHECKPOINT, Layer, layer, rows
+from .layers import HOST_CHECKPOINT, Layer, plain_layer, recomputed, rows
 from .links import chosen, collective, highest, inside
 from .machine import Efficiency, Machine, machine
 
@@ -64,6 +64,8 @@ class StageTime(NamedTuple):
         return self.compute + self.recompute + self.tp + self.cp + self.ep + self.pp + self.host
 
 
+Shared = Callable[[Any, Callable[[], Any]], Any]
+"""Makes what a key stands for, or knows it."""
 TimeKey = tuple[Any, ...]
 """A unit as far as time goes: ("layer", its kind, the share of its stage that is recomputed), ("mtp", kind), ("embedding",), ("head",)."""
 
@@ -85,14 +87,19 @@ def timed_units(planner: Planner, rank: Rank) -> list[tuple[TimeKey, int]]:
     return found
 
 
-def unit_time(m: Machine, planner: Planner, key: TimeKey) -> StageTime:
-    """One microbatch through one unit."""
+def unit_time(m: Machine, planner: Planner, key: TimeKey, shared: Shared | None = None) -> StageTime:
+    """One microbatch through one unit. `shared` knows what does not depend on recomputation, or makes it."""
     c = planner.context
-    if key[0] == "layer":
-        _, kind, share = key
-        return _seconds(_full(c, layer(m, planner.context_of(kind), kind[0], planner.params(kind)), share))
-    if key[0] == "mtp":
-        return _seconds(layer(m, c, key[1], planner.params((key[1], 0, False))))
+    if key[0] in ("layer", "mtp"):
+        kind = key[1] if key[0] == "layer" else (key[1], 0, False)
+        at, params = planner.context_of(kind), planner.params(kind)
+
+        def make() -> Layer:
+            return plain_layer(m, at, kind[0], params)
+
+        whole = shared(("seconds", kind), make) if shared else make()
+        again = whole._replace(**recomputed(m, at, kind[0], params, whole))
+        return _seconds(_full(c, again, key[2] if key[0] == "layer" else 0.0))
     if key[0] == "embedding":
         return _seconds(Layer(*moved(m, rows(c).stream * c.model.hidden_size, 8, 16)))
     return _seconds(head(m, c))
