@@ -1,7 +1,8 @@
-"""Speed, as ratios measured side by side in one run: cold start, memory, and the estimate itself."""
+"""Speed, as ratios measured side by side in one run: cold start, memory, the estimate itself, and the planner."""
 
 from __future__ import annotations
 
+import os
 import resource
 import statistics
 import subprocess
@@ -78,6 +79,46 @@ def in_process() -> None:
     print(f"estimate() of that job        {statistics.median(times) * 1e3:7.1f} ms (at most 20)")
 
 
+def planner(model: str, gpus: tuple[int, ...], batch: int, least: int, **axes: tuple[str, ...]) -> None:
+    """Layouts a second on one core, memory and step time of all stages, beside a loop over `estimate` on some of them."""
+    from megatron_memory_estimator import TrainingJob, estimate
+    from megatron_memory_estimator.planner.search import sampled, search
+    from megatron_memory_estimator.planner.space import Space, completed
+    from megatron_memory_estimator.throughput import throughput
+
+    job = TrainingJob.from_hf(model, max(gpus), gpu="H100", global_batch_size=batch)
+    space = completed(Space(num_gpus=gpus, **axes), job, everything=True)  # type: ignore[arg-type]
+    start = time.perf_counter()
+    found = search(job, space)
+    rate = found.legal / (time.perf_counter() - start)
+    small = Space(
+        num_gpus=gpus[-1:], precision=("bf16",), recompute=("none", "full"), virtual_pipeline_model_parallel_size=(1, 2)
+    )
+    some = sampled(job, completed(small, job), SAMPLE, seed=1)
+    start = time.perf_counter()
+    for plan in some:
+        throughput(estimate(plan.job))
+    one = SAMPLE / (time.perf_counter() - start)
+    print(f"planner, {model.split('/')[1]}: {found.legal:,} legal layouts of {found.examined:,}")
+    print(
+        f"  {rate:,.0f} a second (at least {least:,}), {rate / one:,.0f} times a loop over estimate ({one:,.0f} a second)"
+    )
+
+
+def whole_process() -> None:
+    """The usual space of DeepSeek-V3 on 2,048 GPUs as a process of its own."""
+    tool = str(Path(sys.executable).with_name("megatron-memory"))
+    words = ["plan", "deepseek-ai/DeepSeek-V3", "--num-gpus", "2048", "--gpu", "H100", "--launch", "none"]
+    seconds = statistics.median(once([tool, *words])[0] for _ in range(3))
+    print(f"megatron-memory plan, DeepSeek-V3 on 2,048 H100, cold: {seconds:.2f} s (at most 5)")
+
+
+SAMPLE = 200
+
 if __name__ == "__main__":
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # one core
     cold_start()
     in_process()
+    whole_process()
+    planner("meta-llama/Meta-Llama-3-70B", (64, 128, 256, 512, 1024, 2048, 4096, 8192), 8192, 1_000_000)
+    planner("deepseek-ai/DeepSeek-V3", (2048,), 8192, 300_000, precision=("bf16",))

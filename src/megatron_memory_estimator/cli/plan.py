@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -102,6 +103,7 @@ def callback(
     precision: str | None, **values: Any,
 ) -> None:  # fmt: skip
     """Search and print."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # small products: more threads only wait for each other
     from ..planner.planning import plan
     from ..planner.search import OBJECTIVES
     from ..settings import nearest
@@ -122,7 +124,7 @@ def callback(
     with Bar() as progress:
         found, said = plan(
             job, given, global_batch_size=batch, objective=objective, top=top, limit=limit, tight=tight, complete=complete,
-            fewest_gpus=min_num_gpus, efficiency=efficiency, progress=progress,
+            fewest_gpus=min_num_gpus, efficiency=efficiency, workers=min(os.cpu_count() or 1, 2), progress=progress,
         )  # fmt: skip
     from ..report.plans import Row, found_document, print_found
 

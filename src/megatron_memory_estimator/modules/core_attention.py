@@ -148,7 +148,7 @@ def _sized(name: str, like: tuple[Tensor, ...], times: int, over: int = 1) -> Te
 def _ring(ranks: int, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> tuple[Scratch, Scratch]:
     """Scratch of a ring of ranks: received keys and values and one output per step; in backward ring buffers and one
     step's gradients. The output of a step past the own rank is half; on average (ranks + 1) / 2 of a whole one."""
-    received = _sized(f"{NAME}.kv received from {ranks - 1} ranks", (k, v), ranks - 1)
+    received = _sized(f"{NAME}.kv received from cp-1 ranks", (k, v), ranks - 1)
     steps = _sized(f"{NAME}.output per ring step", (out,), ranks + 1, 2)
     buffers = _sized(f"{NAME}.kv ring buffers and dkv", (k, v), 4)
     step = _sized(f"{NAME}.dq, dk, dv of one ring step", (q, k, v), 1)

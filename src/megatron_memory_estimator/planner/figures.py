@@ -121,7 +121,11 @@ class Structure:
 
     def _scratches(self, tables: Tables, planner: Planner, style: Style, training: Training) -> tuple[Array, Array]:
         again = self.job.model.experimental_attention_variant == "dsa" and training.recompute_granularity == "full"
-        key = (style.precision, style.sequence_parallel, again)  # only shared indexers keep something else under full recomputation
+        key = (
+            style.precision,
+            style.sequence_parallel,
+            again,
+        )  # only shared indexers keep something else under full recomputation
         if key not in self._scratch:
             self._scratch[key] = tables.scratch(planner)
         return self._scratch[key]

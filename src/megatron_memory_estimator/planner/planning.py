@@ -33,12 +33,14 @@ def plan(
     complete: bool = False,
     fewest_gpus: bool = False,
     efficiency: Efficiency | None = None,
+    workers: int = 1,
     progress: Callable[[float, Found], None] | None = None,
 ) -> Planned:
     """The best layouts of a job's model and training.
 
     `axes` says what is searched, by name or short name: "4", "1,2,4", "2-16", "not:8"; the rest is searched whole. Without num_gpus the
-    job's own number is taken. `limit` is bytes of a GPU. With `fewest_gpus` the smallest number of GPUs that holds the model is sought.
+    job's own number is taken. `limit` is bytes of a GPU. With `fewest_gpus` the smallest number of GPUs that holds the model is sought;
+    with two `workers` a large space is shared with a second process (Linux).
     Raises LayoutError where nothing is legal, ConfigError for words that make no sense.
     """
     words = dict(axes or {})
@@ -49,15 +51,9 @@ def plan(
         base, said = base_job(job, gpus, global_batch_size)
         space = space_of(base, {**words, "num_gpus": ",".join(map(str, gpus))}, everything=complete)
         found = search(
-            base,
-            space,
-            best=top,
-            objective=objective,
-            limit=limit,
-            efficiency=efficiency,
-            tight=tight,
+            base, space, best=top, objective=objective, limit=limit, efficiency=efficiency, tight=tight, workers=workers,
             progress=progress,
-        )
+        )  # fmt: skip
         return Planned(found, tuple(said))
 
     if not fewest_gpus:

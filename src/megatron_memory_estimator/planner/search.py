@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +42,8 @@ TRIES = 1000
 """Layouts tried for a legal one, for each precision, recomputation and optimizer."""
 OBJECTIVES = ("throughput", "memory", "head-room")
 GIB = 2**30
+MANY = 100_000
+"""Legal layouts from which on a second process is worth its start."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,8 @@ class _Part:
 class _Place:
     """Where a layout stands."""
 
-    part: _Part
+    part: int
+    order: tuple[int, ...]
     style: Style
     recompute: str
     training: Training
@@ -133,13 +137,14 @@ def search(
     everything: bool = False,
     efficiency: Efficiency | None = None,
     tight: bool = False,
+    workers: int = 1,
     progress: Callable[[float, Found], None] | None = None,
 ) -> Found:
     """All legal layouts of a space for the job's model and global batch; the `best` that fit, by the objective.
 
     `limit` is the memory of a GPU in bytes (default: all of it); with `tight`, layouts that fit unless memory is fragmented count too.
-    Raises LayoutError when the space holds no legal layout, ConfigError for axes that make no sense. KeyboardInterrupt ends it with
-    the best so far.
+    With two `workers` a large space is shared with a second process (Linux). Raises LayoutError when the space holds no legal layout,
+    ConfigError for axes that make no sense. KeyboardInterrupt ends it with the best so far.
     """
     if base.refusal:
         raise UnsupportedError(base.refusal)
@@ -148,7 +153,7 @@ def search(
     if objective not in OBJECTIVES:
         raise ConfigError(f"objective {objective!r} is not one of {', '.join(OBJECTIVES)}")
     one = _Search(base, completed(space or Space(), base, everything=everything), best, objective, limit, efficiency)
-    one.tight = tight
+    one.tight, one.workers = tight, workers
     try:
         with np.errstate(divide="ignore", invalid="ignore"):
             one.run(progress)
@@ -190,9 +195,34 @@ class _Sampler:
         self.kept = sorted(self.kept, key=lambda item: item[0])[: self.count]
 
 
+@dataclass(frozen=True)
+class _Half:
+    """What a process beside this one found."""
+
+    found: Found
+    top: list[tuple[float, float, _Place]]
+    front: dict[int, _Place]
+    least: _Place | None
+
+
+def _split(parts: Sequence[_Part]) -> tuple[list[int], list[int]] | None:
+    """The structures in two halves of as much work; None where a second process cannot be had or has nothing to do."""
+    if not sys.platform.startswith("linux") or len(parts) < 2:
+        return None
+    halves: tuple[list[int], list[int]] = ([], [])
+    work = [0.0, 0.0]
+    cost = [sum(len(style.trainings) for style in part.styles) for part in parts]
+    for index in sorted(range(len(parts)), key=cost.__getitem__, reverse=True):
+        side = int(work[0] > work[1])
+        halves[side].append(index)
+        work[side] += cost[index]
+    return sorted(halves[0]), sorted(halves[1])
+
+
 class _Search:
     sampler: _Sampler | None = None
     tight = False
+    workers = 1
 
     def __init__(
         self,
@@ -246,7 +276,59 @@ class _Search:
         if not self.found.legal:
             rules = [f"{rule} ({count:,} layouts)" for rule, count in self.found.illegal.most_common(3)]
             raise LayoutError(("no layout of the space is legal: " + "; ".join((*rules, *self._relaxations())),))
-        self._evaluate(parts, progress)
+        self.parts = parts
+        split = _split(parts) if self.workers > 1 and self.found.legal >= MANY and tabled(self.base.training) else None
+        if split is None:
+            self._evaluate(range(len(parts)), progress)
+        else:
+            self._evaluate_beside(*split, progress)
+
+    def _evaluate_beside(
+        self, mine: Sequence[int], theirs: Sequence[int], progress: Callable[[float, Found], None] | None
+    ) -> None:
+        """Half of the structures here, half in a process beside this one."""
+        import multiprocessing
+
+        context = multiprocessing.get_context("fork")
+        near, far = context.Pipe(duplex=False)
+        child = context.Process(target=self._send, args=(theirs, far), daemon=True)
+        child.start()
+        far.close()
+        interrupted = False
+        try:
+            self._evaluate(mine, progress)
+        except KeyboardInterrupt:
+            interrupted = True
+        try:
+            other = near.recv()  # an interrupt reaches the process beside this one too
+        except EOFError:
+            raise UnsupportedError("the process beside this one ended without a result") from None
+        finally:
+            child.join()
+        self._join(other)
+        if interrupted or other.found.interrupted:
+            raise KeyboardInterrupt
+
+    def _send(self, parts: Sequence[int], pipe: Any) -> None:
+        try:
+            self._evaluate(parts, None)
+        except KeyboardInterrupt:
+            self.found.interrupted = True
+        found = dataclasses.replace(self.found, illegal=Counter())
+        pipe.send(_Half(found, self.top, self.front, self.least))
+
+    def _join(self, other: _Half) -> None:
+        """The results of a half of the space beside those of the other."""
+        for name in ("fits", "tight", "too_large"):
+            setattr(self.found, name, getattr(self.found, name) + getattr(other.found, name))
+        self.top = self._shortened([*self.top, *other.top])
+        for at, place in other.front.items():
+            if at not in self.front or (place.step, place.order) < (self.front[at].step, self.front[at].order):
+                self.front[at] = place
+        if self.least is None or (
+            other.least and (other.least.needed, other.least.order) < (self.least.needed, self.least.order)
+        ):
+            self.least = other.least
 
     def _relaxations(self) -> Iterator[str]:
         """Axes whose usual values would leave something legal."""
@@ -380,8 +462,12 @@ class _Search:
         return sets, optimizers, why
 
     # -- memory and time ------------------------------------------------------------------------------------------------
-    def _evaluate(self, parts: Sequence[_Part], progress: Callable[[float, Found], None] | None) -> None:
+    def _evaluate(self, chosen: Sequence[int], progress: Callable[[float, Found], None] | None) -> None:
         done = 0
+        parts = [self.parts[index] for index in chosen]
+        total = sum(
+            len(style.cells) * len(style.trainings) * len(style.options) for part in parts for style in part.styles
+        )
         fast = tabled(self.base.training)
         known: dict[Any, Peaks] = {}
         if fast:
@@ -391,9 +477,9 @@ class _Search:
                 for shape, count in set(zip(style.cells.shape.tolist(), style.cells.count.tolist(), strict=True))
             }  # fmt: skip
             pipelines = Pipelines(self.shapes, stages(self.base, self.shapes, symbols(_unrecomputed(self.base))))
-        for part in parts:
+        for index, part in zip(chosen, parts, strict=True):
             structure = Structure(self.base, self.machine, part.grid, pipelines) if fast else None
-            for style in part.styles:
+            for number_of, style in enumerate(part.styles):
                 if structure is not None:
                     trainings = [training for _, training in style.trainings]
                     tables = [self._peaks(training, counted, known) for training in trainings]
@@ -401,10 +487,10 @@ class _Search:
                 else:
                     found = self._whole(part, style)
                 for at, number, place_of, figures in found:
-                    self._judge(part, style, at, number, place_of, figures)
+                    self._judge((index, number_of, at, number), style, place_of, figures)
                     done += len(figures.step)
                     if progress is not None:
-                        progress(done / self.found.legal, self.found)
+                        progress(done / total, self.found)
 
     def _peaks(self, training: Training, counted: Any, known: dict[Any, Peaks]) -> Peaks:
         """Peaks as forms; they differ in how recomputation groups layers into units, and in which layers stay in 16 bits."""
@@ -412,7 +498,10 @@ class _Search:
         full = t.recompute_granularity == "full"
         low = bool(t.low_precision and t.first_last_layers_bf16)
         key = (full and (t.recompute_method, t.recompute_num_layers), low)
-        if key not in known:
+        if key not in known and full and t.recompute_method == "uniform" and t.recompute_num_layers == 1:
+            plain = dataclasses.replace(t, recompute_granularity=None, recompute_method=None, recompute_num_layers=None)
+            known[key] = self._peaks(plain, counted, known).checkpointed()
+        elif key not in known:
             planner = symbols(dataclasses.replace(context_of(self.base), training=t))
             known[key] = peaks(planner, self.shapes, stages(self.base, self.shapes, planner), counted)
         return known[key]
@@ -431,7 +520,8 @@ class _Search:
                     yield at, number, (lambda places, shift=place: places + shift), figures
 
     # -- what is kept -----------------------------------------------------------------------------------------------------
-    def _judge(self, part: _Part, style: _Style, at: int, number: int, place_of: Any, figures: Figures) -> None:
+    def _judge(self, order: tuple[int, int, int, int], style: _Style, place_of: Any, figures: Figures) -> None:
+        part, _, at, number = order
         limit = self.found.limit
         fits = figures.high <= limit
         fitting = int(np.count_nonzero(fits))
@@ -445,8 +535,8 @@ class _Search:
             source = int(place_of(np.array(index)))
             cell = tuple(int(getattr(style.cells, f.name)[source]) for f in dataclasses.fields(Cells))
             return _Place(
-                part, style.style, name, training, style.options[number], cell, float(figures.step[index]),  # type: ignore[arg-type]
-                int(figures.peak[index]), int(figures.needed[index]), int(figures.high[index]),
+                part, (*order, source), style.style, name, training, style.options[number], cell,  # type: ignore[arg-type]
+                float(figures.step[index]), int(figures.peak[index]), int(figures.needed[index]), int(figures.high[index]),
             )  # fmt: skip
 
         if self.sampler is not None:
@@ -474,11 +564,15 @@ class _Search:
         if len(chosen) > self.best:
             chosen = chosen[np.lexsort((figures.step[chosen], key[chosen]))[: self.best]]
         self.top += [(float(key[i]), float(figures.step[i]), place(int(i))) for i in chosen]
-        alike: dict[Any, Any] = {}  # sets of recomputation that cover the same layers are one layout: the first counts
-        for item in sorted(self.top, key=lambda item: item[:2]):
+        self.top = self._shortened(self.top)
+
+    def _shortened(self, top: Sequence[tuple[float, float, _Place]]) -> list[tuple[float, float, _Place]]:
+        """The best, each once: sets of recomputation that cover the same layers are one layout, the first counts."""
+        alike: dict[Any, Any] = {}
+        for item in sorted(top, key=lambda item: (item[0], item[1], item[2].order)):
             at = item[2]
-            alike.setdefault((item[0], at.step, at.peak, at.high, at.cell, at.style, at.option), item)
-        self.top = list(alike.values())[: self.best]
+            alike.setdefault((item[0], at.step, at.peak, at.high, at.part, at.cell, at.style, at.option), item)
+        return list(alike.values())[: self.best]
 
     def _extend_front(self, fits: Array, figures: Figures, place: Callable[[int], _Place]) -> None:
         """The fastest layout for each GiB of allocated memory, where less memory is not as fast."""
@@ -510,7 +604,7 @@ class _Search:
     def plan(self, place: _Place) -> Plan:
         """A place as a layout with its figures."""
         shape, world, point, micro, count = place.cell
-        base, grid = self.base, place.part.grid
+        base, grid = self.base, self.parts[place.part].grid
         gpus, size = grid.worlds[world], grid.micro[micro]
         layout = at_point(
             self.shapes[shape].layout, grid.points[point], place.style, moe=bool(base.model.num_moe_experts)

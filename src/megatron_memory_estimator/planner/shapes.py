@@ -119,6 +119,15 @@ class Peaks:
     starts: np.ndarray[Any, Any]
     at: dict[tuple[int, int], int]
 
+    def checkpointed(self) -> Peaks:
+        """The same with every decoder layer a checkpointed unit of its own."""
+        basis = Basis(self.basis.width)
+        for name, column in self.basis.columns.items():
+            key = name[0] if isinstance(name, tuple) else None
+            layers = isinstance(key, tuple) and isinstance(key[0], tuple)
+            basis.columns[((key[0], True), name[1]) if layers else name] = column  # type: ignore[index]
+        return dataclasses.replace(self, basis=basis)
+
     def values(self, known: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """[stage and microbatches, point]: the largest row of each, of known [unknown, point]."""
         found: np.ndarray[Any, Any] = np.maximum.reduceat(self.rows @ known, self.starts, axis=0)

@@ -224,7 +224,7 @@ def _divisors(number: int) -> tuple[int, ...]:
 
 def _blocks(model: Model, *, everything: bool) -> tuple[str, ...]:
     """Full recomputation of some layers of each chunk."""
-    return tuple(f"block:{n}" for n in ((1, 2, 3, 4, 6, 8) if everything else (1, 2, 4)) if n < model.num_layers)
+    return tuple(f"block:{n}" for n in ((1, 2, 3, 4, 6, 8) if everything else (1, 2)) if n < model.num_layers)
 
 
 def _precision_of(training: Training) -> str:
