@@ -50,7 +50,6 @@ def compared(one: dict[str, Any]) -> dict[str, Any]:
         "gap": round(gap, 4),
         "layout": f"{layout_text(best.plan).split(', fp8')[0].split(', CUDA')[0].split(', all-to-all')[0]}, split {split_text(best.plan)}",
         "why": f"{WORDS.get(name, name)}: {saved[name]:.0%} of the published step" if gap > 0.15 else "",
-        "legal": found.legal,
     }
 
 

@@ -139,7 +139,7 @@ class Context:
         ways = 1
         for axis in axes:
             ways = ways * getattr(self.layout, axis)
-        return Dim(name, size, axes, ways, size // ways)
+        return Dim(name, size, axes, ways)
 
     @cached_property
     def batch(self) -> Dim:

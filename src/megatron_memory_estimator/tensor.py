@@ -103,13 +103,11 @@ class Dim(NamedTuple):
     size: int
     axes: tuple[str, ...] = ()
     ways: int = 1
-    part: int | None = None
-    """The size on one rank where it is known already."""
 
     @property
     def local(self) -> int:
         """Size on one rank."""
-        return self.size // self.ways if self.part is None else self.part
+        return self.size // self.ways
 
     def __str__(self) -> str:
         return self.name + "".join(f"/{axis}" for axis in self.axes)
