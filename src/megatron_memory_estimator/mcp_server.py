@@ -132,6 +132,7 @@ def server() -> MCPServer[Any]:
         top: int = 5,
         fewest_gpus: bool = False,
     ) -> dict[str, Any]:
+        from .planner.base import overlap_habits
         from .planner.planning import plan as search
         from .report.plans import Row, found_document
 
@@ -141,15 +142,16 @@ def server() -> MCPServer[Any]:
         if num_gpus is not None:
             words.setdefault("num_gpus", str(num_gpus))
         try:
+            habits, note = ({}, "") if model.lower().endswith(YAML) else overlap_habits(given)
             found, said = search(
-                job_of(model, None, given),
+                job_of(model, None, {**given, **habits}),
                 words,
                 global_batch_size=batch,
                 objective=objective,
                 top=top,
                 fewest_gpus=fewest_gpus,
             )
-            return found_document(found, [Row(one) for one in found.plans], said)
+            return found_document(found, [Row(one) for one in found.plans], (*([note] if note else []), *said))
         except EstimatorError as error:
             raise ToolError(str(error)) from None
 

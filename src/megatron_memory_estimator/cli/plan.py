@@ -12,6 +12,7 @@ import click
 
 from ..errors import ConfigError
 from ..hardware import GIB
+from ..inputs import SCRIPTS, YAML
 from ..job import TrainingJob
 from .options import (
     OTHER_NAMES,
@@ -114,7 +115,7 @@ def callback(
         )
     words = {name: values.pop(name) for name in AXES}
     words |= {"split": split, "recompute": recompute, "precision": precision}
-    job, batch = starting_job(model, values)
+    job, batch, habit = starting_job(model, values, complete=complete)
     given = {AXES.get(name) or name: text for name, text in words.items() if text is not None}
     fixed(given, values, job)
     efficiency = fitted(calibrate, quiet=as_json)
@@ -128,6 +129,7 @@ def callback(
         )  # fmt: skip
     from ..report.plans import Row, found_document, print_found
 
+    said = (*habit, *said)
     rows = [Row(plan, efficiency) for plan in found.plans]
     if rows and show > len(rows):
         raise ConfigError(f"--show {show}: there are {len(rows)} plans")
@@ -141,14 +143,19 @@ def callback(
         print_found(found, rows, console(), said=said, shown=show, form=launch)
 
 
-def starting_job(model: tuple[str, ...], values: dict[str, Any]) -> tuple[TrainingJob, int | None]:
-    """The job that is planned anew, and its global batch where it is given."""
+def starting_job(
+    model: tuple[str, ...], values: dict[str, Any], *, complete: bool
+) -> tuple[TrainingJob, int | None, list[str]]:
+    """The job that is planned anew, its global batch where it is given, and what was decided."""
+    from ..planner.base import overlap_habits
+
     given = dict(values)
     batch = given.pop("global_batch_size", None)
-    job = job_from_options({**given, "model": model})
-    name = model[0].lower()
-    whole_run = name.startswith("--") or name.endswith((".yaml", ".yml", ".sh", ".slurm", ".sbatch"))
-    return job, batch if batch is not None or not whole_run else job.training.global_batch_size
+    if model[0].startswith("--") or model[0].lower().endswith((*YAML, *SCRIPTS)):  # a whole run
+        job = job_from_options({**given, "model": model})
+        return job, batch if batch is not None else job.training.global_batch_size, []
+    habits, said = overlap_habits(given, complete=complete)
+    return job_from_options({**given, **habits, "model": model}), batch, [said] if said else []
 
 
 def fixed(given: dict[str, str], values: dict[str, Any], job: TrainingJob) -> None:
