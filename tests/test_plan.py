@@ -180,6 +180,66 @@ def test_the_fewest_gpus(capsys: pytest.CaptureFixture[str]) -> None:
     assert fewer["plans"] == [] and fewer["least"]["needed_bytes"] > 0
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--tp", "4", "--cp", "4", "--seq-length", "8192", "--cp-comm-type", "a2a,p2p"],  # a2a has too few groups
+        ["--attention-kernel", "unfused", "--cp", "1-4"],  # not with context parallelism
+        ["--optimizer-offload-fraction", "1"],  # demands the precision-aware optimizer
+        ["--optimizer", "sgd"],  # without the distributed optimizer
+    ],
+)
+def test_what_one_value_forbids_another_allows(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(
+        printed(capsys, "plan", "Qwen/Qwen3-8B", "--num-gpus", "16", "--gpu", "H100", "--top", "2", *words, "--json")
+    )
+    assert len(found["plans"]) == 2
+    assert all(plan["launch"]["megatron_lm"] for plan in found["plans"])
+
+
+def test_more_gpus_are_no_shortcut_to_the_fewest(capsys: pytest.CaptureFixture[str]) -> None:
+    """9, 11, 13 and 17 GPUs do not divide by tp 8; 8 do."""
+    words = [
+        "plan",
+        "Qwen/Qwen3-8B",
+        "--min-num-gpus",
+        "--num-gpus",
+        "1,4,8,9,11,13,17",
+        "--tp",
+        "8",
+        "--gpu",
+        "H100",
+        "--json",
+    ]
+    found = json.loads(printed(capsys, *words))
+    assert "the fewest GPUs: 8" in found["assumptions"]
+
+
+def test_an_advised_change_says_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(
+        capsys,
+        "advise",
+        "Qwen/Qwen3-30B-A3B",
+        "--num-gpus",
+        "16",
+        "--pp",
+        "2",
+        "--vpp",
+        "2",
+        "--ep",
+        "8",
+        "--gpu",
+        "H100",
+    )
+    for line in text.splitlines():
+        if line.startswith("note: optimizer_cpu_offload: optimizer_cpu_offload=True"):
+            assert "use_precision_aware_optimizer=True" in line
+    assert (
+        "use_precision_aware_optimizer=True, exp_avg_dtype=bf16, exp_avg_sq_dtype=bf16" in text
+        or "bf16 moments" not in text
+    )
+
+
 def test_a_whole_run_is_planned_anew(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text(

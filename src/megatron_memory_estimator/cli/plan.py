@@ -47,6 +47,7 @@ FIXED = (
     "microbatch_group_size_per_vp_stage", "hierarchical_context_parallel_sizes",
 )  # fmt: skip
 """Settings of the split, which the search decides."""
+LARGEST_GIB = 10**6
 FORMS = ["megatron-lm", "yaml", "bridge", "none"]
 RECOMPUTE = ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules")
 
@@ -130,6 +131,8 @@ def callback(
     from ..report.plans import Row, found_document, print_found
 
     said = (*habit, *said)
+    if "num_gpus" not in given and not min_num_gpus:
+        said = (*said, f"num_gpus as the run has it: {job.layout.world_size}")
     rows = [Row(plan, efficiency) for plan in found.plans]
     if rows and show > len(rows):
         raise ConfigError(f"--show {show}: there are {len(rows)} plans")
@@ -163,6 +166,12 @@ def fixed(given: dict[str, str], values: dict[str, Any], job: TrainingJob) -> No
     for name in SWITCHES:
         if values.get(name) is not None:
             given[name] = "on" if values[name] else "off"
+    if values.get("recompute_granularity") is None and any(
+        values.get(name) not in (None, ()) for name in RECOMPUTE[1:]
+    ):
+        raise ConfigError(
+            "recompute_method, _num_layers and _modules go with --recompute-granularity; or use --recompute"
+        )
     if any(values.get(name) not in (None, ()) for name in RECOMPUTE):
         if "recompute" in given:
             raise ConfigError("--recompute and --recompute-granularity say the same thing; give one of them")
@@ -177,8 +186,8 @@ def memory_limit(job: TrainingJob, max_memory: float | None, head_room: str | No
     """Bytes of a GPU that a plan may use."""
     limit = job.gpu.memory_bytes
     if max_memory is not None:
-        if max_memory <= 0:
-            raise ConfigError(f"--max-memory {max_memory:g} must be more than 0 GiB")
+        if not 0 < max_memory < LARGEST_GIB:
+            raise ConfigError(f"--max-memory {max_memory:g} must be more than 0 GiB, and a number")
         limit = int(max_memory * GIB)
     if head_room is not None:
         text = head_room.removesuffix("%")
@@ -186,8 +195,10 @@ def memory_limit(job: TrainingJob, max_memory: float | None, head_room: str | No
             size = float(text)
         except ValueError:
             raise ConfigError(f"--head-room {head_room!r} must be GiB such as 4, or a percentage such as 5%") from None
+        if not 0 <= size < LARGEST_GIB:
+            raise ConfigError(f"--head-room {head_room} must not be negative, and a number")
         room = int(limit * size / 100) if head_room.endswith("%") else int(size * GIB)
-        if not 0 <= room < limit:
+        if room >= limit:
             raise ConfigError(f"--head-room {head_room} leaves nothing of {limit / GIB:.2f} GiB")
         limit -= room
     return limit

@@ -113,7 +113,7 @@ def advise(
     limit = job.gpu.memory_bytes if limit is None else limit
     wanted = Advice(now, limit, ())
     if wanted.faster:
-        found = _faster(now, limit, efficiency)
+        found = _faster(now, limit, efficiency) if now.timed else []
     else:
         found = _fitting(now, limit, efficiency)
     return dataclasses.replace(wanted, outcomes=tuple(found[:most]))

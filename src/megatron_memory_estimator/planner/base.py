@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import ConfigError, UnsupportedError
 from ..job import TrainingJob
+from ..settings import LARGEST_INTEGER
 
 TOKENS_OF_A_STEP = 2**22
 """Tokens of a step where no global batch is given: 4 Mi, as in published pretraining runs of large models."""
@@ -61,6 +62,10 @@ def base_job(job: TrainingJob, worlds: tuple[int, ...], global_batch_size: int |
             )
         tokens = global_batch_size * job.training.seq_length / 2**20
         said.append(f"global_batch_size not given: {global_batch_size} ({tokens:.1f} Mi tokens)")
+    if not 1 <= global_batch_size <= LARGEST_INTEGER:
+        raise ConfigError(
+            f"global_batch_size={global_batch_size} must be a whole number between 1 and {LARGEST_INTEGER}"
+        )
     layout = dataclasses.replace(
         job.layout, world_size=max(worlds), pipeline_model_parallel_layout=None, num_layers_in_first_pipeline_stage=None,
         num_layers_in_last_pipeline_stage=None, num_layers_per_virtual_pipeline_stage=None, virtual_pipeline_model_parallel_size=None,

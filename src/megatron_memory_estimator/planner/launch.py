@@ -25,6 +25,11 @@ RUN = (
     "optimizer_offload_fraction",
 )  # fmt: skip
 """Settings that a plan decides."""
+RESET = (
+    "virtual_pipeline_model_parallel_size", "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage",
+    "pipeline_model_parallel_layout", "recompute_granularity", "recompute_method", "recompute_num_layers",
+)  # fmt: skip
+"""Settings that a recipe may have and a plan may leave off."""
 OTHER_NAMES = {
     "num_moe_experts": "num_experts",
     "num_layers_in_first_pipeline_stage": "decoder_first_pipeline_num_layers",
@@ -258,7 +263,10 @@ def bridge_sections(job: TrainingJob) -> dict[str, dict[str, Any]]:
 def bridge_overrides(job: TrainingJob) -> list[str]:
     """What a plan decides, as overrides of a recipe: section.name=value."""
     sections = bridge_sections(job)
-    found = []
+    settings = settings_of(job)
+    found = [f"model.{name}=null" for name in RESET if settings[name] is None]  # whatever the recipe has
+    if not job.training.low_precision:
+        found += ["mixed_precision.fp8=null", "mixed_precision.fp4=null"]
     for section, values in sections.items():
         for name, value in values.items():
             ours = DDP.get(name, name) if section == "ddp" else name

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from ..counts import count_parameters
 from ..errors import LayoutError
 from ..hardware import GIB
 from ..job import TrainingJob
@@ -58,31 +59,30 @@ def plan(
 
     if not fewest_gpus:
         return on(worlds or (job.layout.world_size,))
-    return _fewest(on, sorted(fewest(worlds, job.gpu.gpus_per_node)), limit)
+    return _fewest(on, sorted(fewest(worlds, job.gpu.gpus_per_node)), job, limit)
 
 
-def _fewest(on: Callable[[tuple[int, ...]], Planned], tried: list[int], limit: int) -> Planned:
-    """The search on the fewest GPUs with a plan: more GPUs never need more memory each."""
-    last: Planned | None = None
+def _fewest(on: Callable[[tuple[int, ...]], Planned], tried: list[int], job: TrainingJob, limit: int) -> Planned:
+    """The search on the fewest GPUs with a plan. All are tried from the fewest on: more GPUs may divide worse, and need more
+    communicators. Those that cannot hold the weights together are passed over."""
+    weights = count_parameters(job.model).total  # at least a byte each
     refused: LayoutError | None = None
-    searched = False
-    low, high = 0, len(tried)
-    while low < high:
-        middle = low if last is None and low < 4 else (low + high) // 2
-        try:
-            one = on((tried[middle],))
-        except LayoutError as error:
-            refused, low = error, middle + 1
+    searched = []
+    for gpus in tried:
+        if gpus * limit < weights:
             continue
-        searched = True
+        try:
+            one = on((gpus,))
+        except LayoutError as error:
+            refused = error
+            continue
+        searched.append(gpus)
         if one.found.interrupted:
-            return one
+            return one._replace(
+                assumptions=(*one.assumptions, f"interrupted at {gpus} GPUs; fewer do not hold the model")
+            )
         if one.found.plans:
-            last, high = one._replace(assumptions=(*one.assumptions, f"the fewest GPUs: {tried[middle]}")), middle
-        else:
-            low = middle + 1
-    if last is not None:
-        return last
+            return one._replace(assumptions=(*one.assumptions, f"the fewest GPUs: {gpus}"))
     if refused is not None and not searched:
         raise refused
     raise LayoutError(

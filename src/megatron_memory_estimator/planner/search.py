@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
+import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,6 +37,7 @@ from .space import (
     shapes,
     styles,
     tabled,
+    unsupported,
 )
 from .tables import Grid, Pipelines
 
@@ -299,21 +303,34 @@ class _Search:
             self._evaluate(mine, progress)
         except KeyboardInterrupt:
             interrupted = True
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child.pid or 0, signal.SIGINT)
         try:
-            other = near.recv()  # an interrupt reaches the process beside this one too
-        except EOFError:
-            raise UnsupportedError("the process beside this one ended without a result") from None
-        finally:
-            child.join()
-        self._join(other)
-        if interrupted or other.found.interrupted:
+            other: _Half | None = near.recv()
+        except EOFError:  # it was killed
+            other = None
+        child.join()
+        if other is not None:
+            self._join(other)
+            interrupted = interrupted or other.found.interrupted
+        elif not interrupted:
+            self._evaluate(theirs, progress)
+        if interrupted:
             raise KeyboardInterrupt
 
     def _send(self, parts: Sequence[int], pipe: Any) -> None:
+        """Evaluate and send, as long as the process that asked is there."""
+        parent = os.getppid()
+
+        def alone(*_: Any) -> None:
+            if os.getppid() != parent:
+                os._exit(1)
+
         try:
-            self._evaluate(parts, None)
+            self._evaluate(parts, alone)
         except KeyboardInterrupt:
             self.found.interrupted = True
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         found = dataclasses.replace(self.found, illegal=Counter())
         pipe.send(_Half(found, self.top, self.front, self.least))
 
@@ -332,7 +349,7 @@ class _Search:
 
     def _relaxations(self) -> Iterator[str]:
         """Axes whose usual values would leave something legal."""
-        usual = completed(Space(num_gpus=self.space.num_gpus), self.base)
+        usual = completed(Space(num_gpus=self.space.num_gpus), self.base, everything=True)
         for axis in dataclasses.fields(Space):
             mine, values = getattr(self.space, axis.name), getattr(usual, axis.name)
             if set(values) <= set(mine):
@@ -353,7 +370,8 @@ class _Search:
                 settings = dataclasses.replace(self.base.training, **precision_settings(self.base, style.precision))
                 training = training_with(self._merged(self.sets[0][1], settings), self.options[0])
                 at = _Reference(self.shapes[0], point, style, self.sets[0][1], self.options[0])
-                self.found.illegal[rule_of(self._broken(at, training))] += each * len(self.shapes)
+                reason = self._broken(at, training) or "no legal layout was found with it"
+                self.found.illegal[rule_of(reason)] += each * len(self.shapes)
 
     def _parts(self, points: Sequence[Any], broken: Sequence[str]) -> Iterator[_Part]:
         space, base, ruled_out = self.space, self.base, self.found.illegal
@@ -375,7 +393,10 @@ class _Search:
                 if not self.shapes:
                     continue
                 training = dataclasses.replace(base.training, **precision_settings(base, style.precision))
+                refused = unsupported(base, members[0][1] > 1, style)
                 allowed, why = self._points(members, style, training)
+                if refused:
+                    allowed, why = [False] * len(members), [refused] * len(members)
                 for reason in why:
                     if reason:
                         ruled_out[rule_of(reason)] += inner * len(self.shapes)
@@ -416,11 +437,12 @@ class _Search:
         draw = Random(0)
         pairs = list(product(self.shapes, points))
         draw.shuffle(pairs)
-        for precision, (_, recompute), option in product(self.space.precision, self.sets, self.options):
+        combinations = product(self.space.precision, self.sets, self.options)
+        for number, (precision, (_, recompute), option) in enumerate(combinations):
             settings = dataclasses.replace(self.base.training, **precision_settings(self.base, precision))
             training = training_with(self._merged(recompute, settings), option)
-            for shape, point in pairs[:TRIES]:
-                for style in styles(self.space, tp=point[0] > 1, cp=point[1] > 1)[:1]:
+            for shape, point in pairs[: TRIES if number else 20 * TRIES]:
+                for style in styles(self.space, tp=point[0] > 1, cp=point[1] > 1):
                     found = _Reference(shape, point, dataclasses.replace(style, precision=precision), recompute, option)
                     if not self._broken(found, training):
                         return found

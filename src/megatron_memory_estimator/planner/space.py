@@ -144,7 +144,7 @@ def completed(space: Space, job: TrainingJob, *, everything: bool = False) -> Sp
         "split": SPLITS,
         "recompute": (*RECOMPUTE, *_blocks(model, everything=everything)) if tabled(t) else ("none", own_recompute(t)),
         "precision": tuple(PRECISIONS) if everything else (_precision_of(t),),
-        "use_distributed_optimizer": (True, False) if everything else (True,),
+        "use_distributed_optimizer": (True, False) if everything else (t.optimizer != "sgd",),
         "use_precision_aware_optimizer": (False, True) if everything else (t.use_precision_aware_optimizer,),
         "optimizer_offload_fraction": (t.optimizer_offload_fraction if t.optimizer_cpu_offload else 0.0,),
     }  # fmt: skip
@@ -207,7 +207,7 @@ def recompute_settings(word: str) -> dict[str, Any]:
     method, colon, number = word.partition(":")
     if colon and method in ("block", "uniform") and number.isdigit() and int(number) > 0:
         return {"recompute_granularity": "full", "recompute_method": method, "recompute_num_layers": int(number)}
-    modules = tuple(word.split("+"))
+    modules = tuple(dict.fromkeys(word.split("+")))
     for module in modules:
         if module not in RECOMPUTE_MODULES:
             known = (*RECOMPUTE, *RECOMPUTE_MODULES)
@@ -270,6 +270,8 @@ def asks_for_sequences(job: TrainingJob, space: Space) -> bool:
     training = dataclasses.replace(job.training, micro_batch_size=2)
     for cp in (1, 2):
         for way in space.cp_comm_type:
+            if unsupported(job, cp > 1, Style(way, "", sequence_parallel=False)):
+                continue
             c = dataclasses.replace(
                 context_of(job), layout=Layout(cp, context_parallel_size=cp, cp_comm_type=(way,)), training=training
             )
@@ -280,10 +282,25 @@ def asks_for_sequences(job: TrainingJob, space: Space) -> bool:
     return False
 
 
+def unsupported(job: TrainingJob, several: bool, style: Style) -> str:
+    """Why layers are not modelled with (`several`) or without context parallelism, or nothing."""
+    layout = Layout(2 if several else 1, context_parallel_size=2 if several else 1, cp_comm_type=(style.cp_comm_type,))
+    c = dataclasses.replace(
+        context_of(job), layout=layout, training=dataclasses.replace(job.training, recompute_granularity=None)
+    )
+    try:
+        for kind in {*job.model.kinds, *job.model.mtp_kinds}:
+            layer_unit(c, kind)
+    except UnsupportedError as error:
+        return str(error)
+    return ""
+
+
 def options(space: Space) -> list[Option]:
     """All settings of the optimizer."""
     axes = (space.use_distributed_optimizer, space.use_precision_aware_optimizer, space.optimizer_offload_fraction)
-    return [Option(*values) for values in product(*axes)]
+    found = [Option(zero, aware or share > 0, share) for zero, aware, share in product(*axes)]  # offloading demands it
+    return list(dict.fromkeys(found))
 
 
 def styles(space: Space, *, tp: bool, cp: bool) -> list[Style]:

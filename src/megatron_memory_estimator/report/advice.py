@@ -8,7 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from ..planner.advise import Advice, Outcome, cost_of
+from ..planner.advise import Advice, Change, Outcome, cost_of
 from .text import gib
 
 SCHEMA = "megatron-memory-advice/1"
@@ -30,10 +30,15 @@ def headline(advice: Advice) -> list[str]:
     top = now.estimate.peak_stage
     first = (
         f"{now.verdict(advice.limit)}: the fullest stage ({top.pp_rank}) peaks at {gib(now.peak)} GiB allocated and takes "
-        f"{gib(now.needed)} to {gib(now.high)} GiB of {gib(advice.limit)} on the device; a step takes {now.time.step:.3f} s "
-        f"({now.time.tokens_per_s_gpu:,.0f} tokens/s/GPU)"
+        f"{gib(now.needed)} to {gib(now.high)} GiB on the device, which may take {gib(advice.limit)}; "
     )
-    if advice.faster:
+    if not now.timed:
+        first += "its step time is not modelled (the optimizer is in host memory)"
+    else:
+        first += f"a step takes {now.time.step:.3f} s ({now.time.tokens_per_s_gpu:,.0f} tokens/s/GPU)"
+    if advice.faster and not now.timed:
+        second = "it fits with room; what would make it faster is not modelled"
+    elif advice.faster:
         second = (
             "changes that keep it within memory and make it faster:"
             if advice.outcomes
@@ -56,7 +61,7 @@ def advice_table(advice: Advice) -> Table:
     for one in advice.outcomes:
         table.add_row(
             name_of(one), gib(one.peak), gib(advice.now.peak - one.peak), gib(one.high), one.verdict(advice.limit),
-            f"{one.time.step:.3f}" if one.timed else "not modelled", f"{cost(advice, one):+.1%}" if one.timed else "",
+            f"{one.time.step:.3f}" if one.timed else "not modelled", f"{cost(advice, one):+.1%}" if one.timed and advice.now.timed else "",
         )  # fmt: skip
     return table
 
@@ -74,7 +79,27 @@ def cost(advice: Advice, one: Outcome) -> float:
 def notes(advice: Advice) -> list[str]:
     """What goes with some of the changes."""
     found = {f"{change.name}: {change.note}": None for one in advice.outcomes for change in one.changes if change.note}
+    for one in advice.outcomes:
+        for change in one.changes:
+            words = settings_text(change)
+            if words:
+                found[f"{change.name}: {words}"] = None
     return [*found, "step: GPU-seconds of a step relative to now"]
+
+
+def settings_text(change: Change) -> str:
+    """The settings of a change that its name does not say; nothing where it says all."""
+    values = change.values()
+    said = set(change.name.replace(",", " ").split())
+    if (len(values) == 1 and next(iter(values)) in said) or change.name.startswith(("recompute ", "PYTORCH")):
+        return ""
+    set_to = [
+        f"{name}={','.join(map(str, v)) if isinstance(v, tuple) else v}"
+        for name, v in values.items()
+        if v not in (None, False, ())
+    ]
+    removed = [name for name, v in values.items() if v in (None, False, ())]
+    return "; ".join(part for part in (", ".join(set_to), f"without {', '.join(removed)}" if removed else "") if part)
 
 
 def advice_document(advice: Advice) -> dict[str, Any]:
@@ -100,7 +125,7 @@ def advice_document(advice: Advice) -> dict[str, Any]:
                 ],
                 **figures(one),
                 "saved_bytes": advice.now.peak - one.peak,
-                "cost": cost(advice, one) if one.timed else None,
+                "cost": cost(advice, one) if one.timed and advice.now.timed else None,
             }
             for one in advice.outcomes
         ],

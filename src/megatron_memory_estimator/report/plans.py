@@ -92,6 +92,8 @@ def print_found(
         console.print(f"\n{title} of plan {shown} ({row.plan.job.layout.world_size} GPUs):", highlight=False)
         console.print(FORMS[form](row.plan.job), highlight=False, soft_wrap=True, markup=False)
         beside = {} if form == "bridge" else megatron_lm(row.plan.job).beside
+        if form == "bridge" and row.plan.job.training.peft != "none":
+            console.print("the recipe's peft section stays as it is", highlight=False)
         if beside:
             words = ", ".join(f"{name}={value}" for name, value in beside.items())
             console.print(f"without an argument in Megatron-LM: {words}", highlight=False, soft_wrap=True, markup=False)
@@ -110,7 +112,7 @@ def warnings(rows: Sequence[Row]) -> list[str]:
 def plan_table(rows: Sequence[Row], found: Found) -> Table:
     """The plans, the best first."""
     moe = any(row.plan.job.model.num_moe_experts for row in rows)
-    several = len({row.plan.job.layout.world_size for row in rows}) > 1
+    several = len(found.space.num_gpus) > 1
     heads = [
         "#",
         *(["GPUs"] if several else []),
