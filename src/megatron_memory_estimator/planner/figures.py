@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,8 @@ class Structure:
     machine: Machine
     grid: Grid
     pipelines: Pipelines
+    limit: int | None = None
+    """Bytes of a GPU: cells whose model state alone needs more are not evaluated further. None: every cell is."""
 
     def __post_init__(self) -> None:
         self.shapes, self.stages = self.pipelines.shapes, self.pipelines.stages
@@ -80,20 +83,27 @@ class Structure:
         optimizers: Sequence[Option],
         peaks: Sequence[Peaks],
     ) -> Iterator[tuple[int, int, Callable[[Array], Array], Figures]]:
-        """(training, option, how to find the cells of a place, figures) for every training and option."""
+        """(training, option, how to find the cells of a place, figures) for every training and option. Infinite where model state alone
+        needs more than the limit."""
         tables = Tables(self.job, self.machine, self.grid, style, self.pipelines)
         first = tables.planner(trainings[0])
         states = [
             self._state(tables, first, style, training_with(trainings[0], option), option) for option in optimizers
         ]
         low, high = tables.outside(trainings[0])
+        hopeful = self._hopeful(cells, states, low)
+        hopeless = np.nonzero(~hopeful)[0]
+        for at, number in product(range(len(trainings)), range(len(optimizers))) if len(hopeless) else ():
+            yield at, number, hopeless.__getitem__, Figures(*[np.full(len(hopeless), np.inf)] * 4)
+        if not hopeful.any():
+            return
         sends = tables.sends(trainings[0])
         traced: dict[int, tuple[Array, Array, Times, tuple[Array, Array]]] = {}
         for at, training in enumerate(trainings):
             planner = first if at == 0 else tables.planner(training)
             running = tables.running(planner, peaks[at])
             traced[at] = running, np.zeros(0), tables.times(planner), self._scratches(tables, planner, style, training)
-        for where, most in self._chunks(cells):
+        for where, most in self._chunks(cells, np.nonzero(hopeful)[0]):
             part = Cells(*(getattr(cells, f.name)[where] for f in dataclasses.fields(Cells)))
             view = _View(self, part, most, low, high, sends, states)
             for at, training in enumerate(trainings):
@@ -101,13 +111,24 @@ class Structure:
                 for number, found in view.figures(tables, training, optimizers, running, peaks[at], times, scratch):
                     yield at, number, where.__getitem__, found
 
-    def _chunks(self, cells: Cells) -> Iterator[tuple[Array, int]]:
+    def _hopeful(self, cells: Cells, states: Sequence[States], low: Array) -> Array:
+        """Cells that model state does not fill, with the optimizer's settings that need least."""
+        if self.limit is None:
+            return np.ones(len(cells), dtype=bool)
+        worlds, points, micro = self.grid.shape
+        least = reduce(np.minimum, [state.state for state in states])
+        fullest = reduce(np.maximum, [least[self.stage_of[:, place]] for place in range(self.most)])
+        cell = (cells.shape * worlds + cells.world) * points + cells.point
+        found: Array = fullest.reshape(-1).take(cell) + low.reshape(-1).take(cell * micro + cells.micro) <= self.limit
+        return found
+
+    def _chunks(self, cells: Cells, chosen: Array) -> Iterator[tuple[Array, int]]:
         """Places of cells whose shapes have as many different stages, and how many, so that no stage is evaluated twice."""
-        count = self.different[cells.shape]
-        if len(cells) < FEW:
-            count = np.full(len(cells), self.most)
+        count = self.different[cells.shape[chosen]]
+        if len(chosen) < FEW:
+            count = np.full(len(chosen), self.most)
         for most in np.unique(count).tolist():
-            places = np.nonzero(count == most)[0]
+            places = chosen[count == most]
             for start in range(0, len(places), CHUNK):
                 yield places[start : start + CHUNK], most
 

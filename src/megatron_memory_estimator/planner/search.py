@@ -227,6 +227,7 @@ class _Search:
     sampler: _Sampler | None = None
     tight = False
     workers = 1
+    bounded = True
 
     def __init__(
         self,
@@ -281,6 +282,16 @@ class _Search:
             rules = [f"{rule} ({count:,} layouts)" for rule, count in self.found.illegal.most_common(3)]
             raise LayoutError(("no layout of the space is legal: " + "; ".join((*rules, *self._relaxations())),))
         self.parts = parts
+        self._all(progress)
+        if (
+            self.least is None or self.least.needed > self.found.limit
+        ):  # nothing fits: what comes nearest wants every layout evaluated
+            self.bounded = False
+            self.found = dataclasses.replace(self.found, fits=0, tight=0, too_large=0)
+            self._all(progress)
+
+    def _all(self, progress: Callable[[float, Found], None] | None) -> None:
+        parts = self.parts
         split = _split(parts) if self.workers > 1 and self.found.legal >= MANY and tabled(self.base.training) else None
         if split is None:
             self._evaluate(range(len(parts)), progress)
@@ -500,7 +511,8 @@ class _Search:
             }  # fmt: skip
             pipelines = Pipelines(self.shapes, stages(self.base, self.shapes, symbols(_unrecomputed(self.base))))
         for index, part in zip(chosen, parts, strict=True):
-            structure = Structure(self.base, self.machine, part.grid, pipelines) if fast else None
+            limit = self.found.limit if self.bounded and self.sampler is None else None
+            structure = Structure(self.base, self.machine, part.grid, pipelines, limit) if fast else None
             for number_of, style in enumerate(part.styles):
                 if structure is not None:
                     trainings = [training for _, training in style.trainings]
@@ -564,7 +576,7 @@ class _Search:
         if self.sampler is not None:
             self.sampler.offer(len(fits), place)
         lowest = int(figures.needed.argmin())
-        if self.least is None or figures.needed[lowest] < self.least.needed:
+        if figures.needed[lowest] < (np.inf if self.least is None else self.least.needed):
             self.least = place(lowest)
         if self.tight:
             fits = figures.needed <= limit
