@@ -8,6 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from ..job import TrainingJob
 from ..planner.advise import Advice, Change, Outcome, cost_of
 from .text import gib
 
@@ -81,14 +82,15 @@ def notes(advice: Advice) -> list[str]:
     found = {f"{change.name}: {change.note}": None for one in advice.outcomes for change in one.changes if change.note}
     for one in advice.outcomes:
         for change in one.changes:
-            words = settings_text(change)
+            words = settings_text(change, advice.now.job)
             if words:
                 found[f"{change.name}: {words}"] = None
     return [*found, "step: GPU-seconds of a step relative to now"]
 
 
-def settings_text(change: Change) -> str:
-    """The settings of a change that its name does not say; nothing where it says all."""
+def settings_text(change: Change, job: TrainingJob) -> str:
+    """The settings of a change that its name does not say, and those of the run that it removes; nothing where it says all."""
+    now = {**vars(job.layout), **vars(job.training), **vars(job.env)}
     values = change.values()
     said = set(change.name.replace(",", " ").split())
     if (len(values) == 1 and next(iter(values)) in said) or change.name.startswith(("recompute ", "PYTORCH")):
@@ -98,7 +100,9 @@ def settings_text(change: Change) -> str:
         for name, v in values.items()
         if v not in (None, False, ())
     ]
-    removed = [name for name, v in values.items() if v in (None, False, ())]
+    removed = [name for name, v in values.items() if v in (None, False, ()) and now.get(name)]
+    if not removed and len(set_to) == 1 and said & {*values}:
+        return ""
     return "; ".join(part for part in (", ".join(set_to), f"without {', '.join(removed)}" if removed else "") if part)
 
 
