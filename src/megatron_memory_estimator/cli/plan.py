@@ -15,11 +15,11 @@ from ..hardware import GIB
 from ..inputs import SCRIPTS, YAML
 from ..job import TrainingJob
 from .options import (
-    OTHER_NAMES,
     SECTIONS,
     JobCommand,
     job_from_options,
     json_option,
+    option_names,
     setting_option,
     special_options,
 )
@@ -58,11 +58,8 @@ def axis_options() -> list[click.Option]:
     fields = {f.name: f for _, part in SECTIONS for f in dataclasses.fields(part)}
     for name in AXES:
         field = fields[name]
-        flags = [*OTHER_NAMES.get(name, ()), "--" + name.replace("_", "-")]
-        if field.metadata.get("flag"):
-            flags.append("--" + str(field.metadata["flag"]))
         found.append(
-            click.Option([*dict.fromkeys(flags), name], default=None, metavar="VALUES", help=field.metadata["help"])
+            click.Option([*option_names(field), name], default=None, metavar="VALUES", help=field.metadata["help"])
         )
     return [
         *found,

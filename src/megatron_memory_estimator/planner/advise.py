@@ -22,7 +22,7 @@ from ..job import TrainingJob
 from ..legality import balanced_split
 from ..throughput.machine import Efficiency
 from ..throughput.step import Throughput, throughput
-from .borders import generated_layout
+from .borders import EVEN, generated_layout
 from .space import RECOMPUTE
 
 Settings = dict[str, Any]
@@ -328,9 +328,7 @@ def _pipeline(job: TrainingJob, pp: int) -> Iterator[Change]:
 
         vp = len(parse_layout(layout.pipeline_model_parallel_layout)) // layout.pp
     cleared: Settings = {
-        "pipeline_model_parallel_size": pp, "num_layers_in_first_pipeline_stage": None, "num_layers_in_last_pipeline_stage": None,
-        "account_for_embedding_in_pipeline_split": False, "account_for_loss_in_pipeline_split": False,
-        "pipeline_model_parallel_layout": None, "virtual_pipeline_model_parallel_size": vp if vp > 1 and pp > 1 else None,
+        "pipeline_model_parallel_size": pp, **EVEN, "virtual_pipeline_model_parallel_size": vp if vp > 1 and pp > 1 else None,
     }  # fmt: skip
     if pp > 1 and job.model.num_layers % (pp * vp):
         split = balanced_split(job.model.num_layers, pp, vp)
@@ -347,9 +345,7 @@ def _splits(job: TrainingJob) -> Iterator[Change]:
         return
     vp = layout.virtual_pipeline_model_parallel_size or 1
     cleared: Settings = {
-        "num_layers_in_first_pipeline_stage": None, "num_layers_in_last_pipeline_stage": None,
-        "account_for_embedding_in_pipeline_split": False, "account_for_loss_in_pipeline_split": False,
-        "pipeline_model_parallel_layout": None, "virtual_pipeline_model_parallel_size": layout.virtual_pipeline_model_parallel_size,
+        **EVEN, "virtual_pipeline_model_parallel_size": layout.virtual_pipeline_model_parallel_size,
     }  # fmt: skip
     if layout.pipeline_model_parallel_layout is None:
         text = generated_layout(model, layout.pp, vp)

@@ -10,6 +10,7 @@ from typing import Any
 from ..errors import ConfigError, UnsupportedError
 from ..job import TrainingJob
 from ..settings import LARGEST_INTEGER
+from .borders import EVEN
 
 TOKENS_OF_A_STEP = 2**22
 """Tokens of a step where no global batch is given: 4 Mi, as in published pretraining runs of large models."""
@@ -67,10 +68,8 @@ def base_job(job: TrainingJob, worlds: tuple[int, ...], global_batch_size: int |
             f"global_batch_size={global_batch_size} must be a whole number between 1 and {LARGEST_INTEGER}"
         )
     layout = dataclasses.replace(
-        job.layout, world_size=max(worlds), pipeline_model_parallel_layout=None, num_layers_in_first_pipeline_stage=None,
-        num_layers_in_last_pipeline_stage=None, num_layers_per_virtual_pipeline_stage=None, virtual_pipeline_model_parallel_size=None,
-        microbatch_group_size_per_vp_stage=None, account_for_embedding_in_pipeline_split=False,
-        account_for_loss_in_pipeline_split=False, hierarchical_context_parallel_sizes=None,
+        job.layout, **EVEN, world_size=max(worlds), num_layers_per_virtual_pipeline_stage=None,
+        virtual_pipeline_model_parallel_size=None, microbatch_group_size_per_vp_stage=None, hierarchical_context_parallel_sizes=None,
     )  # fmt: skip
     training = dataclasses.replace(job.training, global_batch_size=global_batch_size)
     return dataclasses.replace(job, layout=layout, training=training), said

@@ -19,8 +19,9 @@ from ..context import Context
 from ..estimator import build_rank, context_of
 from ..job import TrainingJob
 from ..layout import Layout
+from ..model import Model
 from ..peak import find_peak
-from ..pipeline import build_pipeline
+from ..pipeline import Chunk, build_pipeline
 from ..rank import Rank
 from ..schedule import enough_microbatches
 
@@ -104,26 +105,26 @@ def engine(batch: Batch) -> tuple[Planner, list[Rank]]:
     return planner, [build_rank(planner, stage, job.num_microbatches, job.gpu, job.env) for stage in chunks]
 
 
+def different_stages(planner: Planner, model: Model, layout: Layout) -> list[tuple[tuple[Chunk, ...], int]]:
+    """The chunks of the stages of a pipeline, and how many stages each stands for. A stage between the first and the last that holds
+    the same layers as one before it has fewer microbatches in flight and never more memory: it is counted with that one."""
+    found: dict[Any, tuple[tuple[Chunk, ...], int]] = {}
+    for chunks in build_pipeline(model, layout).chunks:
+        at = chunks[0].pp_rank
+        end = at if at in (0, layout.pp - 1) else None
+        key = (end, *((*map(planner.kind, c.layers), c.embedding, c.final_norm, c.mtp, c.output) for c in chunks))
+        first, copies = found.get(key, (chunks, 0))
+        found[key] = first, copies + 1
+    return list(found.values())
+
+
 def fullest(batch: Batch) -> tuple[Planner, list[tuple[Rank, int]]]:
-    """The same without stages that hold the same layers as one before them, between the first and the last: those have fewer
-    microbatches in flight and never more memory. With each stage goes how many it stands for."""
+    """The same for `different_stages` only. With each stage goes how many it stands for."""
     planner, job = Planner(context(batch)), batch.job
-    found: list[tuple[Rank, int]] = []
-    seen: dict[tuple[Any, ...], int] = {}
-    last = job.layout.pp - 1
-    for stage in build_pipeline(job.model, job.layout).chunks:
-        at = stage[0].pp_rank
-        key = (
-            at in (0, last),
-            *((*map(planner.kind, c.layers), c.embedding, c.final_norm, c.mtp, c.output) for c in stage),
-        )
-        if at not in (0, last) and key in seen:
-            rank, count = found[seen[key]]
-            found[seen[key]] = (rank, count + 1)
-            continue
-        seen[key] = len(found)
-        found.append((build_rank(planner, stage, job.num_microbatches, job.gpu, job.env), 1))
-    return planner, found
+    return planner, [
+        (build_rank(planner, stage, job.num_microbatches, job.gpu, job.env), copies)
+        for stage, copies in different_stages(planner, job.model, job.layout)
+    ]
 
 
 def stage_peaks(batch: Batch) -> Iterator[StagePeaks]:

@@ -98,17 +98,16 @@ class Structure:
         if not hopeful.any():
             return
         sends = tables.sends(trainings[0])
-        traced: dict[int, tuple[Array, Array, Times, tuple[Array, Array]]] = {}
+        traced: dict[int, tuple[Array, Times, tuple[Array, Array]]] = {}
         for at, training in enumerate(trainings):
             planner = first if at == 0 else tables.planner(training)
             running = tables.running(planner, peaks[at])
-            traced[at] = running, np.zeros(0), tables.times(planner), self._scratches(tables, planner, style, training)
+            traced[at] = running, tables.times(planner), self._scratches(tables, planner, style, training)
         for where, most in self._chunks(cells, np.nonzero(hopeful)[0]):
-            part = Cells(*(getattr(cells, f.name)[where] for f in dataclasses.fields(Cells)))
-            view = _View(self, part, most, low, high, sends, states)
+            view = _View(self, cells.at(where), most, low, high, sends, states)
             for at, training in enumerate(trainings):
-                running, _, times, scratch = traced[at]
-                for number, found in view.figures(tables, training, optimizers, running, peaks[at], times, scratch):
+                running, times, scratch = traced[at]
+                for number, found in view.figures(training, optimizers, running, peaks[at], times, scratch):
                     yield at, number, where.__getitem__, found
 
     def _hopeful(self, cells: Cells, states: Sequence[States], low: Array) -> Array:
@@ -142,11 +141,8 @@ class Structure:
 
     def _scratches(self, tables: Tables, planner: Planner, style: Style, training: Training) -> tuple[Array, Array]:
         again = self.job.model.experimental_attention_variant == "dsa" and training.recompute_granularity == "full"
-        key = (
-            style.precision,
-            style.sequence_parallel,
-            again,
-        )  # only shared indexers keep something else under full recomputation
+        # only shared indexers keep something else under full recomputation
+        key = (style.precision, style.sequence_parallel, again)
         if key not in self._scratch:
             self._scratch[key] = tables.scratch(planner)
         return self._scratch[key]
@@ -178,7 +174,7 @@ class _View:
         self.pp, self.vp = structure.pp[cells.shape], structure.vp[cells.shape]
         self.stages = [structure.stage_of[:, place][cells.shape] for place in range(most)]
         self.size = points * micro
-        self.pairs, self.which = np.unique(cells.shape * (1 << 40) + cells.count, return_inverse=True)
+        self.pairs, self.which = cells.counts()
         self.flats = [stage * self.size + self.flat for stage in self.stages]
         places = [(stage * worlds + cells.world) * points + cells.point for stage in self.stages]
         self.states = [
@@ -198,7 +194,7 @@ class _View:
         self.taken: dict[int, list[tuple[Array, Array]]] = {}
 
     def figures(
-        self, tables: Tables, training: Training, optimizers: Sequence[Option], running: Array, peaks: Peaks, times: Times,
+        self, training: Training, optimizers: Sequence[Option], running: Array, peaks: Peaks, times: Times,
         scratch: tuple[Array, Array],
     ) -> Iterator[tuple[int, Figures]]:  # fmt: skip
         """The figures of every option with one training."""
@@ -243,12 +239,11 @@ class _View:
         """Where the peaks of each stage with the microbatches of each cell stand."""
         structure = self.structure
         found = []
-        for pair in self.pairs.tolist():
-            shape, count = divmod(pair, 1 << 40)
+        for shape, count in self.pairs:
             effective = structure.shapes[shape].effective(count)
             found.append([peaks.at[int(stage), effective] for stage in structure.stage_of[shape]])
         table = np.array(found)
-        return [table[:, place][self.which.ravel()] for place in range(self.most)]
+        return [table[:, place][self.which] for place in range(self.most)]
 
 
 def alone(
@@ -291,16 +286,13 @@ def whole(
     """The same from whole ranks on arrays, one batch for each shape and number of microbatches."""
     size = len(cells)
     found = Figures(*(np.zeros(size) for _ in dataclasses.fields(Figures)))
-    pairs, which = np.unique(cells.shape * (1 << 40) + cells.count, return_inverse=True)
+    pairs, which = cells.counts()
+    by_microbatch = training.defer_embedding_wgrad_compute or training.mcore < REUSED_GRAPH_BUFFERS
     groups: dict[tuple[int, int], list[int]] = {}
-    for at, pair in enumerate(pairs.tolist()):
-        shape, count = divmod(pair, 1 << 40)
-        counted = (
-            training.defer_embedding_wgrad_compute or training.mcore < REUSED_GRAPH_BUFFERS
-        )  # memory by microbatch
-        groups.setdefault((shape, count if counted else shapes[shape].effective(count)), []).append(at)
+    for at, (shape, count) in enumerate(pairs):
+        groups.setdefault((shape, count if by_microbatch else shapes[shape].effective(count)), []).append(at)
     for (shape, _), members in groups.items():
-        places = np.nonzero(np.isin(which.ravel(), members))[0]
+        places = np.nonzero(np.isin(which, members))[0]
         tp, cp, ep, etp = np.array(grid.points)[cells.point[places]].T
         micro: Any = np.array(grid.micro)[cells.micro[places]]
         counts: Any = cells.count[places]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from ..inputs.bridge_config import DDP, OPTIMIZER
@@ -58,14 +58,13 @@ class Launch(NamedTuple):
 
     def words(self) -> list[str]:
         """As words of a command line."""
-        found: list[str] = []
+        return [word for words in self.flags() for word in words]
+
+    def flags(self) -> Iterator[list[str]]:
+        """The words of each flag."""
         for flag, value in self.arguments.items():
-            found.append(f"--{flag}")
-            if isinstance(value, tuple | list):
-                found += [str(item) for item in value]
-            elif value is not True:
-                found.append(str(value))
-        return found
+            values = value if isinstance(value, tuple | list) else () if value is True else (value,)
+            yield [f"--{flag}", *map(str, values)]
 
 
 def settings_of(job: TrainingJob) -> dict[str, Any]:
@@ -130,12 +129,8 @@ def megatron_lm(job: TrainingJob) -> Launch:
     """The run as Megatron-LM arguments (Megatron-LM `megatron/training/arguments.py`)."""
     values = dict(_megatron_values(job))
     found = {flag: value for dest, value in values.items() for flag, value in _flags(dest, value)}
-    read = TrainingJob.from_megatron_args(_read(found), job.layout.world_size, gpu=job.gpu.name)
+    read = TrainingJob.from_megatron_args(Launch(found, {}).words(), job.layout.world_size, gpu=job.gpu.name)
     return Launch(found, {name: value for name, value in differing(job, read).items() if name != "world_size"})
-
-
-def _read(found: Mapping[str, Any]) -> list[str]:
-    return Launch(dict(found), {}).words()
 
 
 def _megatron_values(job: TrainingJob) -> Iterator[tuple[str, Any]]:
@@ -296,19 +291,11 @@ def _hydra(value: Any) -> str:
 
 
 FORMS: dict[str, Callable[[TrainingJob], str]] = {
-    "megatron-lm": lambda job: " \\\n".join(_lines(megatron_lm(job))),
+    "megatron-lm": lambda job: " \\\n".join(map(shlex.join, megatron_lm(job).flags())),
     "yaml": lambda job: yaml_text(megatron_lm(job)).rstrip(),
     "bridge": lambda job: "\n".join(bridge_overrides(job)),
 }
 """How launch arguments are printed."""
-
-
-def _lines(launch: Launch) -> Iterator[str]:
-    for flag, value in launch.arguments.items():
-        words = (
-            [str(item) for item in value] if isinstance(value, tuple | list) else [] if value is True else [str(value)]
-        )
-        yield " ".join([f"--{flag}", *(shlex.quote(word) for word in words)])
 
 
 __all__ = ["FORMS", "Launch", "bridge_overrides", "bridge_sections", "megatron_lm", "yaml_text"]

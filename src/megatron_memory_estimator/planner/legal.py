@@ -30,6 +30,9 @@ from .tables import Grid
 Array = np.ndarray[Any, Any]
 BATCH = "global_batch_size does not divide by micro_batch_size*data_parallel_size"
 
+MICROBATCHES = 1 << 40
+"""More than any run has."""
+
 
 @dataclass(frozen=True)
 class Cells:
@@ -43,6 +46,15 @@ class Cells:
 
     def __len__(self) -> int:
         return len(self.shape)
+
+    def at(self, where: Any) -> Cells:
+        """Those of some places."""
+        return Cells(*(getattr(self, f.name)[where] for f in dataclasses.fields(self)))
+
+    def counts(self) -> tuple[list[tuple[int, int]], Array]:
+        """Every different (shape, microbatches), and which of them each cell has."""
+        found, which = np.unique(self.shape * MICROBATCHES + self.count, return_inverse=True)
+        return [divmod(pair, MICROBATCHES) for pair in found.tolist()], which.ravel()
 
 
 def rule_of(reason: str) -> str:

@@ -19,9 +19,11 @@ import numpy as np
 from ..context import Context
 from ..errors import ConfigError, LayoutError, UnsupportedError
 from ..estimator import context_of
+from ..hardware import GIB
 from ..job import TrainingJob
 from ..throughput.machine import Efficiency, Machine, machine
 from ..training import Training
+from .batch import side
 from .figures import Figures, Structure, alone, in_arrays, training_with, whole
 from .legal import Cells, at_point, cells, reasons, rule_of
 from .shapes import Peaks, Shape, peaks, stages, symbols
@@ -45,7 +47,6 @@ Array = np.ndarray[Any, Any]
 TRIES = 1000
 """Layouts tried for a legal one, for each precision, recomputation and optimizer."""
 OBJECTIVES = ("throughput", "memory", "head-room")
-GIB = 2**30
 MANY = 100_000
 """Legal layouts from which on a second process is worth its start."""
 
@@ -107,11 +108,21 @@ class _Style:
     trainings: tuple[tuple[str, Training], ...]
     options: tuple[Option, ...]
 
+    @property
+    def layouts(self) -> int:
+        """Layouts to evaluate."""
+        return len(self.cells) * len(self.trainings) * len(self.options)
+
 
 @dataclass(frozen=True)
 class _Part:
     grid: Grid
     styles: tuple[_Style, ...]
+
+    @property
+    def layouts(self) -> int:
+        """Layouts to evaluate."""
+        return sum(style.layouts for style in self.styles)
 
 
 @dataclass(frozen=True)
@@ -262,17 +273,14 @@ class _Search:
         self.reference = self._reference(points)
         if self.reference is not None:
             at = self.reference
-            settings = dataclasses.replace(self.base.training, **precision_settings(self.base, at.style.precision))
-            training = training_with(self._merged(at.recompute, settings), at.option)
+            training = training_with(self._training(at.style.precision, at.recompute), at.option)
             checked = [(shape, self._broken(at._replace(shape=shape), training)) for shape in self.shapes]
             broken += [reason for _, reason in checked if reason]
             self.shapes = [shape for shape, reason in checked if not reason]
         else:
             self._count_all(points, broken)
         parts = list(self._parts(points, broken)) if self.reference is not None else []
-        self.found.legal = sum(
-            len(style.cells) * len(style.trainings) * len(style.options) for part in parts for style in part.styles
-        )
+        self.found.legal = sum(part.layouts for part in parts)
         return parts
 
     def run(self, progress: Callable[[float, Found], None] | None) -> None:
@@ -283,9 +291,8 @@ class _Search:
             raise LayoutError(("no layout of the space is legal: " + "; ".join((*rules, *self._relaxations())),))
         self.parts = parts
         self._all(progress)
-        if (
-            self.least is None or self.least.needed > self.found.limit
-        ):  # nothing fits: what comes nearest wants every layout evaluated
+        if self.least is None or self.least.needed > self.found.limit:
+            # nothing fits: what comes nearest wants every layout evaluated
             self.bounded = False
             self.found = dataclasses.replace(self.found, fits=0, tight=0, too_large=0)
             self._all(progress)
@@ -378,8 +385,7 @@ class _Search:
             self.found.illegal[rule_of(reason)] += each * len(points)
         for point in points if self.shapes else ():
             for style in styles(self.space, tp=point[0] > 1, cp=point[1] > 1):
-                settings = dataclasses.replace(self.base.training, **precision_settings(self.base, style.precision))
-                training = training_with(self._merged(self.sets[0][1], settings), self.options[0])
+                training = training_with(self._training(style.precision, self.sets[0][1]), self.options[0])
                 at = _Reference(self.shapes[0], point, style, self.sets[0][1], self.options[0])
                 reason = self._broken(at, training) or "no legal layout was found with it"
                 self.found.illegal[rule_of(reason)] += each * len(self.shapes)
@@ -403,9 +409,8 @@ class _Search:
                     ruled_out[rule_of(reason)] += inner * len(members)
                 if not self.shapes:
                     continue
-                training = dataclasses.replace(base.training, **precision_settings(base, style.precision))
                 refused = unsupported(base, members[0][1] > 1, style)
-                allowed, why = self._points(members, style, training)
+                allowed, why = self._points(members, style)
                 if refused:
                     allowed, why = [False] * len(members), [refused] * len(members)
                 for reason in why:
@@ -414,7 +419,7 @@ class _Search:
                 if not any(allowed):
                     continue
                 at = members[allowed.index(True)]
-                sets, optimizers, pairs = self._choices(at, style, training)
+                sets, optimizers, pairs = self._choices(at, style)
                 each = len(sets) * len(optimizers)
                 for reason in pairs:
                     ruled_out[rule_of(reason)] += (
@@ -437,11 +442,8 @@ class _Search:
         """What points of one structure have in common: the side of every border that a declaration asks about."""
         model = self.base.model
         experts = model.num_moe_experts or 0
-        apart = (tp > etp) - (tp < etp) if experts and ep == 1 else 0
-        return (
-            tp > 1, cp > 1, ep > 1, etp > 1, (tp > model.groups) - (tp < model.groups), apart,
-            (experts // ep > 1) - (experts // ep < 1) if experts else 0,
-        )  # fmt: skip
+        apart = side(tp, etp) if experts and ep == 1 else 0
+        return tp > 1, cp > 1, ep > 1, etp > 1, side(tp, model.groups), apart, side(experts // ep, 1) if experts else 0
 
     def _reference(self, points: Sequence[Any]) -> _Reference | None:
         """Any legal layout: rules are asked one axis at a time, the other axes as here. None where nothing tried is legal."""
@@ -450,8 +452,7 @@ class _Search:
         draw.shuffle(pairs)
         combinations = product(self.space.precision, self.sets, self.options)
         for number, (precision, (_, recompute), option) in enumerate(combinations):
-            settings = dataclasses.replace(self.base.training, **precision_settings(self.base, precision))
-            training = training_with(self._merged(recompute, settings), option)
+            training = training_with(self._training(precision, recompute), option)
             for shape, point in pairs[: TRIES if number else 20 * TRIES]:
                 for style in styles(self.space, tp=point[0] > 1, cp=point[1] > 1):
                     found = _Reference(shape, point, dataclasses.replace(style, precision=precision), recompute, option)
@@ -463,25 +464,25 @@ class _Search:
         layout = at_point(at.shape.layout, at.point, at.style, moe=bool(self.base.model.num_moe_experts))
         return next(iter(reasons(self.base, layout, training, at.shape.group * at.shape.vp * 2)), "")
 
-    def _points(self, points: Sequence[Any], style: Style, training: Training) -> tuple[list[bool], list[str]]:
+    def _points(self, points: Sequence[Any], style: Style) -> tuple[list[bool], list[str]]:
         """Which points are legal, and the first broken rule of the others."""
         assert self.reference is not None
         at = self.reference
-        changed = training_with(self._merged(at.recompute, training), at.option)
+        changed = training_with(self._training(style.precision, at.recompute), at.option)
         why = [self._broken(at._replace(point=point, style=style), changed) for point in points]
         return [not reason for reason in why], why
 
-    def _merged(self, recompute: Training, precision: Training) -> Training:
-        names = ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules")
-        return dataclasses.replace(precision, **{name: getattr(recompute, name) for name in names})
+    def _training(self, precision: str, recompute: Training) -> Training:
+        """A training of the sets of recomputation with the settings of a precision."""
+        return dataclasses.replace(recompute, **precision_settings(self.base, precision))
 
     def _choices(
-        self, point: Any, style: Style, training: Training
+        self, point: Any, style: Style
     ) -> tuple[tuple[tuple[str, Training], ...], tuple[Option, ...], list[str]]:
         """Legal sets of recomputation and settings of the optimizer, and the rules that the others break, one for each pair."""
         assert self.reference is not None
         at = self.reference._replace(point=point, style=style)
-        merged = [(name, self._merged(one, training)) for name, one in self.sets]
+        merged = [(name, self._training(style.precision, one)) for name, one in self.sets]
 
         def broken(recompute: Training, option: Option) -> str:
             return self._broken(at, training_with(recompute, option))
@@ -498,9 +499,7 @@ class _Search:
     def _evaluate(self, chosen: Sequence[int], progress: Callable[[float, Found], None] | None) -> None:
         done = 0
         parts = [self.parts[index] for index in chosen]
-        total = sum(
-            len(style.cells) * len(style.trainings) * len(style.options) for part in parts for style in part.styles
-        )
+        total = sum(part.layouts for part in parts)
         fast = tabled(self.base.training)
         known: dict[Any, Peaks] = {}
         if fast:
@@ -549,7 +548,7 @@ class _Search:
                     yield at, number, (lambda places: places), figures
                     continue
                 for place in range(len(style.cells)):
-                    cell = Cells(*(getattr(style.cells, f.name)[place : place + 1] for f in dataclasses.fields(Cells)))
+                    cell = style.cells.at(slice(place, place + 1))
                     figures = alone(self.base, self.machine, part.grid, style.style, self.shapes, cell, changed)
                     yield at, number, (lambda places, shift=place: places + shift), figures
 

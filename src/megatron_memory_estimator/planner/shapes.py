@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from math import prod
 from typing import Any, cast
 
@@ -17,12 +17,13 @@ from ..job import TrainingJob
 from ..layout import Layout
 from ..modules.layers import Declaration
 from ..peak import scheduled
-from ..pipeline import Chunk, build_pipeline
+from ..pipeline import Chunk
 from ..rank import Rank
 from ..schedule import enough_microbatches, occupancy
 from ..simulate import Event, Trace
 from ..tape import Unit
 from ..tensor import Tensor
+from .batch import different_stages
 from .forms import Basis, Form, needed
 
 Key = UnitKey | PartKey
@@ -144,24 +145,13 @@ def symbols(context: Context) -> _Symbols:
 
 
 def stages(job: TrainingJob, shapes: Sequence[Shape], planner: _Symbols) -> list[Stage]:
-    """The stages of all shapes. A stage between the first and the last that holds the same layers as one before it has fewer
-    microbatches in flight and never more memory: it is counted with that one."""
+    """The different stages of all shapes."""
     found: list[Stage] = []
     for number, shape in enumerate(shapes):
-        last = shape.pp - 1
-        seen: dict[Any, int] = {}
-        for chunks in build_pipeline(job.model, shape.layout).chunks:
-            at = chunks[0].pp_rank
-            key = tuple((*map(planner.kind, c.layers), c.embedding, c.final_norm, c.mtp, c.output) for c in chunks)
-            if at not in (0, last) and key in seen:
-                same = found[seen[key]]
-                found[seen[key]] = dataclasses.replace(same, copies=same.copies + 1)
-                continue
-            if at not in (0, last):
-                seen[key] = len(found)
+        for chunks, copies in different_stages(planner, job.model, shape.layout):
             plans = tuple(planner.plan(chunk) for chunk in chunks)
             keys = tuple(tuple(planner.keys[id(run.unit)] for run in plan.runs) for plan in plans)
-            found.append(Stage(number, at, plans, keys))
+            found.append(Stage(number, chunks[0].pp_rank, plans, keys, copies))
     return found
 
 
@@ -221,14 +211,7 @@ def _bytes(planner: Planner, name: object) -> Any:
     if what == "saved":
         return run.trace.saved_bytes
     events = run.trace.forward if what == "F" else run.trace.backward
-    return _most(event.nbytes for event in events)
-
-
-def _most(values: Iterator[Any]) -> Any:
-    found = next(values)
-    for value in values:
-        found = np.maximum(found, value)
-    return found
+    return reduce(np.maximum, [event.nbytes for event in events])
 
 
 def real_run(planner: Planner, key: Key) -> Run:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from ..context import Context
 from ..errors import ConfigError, UnsupportedError
 from ..estimator import context_of
 from ..inputs.effects import recomputable
@@ -20,7 +21,7 @@ from ..modules.layers import layer_unit
 from ..pipeline import split_layers
 from ..settings import nearest
 from ..training import Training
-from .borders import generated_layout
+from .borders import EVEN, generated_layout
 from .shapes import Shape
 
 POWERS = tuple(2**i for i in range(11))
@@ -63,7 +64,7 @@ PRECISIONS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Space:
-    """What is searched. An empty axis takes its values from the job and the model (`complete_space`)."""
+    """What is searched. An empty axis takes its values from the job and the model (`completed`)."""
 
     num_gpus: tuple[int, ...] = ()
     tensor_model_parallel_size: tuple[int, ...] = ()
@@ -256,13 +257,20 @@ def recompute_sets(job: TrainingJob, space: Space) -> list[tuple[str, Training]]
 
 
 def _modelled(job: TrainingJob, training: Training) -> bool:
-    c = dataclasses.replace(context_of(job), layout=Layout(), training=training)
+    return not _refusal(dataclasses.replace(context_of(job), layout=Layout(), training=training))
+
+
+def _declare(c: Context) -> None:
+    for kind in {*c.model.kinds, *c.model.mtp_kinds}:
+        layer_unit(c, kind)
+
+
+def _refusal(c: Context) -> str:
     try:
-        for kind in {*job.model.kinds, *job.model.mtp_kinds}:
-            layer_unit(c, kind)
-    except UnsupportedError:
-        return False
-    return True
+        _declare(c)
+    except UnsupportedError as error:
+        return str(error)
+    return ""
 
 
 def asks_for_sequences(job: TrainingJob, space: Space) -> bool:
@@ -275,8 +283,7 @@ def asks_for_sequences(job: TrainingJob, space: Space) -> bool:
             c = dataclasses.replace(
                 context_of(job), layout=Layout(cp, context_parallel_size=cp, cp_comm_type=(way,)), training=training
             )
-            for kind in {*job.model.kinds, *job.model.mtp_kinds}:
-                layer_unit(c, kind)
+            _declare(c)
             if "several_sequences" in vars(c):
                 return True
     return False
@@ -285,15 +292,8 @@ def asks_for_sequences(job: TrainingJob, space: Space) -> bool:
 def unsupported(job: TrainingJob, several: bool, style: Style) -> str:
     """Why layers are not modelled with (`several`) or without context parallelism, or nothing."""
     layout = Layout(2 if several else 1, context_parallel_size=2 if several else 1, cp_comm_type=(style.cp_comm_type,))
-    c = dataclasses.replace(
-        context_of(job), layout=layout, training=dataclasses.replace(job.training, recompute_granularity=None)
-    )
-    try:
-        for kind in {*job.model.kinds, *job.model.mtp_kinds}:
-            layer_unit(c, kind)
-    except UnsupportedError as error:
-        return str(error)
-    return ""
+    training = dataclasses.replace(job.training, recompute_granularity=None)
+    return _refusal(dataclasses.replace(context_of(job), layout=layout, training=training))
 
 
 def options(space: Space) -> list[Option]:
@@ -325,13 +325,11 @@ def shapes(job: TrainingJob, space: Space) -> Iterator[tuple[Shape | None, str]]
 def _splits(job: TrainingJob, space: Space, pp: int, vp: int) -> Iterator[Layout]:
     model = job.model
     plain = dataclasses.replace(
-        job.layout, world_size=pp, tensor_model_parallel_size=1, context_parallel_size=1, expert_model_parallel_size=1,
+        job.layout, **EVEN, world_size=pp, tensor_model_parallel_size=1, context_parallel_size=1, expert_model_parallel_size=1,
         expert_tensor_parallel_size=1 if model.num_moe_experts else None, sequence_parallel=False,
         pipeline_model_parallel_size=pp, virtual_pipeline_model_parallel_size=vp if vp > 1 else None,
         num_layers_per_virtual_pipeline_stage=None, microbatch_group_size_per_vp_stage=None,
-        num_layers_in_first_pipeline_stage=None, num_layers_in_last_pipeline_stage=None,
-        account_for_embedding_in_pipeline_split=False, account_for_loss_in_pipeline_split=False,
-        pipeline_model_parallel_layout=None, num_distributed_optimizer_instances=1,
+        num_distributed_optimizer_instances=1,
     )  # fmt: skip
     if pp == 1 or model.hybrid:
         yield plain

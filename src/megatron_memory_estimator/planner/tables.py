@@ -273,9 +273,6 @@ class Tables:
             self._wgrads[key] = dummy_wgrads(c, [param for plan in plans for param, _ in plan.params], head=head)
         return self._wgrads[key]
 
-    def _flat(self, value: Any) -> Array:
-        return np.broadcast_to(value, self.grid.shape[1:]).ravel()
-
     def outside(self, training: Training) -> tuple[Array, Array]:
         """[shape, GPUs, degrees, micro batch] of what a process takes outside torch, low and high."""
         c, layout = self._piped(training)

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.table import Table
 
 from ..estimator import Estimate, estimate
-from ..hardware import GIB
 from ..planner.launch import FORMS, bridge_overrides, bridge_sections, megatron_lm
 from ..planner.search import Found, Plan
 from ..throughput.machine import Efficiency
@@ -266,8 +265,3 @@ def plan_document(row: Row, limit: int) -> dict[str, Any]:
             "bridge": bridge_sections(job),
         },
     }  # fmt: skip
-
-
-def gib_of(bytes_: float) -> float:
-    """Bytes in GiB."""
-    return bytes_ / GIB

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..tensor import chosen
 from .machine import Machine
 
 NETWORK_SHARE = 0.85
@@ -32,15 +33,6 @@ def highest(a: Any, b: Any) -> Any:
 def lowest(a: Any, b: Any) -> Any:
     """The smaller of two numbers, element by element where one of them is an array."""
     return -highest(-a, -b)
-
-
-def chosen(condition: Any, yes: Any, no: Any) -> Any:
-    """`yes` where the condition holds, else `no`."""
-    if hasattr(condition, "shape"):
-        import numpy as np
-
-        return np.where(condition, yes, no)
-    return yes if condition else no
 
 
 def inside(m: Machine, ranks: Any, stride: Any) -> Any:

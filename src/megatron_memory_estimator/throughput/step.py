@@ -17,10 +17,11 @@ from ..context import Context
 from ..estimator import Estimate
 from ..fsdp import active
 from ..rank import Rank
+from ..tensor import chosen
 from .flops import training_flops
 from .kernels import linear, moved
 from .layers import HOST_CHECKPOINT, Layer, plain_layer, recomputed, rows
-from .links import chosen, collective, highest, inside
+from .links import collective, highest, inside
 from .machine import Efficiency, Machine, machine
 
 OVERHEAD = 20e-3
