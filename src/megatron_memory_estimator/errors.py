@@ -8,9 +8,14 @@ EstimatorError              anything this package refuses; the command line prin
 
 from __future__ import annotations
 
+from .wording import LONGEST_MESSAGE, plain
+
 
 class EstimatorError(ValueError):
-    """Anything this package refuses."""
+    """Anything this package refuses; its message is one line of at most 500 characters without control characters."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(plain(message))
 
 
 class ConfigError(EstimatorError):
@@ -28,5 +33,14 @@ class LayoutError(EstimatorError):
     """
 
     def __init__(self, reasons: tuple[str, ...]) -> None:
-        super().__init__("; ".join(reasons))
+        super().__init__(_joined(reasons))
         self.reasons = reasons
+
+
+def _joined(reasons: tuple[str, ...]) -> str:
+    """As many reasons as a message holds, and how many more there are."""
+    shown = list(reasons)
+    while len(text := "; ".join(shown)) > LONGEST_MESSAGE - 20 and len(shown) > 1:
+        shown.pop()
+    left = len(reasons) - len(shown)
+    return f"{text}; and {left} more" if left else text

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...errors import ConfigError
+from ...wording import LONGEST_SHOWN, plain
 from ..catalog import entries
 from ..resolve import LoadedModel
 from .convert import convert
@@ -65,7 +66,7 @@ def standard_input() -> dict[str, Any]:
 
 def shortened(text: str) -> str:
     """A name for a message."""
-    return text if len(text) <= 100 else text[:97] + "..."
+    return plain(text, LONGEST_SHOWN)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,0 +1,46 @@
+"""Whole numbers read from text, and text that is safe to print: the only places where either is decided."""
+
+from __future__ import annotations
+
+import re
+
+MOST_DIGITS = 18
+"""Digits of the longest whole number that is read; more than 10**18 of anything is no setting of a run."""
+LONGEST_MESSAGE = 500
+LONGEST_SHOWN = 100
+
+_WHOLE = re.compile(rf"[0-9]{{1,{MOST_DIGITS}}}")
+_SIGNED = re.compile(rf"-?[0-9]{{1,{MOST_DIGITS}}}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]+")
+
+
+def whole(text: object) -> int | None:
+    """The whole number that ASCII digits say, or None for anything else (signs, other scripts' digits, more than 18 digits)."""
+    return int(text) if isinstance(text, str) and _WHOLE.fullmatch(text) else None
+
+
+def signed(text: object) -> int | None:
+    """The whole number that ASCII digits say behind at most one minus sign, or None."""
+    return int(text) if isinstance(text, str) and _SIGNED.fullmatch(text) else None
+
+
+def plain(text: str, most: int = LONGEST_MESSAGE) -> str:
+    """The text on one line, without control characters or half characters, and at most `most` characters long."""
+    line = " ".join(_CONTROL.sub(" ", text[: 4 * most]).split())
+    if len(line) <= most and len(text) <= 4 * most:
+        return line
+    return line[: most - 3] + "..."
+
+
+def shown(value: object, most: int = LONGEST_SHOWN) -> str:
+    """A value as Python writes it, shortened, for a message."""
+    if isinstance(value, str | bytes):
+        return plain(repr(value[: 2 * most]), most)
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**MOST_DIGITS:
+        return f"a number of more than {MOST_DIGITS} digits"
+    if isinstance(value, dict | list | tuple | set | frozenset) and len(value) > most:
+        return f"a {type(value).__name__} of {len(value)} values"
+    try:
+        return plain(repr(value), most)
+    except (RecursionError, ValueError):
+        return f"a {type(value).__name__}"
