@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import ConfigError
+from ..wording import whole
 from . import SCRIPTS, YAML
 from .argument_words import parse_words
+from .resolve import READ_VARIABLES
+from .shell.doubts import bare, in_doubt
 from .text_files import read_text, read_yaml
 
 OTHER_ENTRIES = ("vlm", "bert", "t5", "train_rl", "ict", "retro", "vision", "mimo")
@@ -29,7 +32,11 @@ class Given:
 
 
 def given_arguments(
-    args: Any, *, set_variables: Mapping[str, str] | None = None, ignore_unknown: bool = False
+    args: Any,
+    *,
+    set_variables: Mapping[str, str] | None = None,
+    ignore_unknown: bool = False,
+    overridden: Collection[str] = (),
 ) -> Given:
     """The arguments of a mapping, a list of words, a YAML file or a launch script (by the ending of its name)."""
     if isinstance(args, Mapping):
@@ -37,10 +44,10 @@ def given_arguments(
     if isinstance(args, os.PathLike):
         args = os.fspath(args)
     if isinstance(args, str):
-        return _from_file(args, dict(set_variables or {}), ignore_unknown=ignore_unknown)
+        return _from_file(args, dict(set_variables or {}), ignore_unknown=ignore_unknown, overridden=overridden)
     if isinstance(args, Sequence) and all(isinstance(word, str) for word in args):
-        found, unknown = parse_words(args, ignore_unknown=ignore_unknown)
-        return Given(found, warnings=passed_over(unknown))
+        found = parse_words(args, ignore_unknown=ignore_unknown)
+        return Given(found.values, warnings=passed_over(found.unknown))
     raise ConfigError(
         "Megatron arguments must be a mapping, a list of words, or the path of a YAML file or a launch script"
     )
@@ -51,7 +58,7 @@ def passed_over(unknown: list[str]) -> tuple[str, ...]:
     return (f"unknown arguments passed over: {', '.join(dict.fromkeys(unknown))}",) if unknown else ()
 
 
-def _from_file(path: str, variables: dict[str, str], *, ignore_unknown: bool) -> Given:
+def _from_file(path: str, variables: dict[str, str], *, ignore_unknown: bool, overridden: Collection[str]) -> Given:
     name = os.path.splitext(os.path.basename(path))[0]
     if path.lower().endswith(YAML):
         return from_mapping_file(read_yaml(path), path, name, ignore_unknown=ignore_unknown)
@@ -64,9 +71,17 @@ def _from_file(path: str, variables: dict[str, str], *, ignore_unknown: bool) ->
 
     launch = read_script(read_text(path), variables)
     refuse_entry(launch.entry)
-    found, unknown = parse_words(launch.words, ignore_unknown=ignore_unknown)
-    warnings = (*launch.notes, *passed_over(unknown))
-    return Given(found, path, name, launch.num_gpus, launch.env, warnings)
+    found = parse_words(launch.words, ignore_unknown=ignore_unknown, doubts=launch.doubts, overridden=overridden)
+    warnings = (*launch.notes, *found.notes, *passed_over(found.unknown))
+    return Given(found.values, path, name, launch.num_gpus, _known_environment(launch.env), warnings)
+
+
+def _known_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables whose values are known. Raises ConfigError where one that memory depends on is not."""
+    for name in READ_VARIABLES:
+        if in_doubt(env.get(name, "")):
+            raise ConfigError(f"the environment variable {name} is not known; give --set {name}=VALUE")
+    return {name: bare(value) for name, value in env.items() if not in_doubt(value)}
 
 
 def refuse_entry(entry: str) -> None:
@@ -100,18 +115,14 @@ def from_mapping_file(document: Mapping[Any, Any], path: str, name: str, *, igno
             raise ConfigError(f"{path}: {key} has no value")
         else:
             words += [flag, *_words(value)]
-    found, unknown = parse_words(words, ignore_unknown=ignore_unknown)
+    found = parse_words(words, ignore_unknown=ignore_unknown)
     env = document.get("ENV_VARS") or {}
     if not isinstance(env, Mapping):
         raise ConfigError(f"{path}: ENV_VARS must hold variables, not {env!r}")
     texts = {str(key): str(value) for key, value in env.items() if value is not None}
-    per_node = texts.get("GPUS_PER_NODE", "")
-    gpus = (
-        int(per_node) * int(texts.get("NUM_NODES", "1"))
-        if per_node.isdigit() and texts.get("NUM_NODES", "1").isdigit()
-        else None
-    )
-    return Given(found, path, name, gpus, texts, passed_over(unknown))
+    per_node, nodes = whole(texts.get("GPUS_PER_NODE")), whole(texts.get("NUM_NODES", "1"))
+    gpus = per_node * nodes if per_node and nodes else None
+    return Given(found.values, path, name, gpus, texts, passed_over(found.unknown))
 
 
 def _words(value: Any) -> list[str]:

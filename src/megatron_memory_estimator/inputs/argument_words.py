@@ -6,43 +6,85 @@ Source: Megatron-LM `megatron/training/arguments.py` (argparse, allow_abbrev=Fal
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from ..errors import ConfigError
 from ..settings import nearest
+from ..wording import shown, signed
+from .harmless import is_harmless
 from .megatron_arguments import Argument, arguments
-
-UNSET = "\0"
-"""Before the name of a shell variable that has no value: `\\0NAME\\0`."""
+from .shell.doubts import Doubt, bare, marks, readable, vanishes
 
 GONE = frozenset({"use_mcore_models", "legacy_tokenizer", "use_dist_ckpt", "tokenizer_hf_include_special_tokens"})
 """Flags of older versions that never took part in memory."""
 
 
-def parse_words(words: Sequence[str], *, ignore_unknown: bool = False) -> tuple[dict[str, Any], list[str]]:
-    """Values by destination, and the unknown flags that were passed over.
+class Parsed(NamedTuple):
+    """Values by destination, unknown flags that were passed over, and what is said about variables without a value."""
+
+    values: dict[str, Any]
+    unknown: list[str]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class _Reading:
+    """What has been read so far; a problem of one destination ends when a later word sets it."""
+
+    doubts: Mapping[str, Doubt]
+    ignore_unknown: bool
+    values: dict[str, Any] = field(default_factory=dict)
+    unknown: list[str] = field(default_factory=list)
+    empty: dict[str, None] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+
+
+def parse_words(
+    words: Sequence[str],
+    *,
+    ignore_unknown: bool = False,
+    doubts: Mapping[str, Doubt] | None = None,
+    overridden: Collection[str] = (),
+) -> Parsed:
+    """The arguments that words say. `doubts` explain the marks of a launch script; `overridden` destinations are set elsewhere.
 
     Raises ConfigError for unknown flags (unless `ignore_unknown`), missing values and values of the wrong type.
     """
+    reading = _Reading(doubts or {}, ignore_unknown)
+    _read(reading, words)
+    for dest, problem in reading.problems.items():
+        if dest not in overridden:
+            raise ConfigError(problem)
+    notes = (
+        (f"set nowhere, taken as empty: {', '.join('$' + name for name in reading.empty)}",) if reading.empty else ()
+    )
+    return Parsed(reading.values, reading.unknown, notes)
+
+
+def _read(reading: _Reading, words: Sequence[str]) -> None:
     by_flag, _ = arguments()
-    found: dict[str, Any] = {}
-    unknown: list[str] = []
-    groups = list(_groups(words))
-    for flag, values in groups:
+    for flag, values in _groups(words, reading):
+        if not flag:
+            _choice(reading, values[0])
+            continue
         name = flag[2:].replace("-", "_")
         argument = by_flag.get(name)
         if argument is not None:
-            found[argument.dest] = _value(flag, argument, values)
+            _one(reading, flag, argument, values)
+        elif marks(flag):
+            raise ConfigError(
+                f"the argument {shown(readable(flag))} takes part of its name from {_sources(reading, [flag])}"
+            )
         elif name not in GONE:
-            if not ignore_unknown:
-                raise ConfigError(f"unknown Megatron argument {flag}.{nearest(name, by_flag)}")
-            unknown.append(flag)
-    return {dest: value for dest, value in found.items() if value is not UNSET}, unknown
+            if not reading.ignore_unknown:
+                raise ConfigError(f"unknown Megatron argument {shown(flag)[1:-1]}.{nearest(name, by_flag)}")
+            reading.unknown.append(flag)
 
 
-def _groups(words: Iterable[str]) -> Iterable[tuple[str, list[str]]]:
-    """Each flag with the words behind it."""
+def _groups(words: Iterable[str], reading: _Reading) -> Iterable[tuple[str, list[str]]]:
+    """Each flag with the words behind it; a word that may be arguments or not, by itself without a flag."""
     flag, values = "", list[str]()
     for word in words:
         if re.match(r"--[A-Za-z]", word):
@@ -50,47 +92,137 @@ def _groups(words: Iterable[str]) -> Iterable[tuple[str, list[str]]]:
                 yield flag, values
             flag, equals, value = word.partition("=")
             values = [value] if equals else []
+        elif _chooses_flags(reading, word):
+            if flag:
+                yield flag, values
+            yield "", [word]
+            flag, values = "", []
+        elif not flag and vanishes(word):
+            reading.empty.update(dict.fromkeys(name for _, name in marks(word)))
         elif not flag:
-            raise ConfigError(f"{_shown(word)} stands before the first Megatron argument; arguments begin with --")
+            raise ConfigError(
+                f"{shown(readable(word))} stands before the first Megatron argument; arguments begin with --"
+                if not marks(word)
+                else f"the word {shown(readable(word))} is taken from {_sources(reading, [word])}"
+            )
         else:
             values.append(word)
     if flag:
         yield flag, values
 
 
+def _chooses_flags(reading: _Reading, word: str) -> bool:
+    """Whether a word is in doubt between lists of arguments."""
+    found = marks(word)
+    if bare(word) or len(found) != 1 or found[0][0] != "?":
+        return False
+    return any(one.startswith("--") for choice in reading.doubts[found[0][1]].choices for one in choice)
+
+
+def _choice(reading: _Reading, word: str) -> None:
+    """Arguments that are passed or not: what all choices agree in holds; what they differ in must not matter."""
+    doubt = reading.doubts[marks(word)[0][1]]
+    by_flag, by_dest = arguments()
+    read = [_choice_values(reading, choice) for choice in doubt.choices]
+    for dest in {dest: None for found in read for dest in found}:
+        if dest in by_dest and is_harmless(by_dest[dest]):
+            continue
+        values = [found[dest] for found in read if dest in found]
+        if len(values) == len(read) and all(value == values[0] for value in values):
+            reading.values[dest] = values[0]
+            reading.problems.pop(dest, None)
+            continue
+        flag = dest if dest in by_flag else next((f for f, one in by_flag.items() if one.dest == dest), dest)
+        reading.problems[dest] = (
+            f"whether --{flag.replace('_', '-')} is passed is not known: {doubt.why}; give it, or its opposite, behind --"
+        )
+
+
+def _choice_values(reading: _Reading, words: tuple[str, ...]) -> dict[str, Any]:
+    """Values by destination of one of several lists of arguments; unknown flags by their own names."""
+    inner = _Reading(reading.doubts, True)
+    while words and not words[0].startswith("--"):
+        words = words[1:]
+    _read(inner, words)
+    for dest, problem in inner.problems.items():
+        inner.values[dest] = problem
+    if inner.unknown and not reading.ignore_unknown:
+        raise ConfigError(f"unknown Megatron argument {shown(inner.unknown[0])[1:-1]}")
+    return inner.values
+
+
+def _one(reading: _Reading, flag: str, argument: Argument, values: list[str]) -> None:
+    """The value of one flag, or its problem where it depends on what is not known."""
+    dest = argument.dest
+    reading.problems.pop(dest, None)
+    if any(marks(value) for value in values):
+        values = _filled(reading, argument, values)
+        if values and is_harmless(argument):
+            return
+        unclear = [value for value in values if marks(value)]
+        if unclear:
+            name = f"{flag} takes its value from" if argument.kind == "Store" else f"what follows {flag} is taken from"
+            reading.problems[dest] = f"{name} {_sources(reading, unclear)}"
+            return
+    reading.values[dest] = _value(flag, argument, values)
+
+
+def _filled(reading: _Reading, argument: Argument, values: list[str]) -> list[str]:
+    """The words behind a flag without those that vanish, as in bash; the last stays where the flag would have no value."""
+    takes = argument.kind == "Store"
+    found: list[str] = []
+    for value in values:
+        full = bool(found) and not argument.nargs
+        if vanishes(value) and (not takes or full):
+            reading.empty.update(dict.fromkeys(name for _, name in marks(value)))
+        else:
+            found.append(value)
+    kept = [value for value in found if not vanishes(value)]
+    if kept and len(kept) < len(found) and (argument.nargs or len(found) > 1):
+        reading.empty.update(dict.fromkeys(name for value in found if vanishes(value) for _, name in marks(value)))
+        return kept
+    return found
+
+
+def _sources(reading: _Reading, words: list[str]) -> str:
+    """Where unknown words come from, and what gives them."""
+    kind, name = next((kind, name) for word in words for kind, name in marks(word))
+    if kind != "?":
+        return f"${name}, which has none; give --set {name}=VALUE"
+    doubt = reading.doubts[name]
+    choices = f" ({' or '.join(' '.join(choice) or 'nothing' for choice in doubt.choices)})" if doubt.choices else ""
+    where = f"${doubt.name}{choices}" if doubt.name else f"what is not known{choices}"
+    return f"{where}: {doubt.why}" + (
+        f"; give --set {doubt.name}=VALUE" if doubt.name else "; give the argument behind --"
+    )
+
+
 def _value(flag: str, argument: Argument, values: list[str]) -> Any:
     """The value of one flag in its type."""
     if argument.kind != "Store":
         if values:
-            raise ConfigError(f"{flag} takes no value, but {_shown(values[0])} follows it")
+            raise ConfigError(f"{flag} takes no value, but {shown(values[0])} follows it")
         return argument.kind == "StoreTrue"
-    unset = [name for value in values for name in re.findall(rf"{UNSET}(.*?){UNSET}", value)]
-    if unset:
-        if argument.category in ("irrelevant", "out_of_scope"):
-            return UNSET
-        raise ConfigError(f"{flag} takes its value from ${unset[0]}, which has none; give --set {unset[0]}=VALUE")
     many = bool(argument.nargs)
     if not values and argument.nargs != "*":
         raise ConfigError(f"{flag} needs a value")
     if not many and len(values) > 1:
-        raise ConfigError(f"{flag} takes one value, but {_shown(values[1])} follows it")
+        raise ConfigError(f"{flag} takes one value, but {shown(values[1])} follows it")
     typed = [_typed(flag, argument.type, value) for value in values]
     return typed if many else typed[0]
 
 
 def _typed(flag: str, kind: str, word: str) -> Any:
-    try:
-        if kind == "int":
-            return int(word)
-        if kind == "float":
+    if kind == "int":
+        number = signed(word.strip().replace("_", "")) if re.fullmatch(r"\s*[+-]?[0-9]+(_[0-9]+)*\s*", word) else None
+        if number is None:
+            raise ConfigError(f"{flag}={shown(word)} must be a whole number")
+        return number
+    if kind == "float":
+        try:
             return float(word)
-    except ValueError:
-        raise ConfigError(f"{flag}={word!r} must be {'a whole number' if kind == 'int' else 'a number'}") from None
+        except ValueError:
+            raise ConfigError(f"{flag}={shown(word)} must be a number") from None
     if kind == "bool":
         return word.lower() in ("true", "1", "yes")
     return word
-
-
-def _shown(word: str) -> str:
-    plain = re.sub(rf"{UNSET}(.*?){UNSET}", r"$\1", word)
-    return repr(plain if len(plain) < 60 else plain[:57] + "...")

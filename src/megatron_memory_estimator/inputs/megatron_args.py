@@ -16,10 +16,10 @@ from ..settings import nearest
 from .argument_files import given_arguments, passed_over
 from .argument_words import parse_words
 from .effects import OWNERS
+from .harmless import HARMLESS
 from .megatron_arguments import arguments
 from .megatron_derive import DERIVED, derive
 from .resolve import LoadedModel, job_from_parts, known_settings
-from .transformer_config import IRRELEVANT
 
 OLD_NAMES = {
     "num_moe_experts": "num_experts",
@@ -30,64 +30,6 @@ OLD_NAMES = {
     "cross_entropy_fusion_implementation": "cross_entropy_fusion_impl",
 }
 """Arguments of older versions: the new destination, or nothing where they no longer do anything."""
-
-HARMLESS = IRRELEVANT | frozenset(
-    [
-        "align_grad_reduce",
-        "bias_dropout_fusion",
-        "create_all_gather_group",
-        "ddp_average_in_collective",
-        "decoder_num_layers",
-        "decrease_batch_size_if_needed",
-        "disable_jit_fuser",
-        "distributed_backend",
-        "dsa_indexer_use_sparse_loss",
-        "empty_unused_memory_level",
-        "encoder_num_layers",
-        "encoder_seq_length",
-        "flash_attention_version",
-        "gradient_reduce_div_fusion",
-        "keep_fp8_transpose_cache",
-        "merge_file",
-        "moe_mlp_glu_interleave_size",
-        "moe_router_force_biased",
-        "moe_router_quantile_balancing_ema",
-        "moe_shared_expert_glu_interleave_size",
-        "moe_single_grouped_bias",
-        "moe_single_grouped_weight",
-        "mtp_detach_heads",
-        "mtp_hsm",
-        "muon_split_qkv",
-        "no_persist_layer_norm",
-        "legacy_tokenizer",
-        "overlap_p2p_comm_warmup_flush",
-        "overlap_param_gather_with_optimizer_step",
-        "pad_vocab_size",
-        "reset_attention_mask",
-        "reset_position_ids",
-        "special_tokens",
-        "symmetric_ar_type",
-        "te_rng_tracker",
-        "tp_comm_bootstrap_backend",
-        "tp_comm_overlap_cfg",
-        "tiktoken_num_special_tokens",
-        "tokenizer_model",
-        "use_flash_attn",
-        "use_te_activation_func",
-        "vocab_extra_ids",
-        "vocab_file",
-        "openai_gelu",
-        "rampup_batch_size",
-        "fp8_amax_compute_algo",
-        "fp8_amax_history_len",
-        "fp8_wgrad",
-        "fp4_recipe",
-        "use_sharp",
-        "mtp_standalone",
-        "disable_symmetric_registration",
-    ]
-)
-"""Arguments without an effect of their own on what is modelled here."""
 
 
 def normalised(args: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,10 +78,12 @@ def job_from_args(args: Any, num_gpus: int | None, settings: Mapping[str, Any]) 
     """See `TrainingJob.from_megatron_args`."""
     settings = dict(settings)
     ignoring = bool(settings.pop("ignore_unknown", False))
-    found = given_arguments(args, set_variables=settings.pop("set_variables", None), ignore_unknown=ignoring)
-    more, unknown = parse_words(settings.pop("more_arguments", ()), ignore_unknown=ignoring)
-    given = {**normalised(found.args), **more}
-    warnings = (*found.warnings, *passed_over(unknown), *_refuse(given))
+    more = parse_words(settings.pop("more_arguments", ()), ignore_unknown=ignoring)
+    found = given_arguments(
+        args, set_variables=settings.pop("set_variables", None), ignore_unknown=ignoring, overridden=more.values.keys()
+    )
+    given = {**normalised(found.args), **more.values}
+    warnings = (*found.warnings, *passed_over(more.unknown), *_refuse(given))
     values = derive(given, settings)
     by_dest = arguments()[1]
     quiet = [

@@ -1,77 +1,228 @@
-"""Conditions of `if` in a shell script, decided where every value is known."""
+"""`[ ]`, `test` and `[[ ]]`: a status, or None where it cannot be known. Sources: POSIX.1-2017 test; the Bash Reference Manual 5.2, 6.4."""
 
 from __future__ import annotations
 
-import fnmatch
-
-from ..argument_words import UNSET
-from .expand import Variables, joined
-from .lexer import Token
+from ...wording import signed
+from . import glob
+from .arithmetic import Uncertain, evaluated
+from .doubts import MARK, bare, in_doubt, vanishes
+from .expand import lookup, pattern_of, text_of
+from .grammar import Condition, Word
+from .state import Shell
 
 NUMBERS = {
     "-eq": lambda a, b: a == b, "-ne": lambda a, b: a != b, "-gt": lambda a, b: a > b, "-ge": lambda a, b: a >= b,
     "-lt": lambda a, b: a < b, "-le": lambda a, b: a <= b,
 }  # fmt: skip
+BINARY = frozenset({*NUMBERS, "=", "==", "!=", "<", ">", "-nt", "-ot", "-ef"})
+UNARY = frozenset(f"-{c}" for c in "abcdefghknoprstuvwxzGLNORS")
+WRONG = 2
+"""The status of a test that bash refuses."""
 
 
-def decide(tokens: list[Token], variables: Variables) -> bool | None:
-    """True or False, or None where a value is not known or the test is of another kind (files, commands)."""
-    result: bool | None = None
-    joint = ""
-    group: list[Token] = []
-    for token in [*tokens, Token("operator", 0, ";")]:
-        if token.kind == "operator" and token.text in ("&&", "||", ";", "\n"):
-            if group:
-                found = _one(group, variables)
-                result = found if not joint else _joined(result, joint, found)
-                group = []
-            joint = token.text if token.text in ("&&", "||") else joint
-        elif token.kind == "word":
-            group.append(token)
-        else:
+def status_of(truth: bool | None) -> int | None:
+    """0 for true, 1 for false."""
+    return None if truth is None else int(not truth)
+
+
+# -- [[ ]] -----------------------------------------------------------------------------------------------------------
+def decided(shell: Shell, condition: Condition) -> bool | None:
+    """Whether a condition in [[ ]] holds; None where it cannot be known."""
+    operator, parts = condition.operator, condition.parts
+    if operator in ("&&", "||"):
+        left = decided(shell, _condition(parts[0]))
+        if left is (operator == "||"):
+            return left
+        right = decided(shell, _condition(parts[1]))
+        if left is None:
+            return right if right is (operator == "||") else None
+        return right
+    if operator == "!":
+        found = decided(shell, _condition(parts[0]))
+        return None if found is None else not found
+    words = [part for part in parts if isinstance(part, Word)]
+    if operator == "":
+        return _filled(text_of(shell, words[0]))
+    if len(words) == 1:
+        return _unary(shell, operator, text_of(shell, words[0]))
+    if operator == "=~":
+        shell.assign("BASH_REMATCH", shell.doubt("regular expressions are not matched"))
+        return None
+    if operator in ("=", "==", "!="):
+        left_text, units = text_of(shell, words[0]), pattern_of(shell, words[1])
+        if units is None or in_doubt(left_text):
             return None
-    return result
+        text = bare(left_text)
+        shell.spend(len(text) * (len(units) + 1))
+        return glob.matches(units, text) == (operator != "!=")
+    if operator in NUMBERS:
+        try:
+            values = [
+                evaluated(shell, bare(text) if not in_doubt(text) else text, lenient=True)
+                for text in (text_of(shell, w) for w in words)
+            ]
+        except Uncertain:
+            return None
+        return bool(NUMBERS[operator](*values))
+    return _binary(shell, text_of(shell, words[0]), operator, text_of(shell, words[1]))[0]
 
 
-def _joined(left: bool | None, joint: str, right: bool | None) -> bool | None:
-    if joint == "&&":
-        return False if left is False or right is False else None if None in (left, right) else True
-    return True if left or right else None if None in (left, right) else False
+def _condition(part: Condition | Word) -> Condition:
+    return part if isinstance(part, Condition) else Condition("", (part,))
 
 
-def _one(tokens: list[Token], variables: Variables) -> bool | None:
-    words = [token.text for token in tokens]
-    if words[0] == "!":
-        found = _one(tokens[1:], variables) if len(tokens) > 1 else None
-        return None if found is None else not found
-    if words[0] in ("true", "false"):
-        return words[0] == "true"
-    if words[0] not in ("[", "[[", "test"):
+def _filled(text: str) -> bool | None:
+    """Whether a text is not empty."""
+    return True if bare(text) else None if in_doubt(text) else False
+
+
+def _unary(shell: Shell, operator: str, text: str) -> bool | None:
+    if operator in ("-n", "-z"):
+        found = _filled(text)
+        return found if found is None or operator == "-n" else not found
+    if operator == "-v":
+        if in_doubt(text):
+            return None
+        name = bare(text)
+        if not name.isidentifier():
+            raise shell.refuse(f"-v {name[:40]!r} is not read")
+        held = lookup(shell, name, None)
+        return None if held.is_set and in_doubt(held.values[0]) and not bare(held.values[0]) else held.is_set
+    if operator in ("-o", "-R"):
+        raise shell.refuse(f"the test {operator} is not read")
+    return False if not bare(text) and not in_doubt(text) and operator not in ("-t",) else None
+
+
+def _binary(shell: Shell, left: str, operator: str, right: str) -> tuple[bool | None, bool]:
+    """(the result, whether bash would refuse the operands) of a comparison in [ ], or one of files and order."""
+    if operator in ("-nt", "-ot", "-ef") or in_doubt(left) or in_doubt(right):
+        return None, False
+    left, right = bare(left), bare(right)
+    if operator in ("=", "=="):
+        return left == right, False
+    if operator == "!=":
+        return left != right, False
+    if operator in ("<", ">"):
+        if left == right:
+            return False, False
+        if any(
+            all(c in kind for c in left + right)
+            for kind in ("0123456789", "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+        ):
+            return (left < right) == (operator == "<"), False
+        return None, False  # the order depends on the locale
+    numbers = [signed(text.strip().removeprefix("+")) for text in (left, right)]
+    if numbers[0] is None or numbers[1] is None:
+        return None, True
+    return bool(NUMBERS[operator](*numbers)), False
+
+
+# -- [ ] and test ----------------------------------------------------------------------------------------------------
+def tested(shell: Shell, words: list[str]) -> int | None:
+    """The status of `test words`, by the number of words as POSIX has it."""
+    words = [word for word in words if not vanishes(word)]
+    if any(in_doubt(word) and not bare(word) and MARK in word and _many(shell, word) for word in words):
         return None
-    inside = tokens[1:-1] if words[0] != "test" else tokens[1:]
-    values = [joined(token, variables) for token in inside]
-    if values[:1] == ["!"]:
-        found = _test(values[1:])
-        return None if found is None else not found
-    return _test(values)
+    if len(words) > 1000:
+        raise shell.refuse("a test of more than 1,000 words is not read")
+    return _test(shell, words)
 
 
-def _test(values: list[str]) -> bool | None:
-    if len(values) == 2 and values[0] in ("-z", "-n"):
-        empty = not values[1] or (
-            values[1].startswith(UNSET) and values[1].count(UNSET) == 2 and values[1].endswith(UNSET)
-        )
-        return empty if values[0] == "-z" else not empty
-    if any(UNSET in value for value in values):
-        return None
-    if len(values) == 3:
-        left, sign, right = values
-        if sign in ("=", "=="):
-            return fnmatch.fnmatchcase(left, right)
-        if sign == "!=":
-            return not fnmatch.fnmatchcase(left, right)
-        if sign in NUMBERS and left.lstrip("-").isdigit() and right.lstrip("-").isdigit():
-            return bool(NUMBERS[sign](int(left), int(right)))
-    if len(values) == 1:
-        return bool(values[0])
-    return None
+def _many(shell: Shell, word: str) -> bool:
+    """Whether a word in doubt may be none or several."""
+    key = word.strip(MARK)[1:]
+    return any(len(choice) != 1 for choice in shell.doubts[key].choices) if key in shell.doubts else True
+
+
+def _test(shell: Shell, words: list[str]) -> int | None:
+    if not words:
+        return 1
+    if len(words) == 1:
+        return status_of(_filled(words[0]))
+    first = bare(words[0]) if not in_doubt(words[0]) else words[0]
+    if len(words) == 2:
+        if first == "!":
+            return _not(_test(shell, words[1:]))
+        if first in UNARY:
+            return status_of(_unary(shell, first, words[1]))
+        return WRONG
+    middle = words[1]
+    if len(words) == 3:
+        if middle in BINARY:
+            found, wrong = _binary(shell, words[0], middle, words[2])
+            return WRONG if wrong else status_of(found)
+        if middle in ("-a", "-o"):
+            return _both(middle, _test(shell, words[:1]), lambda: _test(shell, words[2:]))
+        if first == "!":
+            return _not(_test(shell, words[1:]))
+        if first == "(" and words[2] == ")":
+            return _test(shell, words[1:2])
+        return WRONG
+    if not {*words} & {*BINARY, *UNARY, "!", "(", ")", "-a", "-o"}:
+        return WRONG  # too many arguments
+    if first == "!" and len(words) == 4:
+        return _not(_test(shell, words[1:]))
+    if "(" in words or ")" in words:
+        raise shell.refuse("a test with brackets is not read")
+    return _chain(shell, words)
+
+
+def _chain(shell: Shell, words: list[str]) -> int | None:
+    """Conditions joined by -a and -o, of which -a binds more closely."""
+    parts: list[list[list[str]]] = [[[]]]
+    at = 0
+    while at < len(words):
+        size = 0
+        rest = words[at:]
+        negated = 0
+        while rest[negated : negated + 1] == ["!"]:
+            negated += 1
+        inner = rest[negated:]
+        if len(inner) >= 3 and inner[1] in BINARY:
+            size = negated + 3
+        elif len(inner) >= 2 and inner[0] in UNARY and (len(inner) == 2 or inner[2] in ("-a", "-o")):
+            size = negated + 2
+        elif inner:
+            size = negated + 1
+        if not size:
+            return WRONG
+        parts[-1][-1] = rest[:size]
+        at += size
+        if at == len(words):
+            break
+        joint = words[at]
+        at += 1
+        if joint == "-a":
+            parts[-1].append([])
+        elif joint == "-o":
+            parts.append([[]])
+        else:
+            raise shell.refuse("a test of more than four words without -a or -o is not read")
+    if not parts[-1][-1]:
+        return WRONG
+    statuses = [[_negated(shell, one) for one in group] for group in parts]
+    if any(status == WRONG for group in statuses for status in group):
+        return WRONG
+    groups = [1 if 1 in group else None if None in group else 0 for group in statuses]
+    return 0 if 0 in groups else None if None in groups else 1
+
+
+def _negated(shell: Shell, words: list[str]) -> int | None:
+    count = 0
+    while words[count : count + 1] == ["!"] and len(words) > count + 1:
+        count += 1
+    found = _test(shell, words[count:])
+    return _not(found) if count % 2 else found
+
+
+def _not(status: int | None) -> int | None:
+    return status if status in (None, WRONG) else 1 - status
+
+
+def _both(joint: str, left: int | None, right_of: object) -> int | None:
+    right = right_of() if callable(right_of) else None
+    if WRONG in (left, right):
+        return WRONG
+    if joint == "-a":
+        return 1 if 1 in (left, right) else None if None in (left, right) else 0
+    return 0 if 0 in (left, right) else None if None in (left, right) else 1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from ..argument_words import UNSET
+from ...wording import whole
+from .doubts import MARK
 
 
 def options(words: list[str]) -> dict[str, str]:
@@ -12,7 +13,7 @@ def options(words: list[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for index, word in enumerate(words):
         match = re.fullmatch(r"(--?[A-Za-z][\w-]*)(?:=(.*))?", word)
-        if (short := re.fullmatch(r"-([Nn])(\d+)", word)) is not None:
+        if (short := re.fullmatch(r"-([Nn])([0-9]+)", word)) is not None:
             found[short.group(1)] = short.group(2)
         elif match is not None:
             following = words[index + 1] if index + 1 < len(words) else ""
@@ -23,10 +24,9 @@ def options(words: list[str]) -> dict[str, str]:
 
 def count(text: str | None) -> int | None:
     """A number of GPUs or nodes; 2:4 is from 2 to 4, gpu:8 or gpu:h100:8 is 8."""
-    if text is None or UNSET in text:
+    if text is None or MARK in text:
         return None
-    digits = re.fullmatch(r"(?:.*:)?(\d+)", text)
-    return int(digits.group(1)) if digits else None
+    return whole(text.rsplit(":", 1)[-1])
 
 
 def gpus_of(words: list[str], inner: int | None = None) -> int | None:
@@ -59,9 +59,32 @@ def slurm(given: dict[str, str], inner: int | None = None) -> int | None:
     return None
 
 
+def sbatch_options(text: str) -> dict[str, str]:
+    """The options of the #SBATCH lines of a script."""
+    lines = re.findall(r"^#SBATCH[ \t]+(.*)$", text, re.MULTILINE)
+    return options([word for line in lines for word in line.split("#")[0].split()])
+
+
 def sbatch_gpus(text: str) -> int | None:
     """GPUs of the #SBATCH lines of a script."""
-    words = [
-        word for line in re.findall(r"^#SBATCH\s+(.*)$", text, re.MULTILINE) for word in line.split("#")[0].split()
-    ]
-    return slurm(options(words)) if words else None
+    return slurm(sbatch_options(text))
+
+
+def slurm_variables(text: str) -> dict[str, str]:
+    """What Slurm sets for a job with these #SBATCH lines, where they say it. Source: SchedMD slurm, sbatch(1), OUTPUT
+    ENVIRONMENT VARIABLES."""
+    header, _, _ = text.partition("<<")  # lines in a here-document belong to another job
+    given = sbatch_options(header)
+    nodes = count(given.get("nodes") or given.get("N"))
+    per = count(given.get("ntasks-per-node"))
+    tasks = count(given.get("ntasks") or given.get("n")) or (nodes * per if nodes and per else None)
+    gpus = count(given.get("gpus-per-node") or given.get("gres"))
+    found = {
+        "SLURM_NNODES": nodes,
+        "SLURM_JOB_NUM_NODES": nodes,
+        "SLURM_NTASKS_PER_NODE": per,
+        "SLURM_NTASKS": tasks,
+        "SLURM_NPROCS": tasks,
+        "SLURM_GPUS_ON_NODE": gpus,
+    }
+    return {name: str(value) for name, value in found.items() if value is not None}

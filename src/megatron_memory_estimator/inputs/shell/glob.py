@@ -1,0 +1,119 @@
+"""Patterns of the shell (`*`, `?`, `[...]`), matched in time linear in pattern and text each, without backtracking.
+
+Source: the Bash Reference Manual 5.2, 3.5.8.1 (Pattern Matching), without `extglob`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ...errors import ConfigError
+
+
+class Unit(NamedTuple):
+    """One part of a pattern: any text (`*`), or one character that `takes` accepts."""
+
+    many: bool
+    takes: Callable[[str], bool] = lambda _: True
+
+
+def pattern(pieces: list[tuple[str, bool]]) -> tuple[Unit, ...]:
+    """The pattern of (text, quoted) pieces; quoted text stands for itself. Raises ConfigError for what is not read."""
+    text = [(c, quoted) for piece, quoted in pieces for c in piece]
+    units: list[Unit] = []
+    at = 0
+    while at < len(text):
+        c, quoted = text[at]
+        at += 1
+        if quoted:
+            units.append(_one(c))
+        elif c == "*":
+            units.append(Unit(True))
+        elif c == "?":
+            units.append(Unit(False))
+        elif c == "\\" and at < len(text):
+            units.append(_one(text[at][0]))
+            at += 1
+        elif c == "[":
+            found = _set(text, at)
+            if found is None:
+                units.append(_one(c))
+            else:
+                unit, at = found
+                units.append(unit)
+        else:
+            units.append(_one(c))
+    return tuple(units)
+
+
+def _one(c: str) -> Unit:
+    return Unit(False, lambda other: other == c)
+
+
+def _set(text: list[tuple[str, bool]], at: int) -> tuple[Unit, int] | None:
+    """The set that begins behind a bracket, and the place behind it; None where it does not end."""
+    begin = at
+    negated = at < len(text) and text[at] in (("!", False), ("^", False))
+    at += negated
+    ranges: list[tuple[str, str]] = []
+    first = at
+    while at < len(text) and (text[at] != ("]", False) or at == first):
+        low = text[at][0]
+        if low == "[" and at + 1 < len(text) and text[at + 1][0] in ":.=":
+            raise ConfigError("a pattern with a character class such as [[:digit:]] is not read")
+        if low == "/" and not text[at][1]:
+            return None
+        if at + 2 < len(text) and text[at + 1] == ("-", False) and text[at + 2] != ("]", False):
+            ranges.append((low, text[at + 2][0]))
+            at += 3
+        else:
+            ranges.append((low, low))
+            at += 1
+        if len(ranges) > 1000:
+            raise ConfigError("a pattern with a set of more than 1,000 characters is not read")
+    if at >= len(text) or at == begin:
+        return None
+    if any(
+        low != high and (low.isalpha() != high.isalpha() or low.islower() != high.islower()) for low, high in ranges
+    ):
+        raise ConfigError(
+            "a pattern with a range of different kinds of characters depends on the locale and is not read"
+        )
+    chosen = tuple(ranges)
+    return Unit(False, lambda c: any(low <= c <= high for low, high in chosen) != negated), at + 1
+
+
+def ends(units: tuple[Unit, ...], text: str) -> list[int]:
+    """All lengths of beginnings of `text` that the pattern matches whole, in rising order."""
+    alive = _closed(units, {0})
+    found = [0] if len(units) in alive else []
+    for place, c in enumerate(text, 1):
+        after = set()
+        for unit in alive:
+            if unit < len(units):
+                if units[unit].many:
+                    after.add(unit)
+                elif units[unit].takes(c):
+                    after.add(unit + 1)
+        alive = _closed(units, after)
+        if not alive:
+            break
+        if len(units) in alive:
+            found.append(place)
+    return found
+
+
+def matches(units: tuple[Unit, ...], text: str) -> bool:
+    """Whether the pattern matches all of `text`."""
+    return len(text) in ends(units, text)
+
+
+def _closed(units: tuple[Unit, ...], alive: set[int]) -> set[int]:
+    """The places in the pattern that can be reached without a character."""
+    found = set(alive)
+    for unit in alive:
+        while unit < len(units) and units[unit].many:
+            unit += 1
+            found.add(unit)
+    return found

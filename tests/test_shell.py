@@ -1,0 +1,210 @@
+"""Launch scripts are read as bash runs them, or refused by name: real bash is the judge."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from megatron_memory_estimator import ConfigError
+from megatron_memory_estimator.inputs.shell.doubts import in_doubt, readable
+from megatron_memory_estimator.inputs.shell.script import read_script
+
+from .bash import Bash
+from .shell_scripts import scripts
+
+EXAMPLES = int(os.environ.get("MANY_SCRIPTS", "300"))
+"""Random scripts beside bash; `make test-all` has 20,000."""
+
+needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is the judge")
+
+
+@needs_bash
+def test_random_scripts_are_read_as_bash_runs_them(tmp_path: Path) -> None:
+    bash = Bash(tmp_path)
+
+    @settings(
+        max_examples=EXAMPLES, database=None, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    )
+    @given(scripts())
+    def check(script: str) -> None:
+        assert bash.compare(script) not in ("different", "said"), script
+
+    check()
+    print(dict(bash.outcomes))
+    assert bash.outcomes["same"] > EXAMPLES // 2
+
+
+ARGS = "ARGS=(--num-layers 8 --hidden-size 4096)\n"
+LAUNCH = '\ntorchrun --nproc-per-node 8 pretrain_gpt.py "${ARGS[@]}" $V'
+AS_BASH = [
+    'BIG=0\n[ "$BIG" = 1 ] && ARGS+=(--num-layers 64)',
+    'TP=2\n[ -n "$TP" ] || TP=8\nV=$TP',
+    "false && V=1",
+    "test 1 = 2 && V=1",
+    "A=1; [ $A = 1 ] && V=yes || V=no",
+    "! true && V=1",
+    "if [ 1 = 1 ] && [ 2 = 3 ]; [ 4 = 4 ]; then V=1; fi",
+    "V=4; setup() { V=9; }; setup",
+    "V=1; unset V; V=$V-",
+    "V=4; ((V=8))",
+    "V=4; ((V++))",
+    "V=4; let V=8",
+    "read V <<< 8",
+    "read V <<EOF\n8\nEOF",
+    "printf -v V %d 8",
+    "V=4; (V=8)",
+    "V=4; true | V=8",
+    "V=4; V=8 & wait",
+    "V=4; V=8 true",
+    "V=4; [[ a > b ]] && V=8",
+    "V=$'1'",
+    "V='a{1,2}'; set -- a{1,2}; V=$*",
+    'V="a \\\nb"',
+    "A=1; B=x\nV=${A:+$B}${C:-d}${#B}",
+    "f() { local V=3; g; }; g() { echo $V; }; V=2; V=$(f)$V",
+    "for i in 1 2 3; do [ $i = 2 ] && continue; V+=$i; done",
+    "n=0; until [ $n -ge 3 ]; do n=$((n+1)); done; V=$n",
+    "case abc in a*) V=1 ;& x) V=$V-2 ;; *) V=3;; esac",
+    "declare -A M=([a]=1 [b]=2); K=b; V=${M[$K]}",
+    "set -- --tp 4; while [[ $# -gt 0 ]]; do case $1 in --tp) V=$2; shift 2;; *) shift;; esac; done",
+    "V=$(seq 2 3 8)",
+    "V=$(expr 6 \\* 7)",
+    "V=$((2 ** 10 - (7 % 4) * 3))",
+    "IFS=, read -r A B <<< 1,2,3; V=$B-$A",
+    "A=(a b c); unset 'A[1]'; V=${A[*]}${#A[@]}",
+    "x=V; V=7; V=${!x}",
+    "V=model-7b.json; V=${V%.*}; V=${V#*-}; V=${V^^}",
+    "set -e; false || true; V=3",
+]
+
+
+@needs_bash
+@pytest.mark.parametrize("text", AS_BASH)
+def test_constructs_are_read_as_bash_reads_them(text: str, tmp_path: Path) -> None:
+    assert Bash(tmp_path).compare(ARGS + text + LAUNCH) == "same"
+
+
+REFUSED = [
+    ("select x in a b; do :; done", "select, which is not read"),
+    ("coproc cat", "coproc, which is not read"),
+    ("shopt -s lastpipe; echo 4 | read V", "shopt lastpipe is not read"),
+    ("declare -i V=2; V+=2", "declare -i is not read"),
+    ("declare -n V=A", "declare -n is not read"),
+    ("V=${A@Q}", "is not read"),
+    ("[[ $V == @(a|b) ]]", "is not read"),
+    ("readonly V=1; V=2", "V is readonly and set again"),
+    ("set -o posix", "posix is not read"),
+    ("V=$((1/0))", "cannot be worked out"),
+    ("V=$((3a))", "cannot be worked out"),
+    ("V=$((08))", "cannot be worked out"),
+    ("echo 'A=(1)' | bash", "commands from a pipe or a file are not read"),
+    ("for f in *; do if unknown; then break; fi; done", "which cannot be decided"),
+    ("function f", "a function f without a body"),
+    ("f()", "a function f without a body"),
+    ("A=(x", "an array A that does not end"),
+    ("if true; then", "has a if that does not end"),
+    ("case x in a) V=1;;", "a pattern of case that is not read"),
+    ("case", "has a case that does not end"),
+    ("echo ${A:-b", "an expansion that does not end"),
+    ("fi", "fi where a command should begin"),
+    ("a ;; b", "where a command should"),
+    ("trap 'V=3' DEBUG", "a trap on DEBUG that sets variables is not read"),
+]
+
+
+@pytest.mark.parametrize(("text", "sentence"), REFUSED)
+def test_what_is_not_read_is_refused_by_name(text: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        read_script(text + "\npython pretrain_gpt.py $V")
+    assert sentence in str(error.value)
+
+
+def words(text: str, **given: str) -> list[str]:
+    return [readable(word) for word in read_script(text, given).words]
+
+
+def test_what_a_condition_in_doubt_changes_is_in_doubt_and_nothing_else() -> None:
+    found = read_script("A=(--lr 1)\nif [ -f x ]; then A+=(--load y); B=2; else B=3; fi\npython train.py ${A[@]} $B 4")
+    assert found.words[:2] == ["--lr", "1"] and found.words[-1] == "4"
+    assert [in_doubt(word) for word in found.words[2:4]] == [True, True]
+    choices = [doubt.choices for doubt in found.doubts.values()]
+    assert (("--load", "y"), ()) in choices and (("2",), ("3",)) in choices
+
+
+def test_the_same_in_both_branches_is_no_doubt() -> None:
+    assert words("if [ -f x ]; then A=2; else A=2; fi\npython train.py $A") == ["2"]
+    assert words("if unknown; then exit 1; fi\npython train.py 3") == ["3"]
+
+
+def test_a_choice_between_two_runs_is_refused() -> None:
+    text = "if [ -f x ]; then\npython train.py 1\nelse\npython train.py 2\nfi"
+    with pytest.raises(ConfigError, match=r"at line 2 or at line 4, depends on `\[ -f x \]`"):
+        read_script(text)
+
+
+def test_positional_parameters_and_headers() -> None:
+    assert words("python train.py ${1:-a} $2 $#", **{"2": "b"}) == ["a", "b", "2"]
+    assert words("#SBATCH --nodes=16 --ntasks-per-node=8\npython train.py ${SLURM_NNODES:-1} $SLURM_NTASKS") == [
+        "16",
+        "128",
+    ]
+    assert words("python train.py ${SLURM_NNODES:-1}") == ["1"]
+
+
+def test_a_shell_of_its_own_sees_exported_variables_only() -> None:
+    text = "A=1; export B=2\nbash -c 'python train.py $A $B $0 $1' x y"
+    assert words(text) == ["$A", "2", "(unknown)", "y"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "sentence"),
+    [
+        ("run_text_generation_server.py", "it is not a training run"),
+        ("tools/run_inference_performance_test.py", "it is not a training run"),
+        ("run_evaluate.py", "it is not a training run"),
+    ],
+)
+def test_servers_and_evaluators_are_not_training(entry: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        read_script(f"torchrun --nproc_per_node 8 {entry} --num-layers 2")
+    both = f"torchrun pretrain_gpt.py --num-layers 4\ntorchrun {entry} --num-layers 2"
+    assert read_script(both).words == ["--num-layers", "4"]
+
+
+GROWING = [
+    "A=xxxxxxxx\n" + 'A="$A$A"\n' * 40,
+    "A=xxxxxxxx\n" + 'A+="$A"\n' * 40,
+    "A=(x)\n" + 'A=("${A[@]}" "${A[@]}")\n' * 40,
+    "A=xxxxxxxx\n" + "unset B; : ${B:=$A$A}; A=$B\n" * 40,
+    'A="A=\\$A\\$A; eval \\"\\$E\\""; E=$A; eval "$A"',
+    "f() { f; f; }; f",
+    "A={a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}; set -- " + "{a,b}" * 30,
+    "for i in {1..9999}; do for j in {1..9999}; do A=1; done; done",
+    "while true; do A=x$A; done",
+    "A=" + "$(echo " * 200 + ")" * 200,
+    "A=" + "$((" * 200 + "))" * 200,
+    "A=$((" + "-" * 9000 + "1))",
+    "A=$((" + "9" * 400 + "/3))",
+    "if true; then " * 300 + "fi; " * 300,
+    "V=" + "a" * 2000 + "\nV=${V//*a*a*a*a*a*a*b/x}",
+    "if [ -f x ]; then A=1; fi\n" * 400,
+    "A=$(x)$(y)$(z)\n" * 400,
+    "for i in $(x); do " * 10 + "A=$i" + "; done" * 10,
+]
+
+
+@pytest.mark.parametrize("text", GROWING, ids=range(len(GROWING)))
+def test_no_script_of_a_few_bytes_grows(text: str) -> None:
+    import tracemalloc
+
+    tracemalloc.start()
+    with suppress(ConfigError):
+        read_script(text + "\npython train.py 1")
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 200e6
