@@ -74,6 +74,22 @@ def test_refusals_name_a_feature(replays: list[Replay]) -> None:
         assert not found.refused or "not modelled" in found.refused or "expert" in found.refused
 
 
+def test_figures_of_verification_cards_are_decimal() -> None:
+    """The cards write "GiB" beside the digits of Megatron-Bridge's memory report, which divides bytes by 10^9."""
+    cards = [run for run in read_runs() if "model_verification_cards" in run.source]
+    assert len(cards) == 5
+    for run in cards:
+        digits, unit = run.printed.split(maxsplit=1)
+        assert unit == '"GiB" of 10^9 bytes'
+        assert run.measured["max_allocated_bytes"] == round(float(digits) * 10**9)
+
+
+def test_peaks_of_nemotron_with_multi_token_prediction(replays: list[Replay]) -> None:
+    """Nemotron-3.5 Lightning on 16 H100 and 8 GB200: within 2 %."""
+    errors = [found.peak.error for found in replays if "card-nemotron-3-5" in found.run.id and found.peak]
+    assert len(errors) == 5 and all(-0.02 < error < 0.005 for error in errors)
+
+
 def test_a_group_counts_once() -> None:
     runs = [run for run in read_runs() if run.group == "21c7462e"]
     (score,) = scores([replay(run) for run in runs])

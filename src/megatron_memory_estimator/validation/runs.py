@@ -16,7 +16,7 @@ TABLE = os.path.join(os.path.dirname(__file__), "runs.jsonl")
 RANKS = ("first", "last", "any", "all")
 KEYS = {
     "id", "group", "family", "features", "source", "date", "gpu", "num_gpus", "phase", "rank", "args", "bridge", "env", "settings",
-    "measured",
+    "measured", "printed",
 }  # fmt: skip
 MEASURED = {
     "allocated_bytes", "max_allocated_bytes", "first_step_max_allocated_bytes", "per_rank_max_allocated_bytes",
@@ -28,6 +28,7 @@ class Run:
     """A measured run. Bytes are what torch counted; `rank` says whose: the first rank's, the last's, the highest, or all.
 
     What ran is `args`, Megatron-LM arguments, or `bridge`, the sections of a Megatron-Bridge ConfigContainer.
+    `printed` is the figure as its source prints it, where bytes had to be made from it.
     """
 
     id: str
@@ -45,6 +46,7 @@ class Run:
     rank: str = "last"
     env: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    printed: str = ""
 
 
 def read_runs(path: str = TABLE) -> list[Run]:
