@@ -74,6 +74,22 @@ def test_refusals_name_a_feature(replays: list[Replay]) -> None:
         assert not found.refused or "not modelled" in found.refused or "expert" in found.refused
 
 
+def test_figures_of_verification_cards_are_decimal() -> None:
+    """The cards write "GiB" beside the digits of Megatron-Bridge's memory report, which divides bytes by 10^9."""
+    cards = [run for run in read_runs() if "model_verification_cards" in run.source]
+    assert len(cards) == 5
+    for run in cards:
+        digits, unit = run.printed.split(maxsplit=1)
+        assert unit == '"GiB" of 10^9 bytes'
+        assert run.measured["max_allocated_bytes"] == round(float(digits) * 10**9)
+
+
+def test_peaks_of_nemotron_with_multi_token_prediction(replays: list[Replay]) -> None:
+    """Nemotron-3.5 Lightning on 16 H100 and 8 GB200: within 2 %."""
+    errors = [found.peak.error for found in replays if "card-nemotron-3-5" in found.run.id and found.peak]
+    assert len(errors) == 5 and all(-0.02 < error < 0.005 for error in errors)
+
+
 def test_a_group_counts_once() -> None:
     runs = [run for run in read_runs() if run.group == "21c7462e"]
     (score,) = scores([replay(run) for run in runs])
@@ -92,6 +108,44 @@ noise [Rank 0] (after 2 iterations) memory (MB) | allocated: 11.5 | max allocate
     ]
     with pytest.raises(ConfigError, match="no memory lines"):
         read_log("nothing")
+
+
+REPORT = "[Rank {}] (after {} iterations) memory (MB) | allocated: {} | max allocated: 120.5 | reserved: 200.0\n"
+WRONG_REPORTS = [
+    ("0", "2", "1e999", "line 2 of the log: allocated must be a number of MB below 10^15 bytes, not '1e999'"),
+    ("0", "2", "1e20", "line 2 of the log: allocated must be a number"),
+    ("0", "2", "1.2.3", "not '1.2.3'"),
+    ("0", "2", ".", "not '.'"),
+    ("0", "2", "-5", "not '-5'"),
+    ("9" * 5000, "2", "100", "line 2 of the log: rank and iteration must be whole numbers of at most 18 digits"),
+    ("0", "9" * 5000, "100", "line 2 of the log: rank and iteration"),
+    ("\u00b2", "2", "100", "no memory lines"),
+    ("0", "2", "nan", "no memory lines"),
+]
+
+
+@pytest.mark.parametrize(("rank", "iteration", "figure", "sentence"), WRONG_REPORTS)
+def test_reports_with_impossible_figures(rank: str, iteration: str, figure: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read_log("noise\n" + REPORT.format(rank, iteration, figure))
+    assert sentence in str(refused.value)
+
+
+def test_a_long_line_of_a_log_is_read_at_once() -> None:
+    text = "[Rank 0] (after 2 iterations) memory (MB) |" + " " * 10**6 + "| allocated: 1e2 | max allocated: 120.,\r\n"
+    assert read_log(text) == [Reported(0, 2, 100 * 2**20, 120 * 2**20)]
+
+
+def test_names_of_runs_are_printed_as_they_are(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Markup of rich colours nothing and raises nothing; control characters and half characters do not reach the terminal."""
+    names = {"source": "[/b]s\x1b[2J", "family": "[/f]", "features": ["[/i]"], "group": "[/g]", "printed": "[/p]"}
+    file = tmp_path / "runs.jsonl"
+    file.write_text(json.dumps({**RUN, **names, "id": "[/red]x\x1b[31m\ud800"}))
+    whole = printed(capsys, "--against", str(file))
+    case = printed(capsys, "--against", str(file), "--case", "[/red]x")
+    assert "[/red]x [31m" in whole and "family [/f]" in whole and "feature [/i]" in whole
+    assert "[/red]x [31m" in case and "[/b]s [2J" in case and "[/p]" in case
+    assert "\x1b" not in whole + case
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -123,14 +177,17 @@ WRONG = [
     ("{", "line 1 is not valid JSON"),
     ("[]", "must be a JSON object"),
     (json.dumps({**RUN, "gpuu": "x"}), 'unknown key "gpuu". Did you mean "gpu"?'),
-    (json.dumps({**RUN, "num_gpus": "8"}), "num_gpus is missing or is not of type int"),
+    (json.dumps({**RUN, "num_gpus": "8"}), "line 1: num_gpus must be a whole number from 1 to 1000000000, not '8'"),
     (json.dumps({**RUN, "measured": {}}), "must hold bytes"),
     (json.dumps({**RUN, "measured": {"max": 3}}), 'unknown measurement "max"'),
-    (json.dumps({**RUN, "measured": {"max_allocated_bytes": 1.5}}), "positive whole numbers"),
+    (
+        json.dumps({**RUN, "measured": {"max_allocated_bytes": 1.5}}),
+        "max_allocated_bytes must be bytes as a positive whole number, not 1.5",
+    ),
     (json.dumps({**RUN, "measured": {"per_rank_max_allocated_bytes": [1, 2]}}), "one value for each"),
     (json.dumps({**RUN, "rank": "middle"}), "rank must be one of"),
     (json.dumps({**RUN, "bridge": {"model": {}}}), "args and bridge say the same thing"),
-    (json.dumps(RUN) + "\n" + json.dumps(RUN), 'two runs with the id "own"'),
+    (json.dumps(RUN) + "\n" + json.dumps(RUN), "two runs with the id 'own'"),
     ("", "holds no runs"),
 ]
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import ConfigError
+from ..wording import plain
 from .options import json_option
 
 if TYPE_CHECKING:
@@ -87,8 +88,10 @@ def explain_case(run: Run) -> None:
     found = replay(run)
     screen = console()
     for name, value in zip(CASE_COLUMNS, case_row(found), strict=True):
-        screen.print(f"{name:12} {value}", highlight=False, soft_wrap=True)
-    screen.print(f"source       {run.source}", highlight=False, soft_wrap=True)
+        screen.print(f"{name:12} {plain(value)}", highlight=False, soft_wrap=True, markup=False)
+    screen.print(f"source       {plain(run.source)}", highlight=False, soft_wrap=True, markup=False)
+    if run.printed:
+        screen.print(f"printed as   {plain(run.printed)}", highlight=False, soft_wrap=True, markup=False)
     if found.refused:
         return
     for name, pair in found.formulas:

@@ -189,6 +189,8 @@ def nothing_fits(found: Found) -> str:
     if found.least is None:
         return "nothing was evaluated yet"
     needed = found.least.needed_bytes
+    if found.fits:
+        return f"{found.fits:,} layouts fit in {gib(found.limit)} GiB, but their step times are not known, so none is the best"
     if needed <= found.limit:
         return (
             f"no layout surely fits in {gib(found.limit)} GiB; {found.tight:,} are tight. The one that needs least needs "

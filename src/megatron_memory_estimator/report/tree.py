@@ -13,6 +13,7 @@ from rich.text import Text
 from ..estimator import Estimate, Stage
 from ..hardware import MIB
 from ..rank import PARTS, Row
+from ..wording import plain
 from .text import print_notes, summary
 
 COLUMNS = ("tensor", "shape", "local shape", "dtype", "count", "MiB", "why it is alive")
@@ -41,7 +42,7 @@ def print_rows(estimate: Estimate, stage: Stage, at: str, console: Console) -> N
     for line in summary(estimate):
         console.print(line, highlight=False, soft_wrap=True)
     console.print()
-    console.print(f"[bold]stage {stage.pp_rank}[/bold], {title}", highlight=False, soft_wrap=True)
+    console.print(Text.assemble((f"stage {stage.pp_rank}", "bold"), f", {plain(title)}"), soft_wrap=True)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in COLUMNS:
         table.add_column(name, justify="right" if name in RIGHT else "left", overflow="fold")

@@ -8,10 +8,12 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ..hardware import GIB
 from ..validation.replay import Pair, Replay
 from ..validation.score import Score, Summary, large_peaks, scores, steady_outside, sums, under_estimated
+from ..wording import plain
 
 CASE_COLUMNS = ("case", "steady GiB", "error", "peak GiB", "error", "first step", "beyond state")
 NOTABLE = 0.01
@@ -34,10 +36,10 @@ def measured_gib(pair: Pair | None) -> str:
 def case_row(found: Replay) -> tuple[str, ...]:
     """One run."""
     if found.refused:
-        return (found.run.id, f"refused: {found.refused}", "", "", "", "", "")
+        return (plain(found.run.id), f"refused: {found.refused}", "", "", "", "", "")
     pairs = (found.steady, found.peak, found.first_step, found.beyond_state)
     errors = [percent(pair.error if pair else None) for pair in pairs]
-    return (found.run.id, measured_gib(found.steady), errors[0], measured_gib(found.peak), *errors[1:])
+    return (plain(found.run.id), measured_gib(found.steady), errors[0], measured_gib(found.peak), *errors[1:])
 
 
 def summary_rows(replays: Sequence[Replay], kinds: Sequence[str] | None = None) -> list[tuple[str, ...]]:
@@ -45,7 +47,7 @@ def summary_rows(replays: Sequence[Replay], kinds: Sequence[str] | None = None) 
     rows = []
     for name, parts in sums(replays).items():
         if (kinds is None or name in kinds) and any(parts.values()):
-            rows.append((name, *(_summary(parts[part]) for part in PARTS)))
+            rows.append((plain(name), *(_summary(parts[part]) for part in PARTS)))
     return rows
 
 
@@ -68,14 +70,14 @@ def print_validation(replays: Sequence[Replay], console: Console) -> None:
     """Every case, then the sums."""
     table = Table(*CASE_COLUMNS, box=box.SIMPLE_HEAD, pad_edge=False)
     for found in replays:
-        table.add_row(*case_row(found))
+        table.add_row(*map(Text, case_row(found)))
     console.print(table)
     console.print(
         "Absolute errors in percent, one score per group of near-duplicates: median / 90th percentile / worst (groups)"
     )
     table = Table("", *(part.replace("_", " ") for part in PARTS), box=box.SIMPLE_HEAD, pad_edge=False)
     for row in summary_rows(replays):
-        table.add_row(*row)
+        table.add_row(*map(Text, row))
     console.print(table)
     low = under_estimated(replays, NOTABLE)
     if low:
@@ -86,10 +88,10 @@ def print_validation(replays: Sequence[Replay], console: Console) -> None:
             pad_edge=False,
         )
         for found in low:
-            table.add_row(found.run.id, percent(found.peak.error if found.peak else None))
+            table.add_row(Text(plain(found.run.id)), percent(found.peak.error if found.peak else None))
         console.print(table)
     for line in closing_lines(replays):
-        console.print(line)
+        console.print(line, markup=False)
 
 
 def closing_lines(replays: Sequence[Replay]) -> list[str]:
@@ -102,7 +104,7 @@ def closing_lines(replays: Sequence[Replay]) -> list[str]:
     groups = {found.run.group for found in replays if found.steady}
     if groups:
         outside = steady_outside(replays)
-        named = f"; outside: {', '.join(outside)}" if outside else ""
+        named = f"; outside: {plain(', '.join(outside))}" if outside else ""
         lines.append(
             f"steady memory within 1.2 % or 8 MiB: {len(groups) - len(outside)} of {len(groups)} groups{named}"
         )

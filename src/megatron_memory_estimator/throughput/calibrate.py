@@ -5,6 +5,7 @@ The prior keeps a multiplier near 1 that the runs say nothing about.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -63,6 +64,8 @@ def calibrate(runs: Sequence[Measured]) -> Calibration:
     factors = {name: float(np.exp(value)) for name, value in zip(FITTED, logs, strict=True)}
     best = calibrated(base, factors)
     before, after = (median(abs(e) for e in errors(runs, eff)) for eff in (base, best))
+    if not all(map(math.isfinite, (before, after, *factors.values()))):
+        raise ConfigError("no efficiencies fit the measured steps: a predicted rate or a measured one is not finite")
     return Calibration(factors, best, before, after)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,14 +9,19 @@ from typing import Any
 
 from ..estimator import Stage, estimate
 from ..hardware import GIB
-from ..inputs.text_files import read_text
 from ..job import TrainingJob
+from ..json_lines import TEXT, Kind, lines, one_of
 from .replay import job_of, measured_stage
 from .runs import read_runs
 
 PAIRS = os.path.join(os.path.dirname(__file__), "differences.jsonl")
 FIGURES = {
     "peak": "max_allocated_bytes", "steady": "allocated_bytes", "first_step": "first_step_max_allocated_bytes",
+}  # fmt: skip
+SIDE = Kind("the id of a run, or an object", lambda value: isinstance(value, str | dict))
+KINDS = {
+    "what": TEXT, "figure": one_of(*FIGURES), "before": SIDE, "after": SIDE, "source": TEXT,
+    "measured_bytes": Kind("whole bytes", lambda value: type(value) is int),
 }  # fmt: skip
 RELATIVE, ABSOLUTE = 0.25, 0.3 * GIB
 """A difference agrees when it has the right sign and its size is within one of these."""
@@ -47,8 +51,7 @@ def differences(path: str = PAIRS) -> list[Difference]:
     """
     runs = {run.id: run for run in read_runs()}
     found = []
-    for line in read_text(path).splitlines():
-        record = json.loads(line)
+    for _, _, record in lines(path, KINDS):
         figure = record["figure"]
         sizes = []
         for side in (record["before"], record["after"]):

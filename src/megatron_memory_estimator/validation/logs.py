@@ -10,14 +10,19 @@ import re
 from dataclasses import dataclass
 
 from ..errors import ConfigError
+from ..wording import MOST_DIGITS, shown, whole
 
 LINE = re.compile(
-    r"\[Rank (\d+)\] \((after|before save_checkpoint for iteration|after save_checkpoint for iteration) (\d+)"
+    r"\[Rank ([0-9]+)\] \((?:after|before save_checkpoint for iteration|after save_checkpoint for iteration) ([0-9]+)"
     r"(?: iterations)?\) memory \((MB|GB)\)(.*)"
 )
+FIGURE = re.compile(r"[-+]?[0-9.][-+0-9.eE]*")
+NUMBER = re.compile(r"[0-9]{1,18}(?:\.[0-9]{0,30})?(?:[eE][-+]?[0-9]{1,2})?")
 ALLOCATED = ("allocated", "mem-allocated-gigabytes")
 MAX_ALLOCATED = ("max allocated", "mem-max-allocated-gigabytes")
 UNITS = {"MB": 2**20, "GB": 10**9}
+MOST_BYTES = 10**15
+"""More than any GPU has."""
 
 
 @dataclass(frozen=True)
@@ -31,19 +36,44 @@ class Reported:
 
 
 def read_log(text: str) -> list[Reported]:
-    """The last memory report of every rank in a log. Raises ConfigError if there is none."""
+    """The last memory report of every rank in a log. Raises ConfigError if there is none, or for one with impossible figures.
+
+    Lines that are no report, and reports without both figures, are passed over.
+    """
     found: dict[int, Reported] = {}
-    for match in LINE.finditer(text):
-        rank, _, iteration, unit, rest = match.groups()
-        values = dict(re.findall(r"\|\s*([^:|]+?)\s*:\s*([0-9.]+(?:[eE][-+]?\d+)?)", rest))
-        allocated = next((values[name] for name in ALLOCATED if name in values), None)
-        most = next((values[name] for name in MAX_ALLOCATED if name in values), None)
-        if allocated is not None and most is not None:
-            scale = UNITS[unit]
-            report = Reported(int(rank), int(iteration), round(float(allocated) * scale), round(float(most) * scale))
+    for number, line in enumerate(text.split("\n"), 1):
+        match = LINE.search(line)
+        report = _reported(match, f"line {number} of the log") if match else None
+        if report is not None:
             found[report.rank] = report
     if not found:
         raise ConfigError(
             "the log has no memory lines such as [Rank 0] (after 2 iterations) memory (MB) | allocated: ... | max allocated: ..."
         )
     return [found[rank] for rank in sorted(found)]
+
+
+def _reported(match: re.Match[str], where: str) -> Reported | None:
+    rank, iteration = whole(match[1]), whole(match[2])
+    if rank is None or iteration is None:
+        raise ConfigError(f"{where}: rank and iteration must be whole numbers of at most {MOST_DIGITS} digits")
+    values = {}
+    for part in match[4].split("|")[1:]:
+        name, _, value = part.partition(":")
+        if figure := FIGURE.match(value.lstrip()):
+            values[name.strip()] = figure[0]
+    figures = []
+    for names in (ALLOCATED, MAX_ALLOCATED):
+        name = next((name for name in names if name in values), None)
+        if name is None:
+            return None
+        figures.append(_bytes(values[name], match[3], f"{where}: {name}"))
+    return Reported(rank, iteration, *figures)
+
+
+def _bytes(word: str, unit: str, what: str) -> int:
+    """The bytes of a figure; a number is read only where it is one."""
+    size = float(word) * UNITS[unit] if NUMBER.fullmatch(word) else MOST_BYTES + 1
+    if size > MOST_BYTES:
+        raise ConfigError(f"{what} must be a number of {unit} below 10^15 bytes, not {shown(word)}")
+    return round(size)

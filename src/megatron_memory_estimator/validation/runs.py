@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -10,17 +9,47 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import ConfigError
-from ..inputs.text_files import read_text
+from ..json_lines import (
+    GPUS,
+    NAME,
+    OBJECT,
+    TEXT,
+    TEXT_BY_NAME,
+    TEXTS,
+    Kind,
+    Line,
+    hold,
+    is_whole,
+    lines,
+    one_of,
+    refuse_taken,
+)
+from ..wording import MOST_DIGITS, shown
 
 TABLE = os.path.join(os.path.dirname(__file__), "runs.jsonl")
 RANKS = ("first", "last", "any", "all")
-KEYS = {
-    "id", "group", "family", "features", "source", "date", "gpu", "num_gpus", "phase", "rank", "args", "bridge", "env", "settings",
-    "measured",
+PHASES = ("first-run", "resumed")
+
+
+def _is_bytes(value: Any) -> bool:
+    return is_whole(value, 10**MOST_DIGITS)
+
+
+BYTES = Kind("bytes as a positive whole number", _is_bytes)
+BYTES_OF_RANKS = Kind(
+    "a list of bytes as positive whole numbers", lambda value: isinstance(value, list) and all(map(_is_bytes, value))
+)
+KINDS = {
+    "id": NAME, "group": TEXT, "family": TEXT, "features": TEXTS, "source": TEXT, "date": TEXT, "gpu": NAME, "num_gpus": GPUS,
+    "phase": one_of(*PHASES), "rank": one_of(*RANKS), "args": OBJECT, "bridge": OBJECT, "env": TEXT_BY_NAME, "settings": OBJECT,
+    "measured": OBJECT, "printed": TEXT,
 }  # fmt: skip
 MEASURED = {
-    "allocated_bytes", "max_allocated_bytes", "first_step_max_allocated_bytes", "per_rank_max_allocated_bytes",
+    "allocated_bytes": BYTES, "max_allocated_bytes": BYTES, "first_step_max_allocated_bytes": BYTES,
+    "per_rank_max_allocated_bytes": BYTES_OF_RANKS,
 }  # fmt: skip
+NEEDED = ("id", "gpu", "num_gpus", "measured")
+TAKEN = frozenset(("gpu", "num_gpus", "env"))
 
 
 @dataclass(frozen=True)
@@ -28,6 +57,7 @@ class Run:
     """A measured run. Bytes are what torch counted; `rank` says whose: the first rank's, the last's, the highest, or all.
 
     What ran is `args`, Megatron-LM arguments, or `bridge`, the sections of a Megatron-Bridge ConfigContainer.
+    `printed` is the figure as its source prints it, where bytes had to be made from it.
     """
 
     id: str
@@ -45,53 +75,36 @@ class Run:
     rank: str = "last"
     env: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    printed: str = ""
 
 
 def read_runs(path: str = TABLE) -> list[Run]:
     """The runs of a file, one JSON object per line. Raises ConfigError with the line that is wrong."""
-    found = []
-    for number, line in enumerate(read_text(path).splitlines(), 1):
-        if line.strip():
-            found.append(_run(line, f"{os.path.basename(path)} line {number}"))
+    found = [_run(line) for line in lines(path, KINDS, NEEDED)]
     if not found:
         raise ConfigError(f"{path} holds no runs")
     for name, count in Counter(run.id for run in found).items():
         if count > 1:
-            raise ConfigError(f'{path} has two runs with the id "{name}"')
+            raise ConfigError(f"{path} has two runs with the id {shown(name)}")
     return found
 
 
-def _run(line: str, where: str) -> Run:
-    try:
-        record = json.loads(line)
-    except ValueError as error:
-        raise ConfigError(f"{where} is not valid JSON: {error}") from None
-    if not isinstance(record, dict):
-        raise ConfigError(f"{where} must be a JSON object")
-    for name in record.keys() - KEYS:
-        from ..settings import nearest
-
-        raise ConfigError(f'{where}: unknown key "{name}".{nearest(name, KEYS)}')
-    what = "bridge" if "bridge" in record and "args" not in record else "args"
+def _run(line: Line) -> Run:
+    record, where = line.record, line.where
     if "bridge" in record and "args" in record:
         raise ConfigError(f"{where}: args and bridge say the same thing; give one of them")
-    for name, kind in (("id", str), ("gpu", str), ("num_gpus", int), (what, dict), ("measured", dict)):
-        if not isinstance(record.get(name), kind) or isinstance(record[name], bool):
-            raise ConfigError(f"{where}: {name} is missing or is not of type {kind.__name__}")
+    if not record.get("bridge") and "args" not in record:
+        raise ConfigError(f"{where}: args (Megatron-LM arguments) or bridge (sections that are not empty) is missing")
+    refuse_taken(line, TAKEN)
     measured = record["measured"]
-    for name in measured.keys() - MEASURED:
-        raise ConfigError(f'{where}: unknown measurement "{name}"; the names are {", ".join(sorted(MEASURED))}')
+    hold(Line(f"{where}: measured", line.number, measured), MEASURED, (), "measurement")
     per_rank = measured.get("per_rank_max_allocated_bytes")
-    numbers = [
-        *(per_rank if isinstance(per_rank, list) else []),
-        *(v for k, v in measured.items() if not k.startswith("per_")),
-    ]
-    if not numbers or not all(type(value) is int and value > 0 for value in numbers):
-        raise ConfigError(f"{where}: measured must hold bytes as positive whole numbers")
-    if per_rank is not None and (not isinstance(per_rank, list) or len(per_rank) != record["num_gpus"]):
+    if not measured:
+        raise ConfigError(f"{where}: measured must hold bytes: at least one of {', '.join(MEASURED)}")
+    if per_rank is not None and len(per_rank) != record["num_gpus"]:
         raise ConfigError(f"{where}: per_rank_max_allocated_bytes must have one value for each of the num_gpus ranks")
-    if record.get("rank", "last") not in RANKS:
-        raise ConfigError(f"{where}: rank must be one of {', '.join(RANKS)}")
+    if record.get("rank") == "all" and per_rank is None:
+        raise ConfigError(f"{where}: rank all goes with per_rank_max_allocated_bytes")
     return Run(
         **{**record, "group": record.get("group") or record["id"], "features": tuple(record.get("features", ()))}
     )
