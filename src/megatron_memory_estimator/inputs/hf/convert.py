@@ -10,7 +10,7 @@ from ...model import MOST_LAYERS, MOST_MTP_LAYERS
 from ...wording import LONGEST_SHOWN, plain, shown
 from ..resolve import LoadedModel
 from .families import FAMILIES, REFUSED, TIED, Converted, Family, plain_llama
-from .fields import Fields
+from .fields import Fields, meant
 from .unread import check_unread
 
 INNER = ("text_config", "llm_config", "language_config")
@@ -58,7 +58,13 @@ def convert(config: Mapping[str, Any], name: str, source: str) -> LoadedModel:
     warnings += check_unread(fields, config, inner, towers=towers, strict=on_looks, who=who)
     refusal = f"{name}: {converted.refusal}" if converted.refusal else ""
     return LoadedModel(
-        settings, name, source, model_type, refusal, (*warnings, *converted.warnings), foreign=converted.extra
+        settings,
+        name,
+        source,
+        plain(model_type, LONGEST_SHOWN),
+        refusal,
+        (*warnings, *converted.warnings),
+        foreign=converted.extra,
     )
 
 
@@ -144,7 +150,7 @@ def _plain(who: str, values: Mapping[str, Any], *, towers: bool) -> Family:
     if towers:
         why = "it is a part of a model with vision or audio, whose language model may be anything"
     elif missing:
-        why = f"it lacks {', '.join(missing)}"
+        why = f"it lacks {', '.join(name + meant(name, values, 'it has') for name in missing)}"
     elif odd:
         why = f"it has {', '.join(odd)}"
     elif act not in (None, "silu", "swish"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -76,7 +75,7 @@ class Fields:
         if value is None:
             return default
         real = isinstance(value, int | float) and not isinstance(value, bool)
-        if not real or not math.isfinite(value) or not 0 <= value <= LARGEST:
+        if not real or not 0 <= value <= LARGEST:
             raise ConfigError(f"{names[0]}={shown(value)} in config.json must be a number from 0 to {LARGEST}")
         return float(value)
 

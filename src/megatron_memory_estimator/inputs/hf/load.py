@@ -144,7 +144,10 @@ def _from_hub(model: str) -> LoadedModel:
         from huggingface_hub.errors import HfHubHTTPError
     except ImportError:
         raise ConfigError(f'"{model}" is not in the catalogue and huggingface_hub is not installed; {near}') from None
-    cached = try_to_load_from_cache(model, "config.json")
+    try:
+        cached = try_to_load_from_cache(model, "config.json")
+    except ValueError:  # HFValidationError, where the Hub's rules for names are stricter than ours
+        raise ConfigError(f'"{model}" is not a name that the Hub accepts; {near}') from None
     if isinstance(cached, str):
         return convert(_read(cached), model, f"local Hugging Face cache ({model})")
     if constants.HF_HUB_OFFLINE:

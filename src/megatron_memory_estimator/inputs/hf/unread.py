@@ -10,6 +10,7 @@ from ...wording import plain
 from .fields import Fields, meant
 
 MOST_NAMED = 6
+MOST_GUESSED = 200
 
 IRRELEVANT = frozenset(
     word
@@ -116,10 +117,16 @@ def outer_unread(config: Mapping[str, Any], inner: str, f: Fields) -> list[str]:
 def named(keys: Iterable[str], f: Fields) -> str:
     """Some keys as a list for a message, each with the nearest key that is read."""
     keys = list(keys)
-    known = sorted(f.read - {key for key in f.values if f.values[key] is not None})
-    parts = [f"{plain(key, 60)}{meant(key, known)}" for key in keys[:MOST_NAMED]]
+    parts = [f"{plain(key, 60)}{meant(key, sorted(f.read))}" for key in keys[:MOST_NAMED]]
     more = len(keys) - len(parts)
     return ", ".join(parts) + (f" and {more} more" if more > 0 else "")
+
+
+def shapes_among(keys: list[str], f: Fields) -> list[str]:
+    """The keys that are a shape by their name, hold values of their own, or (of the first few) are a misspelt shape."""
+    widths = sorted(name for name in f.read if shape_like(name))
+    near = {key for key in keys[:MOST_GUESSED] if meant(key, widths)}
+    return [key for key in keys if key in near or shape_like(key) or isinstance(f.values[key], list | dict)]
 
 
 def check_unread(
@@ -127,8 +134,8 @@ def check_unread(
 ) -> list[str]:
     """Warnings about keys that nothing reads; where a model is read on its looks alone, a shape among them is refused."""
     keys, outside = unread(f, towers), outer_unread(config, inner, f) if inner else []
-    shapes = [key for key in keys if shape_like(key) or isinstance(f.values[key], list | dict)] + outside
-    if strict and shapes:
+    shapes = [*shapes_among(keys, f), *outside] if strict else []
+    if shapes:
         raise ConfigError(
             f"{who} is unknown, and its config.json has shapes that a plain Llama-like decoder does not have: "
             f"{named(shapes, f)}"
