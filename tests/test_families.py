@@ -287,3 +287,8 @@ def test_a_list_says_which_layers_are_dense() -> None:
     assert convert({**config, "moe_layer_freq": [0] * 3 + [1] * 58}, "x", "t").config["moe_layer_freq"] == first
     kinds = ["dense"] * 3 + ["sparse"] * 58
     assert convert({**config, "mlp_layer_types": kinds}, "x", "t").config["moe_layer_freq"] == first
+
+
+def test_the_output_bias_that_llama_has_too_is_named_as_not_counted() -> None:
+    warnings = convert({**LLAMA, "attention_bias": True}, "x", "t").warnings
+    assert warnings == ("the bias of the attention output, which attention_bias means too, is not counted",)

@@ -10,7 +10,10 @@ def llama(f: Fields) -> Converted:
     """Llama, Mistral, Ministral, Phi-3, Granite, SmolLM3, ERNIE-4.5: GQA and a gated MLP."""
     f.implied(use_rmsnorm=True)
     bias = f.switch("attention_bias", "use_bias", default=False)
-    return Converted({"add_qkv_bias": bias})
+    return Converted({"add_qkv_bias": bias}, warnings=OUTPUT_BIAS if bias else ())
+
+
+OUTPUT_BIAS = ("the bias of the attention output, which attention_bias means too, is not counted",)
 
 
 def plain_llama(f: Fields) -> Converted:
@@ -48,7 +51,8 @@ def qwen2(f: Fields) -> Converted:
 def qwen3(f: Fields) -> Converted:
     """Qwen3 and Qwen3-VL's text: norms per head on query and key are implied by the type."""
     f.implied(use_qk_norm=True)
-    return Converted({"qk_layernorm": True, "add_qkv_bias": f.switch("attention_bias", default=False)})
+    bias = f.switch("attention_bias", default=False)
+    return Converted({"qk_layernorm": True, "add_qkv_bias": bias}, warnings=OUTPUT_BIAS if bias else ())
 
 
 def gpt2(f: Fields) -> Converted:
