@@ -46,13 +46,13 @@ def sparse(f: Fields) -> dict[str, Any]:
     """The indexer, and which layers have one: GLM-5.2 shares the keys of one among `index_topk_freq` layers."""
     every, skipped = f.count("index_topk_freq", default=1), f.whole("index_skip_topk_offset", default=0)
     check_indexers(f, every, skipped)
+    shared = {"dsa_indexer_topk_freq": every, "dsa_indexer_skip_topk_offset": skipped} if every > 1 else {}
     return {
         "experimental_attention_variant": "dsa",
         "dsa_indexer_n_heads": f.whole("index_n_heads"),
         "dsa_indexer_head_dim": f.whole("index_head_dim"),
         "dsa_indexer_topk": f.whole("index_topk"),
-        "dsa_indexer_topk_freq": every,
-        "dsa_indexer_skip_topk_offset": skipped,
+        **shared,
         "apply_rope_fusion": False,
         "cp_comm_type": ("all_gather",),
         "dsa_kernel_backend": "tilelang",
