@@ -61,6 +61,7 @@ def table(name: str) -> str:
         "settings": settings,
         "models": models,
         "refused": refused,
+        "not_read": not_read,
         "measured": measured,
         "skill": skill,
         "megatron arguments": megatron_arguments,
@@ -129,6 +130,8 @@ def refused() -> str:
     """Why the memory of a family is refused."""
     from megatron_memory_estimator.inputs.catalog import entries
     from megatron_memory_estimator.inputs.hf import load
+    from megatron_memory_estimator.inputs.hf.families import FAMILIES
+    from megatron_memory_estimator.inputs.hf.fields import Fields
 
     reasons: dict[str, str] = {}
     for name in entries():
@@ -136,7 +139,18 @@ def refused() -> str:
             loaded = load(name)
             if loaded.refusal:
                 reasons.setdefault(loaded.model_type, loaded.refusal.split(": ", 1)[1])
+    reasons["exaone4"] = FAMILIES["exaone4"](Fields({})).refusal
     return markdown(("model_type", "why"), [(f"`{kind}`", why) for kind, why in reasons.items()])
+
+
+def not_read() -> str:
+    """Kinds of config that are refused whole."""
+    from megatron_memory_estimator.inputs.hf.families import REFUSED
+
+    kinds: dict[str, list[str]] = {}
+    for kind, why in REFUSED.items():
+        kinds.setdefault(why, []).append(f"`{kind}`")
+    return markdown(("model_type", "what is not modelled"), [(", ".join(names), why) for why, names in kinds.items()])
 
 
 def measured() -> str:

@@ -179,7 +179,7 @@ FILES: list[tuple[str, Callable[[Path], None], str]] = [
     ("empty object", _write("{}"), "hidden_size"),
     ("string for a number", config(hidden_size="64"), "hidden_size"),
     ("negative number", config(num_hidden_layers=-2), "num_hidden_layers"),
-    ("zero layers", config(num_hidden_layers=0), "num_layers"),
+    ("zero layers", config(num_hidden_layers=0), "num_hidden_layers"),
     ("zero heads", config(num_attention_heads=0), "num_attention_heads"),
     ("fraction", config(hidden_size=64.5), "hidden_size"),
     ("switch for a number", config(hidden_size=True), "hidden_size"),

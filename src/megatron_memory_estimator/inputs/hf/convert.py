@@ -6,12 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...errors import ConfigError, UnsupportedError
+from ...model import MOST_LAYERS, MOST_MTP_LAYERS
+from ...wording import LONGEST_SHOWN, plain, shown
 from ..resolve import LoadedModel
-from .families import FAMILIES, TIED, Converted, plain_llama
-from .fields import Fields
+from .families import FAMILIES, REFUSED, TIED, Converted, Family, plain_llama
+from .fields import Fields, meant
+from .unread import check_unread
 
 INNER = ("text_config", "llm_config", "language_config")
-TOWERS = ("vision_config", "audio_config", "vision_tower", "audio_tower")
+TOWERS = (
+    "vision_config", "audio_config", "vision_tower", "audio_tower", "mm_vision_tower", "vit_config", "visual", "sound_config",
+    "speech_config", "image_config",
+)  # fmt: skip
 PLAIN = {
     "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "intermediate_size",
 }  # fmt: skip
@@ -19,36 +25,69 @@ NOT_PLAIN = (
     "expert", "lora", "moe", "mamba", "ssm", "linear_", "n_routed", "encoder", "kv_lora", "cross_attention", "attn_type",
     "layer_types", "hybrid", "conv",
 )  # fmt: skip
+LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
+DEPTHS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
+LAYER_LISTS = (
+    "layer_types", "mlp_layer_types", "indexer_types", "block_configs", "attn_type_list", "layers_block_type",
+    "moe_layer_freq", "layernorm_types",
+)  # fmt: skip
+HEADS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 
 
 def convert(config: Mapping[str, Any], name: str, source: str) -> LoadedModel:
     """The model that a config.json describes."""
-    values, warnings = unwrap(config)
-    fields = Fields(values)
-    model_type = fields.word("model_type")
-    if model_type == "deepseek_v4":
-        raise UnsupportedError(
-            "deepseek_v4 is not supported: its compressed attention, hash routing and hyper-connections are not in "
-            "Megatron-Core's released layers"
-        )
+    name, source = plain(name, LONGEST_SHOWN), plain(source)
+    values, inner, warnings = unwrap(config)
+    if not all(isinstance(key, str) for level in (values, config) for key in level):
+        raise ConfigError("the keys of a config.json must be words")
+    fields, towers = Fields(values), bool(warnings)
+    given = fields.word("model_type")
+    model_type = given if given in FAMILIES or given in REFUSED else by_architecture(fields) or given
+    if model_type in REFUSED:
+        raise UnsupportedError(f"{name}: {model_type} is not supported; what is not modelled: {REFUSED[model_type]}")
+    who = f'model_type "{plain(given, LONGEST_SHOWN)}"' if given else "a config.json without model_type"
     family = FAMILIES.get(model_type)
     if family is None:
-        family = plain_llama
-        warnings.append(_unknown(model_type, values))
-    converted: Converted = family(fields)
-    settings = common(fields, model_type)
-    settings.update(converted.settings)
-    depths = fields.optional_whole("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules") or 0
-    if depths and not converted.refusal:
-        settings.setdefault("mtp_num_layers", depths)
+        family = _plain(who, values, towers=towers)
+        warnings.append(f"{who} is unknown; read as a plain Llama-like decoder")
+    elif model_type != given:
+        warnings.append(f"{who} is unknown; read as {model_type}, as its architectures say")
+    check_counts(fields)
+    converted, settings = mapped(fields, family, model_type)
+    on_looks = family is plain_llama or model_type != given
+    warnings += check_unread(fields, config, inner, towers=towers, strict=on_looks, who=who)
     refusal = f"{name}: {converted.refusal}" if converted.refusal else ""
     return LoadedModel(
-        settings, name, source, model_type, refusal, (*warnings, *converted.warnings), foreign=converted.extra
+        settings,
+        name,
+        source,
+        plain(model_type, LONGEST_SHOWN),
+        refusal,
+        (*warnings, *converted.warnings),
+        foreign=converted.extra,
     )
 
 
-def unwrap(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The language model's fields; a wrapped config gives the rest only where the inner level lacks it."""
+def mapped(f: Fields, family: Family, model_type: str) -> tuple[Converted, dict[str, Any]]:
+    """What a family's mapping gives, and all settings with what every family shares."""
+    converted: Converted = family(f)
+    settings = common(f, model_type)
+    settings.update(converted.settings)
+    depths = f.whole(*DEPTHS, default=0)
+    if depths and not converted.refusal:
+        settings.setdefault("mtp_num_layers", depths)
+    freq, pattern = settings.get("moe_layer_freq", 1), settings.get("hybrid_layer_pattern")
+    dense = "-" in pattern if pattern is not None else not settings.get("num_moe_experts") or freq != 1
+    if dense and "ffn_hidden_size" not in settings:
+        f.count("intermediate_size")  # says that it is missing, or zero, and what is near
+    return converted, settings
+
+
+def unwrap(config: Mapping[str, Any]) -> tuple[dict[str, Any], str, list[str]]:
+    """The language model's fields, the key that they stand under, and what else there is.
+
+    A wrapped config gives the rest only where the inner level lacks it.
+    """
     warnings = [f"{tower} is not counted: only the language model is" for tower in TOWERS if config.get(tower)]
     for key in INNER:
         inner = config.get(key)
@@ -57,29 +96,76 @@ def unwrap(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
             values.setdefault("model_type", config.get("model_type"))
             if not any(warnings):
                 warnings.append(f"only the language model ({key}) is counted; vision or audio towers are not")
-            return values, warnings
+            return values, key, warnings
         if inner is not None:
             raise ConfigError(f"{key} in config.json must be an object")
-    return dict(config), warnings
+    return dict(config), "", warnings
 
 
-def _unknown(model_type: str, values: Mapping[str, Any]) -> str:
+def by_architecture(f: Fields) -> str:
+    """The model_type that `architectures` names, or "" where it names none: NemotronForCausalLM is nemotron."""
+    listed = f.raw("architectures")
+    name = listed[0] if isinstance(listed, list) and listed and isinstance(listed[0], str) else ""
+    head = next((head for head in HEADS if name.endswith(head)), "")
+    if not head:
+        return ""
+    stem = _bare(name.removesuffix(head))
+    known = {_bare(kind): kind for kind in (*FAMILIES, *REFUSED)}
+    return known.get(stem) or known.get(stem + "text") or known.get(OTHER_NAMES.get(stem, ""), "")
+
+
+OTHER_NAMES = {"decilm": "nemotronnas"}
+"""Architectures named unlike their model_type."""
+
+
+def _bare(word: str) -> str:
+    return word.lower().replace("_", "").replace("-", "")
+
+
+def check_counts(f: Fields) -> None:
+    """Refuse counts that would size a list, before a mapping makes one; and lists that are not one value per layer."""
+    if not f.has("layers_block_type") or f.has(*LAYERS):
+        f.count(*LAYERS, most=MOST_LAYERS)
+    layers = f.optional_whole(*LAYERS)
+    if f.whole(*DEPTHS, default=0) > MOST_MTP_LAYERS:
+        raise ConfigError(
+            f"config.json has {f.whole(*DEPTHS)} multi-token prediction layers; at most {MOST_MTP_LAYERS}"
+        )
+    for name in LAYER_LISTS:
+        listed = f.values.get(name)
+        if isinstance(listed, list) and listed and layers is not None and len(listed) != layers:
+            raise ConfigError(
+                f"{name} in config.json has {len(listed)} entries for {layers} layers; give one per layer"
+            )
+
+
+def _plain(who: str, values: Mapping[str, Any], *, towers: bool) -> Family:
     """Accept an unknown model_type only if its fields describe a plain Llama-like decoder."""
     missing = sorted(PLAIN - {k for k, v in values.items() if v is not None})
     odd = sorted(
         k for k, v in values.items() if any(word in k for word in NOT_PLAIN) and v not in (None, False, 0, [], "")
     )
-    shown = f'model_type "{model_type}"' if model_type else "a config.json without model_type"
-    if missing or odd:
-        why = f"it lacks {', '.join(missing)}" if missing else f"it has {', '.join(odd)}"
-        raise ConfigError(f"{shown} is unknown and its fields do not describe a plain Llama-like decoder: {why}")
-    return f"{shown} is unknown; read as a plain Llama-like decoder"
+    act = values.get("hidden_act", values.get("hidden_activation"))
+    why = ""
+    if towers:
+        why = "it is a part of a model with vision or audio, whose language model may be anything"
+    elif missing:
+        why = f"it lacks {', '.join(name + meant(name, values, 'it has') for name in missing)}"
+    elif odd:
+        why = f"it has {', '.join(odd)}"
+    elif act not in (None, "silu", "swish"):
+        why = f"its activation is {shown(act)}, and Llama's is a gated silu"
+    elif any(name in values for name in ("layer_norm_eps", "layer_norm_epsilon", "layernorm_epsilon")):
+        why = "it has a LayerNorm, and Llama's norm is an RMSNorm"
+    if why:
+        raise ConfigError(f"{who} is unknown and its fields do not describe a plain Llama-like decoder: {why}")
+    return plain_llama
 
 
 def common(f: Fields, model_type: str) -> dict[str, Any]:
     """Fields that every family shares."""
     hidden = f.whole("hidden_size", "n_embd")
-    layers = f.whole("num_hidden_layers", "n_layer", "num_layers")
+    layers = f.whole(*LAYERS)
     heads = f.whole("num_attention_heads", "n_head", default=_default(model_type, "num_attention_heads"))
     groups = f.optional_whole("num_key_value_heads", "num_kv_heads")
     if groups is None:
@@ -110,22 +196,26 @@ def common(f: Fields, model_type: str) -> dict[str, Any]:
     positions = f.optional_whole("max_position_embeddings", "n_positions")
     if positions:
         settings["max_position_embeddings"] = positions
-    partial = f.raw("partial_rotary_factor")
-    if isinstance(partial, int | float) and not isinstance(partial, bool) and 0 < partial <= 1:
-        settings["rotary_percent"] = float(partial)
+    rope = f.values.get("rope_parameters")
+    where = f if f.has("partial_rotary_factor") or not isinstance(rope, Mapping) else Fields(rope)
+    partial = where.number("partial_rotary_factor", default=0)
+    if partial > 1:
+        raise ConfigError(f"partial_rotary_factor={partial} in config.json must be at most 1")
+    if partial:
+        settings["rotary_percent"] = partial
     return settings
 
 
 def activation(f: Fields, model_type: str) -> str:
     """The activation function in Megatron's words."""
-    default = "gelu" if model_type.startswith(GELU) else "silu"
+    default = "relu2" if model_type == "nemotron" else "gelu" if model_type.startswith(GELU) else "silu"
     word = f.word("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act", default=default)
     if word in ("silu", "swish"):
         return "silu"
     if word in ("relu2", "squared_relu"):
         return "squared_relu"
     if not word.startswith(("gelu", "quick_gelu")):
-        raise ConfigError(f"hidden_act={word!r} in config.json is not an activation function of Megatron-Core")
+        raise ConfigError(f"hidden_act={shown(word)} in config.json is not an activation function of Megatron-Core")
     return "gelu"
 
 
@@ -134,6 +224,7 @@ GELU = ("gemma", "gpt2", "falcon")
 
 DEFAULTS: dict[str, dict[str, int]] = {
     "gemma3_text": {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262208},
+    "gemma": {"head_dim": 256},
     "gemma2": {"head_dim": 256},
 }
 """Class defaults of families whose published files leave fields out (huggingface/transformers configuration classes)."""

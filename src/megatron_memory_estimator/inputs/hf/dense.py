@@ -1,4 +1,4 @@
-"""Dense decoders: Llama and its relatives, Qwen, GPT-2, Falcon."""
+"""Dense decoders: Llama and its relatives, Qwen, Nemotron, GPT-2, Falcon."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from .fields import Fields
 
 
 def llama(f: Fields) -> Converted:
-    """Llama, Mistral, Phi-3, Granite, SmolLM3, ERNIE-4.5: GQA and a gated MLP."""
+    """Llama, Mistral, Ministral, Phi-3, Granite, SmolLM3, ERNIE-4.5: GQA and a gated MLP."""
+    f.implied(use_rmsnorm=True)
     bias = f.switch("attention_bias", "use_bias", default=False)
-    return Converted({"add_qkv_bias": bias})
+    return Converted({"add_qkv_bias": bias}, warnings=OUTPUT_BIAS if bias else ())
+
+
+OUTPUT_BIAS = ("the bias of the attention output, which attention_bias means too, is not counted",)
 
 
 def plain_llama(f: Fields) -> Converted:
@@ -17,14 +21,38 @@ def plain_llama(f: Fields) -> Converted:
     return llama(f)
 
 
+def gemma(f: Fields) -> Converted:
+    """Gemma: Llama's block with a gated GELU; a head dim of its own."""
+    note = "Megatron-Core never fuses Gemma's fast_gelu with the bias: bias_activation_fusion false is what runs"
+    return Converted(llama(f).settings, warnings=(note,))
+
+
+def nemotron(f: Fields) -> Converted:
+    """Nemotron-4, Minitron: LayerNorm with weight (zero-centred) and bias, an ungated squared ReLU, no other biases.
+
+    Source: NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/nemotron/nemotron_bridge.py`.
+    """
+    return Converted(
+        {
+            "normalization": "LayerNorm",
+            "gated_linear_unit": False,
+            "add_qkv_bias": f.switch("attention_bias", default=False),
+            "rotary_percent": f.number("partial_rotary_factor", default=0.5) or 0.5,
+        }
+    )
+
+
 def qwen2(f: Fields) -> Converted:
-    """Qwen2, Qwen2.5, MiMo: bias on query, key and value is implied by the type."""
+    """Qwen2, Qwen2.5 and their VL models' text, MiMo: bias on query, key and value is implied by the type."""
+    f.implied(attention_bias=True, qkv_bias=True)
     return Converted({"add_qkv_bias": True})
 
 
 def qwen3(f: Fields) -> Converted:
-    """Qwen3: norms per head on query and key are implied by the type."""
-    return Converted({"qk_layernorm": True, "add_qkv_bias": f.switch("attention_bias", default=False)})
+    """Qwen3 and Qwen3-VL's text: norms per head on query and key are implied by the type."""
+    f.implied(use_qk_norm=True)
+    bias = f.switch("attention_bias", default=False)
+    return Converted({"qk_layernorm": True, "add_qkv_bias": bias}, warnings=OUTPUT_BIAS if bias else ())
 
 
 def gpt2(f: Fields) -> Converted:
@@ -47,6 +75,7 @@ def gpt2(f: Fields) -> Converted:
 def falcon(f: Fields) -> Converted:
     """Falcon: attention and MLP in parallel, which Megatron-Core's layer cannot do."""
     hidden, layers = f.whole("hidden_size"), f.whole("num_hidden_layers")
+    f.implied(parallel_attn=True)
     new = f.switch("new_decoder_architecture", default=False)
     groups = (
         f.whole("num_kv_heads")

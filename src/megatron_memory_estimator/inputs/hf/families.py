@@ -5,36 +5,61 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .converted import Converted
-from .deepseek import deepseek
-from .dense import falcon, gpt2, llama, plain_llama, qwen2, qwen3
+from .deepseek import deepseek, glm_lite, sarvam_mla
+from .dense import falcon, gemma, gpt2, llama, nemotron, plain_llama, qwen2, qwen3
 from .fields import Fields
-from .foreign import cohere, deci, gemma2, gemma3, gemma4, minimax_m1, minimax_m2, olmo2, olmoe
+from .foreign import cohere, deci, exaone4, gemma2, gemma3, gemma4, minimax_m1, minimax_m2, olmo2, olmoe
 from .hybrid import nemotron_h, qwen_next
-from .moe import bailing, dots1, ernie_moe, glm4_moe, gpt_oss, hunyuan_moe, llama4, mixtral, qwen2_moe, qwen3_moe
+from .moe import (
+    bailing,
+    dots1,
+    ernie_moe,
+    glm4_moe,
+    gpt_oss,
+    hunyuan_moe,
+    llama4,
+    mixtral,
+    normed_moe,
+    qwen2_moe,
+    qwen3_moe,
+)
 
 Family = Callable[[Fields], Converted]
 
 FAMILIES: dict[str, Family] = {
     "llama": llama,
     "mistral": llama,
+    "mistral3": llama,
+    "ministral3": llama,
     "granite": llama,
     "smollm3": llama,
     "ernie4_5": llama,
     "phi3": llama,
+    "gemma": gemma,
+    "nemotron": nemotron,
     "qwen2": qwen2,
+    "qwen2_vl": qwen2,
+    "qwen2_vl_text": qwen2,
+    "qwen2_5_vl": qwen2,
+    "qwen2_5_vl_text": qwen2,
     "mimo": qwen2,
     "qwen3": qwen3,
+    "qwen3_vl_text": qwen3,
     "gpt2": gpt2,
     "falcon": falcon,
     "mixtral": mixtral,
     "qwen2_moe": qwen2_moe,
     "qwen3_moe": qwen3_moe,
+    "qwen3_vl_moe_text": qwen3_moe,
     "glm4_moe": glm4_moe,
     "dots1": dots1,
     "bailing_moe": bailing,
     "bailing_moe_v2": bailing,
     "ernie4_5_moe": ernie_moe,
     "hunyuan_v1_moe": hunyuan_moe,
+    "hy_v3": normed_moe,
+    "sarvam_moe": normed_moe,
+    "sarvam_mla": sarvam_mla,
     "llama4_text": llama4,
     "gpt_oss": gpt_oss,
     "deepseek_v2": deepseek,
@@ -42,12 +67,14 @@ FAMILIES: dict[str, Family] = {
     "deepseek_v32": deepseek,
     "kimi_k2": deepseek,
     "glm_moe_dsa": deepseek,
+    "glm4_moe_lite": glm_lite,
     "qwen3_next": qwen_next,
     "qwen3_5_text": qwen_next,
     "qwen3_5_moe_text": qwen_next,
     "nemotron_h": nemotron_h,
     "cohere": cohere,
     "cohere2": cohere,
+    "exaone4": exaone4,
     "gemma2": gemma2,
     "gemma3_text": gemma3,
     "gemma4_text": gemma4,
@@ -67,4 +94,39 @@ TIED = frozenset(
 )  # fmt: skip
 """Families whose embeddings are tied when the config does not say (huggingface/transformers configuration classes)."""
 
-__all__ = ["FAMILIES", "TIED", "Converted", "plain_llama"]
+REFUSED: dict[str, str] = {
+    "deepseek_v4": "compressed attention, hash routing and hyper-connections",
+    "ernie4_5_moe_vl": "two pools of experts in a layer",
+    "ernie4_5_vl_moe": "two pools of experts in a layer",
+    "ernie4_5_vl_moe_text": "two pools of experts in a layer",
+    "exaone4_5": "norms after attention and after the MLP, and none before them",
+    "exaone4_5_text": "norms after attention and after the MLP, and none before them",
+    "exaone_moe": "a dense MTP layer, layers without RoPE",
+    "falcon_h1": "Mamba-2 and attention side by side in every layer",
+    "glm4v_moe": "its language model was never compared with the real class",
+    "glm4v_moe_text": "its language model was never compared with the real class",
+    "kimi_k3": "Kimi delta attention and attention residuals",
+    "kimi_linear": "Kimi delta attention",
+    "mimo_v2_flash": "two attention shapes",
+    "minimax_m3": "a clamped activation with an offset, an fp32 router",
+    "minimax_m3_vl": "a clamped activation with an offset, an fp32 router",
+    "minimax_m3_vl_text": "a clamped activation with an offset, an fp32 router",
+    "qwen2_5_omni": "a language model inside thinker_config",
+    "qwen2_5_omni_thinker": "a language model inside thinker_config",
+    "qwen2_5_omni_text": "a language model inside thinker_config",
+    "qwen3_asr": "a language model inside thinker_config",
+    "qwen3_omni_moe": "a language model inside thinker_config",
+    "qwen3_omni_moe_thinker": "a language model inside thinker_config",
+    "qwen3_omni_moe_text": "a language model inside thinker_config",
+    "step3p5": "two attention shapes, gated attention outputs",
+    "step3p7": "two attention shapes, gated attention outputs",
+    "step3p7_text": "two attention shapes, gated attention outputs",
+    "glm4": "norms after attention and after the MLP",
+    "hunyuan_v1_dense": "norms on query and key",
+    "olmo": "norms without weights",
+    "qwen": "an MLP of half the width that intermediate_size says",
+}
+"""What is not modelled of models that Megatron-Bridge trains (NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/`,
+067f987d), and of a few whose config.json looks like a plain decoder's but is none (huggingface/transformers)."""
+
+__all__ = ["FAMILIES", "REFUSED", "TIED", "Converted", "plain_llama"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...errors import ConfigError
+from ...model import MOST_LAYERS
 from .converted import Converted
 from .fields import Fields
 from .moe import routed, sparse_step
@@ -13,8 +14,7 @@ def qwen_next(f: Fields) -> Converted:
     layers = range(f.whole("num_hidden_layers"))
     every = max(f.whole("full_attention_interval", default=4), 1)
     types = f.items("layer_types")
-    if types and len(types) != len(layers):
-        raise ConfigError(f"layer_types in config.json has {len(types)} entries for {len(layers)} layers")
+    f.implied(attn_output_gate=True)
     linear = [types[i] != "full_attention" if types else (i + 1) % every != 0 for i in layers]
     settings: dict[str, object] = {
         "qk_layernorm": True,
@@ -41,7 +41,9 @@ def nemotron_h(f: Fields) -> Converted:
     pattern = f.word("hybrid_override_pattern")
     if not pattern and f.has("layers_block_type"):
         symbols = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
-        pattern = "".join(symbols.get(str(kind), "?") for kind in f.items("layers_block_type"))
+        pattern = "".join(
+            symbols.get(kind, "?") if isinstance(kind, str) else "?" for kind in f.items("layers_block_type")
+        )
     settings: dict[str, object] = {
         "hybrid_layer_pattern": pattern,
         "gated_linear_unit": False,
@@ -60,8 +62,14 @@ def nemotron_h(f: Fields) -> Converted:
         settings["moe_router_enable_expert_bias"] = True
         if f.has("moe_latent_size"):
             settings["moe_latent_size"] = f.whole("moe_latent_size")
+    f.implied(conv_kernel=4, use_conv_bias=True, mamba_hidden_act="silu", mlp_hidden_act="relu2")
+    f.implied(expand=2, chunk_size=128, n_shared_experts=1, num_query_groups=f.values.get("num_key_value_heads"))
     depths = f.optional_whole("num_nextn_predict_layers") or 0
     inner = f.word("mtp_hybrid_override_pattern")
     if depths and inner:
         settings["hybrid_layer_pattern"] = pattern + f"/{inner}" * depths
+    if max(len(pattern), len(inner)) > 2 * MOST_LAYERS:
+        raise ConfigError(
+            f"the layer pattern in config.json has {len(pattern)} symbols; at most {MOST_LAYERS} are read"
+        )
     return Converted(settings)

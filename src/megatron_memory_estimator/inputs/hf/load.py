@@ -31,22 +31,22 @@ def load(model: str | Mapping[str, Any]) -> LoadedModel:
         raise ConfigError("the model must be a Hub id, a directory, a config.json, or - for standard input")
     if model == "-":
         return convert(standard_input(), "standard input", "standard input")
-    path = os.path.expanduser(model)
+    path, said = os.path.expanduser(model), plain(model, LONGEST_SHOWN)
     if "\0" in path:
         raise ConfigError("the model's name has a null byte")
     if os.path.isdir(path):
         inside = os.path.join(path, "config.json")
         if not os.path.isfile(inside):
-            raise ConfigError(f"the directory {model} has no config.json")
+            raise ConfigError(f"the directory {said} has no config.json")
         return convert(_read(inside), os.path.basename(os.path.abspath(path)), inside)
     if os.path.exists(path) and not os.path.isfile(path):
-        raise ConfigError(f"{shortened(model)} is neither a file nor a directory")
+        raise ConfigError(f"{said} is neither a file nor a directory")
     if os.path.isfile(path):
         folder, file = os.path.split(os.path.abspath(path))
         name = os.path.basename(folder) if file == "config.json" else os.path.splitext(file)[0]
         return convert(_read(path), name, path)
     if path.endswith(".json") or model.startswith(("/", "./", "../", "~")):
-        raise ConfigError(f"no such file: {shortened(model)}")
+        raise ConfigError(f"no such file: {said}")
     known = entries()
     if model in known:
         entry = known[model]
@@ -61,7 +61,10 @@ def standard_input() -> dict[str, Any]:
     """The JSON object on standard input."""
     if sys.stdin is None:
         raise ConfigError("standard input is closed")
-    return parse(sys.stdin.buffer.read(LARGEST_FILE), "standard input")
+    text = sys.stdin.buffer.read(LARGEST_FILE + 1)
+    if len(text) > LARGEST_FILE:
+        raise ConfigError(f"standard input is larger than {LARGEST_FILE} bytes; a config.json is not")
+    return parse(text, "standard input")
 
 
 def shortened(text: str) -> str:
@@ -72,9 +75,9 @@ def shortened(text: str) -> str:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ConfigError(f'the key "{shortened(twice)}" stands twice in one JSON object')
+        left = dict.fromkeys(found, 1)
+        twice = next(name for name, _ in pairs if not left.pop(name, 0))
+        raise ConfigError(f'the key "{plain(twice, LONGEST_SHOWN)}" stands twice in one JSON object')
     return found
 
 
@@ -106,16 +109,17 @@ def _read(path: str) -> dict[str, Any]:
         with open(path, "rb") as file:
             text = file.read(LARGEST_FILE + 1)
         if len(text) > LARGEST_FILE:
-            raise ConfigError(f"{path} is larger than {LARGEST_FILE} bytes; a config.json is not")
-        return parse(text, path)
+            raise ConfigError(f"{plain(path, LONGEST_SHOWN)} is larger than {LARGEST_FILE} bytes; a config.json is not")
+        return parse(text, plain(path, LONGEST_SHOWN))
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+        raise ConfigError(f"cannot read {plain(path, LONGEST_SHOWN)}: {error.strerror}") from None
 
 
 def nearest_entries(model: str) -> str:
     """The nearest catalogue entries, for a message."""
     from difflib import get_close_matches
 
+    model = model[:LONGEST_SHOWN]
     names = list(entries())
     lower = {name.lower(): name for name in names}
     short = {name.split("/")[1].lower(): name for name in names}
@@ -124,7 +128,9 @@ def nearest_entries(model: str) -> str:
     return ", ".join(dict.fromkeys(matches)) or "none is near; `megatron-memory models` lists them"
 
 
-HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-]{0,95})?")
+_PART = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"
+HUB_ID = re.compile(rf"(?!.*(?:--|\.\.|\.git$)){_PART}(?:/{_PART})?")
+"""Names that the Hub accepts (huggingface_hub `src/huggingface_hub/utils/_validators.py`, validate_repo_id)."""
 HUB_TIMEOUT = 5.0
 
 
@@ -132,13 +138,16 @@ def _from_hub(model: str) -> LoadedModel:
     """The local Hugging Face cache first, then the Hub, through huggingface_hub."""
     near = f"nearest catalogue entries: {nearest_entries(model)}"
     if not HUB_ID.fullmatch(model):
-        raise ConfigError(f'"{shortened(model)}" is neither a file nor a Hub id; {near}')
+        raise ConfigError(f'"{plain(model, LONGEST_SHOWN)}" is neither a file nor a Hub id; {near}')
     try:
         from huggingface_hub import constants, get_session, hf_hub_download, hf_hub_url, try_to_load_from_cache
         from huggingface_hub.errors import HfHubHTTPError
     except ImportError:
         raise ConfigError(f'"{model}" is not in the catalogue and huggingface_hub is not installed; {near}') from None
-    cached = try_to_load_from_cache(model, "config.json")
+    try:
+        cached = try_to_load_from_cache(model, "config.json")
+    except ValueError:  # HFValidationError, where the Hub's rules for names are stricter than ours
+        raise ConfigError(f'"{model}" is not a name that the Hub accepts; {near}') from None
     if isinstance(cached, str):
         return convert(_read(cached), model, f"local Hugging Face cache ({model})")
     if constants.HF_HUB_OFFLINE:

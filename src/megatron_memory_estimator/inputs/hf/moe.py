@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...errors import ConfigError
 from .converted import Converted
 from .fields import Fields
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 TOPK = ("num_experts_per_tok", "moe_topk", "moe_k", "top_k_experts", "num_experts_per_token", "experts_per_token")
-WIDTH = ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
+WIDTH = ("moe_intermediate_size", "expert_ffn_hidden_size")
+DENSE_WIDTH = (*WIDTH, "intermediate_size")
+"""The width of an expert in families without dense layers may stand where a dense MLP's does."""
 
 
-def routed(f: Fields, *, aux: str = "aux_loss") -> dict[str, Any]:
+def routed(f: Fields, width: tuple[str, ...] = WIDTH, *, aux: str = "aux_loss") -> dict[str, Any]:
     """Settings that all MoE families share."""
     found: dict[str, Any] = {
         "num_moe_experts": f.whole(*EXPERTS),
         "moe_router_topk": f.whole(*TOPK),
-        "moe_ffn_hidden_size": f.whole(*WIDTH),
+        "moe_ffn_hidden_size": f.whole(*width),
         "moe_router_load_balancing_type": (aux,),
     }
     sigmoid = f.word("scoring_func", "score_function") == "sigmoid"
@@ -39,27 +42,36 @@ def placement(f: Fields, is_moe: list[bool]) -> Any:
 
 
 def first_dense(f: Fields) -> Any:
-    """The first `first_k_dense_replace` layers are dense."""
+    """The first `first_k_dense_replace` layers are dense; `mlp_layer_types` or a list of 0 and 1 says it layer by layer."""
     dense, layers = f.whole("first_k_dense_replace", default=0), f.whole("num_hidden_layers")
-    freq = f.raw("moe_layer_freq")
-    every = freq if isinstance(freq, int) and not isinstance(freq, bool) and freq > 0 else 1
+    kinds, freq = f.items("mlp_layer_types"), f.raw("moe_layer_freq")
+    if kinds:
+        if any(kind not in ("dense", "sparse") for kind in kinds):
+            raise ConfigError("mlp_layer_types in config.json must be made of dense and sparse")
+        return placement(f, [kind == "sparse" for kind in kinds])
+    if isinstance(freq, list):
+        if not f.wholes("moe_layer_freq") <= {0, 1}:
+            raise ConfigError("moe_layer_freq in config.json must be a whole number or a list of 0 and 1")
+        return placement(f, [one == 1 for one in freq])
+    every = f.count("moe_layer_freq", default=1)
     return placement(f, [i >= dense and i % every == 0 for i in range(layers)])
 
 
 def sparse_step(f: Fields) -> Any:
     """Qwen: MoE where the step says so, except for `mlp_only_layers`."""
-    step, only = f.whole("decoder_sparse_step", default=1), f.items("mlp_only_layers")
+    step, only = f.whole("decoder_sparse_step", default=1), f.wholes("mlp_only_layers")
     layers = range(f.whole("num_hidden_layers"))
     return placement(f, [i not in only and (i + 1) % max(step, 1) == 0 for i in layers])
 
 
 def mixtral(f: Fields) -> Converted:
     """Mixtral: every layer MoE, no shared expert."""
-    return Converted(routed(f))
+    return Converted(routed(f, DENSE_WIDTH))
 
 
 def qwen2_moe(f: Fields) -> Converted:
     """Qwen2-MoE: bias on query, key and value; a gated shared expert."""
+    f.implied(qkv_bias=True, attention_bias=True)
     return Converted(
         {
             **routed(f),
@@ -72,7 +84,8 @@ def qwen2_moe(f: Fields) -> Converted:
 
 
 def qwen3_moe(f: Fields) -> Converted:
-    """Qwen3-MoE: norms per head on query and key, no shared expert."""
+    """Qwen3-MoE and Qwen3-VL-MoE's text: norms per head on query and key, no shared expert."""
+    f.implied(use_qk_norm=True)
     return Converted(
         {
             **routed(f),
@@ -114,6 +127,27 @@ def dots1(f: Fields) -> Converted:
     )
 
 
+def sigmoid_moe(f: Fields) -> dict[str, Any]:
+    """Sigmoid routing with an expert bias, `num_shared_experts` shared experts, dense first layers (Hy3, Sarvam)."""
+    shared = f.whole("num_shared_experts", default=1) * f.whole("moe_intermediate_size")
+    return {
+        **routed(f),
+        "moe_layer_freq": first_dense(f),
+        "moe_shared_expert_intermediate_size": shared or None,
+        "moe_router_score_function": "sigmoid",
+        "moe_router_enable_expert_bias": True,
+    }
+
+
+def normed_moe(f: Fields) -> Converted:
+    """Hy3, Sarvam-MoE: norms per head on query and key, no bias.
+
+    Sources: NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/hy_v3/hy_v3_bridge.py`, `sarvam/`.
+    """
+    f.implied(qk_norm=True, use_qk_norm=True)
+    return Converted({**sigmoid_moe(f), "qk_layernorm": True})
+
+
 def bias_parameters(f: Fields, freq: Any) -> tuple[tuple[str, int], ...]:
     """Router correction biases that the Hugging Face class holds as parameters and Megatron-Core as buffers."""
     layers = f.whole("num_hidden_layers") if freq == 1 else sum(freq)
@@ -122,6 +156,7 @@ def bias_parameters(f: Fields, freq: Any) -> tuple[tuple[str, int], ...]:
 
 def bailing(f: Fields) -> Converted:
     """Ling 2.0 (BailingMoeV2)."""
+    f.implied(use_rmsnorm=True)
     shared = f.optional_whole("moe_shared_expert_intermediate_size") or f.whole("moe_intermediate_size")
     return Converted(
         {
@@ -137,6 +172,7 @@ def bailing(f: Fields) -> Converted:
 
 def ernie_moe(f: Fields) -> Converted:
     """ERNIE 4.5 MoE."""
+    f.implied(use_rmsnorm=True)
     layers = range(f.whole("num_hidden_layers"))
     start, end = f.whole("moe_layer_start_index", default=0), f.whole("moe_layer_end_index", default=len(layers) - 1)
     every = max(f.whole("moe_layer_interval", default=1), 1)
@@ -156,12 +192,13 @@ def ernie_moe(f: Fields) -> Converted:
 def hunyuan_moe(f: Fields) -> Converted:
     """Hunyuan-A13B: per-layer lists, one shared expert."""
     layers, skipped = range(f.whole("num_hidden_layers")), f.whole("moe_layer_num_skipped", default=0)
+    f.implied(use_mixed_mlp_moe=True)
     return Converted(
         {
-            **routed(f),
+            **routed(f, DENSE_WIDTH),
             "qk_layernorm": f.switch("use_qk_norm", default=False),
             "moe_layer_freq": placement(f, [i >= skipped for i in layers]),
-            "moe_shared_expert_intermediate_size": f.whole("num_shared_expert", default=1) * f.whole(*WIDTH),
+            "moe_shared_expert_intermediate_size": f.whole("num_shared_expert", default=1) * f.whole(*DENSE_WIDTH),
         }
     )
 
@@ -169,12 +206,12 @@ def hunyuan_moe(f: Fields) -> Converted:
 def llama4(f: Fields) -> Converted:
     """Llama 4: top-1 sigmoid routing, one shared expert of an expert's width, L2 norm on query and key."""
     layers, step = range(f.whole("num_hidden_layers")), max(f.whole("interleave_moe_layer_step", default=1), 1)
-    listed = f.items("moe_layers")
+    listed = f.wholes("moe_layers")
     is_moe = [i in listed if listed else (i + 1) % step == 0 for i in layers]
     width = f.whole("intermediate_size")
     return Converted(
         {
-            **routed(f),
+            **routed(f, DENSE_WIDTH),
             "ffn_hidden_size": f.whole("intermediate_size_mlp", default=width),
             "moe_ffn_hidden_size": width,
             "moe_shared_expert_intermediate_size": width,
@@ -190,13 +227,14 @@ def llama4(f: Fields) -> Converted:
 
 def gpt_oss(f: Fields) -> Converted:
     """gpt-oss: biases everywhere, attention sinks, clamped gated activation."""
+    f.implied(attention_bias=True)
     return Converted(
         {
-            **routed(f),
+            **routed(f, DENSE_WIDTH),
             "add_bias_linear": True,
             "add_qkv_bias": True,
             "softmax_type": "learnable",
             "activation_func": "quick_gelu",
-            "activation_func_clamp_value": float(f.raw("swiglu_limit") or 7.0),
+            "activation_func_clamp_value": f.number("swiglu_limit", default=7.0) or 7.0,
         }
     )

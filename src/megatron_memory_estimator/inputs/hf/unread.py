@@ -1,0 +1,146 @@
+"""The keys of a config that nothing reads: named in one sentence, because a misspelt width must not pass in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ...errors import ConfigError
+from ...wording import plain
+from .fields import Fields, meant
+
+MOST_NAMED = 6
+MOST_GUESSED = 200
+
+IRRELEVANT = frozenset(
+    word
+    for line in (
+        # what the file is, and how its checkpoint is stored
+        "architectures model_type auto_map torch_dtype dtype transformers_version name_or_path license vocab_file ",
+        "quantization_config compression_config expert_dtype checkpoint_dtype mamba_ssm_dtype pretraining_tp ep_size ",
+        "torchscript use_bfloat16 model_max_length seq_length max_seq_len max_length tokenizer_class tokenizer_name ",
+        "use_cache cache_implementation attn_implementation use_flash_attn use_flash_attention flash_attn use_fused_rms_norm ",
+        "use_mamba_kernels use_triton fuse_cross_entropy gradient_checkpointing is_decoder is_encoder_decoder task_specific_params ",
+        "id2label label2id num_labels problem_type finetuning_task return_dict return_dict_in_generate pruned_heads ",
+        "tie_encoder_decoder tf_legacy_loss prefix bridge_version use_safetensors ",
+        # generation
+        "num_beams num_beam_groups num_return_sequences top_k top_p typical_p temperature do_sample min_length ",
+        "length_penalty repetition_penalty diversity_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size early_stopping ",
+        "bad_words_ids suppress_tokens begin_suppress_tokens remove_invalid_values max_new_tokens num_logits_to_keep ",
+        # factors: they scale a tensor and keep none
+        "router_scaling_factor attention_value_scale query_pre_attn_scalar logit_scale softmax_scale layer_switch ",
+        "swiglu_alpha clip_qkv logits_scaling rescale_prenorm_residual compression_ratio ",
+        # windows and positions: the fused attention kernels keep the same tensors
+        "sliding_window sliding_window_size sliding_window_pattern use_sliding_window max_window_layers attention_chunk_size ",
+        "window_size attention_window_size order_of_interleaved_layers no_rope_layers no_rope_layer_interval alibi ",
+        "mrope_section original_max_position_embeddings max_rope_position position_embedding_type attn_scale floor_scale ",
+        "attn_temperature_tuning full_attn_mod interpolate_factor initial_context_length indexer_rope_interleave ",
+        # routing and its losses: which token goes where, never how much is kept
+        "norm_topk_prob moe_renormalize seq_aux aux_loss_alpha router_aux_loss_coef router_jitter_noise router_z_loss_coef ",
+        "moe_router_topk_scaling_factor router_dtype moe_router_use_sigmoid norm_head normalize_router_prob_before_dropping ",
+        "moe_token_drop_policy router_bias_update_speed moe_capacity moe_gate moe_norm_min moe_shared_expert_overlap ",
+        # dropout by other names; the recipes of these models train without
+        "dropout attn_pdrop embd_pdrop resid_pdrop summary_activation summary_first_dropout summary_proj_to_labels ",
+        "summary_type summary_use_proj scale_attn_weights scale_attn_by_inverse_layer_idx reorder_and_upcast_attn ",
+        # towers: counted by nobody, and said so
+        "spatial_merge_size vision_feature_layer vision_feature_select_strategy tokens_per_second temporal_patch_size ",
+        "mm_tokens_per_image video_placeholder multimodal_projector_bias",
+    )
+    for word in line.split()
+)
+"""Keys of published configs that change no tensor of a training run (classes of huggingface/transformers
+`src/transformers/models/*/configuration_*.py`, remote code of the Hub)."""
+
+IRRELEVANT_STARTS = (
+    "_", "rope_", "rotary_", "initializer_", "init_", "output_", "forced_", "summary_", "mup_", "use_mup", "time_step_",
+    "layernorm_",
+)  # fmt: skip
+IRRELEVANT_ENDS = (
+    "_token_id", "_token_ids", "_token_index", "_token", "_eps", "_epsilon", "_dropout", "_dropout_prob", "_dropout_rate",
+    "_multiplier", "_multipliers", "_scaling_factor", "_softcapping", "_softcap", "_theta", "_loss_coef", "_loss_coeff",
+    "_loss_weight", "_initializer_range", "_std", "_in_fp32",
+)  # fmt: skip
+
+SHAPE_STARTS = ("num_", "n_", "d_")
+SHAPE_ENDS = (
+    "_size", "_sizes", "_dim", "_dims", "_rank", "_heads", "_layers", "_experts", "_groups", "_channels", "_width", "_freq",
+    "_interval", "_mult",
+)  # fmt: skip
+TOWER_WORDS = (
+    "vision", "visual", "image", "img", "video", "audio", "speech", "sound", "mm_", "vit", "patch", "pixel", "projector",
+    "projection", "tile", "frame",
+)  # fmt: skip
+WINDOWED = ("full_attention", "sliding_attention", "chunked_attention")
+
+
+def says_nothing(value: object) -> bool:
+    """Whether a value stands for "not here": null, false, zero, or empty."""
+    return value is None or value is False or (isinstance(value, int | float | str | list | dict) and not value)
+
+
+def irrelevant(key: str, value: object) -> bool:
+    """Whether a key changes no tensor of a training run."""
+    if key in IRRELEVANT or key.startswith(IRRELEVANT_STARTS) or key.endswith(IRRELEVANT_ENDS) or says_nothing(value):
+        return True
+    return key == "layer_types" and isinstance(value, list) and all(kind in WINDOWED for kind in value)
+
+
+def shape_like(key: str) -> bool:
+    """Whether a key is named like a width, a count or a rank."""
+    return key.startswith(SHAPE_STARTS) or key.endswith(SHAPE_ENDS) or "_size_" in key or "_dim_" in key
+
+
+def tower_like(key: str) -> bool:
+    """Whether a key describes a vision or audio tower, or what joins one to the language model."""
+    return any(word in key for word in TOWER_WORDS)
+
+
+def unread(f: Fields, towers: bool) -> list[str]:
+    """The keys that no mapping read and that may matter; with towers, those of the towers are left out."""
+    left = (key for key, value in f.values.items() if key not in f.read and not irrelevant(key, value))
+    return [key for key in left if not (towers and tower_like(key))]
+
+
+def outer_unread(config: Mapping[str, Any], inner: str, f: Fields) -> list[str]:
+    """Keys outside the language model's object that look like its shapes and that it does not repeat."""
+    return [
+        key
+        for key, value in config.items()
+        if key != inner
+        and shape_like(key)
+        and not irrelevant(key, value)
+        and not tower_like(key)
+        and not (key in f.values and f.values[key] == value)
+    ]
+
+
+def named(keys: Iterable[str], f: Fields) -> str:
+    """Some keys as a list for a message, each with the nearest key that is read."""
+    keys = list(keys)
+    parts = [f"{plain(key, 60)}{meant(key, sorted(f.read))}" for key in keys[:MOST_NAMED]]
+    more = len(keys) - len(parts)
+    return ", ".join(parts) + (f" and {more} more" if more > 0 else "")
+
+
+def shapes_among(keys: list[str], f: Fields) -> list[str]:
+    """The keys that are a shape by their name, hold values of their own, or (of the first few) are a misspelt shape."""
+    widths = sorted(name for name in f.read if shape_like(name))
+    near = {key for key in keys[:MOST_GUESSED] if meant(key, widths)}
+    return [key for key in keys if key in near or shape_like(key) or isinstance(f.values[key], list | dict)]
+
+
+def check_unread(
+    f: Fields, config: Mapping[str, Any], inner: str, *, towers: bool, strict: bool, who: str
+) -> list[str]:
+    """Warnings about keys that nothing reads; where a model is read on its looks alone, a shape among them is refused."""
+    keys, outside = unread(f, towers), outer_unread(config, inner, f) if inner else []
+    shapes = [*shapes_among(keys, f), *outside] if strict else []
+    if shapes:
+        raise ConfigError(
+            f"{who} is unknown, and its config.json has shapes that a plain Llama-like decoder does not have: "
+            f"{named(shapes, f)}"
+        )
+    warnings = [f"config.json has keys that nothing here reads: {named(keys, f)}"] if keys else []
+    if outside:
+        warnings.append(f"only {inner} of config.json is read, and outside it stand {named(outside, f)}")
+    return warnings

@@ -1,0 +1,84 @@
+"""Keys of a config that no mapping reads: named in one warning, or refused where a model is read on its looks alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from megatron_memory_estimator import ConfigError
+from megatron_memory_estimator.inputs.catalog import entries
+from megatron_memory_estimator.inputs.hf import load
+from megatron_memory_estimator.inputs.hf.convert import convert
+
+Config = dict[str, Any]
+LLAMA: Config = {
+    "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4,
+    "intermediate_size": 128, "vocab_size": 1000,
+}  # fmt: skip
+
+
+def unread(config: Config) -> list[str]:
+    return [warning for warning in convert(config, "x", "t").warnings if "nothing here reads" in warning]
+
+
+@pytest.mark.parametrize("name", [name for name in entries() if "V4" not in name])
+def test_every_key_of_the_catalogue_is_known(name: str) -> None:
+    assert not [warning for warning in load(name).warnings if "reads" in warning or "is read" in warning]
+
+
+def test_keys_that_nothing_reads_are_named_once_with_the_nearest_that_is_read() -> None:
+    config = {**LLAMA, "head_dimm": 32, "num_experts": 8, "foo": "bar", "nothing": None, "off": False, "none": 0}
+    assert unread(config) == [
+        "config.json has keys that nothing here reads: head_dimm (did you mean head_dim?), num_experts, foo"
+    ]
+
+
+def test_of_many_unread_keys_some_are_named() -> None:
+    assert "and 94 more" in unread({**LLAMA, **{f"key{i}": True for i in range(100)}})[0]
+
+
+def test_common_keys_of_published_files_are_known() -> None:
+    ignored = {
+        "rope_theta": 1e4, "rms_norm_eps": 1e-6, "bos_token_id": 1, "initializer_range": 0.02, "transformers_version": "5",
+        "auto_map": {"a": "b"}, "attention_dropout": 0.1, "rope_scaling": {"type": "yarn"}, "sliding_window": 4096,
+        "quantization_config": {"bits": 4}, "use_cache": True, "layer_types": ["sliding_attention", "full_attention"],
+        "_name_or_path": "x", "router_aux_loss_coef": 0.1, "num_beams": 1, "pretraining_tp": 1,
+    }  # fmt: skip
+    assert not unread({**LLAMA, **ignored})
+
+
+def test_layer_types_of_another_family_are_named() -> None:
+    assert "layer_types" in unread({**LLAMA, "layer_types": ["linear_attention", "full_attention"]})[0]
+
+
+def test_a_key_that_contradicts_its_family_is_named() -> None:
+    config = {**LLAMA, "model_type": "qwen3", "use_qk_norm": "never"}
+    assert "use_qk_norm" in unread(config)[0]
+
+
+def test_outside_a_nested_config_only_shapes_are_checked() -> None:
+    outer = {"text_config": LLAMA, "vision_config": {"a": 1}, "foo": 1, "hidden_size": 64, "mm_hidden_size": 32}
+    assert len(convert(outer, "x", "t").warnings) == 1
+    warnings = convert({**outer, "num_hidden_layers": 3}, "x", "t").warnings
+    assert "only text_config of config.json is read, and outside it stand num_hidden_layers" in warnings
+
+
+@pytest.mark.parametrize("kind", ["llama", "brandnew", "qwen3", "nemotron"])
+def test_a_missing_width_is_never_guessed(kind: str) -> None:
+    config = {**LLAMA, "model_type": kind, "intermediate_sizee": 128}
+    del config["intermediate_size"]
+    with pytest.raises(ConfigError, match=r"intermediate_size \(it has intermediate_sizee\)"):
+        convert(config, "x", "t")
+
+
+def test_a_missing_width_of_experts_is_not_that_of_a_dense_layer() -> None:
+    config = {
+        **LLAMA,
+        "model_type": "qwen3_moe",
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_sizee": 32,
+    }
+    with pytest.raises(ConfigError, match="it has moe_intermediate_sizee"):
+        convert(config, "x", "t")
