@@ -14,7 +14,7 @@ from ..errors import ConfigError
 from ..settings import nearest
 from ..wording import shown, signed
 from .harmless import is_harmless
-from .megatron_arguments import Argument, arguments
+from .megatron_arguments import Argument, arguments, decides_memory, fork_arguments
 from .shell.doubts import Doubt, bare, marks, readable, vanishes
 
 GONE = frozenset({"use_mcore_models", "legacy_tokenizer", "use_dist_ckpt", "tokenizer_hf_include_special_tokens"})
@@ -78,6 +78,10 @@ def _read(reading: _Reading, words: Sequence[str]) -> None:
                 f"the argument {shown(readable(flag))} takes part of its name from {_sources(reading, [flag])}"
             )
         elif name not in GONE:
+            fork = decides_memory(name, values) if reading.ignore_unknown or name in fork_arguments() else ""
+            if fork:
+                reading.problems[name] = f"{shown(flag)[1:-1]} of {fork} decides memory and is not modelled; take it out if it is off"
+                continue
             if not reading.ignore_unknown:
                 raise ConfigError(f"unknown Megatron argument {shown(flag)[1:-1]}.{nearest(name, by_flag)}")
             reading.unknown.append(flag)

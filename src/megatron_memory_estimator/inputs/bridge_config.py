@@ -136,6 +136,8 @@ def model_values(model: Any) -> dict[str, Any]:
         found["padded_vocab_size"] = found["vocab_size"]
     if getattr(model, "multi_latent_attention", False) and "q_lora_rank" not in found:
         found["q_lora_rank"] = None
+    if not getattr(model, "cpu_offloading", False):
+        found.pop("cpu_offloading_num_layers", None)  # the number alone does nothing in TransformerConfig
     backend = getattr(model, "attention_backend", None)
     if backend is not None:
         found["attention_backend"] = backend

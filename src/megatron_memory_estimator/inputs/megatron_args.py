@@ -20,6 +20,7 @@ from .harmless import HARMLESS
 from .megatron_arguments import arguments
 from .megatron_derive import DERIVED, derive
 from .resolve import LoadedModel, job_from_parts, known_settings
+from .vocabulary import vocabulary
 
 OLD_NAMES = {
     "num_moe_experts": "num_experts",
@@ -83,8 +84,11 @@ def job_from_args(args: Any, num_gpus: int | None, settings: Mapping[str, Any]) 
         args, set_variables=settings.pop("set_variables", None), ignore_unknown=ignoring, overridden=more.values.keys()
     )
     given = {**normalised(found.args), **more.values}
-    warnings = (*found.warnings, *passed_over(more.unknown), *_refuse(given))
+    vocab = vocabulary(given, settings)
+    warnings = (*found.warnings, *passed_over(more.unknown), *_refuse(given), *vocab.notes)
     values = derive(given, settings)
+    if vocab.size is not None:
+        values["vocab_size"] = vocab.size
     by_dest = arguments()[1]
     quiet = [
         name
@@ -106,6 +110,15 @@ def job_from_args(args: Any, num_gpus: int | None, settings: Mapping[str, Any]) 
     return dataclasses.replace(job, assumptions=(*said, *job.assumptions))
 
 
+REFUSED_BY_MEGATRON = {
+    "checkpoint_activations": "say which recomputation is meant: --recompute-granularity full --recompute-method uniform "
+    "--recompute-num-layers 1 is what it once was",
+    "batch_size": "--micro-batch-size is meant",
+    "model_parallel_size": "--tensor-model-parallel-size is meant",
+    "warmup": "--lr-warmup-fraction is meant",
+}
+"""Old arguments that stop the program. Source: Megatron-LM `megatron/training/arguments.py` (validate_args)."""
+
 IGNORED = "not modelled, ignored with a warning"
 
 
@@ -119,6 +132,8 @@ def _refuse(given: Mapping[str, Any]) -> tuple[str, ...]:
         kind = argument_class(dest)
         if kind in ("modelled", "irrelevant"):
             continue
+        if dest in REFUSED_BY_MEGATRON:
+            raise ConfigError(f"Megatron refuses --{dest.replace('_', '-')}; {REFUSED_BY_MEGATRON[dest]}")
         if dest == "spec" and known_spec(value):
             continue
         if dest in _OTHER_PROGRAMS:
@@ -135,7 +150,9 @@ def argument_class(dest: str) -> str:
 
     An argument that is not modelled is accepted where its value is Megatron's default.
     """
-    if dest in known_settings() or dest in DERIVED:
+    if dest in REFUSED_BY_MEGATRON:
+        return "not modelled, refused"
+    if dest in known_settings() or dest in DERIVED or dest == "tokenizer_type":
         return "modelled"
     if dest in HARMLESS or arguments()[1][dest].category == "irrelevant":
         return "irrelevant"

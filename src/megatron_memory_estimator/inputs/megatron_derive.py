@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ConfigError
+from ..wording import shown, signed, whole
 from .megatron_arguments import arguments
 from .resolve import known_settings
 
@@ -27,7 +28,6 @@ DERIVED = frozenset(
         "untie_embeddings_and_output_weights",
         "use_rotary_position_embeddings",
         "attention_backend",
-        "tokenizer_type",
         "bias_gelu_fusion",
         "bias_swiglu_fusion",
         "num_virtual_stages_per_pipeline_rank",
@@ -42,9 +42,6 @@ DERIVED = frozenset(
         "moe_router_padding_for_fp8",
         "decoder_seq_length",
         "use_mamba_mem_eff_path",
-        "checkpoint_activations",
-        "batch_size",
-        "model_parallel_size",
         "glu_linear_offset",
         "disable_bias_linear",
         "yarn_original_max_position_embeddings",
@@ -130,19 +127,8 @@ def derive(given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
     coeff = values.get("moe_aux_loss_coeff")
     if isinstance(coeff, list | tuple):  # one per kind of balancing loss
         values["moe_aux_loss_coeff"] = max((float(one) for one in coeff), default=0.0)
-    _vocabulary(values, arg, settings)
     _hybrid(values, arg)
     return values
-
-
-def _vocabulary(values: dict[str, Any], arg: Any, settings: Mapping[str, Any]) -> None:
-    """NullTokenizer added an end-of-document id until April 2026 (Megatron-Core 0.17)."""
-    if arg("padded_vocab_size") is not None or "padded_vocab_size" in settings:
-        return
-    version = str(settings.get("megatron_core_version", "0.20")).split(".")
-    older = len(version) > 1 and version[1].isdigit() and int(version[1]) <= 17
-    if arg("tokenizer_type") == "NullTokenizer" and arg("vocab_size") is not None and older:
-        values["vocab_size"] = whole_or("vocab_size", arg("vocab_size"), 1) + 1
 
 
 def _hybrid(values: dict[str, Any], arg: Any) -> None:
@@ -157,19 +143,21 @@ def _hybrid(values: dict[str, Any], arg: Any) -> None:
 
 
 def whole_or(name: str, value: Any, default: int) -> int:
+    """The whole number that a value of an argument says, or `default` where it says none."""
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int | str) or not str(value).lstrip("-").isdigit():
-        raise ConfigError(f"{name}={value!r} must be a whole number")
-    return int(value)
+    number = signed(value) if isinstance(value, str) else value
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise ConfigError(f"{name}={shown(value)} must be a whole number")
+    return number
 
 
 def _typed(owner: type[Any], name: str, value: Any) -> Any:
     """A value of an argument file in our type: numbers may be written as words, lists as one word."""
     declared = owner.__dataclass_fields__[name]
     kind = str(declared.type)
-    if isinstance(value, str) and "int" in kind and value.lstrip("-").isdigit():
-        return int(value)
+    if isinstance(value, str) and "int" in kind and (number := signed(value)) is not None:
+        return number
     if isinstance(value, str) and "float" in kind:
         try:
             return float(value)
@@ -177,7 +165,7 @@ def _typed(owner: type[Any], name: str, value: Any) -> Any:
             return value
     if isinstance(value, str) and declared.metadata.get("kind") == "ints":
         words = value.strip("[]() ").replace(",", " ").split()
-        return tuple(int(word) if word.isdigit() else word for word in words)
+        return tuple(word if whole(word) is None else int(word) for word in words)
     if isinstance(value, str) and declared.metadata.get("kind") == "list":
         return tuple(value.strip("[]() ").replace(",", " ").split())
     return value

@@ -188,12 +188,26 @@ def job_from_config(config: Mapping[str, Any], num_gpus: int | None, settings: M
         raise ConfigError("config must be a mapping of TransformerConfig names to values")
     merged = {**config, **settings}
     twice = [name for name in config if name in settings and settings[name] != config[name]]
+    off = offloading_is_off(merged) if "cpu_offloading_num_layers" not in settings else ()
     mla = bool(merged.get("multi_latent_attention"))
     defaults = {**CLASS_DEFAULTS, **({"normalization": "RMSNorm"} if mla else {})}
     loaded = LoadedModel({}, str(merged.pop("name", "") or ""), "settings", "")
     job = job_from_parts(loaded, num_gpus, merged, habits=False, defaults=defaults)
+    job = dataclasses.replace(job, warnings=(*job.warnings, *off))
     notes = tuple(f"the setting {name}={settings[name]!r} overrides {config[name]!r} of the config" for name in twice)
     return dataclasses.replace(job, assumptions=(*notes, *job.assumptions))
+
+
+def offloading_is_off(values: dict[str, Any]) -> tuple[str, ...]:
+    """Sets layers to offload to 0 where the switch is off, as TransformerConfig has it (`cpu_offloading`), and says so.
+
+    Megatron-LM's argument --cpu-offloading-num-layers is its own switch.
+    """
+    layers = values.get("cpu_offloading_num_layers")
+    if not layers or values.get("cpu_offloading"):
+        return ()
+    values["cpu_offloading_num_layers"] = 0
+    return (f"cpu_offloading_num_layers={layers!r} has no effect: cpu_offloading is off",)
 
 
 def model_of(loaded: LoadedModel) -> Model:
