@@ -265,11 +265,18 @@ def needed_bytes(job: TrainingJob, rank: Rank, peak: Peak) -> int:
     return largest(peak.nbytes, build(rank)) + sum(term.low for term in outside_terms(job, rank.context))
 
 
-def verdict(needed: int, high: int, memory_bytes: int) -> str:
-    """ "fits" when the high end is within the memory, "does not fit" when what is needed is not, else "tight"."""
-    if high <= memory_bytes:
-        return "fits"
-    return "does not fit" if needed > memory_bytes else "tight"
+VERDICTS = ("fits", "tight", "does not load", "does not fit")
+"""What a run may be on a GPU, the best first."""
+
+
+def verdict(needed: int, high: int, memory_bytes: int, load: int = 0) -> str:
+    """ "does not fit" when what training needs is more than the memory, "does not load" when it trains, but loading a checkpoint with
+    its optimizer state needs more (`load`, the least), "fits" when the high end is within the memory, else "tight"."""
+    if needed > memory_bytes:
+        return "does not fit"
+    if load > memory_bytes:
+        return "does not load"
+    return "fits" if high <= memory_bytes else "tight"
 
 
 def explain_terms(job: TrainingJob, rank: Rank, peak: Peak) -> list[Term]:

@@ -71,6 +71,13 @@ class Stage:
         """Device bytes without any fragmentation, at the low end of what is outside torch."""
         return needed_bytes(self.job, self.rank, self.peak)
 
+    @cached_property
+    def load_bytes(self) -> Range:
+        """Device bytes of loading a checkpoint with optimizer state: the load's range beside what is outside torch."""
+        found = next(phase for phase in self.phases if phase.name == "load")
+        outside = [getattr(self.device, end) - getattr(self.reserved, end) for end in ("low", "high")]
+        return Range(found.low + outside[0], found.high + outside[1])
+
     @property
     def in_flight(self) -> int:
         """Most chunk-microbatches alive at once."""
@@ -128,10 +135,19 @@ class Estimate:
         return self.stages[pp_rank]
 
     def verdicts(self) -> list[tuple[str, int, str]]:
-        """(GPU name, memory bytes, "fits" | "tight" | "does not fit") for every GPU of the catalogue."""
+        """(GPU name, memory bytes, one of device_memory.VERDICTS) for every GPU of the catalogue."""
+        return [(gpu.name, gpu.memory_bytes, self.verdict(gpu.memory_bytes)) for gpu in GPUS]
+
+    def verdict(self, memory_bytes: int) -> str:
+        """What the run is on a GPU with so much memory: one of device_memory.VERDICTS."""
         needed = max(stage.needed_bytes for stage in self.stages)
         high = max(stage.device.high for stage in self.stages)
-        return [(gpu.name, gpu.memory_bytes, verdict(needed, high, gpu.memory_bytes)) for gpu in GPUS]
+        return verdict(needed, high, memory_bytes, self.load_low)
+
+    @cached_property
+    def load_low(self) -> int:
+        """Device bytes that loading a checkpoint with optimizer state needs at least, on the fullest stage."""
+        return max(stage.load_bytes.low for stage in self.stages)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document (schema `megatron-memory-estimate/1`)."""

@@ -24,7 +24,8 @@ DEFAULT_GPU = "H100-80GB"
 class TrainingJob:
     """A model, a layout, training settings and hardware; all frozen, in Megatron's names.
 
-    `assumptions` says what was decided because it was not given; `warnings` what is not modelled.
+    `batch_is_assumed`: the global batch is not given, and as large as changes the peak. `assumptions` says what was decided because
+    it was not given; `warnings` what is not modelled.
     """
 
     model: Model
@@ -36,6 +37,7 @@ class TrainingJob:
     source: str = ""
     model_type: str = ""
     num_microbatches: int = 1
+    batch_is_assumed: bool = False
     refusal: str = ""
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

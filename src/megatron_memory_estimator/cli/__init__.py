@@ -6,9 +6,18 @@ import os
 import sys
 from typing import NoReturn
 
+from ..wording import plain
+
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command; a refused input prints one sentence on standard error and exits with 2."""
+    try:
+        _main(argv)
+    except KeyboardInterrupt:
+        fail("interrupted", 130)
+
+
+def _main(argv: list[str] | None) -> None:
     import click
 
     from ..errors import EstimatorError
@@ -21,7 +30,7 @@ def main(argv: list[str] | None = None) -> None:
         sys.stdout.flush()
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
-    except (click.exceptions.Abort, KeyboardInterrupt):
+    except click.exceptions.Abort:
         fail("interrupted", 130)
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message(), file=sys.stderr)
@@ -38,12 +47,18 @@ def main(argv: list[str] | None = None) -> None:
         output_failed(error)
     except RecursionError:
         fail("the input is nested too deeply")
+    except SystemExit:
+        if type(sys.stdout).__name__ == "PacifyFlushWrapper":  # click's word for a reader that stopped reading
+            sys.exit(0)
+        raise
 
 
 def fail(message: str, code: int = 2) -> NoReturn:
     """One sentence on standard error, and the exit code."""
-    text = " ".join(message.split())
-    print(f"error: {text}", file=sys.stderr)
+    try:
+        print(f"error: {plain(message)}", file=sys.stderr, flush=True)
+    except OSError:  # nobody can read it
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     sys.exit(code)
 
 

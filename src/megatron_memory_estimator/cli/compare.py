@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 import tempfile
 from typing import Any
 
@@ -11,6 +12,8 @@ import click
 
 from ..errors import ConfigError, EstimatorError, LayoutError, UnsupportedError
 from ..estimator import estimate
+from ..inputs.resolve import LONGEST_NAME
+from ..wording import plain, shown
 from .options import JobCommand, job_from_options, json_option, setting_options, special_options
 
 HELP = """Several models, YAML files and layouts side by side, with what differs marked.
@@ -75,9 +78,9 @@ def comparison(models: tuple[str, ...], layouts: tuple[str, ...], values: dict[s
     for model, layout in pairs:
         words = parse_layout_words(layout) if layout else {}
         given = {**values, **words, "model": given_config if model == "-" else model}
-        label = " ".join(part for part in (model if len(models) > 1 else "", layout) if part)
+        label = plain(" ".join(part for part in (model if len(models) > 1 else "", layout) if part), LONGEST_NAME)
         try:
-            cases.append(Case(label or model, estimate(job_from_options(given))))
+            cases.append(Case(label or plain(model, LONGEST_NAME), estimate(job_from_options(given))))
         except LayoutError as error:
             raise LayoutError(tuple(f"{label}: {reason}" for reason in error.reasons)) from None
         except UnsupportedError as error:
@@ -92,24 +95,37 @@ def write(path: str, text: str) -> None:
     if not path:
         raise ConfigError("--output needs the name of a file")
     try:
-        if path.startswith("/dev/") or (os.path.exists(path) and not os.path.isfile(path)):
+        if os.path.exists(path) and not os.path.isfile(path):
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)
             return
         target = os.path.realpath(path)
+        if os.path.islink(target):
+            raise ConfigError(f"cannot write {shown(path)}: its links lead in a circle")
+        if target.startswith("/dev/") and not target.startswith("/dev/shm/"):
+            raise ConfigError(f"cannot write {shown(path)}: there is no such device")
         handle, beside = tempfile.mkstemp(dir=os.path.dirname(target), prefix=".compare-")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 file.write(text)
-            mask = os.umask(0)
-            os.umask(mask)
-            os.chmod(beside, 0o666 & ~mask)
+            os.chmod(beside, mode_of(target))
             os.replace(beside, target)
-        except OSError:
+        except BaseException:
             os.unlink(beside)
             raise
     except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+        raise ConfigError(f"cannot write {shown(path)}: {error.strerror}") from None
+    except UnicodeEncodeError:
+        raise ConfigError(f"cannot write {shown(path)}: a name in it is not UTF-8 text") from None
+
+
+def mode_of(path: str) -> int:
+    """The permissions of a file that is replaced, or those of a new one."""
+    if os.path.exists(path):
+        return stat.S_IMODE(os.stat(path).st_mode)
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
 
 
 command = JobCommand(

@@ -7,6 +7,8 @@ import sys
 
 from rich.console import Console
 
+from ..wording import whole
+
 WIDE = 1000
 
 
@@ -19,5 +21,5 @@ class QuietConsole(Console):
 
 def console() -> Console:
     """A rich console on standard output."""
-    fits = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
+    fits = sys.stdout.isatty() or whole(os.environ.get("COLUMNS", "")) is not None
     return QuietConsole(width=None if fits else WIDE, soft_wrap=False)

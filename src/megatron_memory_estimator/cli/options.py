@@ -16,6 +16,7 @@ from ..layout import SHORT, Layout
 from ..model import Model
 from ..settings import field_kind
 from ..training import Training
+from ..wording import shown, signed, whole
 
 OTHER_NAMES = {
     **{name: (f"--{short}",) for short, name in SHORT.items()},
@@ -150,7 +151,7 @@ def job_from_options(values: dict[str, Any]) -> TrainingJob:
 
         return job_from_file(words[0], num_gpus, given, words[1:])
     if len(words) > 1:
-        raise ConfigError(f"one model at a time: {words[1]!r} follows {words[0]!r}; compare takes several")
+        raise ConfigError(f"one model at a time: {shown(words[1])} follows {shown(words[0])}; compare takes several")
     for name, option in (("set_variables", "--set"), ("ignore_unknown", "--ignore-unknown")):
         if given.pop(name, None):
             raise ConfigError(f"{option} goes with Megatron-LM arguments or a launch script, not with a model")
@@ -162,8 +163,8 @@ def variables(pairs: tuple[str, ...]) -> dict[str, str]:
     found = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
-        if not equals or not name.isidentifier():
-            raise ConfigError(f"--set {pair!r} must be NAME=VALUE")
+        if not equals or not (name.isidentifier() or whole(name)):
+            raise ConfigError(f"--set {shown(pair)} must be NAME=VALUE, or 1=VALUE for the first positional parameter")
         found[name] = value
     return found
 
@@ -177,18 +178,18 @@ def parsed(field: dataclasses.Field[Any], text: str) -> Any:
         return tuple(word for word in text.replace(",", " ").split() if word)
     if kind == "ints":
         words = text.strip("[]() ").replace(",", " ").split()
-        if not words or not all(word.isdigit() and len(word) < 10 for word in words):
-            raise ConfigError(f"{field.name}={text!r} must be whole numbers such as 2,4")
+        if not words or not all(whole(word) is not None for word in words):
+            raise ConfigError(f"{field.name}={shown(text)} must be whole numbers such as 2,4")
         return tuple(int(word) for word in words)
     if field.metadata.get("words") and text not in field.metadata["words"]:
         try:
             return float(text)
         except ValueError:
             raise ConfigError(
-                f"{field.name}={text!r} must be a number, or one of {', '.join(field.metadata['words'])}"
+                f"{field.name}={shown(text)} must be a number, or one of {', '.join(field.metadata['words'])}"
             ) from None
-    if field.name in NUMBER_OR_EXPRESSION and text.strip().lstrip("-").isdigit() and len(text) < 20:
-        return int(text)
+    if field.name in NUMBER_OR_EXPRESSION and (number := signed(text.strip())) is not None:
+        return number
     return text
 
 

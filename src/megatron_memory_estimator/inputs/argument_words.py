@@ -80,7 +80,9 @@ def _read(reading: _Reading, words: Sequence[str]) -> None:
         elif name not in GONE:
             fork = decides_memory(name, values) if reading.ignore_unknown or name in fork_arguments() else ""
             if fork:
-                reading.problems[name] = f"{shown(flag)[1:-1]} of {fork} decides memory and is not modelled; take it out if it is off"
+                reading.problems[name] = (
+                    f"{shown(flag)[1:-1]} of {fork} decides memory and is not modelled; take it out if it is off"
+                )
                 continue
             if not reading.ignore_unknown:
                 raise ConfigError(f"unknown Megatron argument {shown(flag)[1:-1]}.{nearest(name, by_flag)}")

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from math import prod
 from types import SimpleNamespace
 from typing import Any
 
 from ..errors import ConfigError, UnsupportedError
 from ..job import TrainingJob
+from ..settings import LARGEST_INTEGER
+from ..wording import shown
 from .resolve import current_name, known_settings
 from .text_files import read_yaml
 from .transformer_config import RENAMED, UNSUPPORTED
@@ -95,8 +98,9 @@ def job_from_bridge(config: Any, num_gpus: int | None, settings: Mapping[str, An
     values.update(peft_values(getattr(config, "peft", None)))
     parallel = [values.get(f"{kind}_parallel_size") or 1 for kind in ("tensor_model", "pipeline_model", "context")]
     dp = getattr(config, "data_parallel_size", None)
-    if num_gpus is None and isinstance(dp, int):
-        num_gpus = dp * parallel[0] * parallel[1] * parallel[2]
+    degrees = [n for n in (dp, *parallel) if isinstance(n, int) and 0 < n < LARGEST_INTEGER]
+    if num_gpus is None and len(degrees) == 1 + len(parallel):
+        num_gpus = prod(degrees)
     return TrainingJob.from_config({"name": name, **values}, num_gpus, **settings)
 
 
@@ -158,12 +162,14 @@ def layout_string(value: Any) -> str:
         return stages
     if not isinstance(stages, list | tuple):
         raise ConfigError("pipeline_model_parallel_layout must be a string or a list of stages")
+    if not all(isinstance(stage, list | tuple) for stage in stages):
+        raise ConfigError("pipeline_model_parallel_layout must be a string or a list of stages, each a list of layers")
     words = [[str(getattr(layer, "name", layer)).lower() for layer in stage] for stage in stages]
     for stage in words:
         for layer in stage:
             if layer not in LAYER_LETTERS:
                 raise ConfigError(
-                    f"pipeline_model_parallel_layout has {layer!r}; layers are {', '.join(LAYER_LETTERS)}"
+                    f"pipeline_model_parallel_layout has {shown(layer)}; layers are {', '.join(LAYER_LETTERS)}"
                 )
     return "|".join("".join(LAYER_LETTERS[layer] for layer in stage) for stage in words)
 
@@ -218,9 +224,11 @@ def peft_values(peft: Any) -> dict[str, Any]:
         if getattr(peft, name, None):
             raise UnsupportedError(f"peft.{name}={getattr(peft, name)!r} is not modelled")
     targets = getattr(peft, "target_modules", None) or ()
-    if isinstance(targets, str) or any("*" in word or "." in word for word in targets):
+    if not isinstance(targets, list | tuple) or any(
+        not isinstance(word, str) or "*" in word or "." in word for word in targets
+    ):
         raise UnsupportedError(
-            f"peft.target_modules={targets!r} is not modelled; give names of linears such as linear_qkv"
+            f"peft.target_modules={shown(targets)} is not modelled; give names of linears such as linear_qkv"
         )
     return {
         "peft": PEFT[kind.lower()], "peft_dim": getattr(peft, "dim", None) or PEFT_DIM,

@@ -54,7 +54,20 @@ def fork_arguments() -> dict[str, str]:
         return {row["flag"]: row["fork"] for row in csv.DictReader(file)}
 
 
-TELLING = ("lora", "offload", "recompute", "checkpoint_act", "swap", "zero_", "quant", "hybrid_", "layer_list", "freeze", "fsdp", "_parallel_size")
+TELLING = (
+    "lora",
+    "offload",
+    "recompute",
+    "checkpoint_act",
+    "swap",
+    "zero_",
+    "quant",
+    "hybrid_",
+    "layer_list",
+    "freeze",
+    "fsdp",
+    "_parallel_size",
+)
 """Parts of names that decide memory in whatever program has them."""
 
 

@@ -19,6 +19,7 @@ from ..layout import Layout
 from ..model import Model
 from ..settings import LARGEST_INTEGER, build, checked, nearest
 from ..training import Training
+from ..wording import plain, shown
 from .decide import decide_layout, recompute_defaults
 from .defaults import CLASS_DEFAULTS, DEFAULT_SEQ_LENGTH, habits_for
 from .effects import without_effect
@@ -37,6 +38,9 @@ class LoadedModel:
     warnings: tuple[str, ...] = ()
     foreign: tuple[tuple[str, int], ...] = ()
 
+
+LONGEST_NAME = 300
+"""Characters of a name or a source that are kept."""
 
 PARTS: tuple[type[Any], ...] = (Model, Layout, Training, Environment)
 
@@ -137,6 +141,8 @@ def graphs(out: dict[str, Any]) -> None:
     if isinstance(scope, str):
         scope = scope.strip("[]").replace(",", " ").split()
     if scope is not None:
+        if not isinstance(scope, list | tuple | set | frozenset):
+            raise ConfigError(f"cuda_graph_modules={shown(scope)} must be a list of words")
         words = [str(getattr(word, "name", word)) for word in scope]
         if "full_iteration" in words and out.get("cuda_graph_impl") not in (None, "none"):
             out["cuda_graph_impl"] = "full_iteration"
@@ -174,6 +180,8 @@ def respelled(values: dict[str, Any]) -> dict[str, Any]:
         out.update(optimizer="muon", use_distributed_optimizer=True)
     kinds = out.get("cp_comm_type")
     if kinds is not None:
+        if not isinstance(kinds, str | list | tuple):
+            raise ConfigError(f"cp_comm_type={shown(kinds)} must be a word, or a list of one for each layer")
         listed = [kinds] if isinstance(kinds, str) else list(kinds)
         out["cp_comm_type"] = ["all_gather" if kind == "allgather" else kind for kind in listed]
     coeff = out.get("moe_aux_loss_coeff")
@@ -261,6 +269,7 @@ def job_from_parts(
     training: Training = build(Training, parts[Training])
     training, notes = recompute_defaults(training)
     said += notes
+    assumed_batch = training.global_batch_size is None and not single_microbatch
     layout_values = {name: checked(_field(Layout, name), value) for name, value in parts[Layout].items()}
     layout, notes, microbatches, training = decide_layout(
         model,
@@ -291,13 +300,14 @@ def job_from_parts(
         training=training,
         gpu=gpu,
         env=env,
-        name=loaded.name,
-        source=loaded.source,
-        model_type=loaded.model_type,
+        name=plain(loaded.name, LONGEST_NAME),
+        source=plain(loaded.source, LONGEST_NAME),
+        model_type=plain(loaded.model_type, LONGEST_NAME),
         num_microbatches=microbatches,
+        batch_is_assumed=assumed_batch,
         refusal=loaded.refusal,
-        assumptions=tuple(said),
-        warnings=tuple(warned),
+        assumptions=tuple(map(plain, said)),
+        warnings=tuple(map(plain, warned)),
     )
     if costly_core_attention(job):
         note = (

@@ -14,7 +14,6 @@ from itertools import combinations
 from math import inf
 from typing import Any
 
-from ..device_memory import verdict
 from ..errors import EstimatorError
 from ..estimator import Estimate, estimate
 from ..inputs.effects import recomputable
@@ -22,6 +21,7 @@ from ..job import TrainingJob
 from ..legality import balanced_split
 from ..throughput.machine import Efficiency
 from ..throughput.step import Throughput, throughput
+from .base import TOKENS_OF_A_STEP
 from .borders import EVEN, generated_layout
 from .space import RECOMPUTE
 
@@ -73,6 +73,11 @@ class Outcome:
         """Bytes in use on the device at most."""
         return max(stage.device.high for stage in self.estimate.stages)
 
+    @property
+    def most(self) -> int:
+        """Bytes that decide whether a run surely fits: of training at most, of loading its checkpoint at least."""
+        return max(self.high, self.estimate.load_low)
+
     @cached_property
     def time(self) -> Throughput:
         """Step time."""
@@ -84,8 +89,8 @@ class Outcome:
         return not self.job.training.optimizer_cpu_offload
 
     def verdict(self, limit: int) -> str:
-        """fits, tight, or does not fit."""
-        return verdict(self.needed, self.high, limit)
+        """One of device_memory.VERDICTS."""
+        return self.estimate.verdict(limit)
 
 
 @dataclass(frozen=True)
@@ -95,11 +100,12 @@ class Advice:
     now: Outcome
     limit: int
     outcomes: tuple[Outcome, ...]
+    assumptions: tuple[str, ...] = ()
 
     @property
     def faster(self) -> bool:
         """Whether the run fits with room, so that the changes are for speed."""
-        return self.now.high <= self.limit * ROOM
+        return self.now.high <= self.limit * ROOM and self.now.most <= self.limit
 
 
 def advise(
@@ -109,9 +115,10 @@ def advise(
 
     Raises LayoutError for a run that Megatron-Core refuses and UnsupportedError for what is not modelled.
     """
+    job, said = priced(job)
     now = Outcome((), estimate(job), efficiency)
     limit = job.gpu.memory_bytes if limit is None else limit
-    wanted = Advice(now, limit, ())
+    wanted = Advice(now, limit, (), said)
     if wanted.faster:
         found = _faster(now, limit, efficiency) if now.timed else []
     else:
@@ -119,18 +126,33 @@ def advise(
     return dataclasses.replace(wanted, outcomes=tuple(found[:most]))
 
 
+def priced(job: TrainingJob) -> tuple[TrainingJob, tuple[str, ...]]:
+    """The job with a global batch that a step time means something for, and what was decided.
+
+    Where no global batch is given, an estimate takes as many microbatches as change the peak; their time is that of filling and
+    draining the pipeline. A real step has the tokens that `plan` assumes too.
+    """
+    if not job.batch_is_assumed or job.layout.dp < 1:
+        return job, ()
+    t, multiple = job.training, 2 * job.layout.world_size * job.training.micro_batch_size
+    wanted = max(TOKENS_OF_A_STEP // t.seq_length, 1, t.global_batch_size or 1)
+    batch = -(-wanted // multiple) * multiple
+    said = f"global_batch_size not given: a step of {batch} samples ({batch * t.seq_length / 2**20:.1f} Mi tokens) is timed"
+    return changed(job, {"global_batch_size": batch}), (said,)
+
+
 def _fitting(now: Outcome, limit: int, efficiency: Efficiency | None) -> list[Outcome]:
     """Changes that make a run fit: alone where one is enough, else together. Cheapest in time first."""
     singles = list(_outcomes(now, [(change,) for change in memory_changes(now.job)], efficiency))
-    helpful = sorted((one for one in singles if one.high < now.high), key=lambda one: one.high)
-    found = sorted((one for one in helpful if one.high <= limit), key=cost_of)
+    helpful = sorted((one for one in singles if one.most < now.most), key=lambda one: one.most)
+    found = sorted((one for one in helpful if one.most <= limit), key=cost_of)
     if found:  # two changes together only where they cost less than the cheapest alone
         rest = sorted((one for one in helpful if one not in found), key=cost_of)[:KEPT]
-        pairs = [one for one in _together(now, rest, 2, efficiency) if one.high <= limit]
+        pairs = [one for one in _together(now, rest, 2, efficiency) if one.most <= limit]
         cheaper = [one for one in pairs if cost_of(one) < 0.99 * cost_of(found[0])]
         return sorted([*cheaper[:3], *found], key=cost_of)
     for size in range(2, MOST_CHANGES + 1):
-        found = [one for one in _together(now, helpful[: 3 * KEPT // size], size, efficiency) if one.high <= limit]
+        found = [one for one in _together(now, helpful[: 3 * KEPT // size], size, efficiency) if one.most <= limit]
         if found:
             return sorted(found, key=cost_of)
     return helpful  # nothing is enough: what helps most
@@ -150,10 +172,10 @@ def _together(now: Outcome, singles: Sequence[Outcome], size: int, efficiency: E
 def _faster(now: Outcome, limit: int, efficiency: Efficiency | None) -> list[Outcome]:
     """Changes that keep a run within memory and make it faster: alone and in pairs, the fastest first."""
     singles = [
-        one for one in _outcomes(now, [(change,) for change in speed_changes(now.job)], efficiency) if one.high <= limit
+        one for one in _outcomes(now, [(change,) for change in speed_changes(now.job)], efficiency) if one.most <= limit
     ]
     better = sorted((one for one in singles if one.time.step < now.time.step * 0.995), key=lambda one: one.time.step)
-    tried = [one for one in _together(now, better[:KEPT], 2, efficiency) if one.high <= limit]
+    tried = [one for one in _together(now, better[:KEPT], 2, efficiency) if one.most <= limit]
     fastest = {one.changes[0].name: one.time.step for one in better}
     worth = [one for one in tried if one.time.step < 0.99 * min(fastest[change.name] for change in one.changes)]
     return sorted([*better, *worth], key=lambda one: one.time.step)

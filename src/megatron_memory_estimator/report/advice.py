@@ -23,6 +23,8 @@ def print_advice(advice: Advice, console: Console) -> None:
         console.print(advice_table(advice), soft_wrap=True)
         for note in notes(advice):
             console.print(f"note: {note}", highlight=False, soft_wrap=True, markup=False)
+    for note in advice.assumptions:
+        console.print(f"assumed: {note}", highlight=False, soft_wrap=True, markup=False)
 
 
 def headline(advice: Advice) -> list[str]:
@@ -33,6 +35,8 @@ def headline(advice: Advice) -> list[str]:
         f"{now.verdict(advice.limit)}: the fullest stage ({top.pp_rank}) peaks at {gib(now.peak)} GiB allocated and takes "
         f"{gib(now.needed)} to {gib(now.high)} GiB on the device, which may take {gib(advice.limit)}; "
     )
+    if now.verdict(advice.limit) == "does not load":
+        first += f"loading its checkpoint takes at least {gib(now.estimate.load_low)} GiB; "
     if not now.timed:
         first += "its step time is not modelled (the optimizer is in host memory)"
     else:
@@ -45,7 +49,7 @@ def headline(advice: Advice) -> list[str]:
             if advice.outcomes
             else "nothing tried makes it faster"
         )
-    elif any(one.high <= advice.limit for one in advice.outcomes):
+    elif any(one.most <= advice.limit for one in advice.outcomes):
         second = "the smallest changes that make it fit surely, the cheapest first:"
     elif advice.outcomes:
         second = "no change, and no two or three together, make it fit surely; what saves most:"
@@ -112,6 +116,7 @@ def advice_document(advice: Advice) -> dict[str, Any]:
     def figures(one: Outcome) -> dict[str, Any]:
         return {
             "peak_allocated_bytes": one.peak, "needed_bytes": one.needed, "device_bytes": one.high,
+            "load_bytes": one.estimate.load_low,
             "verdict": one.verdict(advice.limit), "step_s": one.time.step if one.timed else None,
             "tokens_per_s_gpu": one.time.tokens_per_s_gpu if one.timed else None,
         }  # fmt: skip
@@ -119,6 +124,7 @@ def advice_document(advice: Advice) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "limit_bytes": advice.limit,
+        "assumptions": list(advice.assumptions),
         "now": {**figures(advice.now), "peak_stage": advice.now.estimate.peak_stage.pp_rank},
         "purpose": "faster" if advice.faster else "fit",
         "advice": [

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ..device_memory import VERDICTS
 from ..estimator import Estimate, Stage
 from ..hardware import GIB
 
@@ -99,7 +100,7 @@ def classic_text(estimate: Estimate, *, verbose: bool = False) -> str:
         f"Peak Memory per GPU: {top.peak_allocated_bytes / GIB:.2f} GiB (stage {top.pp_rank}, allocated by torch)",
     ]
     lines.append(f"On the device: {top.device.low / GIB:.1f} to {top.device.high / GIB:.1f} GiB")
-    for word in ("fits", "tight", "does not fit"):
+    for word in VERDICTS:
         names = [name for name, _, verdict in estimate.verdicts() if verdict == word]
         if names:
             lines.append(f"{word.capitalize()}{' on' if word != 'fits' else ''}: {', '.join(names)}")

@@ -83,7 +83,7 @@ def print_found(
     console.print(counts_table(found))
     for note in said:
         console.print(f"assumed: {note}", highlight=False, soft_wrap=True, markup=False)
-    for warning in warnings(rows):
+    for warning in (*unloadable(rows, found.limit), *warnings(rows)):
         console.print(f"warning: {warning}", highlight=False, soft_wrap=True, markup=False)
     if rows and form != "none":
         row = rows[shown - 1]
@@ -96,6 +96,19 @@ def print_found(
         if beside:
             words = ", ".join(f"{name}={value}" for name, value in beside.items())
             console.print(f"without an argument in Megatron-LM: {words}", highlight=False, soft_wrap=True, markup=False)
+
+
+def unloadable(rows: Sequence[Row], limit: int) -> list[str]:
+    """Plans that train, but could not load a checkpoint of their own."""
+    numbers = [str(at) for at, row in enumerate(rows, 1) if row.estimate.load_low > limit]
+    if not numbers:
+        return []
+    most = max(row.estimate.load_low for row in rows)
+    which = f"plan{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
+    return [
+        f"{which} cannot load a checkpoint with optimizer state: at least {gib(most)} GiB of {gib(limit)}; training alone is held "
+        "against the memory"
+    ]
 
 
 def warnings(rows: Sequence[Row]) -> list[str]:
@@ -232,7 +245,7 @@ def found_document(found: Found, rows: Sequence[Row], said: Sequence[str]) -> di
         ],
         "least": None if found.least is None else {"needed_bytes": found.least.needed_bytes, "layout": layout_text(found.least)},
         "assumptions": list(said),
-        "warnings": warnings(rows),
+        "warnings": [*unloadable(rows, found.limit), *warnings(rows)],
     }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from ..counts import count_parameters
@@ -18,6 +19,13 @@ from ..training import Training
 from .document import per_node
 
 COLUMNS = ("weights", "gradients", "optimizer", "activations", "transient", "pipeline", "workspace")
+
+
+PHASES = {
+    "build": "Building the model",
+    "load": "Loading a checkpoint with optimizer state",
+    "save": "Saving a checkpoint",
+}
 
 
 def gib(nbytes: int, digits: int = 2) -> str:
@@ -61,7 +69,7 @@ def summary(estimate: Estimate) -> list[str]:
     count = count_parameters(m)
     active = f", {count.active / 1e9:.2f} B active" if m.has_moe else ""
     lines = [
-        f"[bold]{job.name or 'model'}[/bold]  {count.total / 1e9:.2f} B parameters{active}  ({job.source.split(' (')[0]})",
+        f"[bold]{escape(job.name or 'model')}[/bold]  {count.total / 1e9:.2f} B parameters{active}  ({escape(job.source.split(' (')[0])})",
         f"  architecture  {architecture(job)}",
     ]
     extras = _extras(job)
@@ -207,9 +215,7 @@ def result(estimate: Estimate) -> list[str]:
         )
     for phase in top.phases:
         if phase.high > top.peak_allocated_bytes:
-            lines.append(
-                f"{phase.name.capitalize()} may exceed training: {gib(phase.low)}-{gib(phase.high)} GiB allocated"
-            )
+            lines.append(f"{PHASES[phase.name]} may exceed training: {gib(phase.low)}-{gib(phase.high)} GiB allocated")
     if any("offload" in term.name for term in top.host):
         node = per_node(estimate.job, top)
         lines.append(
@@ -224,7 +230,7 @@ def gpu_table(estimate: Estimate) -> Table:
     high = max(stage.device.high for stage in estimate.stages)
     low = max(stage.needed_bytes for stage in estimate.stages)
     table = Table("GPU", "memory GiB", "verdict", "head-room GiB", box=box.SIMPLE_HEAD, pad_edge=False)
-    style = {"fits": "green", "tight": "yellow", "does not fit": "red"}
+    style = {"fits": "green", "tight": "yellow", "does not load": "yellow", "does not fit": "red"}
     for name, memory, verdict in estimate.verdicts():
         room = f"{gib(memory - high, 1)} to {gib(memory - low, 1)}"
         table.add_row(name, gib(memory, 1), f"[{style[verdict]}]{verdict}[/]", room)
