@@ -25,10 +25,8 @@ from .tensor import largest, largest_sum
 def _kept(rank: Rank, saved: list[int]) -> Iterator[tuple[Step, int]]:
     """Each step and what the microbatches in flight keep; of arrays of layouts the most of all steps of one kind and chunk, and of
     chunks that hold the same units."""
-    steps = rank.schedule.steps
     if all(isinstance(size, int) for size in saved):
-        for step in steps:
-            yield step, sum(n * size for n, size in zip(step.in_flight, saved, strict=True))
+        yield from rank.schedule.held(saved)
         return
     units: dict[object, int] = {}
     twins = [
@@ -54,21 +52,22 @@ class Identity(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def fullest(one: Identity, twins: tuple[int, ...]) -> list[tuple[Step, list[tuple[int, ...]]]]:
-    """For each kind of step and chunk the microbatches in flight that no other step exceeds, those of twin chunks together."""
+    """For each kind of step and chunk the microbatches in flight that no other step exceeds, those of twin chunks together. Steps
+    between the ends of a stretch are left out: whatever a microbatch keeps, an end keeps as much."""
     import numpy as np
 
-    steps = one.schedule.steps
-    kinds = sorted(set(twins))
-    together = np.array([step.in_flight for step in steps]) @ np.array([[int(t == k) for k in kinds] for t in twins])
+    steps = [step for step, _ in one.schedule.held((0,) * len(twins))]
+    members = ([int(twin == kind) for twin in twins] for kind in sorted(set(twins)))
+    together = np.array([[count for _, count in one.schedule.held(sizes)] for sizes in members]).T
     alike: dict[tuple[str, int, int], list[int]] = {}
     for index, step in enumerate(steps):
         chunk = twins[step.chunk] if step.beside < 0 else step.chunk
         alike.setdefault((step.kind, chunk, step.beside), []).append(index)
     found = []
-    for members in alike.values():
-        rows = np.unique(together[members], axis=0)
+    for places in alike.values():
+        rows = np.unique(together[places], axis=0)
         exceeded = (rows[:, None] <= rows).all(axis=2).sum(axis=1) > 1
-        found.append((steps[members[0]], [tuple(row) for row in rows[~exceeded].tolist()]))
+        found.append((steps[places[0]], [tuple(row) for row in rows[~exceeded].tolist()]))
     return found
 
 
@@ -99,7 +98,7 @@ def _label(rank: Rank, step: Step, running: tuple[tuple[int, Moment], ...]) -> s
         where = f" of layer {run.first_layer + copy}" if run.first_layer >= 0 else ""
         chunk = f", chunk {index}" if len(rank.plans) > 1 else ""
         found.append(f"{event.phase} of {event.op}{where}{chunk}")
-    return f"{' beside '.join(found)}, {sum(step.in_flight)} in flight"
+    return f"{' beside '.join(found)}, {step.in_flight} in flight"
 
 
 def draining(rank: Rank) -> Candidate:

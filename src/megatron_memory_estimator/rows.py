@@ -68,8 +68,8 @@ def rows_at_peak(rank: Rank, peak: Peak) -> list[Row]:
         rows.extend(_boundary_rows(resting_tensors(rank), "kept between steps"))
         return rows + list(candidate.extras)
     rows.extend(_boundary_rows(pipeline_tensors(rank, step.kind), "boundary of the pipeline stage"))
-    for index, plan in enumerate(rank.plans):
-        rows.extend(saved_rows(plan, step.in_flight[index] - candidate.apart.count(index)))
+    for index, (plan, count) in enumerate(zip(rank.plans, rank.schedule.in_flight(step), strict=True)):
+        rows.extend(saved_rows(plan, count - candidate.apart.count(index)))
     for chunk, moment in candidate.running:
         rows.extend(_running_rows(rank.plans[chunk], moment, step.beside >= 0))
     return merged(rows)
