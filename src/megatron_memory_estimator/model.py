@@ -231,7 +231,7 @@ class Model:
         """Whether the layers are the sub-layers of a hybrid pattern."""
         return self.hybrid_layer_pattern is not None
 
-    @property
+    @cached_property
     def has_moe(self) -> bool:
         """Whether any layer has routed experts."""
         return any(kind.endswith("moe") for kind in self.kinds)

@@ -8,7 +8,7 @@ running chunk has alive.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from .activations import Moment
 from .boundary import deferred_wgrads, pipeline_tensors, resting_tensors
 from .captures import capturing, pool
-from .combined import Pair, combined
+from .combined import combined
 from .rank import Candidate, Rank, Row, state_bytes, workspace_bytes
 from .schedule import Occupancy, Step
 from .tensor import largest, largest_sum
@@ -72,21 +72,51 @@ def fullest(one: Identity, twins: tuple[int, ...]) -> list[tuple[Step, list[tupl
 
 
 def scheduled(rank: Rank) -> Iterator[Candidate]:
-    """The largest moment of each distinct step of the schedule; bytes without state and workspaces."""
-    best = {(kind, index): moment for index, plan in enumerate(rank.plans) for kind, moment in plan.tops.items()}
+    """The largest moments of the steps of the schedule; bytes without state and workspaces. Those below one before it are left out."""
     saved = [plan.saved_bytes for plan in rank.plans]
     pipe = {kind: sum(t.nbytes for t in pipeline_tensors(rank, kind)) for kind in "FB"}
+    known: dict[tuple[str, int, int], list[_Running]] = {}
+    highest = -1
     for step, kept in _kept(rank, saved):
-        pairs: Iterable[Pair] = (Pair(best.get((step.kind, step.chunk)), None),)
-        if step.beside >= 0:
-            pairs = combined(rank.plans[step.chunk], rank.plans[step.beside])
-        everything = kept + pipe[step.kind]
-        for forward, backward, done in pairs:
-            apart = ((step.chunk,) if not done else ()) + ((step.beside,) if step.beside >= 0 else ())
-            running = tuple((i, at) for i, at in ((step.chunk, forward), (step.beside, backward)) if at)
-            if running:
-                total = everything - sum(saved[i] for i in apart) + sum(at.nbytes for _, at in running)
-                yield Candidate("", total, step, running, apart)
+        key = step.kind, step.chunk, step.beside
+        if key not in known:
+            known[key] = _fullest_of(list(_running(rank, step, saved)))
+        for extra, running, apart in known[key]:
+            total = kept + (extra + pipe[step.kind])
+            if isinstance(total, int):
+                if total <= highest:
+                    continue
+                highest = total
+            yield Candidate("", total, step, running, apart)
+
+
+class _Running(NamedTuple):
+    """Moments of the microbatches that run, their bytes beyond what is kept in flight, and the chunks that do not keep everything."""
+
+    nbytes: int
+    moments: tuple[tuple[int, Moment], ...]
+    apart: tuple[int, ...]
+
+
+def _running(rank: Rank, step: Step, saved: list[int]) -> Iterator[_Running]:
+    """What may run in a step: the largest moment of its chunk, or a forward beside a backward. It does not depend on what is in flight."""
+    if step.beside < 0:
+        top = rank.plans[step.chunk].tops.get(step.kind)
+        if top is not None:
+            yield _Running(top.nbytes - saved[step.chunk], ((step.chunk, top),), (step.chunk,))
+        return
+    for forward, backward, done in combined(rank.plans[step.chunk], rank.plans[step.beside]):
+        apart = (*(() if done else (step.chunk,)), step.beside)
+        moments = tuple((i, at) for i, at in ((step.chunk, forward), (step.beside, backward)) if at)
+        if moments:
+            yield _Running(sum(at.nbytes for _, at in moments) - sum(saved[i] for i in apart), moments, apart)
+
+
+def _fullest_of(found: list[_Running]) -> list[_Running]:
+    """The first with most bytes; of arrays of layouts all."""
+    if found and all(isinstance(one.nbytes, int) for one in found):
+        return [max(found, key=lambda one: one.nbytes)]
+    return found
 
 
 def _label(rank: Rank, step: Step, running: tuple[tuple[int, Moment], ...]) -> str:

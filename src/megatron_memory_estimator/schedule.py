@@ -146,15 +146,25 @@ def occupancy(pp: int, vp: int, rank: int, num_microbatches: int, group: int, a2
         return Occupancy(warmup, most, (most,), (Stretch(0, -1, 1), Stretch(-1, 0, 1)), Order(1, most, most), most - 1)
     enough = enough_microbatches(pp, vp, num_microbatches, group, a2a_overlap=a2a_overlap)
     order = Order(vp, enough, group)
-    found = Occupancy(warmup, 0, (), tuple(_stretches(order, warmup)), order, together=a2a_overlap)
-    per_chunk = [0] * vp
-    most = 0
-    for step, _ in found.held((0,) * vp):
-        if step.kind == "F":
-            most = max(most, step.in_flight)
-            mine = order.passed(step.chunk, step.forwards) - order.passed(vp - 1 - step.chunk, step.backwards)
-            per_chunk[step.chunk] = max(per_chunk[step.chunk], mine)
-    return replace(found, max_in_flight=most, per_chunk=tuple(per_chunk))
+    stretches = tuple(_stretches(order, warmup))
+    most, per_chunk = _fullest(stretches, vp)
+    return Occupancy(warmup, most, per_chunk, stretches, order, together=a2a_overlap)
+
+
+def _fullest(stretches: Sequence[Stretch], vp: int) -> tuple[int, tuple[int, ...]]:
+    """The most microbatches in flight at any forward, of all chunks and of each."""
+    counts, per_chunk = [0] * vp, [0] * vp
+    total = most = 0
+    for ahead, behind, size in stretches:
+        if ahead >= 0:  # a backward follows its forward: one more is in flight at the forward
+            most = max(most, total + (1 if behind >= 0 else size))
+            per_chunk[ahead] = max(per_chunk[ahead], counts[ahead] + (1 if behind == ahead else size))
+            counts[ahead] += size
+            total += size
+        if behind >= 0:
+            counts[behind] -= size
+            total -= size
+    return most, tuple(per_chunk)
 
 
 def saturating_microbatches(pp: int, vp: int, group: int) -> int:
