@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import accumulate, groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .context import Context
 from .cuda_graphs import captured, captures, replayed
@@ -106,6 +106,8 @@ class ChunkPlan:
     runs: tuple[Run, ...]
     batch: tuple[Tensor, ...]
     """Input tensors of a microbatch, alive during its forward."""
+    extremes: dict[object, Any] = field(default_factory=dict, repr=False, compare=False)
+    """Moments found so far by what was asked; chunks of the same units share them."""
 
     @cached_property
     def saved_bytes(self) -> int:
@@ -158,22 +160,19 @@ class ChunkPlan:
     def _extremes(self, kind: str, index: int, part: Part) -> tuple[tuple[int, int], ...] | None:
         """(event, bytes of the unit alone) of the first, the largest and the last event of a part of a run."""
         key = kind, index, part.name
-        if key not in self._known:
+        if key not in self.extremes:
             run = self.runs[index]
             shift, events = (0, run.trace.forward) if kind == "F" else (len(run.trace.forward), run.trace.backward)
             chosen = [(shift + i, event.nbytes) for i, event in enumerate(events) if part.holds(event.op)]
             if not chosen:
-                self._known[key] = None
+                self.extremes[key] = None
             else:
                 top = reduce(lambda a, b: (a[0], largest(a[1], b[1])), chosen)
                 if isinstance(top[1], int):
                     top = next(one for one in chosen if one[1] == top[1])
-                self._known[key] = chosen[0], top, chosen[-1]
-        return self._known[key]
-
-    @cached_property
-    def _known(self) -> dict[tuple[str, int, str], tuple[tuple[int, int], ...] | None]:
-        return {}
+                self.extremes[key] = chosen[0], top, chosen[-1]
+        found: tuple[tuple[int, int], ...] | None = self.extremes[key]
+        return found
 
     def largest(self, kind: str, index: int, copy: int) -> Moment:
         """The event of one copy of a run with most memory."""
@@ -181,19 +180,24 @@ class ChunkPlan:
         assert found is not None
         return found[1]
 
-    @cached_property
+    @property
     def tops(self) -> dict[str, Moment]:
         """The largest moment of the forward ("F") and of the backward ("B")."""
+        if "tops" not in self.extremes:
+            self.extremes["tops"] = self._tops()
+        found: dict[str, Moment] = self.extremes["tops"]
+        return found
+
+    def _tops(self) -> dict[str, Moment]:
         found: dict[str, Moment] = {}
-        before, known = 0, {}
+        known: dict[int, list[tuple[str, int, int]]] = {}
         for index, run in enumerate(self.runs):
-            known[id(run.trace)] = known.get(id(run.trace)) or _highest_events(run.trace)
-            here = before + run.trace.saved_bytes * (run.copies - 1)
+            if id(run.trace) not in known:
+                known[id(run.trace)] = _highest_events(run.trace)
             for kind, event, nbytes in known[id(run.trace)]:
                 extra = run.beside_bytes(kind) + (self.batch_bytes if kind == "F" else 0)
-                moment = Moment(kind, index, event, here + extra + nbytes)
+                moment = Moment(kind, index, event, self.prefix(index) + extra + nbytes)
                 found[kind] = higher(found[kind], moment) if kind in found else moment
-            before += run.trace.saved_bytes * run.copies
         return found
 
 
@@ -240,7 +244,7 @@ class Planner:
         runs = known.runs
         if shift:
             runs = tuple(r._replace(first_layer=r.first_layer + shift) if r.first_layer >= 0 else r for r in known.runs)
-        return ChunkPlan(chunk, runs, known.batch)
+        return ChunkPlan(chunk, runs, known.batch, known.extremes)
 
     def kind(self, layer: int) -> Kind:
         """What a decoder layer is."""
