@@ -106,8 +106,14 @@ class ChunkPlan:
     runs: tuple[Run, ...]
     batch: tuple[Tensor, ...]
     """Input tensors of a microbatch, alive during its forward."""
-    extremes: dict[object, Any] = field(default_factory=dict, repr=False, compare=False)
-    """Moments found so far by what was asked; chunks of the same units share them."""
+    extremes: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What was found so far, by what was asked; chunks of the same units share it."""
+
+    def elsewhere(self, chunk: Chunk, runs: tuple[Run, ...]) -> ChunkPlan:
+        """The same units as another chunk, which shares what is found of them."""
+        plan = ChunkPlan(chunk, runs, self.batch)
+        object.__setattr__(plan, "extremes", self.extremes)
+        return plan
 
     @cached_property
     def saved_bytes(self) -> int:
@@ -244,7 +250,7 @@ class Planner:
         runs = known.runs
         if shift:
             runs = tuple(r._replace(first_layer=r.first_layer + shift) if r.first_layer >= 0 else r for r in known.runs)
-        return ChunkPlan(chunk, runs, known.batch, known.extremes)
+        return known.elsewhere(chunk, runs)
 
     def kind(self, layer: int) -> Kind:
         """What a decoder layer is."""

@@ -157,17 +157,16 @@ def flattened_gradients(rank: Rank) -> tuple[Row, ...]:
     return (row,)
 
 
-def finalising(rank: Rank) -> Candidate:
-    """Gradients of tensors that are replicated over tp are flattened into one copy for their all-reduce.
+def finalising(rank: Rank, rest: int) -> Candidate:
+    """Gradients of tensors that are replicated over tp are flattened into one copy for their all-reduce; `rest` stays between steps.
 
     Source: Megatron-LM `megatron/core/distributed/finalize_model_grads.py`.
     """
     extras = flattened_gradients(rank)
-    rest = sum(t.nbytes for t in resting_tensors(rank))
     return Candidate("finalize_model_grads", rest + sum(r.nbytes for r in extras), extras=extras)
 
 
-def optimizer_step(rank: Rank) -> Candidate:
+def optimizer_step(rank: Rank, rest: int) -> Candidate:
     """The optimizer step: state that exists only during it, or until gradients are zeroed."""
     extras = tuple(
         Row("transient" if s.since == "optimizer" else "optimizer", s.name, "[numel]", (s.numel,), s.dtype, 1, s.nbytes,
@@ -175,7 +174,6 @@ def optimizer_step(rank: Rank) -> Candidate:
         for s in rank.states
         if s.since in ("step", "optimizer")
     )  # fmt: skip
-    rest = sum(t.nbytes for t in resting_tensors(rank))
     return Candidate("optimizer step", rest + sum(r.nbytes for r in extras), extras=extras)
 
 
@@ -205,9 +203,10 @@ def _highest(candidates: list[Candidate], totals: list[int]) -> Candidate:
 def find_peak(rank: Rank) -> Peak:
     """The peak of a training step once moments exist, the peak of the first step, and the bytes between two steps."""
     scratch = workspace_bytes(rank)
+    rest = sum(t.nbytes for t in resting_tensors(rank))
     drain = [draining(rank)] if deferred_wgrads(rank, rank.num_microbatches) else []
     capture = [capturing(rank)] if pool(rank)[1] is not None else []
-    candidates = [*scheduled(rank), *drain, *capture, finalising(rank), optimizer_step(rank)]
+    candidates = [*scheduled(rank), *drain, *capture, finalising(rank, rest), optimizer_step(rank, rest)]
 
     state = {since: state_bytes(rank, *since) for since in {candidate.since for candidate in candidates}}
     top = _highest(candidates, [state[candidate.since] + candidate.nbytes for candidate in candidates])
@@ -216,5 +215,4 @@ def find_peak(rank: Rank) -> Peak:
     persistent = state_bytes(rank, "setup", "first step") + scratch
     before_step = state_bytes(rank, "setup") + reduce(largest, (candidate.nbytes for candidate in candidates[:-1]))
     first = largest(before_step, state_bytes(rank, *candidates[-1].since) + candidates[-1].nbytes) + scratch
-    rest = sum(t.nbytes for t in resting_tensors(rank))
     return Peak(top, state_bytes(rank, *top.since) + scratch, first, persistent + state_bytes(rank, "step") + rest)

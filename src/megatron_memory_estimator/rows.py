@@ -96,9 +96,13 @@ def _running_rows(plan: ChunkPlan, moment: Moment, known: dict[int, list[Row]], 
         yield _row("transient", "", Live(t, "on its way" if "on its way" in t.name else "whole while its unit runs"))
     copy = run.copies - 1 if moment.copy < 0 else moment.copy
     prefix = f"layers.{run.first_layer + copy}." if run.first_layer >= 0 else ""
-    for live in alive_at(run.unit, moment.event):
-        part = "activations" if live.why.startswith("saved") else "transient"
-        yield _row(part, prefix, live)
+    key = "alive", moment.run, moment.event
+    if key not in plan.extremes:
+        found = alive_at(run.unit, moment.event)
+        plan.extremes[key] = [
+            _row("activations" if live.why.startswith("saved") else "transient", "", live) for live in found
+        ]
+    yield from (row._replace(name=prefix + row.name) for row in plan.extremes[key])
 
 
 def merged(rows: list[Row]) -> list[Row]:

@@ -226,7 +226,7 @@ class Tables:
                 copies: Any = np.array(column).reshape(shape)
                 runs.append(real_run(planner, key)._replace(copies=copies))
             kinds = tuple(() if isinstance(key[0], str) else tuple(kind[0] for kind in key[0]) for key, _ in counts)
-            found.append(SeveralPlans(plan.chunk, tuple(runs), (), kinds=kinds))
+            found.append(SeveralPlans(plan.chunk, tuple(runs), (), kinds))
         return tuple(found)
 
     def _counts(self, members: Sequence[Stage], place: int) -> list[tuple[Key, list[int]]]:
