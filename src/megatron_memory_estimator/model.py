@@ -10,12 +10,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from .errors import ConfigError
-from .frequency import layer_pattern, mtp_pattern
+from .frequency import MOST_LAYERS, MOST_MTP_LAYERS, layer_pattern, mtp_pattern
 from .settings import setting
 from .tensor import round_up
 
-MOST_LAYERS = 10_000
-MOST_MTP_LAYERS = 64
 ACTIVATIONS = ("gelu", "silu", "squared_relu", "quick_gelu", "relu")
 
 
