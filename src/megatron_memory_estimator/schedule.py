@@ -7,7 +7,7 @@ forward_backward_pipelining_with_interleaving, get_schedule_table), `combined_1f
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 

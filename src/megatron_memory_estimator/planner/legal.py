@@ -18,7 +18,7 @@ import numpy as np
 
 from ..job import TrainingJob
 from ..layout import Layout
-from ..legality import violations
+from ..legality import beside_pipeline, violations
 from ..legality.sharding import world
 from ..legality.stages import schedule
 from ..legality.switches import gpu
@@ -77,6 +77,11 @@ def at_point(base: Layout, point: tuple[int, int, int, int], style: Style, *, mo
 def reasons(job: TrainingJob, layout: Layout, training: Training, count: int) -> tuple[str, ...]:
     """Every violated rule of one layout, those of the GPU too."""
     return (*violations(job.model, layout, training, count), *gpu(training, job.gpu))
+
+
+def hopeless(job: TrainingJob, layout: Layout, training: Training) -> bool:
+    """Whether a layout breaks a rule that pipelines with the same `pipeline_sides` break too."""
+    return any(True for rules in (beside_pipeline(job.model, layout, training), gpu(training, job.gpu)) for _ in rules)
 
 
 def cells(

@@ -21,11 +21,13 @@ from ..errors import ConfigError, LayoutError, UnsupportedError
 from ..estimator import context_of
 from ..hardware import GIB
 from ..job import TrainingJob
+from ..layout import Layout
+from ..legality import pipeline_sides
 from ..throughput.machine import Efficiency, Machine, machine
 from ..training import Training
 from .batch import side
 from .figures import Figures, Structure, alone, in_arrays, training_with, whole
-from .legal import Cells, at_point, cells, reasons, rule_of
+from .legal import Cells, at_point, cells, hopeless, reasons, rule_of
 from .shapes import Peaks, Shape, peaks, stages, symbols
 from .space import (
     Option,
@@ -450,19 +452,31 @@ class _Search:
         draw = Random(0)
         pairs = list(product(self.shapes, points))
         draw.shuffle(pairs)
+        sides = {shape.layout: pipeline_sides(self.base.model, shape.layout) for shape in self.shapes}
+        tried = [(shape, sides[shape.layout], point) for shape, point in pairs[: 20 * TRIES]]
         combinations = product(self.space.precision, self.sets, self.options)
         for number, (precision, (_, recompute), option) in enumerate(combinations):
             training = training_with(self._training(precision, recompute), option)
-            for shape, point in pairs[: TRIES if number else 20 * TRIES]:
-                for style in styles(self.space, tp=point[0] > 1, cp=point[1] > 1):
-                    found = _Reference(shape, point, dataclasses.replace(style, precision=precision), recompute, option)
-                    if not self._broken(found, training):
+            ways = {
+                (tp, cp): [dataclasses.replace(style, precision=precision) for style in styles(self.space, tp=tp, cp=cp)]
+                for tp, cp in product((False, True), repeat=2)
+            }
+            known: dict[Any, bool] = {}
+            for shape, side_of, point in tried[: TRIES if number else None]:
+                for style in ways[point[0] > 1, point[1] > 1]:
+                    found = _Reference(shape, point, style, recompute, option)
+                    key = side_of, point, style
+                    if key not in known:
+                        known[key] = hopeless(self.base, self._layout(found), training)
+                    if not known[key] and not self._broken(found, training):
                         return found
         return None
 
+    def _layout(self, at: _Reference) -> Layout:
+        return at_point(at.shape.layout, at.point, at.style, moe=bool(self.base.model.num_moe_experts))
+
     def _broken(self, at: _Reference, training: Training) -> str:
-        layout = at_point(at.shape.layout, at.point, at.style, moe=bool(self.base.model.num_moe_experts))
-        return next(iter(reasons(self.base, layout, training, at.shape.group * at.shape.vp * 2)), "")
+        return next(iter(reasons(self.base, self._layout(at), training, at.shape.group * at.shape.vp * 2)), "")
 
     def _points(self, points: Sequence[Any], style: Style) -> tuple[list[bool], list[str]]:
         """Which points are legal, and the first broken rule of the others."""
