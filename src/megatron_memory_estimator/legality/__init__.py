@@ -16,7 +16,17 @@ from ..model import Model
 from ..training import Training
 from .sharding import attention, experts, world
 from .stages import balanced_split, pipeline, schedule, shared_indexers
-from .switches import expert_modules, fully_sharded, gpu, graphs, interleaved, low_precision, offloading, optimizer, other
+from .switches import (
+    expert_modules,
+    fully_sharded,
+    gpu,
+    graphs,
+    interleaved,
+    low_precision,
+    offloading,
+    optimizer,
+    other,
+)
 
 if TYPE_CHECKING:
     from ..job import TrainingJob

@@ -22,6 +22,7 @@ from ..legality import beside_pipeline, violations
 from ..legality.sharding import world
 from ..legality.stages import schedule
 from ..legality.switches import gpu
+from ..settings import LARGEST_INTEGER
 from ..training import Training
 from .shapes import Shape
 from .space import Style
@@ -30,8 +31,8 @@ from .tables import Grid
 Array = np.ndarray[Any, Any]
 BATCH = "global_batch_size does not divide by micro_batch_size*data_parallel_size"
 
-MICROBATCHES = 1 << 40
-"""More than any run has."""
+MICROBATCHES = 2 * LARGEST_INTEGER
+"""More than any run has: no global batch is larger than LARGEST_INTEGER."""
 
 
 @dataclass(frozen=True)
