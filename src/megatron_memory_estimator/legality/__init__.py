@@ -17,6 +17,7 @@ from ..training import Training
 from .sharding import attention, experts, world
 from .stages import balanced_split, pipeline, schedule, shared_indexers
 from .switches import (
+    checkpoints,
     expert_modules,
     fully_sharded,
     gpu,
@@ -26,7 +27,7 @@ from .switches import (
     offloading,
     optimizer,
     other,
-)
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from ..job import TrainingJob
@@ -97,6 +98,7 @@ def _switches(model: Model, layout: Layout, training: Training) -> Iterator[str]
     yield from low_precision(model, layout, training)
     yield from fully_sharded(model, layout, training)
     yield from offloading(model, layout, training)
+    yield from checkpoints(model, training)
     yield from other(model, layout, training)
 
 

@@ -203,6 +203,16 @@ def gpu(training: Training, machine: Gpu) -> Iterator[str]:
         )
 
 
+MOST_CHECKPOINTED = 1000
+
+
+def checkpoints(model: Model, training: Training) -> Iterator[str]:
+    """The layers of one checkpoint are traced together: there is a most of them."""
+    layers = training.recompute_num_layers or 1
+    if training.recomputes_layers() and min(layers, model.num_layers) > MOST_CHECKPOINTED:
+        yield f"recompute_num_layers={layers} puts more than {MOST_CHECKPOINTED} layers under one checkpoint, the most that is accepted"
+
+
 def other(model: Model, layout: Layout, training: Training) -> Iterator[str]:
     """Recompute, sequence parallelism, positions, hyper-connections."""
     t = training
