@@ -260,6 +260,11 @@ def test_one_checkpoint_has_a_most_of_layers() -> None:
         estimate(job)
 
 
+def test_a_number_of_thousands_of_digits_is_one_sentence() -> None:
+    with pytest.raises(ConfigError, match="num_gpus=a number of more than 18 digits must be a whole number"):
+        TrainingJob.from_hf(DENSE, 10**6000)
+
+
 # -- plans --------------------------------------------------------------------------------------------------------------
 
 
