@@ -94,7 +94,7 @@ WRONG = [
         "\n".join([f"a{i}: &x{i} [{', '.join([f'*x{i - 1}' if i else '1'] * 9)}]" for i in range(9)]),
         "more than 100000 values",
     ),
-    ("model: !!python/object:os.system {}", "not valid YAML"),
+    ("model: !!python/object:os.system {}", "the tag '!!python/object:os.system' is not one of !!str"),
 ]
 
 

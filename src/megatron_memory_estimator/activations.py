@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
-from itertools import groupby
-from typing import NamedTuple
+from itertools import accumulate, groupby
+from typing import Any, NamedTuple
 
 from .context import Context
 from .cuda_graphs import captured, captures, replayed
@@ -106,6 +106,14 @@ class ChunkPlan:
     runs: tuple[Run, ...]
     batch: tuple[Tensor, ...]
     """Input tensors of a microbatch, alive during its forward."""
+    extremes: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What was found so far, by what was asked; chunks of the same units share it."""
+
+    def elsewhere(self, chunk: Chunk, runs: tuple[Run, ...]) -> ChunkPlan:
+        """The same units as another chunk, which shares what is found of them."""
+        plan = ChunkPlan(chunk, runs, self.batch)
+        object.__setattr__(plan, "extremes", self.extremes)
+        return plan
 
     @cached_property
     def saved_bytes(self) -> int:
@@ -136,9 +144,13 @@ class ChunkPlan:
 
     def prefix(self, index: int, copy: int = -1) -> int:
         """Bytes kept by everything before a copy of a run, by default the last one."""
-        before = sum(run.trace.saved_bytes * run.copies for run in self.runs[:index])
-        run = self.runs[index]
+        before, run = self._before[index], self.runs[index]
         return before + run.trace.saved_bytes * (run.copies - 1 if copy < 0 else copy)
+
+    @cached_property
+    def _before(self) -> list[int]:
+        """Bytes kept by everything before each run."""
+        return list(accumulate((run.trace.saved_bytes * run.copies for run in self.runs), initial=0))
 
     def moments_of(
         self, kind: str, index: int, copy: int, part: Part = EVERYTHING
@@ -154,22 +166,19 @@ class ChunkPlan:
     def _extremes(self, kind: str, index: int, part: Part) -> tuple[tuple[int, int], ...] | None:
         """(event, bytes of the unit alone) of the first, the largest and the last event of a part of a run."""
         key = kind, index, part.name
-        if key not in self._known:
+        if key not in self.extremes:
             run = self.runs[index]
             shift, events = (0, run.trace.forward) if kind == "F" else (len(run.trace.forward), run.trace.backward)
             chosen = [(shift + i, event.nbytes) for i, event in enumerate(events) if part.holds(event.op)]
             if not chosen:
-                self._known[key] = None
+                self.extremes[key] = None
             else:
                 top = reduce(lambda a, b: (a[0], largest(a[1], b[1])), chosen)
                 if isinstance(top[1], int):
                     top = next(one for one in chosen if one[1] == top[1])
-                self._known[key] = chosen[0], top, chosen[-1]
-        return self._known[key]
-
-    @cached_property
-    def _known(self) -> dict[tuple[str, int, str], tuple[tuple[int, int], ...] | None]:
-        return {}
+                self.extremes[key] = chosen[0], top, chosen[-1]
+        found: tuple[tuple[int, int], ...] | None = self.extremes[key]
+        return found
 
     def largest(self, kind: str, index: int, copy: int) -> Moment:
         """The event of one copy of a run with most memory."""
@@ -177,27 +186,36 @@ class ChunkPlan:
         assert found is not None
         return found[1]
 
-    @cached_property
+    @property
     def tops(self) -> dict[str, Moment]:
         """The largest moment of the forward ("F") and of the backward ("B")."""
-        found: dict[str, Moment] = {}
-        for moment in self.moments():
-            found[moment.kind] = higher(found[moment.kind], moment) if moment.kind in found else moment
+        if "tops" not in self.extremes:
+            self.extremes["tops"] = self._tops()
+        found: dict[str, Moment] = self.extremes["tops"]
         return found
 
-    def moments(self) -> list[Moment]:
-        """Every event of one forward and one backward of this chunk."""
-        found: list[Moment] = []
-        inputs = self.batch_bytes
+    def _tops(self) -> dict[str, Moment]:
+        found: dict[str, Moment] = {}
+        known: dict[int, list[tuple[str, int, int]]] = {}
         for index, run in enumerate(self.runs):
-            before = self.prefix(index)
-            split = len(run.trace.forward)
-            ahead, behind = before + inputs + run.beside_bytes("F"), before + run.beside_bytes("B")
-            found.extend(Moment("F", index, i, ahead + event.nbytes) for i, event in enumerate(run.trace.forward))
-            found.extend(
-                Moment("B", index, split + i, behind + event.nbytes) for i, event in enumerate(run.trace.backward)
-            )
+            if id(run.trace) not in known:
+                known[id(run.trace)] = _highest_events(run.trace)
+            for kind, event, nbytes in known[id(run.trace)]:
+                extra = run.beside_bytes(kind) + (self.batch_bytes if kind == "F" else 0)
+                moment = Moment(kind, index, event, self.prefix(index) + extra + nbytes)
+                found[kind] = higher(found[kind], moment) if kind in found else moment
         return found
+
+
+def _highest_events(found: Trace) -> list[tuple[str, int, int]]:
+    """(direction, event, bytes) of the event with most bytes, forward and backward, as far as there are any."""
+    highest = []
+    for kind, shift, events in (("F", 0, found.forward), ("B", len(found.forward), found.backward)):
+        moments = [Moment(kind, 0, shift + at, event.nbytes) for at, event in enumerate(events)]
+        if moments:
+            top = reduce(higher, moments)
+            highest.append((kind, top.event, top.nbytes))
+    return highest
 
 
 class Planner:
@@ -222,7 +240,7 @@ class Planner:
     def plan(self, chunk: Chunk) -> ChunkPlan:
         """The plan of a chunk."""
         key = (
-            tuple(self._kind(i) for i in chunk.layers), chunk.embedding, chunk.final_norm, chunk.mtp, chunk.output,
+            tuple(self.kinds[i] for i in chunk.layers), chunk.embedding, chunk.final_norm, chunk.mtp, chunk.output,
             chunk.pp_rank == 0, chunk.last,
         )  # fmt: skip
         if key not in self._plans:
@@ -232,11 +250,11 @@ class Planner:
         runs = known.runs
         if shift:
             runs = tuple(r._replace(first_layer=r.first_layer + shift) if r.first_layer >= 0 else r for r in known.runs)
-        return ChunkPlan(chunk, runs, known.batch)
+        return known.elsewhere(chunk, runs)
 
     def kind(self, layer: int) -> Kind:
         """What a decoder layer is."""
-        return self._kind(layer)
+        return self.kinds[layer]
 
     def params(self, kind: Kind) -> list[Param]:
         """Parameters that a layer of a kind declares."""
@@ -284,9 +302,12 @@ class Planner:
             )
         return tuple(found)
 
-    def _kind(self, layer: int) -> Kind:
-        kinds = self.context.layout.cp_comm_type
-        return self.context.model.kinds[layer], layer % len(kinds), self._stays_in_bf16(layer)
+    @cached_property
+    def kinds(self) -> tuple[Kind, ...]:
+        """What every decoder layer is."""
+        ways = len(self.context.layout.cp_comm_type)
+        kinds = enumerate(self.context.model.kinds)
+        return tuple((kind, layer % ways, self._stays_in_bf16(layer)) for layer, kind in kinds)
 
     def _stays_in_bf16(self, layer: int) -> bool:
         """The first and last layers with first_last_layers_bf16 (Megatron-LM `fp8_utils.py`, is_first_last_bf16_layer)."""
@@ -335,13 +356,13 @@ class Planner:
         t = self.context.training
         layers = chunk.layers
         if t.recompute_granularity != "full":
-            return [(i, (self._kind(i),), False) for i in layers]
+            return [(i, (self.kinds[i],), False) for i in layers]
         n = 1 if t.recompute_num_layers is None else t.recompute_num_layers
         if t.recompute_method == "block":
-            return [(i, (self._kind(i),), index < n) for index, i in enumerate(layers)]
+            return [(i, (self.kinds[i],), index < n) for index, i in enumerate(layers)]
         n = max(n, 1)
         return [
-            (layers[start], tuple(self._kind(i) for i in layers[start : start + n]), True)
+            (layers[start], tuple(self.kinds[i] for i in layers[start : start + n]), True)
             for start in range(0, len(layers), n)
         ]
 

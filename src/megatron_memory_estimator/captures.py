@@ -10,7 +10,7 @@ from functools import reduce
 from .cuda_graphs import in_graph
 from .rank import Candidate, Rank, Row
 from .schedule import Step
-from .tensor import Dim, Tensor, largest, largest_sum, tensor
+from .tensor import Dim, Tensor, largest, tensor
 
 REUSED_GRAPH_BUFFERS = (0, 17)
 """Megatron-Core version from which CUDA graphs reuse static buffers of microbatches that are not in flight."""
@@ -21,11 +21,9 @@ def pool(rank: Rank) -> tuple[int, Step | None]:
     sizes = [sum(t.nbytes for run in plan.runs for t in run.graphed for _ in range(run.copies)) for plan in rank.plans]
     if not any(run.graphed for plan in rank.plans for run in plan.runs):
         return 0, None
-    steps = rank.schedule.steps
-    most = largest_sum([step.in_flight for step in steps], sizes)
-    held = [sum(n * size for n, size in zip(step.in_flight, sizes, strict=True)) for step in steps]
-    fullest = held.index(most) if isinstance(most, int) else 0
-    return most, steps[fullest]
+    steps = list(rank.schedule.held(sizes))
+    most = reduce(largest, (held for _, held in steps))
+    return most, next((step for step, held in steps if isinstance(most, int) and held == most), steps[0][0])
 
 
 def graph_ends(rank: Rank) -> tuple[Tensor, ...]:
@@ -70,7 +68,7 @@ def capturing(rank: Rank) -> Candidate:
             rows.append(Row("workspace", t.name, t.formula, t.local_shape, t.dtype, 1, t.nbytes, "one per graph"))
             total += t.nbytes
     assert step is not None
-    for count, plan in zip(step.in_flight, rank.plans, strict=True):
+    for count, plan in zip(rank.schedule.in_flight(step), rank.plans, strict=True):
         for run in plan.runs:
             for t in run.graphed:
                 copies = run.copies * count

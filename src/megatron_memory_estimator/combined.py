@@ -27,8 +27,16 @@ class Pair(NamedTuple):
     done: bool = False
 
 
-def combined(forward: ChunkPlan, backward: ChunkPlan) -> Iterator[Pair]:
-    """The phases of a combined step."""
+def combined(forward: ChunkPlan, backward: ChunkPlan) -> tuple[Pair, ...]:
+    """The phases of a combined step; chunks of the same units share them."""
+    key = "beside", id(backward.extremes)
+    if key not in forward.extremes:  # with the other chunk's extremes, so that their identity stays theirs
+        forward.extremes[key] = backward.extremes, tuple(_phases(forward, backward))
+    found: tuple[Pair, ...] = forward.extremes[key][1]
+    return found
+
+
+def _phases(forward: ChunkPlan, backward: ChunkPlan) -> Iterator[Pair]:
     head, layers, tail = _parts(forward)
     last_head, last_layers, last_tail = _parts(backward)
     start = _waiting(forward, head[0], 0) if head else None

@@ -4,6 +4,7 @@ EstimatorError              anything this package refuses; the command line prin
   ConfigError               an input that cannot be read or understood (missing file, wrong type, unknown name)
   LayoutError               a layout that Megatron-Core would refuse; `reasons` lists every violated rule
   UnsupportedError          a legal run with a feature that is not modelled; it is refused by name
+  StoppedError              work that its caller ended before it was done
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ class ConfigError(EstimatorError):
 
 class UnsupportedError(EstimatorError):
     """A run with a feature that the engine does not model."""
+
+
+class StoppedError(EstimatorError):
+    """Work that its caller ended before it was done."""
 
 
 class LayoutError(EstimatorError):

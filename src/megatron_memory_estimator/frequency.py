@@ -7,9 +7,11 @@ Sources: Megatron-LM `megatron/core/models/gpt/gpt_layer_specs.py` (get_gpt_deco
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .errors import ConfigError
+from .wording import shown, signed, whole
 
 if TYPE_CHECKING:
     from .model import Model
@@ -23,18 +25,20 @@ HYBRID_SYMBOLS = {
     "-": "dense",
     "E": "moe",
 }
-_LONGEST = 100_000
+MOST_LAYERS = 10_000
+MOST_MTP_LAYERS = 64
+_Value = int | list[int]
 
 
 def frequency_list(name: str, value: object, num_layers: int) -> tuple[int, ...]:
     """0/1 for each layer. An int N marks every Nth layer from layer 0; a string is an int or an expression."""
     if isinstance(value, bool):
-        raise ConfigError(f"{name}={value!r} must be a whole number, a 0/1 list or an expression")
+        raise ConfigError(f"{name}={value} must be a whole number, a 0/1 list or an expression")
     if isinstance(value, str):
         value = _expression(name, value) if "[" in value else _whole(name, value)
     if isinstance(value, int):
         if value < 1:
-            raise ConfigError(f"{name}={value} must be at least 1")
+            raise ConfigError(f"{name}={shown(value)} must be at least 1")
         return tuple(int(i % value == 0) for i in range(num_layers))
     if not isinstance(value, list | tuple) or any(x not in (0, 1) or isinstance(x, bool) for x in value):
         raise ConfigError(f"{name} must be a whole number, a list of 0 and 1, or an expression such as ([0]*3+[1]*58)")
@@ -44,82 +48,89 @@ def frequency_list(name: str, value: object, num_layers: int) -> tuple[int, ...]
 
 
 def _whole(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigError(f"{name}={text!r} is neither a whole number nor a list expression") from None
+    number = signed(text.strip())
+    if number is None:
+        raise ConfigError(f"{name}={shown(text)} is neither a whole number nor a list expression")
+    return number
 
 
 def _expression(name: str, text: str) -> list[int]:
-    """A sum of repeated 0/1 lists, such as `([0]*1+[1]*3)*2`, without evaluating code."""
-    tokens = re.findall(r"\d+|[\[\](),+*]|\S", text)
-    pos = 0
-
-    def fail() -> ConfigError:
-        return ConfigError(f"{name}={text!r} is not a sum of repeated 0/1 lists such as ([0]*3+[1]*58)")
-
-    def peek() -> str:
-        return tokens[pos] if pos < len(tokens) else ""
-
-    def take(expected: str = "") -> str:
-        nonlocal pos
-        token = peek()
-        if not token or (expected and token != expected):
-            raise fail()
-        pos += 1
-        return token
-
-    def number() -> int:
-        token = take()
-        if not token.isdigit() or len(token) > 6:
-            raise fail()
-        return int(token)
-
-    def factor() -> list[int] | int:
-        if peek() == "(":
-            take()
-            inner: list[int] | int = total()
-            take(")")
-        elif peek() == "[":
-            take()
-            items: list[int] = []
-            while peek() != "]":
-                items.append(number())
-                if peek() == ",":
-                    take()
-            take("]")
-            inner = items
+    """A sum of repeated 0/1 lists, such as `([0]*1+[1]*3)*2`, without evaluating code and with a stack of its own."""
+    wrong = ConfigError(f"{name}={shown(text)} is not a sum of repeated 0/1 lists such as ([0]*3+[1]*58)")
+    long = ConfigError(f"{name}={shown(text)} has more than {MOST_LAYERS} entries, the most that is accepted")
+    tokens = iter(re.findall(r"[0-9]+|[\[\](),+*]|\S", text))
+    outside: list[tuple[list[int], _Value | None]] = []
+    total: list[int] = []
+    product: _Value | None = None
+    complete = False  # whether a value stands right before the token
+    for token in tokens:
+        if not complete and token == "(":
+            outside.append((total, product))
+            total, product = [], None
+        elif not complete:
+            value = _items(tokens) if token == "[" else whole(token)
+            product = value if product is None else _times(product, value, long)
+            if product is None:
+                raise wrong
+            complete = True
+        elif token == "*":
+            complete = False
+        elif token in "+)" and isinstance(product, list):
+            total = _sum(total, product)
+            if len(total) > MOST_LAYERS:
+                raise long
+            if token == "+":
+                product, complete = None, False
+            elif outside:
+                inner = total
+                total, product = outside.pop()
+                product = inner if product is None else _times(product, inner, long)
+            else:
+                raise wrong
         else:
-            inner = number()
-        return inner
+            raise wrong
+    if outside or not complete or not isinstance(product, list):
+        raise wrong
+    return _sum(total, product)
 
-    def product() -> list[int]:
-        value = factor()
-        while peek() == "*":
-            take()
-            other = factor()
-            if isinstance(value, list) == isinstance(other, list):
-                raise fail()
-            items, times = (value, other) if isinstance(value, list) else (other, value)
-            assert isinstance(items, list) and isinstance(times, int)
-            if len(items) * times > _LONGEST:
-                raise fail()
-            value = items * times
-        if not isinstance(value, list):
-            raise fail()
-        return value
 
-    def total() -> list[int]:
-        value = product()
-        while peek() == "+":
-            take()
-            value = value + product()
-        return value
+def _sum(total: list[int], more: list[int]) -> list[int]:
+    """Both lists, in the first one where it has something: a sum costs what is added."""
+    if not total:
+        return more
+    total.extend(more)
+    return total
 
-    result = total()
-    if pos != len(tokens):
-        raise fail()
-    return result
+
+def _items(tokens: Iterator[str]) -> list[int] | None:
+    """The numbers up to the closing bracket."""
+    items: list[int] = []
+    comma = True
+    for token in tokens:
+        if token == "]":
+            return items
+        if token == ",":
+            if comma:
+                return None
+            comma = True
+            continue
+        number = whole(token)
+        if number is None:
+            return None
+        items.append(number)
+        comma = False
+    return None
+
+
+def _times(a: _Value, b: _Value | None, long: ConfigError) -> list[int] | None:
+    """A list so many times, None for two lists or two numbers. Raises `long` for more entries than there may be layers."""
+    if isinstance(b, list):
+        a, b = b, a
+    if not isinstance(a, list) or not isinstance(b, int):
+        return None
+    if len(a) * b > MOST_LAYERS:
+        raise long
+    return a * b
 
 
 def linear_attention(model: Model) -> tuple[int, ...]:
@@ -137,7 +148,7 @@ def linear_attention(model: Model) -> tuple[int, ...]:
         freq = _whole("linear_attention_freq", freq)
     if isinstance(freq, int) and not isinstance(freq, bool):
         if freq < 1:
-            raise ConfigError(f"linear_attention_freq={freq} must be at least 1")
+            raise ConfigError(f"linear_attention_freq={shown(freq)} must be at least 1")
         return tuple(int((i + 1) % freq != 0) for i in range(model.num_layers))
     return frequency_list("linear_attention_freq", freq, model.num_layers)
 
@@ -169,6 +180,10 @@ def layer_pattern(model: Model) -> tuple[str, ...]:
 def mtp_pattern(model: Model) -> tuple[str, ...]:
     """Kinds of the layers of one MTP depth: the last decoder layer's, or a hybrid pattern's part behind `/`."""
     parts = (model.hybrid_layer_pattern or "").split("/")
+    if len(parts) - 1 > MOST_MTP_LAYERS:
+        raise ConfigError(
+            f"hybrid_layer_pattern has {len(parts) - 1} MTP parts; at most {MOST_MTP_LAYERS} are accepted"
+        )
     if len(parts) < 2:
         return (model.kinds[-1].replace("dsa_shared", "dsa"),)  # nothing before it to share with
     for part in parts[1:]:
@@ -187,6 +202,8 @@ def mtp_pattern(model: Model) -> tuple[str, ...]:
 def _hybrid(model: Model) -> tuple[str, ...]:
     pattern = model.hybrid_layer_pattern or ""
     main = pattern.split("/")[0].replace("|", "")
+    if pattern.split("/")[0].count("|") >= MOST_LAYERS:
+        raise ConfigError(f"hybrid_layer_pattern has more than {MOST_LAYERS} segments, the most that is accepted")
     for symbol in main:
         if symbol not in HYBRID_SYMBOLS:
             raise ConfigError(

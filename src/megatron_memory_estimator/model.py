@@ -10,12 +10,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from .errors import ConfigError
-from .frequency import layer_pattern, mtp_pattern
+from .frequency import MOST_LAYERS, MOST_MTP_LAYERS, layer_pattern, mtp_pattern
 from .settings import setting
 from .tensor import round_up
 
-MOST_LAYERS = 10_000
-MOST_MTP_LAYERS = 64
 ACTIVATIONS = ("gelu", "silu", "squared_relu", "quick_gelu", "relu")
 
 
@@ -231,7 +229,7 @@ class Model:
         """Whether the layers are the sub-layers of a hybrid pattern."""
         return self.hybrid_layer_pattern is not None
 
-    @property
+    @cached_property
     def has_moe(self) -> bool:
         """Whether any layer has routed experts."""
         return any(kind.endswith("moe") for kind in self.kinds)

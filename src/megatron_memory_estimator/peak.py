@@ -8,7 +8,7 @@ running chunk has alive.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from .activations import Moment
 from .boundary import deferred_wgrads, pipeline_tensors, resting_tensors
 from .captures import capturing, pool
-from .combined import Pair, combined
+from .combined import combined
 from .rank import Candidate, Rank, Row, state_bytes, workspace_bytes
 from .schedule import Occupancy, Step
 from .tensor import largest, largest_sum
@@ -25,10 +25,8 @@ from .tensor import largest, largest_sum
 def _kept(rank: Rank, saved: list[int]) -> Iterator[tuple[Step, int]]:
     """Each step and what the microbatches in flight keep; of arrays of layouts the most of all steps of one kind and chunk, and of
     chunks that hold the same units."""
-    steps = rank.schedule.steps
     if all(isinstance(size, int) for size in saved):
-        for step in steps:
-            yield step, sum(n * size for n, size in zip(step.in_flight, saved, strict=True))
+        yield from rank.schedule.held(saved)
         return
     units: dict[object, int] = {}
     twins = [
@@ -54,40 +52,71 @@ class Identity(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def fullest(one: Identity, twins: tuple[int, ...]) -> list[tuple[Step, list[tuple[int, ...]]]]:
-    """For each kind of step and chunk the microbatches in flight that no other step exceeds, those of twin chunks together."""
+    """For each kind of step and chunk the microbatches in flight that no other step exceeds, those of twin chunks together. Steps
+    between the ends of a stretch are left out: whatever a microbatch keeps, an end keeps as much."""
     import numpy as np
 
-    steps = one.schedule.steps
-    kinds = sorted(set(twins))
-    together = np.array([step.in_flight for step in steps]) @ np.array([[int(t == k) for k in kinds] for t in twins])
+    steps = [step for step, _ in one.schedule.held((0,) * len(twins))]
+    members = ([int(twin == kind) for twin in twins] for kind in sorted(set(twins)))
+    together = np.array([[count for _, count in one.schedule.held(sizes)] for sizes in members]).T
     alike: dict[tuple[str, int, int], list[int]] = {}
     for index, step in enumerate(steps):
         chunk = twins[step.chunk] if step.beside < 0 else step.chunk
         alike.setdefault((step.kind, chunk, step.beside), []).append(index)
     found = []
-    for members in alike.values():
-        rows = np.unique(together[members], axis=0)
+    for places in alike.values():
+        rows = np.unique(together[places], axis=0)
         exceeded = (rows[:, None] <= rows).all(axis=2).sum(axis=1) > 1
-        found.append((steps[members[0]], [tuple(row) for row in rows[~exceeded].tolist()]))
+        found.append((steps[places[0]], [tuple(row) for row in rows[~exceeded].tolist()]))
     return found
 
 
 def scheduled(rank: Rank) -> Iterator[Candidate]:
-    """The largest moment of each distinct step of the schedule; bytes without state and workspaces."""
-    best = {(kind, index): moment for index, plan in enumerate(rank.plans) for kind, moment in plan.tops.items()}
+    """The largest moments of the steps of the schedule; bytes without state and workspaces. Those below one before it are left out."""
     saved = [plan.saved_bytes for plan in rank.plans]
     pipe = {kind: sum(t.nbytes for t in pipeline_tensors(rank, kind)) for kind in "FB"}
+    known: dict[tuple[str, int, int], list[_Running]] = {}
+    highest = -1
     for step, kept in _kept(rank, saved):
-        pairs: Iterable[Pair] = (Pair(best.get((step.kind, step.chunk)), None),)
-        if step.beside >= 0:
-            pairs = combined(rank.plans[step.chunk], rank.plans[step.beside])
-        everything = kept + pipe[step.kind]
-        for forward, backward, done in pairs:
-            apart = ((step.chunk,) if not done else ()) + ((step.beside,) if step.beside >= 0 else ())
-            running = tuple((i, at) for i, at in ((step.chunk, forward), (step.beside, backward)) if at)
-            if running:
-                total = everything - sum(saved[i] for i in apart) + sum(at.nbytes for _, at in running)
-                yield Candidate("", total, step, running, apart)
+        key = step.kind, step.chunk, step.beside
+        if key not in known:
+            known[key] = _fullest_of(list(_running(rank, step, saved)))
+        for extra, running, apart in known[key]:
+            total = kept + (extra + pipe[step.kind])
+            if isinstance(total, int):
+                if total <= highest:
+                    continue
+                highest = total
+            yield Candidate("", total, step, running, apart)
+
+
+class _Running(NamedTuple):
+    """Moments of the microbatches that run, their bytes beyond what is kept in flight, and the chunks that do not keep everything."""
+
+    nbytes: int
+    moments: tuple[tuple[int, Moment], ...]
+    apart: tuple[int, ...]
+
+
+def _running(rank: Rank, step: Step, saved: list[int]) -> Iterator[_Running]:
+    """What may run in a step: the largest moment of its chunk, or a forward beside a backward. It does not depend on what is in flight."""
+    if step.beside < 0:
+        top = rank.plans[step.chunk].tops.get(step.kind)
+        if top is not None:
+            yield _Running(top.nbytes - saved[step.chunk], ((step.chunk, top),), (step.chunk,))
+        return
+    for forward, backward, done in combined(rank.plans[step.chunk], rank.plans[step.beside]):
+        apart = (*(() if done else (step.chunk,)), step.beside)
+        moments = tuple((i, at) for i, at in ((step.chunk, forward), (step.beside, backward)) if at)
+        if moments:
+            yield _Running(sum(at.nbytes for _, at in moments) - sum(saved[i] for i in apart), moments, apart)
+
+
+def _fullest_of(found: list[_Running]) -> list[_Running]:
+    """The first with most bytes; of arrays of layouts all."""
+    if found and all(isinstance(one.nbytes, int) for one in found):
+        return [max(found, key=lambda one: one.nbytes)]
+    return found
 
 
 def _label(rank: Rank, step: Step, running: tuple[tuple[int, Moment], ...]) -> str:
@@ -99,7 +128,7 @@ def _label(rank: Rank, step: Step, running: tuple[tuple[int, Moment], ...]) -> s
         where = f" of layer {run.first_layer + copy}" if run.first_layer >= 0 else ""
         chunk = f", chunk {index}" if len(rank.plans) > 1 else ""
         found.append(f"{event.phase} of {event.op}{where}{chunk}")
-    return f"{' beside '.join(found)}, {sum(step.in_flight)} in flight"
+    return f"{' beside '.join(found)}, {step.in_flight} in flight"
 
 
 def draining(rank: Rank) -> Candidate:
@@ -128,17 +157,16 @@ def flattened_gradients(rank: Rank) -> tuple[Row, ...]:
     return (row,)
 
 
-def finalising(rank: Rank) -> Candidate:
-    """Gradients of tensors that are replicated over tp are flattened into one copy for their all-reduce.
+def finalising(rank: Rank, rest: int) -> Candidate:
+    """Gradients of tensors that are replicated over tp are flattened into one copy for their all-reduce; `rest` stays between steps.
 
     Source: Megatron-LM `megatron/core/distributed/finalize_model_grads.py`.
     """
     extras = flattened_gradients(rank)
-    rest = sum(t.nbytes for t in resting_tensors(rank))
     return Candidate("finalize_model_grads", rest + sum(r.nbytes for r in extras), extras=extras)
 
 
-def optimizer_step(rank: Rank) -> Candidate:
+def optimizer_step(rank: Rank, rest: int) -> Candidate:
     """The optimizer step: state that exists only during it, or until gradients are zeroed."""
     extras = tuple(
         Row("transient" if s.since == "optimizer" else "optimizer", s.name, "[numel]", (s.numel,), s.dtype, 1, s.nbytes,
@@ -146,7 +174,6 @@ def optimizer_step(rank: Rank) -> Candidate:
         for s in rank.states
         if s.since in ("step", "optimizer")
     )  # fmt: skip
-    rest = sum(t.nbytes for t in resting_tensors(rank))
     return Candidate("optimizer step", rest + sum(r.nbytes for r in extras), extras=extras)
 
 
@@ -176,9 +203,10 @@ def _highest(candidates: list[Candidate], totals: list[int]) -> Candidate:
 def find_peak(rank: Rank) -> Peak:
     """The peak of a training step once moments exist, the peak of the first step, and the bytes between two steps."""
     scratch = workspace_bytes(rank)
+    rest = sum(t.nbytes for t in resting_tensors(rank))
     drain = [draining(rank)] if deferred_wgrads(rank, rank.num_microbatches) else []
     capture = [capturing(rank)] if pool(rank)[1] is not None else []
-    candidates = [*scheduled(rank), *drain, *capture, finalising(rank), optimizer_step(rank)]
+    candidates = [*scheduled(rank), *drain, *capture, finalising(rank, rest), optimizer_step(rank, rest)]
 
     state = {since: state_bytes(rank, *since) for since in {candidate.since for candidate in candidates}}
     top = _highest(candidates, [state[candidate.since] + candidate.nbytes for candidate in candidates])
@@ -187,5 +215,4 @@ def find_peak(rank: Rank) -> Peak:
     persistent = state_bytes(rank, "setup", "first step") + scratch
     before_step = state_bytes(rank, "setup") + reduce(largest, (candidate.nbytes for candidate in candidates[:-1]))
     first = largest(before_step, state_bytes(rank, *candidates[-1].since) + candidates[-1].nbytes) + scratch
-    rest = sum(t.nbytes for t in resting_tensors(rank))
     return Peak(top, state_bytes(rank, *top.since) + scratch, first, persistent + state_bytes(rank, "step") + rest)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from .fsdp import active
 from .job import TrainingJob
 from .rank import Rank, state_bytes
+from .states import State
 from .tensor import largest
 
 METADATA = 5_000_000
@@ -37,14 +38,16 @@ def build(rank: Rank) -> int:
     frozen = sum(s.nbytes for s in rank.states if s.part == "weights" and "frozen" in s.name)
     if not rank.buffers:
         return frozen
+    own: dict[str, list[State]] = {}
+    for state in rank.states:
+        if state.part in ("weights", "gradients"):
+            label = " ".join(state.name.split(" ")[-3:])  # of `weights by columns dense chunk 0`: dense chunk 0
+            own.setdefault(label, []).append(state)
     sizes = []
     for buffer in rank.buffers:
-        own = [
-            s
-            for s in rank.states
-            if s.part in ("weights", "gradients") and s.name.endswith(f"{buffer.group} chunk {buffer.chunk}")
-        ]
-        sizes.append((sum(s.nbytes for s in own), next(s.nbytes for s in own if s.part == "weights")))
+        mine = own[" ".join(f"{buffer.group} chunk {buffer.chunk}".split(" ")[-3:])]
+        mine = [state for state in mine if state.name.endswith(f"{buffer.group} chunk {buffer.chunk}")]
+        sizes.append((sum(s.nbytes for s in mine), next(s.nbytes for s in mine if s.part == "weights")))
     pending = (
         0 if active(rank.context) else sum(weights for _, weights in sizes)
     )  # fully sharded: built on the meta device

@@ -7,13 +7,20 @@ Sources: Megatron-LM `megatron/core/transformer/transformer_block.py` (get_num_l
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from .errors import ConfigError, LayoutError
+from .frequency import MOST_LAYERS
 from .layout import Layout
 from .model import Model
+from .wording import shown, whole
 
-LARGEST_SPLIT = 100_000
+SYMBOLS = "Etm|L"
+LONGEST_LAYOUT = 10 * MOST_LAYERS
+"""Characters of a layout string with repetitions written out: `t*1|` for each of the most layers, and room to spare."""
+_TIMES = re.compile(r"\*([0-9]+)")
 
 
 @dataclass(frozen=True)
@@ -84,27 +91,71 @@ def split_layers(model: Model, layout: Layout) -> int:
     )
 
 
+@lru_cache(maxsize=64)
 def parse_layout(text: str) -> tuple[str, ...]:
-    """Stages of a layout string: commas dropped, `(...)*n` and `X*n` repeated, split at `|`."""
+    """Stages of a layout string: commas dropped, `(...)*n` and then `X*n` written out, split at `|`.
 
-    def repeat(match: re.Match[str]) -> str:
-        times = int(match.group(2))
-        if times * len(match.group(1)) > LARGEST_SPLIT:
-            raise ConfigError(
-                f"pipeline_model_parallel_layout repeats {match.group(1)!r} {times} times, which is too many"
-            )
-        return match.group(1) * times
-
-    plain = text.replace(",", "").replace(" ", "")
-    plain = re.sub(r"\(([^()*]*(?:\*\d+[^()*]*)*)\)\*(\d{1,6})", repeat, plain)
-    plain = re.sub(r"([Etm|L])\*(\d{1,6})", repeat, plain)
-    wrong = sorted(set(plain) - set("Etm|L"))
-    if wrong or not plain:
+    As in Megatron-Core both are replacements in the text: nothing else has a meaning, and groups are not nested.
+    """
+    flat = _joined(text, _repeats(_joined(text, _groups(text.replace(",", "")))))
+    wrong = sorted(set(flat) - set(SYMBOLS))
+    if wrong or not flat:
         raise ConfigError(
-            f"pipeline_model_parallel_layout {text!r} has {' '.join(map(repr, wrong)) or 'nothing'}; "
+            f"pipeline_model_parallel_layout {shown(text)} has {' '.join(map(shown, wrong[:8])) or 'nothing'}; "
             "its symbols are E (embedding), t (layer), m (MTP), L (loss), | (stage border), (...)*n and X*n"
         )
-    return tuple(plain.split("|"))
+    stages = tuple(flat.split("|"))
+    if flat.count("t") > MOST_LAYERS or len(stages) > MOST_LAYERS:
+        raise _too_long(text)
+    return stages
+
+
+def _groups(text: str) -> Iterator[tuple[str, int]]:
+    """The parts of a layout string and how often each stands: what `(...)*n` encloses up to the first `)`, n times."""
+    at = 0
+    while (start := text.find("(", at)) >= 0 and (end := text.find(")", start)) >= 0:
+        times = _TIMES.match(text, end + 1) if end > start + 1 else None
+        yield text[at:start], 1
+        yield (text[start + 1 : end], _count(text, times)) if times else (text[start : end + 1], 1)
+        at = times.end() if times else end + 1
+    yield text[at:], 1
+
+
+def _repeats(text: str) -> Iterator[tuple[str, int]]:
+    """The parts of a layout string without groups: the symbol of `X*n` n times."""
+    at = 0
+    while (star := text.find("*", at + 1)) >= 0:
+        times = _TIMES.match(text, star)
+        yield text[at : star - 1 if times else star], 1
+        if times:
+            yield text[star - 1], _count(text, times)
+        at = times.end() if times else star
+    yield text[at:], 1
+
+
+def _count(text: str, times: re.Match[str]) -> int:
+    count = whole(times.group(1))
+    if count is None:
+        raise _too_long(text)
+    return count
+
+
+def _joined(text: str, parts: Iterable[tuple[str, int]]) -> str:
+    """The parts written out; refused before they grow beyond what the largest legal layout takes."""
+    found, size = [], 0
+    for part, count in parts:
+        size += len(part) * count
+        if size > LONGEST_LAYOUT:
+            raise _too_long(text)
+        found.append(part * count)
+    return "".join(found)
+
+
+def _too_long(text: str) -> ConfigError:
+    return ConfigError(
+        f"pipeline_model_parallel_layout {shown(text)} stands for more than {MOST_LAYERS} layers or stages, the most that is "
+        "accepted; check its repetitions"
+    )
 
 
 def layers_per_chunk(model: Model, layout: Layout, vp: int) -> list[list[int]]:

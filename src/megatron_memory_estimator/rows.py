@@ -23,9 +23,9 @@ def state_rows(rank: Rank, since: Collection[str]) -> Iterator[Row]:
         yield Row("workspace", w.name, formula, shape, w.dtype, 1, w.nbytes, w.source)
 
 
-def _row(part: str, prefix: str, live: Live, count: int = 1) -> Row:
+def _row(part: str, prefix: str, live: Live) -> Row:
     t = live.tensor
-    return Row(part, prefix + t.name, t.formula, t.local_shape, t.dtype, count, t.nbytes * count, live.why)
+    return Row(part, prefix + t.name, t.formula, t.local_shape, t.dtype, 1, t.nbytes, live.why)
 
 
 def _boundary_rows(tensors: tuple[Tensor, ...], why: str) -> Iterator[Row]:
@@ -33,8 +33,13 @@ def _boundary_rows(tensors: tuple[Tensor, ...], why: str) -> Iterator[Row]:
         yield Row("pipeline", t.name, t.formula, t.local_shape, t.dtype, 1, t.nbytes, why)
 
 
-def saved_rows(plan: ChunkPlan, microbatches: int, *, upto: int | None = None, copy: int = -1) -> Iterator[Row]:
-    """What a chunk keeps for backward, times the microbatches in flight; `upto` stops before a copy of a run (the last)."""
+def saved_rows(
+    plan: ChunkPlan, microbatches: int, known: dict[int, list[Row]], *, upto: int | None = None, copy: int = -1
+) -> Iterator[Row]:
+    """What a chunk keeps for backward, times the microbatches in flight; `upto` stops before a copy of a run (the last).
+
+    `known` holds the rows of one copy of each unit, so that equal units of many chunks are written once.
+    """
     chunk = f"chunk {plan.chunk.vp_stage}." if plan.chunk.vp_stage else ""
     for index, run in enumerate(plan.runs):
         if upto is not None and index > upto:
@@ -45,8 +50,11 @@ def saved_rows(plan: ChunkPlan, microbatches: int, *, upto: int | None = None, c
         if not copies or not microbatches:
             continue
         prefix = chunk + _unit_prefix(plan, index)
-        for live in run.trace.saved:
-            yield _row("activations", prefix, live, copies * microbatches)
+        if id(run.trace) not in known:
+            known[id(run.trace)] = [_row("activations", "", live) for live in run.trace.saved]
+        count = copies * microbatches
+        for part, name, formula, shape, dtype, _, nbytes, why in known[id(run.trace)]:
+            yield Row(part, prefix + name, formula, shape, dtype, count, nbytes * count, why)
 
 
 def _unit_prefix(plan: ChunkPlan, index: int) -> str:
@@ -68,16 +76,17 @@ def rows_at_peak(rank: Rank, peak: Peak) -> list[Row]:
         rows.extend(_boundary_rows(resting_tensors(rank), "kept between steps"))
         return rows + list(candidate.extras)
     rows.extend(_boundary_rows(pipeline_tensors(rank, step.kind), "boundary of the pipeline stage"))
-    for index, plan in enumerate(rank.plans):
-        rows.extend(saved_rows(plan, step.in_flight[index] - candidate.apart.count(index)))
+    known: dict[int, list[Row]] = {}
+    for index, (plan, count) in enumerate(zip(rank.plans, rank.schedule.in_flight(step), strict=True)):
+        rows.extend(saved_rows(plan, count - candidate.apart.count(index), known))
     for chunk, moment in candidate.running:
-        rows.extend(_running_rows(rank.plans[chunk], moment, step.beside >= 0))
+        rows.extend(_running_rows(rank.plans[chunk], moment, known, combined=step.beside >= 0))
     return merged(rows)
 
 
-def _running_rows(plan: ChunkPlan, moment: Moment, combined: bool) -> Iterator[Row]:
+def _running_rows(plan: ChunkPlan, moment: Moment, known: dict[int, list[Row]], *, combined: bool) -> Iterator[Row]:
     """What the microbatch of a running chunk has alive; its inputs only in the forward, unless two run at once."""
-    yield from saved_rows(plan, 1, upto=moment.run, copy=moment.copy)
+    yield from saved_rows(plan, 1, known, upto=moment.run, copy=moment.copy)
     if moment.kind == "F" or combined:
         for t in plan.batch:
             yield _row("transient", "", Live(t, "input of the running microbatch"))
@@ -87,9 +96,13 @@ def _running_rows(plan: ChunkPlan, moment: Moment, combined: bool) -> Iterator[R
         yield _row("transient", "", Live(t, "on its way" if "on its way" in t.name else "whole while its unit runs"))
     copy = run.copies - 1 if moment.copy < 0 else moment.copy
     prefix = f"layers.{run.first_layer + copy}." if run.first_layer >= 0 else ""
-    for live in alive_at(run.unit, moment.event):
-        part = "activations" if live.why.startswith("saved") else "transient"
-        yield _row(part, prefix, live)
+    key = "alive", moment.run, moment.event
+    if key not in plan.extremes:
+        found = alive_at(run.unit, moment.event)
+        plan.extremes[key] = [
+            _row("activations" if live.why.startswith("saved") else "transient", "", live) for live in found
+        ]
+    yield from (row._replace(name=prefix + row.name) for row in plan.extremes[key])
 
 
 def merged(rows: list[Row]) -> list[Row]:

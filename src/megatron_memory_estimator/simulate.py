@@ -116,6 +116,7 @@ class _Machine:
     def forward(self, items: Sequence[Item], keep: frozenset[str], saving: bool) -> None:
         last: dict[str, int] = {}
         readers: dict[str, int] = {}
+        dropped: dict[int, list[str]] = {}  # outputs of output-discarding checkpoints, by their last consumer
         for index, item in enumerate(items):
             for t in uses(item):
                 last[t.storage] = index
@@ -148,15 +149,11 @@ class _Machine:
                 if last.get(storage, -1) <= index and storage not in keep and not self.savers.get(storage):
                     self.free(storage)
             if saving:
-                self._discard(items, index, readers)
-
-    def _discard(self, items: Sequence[Item], index: int, readers: dict[str, int]) -> None:
-        """Drop the outputs of output-discarding checkpoints whose last consumer has just run."""
-        for item in items[: index + 1]:
-            if isinstance(item, Recompute) and item.hook:
-                for t in self.outputs[item.name]:
-                    if readers.get(t.storage, -1) == index:
-                        self.free(t.storage)
+                if isinstance(item, Recompute) and item.hook:
+                    for t in self.outputs[item.name]:
+                        dropped.setdefault(readers.get(t.storage, -1), []).append(t.storage)
+                for storage in dropped.pop(index, ()):
+                    self.free(storage)
 
     # -- backward -------------------------------------------------------------------------------------------------
     def backward(self, items: Sequence[Item]) -> None:

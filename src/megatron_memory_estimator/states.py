@@ -98,10 +98,11 @@ def padded_numel(params: list[tuple[Param, int]], shards: int, bucket_size: int 
         )
     end = start_of_bucket = 0
     for param, copies in reversed(params):
+        each = param.numel_each
         if param.shared_embedding and end > start_of_bucket:
             end = start_of_bucket = round_up(end, multiple)
         for _ in range(param.copies * copies):
-            end = round_up(end, ALIGNMENT) + param.numel_each
+            end = round_up(end, ALIGNMENT) + each
             full = bucket_size is not None and end - start_of_bucket >= bucket_size
             if full or param.shared_embedding:
                 end = start_of_bucket = round_up(end, multiple)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from .errors import ConfigError
 from .settings import setting
+from .wording import shown, whole
 
 RECOMPUTE_MODULES = (
     "core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts", "gdn_norm_out",
@@ -296,7 +297,7 @@ class Training:
 
 
 def _version(name: str, text: str) -> tuple[int, int]:
-    parts = text.split(".")
-    if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()):
-        raise ConfigError(f"{name}={text!r} must look like {NEWEST[name]}")
-    return int(parts[0]), int(parts[1])
+    major, minor = (whole(part) for part in (*text.split(".", 2), "", "")[:2])
+    if major is None or minor is None:
+        raise ConfigError(f"{name}={shown(text)} must look like {NEWEST[name]}")
+    return major, minor

@@ -297,8 +297,7 @@ def most_stashed(plans: tuple[ChunkPlan, ...], schedule: Occupancy) -> int:
     if not any(run.stashed for plan in plans for run in plan.runs):
         return 0
     most = 0
-    for step in schedule.steps:
-        kept = sum(n * size for n, size in zip(step.in_flight, sizes, strict=True))
+    for step, kept in schedule.held(sizes):
         if step.beside >= 0:
             kept = kept - smallest(sizes[step.chunk], sizes[step.beside])
         most = largest(most, kept)

@@ -14,6 +14,7 @@ from ..model import Model
 from ..pipeline import split_layers, virtual_stages
 from ..schedule import saturating_microbatches
 from ..training import Training
+from ..wording import shown
 
 
 def whole_number(name: str, value: Any) -> int:
@@ -23,7 +24,7 @@ def whole_number(name: str, value: Any) -> int:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1 or value > 2**40:
-        raise ConfigError(f"{name}={value!r} must be a whole number of at least 1")
+        raise ConfigError(f"{name}={shown(value)} must be a whole number of at least 1")
     return value
 
 

@@ -16,12 +16,23 @@ from ..model import Model
 from ..training import Training
 from .sharding import attention, experts, world
 from .stages import balanced_split, pipeline, schedule, shared_indexers
-from .switches import expert_modules, fully_sharded, gpu, graphs, low_precision, offloading, optimizer, other
+from .switches import (
+    checkpoints,
+    expert_modules,
+    fully_sharded,
+    gpu,
+    graphs,
+    interleaved,
+    low_precision,
+    offloading,
+    optimizer,
+    other,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from ..job import TrainingJob
 
-__all__ = ["balanced_split", "check", "violations"]
+__all__ = ["balanced_split", "beside_pipeline", "check", "pipeline_sides", "violations"]
 
 MOST_STAGES = 4096
 DEGREES = {
@@ -55,20 +66,40 @@ def violations(model: Model, layout: Layout, training: Training, num_microbatche
         return wrong
     found = [
         *world(model, layout),
-        *attention(model, layout, training),
-        *expert_modules(model, training),
-        *graphs(model, training),
-        *experts(model, layout, training),
+        *_parts(model, layout, training),
         *pipeline(model, layout, overlap_p2p_comm=training.overlap_p2p_comm),
-        *optimizer(layout, training),
-        *low_precision(model, layout, training),
-        *fully_sharded(model, layout, training),
-        *offloading(model, layout, training),
-        *other(model, layout, training),
+        *_switches(model, layout, training),
     ]
     if not found:
         found += [*schedule(model, layout, num_microbatches), *shared_indexers(model, layout)]
     return tuple(dict.fromkeys(found))
+
+
+def beside_pipeline(model: Model, layout: Layout, training: Training) -> Iterator[str]:
+    """The violated rules that see of the pipeline only whether it has stages and chunks (`pipeline_sides`), and not the GPUs."""
+    yield from _parts(model, layout, training)
+    yield from _switches(model, layout, training)
+
+
+def pipeline_sides(model: Model, layout: Layout) -> tuple[bool, bool]:
+    """Whether there are several stages, and several chunks of one."""
+    return layout.pp > 1, interleaved(model, layout)
+
+
+def _parts(model: Model, layout: Layout, training: Training) -> Iterator[str]:
+    yield from attention(model, layout, training)
+    yield from expert_modules(model, training)
+    yield from graphs(model, training)
+    yield from experts(model, layout, training)
+
+
+def _switches(model: Model, layout: Layout, training: Training) -> Iterator[str]:
+    yield from optimizer(layout, training)
+    yield from low_precision(model, layout, training)
+    yield from fully_sharded(model, layout, training)
+    yield from offloading(model, layout, training)
+    yield from checkpoints(model, training)
+    yield from other(model, layout, training)
 
 
 def degrees(layout: Layout) -> Iterator[str]:

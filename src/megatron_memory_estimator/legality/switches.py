@@ -203,6 +203,16 @@ def gpu(training: Training, machine: Gpu) -> Iterator[str]:
         )
 
 
+MOST_CHECKPOINTED = 1000
+
+
+def checkpoints(model: Model, training: Training) -> Iterator[str]:
+    """The layers of one checkpoint are traced together: there is a most of them."""
+    layers = training.recompute_num_layers or 1
+    if training.recomputes_layers() and min(layers, model.num_layers) > MOST_CHECKPOINTED:
+        yield f"recompute_num_layers={layers} puts more than {MOST_CHECKPOINTED} layers under one checkpoint, the most that is accepted"
+
+
 def other(model: Model, layout: Layout, training: Training) -> Iterator[str]:
     """Recompute, sequence parallelism, positions, hyper-connections."""
     t = training
@@ -307,13 +317,13 @@ def a2a_overlap(model: Model, layout: Layout, training: Training) -> Iterator[st
         yield f"{name} needs bf16 or fp16"
     if t.moe_shared_expert_overlap:
         yield f"{name} excludes moe_shared_expert_overlap; turn one off"
-    if layout.pp > 1 and not _interleaved(model, layout):
+    if layout.pp > 1 and not interleaved(model, layout):
         yield f"{name} with pipeline_model_parallel_size={layout.pp} needs virtual stages (virtual_pipeline_model_parallel_size)"
     if model.mtp > 1 or (model.mtp and layout.pp == 1):
         yield f"{name} needs at most one MTP depth, and pipeline_model_parallel_size above 1 with it"
 
 
-def _interleaved(model: Model, layout: Layout) -> bool:
+def interleaved(model: Model, layout: Layout) -> bool:
     try:
         return virtual_stages(model, layout) > 1
     except LayoutError:  # reported with the pipeline

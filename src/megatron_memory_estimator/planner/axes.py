@@ -6,6 +6,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..job import TrainingJob
+from ..wording import shown, whole
 from .space import AXES, Space, axis_name, completed
 
 BOOLEAN = ("sequence_parallel", "use_distributed_optimizer", "use_precision_aware_optimizer")
@@ -92,11 +93,12 @@ def _one(name: str, word: str) -> Any:
 
 
 def _whole(name: str, word: str) -> int:
-    if not word.isascii() or not word.isdigit() or len(word) > 12:
+    number = whole(word)
+    if number is None or number >= 10**12:
         raise ConfigError(
-            f"{name}: {word!r} must be a whole number, a list such as 1,2,4, a range such as 2-16, or not:8"
+            f"{name}: {shown(word)} must be a whole number, a list such as 1,2,4, a range such as 2-16, or not:8"
         )
-    return int(word)
+    return number
 
 
 __all__ = ["AXES", "space_of"]

@@ -15,6 +15,10 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 
+MANY = 512
+"""Rows of a form that are compared with each other all at once."""
+
+
 class Basis:
     """The unknowns by name, as columns of forms. Column 0 is the number 1. Every unknown is at least 0."""
 
@@ -68,7 +72,8 @@ class Form:
         if ufunc is not np.maximum or method != "__call__":
             return NotImplemented
         width = self.rows.shape[1]
-        return Form(np.concatenate([one.rows if isinstance(one, Form) else _constant(one, width) for one in inputs]))
+        rows = np.concatenate([one.rows if isinstance(one, Form) else _constant(one, width) for one in inputs])
+        return Form(needed(rows) if len(rows) > MANY else rows)
 
     def largest_sum(self, counts: Sequence[Sequence[int]], sizes: Sequence[Any]) -> Form:
         """The largest of several sums of so many times each size."""
@@ -90,6 +95,20 @@ def needed(rows: Array) -> Array:
     rows = np.array(list({row.tobytes(): row for row in rows}.values()))
     if len(rows) == 1:
         return rows
+    if len(rows) > MANY:
+        return _needed_of_many(rows)
     below: Array = (rows[:, None] <= rows).all(axis=2).sum(axis=1)
     found: Array = rows[below == 1]  # no row is below another one but itself
+    return found
+
+
+def _needed_of_many(rows: Array) -> Array:
+    """The same of different rows, each compared with those found before it: a row below another one has a smaller sum."""
+    kept: list[int] = []
+    above = rows[:0]
+    for index in np.argsort(-rows.sum(axis=1), kind="stable").tolist():
+        if not (rows[index] <= above).all(axis=1).any():
+            kept.append(index)
+            above = rows[kept]
+    found: Array = rows[sorted(kept)]
     return found

@@ -18,10 +18,11 @@ import numpy as np
 
 from ..job import TrainingJob
 from ..layout import Layout
-from ..legality import violations
+from ..legality import beside_pipeline, violations
 from ..legality.sharding import world
 from ..legality.stages import schedule
 from ..legality.switches import gpu
+from ..settings import LARGEST_INTEGER
 from ..training import Training
 from .shapes import Shape
 from .space import Style
@@ -30,8 +31,8 @@ from .tables import Grid
 Array = np.ndarray[Any, Any]
 BATCH = "global_batch_size does not divide by micro_batch_size*data_parallel_size"
 
-MICROBATCHES = 1 << 40
-"""More than any run has."""
+MICROBATCHES = 2 * LARGEST_INTEGER
+"""More than any run has: no global batch is larger than LARGEST_INTEGER."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,11 @@ def at_point(base: Layout, point: tuple[int, int, int, int], style: Style, *, mo
 def reasons(job: TrainingJob, layout: Layout, training: Training, count: int) -> tuple[str, ...]:
     """Every violated rule of one layout, those of the GPU too."""
     return (*violations(job.model, layout, training, count), *gpu(training, job.gpu))
+
+
+def hopeless(job: TrainingJob, layout: Layout, training: Training) -> bool:
+    """Whether a layout breaks a rule that pipelines with the same `pipeline_sides` break too."""
+    return any(True for rules in (beside_pipeline(job.model, layout, training), gpu(training, job.gpu)) for _ in rules)
 
 
 def cells(

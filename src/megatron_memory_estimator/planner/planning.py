@@ -36,12 +36,14 @@ def plan(
     efficiency: Efficiency | None = None,
     workers: int = 1,
     progress: Callable[[float, Found], None] | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Planned:
     """The best layouts of a job's model and training.
 
     `axes` says what is searched, by name or short name: "4", "1,2,4", "2-16", "not:8"; the rest is searched whole. Without num_gpus the
     job's own number is taken. `limit` is bytes of a GPU. With `fewest_gpus` the smallest number of GPUs that holds the model is sought;
-    with two `workers` a large space is shared with a second process (Linux).
+    with two `workers` a large space is shared with a second process (Linux). `stop` is asked again and again while it searches; once it
+    says True, StoppedError says how far the search got. A deadline is `lambda: time.monotonic() > deadline`.
     Raises LayoutError where nothing is legal, ConfigError for words that make no sense.
     """
     words = dict(axes or {})
@@ -53,7 +55,7 @@ def plan(
         space = space_of(base, {**words, "num_gpus": ",".join(map(str, gpus))}, everything=complete)
         found = search(
             base, space, best=top, objective=objective, limit=limit, efficiency=efficiency, tight=tight, workers=workers,
-            progress=progress,
+            progress=progress, stop=stop, nearest=not fewest_gpus,
         )  # fmt: skip
         return Planned(found, tuple(said))
 

@@ -17,15 +17,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..context import Context
-from ..errors import ConfigError, LayoutError, UnsupportedError
+from ..errors import ConfigError, LayoutError, StoppedError, UnsupportedError
 from ..estimator import context_of
 from ..hardware import GIB
 from ..job import TrainingJob
+from ..layout import Layout
+from ..legality import pipeline_sides
 from ..throughput.machine import Efficiency, Machine, machine
 from ..training import Training
 from .batch import side
 from .figures import Figures, Structure, alone, in_arrays, training_with, whole
-from .legal import Cells, at_point, cells, reasons, rule_of
+from .legal import Cells, at_point, cells, hopeless, reasons, rule_of
 from .shapes import Peaks, Shape, peaks, stages, symbols
 from .space import (
     Option,
@@ -154,12 +156,15 @@ def search(
     tight: bool = False,
     workers: int = 1,
     progress: Callable[[float, Found], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+    nearest: bool = True,
 ) -> Found:
     """All legal layouts of a space for the job's model and global batch; the `best` that fit, by the objective.
 
     `limit` is the memory of a GPU in bytes (default: all of it); with `tight`, layouts that fit unless memory is fragmented count too.
     With two `workers` a large space is shared with a second process (Linux). Raises LayoutError when the space holds no legal layout,
-    ConfigError for axes that make no sense. KeyboardInterrupt ends it with the best so far.
+    ConfigError for axes that make no sense. KeyboardInterrupt ends it with the best so far; StoppedError where `stop`, asked between
+    pieces of work, says True. Without `nearest` no `least` layout is sought where nothing fits.
     """
     if base.refusal:
         raise UnsupportedError(base.refusal)
@@ -168,7 +173,7 @@ def search(
     if objective not in OBJECTIVES:
         raise ConfigError(f"objective {objective!r} is not one of {', '.join(OBJECTIVES)}")
     one = _Search(base, completed(space or Space(), base, everything=everything), best, objective, limit, efficiency)
-    one.tight, one.workers = tight, workers
+    one.tight, one.workers, one.stop, one.nearest = tight, workers, stop, nearest
     try:
         with np.errstate(divide="ignore", invalid="ignore"):
             one.run(progress)
@@ -239,6 +244,9 @@ class _Search:
     tight = False
     workers = 1
     bounded = True
+    nearest = True
+    stop: Callable[[], bool] | None = None
+    done = total = 0
 
     def __init__(
         self,
@@ -291,11 +299,23 @@ class _Search:
             raise LayoutError(("no layout of the space is legal: " + "; ".join((*rules, *self._relaxations())),))
         self.parts = parts
         self._all(progress)
-        if self.least is None or self.least.needed > self.found.limit:
+        if self.nearest and (self.least is None or self.least.needed > self.found.limit):
             # nothing fits: what comes nearest wants every layout evaluated
             self.bounded = False
             self.found = dataclasses.replace(self.found, fits=0, tight=0, too_large=0)
             self._all(progress)
+
+    def _ask(self) -> None:
+        """Raise StoppedError where the caller wants no more."""
+        if self.stop is None or not self.stop():
+            return
+        far = f"{self.done:,} of {self.total:,} layouts were evaluated" if self.total else "no layout was evaluated yet"
+        gpus = self.space.num_gpus
+        shown = ", ".join(map(str, gpus if len(gpus) < 9 else (*gpus[:8], "...")))
+        raise StoppedError(
+            f"the search on {shown} GPUs was stopped when {far}; narrow the space: fewer num_gpus, one "
+            "tensor_model_parallel_size or recompute, one pipeline_model_parallel_size"
+        )
 
     def _all(self, progress: Callable[[float, Found], None] | None) -> None:
         parts = self.parts
@@ -319,6 +339,12 @@ class _Search:
         interrupted = False
         try:
             self._evaluate(mine, progress)
+            while self.stop is not None and not near.poll(0.1):
+                self._ask()
+        except StoppedError:
+            child.terminate()
+            child.join()
+            raise
         except KeyboardInterrupt:
             interrupted = True
             with contextlib.suppress(ProcessLookupError):
@@ -339,6 +365,7 @@ class _Search:
     def _send(self, parts: Sequence[int], pipe: Any) -> None:
         """Evaluate and send, as long as the process that asked is there."""
         parent = os.getppid()
+        self.stop = None  # the process that asked asks it
 
         def alone(*_: Any) -> None:
             if os.getppid() != parent:
@@ -373,6 +400,7 @@ class _Search:
             if set(values) <= set(mine):
                 continue
             other = _Search(self.base, dataclasses.replace(self.space, **{axis.name: values}), 1)
+            other.stop = self.stop
             other.legal()
             if other.found.legal:
                 shown = ", ".join(map(str, values if len(values) < 9 else (*values[:8], "...")))
@@ -384,6 +412,7 @@ class _Search:
         for reason in broken:
             self.found.illegal[rule_of(reason)] += each * len(points)
         for point in points if self.shapes else ():
+            self._ask()
             for style in styles(self.space, tp=point[0] > 1, cp=point[1] > 1):
                 training = training_with(self._training(style.precision, self.sets[0][1]), self.options[0])
                 at = _Reference(self.shapes[0], point, style, self.sets[0][1], self.options[0])
@@ -405,6 +434,7 @@ class _Search:
             grid = Grid(tuple(members), space.num_gpus, micro)
             found = []
             for style in styles(space, tp=members[0][0] > 1, cp=members[0][1] > 1):
+                self._ask()
                 for reason in broken:
                     ruled_out[rule_of(reason)] += inner * len(members)
                 if not self.shapes:
@@ -450,19 +480,34 @@ class _Search:
         draw = Random(0)
         pairs = list(product(self.shapes, points))
         draw.shuffle(pairs)
+        sides = {shape.layout: pipeline_sides(self.base.model, shape.layout) for shape in self.shapes}
+        tried = [(shape, sides[shape.layout], point) for shape, point in pairs[: 20 * TRIES]]
         combinations = product(self.space.precision, self.sets, self.options)
         for number, (precision, (_, recompute), option) in enumerate(combinations):
             training = training_with(self._training(precision, recompute), option)
-            for shape, point in pairs[: TRIES if number else 20 * TRIES]:
-                for style in styles(self.space, tp=point[0] > 1, cp=point[1] > 1):
-                    found = _Reference(shape, point, dataclasses.replace(style, precision=precision), recompute, option)
-                    if not self._broken(found, training):
+            ways = {
+                (tp, cp): [
+                    dataclasses.replace(style, precision=precision) for style in styles(self.space, tp=tp, cp=cp)
+                ]
+                for tp, cp in product((False, True), repeat=2)
+            }
+            known: dict[Any, bool] = {}
+            for shape, side_of, point in tried[: TRIES if number else None]:
+                for style in ways[point[0] > 1, point[1] > 1]:
+                    self._ask()
+                    found = _Reference(shape, point, style, recompute, option)
+                    key = side_of, point, style
+                    if key not in known:
+                        known[key] = hopeless(self.base, self._layout(found), training)
+                    if not known[key] and not self._broken(found, training):
                         return found
         return None
 
+    def _layout(self, at: _Reference) -> Layout:
+        return at_point(at.shape.layout, at.point, at.style, moe=bool(self.base.model.num_moe_experts))
+
     def _broken(self, at: _Reference, training: Training) -> str:
-        layout = at_point(at.shape.layout, at.point, at.style, moe=bool(self.base.model.num_moe_experts))
-        return next(iter(reasons(self.base, layout, training, at.shape.group * at.shape.vp * 2)), "")
+        return next(iter(reasons(self.base, self._layout(at), training, at.shape.group * at.shape.vp * 2)), "")
 
     def _points(self, points: Sequence[Any], style: Style) -> tuple[list[bool], list[str]]:
         """Which points are legal, and the first broken rule of the others."""
@@ -497,9 +542,8 @@ class _Search:
 
     # -- memory and time ------------------------------------------------------------------------------------------------
     def _evaluate(self, chosen: Sequence[int], progress: Callable[[float, Found], None] | None) -> None:
-        done = 0
         parts = [self.parts[index] for index in chosen]
-        total = sum(part.layouts for part in parts)
+        self.done, self.total = 0, sum(part.layouts for part in parts)
         fast = tabled(self.base.training)
         known: dict[Any, Peaks] = {}
         if fast:
@@ -510,6 +554,7 @@ class _Search:
             }  # fmt: skip
             pipelines = Pipelines(self.shapes, stages(self.base, self.shapes, symbols(_unrecomputed(self.base))))
         for index, part in zip(chosen, parts, strict=True):
+            self._ask()
             limit = self.found.limit if self.bounded and self.sampler is None else None
             structure = Structure(self.base, self.machine, part.grid, pipelines, limit) if fast else None
             for number_of, style in enumerate(part.styles):
@@ -521,12 +566,14 @@ class _Search:
                     found = self._whole(part, style)
                 for at, number, place_of, figures in found:
                     self._judge((index, number_of, at, number), style, place_of, figures)
-                    done += len(figures.step)
+                    self.done += len(figures.step)
+                    self._ask()
                     if progress is not None:
-                        progress(done / total, self.found)
+                        progress(self.done / self.total, self.found)
 
     def _peaks(self, training: Training, counted: Any, known: dict[Any, Peaks]) -> Peaks:
         """Peaks as forms; they differ in how recomputation groups layers into units, and in which layers stay in 16 bits."""
+        self._ask()
         t = training
         full = t.recompute_granularity == "full"
         low = bool(t.low_precision and t.first_last_layers_bf16)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from typing import Any
 
 from ..context import Context
@@ -21,6 +22,7 @@ from ..modules.layers import layer_unit
 from ..pipeline import split_layers
 from ..settings import nearest
 from ..training import Training
+from ..wording import shown, whole
 from .borders import EVEN, generated_layout
 from .shapes import Shape
 
@@ -150,6 +152,7 @@ def completed(space: Space, job: TrainingJob, *, everything: bool = False) -> Sp
         "optimizer_offload_fraction": (t.optimizer_offload_fraction if t.optimizer_cpu_offload else 0.0,),
     }  # fmt: skip
     found = {name: tuple(dict.fromkeys(given[name] or defaults[name])) for name in AXES}
+    _check_size(found)
     for name in _WHOLE:
         for value in found[name]:
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -162,6 +165,25 @@ _WHOLE = (
     "num_gpus", "tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size",
     "context_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size", "micro_batch_size",
 )  # fmt: skip
+
+
+MOST_VALUES = 1000
+"""Values of one axis."""
+MOST_COMBINATIONS = 20_000
+"""Combinations of the degrees of one pipeline, and of pipelines: several times what is tried of all axes together by default."""
+
+
+def _check_size(found: dict[str, tuple[Any, ...]]) -> None:
+    """Raise ConfigError for a space that is too large to be held in memory."""
+    for name, values in found.items():
+        if len(values) > MOST_VALUES:
+            raise ConfigError(f"{name} has {len(values)} values to try; at most {MOST_VALUES} are accepted")
+    for names in (_WHOLE[2:4], (_WHOLE[1], *_WHOLE[4:7])):
+        count = prod(len(found[name]) for name in names)
+        if count > MOST_COMBINATIONS:
+            raise ConfigError(
+                f"{', '.join(names)} have {count} combinations; at most {MOST_COMBINATIONS} are accepted: list fewer values"
+            )
 
 
 def _check_words(found: dict[str, tuple[Any, ...]]) -> None:
@@ -206,14 +228,14 @@ def recompute_settings(word: str) -> dict[str, Any]:
     if word in RECOMPUTE:
         return RECOMPUTE[word]
     method, colon, number = word.partition(":")
-    if colon and method in ("block", "uniform") and number.isdigit() and int(number) > 0:
-        return {"recompute_granularity": "full", "recompute_method": method, "recompute_num_layers": int(number)}
+    if colon and method in ("block", "uniform") and (layers := whole(number)):
+        return {"recompute_granularity": "full", "recompute_method": method, "recompute_num_layers": layers}
     modules = tuple(dict.fromkeys(word.split("+")))
     for module in modules:
         if module not in RECOMPUTE_MODULES:
             known = (*RECOMPUTE, *RECOMPUTE_MODULES)
             raise ConfigError(
-                f"recompute: {module!r} is not none, full, block:N, uniform:N or modules joined by +, such as "
+                f"recompute: {shown(module)} is not none, full, block:N, uniform:N or modules joined by +, such as "
                 f"moe_act+layernorm.{nearest(module, known)}"
             )
     return {"recompute_granularity": "selective", "recompute_modules": modules}

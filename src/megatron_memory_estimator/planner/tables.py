@@ -25,7 +25,7 @@ from ..model import Model
 from ..peak import flattened_gradients
 from ..phases import build
 from ..rank import Rank, state_bytes
-from ..schedule import Occupancy
+from ..schedule import Occupancy, Order
 from ..states import ddp_buffers, model_state
 from ..throughput.machine import Machine
 from ..throughput.step import TimeKey, collectives, optimizer, p2p, timed_units, unit_time
@@ -87,7 +87,7 @@ class Times:
 
 def idle(plans: Sequence[ChunkPlan]) -> Occupancy:
     """No microbatch in flight: for what does not depend on the schedule."""
-    return Occupancy(0, 0, (0,) * len(plans), ())
+    return Occupancy(0, 0, (0,) * len(plans), (), Order(len(plans), 0, 1))
 
 
 @dataclass(frozen=True)
