@@ -71,7 +71,7 @@ WRONG = [
     (["Qwen/Qwen3-8B", "--layout", "tp=1,tp=2", "--layout", "tp=1"], "is given twice"),
     (["Qwen/Qwen3-8B", "--layout", "sequence_parallel=maybe", "--layout", "tp=1"], "must be true or false"),
     (["Qwen/Qwen3-8B", "nobody/nothing"], "not in the catalogue"),
-    (["Qwen/Qwen3-8B", *LAYOUTS, "--format", "csv", "--output", "/nowhere/x.csv"], "cannot write /nowhere/x.csv"),
+    (["Qwen/Qwen3-8B", *LAYOUTS, "--format", "csv", "--output", "/nowhere/x.csv"], "cannot write '/nowhere/x.csv'"),
     (["Qwen/Qwen3-8B", *LAYOUTS, "--format", "xml"], "xml"),
     (["Qwen/Qwen3-8B", *LAYOUTS, "--format", "csv", "--json"], "exclude each other"),
 ]

@@ -21,7 +21,7 @@ def _main(argv: list[str] | None) -> None:
     import click
 
     from ..errors import EstimatorError
-    from .group import command
+    from .group import ReaderGone, command
 
     if sys.stdout is None:
         fail("standard output is closed")
@@ -47,10 +47,9 @@ def _main(argv: list[str] | None) -> None:
         output_failed(error)
     except RecursionError:
         fail("the input is nested too deeply")
-    except SystemExit:
-        if type(sys.stdout).__name__ == "PacifyFlushWrapper":  # click's word for a reader that stopped reading
-            sys.exit(0)
-        raise
+    except ReaderGone:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
 
 
 def fail(message: str, code: int = 2) -> NoReturn:

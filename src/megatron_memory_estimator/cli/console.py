@@ -10,6 +10,8 @@ from rich.console import Console
 from ..wording import whole
 
 WIDE = 1000
+SIZES = ("COLUMNS", "LINES")
+"""Variables that rich reads as numbers."""
 
 
 class QuietConsole(Console):
@@ -22,4 +24,5 @@ class QuietConsole(Console):
 def console() -> Console:
     """A rich console on standard output."""
     fits = sys.stdout.isatty() or whole(os.environ.get("COLUMNS", "")) is not None
-    return QuietConsole(width=None if fits else WIDE, soft_wrap=False)
+    environment = {name: value for name, value in os.environ.items() if name not in SIZES or whole(value) is not None}
+    return QuietConsole(width=None if fits else WIDE, soft_wrap=False, _environ=environment)

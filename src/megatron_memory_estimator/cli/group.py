@@ -22,6 +22,10 @@ VERBS = {
 }
 
 
+class ReaderGone(Exception):  # noqa: N818
+    """The reader of standard output stopped reading, which is no error; click would exit with 1."""
+
+
 class Verbs(click.Group):
     """Lists every verb, loads one."""
 
@@ -43,6 +47,12 @@ class Verbs(click.Group):
             hint = f' Did you mean "{near[0]}"?' if near else f" The commands are {', '.join(VERBS)}."
             raise click.UsageError(f'No such command "{args[0]}".{hint}')
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise ReaderGone from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

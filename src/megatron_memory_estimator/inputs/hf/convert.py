@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...errors import ConfigError, UnsupportedError
-from ...model import MOST_LAYERS, MOST_MTP_LAYERS
+from ...frequency import MOST_LAYERS, MOST_MTP_LAYERS
 from ...wording import LONGEST_SHOWN, plain, shown
 from ..resolve import LoadedModel
 from .families import FAMILIES, REFUSED, TIED, Converted, Family, plain_llama
