@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -73,3 +75,110 @@ def test_official_client() -> None:
     }
     for key, word in mistakes.items():
         assert found[key].is_error and word in found[key].content[0].text
+
+
+SCRIPT = """#!/bin/bash
+TP=2
+torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 64 \\
+  --max-position-embeddings 64 --micro-batch-size 1 --vocab-size 1000 --tokenizer-type NullTokenizer --bf16 \\
+  --tensor-model-parallel-size $TP
+"""
+CONFIG = {
+    "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 1000,
+    "intermediate_size": 128,
+}  # fmt: skip
+SECRET = "hunter2 is the password"
+
+
+def asked(arguments: list[str], calls: list[tuple[str, dict[str, Any]]]) -> list[Any]:
+    """The answers of a server with these options."""
+
+    async def talk() -> list[Any]:
+        server = StdioServerParameters(
+            command=sys.executable, args=["-m", "megatron_memory_estimator", "mcp", *arguments]
+        )
+        async with stdio_client(server) as (read, write), ClientSession(read, write) as session:
+            await session.initialize()
+            return [await session.call_tool(tool, given) for tool, given in calls]
+
+    return anyio.run(talk)
+
+
+def test_text_of_files_is_read_and_no_file_is_opened(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.yaml"
+    secret.write_text(SECRET)
+    run = "model: {name: Qwen/Qwen3-0.6B}\nparallelism: {num_gpus: 8, tp: 2}\n"
+    yaml = "MODEL_ARGS:\n  --num-layers: 2\n"
+    found = asked(
+        [],
+        [
+            ("estimate", {"text": SCRIPT}),
+            ("estimate", {"text": run}),
+            ("estimate", {"text": json.dumps(CONFIG), "num_gpus": 2}),
+            ("estimate", {"text": run.replace("Qwen/Qwen3-0.6B", str(secret))}),
+            ("estimate", {"text": yaml}),
+            ("estimate", {"model": str(secret)}),
+            ("estimate", {"model": str(tmp_path / "missing.yaml")}),
+            ("models", {"model": "/etc/passwd"}),
+            ("estimate", {"model": "../" * 8 + "etc/passwd"}),
+            ("estimate", {}),
+            ("estimate", {"text": "x" * 3_000_000}),
+            ("plan", {"model": "Qwen/Qwen3-0.6B"}),
+            ("compare", {"models": ["Qwen/Qwen3-0.6B"] * 1000}),
+            ("estimate", {"model": "Qwen/Qwen3-0.6B", "settings": {"tp": "x" * 100_000}}),
+        ],
+    )
+    worlds = [json.loads(one.content[0].text)["layout"]["world_size"] for one in found[:3]]
+    assert worlds == [8, 8, 2]
+    errors = [one.content[0].text for one in found[3:]]
+    assert all(one.is_error for one in found[3:]) and all(len(text) <= 600 for text in errors)
+    assert errors[2] == errors[3]  # whether a path exists is not told
+    assert not any("hunter2" in text or "root:" in text for text in errors)
+    assert "num_gpus is needed" in errors[8] and "at most 20 cases" in errors[9] and "longer than" in errors[7]
+
+
+def test_files_below_the_folder_are_opened_and_not_quoted(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    inside.mkdir()
+    outside.mkdir()
+    (inside / "run.sh").write_text(SCRIPT)
+    (inside / "config.json").write_text(json.dumps(CONFIG))
+    (inside / "run.yaml").write_text("model: {name: config.json}\nparallelism: {num_gpus: 2}\n")
+    (inside / "secret.yaml").write_text(SECRET)
+    (inside / "away.yaml").write_text(f"model: {{name: {outside}/config.json}}\nparallelism: {{num_gpus: 2}}\n")
+    (outside / "config.json").write_text(json.dumps(CONFIG))
+    (inside / "link.json").symlink_to(outside / "config.json")
+    os.mkfifo(inside / "pipe.yaml")
+    names = [
+        "run.sh",
+        "config.json",
+        "run.yaml",
+        "secret.yaml",
+        "away.yaml",
+        "link.json",
+        "pipe.yaml",
+        "../outside/config.json",
+    ]
+    found = asked(["--folder", str(inside)], [("estimate", {"model": name}) for name in names])
+    assert [bool(one.is_error) for one in found] == [False] * 3 + [True] * 5
+    assert not any("hunter2" in one.content[0].text for one in found)
+
+
+def test_a_request_ends_with_its_time_or_when_it_is_cancelled() -> None:
+    slow = {
+        "model": "deepseek-ai/DeepSeek-V3",
+        "fewest_gpus": True,
+        "settings": {},
+        "axes": {"tp": "1,2,4,8", "micro_batch_size": "1-8"},
+    }
+    (found,) = asked(["--seconds", "1"], [("plan", slow)])
+    assert found.is_error and ("stopped" in found.content[0].text or "took longer" in found.content[0].text)
+
+    async def cancelled() -> Any:
+        async with stdio_client(SERVER) as (read, write), ClientSession(read, write) as session:
+            await session.initialize()
+            with anyio.move_on_after(0.5):
+                await session.call_tool("plan", slow)
+            return await session.call_tool("models", {"model": "Qwen/Qwen3-0.6B"})
+
+    assert not anyio.run(cancelled).is_error

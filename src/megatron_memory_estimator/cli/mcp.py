@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from ..errors import ConfigError
+from ..wording import shown
 
 
-def run() -> None:
+def run(folder: str | None, seconds: float) -> None:
     """Serve until standard input ends."""
+    if folder is not None and not os.path.isdir(os.path.expanduser(folder)):
+        raise ConfigError(f"--folder {shown(folder)} is not a folder")
     try:
         from ..mcp_server import server
     except ModuleNotFoundError as error:
@@ -17,11 +22,19 @@ def run() -> None:
         raise ConfigError(
             "`megatron-memory mcp` needs the mcp package: pip install 'megatron-memory-estimator[mcp]'"
         ) from None
-    server().run("stdio")
+    server(None if folder is None else os.path.expanduser(folder), seconds).run("stdio")
 
 
 command = click.Command(
     "mcp",
+    params=[
+        click.Option(
+            ["--folder"], metavar="DIR", help="open files below this folder, and nowhere else (default: no files)"
+        ),
+        click.Option(
+            ["--seconds"], type=click.FloatRange(1, 3600), default=60.0, help="time of one request (default 60)"
+        ),
+    ],
     callback=run,
-    help="Serve estimate, explain, compare and models as an MCP server over standard input and output.",
+    help="Serve estimate, plan, advise, explain, compare and models as an MCP server over standard input and output.",
 )

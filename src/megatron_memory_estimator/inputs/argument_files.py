@@ -39,6 +39,8 @@ def given_arguments(
     overridden: Collection[str] = (),
 ) -> Given:
     """The arguments of a mapping, a list of words, a YAML file or a launch script (by the ending of its name)."""
+    if isinstance(args, Given):
+        return args
     if isinstance(args, Mapping):
         return Given(args)
     if isinstance(args, os.PathLike):
@@ -67,9 +69,22 @@ def _from_file(path: str, variables: dict[str, str], *, ignore_unknown: bool, ov
             f"{path!r} is neither a YAML file ({', '.join(YAML)}) nor a launch script ({', '.join(SCRIPTS)}); arguments "
             "themselves must be a mapping or a list of words"
         )
+    return from_script(read_text(path), path, name, variables, ignore_unknown=ignore_unknown, overridden=overridden)
+
+
+def from_script(
+    text: str,
+    path: str,
+    name: str,
+    variables: Mapping[str, str],
+    *,
+    ignore_unknown: bool,
+    overridden: Collection[str] = (),
+) -> Given:
+    """The arguments of a launch script's text."""
     from .shell.script import read_script
 
-    launch = read_script(read_text(path), variables)
+    launch = read_script(text, variables)
     refuse_entry(launch.entry)
     found = parse_words(launch.words, ignore_unknown=ignore_unknown, doubts=launch.doubts, overridden=overridden)
     warnings = (*launch.notes, *found.notes, *passed_over(found.unknown))

@@ -1,20 +1,28 @@
-"""A run in a file: a YAML run description, a YAML file of Megatron-LM arguments, or a launch script."""
+"""A run in a file, or in its text: a YAML run description, a YAML file of Megatron-LM arguments, or a launch script."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import ConfigError
 from ..job import TrainingJob
 from . import YAML
-from .run_config import SECTIONS, job_from_yaml
+from .argument_files import from_mapping_file, from_script
+from .resolve import LoadedModel, job_from_parts
+from .run_config import SECTIONS, job_from_document, job_from_yaml
 from .text_files import read_yaml
+
+SCRIPT = re.compile(
+    r"(?m)\A#!|^\s*(?:export|torchrun|srun|python3?|deepspeed|mpirun|exec|set)\s|^\s*[A-Za-z_][A-Za-z0-9_]*="
+)
+"""What a launch script begins with, or has at the beginning of a line."""
 
 
 def job_from_file(path: str, num_gpus: int | None, settings: dict[str, Any], more: Sequence[str] = ()) -> TrainingJob:
     """The job of a file; `more` are Megatron-LM arguments behind --, which win over the file's."""
-    if path.lower().endswith(YAML) and _has_sections(path):
+    if path.lower().endswith(YAML) and has_sections(read_yaml(path)):
         if more:
             raise ConfigError(f"{path} is a run description; arguments behind -- go with Megatron-LM arguments only")
         for name in ("set_variables", "ignore_unknown"):
@@ -23,8 +31,42 @@ def job_from_file(path: str, num_gpus: int | None, settings: dict[str, Any], mor
     return TrainingJob.from_megatron_args(path, num_gpus, more_arguments=list(more), **settings)
 
 
-def _has_sections(path: str) -> bool:
-    document = read_yaml(path)
+def job_from_text(
+    text: str, num_gpus: int | None, settings: Mapping[str, Any], named: Callable[[str], LoadedModel]
+) -> TrainingJob:
+    """The job of the text of a config.json, a YAML file, or a launch script; `named` gives a model by its name.
+
+    Raises ConfigError for a text that is none of them.
+    """
+    from .hf.convert import convert
+    from .hf.load import parse
+    from .megatron_args import job_from_args
+    from .strict_yaml import LARGEST_YAML, parse_yaml
+
+    where = "the text"
+    if len(text) > LARGEST_YAML:
+        raise ConfigError(f"{where} is longer than {LARGEST_YAML} characters")
+    if text.lstrip().startswith("{"):
+        loaded = convert(parse(text.encode("utf-8", "replace"), where), "config.json", where)
+        return job_from_parts(loaded, num_gpus, settings, habits=True)
+    ignoring = bool(settings.get("ignore_unknown"))
+    if SCRIPT.search(text):
+        variables = settings.get("set_variables") or {}
+        if not isinstance(variables, Mapping) or not all(
+            isinstance(v, str) for pair in variables.items() for v in pair
+        ):
+            raise ConfigError("set_variables must hold words by name")
+        return job_from_args(from_script(text, where, "", variables, ignore_unknown=ignoring), num_gpus, settings)
+    document = parse_yaml(text, where)
+    if not isinstance(document, dict):
+        raise ConfigError(f"{where} is neither a config.json nor a YAML mapping nor a launch script")
+    if has_sections(document):
+        return job_from_document(document, where, num_gpus, settings, named)
+    return job_from_args(from_mapping_file(document, where, "", ignore_unknown=ignoring), num_gpus, settings)
+
+
+def has_sections(document: Mapping[Any, Any]) -> bool:
+    """Whether a YAML document is a run description, and not Megatron-LM arguments."""
     if "MODEL_ARGS" in document or any(str(key).startswith("--") for key in document):
         return False
     return any(key in SECTIONS for key in document) or all(isinstance(v, dict) or v is None for v in document.values())

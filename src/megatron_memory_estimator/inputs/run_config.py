@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ..errors import ConfigError
@@ -11,8 +11,8 @@ from ..job import TrainingJob
 from ..layout import SHORT, Layout
 from ..model import Model
 from ..settings import nearest
-from .hf.load import shortened
-from .resolve import current_name, known_settings
+from .hf.load import load, shortened
+from .resolve import LoadedModel, current_name, job_from_parts, known_settings
 from .text_files import read_yaml
 from .transformer_config import IRRELEVANT, UNSUPPORTED
 
@@ -36,7 +36,22 @@ def job_from_yaml(path: str, num_gpus: int | None = None, **settings: Any) -> Tr
     With `model.name` the model is read as by `TrainingJob.from_hf`, otherwise `model` holds TransformerConfig names as for
     `TrainingJob.from_config`. Raises ConfigError with one sentence per mistake.
     """
-    document = read_yaml(path)
+
+    def named(model: str) -> LoadedModel:
+        beside = os.path.join(os.path.dirname(path), model)
+        return load(beside if os.path.exists(beside) else model)
+
+    return job_from_document(read_yaml(path), path, num_gpus, settings, named)
+
+
+def job_from_document(
+    document: Mapping[Any, Any],
+    path: str,
+    num_gpus: int | None,
+    settings: Mapping[str, Any],
+    named: Callable[[str], LoadedModel],
+) -> TrainingJob:
+    """The job of a run description that is read already; `named` gives the model of `model.name`."""
     mistakes = list(wrong(document))
     if mistakes:
         raise ConfigError(f"{shortened(path)}: {'; '.join(mistakes)}")
@@ -56,8 +71,7 @@ def job_from_yaml(path: str, num_gpus: int | None = None, **settings: Any) -> Tr
     if model is not None:
         if not isinstance(model, str) or model == "-":
             raise ConfigError(f"{shortened(path)}: model.name={shortened(repr(model))} must be a Hub id or a path")
-        beside = os.path.join(os.path.dirname(path), model)
-        return TrainingJob.from_hf(beside if os.path.exists(beside) else model, num_gpus, **values)
+        return job_from_parts(named(model), num_gpus, values, habits=True)
     name = os.path.splitext(os.path.basename(path))[0]
     return TrainingJob.from_config({"name": name, **values}, num_gpus)
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ..counts import count_parameters
 from ..errors import UnsupportedError
 from ..inputs.hf import load
-from ..inputs.resolve import model_of
+from ..inputs.resolve import LoadedModel, model_of
 
 
-def model_facts(name: str) -> dict[str, Any]:
+def model_facts(name: str, read: Callable[[str], LoadedModel] = load) -> dict[str, Any]:
     """Name, source, parameters, and why its memory is refused, if it is. Raises ConfigError for an unknown model."""
     try:
-        loaded = load(name)
+        loaded = read(name)
     except UnsupportedError as error:
         return {"name": name, "source": "", "model_type": "", "num_parameters": None, "refused": str(error)}
     count = count_parameters(model_of(loaded))

@@ -47,13 +47,18 @@ def load(model: str | Mapping[str, Any]) -> LoadedModel:
         return convert(_read(path), name, path)
     if path.endswith(".json") or model.startswith(("/", "./", "../", "~")):
         raise ConfigError(f"no such file: {said}")
+    return load_named(model)
+
+
+def load_named(model: str) -> LoadedModel:
+    """The model of a name: of the catalogue, the local cache or the Hub; no file of that name is looked for."""
     known = entries()
     if model in known:
         entry = known[model]
         return convert(entry["config"], model, f"bundled catalogue ({entry['source']})")
     alike = [name for name in known if model.lower() in (name.lower(), name.split("/")[1].lower())]
     if len(alike) == 1:
-        return load(alike[0])
+        return load_named(alike[0])
     return _from_hub(model)
 
 
