@@ -1,0 +1,114 @@
+"""The command as a process: outputs, readers that stop, odd terminals, names with markup."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from megatron_memory_estimator.cli import main
+
+COMPARE = ["compare", "Qwen/Qwen3-0.6B", "--layout", "tp=1", "--layout", "tp=2", "--num-gpus", "8"]
+CONFIG = {
+    "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 1000,
+    "intermediate_size": 128,
+}  # fmt: skip
+
+
+def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The sentence on standard error of a refused command."""
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    out, err = capsys.readouterr()
+    assert (stop.value.code, out) == (2, "") and err.startswith("error: ") and err.count("\n") == 1
+    return err
+
+
+def test_a_reader_that_stops_reading_is_no_error() -> None:
+    command = [sys.executable, "-m", "megatron_memory_estimator", *COMPARE]
+    for _ in range(3):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdout is not None and process.stderr is not None
+            process.stdout.close()
+            said = process.stderr.read()
+            assert process.wait() == 0 and b"Traceback" not in said
+
+
+def test_output_keeps_the_mode_of_a_file_and_refuses_what_is_no_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "out.csv"
+    path.touch(0o600)
+    main([*COMPARE, "--format", "csv", "--output", str(path)])
+    assert path.stat().st_mode & 0o777 == 0o600 and path.read_text().startswith("differs,figure")
+    capsys.readouterr()
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.symlink_to(other)
+    other.symlink_to(one)
+    assert "links lead in a circle" in refused([*COMPARE, "--output", str(one)], capsys)
+    assert one.is_symlink()
+    assert "no such device" in refused([*COMPARE, "--output", "/dev/nope-at-all"], capsys)
+    assert not os.path.exists("/dev/nope-at-all")
+
+
+def test_a_name_that_is_not_utf8_leaves_nothing_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = os.fsdecode(b"\xff")
+    refused(
+        [
+            "compare",
+            name,
+            "--layout",
+            "tp=1",
+            "--layout",
+            "tp=2",
+            "--output",
+            str(tmp_path / "u.csv"),
+            "--format",
+            "csv",
+        ],
+        capsys,
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", ["estimate", "explain", "advise", "models"])
+def test_markup_and_control_characters_in_names_are_plain(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "[" / "red]x\x1b[2J"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    main([verb, str(folder), *(["--num-gpus", "1"] if verb != "models" else [])])
+    out, err = capsys.readouterr()
+    assert "\x1b" not in out + err
+
+
+def test_odd_columns_are_passed_over(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "²")
+    main(["gpus"])
+    assert "H100-80GB" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["estimate", "\x1b[31mx"], '"[31mx" is neither a file nor a Hub id'),
+        (
+            ["estimate", "Qwen/Qwen3-0.6B", "--hierarchical-context-parallel-sizes", "²,2"],
+            "must be whole numbers such as 2,4",
+        ),
+        (["estimate", "Qwen/Qwen3-30B-A3B", "--moe-layer-freq", "²"], "moe_layer_freq="),
+        (["estimate", "Qwen/Qwen3-30B-A3B", "--moe-layer-freq=--5"], "moe_layer_freq="),
+        (["estimate", "Qwen/Qwen3-0.6B", "--set", "²=1"], "must be NAME=VALUE, or 1=VALUE"),
+    ],
+)
+def test_odd_options(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    found = refused(words, capsys)
+    assert sentence in found and found.rstrip("\n").isprintable()
