@@ -13,8 +13,14 @@ from megatron_memory_estimator import ConfigError
 from megatron_memory_estimator.inputs.shell.doubts import bare, in_doubt, vanishes
 from megatron_memory_estimator.inputs.shell.script import read_script
 
-HARMLESS = ("bash", "cat", "seq", "expr", "basename", "true", "false")
-"""The only programs that such a script finds."""
+HARMLESS = (
+    "bash", "sh", "cat", "seq", "expr", "basename", "dirname", "true", "false", "env", "sed", "mv", "cp", "tr", "xargs", "tee", "nohup",
+    "date",
+)  # fmt: skip
+"""The only programs that such a script finds, beside the launcher and a few that do nothing."""
+OF_SHELLS = frozenset({"PATH", "PWD", "OLDPWD", "SHLVL", "_", "LC_CTYPE"})
+"""Variables that every shell sets."""
+WRAPPERS = ("srun", "mpirun", "numactl", "timeout")
 
 
 @dataclass
@@ -34,21 +40,26 @@ class Bash:
             os.symlink(found, programs / name)
         for name in ("f", "g", "unknown"):
             self._program(name, "#!/bin/sh\n")
-        written = self.folder / "words"
-        self._program(
-            "torchrun",
-            f'#!/bin/sh\nfor a in "$@"; do printf "%s\\0" "$a"; done >> {written}\nprintf "\\001\\0" >> {written}\n',
-        )
+        self._program("two", "#!/bin/sh\necho x y\n")
+        for name in WRAPPERS:
+            self._program(
+                name, '#!/bin/sh\nwhile [ $# -gt 0 ]; do case $1 in torchrun|env|bash) exec "$@";; esac; shift; done\n'
+            )
+        file = self.folder / "words"
+        words = f'for a in "$@"; do printf "%s\\0" "$a"; done >> {file}\nprintf "\\002\\0" >> {file}\n'
+        self._program("torchrun", f'#!/bin/sh\n{words}env -0 >> {file}\nprintf "\\001\\0" >> {file}\n')
 
     def _program(self, name: str, text: str) -> None:
         path = self.folder / "bin" / name
         path.write_text(text)
         path.chmod(0o755)
 
-    def launches(self, script: str) -> list[list[str]] | None:
-        """The words behind the entry of every launch; None where the script does not come to its end."""
+    def launches(self, script: str) -> list[tuple[list[str], dict[str, str]]] | None:
+        """(words behind the entry, environment) of every launch; None where the script does not come to its end."""
         (self.folder / "run.sh").write_text(script)
         (self.folder / "words").unlink(missing_ok=True)
+        for left in (self.folder / "work").iterdir():
+            left.unlink()
         try:
             subprocess.run(
                 ["bash", str(self.folder / "run.sh")],
@@ -62,12 +73,23 @@ class Bash:
             return None
         if not (self.folder / "words").exists():
             return []
-        launches = (self.folder / "words").read_bytes().decode("utf-8", "replace").split("\1\0")[:-1]
-        words = [one.split("\0")[:-1] for one in launches]
-        return [one[next(at for at, word in enumerate(one) if word.endswith(".py")) + 1 :] for one in words]
+        found = []
+        for one in (self.folder / "words").read_bytes().decode("utf-8", "replace").split("\1\0")[:-1]:
+            words, _, env = one.partition("\2\0")
+            listed = words.split("\0")[:-1]
+            entry = next(at for at, word in enumerate(listed) if word.endswith(".py"))
+            pairs = (pair.partition("=") for pair in env.split("\0") if "=" in pair)
+            found.append(
+                (
+                    listed[entry + 1 :],
+                    {k: v for k, _, v in pairs if k not in OF_SHELLS and not k.startswith("BASH_FUNC")},
+                )
+            )
+        return found
 
     def compare(self, script: str) -> str:
-        """same, refused, doubt (a word that the reader says it does not know), said (a note), or different."""
+        """same, refused, doubt (a word that the reader says it does not know), exit (the reader says that the script may end before
+        its launch), said (another note), different, or different environment."""
         found = self._compared(script)
         self.outcomes[found] += 1
         return found
@@ -83,6 +105,14 @@ class Bash:
         words = [word for word in launch.words if not vanishes(word)]
         if any(in_doubt(word) for word in words):
             return "doubt"
-        if launches and [bare(word) for word in words] == launches[-1]:
-            return "same"
+        if launches and [bare(word) for word in words] == launches[-1][0]:
+            return "same" if self._same_environment(launch.env, launches[-1][1]) else "different environment"
+        if not launches and any("ends here" in note for note in launch.notes):
+            return "exit"
         return "said" if launch.notes else "different"
+
+    @staticmethod
+    def _same_environment(ours: dict[str, str], real: dict[str, str]) -> bool:
+        doubted = {name for name, value in ours.items() if in_doubt(value)}
+        known = {name: bare(value) for name, value in ours.items() if name not in doubted | OF_SHELLS}
+        return known == {name: value for name, value in real.items() if name not in doubted}

@@ -15,7 +15,7 @@ from ..settings import nearest
 from ..wording import shown, signed
 from .harmless import is_harmless
 from .megatron_arguments import Argument, arguments, decides_memory, fork_arguments
-from .shell.doubts import Doubt, bare, marks, readable, vanishes
+from .shell.doubts import Doubt, bare, doubts_in, loose, marks, readable, unset_in, vanishes
 
 GONE = frozenset({"use_mcore_models", "legacy_tokenizer", "use_dist_ckpt", "tokenizer_hf_include_special_tokens"})
 """Flags of older versions that never took part in memory."""
@@ -38,6 +38,7 @@ class _Reading:
     values: dict[str, Any] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
     empty: dict[str, None] = field(default_factory=dict)
+    taken: dict[str, None] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
 
 
@@ -104,7 +105,7 @@ def _groups(words: Iterable[str], reading: _Reading) -> Iterable[tuple[str, list
             yield "", [word]
             flag, values = "", []
         elif not flag and vanishes(word):
-            reading.empty.update(dict.fromkeys(name for _, name in marks(word)))
+            reading.empty.update(dict.fromkeys(unset_in(word)))
         elif not flag:
             raise ConfigError(
                 f"{shown(readable(word))} stands before the first Megatron argument; arguments begin with --"
@@ -117,25 +118,66 @@ def _groups(words: Iterable[str], reading: _Reading) -> Iterable[tuple[str, list
         yield flag, values
 
 
+MOST_CHOICES = 64
+
+
+def _choices(reading: _Reading, word: str) -> list[tuple[str, ...]] | None:
+    """The lists of words that a word in doubt may be, doubts inside doubts written out; None where they are not known.
+
+    Raises ConfigError where there are too many.
+    """
+    keys = doubts_in(word)
+    if bare(word) or len(keys) != 1 or unset_in(word):
+        return None
+    found: list[tuple[str, ...]] = []
+    for choice in reading.doubts[keys[0]].choices:
+        lists: list[tuple[str, ...]] = [()]
+        for one in choice:
+            inner = _choices(reading, one) if loose(one) else [(one,)]
+            if inner is None:
+                return None
+            lists = [(*begun, *more) for begun in lists for more in inner]
+            if len(lists) + len(found) > MOST_CHOICES:
+                raise ConfigError(
+                    f"more than {MOST_CHOICES} lists of arguments are possible; {_sources(reading, [word])}"
+                )
+        found += lists
+    return found or None
+
+
+def _flags_in(reading: _Reading, word: str) -> bool:
+    """Whether a doubt in a word may hold an argument."""
+    return any(
+        one.startswith("--") or _flags_in(reading, one)
+        for key in doubts_in(word)
+        for choice in reading.doubts[key].choices
+        for one in choice
+    )
+
+
 def _chooses_flags(reading: _Reading, word: str) -> bool:
-    """Whether a word is in doubt between lists of arguments."""
-    found = marks(word)
-    if bare(word) or len(found) != 1 or found[0][0] != "?":
+    """Whether a word is in doubt between lists of arguments. Raises ConfigError where arguments stand in it in another way."""
+    if not loose(word) or not _flags_in(reading, word):
         return False
-    return any(one.startswith("--") for choice in reading.doubts[found[0][1]].choices for one in choice)
+    if _choices(reading, word) is None:
+        raise ConfigError(
+            f"which arguments {shown(readable(word))} holds is not known; they are taken from {_sources(reading, [word])}"
+        )
+    return True
 
 
 def _choice(reading: _Reading, word: str) -> None:
     """Arguments that are passed or not: what all choices agree in holds; what they differ in must not matter."""
-    doubt = reading.doubts[marks(word)[0][1]]
+    key = doubts_in(word)[0]
+    doubt = reading.doubts[key]
     by_flag, by_dest = arguments()
-    read = [_choice_values(reading, choice) for choice in doubt.choices]
-    for dest in {dest: None for found in read for dest in found}:
+    read = [_choice_values(reading, choice, word) for choice in _choices(reading, word) or []]
+    for dest in {dest: None for values, problems in read for dest in (*values, *problems)}:
         if dest in by_dest and is_harmless(by_dest[dest]):
             continue
-        values = [found[dest] for found in read if dest in found]
-        if len(values) == len(read) and all(value == values[0] for value in values):
-            reading.values[dest] = values[0]
+        held = [values[dest] for values, _ in read if dest in values]
+        if len(held) == len(read) and all(value == held[0] for value in held):
+            reading.values[dest] = held[0]
             reading.problems.pop(dest, None)
             continue
         flag = dest if dest in by_flag else next((f for f, one in by_flag.items() if one.dest == dest), dest)
@@ -144,17 +186,18 @@ def _choice(reading: _Reading, word: str) -> None:
         )
 
 
-def _choice_values(reading: _Reading, words: tuple[str, ...]) -> dict[str, Any]:
-    """Values by destination of one of several lists of arguments; unknown flags by their own names."""
-    inner = _Reading(reading.doubts, True)
-    while words and not words[0].startswith("--"):
-        words = words[1:]
+def _choice_values(reading: _Reading, words: tuple[str, ...], whole: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Values and problems by destination of one of several lists of arguments."""
+    inner = _Reading(reading.doubts, reading.ignore_unknown)
+    if words and not words[0].startswith("--"):
+        raise ConfigError(
+            f"the words {shown(readable(' '.join(words)))} may be passed or not: {_sources(reading, [whole])}"
+        )
     _read(inner, words)
-    for dest, problem in inner.problems.items():
-        inner.values[dest] = problem
-    if inner.unknown and not reading.ignore_unknown:
-        raise ConfigError(f"unknown Megatron argument {shown(inner.unknown[0])[1:-1]}")
-    return inner.values
+    reading.empty.update(inner.empty)
+    reading.taken.update(inner.taken)
+    reading.unknown.extend(inner.unknown)
+    return inner.values, inner.problems
 
 
 def _one(reading: _Reading, flag: str, argument: Argument, values: list[str]) -> None:
@@ -163,12 +206,19 @@ def _one(reading: _Reading, flag: str, argument: Argument, values: list[str]) ->
     reading.problems.pop(dest, None)
     if any(marks(value) for value in values):
         values = _filled(reading, argument, values)
-        if values and is_harmless(argument):
-            return
         unclear = [value for value in values if marks(value)]
+        takes = argument.kind == "Store"
+        if values and takes and is_harmless(argument) and (argument.nargs or len(values) == 1):
+            if argument.nargs and any(map(loose, values)):
+                reading.taken[flag] = None
+            return
         if unclear:
-            name = f"{flag} takes its value from" if argument.kind == "Store" else f"what follows {flag} is taken from"
-            reading.problems[dest] = f"{name} {_sources(reading, unclear)}"
+            name = (
+                f"{flag} takes its value from" if takes and len(values) == 1 else f"what follows {flag} is taken from"
+            )
+            reading.problems[dest if len(values) == 1 and takes else f"words behind {dest}"] = (
+                f"{name} {_sources(reading, unclear)}"
+            )
             return
     reading.values[dest] = _value(flag, argument, values)
 
@@ -176,27 +226,26 @@ def _one(reading: _Reading, flag: str, argument: Argument, values: list[str]) ->
 def _filled(reading: _Reading, argument: Argument, values: list[str]) -> list[str]:
     """The words behind a flag without those that vanish, as in bash; the last stays where the flag would have no value."""
     takes = argument.kind == "Store"
-    found: list[str] = []
-    for value in values:
-        full = bool(found) and not argument.nargs
-        if vanishes(value) and (not takes or full):
-            reading.empty.update(dict.fromkeys(name for _, name in marks(value)))
-        else:
-            found.append(value)
-    kept = [value for value in found if not vanishes(value)]
-    if kept and len(kept) < len(found) and (argument.nargs or len(found) > 1):
-        reading.empty.update(dict.fromkeys(name for value in found if vanishes(value) for _, name in marks(value)))
-        return kept
-    return found
+    kept = [value for value in values if not vanishes(value)]
+    gone = [value for value in values if vanishes(value)]
+    if not kept and takes and argument.nargs != "*":
+        kept, gone = gone[:1], gone[1:]
+    reading.empty.update(dict.fromkeys(name for value in gone for name in unset_in(value)))
+    return kept
 
 
 def _sources(reading: _Reading, words: list[str]) -> str:
     """Where unknown words come from, and what gives them."""
-    kind, name = next((kind, name) for word in words for kind, name in marks(word))
-    if kind != "?":
+    word = next(word for word in words if marks(word))
+    if not doubts_in(word):
+        name = unset_in(word)[0]
         return f"${name}, which has none; give --set {name}=VALUE"
-    doubt = reading.doubts[name]
-    choices = f" ({' or '.join(' '.join(choice) or 'nothing' for choice in doubt.choices)})" if doubt.choices else ""
+    doubt = reading.doubts[doubts_in(word)[0]]
+    choices = (
+        f" ({readable(' or '.join(' '.join(choice) or 'nothing' for choice in doubt.choices))})"
+        if doubt.choices
+        else ""
+    )
     where = f"${doubt.name}{choices}" if doubt.name else f"what is not known{choices}"
     return f"{where}: {doubt.why}" + (
         f"; give --set {doubt.name}=VALUE" if doubt.name else "; give the argument behind --"

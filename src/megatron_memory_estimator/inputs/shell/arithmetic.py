@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from ...wording import plain
-from .doubts import bare, in_doubt, marks, unset
+from .doubts import bare, doubtful, doubts_in, in_doubt, marks, unset, unset_in
 from .state import Array, Shell
 
 _TOKEN = re.compile(
@@ -51,7 +51,7 @@ def settled(shell: Shell, text: str, *, lenient: bool = False) -> int | str:
         return evaluated(shell, text, lenient=lenient)
     except Uncertain as found:
         kind, key = marks(found.mark)[0]
-        mark = found.mark if kind == "?" else shell.doubt(f"${key} is used in (( )) and has no value", key)
+        mark = found.mark if kind in "?!" else shell.doubt(f"${key} is used in (( )) and has no value", key)
         for name in re.findall(r"([A-Za-z_]\w*)\s*(?:\[[^\]]*\]\s*)?(?:[-+*/%&^|]|<<|>>)?=(?!=)", bare(text)):
             shell.assign(name, mark)
         for pair in re.findall(r"([A-Za-z_]\w*)\s*(?:\+\+|--)|(?:\+\+|--)\s*([A-Za-z_]\w*)", bare(text)):
@@ -65,8 +65,8 @@ def assigns(text: str) -> bool:
 
 
 def _first_mark(text: str) -> str:
-    kind, name = next(((k, n) for k, n in marks(text) if k == "?"), marks(text)[0])
-    return unset(name) if kind != "?" else f"\0?{name}\0"
+    doubts = doubts_in(text)
+    return doubtful(doubts[0]) if doubts else unset(unset_in(text)[0])
 
 
 class _Expression:
@@ -76,6 +76,7 @@ class _Expression:
         self.shell, self.text, self.lenient, self.depth = shell, text, lenient, depth
         self.live = True
         self.level = 0
+        self.seen: tuple[int, int, str, int | None] | None = None
         self.tokens: list[tuple[str, str]] = []
         self.at = 0
         if len(text) > LONGEST or depth > DEEPEST:
@@ -127,6 +128,7 @@ class _Expression:
             name, index = self.target()
             sign = self.peek()
             if sign in _ASSIGNING:
+                before = self.read(name, index, updates=True) if sign != "=" else 0  # before the right side changes it
                 self.at += 1
                 self.level += 1
                 if self.level > DEEPEST:
@@ -134,12 +136,17 @@ class _Expression:
                 value = self.assignment()
                 self.level -= 1
                 if sign != "=":
-                    value = self.apply(sign[:-1], self.read(name, index, updates=True), value)
+                    value = self.apply(sign[:-1], before, value)
                 return self.store(name, index, value)
+            self.seen = (start, self.at, name, index)
             self.at = start
         return self.ternary()
 
     def target(self) -> tuple[str, int | None]:
+        if self.seen is not None and self.seen[0] == self.at:  # an index is worked out once
+            _, self.at, name, known = self.seen
+            self.seen = None
+            return name, known
         name = self.tokens[self.at][1]
         self.at += 1
         if self.peek() != "[":
@@ -271,7 +278,7 @@ class _Expression:
         """The value of a variable, itself an expression."""
         if not self.live:
             return 0
-        from .expand import variable
+        from .parameters import variable
 
         value = variable(self.shell, name)
         if isinstance(value, Array):

@@ -10,42 +10,30 @@ from collections.abc import Callable
 
 from ...wording import plain, whole
 from .arithmetic import settled
-from .commands import (
-    Break,
-    Return,
-    Stop,
-    Unprintable,
-    assign,
-    call,
-    elements,
-    run,
-)
+from .commands import run
 from .conditions import WRONG, tested
-from .doubts import MARK, bare, in_doubt, marks, readable, unquoted, vanishes
-from .expand import braces, text_of
-from .grammar import Assignment, Simple
-from .parser import parsed
-from .state import Array, Shell
+from .control import Break, Return, Stop
+from .doubts import bare, in_doubt, loose, readable, unquoted, vanishes
+from .files import known, written
+from .grammar import Simple
+from .parser import DECLARING, parsed
+from .reading import formatted, read
+from .state import Array, Shell, uncertain
 
 Builtin = Callable[[Shell, list[str], Simple], None]
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def _prints(shell: Shell, text: str | None) -> None:
-    """Output, which matters inside a substitution only; None is output that cannot be known."""
+def _prints(shell: Shell, text: str | None, found: Simple | None = None) -> None:
+    """Output, which matters inside a substitution and in files that are started later; None is output that cannot be known."""
+    if found is not None and text is not None:
+        written(shell, found.redirects, text)
     if shell.output is not None:
         if text is None:
-            raise Unprintable
+            shell.opaque = True
+            return
         shell.spend(len(text))
         shell.output.append(text)
-
-
-def _prints_unless_redirected(shell: Shell, found: Simple, text: str | None) -> None:
-    if any(">" in one.operator for one in found.redirects):
-        if shell.output is not None and any("&" in one.operator for one in found.redirects):
-            raise Unprintable
-        return
-    _prints(shell, text)
 
 
 def _true(shell: Shell, words: list[str], found: Simple) -> None:
@@ -69,8 +57,10 @@ def _echo(shell: Shell, words: list[str], found: Simple) -> None:
         option = words.pop(0)
         newline = "" if "n" in option else newline
         if "e" in option and any("\\" in word for word in words):
-            _prints_unless_redirected(shell, found, None)
-    _prints_unless_redirected(shell, found, unquoted(" ".join(words)) + newline)
+            _prints(shell, None)
+            shell.state.status = 0
+            return
+    _prints(shell, unquoted(" ".join(words)) + newline, found)
     shell.state.status = 0
 
 
@@ -79,45 +69,18 @@ def _printf(shell: Shell, words: list[str], found: Simple) -> None:
     name = ""
     if words[:1] == ["-v"] and len(words) > 2:
         name, words = words[1], words[2:]
-    elif words[:1] == ["--"]:
+    is_option = bool(words) and words[0].startswith("-") and words[0] != "--"
+    if words[:1] == ["--"]:
         words = words[1:]
-    if not name and shell.output is None:
-        shell.state.status = 0
-        return
-    text = _formatted(words)
+    text = None if is_option else formatted(words)  # bash refuses what looks like an option
     if not name:
-        _prints_unless_redirected(shell, found, text)
+        _prints(shell, text, found)
     elif _NAME.fullmatch(name):
         shown = plain(readable(found.source), 60)
         shell.assign(name, text if text is not None else shell.doubt(f"`{shown}` is not worked out", name))
     else:
         raise shell.refuse(f"printf -v {plain(readable(name), 40)} is not read")
     shell.state.status = 0
-
-
-def _formatted(words: list[str]) -> str | None:
-    """What printf makes of %s, %d and plain text; None for anything else."""
-    if not words or in_doubt(words[0]):
-        return None
-    form, values = bare(words[0]), [unquoted(word) for word in words[1:]]
-    parts = re.findall(r"%%|%[sd]|\\[nt]|[^%\\]+|.", form, re.DOTALL)
-    if any(part[0] in "%\\" and part not in ("%%", "%s", "%d", "\\n", "\\t") for part in parts):
-        return None
-    takes = sum(part in ("%s", "%d") for part in parts)
-    out, rounds = "", 0
-    while rounds == 0 or (values and takes):
-        rounds += 1
-        if rounds > 5000 or len(out) > 2**18:
-            return None
-        for part in parts:
-            if part in ("%s", "%d"):
-                value = values.pop(0) if values else ("" if part == "%s" else "0")
-                if part == "%d" and not re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", value):
-                    return None
-                out += value
-            else:
-                out += {"%%": "%", "\\n": "\n", "\\t": "\t"}.get(part, part)
-    return out
 
 
 def _test(shell: Shell, words: list[str], found: Simple) -> None:
@@ -154,6 +117,8 @@ def _unset(shell: Shell, words: list[str], found: Simple) -> None:
 
 def _unset_element(shell: Shell, name: str, index: str) -> None:
     before = shell.state.variables.get(name)
+    if isinstance(before, Array) and uncertain(before):
+        raise shell.refuse(f"unset of an element of {name}, whose elements are not known")
     if isinstance(before, Array) and not before.keyed and index.isascii() and whole(index) is not None:
         shell.assign(name, Array({key: value for key, value in before.items.items() if key != int(index)}))
     elif isinstance(before, Array) and before.keyed and index:
@@ -162,96 +127,15 @@ def _unset_element(shell: Shell, name: str, index: str) -> None:
         raise shell.refuse(f"unset of an element of {name} is not read")
 
 
-def _read(shell: Shell, words: list[str], found: Simple) -> None:
-    """`read` from a here-string or a here-document; from anywhere else the values are in doubt."""
-    names: list[str] = []
-    array, raw = "", False
-    rest = [word for word in words if not vanishes(word)]
-    while rest:
-        word = rest.pop(0)
-        if word in ("-r", "-s"):
-            raw = raw or word == "-r"
-        elif word in ("-a", "-ra"):
-            array, raw = (rest.pop(0) if rest else ""), raw or word == "-ra"
-        elif _NAME.fullmatch(word):
-            names.append(word)
-        elif word in ("-p", "-t", "-d", "-n", "-N", "-u", "-rp", "-i"):
-            if word in ("-d", "-n", "-N", "-u", "-i"):
-                raise shell.refuse(f"read {word} is not read")
-            raw = raw or word == "-rp"
-            del rest[:1]
-        else:
-            raise shell.refuse(f"read {plain(readable(word), 40)} is not read")
-    source = next((one for one in reversed(found.redirects) if one.operator in ("<<<", "<<", "<")), None)
-    text = (
-        text_of(shell, source.target)
-        if source is not None and source.operator != "<" and not shell_file(found)
-        else None
-    )
-    targets = [array] if array else names or ["REPLY"]
-    if text is None or MARK in text or (not raw and "\\" in text):
-        why = f"`{plain(readable(found.source), 60)}` reads what is not known"
-        source_name = next((name for kind, name in marks(text or "") if kind != "?"), "")
-        for name in targets:
-            mark = shell.doubt(why, source_name or name)
-            shell.assign(name, Array({0: mark}) if array else mark)
-        shell.state.status = None
-        return
-    line = text.split("\n")[0]
-    pieces = _cut(shell, line, 0 if array else len(targets))
-    if array:
-        shell.assign(array, Array(dict(enumerate(pieces))))
-    elif not names:
-        shell.assign("REPLY", line)
-    else:
-        for at, name in enumerate(names):
-            shell.assign(name, pieces[at] if at < len(pieces) else "")
-    shell.state.status = 0 if source is not None and (source.operator == "<<<" or "\n" in text) else 1
-
-
-def shell_file(found: Simple) -> bool:
-    """Whether more than one source is given, of which bash takes the last."""
-    return sum(one.operator in ("<", "<<", "<<<") for one in found.redirects) > 1
-
-
-def _cut(shell: Shell, line: str, most: int) -> list[str]:
-    """A line in fields at IFS; with `most` the last holds the rest. Blanks and one other separator are what is read."""
-    value = shell.state.variables.get("IFS", " \t\n")
-    if not isinstance(value, str) or MARK in value:
-        raise shell.refuse("IFS is not known, so words cannot be split")
-    blanks = "".join(c for c in value if c in " \t\n")
-    others = "".join(c for c in value if c not in " \t\n")
-    if others and blanks:
-        raise shell.refuse("read with an IFS of blanks and other characters is not read")
-    if not value:
-        return [line]
-    if blanks and most == 1:
-        return [line.strip(blanks)]
-    if blanks:
-        parts = re.split(f"[{re.escape(blanks)}]+", line.strip(blanks), maxsplit=most - 1 if most else 0)
-        return [part for part in parts if part] if not most else parts
-    parts = [line] if most == 1 else re.split(f"[{re.escape(others)}]", line, maxsplit=most - 1 if most else 0)
-    if most and len(parts) == most and any(c in parts[-1] for c in others):
-        if parts[-1].count(parts[-1][-1]) == 1 and parts[-1][-1] in others:
-            parts[-1] = parts[-1][:-1]  # one separator behind the last field drops out
-    elif parts and parts[-1] == "":
-        parts.pop()
-    return parts
-
-
 def _shift(shell: Shell, words: list[str], found: Simple) -> None:
     count = whole(words[0]) if words else 1
     if count is None:
         raise shell.refuse(f"shift {plain(readable(words[0]), 40)} is not read")
-    if any(in_doubt(word) and not bare(word) and _loose(shell, word) for word in shell.state.positionals[:count]):
+    if any(map(loose, shell.state.positionals[:count])):
         raise shell.refuse("shift over words that depend on a condition that cannot be decided")
     shell.state.status = int(count > len(shell.state.positionals))
     if not shell.state.status:
         shell.state.positionals = shell.state.positionals[count:]
-
-
-def _loose(shell: Shell, word: str) -> bool:
-    return any(kind == "?" and any(len(c) != 1 for c in shell.doubts[key].choices) for kind, key in marks(word))
 
 
 OPTIONS = {
@@ -264,9 +148,11 @@ OPTIONS = {
     "m": "monitor",
     "C": "noclobber",
     "f": "noglob",
+    "a": "allexport",
 }
 HARMLESS = frozenset(
-    {"errexit", "nounset", "pipefail", "xtrace", "verbose", "hashall", "notify", "monitor", "noclobber", "noglob", "errtrace", "functrace",
+    {"errexit", "nounset", "pipefail", "xtrace", "verbose", "hashall", "notify", "monitor", "noclobber", "noglob", "allexport", "errtrace",
+     "functrace",
      "history", "emacs", "vi", "interactive-comments"}
 )  # fmt: skip
 
@@ -278,6 +164,8 @@ def _set(shell: Shell, words: list[str], found: Simple) -> None:
     while at < len(words):
         word = words[at]
         at += 1
+        if word == "-":
+            raise shell.refuse("set - is not read")
         if word == "--":
             shell.state.positionals = tuple(words[at:])
             return
@@ -306,7 +194,6 @@ def _shopt(shell: Shell, words: list[str], found: Simple) -> None:
             "lastpipe",
             "nocasematch",
             "expand_aliases",
-            "extglob",
             "failglob",
             "inherit_errexit",
             "patsub_replacement",
@@ -339,7 +226,8 @@ def again(shell: Shell, text: str, found: Simple) -> None:
 
 def _exit(shell: Shell, words: list[str], found: Simple) -> None:
     if words:
-        shell.state.status = whole(words[0])
+        status = whole(words[0])
+        shell.state.status = None if status is None else status % 256
     if shell.output is None and not shell.piped:
         shell.note("the script ends here (exit)")
     raise Stop
@@ -347,27 +235,29 @@ def _exit(shell: Shell, words: list[str], found: Simple) -> None:
 
 def _return(shell: Shell, words: list[str], found: Simple) -> None:
     if words:
-        shell.state.status = whole(words[0])
-    if not shell.locals:
-        shell.note("the script ends here (return)")
-        raise Stop
+        status = whole(words[0])
+        shell.state.status = None if status is None else status % 256
+    if not any(not frame.temporary for frame in shell.state.frames) and not shell.sourced:
+        raise shell.refuse("return outside a function is not read")
     raise Return
 
 
-def _break(shell: Shell, words: list[str], found: Simple) -> None:
+def _leaves(shell: Shell, words: list[str], *, goes_on: bool) -> None:
+    """`break` and `continue`: out of as many loops as there are; outside a loop they do nothing."""
     levels = whole(words[0]) if words else 1
     if not levels:
         raise shell.refuse("break or continue out of a number of loops that is not known")
     shell.state.status = 0
-    raise Break(levels, goes_on=False)
+    if shell.loops:
+        raise Break(min(levels, shell.loops), goes_on=goes_on)
+
+
+def _break(shell: Shell, words: list[str], found: Simple) -> None:
+    _leaves(shell, words, goes_on=False)
 
 
 def _continue(shell: Shell, words: list[str], found: Simple) -> None:
-    levels = whole(words[0]) if words else 1
-    if not levels:
-        raise shell.refuse("break or continue out of a number of loops that is not known")
-    shell.state.status = 0
-    raise Break(levels, goes_on=True)
+    _leaves(shell, words, goes_on=True)
 
 
 def _exec(shell: Shell, words: list[str], found: Simple) -> None:
@@ -392,16 +282,27 @@ def _command(shell: Shell, words: list[str], found: Simple) -> None:
         _unknown(shell, words, found)
     elif words and words[0] in BUILTINS:
         BUILTINS[words[0]](shell, words[1:], found)
-    elif words and words[0] in ("export", "declare", "local", "readonly", "typeset"):
+    elif words and words[0] in DECLARING:
         raise shell.refuse(f"command {words[0]} is not read")
     elif words:
         program(shell, words, {}, found)
 
 
 def _source(shell: Shell, words: list[str], found: Simple) -> None:
-    path = words[0] if words else ""
-    if path in shell.state.files:
-        again(shell, shell.state.files[path], found)
+    text = known(shell, words[0]) if words else None
+    if text is not None:
+        outer = shell.state.positionals
+        if len(words) > 1:
+            shell.state.positionals = tuple(words[1:])
+        shell.sourced += 1
+        try:
+            again(shell, text, found)
+        except Return:
+            pass
+        finally:
+            shell.sourced -= 1
+            if len(words) > 1:
+                shell.state.positionals = outer
         return
     shell.note(f"{plain(readable(found.source), 80)} is not followed; what it sets is not known")
     _prints(shell, None)
@@ -423,6 +324,8 @@ def _mapfile(shell: Shell, words: list[str], found: Simple) -> None:
 
 
 def _trap(shell: Shell, words: list[str], found: Simple) -> None:
+    if words and re.search(r"\w\.py\b", words[0]):
+        raise shell.refuse("a trap that starts a program is not read")
     for word in words[1:]:
         if word in ("DEBUG", "ERR", "RETURN") and bare(words[0]).strip(" -") and "=" in words[0]:
             raise shell.refuse(f"a trap on {word} that sets variables is not read")
@@ -435,7 +338,7 @@ def _refused(shell: Shell, words: list[str], found: Simple) -> None:
 
 BUILTINS: dict[str, Builtin] = {
     ":": _true, "true": _true, "false": _false, "echo": _echo, "printf": _printf, "test": _test, "[": _bracket, "let": _let,
-    "unset": _unset, "read": _read, "shift": _shift, "set": _set, "shopt": _shopt, "eval": _eval, "exit": _exit,
+    "unset": _unset, "read": read, "shift": _shift, "set": _set, "shopt": _shopt, "eval": _eval, "exit": _exit,
     "return": _return, "break": _break, "continue": _continue, "exec": _exec, "command": _command, "builtin": _command,
     "source": _source, ".": _source, "getopts": _getopts, "mapfile": _mapfile, "readarray": _mapfile, "trap": _trap,
     "enable": _refused, "coproc": _refused, "select": _refused, "caller": _unknown, "alias": _true, "unalias": _true,
@@ -446,90 +349,3 @@ BUILTINS: dict[str, Builtin] = {
     ),
 }  # fmt: skip
 """What each builtin does with its words."""
-
-
-def declare(shell: Shell, name: str, words: list[str], declared: list[Assignment]) -> None:
-    """`export`, `declare`, `local`, `readonly`, `typeset`: options, names, and assignments."""
-    options, plain_names = "", []
-    removes = ""
-    for word in words:
-        if re.fullmatch(r"-[A-Za-z]+", word):
-            options += word[1:]
-        elif re.fullmatch(r"\+[A-Za-z]+", word):
-            removes += word[1:]
-        elif _NAME.fullmatch(word):
-            plain_names.append(word)
-        elif (match := re.match(r"([A-Za-z_]\w*)=", word)) is not None:  # made by an expansion
-            plain_names.append(match.group(1))
-            _localised(shell, name, options, match.group(1))
-            shell.assign(match.group(1), unquoted(word[match.end() :]))
-        elif not vanishes(word):
-            raise shell.refuse(f"{name} {plain(readable(word), 40)} is not read")
-    if name == "export" and "f" in options:
-        shell.state.status = 0
-        return
-    if set(options) & set("nilucfFpItT") or removes.strip("x"):
-        if set(options) <= set("pfF"):
-            _prints(shell, None)
-            shell.state.status = None
-            return
-        raise shell.refuse(f"{name} -{options}{'+' + removes if removes else ''} is not read")
-    if name == "export" and "n" in options:
-        raise shell.refuse("export -n is not read")
-    for one in declared:
-        if one.appends and shell.locals and name != "export" and one.name not in shell.locals[-1]:
-            raise shell.refuse(f"{name} {one.name}+= is not read")
-        keyed = "A" in options or (one.elements is not None and _is_keyed(shell, one.name))
-        value: str | Array | None = None  # expanded before the name becomes one of the function
-        if one.elements is not None:
-            value = elements(shell, one, keyed=keyed)
-        elif one.index is None and not one.appends:
-            assert one.value is not None
-            value = text_of(shell, braces(shell, one.value)[-1])  # braces assign several times here; the last one stays
-            value = Array({0: value}) if "a" in options else value
-        _localised(shell, name, options, one.name)
-        if value is None:
-            assign(shell, one)
-        else:
-            shell.assign(one.name, value)
-        plain_names.append(one.name)
-    for word in plain_names:
-        if word not in {one.name for one in declared}:
-            _localised(shell, name, options, word)
-            if set(options) & set("aA") and not isinstance(shell.state.variables.get(word), Array):
-                old = shell.state.variables.get(word)
-                first: dict[int | str, str] = (
-                    {} if old is None or "A" in options else {0: old} if isinstance(old, str) else {}
-                )
-                shell.assign(word, Array(first, "A" in options))
-        if name == "export" or "x" in options:
-            shell.state.exported.add(word)
-        if "x" in removes:
-            shell.state.exported.discard(word)
-        if name == "readonly" or "r" in options:
-            shell.state.readonly.add(word)
-    shell.state.status = 0
-
-
-def _is_keyed(shell: Shell, name: str) -> bool:
-    before = shell.state.variables.get(name)
-    return isinstance(before, Array) and before.keyed
-
-
-def _localised(shell: Shell, command: str, options: str, name: str) -> None:
-    """Inside a function `local` and `declare` make a variable of the function."""
-    if not shell.locals:
-        if command == "local":
-            raise shell.refuse("local outside a function is not read")
-        return
-    if command not in ("local", "declare", "typeset") or "g" in options or name in shell.locals[-1]:
-        return
-    if name in shell.given:
-        return
-    shell.locals[-1][name] = (shell.state.variables.get(name), name in shell.state.exported)
-    if command in ("local", "declare", "typeset"):
-        shell.state.variables.pop(name, None)
-        shell.state.exported.discard(name)
-
-
-__all__ = ["BUILTINS", "again", "call", "declare"]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from ...wording import signed
 from . import glob
 from .arithmetic import Uncertain, evaluated
-from .doubts import MARK, bare, in_doubt, vanishes
-from .expand import lookup, pattern_of, text_of
+from .doubts import bare, in_doubt, loose, vanishes
+from .expand import pattern_of, text_of
 from .grammar import Condition, Word
+from .parameters import lookup
 from .state import Shell
 
 NUMBERS = {
@@ -121,17 +122,11 @@ def _binary(shell: Shell, left: str, operator: str, right: str) -> tuple[bool | 
 def tested(shell: Shell, words: list[str]) -> int | None:
     """The status of `test words`, by the number of words as POSIX has it."""
     words = [word for word in words if not vanishes(word)]
-    if any(in_doubt(word) and not bare(word) and MARK in word and _many(shell, word) for word in words):
+    if any(map(loose, words)):
         return None
     if len(words) > 1000:
         raise shell.refuse("a test of more than 1,000 words is not read")
     return _test(shell, words)
-
-
-def _many(shell: Shell, word: str) -> bool:
-    """Whether a word in doubt may be none or several."""
-    key = word.strip(MARK)[1:]
-    return any(len(choice) != 1 for choice in shell.doubts[key].choices) if key in shell.doubts else True
 
 
 def _test(shell: Shell, words: list[str]) -> int | None:

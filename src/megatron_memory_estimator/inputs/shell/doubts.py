@@ -1,7 +1,8 @@
 """Values that a reader cannot know, as marks inside text: a variable that is set nowhere, or something in doubt.
 
 A mark is a null byte, a kind, a name, a null byte; scripts hold no null bytes. Kinds: `$` a variable that is set nowhere, `"` the
-same inside quotes (so an empty word, and not none), `?` something in doubt, by the key of its `Doubt`.
+same inside quotes (so an empty word, and not none), `?` something in doubt, by the key of its `Doubt`, which may be no word or
+several, `!` the same inside quotes, which is one word.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import re
 from dataclasses import dataclass
 
 MARK = "\0"
-_ANY = re.compile('\0([$"?])([^\0]*)\0')
+_ANY = re.compile('\0([$"?!])([^\0]*)\0')
+_QUOTED = {"$": '"', "?": "!"}
+_UNQUOTED = {quoted: kind for kind, quoted in _QUOTED.items()}
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class Doubt:
 
 def unset(name: str, *, quoted: bool = False) -> str:
     """The mark of a variable that is set nowhere."""
-    return f"{MARK}{chr(34) if quoted else '$'}{name}{MARK}"
+    return f"{MARK}{_QUOTED['$'] if quoted else '$'}{name}{MARK}"
 
 
 def doubtful(key: str) -> str:
@@ -37,9 +40,24 @@ def marks(text: str) -> list[tuple[str, str]]:
     return _ANY.findall(text) if MARK in text else []
 
 
+def doubts_in(text: str) -> list[str]:
+    """The keys of the doubts in a text."""
+    return [name for kind, name in marks(text) if kind in "?!"]
+
+
+def unset_in(text: str) -> list[str]:
+    """The variables in a text that nothing sets."""
+    return [name for kind, name in marks(text) if kind not in "?!"]
+
+
 def in_doubt(text: str) -> bool:
     """Whether a part of the text is in doubt; variables that are set nowhere are empty."""
-    return any(kind == "?" for kind, _ in marks(text))
+    return MARK in text and bool(doubts_in(text))
+
+
+def loose(text: str) -> bool:
+    """Whether a word in doubt may be none, or several."""
+    return MARK in text and any(kind == "?" for kind, _ in marks(text))
 
 
 def bare(text: str) -> str:
@@ -53,15 +71,21 @@ def vanishes(text: str) -> bool:
 
 
 def quoted(text: str) -> str:
-    """The text with its unset variables as inside quotes."""
-    return _ANY.sub(lambda match: match.group().replace(f"{MARK}$", f'{MARK}"', 1), text) if MARK in text else text
+    """The text with its marks as inside quotes."""
+    return _changed(text, _QUOTED)
 
 
 def unquoted(text: str) -> str:
-    """The text with its unset variables as outside quotes: what an assignment stores."""
-    return _ANY.sub(lambda match: match.group().replace(f'{MARK}"', f"{MARK}$", 1), text) if MARK in text else text
+    """The text with its marks as outside quotes: what an assignment stores."""
+    return _changed(text, _UNQUOTED)
+
+
+def _changed(text: str, kinds: dict[str, str]) -> str:
+    if MARK not in text:
+        return text
+    return _ANY.sub(lambda match: f"{MARK}{kinds.get(match.group(1), match.group(1))}{match.group(2)}{MARK}", text)
 
 
 def readable(text: str) -> str:
     """The text with its marks as they may be shown."""
-    return _ANY.sub(lambda match: f"${match.group(2)}" if match.group(1) != "?" else "(unknown)", text)
+    return _ANY.sub(lambda match: f"${match.group(2)}" if match.group(1) not in "?!" else "(unknown)", text)

@@ -62,8 +62,6 @@ def _set(text: list[tuple[str, bool]], at: int) -> tuple[Unit, int] | None:
         low = text[at][0]
         if low == "[" and at + 1 < len(text) and text[at + 1][0] in ":.=":
             raise ConfigError("a pattern with a character class such as [[:digit:]] is not read")
-        if low == "/" and not text[at][1]:
-            return None
         if at + 2 < len(text) and text[at + 1] == ("-", False) and text[at + 2] != ("]", False):
             ranges.append((low, text[at + 2][0]))
             at += 3

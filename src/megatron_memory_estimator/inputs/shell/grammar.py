@@ -87,11 +87,26 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Redirect:
-    """`< file`, `> file`, `<<< word`, or a here-document (`<<`), whose text is `target`."""
+    """`< file`, `> file`, `<<< word`, or a here-document (`<<`), whose text is `target`; in front perhaps a descriptor."""
 
     operator: str
     target: Word
     quoted: bool = False
+    descriptor: str = ""
+
+    @property
+    def feeds(self) -> bool:
+        """Whether it is standard input."""
+        return self.operator in ("<", "<<", "<<<", "<>") and self.descriptor in ("", "0")
+
+    @property
+    def takes(self) -> bool:
+        """Whether standard output goes elsewhere."""
+        if self.operator in ("&>", "&>>"):
+            return True
+        if self.operator == ">&":
+            return self.descriptor in ("", "1") and self.target.source != "1"
+        return self.operator in (">", ">>", ">|") and self.descriptor in ("", "1")
 
 
 @dataclass(frozen=True)

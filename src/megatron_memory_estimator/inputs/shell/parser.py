@@ -37,7 +37,7 @@ DECLARING = frozenset({"export", "declare", "local", "readonly", "typeset"})
 RESERVED = frozenset({"then", "else", "elif", "fi", "do", "done", "esac", "in", "}"})
 UNREAD = frozenset({"select", "coproc"})
 _ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?=|\[)")
-_REDIRECT = re.compile(r"(?:[0-9]+|\{[A-Za-z_]\w*\})?(<<<|<<-|<<|<>|<&|>>|>&|>\||&>>|&>|<|>)")
+_REDIRECT = re.compile(r"([0-9]+|\{[A-Za-z_]\w*\})?(<<<|<<-|<<|<>|<&|>>|>&|>\||&>>|&>|<|>)")
 _UNARY = re.compile(r"-[abcdefghknoprstuvwxzGLNORS]")
 _BINARY = frozenset({"=", "==", "!=", "=~", "<", ">", "-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-nt", "-ot", "-ef"})
 _REGEX_STOPS = frozenset(" \t\n")
@@ -143,7 +143,7 @@ class Parser(Scanner):
         if quoted:
             return Word((Text(text, True),), begin, text)
         inner = Parser(text, begin, self.deeper())
-        return Word(joined_pieces(inner.quoted_until("")), begin, text)
+        return Word(joined_pieces(inner.quoted_until("", escaped="\\`$")), begin, text)
 
     def and_or(self) -> AndOr:
         """Pipelines joined by && and ||."""
@@ -561,15 +561,16 @@ class Parser(Scanner):
         if self.peek() != "[":
             return None
         start, line = self.at, self.line
-        match = re.compile(r"\[[^\]\s]*\]\+?=").match(self.text, self.at)
-        if match is None:
-            return None
-        index = self.index()
-        appends = self.peek() == "+"
-        self.at += 2 if appends else 1
-        if self.at != match.end():
+        try:
+            index = self.index()
+        except ConfigError:  # no bracket ends it: a word
+            index = None
+        sign = "+=" if self.peek(2) == "+=" else "=" if self.peek() == "=" else ""
+        if index is None or not sign:
             self.at, self.line = start, line
             return None
+        appends = sign == "+="
+        self.at += len(sign)
         return Assignment(name, appends, line, value=self.word() or Word((), line, ""), index=index)
 
     def redirects(self) -> list[Redirect]:
@@ -584,7 +585,7 @@ class Parser(Scanner):
         match = _REDIRECT.match(self.text, self.at)
         if match is None or self.peek(2) in ("<(", ">("):
             return False
-        operator = match.group(1)
+        descriptor, operator = match.group(1) or "", match.group(2)
         self.at = match.end()
         self.blanks()
         line = self.line
@@ -596,7 +597,8 @@ class Parser(Scanner):
             mark = "".join(piece.text for piece in target.pieces if isinstance(piece, Text))
             if line != self.line:
                 raise self.error("a here-document whose end is not one word")
-            found.append(Redirect("<<", self.document(mark, quoted=quoted, tabs=operator == "<<-"), quoted))
+            document = self.document(mark, quoted=quoted, tabs=operator == "<<-")
+            found.append(Redirect("<<", document, quoted, descriptor))
         else:
-            found.append(Redirect(operator, target))
+            found.append(Redirect(operator, target, descriptor=descriptor))
         return True

@@ -95,6 +95,8 @@ class Scanner:
                 self.line += 1
                 return []
             found = self.text[self.at + 1 : self.at + 2]
+            if found == MARK:
+                raise self.error("a backslash in front of what is not known")
             self.at += 2
             return [Text(found or "\\", True)]
         if c in "$`":
@@ -135,8 +137,9 @@ class Scanner:
         self.at += 1
         return found or [Text("", True)]
 
-    def quoted_until(self, end: str, opened: ConfigError | None = None) -> list[Piece]:
-        """Pieces as in double quotes, up to the character `end`, or without `opened` up to the end of the text."""
+    def quoted_until(self, end: str, opened: ConfigError | None = None, escaped: str = '"\\`$') -> list[Piece]:
+        """Pieces as in double quotes, up to the character `end`, or without `opened` up to the end of the text. A backslash
+        quotes the characters `escaped`."""
         pieces: list[Piece] = []
         while self.at < len(self.text):
             c = self.text[self.at]
@@ -146,7 +149,9 @@ class Scanner:
             if c == "\\" and following == "\n":
                 self.at += 2
                 self.line += 1
-            elif c == "\\" and following in ('"', "\\", "`", "$") and following:
+            elif c == "\\" and following == MARK:
+                raise self.error("a backslash in front of what is not known")
+            elif c == "\\" and following and following in escaped:
                 pieces.append(Text(following, True))
                 self.at += 2
             elif c in "$`":
@@ -197,9 +202,12 @@ class Scanner:
         return [Text("$", quoted)]
 
     def nested(self, text: str, line: int) -> Word:
-        """A text as in double quotes, as a word of its own."""
+        """An expression: expansions as in double quotes; double quotes themselves drop out."""
         inner = self.__class__(text, line, self.deeper())
-        return Word(joined_pieces(inner.quoted_until("")), line, text)
+        pieces = [
+            Text(one.text.replace('"', ""), True) if isinstance(one, Text) else one for one in inner.quoted_until("")
+        ]
+        return Word(joined_pieces(pieces), line, text)
 
     def arithmetic(self, *, quoted: bool) -> Arithmetic | None:
         """`$((...))`, or None where the two brackets are those of a subshell in a substitution."""
@@ -235,7 +243,8 @@ class Scanner:
         return Opaque(self.text[start : self.at])
 
     def enclosed(self, opening: str, closing: str) -> str:
-        """The text between brackets that begin here; quotes, comments and expansions inside are passed over whole."""
+        """The text between brackets that begin here; quotes, comments and expansions inside are passed over whole, single quotes
+        too where double quotes stand around them."""
         opened = self.error(f"{opening} that does not end")
         level, begin = 0, self.at + 1
         self.deeper()
@@ -363,7 +372,7 @@ class Scanner:
         while True:
             start, line = self.at, self.line
             stops = "}" + (separator if not found else "")
-            self.operand(stops, quoted=quoted, opened=opened)
+            self.operand(stops, opened=opened)
             text = self.text[start : self.at]
             is_text = quoted and operator in (":-", ":=", ":?", ":+", "-", "=", "?", "+")
             inner = self.__class__(text, line, self.deeper())
@@ -379,11 +388,11 @@ class Scanner:
         """An operand inside double quotes: quoted throughout; further double quotes drop out, single ones are characters."""
         pieces: list[Piece] = []
         while self.at < len(self.text):
-            pieces += self.quoted_until('"')
+            pieces += self.quoted_until('"', escaped='"\\`$}')
             self.at += 1
         return pieces
 
-    def operand(self, stops: str, *, quoted: bool, opened: ConfigError) -> None:
+    def operand(self, stops: str, *, opened: ConfigError) -> None:
         """Passes over an operand, up to an unquoted character of `stops`."""
         while self.at < len(self.text):
             c = self.text[self.at]
@@ -391,7 +400,7 @@ class Scanner:
                 return
             if c == "\\":
                 self.at += 2
-            elif c == "'" and not quoted:
+            elif c == "'":
                 self.single()
             elif c in '"`':
                 self._skip_quoted(c)

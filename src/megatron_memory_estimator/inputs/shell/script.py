@@ -7,7 +7,8 @@ from contextlib import suppress
 
 from ...errors import ConfigError
 from ...wording import plain, whole
-from .commands import Break, Return, Stop, run
+from .commands import run
+from .control import Break, Return, Stop
 from .doubts import MARK, readable
 from .launcher import sbatch_gpus, slurm_variables
 from .parser import parsed

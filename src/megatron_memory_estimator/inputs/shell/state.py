@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ...errors import ConfigError
-from .doubts import MARK, Doubt, bare, doubtful, in_doubt, marks, unquoted
+from .doubts import MARK, Doubt, bare, doubtful, in_doubt, loose, marks, unquoted, vanishes
 from .grammar import Command
 
 MOST_WORK = 20_000_000
@@ -34,17 +34,29 @@ Value = str | Array
 
 
 @dataclass
+class Frame:
+    """What a call of a function puts back when it ends: the values that its local variables hide, and whether they were
+    exported. `temporary` for variables that stand in front of the call (`A=1 f`)."""
+
+    saved: dict[str, tuple[Value | None, bool]] = field(default_factory=dict)
+    temporary: bool = False
+
+
+@dataclass
 class State:
     """All that one command can change for the next."""
 
     variables: dict[str, Value] = field(default_factory=dict)
     exported: set[str] = field(default_factory=set)
+    unsure: set[str] = field(default_factory=set)
     readonly: set[str] = field(default_factory=set)
     functions: dict[str, Command | None] = field(default_factory=dict)
+    integers: set[str] = field(default_factory=set)
     positionals: tuple[str, ...] = ()
     status: int | None = 0
     options: frozenset[str] = frozenset()
     files: dict[str, str] = field(default_factory=dict)
+    frames: tuple[Frame, ...] = ()
 
     def clone(self) -> State:
         """A state of its own with the same contents."""
@@ -52,9 +64,12 @@ class State:
             self,
             variables=dict(self.variables),
             exported=set(self.exported),
+            unsure=set(self.unsure),
             readonly=set(self.readonly),
+            integers=set(self.integers),
             functions=dict(self.functions),
             files=dict(self.files),
+            frames=tuple(Frame(dict(frame.saved), frame.temporary) for frame in self.frames),
         )
 
     def same(self, other: State) -> bool:
@@ -88,9 +103,15 @@ class Shell:
     notes: dict[str, None] = field(default_factory=dict)
     others: dict[str, None] = field(default_factory=dict)
     scripts: dict[str, None] = field(default_factory=dict)
-    locals: list[dict[str, tuple[Value | None, bool]]] = field(default_factory=list)
     branch: tuple[tuple[str, int], ...] = ()
     output: list[str] | None = None
+    opaque: bool = False
+    lenient: bool = False
+    loops: int = 0
+    sourced: int = 0
+    targets: dict[int, str] = field(default_factory=dict)
+    stored: set[int] = field(default_factory=set)
+    exported_functions: set[str] = field(default_factory=set)
     piped: bool = False
     updated: str = ""
     substituted: int = 0
@@ -152,10 +173,14 @@ class Shell:
         before = self.state.variables.get(name)
         if isinstance(before, Array) and isinstance(value, str):
             self.spend(len(before.items))
+            if uncertain(before):
+                raise self.refuse(f"an element of {name} is set, but how many it has is not known")
             value = Array({**before.items, ("0" if before.keyed else 0): self.attributed(name, value)}, before.keyed)
         elif isinstance(value, str):
             value = self.attributed(name, value)
         self.state.variables[name] = value
+        if "allexport" in self.state.options:
+            self.state.exported.add(name)
 
     def attributed(self, name: str, value: str) -> str:
         """The value, with a doubt that is all of it called by the variable that --set could give."""
@@ -170,9 +195,37 @@ class Shell:
         """Unset a variable."""
         if name in self.state.readonly:
             raise self.refuse(f"{name} is readonly and unset, at which bash stops")
-        if name not in self.given:
-            self.state.variables.pop(name, None)
-            self.state.exported.discard(name)
+        if name in self.given:
+            return
+        frames = self.state.frames
+        hidden = next((frame for frame in reversed(frames[:-1]) if name in frame.saved), None)
+        if (
+            frames and name not in frames[-1].saved and hidden is not None
+        ):  # a caller's variable: what it hides shows again
+            value, was_exported = hidden.saved.pop(name)
+            restore(self.state, name, value, exported=was_exported)
+            return
+        self.state.variables.pop(name, None)
+        self.state.exported.discard(name)
+        self.state.integers.discard(name)
+
+
+def uncertain(array: Array) -> bool:
+    """Whether it is not known how many elements an array has."""
+    return any(loose(value) or vanishes(value) for value in array.items.values())
+
+
+def restore(state: State, name: str, value: Value | None, *, exported: bool) -> None:
+    """A variable as it was."""
+    if value is None:
+        state.variables.pop(name, None)
+    else:
+        state.variables[name] = value
+    (state.exported.add if exported else state.exported.discard)(name)
+
+
+DECISIVE = frozenset({"errexit", "pipefail", "allexport"})
+"""Options that change what later commands do."""
 
 
 def joined(shell: Shell, states: list[State], why: str, *, widen: bool = False) -> State:
@@ -180,6 +233,14 @@ def joined(shell: Shell, states: list[State], why: str, *, widen: bool = False) 
     first = states[0].clone()
     for other in states[1:]:
         shell.spend(len(first.variables) + len(other.variables))
+        for what, one_way, other_way in (
+            ("set -e or pipefail", first.options & DECISIVE, other.options & DECISIVE),
+            ("which variables are local", first.frames, other.frames),
+            ("which variables are integers", first.integers, other.integers),
+        ):
+            if one_way != other_way:
+                raise shell.refuse(f"{what} depends on {why}, which cannot be decided")
+        first.unsure |= other.unsure | (first.exported ^ other.exported)
         if first.positionals != other.positionals:
             raise shell.refuse(f"the positional parameters depend on {why}, which cannot be decided")
         for name in [*first.variables, *(n for n in other.variables if n not in first.variables)]:
@@ -208,7 +269,9 @@ def _either(shell: Shell, name: str, one: Value | None, two: Value | None, why: 
         return shell.doubt(reason, name)
     if isinstance(one, Array) and isinstance(two, Array):
         if one.keyed or two.keyed:
-            keys = [*one.items, *(key for key in two.items if key not in one.items)]
+            keys = [*one.items]
+            if one.items.keys() != two.items.keys():
+                raise shell.refuse(f"the keys of {name} depend on {why}, which cannot be decided")
             same = {key: one.items[key] for key in keys if one.items.get(key) == two.items.get(key)}
             return Array({**{key: shell.doubt(reason) for key in keys}, **same}, True)
         parts = _apart(one.values(), two.values())

@@ -1,0 +1,70 @@
+"""Calls of functions, and variables that hold for one command alone. Source: the Bash Reference Manual 5.2, 3.3 and 3.7.4."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .assign import assign
+from .commands import command
+from .control import Return
+from .doubts import vanishes
+from .grammar import Assignment
+from .state import Frame, Shell, Value, restore
+
+
+def environment(shell: Shell, assignments: tuple[Assignment, ...]) -> dict[str, str]:
+    """What `name=value` in front of a program gives it."""
+    found: dict[str, str] = {}
+    before: dict[str, tuple[Value | None, bool]]
+    before = {one.name: (shell.state.variables.get(one.name), one.name in shell.state.exported) for one in assignments}
+    for one in assignments:
+        if one.elements is not None or one.index is not None or one.name in shell.state.integers:
+            raise shell.refuse(f"an array in front of a command ({one.name}) is not read")
+        assign(shell, one)
+        held = shell.given.get(one.name, shell.state.variables.get(one.name, ""))
+        found[one.name] = held if isinstance(held, str) else held.items.get(0, "")
+    for name, (value, was_exported) in before.items():
+        restore(shell.state, name, value, exported=was_exported)
+    return found
+
+
+def with_environment(
+    shell: Shell, assignments: tuple[Assignment, ...], body: Callable[[], None], *, is_call: bool = False
+) -> None:
+    """Runs a function or a builtin with variables that hold for it alone."""
+    if not assignments:
+        body()
+        return
+    frame = Frame(temporary=is_call)
+    for one in assignments:
+        frame.saved.setdefault(one.name, (shell.state.variables.get(one.name), one.name in shell.state.exported))
+        assign(shell, one)
+        shell.state.exported.add(one.name)
+    shell.state.frames = (*shell.state.frames, frame) if is_call else shell.state.frames
+    try:
+        body()
+    finally:
+        if is_call:
+            frame, shell.state.frames = shell.state.frames[-1], shell.state.frames[:-1]
+        for name, (value, was_exported) in frame.saved.items():
+            restore(shell.state, name, value, exported=was_exported)
+
+
+def call(shell: Shell, name: str, arguments: list[str]) -> None:
+    """A call of a function."""
+    body = shell.state.functions[name]
+    if body is None:
+        raise shell.refuse(f"the function {name} depends on a condition that cannot be decided")
+    outer, loops, line = shell.state.positionals, shell.loops, shell.line
+    shell.state.positionals = tuple(word for word in arguments if not vanishes(word))
+    shell.state.frames = (*shell.state.frames, Frame())
+    shell.loops = 0
+    try:
+        command(shell, body)
+    except Return:
+        pass
+    finally:
+        frame, shell.state.frames = shell.state.frames[-1], shell.state.frames[:-1]
+        for local, (value, was_exported) in frame.saved.items():
+            restore(shell.state, local, value, exported=was_exported)
+        shell.state.positionals, shell.loops, shell.line = outer, loops, line

@@ -1,0 +1,19 @@
+"""What ends a list of commands early."""
+
+from __future__ import annotations
+
+
+class Stop(Exception):  # noqa: N818
+    """`exit`, or what ends a script."""
+
+
+class Return(Exception):  # noqa: N818
+    """`return`."""
+
+
+class Break(Exception):  # noqa: N818
+    """`break` or `continue`, out of `levels` loops."""
+
+    def __init__(self, levels: int, *, goes_on: bool) -> None:
+        super().__init__()
+        self.levels, self.goes_on = levels, goes_on

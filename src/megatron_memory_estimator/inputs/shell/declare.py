@@ -1,0 +1,124 @@
+"""`export`, `declare`, `local`, `readonly`, `typeset`. Source: the Bash Reference Manual 5.2, 4.2 (Bash Builtins)."""
+
+from __future__ import annotations
+
+import re
+
+from ...wording import plain
+from .arithmetic import settled
+from .assign import assign, elements
+from .doubts import readable, unquoted, vanishes
+from .expand import braces, text_of
+from .grammar import Assignment
+from .parser import DECLARING
+from .state import Array, Shell
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def declare(shell: Shell, name: str, words: list[str], declared: list[Assignment]) -> None:
+    """`export`, `declare`, `local`, `readonly`, `typeset`: options, names, and assignments."""
+    options, plain_names = "", []
+    removes = ""
+    for word in words:
+        if re.fullmatch(r"-[A-Za-z]+", word):
+            options += word[1:]
+        elif re.fullmatch(r"\+[A-Za-z]+", word):
+            removes += word[1:]
+        elif _NAME.fullmatch(word):
+            plain_names.append(word)
+        elif (match := re.match(r"([A-Za-z_]\w*)=", word)) is not None:  # made by an expansion
+            plain_names.append(match.group(1))
+            if set(options) & set("aAi") or word[match.end() :].startswith("("):
+                raise shell.refuse(f"{name} {plain(readable(word), 40)} is not read")
+            _localised(shell, name, options, match.group(1))
+            shell.assign(match.group(1), unquoted(word[match.end() :]))
+        elif not vanishes(word):
+            raise shell.refuse(f"{name} {plain(readable(word), 40)} is not read")
+    if name == "export" and "f" in options:
+        shell.exported_functions.update(plain_names)
+        shell.state.status = 0
+        return
+    if set(options) & set("nlucfFpItT") or removes.strip("x"):
+        if set(options) <= set("pfF"):
+            shell.opaque = True
+            shell.state.status = None
+            return
+        raise shell.refuse(f"{name} -{options}{'+' + removes if removes else ''} is not read")
+    if name == "export" and "n" in options:
+        raise shell.refuse("export -n is not read")
+    values = [_value(shell, name, options, one) for one in declared]  # all expanded before anything is set
+    for one, value in zip(declared, values, strict=True):
+        _localised(shell, name, options, one.name)
+        if "i" in options:
+            shell.state.integers.add(one.name)
+            value = str(settled(shell, value or "0")) if isinstance(value, str) else value
+        if value is None:
+            assign(shell, one)
+        else:
+            shell.assign(one.name, value)
+        plain_names.append(one.name)
+    for word in plain_names:
+        if word not in {one.name for one in declared}:
+            _localised(shell, name, options, word, keeps_temporary=True)
+            if "i" in options:
+                shell.state.integers.add(word)
+            if set(options) & set("aA") and not isinstance(shell.state.variables.get(word), Array):
+                old = shell.state.variables.get(word)
+                first: dict[int | str, str] = (
+                    {} if old is None or "A" in options else {0: old} if isinstance(old, str) else {}
+                )
+                shell.assign(word, Array(first, "A" in options))
+        if name == "export" or "x" in options:
+            shell.state.exported.add(word)
+        if "x" in removes:
+            shell.state.exported.discard(word)
+        if name == "readonly" or "r" in options:
+            shell.state.readonly.add(word)
+    shell.state.status = 0
+
+
+def _is_keyed(shell: Shell, name: str) -> bool:
+    before = shell.state.variables.get(name)
+    return isinstance(before, Array) and before.keyed
+
+
+def _value(shell: Shell, name: str, options: str, one: Assignment) -> str | Array | None:
+    """What is assigned, or None where it is added to what stands or set in a place of an array."""
+    if one.appends and shell.state.frames and name != "export" and one.name not in shell.state.frames[-1].saved:
+        raise shell.refuse(f"{name} {one.name}+= is not read")
+    if one.elements is not None:
+        if "i" in options:
+            raise shell.refuse(f"{name} -i of an array is not read")
+        return elements(shell, one, keyed="A" in options or _is_keyed(shell, one.name))
+    if one.index is not None or one.appends:
+        return None
+    assert one.value is not None
+    text = [text_of(shell, word) for word in braces(shell, one.value)][-1]  # braces assign several times; the last stays
+    return Array({0: text}) if "a" in options else text
+
+
+def _localised(shell: Shell, command: str, options: str, name: str, *, keeps_temporary: bool = False) -> None:
+    """Inside a function `local` and `declare` make a variable of the function."""
+    frames = shell.state.frames
+    if not frames:
+        if command == "local":
+            raise shell.refuse("local outside a function is not read")
+        return
+    if "g" in options and any(name in frame.saved for frame in frames):
+        raise shell.refuse(f"declare -g of {name}, which is local, is not read")
+    if (
+        command not in ("local", "declare", "typeset")
+        or "g" in options
+        or name in frames[-1].saved
+        or name in shell.given
+    ):
+        return
+    frames[-1].saved[name] = (shell.state.variables.get(name), name in shell.state.exported)
+    if keeps_temporary and len(frames) > 1 and frames[-2].temporary and name in frames[-2].saved:
+        return  # `A=1 f` and `local A` in f: it keeps the value
+    shell.state.variables.pop(name, None)
+    shell.state.exported.discard(name)
+
+
+__all__ = ["DECLARING", "declare"]

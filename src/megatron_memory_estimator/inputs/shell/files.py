@@ -1,0 +1,94 @@
+"""Files that a script writes itself and starts later: known as long as only `cat`, `tee`, `echo` and `printf` write them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from .doubts import bare, in_doubt, unquoted
+from .grammar import Redirect, Simple
+from .state import Shell
+
+LARGEST = 2**18
+MOST = 100
+_SCRIPT = re.compile(r".*\.(?:sh|bash|sbatch|slurm|job|cmd|run)")
+
+
+def plain_path(path: str) -> str:
+    """A path without a leading ./ ."""
+    path = bare(path)
+    while path.startswith("./"):
+        path = path[2:]
+    return path
+
+
+def known(shell: Shell, path: str) -> str | None:
+    """The text of a file that the script wrote, or None. Raises ConfigError where it has been changed in an unknown way."""
+    text = shell.state.files.get(plain_path(path))
+    if text is not None and in_doubt(text) and not bare(text):
+        raise shell.refuse(f"{plain_path(path)[:80]} is started, but what stands in it is not known")
+    return text
+
+
+def written(shell: Shell, redirects: Sequence[Redirect], text: str | None = None) -> None:
+    """Standard output of a command goes to files: `text`, or what cannot be known."""
+    for one in redirects:
+        if not one.takes or one.operator == ">&":
+            continue
+        path = plain_path(shell.targets.get(id(one), ""))
+        appends = one.operator in (">>", "&>>")
+        if id(one) in shell.stored:
+            shell.stored.discard(id(one))
+        elif text is not None and (path in shell.state.files or _SCRIPT.fullmatch(path)):
+            shell.stored.add(id(one))
+            store(shell, path, text, appends=appends)
+        elif path in shell.state.files:
+            shell.state.files[path] = shell.doubt("the file is written by a command")
+
+
+def store(shell: Shell, path: str, text: str, *, appends: bool) -> None:
+    """A file with this text, or with this text behind what it holds."""
+    path = plain_path(path)
+    text = unquoted(text)
+    text = shell.state.files.get(path, "") + text if appends else text
+    if len(text) > LARGEST or len(shell.state.files) > MOST:
+        raise shell.refuse("the files that it writes grow too large")
+    shell.spend(len(text))
+    shell.state.files[path] = text
+
+
+def document(shell: Shell, found: Simple) -> str | None:
+    """The text of the here-document or here-string that a command reads, or None."""
+    feeds = [one for one in found.redirects if one.feeds]
+    if not feeds or feeds[-1].operator not in ("<<", "<<<"):
+        return None
+    text = shell.targets[id(feeds[-1])]
+    return text + ("\n" if feeds[-1].operator == "<<<" else "")
+
+
+def changed(shell: Shell, name: str, words: Sequence[str]) -> None:
+    """Files among the words of a program that may change them are not known any more."""
+    if name in (
+        "chmod",
+        "cat",
+        "bash",
+        "sh",
+        "zsh",
+        "dash",
+        "sbatch",
+        "ls",
+        "echo",
+        "source",
+        ".",
+        "rm",
+        "mkdir",
+        "scp",
+        "grep",
+        "head",
+        "tail",
+    ):
+        return
+    for word in words:
+        path = plain_path(word)
+        if path in shell.state.files:
+            shell.state.files[path] = shell.doubt(f"{name[:40]} may change the file")

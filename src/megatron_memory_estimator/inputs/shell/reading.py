@@ -1,0 +1,106 @@
+"""`read`, and the text that `printf` makes. Source: the Bash Reference Manual 5.2, 4.2 (Bash Builtins)."""
+
+from __future__ import annotations
+
+import re
+
+from ...wording import plain
+from .doubts import MARK, bare, in_doubt, readable, unquoted, unset_in, vanishes
+from .grammar import Simple
+from .state import Array, Shell
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def read(shell: Shell, words: list[str], found: Simple) -> None:
+    """`read` from a here-string or a here-document; from anywhere else the values are in doubt."""
+    names: list[str] = []
+    array, raw = "", False
+    rest = [word for word in words if not vanishes(word)]
+    while rest:
+        word = rest.pop(0)
+        if word in ("-r", "-s"):
+            raw = raw or word == "-r"
+        elif word in ("-a", "-ra"):
+            array, raw = (rest.pop(0) if rest else ""), raw or word == "-ra"
+        elif _NAME.fullmatch(word):
+            names.append(word)
+        elif word in ("-p", "-t", "-d", "-n", "-N", "-u", "-rp", "-i"):
+            if word in ("-d", "-n", "-N", "-u", "-i"):
+                raise shell.refuse(f"read {word} is not read")
+            raw = raw or word == "-rp"
+            del rest[:1]
+        else:
+            raise shell.refuse(f"read {plain(readable(word), 40)} is not read")
+    feeds = [one for one in found.redirects if one.feeds]
+    source = feeds[-1] if feeds else None
+    text = shell.targets[id(source)] if source is not None and source.operator in ("<<", "<<<") else None
+    targets = [array] if array else names or ["REPLY"]
+    if text is None or MARK in text or (not raw and "\\" in text):
+        why = f"`{plain(readable(found.source), 60)}` reads what is not known"
+        source_name = next((name for name in unset_in(text or "")), "")
+        for name in targets:
+            mark = shell.doubt(why, source_name or name)
+            shell.assign(name, Array({0: mark}) if array else mark)
+        shell.state.status = None
+        return
+    line = text.split("\n")[0]
+    pieces = _cut(shell, line, 0 if array else len(targets))
+    if array:
+        shell.assign(array, Array(dict(enumerate(pieces))))
+    elif not names:
+        shell.assign("REPLY", line)
+    else:
+        for at, name in enumerate(names):
+            shell.assign(name, pieces[at] if at < len(pieces) else "")
+    shell.state.status = 0 if source is not None and (source.operator == "<<<" or "\n" in text) else 1
+
+
+def _cut(shell: Shell, line: str, most: int) -> list[str]:
+    """A line in fields at IFS; with `most` the last holds the rest. Blanks and one other separator are what is read."""
+    value = shell.state.variables.get("IFS", " \t\n")
+    if not isinstance(value, str) or MARK in value:
+        raise shell.refuse("IFS is not known, so words cannot be split")
+    blanks = "".join(c for c in value if c in " \t\n")
+    others = "".join(c for c in value if c not in " \t\n")
+    if others and blanks:
+        raise shell.refuse("read with an IFS of blanks and other characters is not read")
+    if not value:
+        return [line]
+    if blanks and most == 1:
+        return [line.strip(blanks)]
+    if blanks:
+        parts = re.split(f"[{re.escape(blanks)}]+", line.strip(blanks), maxsplit=most - 1 if most else 0)
+        return [part for part in parts if part] if not most else parts
+    parts = [line] if most == 1 else re.split(f"[{re.escape(others)}]", line, maxsplit=most - 1 if most else 0)
+    if most and len(parts) == most and any(c in parts[-1] for c in others):
+        if sum(c in others for c in parts[-1]) == 1 and parts[-1][-1] in others:
+            parts[-1] = parts[-1][:-1]  # one separator behind the last field drops out
+    elif parts and parts[-1] == "":
+        parts.pop()
+    return parts
+
+
+def formatted(words: list[str]) -> str | None:
+    """What printf makes of %s, %d and plain text; None for anything else."""
+    if not words or in_doubt(words[0]):
+        return None
+    form, values = bare(words[0]), [unquoted(word) for word in words[1:]]
+    parts = re.findall(r"%%|%[sd]|\\[nt]|[^%\\]+|.", form, re.DOTALL)
+    if any(part[0] in "%\\" and part not in ("%%", "%s", "%d", "\\n", "\\t") for part in parts):
+        return None
+    takes = sum(part in ("%s", "%d") for part in parts)
+    out, rounds = "", 0
+    while rounds == 0 or (values and takes):
+        rounds += 1
+        if rounds > 5000 or len(out) > 2**18:
+            return None
+        for part in parts:
+            if part in ("%s", "%d"):
+                value = values.pop(0) if values else ("" if part == "%s" else "0")
+                if part == "%d" and not re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", value):
+                    return None
+                out += value
+            else:
+                out += {"%%": "%", "\\n": "\n", "\\t": "\t"}.get(part, part)
+    return out
