@@ -16,8 +16,9 @@ from .control import Break, Return, Stop
 from .doubts import bare, in_doubt, loose, readable, unquoted, vanishes
 from .files import known, written
 from .grammar import Simple
-from .parser import DECLARING, parsed
+from .parser import parsed
 from .reading import formatted, read
+from .simple import DECLARING
 from .state import Array, Shell, uncertain
 
 Builtin = Callable[[Shell, list[str], Simple], None]

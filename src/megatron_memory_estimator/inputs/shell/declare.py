@@ -10,7 +10,7 @@ from .assign import assign, elements
 from .doubts import readable, unquoted, vanishes
 from .expand import braces, text_of
 from .grammar import Assignment
-from .parser import DECLARING
+from .simple import DECLARING
 from .state import Array, Shell
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -94,7 +94,9 @@ def _value(shell: Shell, name: str, options: str, one: Assignment) -> str | Arra
     if one.index is not None or one.appends:
         return None
     assert one.value is not None
-    text = [text_of(shell, word) for word in braces(shell, one.value)][-1]  # braces assign several times; the last stays
+    text = [text_of(shell, word) for word in braces(shell, one.value)][
+        -1
+    ]  # braces assign several times; the last stays
     return Array({0: text}) if "a" in options else text
 
 

@@ -6,36 +6,29 @@ Sources: POSIX.1-2017 XCU 2.2 (Quoting), 2.3 (Token Recognition); the Bash Refer
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from ...errors import ConfigError
 from ...wording import plain
 from .doubts import MARK
-from .grammar import Arithmetic, List, Opaque, Param, Piece, Substitution, Text, Word
+from .grammar import Text
 
 META = frozenset(" \t\n;&|<>()")
 DEEPEST = 40
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SPECIAL = frozenset("@*#?$!-0123456789")
 _ESCAPES = {
     "a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\\": "\\",
     "'": "'", '"': '"', "?": "?",
 }  # fmt: skip
-_OPERATORS = (
-    ":-", ":=", ":?", ":+", "-", "=", "?", "+", "##", "#", "%%", "%", "//", "/#", "/%", "/", "^^", "^", ",,", ",", ":", "@",
-)  # fmt: skip
 
 
 class Scanner:
-    """Reads words from a text; commands inside `$(...)` are read by `inside`, given by the parser."""
+    """A place in a text, and what can be read there without knowing what it means."""
 
     def __init__(self, text: str, line: int = 1, depth: int = 0) -> None:
         self.text = text
         self.at = 0
         self.line = line
         self.depth = depth
-
-    inside: Callable[[str, int, int], List]
 
     # -- characters ------------------------------------------------------------------------------------------------
     def peek(self, length: int = 1) -> str:
@@ -68,50 +61,6 @@ class Scanner:
             else:
                 return
 
-    # -- words -----------------------------------------------------------------------------------------------------
-    def word(self, stops: frozenset[str] = META) -> Word | None:
-        """The word that begins here, or None if none does; it ends before an unquoted character of `stops`."""
-        start, line = self.at, self.line
-        pieces: list[Piece] = []
-        while self.at < len(self.text) and self.text[self.at] not in stops:
-            pieces += self.piece(stops, is_start=self.at == start)
-        if self.at == start:
-            if self.peek(2) in ("<(", ">(") and stops is META:
-                pieces = [self.process()]
-            else:
-                return None
-        return Word(joined_pieces(pieces), line, self.text[start : self.at])
-
-    def piece(self, stops: frozenset[str], *, is_start: bool = False) -> list[Piece]:
-        """The next piece of an unquoted word."""
-        c = self.text[self.at]
-        if c == "'":
-            return [Text(self.single(), True)]
-        if c == '"':
-            return self.double()
-        if c == "\\":
-            if self.peek(2) == "\\\n":
-                self.at += 2
-                self.line += 1
-                return []
-            found = self.text[self.at + 1 : self.at + 2]
-            if found == MARK:
-                raise self.error("a backslash in front of what is not known")
-            self.at += 2
-            return [Text(found or "\\", True)]
-        if c in "$`":
-            return self.dollar(quoted=False)
-        if c == MARK:
-            return [self.mark(quoted=False)]
-        if c == "~" and is_start:
-            match = re.compile(r"~[A-Za-z0-9_+-]*(?=$|[/\s;&|<>():])").match(self.text, self.at)
-            if match is not None:
-                self.at = match.end()
-                return [Opaque(match.group())]
-        self.line += c == "\n"
-        self.at += 1
-        return [Text(c)]
-
     def mark(self, *, quoted: bool) -> Text:
         """What stands for an unknown value in a text that is read again (`eval`, `bash -c`)."""
         end = self.text.index(MARK, self.at + 1) + 1
@@ -128,119 +77,6 @@ class Scanner:
         self.line += found.count("\n")
         self.at = end + 1
         return found
-
-    def double(self) -> list[Piece]:
-        """The pieces in double quotes."""
-        opened = self.error("a double quote that does not end")
-        self.at += 1
-        found = self.quoted_until('"', opened)
-        self.at += 1
-        return found or [Text("", True)]
-
-    def quoted_until(self, end: str, opened: ConfigError | None = None, escaped: str = '"\\`$') -> list[Piece]:
-        """Pieces as in double quotes, up to the character `end`, or without `opened` up to the end of the text. A backslash
-        quotes the characters `escaped`."""
-        pieces: list[Piece] = []
-        while self.at < len(self.text):
-            c = self.text[self.at]
-            if c == end:
-                return pieces
-            following = self.text[self.at + 1 : self.at + 2]
-            if c == "\\" and following == "\n":
-                self.at += 2
-                self.line += 1
-            elif c == "\\" and following == MARK:
-                raise self.error("a backslash in front of what is not known")
-            elif c == "\\" and following and following in escaped:
-                pieces.append(Text(following, True))
-                self.at += 2
-            elif c in "$`":
-                pieces += self.dollar(quoted=True)
-            elif c == MARK:
-                pieces.append(self.mark(quoted=True))
-            else:
-                self.line += c == "\n"
-                pieces.append(Text(c, True))
-                self.at += 1
-        if opened is not None:
-            raise opened
-        return pieces
-
-    def dollar(self, *, quoted: bool) -> list[Piece]:
-        """What begins with $ or a backquote."""
-        start, line = self.at, self.line
-        if self.peek() == "`":
-            return [self.backquoted(quoted=quoted)]
-        if self.peek(3) == "$((":
-            found = self.arithmetic(quoted=quoted)
-            if found is not None:
-                return [found]
-            self.at, self.line = start, line
-        if self.peek(2) == "$(":
-            self.at += 1
-            body = self.enclosed("(", ")")
-            return [Substitution(self.inside(body, line, self.deeper()), self.text[start : self.at], quoted)]
-        if self.peek(2) == "$[":
-            self.at += 1
-            body = self.enclosed("[", "]")
-            return [Arithmetic(self.nested(body, line), self.text[start : self.at], quoted)]
-        if self.peek(2) == "${":
-            return [self.braced(quoted=quoted)]
-        if not quoted and self.peek(2) == "$'":
-            return [Text(self.ansi(), True)]
-        if not quoted and self.peek(2) == '$"':
-            self.at += 1
-            return self.double()
-        self.at += 1
-        match = NAME.match(self.text, self.at)
-        if match is not None:
-            self.at = match.end()
-            return [Param(match.group(), self.text[start : self.at], quoted)]
-        if self.peek() in _SPECIAL and self.peek():
-            self.at += 1
-            return [Param(self.text[self.at - 1], self.text[start : self.at], quoted)]
-        return [Text("$", quoted)]
-
-    def nested(self, text: str, line: int) -> Word:
-        """An expression: expansions as in double quotes; double quotes themselves drop out."""
-        inner = self.__class__(text, line, self.deeper())
-        pieces = [
-            Text(one.text.replace('"', ""), True) if isinstance(one, Text) else one for one in inner.quoted_until("")
-        ]
-        return Word(joined_pieces(pieces), line, text)
-
-    def arithmetic(self, *, quoted: bool) -> Arithmetic | None:
-        """`$((...))`, or None where the two brackets are those of a subshell in a substitution."""
-        start, line = self.at, self.line
-        self.at += 2
-        body = self.enclosed("(", ")")
-        if self.peek() != ")":
-            return None
-        self.at += 1
-        return Arithmetic(self.nested(body, line), self.text[start : self.at], quoted)
-
-    def backquoted(self, *, quoted: bool) -> Substitution:
-        """A substitution in backquotes."""
-        start, line, opened = self.at, self.line, self.error("a backquote that does not end")
-        self.at += 1
-        body = ""
-        while self.peek() != "`":
-            if self.at >= len(self.text):
-                raise opened
-            if self.peek() == "\\" and self.peek(2)[1:] in ("`", "\\", "$") + (('"',) if quoted else ()):
-                self.at += 1
-            self.line += self.peek() == "\n"
-            body += self.peek()
-            self.at += 1
-        self.at += 1
-        return Substitution(self.inside(body, line, self.deeper()), self.text[start : self.at], quoted)
-
-    def process(self) -> Opaque:
-        """`<(...)`."""
-        start = self.at
-        self.at += 1
-        self.enclosed("(", ")")
-        return Opaque(self.text[start : self.at])
 
     def enclosed(self, opening: str, closing: str) -> str:
         """The text between brackets that begin here; quotes, comments and expansions inside are passed over whole, single quotes
@@ -320,115 +156,3 @@ class Scanner:
                 found += _ESCAPES.get(self.peek(), "\\" + self.peek())
                 self.at += 1
         raise opened
-
-    # -- ${...} ----------------------------------------------------------------------------------------------------
-    def braced(self, *, quoted: bool) -> Param:
-        """`${...}`."""
-        start, opened = self.at, self.error("an expansion that does not end")
-        self.at += 2
-        prefix = ""
-        if self.peek() in ("#", "!") and self.peek(2)[1:] not in ("}", ":", "-", "=", "?", "+", "%", "/", ""):
-            prefix = {"#": "length", "!": "indirect"}[self.peek()]
-            self.at += 1
-        match = NAME.match(self.text, self.at) or re.compile(r"[0-9]+|[@*#?$!-]").match(self.text, self.at)
-        if match is None:
-            raise self.error(f"an expansion that is not read: {self.text[start : start + 40]}")
-        name = match.group()
-        self.at = match.end()
-        index = self.index()
-        operator, words = prefix, tuple[Word, ...]()
-        if prefix == "indirect" and index is not None and index.source in ("@", "*"):
-            operator = "keys"
-        if self.peek() != "}":
-            if prefix:
-                raise self.error(f"an expansion that is not read: {self.text[start : start + 40]}")
-            operator = next((one for one in _OPERATORS if self.text.startswith(one, self.at)), "")
-            if not operator:
-                raise self.error(f"an expansion that is not read: {self.text[start : start + 40]}")
-            self.at += len(operator)
-            words = self.operands(operator, quoted=quoted, opened=opened)
-        if self.peek() != "}":
-            raise opened
-        self.at += 1
-        return Param(name, self.text[start : self.at], quoted, index, operator, words)
-
-    def index(self) -> Word | None:
-        """`[...]` behind a name."""
-        if self.peek() != "[":
-            return None
-        line = self.line
-        body = self.enclosed("[", "]")
-        return self.parsed(body, line)
-
-    def parsed(self, text: str, line: int) -> Word:
-        """A text as an unquoted word, quotes and expansions read, blanks kept."""
-        inner = self.__class__(text, line, self.deeper())
-        return inner.word(frozenset()) or Word((), line, "")
-
-    def operands(self, operator: str, *, quoted: bool, opened: ConfigError) -> tuple[Word, ...]:
-        """The words behind an operator: one, or pattern and replacement, or offset and length."""
-        separator = "/" if operator[0] == "/" else ":" if operator == ":" else ""
-        found: list[Word] = []
-        while True:
-            start, line = self.at, self.line
-            stops = "}" + (separator if not found else "")
-            self.operand(stops, opened=opened)
-            text = self.text[start : self.at]
-            is_text = quoted and operator in (":-", ":=", ":?", ":+", "-", "=", "?", "+")
-            inner = self.__class__(text, line, self.deeper())
-            if is_text:
-                found.append(Word(joined_pieces(inner.unquotable()), line, text))
-            else:
-                found.append(inner.word(frozenset()) or Word((), line, ""))
-            if not separator or self.peek() != separator:
-                return tuple(found)
-            self.at += 1
-
-    def unquotable(self) -> list[Piece]:
-        """An operand inside double quotes: quoted throughout; further double quotes drop out, single ones are characters."""
-        pieces: list[Piece] = []
-        while self.at < len(self.text):
-            pieces += self.quoted_until('"', escaped='"\\`$}')
-            self.at += 1
-        return pieces
-
-    def operand(self, stops: str, *, opened: ConfigError) -> None:
-        """Passes over an operand, up to an unquoted character of `stops`."""
-        while self.at < len(self.text):
-            c = self.text[self.at]
-            if c in stops:
-                return
-            if c == "\\":
-                self.at += 2
-            elif c == "'":
-                self.single()
-            elif c in '"`':
-                self._skip_quoted(c)
-            elif self.peek(2) in ("$(", "${"):
-                self.at += 1
-                self.enclosed(self.peek(), ")" if self.peek() == "(" else "}")
-            else:
-                self.line += c == "\n"
-                self.at += 1
-        raise opened
-
-
-def joined_pieces(pieces: list[Piece]) -> tuple[Piece, ...]:
-    """Neighbouring literal characters as one piece."""
-    found: list[Piece] = []
-    run: list[str] = []
-    is_quoted = False
-    for piece in pieces:
-        if isinstance(piece, Text) and run and piece.quoted == is_quoted:
-            run.append(piece.text)
-            continue
-        if run:
-            found.append(Text("".join(run), is_quoted))
-            run = []
-        if isinstance(piece, Text):
-            run, is_quoted = [piece.text], piece.quoted
-        else:
-            found.append(piece)
-    if run:
-        found.append(Text("".join(run), is_quoted))
-    return tuple(found)
