@@ -77,7 +77,7 @@ def request_words() -> Words:
     found = seeds.keys()
     return Words(
         (*found.pieces, "1,2", "not:8", "2-4", MODEL, "../run.yaml", "run.sh", "/etc/passwd", "memory", "head-room"),
-        (*found.names, *{name for kinds in KINDS.values() for name in kinds}, "split", "recompute", "precision"),
+        (*found.names, *sorted({name for kinds in KINDS.values() for name in kinds}), "split", "recompute", "precision"),
     )  # fmt: skip
 
 
