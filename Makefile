@@ -3,7 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test fmt docs bench clean
+MINUTES ?= 10
+
+.PHONY: demo test fmt docs bench fuzz clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -31,6 +33,9 @@ docs: $(READY)
 bench: $(READY)
 	$(BIN)/python -m compileall -q src
 	$(BIN)/python scripts/bench.py
+
+fuzz: $(READY)
+	$(BIN)/python scripts/fuzz.py --minutes $(MINUTES)
 
 clean:
 	rm -rf .venv build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

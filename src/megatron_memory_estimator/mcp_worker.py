@@ -40,7 +40,10 @@ class Files:
         """The path of a name that stands for a file below the folder, or None. Nothing outside is looked at."""
         if self.folder is None:
             return None
-        full = os.path.realpath(os.path.join(self.folder, name))
+        try:
+            full = os.path.realpath(os.path.join(self.folder, name))
+        except ValueError:  # a null byte or half a character, which no file's name has
+            return None
         inside = os.path.commonpath([self.folder, full]) == self.folder
         return full if inside and os.path.exists(full) else None
 
@@ -159,7 +162,7 @@ def _plan(arguments: Mapping[str, Any], files: Files, deadline: float) -> Any:
     from .planner.planning import plan
     from .report.plans import Row, found_document
 
-    given = dict(arguments.get("settings") or {})
+    given = canonical(arguments.get("settings") or {}, full_name)
     batch = given.pop("global_batch_size", None)
     gpus, fewest = arguments.get("num_gpus"), bool(arguments.get("fewest_gpus"))
     words = {name: str(value) for name, value in (arguments.get("axes") or {}).items()}
@@ -168,6 +171,8 @@ def _plan(arguments: Mapping[str, Any], files: Files, deadline: float) -> Any:
     whole_run = arguments.get("text") is not None or str(arguments.get("model")).lower().endswith((*YAML, *SCRIPTS))
     habits, note = ({}, "") if whole_run else overlap_habits(given)
     job = job_of(arguments.get("model"), arguments.get("text"), None, {**given, **habits}, files)
+    if batch is None and whole_run and not job.batch_is_assumed:
+        batch = job.training.global_batch_size
     if not fewest and "num_gpus" not in words and job.layout.world_size == 1:
         raise ConfigError("num_gpus is needed, or fewest_gpus to find how many GPUs hold the model")
     found, said = plan(

@@ -94,6 +94,16 @@ def setting_options() -> list[click.Option]:
 class JobCommand(click.Command):
     """A verb with a model and every setting; help lists the settings by section."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        rest = super().parse_args(ctx, args)
+        options = [param for param in self.params if isinstance(param, click.Option)]
+        names = {name for option in options for name in (*option.opts, *option.secondary_opts)}
+        for option in options:
+            value = ctx.params.get(option.name or "")
+            if isinstance(value, str) and value in names:
+                raise ConfigError(f"{option.opts[0]} takes a value, but the option {value} follows it")
+        return rest
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {"options": []}
         owners = {f.name: title for title, part in SECTIONS for f in dataclasses.fields(part)}

@@ -9,7 +9,9 @@ from typing import Any
 
 from ..errors import ConfigError, UnsupportedError
 from ..job import TrainingJob
+from ..json_lines import is_whole
 from ..settings import LARGEST_INTEGER
+from ..wording import shown
 from .borders import EVEN
 
 TOKENS_OF_A_STEP = 2**22
@@ -63,9 +65,9 @@ def base_job(job: TrainingJob, worlds: tuple[int, ...], global_batch_size: int |
             )
         tokens = global_batch_size * job.training.seq_length / 2**20
         said.append(f"global_batch_size not given: {global_batch_size} ({tokens:.1f} Mi tokens)")
-    if not 1 <= global_batch_size <= LARGEST_INTEGER:
+    if not is_whole(global_batch_size, LARGEST_INTEGER):
         raise ConfigError(
-            f"global_batch_size={global_batch_size} must be a whole number between 1 and {LARGEST_INTEGER}"
+            f"global_batch_size={shown(global_batch_size)} must be a whole number between 1 and {LARGEST_INTEGER}"
         )
     layout = dataclasses.replace(
         job.layout, **EVEN, world_size=max(worlds), num_layers_per_virtual_pipeline_stage=None,

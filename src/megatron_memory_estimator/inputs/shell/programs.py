@@ -221,7 +221,7 @@ def child(
     from_header = sbatch_gpus(text) if header else None
     for one in shell.launches[launches:]:
         one.line = line
-        if one.num_gpus is None or launcher[0].split("/")[-1] in ("srun", "mpirun"):
+        if one.num_gpus is None or (launcher and launcher[0].split("/")[-1] in ("srun", "mpirun")):
             one.num_gpus = gpus_of(launcher, inner=one.num_gpus) or one.num_gpus
         one.num_gpus = one.num_gpus or from_header
 
