@@ -16,6 +16,12 @@ from megatron_memory_estimator.inputs.shell.script import read_script
 HARMLESS = ("bash", "cat", "seq", "expr", "basename", "true", "false")
 """The only programs that such a script finds."""
 
+EMPTY = (
+    "syntax error: ", "syntax error in expression", "division by 0", "integer expression expected", "value too great for base",
+    "attempted assignment to non-variable", "exponent less than 0",
+)  # fmt: skip
+"""What bash says of a command that it gives up because a value that the reader does not know is empty or 0."""
+
 
 @dataclass
 class Bash:
@@ -23,6 +29,8 @@ class Bash:
 
     folder: Path
     outcomes: Counter[str] = field(default_factory=Counter)
+    complaints: str = ""
+    """What bash said of the script that it ran last."""
 
     def __post_init__(self) -> None:
         programs = self.folder / "bin"
@@ -50,7 +58,7 @@ class Bash:
         (self.folder / "run.sh").write_text(script)
         (self.folder / "words").unlink(missing_ok=True)
         try:
-            subprocess.run(
+            ran = subprocess.run(
                 ["bash", str(self.folder / "run.sh")],
                 cwd=self.folder / "work",
                 env={"PATH": str(self.folder / "bin")},
@@ -60,6 +68,7 @@ class Bash:
             )
         except subprocess.TimeoutExpired:
             return None
+        self.complaints = ran.stderr.decode("utf-8", "replace")
         if not (self.folder / "words").exists():
             return []
         launches = (self.folder / "words").read_bytes().decode("utf-8", "replace").split("\1\0")[:-1]
@@ -67,7 +76,7 @@ class Bash:
         return [one[next(at for at, word in enumerate(one) if word.endswith(".py")) + 1 :] for one in words]
 
     def compare(self, script: str) -> str:
-        """same, refused, doubt (a word that the reader says it does not know), said (a note), or different."""
+        """same, refused, doubt (something that the reader says it does not know), no launch, endless; said (a note) or different."""
         found = self._compared(script)
         self.outcomes[found] += 1
         return found
@@ -85,4 +94,8 @@ class Bash:
             return "doubt"
         if launches and [bare(word) for word in words] == launches[-1]:
             return "same"
+        if any(note.endswith("the script ends here (exit)") for note in launch.notes):
+            return "doubt" if launches else "no launch"  # the reader goes on where it may end, and says so
+        if launch.doubts and any(complaint in self.complaints for complaint in EMPTY):
+            return "doubt"
         return "said" if launch.notes else "different"

@@ -22,7 +22,7 @@ from .commands import (
 )
 from .conditions import WRONG, tested
 from .doubts import MARK, bare, in_doubt, marks, readable, unquoted, vanishes
-from .expand import braces, text_of
+from .expand import braces, text_of, uncounted
 from .grammar import Assignment, Simple
 from .parser import parsed
 from .state import Array, Shell
@@ -154,6 +154,8 @@ def _unset(shell: Shell, words: list[str], found: Simple) -> None:
 
 def _unset_element(shell: Shell, name: str, index: str) -> None:
     before = shell.state.variables.get(name)
+    if isinstance(before, Array) and not before.keyed and uncounted(before):
+        raise shell.refuse(f"unset of an element of {name}, whose elements are not known, is not read")
     if isinstance(before, Array) and not before.keyed and index.isascii() and whole(index) is not None:
         shell.assign(name, Array({key: value for key, value in before.items.items() if key != int(index)}))
     elif isinstance(before, Array) and before.keyed and index:

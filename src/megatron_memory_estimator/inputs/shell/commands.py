@@ -7,6 +7,7 @@ Where a condition cannot be known, each branch is read on a state of its own, an
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from ...errors import ConfigError
 from ...wording import plain
@@ -29,8 +30,10 @@ from .grammar import (
     If,
     List,
     Pipeline,
+    Redirect,
     Simple,
     Test,
+    Text,
     While,
     Word,
 )
@@ -177,6 +180,13 @@ def command(shell: Shell, found: Command) -> None:
         shell.depth -= 1
 
 
+def _target(shell: Shell, redirect: Redirect) -> Redirect:
+    """A redirection with its target expanded, which happens once; a here-document is expanded by the command that reads it."""
+    if redirect.operator == "<<":
+        return redirect
+    return replace(redirect, target=replace(redirect.target, pieces=(Text(text_of(shell, redirect.target)),)))
+
+
 # -- simple commands -------------------------------------------------------------------------------------------------
 def simple(shell: Shell, found: Simple) -> None:
     """Expands the words, then assigns, or calls a function, a builtin or a program."""
@@ -193,9 +203,8 @@ def simple(shell: Shell, found: Simple) -> None:
             words += fields(shell, word)
     while words and vanishes(words[0]):
         words.pop(0)
-    for redirect in found.redirects:
-        if redirect.operator != "<<":
-            text_of(shell, redirect.target)
+    if found.redirects:
+        found = replace(found, redirects=tuple(_target(shell, one) for one in found.redirects))
     if not words:
         for one in found.assignments:
             assign(shell, one)

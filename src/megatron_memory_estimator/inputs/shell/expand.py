@@ -266,11 +266,18 @@ def element(shell: Shell, name: str, value: Value | None, index: Word | None) ->
             return shell.doubt(f"the element of {name} is not known")
         return value.items.get(bare(key))
     at = settled(shell, text_of(shell, index)) if index is not None else 0
-    if isinstance(at, str) or any((in_doubt(one) and not bare(one)) or vanishes(one) for one in value.items.values()):
+    if isinstance(at, str) or uncounted(value):
         return shell.doubt(f"the element of {name} is not known", name)
     if at < 0:
         at += max((int(key) for key in value.items), default=-1) + 1
     return value.items.get(at)
+
+
+def uncounted(value: Value | None) -> bool:
+    """Whether an array has elements that may be none or several words, so that their places are not known."""
+    return isinstance(value, Array) and any(
+        (in_doubt(one) and not bare(one)) or vanishes(one) for one in value.items.values()
+    )
 
 
 def _param(shell: Shell, piece: Param, *, whole: bool) -> list[Segment]:
@@ -311,6 +318,8 @@ def _operated(shell: Shell, piece: Param) -> Found:
     operator = piece.operator
     if operator == "keys":
         value = variable(shell, piece.name)
+        if isinstance(value, Array) and not value.keyed and uncounted(value):
+            return Found([shell.doubt(f"the elements of {piece.name} are not known", piece.name)], "", True)
         keys = [str(key) for key in value.items] if isinstance(value, Array) else [] if value is None else ["0"]
         return Found(keys, piece.index.source if piece.index else "@", bool(keys))
     if operator == "@":
@@ -471,6 +480,7 @@ def _substituted(shell: Shell, piece: Substitution) -> str:
     from .commands import captured
 
     found = captured(shell, piece.body)
+    shell.state.status = shell.last_status
     if found is None:
         return shell.doubt(f"{plain(readable(piece.source), 80)} is a command, and nothing is executed")
     return found
