@@ -57,7 +57,8 @@ def test_random_scripts_are_read_as_bash_runs_them(chunk: int, tmp_path: Path) -
     bash = Bash(tmp_path)
     for script in distinct(chunk):
         found = bash.compare(script)
-        assert found not in WRONG, (found, minimal(bash, script), script)
+        if found in WRONG:
+            pytest.fail(f"{found}:\n{minimal(bash, script)}\n\nof\n{script}")
     print(dict(bash.outcomes))
     assert bash.outcomes.total() == -(-SCRIPTS // CHUNKS)
     assert bash.outcomes["same"] > bash.outcomes.total() // 3
@@ -105,7 +106,12 @@ AS_BASH = [
     "V=model-7b.json; V=${V%.*}; V=${V#*-}; V=${V^^}",
     "set -e; false || true; V=3",
     "B=0; read V <<< $((B++)); V=$V$B",
+    "V+=${V:=1}x",
     "false; V=$(true)$?",
+    "for ((i = 0; i < 1; i++)); do false; done; V=$?",
+    "while [ -z $A ]; do A=1; false; done; V=$?",
+    "if [ a -gt 1 ]; then V=1; else V=$?; fi",
+    'IFS=:; R=(1 2); V="${!R[@]}x"',
     "true; V=$(false)$?",
 ]
 
@@ -138,6 +144,8 @@ REFUSED = [
     ("case x in a) V=1;;", "a pattern of case that is not read"),
     ("case", "has a case that does not end"),
     ("echo ${A:-b", "an expansion that does not end"),
+    ("echo $B{a,b}", "right before braces is not read"),
+    ("declare D=a{x,}$C", "declare with braces beside an expansion is not read"),
     ('S=($C k); unset "S[0]"', "whose elements are not known, is not read"),
     ("fi", "fi where a command should begin"),
     ("a ;; b", "where a command should"),

@@ -23,7 +23,7 @@ from .commands import (
 from .conditions import WRONG, tested
 from .doubts import MARK, bare, in_doubt, marks, readable, unquoted, vanishes
 from .expand import braces, text_of, uncounted
-from .grammar import Assignment, Simple
+from .grammar import Assignment, Simple, Text
 from .parser import parsed
 from .state import Array, Shell
 
@@ -487,7 +487,10 @@ def declare(shell: Shell, name: str, words: list[str], declared: list[Assignment
             value = elements(shell, one, keyed=keyed)
         elif one.index is None and not one.appends:
             assert one.value is not None
-            value = text_of(shell, braces(shell, one.value)[-1])  # braces assign several times here; the last one stays
+            several = braces(shell, one.value)  # braces assign several times here; the last one stays
+            if len(several) > 1 and not all(isinstance(piece, Text) for piece in one.value.pieces):
+                raise shell.refuse(f"{name} with braces beside an expansion is not read")
+            value = text_of(shell, several[-1])
             value = Array({0: value}) if "a" in options else value
         _localised(shell, name, options, one.name)
         if value is None:

@@ -243,6 +243,7 @@ def assign(shell: Shell, found: Assignment) -> None:
         outer, shell.updated = shell.updated, found.name
         value = text_of(shell, found.value)
         shell.updated = outer
+        before = shell.state.variables.get(found.name)  # the expansion may have set it
         if found.appends:
             first = before.items.get("0" if before.keyed else 0, "") if isinstance(before, Array) else before or ""
             value = first + value
@@ -379,9 +380,10 @@ def _if(shell: Shell, found: If) -> None:
 def _branches(shell: Shell, found: If, at: int) -> None:
     """The branch whose condition holds, from the one at `at` on."""
     if at == len(found.branches):
-        shell.state.status = 0
         if found.otherwise is not None:
             run(shell, found.otherwise)
+        else:
+            shell.state.status = 0
         return
     condition, body = found.branches[at]
     tested(shell, condition)
@@ -497,6 +499,7 @@ def _loop(
     shell: Shell, found: Command, holds: Callable[[], bool | None], body: List, after: Callable[[], None]
 ) -> None:
     """A loop while its condition holds; one whose state does not change any more never ends."""
+    last: int | None = 0
     for _ in range(MOST_ROUNDS):
         before = shell.state.clone()
         shell.spend(len(before.variables))
@@ -505,10 +508,11 @@ def _loop(
             _uncertain_loop(shell, lambda: _once_more(shell, body, after, holds), found)
             return
         if not truth:
-            shell.state.status = 0
+            shell.state.status = last
             return
         if not _body(shell, body):
             return
+        last = shell.state.status
         after()
         if shell.state.same(before):
             shell.note("the loop never ends; what follows it is not read")

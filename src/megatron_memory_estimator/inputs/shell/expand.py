@@ -150,6 +150,10 @@ def braces(shell: Shell, word: Word) -> list[Word]:
     found = _braced(shell, masked, 0)
     if found == [masked]:
         return [word]
+    for at, piece in enumerate(others):  # $A{x,y} is $Ax $Ay: braces come first
+        source = piece.source if isinstance(piece, Param) and not piece.quoted else ""
+        if source[:1] == "$" and source[1:].isidentifier() and chr(0xE000 + at) + "{" in masked:
+            raise shell.refuse(f"{plain(source, 40)} right before braces is not read")
     words = []
     for text in found:
         pieces: list[Piece] = []
@@ -304,7 +308,7 @@ def _param(shell: Shell, piece: Param, *, whole: bool) -> list[Segment]:
             if piece.quoted and found.many == "@"
             else [Segment(quoted(mark) if piece.quoted else mark, not piece.quoted)]
         )
-    if found.many == "*" and (piece.quoted or whole):
+    if (found.many == "*" and (piece.quoted or whole)) or (whole and piece.quoted and piece.operator == "keys"):
         return [Segment(quoted(joiner[:1].join(found.values)))]
     if whole:
         return [Segment(" ".join(found.values))]
