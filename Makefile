@@ -5,7 +5,7 @@ READY := .venv/.ready
 
 MINUTES ?= 10
 
-.PHONY: demo test fmt docs bench fuzz clean
+.PHONY: demo test test-all fmt docs bench fuzz clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -22,6 +22,10 @@ test: $(READY)
 	$(BIN)/ruff format --check src tests scripts skills
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n auto
+
+test-all: test
+	MANY_JOBS=3000 MANY_SCRIPTS=20000 $(BIN)/python -m pytest -n auto -rP \
+		tests/test_random_jobs.py tests/test_planted_errors.py tests/test_shell.py
 
 fmt: $(READY)
 	$(BIN)/ruff check --fix src tests scripts skills

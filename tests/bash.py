@@ -18,6 +18,8 @@ HARMLESS = (
     "date",
 )  # fmt: skip
 """The only programs that such a script finds, beside the launcher and a few that do nothing."""
+EMPTY = ("error token is", "integer expression expected")
+"""What bash says of a command that it gives up because a value that the reader does not know is empty or 0."""
 OF_SHELLS = frozenset({"PATH", "PWD", "OLDPWD", "SHLVL", "_", "LC_CTYPE"})
 """Variables that every shell sets."""
 WRAPPERS = ("srun", "mpirun", "numactl", "timeout")
@@ -29,6 +31,8 @@ class Bash:
 
     folder: Path
     outcomes: Counter[str] = field(default_factory=Counter)
+    complaints: str = ""
+    """What bash said of the script that it ran last."""
 
     def __post_init__(self) -> None:
         programs = self.folder / "bin"
@@ -61,7 +65,7 @@ class Bash:
         for left in (self.folder / "work").iterdir():
             left.unlink()
         try:
-            subprocess.run(
+            ran = subprocess.run(
                 ["bash", str(self.folder / "run.sh")],
                 cwd=self.folder / "work",
                 env={"PATH": str(self.folder / "bin")},
@@ -71,6 +75,7 @@ class Bash:
             )
         except subprocess.TimeoutExpired:
             return None
+        self.complaints = ran.stderr.decode("utf-8", "replace")
         if not (self.folder / "words").exists():
             return []
         found = []
@@ -107,8 +112,10 @@ class Bash:
             return "doubt"
         if launches and [bare(word) for word in words] == launches[-1][0]:
             return "same" if self._same_environment(launch.env, launches[-1][1]) else "different environment"
-        if not launches and any("ends here" in note for note in launch.notes):
-            return "exit"
+        if any(note.endswith("the script ends here (exit)") for note in launch.notes):
+            return "doubt" if launches else "exit"  # the reader goes on where it may end, and says so
+        if launch.doubts and any(complaint in self.complaints for complaint in EMPTY):
+            return "doubt"
         return "said" if launch.notes else "different"
 
     @staticmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hypothesis import strategies as st
+from . import draws as st
 
 NAMES = st.sampled_from(["A", "B", "C", "D"])
 ARRAYS = st.sampled_from(["R", "S"])

@@ -27,13 +27,13 @@ OWNERS = {
 
 
 def without_effect(model: Model, training: Training, given: Mapping[str, Any]) -> Iterator[str]:
-    """One sentence per setting that was given and has no effect."""
+    """One sentence per setting that was given and has no effect, in the same order whatever order they were given in."""
     t = training
     present = {part for kind in (*model.kinds, *model.mtp_kinds) for part in kind.split("+")}
     present |= {"mla"} if "dsa" in present else set()
     present |= {"gdn"} if "gdn2" in present else set()
     defaults = {f.name: f.default for part in (Model, Training) for f in dataclasses.fields(part)}
-    for name, value in given.items():
+    for name, value in sorted(given.items(), key=lambda item: item[0]):
         if name in defaults and value == defaults[name]:
             continue
         owner = next((kind for start, kind in OWNERS.items() if name.startswith(start)), None)

@@ -64,7 +64,10 @@ class Launch(NamedTuple):
         """The words of each flag."""
         for flag, value in self.arguments.items():
             values = value if isinstance(value, tuple | list) else () if value is True else (value,)
-            yield [f"--{flag}", *map(str, values)]
+            if isinstance(value, str) and value.startswith("-"):
+                yield [f"--{flag}={value}"]  # else argparse takes the value for a flag
+            else:
+                yield [f"--{flag}", *map(str, values)]
 
 
 def settings_of(job: TrainingJob) -> dict[str, Any]:

@@ -33,6 +33,7 @@ def assign(shell: Shell, found: Assignment) -> None:
         outer, shell.updated = shell.updated, found.name
         value = text_of(shell, found.value)
         shell.updated = outer
+        before = shell.state.variables.get(found.name)  # the expansion may have set it
         if found.name in shell.state.integers:
             if isinstance(before, Array):
                 raise shell.refuse(f"the array of integers {found.name} is not read")

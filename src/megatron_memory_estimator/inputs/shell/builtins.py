@@ -119,7 +119,7 @@ def _unset(shell: Shell, words: list[str], found: Simple) -> None:
 def _unset_element(shell: Shell, name: str, index: str) -> None:
     before = shell.state.variables.get(name)
     if isinstance(before, Array) and uncertain(before):
-        raise shell.refuse(f"unset of an element of {name}, whose elements are not known")
+        raise shell.refuse(f"unset of an element of {name}, whose elements are not known, is not read")
     if isinstance(before, Array) and not before.keyed and index.isascii() and whole(index) is not None:
         shell.assign(name, Array({key: value for key, value in before.items.items() if key != int(index)}))
     elif isinstance(before, Array) and before.keyed and index:

@@ -54,8 +54,9 @@ def _if(shell: Shell, found: If) -> None:
 def _branches(shell: Shell, found: If, at: int) -> None:
     """The branch whose condition holds, from the one at `at` on."""
     if at == len(found.branches):
-        shell.state.status = 0
-        if found.otherwise is not None:
+        if found.otherwise is None:
+            shell.state.status = 0
+        else:
             run(shell, found.otherwise)
         return
     condition, body = found.branches[at]
@@ -181,6 +182,7 @@ def _loop(
     shell: Shell, found: Command, holds: Callable[[], bool | None], body: List, after: Callable[[], None]
 ) -> None:
     """A loop while its condition holds; one whose state does not change any more never ends."""
+    last: int | None = 0
     for _ in range(MOST_ROUNDS):
         before = shell.state.clone()
         shell.spend(len(before.variables))
@@ -189,10 +191,11 @@ def _loop(
             _uncertain_loop(shell, lambda: _once_more(shell, body, after, holds), found)
             return
         if not truth:
-            shell.state.status = 0
+            shell.state.status = last
             return
         if not _body(shell, body):
             return
+        last = shell.state.status
         after()
         if shell.state.same(before):
             shell.note("the loop never ends; what follows it is not read")

@@ -145,6 +145,10 @@ def braces(shell: Shell, word: Word) -> list[Word]:
     found = _braced(shell, masked, 0)
     if found == [masked]:
         return [word]
+    for at, piece in enumerate(others):  # $A{x,y} is $Ax $Ay: braces come first
+        source = piece.source if isinstance(piece, Param) and not piece.quoted else ""
+        if source[:1] == "$" and source[1:].isidentifier() and chr(0xE000 + at) + "{" in masked:
+            raise shell.refuse(f"{plain(source, 40)} right before braces is not read")
     words = []
     for text in found:
         pieces: list[Piece] = []

@@ -112,7 +112,7 @@ def segments_of(shell: Shell, piece: Param, *, whole: bool) -> list[Segment]:
         if found.many == "*" and piece.quoted:
             return [Segment(quoted(mark))]
         return [Segment(mark, not piece.quoted)]  # no word in bash, and asked for where one is needed
-    if found.many == "*" and (piece.quoted or whole):
+    if (found.many == "*" and (piece.quoted or whole)) or (whole and piece.quoted and piece.operator == "keys"):
         return [Segment(quoted(joiner[:1].join(found.values)))]
     if whole:
         return [Segment(" ".join(found.values))]
@@ -126,8 +126,10 @@ def _operated(shell: Shell, piece: Param) -> Found:
     operator = piece.operator
     if operator == "keys":
         value = variable(shell, piece.name)
-        if isinstance(value, Array) and (uncertain(value) or (value.keyed and len(value.items) > 1)):
-            raise shell.refuse(f"the keys of {piece.name}, or their order, are not known")
+        if isinstance(value, Array) and value.keyed and len(value.items) > 1:
+            raise shell.refuse(f"the order of the associative array {piece.name} is bash's own")
+        if isinstance(value, Array) and uncertain(value):
+            return Found([shell.doubt(f"the elements of {piece.name} are not known", piece.name)], "", True)
         keys = [str(key) for key in sorted(value.items)] if isinstance(value, Array) else [] if value is None else ["0"]
         return Found(keys, piece.index.source if piece.index else "@", bool(keys))
     if operator == "@":
