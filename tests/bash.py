@@ -66,7 +66,7 @@ class Bash:
             left.unlink()
         try:
             ran = subprocess.run(
-                ["bash", str(self.folder / "run.sh")],
+                ["bash", "-c", 'ulimit -v 1000000 -t 4; exec bash "$0"', str(self.folder / "run.sh")],
                 cwd=self.folder / "work",
                 env={"PATH": str(self.folder / "bin")},
                 stdin=subprocess.DEVNULL,
