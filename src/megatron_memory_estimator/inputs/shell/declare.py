@@ -94,6 +94,8 @@ def _value(shell: Shell, name: str, options: str, one: Assignment) -> str | Arra
     if one.index is not None or one.appends:
         return None
     assert one.value is not None
+    if "r" in options + name[:1] * (name == "readonly") and len(braces(shell, one.value)) > 1:
+        raise shell.refuse(f"{name} with braces is not read")
     text = [text_of(shell, word) for word in braces(shell, one.value)][
         -1
     ]  # braces assign several times; the last stays

@@ -185,12 +185,18 @@ class Parser(Conditions):
         for end in ends:
             if self.is_end((end,)):
                 self.at += len(end)
-                return found
+                return self.filled(found, end, begun)
         if self.at < len(self.text) and self.peek(2) in (";;", ";&"):
             raise self.error(f"{self.peek(2)} outside case")
         if self.at < len(self.text):
             raise self.error(f"{self.peek(20)!r} where a command should begin")
         raise begun
+
+    def filled(self, found: List, end: str, begun: ConfigError) -> List:
+        """The commands in front of `end`. Raises ConfigError where there is none, which bash refuses."""
+        if not found.items:
+            raise begun if self.at >= len(self.text) else self.error(f"no command in front of {end}")
+        return found
 
     def group(self, start: int, line: int, begun: ConfigError) -> Command:
         """`{ ...; }`."""
@@ -202,7 +208,7 @@ class Parser(Conditions):
         branches, otherwise = [], None
         while True:
             condition = self.until(("then",), begun)
-            body = self.commands(("elif", "else", "fi"))
+            body = self.filled(self.commands(("elif", "else", "fi")), "fi, elif or else", begun)
             branches.append((condition, body))
             word = self.keyword()
             if word == "elif":
@@ -210,8 +216,10 @@ class Parser(Conditions):
                 continue
             if word == "else":
                 self.at += 4
-                otherwise = self.commands(("fi",))
-            self.until(("fi",), begun)
+                otherwise = self.filled(self.commands(("fi",)), "fi", begun)
+            if not self.is_end(("fi",)):
+                raise begun
+            self.at += 2
             return If(line, self.text[start : self.at], (), tuple(branches), otherwise)
 
     def while_(self, start: int, line: int, begun: ConfigError) -> Command:
