@@ -110,11 +110,13 @@ class Bash:
         words = [word for word in launch.words if not vanishes(word)]
         if any(in_doubt(word) for word in words):
             return "doubt"
+        is_empty = bool(launch.doubts) and any(complaint in self.complaints for complaint in EMPTY)
         if launches and [bare(word) for word in words] == launches[-1][0]:
-            return "same" if self._same_environment(launch.env, launches[-1][1]) else "different environment"
+            is_same = self._same_environment(launch.env, launches[-1][1])
+            return "same" if is_same else "doubt" if is_empty else "different environment"
         if any(note.endswith("the script ends here (exit)") for note in launch.notes):
             return "doubt" if launches else "exit"  # the reader goes on where it may end, and says so
-        if launch.doubts and any(complaint in self.complaints for complaint in EMPTY):
+        if is_empty:
             return "doubt"
         return "said" if launch.notes else "different"
 

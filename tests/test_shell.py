@@ -162,6 +162,7 @@ for f in $(ls); do LOOP+=(--fp8-format hybrid); done
 
 
 REFUSED = [
+    ("declare D=a{x,}$C", "declare with braces beside an expansion"),
     ("select x in a b; do :; done", "select, which is not read"),
     ("coproc cat", "coproc, which is not read"),
     ("shopt -s lastpipe; echo 4 | read V", "shopt lastpipe is not read"),

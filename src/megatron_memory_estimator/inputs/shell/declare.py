@@ -9,7 +9,7 @@ from .arithmetic import settled
 from .assign import assign, elements
 from .doubts import readable, unquoted, vanishes
 from .expand import braces, text_of
-from .grammar import Assignment
+from .grammar import Assignment, Text
 from .simple import DECLARING
 from .state import Array, Shell
 
@@ -94,11 +94,12 @@ def _value(shell: Shell, name: str, options: str, one: Assignment) -> str | Arra
     if one.index is not None or one.appends:
         return None
     assert one.value is not None
-    if "r" in options + name[:1] * (name == "readonly") and len(braces(shell, one.value)) > 1:
-        raise shell.refuse(f"{name} with braces is not read")
-    text = [text_of(shell, word) for word in braces(shell, one.value)][
-        -1
-    ]  # braces assign several times; the last stays
+    several = braces(shell, one.value)  # braces assign several times here; the last one stays
+    if len(several) > 1 and (
+        name == "readonly" or "r" in options or not all(isinstance(piece, Text) for piece in one.value.pieces)
+    ):
+        raise shell.refuse(f"{name} with braces beside an expansion, or of a readonly variable, is not read")
+    text = text_of(shell, several[-1])
     return Array({0: text}) if "a" in options else text
 
 
