@@ -18,11 +18,11 @@ from .files import known, written
 from .grammar import Simple
 from .parser import parsed
 from .reading import formatted, read
+from .scanner import NAME
 from .simple import DECLARING
 from .state import Array, Shell, uncertain
 
 Builtin = Callable[[Shell, list[str], Simple], None]
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def _prints(shell: Shell, text: str | None, found: Simple | None = None) -> None:
@@ -76,7 +76,7 @@ def _printf(shell: Shell, words: list[str], found: Simple) -> None:
     text = None if is_option else formatted(words)  # bash refuses what looks like an option
     if not name:
         _prints(shell, text, found)
-    elif _NAME.fullmatch(name):
+    elif NAME.fullmatch(name):
         shown = plain(readable(found.source), 60)
         shell.assign(name, text if text is not None else shell.doubt(f"`{shown}` is not worked out", name))
     else:
@@ -107,7 +107,7 @@ def _unset(shell: Shell, words: list[str], found: Simple) -> None:
         element = re.fullmatch(r"([A-Za-z_]\w*)\[(.*)\]", word)
         if element is not None and not in_doubt(word):
             _unset_element(shell, element.group(1), bare(element.group(2)))
-        elif not _NAME.fullmatch(word):
+        elif not NAME.fullmatch(word):
             raise shell.refuse(f"unset {plain(readable(word), 40)} is not read")
         elif not functions and (variables or word in shell.state.variables or word not in shell.state.functions):
             shell.forget(word)
@@ -312,14 +312,14 @@ def _source(shell: Shell, words: list[str], found: Simple) -> None:
 
 def _getopts(shell: Shell, words: list[str], found: Simple) -> None:
     arguments = words[2:] or list(shell.state.positionals)
-    if len(words) < 2 or not _NAME.fullmatch(words[1]) or [word for word in arguments if not vanishes(word)]:
+    if len(words) < 2 or not NAME.fullmatch(words[1]) or [word for word in arguments if not vanishes(word)]:
         raise shell.refuse("getopts with words is not read")
     shell.assign(words[1], "?")
     shell.state.status = 1
 
 
 def _mapfile(shell: Shell, words: list[str], found: Simple) -> None:
-    name = next((word for word in reversed(words) if _NAME.fullmatch(word)), "MAPFILE")
+    name = next((word for word in reversed(words) if NAME.fullmatch(word)), "MAPFILE")
     shell.assign(name, Array({0: shell.doubt(f"`{plain(readable(found.source), 60)}` reads what is not known", name)}))
     shell.state.status = None
 

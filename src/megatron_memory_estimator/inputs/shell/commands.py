@@ -1,7 +1,7 @@
 """Commands of a shell script in the order in which bash runs them, without running any program.
 
 Where a condition cannot be known, each branch is read on a state of its own, and what differs afterwards is in doubt
-(`state.joined`). Source: the Bash Reference Manual 5.2, 3.2 and 3.7.
+(`joining.joined`). Source: the Bash Reference Manual 5.2, 3.2 and 3.7.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from .control import Break, Return, Stop
 from .doubts import in_doubt, readable, vanishes
 from .expand import fields, text_of
 from .grammar import AndOr, Assignment, Command, List, Pipeline, Redirect, Simple
-from .state import Shell, State, joined
+from .joining import joined
+from .state import Shell, State
 
 DEEPEST = 60
 

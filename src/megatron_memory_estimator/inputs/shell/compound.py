@@ -28,7 +28,8 @@ from .grammar import (
     While,
     Word,
 )
-from .state import Shell, joined
+from .joining import joined
+from .state import Shell
 
 MOST_ROUNDS = 2000
 

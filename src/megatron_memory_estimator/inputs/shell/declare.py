@@ -10,10 +10,9 @@ from .assign import assign, elements
 from .doubts import readable, unquoted, vanishes
 from .expand import braces, text_of
 from .grammar import Assignment, Text
+from .scanner import NAME
 from .simple import DECLARING
 from .state import Array, Shell
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def declare(shell: Shell, name: str, words: list[str], declared: list[Assignment]) -> None:
@@ -25,7 +24,7 @@ def declare(shell: Shell, name: str, words: list[str], declared: list[Assignment
             options += word[1:]
         elif re.fullmatch(r"\+[A-Za-z]+", word):
             removes += word[1:]
-        elif _NAME.fullmatch(word):
+        elif NAME.fullmatch(word):
             plain_names.append(word)
         elif (match := re.match(r"([A-Za-z_]\w*)=", word)) is not None:  # made by an expansion
             plain_names.append(match.group(1))

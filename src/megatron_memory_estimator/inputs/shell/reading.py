@@ -7,9 +7,8 @@ import re
 from ...wording import plain
 from .doubts import MARK, bare, in_doubt, readable, unquoted, unset_in, vanishes
 from .grammar import Simple
+from .scanner import NAME
 from .state import Array, Shell
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def read(shell: Shell, words: list[str], found: Simple) -> None:
@@ -23,7 +22,7 @@ def read(shell: Shell, words: list[str], found: Simple) -> None:
             raw = raw or word == "-r"
         elif word in ("-a", "-ra"):
             array, raw = (rest.pop(0) if rest else ""), raw or word == "-ra"
-        elif _NAME.fullmatch(word):
+        elif NAME.fullmatch(word):
             names.append(word)
         elif word in ("-p", "-t", "-d", "-n", "-N", "-u", "-rp", "-i"):
             if word in ("-d", "-n", "-N", "-u", "-i"):

@@ -1,0 +1,88 @@
+"""How two states are one again behind a condition that cannot be decided: what differs is in doubt, or refused."""
+
+from __future__ import annotations
+
+import re
+
+from .doubts import MARK
+from .state import Array, Shell, State, Value
+
+DECISIVE = frozenset({"errexit", "pipefail", "allexport"})
+"""Options that change what later commands do."""
+
+
+def joined(shell: Shell, states: list[State], why: str, *, widen: bool = False) -> State:
+    """One state that holds whichever of `states` is true; what differs between them is in doubt."""
+    first = states[0].clone()
+    for other in states[1:]:
+        shell.spend(len(first.variables) + len(other.variables))
+        for what, one_way, other_way in (
+            ("set -e or pipefail", first.options & DECISIVE, other.options & DECISIVE),
+            ("which variables are local", first.frames, other.frames),
+            ("which variables are integers", first.integers, other.integers),
+        ):
+            if one_way != other_way:
+                raise shell.refuse(f"{what} depends on {why}, which cannot be decided")
+        first.unsure |= other.unsure | (first.exported ^ other.exported)
+        if first.positionals != other.positionals:
+            raise shell.refuse(f"the positional parameters depend on {why}, which cannot be decided")
+        for name in [*first.variables, *(n for n in other.variables if n not in first.variables)]:
+            one, two = first.variables.get(name), other.variables.get(name)
+            if one != two:
+                first.variables[name] = _either(shell, name, one, two, why, widen=widen)
+        for name in first.functions.keys() | other.functions.keys():
+            if first.functions.get(name) != other.functions.get(name):
+                first.functions[name] = None
+        for path in first.files.keys() | other.files.keys():
+            if first.files.get(path) != other.files.get(path):
+                first.files[path] = shell.doubt(f"the file depends on {why}")
+        first.exported |= other.exported
+        first.readonly |= other.readonly
+        first.options |= other.options
+        first.status = first.status if first.status == other.status else None
+    return first
+
+
+def _either(shell: Shell, name: str, one: Value | None, two: Value | None, why: str, *, widen: bool) -> Value:
+    """A value that is one or the other."""
+    reason = f"it depends on {why}"
+    if widen or isinstance(one, Array) != isinstance(two, Array):
+        if isinstance(one, Array) or isinstance(two, Array):
+            return Array({0: shell.doubt(reason, name)})
+        return shell.doubt(reason, name)
+    if isinstance(one, Array) and isinstance(two, Array):
+        if one.keyed or two.keyed:
+            if one.items.keys() != two.items.keys():
+                raise shell.refuse(f"the keys of {name} depend on {why}, which cannot be decided")
+            values = {
+                key: value if value == two.items[key] else shell.doubt(reason) for key, value in one.items.items()
+            }
+            return Array(values, True)
+        parts = _apart(one.values(), two.values())
+    else:
+        parts = _apart(*(re.findall(r"\s+|[^\s]+", value) if isinstance(value, str) else [] for value in (one, two)))
+    start, choices, end = parts
+    shell.spend(sum(map(len, (*start, *end, *choices[0], *choices[1]))))
+    words = tuple(tuple(word for text in part for word in _words(text)) for part in choices)
+    mark = shell.doubt(reason, "" if start or end else name, words)
+    if isinstance(one, Array):
+        return Array(dict(enumerate([*start, mark, *end])))
+    middles = [part for part in choices if part]
+    before = " " if any(part[0].isspace() for part in middles) else ""
+    after = " " if any(part[-1].isspace() for part in middles) else ""
+    return "".join([*start, before, mark, after, *end])
+
+
+def _words(text: str) -> list[str]:
+    return text.split() if MARK not in text else [text.strip()] if text.strip() else []
+
+
+def _apart(one: list[str], two: list[str]) -> tuple[list[str], tuple[list[str], list[str]], list[str]]:
+    """What two lists begin with alike, where they differ, and what they end with alike."""
+    start = 0
+    while start < min(len(one), len(two)) and one[start] == two[start]:
+        start += 1
+    end = 0
+    while end < min(len(one), len(two)) - start and one[-1 - end] == two[-1 - end]:
+        end += 1
+    return one[:start], (one[start : len(one) - end], two[start : len(two) - end]), one[len(one) - end :]
