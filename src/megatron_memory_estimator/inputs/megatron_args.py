@@ -93,9 +93,7 @@ def job_from_args(args: Any, num_gpus: int | None, settings: Mapping[str, Any]) 
     quiet = [
         name
         for name in values
-        if name.startswith(tuple(OWNERS))
-        and name in by_dest
-        and given.get(name, by_dest[name].default) == by_dest[name].default
+        if name in OWNERS and name in by_dest and given.get(name, by_dest[name].default) == by_dest[name].default
     ]
     defaults = {name: values.pop(name) for name in quiet}
     values.update(settings)

@@ -12,12 +12,12 @@ from typing import Any
 from ..context import Context
 from ..errors import ConfigError, UnsupportedError
 from ..estimator import context_of
-from ..inputs.effects import recomputable
 from ..job import TrainingJob
 from ..layout import SHORT, Layout
 from ..legality import balanced_split
 from ..legality.stages import pipeline
 from ..model import Model
+from ..modules.kinds import recomputable
 from ..modules.layers import layer_unit
 from ..pipeline import split_layers
 from ..settings import nearest
