@@ -209,8 +209,8 @@ def skill() -> str:
 
 def megatron_arguments() -> str:
     """Every argument of Megatron-LM with its class."""
-    from megatron_memory_estimator.inputs.megatron_args import argument_class
-    from megatron_memory_estimator.inputs.megatron_arguments import arguments
+    from megatron_memory_estimator.inputs.megatron.job import argument_class
+    from megatron_memory_estimator.inputs.megatron.table import arguments
 
     rows = []
     for argument in sorted(arguments()[0].values(), key=lambda argument: argument.flag):

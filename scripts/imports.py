@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 PACKAGE = "src/megatron_memory_estimator"
+TOP = 1000
+"""What an import at the top of a file weighs beside one that is late or for types: those go back up first."""
 MARKS = {"top": "", "late": " (late)", "type": " (type)"}
 
 
@@ -108,60 +110,74 @@ def circles(nodes: Collection[str], ends: Mapping[str, Collection[str]]) -> list
 
 
 def lowest_first(members: Collection[str], weights: Mapping[tuple[str, str], int]) -> list[str]:
-    """The members in an order with few imports upwards: always the one next that needs least of those left over what those need of it."""
+    """The members in an order with few imports upwards: next is always what the others need most and what needs least of them."""
     left, order = sorted(members), list[str]()
+
+    def needs(node: str) -> tuple[bool, int]:
+        """Whether a node imports others of those left at its top, and how much more it imports of them than they of it."""
+        own = sum(weights.get((node, other), 0) for other in left)
+        return own >= TOP, own - sum(weights.get((other, node), 0) for other in left)
+
     while left:
-
-        def surplus(node: str) -> int:
-            return sum(weights.get((node, other), 0) - weights.get((other, node), 0) for other in left if other != node)
-
-        order.append(
-            min(left, key=lambda node: (any(weights.get((node, o)) for o in left if o != node), surplus(node)))
-        )
+        order.append(min(left, key=needs))
         left.remove(order[-1])
     return order
 
 
-def floors(rooms: Collection[str], weights: Mapping[tuple[str, str], int]) -> dict[str, int]:
+def floors(files: Collection[str], found: Collection[Arrow]) -> dict[str, int]:
     """The floor of every room: one above the highest that it imports, arrows back up aside."""
+    weights = Counter[tuple[str, str]]()
     ends = defaultdict(set)
-    for start, end in weights:
-        ends[start].add(end)
-    order = [member for circle in circles(rooms, ends) for member in lowest_first(circle, weights)]
-    found: dict[str, int] = {}
-    for node in order:
-        found[node] = 1 + max((found[end] for end in ends[node] if end in found), default=-1)
-    return found
+    for arrow in found:
+        start, end = room(arrow.start), room(arrow.end)
+        if start != end:
+            weights[start, end] += TOP if arrow.when == "top" else 1
+            ends[start].add(end)
+    level: dict[str, int] = {}
+    for circle in circles({room(file) for file in files}, ends):
+        for node in lowest_first(circle, weights):
+            level[node] = 1 + max((level[end] for end in ends[node] if end in level), default=-1)
+    return level
+
+
+def back_up(found: Collection[Arrow], level: Mapping[str, int]) -> dict[tuple[str, str], list[Arrow]]:
+    """The arrows that lead from a room to one on its own floor or above, by their rooms."""
+    upwards = defaultdict(list)
+    for arrow in sorted(found):
+        start, end = room(arrow.start), room(arrow.end)
+        if start != end and level[start] <= level[end]:
+            upwards[start, end].append(arrow)
+    return dict(sorted(upwards.items()))
 
 
 def described(package: Path) -> str:
     """The whole drawing."""
     files = sources(package)
-    found = sorted(arrows(files))
-    weights = Counter((room(a.start), room(a.end)) for a in found if room(a.start) != room(a.end))
-    level = floors({room(file) for file in files}, weights)
-    back = [pair for pair in sorted(weights) if level[pair[0]] <= level[pair[1]]]
+    found = arrows(files)
+    level = floors(files, found)
+    upwards = back_up(found, level)
     ends = defaultdict(set)
     for arrow in found:
         ends[arrow.start].add(arrow.end)
     tied = sorted((one for one in circles(files, ends) if len(one) > 1), key=lambda one: (-len(one), one))
+    between = {(room(arrow.start), room(arrow.end)) for arrow in found if room(arrow.start) != room(arrow.end)}
     lines = [
-        f"{len(files)} files in {len(level)} rooms on {max(level.values()) + 1} floors; {len(weights)} arrows between rooms, "
-        f"{len(back)} back up; {len(tied)} circles of files ({', '.join(str(len(one)) for one in tied)})",
+        f"{len(files)} files in {len(level)} rooms on {max(level.values()) + 1} floors; {len(between)} arrows between rooms, "
+        f"{len(upwards)} back up; {len(tied)} circles of files ({', '.join(str(len(one)) for one in tied)})",
         "",
     ]
     for floor in range(max(level.values()), -1, -1):
         lines.append(f"floor {floor}: {', '.join(sorted(name for name, at in level.items() if at == floor))}")
     lines += ["", "back up:"]
-    for pair in back:
-        lines.append(f"  {pair[0]} -> {pair[1]}")
-        lines += [f"    {a.start} -> {a.end}{MARKS[a.when]}" for a in found if (room(a.start), room(a.end)) == pair]
+    for (start, end), several in upwards.items():
+        lines.append(f"  {start} -> {end}")
+        lines += [f"    {arrow.start} -> {arrow.end}{MARKS[arrow.when]}" for arrow in several]
     for circle in tied:
-        inside = [a for a in found if a.start in circle and a.end in circle]
-        kinds = Counter(a.when for a in inside)
+        inside = sorted(arrow for arrow in found if arrow.start in circle and arrow.end in circle)
+        ties = [arrow for arrow in inside if arrow.when != "top"]
         lines += ["", f"a circle of {len(circle)} files: {', '.join(circle)}"]
-        lines.append(f"  {kinds['top']} imports at the top, and what ties them:")
-        lines += [f"    {a.start} -> {a.end}{MARKS[a.when]}" for a in inside if a.when != "top"]
+        lines.append(f"  {len(inside) - len(ties)} imports at the top, and what ties them:")
+        lines += [f"    {arrow.start} -> {arrow.end}{MARKS[arrow.when]}" for arrow in ties]
     return "\n".join(lines)
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.cli.group import VERBS
-from megatron_memory_estimator.inputs.megatron_args import argument_class
-from megatron_memory_estimator.inputs.megatron_arguments import arguments
+from megatron_memory_estimator.inputs.megatron.job import argument_class
+from megatron_memory_estimator.inputs.megatron.table import arguments
 
 from .helpers import ROOT
 

@@ -19,7 +19,7 @@ from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.formulas import bridge, megatron_lm
 from megatron_memory_estimator.formulas.beside import Published, bridge_container, megatron_namespace, published
 from megatron_memory_estimator.hardware import GIB
-from megatron_memory_estimator.inputs.megatron_arguments import arguments
+from megatron_memory_estimator.inputs.megatron.table import arguments
 
 from .helpers import records
 

@@ -18,8 +18,9 @@ from .estimator import Estimate
 from .estimator import estimate as estimate_job
 from .inputs import SCRIPTS, YAML
 from .inputs.hf import load, load_named
-from .inputs.resolve import LoadedModel, canonical, job_from_parts
-from .inputs.run_config import full_name
+from .inputs.loaded_model import LoadedModel
+from .inputs.resolve import job_from_parts
+from .inputs.setting_names import canonical, full_name
 from .job import TrainingJob
 from .wording import shown
 
@@ -74,7 +75,7 @@ def job_of(
 
     Raises EstimatorError with the sentence that says what is wrong; nothing of a file's content is in it.
     """
-    from .inputs.files import job_from_text
+    from .inputs.runs.files import job_from_text
     from .inputs.text_files import read_text
 
     given = canonical(settings or {}, full_name)
