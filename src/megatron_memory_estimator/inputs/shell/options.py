@@ -25,7 +25,7 @@ OPTIONS = {
 }
 """Options by their letters."""
 HARMLESS = frozenset({*OPTIONS.values(), "pipefail", "history", "emacs", "vi", "interactive-comments"})
-"""Options that may be set; the state keeps them, and `commands.py` reads some."""
+"""Options that may be set; the state keeps them, some of which decide what commands do."""
 UNREAD = frozenset({"lastpipe", "nocasematch", "expand_aliases", "failglob", "inherit_errexit", "patsub_replacement"})
 
 
