@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from ..inputs.bridge_config import DDP, OPTIMIZER
-from ..inputs.megatron_arguments import Argument, arguments
+from ..inputs.megatron.table import Argument, arguments
 from ..job import TrainingJob
 from ..model import Model
 
