@@ -82,10 +82,6 @@ def chosen(condition: Any, yes: Any, no: Any) -> Any:
 
 def largest_sum(counts: Sequence[Sequence[int]], sizes: Sequence[int]) -> int:
     """The largest of several sums of so many times each size; of arrays of layouts the largest of each."""
-    first: Any = sizes[0]
-    if hasattr(first, "largest_sum"):
-        found: int = first.largest_sum(counts, sizes)
-        return found
     if all(isinstance(size, int) for size in sizes):
         return max(sum(n * size for n, size in zip(row, sizes, strict=True)) for row in counts)
     import numpy as np

@@ -28,7 +28,8 @@ def streams(c: Context, name: str) -> Tensor:
     """The residual streams of one position side by side."""
     if c.model.mhc_num_residual_streams != STREAMS:
         raise UnsupportedError(
-            f"mhc_num_residual_streams={c.model.mhc_num_residual_streams} is not modelled; {STREAMS} is"
+            f"mhc_num_residual_streams={c.model.mhc_num_residual_streams} is not modelled; {STREAMS} is",
+            "mhc_num_residual_streams is not modelled",
         )
     return c.stream(name, Dim("mhc_num_residual_streams", STREAMS), c.hidden)
 
