@@ -22,6 +22,8 @@ from . import attention, gated_delta_net, mamba, mla, mlp, moe, sparse_attention
 Declare = Callable[[Context, Tensor, int], Module[Tensor]]
 """From the residual stream, and the layer's index in the pattern of cp_comm_type, to what is added to the residual stream."""
 Role = Literal["mixer", "mlp"]
+StateHeads = Literal["none", "mamba", "delta"]
+"""Rules of the heads of a recurrent state, by name (legality/sharding.py)."""
 Rotary = Literal["none", "chunk", "layer"]
 """Whose rotary table is: nobody's, one per model chunk, one per layer."""
 
@@ -50,6 +52,8 @@ class Kind:
     exchanges    whether all-to-all context parallelism exchanges its heads
     latent       whether key and value come from a compressed latent
     sparse       whether it attends to keys that an indexer picks; `indexer`: whether it has that indexer
+    borrows      whether it needs the keys that an earlier layer of its stage picked
+    state_heads  which rules the heads of its recurrent state keep
     routed       whether it has routed experts
     dense        whether it has a dense MLP
     reproducible whether deterministic_mode runs the modelled operations
@@ -71,6 +75,8 @@ class Kind:
     latent: bool = False
     sparse: bool = False
     indexer: bool = False
+    borrows: bool = False
+    state_heads: StateHeads = "none"
     routed: bool = False
     dense: bool = False
     reproducible: bool = True
@@ -135,6 +141,7 @@ KINDS: dict[str, Kind] = {
             heads=True,
             latent=True,
             sparse=True,
+            borrows=True,
             recomputes=frozenset(("layernorm",)),
         ),
         Kind(
@@ -145,6 +152,7 @@ KINDS: dict[str, Kind] = {
             residual="attn_residual",
             owners=frozenset(("gdn",)),
             flops=gated_delta_net.rule_flops,
+            state_heads="delta",
             reproducible=False,
             recomputes=frozenset(("gdn_norm_out",)),
         ),
@@ -156,6 +164,7 @@ KINDS: dict[str, Kind] = {
             residual="attn_residual",
             owners=frozenset(("gdn",)),
             flops=gated_delta_net.rule_flops,
+            state_heads="delta",
             reproducible=False,
             recomputes=frozenset(("gdn_norm_out",)),
         ),
@@ -167,6 +176,7 @@ KINDS: dict[str, Kind] = {
             residual="attn_residual",
             owners=frozenset(("mamba",)),
             flops=mamba.scan_flops,
+            state_heads="mamba",
             kept=mamba.kept,
         ),
         Kind(

@@ -6,7 +6,7 @@ from functools import partial
 
 from ..context import Context, Module, in_part
 from ..tape import Item, Op, Recompute, Unit, renamed
-from ..tensor import Dim, Param, Tensor
+from ..tensor import Dim, Param, Tensor, uneven
 from .delayed_wgrad import with_delayed_wgrads
 from .embedding import embedding, embedding_params
 from .head import final_layernorm, loss, output_weight
@@ -20,7 +20,10 @@ RESIDUALS: dict[Role, tuple[str, str]] = {"mixer": ("self_attn_bda", "attention"
 
 
 class Declaration:
-    """What a unit declares: its parameters in registration order, and its ops as a unit."""
+    """What a unit declares: its parameters in registration order, and its ops as a unit.
+
+    Raises LayoutError for a parameter that does not divide over the ranks that share it.
+    """
 
     def __init__(self, name: str, entry: Tensor | None, module: Module[Tensor]) -> None:
         self.params: list[Param] = []
@@ -33,6 +36,9 @@ class Declaration:
                 exit_ = stop.value
                 break
             if isinstance(declared, Param):
+                for dim in declared.shape:
+                    if dim.axes and dim.uneven:
+                        raise uneven(dim, f" in {declared.name}")
                 self.params.append(declared)
             else:
                 items.append(declared)
