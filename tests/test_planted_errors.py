@@ -134,9 +134,9 @@ def without(part: str) -> Callable[..., Any]:
 
 
 FOUND: dict[tuple[str, str], Plant] = {
-    ("a weight two bytes short", "rows_are_their_shapes"): around("states", "_state", state_short),
+    ("a weight two bytes short", "rows_are_their_shapes"): around("states.state", "_state", state_short),
     ("the gradients have no row", "rows_sum"): around("rows", "state_rows", without_a_row),
-    ("a buffer one element too long", "buffers_hold_the_parameters"): around("states", "padded_buffer", one_more),
+    ("a buffer one element too long", "buffers_hold_the_parameters"): around("states.buffers", "padded_buffer", one_more),
     ("steady without workspaces", "rows_sum"): around("estimator", "find_peak", without_workspaces),
     ("one microbatch in flight too few", "in_flight_falls_along_the_pipeline"): around("estimator", "occupancy", fewer_in_flight),
     ("rows of uneven routing not counted", "more_rows_keep_more"): in_place("received_rows", property(lambda c: c.sent_rows)),
@@ -145,7 +145,7 @@ FOUND: dict[tuple[str, str], Plant] = {
     ("load low above high", "figures_are_ordered"): around("phases", "load", last_phase_turned),
     ("a checkpoint forgets an input", "what_ops_save_is_kept"): around("simulate", "inputs", lambda original, item: original(item)[1:]),
     ("a checkpoint keeps what it makes", "more_recomputation_keeps_no_more"): around("simulate", "inputs", every_write),
-    ("optimizer state of all shards", "more_sharding_costs_no_state"): around("states", "optimizer_tensors", unsharded),
+    ("optimizer state of all shards", "more_sharding_costs_no_state"): around("states.state", "optimizer_tensors", unsharded),
     ("a verdict turned round", "verdict_is_monotone"): around("estimator", "verdict", turned_round),
     ("a breakdown without its workspaces", "rows_sum"): around("estimator", "breakdown", without("workspace")),
     ("first step above the peak", "figures_are_ordered"): around(
@@ -183,14 +183,12 @@ def test_the_engine_as_it_is_breaks_no_property() -> None:
 
 
 def half_moments(original: Callable[..., Any], *args: Any) -> Any:
-    return [
-        (name, "bf16" if name == "exp_avg_sq" else dtype, numel, since) for name, dtype, numel, since in original(*args)
-    ]
+    return [one._replace(dtype="bf16") if one.name == "exp_avg_sq" else one for one in original(*args)]
 
 
 FACTS_FIND: dict[str, Plant] = {
-    "a moment in bf16": around("states", "optimizer_tensors", half_moments),
-    "buckets padded to 64 elements": lambda patch: patch.setattr(f"{PACKAGE}.states.BUCKET_MULTIPLE", 64),
+    "a moment in bf16": around("states.state", "optimizer_tensors", half_moments),
+    "buckets padded to 64 elements": lambda patch: patch.setattr(f"{PACKAGE}.states.padding.BUCKET_MULTIPLE", 64),
     "one warmup step of the interleaved schedule too few": around(
         "schedule", "warmup_steps", lambda original, pp, vp, *a, **k: original(pp, vp, *a, **k) - (vp > 1)
     ),
