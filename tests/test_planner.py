@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from megatron_memory_estimator import ConfigError, EstimatorError, LayoutError, TrainingJob, estimate
-from megatron_memory_estimator.planner.batch import batches, engine
-from megatron_memory_estimator.planner.search import Plan, sampled, search
-from megatron_memory_estimator.planner.space import Space
+from megatron_memory_estimator.planner.arrays.batch import batches, engine
+from megatron_memory_estimator.planner.found import Plan
+from megatron_memory_estimator.planner.search import sampled, search
+from megatron_memory_estimator.planner.space.axes import Space
 from megatron_memory_estimator.throughput import throughput
 from megatron_memory_estimator.throughput.machine import machine
 from megatron_memory_estimator.throughput.step import step_parts
@@ -228,7 +229,7 @@ def test_features_beyond_the_tables_have_the_bytes_of_estimate(settings: dict[st
 def test_two_processes_find_what_one_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     base = TrainingJob.from_hf("Qwen/Qwen3-30B-A3B", 32, seq_length=4096, global_batch_size=64, gpu="H200")
     alone = search(base, SMALL, best=15)
-    monkeypatch.setattr("megatron_memory_estimator.planner.search.MANY", 1)
+    monkeypatch.setattr("megatron_memory_estimator.planner.workers.MANY", 1)
     both = search(base, SMALL, best=15, workers=2)
     assert (both.plans, both.front, both.least) == (alone.plans, alone.front, alone.least)
     assert (both.legal, both.fits, both.tight, both.too_large, both.illegal) == (

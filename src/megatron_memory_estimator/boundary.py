@@ -115,6 +115,6 @@ def resting_tensors(rank: Rank) -> tuple[Tensor, ...]:
                 found.append(
                     tensor(f"{name} MoE layers' {what}", (Dim("moe_layers", moe_layers), *one.shape), one.dtype)
                 )
-    if c.training.recompute_granularity != "full":  # else a workspace, alive at every moment
+    if not c.training.recomputes_whole_layers():  # else a workspace, alive at every moment
         found += shared_indices(c, layer_counts(c, rank.plans))
     return (*found, *graph_ends(rank))

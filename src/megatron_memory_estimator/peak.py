@@ -21,7 +21,6 @@ from .rank import Candidate, Rank, Row, state_bytes, workspace_bytes
 from .schedule import Occupancy, Step
 from .tensor import largest, largest_sum
 
-
 Sums = Callable[[Sequence[Sequence[int]], Sequence[int]], int]
 """The largest of several sums of so many times each size."""
 

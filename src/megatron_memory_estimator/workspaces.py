@@ -71,7 +71,7 @@ def workspaces(
         nh = c.dim("mamba_num_heads", c.model.mamba_heads, "tp")
         found.append(_sized(c.new("mixer.-exp(A_log)", Dim("layers", sum(mixers)), nh, dtype="fp32"),
                             "megatron/core/ssm/mamba_mixer.py: fp32 cache"))  # fmt: skip
-    if c.training.recompute_granularity == "full":
+    if c.training.recomputes_whole_layers():
         found.extend(_sized(t, "dsa.py: the newest keys of every indexer, for the layers that share them")
                      for t in shared_indices(c, layers))  # fmt: skip
     if any(kind.startswith("dsa") for kind in layers) and c.training.dsa_kernel_backend == "tilelang":

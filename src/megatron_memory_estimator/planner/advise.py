@@ -22,8 +22,8 @@ from ..legality import balanced_split
 from ..throughput.machine import Efficiency
 from ..throughput.step import Throughput, throughput
 from .base import TOKENS_OF_A_STEP
-from .borders import EVEN, generated_layout
-from .space import RECOMPUTE
+from .space.borders import EVEN, generated_layout
+from .space.recompute import RECOMPUTE
 
 Settings = dict[str, Any]
 MOST_CHANGES, KEPT = 3, 8

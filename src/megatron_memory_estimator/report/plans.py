@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ..estimator import Estimate, estimate
+from ..planner.found import Found, Plan
 from ..planner.launch import FORMS, bridge_overrides, bridge_sections, megatron_lm
-from ..planner.search import Found, Plan
 from ..throughput.machine import Efficiency
 from ..throughput.step import Throughput, throughput
 from .text import features_text, gib
