@@ -74,8 +74,8 @@ FEATURES = (
     Feature(
         "cpu_offloading_num_layers",
         lambda t: bool(t.cpu_offloading_num_layers),
-        "one at a time",
-        "the place of a layer in its chunk decides whether it is offloaded",
+        "arrays",
+        "tensors on their way to host memory stand beside the layer that runs",
     ),
     Feature(
         "fine_grained_activation_offloading",
