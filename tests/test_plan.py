@@ -21,7 +21,8 @@ import pytest
 from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.cli import main
 from megatron_memory_estimator.layout import Layout
-from megatron_memory_estimator.planner.advise import advise, changed
+from megatron_memory_estimator.planner.advise import advise
+from megatron_memory_estimator.planner.changes import changed
 from megatron_memory_estimator.planner.launch import bridge_sections, megatron_lm, yaml_text
 from megatron_memory_estimator.planner.search import sampled, search
 from megatron_memory_estimator.planner.space.axes import Space
