@@ -23,7 +23,8 @@ from megatron_memory_estimator.cli import main
 from megatron_memory_estimator.layout import Layout
 from megatron_memory_estimator.planner.advise import advise
 from megatron_memory_estimator.planner.changes import changed
-from megatron_memory_estimator.planner.launch import bridge_sections, megatron_lm, yaml_text
+from megatron_memory_estimator.planner.launch import megatron_lm, yaml_text
+from megatron_memory_estimator.planner.launch_bridge import bridge_sections
 from megatron_memory_estimator.planner.search import sampled, search
 from megatron_memory_estimator.planner.space.axes import Space
 from megatron_memory_estimator.planner.space.borders import generated_layout

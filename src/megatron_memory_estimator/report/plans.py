@@ -13,7 +13,8 @@ from rich.table import Table
 
 from ..estimator import Estimate, estimate
 from ..planner.found import Found, Plan
-from ..planner.launch import FORMS, bridge_overrides, bridge_sections, megatron_lm
+from ..planner.launch import FORMS, megatron_lm
+from ..planner.launch_bridge import bridge_overrides, bridge_sections
 from ..throughput.machine import Efficiency
 from ..throughput.step import Throughput, throughput
 from .text import features_text, gib
