@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from .context import Context
 from .cuda_graphs import captured, captures, replayed
-from .fsdp import gathered
 from .model import Model
 from .modules.adapters import MARK
 from .modules.layers import (
@@ -31,6 +30,7 @@ from .offload import offloaded, offloaded_layers, offloads
 from .paged_stash import stashed
 from .pipeline import Chunk
 from .simulate import Trace, trace
+from .states.fsdp import gathered
 from .tape import EVERYTHING, Part, Unit
 from .tensor import Dim, Param, Tensor, largest
 

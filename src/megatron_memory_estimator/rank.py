@@ -8,7 +8,8 @@ from typing import NamedTuple
 from .activations import ChunkPlan, Moment
 from .context import Context
 from .schedule import Occupancy, Step
-from .states import Buffer, State
+from .states.buffers import Buffer
+from .states.state import State
 from .workspaces import Workspace
 
 PARTS = ("weights", "gradients", "optimizer", "activations", "transient", "pipeline", "workspace")

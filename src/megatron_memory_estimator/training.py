@@ -182,7 +182,7 @@ class Training:
         words={"balanced": 1.0, "worst": WORST_ROUTING}, of="moe",
     )  # fmt: skip
 
-    optimizer: str = setting("adam", "optimizer", choices=("adam", "sgd", "muon"))
+    optimizer: str = setting("adam", "optimizer", choices=("adam", "sgd", "muon", "lion"))
     sgd_momentum: float = setting(0.9, "SGD momentum; 0 keeps no state")
     use_layer_wise_param_layout: bool = setting(
         True, "Muon: whole parameters are packed into one shard of the buffers per rank"

@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 from .activations import ChunkPlan
 from .context import Context
-from .fsdp import STRATEGIES, gathered_dtype, grad_dtype, strategy
 from .hardware import MIB, Environment, Gpu
 from .modules.kinds import Kind, kinds_in, layers_with
 from .modules.linear import cached_wgrad
 from .modules.sparse_attention import shared_indices
 from .quantization import RECIPES, data_bytes, orientations, scale_bytes
 from .schedule import Occupancy
+from .states.fsdp import STRATEGIES, gathered_dtype, grad_dtype, strategy
 from .tensor import DTYPE_BYTES, Dim, Param, Tensor, largest, smallest, whole_above
 
 TE_WORKSPACE_HOPPER = 32 * MIB + 1024

@@ -10,6 +10,7 @@ from ..layout import Layout
 from ..model import Model
 from ..modules.kinds import owners_of, recomputable
 from ..settings import Owner
+from ..states.optimizers import OPTIMIZERS
 from ..training import NEWEST, Training
 
 _SETTINGS = tuple(field for part in (Model, Layout, Training) for field in dataclasses.fields(part))
@@ -52,7 +53,8 @@ def without_effect(model: Model, training: Training, given: Mapping[str, Any]) -
         ):
             if on:
                 yield f"{name} has no effect without shared experts"
-    if t.optimizer == "muon":
-        yield "scratch of Muon's Newton-Schulz iterations in the optimizer step is not modelled"
-    if t.optimizer == "muon" and t.use_distributed_optimizer:
+    optimizer = OPTIMIZERS[t.optimizer]
+    if optimizer.unmodelled:
+        yield optimizer.unmodelled
+    if optimizer.by_matrix and t.use_distributed_optimizer:
         yield "Muon's layer-wise packing of parameters onto ranks is modelled as largest first"
