@@ -5,7 +5,7 @@ READY := .venv/.ready
 
 MINUTES ?= 10
 
-.PHONY: demo test test-all fmt docs bench fuzz clean
+.PHONY: demo test test-all fmt docs imports bench fuzz clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -33,6 +33,9 @@ fmt: $(READY)
 
 docs: $(READY)
 	$(BIN)/python scripts/generate_docs.py
+
+imports: $(READY)
+	$(BIN)/python scripts/imports.py $(CHECKOUT)
 
 bench: $(READY)
 	$(BIN)/python -m compileall -q src

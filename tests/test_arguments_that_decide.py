@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from megatron_memory_estimator import ConfigError, EstimatorError, TrainingJob
-from megatron_memory_estimator.inputs.argument_words import parse_words
+from megatron_memory_estimator.inputs.megatron.words import parse_words
 
 BASE = {
     "num_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 64, "max_position_embeddings": 64,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -11,25 +13,24 @@ import pytest
 
 from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.cli.group import VERBS
-from megatron_memory_estimator.inputs.megatron_args import argument_class
-from megatron_memory_estimator.inputs.megatron_arguments import arguments
+from megatron_memory_estimator.inputs.megatron.job import argument_class
+from megatron_memory_estimator.inputs.megatron.table import arguments
 
 from .helpers import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate_docs", ROOT / "scripts" / "generate_docs.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture(scope="module")
+def generator() -> Iterator[ModuleType]:
+    sys.path.insert(0, str(ROOT / "scripts"))
+    yield importlib.import_module("generate_docs")
+    sys.path.remove(str(ROOT / "scripts"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
-def test_generated_blocks_are_current(page: Path) -> None:
-    assert generator().filled(page.read_text()) == page.read_text(), "run `make docs`"
+def test_generated_blocks_are_current(page: Path, generator: ModuleType) -> None:
+    assert generator.filled(page.read_text()) == page.read_text(), "run `make docs`"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))

@@ -18,9 +18,9 @@ from megatron_memory_estimator.planner.found import Found, Plan
 from megatron_memory_estimator.planner.space.axes import Space
 from megatron_memory_estimator.report.plans import nothing_fits
 from megatron_memory_estimator.throughput.calibrate import Measured, calibrate
-from megatron_memory_estimator.throughput.measured import read_measured
 from megatron_memory_estimator.validation.replay import replay
 from megatron_memory_estimator.validation.runs import Run, read_runs
+from megatron_memory_estimator.validation.steps import read_measured
 
 MODEL = {"num_layers": 2, "hidden_size": 256, "num_attention_heads": 4, "vocab_size": 1000, "seq_length": 128}
 ARGS = {

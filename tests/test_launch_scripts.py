@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from megatron_memory_estimator import ConfigError, TrainingJob
-from megatron_memory_estimator.inputs.argument_words import parse_words
+from megatron_memory_estimator.inputs.megatron.words import parse_words
 from megatron_memory_estimator.inputs.shell.script import Launch, read_script
 
 from .helpers import ROOT

@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from megatron_memory_estimator import ConfigError
-from megatron_memory_estimator.inputs.argument_files import from_script
+from megatron_memory_estimator.inputs.megatron.files import from_script
 from megatron_memory_estimator.inputs.shell.doubts import in_doubt, readable
 from megatron_memory_estimator.inputs.shell.script import read_script
 

@@ -8,7 +8,7 @@ import pytest
 
 from megatron_memory_estimator import estimate
 from megatron_memory_estimator.hardware import GIB
-from megatron_memory_estimator.states import padded_numel
+from megatron_memory_estimator.states.padding import padded_numel
 from megatron_memory_estimator.tensor import Dim, Param
 
 from .helpers import small_job

@@ -20,7 +20,8 @@ from .pipeline import Chunk, build_pipeline
 from .rank import Rank, Row, parameters
 from .rows import breakdown, rows_at_peak, rows_at_rest
 from .schedule import occupancy
-from .states import ddp_buffers, frozen_weights, model_state
+from .states.buffers import ddp_buffers
+from .states.state import frozen_weights, model_state
 from .workspaces import stash_workspaces, workspaces
 
 

@@ -11,9 +11,8 @@ from math import ceil
 
 from .device_memory import Term
 from .job import TrainingJob
-from .phases import MOMENTS
 from .rank import Rank
-from .states import optimizer_tensors
+from .states.optimizers import optimizer_tensors
 from .tensor import DTYPE_BYTES, ceil_div
 from .workspaces import most_stashed
 
@@ -60,12 +59,8 @@ def checkpoint_term(job: TrainingJob, rank: Rank) -> Term:
     shared = t.use_distributed_optimizer or t.use_megatron_fsdp  # else replicas share the work
     total = 0
     for buffer in rank.buffers:
-        shards = layout.expert_shards if buffer.group.startswith("expert") else layout.dense_shards
-        kept = sum(
-            4 * n
-            for name, _, n, since in optimizer_tensors(rank.context, buffer)
-            if since != "optimizer" and name.startswith(MOMENTS)
-        )
+        shards = layout.expert_shards if buffer.expert else layout.dense_shards
+        kept = sum(4 * one.numel for one in optimizer_tensors(rank.context, buffer) if one.saved)
         kept += CHECKPOINT_STATE * buffer.offloaded
         total += kept if shared else ceil_div(kept, shards)
         total += ceil_div(DTYPE_BYTES[t.params_dtype] * buffer.numel_unpadded, buffer.weight_ways)

@@ -3,6 +3,9 @@
 TrainingJob.from_hf("Qwen/Qwen3-8B", num_gpus=8, tensor_model_parallel_size=2)
 TrainingJob.from_config({"num_layers": 32, "hidden_size": 4096, ...}, num_gpus=8, vocab_size=128256)
 TrainingJob.from_megatron_args({"num-layers": 32, "swiglu": True, ...}, num_gpus=8)
+
+The constructors import the readers of `inputs/`, which make jobs: an arrow back up, on purpose and late, so that users find all ways to
+a job at the job.
 """
 
 from __future__ import annotations
@@ -76,7 +79,7 @@ class TrainingJob:
         `set_variables` gives values to variables of a script; `ignore_unknown=True` passes over unknown arguments.
         Raises ConfigError for unknown arguments and files that cannot be read, UnsupportedError for what is not modelled.
         """
-        from .inputs.megatron_args import job_from_args
+        from .inputs.megatron.job import job_from_args
 
         return job_from_args(args, num_gpus, settings)
 

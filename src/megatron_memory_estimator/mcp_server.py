@@ -30,6 +30,10 @@ AT_ONCE = 2
 LARGEST_REQUEST = 2 * 2**20
 """Characters of a request's arguments."""
 
+Settings = dict[str, Any] | None
+Text = str | dict[str, Any] | None
+"""What every tool that describes a run takes; a client may make an object of a config.json."""
+
 
 class Workers:
     """Answers requests in processes of their own, so many at once, each for so many seconds."""
@@ -71,6 +75,11 @@ class Workers:
             raise ToolError(found["error"])
         return found["answer"]
 
+    async def document(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        """The answer of a tool that is one document."""
+        found: dict[str, Any] = await self.answer(tool, **arguments)
+        return found
+
 
 class Server(MCPServer[Any]):
     """Refuses unknown arguments of tools, which would otherwise be dropped in silence; its messages are short."""
@@ -100,29 +109,22 @@ def server(folder: str | None = None, seconds: float = SECONDS) -> MCPServer[Any
     @app.tool(description="What every GPU of every pipeline stage holds and when it peaks. Give `model`, or `text`: the content of a "
               "config.json, a YAML file or a launch script.")  # fmt: skip
     async def estimate(
-        model: str | None = None,
-        num_gpus: int | None = None,
-        settings: dict[str, Any] | None = None,
-        text: str | dict[str, Any] | None = None,
+        model: str | None = None, num_gpus: int | None = None, settings: Settings = None, text: Text = None
     ) -> dict[str, Any]:
-        found: dict[str, Any] = await workers.answer(
-            "estimate", model=model, num_gpus=num_gpus, settings=settings, text=text
-        )
-        return found
+        return await workers.document("estimate", model=model, num_gpus=num_gpus, settings=settings, text=text)
 
     @app.tool(description="Every named tensor alive at a stage's peak ('peak') or between two steps ('steady').")
     async def explain(
         model: str | None = None,
         num_gpus: int | None = None,
-        settings: dict[str, Any] | None = None,
+        settings: Settings = None,
         stage: int | None = None,
         at: str = "peak",
-        text: str | dict[str, Any] | None = None,
+        text: Text = None,
     ) -> dict[str, Any]:
-        found: dict[str, Any] = await workers.answer(
+        return await workers.document(
             "explain", model=model, num_gpus=num_gpus, settings=settings, stage=stage, at=at, text=text
         )
-        return found
 
     @app.tool(
         description="Models and layouts side by side: every model with every layout, a layout being a mapping of settings."
@@ -130,8 +132,7 @@ def server(folder: str | None = None, seconds: float = SECONDS) -> MCPServer[Any
     async def compare(
         models: list[str], layouts: list[dict[str, Any]] | None = None, num_gpus: int | None = None
     ) -> dict[str, Any]:
-        found: dict[str, Any] = await workers.answer("compare", models=models, layouts=layouts, num_gpus=num_gpus)
-        return found
+        return await workers.document("compare", models=models, layouts=layouts, num_gpus=num_gpus)
 
     @app.tool(
         description="The best legal layouts that fit, with launch arguments. `axes` says what is searched: 4, 1,2,4, 2-16 or not:8 by "
@@ -141,31 +142,24 @@ def server(folder: str | None = None, seconds: float = SECONDS) -> MCPServer[Any
         model: str | None = None,
         num_gpus: int | None = None,
         axes: dict[str, str] | None = None,
-        settings: dict[str, Any] | None = None,
+        settings: Settings = None,
         objective: str = "throughput",
         top: int = 5,
         fewest_gpus: bool = False,
-        text: str | dict[str, Any] | None = None,
+        text: Text = None,
     ) -> dict[str, Any]:
-        found: dict[str, Any] = await workers.answer(
+        return await workers.document(
             "plan", model=model, num_gpus=num_gpus, axes=axes, settings=settings, objective=objective, top=top,
             fewest_gpus=fewest_gpus, text=text,
         )  # fmt: skip
-        return found
 
     @app.tool(
         description="What would make a run fit, each change with what it saves and costs; or faster, where it fits with room."
     )
     async def advise(
-        model: str | None = None,
-        num_gpus: int | None = None,
-        settings: dict[str, Any] | None = None,
-        text: str | dict[str, Any] | None = None,
+        model: str | None = None, num_gpus: int | None = None, settings: Settings = None, text: Text = None
     ) -> dict[str, Any]:
-        found: dict[str, Any] = await workers.answer(
-            "advise", model=model, num_gpus=num_gpus, settings=settings, text=text
-        )
-        return found
+        return await workers.document("advise", model=model, num_gpus=num_gpus, settings=settings, text=text)
 
     @app.tool(description="The bundled models with their parameter counts, or one model.")
     async def models(model: str | None = None) -> list[dict[str, Any]]:

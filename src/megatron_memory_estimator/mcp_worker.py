@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .errors import ConfigError, EstimatorError, LayoutError
-from .estimator import Estimate
 from .estimator import estimate as estimate_job
 from .inputs import SCRIPTS, YAML
 from .inputs.hf import load, load_named
-from .inputs.resolve import LoadedModel, canonical, job_from_parts
-from .inputs.run_config import full_name
+from .inputs.loaded_model import LoadedModel
+from .inputs.resolve import job_from_parts
+from .inputs.setting_names import canonical, full_name
 from .job import TrainingJob
 from .wording import shown
 
@@ -74,7 +74,7 @@ def job_of(
 
     Raises EstimatorError with the sentence that says what is wrong; nothing of a file's content is in it.
     """
-    from .inputs.files import job_from_text
+    from .inputs.runs.files import job_from_text
     from .inputs.text_files import read_text
 
     given = canonical(settings or {}, full_name)
@@ -118,22 +118,19 @@ def refuse_standard_input(model: str) -> None:
         raise ConfigError("the model must be a name or a path; standard input belongs to the protocol")
 
 
-def _estimated(arguments: Mapping[str, Any], files: Files) -> Estimate:
-    return estimate_job(
-        job_of(
-            arguments.get("model"), arguments.get("text"), arguments.get("num_gpus"), arguments.get("settings"), files
-        )
-    )
+def _job(arguments: Mapping[str, Any], files: Files) -> TrainingJob:
+    model, text, gpus, settings = map(arguments.get, ("model", "text", "num_gpus", "settings"))
+    return job_of(model, text, gpus, settings, files)
 
 
 def _estimate(arguments: Mapping[str, Any], files: Files, deadline: float) -> Any:
-    return _estimated(arguments, files).to_dict()
+    return estimate_job(_job(arguments, files)).to_dict()
 
 
 def _explain(arguments: Mapping[str, Any], files: Files, deadline: float) -> Any:
     from .report.document import explanation
 
-    return explanation(_estimated(arguments, files), arguments.get("stage"), arguments.get("at", "peak"))
+    return explanation(estimate_job(_job(arguments, files)), arguments.get("stage"), arguments.get("at", "peak"))
 
 
 def _compare(arguments: Mapping[str, Any], files: Files, deadline: float) -> Any:
@@ -191,17 +188,7 @@ def _advise(arguments: Mapping[str, Any], files: Files, deadline: float) -> Any:
     from .planner.advise import advise
     from .report.advice import advice_document
 
-    return advice_document(
-        advise(
-            job_of(
-                arguments.get("model"),
-                arguments.get("text"),
-                arguments.get("num_gpus"),
-                arguments.get("settings"),
-                files,
-            )
-        )
-    )
+    return advice_document(advise(_job(arguments, files)))
 
 
 def _models(arguments: Mapping[str, Any], files: Files, deadline: float) -> Any:

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .fsdp import active
 from .job import TrainingJob
 from .rank import Rank, state_bytes
-from .states import State
+from .states.fsdp import active
+from .states.state import State
 from .tensor import largest
 
 METADATA = 5_000_000
 """Most bytes per rank of the metadata that the first save and load gather on every GPU (general knowledge: 1 to 5 MB)."""
-MOMENTS = ("exp_avg", "main_param", "momentum_buffer", "muon")
-"""Beginnings of the optimizer's tensors that a checkpoint holds."""
 
 
 class Phase(NamedTuple):
@@ -35,18 +33,16 @@ def build(rank: Rank) -> int:
 
     Source: Megatron-LM `megatron/core/distributed/param_and_grad_buffer.py`.
     """
-    frozen = sum(s.nbytes for s in rank.states if s.part == "weights" and "frozen" in s.name)
+    frozen = sum(s.nbytes for s in rank.states if s.frozen)
     if not rank.buffers:
         return frozen
-    own: dict[str, list[State]] = {}
+    own: dict[tuple[str, int], list[State]] = {}
     for state in rank.states:
         if state.part in ("weights", "gradients"):
-            label = " ".join(state.name.split(" ")[-3:])  # of `weights by columns dense chunk 0`: dense chunk 0
-            own.setdefault(label, []).append(state)
+            own.setdefault((state.group, state.chunk), []).append(state)
     sizes = []
     for buffer in rank.buffers:
-        mine = own[" ".join(f"{buffer.group} chunk {buffer.chunk}".split(" ")[-3:])]
-        mine = [state for state in mine if state.name.endswith(f"{buffer.group} chunk {buffer.chunk}")]
+        mine = own[buffer.group, buffer.chunk]
         sizes.append((sum(s.nbytes for s in mine), next(s.nbytes for s in mine if s.part == "weights")))
     pending = (
         0 if active(rank.context) else sum(weights for _, weights in sizes)
@@ -66,7 +62,7 @@ def load(job: TrainingJob, rank: Rank) -> Phase:
     metadata of all ranks.
     """
     state = state_bytes(rank, "setup", "first step")
-    shard = sum(s.nbytes for s in rank.states if s.part == "optimizer" and s.name.startswith(MOMENTS))
+    shard = sum(s.nbytes for s in rank.states if s.saved)
     dummy = 0
     if job.training.use_distributed_optimizer and not job.training.use_megatron_fsdp:
         dummy = 4 * sum(buffer.owned - buffer.offloaded for buffer in rank.buffers)

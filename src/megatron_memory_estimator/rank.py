@@ -8,7 +8,8 @@ from typing import NamedTuple
 from .activations import ChunkPlan, Moment
 from .context import Context
 from .schedule import Occupancy, Step
-from .states import Buffer, State
+from .states.buffers import Buffer
+from .states.state import State
 from .workspaces import Workspace
 
 PARTS = ("weights", "gradients", "optimizer", "activations", "transient", "pipeline", "workspace")
@@ -57,6 +58,8 @@ class Candidate:
     extras: tuple[Row, ...] = ()
     since: tuple[str, ...] = ("setup", "first step")
     """Which state exists at that moment."""
+    capture: bool = False
+    """Whether it is the capture of CUDA graphs, whose `extras` are all that is alive beside the state."""
 
 
 def state_bytes(rank: Rank, *since: str) -> int:

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from megatron_memory_estimator.inputs.catalog import entries
-from megatron_memory_estimator.inputs.megatron_arguments import arguments
-from megatron_memory_estimator.inputs.resolve import known_settings
+from megatron_memory_estimator.inputs.megatron.table import arguments
+from megatron_memory_estimator.inputs.setting_names import known_settings
 from megatron_memory_estimator.layout import SHORT
 
 from ..helpers import FACTS

@@ -12,7 +12,7 @@ import click
 
 from ..errors import ConfigError, EstimatorError, LayoutError, UnsupportedError
 from ..estimator import estimate
-from ..inputs.resolve import LONGEST_NAME
+from ..inputs.loaded_model import LONGEST_NAME
 from ..wording import plain, shown
 from .options import JobCommand, job_from_options, json_option, setting_options, special_options
 

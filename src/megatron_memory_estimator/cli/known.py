@@ -5,7 +5,7 @@ from __future__ import annotations
 
 def explanation(option: str) -> str:
     """One sentence for an option that Megatron-LM knows, or nothing."""
-    from ..inputs.megatron_arguments import arguments
+    from ..inputs.megatron.table import arguments
     from ..inputs.transformer_config import IRRELEVANT, UNSUPPORTED
 
     name = option.lstrip("-").replace("-", "_")

@@ -157,7 +157,7 @@ def job_from_options(values: dict[str, Any]) -> TrainingJob:
     if words[0].startswith("--"):
         return TrainingJob.from_megatron_args(words, num_gpus, **given)
     if words[0].lower().endswith((*YAML, *SCRIPTS)):
-        from ..inputs.files import job_from_file
+        from ..inputs.runs.files import job_from_file
 
         return job_from_file(words[0], num_gpus, given, words[1:])
     if len(words) > 1:

@@ -206,7 +206,7 @@ def fitted(path: str | None, *, quiet: bool) -> Efficiency | None:
     if path is None:
         return None
     from ..throughput.calibrate import calibrate
-    from ..throughput.measured import read_measured
+    from ..validation.steps import read_measured
 
     runs = read_measured(path)
     found = calibrate(runs)

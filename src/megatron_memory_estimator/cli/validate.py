@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +12,8 @@ from ..wording import plain
 from .options import json_option
 
 if TYPE_CHECKING:
+    from ..estimator import Stage
+    from ..validation.logs import Reported
     from ..validation.replay import Replay
     from ..validation.runs import Run
 
@@ -115,26 +118,32 @@ def compare_log(log: str, arguments: tuple[str, ...], num_gpus: int | None, gpu:
     for report in read_log(read_text(log)):
         if report.rank >= result.job.layout.world_size:
             raise ConfigError(f"the log has rank {report.rank}, but the run has {result.job.layout.world_size} GPUs")
-        stage = result.stages[report.rank // per_stage]
-        rows.append((report, stage))
+        rows.append((report, result.stages[report.rank // per_stage]))
     if as_json:
         import json
 
-        found = [
-            {
-                "rank": report.rank,
-                "pp_rank": stage.pp_rank,
-                "iteration": report.iteration,
-                "allocated_bytes": {"measured": report.allocated_bytes, "estimated": stage.steady_allocated_bytes},
-                "max_allocated_bytes": {
-                    "measured": report.max_allocated_bytes,
-                    "estimated": stage.peak_allocated_bytes,
-                },
-            }
-            for report, stage in rows
-        ]
-        click.echo(json.dumps({"schema": "megatron-memory-log/1", "ranks": found}, indent=1))
-        return
+        click.echo(json.dumps(log_document(rows), indent=1))
+    else:
+        print_log(rows)
+
+
+def log_document(rows: Sequence[tuple[Reported, Stage]]) -> dict[str, Any]:
+    """The reports of a log and the estimates, for JSON."""
+    ranks = [
+        {
+            "rank": report.rank,
+            "pp_rank": stage.pp_rank,
+            "iteration": report.iteration,
+            "allocated_bytes": {"measured": report.allocated_bytes, "estimated": stage.steady_allocated_bytes},
+            "max_allocated_bytes": {"measured": report.max_allocated_bytes, "estimated": stage.peak_allocated_bytes},
+        }
+        for report, stage in rows
+    ]
+    return {"schema": "megatron-memory-log/1", "ranks": ranks}
+
+
+def print_log(rows: Sequence[tuple[Reported, Stage]]) -> None:
+    """The reports of a log and the estimates as a table."""
     from rich import box
     from rich.table import Table
 

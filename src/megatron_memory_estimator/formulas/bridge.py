@@ -25,13 +25,12 @@ The values are the published formula's, also where it is known to be wrong:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-from ..model import Model
-from .ledger import Parts, final_norm, layer_parts
-from .numbers import plain, positive, whole
+from ._bridge_shape import BridgeShape, Held
+from ._ledger import final_norm
+from ._numbers import positive
 
 NUM_BYTES_IN_MEGABYTE = 1024 * 1024
 NUM_BYTES_IN_GIGABYTE = 1024 * 1024 * 1024
@@ -104,7 +103,7 @@ def estimate_training_memory(
     `config` has `model`, `train`, `optimizer` and `data_parallel_size`. Raises ValueError for values out of range, a
     wrong `moe_layer_freq`, and pipeline stages that do not cover the layers.
     """
-    shape = _Shape.of(config)
+    shape = BridgeShape.of(config)
     stage = max(_stages(shape), key=lambda held: held.dense + held.routed)
     total_dense, total_routed = _totals(shape)
     sharded = bool(config.optimizer.use_distributed_optimizer)
@@ -149,7 +148,7 @@ def compute_weight_and_optimizer_memory(config: Any, verbose: bool = False) -> f
 
 def compute_activation_memory(config: Any, num_microbatches: int | None, verbose: bool = False) -> float:
     """Bytes of activations on the first pipeline stage, with sequence parallelism and selective recomputation."""
-    shape = _Shape.of(config)
+    shape = BridgeShape.of(config)
     s = positive("seq_length", config.model.seq_length)
     b = positive("micro_batch_size", config.train.micro_batch_size)
     h = shape.model.hidden_size
@@ -188,119 +187,21 @@ def report_theoretical_memory(config: Any, num_microbatches: int | None = None, 
     print(line)
 
 
-class _Held(NamedTuple):
-    """Parameters on one GPU of a stage."""
-
-    dense: float
-    routed: float
-
-
-@dataclass(frozen=True)
-class _Shape:
-    """What the formula reads of a config."""
-
-    model: Model
-    moe_layers: tuple[bool, ...]
-    mtp: int
-    vocab: int
-    tied: bool
-    active_width: int
-    tp: int
-    pp: int
-    cp: int
-    ep: int
-    etp: int
-    vpp: int | None
-    first: int | None
-    last: int | None
-
-    @classmethod
-    def of(cls, config: Any) -> _Shape:
-        m = config.model
-        tp = positive("tensor_model_parallel_size", m.tensor_model_parallel_size)
-        layers = positive("num_layers", m.num_layers)
-        h = positive("hidden_size", m.hidden_size)
-        heads = positive("num_attention_heads", m.num_attention_heads)
-        ffn = positive("ffn_hidden_size", _or(m.ffn_hidden_size, 4 * h))
-        experts = whole("num_moe_experts", getattr(m, "num_moe_experts", None) or 0)
-        moe_ffn = positive("moe_ffn_hidden_size", _or(getattr(m, "moe_ffn_hidden_size", None), ffn))
-        shared = whole(
-            "moe_shared_expert_intermediate_size", getattr(m, "moe_shared_expert_intermediate_size", None) or 0
-        )
-        latent = getattr(m, "moe_latent_size", None)
-        model = Model(
-            num_layers=1,
-            hidden_size=h,
-            num_attention_heads=heads,
-            num_query_groups=positive("num_query_groups", _or(m.num_query_groups, heads)),
-            kv_channels=positive("kv_channels", _or(m.kv_channels, h // heads)),
-            ffn_hidden_size=ffn,
-            vocab_size=1,
-            normalization="LayerNorm",
-            gated_linear_unit=bool(m.gated_linear_unit) and _is_silu(m.activation_func),
-            add_bias_linear=False,
-            num_moe_experts=experts or None,
-            moe_router_topk=1,
-            moe_ffn_hidden_size=moe_ffn,
-            moe_shared_expert_intermediate_size=shared or None,
-            moe_latent_size=positive("moe_latent_size", latent) if latent else None,
-        )
-        topk = positive("moe_router_topk", _or(getattr(m, "moe_router_topk", None), 2)) if experts else 0
-        vpp = getattr(m, "virtual_pipeline_model_parallel_size", None)
-        return cls(
-            model=model,
-            moe_layers=_moe_layers(getattr(m, "moe_layer_freq", 1), layers) if experts else (False,) * layers,
-            mtp=whole("mtp_num_layers", getattr(m, "mtp_num_layers", None) or 0),
-            vocab=_padded_vocabulary(m, tp),
-            tied=bool(m.share_embeddings_and_output_weights),
-            active_width=topk * moe_ffn + shared,
-            tp=tp,
-            pp=positive("pipeline_model_parallel_size", m.pipeline_model_parallel_size),
-            cp=positive("context_parallel_size", _or(getattr(m, "context_parallel_size", None), 1)),
-            ep=positive("expert_model_parallel_size", _or(getattr(m, "expert_model_parallel_size", None), 1)),
-            etp=positive("expert_tensor_parallel_size", _or(getattr(m, "expert_tensor_parallel_size", None), 1)),
-            vpp=positive("virtual_pipeline_model_parallel_size", vpp) if vpp is not None else None,
-            first=_stage_layers(m, "num_layers_in_first_pipeline_stage"),
-            last=_stage_layers(m, "num_layers_in_last_pipeline_stage"),
-        )
-
-    def layer(self, moe: bool) -> _Held:
-        """Parameters of one layer, not sharded."""
-        parts: Parts = layer_parts(self.model, moe=moe)
-        dense = parts.attention + parts.norms + parts.mlp + parts.shared + parts.latent
-        return _Held(dense, parts.experts)
-
-    def block(self, moe_layers: Sequence[bool]) -> _Held:
-        """Parameters of several layers, not sharded."""
-        kinds = {moe: self.layer(moe) for moe in set(moe_layers)}
-        return _Held(sum(kinds[moe].dense for moe in moe_layers), sum(kinds[moe].routed for moe in moe_layers))
-
-    @property
-    def mtp_layers(self) -> tuple[bool, ...]:
-        """MTP layers are of the last layer's kind."""
-        return self.moe_layers[-1:] * self.mtp
-
-    @property
-    def embedding(self) -> int:
-        """Parameters of one embedding table."""
-        return self.model.hidden_size * self.vocab
-
-
-def _totals(shape: _Shape) -> _Held:
+def _totals(shape: BridgeShape) -> Held:
     """Parameters of the whole model: tied tables once."""
     block = shape.block(shape.moe_layers + shape.mtp_layers)
     tables = 1 if shape.tied else 2
-    return _Held(block.dense + final_norm(shape.model) + tables * shape.embedding, block.routed)
+    return Held(block.dense + final_norm(shape.model) + tables * shape.embedding, block.routed)
 
 
-def _stages(shape: _Shape) -> list[_Held]:
+def _stages(shape: BridgeShape) -> list[Held]:
     """Parameters on one GPU of each pipeline stage; equal stages are one average stage with the embedding."""
     counts = _layers_of_stages(shape)
     if counts is None:
         block = shape.block(shape.moe_layers + shape.mtp_layers)
         tables = 2 if shape.pp == 1 and not shape.tied else 1
         dense = (block.dense + final_norm(shape.model)) / shape.pp + tables * shape.embedding
-        return [_Held(dense / shape.tp, block.routed / shape.pp / (shape.ep * shape.etp))]
+        return [Held(dense / shape.tp, block.routed / shape.pp / (shape.ep * shape.etp))]
     stages, start = [], 0
     for index, count in enumerate(counts):
         layers = shape.moe_layers[start : start + count]
@@ -309,11 +210,11 @@ def _stages(shape: _Shape) -> list[_Held]:
         block = shape.block(layers + (shape.mtp_layers if is_last else ()))
         dense = block.dense + (shape.embedding if index == 0 or is_last else 0)
         dense += final_norm(shape.model) if is_last else 0
-        stages.append(_Held(dense / shape.tp, block.routed / (shape.ep * shape.etp)))
+        stages.append(Held(dense / shape.tp, block.routed / (shape.ep * shape.etp)))
     return stages
 
 
-def _layers_of_stages(shape: _Shape) -> list[int] | None:
+def _layers_of_stages(shape: BridgeShape) -> list[int] | None:
     """Layers of each stage when the first or last differs, else None."""
     if shape.first is None and shape.last is None:
         return None
@@ -335,41 +236,3 @@ def _layers_of_stages(shape: _Shape) -> list[int] | None:
 def _component(name: str, total: float, held: float, sharded: bool, shards: int) -> MemoryComponentEstimate:
     each = 6 + 12 / shards if sharded else 18.0
     return MemoryComponentEstimate(name, total, held, each, held * each)
-
-
-def _moe_layers(freq: Any, layers: int) -> tuple[bool, ...]:
-    """Which layers have routed experts."""
-    freq = plain(freq)
-    if isinstance(freq, int) and not isinstance(freq, bool):
-        if freq < 1:
-            raise ValueError("moe_layer_freq must be positive")
-        return tuple(i % freq == 0 for i in range(layers))
-    if isinstance(freq, Sequence) and not isinstance(freq, str):
-        if len(freq) != layers:
-            raise ValueError(f"Invalid moe_layer_freq length: {len(freq)} for {layers} layers")
-        if any(flag not in (0, 1) for flag in freq):
-            raise ValueError(f"Unsupported moe_layer_freq value: {list(freq)}")
-        return tuple(bool(flag) for flag in freq)
-    raise ValueError(f"Unsupported moe_layer_freq value: {freq!r}")
-
-
-def _padded_vocabulary(m: Any, tp: int) -> int:
-    vocab = positive("vocab_size", m.vocab_size)
-    if not getattr(m, "should_pad_vocab", False):
-        return vocab
-    multiple = positive("make_vocab_size_divisible_by", _or(getattr(m, "make_vocab_size_divisible_by", None), 128)) * tp
-    return -(-vocab // multiple) * multiple
-
-
-def _is_silu(function: Any) -> bool:
-    """`torch.nn.functional.silu`, or its name."""
-    return (function if isinstance(function, str) else getattr(function, "__name__", "")) == "silu"
-
-
-def _stage_layers(m: Any, name: str) -> int | None:
-    value = getattr(m, name, None)
-    return None if value is None else positive(name, value)
-
-
-def _or(value: Any, default: Any) -> Any:
-    return default if value is None else value

@@ -23,39 +23,14 @@ The values are the published formula's, also where it is known to be wrong:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-from ..model import Model
+from ._ledger import final_norm
+from ._megatron_shape import Buckets, MegatronShape, reader
+from ._numbers import positive
 from .bridge import NUM_BYTES_IN_MEGABYTE
-from .ledger import Parts, final_norm, layer_parts
-from .numbers import plain, positive, whole
 
 NOT_SUPPORTED = "Theoretical memory footprints not yet supported for hybrid models."
-
-
-class Buckets(NamedTuple):
-    """Parameters by how they are sharded: over tp, not at all, over expert tp and ep; `active` experts of one token."""
-
-    sharded: int = 0
-    replicated: int = 0
-    experts: int = 0
-    active: int = 0
-
-    def plus(self, other: Buckets, times: int = 1) -> Buckets:
-        """The sum with `times` of the other."""
-        return Buckets(*(mine + theirs * times for mine, theirs in zip(self, other, strict=True)))
-
-    @property
-    def total(self) -> int:
-        """All parameters."""
-        return self.sharded + self.replicated + self.experts
-
-    @property
-    def used(self) -> int:
-        """Parameters that one token uses."""
-        return self.sharded + self.replicated + self.active
 
 
 def compute_weight_and_optimizer_memory(args: Any, verbose: bool = False) -> float:
@@ -64,7 +39,7 @@ def compute_weight_and_optimizer_memory(args: Any, verbose: bool = False) -> flo
     Raises TypeError for a `moe_layer_freq` that is neither a whole number nor a list, ValueError for one of wrong length or
     value, for missing or wrong sizes, and for multi-latent attention with group query attention.
     """
-    shape = _Shape.of(args)
+    shape = MegatronShape.of(args)
     layers = shape.layers
     block = Buckets(replicated=final_norm(shape.model))
     for moe in layers:
@@ -98,7 +73,7 @@ def compute_weight_and_optimizer_memory(args: Any, verbose: bool = False) -> flo
 
 def compute_activation_memory(args: Any, num_microbatches: int | None, verbose: bool = False) -> float:
     """Bytes of activations on the first stage, with sequence parallelism and selective recomputation."""
-    shape = _Shape.of(args)
+    shape = MegatronShape.of(args)
     s, b, h = shape.seq, shape.batch, shape.model.hidden_size
     per_layer = s * b * h * (18 + 4 * shape.model.ffn / h)
     memory = _in_flight(shape, per_layer, num_microbatches, verbose, per_layer / shape.tp)
@@ -109,7 +84,7 @@ def compute_activation_memory(args: Any, num_microbatches: int | None, verbose: 
 
 def compute_activation_memory_without_sp(args: Any, num_microbatches: int | None, verbose: bool = False) -> float:
     """Bytes of activations on the first stage without sequence parallelism; the published factor 1.05 included."""
-    shape = _Shape.of(args)
+    shape = MegatronShape.of(args)
     s, b, h = shape.seq, shape.batch, shape.model.hidden_size
     per_layer = s * b * h * (10 + 24 / shape.tp)
     memory = _in_flight(shape, per_layer, num_microbatches, verbose, per_layer)
@@ -122,7 +97,7 @@ def report_theoretical_memory(
     args: Any, num_microbatches: int | None = None, verbose: bool = False
 ) -> tuple[float, float, float] | None:
     """Print the report; returns (weights and optimizer, activations, total) in MB of 2^20 bytes, None for hybrid models."""
-    read = _reader(args)
+    read = reader(args)
     if read("is_hybrid_model") or read("hybrid_layer_pattern") or read("hybrid_override_pattern"):
         print(NOT_SUPPORTED)
         return None
@@ -142,7 +117,7 @@ def report_theoretical_memory(
     return state, activation, total
 
 
-def _in_flight(shape: _Shape, per_layer: float, microbatches: int | None, verbose: bool, shown: float) -> float:
+def _in_flight(shape: MegatronShape, per_layer: float, microbatches: int | None, verbose: bool, shown: float) -> float:
     """The activations of all layers and the pipeline's inputs, times what the schedule keeps."""
     s, b, p = shape.seq, shape.batch, shape.pp
     memory = per_layer * len(shape.layers) + 8 * s * b * p + s * b * shape.model.hidden_size * p
@@ -162,178 +137,9 @@ def _in_flight(shape: _Shape, per_layer: float, microbatches: int | None, verbos
     return memory
 
 
-@dataclass(frozen=True)
-class _Shape:
-    """What the formula reads of the arguments, with Megatron-LM's derivations for what validation has not filled in."""
-
-    model: Model
-    layers: tuple[bool, ...]
-    topk: int
-    mtp: int
-    vocab: int
-    tied: bool
-    tp: int
-    pp: int
-    vpp: int | None
-    experts_ways: int
-    dp: int
-    expert_dp: int
-    distributed: bool
-    seq: int
-    batch: int
-
-    @classmethod
-    def of(cls, args: Any) -> _Shape:
-        read = _reader(args)
-        h, layers = positive("hidden_size", read("hidden_size")), positive("num_layers", read("num_layers"))
-        heads = positive("num_attention_heads", read("num_attention_heads"))
-        gated = bool(read("swiglu"))
-        ffn = positive("ffn_hidden_size", read("ffn_hidden_size") or (int(4 * h * 2 / 3 / 64) * 64 if gated else 4 * h))
-        mla = bool(read("multi_latent_attention"))
-        grouped = bool(read("group_query_attention"))
-        if mla and grouped:
-            raise ValueError("group_query_attention does not go with multi_latent_attention")
-        experts = whole("num_experts", read("num_experts") or read("num_moe_experts") or 0)
-        normalization = read("normalization", "LayerNorm")
-        if normalization not in ("LayerNorm", "RMSNorm"):
-            raise ValueError(f"normalization must be LayerNorm or RMSNorm, not {normalization!r}")
-
-        def optional(name: str) -> int | None:
-            return whole(name, read(name) or 0) or None
-
-        def degree(name: str) -> int:
-            return positive(name, read(name, 1))
-
-        model = Model(
-            num_layers=1,
-            hidden_size=h,
-            num_attention_heads=heads,
-            num_query_groups=degree("num_query_groups") if grouped else heads,
-            kv_channels=positive("kv_channels", read("kv_channels") or h // heads),
-            ffn_hidden_size=ffn,
-            vocab_size=1,
-            normalization=normalization,
-            gated_linear_unit=gated,
-            add_bias_linear=bool(read("add_bias_linear", not read("disable_bias_linear", False))),
-            qk_layernorm=mla,
-            multi_latent_attention=mla,
-            q_lora_rank=optional("q_lora_rank"),
-            kv_lora_rank=positive("kv_lora_rank", read("kv_lora_rank", 32)),
-            qk_head_dim=positive("qk_head_dim", read("qk_head_dim", 128)),
-            qk_pos_emb_head_dim=positive("qk_pos_emb_head_dim", read("qk_pos_emb_head_dim", 64)),
-            v_head_dim=positive("v_head_dim", read("v_head_dim", 128)),
-            num_moe_experts=experts or None,
-            moe_router_topk=1,
-            moe_ffn_hidden_size=positive("moe_ffn_hidden_size", read("moe_ffn_hidden_size") or ffn),
-            moe_shared_expert_intermediate_size=optional("moe_shared_expert_intermediate_size"),
-            moe_shared_expert_gate=bool(read("moe_shared_expert_gate")),
-            moe_latent_size=optional("moe_latent_size"),
-        )
-        tp, pp = degree("tensor_model_parallel_size"), degree("pipeline_model_parallel_size")
-        cp = degree("context_parallel_size")
-        ways = positive("expert_tensor_parallel_size", read("expert_tensor_parallel_size") or tp)
-        ways *= degree("expert_model_parallel_size")
-        dp, world = optional("data_parallel_size"), optional("world_size")
-        if dp is None and world is None:
-            raise ValueError("give world_size or data_parallel_size: optimizer shards depend on it")
-        world = world if world is not None else (dp or 1) * tp * pp * cp
-        return cls(
-            model=model,
-            layers=_moe_layers(read("moe_layer_freq", 1), layers) if experts else (False,) * layers,
-            topk=positive("moe_router_topk", read("moe_router_topk", 2)),
-            mtp=whole("mtp_num_layers", read("mtp_num_layers") or 0),
-            vocab=_vocabulary(read, tp),
-            tied=not read("untie_embeddings_and_output_weights"),
-            tp=tp,
-            pp=pp,
-            vpp=_chunks(optional, layers, pp),
-            experts_ways=ways,
-            dp=dp if dp is not None else max(1, world // (tp * pp * cp)),
-            expert_dp=max(1, world // (ways * pp)),
-            distributed=bool(read("use_distributed_optimizer")),
-            seq=positive("seq_length", read("seq_length")),
-            batch=positive("micro_batch_size", read("micro_batch_size", 1)),
-        )
-
-    def layer(self, moe: bool) -> Buckets:
-        """Parameters of one layer."""
-        parts: Parts = layer_parts(self.model, moe=moe)
-        active = parts.experts // (self.model.num_moe_experts or 1) * self.topk
-        return Buckets(
-            sharded=parts.attention + parts.mlp + parts.shared,
-            replicated=parts.norms + parts.router + parts.latent + parts.gate,
-            experts=parts.experts,
-            active=active,
-        )
-
-    def held(self, block: Buckets, mtp: Buckets) -> tuple[float, float, float]:
-        """(dense, experts) on the most loaded GPU, and all parameters of another stage's GPU."""
-        sharded, replicated, experts = (part / self.pp for part in block[:3])
-        other = sharded / self.tp + replicated + experts / self.experts_ways
-        tables = 2 if not self.tied and self.pp == 1 else 1
-        dense = (sharded + mtp.sharded + tables * self.embedding) / self.tp + replicated + mtp.replicated
-        return dense, (experts + mtp.experts) / self.experts_ways, other
-
-    @property
-    def embedding(self) -> int:
-        """Parameters of one embedding table."""
-        return self.model.hidden_size * self.vocab
-
-
-def _reader(args: Any) -> Any:
-    """Reads one argument of a namespace or mapping; not there or None gives the default."""
-
-    def read(name: str, default: Any = None) -> Any:
-        if isinstance(args, Mapping):
-            value = args.get(name, args.get(name.replace("_", "-")))
-        else:
-            value = getattr(args, name, None)
-        return default if value is None else value
-
-    return read
-
-
-def _chunks(optional: Any, layers: int, pp: int) -> int | None:
-    """Model chunks per rank, from whichever spelling is there; 1 is no interleaving, as after validation."""
-    per = optional("num_layers_per_virtual_pipeline_stage")
-    found = optional("virtual_pipeline_model_parallel_size") or optional("num_virtual_stages_per_pipeline_rank")
-    if found is None and per is not None:
-        if layers % (pp * per):
-            raise ValueError(
-                f"num_layers_per_virtual_pipeline_stage={per} does not divide {layers} layers over {pp} stages"
-            )
-        found = layers // pp // per
-    return found if found is not None and found > 1 else None
-
-
 def takes_selective_branch(args: Any) -> bool:
     """Whether the report takes the branch with sequence parallelism, which Megatron-LM switches off at tp 1."""
-    read = _reader(args)
+    read = reader(args)
     granularity = read("recompute_granularity") or ("selective" if read("recompute_activations") else None)
     many = positive("tensor_model_parallel_size", read("tensor_model_parallel_size", 1)) > 1
     return bool(read("sequence_parallel")) and many and granularity == "selective"
-
-
-def _vocabulary(read: Any, tp: int) -> int:
-    """The padded vocabulary: as given, or padded as Megatron-LM does (`tokenizer.py`)."""
-    padded = read("padded_vocab_size")
-    if padded is not None:
-        return positive("padded_vocab_size", padded)
-    multiple = positive("make_vocab_size_divisible_by", read("make_vocab_size_divisible_by", 128)) * tp
-    return -(-positive("vocab_size", read("vocab_size")) // multiple) * multiple
-
-
-def _moe_layers(freq: Any, layers: int) -> tuple[bool, ...]:
-    """Which layers have routed experts: every freq-th, or as the list says."""
-    freq = plain(freq)
-    if isinstance(freq, int) and not isinstance(freq, bool):
-        if freq < 1:
-            raise ValueError(f"moe_layer_freq must be positive, not {freq}")
-        return tuple(i % freq == 0 for i in range(layers))
-    if isinstance(freq, str) or not isinstance(freq, Sequence):
-        raise TypeError(f"moe_layer_freq must be a whole number or a list, not {type(freq).__name__}")
-    if len(freq) != layers:
-        raise ValueError(f"moe_layer_freq has {len(freq)} entries for num_layers={layers}")
-    if any(flag not in (0, 1) for flag in freq):
-        raise ValueError(f"moe_layer_freq may hold 0 and 1 only: {list(freq)}")
-    return tuple(bool(flag) for flag in freq)

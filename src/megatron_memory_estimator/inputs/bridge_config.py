@@ -16,7 +16,7 @@ from ..errors import ConfigError, UnsupportedError
 from ..job import TrainingJob
 from ..settings import LARGEST_INTEGER
 from ..wording import shown
-from .resolve import current_name, known_settings
+from .setting_names import current_name, known_settings
 from .text_files import read_yaml
 from .transformer_config import RENAMED, UNSUPPORTED
 

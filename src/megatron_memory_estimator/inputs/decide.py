@@ -8,7 +8,7 @@ from math import gcd
 from typing import Any
 
 from ..errors import ConfigError
-from ..layout import Layout
+from ..layout import SHORT, Layout
 from ..legality import balanced_split
 from ..model import Model
 from ..pipeline import split_layers, virtual_stages
@@ -60,7 +60,7 @@ def decide_layout(
     values.pop("world_size", None)
     draft = Layout(**values)
     for name in ("tp", "pp", "cp", "ep", "etp"):
-        whole_number(_LONG[name], getattr(draft, name))
+        whole_number(SHORT[name], getattr(draft, name))
     moe_needs = model.has_moe and draft.tp > 1
     if habits and "sequence_parallel" not in given:
         on = draft.tp > 1 and (draft.etp == 1 or moe_needs)
@@ -80,15 +80,6 @@ def decide_layout(
     said += notes
     microbatches, notes, training = _microbatches(model, draft, training, single=single_microbatch)
     return draft, said + notes, microbatches, training
-
-
-_LONG = {
-    "tp": "tensor_model_parallel_size",
-    "pp": "pipeline_model_parallel_size",
-    "cp": "context_parallel_size",
-    "ep": "expert_model_parallel_size",
-    "etp": "expert_tensor_parallel_size",
-}
 
 
 def _split(model: Model, layout: Layout, *, strict: bool, habits: bool) -> tuple[Layout, list[str]]:

@@ -8,8 +8,7 @@ from typing import Any
 from ..errors import ConfigError
 from ..layout import SHORT
 from ..settings import field_kind, nearest
-from .resolve import known_settings
-from .run_config import full_name
+from .setting_names import full_name, known_settings
 
 EXTRA = {"bf16": "bool", "fp16": "bool", "gpu": "str", "attention_backend": "str"}
 """Words that are not settings of their own."""

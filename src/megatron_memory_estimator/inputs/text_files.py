@@ -7,7 +7,15 @@ import stat
 from typing import Any
 
 from ..errors import ConfigError
-from .hf.load import LARGEST_FILE, shortened
+from ..wording import LONGEST_SHOWN, plain
+
+LARGEST_FILE = 16 * 2**20
+"""Bytes of the largest file that is read."""
+
+
+def shortened(name: str) -> str:
+    """The name of a file or a model, for a message."""
+    return plain(name, LONGEST_SHOWN)
 
 
 def read_text(path: str, most: int = LARGEST_FILE) -> str:

@@ -14,6 +14,7 @@ from ..hardware import Gpu
 from ..layout import Layout
 from ..model import Model
 from ..training import Training
+from .dims import declared_dims
 from .experts import expert_modules, experts
 from .graphs import graphs
 from .kernels import (
@@ -98,6 +99,8 @@ def violations(model: Model, layout: Layout, training: Training, num_microbatche
     ]
     if not found:
         found += [*schedule(model, layout, num_microbatches), *shared_indexers(model, layout)]
+    if not found:
+        found += declared_dims(model, layout, training)
     return tuple(dict.fromkeys(found))
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from ..layout import Layout
 from ..model import Model
+from ..tensor import divisors
 from ..training import Training
-from .divisors import divisors
 from .sharding import EP, ETP, TP
 from .violation import Violation, broken, indivisible
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ..layout import Layout
 from ..model import Model
+from ..modules.kinds import kinds_in
 from ..training import Training
 from .sharding import CP, PP
 from .violation import Violation, broken
@@ -38,19 +39,20 @@ def kernel_dtype(model: Model, layout: Layout, training: Training) -> Iterator[V
 
 def deterministic(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
     """What deterministic kernels replace."""
-    if training.deterministic_mode and any(kind.startswith("gdn") for kind in model.kinds):
+    if training.deterministic_mode and not all(kind.reproducible for kind in kinds_in(model.kinds)):
         rule = "deterministic_mode replaces Gated DeltaNet by torch operations that are not modelled"
         yield broken(rule, fix="turn it off")
 
 
 def attention_variants(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
     """What multi-latent and sparse attention require and exclude."""
-    latent = model.multi_latent_attention or any(kind.startswith(("mla", "dsa")) for kind in model.kinds)
+    kinds = kinds_in(model.kinds)
+    latent = model.multi_latent_attention or any(kind.latent for kind in kinds)
     if latent and model.attention_output_gate:
         yield broken("attention_output_gate does not exist for multi-latent attention", fix="turn it off")
     if latent and model.qk_l2_norm:
         yield broken("qk_l2_norm does not exist for multi-latent attention", fix="turn it off")
-    if any(kind.startswith("dsa") for kind in model.kinds):
+    if any(kind.sparse for kind in kinds):
         if not model.multi_latent_attention and not model.hybrid:
             yield broken("experimental_attention_variant=dsa needs multi_latent_attention")
         if model.add_bias_linear:

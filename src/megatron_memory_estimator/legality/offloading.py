@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ..layout import Layout
 from ..model import Model
+from ..states.optimizers import OPTIMIZERS
 from ..training import Training
 from .sharding import PP
 from .violation import Violation, broken
@@ -33,6 +34,8 @@ def _optimizer(training: Training) -> Iterator[Violation]:
     t = training
     if not t.use_distributed_optimizer:
         yield broken("optimizer_cpu_offload needs use_distributed_optimizer")
+    if not OPTIMIZERS[t.optimizer].offloads:
+        yield broken(f"optimizer_cpu_offload does not work with optimizer={t.optimizer}", fix="use adam")
     if t.low_precision_weights and t.low_precision != "delayed":
         rule = "optimizer_cpu_offload with low-precision weights needs fp8_recipe=delayed"
         yield broken(f"{rule}, not {t.low_precision}")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ..layout import Layout
 from ..model import Model
+from ..states.optimizers import OPTIMIZERS
 from ..training import Training
 from .sharding import EP, PP
 from .violation import Violation, broken
@@ -24,14 +25,15 @@ def optimizer(model: Model, layout: Layout, training: Training) -> Iterator[Viol
     if lower and not t.use_precision_aware_optimizer:
         yield broken(f"{' and '.join(lower)} other than fp32 need use_precision_aware_optimizer")
     if t.use_precision_aware_optimizer:
-        if t.optimizer != "adam":
+        if not OPTIMIZERS[t.optimizer].precision_aware:
             yield broken(f"use_precision_aware_optimizer needs optimizer=adam, not {t.optimizer}")
         if not t.use_distributed_optimizer:
             yield broken("use_precision_aware_optimizer needs use_distributed_optimizer")
     if t.main_grads_dtype == "bf16" and t.accumulate_allreduce_grads_in_fp32:
         yield broken("main_grads_dtype=bf16 conflicts with accumulate_allreduce_grads_in_fp32", fix="drop one")
-    if t.optimizer == "sgd" and t.use_distributed_optimizer:
-        yield broken("optimizer=sgd does not work with use_distributed_optimizer", fix="turn it off or use adam")
+    if t.use_distributed_optimizer and not OPTIMIZERS[t.optimizer].distributed:
+        rule = f"optimizer={t.optimizer} does not work with use_distributed_optimizer"
+        yield broken(rule, fix="turn it off or use adam")
 
 
 def fully_sharded(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
@@ -40,8 +42,8 @@ def fully_sharded(model: Model, layout: Layout, training: Training) -> Iterator[
     if t.use_megatron_fsdp and t.use_torch_fsdp2:
         yield broken("use_megatron_fsdp and use_torch_fsdp2 exclude each other", fix="give one")
     if t.use_megatron_fsdp:
-        if t.optimizer == "muon":
-            yield broken("use_megatron_fsdp needs optimizer adam or sgd, not muon")
+        if not OPTIMIZERS[t.optimizer].fully_sharded:
+            yield broken(f"use_megatron_fsdp needs optimizer adam or sgd, not {t.optimizer}")
         if t.reuse_grad_buf_for_mxfp8_param_ag:
             yield broken("use_megatron_fsdp excludes reuse_grad_buf_for_mxfp8_param_ag")
         if t.peft != "none":

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ..layout import Layout
 from ..model import Model
+from ..modules.kinds import StateHeads, kinds_in
+from ..tensor import divisors
 from ..training import Training
-from .divisors import divisors
 from .violation import Violation, broken, indivisible
 
 TP, CP, PP = "tensor_model_parallel_size", "context_parallel_size", "pipeline_model_parallel_size"
@@ -53,12 +54,12 @@ def _uneven_grid(gpus: int, names: tuple[str, ...], degrees: tuple[int, int, int
 def attention(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
     """Heads, groups, state-space heads and widths divide over tp (and cp where heads are redistributed)."""
     m, tp = model, layout.tp
-    mixers = {kind.split("+")[0] for kind in m.kinds}
+    kinds = kinds_in(m.kinds)
     heads = m.num_attention_heads
-    if mixers & {"gqa", "mla", "dsa"} and heads % tp:
+    if any(kind.heads for kind in kinds) and heads % tp:
         where = " in linear_qkv.weight"
         yield indivisible("num_attention_heads", heads, TP, tp, where=where, fix=f"use {divisors(heads)}")
-    if "gqa" in mixers:
+    if any(kind.groups for kind in kinds):
         if heads % m.groups:
             yield indivisible("num_attention_heads", heads, "num_query_groups", m.groups, fix=f"use {divisors(heads)}")
         if m.groups % tp and tp % m.groups:
@@ -67,12 +68,14 @@ def attention(model: Model, layout: Layout, training: Training) -> Iterator[Viol
                 {"num_query_groups": m.groups, TP: tp},
                 fix=f"use {divisors(m.groups)} or a multiple of {m.groups}",
             )
-    if "mamba" in mixers:
-        yield from _mamba(model, layout)
-    if mixers & {"gdn", "gdn2"}:
-        yield from _gated_delta_net(model, layout)
+    for way in sorted({kind.state_heads for kind in kinds}, reverse=True):
+        yield from STATE_HEADS[way](model, layout)
     yield from _context_parallel(model, layout, training)
     yield from _widths(model, layout, training)
+
+
+def _none(model: Model, layout: Layout) -> Iterator[Violation]:
+    return iter(())
 
 
 def _mamba(model: Model, layout: Layout) -> Iterator[Violation]:
@@ -95,6 +98,14 @@ def _gated_delta_net(model: Model, layout: Layout) -> Iterator[Violation]:
             yield indivisible(name, heads, f"{TP}*{CP}", ways, fix=f"use {divisors(heads)}")
     if nv % nk:
         yield indivisible("linear_num_value_heads", nv, "linear_num_key_heads", nk, fix="use a multiple")
+
+
+STATE_HEADS: dict[StateHeads, Callable[[Model, Layout], Iterator[Violation]]] = {
+    "none": _none,
+    "mamba": _mamba,
+    "delta": _gated_delta_net,
+}
+"""Rules of the heads of a recurrent state, which context parallelism hands out beside tensor parallelism."""
 
 
 def _context_parallel(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
@@ -123,10 +134,10 @@ def _heads_over_cp(model: Model, layout: Layout, kind: str) -> Iterator[Violatio
         yield broken(rule, {CP: cp})
         return
     ways = layout.tp * (sizes[0] if kind == "a2a+p2p" and sizes else cp)
-    mixers = {k.split("+")[0] for k in model.kinds}
-    if kind.startswith("a2a") and mixers & {"gqa", "mla"}:
+    exchanging = [row for row in kinds_in(model.kinds) if row.exchanges]
+    if kind.startswith("a2a") and exchanging:
         counted = [("num_attention_heads", model.num_attention_heads)]
-        if "gqa" in mixers:
+        if any(row.groups for row in exchanging):
             counted.append(("num_query_groups", model.groups))
         for name, heads in counted:
             if heads % ways:
@@ -138,10 +149,10 @@ def _widths(model: Model, layout: Layout, training: Training) -> Iterator[Violat
     """Every other sharded dim, and the sequence under sequence parallelism."""
     m, tp, etp = model, layout.tp, layout.etp
     vocab, shared, sequence = m.padded_vocab(tp), m.moe_shared_expert_intermediate_size, training.seq_length
-    kinds = set(m.kinds)
+    kinds = kinds_in(m.kinds)
     if vocab % tp:
         yield indivisible("padded_vocab_size", vocab, TP, tp, fix=f"use a multiple of {tp}")
-    if any(kind.endswith("dense") for kind in kinds) and m.ffn % tp:
+    if any(kind.dense for kind in kinds) and m.ffn % tp:
         where = " in linear_fc1.weight"
         yield indivisible("ffn_hidden_size", m.ffn, TP, tp, where=where, fix=f"use {divisors(m.ffn)}")
     if m.has_moe and shared and shared % tp:
@@ -151,7 +162,7 @@ def _widths(model: Model, layout: Layout, training: Training) -> Iterator[Violat
     if m.mtp and m.hidden_size % tp:
         where = " in mtp eh_proj.weight"
         yield indivisible("hidden_size", m.hidden_size, TP, tp, where=where, fix=f"use {divisors(m.hidden_size)}")
-    if "gqa" in {kind.split("+")[0] for kind in kinds}:
+    if any(kind.groups for kind in kinds):
         gate = 2 if m.attention_output_gate else 1
         qkv = (gate * m.num_attention_heads + 2 * m.groups) * m.head_dim
         if qkv % tp:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from ..errors import LayoutError
 from ..layout import Layout
 from ..model import Model
+from ..modules.kinds import kinds_in, kinds_of
 from ..pipeline import build_pipeline, parse_layout, split_layers, virtual_stages
-from .divisors import divisors
+from ..tensor import divisors
 from .sharding import PP
 from .violation import Violation, broken, indivisible
 
@@ -79,11 +80,11 @@ def _spellings(model: Model, layout: Layout) -> Iterator[Violation]:
 
 def shared_indexers(model: Model, layout: Layout) -> Iterator[Violation]:
     """Sparse-attention layers that share an indexer are on one stage with it (Megatron-LM `experimental_attention_variant/dsa.py`)."""
-    if model.experimental_attention_variant != "dsa" or model.dsa_indexer_topk_freq == 1:
+    if not any(kind.borrows for kind in kinds_in(model.kinds)):
         return
     for chunks in build_pipeline(model, layout).chunks:
         for chunk in chunks:
-            if chunk.layers and model.kinds[chunk.layers[0]].startswith("dsa_shared"):
+            if chunk.layers and any(kind.borrows for kind in kinds_of(model.kinds[chunk.layers[0]])):
                 why = "begins a pipeline stage but takes its keys from an earlier layer"
                 sharing = {
                     "dsa_indexer_topk_freq": model.dsa_indexer_topk_freq,

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import EstimatorError
-from ..inputs.effects import recomputable
 from ..job import TrainingJob
 from ..legality import balanced_split
+from ..modules.kinds import recomputable
 from ..pipeline import parse_layout
 from .space.borders import EVEN, generated_layout
 from .space.recompute import RECOMPUTE

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from ..inputs.megatron_arguments import Argument, arguments
+from ..inputs.megatron.table import Argument, arguments
 from ..job import TrainingJob
 from .launch_bridge import bridge_overrides
 from .launch_settings import MLA, concerns, differing, settings_of

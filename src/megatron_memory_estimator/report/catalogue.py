@@ -8,7 +8,8 @@ from typing import Any
 from ..counts import count_parameters
 from ..errors import UnsupportedError
 from ..inputs.hf import load
-from ..inputs.resolve import LoadedModel, model_of
+from ..inputs.loaded_model import LoadedModel
+from ..inputs.resolve import model_of
 
 
 def model_facts(name: str, read: Callable[[str], LoadedModel] = load) -> dict[str, Any]:

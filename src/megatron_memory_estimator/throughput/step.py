@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from ..activations import Planner
 from ..context import Context
 from ..estimator import Estimate
-from ..fsdp import active
 from ..rank import Rank
+from ..states.fsdp import active
 from ..tensor import chosen
 from .flops import training_flops
 from .kernels import linear, moved
@@ -176,7 +176,7 @@ def collectives(m: Machine, c: Context, rank: Rank) -> tuple[Any, Any]:
     reduce: Any = 0.0
     gather: Any = 0.0
     for buffer in rank.buffers:
-        expert = buffer.group.startswith("expert")
+        expert = buffer.expert
         ranks = layout.expert_shards if expert else layout.dense_shards
         stride = layout.ep * layout.etp if expert else layout.tp
         grads = buffer.numel_unpadded * (4 if buffer.grad_dtype == "fp32" else 2)

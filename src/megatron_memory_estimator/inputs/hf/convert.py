@@ -8,7 +8,7 @@ from typing import Any
 from ...errors import ConfigError, UnsupportedError
 from ...frequency import MOST_LAYERS, MOST_MTP_LAYERS
 from ...wording import LONGEST_SHOWN, plain, shown
-from ..resolve import LoadedModel
+from ..loaded_model import LoadedModel
 from .families import FAMILIES, REFUSED, TIED, Converted, Family, plain_llama
 from .fields import Fields, meant
 from .unread import check_unread

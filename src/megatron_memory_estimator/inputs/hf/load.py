@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...errors import ConfigError
-from ...wording import LONGEST_SHOWN, plain
+from ...wording import LONGEST_SHOWN
 from ..catalog import entries
-from ..resolve import LoadedModel
+from ..loaded_model import LoadedModel
+from ..text_files import LARGEST_FILE, shortened
 from .convert import convert
-
-LARGEST_FILE = 16 * 2**20
 
 
 def load(model: str | Mapping[str, Any]) -> LoadedModel:
@@ -31,22 +30,22 @@ def load(model: str | Mapping[str, Any]) -> LoadedModel:
         raise ConfigError("the model must be a Hub id, a directory, a config.json, or - for standard input")
     if model == "-":
         return convert(standard_input(), "standard input", "standard input")
-    path, said = os.path.expanduser(model), plain(model, LONGEST_SHOWN)
+    path, name_shown = os.path.expanduser(model), shortened(model)
     if "\0" in path:
         raise ConfigError("the model's name has a null byte")
     if os.path.isdir(path):
         inside = os.path.join(path, "config.json")
         if not os.path.isfile(inside):
-            raise ConfigError(f"the directory {said} has no config.json")
+            raise ConfigError(f"the directory {name_shown} has no config.json")
         return convert(_read(inside), os.path.basename(os.path.abspath(path)), inside)
     if os.path.exists(path) and not os.path.isfile(path):
-        raise ConfigError(f"{said} is neither a file nor a directory")
+        raise ConfigError(f"{name_shown} is neither a file nor a directory")
     if os.path.isfile(path):
         folder, file = os.path.split(os.path.abspath(path))
         name = os.path.basename(folder) if file == "config.json" else os.path.splitext(file)[0]
         return convert(_read(path), name, path)
     if path.endswith(".json") or model.startswith(("/", "./", "../", "~")):
-        raise ConfigError(f"no such file: {said}")
+        raise ConfigError(f"no such file: {name_shown}")
     return load_named(model)
 
 
@@ -72,17 +71,12 @@ def standard_input() -> dict[str, Any]:
     return parse(text, "standard input")
 
 
-def shortened(text: str) -> str:
-    """A name for a message."""
-    return plain(text, LONGEST_SHOWN)
-
-
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         left = dict.fromkeys(found, 1)
         twice = next(name for name, _ in pairs if not left.pop(name, 0))
-        raise ConfigError(f'the key "{plain(twice, LONGEST_SHOWN)}" stands twice in one JSON object')
+        raise ConfigError(f'the key "{shortened(twice)}" stands twice in one JSON object')
     return found
 
 
@@ -114,10 +108,10 @@ def _read(path: str) -> dict[str, Any]:
         with open(path, "rb") as file:
             text = file.read(LARGEST_FILE + 1)
         if len(text) > LARGEST_FILE:
-            raise ConfigError(f"{plain(path, LONGEST_SHOWN)} is larger than {LARGEST_FILE} bytes; a config.json is not")
-        return parse(text, plain(path, LONGEST_SHOWN))
+            raise ConfigError(f"{shortened(path)} is larger than {LARGEST_FILE} bytes; a config.json is not")
+        return parse(text, shortened(path))
     except OSError as error:
-        raise ConfigError(f"cannot read {plain(path, LONGEST_SHOWN)}: {error.strerror}") from None
+        raise ConfigError(f"cannot read {shortened(path)}: {error.strerror}") from None
 
 
 def nearest_entries(model: str) -> str:
@@ -143,7 +137,7 @@ def _from_hub(model: str) -> LoadedModel:
     """The local Hugging Face cache first, then the Hub, through huggingface_hub."""
     near = f"nearest catalogue entries: {nearest_entries(model)}"
     if not HUB_ID.fullmatch(model):
-        raise ConfigError(f'"{plain(model, LONGEST_SHOWN)}" is neither a file nor a Hub id; {near}')
+        raise ConfigError(f'"{shortened(model)}" is neither a file nor a Hub id; {near}')
     try:
         from huggingface_hub import constants, get_session, hf_hub_download, hf_hub_url, try_to_load_from_cache
         from huggingface_hub.errors import HfHubHTTPError

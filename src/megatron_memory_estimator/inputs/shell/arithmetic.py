@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from ...wording import plain
 from .doubts import bare, doubtful, doubts_in, in_doubt, marks, unset, unset_in
+from .operators import BINARY, applied, literal, wrapped
 from .state import Array, Shell
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>0[xX][0-9a-fA-F]+|[0-9]+#[0-9a-zA-Z@_]+|[0-9]+)(?![\w#.])|(?P<name>[A-Za-z_][A-Za-z0-9_]*)"
     r"|(?P<sign><<=|>>=|\*\*|\+\+|--|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%&^|]=|[-+*/%<>=!&^|~?:(),\[\]]))"
 )
-_BINARY: tuple[tuple[str, ...], ...] = (
-    ("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<=", ">=", "<", ">"), ("<<", ">>"), ("+", "-"), ("*", "/", "%"),
-)  # fmt: skip
 _ASSIGNING = frozenset({"=", "+=", "-=", "*=", "/=", "%=", "<<=", ">>=", "&=", "^=", "|="})
 LONGEST = 2000
 DEEPEST = 20
@@ -27,11 +24,6 @@ class Uncertain(Exception):  # noqa: N818
     def __init__(self, mark: str) -> None:
         super().__init__()
         self.mark = mark
-
-
-def wrapped(value: int) -> int:
-    """The value in 64 bits with a sign."""
-    return (value + 2**63) % 2**64 - 2**63
 
 
 def evaluated(shell: Shell, text: str, *, lenient: bool = False, depth: int = 0) -> int:
@@ -171,10 +163,10 @@ class _Expression:
         return first if condition else second
 
     def binary(self, level: int) -> int:
-        if level == len(_BINARY):
+        if level == len(BINARY):
             return self.power()
         left = self.binary(level + 1)
-        while (sign := self.peek()) in _BINARY[level] and sign:
+        while (sign := self.peek()) in BINARY[level] and sign:
             self.at += 1
             live = self.live
             if sign in ("&&", "||"):
@@ -238,41 +230,18 @@ class _Expression:
         return value
 
     def number(self, text: str) -> int:
-        base, digits = 10, text
-        if "#" in text:
-            head, digits = text.split("#")
-            base = int(head) if len(head) < 3 else 0
-            if not 2 <= base <= 36:
-                raise self.wrong()
-        elif text[:2].lower() == "0x":
-            base, digits = 16, text[2:]
-        elif text[0] == "0" and len(text) > 1:
-            base = 8
-        if len(digits) > 64:
-            raise self.wrong()
         try:
-            value = int(digits, base)
+            return literal(text)
         except ValueError:
             raise self.wrong() from None
-        if value >= 2**63:
-            raise self.wrong()  # bash wraps it round
-        return value
 
     def apply(self, sign: str, left: int, right: int) -> int:
-        if sign in ("/", "%"):
-            if right == 0:
-                if self.live:
-                    raise self.wrong()
-                return 0
-            quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
-            return wrapped(quotient if sign == "/" else left - right * quotient)
-        simple: dict[str, Callable[[], int]] = {
-            "+": lambda: left + right, "-": lambda: left - right, "*": lambda: left * right, "&": lambda: left & right,
-            "|": lambda: left | right, "^": lambda: left ^ right, "==": lambda: int(left == right), "!=": lambda: int(left != right),
-            "<": lambda: int(left < right), ">": lambda: int(left > right), "<=": lambda: int(left <= right),
-            ">=": lambda: int(left >= right), "<<": lambda: left << (right % 64), ">>": lambda: left >> (right % 64),
-        }  # fmt: skip
-        return wrapped(simple[sign]())
+        try:
+            return applied(sign, left, right)
+        except ZeroDivisionError:
+            if self.live:
+                raise self.wrong() from None
+            return 0
 
     def read(self, name: str, index: int | None, *, updates: bool = False) -> int:
         """The value of a variable, itself an expression."""

@@ -13,28 +13,18 @@ from .arithmetic import settled
 from .commands import run
 from .conditions import WRONG, tested
 from .control import Break, Return, Stop
-from .doubts import bare, in_doubt, loose, readable, unquoted, vanishes
-from .files import known, written
+from .doubts import bare, in_doubt, loose, present, readable, unquoted
+from .files import known
 from .grammar import Simple
+from .options import set_options, shopt
 from .parser import parsed
-from .reading import formatted, read
+from .printing import echo, printf, prints
+from .reading import read
 from .scanner import NAME
 from .simple import DECLARING
 from .state import Array, Shell, uncertain
 
 Builtin = Callable[[Shell, list[str], Simple], None]
-
-
-def _prints(shell: Shell, text: str | None, found: Simple | None = None) -> None:
-    """Output, which matters inside a substitution and in files that are started later; None is output that cannot be known."""
-    if found is not None and text is not None:
-        written(shell, found.redirects, text)
-    if shell.output is not None:
-        if text is None:
-            shell.opaque = True
-            return
-        shell.spend(len(text))
-        shell.output.append(text)
 
 
 def _true(shell: Shell, words: list[str], found: Simple) -> None:
@@ -47,41 +37,8 @@ def _false(shell: Shell, words: list[str], found: Simple) -> None:
 
 def _unknown(shell: Shell, words: list[str], found: Simple) -> None:
     """A builtin that changes nothing here, with a status that is not known."""
-    _prints(shell, None)
+    prints(shell, None)
     shell.state.status = None
-
-
-def _echo(shell: Shell, words: list[str], found: Simple) -> None:
-    words = [word for word in words if not vanishes(word)]
-    newline = "\n"
-    while words and re.fullmatch(r"-[neE]+", words[0]):
-        option = words.pop(0)
-        newline = "" if "n" in option else newline
-        if "e" in option and any("\\" in word for word in words):
-            _prints(shell, None)
-            shell.state.status = 0
-            return
-    _prints(shell, unquoted(" ".join(words)) + newline, found)
-    shell.state.status = 0
-
-
-def _printf(shell: Shell, words: list[str], found: Simple) -> None:
-    words = [word for word in words if not vanishes(word)]
-    name = ""
-    if words[:1] == ["-v"] and len(words) > 2:
-        name, words = words[1], words[2:]
-    is_option = bool(words) and words[0].startswith("-") and words[0] != "--"
-    if words[:1] == ["--"]:
-        words = words[1:]
-    text = None if is_option else formatted(words)  # bash refuses what looks like an option
-    if not name:
-        _prints(shell, text, found)
-    elif NAME.fullmatch(name):
-        shown = plain(readable(found.source), 60)
-        shell.assign(name, text if text is not None else shell.doubt(f"`{shown}` is not worked out", name))
-    else:
-        raise shell.refuse(f"printf -v {plain(readable(name), 40)} is not read")
-    shell.state.status = 0
 
 
 def _test(shell: Shell, words: list[str], found: Simple) -> None:
@@ -101,8 +58,8 @@ def _let(shell: Shell, words: list[str], found: Simple) -> None:
 
 def _unset(shell: Shell, words: list[str], found: Simple) -> None:
     functions, variables = "-f" in words, "-v" in words
-    for word in words:
-        if word in ("-f", "-v") or vanishes(word):
+    for word in present(words):
+        if word in ("-f", "-v"):
             continue
         element = re.fullmatch(r"([A-Za-z_]\w*)\[(.*)\]", word)
         if element is not None and not in_doubt(word):
@@ -139,72 +96,8 @@ def _shift(shell: Shell, words: list[str], found: Simple) -> None:
         shell.state.positionals = shell.state.positionals[count:]
 
 
-OPTIONS = {
-    "e": "errexit",
-    "u": "nounset",
-    "x": "xtrace",
-    "v": "verbose",
-    "h": "hashall",
-    "b": "notify",
-    "m": "monitor",
-    "C": "noclobber",
-    "f": "noglob",
-    "a": "allexport",
-}
-HARMLESS = frozenset(
-    {"errexit", "nounset", "pipefail", "xtrace", "verbose", "hashall", "notify", "monitor", "noclobber", "noglob", "allexport", "errtrace",
-     "functrace",
-     "history", "emacs", "vi", "interactive-comments"}
-)  # fmt: skip
-
-
-def _set(shell: Shell, words: list[str], found: Simple) -> None:
-    shell.state.status = 0
-    words = [word for word in words if not vanishes(word)]
-    at = 0
-    while at < len(words):
-        word = words[at]
-        at += 1
-        if word == "-":
-            raise shell.refuse("set - is not read")
-        if word == "--":
-            shell.state.positionals = tuple(words[at:])
-            return
-        if not re.fullmatch(r"[-+][A-Za-z]+", word):
-            shell.state.positionals = tuple(words[at - 1 :])
-            return
-        names = []
-        for letter in word[1:]:
-            if letter == "o":
-                names.append(words[at] if at < len(words) else "")
-                at += 1
-            elif letter in "ET":
-                names.append({"E": "errtrace", "T": "functrace"}[letter])
-            else:
-                names.append(OPTIONS.get(letter, letter))
-        for name in names:
-            if name and name not in HARMLESS:
-                raise shell.refuse(f"set {word} {plain(readable(name), 40)} is not read")
-        changed = frozenset(names)
-        shell.state.options = shell.state.options | changed if word[0] == "-" else shell.state.options - changed
-
-
-def _shopt(shell: Shell, words: list[str], found: Simple) -> None:
-    for word in words:
-        if word in (
-            "lastpipe",
-            "nocasematch",
-            "expand_aliases",
-            "failglob",
-            "inherit_errexit",
-            "patsub_replacement",
-        ):
-            raise shell.refuse(f"shopt {word} is not read")
-    shell.state.status = None
-
-
 def _eval(shell: Shell, words: list[str], found: Simple) -> None:
-    text = unquoted(" ".join(word for word in words if not vanishes(word)))
+    text = unquoted(" ".join(present(words)))
     again(shell, text, found)
 
 
@@ -306,13 +199,13 @@ def _source(shell: Shell, words: list[str], found: Simple) -> None:
                 shell.state.positionals = outer
         return
     shell.note(f"{plain(readable(found.source), 80)} is not followed; what it sets is not known")
-    _prints(shell, None)
+    prints(shell, None)
     shell.state.status = None
 
 
 def _getopts(shell: Shell, words: list[str], found: Simple) -> None:
     arguments = words[2:] or list(shell.state.positionals)
-    if len(words) < 2 or not NAME.fullmatch(words[1]) or [word for word in arguments if not vanishes(word)]:
+    if len(words) < 2 or not NAME.fullmatch(words[1]) or present(arguments):
         raise shell.refuse("getopts with words is not read")
     shell.assign(words[1], "?")
     shell.state.status = 1
@@ -338,8 +231,8 @@ def _refused(shell: Shell, words: list[str], found: Simple) -> None:
 
 
 BUILTINS: dict[str, Builtin] = {
-    ":": _true, "true": _true, "false": _false, "echo": _echo, "printf": _printf, "test": _test, "[": _bracket, "let": _let,
-    "unset": _unset, "read": read, "shift": _shift, "set": _set, "shopt": _shopt, "eval": _eval, "exit": _exit,
+    ":": _true, "true": _true, "false": _false, "echo": echo, "printf": printf, "test": _test, "[": _bracket, "let": _let,
+    "unset": _unset, "read": read, "shift": _shift, "set": set_options, "shopt": shopt, "eval": _eval, "exit": _exit,
     "return": _return, "break": _break, "continue": _continue, "exec": _exec, "command": _command, "builtin": _command,
     "source": _source, ".": _source, "getopts": _getopts, "mapfile": _mapfile, "readarray": _mapfile, "trap": _trap,
     "enable": _refused, "coproc": _refused, "select": _refused, "caller": _unknown, "alias": _true, "unalias": _true,

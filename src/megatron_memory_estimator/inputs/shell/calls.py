@@ -7,7 +7,7 @@ from collections.abc import Callable
 from .assign import assign
 from .commands import command
 from .control import Return
-from .doubts import vanishes
+from .doubts import present
 from .grammar import Assignment
 from .state import Frame, Shell, Value, restore
 
@@ -56,7 +56,7 @@ def call(shell: Shell, name: str, arguments: list[str]) -> None:
     if body is None:
         raise shell.refuse(f"the function {name} depends on a condition that cannot be decided")
     outer, loops, line = shell.state.positionals, shell.loops, shell.line
-    shell.state.positionals = tuple(word for word in arguments if not vanishes(word))
+    shell.state.positionals = tuple(present(arguments))
     shell.state.frames = (*shell.state.frames, Frame())
     shell.loops = 0
     try:

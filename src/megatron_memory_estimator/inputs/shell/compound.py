@@ -10,7 +10,7 @@ from .arithmetic import assigns, settled
 from .commands import apart, either, redirected, run, shown, targets
 from .conditions import decided
 from .control import Break, Return, Stop
-from .doubts import bare, in_doubt, loose, readable, vanishes
+from .doubts import bare, in_doubt, loose, present, readable
 from .expand import fields, pattern_of, text_of
 from .glob import matches
 from .grammar import (
@@ -130,7 +130,7 @@ def _for(shell: Shell, found: For) -> None:
     if found.words is None:
         values = list(shell.state.positionals)
     else:
-        values = [value for word in found.words for value in fields(shell, word) if not vanishes(value)]
+        values = present(value for word in found.words for value in fields(shell, word))
     if any(map(loose, values)):
         _uncertain_loop(shell, lambda: _round(shell, found, None), found)
         return

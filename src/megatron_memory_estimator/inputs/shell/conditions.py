@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...wording import signed
 from . import glob
 from .arithmetic import Uncertain, evaluated
-from .doubts import bare, in_doubt, loose, vanishes
+from .doubts import bare, in_doubt, loose, present
 from .expand import pattern_of, text_of
 from .grammar import Condition, Word
 from .parameters import lookup
@@ -121,7 +121,7 @@ def _binary(shell: Shell, left: str, operator: str, right: str) -> tuple[bool | 
 # -- [ ] and test ----------------------------------------------------------------------------------------------------
 def tested(shell: Shell, words: list[str]) -> int | None:
     """The status of `test words`, by the number of words as POSIX has it."""
-    words = [word for word in words if not vanishes(word)]
+    words = present(words)
     if any(map(loose, words)):
         return None
     if len(words) > 1000:

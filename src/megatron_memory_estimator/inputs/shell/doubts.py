@@ -8,6 +8,7 @@ several, `!` the same inside quotes, which is one word.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 MARK = "\0"
@@ -68,6 +69,11 @@ def bare(text: str) -> str:
 def vanishes(text: str) -> bool:
     """Whether a word is nothing but variables that are set nowhere, without quotes."""
     return bool(text) and not bare(text) and all(kind == "$" for kind, _ in marks(text))
+
+
+def present(words: Iterable[str]) -> list[str]:
+    """The words that a command gets: those that vanish are none."""
+    return [word for word in words if not vanishes(word)]
 
 
 def quoted(text: str) -> str:

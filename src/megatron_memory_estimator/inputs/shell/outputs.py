@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ...wording import signed
-from .doubts import bare, in_doubt, vanishes
+from .doubts import bare, in_doubt, present
 from .files import document
 from .grammar import Simple
 from .state import Shell
@@ -15,7 +15,7 @@ def output_of(shell: Shell, name: str, words: list[str], found: Simple) -> str |
     """What a program prints, for those whose output follows from their words; None for all others."""
     if name == "cat" and not words and sum(one.feeds for one in found.redirects) == 1:
         return document(shell, found)
-    words = [word for word in words if not vanishes(word)]
+    words = present(words)
     if any(one.feeds for one in found.redirects) or any(in_doubt(word) for word in words) or len(words) > 50:
         return None
     texts = [bare(word) for word in words]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from ...wording import plain
+from ..environment import VARIABLES
 from .doubts import bare, in_doubt, readable, unquoted
 from .files import changed, document, known, store
 from .grammar import Simple
@@ -172,12 +173,10 @@ def environment(shell: Shell, words: list[str], env: dict[str, str]) -> dict[str
 
 def launched(shell: Shell, launcher: list[str], entry: str, arguments: list[str], env: dict[str, str]) -> None:
     """Remembers one start of a training script."""
-    from ..resolve import READ_VARIABLES
-
     if len(shell.launches) >= 500:
         raise shell.refuse("more than 500 launches")
     shell.spend(sum(map(len, arguments)) + len(arguments))
-    given = {name: shell.given[name] for name in READ_VARIABLES if name in shell.given}
+    given = {name: shell.given[name] for name in VARIABLES if name in shell.given}
     found = Launch(
         entry, arguments, gpus_of(launcher, inner=None), {**env, **given}, line=shell.line, branch=shell.branch
     )

@@ -1,11 +1,11 @@
-"""`read`, and the text that `printf` makes. Source: the Bash Reference Manual 5.2, 4.2 (Bash Builtins)."""
+"""`read`. Source: the Bash Reference Manual 5.2, 4.2 (Bash Builtins)."""
 
 from __future__ import annotations
 
 import re
 
 from ...wording import plain
-from .doubts import MARK, bare, in_doubt, readable, unquoted, unset_in, vanishes
+from .doubts import MARK, present, readable, unset_in
 from .grammar import Simple
 from .scanner import NAME
 from .state import Array, Shell
@@ -15,7 +15,7 @@ def read(shell: Shell, words: list[str], found: Simple) -> None:
     """`read` from a here-string or a here-document; from anywhere else the values are in doubt."""
     names: list[str] = []
     array, raw = "", False
-    rest = [word for word in words if not vanishes(word)]
+    rest = present(words)
     while rest:
         word = rest.pop(0)
         if word in ("-r", "-s"):
@@ -78,28 +78,3 @@ def _cut(shell: Shell, line: str, most: int) -> list[str]:
     elif parts and parts[-1] == "":
         parts.pop()
     return parts
-
-
-def formatted(words: list[str]) -> str | None:
-    """What printf makes of %s, %d and plain text; None for anything else."""
-    if not words or in_doubt(words[0]):
-        return None
-    form, values = bare(words[0]), [unquoted(word) for word in words[1:]]
-    parts = re.findall(r"%%|%[sd]|\\[nt]|[^%\\]+|.", form, re.DOTALL)
-    if any(part[0] in "%\\" and part not in ("%%", "%s", "%d", "\\n", "\\t") for part in parts):
-        return None
-    takes = sum(part in ("%s", "%d") for part in parts)
-    out, rounds = "", 0
-    while rounds == 0 or (values and takes):
-        rounds += 1
-        if rounds > 5000 or len(out) > 2**18:
-            return None
-        for part in parts:
-            if part in ("%s", "%d"):
-                value = values.pop(0) if values else ("" if part == "%s" else "0")
-                if part == "%d" and not re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", value):
-                    return None
-                out += value
-            else:
-                out += {"%%": "%", "\\n": "\n", "\\t": "\t"}.get(part, part)
-    return out

@@ -26,7 +26,8 @@ from ...peak import flattened_gradients
 from ...phases import build
 from ...rank import Rank, state_bytes
 from ...schedule import Occupancy, Order
-from ...states import ddp_buffers, model_state
+from ...states.buffers import ddp_buffers
+from ...states.state import model_state
 from ...throughput.machine import Machine
 from ...throughput.step import TimeKey, collectives, optimizer, p2p, timed_units, unit_time
 from ...training import Training

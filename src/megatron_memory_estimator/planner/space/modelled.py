@@ -8,9 +8,9 @@ from typing import Any
 from ...context import Context
 from ...errors import ConfigError, UnsupportedError
 from ...estimator import context_of
-from ...inputs.effects import recomputable
 from ...job import TrainingJob
 from ...layout import Layout
+from ...modules.kinds import recomputable
 from ...modules.layers import layer_unit
 from ...training import Training
 from .axes import Space

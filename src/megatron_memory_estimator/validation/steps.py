@@ -24,8 +24,8 @@ from ..json_lines import (
     lines,
     refuse_taken,
 )
+from ..throughput.calibrate import Measured
 from ..wording import shown
-from .calibrate import Measured
 
 SLOWEST, FASTEST = 0.001, 1e9
 """Tokens per second of one GPU; one in a quarter of an hour, and a thousand times what a small model reaches."""

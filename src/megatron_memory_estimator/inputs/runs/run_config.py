@@ -6,15 +6,17 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ..errors import ConfigError
-from ..job import TrainingJob
-from ..layout import SHORT, Layout
-from ..model import Model
-from ..settings import nearest
-from .hf.load import load, shortened
-from .resolve import LoadedModel, current_name, job_from_parts, known_settings
-from .text_files import read_yaml
-from .transformer_config import IRRELEVANT, UNSUPPORTED
+from ...errors import ConfigError
+from ...job import TrainingJob
+from ...layout import SHORT, Layout
+from ...model import Model
+from ...settings import nearest
+from ..hf.load import load
+from ..loaded_model import LoadedModel
+from ..resolve import job_from_parts
+from ..setting_names import full_name, known_settings
+from ..text_files import read_yaml, shortened
+from ..transformer_config import IRRELEVANT, UNSUPPORTED
 
 SECTIONS = ("model", "parallelism", "training", "precision")
 EXTRA = {
@@ -74,11 +76,6 @@ def job_from_document(
         return job_from_parts(named(model), num_gpus, values, habits=True)
     name = os.path.splitext(os.path.basename(path))[0]
     return TrainingJob.from_config({"name": name, **values}, num_gpus)
-
-
-def full_name(name: str) -> str:
-    """Megatron's current name of a setting that may be short, dashed or old."""
-    return current_name(SHORT.get(name, name))
 
 
 def wrong(document: Mapping[Any, Any]) -> Iterator[str]:

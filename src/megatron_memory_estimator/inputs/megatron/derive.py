@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import ConfigError
-from ..wording import shown, signed, whole
-from .megatron_arguments import arguments
-from .resolve import known_settings
+from ...errors import ConfigError
+from ...wording import shown, signed, whole
+from ..setting_names import known_settings
+from .table import arguments
 
 DERIVED = frozenset(
     [

@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..errors import ConfigError
-from ..settings import nearest
-from ..wording import shown, signed
+from ...errors import ConfigError
+from ...settings import nearest
+from ...wording import shown, signed
+from ..shell.doubts import Doubt, bare, doubts_in, loose, marks, readable, unset_in, vanishes
 from .harmless import is_harmless
-from .megatron_arguments import Argument, arguments, decides_memory, fork_arguments
-from .shell.doubts import Doubt, bare, doubts_in, loose, marks, readable, unset_in, vanishes
+from .table import Argument, arguments, decides_memory, fork_arguments
 
 GONE = frozenset({"use_mcore_models", "legacy_tokenizer", "use_dist_ckpt", "tokenizer_hf_include_special_tokens"})
 """Flags of older versions that never took part in memory."""

@@ -8,13 +8,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import ConfigError
-from ..wording import whole
-from . import SCRIPTS, YAML
-from .argument_words import parse_words
-from .resolve import READ_VARIABLES
-from .shell.doubts import bare, in_doubt
-from .text_files import read_text, read_yaml
+from ...errors import ConfigError
+from ...wording import whole
+from .. import SCRIPTS, YAML
+from ..environment import VARIABLES
+from ..shell.doubts import bare, in_doubt
+from ..text_files import read_text, read_yaml
+from .words import parse_words
 
 OTHER_ENTRIES = ("vlm", "bert", "t5", "train_rl", "ict", "retro", "vision", "mimo")
 
@@ -82,7 +82,7 @@ def from_script(
     overridden: Collection[str] = (),
 ) -> Given:
     """The arguments of a launch script's text."""
-    from .shell.script import read_script
+    from ..shell.script import read_script
 
     launch = read_script(text, variables)
     refuse_entry(launch.entry)
@@ -93,7 +93,7 @@ def from_script(
 
 def _known_environment(env: Mapping[str, str]) -> dict[str, str]:
     """The variables whose values are known. Raises ConfigError where one that memory depends on is not."""
-    for name in READ_VARIABLES:
+    for name in VARIABLES:
         if in_doubt(env.get(name, "")):
             raise ConfigError(f"the environment variable {name} is not known; give --set {name}=VALUE")
     return {name: bare(value) for name, value in env.items() if not in_doubt(value)}

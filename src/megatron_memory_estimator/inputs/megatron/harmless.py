@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .megatron_arguments import Argument
-from .transformer_config import IRRELEVANT
+from ..transformer_config import IRRELEVANT
+from .table import Argument
 
 HARMLESS = IRRELEVANT | frozenset(
     [

@@ -6,13 +6,17 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..errors import ConfigError
-from ..job import TrainingJob
-from . import YAML
-from .argument_files import from_mapping_file, from_script
-from .resolve import LoadedModel, job_from_parts
+from ...errors import ConfigError
+from ...job import TrainingJob
+from .. import YAML
+from ..hf.convert import convert
+from ..hf.load import parse
+from ..loaded_model import LoadedModel
+from ..megatron.files import from_mapping_file, from_script
+from ..megatron.job import job_from_args
+from ..resolve import job_from_parts
+from ..text_files import read_yaml
 from .run_config import SECTIONS, job_from_document, job_from_yaml
-from .text_files import read_yaml
 
 SCRIPT = re.compile(
     r"(?m)\A#!|^\s*(?:export|torchrun|srun|python3?|deepspeed|mpirun|exec|set)\s|^\s*[A-Za-z_][A-Za-z0-9_]*="
@@ -38,10 +42,7 @@ def job_from_text(
 
     Raises ConfigError for a text that is none of them.
     """
-    from .hf.convert import convert
-    from .hf.load import parse
-    from .megatron_args import job_from_args
-    from .strict_yaml import LARGEST_YAML, parse_yaml
+    from ..strict_yaml import LARGEST_YAML, parse_yaml
 
     where = "the text"
     if len(text) > LARGEST_YAML:

@@ -12,10 +12,8 @@ from heapq import heapify, heapreplace
 from math import lcm
 from typing import NamedTuple
 
-from .tensor import Param, round_up
-
-SHARD_ALIGNMENT = 64
-BUCKET_MULTIPLE = 128
+from ..tensor import Param, round_up
+from .padding import ALIGNMENT, BUCKET_MULTIPLE
 
 
 class Deal(NamedTuple):
@@ -60,8 +58,8 @@ def packed(items: list[tuple[int, bool]], ranks: int) -> Deal:
     heapify(heap)
     for numel, muon in items:
         load, rank, matrices = heap[0]
-        heapreplace(heap, (load + round_up(numel, SHARD_ALIGNMENT), rank, matrices + (numel if muon else 0)))
+        heapreplace(heap, (load + round_up(numel, ALIGNMENT), rank, matrices + (numel if muon else 0)))
     largest = max(load for load, _, _ in heap)
-    shard = round_up(largest, lcm(SHARD_ALIGNMENT, lcm(ranks, BUCKET_MULTIPLE) // ranks))
+    shard = round_up(largest, lcm(ALIGNMENT, lcm(ranks, BUCKET_MULTIPLE) // ranks))
     top = max(heap, key=lambda item: item[0] + state_elements(item[0], item[2]))
     return Deal(shard * ranks, top[0], top[2])

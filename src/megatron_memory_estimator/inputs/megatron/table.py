@@ -30,7 +30,7 @@ class Argument(NamedTuple):
 @lru_cache(maxsize=1)
 def arguments() -> tuple[dict[str, Argument], dict[str, Argument]]:
     """All arguments by flag and by destination (underscored)."""
-    with open(os.path.join(os.path.dirname(__file__), "megatron_arguments.csv"), encoding="ascii") as file:
+    with open(os.path.join(os.path.dirname(__file__), "arguments.csv"), encoding="ascii") as file:
         text = file.read()
     by_flag: dict[str, Argument] = {}
     by_dest: dict[str, Argument] = {}

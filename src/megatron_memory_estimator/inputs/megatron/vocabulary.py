@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ..errors import ConfigError
-from ..wording import LONGEST_SHOWN, plain
-from .megatron_derive import whole_or
+from ...errors import ConfigError
+from ...wording import LONGEST_SHOWN, plain
+from .derive import whole_or
 
 FIXED = {"GPT2BPETokenizer": 50257, "BertWordPieceLowerCase": 30522, "BertWordPieceCase": 28996 + 100}
 """Tokenizers whose size does not depend on a file."""

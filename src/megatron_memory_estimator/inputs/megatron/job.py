@@ -1,7 +1,7 @@
 """From Megatron-LM arguments to a job, with Megatron's own defaults and derivations.
 
 Sources: Megatron-LM `megatron/training/arguments.py` (parser and validate_args), `megatron/training/argument_utils.py`;
-`megatron_arguments.csv` beside this file lists every argument of August 2026 with its default and class.
+`arguments.csv` beside this file lists every argument of August 2026 with its default and class.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import ConfigError, UnsupportedError
-from ..job import TrainingJob
-from ..settings import nearest
-from .argument_files import given_arguments, passed_over
-from .argument_words import parse_words
-from .effects import OWNERS
+from ...errors import ConfigError, UnsupportedError
+from ...job import TrainingJob
+from ...settings import nearest
+from ..effects import OWNERS
+from ..loaded_model import LoadedModel
+from ..resolve import job_from_parts
+from ..setting_names import known_settings
+from .derive import DERIVED, derive
+from .files import given_arguments, passed_over
 from .harmless import HARMLESS
-from .megatron_arguments import arguments
-from .megatron_derive import DERIVED, derive
-from .resolve import LoadedModel, job_from_parts, known_settings
+from .table import arguments
 from .vocabulary import vocabulary
+from .words import parse_words
 
 OLD_NAMES = {
     "num_moe_experts": "num_experts",
@@ -93,9 +95,7 @@ def job_from_args(args: Any, num_gpus: int | None, settings: Mapping[str, Any]) 
     quiet = [
         name
         for name in values
-        if name.startswith(tuple(OWNERS))
-        and name in by_dest
-        and given.get(name, by_dest[name].default) == by_dest[name].default
+        if name in OWNERS and name in by_dest and given.get(name, by_dest[name].default) == by_dest[name].default
     ]
     defaults = {name: values.pop(name) for name in quiet}
     values.update(settings)

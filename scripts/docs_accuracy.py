@@ -1,0 +1,118 @@
+"""Tables of docs/accuracy.md: every measured run beside its estimate."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from docs_markdown import markdown
+
+if TYPE_CHECKING:
+    from megatron_memory_estimator.validation.replay import Replay
+
+
+@functools.cache
+def replays() -> list[Replay]:
+    """Every run of the table, replayed."""
+    from megatron_memory_estimator.validation.replay import replay
+    from megatron_memory_estimator.validation.runs import read_runs
+
+    return [replay(run) for run in read_runs()]
+
+
+def accuracy_sums() -> str:
+    """Median, 90th percentile and worst group, by kind, family and feature."""
+    from megatron_memory_estimator.report.validation import summary_rows
+
+    return markdown(("groups", "steady", "peak", "first step", "beyond state"), summary_rows(replays()))
+
+
+def accuracy_groups() -> str:
+    """One row per group, worst peak first."""
+    from megatron_memory_estimator.report.validation import score_row
+    from megatron_memory_estimator.validation.score import scores
+
+    header = ("group", "family", "runs", "steady", "peak", "first step", "beyond state", "peak, signed mean")
+    return markdown(header, [score_row(score) for score in scores(replays())])
+
+
+def accuracy_cases() -> str:
+    """One row per run that is not refused, with the published formulas."""
+    from megatron_memory_estimator.report.validation import case_row, percent
+
+    rows = []
+    for found in replays():
+        if not found.refused:
+            name, *cells = case_row(found)
+            formulas = {formula: percent(pair.error) for formula, pair in found.formulas}
+            gpu = f"{found.run.num_gpus} x {found.run.gpu}"
+            rows.append((f"`{name}`", gpu, *cells, formulas.get("bridge", "-"), formulas.get("megatron_lm", "-")))
+    header = (
+        "run",
+        "GPUs",
+        "steady GiB",
+        "error",
+        "peak GiB",
+        "error",
+        "first step",
+        "beyond state",
+        "Bridge",
+        "Megatron-LM",
+    )
+    return markdown(header, rows)
+
+
+def accuracy_low() -> str:
+    """Runs whose peak is under-estimated notably, worst first."""
+    from megatron_memory_estimator.report.validation import NOTABLE, percent
+    from megatron_memory_estimator.validation.score import under_estimated
+
+    rows = [(f"`{one.run.id}`", percent(one.peak.error)) for one in under_estimated(replays(), NOTABLE) if one.peak]
+    return markdown(("run", "peak"), rows)
+
+
+def accuracy_differences() -> str:
+    """Pairs of runs that differ in one thing."""
+    from megatron_memory_estimator.hardware import GIB
+    from megatron_memory_estimator.validation.differences import differences
+
+    rows = [
+        (
+            d.what,
+            d.figure.replace("_", " "),
+            f"{d.measured / GIB:+.3f}",
+            f"{d.estimated / GIB:+.3f}",
+            "yes" if d.agrees else "no",
+            d.source,
+        )
+        for d in differences()
+    ]
+    return markdown(("change", "figure", "measured GiB", "estimated GiB", "agrees", "source"), rows)
+
+
+def accuracy_bounds() -> str:
+    """The closing lines of `validate`."""
+    from megatron_memory_estimator.report.validation import closing_lines
+
+    return "\n".join(f"- {line}" for line in closing_lines(replays()))
+
+
+def accuracy_refused() -> str:
+    """Runs that are refused, by reason."""
+    reasons: dict[str, list[str]] = {}
+    for found in replays():
+        if found.refused:
+            reasons.setdefault(found.refused, []).append(found.run.id)
+    rows = [(why, str(len(ids)), f"`{ids[0]}`") for why, ids in sorted(reasons.items(), key=lambda item: -len(item[1]))]
+    return markdown(("why", "runs", "such as"), rows)
+
+
+TABLES = {
+    "accuracy sums": accuracy_sums,
+    "accuracy groups": accuracy_groups,
+    "accuracy cases": accuracy_cases,
+    "accuracy refused": accuracy_refused,
+    "accuracy low": accuracy_low,
+    "accuracy differences": accuracy_differences,
+    "accuracy bounds": accuracy_bounds,
+}

@@ -1,0 +1,110 @@
+"""Tables made from the code: settings, models, families, arguments, axes."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from docs_markdown import markdown
+
+
+def settings() -> str:
+    """Every setting with its option, default and meaning."""
+    from megatron_memory_estimator.cli.options import SECTIONS, option_names
+
+    parts = []
+    for title, part in SECTIONS:
+        rows = []
+        for field in dataclasses.fields(part):
+            if not field.metadata.get("internal"):
+                choices = field.metadata.get("choices") or ()
+                text = str(field.metadata["help"]) + (f" ({', '.join(choices)})" if choices else "")
+                rows.append((f"`{field.name}`", f"`{'`, `'.join(option_names(field))}`", f"`{field.default!r}`", text))
+        parts.append(
+            f"### {title.capitalize()}\n\n" + markdown(("setting", "option", "class default", "meaning"), rows)
+        )
+    return "\n".join(parts)
+
+
+def models() -> str:
+    """Bundled models with their parameters."""
+    from megatron_memory_estimator import count_parameters
+    from megatron_memory_estimator.inputs.catalog import entries
+    from megatron_memory_estimator.inputs.hf import load
+    from megatron_memory_estimator.inputs.resolve import model_of
+
+    rows = []
+    for name, entry in entries().items():
+        if name == "deepseek-ai/DeepSeek-V4-Flash":
+            rows.append((f"`{name}`", "deepseek_v4", "-", "-", "refused", entry["source"]))
+            continue
+        loaded = load(name)
+        count = count_parameters(model_of(loaded))
+        memory = "parameters only" if loaded.refusal else "yes"
+        active = f"{count.active:,}" if count.active != count.total else ""
+        rows.append((f"`{name}`", loaded.model_type, f"{count.total:,}", active, memory, entry["source"]))
+    return markdown(("model", "type", "parameters", "active", "memory", "source of the config"), rows)
+
+
+def refused() -> str:
+    """Why the memory of a family is refused."""
+    from megatron_memory_estimator.inputs.catalog import entries
+    from megatron_memory_estimator.inputs.hf import load
+    from megatron_memory_estimator.inputs.hf.families import FAMILIES
+    from megatron_memory_estimator.inputs.hf.fields import Fields
+
+    reasons: dict[str, str] = {}
+    for name in entries():
+        if name != "deepseek-ai/DeepSeek-V4-Flash":
+            loaded = load(name)
+            if loaded.refusal:
+                reasons.setdefault(loaded.model_type, loaded.refusal.split(": ", 1)[1])
+    reasons["exaone4"] = FAMILIES["exaone4"](Fields({})).refusal
+    return markdown(("model_type", "why"), [(f"`{kind}`", why) for kind, why in reasons.items()])
+
+
+def not_read() -> str:
+    """Kinds of config that are refused whole."""
+    from megatron_memory_estimator.inputs.hf.families import REFUSED
+
+    kinds: dict[str, list[str]] = {}
+    for kind, why in REFUSED.items():
+        kinds.setdefault(why, []).append(f"`{kind}`")
+    return markdown(("model_type", "what is not modelled"), [(", ".join(names), why) for why, names in kinds.items()])
+
+
+def megatron_arguments() -> str:
+    """Every argument of Megatron-LM with its class."""
+    from megatron_memory_estimator.inputs.megatron.job import argument_class
+    from megatron_memory_estimator.inputs.megatron.table import arguments
+
+    rows = []
+    for argument in sorted(arguments()[0].values(), key=lambda argument: argument.flag):
+        flag = "--" + argument.flag.replace("_", "-")
+        dest = f"`{argument.dest}`" if argument.dest != argument.flag else ""
+        rows.append((f"`{flag}`", dest, f"`{argument.default}`", argument_class(argument.dest)))
+    return markdown(("argument", "sets", "default of what it sets", "class"), rows)
+
+
+def axes() -> str:
+    """Every axis of a search with its usual values for one model, and with --complete."""
+    from megatron_memory_estimator import TrainingJob
+    from megatron_memory_estimator.planner.space.axes import AXES, Space
+    from megatron_memory_estimator.planner.space.defaults import completed
+
+    job = TrainingJob.from_hf("deepseek-ai/DeepSeek-V3", 1, gpu="H100", global_batch_size=8192)
+    spaces = [completed(Space(num_gpus=(2048,)), job, everything=everything) for everything in (False, True)]
+    rows = []
+    for name in AXES:
+        shown = [", ".join(str(value).lower() for value in getattr(space, name)) for space in spaces]
+        rows.append((f"`{name}`", shown[0], "the same" if shown[0] == shown[1] else shown[1]))
+    return markdown(("axis", "usually", "with --complete"), rows)
+
+
+TABLES = {
+    "settings": settings,
+    "models": models,
+    "refused": refused,
+    "not_read": not_read,
+    "megatron arguments": megatron_arguments,
+    "axes": axes,
+}

@@ -1,0 +1,23 @@
+"""What the readers of Hugging Face configs hand on: a model in our names, before any layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+LONGEST_NAME = 300
+"""Characters of a name or a source that are kept."""
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model read from a config: its settings in our names, where it comes from, what cannot be estimated."""
+
+    config: Mapping[str, Any]
+    name: str
+    source: str
+    model_type: str
+    refusal: str = ""
+    warnings: tuple[str, ...] = ()
+    foreign: tuple[tuple[str, int], ...] = ()

@@ -1,0 +1,1 @@
+"""Megatron-LM arguments, from wherever users keep them to a TrainingJob."""

@@ -1,0 +1,84 @@
+"""`echo` and `printf`: what commands print. Source: the Bash Reference Manual 5.2, 4.2 (Bash Builtins)."""
+
+from __future__ import annotations
+
+import re
+
+from ...wording import plain
+from .doubts import bare, in_doubt, present, readable, unquoted
+from .files import written
+from .grammar import Simple
+from .scanner import NAME
+from .state import Shell
+
+
+def prints(shell: Shell, text: str | None, found: Simple | None = None) -> None:
+    """Output, which matters inside a substitution and in files that are started later; None is output that cannot be known."""
+    if found is not None and text is not None:
+        written(shell, found.redirects, text)
+    if shell.output is not None:
+        if text is None:
+            shell.opaque = True
+            return
+        shell.spend(len(text))
+        shell.output.append(text)
+
+
+def echo(shell: Shell, words: list[str], found: Simple) -> None:
+    """`echo`; with -e and a backslash the text is not known."""
+    words = present(words)
+    newline = "\n"
+    while words and re.fullmatch(r"-[neE]+", words[0]):
+        option = words.pop(0)
+        newline = "" if "n" in option else newline
+        if "e" in option and any("\\" in word for word in words):
+            prints(shell, None)
+            shell.state.status = 0
+            return
+    prints(shell, unquoted(" ".join(words)) + newline, found)
+    shell.state.status = 0
+
+
+def printf(shell: Shell, words: list[str], found: Simple) -> None:
+    """`printf`, also into a variable."""
+    words = present(words)
+    name = ""
+    if words[:1] == ["-v"] and len(words) > 2:
+        name, words = words[1], words[2:]
+    is_option = bool(words) and words[0].startswith("-") and words[0] != "--"
+    if words[:1] == ["--"]:
+        words = words[1:]
+    text = None if is_option else formatted(words)  # bash refuses what looks like an option
+    if not name:
+        prints(shell, text, found)
+    elif NAME.fullmatch(name):
+        shown = plain(readable(found.source), 60)
+        shell.assign(name, text if text is not None else shell.doubt(f"`{shown}` is not worked out", name))
+    else:
+        raise shell.refuse(f"printf -v {plain(readable(name), 40)} is not read")
+    shell.state.status = 0
+
+
+def formatted(words: list[str]) -> str | None:
+    """What printf makes of %s, %d and plain text; None for anything else."""
+    if not words or in_doubt(words[0]):
+        return None
+    form, values = bare(words[0]), [unquoted(word) for word in words[1:]]
+    parts = re.findall(r"%%|%[sd]|\\[nt]|[^%\\]+|.", form, re.DOTALL)
+    if any(part[0] in "%\\" and part not in ("%%", "%s", "%d", "\\n", "\\t") for part in parts):
+        return None
+    takes = sum(part in ("%s", "%d") for part in parts)
+    out, rounds = "", 0
+    while rounds == 0 or (values and takes):
+        rounds += 1
+        if rounds > 5000 or len(out) > 2**18:
+            return None
+        for part in parts:
+            if part in ("%s", "%d"):
+                value = values.pop(0) if values else ("" if part == "%s" else "0")
+                if part == "%d" and not re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", value):
+                    return None
+                out += value
+            else:
+                out += {"%%": "%", "\\n": "\n", "\\t": "\t"}.get(part, part)
+    return out

@@ -1,0 +1,123 @@
+"""Other spellings of values: what older versions, other classes and command lines write for the same setting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import ConfigError
+from ..wording import shown
+
+SHORT_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+DTYPES = (
+    "params_dtype",
+    "main_grads_dtype",
+    "main_params_dtype",
+    "exp_avg_dtype",
+    "exp_avg_sq_dtype",
+    "moe_router_dtype",
+)
+"""Settings that hold a dtype."""
+
+
+def precision(values: dict[str, Any]) -> dict[str, Any]:
+    """`bf16=True` and `fp16=True` as the params_dtype that they mean; "torch.bfloat16" and "bfloat16" likewise."""
+    out = dict(values)
+    bf16, fp16 = out.pop("bf16", None), out.pop("fp16", None)
+    for flag, value in (("bf16", bf16), ("fp16", fp16)):
+        if value is not None and not isinstance(value, bool):
+            raise ConfigError(f"{flag}={value!r} must be true or false")
+    if bf16 and fp16:
+        raise ConfigError("bf16 and fp16 exclude each other; give one")
+    named = (
+        str(out.get("params_dtype", "")).removeprefix("torch.").replace("bfloat16", "bf16").replace("float16", "fp16")
+    )
+    if (bf16 and named not in ("", "bf16")) or (fp16 and named not in ("", "fp16")):
+        raise ConfigError(f"params_dtype={out['params_dtype']!r} contradicts {'bf16' if bf16 else 'fp16'}; give one")
+    if bf16 is False and not fp16 and not named:
+        out["params_dtype"] = "fp32"
+    if bf16:
+        out["params_dtype"] = "bf16"
+    elif fp16:
+        out["params_dtype"] = "fp16"
+    for name in DTYPES:
+        value = out.get(name)
+        if isinstance(value, str):
+            value = value.removeprefix("torch.")
+            out[name] = SHORT_DTYPES.get(value, value)
+    return out
+
+
+def graphs(out: dict[str, Any]) -> None:
+    """CUDA graphs in older words: enable_cuda_graph, external_cuda_graph, and the scopes full and full_iteration."""
+    if out.pop("enable_cuda_graph", False):
+        out["cuda_graph_impl"] = "local"
+    if out.pop("external_cuda_graph", False):
+        out["cuda_graph_impl"] = "transformer_engine"
+    if "cuda_graph_impl" in out and out["cuda_graph_impl"] is None:
+        out["cuda_graph_impl"] = "none"
+    scope = out.get("cuda_graph_modules")
+    if isinstance(scope, str):
+        scope = _listed(scope)
+    if scope is not None:
+        if not isinstance(scope, list | tuple | set | frozenset):
+            raise ConfigError(f"cuda_graph_modules={shown(scope)} must be a list of words")
+        words = [str(getattr(word, "name", word)) for word in scope]
+        if "full_iteration" in words and out.get("cuda_graph_impl") not in (None, "none"):
+            out["cuda_graph_impl"] = "full_iteration"
+        out["cuda_graph_modules"] = tuple(word for word in words if word not in ("full", "full_iteration"))
+
+
+def respelled(values: dict[str, Any]) -> dict[str, Any]:
+    """Other spellings of values: precision flags, attention back ends, aliases, one-per-kind coefficients."""
+    out = precision(values)
+    _attention(out)
+    graphs(out)
+    if out.pop("moe_router_force_load_balancing", False):
+        out.setdefault("routing_phase", "forced_balance")
+    if out.pop("cpu_offloading", None) is False:
+        out["cpu_offloading_num_layers"] = 0
+    layout = out.get("pipeline_model_parallel_layout")
+    if isinstance(layout, str) and "\\" in layout:
+        out["pipeline_model_parallel_layout"] = layout.replace("\\", "")  # escaped for a shell
+    modules = out.get("offload_modules")
+    if isinstance(modules, str):
+        out["offload_modules"] = _listed(modules)
+    if out.get("use_megatron_fsdp"):
+        out["use_distributed_optimizer"] = True  # validate_args
+    if out.get("optimizer") == "dist_muon":
+        out.update(optimizer="muon", use_distributed_optimizer=True)
+    _communication(out)
+    coeff = out.get("moe_aux_loss_coeff")
+    if isinstance(coeff, list | tuple) and all(isinstance(x, int | float) for x in coeff):
+        out["moe_aux_loss_coeff"] = max(coeff, default=0.0)
+    return out
+
+
+def _attention(out: dict[str, Any]) -> None:
+    """The attention kernel that a back end means, and older names of variants and precision."""
+    backend = out.pop("attention_backend", None)
+    if backend is not None:
+        word = str(getattr(backend, "name", backend)).removeprefix("AttnBackend.")
+        if word not in ("auto", "flash", "fused", "unfused", "local"):
+            raise ConfigError(f"attention_backend={backend!r} is not one of auto, flash, fused, unfused, local")
+        if word != "auto":
+            out.setdefault("attention_kernel", "cudnn" if word == "fused" else word)
+    if out.get("experimental_attention_variant") == "gated_delta_net":
+        out["experimental_attention_variant"] = "gdn"
+    if out.pop("apply_query_key_layer_scaling", False):
+        out["attention_softmax_in_fp32"] = True  # TransformerConfig.__post_init__
+
+
+def _communication(out: dict[str, Any]) -> None:
+    """Communication of context parallelism as a list of one kind for all layers, or of one for each."""
+    kinds = out.get("cp_comm_type")
+    if kinds is not None:
+        if not isinstance(kinds, str | list | tuple):
+            raise ConfigError(f"cp_comm_type={shown(kinds)} must be a word, or a list of one for each layer")
+        listed = [kinds] if isinstance(kinds, str) else list(kinds)
+        out["cp_comm_type"] = ["all_gather" if kind == "allgather" else kind for kind in listed]
+
+
+def _listed(text: str) -> list[str]:
+    """The words of a list that is written as one text."""
+    return text.strip("[]").replace(",", " ").split()

@@ -1,0 +1,1 @@
+"""Model state: DDP buffers, weights, gradients, and what the optimizer keeps."""

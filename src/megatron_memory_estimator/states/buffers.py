@@ -1,0 +1,136 @@
+"""The contiguous DDP buffers of a model chunk: which parameters are in which, and how much of each a rank owns.
+
+Source: Megatron-LM `megatron/core/distributed/distributed_data_parallel.py`, `param_and_grad_buffer.py`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..context import Context
+from ..quantization import RECIPES, scale_bytes
+from ..tensor import Param, ceil_div, whole_below
+from .fsdp import active, grad_dtype, ways
+from .layer_wise import packed, ping_pong, sizes
+from .optimizers import OPTIMIZERS
+from .padding import Runs, default_bucket_size, padded_buffer
+
+LAYER_WISE_BUFFERS = (0, 17)
+"""Megatron-Core version from which the layer-wise optimizer packs the DDP buffers."""
+
+
+class Buffer(NamedTuple):
+    """One contiguous DDP buffer of a chunk. `numel` is padded with the distributed optimizer.
+
+    `expert`: of experts that have a data-parallel group of their own. `owned` elements have their optimizer state on this rank,
+    `owned_matrices` of them are updated by an optimizer of matrices. `recipe` is that of weights kept in low precision, `scale_bytes`
+    those of all their scales. Fully sharded, a rank has 1 of `weight_ways` parts of the weights and 1 of `grad_ways` of the gradients.
+    `offloaded` of the owned elements have their state in host memory. `frozen`: weights that are not trained.
+    """
+
+    chunk: int
+    expert: bool
+    param_dtype: str
+    grad_dtype: str
+    numel: int
+    numel_unpadded: int
+    owned: int
+    owned_matrices: int
+    share: str
+    recipe: str = ""
+    scale_bytes: int = 0
+    weight_ways: int = 1
+    grad_ways: int = 1
+    offloaded: int = 0
+    frozen: bool = False
+
+    @property
+    def group(self) -> str:
+        """Which parameters it holds, as reports name them."""
+        if self.frozen:
+            return "frozen"
+        return " ".join(filter(None, ("expert" if self.expert else "dense", self.recipe)))
+
+
+class _Share(NamedTuple):
+    """Elements of a buffer, those that a rank owns, those of them that are matrices of the optimizer's, and how they are shared."""
+
+    numel: int
+    owned: int
+    matrices: int
+    said: str
+    weight_ways: int = 1
+    grad_ways: int = 1
+
+
+def ddp_buffers(c: Context, chunk: int, runs: Runs, *, first_chunk: bool) -> list[Buffer]:
+    """The buffers of one chunk: dense parameters, and experts where they have a data-parallel group of their own."""
+    t = c.training
+    found: list[Buffer] = []
+    for expert in (False, True):
+        for recipe in ("", t.low_precision) if t.low_precision_weights else ("",):
+            members = [([p for p in params if _belongs(c, p, recipe, expert=expert)], count) for params, count in runs]
+            members = [(params, count) for params, count in members if params]
+            if members:
+                found.append(_buffer(c, chunk, members, recipe, expert=expert, first_chunk=first_chunk))
+    return found
+
+
+def _belongs(c: Context, param: Param, recipe: str, *, expert: bool) -> bool:
+    own = param.quantized if c.training.low_precision_weights else ""
+    return not param.frozen and param.expert_buffer == expert and own == recipe
+
+
+def _buffer(c: Context, chunk: int, members: Runs, recipe: str, *, expert: bool, first_chunk: bool) -> Buffer:
+    t = c.training
+    plain = sum(p.numel * count for params, count in members for p in params)
+    share = _share(c, members, plain, expert=expert, first_chunk=first_chunk)
+    scales = sum(scale_bytes(RECIPES[recipe], p) * count for params, count in members for p in params) if recipe else 0
+    return Buffer(
+        chunk=chunk,
+        expert=expert,
+        param_dtype="fp8" if recipe else t.params_dtype,
+        grad_dtype=grad_dtype(c) if active(c) else t.grad_dtype,
+        numel=share.numel,
+        numel_unpadded=plain,
+        owned=share.owned,
+        owned_matrices=share.matrices,
+        share=share.said,
+        recipe=recipe,
+        scale_bytes=scales,
+        weight_ways=share.weight_ways,
+        grad_ways=share.grad_ways,
+        offloaded=whole_below(share.owned * t.optimizer_offload_fraction) if t.optimizer_cpu_offload else 0,
+    )
+
+
+def _share(c: Context, members: Runs, plain: int, *, expert: bool, first_chunk: bool) -> _Share:
+    """How a buffer of so many elements is padded and shared over the data-parallel ranks."""
+    t, shards = c.training, c.layout.expert_shards if expert else c.layout.dense_shards
+    by_matrix = OPTIMIZERS[t.optimizer].by_matrix
+    managed = {p.name for params, _ in members for p in params if is_muon_managed(p)} if by_matrix else set()
+    matrices = sum(p.numel * count for params, count in members for p in params if p.name in managed)
+    if active(c):
+        weight_ways, parts, grad_ways = ways(c, expert=expert)
+        said = _one_of(parts, ", fully sharded")
+        return _Share(plain, ceil_div(plain, parts), matrices, said, weight_ways, grad_ways)
+    if not t.use_distributed_optimizer:
+        return _Share(plain, plain, matrices, "the whole buffer")
+    if by_matrix:
+        pack = t.use_layer_wise_param_layout and t.mcore >= LAYER_WISE_BUFFERS
+        deal = (packed if pack else ping_pong)(sizes(members, managed), shards)
+        return _Share(*deal, _one_of(shards, ": whole parameters dealt to ranks"))
+    size = default_bucket_size(c, plain, first_chunk=first_chunk)
+    numel = padded_buffer(members, shards, size, busbw=t.ddp_pad_buckets_for_high_nccl_busbw)
+    return _Share(numel, numel // shards, matrices, _one_of(shards, " of the buffer"))
+
+
+def _one_of(ways: int, what: str) -> str:
+    """`1/8 of the buffer`; arrays of layouts have no words."""
+    return f"1/{ways}{what}" if isinstance(ways, int) else what
+
+
+def is_muon_managed(param: Param) -> bool:
+    """Matrices that are neither embedding nor output weight (Megatron-LM `optimizer/emerging_optimizers.py`)."""
+    outside = param.name.startswith(("embedding.", "output_layer.")) or param.name.endswith("in_proj.weight")
+    return param.matrix and len(param.shape) == 2 and not outside

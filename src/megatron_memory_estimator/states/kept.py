@@ -1,0 +1,34 @@
+"""A tensor that an optimizer keeps, and what an optimizer sees of a buffer."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, Protocol
+
+Since = Literal["setup", "first step", "step", "optimizer"]
+"""From when a tensor exists: from construction, or from the first optimizer step on; "step": from an optimizer step to the next
+zeroing of gradients, between two steps but never together with activations; "optimizer": during the step alone."""
+
+
+class Kept(NamedTuple):
+    """A tensor that the optimizer keeps; `saved`: a checkpoint holds it."""
+
+    name: str
+    dtype: str
+    numel: int
+    since: Since
+    saved: bool = True
+
+
+class Owned(Protocol):
+    """What an optimizer sees of a buffer: dtypes, and the elements that this rank owns (`states.buffers.Buffer`)."""
+
+    @property
+    def param_dtype(self) -> str: ...
+    @property
+    def grad_dtype(self) -> str: ...
+    @property
+    def owned(self) -> int: ...
+    @property
+    def owned_matrices(self) -> int: ...
+    @property
+    def offloaded(self) -> int: ...

@@ -1,0 +1,124 @@
+"""Model state of a rank: weights, gradient buffers, main parameters and moments, as named tensors.
+
+Source: Megatron-LM `megatron/core/distributed/param_and_grad_buffer.py`, `megatron/core/optimizer/distrib_optimizer.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from ..context import Context
+from ..quantization import RECIPES, data_bytes, orientations, scale_bytes
+from ..tensor import DTYPE_BYTES, Param, ceil_div
+from .buffers import Buffer
+from .fsdp import active
+from .kept import Since
+from .optimizers import optimizer_tensors
+
+StatePart = Literal["weights", "gradients", "optimizer"]
+
+
+class State(NamedTuple):
+    """A persistent tensor of model state: which tensor it is, of which parameters of which chunk, and from when it exists.
+
+    `saved`: a checkpoint holds it; `frozen`: it belongs to weights that are not trained.
+    """
+
+    part: StatePart
+    tensor: str
+    group: str
+    chunk: int
+    dtype: str
+    numel: int
+    nbytes: int
+    since: Since
+    why: str
+    saved: bool = False
+    frozen: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its name in reports."""
+        return " ".join(filter(None, (self.tensor, self.group, f"chunk {self.chunk}")))
+
+
+def _state(part: StatePart, tensor: str, buffer: Buffer, dtype: str, numel: int, since: Since, why: str) -> State:
+    nbytes = numel * DTYPE_BYTES[dtype]
+    return State(part, tensor, buffer.group, buffer.chunk, dtype, numel, nbytes, since, why, frozen=buffer.frozen)
+
+
+def frozen_weights(c: Context, chunk: int, params: list[tuple[Param, int]]) -> list[State]:
+    """Weights that are not trained: no gradient, no optimizer state, never sharded over data-parallel ranks."""
+    t = c.training
+    frozen = [(p, count) for p, count in params if p.frozen]
+    low = [(p, count) for p, count in frozen if p.quantized and t.low_precision_weights]
+    plain = sum(p.numel * count for p, count in frozen) - sum(p.numel * count for p, count in low)
+    found: list[State] = []
+    if not isinstance(plain, int) or plain:
+        size = plain * DTYPE_BYTES[t.params_dtype]
+        why = "not trained"
+        found.append(
+            State("weights", "frozen weights", "", chunk, t.params_dtype, plain, size, "setup", why, frozen=True)
+        )
+    if low:
+        recipe = RECIPES[t.low_precision]
+        numel = sum(p.numel * count for p, count in low)
+        scales = sum(scale_bytes(recipe, p) * count for p, count in low)
+        buffer = Buffer(chunk, False, "fp8", t.grad_dtype, numel, numel, 0, 0, "", recipe.name, scales, frozen=True)
+        found += low_precision_weights(c, buffer)
+    return found
+
+
+def model_state(c: Context, buffers: list[Buffer]) -> list[State]:
+    """Every state tensor of a rank."""
+    return [state for buffer in buffers for state in buffer_state(c, buffer)]
+
+
+def buffer_state(c: Context, buffer: Buffer) -> list[State]:
+    """State tensors of one buffer: weights, gradients and the optimizer's, by the rules of the optimizer in use."""
+    t = c.training
+    where = (
+        "param buffer of the distributed optimizer" if t.use_distributed_optimizer else "the modules' own parameters"
+    )
+    if active(c):
+        where = f"1/{buffer.weight_ways}, fully sharded"
+    if buffer.recipe:
+        found = low_precision_weights(c, buffer)
+    else:
+        share = ceil_div(buffer.numel, buffer.weight_ways)
+        found = [_state("weights", "weights", buffer, buffer.param_dtype, share, "setup", where)]
+    share, why = ceil_div(buffer.numel, buffer.grad_ways), "contiguous gradient buffer"
+    found.append(_state("gradients", "main_grad", buffer, buffer.grad_dtype, share, "setup", why))
+    for kept in optimizer_tensors(c, buffer):
+        since = kept.since
+        if (
+            t.use_megatron_fsdp and since == "first step"
+        ):  # made at once for sharded checkpoints; in the first measured peaks
+            since = "setup"
+        one = _state("optimizer", kept.name, buffer, kept.dtype, kept.numel, since, buffer.share)
+        found.append(one._replace(saved=kept.saved))
+    return found
+
+
+def low_precision_weights(c: Context, buffer: Buffer) -> list[State]:
+    """Weights that exist in low precision only: the param buffer, a copy by columns where the GEMM needs one, the scales.
+
+    mxfp8 weights cannot be views of a buffer; they are gathered through the gradient buffer and have both copies of their own.
+    """
+    recipe = RECIPES[buffer.recipe]
+    plain = ceil_div(buffer.numel_unpadded, buffer.weight_ways)
+    first = plain if recipe.name == "mxfp8" else ceil_div(buffer.numel, buffer.weight_ways)
+    why = "the modules' own" if recipe.name == "mxfp8" else "param buffer of the distributed optimizer"
+
+    def weights(tensor: str, numel: int, why: str) -> State:
+        return _state("weights", tensor, buffer, "fp8", numel, "setup", why)._replace(nbytes=data_bytes(recipe, numel))
+
+    found = [weights("weights", first, why)]
+    rebuilt = active(c) and recipe.name != "mxfp8"  # transposed after the gather
+    if orientations(recipe, blackwell=c.blackwell) > 1 and not rebuilt:
+        found.append(weights("weights by columns", plain, "kept for the input's gradient"))
+    if not isinstance(buffer.scale_bytes, int) or buffer.scale_bytes:
+        numel = buffer.scale_bytes // DTYPE_BYTES[recipe.scale]
+        scales = _state("weights", "weight scales", buffer, recipe.scale, numel, "setup", "one per block")
+        found.append(scales._replace(nbytes=buffer.scale_bytes))
+    return found

@@ -1,0 +1,80 @@
+"""Every optimizer of the table: what it keeps per parameter, what a checkpoint holds, and what it works with."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from megatron_memory_estimator import LayoutError, TrainingJob, estimate
+from megatron_memory_estimator.rank import state_bytes
+from megatron_memory_estimator.states.optimizers import OPTIMIZERS
+from megatron_memory_estimator.training import Training
+
+from .helpers import small_job
+
+BYTES = {"adam": 18, "sgd": 14, "lion": 14}
+"""Bytes per parameter in bf16 with fp32 gradients, masters and moments: 2 + 4 + 4, and 4 for each moment (sgd with momentum)."""
+
+
+def stage_of(**settings: Any) -> Any:
+    return estimate(small_job(8, **settings)).stages[0]
+
+
+def test_the_table_has_every_choice() -> None:
+    field = next(f for f in dataclasses.fields(Training) if f.name == "optimizer")
+    assert tuple(OPTIMIZERS) == field.metadata["choices"]
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_state_per_parameter(name: str) -> None:
+    stage = stage_of(optimizer=name, use_distributed_optimizer=False, sgd_momentum=0.9)
+    numel = sum(buffer.numel for buffer in stage.rank.buffers)
+    assert state_bytes(stage.rank, "setup", "first step") == BYTES[name] * numel
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_checkpoint_holds_masters_and_moments_and_loading_needs_no_less_than_training_keeps(name: str) -> None:
+    row = OPTIMIZERS[name]
+    stage = stage_of(optimizer=name, use_distributed_optimizer=row.distributed, sgd_momentum=0.9)
+    kept = [s for s in stage.rank.states if s.part == "optimizer" and s.since in ("setup", "first step")]
+    assert kept
+    assert all(s.saved for s in kept)
+    load = next(phase for phase in stage.phases if phase.name == "load")
+    assert load.low >= state_bytes(stage.rank, "setup", "first step")
+    assert load.high >= load.low
+
+
+@pytest.mark.parametrize("name", [name for name, row in OPTIMIZERS.items() if not row.distributed])
+def test_what_does_not_shard_is_refused(name: str) -> None:
+    with pytest.raises(LayoutError, match=f"optimizer={name} does not work with use_distributed_optimizer"):
+        estimate(small_job(8, optimizer=name, use_distributed_optimizer=True))
+
+
+@pytest.mark.parametrize(
+    ("setting", "works"),
+    [
+        ("use_precision_aware_optimizer", "precision_aware"),
+        ("optimizer_cpu_offload", "offloads"),
+        ("use_megatron_fsdp", "fully_sharded"),
+    ],
+)
+@pytest.mark.parametrize("name", [name for name, row in OPTIMIZERS.items() if row.distributed])
+def test_what_an_optimizer_does_not_work_with_is_refused_by_name(name: str, setting: str, works: str) -> None:
+    job = small_job(8, optimizer=name, use_distributed_optimizer=True, **{setting: True})
+    if getattr(OPTIMIZERS[name], works):
+        assert estimate(job).stages
+    else:
+        with pytest.raises(LayoutError, match=rf"{setting} .*{name}"):
+            estimate(job)
+
+
+def test_lion_is_read_from_megatron_arguments() -> None:
+    words = "--optimizer lion --use-distributed-optimizer --num-layers 4 --hidden-size 256 --num-attention-heads 8 --seq-length 256"
+    words += " --max-position-embeddings 256 --micro-batch-size 1 --global-batch-size 8 --bf16 --vocab-size 1024"
+    words += " --tokenizer-type NullTokenizer"
+    job = TrainingJob.from_megatron_args(words.split(), 8, gpu="H100")
+    names = [s.tensor for s in estimate(job).stages[0].rank.states]
+    assert names == ["weights", "main_grad", "main_param", "exp_avg"]
+    assert "scratch of Lion's update in the optimizer step is not modelled" in job.warnings
