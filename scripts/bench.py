@@ -83,7 +83,8 @@ def planner(model: str, gpus: tuple[int, ...], batch: int, least: int, **axes: t
     """Layouts a second on one core, memory and step time of all stages, beside a loop over `estimate` on some of them."""
     from megatron_memory_estimator import TrainingJob, estimate
     from megatron_memory_estimator.planner.search import sampled, search
-    from megatron_memory_estimator.planner.space import Space, completed
+    from megatron_memory_estimator.planner.space.axes import Space
+    from megatron_memory_estimator.planner.space.defaults import completed
     from megatron_memory_estimator.throughput import throughput
 
     job = TrainingJob.from_hf(model, max(gpus), gpu="H100", global_batch_size=batch)

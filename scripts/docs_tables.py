@@ -88,7 +88,8 @@ def megatron_arguments() -> str:
 def axes() -> str:
     """Every axis of a search with its usual values for one model, and with --complete."""
     from megatron_memory_estimator import TrainingJob
-    from megatron_memory_estimator.planner.space import AXES, Space, completed
+    from megatron_memory_estimator.planner.space.axes import AXES, Space
+    from megatron_memory_estimator.planner.space.defaults import completed
 
     job = TrainingJob.from_hf("deepseek-ai/DeepSeek-V3", 1, gpu="H100", global_batch_size=8192)
     spaces = [completed(Space(num_gpus=(2048,)), job, everything=everything) for everything in (False, True)]

@@ -15,7 +15,7 @@ from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.device_memory import verdict
 from megatron_memory_estimator.planner.base import base_job
 from megatron_memory_estimator.planner.search import search
-from megatron_memory_estimator.planner.space import Space
+from megatron_memory_estimator.planner.space.axes import Space
 from megatron_memory_estimator.report.plans import WORDS, Row, layout_text, split_text
 from megatron_memory_estimator.throughput import throughput
 

@@ -14,9 +14,9 @@ import numpy as np
 from megatron_memory_estimator import Estimate, TrainingJob, estimate
 from megatron_memory_estimator.cli import main
 from megatron_memory_estimator.inputs.resolve import costly_core_attention
-from megatron_memory_estimator.planner.batch import batches, stage_peaks
-from megatron_memory_estimator.planner.figures import in_arrays
+from megatron_memory_estimator.planner.arrays.batch import batches, stage_peaks
 from megatron_memory_estimator.planner.launch import megatron_lm
+from megatron_memory_estimator.planner.routes import route
 from megatron_memory_estimator.routing import applies
 from megatron_memory_estimator.training import WORST_ROUTING
 
@@ -174,7 +174,7 @@ def arrays_have_the_bytes_of_each(jobs: Sequence[TrainingJob]) -> int:
 
 def arrays_equal_single_estimates(case: Case) -> None:
     """The job and its neighbours as arrays."""
-    if in_arrays(case.job.training):
+    if route(case.job.training) != "one at a time":
         arrays_have_the_bytes_of_each(neighbours(case.job))
 
 

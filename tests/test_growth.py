@@ -22,7 +22,9 @@ from megatron_memory_estimator.frequency import frequency_list
 from megatron_memory_estimator.pipeline import parse_layout
 from megatron_memory_estimator.planner.planning import plan
 from megatron_memory_estimator.planner.search import search
-from megatron_memory_estimator.planner.space import MOST_COMBINATIONS, MOST_VALUES, Space, recompute_settings
+from megatron_memory_estimator.planner.space.axes import Space
+from megatron_memory_estimator.planner.space.defaults import MOST_COMBINATIONS, MOST_VALUES
+from megatron_memory_estimator.planner.space.recompute import recompute_settings
 from megatron_memory_estimator.schedule import Occupancy, occupancy
 
 DENSE = "Qwen/Qwen3-8B"

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from megatron_memory_estimator import ConfigError, EstimatorError, TrainingJob, estimate
 from megatron_memory_estimator.cli import main
-from megatron_memory_estimator.planner.search import Found, Plan
-from megatron_memory_estimator.planner.space import Space
+from megatron_memory_estimator.planner.found import Found, Plan
+from megatron_memory_estimator.planner.space.axes import Space
 from megatron_memory_estimator.report.plans import nothing_fits
 from megatron_memory_estimator.throughput.calibrate import Measured, calibrate
 from megatron_memory_estimator.validation.replay import replay

@@ -21,20 +21,19 @@ import pytest
 from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.cli import main
 from megatron_memory_estimator.layout import Layout
-from megatron_memory_estimator.planner.advise import advise, changed
-from megatron_memory_estimator.planner.borders import generated_layout
-from megatron_memory_estimator.planner.launch import bridge_sections, megatron_lm, yaml_text
-from megatron_memory_estimator.planner.legal import at_point, reasons
+from megatron_memory_estimator.planner.advise import advise
+from megatron_memory_estimator.planner.changes import changed
+from megatron_memory_estimator.planner.launch import megatron_lm, yaml_text
+from megatron_memory_estimator.planner.launch_bridge import bridge_sections
 from megatron_memory_estimator.planner.search import sampled, search
-from megatron_memory_estimator.planner.space import (
-    Space,
-    completed,
-    options,
-    precision_settings,
-    recompute_sets,
-    shapes,
-    styles,
-)
+from megatron_memory_estimator.planner.space.axes import Space
+from megatron_memory_estimator.planner.space.borders import generated_layout
+from megatron_memory_estimator.planner.space.choices import options, precision_settings, styles
+from megatron_memory_estimator.planner.space.defaults import completed
+from megatron_memory_estimator.planner.space.legal import reasons
+from megatron_memory_estimator.planner.space.modelled import recompute_sets
+from megatron_memory_estimator.planner.space.pipelines import shapes
+from megatron_memory_estimator.planner.space.points import Point, Shape, at_point
 from megatron_memory_estimator.training import Training
 
 from .helpers import FACTS, ROOT
@@ -57,14 +56,14 @@ def test_a_space_holds_every_legal_layout_and_no_other(settings: dict[str, Any])
     space = completed(SPACE, base)
     found = search(base, space, best=1)
     legal = 0
-    for shape, _ in shapes(base, space):
-        if shape is None:
+    for shape in shapes(base, space):
+        if not isinstance(shape, Shape):
             continue
         points = product(
             space.tensor_model_parallel_size, space.context_parallel_size, space.expert_model_parallel_size,
             space.expert_tensor_parallel_size,
         )  # fmt: skip
-        for point in points:
+        for point in (Point(*degrees) for degrees in points):
             for style in styles(space, tp=point[0] > 1, cp=point[1] > 1):
                 layout = dataclasses.replace(at_point(shape.layout, point, style, moe=True), world_size=24)
                 if layout.world_size % (layout.tp * layout.cp * layout.pp):

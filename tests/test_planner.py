@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from megatron_memory_estimator import ConfigError, EstimatorError, LayoutError, TrainingJob, estimate
-from megatron_memory_estimator.planner.batch import batches, engine
-from megatron_memory_estimator.planner.search import Plan, sampled, search
-from megatron_memory_estimator.planner.space import Space
+from megatron_memory_estimator.planner.arrays.batch import batches, engine
+from megatron_memory_estimator.planner.found import Plan
+from megatron_memory_estimator.planner.search import sampled, search
+from megatron_memory_estimator.planner.space.axes import Space
 from megatron_memory_estimator.throughput import throughput
 from megatron_memory_estimator.throughput.machine import machine
 from megatron_memory_estimator.throughput.step import step_parts
@@ -199,36 +200,10 @@ def test_an_axis_that_makes_no_sense_is_refused(space: Space, message: str) -> N
         search(base, space)
 
 
-FEATURES: list[dict[str, Any]] = [
-    {"overlap_moe_expert_parallel_comm": True, "delay_wgrad_compute": True},
-    {"cuda_graph_impl": "transformer_engine", "cuda_graph_modules": ("attn", "moe_router")},
-    {"use_megatron_fsdp": True, "use_distributed_optimizer": True},
-    {"peft": "lora", "peft_dim": 16},
-    {"defer_embedding_wgrad_compute": True},
-    {"fine_grained_activation_offloading": True, "offload_modules": ("core_attn", "moe_act")},
-    {"optimizer": "muon"},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("settings", FEATURES, ids=lambda settings: next(iter(settings)))
-def test_features_beyond_the_tables_have_the_bytes_of_estimate(settings: dict[str, Any]) -> None:
-    sharded = "use_megatron_fsdp" in settings
-    base = TrainingJob.from_hf("Qwen/Qwen3-30B-A3B", 32, gpu="H200", seq_length=4096, global_batch_size=128, **settings)
-    space = Space(
-        tensor_model_parallel_size=(1, 2), context_parallel_size=(1, 2), micro_batch_size=(1, 2), expert_model_parallel_size=(1, 8),
-        pipeline_model_parallel_size=(1,) if sharded else (1, 2), virtual_pipeline_model_parallel_size=(1, 2),
-        recompute=("none",) if settings.get("optimizer") == "muon" else ("none", "layernorm"), split=("even",),
-    )  # fmt: skip
-    plans = sampled(base, space, 12, seed=3)
-    assert len(plans) == 12
-    for plan in plans:
-        same_figures(plan)
-
-
 def test_two_processes_find_what_one_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     base = TrainingJob.from_hf("Qwen/Qwen3-30B-A3B", 32, seq_length=4096, global_batch_size=64, gpu="H200")
     alone = search(base, SMALL, best=15)
-    monkeypatch.setattr("megatron_memory_estimator.planner.search.MANY", 1)
+    monkeypatch.setattr("megatron_memory_estimator.planner.workers.MANY", 1)
     both = search(base, SMALL, best=15, workers=2)
     assert (both.plans, both.front, both.least) == (alone.plans, alone.front, alone.least)
     assert (both.legal, both.fits, both.tight, both.too_large, both.illegal) == (

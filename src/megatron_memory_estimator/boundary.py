@@ -114,8 +114,8 @@ def resting_tensors(rank: Rank) -> tuple[Tensor, ...]:
             for what in ("inputs.grad",) if released else ("inputs", "inputs.grad"):
                 one = c.residual(what)
                 found.append(tensor(f"{name} MoE layers' {what}", (moe_layers, *one.shape), one.dtype))
-    if c.training.recompute_granularity != "full":  # else a workspace, alive at every moment
-        counts = layer_counts(c, rank.plans)
-        if any(kind.indexer for kind in kinds_in(counts)):
-            found += shared_indices(c, layers_with(counts, attrgetter("indexer")))
+    counts = layer_counts(c, rank.plans)
+    if any(kind.indexer for kind in kinds_in(counts)) and not c.training.recomputes_whole_layers():
+        # else a workspace, alive at every moment
+        found += shared_indices(c, layers_with(counts, attrgetter("indexer")))
     return (*found, *graph_ends(rank))

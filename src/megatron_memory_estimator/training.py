@@ -299,6 +299,10 @@ class Training:
         """Whether full recomputation covers all layers, uniformly."""
         return self.recompute_granularity == "full" and self.recompute_method != "block"
 
+    def recomputes_whole_layers(self) -> bool:
+        """Whether full recomputation covers some layers, or all."""
+        return self.recompute_granularity == "full"
+
     def recomputes(self, module: str) -> bool:
         """Whether selective recomputation covers the module."""
         return self.recompute_granularity == "selective" and module in (self.recompute_modules or ("core_attn",))

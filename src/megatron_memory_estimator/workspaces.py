@@ -71,7 +71,7 @@ def workspaces(
     for kind in sorted(kinds, key=attrgetter("role", "name"), reverse=True):
         count = layers_with(layers, partial(eq, kind))
         found.extend(_sized(t, source) for t, source in kind.kept(c, count))
-    if any(kind.indexer for kind in kinds) and c.training.recompute_granularity == "full":
+    if any(kind.indexer for kind in kinds) and c.training.recomputes_whole_layers():
         source = "dsa.py: the newest keys of every indexer, for the layers that share them"
         indexers = layers_with(layers, attrgetter("indexer"))
         found.extend(_sized(t, source) for t in shared_indices(c, indexers))

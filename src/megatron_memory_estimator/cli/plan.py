@@ -103,8 +103,8 @@ def callback(
 ) -> None:  # fmt: skip
     """Search and print."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # small products: more threads only wait for each other
+    from ..planner.found import OBJECTIVES
     from ..planner.planning import plan
-    from ..planner.search import OBJECTIVES
     from ..settings import nearest
 
     if objective not in OBJECTIVES:
@@ -172,7 +172,7 @@ def fixed(given: dict[str, str], values: dict[str, Any], job: TrainingJob) -> No
     if any(values.get(name) not in (None, ()) for name in RECOMPUTE):
         if "recompute" in given:
             raise ConfigError("--recompute and --recompute-granularity say the same thing; give one of them")
-        from ..planner.space import own_recompute
+        from ..planner.space.recompute import own_recompute
 
         given["recompute"] = own_recompute(job.training)
     if values.get("optimizer_cpu_offload") and "optimizer_offload_fraction" not in given:

@@ -1,1 +1,1 @@
-"""Many layouts at once: the engine's declarations evaluated on arrays."""
+"""The search for layouts: what is legal, what it takes in bytes and seconds, what is best."""

@@ -12,7 +12,7 @@ from ..job import TrainingJob
 from ..json_lines import is_whole
 from ..settings import LARGEST_INTEGER
 from ..wording import shown
-from .borders import EVEN
+from .space.borders import EVEN
 
 TOKENS_OF_A_STEP = 2**22
 """Tokens of a step where no global batch is given: 4 Mi, as in published pretraining runs of large models."""

@@ -10,9 +10,10 @@ from ..errors import LayoutError
 from ..hardware import GIB
 from ..job import TrainingJob
 from ..throughput.machine import Efficiency
-from .axes import space_of
 from .base import base_job, fewest
-from .search import Found, search
+from .found import Found
+from .search import search
+from .space.words import space_of
 
 
 class Planned(NamedTuple):

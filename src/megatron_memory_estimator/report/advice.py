@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ..job import TrainingJob
-from ..planner.advise import Advice, Change, Outcome, cost_of
+from ..planner.advise import Advice, Outcome, cost_of
+from ..planner.changes import Change
 from .text import gib
 
 SCHEMA = "megatron-memory-advice/1"
@@ -95,18 +96,12 @@ def notes(advice: Advice) -> list[str]:
 def settings_text(change: Change, job: TrainingJob) -> str:
     """The settings of a change that its name does not say, and those of the run that it removes; nothing where it says all."""
     now = {**vars(job.layout), **vars(job.training), **vars(job.env)}
-    values = change.values()
-    said = set(change.name.replace(",", " ").split())
-    if (len(values) == 1 and next(iter(values)) in said) or change.name.startswith(("recompute ", "PYTORCH")):
+    values, nothing = change.values(), (None, False, ())
+    removed = [name for name, v in values.items() if v in nothing and now.get(name) and name not in change.says]
+    given = {name: v for name, v in values.items() if v not in nothing}
+    if not removed and set(given) <= set(change.says):
         return ""
-    set_to = [
-        f"{name}={','.join(map(str, v)) if isinstance(v, tuple) else v}"
-        for name, v in values.items()
-        if v not in (None, False, ())
-    ]
-    removed = [name for name, v in values.items() if v in (None, False, ()) and now.get(name)]
-    if not removed and len(set_to) == 1 and said & {*values}:
-        return ""
+    set_to = [f"{name}={','.join(map(str, v)) if isinstance(v, tuple) else v}" for name, v in given.items()]
     return "; ".join(part for part in (", ".join(set_to), f"without {', '.join(removed)}" if removed else "") if part)
 
 

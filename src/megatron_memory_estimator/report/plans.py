@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from ..estimator import Estimate, estimate
-from ..planner.launch import FORMS, bridge_overrides, bridge_sections, megatron_lm
-from ..planner.search import Found, Plan
+from ..planner.found import Found, Plan
+from ..planner.launch import FORMS, megatron_lm
+from ..planner.launch_bridge import bridge_overrides, bridge_sections
 from ..throughput.machine import Efficiency
 from ..throughput.step import Throughput, throughput
 from .text import features_text, gib

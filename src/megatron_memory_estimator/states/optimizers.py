@@ -63,11 +63,10 @@ def _muon(t: Training, buffer: Owned) -> Iterator[Kept]:
 
 OPTIMIZERS: dict[str, Optimizer] = {
     "adam": Optimizer(_adam, precision_aware=True, offloads=True, fully_sharded=True),
-    "sgd": Optimizer(_sgd, offloads=True, distributed=False, fully_sharded=True),
+    "sgd": Optimizer(_sgd, distributed=False, fully_sharded=True),
     "muon": Optimizer(
         _muon,
         by_matrix=True,
-        offloads=True,
         unmodelled="scratch of Muon's Newton-Schulz iterations in the optimizer step is not modelled",
     ),
     "lion": Optimizer(_lion, unmodelled="scratch of Lion's update in the optimizer step is not modelled"),

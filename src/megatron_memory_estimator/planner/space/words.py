@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import ConfigError
-from ..job import TrainingJob
-from ..wording import shown, whole
-from .space import AXES, Space, axis_name, completed
+from ...errors import ConfigError
+from ...job import TrainingJob
+from ...wording import shown, whole
+from .axes import Space, axis_name
+from .defaults import completed
 
 BOOLEAN = ("sequence_parallel", "use_distributed_optimizer", "use_precision_aware_optimizer")
 WORDS = ("cp_comm_type", "split", "recompute", "precision")
@@ -23,8 +24,8 @@ def space_of(job: TrainingJob, words: dict[str, str], *, everything: bool = Fals
     gpus: dict[str, Any] = {}
     if "num_gpus" in named:
         gpus["num_gpus"] = _worlds(named.pop("num_gpus"))
-    known = completed(Space(**gpus), job, everything=everything)
-    found = {name: _values(name, text, getattr(known, name)) for name, text in named.items()}
+    usual = completed(Space(**gpus), job, everything=everything)
+    found = {name: _values(name, text, getattr(usual, name)) for name, text in named.items()}
     return completed(Space(**gpus, **found), job, everything=everything)
 
 
@@ -99,6 +100,3 @@ def _whole(name: str, word: str) -> int:
             f"{name}: {shown(word)} must be a whole number, a list such as 1,2,4, a range such as 2-16, or not:8"
         )
     return number
-
-
-__all__ = ["AXES", "space_of"]

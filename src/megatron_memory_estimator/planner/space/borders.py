@@ -5,17 +5,19 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
-from ..context import Context
-from ..layout import Layout
-from ..model import Model
-from ..modules.layers import layer_unit
-from ..training import Training
+from ...context import Context
+from ...layout import Layout
+from ...model import Model
+from ...modules.layers import layer_unit
+from ...training import Training
 
 EVEN: dict[str, Any] = {
-    "num_layers_in_first_pipeline_stage": None, "num_layers_in_last_pipeline_stage": None,
-    "account_for_embedding_in_pipeline_split": False, "account_for_loss_in_pipeline_split": False,
+    "num_layers_in_first_pipeline_stage": None,
+    "num_layers_in_last_pipeline_stage": None,
+    "account_for_embedding_in_pipeline_split": False,
+    "account_for_loss_in_pipeline_split": False,
     "pipeline_model_parallel_layout": None,
-}  # fmt: skip
+}
 """Settings of an even split of the layers."""
 
 

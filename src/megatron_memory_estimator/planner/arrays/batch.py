@@ -14,20 +14,20 @@ from typing import Any
 
 import numpy as np
 
-from ..activations import Planner
-from ..context import Context
-from ..estimator import build_rank, context_of
-from ..job import TrainingJob
-from ..layout import Layout
-from ..model import Model
-from ..peak import find_peak
-from ..pipeline import Chunk, build_pipeline
-from ..rank import Rank
-from ..schedule import enough_microbatches
+from ...activations import Planner
+from ...context import Context
+from ...estimator import build_rank, context_of
+from ...job import TrainingJob
+from ...layout import Layout
+from ...model import Model
+from ...peak import find_peak
+from ...pipeline import Chunk, build_pipeline
+from ...rank import Rank
+from ...schedule import enough_microbatches
+from ..space.axes import DEGREES
+from ..space.points import Point, structure_of
 
-DEGREES = (
-    "world_size", "tensor_model_parallel_size", "context_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size",
-)  # fmt: skip
+COLUMNS = ("world_size", *DEGREES)
 """Fields of a layout that may differ within a batch."""
 
 
@@ -52,21 +52,12 @@ class StagePeaks:
     steady: Any
 
 
-def side(value: int, limit: int) -> int:
-    """-1, 0 or 1: below, at or above a limit."""
-    return (value > limit) - (value < limit)
-
-
 def structure(job: TrainingJob) -> tuple[Any, ...]:
     """What jobs of one batch have in common."""
     layout, model, t = job.layout, job.model, job.training
-    experts = model.num_moe_experts or 0
     vp = layout.virtual_pipeline_model_parallel_size or layout.num_layers_per_virtual_pipeline_stage or 1
-    borders = (
-        side(layout.tp, 1), side(layout.cp, 1), side(layout.ep, 1), side(layout.etp, 1), side(layout.tp, model.groups),
-        side(layout.tp, layout.etp), side(experts // layout.ep, 1) if experts else 0,
-    )  # fmt: skip
-    ones: dict[str, Any] = dict.fromkeys(DEGREES, 1)
+    borders = structure_of(model, Point(layout.tp, layout.cp, layout.ep, layout.etp))
+    ones: dict[str, Any] = dict.fromkeys(COLUMNS, 1)
     rest = dataclasses.replace(layout, **ones)
     plain = dataclasses.replace(t, micro_batch_size=1, global_batch_size=None)
     group = layout.microbatch_group_size_per_vp_stage or layout.pp
@@ -83,7 +74,7 @@ def batches(jobs: Iterable[TrainingJob]) -> Iterator[Batch]:
         groups.setdefault(structure(job), []).append((index, job))
     for members in groups.values():
         first = members[0][1]
-        columns: dict[str, Any] = {name: np.array([_degree(job, name) for _, job in members]) for name in DEGREES}
+        columns: dict[str, Any] = {name: np.array([_degree(job, name) for _, job in members]) for name in COLUMNS}
         micro = np.array([job.training.micro_batch_size for _, job in members])
         yield Batch(first, tuple(i for i, _ in members), dataclasses.replace(first.layout, **columns), micro)
 

@@ -14,54 +14,28 @@ from typing import Any
 
 import numpy as np
 
-from ..activations import ChunkPlan, Planner
-from ..boundary import resting_tensors
-from ..context import Context
-from ..device_memory import outside_terms
-from ..estimator import context_of
-from ..job import TrainingJob
-from ..layout import Layout
-from ..model import Model
-from ..peak import flattened_gradients
-from ..phases import build
-from ..rank import Rank, state_bytes
-from ..schedule import Occupancy, Order
-from ..states.buffers import ddp_buffers
-from ..states.state import model_state
-from ..throughput.machine import Machine
-from ..throughput.step import TimeKey, collectives, optimizer, p2p, timed_units, unit_time
-from ..training import Training
-from ..workspaces import Workspace, dummy_wgrads, workspaces
-from .shapes import Key, Peaks, Shape, Stage, real_run, unknowns
-from .sharing import Known, SharingPlanner
-from .space import Style
-
-Array = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True)
-class Grid:
-    """The degrees, GPUs and micro batch sizes of one structure. `points` are (tp, cp, ep, etp)."""
-
-    points: tuple[tuple[int, int, int, int], ...]
-    worlds: tuple[int, ...]
-    micro: tuple[int, ...]
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Worlds, points, micro batch sizes."""
-        return len(self.worlds), len(self.points), len(self.micro)
-
-    def layout(self, base: Layout, pp: Any, style: Style) -> Layout:
-        """A layout of arrays. Cells that are not legal get GPUs enough for one replica, so that every figure is defined."""
-        columns: list[Any] = [np.array(column).reshape(-1, 1) for column in zip(*self.points, strict=True)]
-        tp, cp, ep, etp = columns
-        world: Any = np.array(self.worlds).reshape(-1, 1, 1)
-        return dataclasses.replace(
-            base, world_size=np.maximum(world, np.maximum(tp * cp, ep * etp) * pp), tensor_model_parallel_size=tp,
-            context_parallel_size=cp, expert_model_parallel_size=ep, expert_tensor_parallel_size=etp,
-            pipeline_model_parallel_size=pp, sequence_parallel=style.sequence_parallel, cp_comm_type=(style.cp_comm_type,),
-        )  # fmt: skip
+from ...activations import ChunkPlan, Planner
+from ...boundary import resting_tensors
+from ...context import Context
+from ...device_memory import outside_terms
+from ...estimator import context_of
+from ...job import TrainingJob
+from ...layout import Layout
+from ...model import Model
+from ...peak import flattened_gradients
+from ...phases import build
+from ...rank import Rank, state_bytes
+from ...schedule import Occupancy, Order
+from ...states.buffers import ddp_buffers
+from ...states.state import model_state
+from ...throughput.machine import Machine
+from ...throughput.step import TimeKey, collectives, optimizer, p2p, timed_units, unit_time
+from ...training import Training
+from ...workspaces import Workspace, dummy_wgrads, workspaces
+from ..space.choices import Style
+from ..space.points import Array, Grid, Shape
+from .peaks import Key, Peaks, StageUnits, real_run, unknowns
+from .sharing import AskedTraining, Known, SharingPlanner
 
 
 @dataclass(frozen=True)
@@ -110,7 +84,7 @@ class Pipelines:
     """All pipeline shapes with their stages."""
 
     shapes: Sequence[Shape]
-    stages: Sequence[Stage]
+    stages: Sequence[StageUnits]
     timed: dict[Any, tuple[list[TimeKey], Array]] = field(default_factory=dict)
     """Units as far as time goes, and how many of each every stage has, by kind of recomputation."""
 
@@ -192,21 +166,25 @@ class Tables:
     def states(self, planner: Planner, training: Training) -> States:
         """Model state and what follows from it, for all stages."""
         shape = (len(self.stages), *self.grid.shape[:2])
-        found = States(*(np.zeros(shape) for _ in dataclasses.fields(States)))
+        states = States(*(np.zeros(shape) for _ in dataclasses.fields(States)))
         for members in self.pipelines.alike(ordered=training.overlap_grad_reduce).values():
             rank = self._rank(planner, training, [self.stages[i] for i in members])
             c = rank.context
             flat = sum(row.nbytes for row in flattened_gradients(rank))
-            step = np.maximum(flat, state_bytes(rank, "step", "optimizer"))
             reduced, gathered = collectives(self.machine, c, rank)
-            values = (
-                state_bytes(rank, "setup", "first step"), step, build(rank), reduced, gathered, optimizer(self.machine, c, rank),
-            )  # fmt: skip
-            for name, value in zip(found.__dataclass_fields__, values, strict=True):
-                getattr(found, name)[members] = np.broadcast_to(value, (len(members), *shape[1:], 1))[..., 0]
-        return found
+            values = {
+                "state": state_bytes(rank, "setup", "first step"),
+                "step": np.maximum(flat, state_bytes(rank, "step", "optimizer")),
+                "built": build(rank),
+                "reduce": reduced,
+                "gather": gathered,
+                "optimizer": optimizer(self.machine, c, rank),
+            }
+            for name, value in values.items():
+                getattr(states, name)[members] = np.broadcast_to(value, (len(members), *shape[1:], 1))[..., 0]
+        return states
 
-    def _rank(self, planner: Planner, training: Training, members: Sequence[Stage]) -> Rank:
+    def _rank(self, planner: Planner, training: Training, members: Sequence[StageUnits]) -> Rank:
         """One rank that stands for several stages: its layer counts are arrays."""
         pp = np.array([self.shapes[stage.shape].pp for stage in members]).reshape(-1, 1, 1, 1)
         layout = self.grid.layout(self.shapes[0].layout, pp, self.style)
@@ -217,9 +195,9 @@ class Tables:
             buffers += ddp_buffers(c, place, [(list(run.params), run.copies) for run in plan.runs], first_chunk=first)
         return Rank(c, 0, plans, idle(plans), tuple(buffers), tuple(model_state(c, buffers)), ())
 
-    def _plans(self, planner: Planner, members: Sequence[Stage], shape: tuple[int, ...]) -> tuple[ChunkPlan, ...]:
+    def _plans(self, planner: Planner, members: Sequence[StageUnits], shape: tuple[int, ...]) -> tuple[ChunkPlan, ...]:
         """The chunks of several stages at once: how often each unit occurs is an array of a shape."""
-        found = []
+        chunks = []
         for place, plan in enumerate(members[0].plans):
             counts = self._counts(members, place)
             runs = []
@@ -227,10 +205,10 @@ class Tables:
                 copies: Any = np.array(column).reshape(shape)
                 runs.append(real_run(planner, key)._replace(copies=copies))
             kinds = tuple(() if isinstance(key[0], str) else tuple(kind[0] for kind in key[0]) for key, _ in counts)
-            found.append(SeveralPlans(plan.chunk, tuple(runs), (), kinds))
-        return tuple(found)
+            chunks.append(SeveralPlans(plan.chunk, tuple(runs), (), kinds))
+        return tuple(chunks)
 
-    def _counts(self, members: Sequence[Stage], place: int) -> list[tuple[Key, list[int]]]:
+    def _counts(self, members: Sequence[StageUnits], place: int) -> list[tuple[Key, list[int]]]:
         """The units of one chunk of several stages, each with how often every stage has it."""
         orders = {stage.keys[place] for stage in members}
         if len(orders) == 1:
@@ -245,29 +223,23 @@ class Tables:
         return list(found.items())
 
     # -- the rest ---------------------------------------------------------------------------------------------------------
-    def scratch(self, planner: Planner) -> tuple[Array, Array]:
-        """[stage, point x micro batch] of persistent scratch, and of boundary tensors alive between two steps."""
-        size = self.grid.shape[1] * self.grid.shape[2]
-        kept, resting = np.zeros((len(self.stages), size)), np.zeros((len(self.stages), size))
+    def scratch(self, planner: Planner, training: AskedTraining) -> tuple[Array, Array]:
+        """[stage, point x micro batch] of persistent scratch, and of boundary tensors alive between two steps. Units are asked for
+        their parameters and counts, which no recomputation changes; what else is asked goes to `training`."""
+        shape = (len(self.stages), *self.grid.shape[1:])
+        kept, resting = np.zeros(shape), np.zeros(shape)
         for members in self.pipelines.similar.values():
             first = self.stages[members[0]]
-            pp = self.shapes[first.shape].pp
-            c = dataclasses.replace(
-                planner.context, layout=dataclasses.replace(self.base, pipeline_model_parallel_size=pp)
-            )
+            layout = dataclasses.replace(self.base, pipeline_model_parallel_size=self.shapes[first.shape].pp)
+            c = dataclasses.replace(planner.context, layout=layout, training=training)
             plans = self._plans(planner, [self.stages[i] for i in members], (-1, 1, 1))
             rank = Rank(c, first.pp_rank, plans, idle(plans), (), (), ())
-            found = workspaces(c, plans, self.job.gpu, self.job.env, self._dummies(c, first, plans))
-            for table, value in (
-                (kept, sum(w.nbytes for w in found)),
-                (resting, sum(t.nbytes for t in resting_tensors(rank))),
-            ):
-                table[members] = np.broadcast_to(value, (len(members), *self.grid.shape[1:])).reshape(
-                    len(members), size
-                )
-        return kept, resting
+            scratch = workspaces(c, plans, self.job.gpu, self.job.env, self._dummies(c, first, plans))
+            kept[members] = sum(workspace.nbytes for workspace in scratch)
+            resting[members] = sum(tensor.nbytes for tensor in resting_tensors(rank))
+        return kept.reshape(len(self.stages), -1), resting.reshape(len(self.stages), -1)
 
-    def _dummies(self, c: Context, stage: Stage, plans: tuple[ChunkPlan, ...]) -> list[Workspace]:
+    def _dummies(self, c: Context, stage: StageUnits, plans: tuple[ChunkPlan, ...]) -> list[Workspace]:
         head = any(plan.chunk.output for plan in plans)
         key = (frozenset(key for keys in stage.keys for key in keys), head)
         if key not in self._wgrads:

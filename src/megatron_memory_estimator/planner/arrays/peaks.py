@@ -1,4 +1,4 @@
-"""Pipeline shapes, and the peak of each of their stages as forms: what does not depend on any other degree."""
+"""The peak of each stage of every pipeline as forms: what does not depend on any other degree."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..activations import ChunkPlan, PartKey, Planner, Run, UnitKey
-from ..context import Context
-from ..job import TrainingJob
-from ..layout import Layout
-from ..modules.layers import Declaration
-from ..peak import scheduled
-from ..pipeline import Chunk
-from ..rank import Rank
-from ..schedule import enough_microbatches, occupancy
-from ..simulate import Event, Trace
-from ..tape import Unit
-from ..tensor import Tensor
+from ...activations import ChunkPlan, PartKey, Planner, Run, UnitKey
+from ...context import Context
+from ...job import TrainingJob
+from ...modules.layers import Declaration
+from ...peak import scheduled
+from ...pipeline import Chunk
+from ...rank import Rank
+from ...schedule import occupancy
+from ...simulate import Event, Trace
+from ...tape import Unit
+from ...tensor import Tensor
+from ..space.points import Shape
 from .batch import different_stages
-from .forms import Basis, Form, largest_sum, needed
+from .forms import Array, Basis, Form, largest_sum, needed
 
 Key = UnitKey | PartKey
 """A unit of a chunk."""
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageUnits:
     """One pipeline stage with the units of its chunks, and how many stages of the pipeline it stands for."""
 
     shape: int
@@ -39,28 +39,6 @@ class Stage:
     plans: tuple[ChunkPlan, ...]
     keys: tuple[tuple[Key, ...], ...]
     copies: int = 1
-
-
-@dataclass(frozen=True)
-class Shape:
-    """A pipeline: its degrees and split, every other degree 1."""
-
-    layout: Layout
-    vp: int
-
-    @property
-    def pp(self) -> int:
-        """Pipeline stages."""
-        return self.layout.pp
-
-    def effective(self, count: int) -> int:
-        """So few microbatches that the schedule passes through the same steps."""
-        return enough_microbatches(self.pp, self.vp, count, self.group)
-
-    @property
-    def group(self) -> int:
-        """Microbatches that run through one chunk before the next."""
-        return self.layout.microbatch_group_size_per_vp_stage or self.pp
 
 
 @dataclass(frozen=True)
@@ -116,8 +94,8 @@ class Peaks:
     """Rows of the peaks of stages: those of stage `i` with `m` microbatches are `rows[starts[at[i, m]] : ...]`."""
 
     basis: Basis
-    rows: np.ndarray[Any, Any]
-    starts: np.ndarray[Any, Any]
+    rows: Array
+    starts: Array
     at: dict[tuple[int, int], int]
 
     def checkpointed(self) -> Peaks:
@@ -129,9 +107,9 @@ class Peaks:
             basis.columns[((key[0], True), name[1]) if layers else name] = column  # type: ignore[index]
         return dataclasses.replace(self, basis=basis)
 
-    def values(self, known: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def values(self, known: Array) -> Array:
         """[stage and microbatches, point]: the largest row of each, of known [unknown, point]."""
-        found: np.ndarray[Any, Any] = np.maximum.reduceat(self.rows @ known, self.starts, axis=0)
+        found: Array = np.maximum.reduceat(self.rows @ known, self.starts, axis=0)
         return found
 
 
@@ -144,40 +122,40 @@ def symbols(context: Context) -> _Symbols:
     return _Symbols(_Unknown(**names, basis=basis), basis)
 
 
-def stages(job: TrainingJob, shapes: Sequence[Shape], planner: _Symbols) -> list[Stage]:
+def stages(job: TrainingJob, shapes: Sequence[Shape], planner: _Symbols) -> list[StageUnits]:
     """The different stages of all shapes."""
-    found: list[Stage] = []
+    different: list[StageUnits] = []
     for number, shape in enumerate(shapes):
         for chunks, copies in different_stages(planner, job.model, shape.layout):
             plans = tuple(planner.plan(chunk) for chunk in chunks)
             keys = tuple(tuple(planner.keys[id(run.unit)] for run in plan.runs) for plan in plans)
-            found.append(Stage(number, chunks[0].pp_rank, plans, keys, copies))
-    return found
+            different.append(StageUnits(number, chunks[0].pp_rank, plans, keys, copies))
+    return different
 
 
 def peaks(
-    planner: _Symbols, shapes: Sequence[Shape], found: Sequence[Stage], counts: Iterable[tuple[int, int]]
+    planner: _Symbols, shapes: Sequence[Shape], different: Sequence[StageUnits], counts: Iterable[tuple[int, int]]
 ) -> Peaks:
     """The peaks of all stages for the given (shape, effective microbatches)."""
-    rows: list[np.ndarray[Any, Any]] = []
+    forms: list[Array] = []
     at: dict[tuple[int, int], int] = {}
     starts: list[int] = []
     total = 0
-    by_shape: dict[int, list[int]] = {}
-    for index, stage in enumerate(found):
-        by_shape.setdefault(stage.shape, []).append(index)
+    stages_of: dict[int, list[int]] = {}
+    for index, stage in enumerate(different):
+        stages_of.setdefault(stage.shape, []).append(index)
     for shape, count in sorted(set(counts)):
-        for index in by_shape[shape]:
-            one = _rows(planner, shapes[shape], found[index], count)
+        for index in stages_of[shape]:
+            form = _form(planner, shapes[shape], different[index], count)
             at[index, count] = len(starts)
             starts.append(total)
-            rows.append(one)
-            total += len(one)
+            forms.append(form)
+            total += len(form)
     used = len(planner.basis.columns) + 1
-    return Peaks(planner.basis, np.concatenate(rows)[:, :used], np.array(starts), at)
+    return Peaks(planner.basis, np.concatenate(forms)[:, :used], np.array(starts), at)
 
 
-def _rows(planner: _Symbols, shape: Shape, stage: Stage, count: int) -> np.ndarray[Any, Any]:
+def _form(planner: _Symbols, shape: Shape, stage: StageUnits, count: int) -> Array:
     c = dataclasses.replace(planner.context, layout=shape.layout)
     schedule = occupancy(shape.pp, shape.vp, stage.pp_rank, count, shape.group)
     rank = Rank(c, stage.pp_rank, stage.plans, schedule, (), (), (), count)
@@ -187,7 +165,7 @@ def _rows(planner: _Symbols, shape: Shape, stage: Stage, count: int) -> np.ndarr
 
 def unknowns(
     basis: Basis, planner: Planner, shape: tuple[int, ...], shared: Callable[[Any, Callable[[], Any]], Any]
-) -> np.ndarray[Any, Any]:
+) -> Array:
     """[unknown, point]: the bytes of every unknown, for arrays of a shape. `shared` makes each, or knows it."""
     known = np.zeros((len(basis.columns) + 1, prod(shape)))
     known[0] = 1
@@ -196,7 +174,7 @@ def unknowns(
     return known
 
 
-def _spread(planner: Planner, name: object, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+def _spread(planner: Planner, name: object, shape: tuple[int, ...]) -> Array:
     return np.broadcast_to(_bytes(planner, name), shape).ravel()
 
 

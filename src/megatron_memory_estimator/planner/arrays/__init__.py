@@ -1,0 +1,1 @@
+"""Many layouts at once: the engine's declarations evaluated on arrays."""

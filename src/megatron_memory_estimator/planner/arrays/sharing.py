@@ -1,0 +1,106 @@
+"""Traced units shared between sets of recomputation: those for which a unit's declaration got the same answers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from ...activations import Kind, PartKey, Planner, Run, UnitKey
+from ...context import Context
+from ...modules.layers import Declaration
+from ...simulate import Trace
+from ...tape import Unit
+from ...tensor import Param, Tensor
+from ...training import Training
+
+T = TypeVar("T")
+
+
+class Question(NamedTuple):
+    """What a declaration may ask about recomputation: does it cover a module, every layer, or whole layers at all."""
+
+    about: Literal["module", "every layer", "whole layers"]
+    module: str = ""
+
+    def answer(self, training: Training) -> bool:
+        """What a training answers."""
+        if self.about == "module":
+            return Training.recomputes(training, self.module)
+        if self.about == "every layer":
+            return Training.recomputes_layers(training)
+        return Training.recomputes_whole_layers(training)
+
+
+Answers = dict[Question, bool]
+
+
+@dataclass(frozen=True)
+class AskedTraining(Training):
+    """A training that notes what it is asked about recomputation. Declarations ask it by method, never by its settings."""
+
+    answers: Answers = field(default_factory=dict, compare=False, repr=False)
+
+    def recomputes(self, module: str) -> bool:
+        return self._noted(Question("module", module))
+
+    def recomputes_layers(self) -> bool:
+        return self._noted(Question("every layer"))
+
+    def recomputes_whole_layers(self) -> bool:
+        return self._noted(Question("whole layers"))
+
+    def _noted(self, question: Question) -> bool:
+        answer = self.answers[question] = question.answer(self)
+        return answer
+
+
+def asked(training: Training) -> AskedTraining:
+    """The same training, that notes what it is asked from now on."""
+    return AskedTraining(**{f.name: getattr(training, f.name) for f in dataclasses.fields(Training)})
+
+
+class Known:
+    """What has been made for one structure, each with the answers that it was made with."""
+
+    def __init__(self) -> None:
+        self.made: dict[Any, list[tuple[Answers, Any]]] = {}
+
+    def find(self, key: Any, training: AskedTraining, make: Callable[[], T]) -> T:
+        """What was made with the answers that a training gives, or what `make` makes. The training notes its questions as asked."""
+        for given, made in self.made.get(key, ()):
+            if all(question.answer(training) == answer for question, answer in given.items()):
+                known: T = made
+                training.answers.update(given)
+                return known
+        before = dict(training.answers)
+        training.answers.clear()
+        new = make()
+        self.made.setdefault(key, []).append((dict(training.answers), new))
+        training.answers.update(before)
+        return new
+
+
+class SharingPlanner(Planner):
+    """Declares and traces a unit only where no earlier training gave the same answers about recomputation."""
+
+    def __init__(self, context: Context, known: Known) -> None:
+        self.known, self.training = known, asked(context.training)
+        super().__init__(dataclasses.replace(context, training=self.training))
+
+    def shared(self, key: Any, make: Callable[[], T]) -> T:
+        """What `make` makes, or made for another training that gives the same answers."""
+        return self.known.find(key, self.training, make)
+
+    def unit(self, key: UnitKey) -> tuple[Unit, Trace, tuple[Tensor, ...]]:
+        return self.shared(("unit", key), lambda: Planner.unit(self, key))
+
+    def part(self, key: PartKey) -> Run:
+        return self.shared(("part", key), lambda: Planner.part(self, key))
+
+    def params(self, kind: Kind) -> list[Param]:
+        return self.shared(("params", kind), lambda: self._declare(kind).params)
+
+    def _declare(self, kind: Kind) -> Declaration:
+        return self.shared(("declared", kind), lambda: Planner._declare(self, kind))

@@ -1,0 +1,189 @@
+"""The figures of one chunk of cells: tables taken at the place of each cell and added up."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import NamedTuple
+
+import numpy as np
+
+from ...context import Context
+from ...device_memory import built_high, fragmentation, slack_edge
+from ...estimator import context_of
+from ...job import TrainingJob
+from ...throughput.step import OVERHEAD, exposed
+from ...training import Training
+from ..space.choices import Option, training_with
+from ..space.points import Array, Cells, Grid
+from .peaks import Peaks
+from .tables import Pipelines, States, Times
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of every cell: seconds of a step, allocated bytes of the fullest stage, bytes needed on the device, and at most in use."""
+
+    step: Array
+    peak: Array
+    needed: Array
+    high: Array
+
+
+Evaluated = tuple[int, int, Callable[[Array], Array], Figures]
+"""A training and an option by number, how to find the cells of places, and the figures of those places."""
+
+
+class StagesOfShapes:
+    """The different stages of every shape, as arrays over shapes."""
+
+    def __init__(self, pipelines: Pipelines) -> None:
+        self.shapes, stages = pipelines.shapes, pipelines.stages
+        members: dict[int, list[int]] = {}
+        for index, stage in enumerate(stages):
+            members.setdefault(stage.shape, []).append(index)
+        numbers = [of_shape for _, of_shape in sorted(members.items())]
+        self.different = np.array([len(of_shape) for of_shape in numbers])
+        """How many there are."""
+        self.most = int(self.different.max())
+        self.at = np.array([(of_shape + of_shape[-1:] * self.most)[: self.most] for of_shape in numbers])
+        """[shape, place]: their numbers; the last stands for those that a shape has fewer of."""
+        self.pp = np.array([shape.pp for shape in self.shapes])
+        self.vp = np.array([shape.vp for shape in self.shapes])
+        self.weights = np.zeros((len(self.shapes), len(stages)))
+        """[shape, stage]: the share of the pipeline's stages that one stands for."""
+        for index, stage in enumerate(stages):
+            self.weights[stage.shape, index] = stage.copies / self.shapes[stage.shape].pp
+
+
+class Traced(NamedTuple):
+    """The tables of one training: bytes at the peaks, seconds, and scratch kept and resting."""
+
+    training: Training
+    peaks: Peaks
+    running: Array
+    times: Times
+    scratch: tuple[Array, Array]
+
+
+class Outside(NamedTuple):
+    """[shape, GPUs, degrees, micro batch] of what does not depend on the optimizer or recomputation: bytes outside torch, low and
+    high, and seconds of exposed sends."""
+
+    low: Array
+    high: Array
+    sends: Array
+
+
+class View:
+    """The cells of one chunk: flat indices into the tables, and what does not depend on recomputation."""
+
+    def __init__(
+        self,
+        job: TrainingJob,
+        grid: Grid,
+        stages: StagesOfShapes,
+        cells: Cells,
+        most: int,
+        outside: Outside,
+        states: Sequence[States],
+    ) -> None:
+        self.job, self.stages, self.cells, self.most = job, stages, cells, most
+        worlds, points, micro = grid.shape
+        self.size = points * micro
+        self.flat = cells.point * micro + cells.micro
+        whole = ((cells.shape * worlds + cells.world) * points + cells.point) * micro + cells.micro
+        self.outside = Outside(*(table.reshape(-1).take(whole) for table in outside))
+        self.pp, self.vp = stages.pp[cells.shape], stages.vp[cells.shape]
+        self.pairs, self.which = cells.counts()
+        numbers = [stages.at[:, place][cells.shape] for place in range(most)]
+        self.flats = [number * self.size + self.flat for number in numbers]
+        without_micro = [(number * worlds + cells.world) * points + cells.point for number in numbers]
+        self.states = [[_taken(state, at) for at in without_micro] for state in states]
+        self.fixed = [_fullest(of_stages) for of_stages in self.states]
+        self.scratch: dict[int, list[tuple[Array, Array]]] = {}
+
+    def figures(self, traced: Traced, optimizers: Sequence[Option]) -> Iterator[tuple[int, Figures]]:
+        """The figures of every option with one training."""
+        training, times = traced.training, traced.times
+        running = [traced.running.reshape(-1).take(row * self.size + self.flat) for row in self._rows(traced.peaks)]
+        overlapped = training.overlap_grad_reduce or training.overlap_param_gather
+        forward, backward = (
+            [table.take(at) for at in self.flats] if overlapped else [0.0] * self.most
+            for table in (times.forward, times.backward)
+        )
+        pipeline, scratch = self._pipeline(times), self._scratch(traced.scratch)
+        context = dataclasses.replace(context_of(self.job), training=training)
+        for number, option in enumerate(optimizers):
+            c = dataclasses.replace(context, training=training_with(training, option))
+            states, fixed = self.states[number], self.fixed[number]
+            peak, reserved = self._peaks(states, running, scratch)
+            reduced, gathered = self._communication(c, states, forward, backward)
+            high = np.maximum(reserved, fixed.built_most) + self.outside.high
+            step = pipeline + reduced + gathered + fixed.optimizer
+            yield number, Figures(step, peak, np.maximum(peak, fixed.built) + self.outside.low, high)
+
+    def _peaks(
+        self, states: Sequence[States], running: Sequence[Array], scratch: Sequence[tuple[Array, Array]]
+    ) -> tuple[Array, Array]:
+        """Bytes of the fullest stage, allocated and reserved at most."""
+        of_total, _, share = fragmentation(self.job)
+        peaks, reserved = [], []
+        for state, run, (kept, resting) in zip(states, running, scratch, strict=True):
+            peak = kept + state.state + np.maximum(run, resting + state.step)
+            peaks.append(peak)
+            reserved.append(peak + slack_edge(of_total, share, peak, state.state))
+        return reduce(np.maximum, peaks), reduce(np.maximum, reserved)
+
+    def _communication(
+        self, c: Context, states: Sequence[States], forward: Sequence[Array | float], backward: Sequence[Array | float]
+    ) -> tuple[Array, Array]:
+        """Exposed seconds of reducing gradients and of gathering parameters on the slowest stage of each."""
+        shown = [exposed(c, one.reduce, one.gather, *at) for one, *at in zip(states, forward, backward, strict=True)]
+        reduced, gathered = zip(*shown, strict=True)
+        return reduce(np.maximum, reduced), reduce(np.maximum, gathered)
+
+    def _pipeline(self, times: Times) -> Array:
+        """Seconds of all microbatches: the slowest stage, and the others while the pipeline fills and drains."""
+        at = self.cells.shape * self.size + self.flat
+        slowest = reduce(np.maximum, [times.total[self.stages.at[:, place]] for place in range(self.stages.most)])
+        mean = (self.stages.weights @ times.total).take(at) + self.outside.sends
+        bubble = (self.pp - 1) / self.vp * mean
+        seconds: Array = self.cells.count * (slowest.reshape(-1).take(at) + self.outside.sends) + bubble + OVERHEAD
+        return seconds
+
+    def _scratch(self, scratch: tuple[Array, Array]) -> list[tuple[Array, Array]]:
+        if id(scratch) not in self.scratch:
+            self.scratch[id(scratch)] = [(scratch[0].take(at), scratch[1].take(at)) for at in self.flats]
+        return self.scratch[id(scratch)]
+
+    def _rows(self, peaks: Peaks) -> list[Array]:
+        """Where the peaks of each stage with the microbatches of each cell stand."""
+        rows = []
+        for shape, count in self.pairs:
+            effective = self.stages.shapes[shape].effective(count)
+            rows.append([peaks.at[int(stage), effective] for stage in self.stages.at[shape]])
+        table = np.array(rows)
+        return [table[:, place][self.which] for place in range(self.most)]
+
+
+class _Fixed(NamedTuple):
+    """Of the stages of every cell the most: seconds of the optimizer step, bytes of building the model, and these at most."""
+
+    optimizer: Array
+    built: Array
+    built_most: Array
+
+
+def _fullest(states: Sequence[States]) -> _Fixed:
+    return _Fixed(
+        reduce(np.maximum, [one.optimizer for one in states]),
+        reduce(np.maximum, [one.built for one in states]),
+        reduce(np.maximum, [np.asarray(built_high(one.built)) for one in states]),
+    )
+
+
+def _taken(states: States, at: Array) -> States:
+    return States(*(getattr(states, f.name).reshape(-1).take(at) for f in dataclasses.fields(States)))

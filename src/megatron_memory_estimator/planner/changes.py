@@ -1,0 +1,242 @@
+"""Changes of one run that may save memory, or time."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import EstimatorError
+from ..job import TrainingJob
+from ..legality import balanced_split
+from ..modules.kinds import recomputable
+from ..pipeline import parse_layout
+from ..states.optimizers import OPTIMIZERS
+from .space.borders import EVEN, generated_layout
+from .space.recompute import RECOMPUTE
+
+Settings = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of a run: what it is called, and the settings of the layout, the training and the environment that it sets.
+
+    `says` are the settings whose values its name says.
+    """
+
+    name: str
+    settings: tuple[tuple[str, Any], ...]
+    note: str = ""
+    says: tuple[str, ...] = ()
+
+    def values(self) -> Settings:
+        """The settings as a mapping."""
+        return dict(self.settings)
+
+
+def changed(job: TrainingJob, values: Settings) -> TrainingJob:
+    """The job with other settings; the global batch stays. Raises EstimatorError where it does not divide."""
+    parts: dict[str, Any] = {}
+    for part in ("layout", "training", "env"):
+        old = getattr(job, part)
+        mine = {f.name: values[f.name] for f in dataclasses.fields(old) if f.name in values}
+        parts[part] = dataclasses.replace(old, **mine) if mine else old
+    layout, training = parts["layout"], parts["training"]
+    if layout.tp == 1 and layout.sequence_parallel:
+        layout = parts["layout"] = dataclasses.replace(layout, sequence_parallel=False)
+    if layout.world_size % (layout.tp * layout.cp * layout.pp):
+        raise EstimatorError("the GPUs do not divide")
+    per_step = training.micro_batch_size * layout.dp
+    assert training.global_batch_size is not None
+    if per_step < 1 or training.global_batch_size % per_step:
+        raise EstimatorError("the global batch does not divide")
+    return dataclasses.replace(job, **parts, num_microbatches=training.global_batch_size // per_step)
+
+
+def _switch(name: str) -> Change:
+    """A setting turned on."""
+    return Change(name, ((name, True),), says=(name,))
+
+
+def _number(name: str, value: int, **beside: Any) -> Change:
+    """A setting with another number, and what goes with it."""
+    return Change(f"{name} {value}", ((name, value), *beside.items()), says=(name,))
+
+
+def _change(name: str, note: str = "", **settings: Any) -> Change:
+    return Change(name, tuple(settings.items()), note)
+
+
+def memory_changes(job: TrainingJob) -> Iterator[Change]:
+    """Changes that may save memory."""
+    t, layout, model = job.training, job.layout, job.model
+    yield from _recompute(job, more=True)
+    if t.micro_batch_size > 1:
+        yield _number("micro_batch_size", t.micro_batch_size // 2)
+    if not t.use_distributed_optimizer and not t.use_megatron_fsdp and not t.use_torch_fsdp2:
+        yield _switch("use_distributed_optimizer")
+    if not t.use_precision_aware_optimizer and OPTIMIZERS[t.optimizer].precision_aware:
+        yield _switch("use_precision_aware_optimizer")
+        yield _change(
+            "use_precision_aware_optimizer with bf16 moments",
+            "changes numerics",
+            use_precision_aware_optimizer=True,
+            exp_avg_dtype="bf16",
+            exp_avg_sq_dtype="bf16",
+        )
+    if t.grad_dtype == "fp32" and not t.use_precision_aware_optimizer:
+        yield dataclasses.replace(_switch("grad_reduce_in_bf16"), note="changes numerics")
+    if layout.tp > 1 and not layout.sequence_parallel:
+        yield _switch("sequence_parallel")
+    if not t.cross_entropy_loss_fusion:
+        yield _switch("cross_entropy_loss_fusion")
+    if model.has_moe and not t.moe_permute_fusion:
+        yield _switch("moe_permute_fusion")
+    yield from _degrees(job, (2,))
+    yield from _splits(job)
+    if not job.env.expandable_segments:
+        name = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+        yield Change(name, (("expandable_segments", True),), says=("expandable_segments",))
+    if not t.optimizer_cpu_offload and t.use_distributed_optimizer and OPTIMIZERS[t.optimizer].offloads:
+        yield _change(
+            "optimizer_cpu_offload",
+            "its step time is not modelled; the first to measure where a change must cost no compute",
+            optimizer_cpu_offload=True,
+            use_precision_aware_optimizer=True,
+        )
+    yield _change(
+        f"num_gpus {2 * layout.world_size}", "twice the GPUs, the same global batch", world_size=2 * layout.world_size
+    )
+
+
+def speed_changes(job: TrainingJob) -> Iterator[Change]:
+    """Changes that may make a run faster."""
+    t, layout = job.training, job.layout
+    yield from _recompute(job, more=False)
+    yield _number("micro_batch_size", 2 * t.micro_batch_size)
+    if t.micro_batch_size > 1:
+        yield _number("micro_batch_size", t.micro_batch_size // 2)
+    yield from _degrees(job, (0.5, 2))
+    yield from _splits(job)
+    if t.use_distributed_optimizer and not (t.overlap_grad_reduce and t.overlap_param_gather):
+        yield _change(
+            "overlap_grad_reduce and overlap_param_gather", overlap_grad_reduce=True, overlap_param_gather=True
+        )
+    if layout.tp > 1 and not layout.sequence_parallel:
+        yield _switch("sequence_parallel")
+    if not t.cross_entropy_loss_fusion:
+        yield _switch("cross_entropy_loss_fusion")
+    if layout.ep > 1 and t.moe_token_dispatcher_type != "flex":
+        yield _change(
+            "moe_token_dispatcher_type flex (DeepEP)",
+            moe_token_dispatcher_type="flex",
+            moe_flex_dispatcher_backend="deepep",
+        )
+    if layout.pp > 1:
+        for vpp in (2, 3, 4, 5, 6, 8):
+            if vpp != layout.virtual_pipeline_model_parallel_size and layout.pipeline_model_parallel_layout is None:
+                yield _number("virtual_pipeline_model_parallel_size", vpp)
+
+
+def _recompute(job: TrainingJob, *, more: bool) -> Iterator[Change]:
+    """Sets of recomputation that cover more, or less, than the run's."""
+    t, seen = job.training, set()
+    has = set(t.recompute_modules or ("core_attn",)) if t.recompute_granularity == "selective" else set()
+    for name, settings in RECOMPUTE.items():
+        modules = set(settings.get("recompute_modules", ()))
+        full = settings.get("recompute_granularity") == "full"
+        if not _covers(job, modules, has, full=full, more=more):
+            continue
+        union = () if full else tuple(sorted(modules | has if more and modules else modules))
+        values: Settings = {
+            "recompute_granularity": "full" if full else "selective" if union else None,
+            "recompute_method": settings.get("recompute_method"),
+            "recompute_num_layers": settings.get("recompute_num_layers"),
+            "recompute_modules": union,
+        }
+        shown = "+".join(union) or name
+        if shown not in seen:
+            seen.add(shown)
+            yield Change(f"recompute {shown}", tuple(values.items()), says=tuple(values))
+
+
+def _covers(job: TrainingJob, modules: set[str], has: set[str], *, full: bool, more: bool) -> bool:
+    """Whether a set of recomputation covers more, or less, than that of the run, and exists in the model.
+
+    core_attn is not added where a fused kernel keeps no scores: it costs more than it saves.
+    """
+    granularity = job.training.recompute_granularity
+    costly = {"core_attn"} if job.kernel in ("flash", "cudnn") else set()
+    if not modules <= recomputable(job.model) or (modules & costly and not modules <= has):
+        return False
+    if more:
+        return granularity != "full" and (full or bool(modules - has))
+    return not full and granularity is not None and (granularity == "full" or modules < has)
+
+
+def _degrees(job: TrainingJob, factors: Sequence[float]) -> Iterator[Change]:
+    """One degree doubled or halved; the number of GPUs stays."""
+    layout, moe = job.layout, bool(job.model.num_moe_experts)
+    for factor in factors:
+        tp, cp, ep = (int(degree * factor) for degree in (layout.tp, layout.cp, layout.ep))
+        if tp >= 1:
+            beside: Settings = {"sequence_parallel": tp > 1}
+            if moe and layout.expert_tensor_parallel_size is None:
+                beside["expert_tensor_parallel_size"] = layout.etp
+            yield _number("tensor_model_parallel_size", tp, **beside)
+        if cp >= 1:
+            yield _number("context_parallel_size", cp)
+        if ep >= 1 and moe:
+            yield _number("expert_model_parallel_size", ep)
+        pp = layout.pp * factor
+        if pp >= 1:
+            yield from _pipeline(job, int(pp))
+
+
+def _pipeline(job: TrainingJob, pp: int) -> Iterator[Change]:
+    layout = job.layout
+    vp = layout.virtual_pipeline_model_parallel_size or 1
+    if layout.num_layers_per_virtual_pipeline_stage is not None or job.model.hybrid:
+        return
+    if layout.pipeline_model_parallel_layout is not None:
+        vp = len(parse_layout(layout.pipeline_model_parallel_layout)) // layout.pp
+    cleared: Settings = {**EVEN, "virtual_pipeline_model_parallel_size": vp if vp > 1 and pp > 1 else None}
+    if pp > 1 and job.model.num_layers % (pp * vp):
+        split = balanced_split(job.model.num_layers, pp, vp)
+        if split is None:
+            return
+        cleared["num_layers_in_first_pipeline_stage"], cleared["num_layers_in_last_pipeline_stage"] = split
+    yield _number("pipeline_model_parallel_size", pp, **cleared)
+
+
+def _splits(job: TrainingJob) -> Iterator[Change]:
+    """Other borders between stages: a generated layout, and fewer layers on the first or the last stage."""
+    layout, model = job.layout, job.model
+    if layout.pp == 1 or model.hybrid or layout.num_layers_per_virtual_pipeline_stage is not None:
+        return
+    vp = layout.virtual_pipeline_model_parallel_size or 1
+    cleared: Settings = {
+        **EVEN,
+        "virtual_pipeline_model_parallel_size": layout.virtual_pipeline_model_parallel_size,
+    }
+    if layout.pipeline_model_parallel_layout is None:
+        text = generated_layout(model, layout.pp, vp)
+        if text is not None:
+            values = {**cleared, "pipeline_model_parallel_layout": text, "virtual_pipeline_model_parallel_size": None}
+            says = ("pipeline_model_parallel_layout",)
+            yield Change(f"pipeline_model_parallel_layout {text}", tuple(values.items()), says=says)
+        for first, last in _uneven(model.num_layers, layout.pp, vp):
+            values = {**cleared, "num_layers_in_first_pipeline_stage": first, "num_layers_in_last_pipeline_stage": last}
+            words = [f"{name} {n}" for name, n in (("first", first), ("last", last)) if n is not None]
+            yield Change(f"layers of the {' and '.join(words)} stage", tuple(values.items()))
+
+
+def _uneven(layers: int, pp: int, vp: int) -> Iterator[tuple[int | None, int | None]]:
+    """Splits with fewer layers on the first stage, on the last, or on both, the others alike."""
+    for middle in range(vp * (layers // (pp * vp)), vp * (layers // (pp * vp) + 3), vp):
+        rest = layers - (pp - 1) * middle
+        if 0 < rest < middle and rest % vp == 0:
+            yield rest, None
+            yield None, rest

@@ -1,0 +1,209 @@
+"""Which layouts of a space are legal, structure by structure; those that are not are counted by the first rule that they break."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
+
+from ..job import TrainingJob
+from ..legality import Violation
+from ..training import Training
+from .reference import Reference, Rules
+from .space.axes import DEGREES, Space
+from .space.choices import Option, Style, styles, training_with
+from .space.defaults import completed
+from .space.legal import cells
+from .space.modelled import asks_for_sequences, unsupported
+from .space.pipelines import shapes
+from .space.points import Cells, Grid, Point, Shape, structure_of
+
+Ask = Callable[[], None]
+"""Raises StoppedError where the caller wants no more."""
+
+
+@dataclass(frozen=True)
+class LegalStyle:
+    """A style of a structure with its legal cells and trainings."""
+
+    style: Style
+    cells: Cells
+    trainings: tuple[tuple[str, Training], ...]
+    options: tuple[Option, ...]
+
+    @property
+    def layouts(self) -> int:
+        """Layouts to evaluate."""
+        return len(self.cells) * len(self.trainings) * len(self.options)
+
+
+@dataclass(frozen=True)
+class LegalStructure:
+    """The points of one structure with their legal styles."""
+
+    grid: Grid
+    styles: tuple[LegalStyle, ...]
+
+    @property
+    def layouts(self) -> int:
+        """Layouts to evaluate."""
+        return sum(style.layouts for style in self.styles)
+
+
+@dataclass(frozen=True)
+class LegalSpace:
+    """The legal pipelines of a space, and its structures."""
+
+    shapes: tuple[Shape, ...]
+    structures: tuple[LegalStructure, ...]
+
+    @property
+    def layouts(self) -> int:
+        """Layouts to evaluate."""
+        return sum(structure.layouts for structure in self.structures)
+
+
+class _Choices(NamedTuple):
+    """Legal sets of recomputation and settings of the optimizer, and the rules that the others break, one for each pair."""
+
+    trainings: tuple[tuple[str, Training], ...]
+    options: tuple[Option, ...]
+    broken: list[str]
+
+
+def legal_space(base: TrainingJob, space: Space, ruled_out: Counter[str], ask: Ask) -> LegalSpace:
+    """The legal layouts of a space; counts what is ruled out."""
+    return _Legality(base, space, ruled_out, ask).legal()
+
+
+def relaxations(base: TrainingJob, space: Space, ask: Ask) -> Iterator[str]:
+    """Axes whose usual values would leave something legal."""
+    usual = completed(Space(num_gpus=space.num_gpus), base, everything=True)
+    for axis in dataclasses.fields(Space):
+        mine, values = getattr(space, axis.name), getattr(usual, axis.name)
+        if set(values) <= set(mine):
+            continue
+        wider = legal_space(base, dataclasses.replace(space, **{axis.name: values}), Counter(), ask)
+        if wider.layouts:
+            shown = ", ".join(map(str, values if len(values) < 9 else (*values[:8], "...")))
+            yield f"with {axis.name} {shown}, {wider.layouts:,} layouts are legal"
+
+
+class _Legality:
+    """The rules asked of a space, each once for all layouts that it sees as one."""
+
+    def __init__(self, base: TrainingJob, space: Space, ruled_out: Counter[str], ask: Ask) -> None:
+        self.base, self.space, self.ruled_out, self.ask = base, space, ruled_out, ask
+        self.rules = Rules(base, space)
+        pipelines = list(shapes(base, space))
+        self.shapes = [one for one in pipelines if isinstance(one, Shape)]
+        self.broken = [one.rule for one in pipelines if isinstance(one, Violation)]
+        """The rules that pipelines break, one for each that is not legal."""
+        self.points = [Point(*degrees) for degrees in product(*(getattr(space, axis) for axis in DEGREES))]
+
+    def legal(self) -> LegalSpace:
+        """The legal cells of every structure; counts what is ruled out."""
+        at = self.rules.reference(self.shapes, self.points, self.ask)
+        if at is None:
+            self._count_all()
+            return LegalSpace(tuple(self.shapes), ())
+        training = self.rules.whole_training(at)
+        checked = [(shape, self.rules.broken(at._replace(shape=shape), training)) for shape in self.shapes]
+        self.broken += [rule for _, rule in checked if rule]
+        self.shapes = [shape for shape, rule in checked if not rule]
+        return LegalSpace(tuple(self.shapes), tuple(self._structures(at)))
+
+    def _count_all(self) -> None:
+        """No layout is legal: count the rules that each point breaks in the first shape."""
+        sets, options = self.rules.sets, self.rules.options
+        each = len(self.space.num_gpus) * len(self.space.micro_batch_size) * len(sets) * len(options)
+        for rule in self.broken:
+            self.ruled_out[rule] += each * len(self.points)
+        for point in self.points if self.shapes else ():
+            self.ask()
+            for style in styles(self.space, tp=point.tp > 1, cp=point.cp > 1):
+                at = Reference(self.shapes[0], point, style, sets[0][1], options[0])
+                rule = self.rules.broken(at, self.rules.whole_training(at)) or "no legal layout was found with it"
+                self.ruled_out[rule] += each * len(self.shapes)
+
+    def _structures(self, reference: Reference) -> Iterator[LegalStructure]:
+        groups: dict[object, list[Point]] = {}
+        for point in self.points:
+            groups.setdefault(structure_of(self.base.model, point), []).append(point)
+        for points, micro in product(groups.values(), self._sizes()):
+            grid = Grid(tuple(points), self.space.num_gpus, micro)
+            known: dict[object, tuple[Cells, Counter[str]]] = {}
+            legal = []
+            for style in styles(self.space, tp=points[0].tp > 1, cp=points[0].cp > 1):
+                self.ask()
+                one = self._style(reference, grid, style, known)
+                if one is not None:
+                    legal.append(one)
+            if legal:
+                yield LegalStructure(grid, tuple(legal))
+
+    def _sizes(self) -> list[tuple[int, ...]]:
+        """Micro batch sizes with the same tensors: one sequence apart from several where layers ask for it."""
+        sizes = self.space.micro_batch_size
+        if not asks_for_sequences(self.base, self.space):
+            return [sizes]
+        one, several = (tuple(n for n in sizes if (n > 1) == many) for many in (False, True))
+        return [some for some in (one, several) if some]
+
+    def _style(
+        self, reference: Reference, grid: Grid, style: Style, known: dict[object, tuple[Cells, Counter[str]]]
+    ) -> LegalStyle | None:
+        """The legal cells of a style. Cells that were counted for a style with the same legal points are in `known`."""
+        cells_of_point = len(grid.worlds) * len(grid.micro)
+        inner = cells_of_point * len(self.rules.sets) * len(self.rules.options)
+        for rule in self.broken:
+            self.ruled_out[rule] += inner * len(grid.points)
+        if not self.shapes:
+            return None
+        broken = self._points(reference, grid.points, style)
+        for rule in broken:
+            if rule:
+                self.ruled_out[rule] += inner * len(self.shapes)
+        allowed = tuple(not rule for rule in broken)
+        if not any(allowed):
+            return None
+        choices = self._choices(reference._replace(point=grid.points[allowed.index(True)], style=style))
+        for rule in choices.broken:
+            self.ruled_out[rule] += cells_of_point * len(self.shapes) * sum(allowed)
+        each = len(choices.trainings) * len(choices.options)
+        if not each:
+            return None
+        if (allowed, each) not in known:
+            counts: Counter[str] = Counter()
+            known[allowed, each] = cells(self.base, self.shapes, grid, allowed, each, counts), counts
+        legal, counts = known[allowed, each]
+        self.ruled_out.update(counts)
+        return LegalStyle(style, legal, choices.trainings, choices.options) if len(legal) else None
+
+    def _points(self, reference: Reference, points: Sequence[Point], style: Style) -> list[str]:
+        """The first rule that each point breaks, or nothing."""
+        refused = unsupported(self.base, points[0].cp > 1, style)
+        if refused:
+            return [refused] * len(points)
+        training = training_with(self.rules.training(style.precision, reference.recompute), reference.option)
+        return [self.rules.broken(reference._replace(point=point, style=style), training) for point in points]
+
+    def _choices(self, at: Reference) -> _Choices:
+        merged = [(name, self.rules.training(at.style.precision, one)) for name, one in self.rules.sets]
+        options = self.rules.options
+
+        def broken(recompute: Training, option: Option) -> str:
+            return self.rules.broken(at, training_with(recompute, option))
+
+        of_set = {name: broken(one, at.option) for name, one in merged}
+        sets = tuple((name, one) for name, one in merged if not of_set[name])
+        if not sets:
+            return _Choices((), (), [of_set[name] for name, _ in merged for _ in options])
+        of_option = {option: broken(sets[0][1], option) for option in options}
+        legal = tuple(option for option in options if not of_option[option])
+        why = [of_set[name] for name, _ in merged if of_set[name] for _ in options]
+        why += [of_option[option] for option in options if of_option[option] for _ in sets]
+        return _Choices(sets, legal, why)

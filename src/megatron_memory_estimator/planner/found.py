@@ -1,0 +1,49 @@
+"""What a search finds: plans, the front of memory against time, and counts of all other layouts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from ..job import TrainingJob
+from .space.axes import Space
+
+OBJECTIVES = ("throughput", "memory", "head-room")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A layout with its figures: seconds of a step, and bytes of the fullest stage: allocated, needed on the device, at most in use."""
+
+    job: TrainingJob
+    recompute: str
+    precision: str
+    step: float
+    tokens_per_s_gpu: float
+    peak_allocated_bytes: int
+    needed_bytes: int
+    device_bytes: int
+
+
+@dataclass
+class Found:
+    """The result of a search: the best plans that fit, the front of memory against time, and counts of all others."""
+
+    space: Space
+    limit: int
+    objective: str = "throughput"
+    plans: list[Plan] = field(default_factory=list)
+    front: list[Plan] = field(default_factory=list)
+    legal: int = 0
+    fits: int = 0
+    tight: int = 0
+    too_large: int = 0
+    illegal: Counter[str] = field(default_factory=Counter)
+    least: Plan | None = None
+    """The legal layout that needs least memory, whether it fits or not."""
+    interrupted: bool = False
+
+    @property
+    def examined(self) -> int:
+        """All layouts of the space."""
+        return self.legal + sum(self.illegal.values())

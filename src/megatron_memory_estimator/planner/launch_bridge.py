@@ -1,0 +1,93 @@
+"""How to launch a planned run with Megatron-Bridge: sections of its configuration, and overrides of a recipe."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from ..inputs.bridge_config import DDP, OPTIMIZER
+from ..job import TrainingJob
+from .launch_settings import settings_of
+
+RUN = (
+    "world_size", "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size",
+    "expert_tensor_parallel_size", "sequence_parallel", "cp_comm_type", "virtual_pipeline_model_parallel_size",
+    "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage", "pipeline_model_parallel_layout", "seq_length",
+    "micro_batch_size", "global_batch_size", "recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules",
+    "fp8", "fp8_recipe", "fp4", "use_distributed_optimizer", "use_precision_aware_optimizer", "optimizer_cpu_offload",
+    "optimizer_offload_fraction",
+)  # fmt: skip
+"""Settings that a plan decides."""
+RESET = (
+    "virtual_pipeline_model_parallel_size", "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage",
+    "pipeline_model_parallel_layout", "recompute_granularity", "recompute_method", "recompute_num_layers",
+)  # fmt: skip
+"""Settings that a recipe may have and a plan may leave off."""
+
+
+def bridge_sections(job: TrainingJob) -> dict[str, dict[str, Any]]:
+    """The run as sections of a Megatron-Bridge ConfigContainer (Megatron-Bridge `training/config.py`)."""
+    t = job.training
+    settings = settings_of(job)
+    inverse = {ours: theirs for theirs, ours in DDP.items()}
+    sections: dict[str, dict[str, Any]] = {"model": {}, "train": {}, "optimizer": {}, "ddp": {}, "mixed_precision": {}}
+    sections["mixed_precision"][t.params_dtype] = True
+    sections["mixed_precision"]["grad_reduce_in_fp32"] = t.grad_dtype == "fp32"
+    for name, value in settings.items():
+        if (
+            name in ("world_size", "params_dtype", "grad_reduce_in_bf16", "accumulate_allreduce_grads_in_fp32")
+            or value is None
+        ):
+            continue
+        if name in ("micro_batch_size", "global_batch_size"):
+            sections["train"][name] = value
+        elif name in OPTIMIZER:
+            sections["optimizer"][name] = value
+        elif name in inverse:
+            sections["ddp"][inverse[name]] = value
+        elif name == "use_distributed_optimizer":
+            sections["ddp"][name] = sections["optimizer"][name] = value
+        elif name.startswith(("fp8", "fp4", "first_last", "num_layers_at")):
+            sections["mixed_precision"][name] = value
+        else:
+            sections["model"][name] = value
+    if job.model.padded_vocab_size is None:
+        sections["model"]["should_pad_vocab"] = True
+    if job.model.q_lora_rank is None:
+        sections["model"]["q_lora_rank"] = None
+    return sections
+
+
+def bridge_overrides(job: TrainingJob) -> list[str]:
+    """What a plan decides, as overrides of a recipe: section.name=value."""
+    sections = bridge_sections(job)
+    settings = settings_of(job)
+    found = [f"model.{name}=null" for name in RESET if settings[name] is None]  # whatever the recipe has
+    if not job.training.low_precision:
+        found += ["mixed_precision.fp8=null", "mixed_precision.fp4=null"]
+    for section, values in sections.items():
+        for name, value in values.items():
+            ours = DDP.get(name, name) if section == "ddp" else name
+            if ours in RUN and not _idle(job, name):
+                found.append(f"{section}.{name}={_hydra(value)}")
+    return found
+
+
+def _idle(job: TrainingJob, name: str) -> bool:
+    """Whether an override would say what holds anyway."""
+    t = job.training
+    return (
+        (name in ("fp8", "fp4", "fp8_recipe") and not t.low_precision)
+        or (name == "recompute_modules" and not t.recompute_modules)
+        or (name == "optimizer_offload_fraction" and not t.optimizer_cpu_offload)
+        or (name.startswith("expert_") and not job.model.num_moe_experts)
+        or (name == "cp_comm_type" and job.layout.cp == 1)
+    )
+
+
+def _hydra(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return shlex.quote("[" + ",".join(map(str, value)) + "]")
+    return shlex.quote(str(value))

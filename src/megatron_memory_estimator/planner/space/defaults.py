@@ -1,0 +1,103 @@
+"""Values for every axis of a space, from the job and the model."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from ...errors import ConfigError
+from ...job import TrainingJob
+from ...model import Model
+from ...settings import nearest
+from ...states.optimizers import OPTIMIZERS
+from ..routes import route
+from .axes import AXES, COMM_TYPES, DEGREES, PIPELINE, SPLITS, WHOLE, Space
+from .choices import PRECISIONS, precision_of
+from .recompute import RECOMPUTE, own_recompute, recompute_settings
+
+POWERS = tuple(2**i for i in range(11))
+MOST_VALUES = 1000
+"""Values of one axis."""
+MOST_COMBINATIONS = 20_000
+"""Combinations of the degrees of one pipeline, and of pipelines: several times what is tried of all axes together by default."""
+
+
+def completed(space: Space, job: TrainingJob, *, everything: bool = False) -> Space:
+    """The space with values for every axis.
+
+    By default the precision and the optimizer's dtypes stay as the job has them, because they change the training; `everything` tries
+    all that the GPU supports. Raises ConfigError for an axis without a value that the model could take.
+    """
+    usual = _usual(job, space.num_gpus or (job.layout.world_size,), everything=everything)
+    values = {name: tuple(dict.fromkeys(getattr(space, name) or usual[name])) for name in AXES}
+    _check_size(values)
+    for name in WHOLE:
+        for value in values[name]:
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigError(f"{name}: {value!r} must be a whole number of at least 1")
+    _check_words(values)
+    return Space(**values)
+
+
+def _usual(job: TrainingJob, worlds: tuple[int, ...], *, everything: bool) -> dict[str, tuple[Any, ...]]:
+    """What is tried of every axis that is not given."""
+    model, t = job.model, job.training
+    most, stages = max(worlds), model.num_layers + model.mtp + 1
+    moe, fast = bool(model.num_moe_experts), route(t) == "tables"
+    widest_tp = min(most, max(job.gpu.nvlink_domain, 8), 16)
+    deepest = min(most, stages, 64)
+    return {
+        "num_gpus": worlds,
+        "tensor_model_parallel_size": tuple(n for n in POWERS[:5] if n <= widest_tp),
+        "pipeline_model_parallel_size": tuple(
+            sorted(n for n in {*POWERS[:7], *_divisors(model.num_layers)} if n <= deepest)
+        ),
+        "virtual_pipeline_model_parallel_size": (1, 2, 3, 4, 5, 6, 8, 10) if fast else (1, 2, 4, 8),
+        "context_parallel_size": tuple(n for n in POWERS[:7] if n == 1 or (n <= most and t.seq_length // n >= 1024)),
+        "expert_model_parallel_size": tuple(n for n in POWERS if n <= most and (model.num_moe_experts or 1) % n == 0),
+        "expert_tensor_parallel_size": tuple(n for n in (1, 2, 4, 8) if n <= most) if moe and everything else (1,),
+        "micro_batch_size": tuple(n for n in POWERS[:5] if n <= (t.global_batch_size or 1)),
+        "sequence_parallel": (True, False) if everything and not moe else (True,),
+        "cp_comm_type": COMM_TYPES if everything else ("p2p", "a2a"),
+        "split": SPLITS,
+        "recompute": (*RECOMPUTE, *_blocks(model, everything=everything)) if fast else ("none", own_recompute(t)),
+        "precision": tuple(PRECISIONS) if everything else (precision_of(t),),
+        "use_distributed_optimizer": (True, False) if everything else (OPTIMIZERS[t.optimizer].distributed,),
+        "use_precision_aware_optimizer": (False, True) if everything else (t.use_precision_aware_optimizer,),
+        "optimizer_offload_fraction": (t.optimizer_offload_fraction if t.optimizer_cpu_offload else 0.0,),
+    }
+
+
+def _check_size(axes: dict[str, tuple[Any, ...]]) -> None:
+    """Raise ConfigError for a space that is too large to be held in memory."""
+    for name, values in axes.items():
+        if len(values) > MOST_VALUES:
+            raise ConfigError(f"{name} has {len(values)} values to try; at most {MOST_VALUES} are accepted")
+    for names in (PIPELINE, DEGREES):
+        count = prod(len(axes[name]) for name in names)
+        if count > MOST_COMBINATIONS:
+            raise ConfigError(
+                f"{', '.join(names)} have {count} combinations; at most {MOST_COMBINATIONS} are accepted: list fewer values"
+            )
+
+
+def _check_words(axes: dict[str, tuple[Any, ...]]) -> None:
+    known_words = {"precision": tuple(PRECISIONS), "split": SPLITS, "cp_comm_type": COMM_TYPES}
+    for name, known in known_words.items():
+        for word in axes[name]:
+            if word not in known:
+                raise ConfigError(f"{name}: {word!r} is not one of {', '.join(known)}.{nearest(str(word), known)}")
+    for word in axes["recompute"]:
+        recompute_settings(word)
+    for value in axes["optimizer_offload_fraction"]:
+        if not 0 <= value <= 1:
+            raise ConfigError(f"optimizer_offload_fraction: {value} must be between 0 and 1")
+
+
+def _divisors(number: int) -> tuple[int, ...]:
+    return tuple(n for n in range(2, number + 1) if number % n == 0)
+
+
+def _blocks(model: Model, *, everything: bool) -> tuple[str, ...]:
+    """Full recomputation of some layers of each chunk."""
+    return tuple(f"block:{n}" for n in ((1, 2, 3, 4, 6, 8) if everything else (1, 2)) if n < model.num_layers)

@@ -1,0 +1,101 @@
+"""Which cells of a space are legal, and how many layouts each rule takes out.
+
+Every rule is `legality`'s own. The rules of degrees are asked once for each set of degrees, those of the pipeline once for each shape,
+those of GPUs for both together, those of the schedule for each number of microbatches.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...job import TrainingJob
+from ...layout import Layout
+from ...legality import Violation, beside_pipeline, violations
+from ...legality.precision import gpu
+from ...legality.sharding import world
+from ...legality.stages import schedule
+from ...training import Training
+from .points import Array, Cells, Grid, Shape
+
+BATCH = "global_batch_size does not divide by micro_batch_size*data_parallel_size"
+
+
+def reasons(job: TrainingJob, layout: Layout, training: Training, count: int) -> tuple[Violation, ...]:
+    """Every violated rule of one layout, those of the GPU too."""
+    return (*violations(job.model, layout, training, count), *gpu(training, job.gpu))
+
+
+def hopeless(job: TrainingJob, layout: Layout, training: Training) -> bool:
+    """Whether a layout breaks a rule that pipelines with the same `pipeline_sides` break too."""
+    return any(True for rules in (beside_pipeline(job.model, layout, training), gpu(training, job.gpu)) for _ in rules)
+
+
+def cells(
+    job: TrainingJob, shapes: Sequence[Shape], grid: Grid, allowed: Sequence[bool], each: int, ruled_out: Counter[str]
+) -> Cells:
+    """The legal cells of the allowed points. Every cell stands for `each` layouts in the counts of what is ruled out."""
+    members = Counter(shape.pp for shape in shapes)
+    replicas = {
+        shape.pp: _replicas(job, shape, grid, allowed, members[shape.pp] * len(grid.micro) * each, ruled_out)
+        for shape in {shape.pp: shape for shape in shapes}.values()
+    }
+    parts = [
+        _of_shape(job, number, shape, replicas[shape.pp], grid, each, ruled_out) for number, shape in enumerate(shapes)
+    ]
+    if not parts:
+        empty = np.zeros(0, dtype=np.int64)
+        return Cells(empty, empty, empty, empty, empty)
+    return Cells(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _replicas(
+    job: TrainingJob, shape: Shape, grid: Grid, allowed: Sequence[bool], each: int, ruled_out: Counter[str]
+) -> Array:
+    """Data parallel size of each (GPUs, point), 0 where the GPUs do not divide."""
+    moe = bool(job.model.num_moe_experts)
+    table = np.zeros((len(grid.worlds), len(grid.points)), dtype=np.int64)
+    for w, gpus in enumerate(grid.worlds):
+        for p, point in enumerate(grid.points):
+            if not allowed[p]:
+                continue
+            layout = dataclasses.replace(
+                shape.layout,
+                world_size=gpus,
+                tensor_model_parallel_size=point.tp,
+                context_parallel_size=point.cp,
+                expert_model_parallel_size=point.ep,
+                expert_tensor_parallel_size=point.etp if moe else None,
+            )
+            broken = next(iter(world(job.model, layout)), None)
+            if broken:
+                ruled_out[broken.rule] += each
+            else:
+                table[w, p] = gpus // (point.tp * point.cp * shape.pp)
+    return table
+
+
+def _of_shape(
+    job: TrainingJob, number: int, shape: Shape, replicas: Array, grid: Grid, each: int, ruled_out: Counter[str]
+) -> tuple[Array, ...]:
+    """The legal cells of one shape: its number, GPUs, point, micro batch size and microbatches."""
+    batch: Any = job.training.global_batch_size
+    per_step: Array = replicas[:, :, None] * np.array(grid.micro)
+    counts: Array = np.floor_divide(batch, np.maximum(per_step, 1))
+    rest: Array = np.remainder(batch, np.maximum(per_step, 1))
+    divides = (per_step > 0) & (rest == 0) & (counts > 0)
+    ruled_out[BATCH] += int(((per_step > 0) & ~divides).sum()) * each
+    places = np.nonzero(divides)
+    count_of = counts[places]
+    known, which = np.unique(count_of, return_inverse=True)
+    unscheduled = [next(iter(schedule(job.model, shape.layout, int(count))), None) for count in known]
+    for broken, cells_of in zip(unscheduled, np.bincount(which, minlength=len(known)).tolist(), strict=True):
+        if broken:
+            ruled_out[broken.rule] += cells_of * each
+    fine = np.array([broken is None for broken in unscheduled], dtype=bool)
+    keep = fine[which] if len(known) else np.zeros(0, dtype=bool)
+    return (np.full(int(keep.sum()), number), *(index[keep] for index in places), count_of[keep])

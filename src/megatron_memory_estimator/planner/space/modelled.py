@@ -1,0 +1,77 @@
+"""What the declarations of a model are able to say: sets of recomputation, ways of communication, several sequences."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from ...context import Context
+from ...errors import ConfigError, UnsupportedError
+from ...estimator import context_of
+from ...job import TrainingJob
+from ...layout import Layout
+from ...modules.kinds import recomputable
+from ...modules.layers import layer_unit
+from ...training import Training
+from .axes import Space
+from .choices import Style
+from .recompute import recompute_settings
+
+
+def recompute_sets(job: TrainingJob, space: Space) -> list[tuple[str, Training]]:
+    """The trainings of the sets of recomputation that this model has something for, by name."""
+    known = recomputable(job.model)
+    cleared: dict[str, Any] = {
+        "recompute_granularity": None, "recompute_method": None, "recompute_num_layers": None, "recompute_modules": (),
+    }  # fmt: skip
+    found = []
+    for name in space.recompute:
+        settings = recompute_settings(name)
+        training = dataclasses.replace(job.training, **{**cleared, **settings})
+        if set(settings.get("recompute_modules", ())) <= known and _modelled(job, training):
+            found.append((name, training))
+    if not found:
+        raise ConfigError(
+            f"recompute: nothing of {', '.join(space.recompute)} exists in this model; it has {', '.join(sorted(known))}"
+        )
+    return found
+
+
+def _modelled(job: TrainingJob, training: Training) -> bool:
+    return not _refusal(dataclasses.replace(context_of(job), layout=Layout(), training=training))
+
+
+def _declare(c: Context) -> None:
+    for kind in {*c.model.kinds, *c.model.mtp_kinds}:
+        layer_unit(c, kind)
+
+
+def _refusal(c: Context) -> str:
+    try:
+        _declare(c)
+    except UnsupportedError as error:
+        return error.rule
+    return ""
+
+
+def asks_for_sequences(job: TrainingJob, space: Space) -> bool:
+    """Whether any layer has other tensors with several sequences in a microbatch than with one."""
+    training = dataclasses.replace(job.training, micro_batch_size=2)
+    for cp in (1, 2):
+        for way in space.cp_comm_type:
+            if unsupported(job, cp > 1, Style(way, "", sequence_parallel=False)):
+                continue
+            c = dataclasses.replace(
+                context_of(job), layout=Layout(cp, context_parallel_size=cp, cp_comm_type=(way,)), training=training
+            )
+            _declare(c)
+            if "several_sequences" in vars(c):
+                return True
+    return False
+
+
+def unsupported(job: TrainingJob, several: bool, style: Style) -> str:
+    """The rule by which layers are not modelled with (`several`) or without context parallelism, or nothing."""
+    layout = Layout(2 if several else 1, context_parallel_size=2 if several else 1, cp_comm_type=(style.cp_comm_type,))
+    training = dataclasses.replace(job.training, recompute_granularity=None)
+    return _refusal(dataclasses.replace(context_of(job), layout=layout, training=training))

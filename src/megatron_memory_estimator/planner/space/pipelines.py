@@ -1,0 +1,70 @@
+"""The pipelines of a space: stages, chunks, and how layers are split over them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from itertools import product
+
+from ...job import TrainingJob
+from ...layout import Layout
+from ...legality import Violation, balanced_split
+from ...legality.stages import pipeline
+from ...legality.violation import broken
+from ...pipeline import split_layers
+from .axes import Space
+from .borders import EVEN, generated_layout
+from .points import Shape
+
+
+def shapes(job: TrainingJob, space: Space) -> Iterator[Shape | Violation]:
+    """Every pipeline of the space that is legal, or the rule that it breaks."""
+    for pp, vp in product(space.pipeline_model_parallel_size, space.virtual_pipeline_model_parallel_size):
+        if vp > 1 and pp == 1:
+            yield broken("virtual_pipeline_model_parallel_size needs pipeline_model_parallel_size above 1")
+            continue
+        for layout in _splits(job, space, pp, vp):
+            violations = pipeline(job.model, layout, overlap_p2p_comm=job.training.overlap_p2p_comm)
+            yield next(violations, None) or Shape(layout, vp)
+
+
+def _plain(job: TrainingJob, pp: int, vp: int) -> Layout:
+    """An even split, every other degree 1."""
+    return dataclasses.replace(
+        job.layout,
+        **EVEN,
+        world_size=pp,
+        tensor_model_parallel_size=1,
+        context_parallel_size=1,
+        expert_model_parallel_size=1,
+        expert_tensor_parallel_size=1 if job.model.num_moe_experts else None,
+        sequence_parallel=False,
+        pipeline_model_parallel_size=pp,
+        virtual_pipeline_model_parallel_size=vp if vp > 1 else None,
+        num_layers_per_virtual_pipeline_stage=None,
+        microbatch_group_size_per_vp_stage=None,
+        num_distributed_optimizer_instances=1,
+    )
+
+
+def _splits(job: TrainingJob, space: Space, pp: int, vp: int) -> Iterator[Layout]:
+    model, plain = job.model, _plain(job, pp, vp)
+    if pp == 1 or model.hybrid:
+        yield plain
+        return
+    splits = []
+    divides = split_layers(model, plain) % (pp * vp) == 0
+    if divides and "even" in space.split:
+        splits.append(plain)
+    counts = balanced_split(model.num_layers, pp, vp) if not divides and "uneven" in space.split else None
+    if counts is not None:
+        first, last = counts
+        splits.append(
+            dataclasses.replace(plain, num_layers_in_first_pipeline_stage=first, num_layers_in_last_pipeline_stage=last)
+        )
+    text = generated_layout(model, pp, vp) if "layout" in space.split and (not divides or model.mtp) else None
+    if text is not None:
+        splits.append(
+            dataclasses.replace(plain, virtual_pipeline_model_parallel_size=None, pipeline_model_parallel_layout=text)
+        )
+    yield from splits or [plain]  # whose rule says why there is none

@@ -1,0 +1,155 @@
+"""Points of a space: pipelines, degrees, and cells of both with GPUs and micro batch sizes."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from math import lcm
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...layout import Layout
+from ...model import Model
+from ...schedule import enough_microbatches
+from ...settings import LARGEST_INTEGER
+from .choices import Style
+
+Array = np.ndarray[Any, Any]
+MICROBATCHES = 2 * LARGEST_INTEGER
+"""More than any run has: no global batch is larger than LARGEST_INTEGER."""
+
+
+class Point(NamedTuple):
+    """The degrees of a layout beside its pipeline."""
+
+    tp: int
+    cp: int
+    ep: int
+    etp: int
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A pipeline: its degrees and split, every other degree 1."""
+
+    layout: Layout
+    vp: int
+
+    @property
+    def pp(self) -> int:
+        """Pipeline stages."""
+        return self.layout.pp
+
+    def effective(self, count: int) -> int:
+        """So few microbatches that the schedule passes through the same steps."""
+        return enough_microbatches(self.pp, self.vp, count, self.group)
+
+    @property
+    def group(self) -> int:
+        """Microbatches that run through one chunk before the next."""
+        return self.layout.microbatch_group_size_per_vp_stage or self.pp
+
+
+class Structure(NamedTuple):
+    """What points of one structure have in common: the side of every border that a declaration asks about."""
+
+    tp_many: bool
+    cp_many: bool
+    ep_many: bool
+    etp_many: bool
+    tp_and_groups: int
+    """-1, 0 or 1: fewer tensor-parallel ranks than query groups, as many, or more."""
+    tp_and_etp: int
+    """The same of the experts' tensor-parallel ranks, where experts are not reduced over ranks of their own anyway."""
+    local_experts: int
+    """0 or 1: one expert on a rank, or several."""
+
+
+def structure_of(model: Model, point: Point) -> Structure:
+    """The structure of a point: points of one structure have the same tensors, of other sizes."""
+    tp, cp, ep, etp = point
+    experts = model.num_moe_experts or 0
+    return Structure(
+        tp > 1,
+        cp > 1,
+        ep > 1,
+        etp > 1,
+        _side(tp, model.groups),
+        _side(tp, etp) if experts and ep == 1 else 0,
+        _side(experts // ep, 1) if experts else 0,
+    )
+
+
+def _side(value: int, limit: int) -> int:
+    """-1, 0 or 1: below, at or above a limit."""
+    return (value > limit) - (value < limit)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The degrees, GPUs and micro batch sizes of one structure."""
+
+    points: tuple[Point, ...]
+    worlds: tuple[int, ...]
+    micro: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Worlds, points, micro batch sizes."""
+        return len(self.worlds), len(self.points), len(self.micro)
+
+    def layout(self, base: Layout, pp: Any, style: Style) -> Layout:
+        """A layout of arrays. Cells that are not legal get GPUs enough for one replica, so that every figure is defined."""
+        columns: list[Any] = [np.array(column).reshape(-1, 1) for column in zip(*self.points, strict=True)]
+        tp, cp, ep, etp = columns
+        world: Any = np.array(self.worlds).reshape(-1, 1, 1)
+        return dataclasses.replace(
+            base,
+            world_size=np.maximum(world, np.maximum(tp * cp, ep * etp) * pp),
+            tensor_model_parallel_size=tp,
+            context_parallel_size=cp,
+            expert_model_parallel_size=ep,
+            expert_tensor_parallel_size=etp,
+            pipeline_model_parallel_size=pp,
+            sequence_parallel=style.sequence_parallel,
+            cp_comm_type=(style.cp_comm_type,),
+        )
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Legal cells by index: shape, GPUs, point, micro batch size; and the microbatches of each."""
+
+    shape: Array
+    world: Array
+    point: Array
+    micro: Array
+    count: Array
+
+    def __len__(self) -> int:
+        return len(self.shape)
+
+    def at(self, where: Any) -> Cells:
+        """Those of some places."""
+        return Cells(*(getattr(self, f.name)[where] for f in dataclasses.fields(self)))
+
+    def counts(self) -> tuple[list[tuple[int, int]], Array]:
+        """Every different (shape, microbatches), and which of them each cell has."""
+        pairs, which = np.unique(self.shape * MICROBATCHES + self.count, return_inverse=True)
+        return [divmod(pair, MICROBATCHES) for pair in pairs.tolist()], which.ravel()
+
+
+def at_point(base: Layout, point: Point, style: Style, *, moe: bool) -> Layout:
+    """A layout with the degrees of a point, on as few GPUs as they need."""
+    tp, cp, ep, etp = point
+    return dataclasses.replace(
+        base,
+        world_size=lcm(tp * cp, ep * etp) * base.pp,
+        tensor_model_parallel_size=tp,
+        context_parallel_size=cp,
+        expert_model_parallel_size=ep,
+        expert_tensor_parallel_size=etp if moe else None,
+        sequence_parallel=style.sequence_parallel,
+        cp_comm_type=(style.cp_comm_type,),
+    )
