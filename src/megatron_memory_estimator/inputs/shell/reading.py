@@ -11,7 +11,7 @@ from .scanner import NAME
 from .state import Array, Shell
 
 
-def read(shell: Shell, words: list[str], found: Simple) -> None:
+def read(shell: Shell, words: list[str], node: Simple) -> None:
     """`read` from a here-string or a here-document; from anywhere else the values are in doubt."""
     names: list[str] = []
     array, raw = "", False
@@ -31,12 +31,12 @@ def read(shell: Shell, words: list[str], found: Simple) -> None:
             del rest[:1]
         else:
             raise shell.refuse(f"read {plain(readable(word), 40)} is not read")
-    feeds = [one for one in found.redirects if one.feeds]
+    feeds = [one for one in node.redirects if one.feeds]
     source = feeds[-1] if feeds else None
     text = shell.targets[id(source)] if source is not None and source.operator in ("<<", "<<<") else None
     targets = [array] if array else names or ["REPLY"]
     if text is None or MARK in text or (not raw and "\\" in text):
-        why = f"`{plain(readable(found.source), 60)}` reads what is not known"
+        why = f"`{plain(readable(node.source), 60)}` reads what is not known"
         source_name = next((name for name in unset_in(text or "")), "")
         for name in targets:
             mark = shell.doubt(why, source_name or name)

@@ -59,12 +59,14 @@ def _chosen(shell: Shell) -> Launch:
     if not shell.launches:
         raise ConfigError(_nothing(shell))
     launch = shell.launches[-1]
-    others = [one for one in shell.launches[:-1] if (one.words, one.num_gpus) != (launch.words, launch.num_gpus)]
-    for one in others:
-        apart = next(((a, b) for a, b in zip(one.branch, launch.branch, strict=False) if a != b), None)
+    others = [
+        other for other in shell.launches[:-1] if (other.words, other.num_gpus) != (launch.words, launch.num_gpus)
+    ]
+    for other in others:
+        apart = next(((a, b) for a, b in zip(other.branch, launch.branch, strict=False) if a != b), None)
         if apart is not None and apart[0][0] == apart[1][0]:
             raise ConfigError(
-                f"which of two runs the script starts, at line {one.line} or at line {launch.line}, depends on {apart[0][0]}, "
+                f"which of two runs the script starts, at line {other.line} or at line {launch.line}, depends on {apart[0][0]}, "
                 "which cannot be decided; give a script with the one that you mean"
             )
     if others:
