@@ -17,7 +17,7 @@ from .doubts import in_doubt, readable, vanishes
 from .expand import fields, text_of
 from .grammar import AndOr, Assignment, Command, List, Pipeline, Redirect, Simple
 from .joining import joined
-from .state import Shell, State
+from .state import Branch, Shell, State
 
 DEEPEST = 60
 
@@ -40,9 +40,11 @@ def and_or(shell: Shell, item: AndOr) -> None:
     for at, (joint, other) in enumerate(item.rest, 1):
         status = shell.state.status
         if status is None:
-            verb = "succeeds" if joint == "&&" else "fails"
+            follows = joint == "&&"
+            verb = "succeeds" if follows else "fails"
             why = f"whether {shown(item.first if at == 1 else item.rest[at - 2][1])} {verb} (line {shell.line})"
-            either(shell, [lambda other=other, at=at: pipeline(shell, other, tested=at < last), lambda: None], why)  # type: ignore[misc]
+            taken = lambda other=other, at=at: pipeline(shell, other, tested=at < last)  # noqa: E731
+            either(shell, [taken, lambda: None], why, follows=follows)
         elif (status == 0) == (joint == "&&"):
             pipeline(shell, other, tested=at < last)
 
@@ -97,14 +99,14 @@ def apart(shell: Shell, body: Callable[[], None], *, piped: bool = False) -> Non
         shell.state, shell.piped = before, was
 
 
-def either(shell: Shell, branches: list[Callable[[], None]], why: str) -> None:
+def either(shell: Shell, branches: list[Callable[[], None]], why: str, *, follows: bool = False) -> None:
     """Runs each branch on a state of its own; afterwards whichever of the states is true."""
     before, alive = shell.state, list[State]()
     outer = shell.branch
     printed = None if shell.output is None else len(shell.output)
     for at, branch in enumerate(branches):
         shell.spend(len(before.variables))
-        shell.state, shell.branch = before.clone(), (*outer, (why, at))
+        shell.state, shell.branch = before.clone(), (*outer, Branch(why, at, follows))
         try:
             branch()
             alive.append(shell.state)

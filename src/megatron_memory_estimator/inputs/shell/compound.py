@@ -29,7 +29,7 @@ from .grammar import (
     Word,
 )
 from .joining import joined
-from .state import Shell
+from .state import Branch, Shell
 
 MOST_ROUNDS = 2000
 
@@ -217,7 +217,7 @@ def _uncertain_loop(shell: Shell, body: Callable[[], object], node: Command) -> 
     before = shell.state
     for _ in range(20):
         del shell.launches[launched:]
-        shell.state, shell.branch = before.clone(), (*outer, (why, 0))
+        shell.state, shell.branch = before.clone(), (*outer, Branch(why, 0))
         ends = False
         try:
             body()
