@@ -8,7 +8,6 @@ still saved when it runs backward.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import accumulate, groupby
@@ -32,7 +31,7 @@ from .offload import offloaded, offloaded_layers, offloads
 from .paged_stash import stashed
 from .pipeline import Chunk
 from .simulate import Trace, trace
-from .tape import Unit
+from .tape import EVERYTHING, Part, Unit
 from .tensor import Dim, Param, Tensor, largest
 
 Kind = tuple[str, int, bool]
@@ -62,10 +61,12 @@ class Run(NamedTuple):
     """What one copy keeps in the paged stash, per microbatch in flight, in rows of balanced routing."""
     away: tuple[tuple[str, tuple[Tensor, ...]], ...] = ()
     """What one copy offloads, by module."""
+    moving: tuple[Tensor, ...] = ()
+    """What is on its way to or from host memory while one copy runs."""
 
     def beside_bytes(self, kind: str) -> int:
         """Bytes of the tensors beside a forward ("F") or a backward ("B")."""
-        return sum(t.nbytes for t in self.beside[0 if kind == "F" else 1])
+        return sum(t.nbytes for t in (*self.beside[0 if kind == "F" else 1], *self.moving))
 
 
 class Moment(NamedTuple):
@@ -79,16 +80,6 @@ class Moment(NamedTuple):
     event: int
     nbytes: int
     copy: int = -1
-
-
-class Part(NamedTuple):
-    """Some of the events of a unit, by their ops."""
-
-    name: str
-    holds: Callable[[str], bool]
-
-
-EVERYTHING = Part("everything", lambda op: True)
 
 
 def higher(a: Moment, b: Moment) -> Moment:
@@ -153,23 +144,23 @@ class ChunkPlan:
         return list(accumulate((run.trace.saved_bytes * run.copies for run in self.runs), initial=0))
 
     def moments_of(
-        self, kind: str, index: int, copy: int, part: Part = EVERYTHING
+        self, kind: str, index: int, copy: int, parts: frozenset[Part] = EVERYTHING
     ) -> tuple[Moment, Moment, Moment] | None:
-        """The first, the largest and the last moment of a part of one copy of a run, forward ("F") or backward ("B")."""
-        known = self._extremes(kind, index, part)
+        """The first, the largest and the last moment of some parts of one copy of a run, forward ("F") or backward ("B")."""
+        known = self._extremes(kind, index, parts)
         if known is None:
             return None
         fixed = self.prefix(index, copy) + self.batch_bytes + self.runs[index].beside_bytes(kind)
         first, top, last = (Moment(kind, index, event, fixed + nbytes, copy) for event, nbytes in known)
         return first, top, last
 
-    def _extremes(self, kind: str, index: int, part: Part) -> tuple[tuple[int, int], ...] | None:
-        """(event, bytes of the unit alone) of the first, the largest and the last event of a part of a run."""
-        key = kind, index, part.name
+    def _extremes(self, kind: str, index: int, parts: frozenset[Part]) -> tuple[tuple[int, int], ...] | None:
+        """(event, bytes of the unit alone) of the first, the largest and the last event of some parts of a run."""
+        key = kind, index, parts
         if key not in self.extremes:
             run = self.runs[index]
             shift, events = (0, run.trace.forward) if kind == "F" else (len(run.trace.forward), run.trace.backward)
-            chosen = [(shift + i, event.nbytes) for i, event in enumerate(events) if part.holds(event.op)]
+            chosen = [(shift + i, event.nbytes) for i, event in enumerate(events) if event.part in parts]
             if not chosen:
                 self.extremes[key] = None
             else:
@@ -340,15 +331,15 @@ class Planner:
             traced, paged = self._paged(traced)
             gone: tuple[Tensor, ...] = ()
             away: tuple[tuple[str, tuple[Tensor, ...]], ...] = ()
+            moving: tuple[Tensor, ...] = ()
             if leaves:
-                leave = offloaded(t, kinds[0][0], traced)
+                leave = offloaded(t, traced)
                 traced, gone, away = leave.trace, leave.tensors, leave.groups
                 ways = 2 if t.cpu_offloading_double_buffering else 1
                 moving = tuple(
                     x._replace(name=f"{x.name} on its way ({i})") for i in range(ways) for x in leave.on_their_way
                 )
-                beside = ((*beside[0], *moving), (*beside[1], *moving))
-            runs.append(Run(unit, traced, len(firsts), firsts[0], params, graphed, beside, gone, paged, away))
+            runs.append(Run(unit, traced, len(firsts), firsts[0], params, graphed, beside, gone, paged, away, moving))
         return runs
 
     def _groups(self, chunk: Chunk) -> list[tuple[int, tuple[Kind, ...], bool]]:
@@ -404,7 +395,7 @@ class Planner:
     def _traced(self, unit: Unit) -> tuple[Unit, Trace, tuple[Tensor, ...]]:
         graphed: tuple[Tensor, ...] = ()
         if captures(self.context.training):
-            graphed = captured(self.context, unit)
+            graphed = captured(self.context.training, unit)
             if self.context.training.cuda_graph_warmup_steps == 0:
                 unit = replayed(unit, graphed)
         return unit, trace(unit), graphed

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from .activations import boundary
 from .captures import graph_ends
+from .modules.kinds import kinds_in, layers_with
 from .modules.sparse_attention import shared_indices
 from .rank import Rank
 from .tensor import Dim, Tensor, tensor
@@ -102,19 +105,17 @@ def resting_tensors(rank: Rank) -> tuple[Tensor, ...]:
         if not plan.chunk.embedding and c.layout.pp > 1:
             wide = plan.chunk.after_mtp
             found += [boundary(c, f"{name} {what}", with_mtp=wide) for what in ("input_tensor", "input_tensor.grad")]
-        moe_layers = sum(run.copies for run in plan.runs if run.first_layer >= 0 and run.unit.name.endswith("moe"))
-        moe_layers += c.model.mtp if plan.chunk.mtp else 0
-        if (
-            c.training.overlap_moe_expert_parallel_comm
-            and c.training.moe_token_dispatcher_type == "alltoall"
-            and moe_layers
-        ):
+        layers = plan.layers(c.model)
+        routed = any(kind.routed for kind in kinds_in(layers))
+        alltoall = c.training.moe_token_dispatcher_type == "alltoall"
+        if c.training.overlap_moe_expert_parallel_comm and alltoall and routed:
+            moe_layers = Dim("moe_layers", layers_with(layers, attrgetter("routed")))
             released = "attn_norm" in c.training.offload_modules  # its input is in host memory
             for what in ("inputs.grad",) if released else ("inputs", "inputs.grad"):
                 one = c.residual(what)
-                found.append(
-                    tensor(f"{name} MoE layers' {what}", (Dim("moe_layers", moe_layers), *one.shape), one.dtype)
-                )
+                found.append(tensor(f"{name} MoE layers' {what}", (moe_layers, *one.shape), one.dtype))
     if c.training.recompute_granularity != "full":  # else a workspace, alive at every moment
-        found += shared_indices(c, layer_counts(c, rank.plans))
+        counts = layer_counts(c, rank.plans)
+        if any(kind.indexer for kind in kinds_in(counts)):
+            found += shared_indices(c, layers_with(counts, attrgetter("indexer")))
     return (*found, *graph_ends(rank))

@@ -54,7 +54,7 @@ def capture_scratch(rank: Rank) -> int:
                 warm = rank.context.training.cuda_graph_warmup_steps
                 kept = sum(t.nbytes for t in run.graphed) if warm else 0  # replayed units do not count it
                 events = run.trace.forward + run.trace.backward
-                inside = [e.nbytes for e in events if in_graph(rank.context, run.unit, e.op)]
+                inside = [e.nbytes for e in events if in_graph(rank.context.training, e.part)]
                 most = largest(most, reduce(largest, inside, kept) - kept)
     return most
 
@@ -92,4 +92,4 @@ def capturing(rank: Rank) -> Candidate:
     # without a warm-up the capture comes before the first optimizer step
     since = ("setup", "first step") if rank.context.training.cuda_graph_warmup_steps else ("setup",)
     shown = tuple(row for row in rows if not isinstance(row.nbytes, int) or row.nbytes)
-    return Candidate("capture of CUDA graphs", total + scratch, extras=shown, since=since)
+    return Candidate("capture of CUDA graphs", total + scratch, extras=shown, since=since, capture=True)

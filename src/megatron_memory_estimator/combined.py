@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import NamedTuple
 
-from .activations import ChunkPlan, Moment, Part
-from .simulate import WAITING
+from .activations import ChunkPlan, Moment
+from .tape import EVERYTHING, Part
 
 
 class Pair(NamedTuple):
@@ -58,20 +58,12 @@ def _phases(forward: ChunkPlan, backward: ChunkPlan) -> Iterator[Pair]:
         yield Pair(None, backward.largest("B", last_head[0], 0), done=True)
 
 
-EXPERTS = (
-    "mlp.dispatch",
-    "mlp.experts",
-    "mlp.combine",
-    "mlp.unpermute",
-    "mlp.fc2_latent_proj",
-    "mlp.shared_experts.add",
-    "mlp_bda",
-)
-"""Ops of the nodes after a layer's dispatch; all others belong to its attention node."""
-
-
-AFTER_DISPATCH = Part("experts", lambda op: op != WAITING and any(mark in op for mark in EXPERTS))
-ATTENTION = Part("attention", lambda op: op != WAITING and not any(mark in op for mark in EXPERTS))
+AFTER_DISPATCH: frozenset[Part] = frozenset(
+    ("dispatch", "expert_fc1", "moe_act", "experts", "combine", "latent_up", "shared_experts_add", "mlp_residual", "moe_residual")
+)  # fmt: skip
+"""Parts of the nodes after a layer's dispatch."""
+ATTENTION = EVERYTHING - AFTER_DISPATCH - {""}
+"""Parts of its attention node: all others."""
 
 
 def _interleaved(

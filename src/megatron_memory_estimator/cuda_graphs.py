@@ -10,21 +10,25 @@ Source: Megatron-LM `megatron/core/transformer/cuda_graphs.py`, `transformer_lay
 
 from __future__ import annotations
 
-from .context import Context
 from .simulate import trace
-from .tape import Op, Unit, flattened, inputs, mapped
+from .tape import Op, Part, Unit, flattened, inputs, mapped
 from .tensor import Tensor
 from .training import Training
 
-MODULES: dict[str, tuple[str, ...]] = {
-    "attn": ("self_attention", "input_layernorm"),
-    "mamba": ("mixer", "input_layernorm", "norm"),
-    "mlp": ("mlp.linear_fc", "mlp.activation"),
-    "moe": ("mlp.",),
-    "moe_router": ("mlp.router", "mlp.shared_experts"),
-    "moe_preprocess": ("mlp.permute",),
-}
-"""Beginnings of the ops that a captured module runs. A router's graph begins at the norm before it."""
+MODULES: dict[str, frozenset[Part]] = {
+    "attn": frozenset(("attn_norm", "qkv_linear", "core_attn", "attn_proj", "attn", "attn_residual")),
+    "mamba": frozenset(("mamba",)),
+    "mlp": frozenset(("mlp_norm", "mlp", "mlp_residual")),
+    "moe": frozenset(
+        ("router_norm", "router", "latent_down", "permute", "dispatch", "expert_fc1", "moe_act", "experts", "combine", "latent_up",
+         "shared_experts", "shared_experts_add", "moe", "experts_wgrads")
+    ),
+    "moe_router": frozenset(("router_norm", "router", "shared_experts", "shared_experts_add")),
+    "moe_preprocess": frozenset(("permute",)),
+}  # fmt: skip
+"""Parts that a captured module runs. A router's graph begins at the norm before it."""
+OVERLAPPED: frozenset[Part] = frozenset(("shared_experts", "shared_experts_add"))
+"""Parts that a router's graph leaves out where the shared experts run beside the dispatcher (moe_shared_expert_overlap)."""
 
 
 def captures(training: Training) -> bool:
@@ -32,33 +36,25 @@ def captures(training: Training) -> bool:
     return training.cuda_graph_impl in ("transformer_engine", "local")
 
 
-def in_graph(c: Context, unit: Unit, name: str) -> bool:
-    """Whether an op of a layer is captured."""
-    modules = c.training.cuda_graph_modules
+def in_graph(training: Training, part: Part) -> bool:
+    """Whether a part of a layer is captured."""
+    modules = training.cuda_graph_modules
     if not modules:
         return True
-    moe = unit.name.endswith("moe")
-    if name.startswith("pre_mlp_layernorm"):
-        return ("moe_router" in modules or "moe" in modules) if moe else "mlp" in modules
-    if name.startswith("self_attn_bda"):
-        return "attn" in modules
-    if name.startswith("mlp_bda"):
-        return "mlp" in modules and not moe
-    own = [module for module in modules if not (module == "moe" and not moe)]
-    if c.training.moe_shared_expert_overlap and name.startswith("mlp.shared_experts"):
-        own = [module for module in own if module != "moe_router"]
-    return any(name.startswith(MODULES[module]) for module in own)
+    if training.moe_shared_expert_overlap and part in OVERLAPPED:
+        modules = tuple(module for module in modules if module != "moe_router")
+    return any(part in MODULES[module] for module in modules)
 
 
-def captured(c: Context, unit: Unit) -> tuple[Tensor, ...]:
+def captured(training: Training, unit: Unit) -> tuple[Tensor, ...]:
     """What the graphs of one layer keep for its backward, per microbatch in flight."""
     kept = {live.tensor.storage: live.tensor for live in trace(unit).saved}
     storages: dict[str, Tensor] = {}
     for op in flattened(unit.items):
-        if in_graph(c, unit, op.name):
+        if in_graph(training, op.part):
             storages.update({t.storage: kept[t.storage] for t in op.saves if t.storage in kept})
     for item in unit.items:
-        if not isinstance(item, Op) and in_graph(c, unit, item.name):
+        if not isinstance(item, Op) and in_graph(training, item.part):
             storages.update({t.storage: kept[t.storage] for t in inputs(item) if t.storage in kept})
     return tuple(storages.values())
 

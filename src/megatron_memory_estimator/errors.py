@@ -24,7 +24,11 @@ class ConfigError(EstimatorError):
 
 
 class UnsupportedError(EstimatorError):
-    """A run with a feature that the engine does not model."""
+    """A run with a feature that the engine does not model. `rule` says the same without the numbers of the run and the fix."""
+
+    def __init__(self, message: str = "", rule: str = "") -> None:
+        super().__init__(message)
+        self.rule = rule or str(self)
 
 
 class StoppedError(EstimatorError):
@@ -34,12 +38,14 @@ class StoppedError(EstimatorError):
 class LayoutError(EstimatorError):
     """A layout that Megatron-Core would refuse.
 
-    `reasons` holds one sentence for each violated rule; the message joins them.
+    `reasons` holds one sentence for each violated rule; the message joins them. `rules` says the same without the numbers of the
+    layout, so that refusals can be counted.
     """
 
-    def __init__(self, reasons: tuple[str, ...]) -> None:
+    def __init__(self, reasons: tuple[str, ...], rules: tuple[str, ...] = ()) -> None:
         super().__init__(_joined(reasons))
         self.reasons = reasons
+        self.rules = rules or reasons
 
 
 def _joined(reasons: tuple[str, ...]) -> str:

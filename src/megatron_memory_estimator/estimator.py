@@ -172,7 +172,7 @@ def estimate(job: TrainingJob) -> Estimate:
         )
     if job.refusal:
         raise UnsupportedError(job.refusal)
-    check(job)
+    check(job.model, job.layout, job.training, job.gpu, job.num_microbatches)
     pipeline = build_pipeline(job.model, job.layout)
     planner = Planner(context_of(job))
     stages = tuple(_stage(job, planner, chunks) for chunks in pipeline.chunks)

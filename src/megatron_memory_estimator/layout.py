@@ -30,8 +30,10 @@ class Layout:
     tensor_model_parallel_size: int = setting(1, "tensor parallel size (tp)")
     pipeline_model_parallel_size: int = setting(1, "pipeline parallel size (pp)")
     context_parallel_size: int = setting(1, "context parallel size (cp)")
-    expert_model_parallel_size: int = setting(1, "expert parallel size (ep)")
-    expert_tensor_parallel_size: int | None = setting(None, "expert tensor parallel size (etp); Megatron's default: tp")
+    expert_model_parallel_size: int = setting(1, "expert parallel size (ep)", of="moe")
+    expert_tensor_parallel_size: int | None = setting(
+        None, "expert tensor parallel size (etp); Megatron's default: tp", of="moe"
+    )
     sequence_parallel: bool = setting(False, "sequence parallel")
     cp_comm_type: tuple[str, ...] = setting(
         ("p2p",), "context parallel communication", choices=("p2p", "a2a", "all_gather", "a2a+p2p"), kind="list"

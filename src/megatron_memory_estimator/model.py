@@ -36,8 +36,10 @@ class Model:
         "rope", "position embedding", choices=("rope", "learned_absolute", "none", "yarn", "mrope")
     )
     rotary_percent: float = setting(1.0, "part of the head dim that RoPE rotates")
-    rope_type: str = setting("yarn", "MLA: RoPE", choices=("rope", "yarn"))
-    original_max_position_embeddings: int = setting(4096, "YaRN: positions that its tables cover from the start")
+    rope_type: str = setting("yarn", "MLA: RoPE", choices=("rope", "yarn"), of="mla")
+    original_max_position_embeddings: int = setting(
+        4096, "YaRN: positions that its tables cover from the start", of="yarn"
+    )
 
     normalization: str = setting("LayerNorm", "norm", choices=("LayerNorm", "RMSNorm", "L2Norm"))
     gated_linear_unit: bool = setting(False, "gated MLP (SwiGLU, GEGLU)")
@@ -54,32 +56,38 @@ class Model:
     fp32_residual_connection: bool = setting(False, "residual stream in fp32")
 
     multi_latent_attention: bool = setting(False, "multi-latent attention (DeepSeek)")
-    q_lora_rank: int | None = setting(512, "MLA: width of the compressed query; null: not compressed")
-    kv_lora_rank: int = setting(512, "MLA: width of the compressed key and value")
-    qk_head_dim: int = setting(128, "MLA: head dim of query and key without RoPE")
-    qk_pos_emb_head_dim: int = setting(64, "MLA: head dim with RoPE")
-    v_head_dim: int = setting(128, "MLA: head dim of value")
+    q_lora_rank: int | None = setting(512, "MLA: width of the compressed query; null: not compressed", of="mla")
+    kv_lora_rank: int = setting(512, "MLA: width of the compressed key and value", of="mla")
+    qk_head_dim: int = setting(128, "MLA: head dim of query and key without RoPE", of="mla")
+    qk_pos_emb_head_dim: int = setting(64, "MLA: head dim with RoPE", of="mla")
+    v_head_dim: int = setting(128, "MLA: head dim of value", of="mla")
 
     num_moe_experts: int | None = setting(None, "routed experts", flag="num-experts")
     moe_layer_freq: int | tuple[int, ...] | str = setting(
-        1, "which layers are MoE: N (every Nth), a 0/1 list, or an expression such as ([0]*3+[1]*58)", kind="any"
+        1,
+        "which layers are MoE: N (every Nth), a 0/1 list, or an expression such as ([0]*3+[1]*58)",
+        kind="any",
+        of="moe",
     )
-    moe_router_topk: int = setting(2, "experts per token")
-    moe_ffn_hidden_size: int | None = setting(None, "width of an expert; default: ffn_hidden_size")
-    moe_shared_expert_intermediate_size: int | None = setting(None, "total width of the shared experts")
-    moe_shared_expert_gate: bool = setting(False, "gate on the shared expert")
-    moe_latent_size: int | None = setting(None, "width in which the experts work (latent MoE)")
-    moe_router_score_function: str = setting("softmax", "score function of the router", choices=("softmax", "sigmoid"))
-    moe_router_enable_expert_bias: bool = setting(False, "aux-loss-free balancing by an expert bias buffer")
+    moe_router_topk: int = setting(2, "experts per token", of="moe")
+    moe_ffn_hidden_size: int | None = setting(None, "width of an expert; default: ffn_hidden_size", of="moe")
+    moe_shared_expert_intermediate_size: int | None = setting(None, "total width of the shared experts", of="moe")
+    moe_shared_expert_gate: bool = setting(False, "gate on the shared expert", of="moe")
+    moe_latent_size: int | None = setting(None, "width in which the experts work (latent MoE)", of="moe")
+    moe_router_score_function: str = setting(
+        "softmax", "score function of the router", choices=("softmax", "sigmoid"), of="moe"
+    )
+    moe_router_enable_expert_bias: bool = setting(False, "aux-loss-free balancing by an expert bias buffer", of="moe")
     moe_router_load_balancing_type: tuple[str, ...] = setting(
         ("aux_loss",),
         "load balancing",
         choices=("aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "none", "quantile"),
         kind="list",
+        of="moe",
     )
-    moe_aux_loss_coeff: float = setting(0.0, "weight of the balancing loss")
-    moe_router_num_groups: int | None = setting(None, "groups of experts for group-limited routing")
-    moe_router_group_topk: int | None = setting(None, "groups that a token may use")
+    moe_aux_loss_coeff: float = setting(0.0, "weight of the balancing loss", of="moe")
+    moe_router_num_groups: int | None = setting(None, "groups of experts for group-limited routing", of="moe")
+    moe_router_group_topk: int | None = setting(None, "groups that a token may use", of="moe")
 
     mtp_num_layers: int | None = setting(None, "multi-token prediction depths")
     mtp_use_repeated_layer: bool = setting(False, "all MTP depths share one layer")
@@ -90,29 +98,31 @@ class Model:
     linear_attention_freq: int | tuple[int, ...] | None = setting(
         None, "N: every Nth layer is softmax attention; or a 0/1 list, 1 is linear attention", kind="any"
     )
-    linear_conv_kernel_dim: int = setting(4, "Gated DeltaNet: width of the convolution")
-    linear_key_head_dim: int = setting(128, "Gated DeltaNet: key head dim")
-    linear_value_head_dim: int = setting(128, "Gated DeltaNet: value head dim")
-    linear_num_key_heads: int = setting(16, "Gated DeltaNet: key heads")
-    linear_num_value_heads: int = setting(32, "Gated DeltaNet: value heads")
+    linear_conv_kernel_dim: int = setting(4, "Gated DeltaNet: width of the convolution", of="gdn")
+    linear_key_head_dim: int = setting(128, "Gated DeltaNet: key head dim", of="gdn")
+    linear_value_head_dim: int = setting(128, "Gated DeltaNet: value head dim", of="gdn")
+    linear_num_key_heads: int = setting(16, "Gated DeltaNet: key heads", of="gdn")
+    linear_num_value_heads: int = setting(32, "Gated DeltaNet: value heads", of="gdn")
 
-    dsa_indexer_n_heads: int | None = setting(None, "sparse attention: heads of the indexer")
-    dsa_indexer_head_dim: int | None = setting(None, "sparse attention: head dim of the indexer")
-    dsa_indexer_topk: int | None = setting(None, "sparse attention: keys per query")
-    dsa_indexer_topk_freq: int = setting(1, "sparse attention: layers that share the keys one indexer picks")
-    dsa_indexer_skip_topk_offset: int = setting(0, "sparse attention: first layers with an indexer of their own")
-    dsa_indexer_loss_coeff: float = setting(0.0, "sparse attention: weight of the indexer's loss")
+    dsa_indexer_n_heads: int | None = setting(None, "sparse attention: heads of the indexer", of="dsa")
+    dsa_indexer_head_dim: int | None = setting(None, "sparse attention: head dim of the indexer", of="dsa")
+    dsa_indexer_topk: int | None = setting(None, "sparse attention: keys per query", of="dsa")
+    dsa_indexer_topk_freq: int = setting(1, "sparse attention: layers that share the keys one indexer picks", of="dsa")
+    dsa_indexer_skip_topk_offset: int = setting(
+        0, "sparse attention: first layers with an indexer of their own", of="dsa"
+    )
+    dsa_indexer_loss_coeff: float = setting(0.0, "sparse attention: weight of the indexer's loss", of="dsa")
 
     hybrid_layer_pattern: str | None = setting(
         None, "one character per sub-layer: M Mamba-2, G Gated DeltaNet, * attention, + MLA, D sparse MLA, - MLP, E MoE"
     )
-    mamba_num_heads: int | None = setting(None, "Mamba-2: heads; default: 2 * hidden_size / mamba_head_dim")
-    mamba_head_dim: int = setting(64, "Mamba-2: head dim")
-    mamba_num_groups: int = setting(8, "Mamba-2: groups")
-    mamba_state_dim: int = setting(128, "Mamba-2: state size")
+    mamba_num_heads: int | None = setting(None, "Mamba-2: heads; default: 2 * hidden_size / mamba_head_dim", of="mamba")
+    mamba_head_dim: int = setting(64, "Mamba-2: head dim", of="mamba")
+    mamba_num_groups: int = setting(8, "Mamba-2: groups", of="mamba")
+    mamba_state_dim: int = setting(128, "Mamba-2: state size", of="mamba")
 
-    enable_mhc_connections: bool = setting(False, "hyper-connections: several residual streams")
-    mhc_num_residual_streams: int = setting(4, "hyper-connections: residual streams")
+    enable_mhc_connections: bool = setting(False, "hyper-connections: several residual streams", of="mhc")
+    mhc_num_residual_streams: int = setting(4, "hyper-connections: residual streams", of="mhc")
 
     foreign_layers: tuple[tuple[str, int], ...] = field(
         default=(), metadata={"help": "", "internal": True, "kind": "list"}

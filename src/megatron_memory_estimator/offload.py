@@ -14,46 +14,27 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .simulate import Live, Trace
+from .tape import Part
 from .tensor import Tensor, numel_of
 from .training import Training
 
-SAVED = "saved for the backward of "
-MODULES: dict[str, tuple[str, ...]] = {
-    "attn_norm": ("input_layernorm",),
-    "qkv_linear": (
-        "self_attention.linear_qkv", "self_attention.linear_q_proj", "self_attention.linear_q_down_proj",
-        "self_attention.linear_kv_down_proj",
-    ),
-    "core_attn": ("self_attention.core_attention",),
-    "attn_proj": ("self_attention.linear_proj",),
-    "mlp_norm": ("pre_mlp_layernorm",),
-    "expert_fc1": ("mlp.experts.linear_fc1",),
-    "moe_act": ("mlp.experts.activation",),
-}  # fmt: skip
-"""Beginnings of the ops whose saved tensors an offload module takes."""
+MODULES: dict[str, frozenset[Part]] = {
+    "attn_norm": frozenset(("attn_norm",)),
+    "qkv_linear": frozenset(("qkv_linear",)),
+    "core_attn": frozenset(("core_attn",)),
+    "attn_proj": frozenset(("attn_proj",)),
+    "mlp_norm": frozenset(("mlp_norm", "router_norm")),
+    "expert_fc1": frozenset(("expert_fc1",)),
+    "moe_act": frozenset(("moe_act",)),
+}
+"""Parts whose saved tensors an offload module takes. A norm that TransformerEngine fuses into a linear belongs to the linear's part.
+
+Source: Megatron-LM `megatron/core/transformer/transformer_layer.py` (offload of attn_norm and mlp_norm)."""
 
 
 def offloads(training: Training) -> bool:
     """Whether activations are offloaded."""
     return training.cpu_offloading_num_layers > 0 or training.fine_grained_activation_offloading
-
-
-def modules_of(training: Training, kind: str) -> dict[str, tuple[str, ...]]:
-    """Beginnings of the ops of each offload module in a layer of a kind.
-
-    A norm that TransformerEngine fuses into a linear belongs to the linear: to qkv_linear, and to no module before a dense MLP.
-    Source: Megatron-LM `megatron/core/transformer/transformer_layer.py` (offload of attn_norm and mlp_norm).
-    """
-    found = {module: MODULES[module] for module in training.offload_modules}
-    if not training.te_spec:
-        return found
-    if kind.startswith("gqa"):
-        found.pop("attn_norm", None)
-        if "qkv_linear" in found:
-            found["qkv_linear"] = (*found["qkv_linear"], "input_layernorm")
-    if kind.endswith("dense"):
-        found.pop("mlp_norm", None)
-    return found
 
 
 def offloaded_layers(training: Training, count: int) -> tuple[bool, ...]:
@@ -81,16 +62,15 @@ class Offload(NamedTuple):
         return max((group for _, group in self.groups), key=lambda group: sum(t.nbytes for t in group), default=())
 
 
-def offloaded(training: Training, kind: str, found: Trace) -> Offload:
-    """What a layer of a kind has in host memory between its forward and its backward."""
+def offloaded(training: Training, found: Trace) -> Offload:
+    """What a layer has in host memory between its forward and its backward."""
     if training.cpu_offloading_num_layers:
         groups = {"": [live.tensor for live in found.saved]}
         stay: tuple[Live, ...] = ()
     else:
-        modules = modules_of(training, kind)
         groups, stay = {}, ()
         for live in found.saved:
-            module = _module(training, modules, live)
+            module = _module(training, live)
             if module:
                 groups.setdefault(module, []).append(live.tensor)
             else:
@@ -101,13 +81,12 @@ def offloaded(training: Training, kind: str, found: Trace) -> Offload:
     )
 
 
-def _module(training: Training, modules: dict[str, tuple[str, ...]], live: Live) -> str:
+def _module(training: Training, live: Live) -> str:
     """The module that takes a kept tensor, "" for none: all its savers are in modules, and it is large enough."""
-    savers = live.why.removeprefix(SAVED).split(", ")
-    starts = tuple(start for names in modules.values() for start in names)
-    if (
-        not all(s.startswith(starts) for s in savers)
-        or numel_of(live.tensor.shape) < training.min_offloaded_tensor_size
-    ):
+    modules = {module: MODULES[module] for module in training.offload_modules}
+    taken = frozenset[Part]().union(*modules.values())
+    if not live.saved_by or numel_of(live.tensor.shape) < training.min_offloaded_tensor_size:
         return ""
-    return next(name for name, begin in modules.items() if savers[0].startswith(begin))
+    if not all(saver.part in taken for saver in live.saved_by):
+        return ""
+    return next(name for name, parts in modules.items() if live.saved_by[0].part in parts)

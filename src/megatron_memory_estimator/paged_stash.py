@@ -10,16 +10,13 @@ Source: Megatron-LM PR 4247.
 
 from __future__ import annotations
 
-import re
-
 from .context import Context
-from .offload import SAVED
 from .simulate import Live, Trace
+from .tape import Part
 from .tensor import Dim, Tensor, tensor
 
-MTP = re.compile(r"^mtp\.layers\.\d+\.layers\.\d+\.")
-OWNERS = ("mlp.experts.", "mlp.backward_dw")
-"""Beginnings of the ops whose tensors are paged: the experts and their delayed weight gradients."""
+PAGED: frozenset[Part] = frozenset(("expert_fc1", "moe_act", "experts", "experts_wgrads"))
+"""Parts whose tensors are paged: the experts and their delayed weight gradients."""
 
 
 def stashed(c: Context, found: Trace) -> tuple[Trace, tuple[Tensor, ...]]:
@@ -36,6 +33,5 @@ def stashed(c: Context, found: Trace) -> tuple[Trace, tuple[Tensor, ...]]:
 
 def _pages(c: Context, live: Live) -> bool:
     shape = live.tensor.shape
-    savers = live.why.removeprefix(SAVED).split(", ")
-    own = all(MTP.sub("", saver).startswith(OWNERS) for saver in savers)
+    own = bool(live.saved_by) and all(saver.part in PAGED for saver in live.saved_by)
     return own and bool(shape) and shape[0] == c.padded_expert_rows

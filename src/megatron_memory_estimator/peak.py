@@ -8,7 +8,7 @@ running chunk has alive.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from typing import NamedTuple
@@ -21,8 +21,11 @@ from .rank import Candidate, Rank, Row, state_bytes, workspace_bytes
 from .schedule import Occupancy, Step
 from .tensor import largest, largest_sum
 
+Sums = Callable[[Sequence[Sequence[int]], Sequence[int]], int]
+"""The largest of several sums of so many times each size."""
 
-def _kept(rank: Rank, saved: list[int]) -> Iterator[tuple[Step, int]]:
+
+def _kept(rank: Rank, saved: list[int], sums: Sums) -> Iterator[tuple[Step, int]]:
     """Each step and what the microbatches in flight keep; of arrays of layouts the most of all steps of one kind and chunk, and of
     chunks that hold the same units."""
     if all(isinstance(size, int) for size in saved):
@@ -35,7 +38,7 @@ def _kept(rank: Rank, saved: list[int]) -> Iterator[tuple[Step, int]]:
     ]
     kinds = sorted(set(twins))
     for step, counts in fullest(Identity(rank.schedule), tuple(twins)):
-        yield step, largest_sum(counts, [saved[kind] for kind in kinds])
+        yield step, sums(counts, [saved[kind] for kind in kinds])
 
 
 class Identity(NamedTuple):
@@ -71,13 +74,16 @@ def fullest(one: Identity, twins: tuple[int, ...]) -> list[tuple[Step, list[tupl
     return found
 
 
-def scheduled(rank: Rank) -> Iterator[Candidate]:
-    """The largest moments of the steps of the schedule; bytes without state and workspaces. Those below one before it are left out."""
+def scheduled(rank: Rank, sums: Sums | None = None) -> Iterator[Candidate]:
+    """The largest moments of the steps of the schedule; bytes without state and workspaces. Those below one before it are left out.
+
+    `sums` adds up what stands for bytes, where that is neither an int nor an array.
+    """
     saved = [plan.saved_bytes for plan in rank.plans]
     pipe = {kind: sum(t.nbytes for t in pipeline_tensors(rank, kind)) for kind in "FB"}
     known: dict[tuple[str, int, int], list[_Running]] = {}
     highest = -1
-    for step, kept in _kept(rank, saved):
+    for step, kept in _kept(rank, saved, sums or largest_sum):
         key = step.kind, step.chunk, step.beside
         if key not in known:
             known[key] = _fullest_of(list(_running(rank, step, saved)))

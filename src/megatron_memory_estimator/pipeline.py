@@ -62,7 +62,8 @@ def virtual_stages(model: Model, layout: Layout) -> int:
                 (
                     f"pipeline_model_parallel_layout has {len(stages)} stages, which do not divide over "
                     f"pipeline_model_parallel_size={pp}; use a multiple of {pp} stages",
-                )
+                ),
+                ("pipeline_model_parallel_layout has stages, which do not divide over pipeline_model_parallel_size",),
             )
         return len(stages) // pp
     segments = _hybrid_segments(model, pp)
@@ -76,7 +77,8 @@ def virtual_stages(model: Model, layout: Layout) -> int:
                 (
                     f"num_layers_per_virtual_pipeline_stage={per} does not divide the {total}/{pp} layers of a "
                     "pipeline stage; use a divisor of the layers per stage",
-                )
+                ),
+                ("num_layers_per_virtual_pipeline_stage does not divide the layers of a pipeline stage",),
             )
         return total // pp // per
     return layout.virtual_pipeline_model_parallel_size or 1
@@ -233,6 +235,7 @@ def _hybrid_segments(model: Model, pp: int) -> list[int] | None:
             (
                 f"hybrid_layer_pattern has {len(segments)} segments, which do not divide over "
                 f"pipeline_model_parallel_size={pp}; use a multiple of {pp} segments",
-            )
+            ),
+            ("hybrid_layer_pattern has segments, which do not divide over pipeline_model_parallel_size",),
         )
     return segments

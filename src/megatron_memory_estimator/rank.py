@@ -57,6 +57,8 @@ class Candidate:
     extras: tuple[Row, ...] = ()
     since: tuple[str, ...] = ("setup", "first step")
     """Which state exists at that moment."""
+    capture: bool = False
+    """Whether it is the capture of CUDA graphs, whose `extras` are all that is alive beside the state."""
 
 
 def state_bytes(rank: Rank, *since: str) -> int:

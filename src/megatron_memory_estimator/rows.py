@@ -23,14 +23,25 @@ def state_rows(rank: Rank, since: Collection[str]) -> Iterator[Row]:
         yield Row("workspace", w.name, formula, shape, w.dtype, 1, w.nbytes, w.source)
 
 
-def _row(part: str, prefix: str, live: Live) -> Row:
-    t = live.tensor
-    return Row(part, prefix + t.name, t.formula, t.local_shape, t.dtype, 1, t.nbytes, live.why)
+def row_of(part: str, t: Tensor, why: str) -> Row:
+    """The row of one tensor."""
+    return Row(part, t.name, t.formula, t.local_shape, t.dtype, 1, t.nbytes, why)
+
+
+def why(live: Live) -> str:
+    """The sentence that says why a tensor is alive."""
+    if live.role == "saved":
+        return "saved for the backward of " + ", ".join(saver.name for saver in live.saved_by)
+    return {
+        "gradient": "gradient on its way back",
+        "scratch": f"scratch of {live.op} ({live.phase})",
+        "in use": f"in use by {live.op}",
+        "handed on": "handed to the next layer",
+    }[live.role]
 
 
 def _boundary_rows(tensors: tuple[Tensor, ...], why: str) -> Iterator[Row]:
-    for t in tensors:
-        yield Row("pipeline", t.name, t.formula, t.local_shape, t.dtype, 1, t.nbytes, why)
+    return (row_of("pipeline", t, why) for t in tensors)
 
 
 def saved_rows(
@@ -51,10 +62,10 @@ def saved_rows(
             continue
         prefix = chunk + _unit_prefix(plan, index)
         if id(run.trace) not in known:
-            known[id(run.trace)] = [_row("activations", "", live) for live in run.trace.saved]
+            known[id(run.trace)] = [row_of("activations", live.tensor, why(live)) for live in run.trace.saved]
         count = copies * microbatches
-        for part, name, formula, shape, dtype, _, nbytes, why in known[id(run.trace)]:
-            yield Row(part, prefix + name, formula, shape, dtype, count, nbytes * count, why)
+        for row in known[id(run.trace)]:
+            yield row._replace(name=prefix + row.name, copies=count, nbytes=row.nbytes * count)
 
 
 def _unit_prefix(plan: ChunkPlan, index: int) -> str:
@@ -70,7 +81,7 @@ def rows_at_peak(rank: Rank, peak: Peak) -> list[Row]:
     candidate = peak.candidate
     rows = list(state_rows(rank, candidate.since))
     step = candidate.step
-    if candidate.label == "capture of CUDA graphs":
+    if candidate.capture:
         return merged(rows + list(candidate.extras))
     if step is None:
         rows.extend(_boundary_rows(resting_tensors(rank), "kept between steps"))
@@ -89,18 +100,20 @@ def _running_rows(plan: ChunkPlan, moment: Moment, known: dict[int, list[Row]], 
     yield from saved_rows(plan, 1, known, upto=moment.run, copy=moment.copy)
     if moment.kind == "F" or combined:
         for t in plan.batch:
-            yield _row("transient", "", Live(t, "input of the running microbatch"))
+            yield row_of("transient", t, "input of the running microbatch")
     run = plan.runs[moment.run]
     waits = combined and moment.kind == "B" and moment.event == len(run.trace.forward)
-    for t in () if waits else run.beside[0 if moment.kind == "F" else 1]:
-        yield _row("transient", "", Live(t, "on its way" if "on its way" in t.name else "whole while its unit runs"))
+    if not waits:
+        beside = run.beside[0 if moment.kind == "F" else 1]
+        yield from (row_of("transient", t, "whole while its unit runs") for t in beside)
+        yield from (row_of("transient", t, "on its way") for t in run.moving)
     copy = run.copies - 1 if moment.copy < 0 else moment.copy
     prefix = f"layers.{run.first_layer + copy}." if run.first_layer >= 0 else ""
     key = "alive", moment.run, moment.event
     if key not in plan.extremes:
         found = alive_at(run.unit, moment.event)
         plan.extremes[key] = [
-            _row("activations" if live.why.startswith("saved") else "transient", "", live) for live in found
+            row_of("activations" if live.role == "saved" else "transient", live.tensor, why(live)) for live in found
         ]
     yield from (row._replace(name=prefix + row.name) for row in plan.extremes[key])
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from .errors import ConfigError
 
 LARGEST_INTEGER = 2**40
+Owner = Literal["", "mla", "gdn", "dsa", "mamba", "moe", "mhc", "yarn"]
+"""Whose setting it is, where only some models have what it describes: latent attention, Gated DeltaNet, sparse attention, Mamba-2,
+routed experts, hyper-connections, YaRN."""
 
 
 def setting(
@@ -22,10 +25,12 @@ def setting(
     choices: tuple[str, ...] = (),
     flag: str = "",
     kind: str = "",
+    of: Owner = "",
     words: Mapping[str, float] | None = None,
 ) -> Any:
-    """A dataclass field with help text. `kind` overrides the parsing: "list" for comma-separated words. `words` stand for numbers."""
-    metadata = {"help": text, "choices": choices, "flag": flag, "kind": kind, "words": words or {}}
+    """A dataclass field with help text. `kind` overrides the parsing: "list" for comma-separated words. `words` stand for numbers.
+    `of` says what a model must have for the setting to mean something."""
+    metadata = {"help": text, "choices": choices, "flag": flag, "kind": kind, "of": of, "words": words or {}}
     return dataclasses.field(default=default, metadata=metadata)
 
 

@@ -20,28 +20,47 @@ CheckpointWithoutOutput).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from .tape import Item, Op, Recompute, Unit, inputs, makes, reads, uses
+from .tape import Item, Op, Part, Recompute, Unit, inputs, makes, reads, uses
 from .tensor import Tensor
 
 WAITING = "(waits for its backward)"
 """What the first event of a backward is called: the gradient of the unit's output is there and nothing runs."""
 
 
-class Event(NamedTuple):
-    """One moment: the phase ("forward", "recompute" or "backward"), the op that runs, the bytes alive."""
+GRADIENT, ADDED = "grad:", "grad+:"
+"""Beginnings of the storages of gradients, and of a further contribution to one."""
+Phase = Literal["forward", "recompute", "backward"]
+Role = Literal["saved", "gradient", "scratch", "in use", "handed on"]
+"""Why a tensor is alive: kept for a backward, a gradient on its way back, scratch of the op that runs, read or written by it, or the
+output that the next layer reads."""
 
-    phase: str
+
+class Event(NamedTuple):
+    """One moment: the phase, the op that runs and what it is a part of, the bytes alive."""
+
+    phase: Phase
     op: str
     nbytes: int
+    part: Part = ""
+
+
+class Saver(NamedTuple):
+    """An op, or a checkpoint, that keeps a tensor for its backward."""
+
+    name: str
+    part: Part
 
 
 class Live(NamedTuple):
-    """A tensor alive at a moment, and why."""
+    """A tensor alive at a moment: its role, who saved it (each once), and the op that runs with its phase."""
 
     tensor: Tensor
-    why: str
+    role: Role
+    saved_by: tuple[Saver, ...] = ()
+    op: str = ""
+    phase: Phase = "forward"
 
 
 class Trace(NamedTuple):
@@ -62,15 +81,15 @@ class _Machine:
     def __init__(self, watch: int = -1) -> None:
         self.live: dict[str, Tensor] = {}
         self.nbytes = 0
-        self.savers: dict[str, list[str]] = {}
+        self.savers: dict[str, list[Saver]] = {}
         self.grads: dict[str, str] = {}
         self.grad_users: dict[str, int] = {}
         self.events: list[Event] = []
         self.watch = watch
         self.seen: tuple[Live, ...] = ()
-        self.phase = "forward"
+        self.phase: Phase = "forward"
         self.outputs: dict[str, tuple[Tensor, ...]] = {}
-        self.delayed: dict[str, str] = {}
+        self.delayed: dict[str, Saver] = {}
 
     # -- memory ---------------------------------------------------------------------------------------------------
     def allocate(self, item: Tensor) -> None:
@@ -83,28 +102,27 @@ class _Machine:
         if item is not None:
             self.nbytes = self.nbytes - item.nbytes
 
-    def record(self, op: str, scratch: tuple[Tensor, ...]) -> None:
+    def record(self, op: str, part: Part, scratch: tuple[Tensor, ...]) -> None:
         extra = sum(t.nbytes for t in scratch)
         if len(self.events) == self.watch:
-            self.seen = (*self.alive(op), *(Live(t, f"scratch of {op} ({self.phase})") for t in scratch))
-        self.events.append(Event(self.phase, op, self.nbytes + extra))
+            self.seen = (*self.alive(op), *(Live(t, "scratch", (), op, self.phase) for t in scratch))
+        self.events.append(Event(self.phase, op, self.nbytes + extra, part))
 
     def alive(self, op: str = "") -> Iterator[Live]:
-        now = f"in use by {op}" if op else "handed to the next layer"
         for storage, item in self.live.items():
             savers = self.savers.get(storage)
-            if storage.startswith("grad:"):
-                yield Live(item, "gradient on its way back")
+            if storage.startswith(GRADIENT):
+                yield Live(item, "gradient", (), op, self.phase)
             elif savers:
-                yield Live(item, "saved for the backward of " + ", ".join(dict.fromkeys(savers)))
+                yield Live(item, "saved", tuple(dict.fromkeys(savers)), op, self.phase)
             else:
-                yield Live(item, now)
+                yield Live(item, "in use" if op else "handed on", (), op, self.phase)
 
-    def keep(self, item: Tensor, by: str) -> None:
+    def keep(self, item: Tensor, by: Saver) -> None:
         self.allocate(item)
         self.savers.setdefault(item.storage, []).append(by)
 
-    def release(self, item: Tensor, by: str) -> None:
+    def release(self, item: Tensor, by: Saver) -> None:
         savers = self.savers.get(item.storage)
         if savers and by in savers:
             savers.remove(by)
@@ -125,7 +143,7 @@ class _Machine:
         for index, item in enumerate(items):
             if isinstance(item, Op):
                 if not item.writes:
-                    self.delayed.update((t.name, item.name) for t in item.wgrad)
+                    self.delayed.update((t.name, Saver(item.name, item.part)) for t in item.wgrad)
                 for t in item.writes:
                     self.allocate(t)
                 kept = {t.storage for t in (*item.reads, *item.writes)}
@@ -134,8 +152,8 @@ class _Machine:
                     scratch = (*scratch, *(t for t in item.saves if t.storage not in kept))
                 else:
                     for t in item.saves:
-                        self.keep(t, item.name)
-                self.record(item.name, scratch)
+                        self.keep(t, Saver(item.name, item.part))
+                self.record(item.name, item.part, scratch)
             else:
                 outputs = tuple(t for t in makes(item) if last.get(t.storage, -1) > index or t.storage in keep)
                 self.outputs[item.name] = outputs
@@ -143,7 +161,7 @@ class _Machine:
                 self.forward(item.ops, held, saving=False)
                 if saving:
                     for t in item.stored or inputs(item):
-                        self.keep(t, item.name)
+                        self.keep(t, Saver(item.name, item.part))
             for t in (*uses(item), *makes(item)):
                 storage = t.storage
                 if last.get(storage, -1) <= index and storage not in keep and not self.savers.get(storage):
@@ -177,7 +195,7 @@ class _Machine:
                 if not self.savers.get(t.storage):
                     self.free(t.storage)
             for t in kept:
-                self.release(t, item.name)
+                self.release(t, Saver(item.name, item.part))
 
     def rerun(self, region: Recompute) -> None:
         """Run a checkpoint's ops again, now saving; its outputs stay until their consumers are done."""
@@ -187,6 +205,7 @@ class _Machine:
         self.phase = phase
 
     def _backward_op(self, op: Op) -> None:
+        saver = Saver(op.name, op.part)
         incoming = [t.name for t in op.writes if t.name in self.grads]
         if incoming:
             added: list[Tensor] = []
@@ -198,24 +217,24 @@ class _Machine:
                     if t.name not in self.grads:
                         self._share(t.name, self.grads[incoming[0]])
                 elif t.name in self.grads:
-                    added.append(Tensor(f"grad:{t.name}", t.shape, t.dtype, t.nbytes, f"grad+:{t.name}"))
+                    added.append(Tensor(f"{GRADIENT}{t.name}", t.shape, t.dtype, t.nbytes, f"{ADDED}{t.name}"))
                 else:
                     self.new_grad(t)
-            self.record(op.name, (*op.backward, *added))
+            self.record(op.name, op.part, (*op.backward, *added))
             for name in incoming:
                 self.drop_grad(name)
         for t in op.wgrad:
             if op.writes and t.name in self.delayed:
                 self.keep(t, self.delayed[t.name])
         if not op.writes:  # delayed weight gradients
-            self.record(op.name, op.backward)
+            self.record(op.name, op.part, op.backward)
             for t in op.wgrad:
-                self.release(t, op.name)
+                self.release(t, saver)
         for t in op.saves:
-            self.release(t, op.name)
+            self.release(t, saver)
 
     def new_grad(self, item: Tensor) -> None:
-        storage = f"grad:{item.name}"
+        storage = f"{GRADIENT}{item.name}"
         self.allocate(Tensor(storage, item.shape, item.dtype, item.nbytes, storage))
         self._share(item.name, storage)
 
@@ -251,7 +270,7 @@ def _play(unit: Unit, watch: int = -1) -> tuple[_Machine, int, int, tuple[Live, 
         assert isinstance(last, Op)
         for t in last.writes:
             machine.new_grad(t)
-    machine.record(WAITING, ())
+    machine.record(WAITING, "", ())
     machine.backward(unit.items)
     return machine, split, saved_bytes, saved
 

@@ -132,38 +132,32 @@ def padded_buffer(runs: Runs, shards: int, bucket_size: int | None, *, busbw: bo
     if not np.any(ragged):
         return total  # type: ignore[no-any-return]
     shape = np.broadcast_shapes(np.shape(total), np.shape(ragged), np.shape(multiple), np.shape(ends))
-    columns = (
-        shards,
-        ends,
-        *sizes,
-        *(n for _, n in runs),
-        *(p.copies for p, _ in params),
-    )
-    table = np.stack([np.broadcast_to(column, shape).ravel() for column in columns], axis=1)
+    numbers = (shards, ends, *sizes, *(n for _, n in runs), *(p.copies for p, _ in params))
+    table = np.stack([np.broadcast_to(number, shape).ravel() for number in numbers], axis=1)
     places = np.nonzero(np.broadcast_to(ragged, shape).ravel())[0]
-    found = np.broadcast_to(total, shape).copy().ravel()
-    kinds, which = np.unique(table[places], axis=0, return_inverse=True)
-    values = []
-    for shard_count, size, *rest in kinds.tolist():
-        each, counts, local = (
-            rest[: len(params)],
-            rest[len(params) : len(params) + len(runs)],
-            rest[len(params) + len(runs) :],
-        )
-        plain = iter(
-            [(p._replace(shape=(Dim("numel", one),)), n) for (p, _), one, n in zip(params, each, local, strict=True)]
-        )
-        walked: Runs = [
-            ([p._replace(copies=n) for p, n in (next(plain) for _ in members)], count)
-            for (members, _), count in zip(runs, counts, strict=True)
-        ]
-        values.append(
-            padded_numel(expanded(walked), shard_count, None if size < 0 else size, busbw=busbw)
-            if shard_count > 0
-            else 0
-        )
-    found[places] = np.array(values, dtype=np.int64)[which.ravel()]
-    return found.reshape(shape)  # type: ignore[no-any-return]
+    _, first, alike = np.unique(table[places], axis=0, return_index=True, return_inverse=True)
+    padded = np.broadcast_to(total, shape).copy().ravel()
+    walked = [_padded_at(int(place), shape, runs, shards, bucket_size, busbw=busbw) for place in places[first]]
+    padded[places] = np.array(walked, dtype=np.int64)[alike.ravel()]
+    return padded.reshape(shape)  # type: ignore[no-any-return]
+
+
+def _padded_at(
+    place: int, shape: tuple[int, ...], runs: Runs, shards: int, bucket_size: int | None, *, busbw: bool
+) -> int:
+    """`padded_numel` of one layout of arrays of a shape."""
+    import numpy as np
+
+    def at(number: int) -> int:
+        return int(np.broadcast_to(number, shape).flat[place])
+
+    if at(shards) < 1:
+        return 0
+    plain: Runs = [
+        ([p._replace(shape=(Dim("numel", at(p.numel_each)),), copies=at(p.copies)) for p in members], at(layers))
+        for members, layers in runs
+    ]
+    return padded_numel(expanded(plain), at(shards), None if bucket_size is None else at(bucket_size), busbw=busbw)
 
 
 def _one_of(ways: int, what: str) -> str:

@@ -6,9 +6,19 @@ Lifetimes are not declared; `simulate.py` derives them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from .tensor import Tensor
+
+Part = Literal[
+    "", "attn_norm", "qkv_linear", "core_attn", "attn_proj", "attn", "mamba", "attn_residual", "attn_wgrads",
+    "mlp_norm", "mlp", "mlp_residual", "mlp_wgrads", "router_norm", "router", "permute", "dispatch", "expert_fc1", "moe_act",
+    "experts", "combine", "latent_down", "latent_up", "shared_experts", "shared_experts_add", "moe", "moe_residual",
+    "experts_wgrads", "streams", "embedding", "final_norm", "mtp", "head", "loss", "layers",
+]  # fmt: skip
+"""What an op is a part of: what CUDA graphs, all-to-all overlap, offloading, the paged stash and delayed weight gradients choose
+by. A region that a checkpoint wraps has one too. "" is an op that no part was given yet (`in_part`)."""
+EVERYTHING: frozenset[Part] = frozenset(get_args(Part))
 
 
 class Op(NamedTuple):
@@ -24,6 +34,7 @@ class Op(NamedTuple):
     stops     reads that get no gradient
     wgrad     what its weight gradient is computed from, where that may be delayed: input and output gradient; of an op
               without writes: all that waits for it
+    part      what it is a part of
     """
 
     name: str
@@ -36,6 +47,11 @@ class Op(NamedTuple):
     passes: tuple[Tensor, ...] = ()
     stops: tuple[Tensor, ...] = ()
     wgrad: tuple[Tensor, ...] = ()
+    part: Part = ""
+
+
+TENSORS = Op._fields[1:-1]
+"""Fields of an op that hold tensors."""
 
 
 class Recompute(NamedTuple):
@@ -50,6 +66,7 @@ class Recompute(NamedTuple):
     ops: tuple[Op | Recompute, ...]
     hook: str = ""
     stored: tuple[Tensor, ...] = ()
+    part: Part = ""
 
 
 Item = Op | Recompute
@@ -115,22 +132,32 @@ def renamed(items: Iterable[Item], prefix: str, same: dict[str, str]) -> Iterato
     def one(t: Tensor) -> Tensor:
         return t._replace(name=word(t.name), storage=word(t.storage))
 
-    for item in items:
-        if isinstance(item, Op):
-            yield Op(prefix + item.name, *(tuple(map(one, field)) for field in item[1:]))
-        else:
-            hook = prefix + item.hook if item.hook else ""
-            ops = tuple(renamed(item.ops, prefix, same))
-            yield Recompute(prefix + item.name, ops, hook, tuple(map(one, item.stored)))
+    for item in mapped(items, one):
+        yield _prefixed(item, prefix)
+
+
+def _prefixed(item: Item, prefix: str) -> Item:
+    if isinstance(item, Op):
+        return item._replace(name=prefix + item.name)
+    hook = prefix + item.hook if item.hook else ""
+    return item._replace(name=prefix + item.name, hook=hook, ops=tuple(_prefixed(inner, prefix) for inner in item.ops))
 
 
 def mapped(items: Iterable[Item], change: Callable[[Tensor], Tensor]) -> Iterator[Item]:
     """The same items with every tensor changed."""
     for item in items:
         if isinstance(item, Op):
-            yield Op(item.name, *(tuple(map(change, field)) for field in item[1:]))
+            changed: dict[str, Any] = {name: tuple(map(change, getattr(item, name))) for name in TENSORS}
+            yield item._replace(**changed)
         else:
-            yield Recompute(item.name, tuple(mapped(item.ops, change)), item.hook, tuple(map(change, item.stored)))
+            yield item._replace(ops=tuple(mapped(item.ops, change)), stored=tuple(map(change, item.stored)))
+
+
+def parted(item: Item, part: Part) -> Item:
+    """The item, and every op in it, as a part of something; what has a part already keeps it."""
+    if isinstance(item, Recompute):
+        item = item._replace(ops=tuple(parted(inner, part) for inner in item.ops))
+    return item if item.part else item._replace(part=part)
 
 
 def flattened(items: Iterable[Item]) -> Iterator[Op]:

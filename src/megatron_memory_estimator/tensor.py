@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from math import ceil
 from typing import Any, NamedTuple
 
+from .errors import LayoutError
+
 DTYPE_BYTES = {
     "fp32": 4,
     "bf16": 2,
@@ -33,6 +35,12 @@ def ceil_div(numerator: int, denominator: int) -> int:
 def round_up(value: int, multiple: int) -> int:
     """The smallest multiple that is not below the value."""
     return ceil_div(value, multiple) * multiple
+
+
+def divisors(*numbers: int, most: int = 64) -> str:
+    """The common divisors of some numbers, for a message: `1, 2, 4 or 8`."""
+    found = [str(d) for d in range(1, min(*numbers, most) + 1) if all(n % d == 0 for n in numbers)]
+    return " or ".join((", ".join(found[:-1]), found[-1])) if len(found) > 1 else found[0]
 
 
 def largest(a: int, b: int) -> int:
@@ -82,10 +90,6 @@ def chosen(condition: Any, yes: Any, no: Any) -> Any:
 
 def largest_sum(counts: Sequence[Sequence[int]], sizes: Sequence[int]) -> int:
     """The largest of several sums of so many times each size; of arrays of layouts the largest of each."""
-    first: Any = sizes[0]
-    if hasattr(first, "largest_sum"):
-        found: int = first.largest_sum(counts, sizes)
-        return found
     if all(isinstance(size, int) for size in sizes):
         return max(sum(n * size for n, size in zip(row, sizes, strict=True)) for row in counts)
     import numpy as np
@@ -97,7 +101,10 @@ def largest_sum(counts: Sequence[Sequence[int]], sizes: Sequence[int]) -> int:
 
 
 class Dim(NamedTuple):
-    """A tensor dim: its name, its global size and the mesh axes that shard it `ways` times together."""
+    """A tensor dim: its name, its global size and the mesh axes that shard it `ways` times together.
+
+    A size that does not divide is refused where its share is asked for; of arrays of layouts the planner leaves those out.
+    """
 
     name: str
     size: int
@@ -106,11 +113,26 @@ class Dim(NamedTuple):
 
     @property
     def local(self) -> int:
-        """Size on one rank."""
+        """Size on one rank. Raises LayoutError where it would be a fraction."""
+        if self.axes and self.uneven:
+            raise uneven(self)
         return self.size // self.ways
+
+    @property
+    def uneven(self) -> bool:
+        """Whether the ranks would have a fraction of it each; no answer for arrays of layouts."""
+        return isinstance(self.size, int) and isinstance(self.ways, int) and self.size % self.ways != 0
 
     def __str__(self) -> str:
         return self.name + "".join(f"/{axis}" for axis in self.axes)
+
+
+def uneven(dim: Dim, where: str = "") -> LayoutError:
+    """The refusal of a dim whose size does not divide."""
+    by = "*".join(dim.axes)
+    rule = f"{{}} does not divide by {{}}{where}"
+    text = rule.format(f"{dim.name}={dim.size}", f"{by}={dim.ways}")
+    return LayoutError((f"{text}; use {divisors(dim.size)}",), (rule.format(dim.name, by),))
 
 
 class Tensor(NamedTuple):

@@ -70,8 +70,10 @@ class Training:
     overlap_p2p_comm: bool = setting(True, "interleaved schedule: pipeline communication overlaps compute")
     create_attention_mask_in_dataloader: bool = setting(False, "the data loader builds a [b, 1, s, s] mask")
     compiled_gates: bool = setting(True, "torch.compile fuses the output gates of Gated DeltaNet and gated attention")
-    mamba_mem_eff_path: bool = setting(True, "Mamba-2: the memory-efficient fused kernel")
-    dsa_kernel_backend: str = setting("none", "sparse attention kernel", choices=("none", "tilelang", "cudnn"))
+    mamba_mem_eff_path: bool = setting(True, "Mamba-2: the memory-efficient fused kernel", of="mamba")
+    dsa_kernel_backend: str = setting(
+        "none", "sparse attention kernel", choices=("none", "tilelang", "cudnn"), of="dsa"
+    )
 
     recompute_granularity: str | None = setting(None, "activation recomputation", choices=("full", "selective"))
     recompute_method: str | None = setting(None, "full recomputation: which layers", choices=("uniform", "block"))
@@ -101,7 +103,9 @@ class Training:
     fp8_dot_product_attention: bool = setting(False, "attention in fp8")
     activation_func_fp8_input_store: bool = setting(False, "the input of SwiGLU is kept in fp8")
     reuse_grad_buf_for_mxfp8_param_ag: bool = setting(False, "mxfp8 weights are gathered through the gradient buffer")
-    moe_router_padding_for_quantization: bool = setting(False, "the routing map is padded for fp8 or fp4, not the rows")
+    moe_router_padding_for_quantization: bool = setting(
+        False, "the routing map is padded for fp8 or fp4, not the rows", of="moe"
+    )
 
     tp_comm_overlap: bool = setting(
         False, "tensor-parallel communication of attention and dense MLP overlaps their GEMMs, in userbuffers"
@@ -109,29 +113,33 @@ class Training:
     distribute_saved_activations: bool = setting(False, "full recomputation: the kept input is sharded over tp")
 
     moe_token_dispatcher_type: str = setting(
-        "allgather", "MoE token dispatcher", choices=("allgather", "alltoall", "flex")
+        "allgather", "MoE token dispatcher", choices=("allgather", "alltoall", "flex"), of="moe"
     )
     moe_flex_dispatcher_backend: str = setting(
-        "deepep", "backend of the flex dispatcher", choices=("deepep", "hybridep")
+        "deepep", "backend of the flex dispatcher", choices=("deepep", "hybridep"), of="moe"
     )
-    moe_grouped_gemm: bool = setting(False, "experts in grouped GEMMs")
-    moe_use_grouped_tensor: bool = setting(False, "experts' weights and rows are TransformerEngine grouped tensors")
+    moe_grouped_gemm: bool = setting(False, "experts in grouped GEMMs", of="moe")
+    moe_use_grouped_tensor: bool = setting(
+        False, "experts' weights and rows are TransformerEngine grouped tensors", of="moe"
+    )
     use_transformer_engine_op_fuser: bool = setting(
         False, "MLPs are made of TransformerEngine ops; mxfp8 and nvfp4 experts become one fused op"
     )
     moe_expert_rank_capacity_factor: float | None = setting(
-        None, "HybridEP: the experts of a rank always get this times the mean rows"
+        None, "HybridEP: the experts of a rank always get this times the mean rows", of="moe"
     )
-    moe_paged_stash: bool = setting(False, "what experts keep is moved into one paged buffer")
+    moe_paged_stash: bool = setting(False, "what experts keep is moved into one paged buffer", of="moe")
     moe_paged_stash_buffer_size_factor_cuda: float = setting(
-        1.1, "size of the paged buffer relative to what balanced routing keeps"
+        1.1, "size of the paged buffer relative to what balanced routing keeps", of="moe"
     )
-    moe_paged_stash_buffer_size_factor_cpu: float = setting(0.0, "the same of a buffer in host memory")
-    moe_permute_fusion: bool = setting(False, "fused permutation")
-    moe_router_dtype: str | None = setting(None, "dtype of routing", choices=("fp32",))
-    moe_expert_capacity_factor: float | None = setting(None, "tokens per expert are capped at this times the mean")
-    moe_pad_expert_input_to_capacity: bool = setting(False, "expert inputs are padded to the capacity")
-    moe_shared_expert_overlap: bool = setting(False, "shared experts overlap the dispatcher's communication")
+    moe_paged_stash_buffer_size_factor_cpu: float = setting(0.0, "the same of a buffer in host memory", of="moe")
+    moe_permute_fusion: bool = setting(False, "fused permutation", of="moe")
+    moe_router_dtype: str | None = setting(None, "dtype of routing", choices=("fp32",), of="moe")
+    moe_expert_capacity_factor: float | None = setting(
+        None, "tokens per expert are capped at this times the mean", of="moe"
+    )
+    moe_pad_expert_input_to_capacity: bool = setting(False, "expert inputs are padded to the capacity", of="moe")
+    moe_shared_expert_overlap: bool = setting(False, "shared experts overlap the dispatcher's communication", of="moe")
     peft: str = setting(
         "none", "parameter-efficient fine-tuning: the base is frozen, adapters are trained",
         choices=("none", "lora", "canonical_lora", "dora"),
@@ -171,7 +179,7 @@ class Training:
     )
     router_imbalance: float = setting(
         1.0, "rows of the busiest expert-parallel rank relative to balanced routing (dropless MoE); or balanced, worst",
-        words={"balanced": 1.0, "worst": WORST_ROUTING},
+        words={"balanced": 1.0, "worst": WORST_ROUTING}, of="moe",
     )  # fmt: skip
 
     optimizer: str = setting("adam", "optimizer", choices=("adam", "sgd", "muon"))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import operator
-from functools import reduce
+from collections.abc import Callable
+from functools import partial, reduce
+from operator import attrgetter, eq
 from typing import NamedTuple
 
 from .activations import ChunkPlan
 from .context import Context
 from .fsdp import STRATEGIES, gathered_dtype, grad_dtype, strategy
 from .hardware import MIB, Environment, Gpu
+from .modules.kinds import Kind, kinds_in, layers_with
 from .modules.linear import cached_wgrad
 from .modules.sparse_attention import shared_indices
 from .quantization import RECIPES, data_bytes, orientations, scale_bytes
@@ -43,18 +46,19 @@ def workspaces(
     params = [param for plan in plans for param, _ in plan.params]
     head = any(plan.chunk.output for plan in plans)
     layers = layer_counts(c, plans)
-    experts = [count for kind, count in layers.items() if kind.endswith("moe")]
+    kinds = kinds_in(layers)
+    experts = any(kind.routed for kind in kinds)
     found = [
         *_cublas(
             c,
             gpu,
             env,
-            torch_gemms=head or bool(experts) or not c.te or c.training.peft != "none",
-            grouped=bool(experts),
+            torch_gemms=head or experts or not c.te or c.training.peft != "none",
+            grouped=experts,
         ),
         *(dummy_wgrads(c, params, head=head) if wgrads is None else wgrads),
         *_quantized_weights(c, plans),
-        *_global_memory_buffer(c, head=head, attention=bool(layers), moe=bool(experts)),
+        *_global_memory_buffer(c, head=head, attention=bool(layers), moe=experts),
         *_rotary(c, plans, layers),
     ]
     if c.training.use_megatron_fsdp and c.training.fsdp_double_buffer:
@@ -64,17 +68,14 @@ def workspaces(
         found.append(
             _sized(c.new("mpu_0 and mpu_1 buffers", Dim("two", 2), *c.region("input", c.hidden).shape), source)
         )
-    if experts:
-        found.extend(_router_state(c, sum(experts)))
-    mixers = [count for kind, count in layers.items() if kind.startswith("mamba")]
-    if mixers:
-        nh = c.dim("mamba_num_heads", c.model.mamba_heads, "tp")
-        found.append(_sized(c.new("mixer.-exp(A_log)", Dim("layers", sum(mixers)), nh, dtype="fp32"),
-                            "megatron/core/ssm/mamba_mixer.py: fp32 cache"))  # fmt: skip
-    if c.training.recompute_granularity == "full":
-        found.extend(_sized(t, "dsa.py: the newest keys of every indexer, for the layers that share them")
-                     for t in shared_indices(c, layers))  # fmt: skip
-    if any(kind.startswith("dsa") for kind in layers) and c.training.dsa_kernel_backend == "tilelang":
+    for kind in sorted(kinds, key=attrgetter("role", "name"), reverse=True):
+        count = layers_with(layers, partial(eq, kind))
+        found.extend(_sized(t, source) for t, source in kind.kept(c, count))
+    if any(kind.indexer for kind in kinds) and c.training.recompute_granularity == "full":
+        source = "dsa.py: the newest keys of every indexer, for the layers that share them"
+        indexers = layers_with(layers, attrgetter("indexer"))
+        found.extend(_sized(t, source) for t in shared_indices(c, indexers))
+    if any(kind.sparse for kind in kinds) and c.training.dsa_kernel_backend == "tilelang":
         found.append(Workspace("TileLang scratch cache", (), "uint8", TILELANG_CACHE, "ops/tilelang_dsa.py"))
     return found
 
@@ -231,15 +232,14 @@ def _rotary(c: Context, plans: tuple[ChunkPlan, ...], layers: dict[str, int]) ->
     """Rotary tables: one fp32 table per model chunk; MLA layers own one each, and YaRN bf16 cos and sin from the start."""
     m, t = c.model, c.training
     found = []
-    softmax = any(kind.startswith("gqa") for kind in layers)
-    latent = [count for kind, count in layers.items() if kind.startswith(("mla", "dsa"))]
-    if softmax and m.position_embedding_type not in ("none", "learned_absolute"):
+    kinds = kinds_in(layers)
+    if any(map(_chunk_table, kinds)) and m.position_embedding_type not in ("none", "learned_absolute"):
         rot = Dim("rotary", int(m.head_dim * m.rotary_percent))
-        chunks = Dim("chunks", sum(_holds(plan, c, "gqa") for plan in plans))
+        chunks = Dim("chunks", sum(_holds(plan, c, _chunk_table) for plan in plans))
         found.append(_sized(c.new("rotary table", chunks, c.seq, rot, dtype="fp32"),
                             "models/common/embeddings/rotary_pos_embedding.py: lru_cache per chunk"))  # fmt: skip
-    if latent:
-        rot, count = Dim("qk_pos_emb_head_dim", m.qk_pos_emb_head_dim), Dim("layers", sum(latent))
+    if any(map(_own_table, kinds)):
+        rot, count = Dim("qk_pos_emb_head_dim", m.qk_pos_emb_head_dim), Dim("layers", layers_with(layers, _own_table))
         fused = t.apply_rope_fusion
         if m.rope_type == "yarn":
             rows = m.original_max_position_embeddings
@@ -262,30 +262,17 @@ def layer_counts(c: Context, plans: tuple[ChunkPlan, ...]) -> dict[str, int]:
     return found
 
 
-def _holds(plan: ChunkPlan, c: Context, mixer: str) -> int:
-    """1 for a chunk with a decoder layer of a kind."""
-    count = sum(count for kind, count in plan.decoder_layers(c.model).items() if kind.startswith(mixer))
-    return smallest(count, 1)
+def _chunk_table(kind: Kind) -> bool:
+    return kind.rotary == "chunk"
 
 
-def _router_state(c: Context, layers: int) -> list[Workspace]:
-    """What each MoE layer keeps between microbatches: the dispatcher's last map and probabilities, balancing buffers."""
-    m = c.model
-    assert m.num_moe_experts is not None
-    count, experts = Dim("moe_layers", layers), Dim("num_moe_experts", m.num_moe_experts)
-    found = []
-    if c.training.moe_token_dispatcher_type == "alltoall":
-        source = "moe/token_dispatcher.py: self.probs and self.routing_map of the last microbatch"
-        found = [
-            _sized(c.new("dispatcher probs", count, c.tokens, experts, dtype="fp32"), source),
-            _sized(c.new("dispatcher routing_map", count, c.tokens, experts, dtype="bool"), source),
-        ]
-    if m.moe_router_enable_expert_bias:
-        two = Dim("expert_bias, local_tokens_per_expert", 2)
-        found.append(_sized(c.new("router balancing buffers", count, two, experts, dtype="fp32"), "moe/router.py"))
-    if m.aux_loss and "global_aux_loss" in m.moe_router_load_balancing_type:
-        found.append(_sized(c.new("router global_tokens_per_expert", count, experts, dtype="fp32"), "moe/router.py"))
-    return found
+def _own_table(kind: Kind) -> bool:
+    return kind.rotary == "layer"
+
+
+def _holds(plan: ChunkPlan, c: Context, holds: Callable[[Kind], bool]) -> int:
+    """1 for a chunk with a decoder layer of such a kind."""
+    return smallest(layers_with(plan.decoder_layers(c.model), holds), 1)
 
 
 def most_stashed(plans: tuple[ChunkPlan, ...], schedule: Occupancy) -> int:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from ..job import TrainingJob
+from ..modules.kinds import kinds_of
 from ..pipeline import virtual_stages
 from . import bridge, megatron_lm
 
@@ -128,7 +129,7 @@ def megatron_namespace(job: TrainingJob) -> SimpleNamespace:
 
 
 def _moe_layers(job: TrainingJob) -> list[int]:
-    return [int(kind.endswith("moe")) for kind in job.model.kinds]
+    return [int(any(kind.routed for kind in kinds_of(layer))) for layer in job.model.kinds]
 
 
 def _chunks(job: TrainingJob) -> int | None:

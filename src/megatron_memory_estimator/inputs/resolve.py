@@ -15,6 +15,7 @@ from ..hardware import Environment, find_gpu
 from ..job import DEFAULT_GPU, TrainingJob
 from ..layout import Layout
 from ..model import Model
+from ..modules.kinds import kinds_in
 from ..settings import LARGEST_INTEGER, build, checked
 from ..training import Training
 from ..wording import plain
@@ -171,7 +172,7 @@ def _warnings(job: TrainingJob, loaded: LoadedModel, given: Mapping[str, Any], *
 def costly_core_attention(job: TrainingJob) -> bool:
     """Whether recomputing core attention keeps more than it drops."""
     fused = job.kernel in ("flash", "cudnn")
-    grouped = any(kind.startswith("gqa") for kind in job.model.kinds)
+    grouped = any(kind.groups for kind in kinds_in(job.model.kinds))
     return fused and grouped and job.training.recomputes("core_attn") and job.model.position_embedding_type == "rope"
 
 

@@ -7,78 +7,106 @@ Sources: Megatron-LM `megatron/training/arguments.py` (validate_args), `megatron
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 from ..errors import LayoutError
+from ..hardware import Gpu
 from ..layout import Layout
 from ..model import Model
 from ..training import Training
-from .sharding import attention, experts, world
+from .dims import declared_dims
+from .experts import expert_modules, experts
+from .graphs import graphs
+from .kernels import (
+    attention_variants,
+    deterministic,
+    hyper_connections,
+    kernel_dtype,
+    mtp_positions,
+    positions,
+    transformer_impl,
+)
+from .offloading import offloading
+from .optimizer import fully_sharded, optimizer
+from .overlap import a2a_overlap, deferred_wgrads, interleaved, sequence_parallel
+from .precision import gpu, low_precision
+from .recompute import checkpoints, recompute, shared_experts, uniform_mtp
+from .sharding import attention, world
 from .stages import balanced_split, pipeline, schedule, shared_indexers
-from .switches import (
-    checkpoints,
-    expert_modules,
-    fully_sharded,
-    gpu,
-    graphs,
-    interleaved,
-    low_precision,
-    offloading,
+from .violation import Violation, broken
+
+__all__ = ["Violation", "balanced_split", "beside_pipeline", "check", "pipeline_sides", "violations"]
+
+Rules = Callable[[Model, Layout, Training], Iterator[Violation]]
+PARTS: tuple[Rules, ...] = (attention, expert_modules, graphs, experts)
+"""Rules of what a layer is made of, in the order in which they are reported."""
+SWITCHES: tuple[Rules, ...] = (
     optimizer,
-    other,
-)  # fmt: skip
-
-if TYPE_CHECKING:
-    from ..job import TrainingJob
-
-__all__ = ["balanced_split", "beside_pipeline", "check", "pipeline_sides", "violations"]
-
+    low_precision,
+    fully_sharded,
+    offloading,
+    checkpoints,
+    sequence_parallel,
+    positions,
+    recompute,
+    deferred_wgrads,
+    mtp_positions,
+    kernel_dtype,
+    shared_experts,
+    deterministic,
+    attention_variants,
+    a2a_overlap,
+    uniform_mtp,
+    transformer_impl,
+    hyper_connections,
+)
+"""Rules between settings, in the order in which they are reported."""
 MOST_STAGES = 4096
-DEGREES = {
-    "world_size": "num_gpus",
-    "tensor_model_parallel_size": "tensor_model_parallel_size",
-    "pipeline_model_parallel_size": "pipeline_model_parallel_size",
-    "context_parallel_size": "context_parallel_size",
-    "expert_model_parallel_size": "expert_model_parallel_size",
-    "expert_tensor_parallel_size": "expert_tensor_parallel_size",
-    "virtual_pipeline_model_parallel_size": "virtual_pipeline_model_parallel_size",
-    "num_layers_in_first_pipeline_stage": "num_layers_in_first_pipeline_stage",
-    "num_layers_in_last_pipeline_stage": "num_layers_in_last_pipeline_stage",
-    "num_layers_per_virtual_pipeline_stage": "num_layers_per_virtual_pipeline_stage",
-    "microbatch_group_size_per_vp_stage": "microbatch_group_size_per_vp_stage",
-    "num_distributed_optimizer_instances": "num_distributed_optimizer_instances",
-}
+DEGREES = (
+    "world_size",
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+    "expert_tensor_parallel_size",
+    "virtual_pipeline_model_parallel_size",
+    "num_layers_in_first_pipeline_stage",
+    "num_layers_in_last_pipeline_stage",
+    "num_layers_per_virtual_pipeline_stage",
+    "microbatch_group_size_per_vp_stage",
+    "num_distributed_optimizer_instances",
+)
+"""Numbers of a layout that are at least 1."""
 
 
-def check(job: TrainingJob) -> None:
+def check(model: Model, layout: Layout, training: Training, machine: Gpu, num_microbatches: int) -> None:
     """Raise LayoutError with every violated rule, or return."""
-    reasons = violations(job.model, job.layout, job.training, job.num_microbatches)
-    reasons += tuple(gpu(job.training, job.gpu))
-    if reasons:
-        raise LayoutError(reasons)
+    found = (*violations(model, layout, training, num_microbatches), *gpu(training, machine))
+    if found:
+        raise LayoutError(tuple(one.text for one in found), tuple(one.rule for one in found))
 
 
-def violations(model: Model, layout: Layout, training: Training, num_microbatches: int) -> tuple[str, ...]:
-    """One sentence per violated rule; empty for a legal run."""
+def violations(model: Model, layout: Layout, training: Training, num_microbatches: int) -> tuple[Violation, ...]:
+    """One violation per violated rule; empty for a legal run."""
     wrong = tuple(degrees(layout))
     if wrong:
         return wrong
     found = [
         *world(model, layout),
-        *_parts(model, layout, training),
+        *_of(PARTS, model, layout, training),
         *pipeline(model, layout, overlap_p2p_comm=training.overlap_p2p_comm),
-        *_switches(model, layout, training),
+        *_of(SWITCHES, model, layout, training),
     ]
     if not found:
         found += [*schedule(model, layout, num_microbatches), *shared_indexers(model, layout)]
+    if not found:
+        found += declared_dims(model, layout, training)
     return tuple(dict.fromkeys(found))
 
 
-def beside_pipeline(model: Model, layout: Layout, training: Training) -> Iterator[str]:
+def beside_pipeline(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
     """The violated rules that see of the pipeline only whether it has stages and chunks (`pipeline_sides`), and not the GPUs."""
-    yield from _parts(model, layout, training)
-    yield from _switches(model, layout, training)
+    return _of((*PARTS, *SWITCHES), model, layout, training)
 
 
 def pipeline_sides(model: Model, layout: Layout) -> tuple[bool, bool]:
@@ -86,27 +114,20 @@ def pipeline_sides(model: Model, layout: Layout) -> tuple[bool, bool]:
     return layout.pp > 1, interleaved(model, layout)
 
 
-def _parts(model: Model, layout: Layout, training: Training) -> Iterator[str]:
-    yield from attention(model, layout, training)
-    yield from expert_modules(model, training)
-    yield from graphs(model, training)
-    yield from experts(model, layout, training)
+def _of(rules: tuple[Rules, ...], model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    for one in rules:
+        yield from one(model, layout, training)
 
 
-def _switches(model: Model, layout: Layout, training: Training) -> Iterator[str]:
-    yield from optimizer(layout, training)
-    yield from low_precision(model, layout, training)
-    yield from fully_sharded(model, layout, training)
-    yield from offloading(model, layout, training)
-    yield from checkpoints(model, training)
-    yield from other(model, layout, training)
-
-
-def degrees(layout: Layout) -> Iterator[str]:
+def degrees(layout: Layout) -> Iterator[Violation]:
     """Every degree is at least 1."""
-    for name, shown in DEGREES.items():
+    for name in DEGREES:
         value = getattr(layout, name)
+        shown = "num_gpus" if name == "world_size" else name
         if value is not None and value < 1:
-            yield f"{shown}={value} must be at least 1"
+            yield broken(f"{{{shown}}} must be at least 1", {shown: value})
     if layout.pp > MOST_STAGES:
-        yield f"pipeline_model_parallel_size={layout.pp} is more than {MOST_STAGES}, the most that is accepted"
+        yield broken(
+            "pipeline_model_parallel_size is more than the most that is accepted",
+            said=f"pipeline_model_parallel_size={layout.pp} is more than {MOST_STAGES}, the most that is accepted",
+        )

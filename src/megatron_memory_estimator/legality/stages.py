@@ -7,93 +7,110 @@ from collections.abc import Iterator
 from ..errors import LayoutError
 from ..layout import Layout
 from ..model import Model
+from ..modules.kinds import kinds_in, kinds_of
 from ..pipeline import build_pipeline, parse_layout, split_layers, virtual_stages
-from .divisors import divisors
+from ..tensor import divisors
+from .sharding import PP
+from .violation import Violation, broken, indivisible
+
+VPP = "virtual_pipeline_model_parallel_size"
+FIRST, LAST = "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"
+LAYOUT = "pipeline_model_parallel_layout"
+SPELLINGS = ("num_layers_per_virtual_pipeline_stage", VPP, LAYOUT)
+"""Settings that each say how many chunks a stage has."""
 
 
-def pipeline(model: Model, layout: Layout, *, overlap_p2p_comm: bool) -> Iterator[str]:
+def pipeline(model: Model, layout: Layout, *, overlap_p2p_comm: bool) -> Iterator[Violation]:
     """Layers divide over stages and chunks."""
-    pp = layout.pp
-    first, last = layout.num_layers_in_first_pipeline_stage, layout.num_layers_in_last_pipeline_stage
-    uneven = first is not None or last is not None
-    account = layout.account_for_embedding_in_pipeline_split or layout.account_for_loss_in_pipeline_split
-    text = layout.pipeline_model_parallel_layout
-    spellings = [
-        name
-        for name in (
-            "num_layers_per_virtual_pipeline_stage", "virtual_pipeline_model_parallel_size",
-            "pipeline_model_parallel_layout",
-        )
-        if getattr(layout, name) is not None
-    ]  # fmt: skip
-    if spellings == ["virtual_pipeline_model_parallel_size", "pipeline_model_parallel_layout"]:
-        vpp, stages = layout.virtual_pipeline_model_parallel_size, len(parse_layout(text or ""))
-        if vpp is not None and stages != vpp * pp:
-            yield (
-                f"virtual_pipeline_model_parallel_size={vpp} contradicts pipeline_model_parallel_layout, which has {stages} "
-                f"stages for {pp} pipeline ranks; leave it out"
-            )
-            return
-    elif len(spellings) > 1:
-        yield f"{' and '.join(spellings)} say the same thing; give one of them"
+    contradiction = next(_spellings(model, layout), None)
+    if contradiction is not None:
+        yield contradiction
         return
-    if text is not None and (uneven or account):
-        yield "pipeline_model_parallel_layout excludes the first/last stage counts and account_for_* settings"
-        return
-    if uneven and account:
-        yield "num_layers_in_first/last_pipeline_stage exclude account_for_embedding/loss_in_pipeline_split; give one kind"
-        return
-    if uneven and layout.num_layers_per_virtual_pipeline_stage is not None:
-        yield "num_layers_per_virtual_pipeline_stage excludes uneven stages; use virtual_pipeline_model_parallel_size"
-        return
+    text, pp = layout.pipeline_model_parallel_layout, layout.pp
     if text is not None:
         yield from _layout_string(model, layout, text)
         return
-    if model.hybrid and (uneven or account or spellings) and "|" in (model.hybrid_layer_pattern or ""):
-        yield "a hybrid_layer_pattern with | says the pipeline split; drop the other settings of the split"
-        return
+    borders = "|" in (model.hybrid_layer_pattern or "")
     try:
         vp = virtual_stages(model, layout)
     except LayoutError as error:
-        yield from error.reasons
+        yield from map(Violation, error.rules, error.reasons)
         return
     if vp > 1 and pp == 2 and not overlap_p2p_comm:
-        yield "the interleaved schedule without overlap_p2p_comm needs pipeline_model_parallel_size above 2"
-    if vp > 1 and model.hybrid and "|" not in (model.hybrid_layer_pattern or ""):
-        yield f"virtual_pipeline_model_parallel_size={vp} of a hybrid model needs | borders in hybrid_layer_pattern"
+        yield broken(f"the interleaved schedule without overlap_p2p_comm needs {PP} above 2")
+    if vp > 1 and model.hybrid and not borders:
+        yield broken(f"{{{VPP}}} of a hybrid model needs | borders in hybrid_layer_pattern", {VPP: vp})
         return
     if vp > 1 and pp == 1:
-        yield f"virtual_pipeline_model_parallel_size={vp} needs pipeline_model_parallel_size above 1"
+        yield broken(f"{{{VPP}}} needs {PP} above 1", {VPP: vp})
         return
-    if model.hybrid and "|" in (model.hybrid_layer_pattern or ""):
+    if model.hybrid and borders:
         return
+    uneven = (layout.num_layers_in_first_pipeline_stage, layout.num_layers_in_last_pipeline_stage) != (None, None)
     yield from _uneven(model, layout, vp) if uneven else _even(model, layout, vp)
 
 
-def shared_indexers(model: Model, layout: Layout) -> Iterator[str]:
+def _spellings(model: Model, layout: Layout) -> Iterator[Violation]:
+    """Settings of the split that contradict each other."""
+    text, pp = layout.pipeline_model_parallel_layout, layout.pp
+    given = [name for name in SPELLINGS if getattr(layout, name) is not None]
+    uneven = (layout.num_layers_in_first_pipeline_stage, layout.num_layers_in_last_pipeline_stage) != (None, None)
+    account = layout.account_for_embedding_in_pipeline_split or layout.account_for_loss_in_pipeline_split
+    if given == [VPP, LAYOUT]:
+        vpp, stages = layout.virtual_pipeline_model_parallel_size, len(parse_layout(text or ""))
+        if vpp is not None and stages != vpp * pp:
+            yield broken(
+                f"{VPP} contradicts {LAYOUT}, which has stages for pipeline ranks",
+                said=f"{VPP}={vpp} contradicts {LAYOUT}, which has {stages} stages for {pp} pipeline ranks",
+                fix="leave it out",
+            )
+    elif len(given) > 1:
+        yield broken(f"{' and '.join(given)} say the same thing", fix="give one of them")
+    if text is not None and (uneven or account):
+        yield broken(f"{LAYOUT} excludes the first/last stage counts and account_for_* settings")
+    if uneven and account:
+        rule = "num_layers_in_first/last_pipeline_stage exclude account_for_embedding/loss_in_pipeline_split"
+        yield broken(rule, fix="give one kind")
+    if uneven and layout.num_layers_per_virtual_pipeline_stage is not None:
+        yield broken("num_layers_per_virtual_pipeline_stage excludes uneven stages", fix=f"use {VPP}")
+    if text is None and model.hybrid and (uneven or account or given) and "|" in (model.hybrid_layer_pattern or ""):
+        rule = "a hybrid_layer_pattern with | says the pipeline split"
+        yield broken(rule, fix="drop the other settings of the split")
+
+
+def shared_indexers(model: Model, layout: Layout) -> Iterator[Violation]:
     """Sparse-attention layers that share an indexer are on one stage with it (Megatron-LM `experimental_attention_variant/dsa.py`)."""
-    if model.experimental_attention_variant != "dsa" or model.dsa_indexer_topk_freq == 1:
+    if not any(kind.borrows for kind in kinds_in(model.kinds)):
         return
     for chunks in build_pipeline(model, layout).chunks:
         for chunk in chunks:
-            if chunk.layers and model.kinds[chunk.layers[0]].startswith("dsa_shared"):
-                yield (
-                    f"layer {chunk.layers[0]} begins a pipeline stage but takes its keys from an earlier layer "
-                    f"(dsa_indexer_topk_freq={model.dsa_indexer_topk_freq}, dsa_indexer_skip_topk_offset="
-                    f"{model.dsa_indexer_skip_topk_offset}); move the border"
+            if chunk.layers and any(kind.borrows for kind in kinds_of(model.kinds[chunk.layers[0]])):
+                why = "begins a pipeline stage but takes its keys from an earlier layer"
+                sharing = {
+                    "dsa_indexer_topk_freq": model.dsa_indexer_topk_freq,
+                    "dsa_indexer_skip_topk_offset": model.dsa_indexer_skip_topk_offset,
+                }
+                shown = ", ".join(f"{name}={number}" for name, number in sharing.items())
+                yield broken(
+                    f"layer {why} ({', '.join(sharing)})",
+                    said=f"layer {chunk.layers[0]} {why} ({shown})",
+                    fix="move the border",
                 )
                 return
 
 
-def _even(model: Model, layout: Layout, vp: int) -> Iterator[str]:
+def _even(model: Model, layout: Layout, vp: int) -> Iterator[Violation]:
     pp, total = layout.pp, split_layers(model, layout)
     counted = "" if total == model.num_layers else " (with the embedding and the loss counted as layers)"
+    each = total // pp
     if total % pp:
-        yield f"num_layers={total}{counted} does not divide by pipeline_model_parallel_size={pp}; {_remedy(total, pp, vp)}"
-    elif total // pp % vp:
-        yield (
-            f"the {total // pp} layers of a pipeline stage do not divide by virtual_pipeline_model_parallel_size={vp}; "
-            f"use {divisors(total // pp)}"
+        rule = f"{{num_layers}}{counted} does not divide by {{{PP}}}"
+        yield broken(rule, {"num_layers": total, PP: pp}, fix=_remedy(total, pp, vp))
+    elif each % vp:
+        yield broken(
+            f"the layers of a pipeline stage do not divide by {VPP}",
+            said=f"the {each} layers of a pipeline stage do not divide by {VPP}={vp}",
+            fix=f"use {divisors(each)}",
         )
 
 
@@ -104,92 +121,111 @@ def _remedy(total: int, pp: int, vp: int) -> str:
     split = balanced_split(total, pp, vp)
     if split is None:
         return f"use {divisors(total)} stages, another virtual_pipeline_model_parallel_size, or pipeline_model_parallel_layout"
-    names = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
-    shown = " and ".join(f"{name}={n}" for name, n in zip(names, split, strict=True) if n is not None)
+    shown = " and ".join(f"{name}={n}" for name, n in zip((FIRST, LAST), split, strict=True) if n is not None)
     return f"use {divisors(total)} stages, or an uneven split such as {shown}"
 
 
-def _uneven(model: Model, layout: Layout, vp: int) -> Iterator[str]:
+def _uneven(model: Model, layout: Layout, vp: int) -> Iterator[Violation]:
     pp, total = layout.pp, model.num_layers
-    given = {
-        name: value
-        for name, value in (
-            ("num_layers_in_first_pipeline_stage", layout.num_layers_in_first_pipeline_stage),
-            ("num_layers_in_last_pipeline_stage", layout.num_layers_in_last_pipeline_stage),
-        )
-        if value is not None
-    }
+    counts = {FIRST: layout.num_layers_in_first_pipeline_stage, LAST: layout.num_layers_in_last_pipeline_stage}
+    given = {name: count for name, count in counts.items() if count is not None}
     if pp == 1:
-        yield f"an uneven split ({', '.join(given)}) needs pipeline_model_parallel_size above 1"
+        yield broken(f"an uneven split ({', '.join(given)}) needs {PP} above 1")
         return
     for name, value in given.items():
         if value % vp:
-            yield f"{name}={value} does not divide by virtual_pipeline_model_parallel_size={vp}; use a multiple of {vp}"
+            yield indivisible(name, value, VPP, vp, fix=f"use a multiple of {vp}")
     rest, middle = total - sum(given.values()), pp - len(given)
+    names = " and ".join(given)
     shown = " and ".join(f"{name}={value}" for name, value in given.items())
+    remain = f"with {shown}, {rest} of num_layers={total} remain"
     if rest < 0:
-        yield f"{shown} together are more than num_layers={total}; use smaller counts"
+        rule = f"{names} together are more than num_layers"
+        yield broken(rule, said=f"{shown} together are more than num_layers={total}", fix="use smaller counts")
     elif (middle == 0 and rest) or (middle and rest == 0):
-        yield f"with {shown}, {rest} of num_layers={total} remain for {middle} middle stages; every stage must hold layers"
+        yield broken(
+            f"with {names} num_layers remain for middle stages",
+            said=f"{remain} for {middle} middle stages",
+            fix="every stage must hold layers",
+        )
     elif middle and rest % middle:
-        yield (
-            f"with {shown}, {rest} of num_layers={total} remain, which do not divide over {middle} middle stages; "
-            f"{_remedy(total, pp, vp)}"
+        yield broken(
+            f"with {names} num_layers remain, which do not divide over middle stages",
+            said=f"{remain}, which do not divide over {middle} middle stages",
+            fix=_remedy(total, pp, vp),
         )
     elif middle and rest // middle % vp:
-        yield f"the {rest // middle} layers of a middle stage do not divide by virtual_pipeline_model_parallel_size={vp}"
+        yield broken(
+            f"the layers of a middle stage do not divide by {VPP}",
+            said=f"the {rest // middle} layers of a middle stage do not divide by {VPP}={vp}",
+        )
     elif middle == 0 and vp > 1:
-        yield "two pipeline stages with both counts given leave no middle stage, which Megatron-Core refuses with vpp; give one count"
+        no_middle = "two pipeline stages with both counts given leave no middle stage"
+        yield broken(f"{no_middle}, which Megatron-Core refuses with vpp", fix="give one count")
 
 
-def _layout_string(model: Model, layout: Layout, text: str) -> Iterator[str]:
-    stages = parse_layout(text)
+def _layout_string(model: Model, layout: Layout, text: str) -> Iterator[Violation]:
+    stages, pp = parse_layout(text), layout.pp
     flat = "".join(stages)
-    pp = layout.pp
     if len(stages) % pp:
-        yield (
-            f"pipeline_model_parallel_layout has {len(stages)} stages, which do not divide over "
-            f"pipeline_model_parallel_size={pp}; use a multiple of {pp} stages"
+        yield broken(
+            f"{LAYOUT} has stages, which do not divide over {PP}",
+            said=f"{LAYOUT} has {len(stages)} stages, which do not divide over {PP}={pp}",
+            fix=f"use a multiple of {pp} stages",
         )
         return
     if pp == 1 and len(stages) > 1:
-        yield f"pipeline_model_parallel_layout has {len(stages)} stages, which need pipeline_model_parallel_size above 1"
-    for symbol, wanted, what in (
-        ("E", 1, "embedding"), ("L", 1, "loss"), ("t", model.num_layers, "num_layers"), ("m", model.mtp, "mtp_num_layers"),
-    ):  # fmt: skip
-        if flat.count(symbol) != wanted:
-            yield f"pipeline_model_parallel_layout has {flat.count(symbol)} {symbol} for {what}={wanted}; they must agree"
+        needs = f"stages, which need {PP} above 1"
+        yield broken(f"{LAYOUT} has {needs}", said=f"{LAYOUT} has {len(stages)} {needs}")
+    held = {
+        "E": ("embedding", 1),
+        "L": ("loss", 1),
+        "t": ("num_layers", model.num_layers),
+        "m": ("mtp_num_layers", model.mtp),
+    }
+    for symbol, (what, wanted) in held.items():
+        count = flat.count(symbol)
+        if count != wanted:
+            said = f"{LAYOUT} has {count} {symbol} for {what}={wanted}"
+            yield broken(f"{LAYOUT} has {symbol} for {what}", said=said, fix="they must agree")
     if flat and (flat[0] != "E" or flat[-1] != "L"):
-        yield "pipeline_model_parallel_layout must begin with E and end with L"
+        yield broken(f"{LAYOUT} must begin with E and end with L")
     if "m" in flat:
-        if "t" in flat[flat.index("m") :]:
-            yield "pipeline_model_parallel_layout has a decoder layer (t) after an MTP layer (m)"
-        holders = [i for i, stage in enumerate(stages) if "m" in stage]
-        vp = len(stages) // pp
-        if len(holders) != 1:
-            yield "pipeline_model_parallel_layout must hold all MTP layers (m) in one stage"
-        elif holders[0] // pp != vp - 1:
-            yield "pipeline_model_parallel_layout must hold the MTP layers in the last chunk of their rank"
+        yield from _mtp_of_string(stages, flat, len(stages) // pp, pp)
 
 
-def schedule(model: Model, layout: Layout, num_microbatches: int) -> Iterator[str]:
+def _mtp_of_string(stages: tuple[str, ...], flat: str, vp: int, pp: int) -> Iterator[Violation]:
+    if "t" in flat[flat.index("m") :]:
+        yield broken(f"{LAYOUT} has a decoder layer (t) after an MTP layer (m)")
+    holders = [i for i, stage in enumerate(stages) if "m" in stage]
+    if len(holders) != 1:
+        yield broken(f"{LAYOUT} must hold all MTP layers (m) in one stage")
+    elif holders[0] // pp != vp - 1:
+        yield broken(f"{LAYOUT} must hold the MTP layers in the last chunk of their rank")
+
+
+def schedule(model: Model, layout: Layout, num_microbatches: int) -> Iterator[Violation]:
     """Rules of the interleaved schedule."""
     if num_microbatches < 1:
-        yield f"num_microbatches={num_microbatches} must be at least 1; raise global_batch_size"
+        rule = "{num_microbatches} must be at least 1"
+        yield broken(rule, {"num_microbatches": num_microbatches}, fix="raise global_batch_size")
         return
     vp = virtual_stages(model, layout)
     if vp == 1:
         return
     pp, group = layout.pp, layout.microbatch_group_size_per_vp_stage or layout.pp
     if not pp <= group <= num_microbatches:
-        yield (
-            f"microbatch_group_size_per_vp_stage={group} must lie between pipeline_model_parallel_size={pp} and "
-            f"num_microbatches={num_microbatches}; raise global_batch_size or change it"
+        yield broken(
+            f"{{microbatch_group_size_per_vp_stage}} must lie between {{{PP}}} and {{num_microbatches}}",
+            {"microbatch_group_size_per_vp_stage": group, PP: pp, "num_microbatches": num_microbatches},
+            fix="raise global_batch_size or change it",
         )
     elif num_microbatches % group and num_microbatches % group < pp:
-        yield (
-            f"num_microbatches={num_microbatches} leaves {num_microbatches % group} after groups of {group}, fewer than "
-            f"pipeline_model_parallel_size={pp}; use a multiple of {group}"
+        left = num_microbatches % group
+        yield broken(
+            f"num_microbatches leaves after groups of fewer than {PP}",
+            said=f"num_microbatches={num_microbatches} leaves {left} after groups of {group}, fewer than {PP}={pp}",
+            fix=f"use a multiple of {group}",
         )
 
 

@@ -10,7 +10,8 @@ are gathered, so that each rank works on one group.
 
 from __future__ import annotations
 
-from ..context import Context, Module, recomputed
+from ..context import Context, Module, in_part, recomputed
+from ..model import Model
 from ..tape import Op
 from ..tensor import Dim, Param, Tensor, smallest
 from .core_attention import NAME as CORE
@@ -43,8 +44,9 @@ def self_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]
         yield from norm_params(c, f"{name}.q_layernorm.", d)
         yield from norm_params(c, f"{name}.k_layernorm.", d)
 
-    normed = yield from norm(c, "input_layernorm", hidden)
-    qkv = yield from column_linear(c, f"{name}.linear_qkv", normed, weight)
+    # TransformerEngine fuses the norm into linear_qkv
+    normed = yield from in_part("qkv_linear" if c.te else "attn_norm", norm(c, "input_layernorm", hidden))
+    qkv = yield from in_part("qkv_linear", column_linear(c, f"{name}.linear_qkv", normed, weight))
     if c.group_is_shared:
         whole = c.region(f"{name}.qkv gathered", Dim(qkv_dim.name, qkv_dim.size))
         yield Op(f"{name}.all_gather_qkv", (qkv,), (whole,))
@@ -68,7 +70,7 @@ def self_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]
     if rope:
         q, k = yield from rotary(c, name, q, k)
     elif c.te and not packed and not normed_heads:
-        q, k = yield from _contiguous(c, q, k)
+        q, k = yield from in_part("core_attn", _contiguous(c, q, k))
 
     def core() -> Module[Tensor]:
         value = source
@@ -78,11 +80,17 @@ def self_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]
             yield Op(f"{CORE}.contiguous_v", (source,), (value,), passes=(source,))
         return (yield from core_attention(c, q, k, value, heads, layer))
 
-    context = yield from recomputed(c.training.recomputes("core_attn"), CORE + ".checkpoint", core())
+    kept = recomputed(c.training.recomputes("core_attn"), CORE + ".checkpoint", core())
+    context = yield from in_part("core_attn", kept)
     if gate is not None:
         context = yield from _output_gate(c, name, context, gate)
     shares = keeps_original(c) and gate is None
-    return (yield from row_linear(c, f"{name}.linear_proj", context, proj, original=shares))
+    return (yield from in_part("attn_proj", row_linear(c, f"{name}.linear_proj", context, proj, original=shares)))
+
+
+def core_flops(m: Model, seq_length: int) -> float:
+    """Forward FLOPs of a token in causal core attention: queries times keys and probabilities times values of half the square."""
+    return 2 * seq_length * m.num_attention_heads * m.head_dim
 
 
 def rotary(c: Context, name: str, q: Tensor, k: Tensor) -> Module[tuple[Tensor, Tensor]]:

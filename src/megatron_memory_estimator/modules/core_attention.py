@@ -160,7 +160,8 @@ def _unfused(c: Context, q: Tensor, k: Tensor, v: Tensor, heads: Dim, v_dim: Dim
     if c.cp_many:
         raise UnsupportedError(
             f"attention_kernel={c.kernel} does not support context parallelism "
-            f"(context_parallel_size={c.layout.cp}); use flash or cudnn"
+            f"(context_parallel_size={c.layout.cp}); use flash or cudnn",
+            f"attention_kernel={c.kernel} does not support context parallelism (context_parallel_size)",
         )
     out = c.region(f"{NAME}.output", heads, v_dim)
     scores_shape = (c.batch, heads, c.seq, c.full_seq)

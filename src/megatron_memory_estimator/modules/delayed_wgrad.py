@@ -9,34 +9,38 @@ TransformerEngine `pytorch/module/_common.py` (WeightGradStore).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from ..tape import Item, Op, Unit
+from ..tape import EVERYTHING, Item, Op, Part, Unit
 from ..tensor import Tensor
+
+LATE: dict[Part, frozenset[Part]] = {
+    "mlp_wgrads": frozenset(("mlp",)),
+    "experts_wgrads": frozenset(("expert_fc1", "experts")),
+}
+"""Parts whose weight gradients wait together, beside those of the attention node: all others."""
 
 
 def with_delayed_wgrads(unit: Unit) -> Unit:
     """The unit with one more event at the end of the backward of each part: its weight gradients."""
     items = list(unit.items)
-    for name, belongs in (("mlp.backward_dw", _in_mlp), ("attn.backward_dw", lambda op: not _in_mlp(op))):
-        needed = tuple(t for item in items for t in _needed(item, belongs))
+    others = EVERYTHING.difference(*LATE.values())
+    late: list[tuple[str, Part, frozenset[Part]]] = [("mlp.backward_dw", part, parts) for part, parts in LATE.items()]
+    for name, part, parts in (*late, ("attn.backward_dw", "attn_wgrads", others)):
+        needed = tuple(t for item in items for t in _needed(item, parts))
         if needed:
-            first = next(i for i, item in enumerate(items) if any(_needed(item, belongs)))
-            items.insert(first, Op(name, wgrad=_distinct(needed)))
+            first = next(i for i, item in enumerate(items) if any(_needed(item, parts)))
+            items.insert(first, Op(name, wgrad=_distinct(needed), part=part))
     return unit._replace(items=tuple(items))
 
 
-def _in_mlp(op: Op) -> bool:
-    return "mlp.experts." in op.name or op.name.endswith(("mlp.linear_fc1", "mlp.linear_fc2"))
-
-
-def _needed(item: Item, belongs: Callable[[Op], bool]) -> Iterator[Tensor]:
+def _needed(item: Item, parts: frozenset[Part]) -> Iterator[Tensor]:
     if isinstance(item, Op):
-        if belongs(item):
+        if item.part in parts:
             yield from item.wgrad
     else:
         for inner in item.ops:
-            yield from _needed(inner, belongs)
+            yield from _needed(inner, parts)
 
 
 def _distinct(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

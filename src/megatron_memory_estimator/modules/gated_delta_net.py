@@ -8,6 +8,7 @@ flash-linear-attention `fla/ops/gated_delta_rule/chunk.py`, `fla/modules/l2norm.
 from __future__ import annotations
 
 from ..context import Context, Module, recomputed
+from ..model import Model
 from ..tape import Op
 from ..tensor import Dim, Param, Tensor
 from .linear import column_linear, linear_params, row_linear
@@ -18,10 +19,19 @@ CHUNK = 64
 """Chunk length of the delta rule (fla/ops/gated_delta_rule/chunk.py)."""
 
 
-def gated_delta_net(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
+def rule_flops(m: Model, seq_length: int) -> float:
+    """Forward FLOPs of a token in the delta rule."""
+    return 8 * m.linear_num_value_heads * m.linear_value_head_dim**2
+
+
+def gated_delta_net_2(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
+    """The same with decay, beta and erase gate per channel."""
+    return (yield from gated_delta_net(c, hidden, layer, second=True))
+
+
+def gated_delta_net(c: Context, hidden: Tensor, layer: int = 0, *, second: bool = False) -> Module[Tensor]:
     """Output on the residual stream; includes the norm that is fused into in_proj."""
     m = c.model
-    second = m.experimental_attention_variant == "gdn2"
     nk, nv = m.linear_num_key_heads, m.linear_num_value_heads
     dk, dv = Dim("linear_key_head_dim", m.linear_key_head_dim), Dim("linear_value_head_dim", m.linear_value_head_dim)
     keys, values = nk * dk.size, nv * dv.size

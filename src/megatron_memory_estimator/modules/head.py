@@ -50,7 +50,7 @@ def _output_layer(c: Context, name: str, kept: Tensor, hidden: Tensor, weight: P
     saves: tuple[Tensor, ...] = (part,) if own is None else (part, own)
     if c.training.peft != "none":  # linear_with_frozen_weight keeps no input
         saves = saves[1:]
-    yield Op(f"{name}.output_layer", (part,), (logits,), saves, backward=backward)
+    yield Op(f"{name}.output_layer", (part,), (logits,), saves, backward=backward, part="head")
     return logits
 
 

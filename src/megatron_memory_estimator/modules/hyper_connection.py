@@ -28,7 +28,8 @@ def streams(c: Context, name: str) -> Tensor:
     """The residual streams of one position side by side."""
     if c.model.mhc_num_residual_streams != STREAMS:
         raise UnsupportedError(
-            f"mhc_num_residual_streams={c.model.mhc_num_residual_streams} is not modelled; {STREAMS} is"
+            f"mhc_num_residual_streams={c.model.mhc_num_residual_streams} is not modelled; {STREAMS} is",
+            "mhc_num_residual_streams is not modelled",
         )
     return c.stream(name, Dim("mhc_num_residual_streams", STREAMS), c.hidden)
 
@@ -45,24 +46,26 @@ def connected(
     yield Param(f"{name}.scales", (Dim("three", 3),), matrix=False)
     mappings = c.new(f"{name}.mappings", c.seq_sp, c.batch, Dim("bytes", MAPPING_BYTES), dtype="uint8")
     x = c.stream(f"{name}.aggregated", c.hidden)
-    yield Op(f"{name}.aggregate", (before,), (x, mappings), (before, mappings))
+    yield Op(f"{name}.aggregate", (before,), (x, mappings), (before, mappings), part="streams")
     y = yield from sublayer(c, x)
     after = streams(c, f"{name}.streams")
     mask = (after.like(f"{name}.dropout_mask", "bool"),) if c.model.hidden_dropout > 0 else ()
     mixed = (after.like(f"{name}.mixed streams"),)
-    yield Op(f"{name}.expand", (before, y, mappings), (after,), (before, y, mappings, *mask), mixed, mixed)
+    yield Op(
+        f"{name}.expand", (before, y, mappings), (after,), (before, y, mappings, *mask), mixed, mixed, part="streams"
+    )
     return after
 
 
 def expanded(c: Context, hidden: Tensor) -> Module[Tensor]:
     """The embedding output in every stream."""
     out = streams(c, "mhc.expanded")
-    yield Op("mhc.expand", (hidden,), (out,))
+    yield Op("mhc.expand", (hidden,), (out,), part="streams")
     return out
 
 
 def contracted(c: Context, before: Tensor) -> Module[Tensor]:
     """The streams summed for the final norm."""
     out = c.stream("mhc.contracted", c.hidden)
-    yield Op("mhc.contract", (before,), (out,))
+    yield Op("mhc.contract", (before,), (out,), part="streams")
     return out

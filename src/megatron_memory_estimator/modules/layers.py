@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
-from ..context import Context, Module
+from ..context import Context, Module, in_part
 from ..tape import Item, Op, Recompute, Unit, renamed
-from ..tensor import Dim, Param, Tensor
-from .attention import self_attention
+from ..tensor import Dim, Param, Tensor, uneven
 from .delayed_wgrad import with_delayed_wgrads
 from .embedding import embedding, embedding_params
-from .gated_delta_net import gated_delta_net
 from .head import final_layernorm, loss, output_weight
 from .hyper_connection import connected, contracted, expanded, streams
-from .mamba import mamba_mixer
-from .mla import mla_attention
-from .mlp import mlp
-from .moe import moe
+from .kinds import Kind, Role, kinds_of
 from .mtp import concatenated, mtp_depth
 from .residual import bias_dropout_add
-from .sparse_attention import shared_sparse_attention, sparse_attention
 
-MIXERS: dict[str, Callable[[Context, Tensor, int], Module[Tensor]]] = {
-    "gqa": self_attention,
-    "mla": mla_attention,
-    "dsa": sparse_attention,
-    "dsa_shared": shared_sparse_attention,
-    "gdn": gated_delta_net,
-    "gdn2": gated_delta_net,
-    "mamba": mamba_mixer,
-}
-MLPS: dict[str, Callable[[Context, Tensor], Module[Tensor]]] = {"dense": mlp, "moe": moe}
+RESIDUALS: dict[Role, tuple[str, str]] = {"mixer": ("self_attn_bda", "attention"), "mlp": ("mlp_bda", "mlp")}
+"""Names of the addition to the residual stream behind a sub-layer, and of its hyper-connection."""
 
 
 class Declaration:
-    """What a unit declares: its parameters in registration order, and its ops as a unit."""
+    """What a unit declares: its parameters in registration order, and its ops as a unit.
+
+    Raises LayoutError for a parameter that does not divide over the ranks that share it.
+    """
 
     def __init__(self, name: str, entry: Tensor | None, module: Module[Tensor]) -> None:
         self.params: list[Param] = []
@@ -48,6 +36,9 @@ class Declaration:
                 exit_ = stop.value
                 break
             if isinstance(declared, Param):
+                for dim in declared.shape:
+                    if dim.axes and dim.uneven:
+                        raise uneven(dim, f" in {declared.name}")
                 self.params.append(declared)
             else:
                 items.append(declared)
@@ -57,22 +48,19 @@ class Declaration:
 
 
 def transformer_layer(c: Context, hidden: Tensor, kind: str, layer: int = 0) -> Module[Tensor]:
-    """A layer of a kind `mixer+mlp`, or one sub-layer of a hybrid model."""
-    for part in kind.split("+"):
+    """A layer `mixer+mlp`, or one sub-layer of a hybrid model."""
+    for row in kinds_of(kind):
+        added, connection = RESIDUALS[row.role]
         if c.model.enable_mhc_connections:
-            sublayer = partial(_mixer, part, layer) if part in MIXERS else MLPS[part]
-            hidden = yield from connected(c, f"mhc.{'attention' if part in MIXERS else 'mlp'}", hidden, sublayer)
-        elif part in MIXERS:
-            out = yield from MIXERS[part](c, hidden, layer)
-            hidden = yield from bias_dropout_add(c, "self_attn_bda", out, hidden)
+            hidden = yield from connected(c, f"mhc.{connection}", hidden, partial(_sublayer, row, layer))
         else:
-            out = yield from MLPS[part](c, hidden)
-            hidden = yield from bias_dropout_add(c, "mlp_bda", out, hidden)
+            out = yield from _sublayer(row, layer, c, hidden)
+            hidden = yield from in_part(row.residual, bias_dropout_add(c, added, out, hidden))
     return hidden
 
 
-def _mixer(part: str, layer: int, c: Context, hidden: Tensor) -> Module[Tensor]:
-    return (yield from MIXERS[part](c, hidden, layer))
+def _sublayer(row: Kind, layer: int, c: Context, hidden: Tensor) -> Module[Tensor]:
+    return (yield from in_part(row.part, row.declare(c, hidden, layer)))
 
 
 def layer_unit(c: Context, kind: str, layer: int = 0) -> Declaration:
@@ -103,7 +91,7 @@ def checkpointed(c: Context, layers: tuple[Declaration, ...]) -> Unit:
         shard = c.dim("seq*b*hidden_size", c.seq.local * c.batch.size * c.hidden.size, "tp")
         stored = (c.new("checkpoint input shard", shard, dtype=c.residual_dtype),)
     name = " ".join(layer.unit.name for layer in layers)
-    return Unit(name, (Recompute("checkpoint", items, stored=stored),), first.entry, exit_)
+    return Unit(name, (Recompute("checkpoint", items, stored=stored, part="layers"),), first.entry, exit_)
 
 
 def embedding_unit(c: Context, *, alone: bool) -> Declaration:
@@ -113,7 +101,7 @@ def embedding_unit(c: Context, *, alone: bool) -> Declaration:
         out = yield from embedding(c, alone=alone)
         return (yield from expanded(c, out)) if c.model.enable_mhc_connections else out
 
-    return Declaration("embedding", None, module())
+    return Declaration("embedding", None, in_part("embedding", module()))
 
 
 def final_norm_unit(c: Context) -> Declaration:
@@ -125,7 +113,7 @@ def final_norm_unit(c: Context) -> Declaration:
         x = (yield from contracted(c, hidden)) if mhc else hidden
         return (yield from final_layernorm(c, x))
 
-    return Declaration("final_layernorm", hidden, module())
+    return Declaration("final_layernorm", hidden, in_part("final_norm", module()))
 
 
 def mtp_unit(c: Context, *, owns_embedding: bool) -> Declaration:
@@ -155,7 +143,7 @@ def mtp_unit(c: Context, *, owns_embedding: bool) -> Declaration:
             parts.append((yield from depth_module))
         return (yield from concatenated(c, "mtp.output", tuple(parts)))
 
-    declared = Declaration("mtp", hidden, module())
+    declared = Declaration("mtp", hidden, in_part("mtp", module()))
     if c.training.delay_wgrad_compute:
         declared.unit = with_delayed_wgrads(declared.unit)
     return declared
@@ -208,4 +196,4 @@ def output_unit(c: Context, *, owns_weight: bool, shared: bool) -> Declaration:
         yield Op("output.add_losses", tuple(losses), (total,), passes=tuple(losses))
         return total
 
-    return Declaration("output", hidden, module())
+    return Declaration("output", hidden, in_part("loss", module()))

@@ -10,7 +10,10 @@ there are fewer than tp * cp.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ..context import Context, Module
+from ..model import Model
 from ..tape import Op
 from ..tensor import Dim, Param, Tensor, largest
 from .linear import column_linear, linear_params, row_linear
@@ -21,6 +24,18 @@ CHUNK = 128
 """Chunk length of the scan (mamba_mixer.py, chunk_size)."""
 CONV = 4
 """Width of the convolution (mamba_mixer.py, d_conv)."""
+
+
+def scan_flops(m: Model, seq_length: int) -> float:
+    """Forward FLOPs of a token in the scan (Megatron-LM `megatron/training/training.py`, mamba_layer_flops)."""
+    return 7 * m.mamba_heads * m.mamba_head_dim * m.mamba_state_dim
+
+
+def kept(c: Context, layers: int) -> Iterator[tuple[Tensor, str]]:
+    """The fp32 cache of -exp(A_log) of every layer."""
+    nh = c.dim("mamba_num_heads", c.model.mamba_heads, "tp")
+    source = "megatron/core/ssm/mamba_mixer.py: fp32 cache"
+    yield c.new("mixer.-exp(A_log)", Dim("layers", layers), nh, dtype="fp32"), source
 
 
 def mamba_mixer(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
@@ -74,11 +89,11 @@ def mamba_mixer(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
         yield Op(f"{NAME}.split", (packed,), (z, conv_in, dt))
         yield Op(f"{NAME}.conv1d", (conv_in,), (conv_out,), (conv_in,))
         cumsum = c.region(f"{NAME}.dA cumsum", nh).like(f"{NAME}.dA cumsum", "fp32")
-        kept: tuple[Tensor, ...] = (conv_out, dt, cumsum, head_params)
+        saved: tuple[Tensor, ...] = (conv_out, dt, cumsum, head_params)
         if c.several_sequences:
-            kept = (*kept, y.like(f"{NAME}.scan output [b, s]"))
+            saved = (*saved, y.like(f"{NAME}.scan output [b, s]"))
         yield Op(
-            f"{NAME}.scan", (conv_out, dt), (y,), kept,
+            f"{NAME}.scan", (conv_out, dt), (y,), saved,
             forward=_forward_scratch(c, inner, state, conv_wide, di, nh, spread),
             backward=_backward_scratch(c, inner, state, conv_wide, di, nh, spread),
         )  # fmt: skip

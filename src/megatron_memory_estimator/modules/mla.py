@@ -10,7 +10,8 @@ the down projections over tp and has separate norms.
 
 from __future__ import annotations
 
-from ..context import Context, Module, recomputed
+from ..context import Context, Module, in_part, recomputed
+from ..model import Model
 from ..tape import Op
 from ..tensor import Dim, Param, Tensor
 from .attention import cos_sin
@@ -22,6 +23,11 @@ from .norm import norm, norm_params
 NAME = "self_attention"
 
 
+def core_flops(m: Model, seq_length: int) -> float:
+    """Forward FLOPs of a token in causal core attention, with value heads of another width than the query's."""
+    return seq_length * m.num_attention_heads * (m.qk_head_dim + m.qk_pos_emb_head_dim + m.v_head_dim)
+
+
 def down_linear(c: Context, name: str, x: Tensor, weight: Param, width: Dim) -> Module[Tensor]:
     """A down projection on the residual stream's tokens; the local spec gathers its tp shards.
 
@@ -29,10 +35,11 @@ def down_linear(c: Context, name: str, x: Tensor, weight: Param, width: Dim) -> 
     """
     if c.te:
         original = c.training.recomputes("layernorm")
-        return (yield from duplicated_linear(c, name, x, weight, original=original))
-    shard = yield from column_linear(c, name, x, weight)
+        return (yield from in_part("qkv_linear", duplicated_linear(c, name, x, weight, original=original)))
+    shard = yield from in_part("qkv_linear", column_linear(c, name, x, weight))
     out = c.stream(f"{name}.output gathered", width)
-    yield Op(f"{name}.gather", (shard,), (out,), forward=(c.region(f"{name}.output of all ranks", width),))
+    whole = c.region(f"{name}.output of all ranks", width)
+    yield Op(f"{name}.gather", (shard,), (out,), forward=(whole,), part="qkv_linear")
     return out
 
 
@@ -78,9 +85,9 @@ def mla_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
         yield from norm_params(c, f"{NAME}.kv_layernorm.", kr)
 
     layernorm = c.training.recomputes("layernorm")
-    normed = yield from recomputed(
-        layernorm, "input_layernorm.checkpoint", norm(c, "input_layernorm", hidden), hook=f"{NAME}.linear_proj"
-    )
+    before = norm(c, "input_layernorm", hidden)
+    before = recomputed(layernorm, "input_layernorm.checkpoint", before, hook=f"{NAME}.linear_proj")
+    normed = yield from in_part("attn_norm", before)
     q_in = normed
     if q_down is not None:
         q_in = yield from down_linear(c, f"{NAME}.linear_q_down_proj", normed, q_down, q_width)
@@ -90,7 +97,8 @@ def mla_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
         query = q_in
         if q_norm:
             query = yield from norm(c, f"{NAME}.q_layernorm", query)
-        q_raw = yield from column_linear(c, q_name, query, q_up)
+        # a query projection without compression reads the normed input, like linear_qkv
+        q_raw = yield from in_part("qkv_linear" if q_down is None else "attn", column_linear(c, q_name, query, q_up))
         latent = kv.view(f"{NAME}.kv_compressed", (*kv.shape[:-1], kr))
         k_pos = kv.view(f"{NAME}.k_pos_emb", (*kv.shape[:-1], rot))
         yield Op(f"{NAME}.split_kv", (kv,), (latent, k_pos))
@@ -110,7 +118,9 @@ def mla_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
         return q, k, v
 
     q, k, v = yield from recomputed(c.training.recomputes("mla_up_proj"), f"{NAME}.up_proj.checkpoint", up(), hook=CORE)
-    context = yield from recomputed(
-        c.training.recomputes("core_attn"), CORE + ".checkpoint", core_attention(c, q, k, v, heads, layer)
+    core = core_attention(c, q, k, v, heads, layer)
+    context = yield from in_part(
+        "core_attn", recomputed(c.training.recomputes("core_attn"), CORE + ".checkpoint", core)
     )
-    return (yield from row_linear(c, f"{NAME}.linear_proj", context, proj, original=keeps_original(c)))
+    out = row_linear(c, f"{NAME}.linear_proj", context, proj, original=keeps_original(c))
+    return (yield from in_part("attn_proj", out))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ..context import Context, Module, recomputed
+from ..context import Context, Module, in_part, recomputed
 from ..tape import Op
 from ..tensor import Dim, Tensor
 from .linear import column_linear, linear_params, row_linear
 from .norm import norm, norm_params
 
 
-def mlp(c: Context, hidden: Tensor) -> Module[Tensor]:
+def mlp(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
     """Dense MLP with its input norm, which TransformerEngine fuses into linear_fc1."""
     m = c.model
     ffn = c.dim("ffn_hidden_size", m.ffn, "tp")
@@ -22,7 +22,7 @@ def mlp(c: Context, hidden: Tensor) -> Module[Tensor]:
     fc2 = yield from linear_params(c, "mlp.linear_fc2", c.hidden, ffn, "tp", m.add_bias_linear)
 
     def body() -> Module[Tensor]:
-        normed = yield from norm(c, "pre_mlp_layernorm", hidden)
+        normed = yield from in_part("mlp" if c.te else "mlp_norm", norm(c, "pre_mlp_layernorm", hidden))
         wide = yield from column_linear(c, "mlp.linear_fc1", normed, fc1)
         act = yield from activation(c, "mlp.activation", wide, ffn)
         return (yield from row_linear(c, "mlp.linear_fc2", act, fc2))

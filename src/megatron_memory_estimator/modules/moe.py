@@ -9,7 +9,9 @@ router imbalance.
 
 from __future__ import annotations
 
-from ..context import Context, Module, recomputed
+from collections.abc import Iterator
+
+from ..context import Context, Module, in_part, recomputed
 from ..tape import Op
 from ..tensor import Dim, Param, Tensor
 from .adapters import adapted, adapter_params
@@ -31,7 +33,23 @@ from .norm import norm, norm_params
 from .shared_experts import shared_experts, shared_experts_params
 
 
-def moe(c: Context, hidden: Tensor) -> Module[Tensor]:
+def kept(c: Context, layers: int) -> Iterator[tuple[Tensor, str]]:
+    """What every MoE layer keeps between microbatches: the dispatcher's last map and probabilities, balancing buffers."""
+    m = c.model
+    assert m.num_moe_experts is not None
+    count, experts = Dim("moe_layers", layers), Dim("num_moe_experts", m.num_moe_experts)
+    if c.training.moe_token_dispatcher_type == "alltoall":
+        source = "moe/token_dispatcher.py: self.probs and self.routing_map of the last microbatch"
+        yield c.new("dispatcher probs", count, c.tokens, experts, dtype="fp32"), source
+        yield c.new("dispatcher routing_map", count, c.tokens, experts, dtype="bool"), source
+    if m.moe_router_enable_expert_bias:
+        two = Dim("expert_bias, local_tokens_per_expert", 2)
+        yield c.new("router balancing buffers", count, two, experts, dtype="fp32"), "moe/router.py"
+    if m.aux_loss and "global_aux_loss" in m.moe_router_load_balancing_type:
+        yield c.new("router global_tokens_per_expert", count, experts, dtype="fp32"), "moe/router.py"
+
+
+def moe(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
     """Output of a MoE layer on the residual stream, with its separate pre-MLP norm."""
     m, t = c.model, c.training
     assert m.num_moe_experts is not None
@@ -52,33 +70,34 @@ def moe(c: Context, hidden: Tensor) -> Module[Tensor]:
         shared = yield from shared_experts_params(c)
 
     last = "mlp.shared_experts.add" if shared else ("mlp.fc2_latent_proj" if latent else "mlp.unpermute")
-    normed = yield from recomputed(
-        t.recomputes("layernorm"),
-        "pre_mlp_layernorm.checkpoint",
-        norm(c, "pre_mlp_layernorm", hidden),
-        hook="mlp.checkpoint" if t.recomputes("moe") else last,
-    )
+    before = norm(c, "pre_mlp_layernorm", hidden)
+    hook = "mlp.checkpoint" if t.recomputes("moe") else last
+    before = recomputed(t.recomputes("layernorm"), "pre_mlp_layernorm.checkpoint", before, hook)
+    normed = yield from in_part("router_norm", before)
 
     def body() -> Module[Tensor]:
         extra: Tensor | None = None
         if shared:
-            extra = yield from recomputed(
-                t.recomputes("shared_experts"), "mlp.shared_experts.checkpoint", shared_experts(c, normed, shared)
-            )
-        probs = yield from router(c, normed, experts)
+            beside = shared_experts(c, normed, shared)
+            beside = recomputed(t.recomputes("shared_experts"), "mlp.shared_experts.checkpoint", beside)
+            extra = yield from in_part("shared_experts", beside)
+        probs = yield from in_part("router", router(c, normed, experts))
         tokens = normed
         if latent:
-            tokens = yield from duplicated_linear(c, "mlp.fc1_latent_proj", normed, latent[0])
-        routed = yield from dispatch(c, tokens, probs, width)
-        done = yield from _experts(c, routed, fc1, fc2)
-        out = yield from combine(c, routed, done, width)
+            down_proj = duplicated_linear(c, "mlp.fc1_latent_proj", normed, latent[0])
+            tokens = yield from in_part("latent_down", down_proj)
+        routed = yield from in_part("dispatch", dispatch(c, tokens, probs, width))
+        done = yield from in_part("experts", _experts(c, routed, fc1, fc2))
+        out = yield from in_part("combine", combine(c, routed, done, width))
         if latent:
-            out = yield from duplicated_linear(c, "mlp.fc2_latent_proj", out, latent[1])
+            out = yield from in_part("latent_up", duplicated_linear(c, "mlp.fc2_latent_proj", out, latent[1]))
         if extra is not None:
             total = c.stream("mlp.output with shared experts", c.hidden)
             # cut into nodes, the layer keeps the detached output of the shared experts until their backward
             kept = (extra,) if t.overlap_moe_expert_parallel_comm else ()
-            yield Op("mlp.shared_experts.add", (out, extra), (total,), kept, passes=(out, extra))
+            yield Op(
+                "mlp.shared_experts.add", (out, extra), (total,), kept, passes=(out, extra), part="shared_experts_add"
+            )
             out = total
         return out
 
@@ -164,14 +183,12 @@ def _experts(c: Context, routed: Routed, fc1: Param, fc2: Param) -> Module[Tenso
     yield Op(
         name, (tokens,), (wide,), kept_input(c, name, tokens, original=moved), other_orientation(c, f"{name}.input", tokens),
         (*quantized_grad(c, name, wide), *weight_grad(c, fc1)), wgrad=wgrad_operands(c, name, tokens, grad_of(wide)),
+        part="expert_fc1",
     )  # fmt: skip
-    wide = yield from adapted(c, name, tokens, wide, fc1)
-    act = yield from recomputed(
-        moe_act,
-        "mlp.experts.activation.checkpoint",
-        activation(c, "mlp.experts.activation", wide, one, probs),
-        hook="mlp.experts.linear_fc2",
-    )
+    wide = yield from in_part("expert_fc1", adapted(c, name, tokens, wide, fc1))
+    activated = activation(c, "mlp.experts.activation", wide, one, probs)
+    activated = recomputed(moe_act, "mlp.experts.activation.checkpoint", activated, hook="mlp.experts.linear_fc2")
+    act = yield from in_part("moe_act", activated)
     name = "mlp.experts.linear_fc2"
     out = c.new(f"{name}.output", rows, fc2.shape[0])
     yield Op(

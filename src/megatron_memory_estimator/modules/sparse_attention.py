@@ -8,9 +8,7 @@ up-projected after the core. Norms are unfused and RoPE is never fused. Indexer 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from ..context import Context, Module, recomputed
+from ..context import Context, Module, in_part, recomputed
 from ..errors import UnsupportedError
 from ..tape import Op
 from ..tensor import Dim, Param, Tensor
@@ -60,12 +58,10 @@ def sparse_attention(c: Context, hidden: Tensor, layer: int = 0, *, indexer: boo
             yield from norm_params(c, f"{NAME}.q_layernorm.", qr)
         yield from norm_params(c, f"{NAME}.kv_layernorm.", kr)
 
-    normed = yield from recomputed(
-        c.training.recomputes("layernorm"),
-        "input_layernorm.checkpoint",
-        norm(c, "input_layernorm", hidden),
-        hook=f"{NAME}.linear_proj",
-    )
+    before = norm(c, "input_layernorm", hidden)
+    layernorm = c.training.recomputes("layernorm")
+    before = recomputed(layernorm, "input_layernorm.checkpoint", before, hook=f"{NAME}.linear_proj")
+    normed = yield from in_part("attn_norm", before)
     query = normed
     if q_down is not None:
         query = yield from down_linear(c, f"{NAME}.linear_q_down_proj", normed, q_down, qr)
@@ -83,16 +79,16 @@ def sparse_attention(c: Context, hidden: Tensor, layer: int = 0, *, indexer: boo
     yield Op(f"{NAME}.absorb", (q_flat, compressed, k_pos), (q_absorbed, latent), (q_flat, *cos_sin(c, NAME, rot)))
     loss: Tensor | None = None
     if indexer:
-        loss = yield from _indexer(c, normed, query, q_absorbed, rot)
-    out = yield from _core(c, q_absorbed, latent, heads, kr, indexer=indexer)
+        loss = yield from in_part("core_attn", _indexer(c, normed, query, q_absorbed, rot))
+    out = yield from in_part("core_attn", _core(c, q_absorbed, latent, heads, kr, indexer=indexer))
     if loss is not None:  # the output carries the loss into the backward
         carrier = out.view(f"{CORE}.output with loss", out.shape)
-        yield Op(f"{CORE}.attach_loss", (out, loss), (carrier,), passes=(out, loss))
+        yield Op(f"{CORE}.attach_loss", (out, loss), (carrier,), passes=(out, loss), part="core_attn")
         out = carrier
     context = c.region(f"{NAME}.value up projection.output", heads, dv)
     weight_copy = c.new(f"{NAME}.value up projection.weight copy", heads, kr, dv)
     yield Op(f"{NAME}.value_up_proj", (out,), (context,), (out, weight_copy))
-    return (yield from row_linear(c, f"{NAME}.linear_proj", context, proj))
+    return (yield from in_part("attn_proj", row_linear(c, f"{NAME}.linear_proj", context, proj)))
 
 
 def _indexer_params(c: Context, qr: Dim) -> Module[None]:
@@ -207,14 +203,13 @@ def topk_indices(c: Context) -> Tensor:
     return c.new(f"{CORE}.topk_indices", c.seq, c.batch, topk, dtype="int32")
 
 
-def shared_indices(c: Context, layers: Mapping[str, int]) -> list[Tensor]:
-    """The newest keys of every indexer of a rank, which the model's config refers to until the next ones.
+def shared_indices(c: Context, indexers: int) -> list[Tensor]:
+    """The newest keys of so many indexers of a rank, which the model's config refers to until the next ones.
 
     While a microbatch keeps them for its backward they are the same storage; they are apart between two steps, and under
     full recomputation, where nothing else keeps them.
     """
-    counts = [count for kind, count in layers.items() if kind.startswith("dsa+")]
-    if not counts or c.model.dsa_indexer_topk_freq == 1:
+    if c.model.dsa_indexer_topk_freq == 1:
         return []
     one = topk_indices(c)
-    return [c.new("shared topk_indices", Dim("indexers", sum(counts)), *one.shape, dtype=one.dtype)]
+    return [c.new("shared topk_indices", Dim("indexers", indexers), *one.shape, dtype=one.dtype)]

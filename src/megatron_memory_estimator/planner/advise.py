@@ -16,9 +16,9 @@ from typing import Any
 
 from ..errors import EstimatorError
 from ..estimator import Estimate, estimate
-from ..inputs.effects import recomputable
 from ..job import TrainingJob
 from ..legality import balanced_split
+from ..modules.kinds import recomputable
 from ..throughput.machine import Efficiency
 from ..throughput.step import Throughput, throughput
 from .base import TOKENS_OF_A_STEP

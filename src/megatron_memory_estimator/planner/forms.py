@@ -75,11 +75,12 @@ class Form:
         rows = np.concatenate([one.rows if isinstance(one, Form) else _constant(one, width) for one in inputs])
         return Form(needed(rows) if len(rows) > MANY else rows)
 
-    def largest_sum(self, counts: Sequence[Sequence[int]], sizes: Sequence[Any]) -> Form:
-        """The largest of several sums of so many times each size."""
-        width = self.rows.shape[1]
-        stacked = np.concatenate([one.rows if isinstance(one, Form) else _constant(one, width) for one in sizes])
-        return Form(needed(np.array(counts, dtype=float) @ stacked))
+
+def largest_sum(counts: Sequence[Sequence[int]], sizes: Sequence[Any]) -> Any:
+    """The form of the largest of several sums of so many times each size, some of which are forms."""
+    width = next(one.rows.shape[1] for one in sizes if isinstance(one, Form))
+    stacked = np.concatenate([one.rows if isinstance(one, Form) else _constant(one, width) for one in sizes])
+    return Form(needed(np.array(counts, dtype=float) @ stacked))
 
 
 def _constant(value: float, width: int) -> Array:

@@ -7,7 +7,6 @@ those of GPUs for both together, those of the schedule for each number of microb
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,10 +17,10 @@ import numpy as np
 
 from ..job import TrainingJob
 from ..layout import Layout
-from ..legality import beside_pipeline, violations
+from ..legality import Violation, beside_pipeline, violations
+from ..legality.precision import gpu
 from ..legality.sharding import world
 from ..legality.stages import schedule
-from ..legality.switches import gpu
 from ..settings import LARGEST_INTEGER
 from ..training import Training
 from .shapes import Shape
@@ -58,13 +57,6 @@ class Cells:
         return [divmod(pair, MICROBATCHES) for pair in found.tolist()], which.ravel()
 
 
-def rule_of(reason: str) -> str:
-    """A rule without the numbers of one layout."""
-    text = re.sub(r"=[\d,*]+(?:=\d+)?", "", reason.split(";")[0])
-    text = re.sub(r"(?<!above )(?<![\w.])\d[\d,]*(?![\w.])(?: of )?", "", text)
-    return re.sub(r"\s+", " ", text).strip(" ,")
-
-
 def at_point(base: Layout, point: tuple[int, int, int, int], style: Style, *, moe: bool) -> Layout:
     """A layout with the degrees of a point, on as few GPUs as they need."""
     tp, cp, ep, etp = point
@@ -75,7 +67,7 @@ def at_point(base: Layout, point: tuple[int, int, int, int], style: Style, *, mo
     )  # fmt: skip
 
 
-def reasons(job: TrainingJob, layout: Layout, training: Training, count: int) -> tuple[str, ...]:
+def reasons(job: TrainingJob, layout: Layout, training: Training, count: int) -> tuple[Violation, ...]:
     """Every violated rule of one layout, those of the GPU too."""
     return (*violations(job.model, layout, training, count), *gpu(training, job.gpu))
 
@@ -107,9 +99,9 @@ def cells(
                     shape.layout, world_size=gpus, tensor_model_parallel_size=tp, context_parallel_size=cp,
                     expert_model_parallel_size=ep, expert_tensor_parallel_size=etp if moe else None,
                 )  # fmt: skip
-                reason = next(iter(world(job.model, layout)), "")
-                if reason:
-                    ruled_out[rule_of(reason)] += members[pp] * len(micro) * each
+                broken = next(iter(world(job.model, layout)), None)
+                if broken:
+                    ruled_out[broken.rule] += members[pp] * len(micro) * each
                 else:
                     table[w, p] = gpus // (tp * cp * pp)
         sizes[pp] = table
@@ -124,11 +116,11 @@ def cells(
         cell = np.nonzero(divides)
         number_of = counts[cell]
         known, which = np.unique(number_of, return_inverse=True)
-        broken = [next(iter(schedule(job.model, shape.layout, int(value))), "") for value in known]
-        fine = np.array([not reason for reason in broken], dtype=bool)
-        for reason, number in zip(broken, np.bincount(which, minlength=len(known)).tolist(), strict=True):
-            if reason:
-                ruled_out[rule_of(reason)] += number * each
+        unscheduled = [next(iter(schedule(job.model, shape.layout, int(value))), None) for value in known]
+        fine = np.array([one is None for one in unscheduled], dtype=bool)
+        for one, number in zip(unscheduled, np.bincount(which, minlength=len(known)).tolist(), strict=True):
+            if one:
+                ruled_out[one.rule] += number * each
         keep = fine[which] if len(known) else np.zeros(0, dtype=bool)
         parts.append((np.full(int(keep.sum()), q), *(index[keep] for index in cell), number_of[keep]))
     if not parts:

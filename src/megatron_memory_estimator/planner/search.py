@@ -27,7 +27,7 @@ from ..throughput.machine import Efficiency, Machine, machine
 from ..training import Training
 from .batch import side
 from .figures import Figures, Structure, alone, in_arrays, training_with, whole
-from .legal import Cells, at_point, cells, hopeless, reasons, rule_of
+from .legal import Cells, at_point, cells, hopeless, reasons
 from .shapes import Peaks, Shape, peaks, stages, symbols
 from .space import (
     Option,
@@ -410,14 +410,14 @@ class _Search:
         """No layout is legal: count the rules that each point breaks in the first shape."""
         each = len(self.space.num_gpus) * len(self.space.micro_batch_size) * len(self.sets) * len(self.options)
         for reason in broken:
-            self.found.illegal[rule_of(reason)] += each * len(points)
+            self.found.illegal[reason] += each * len(points)
         for point in points if self.shapes else ():
             self._ask()
             for style in styles(self.space, tp=point[0] > 1, cp=point[1] > 1):
                 training = training_with(self._training(style.precision, self.sets[0][1]), self.options[0])
                 at = _Reference(self.shapes[0], point, style, self.sets[0][1], self.options[0])
                 reason = self._broken(at, training) or "no legal layout was found with it"
-                self.found.illegal[rule_of(reason)] += each * len(self.shapes)
+                self.found.illegal[reason] += each * len(self.shapes)
 
     def _parts(self, points: Sequence[Any], broken: Sequence[str]) -> Iterator[_Part]:
         space, base, ruled_out = self.space, self.base, self.found.illegal
@@ -436,7 +436,7 @@ class _Search:
             for style in styles(space, tp=members[0][0] > 1, cp=members[0][1] > 1):
                 self._ask()
                 for reason in broken:
-                    ruled_out[rule_of(reason)] += inner * len(members)
+                    ruled_out[reason] += inner * len(members)
                 if not self.shapes:
                     continue
                 refused = unsupported(base, members[0][1] > 1, style)
@@ -445,16 +445,14 @@ class _Search:
                     allowed, why = [False] * len(members), [refused] * len(members)
                 for reason in why:
                     if reason:
-                        ruled_out[rule_of(reason)] += inner * len(self.shapes)
+                        ruled_out[reason] += inner * len(self.shapes)
                 if not any(allowed):
                     continue
                 at = members[allowed.index(True)]
                 sets, optimizers, pairs = self._choices(at, style)
                 each = len(sets) * len(optimizers)
                 for reason in pairs:
-                    ruled_out[rule_of(reason)] += (
-                        inner // len(self.sets) // len(self.options) * len(self.shapes) * sum(allowed)
-                    )
+                    ruled_out[reason] += inner // len(self.sets) // len(self.options) * len(self.shapes) * sum(allowed)
                 if not each:
                     continue
                 key = (id(members), micro, tuple(allowed), each)
@@ -507,7 +505,9 @@ class _Search:
         return at_point(at.shape.layout, at.point, at.style, moe=bool(self.base.model.num_moe_experts))
 
     def _broken(self, at: _Reference, training: Training) -> str:
-        return next(iter(reasons(self.base, self._layout(at), training, at.shape.group * at.shape.vp * 2)), "")
+        """The first rule that a layout breaks, or nothing."""
+        broken = reasons(self.base, self._layout(at), training, at.shape.group * at.shape.vp * 2)
+        return broken[0].rule if broken else ""
 
     def _points(self, points: Sequence[Any], style: Style) -> tuple[list[bool], list[str]]:
         """Which points are legal, and the first broken rule of the others."""

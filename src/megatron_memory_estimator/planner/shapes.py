@@ -24,7 +24,7 @@ from ..simulate import Event, Trace
 from ..tape import Unit
 from ..tensor import Tensor
 from .batch import different_stages
-from .forms import Basis, Form, needed
+from .forms import Basis, Form, largest_sum, needed
 
 Key = UnitKey | PartKey
 """A unit of a chunk."""
@@ -181,7 +181,7 @@ def _rows(planner: _Symbols, shape: Shape, stage: Stage, count: int) -> np.ndarr
     c = dataclasses.replace(planner.context, layout=shape.layout)
     schedule = occupancy(shape.pp, shape.vp, stage.pp_rank, count, shape.group)
     rank = Rank(c, stage.pp_rank, stage.plans, schedule, (), (), (), count)
-    forms = [cast(Form, candidate.nbytes) for candidate in scheduled(rank)]
+    forms = [cast(Form, candidate.nbytes) for candidate in scheduled(rank, largest_sum)]
     return needed(np.concatenate([form.rows for form in forms]))
 
 

@@ -12,12 +12,12 @@ from typing import Any
 from ..context import Context
 from ..errors import ConfigError, UnsupportedError
 from ..estimator import context_of
-from ..inputs.effects import recomputable
 from ..job import TrainingJob
 from ..layout import SHORT, Layout
 from ..legality import balanced_split
 from ..legality.stages import pipeline
 from ..model import Model
+from ..modules.kinds import recomputable
 from ..modules.layers import layer_unit
 from ..pipeline import split_layers
 from ..settings import nearest
@@ -291,7 +291,7 @@ def _refusal(c: Context) -> str:
     try:
         _declare(c)
     except UnsupportedError as error:
-        return str(error)
+        return error.rule
     return ""
 
 
@@ -312,7 +312,7 @@ def asks_for_sequences(job: TrainingJob, space: Space) -> bool:
 
 
 def unsupported(job: TrainingJob, several: bool, style: Style) -> str:
-    """Why layers are not modelled with (`several`) or without context parallelism, or nothing."""
+    """The rule by which layers are not modelled with (`several`) or without context parallelism, or nothing."""
     layout = Layout(2 if several else 1, context_parallel_size=2 if several else 1, cp_comm_type=(style.cp_comm_type,))
     training = dataclasses.replace(job.training, recompute_granularity=None)
     return _refusal(dataclasses.replace(context_of(job), layout=layout, training=training))
@@ -340,8 +340,8 @@ def shapes(job: TrainingJob, space: Space) -> Iterator[tuple[Shape | None, str]]
             yield None, "virtual_pipeline_model_parallel_size needs pipeline_model_parallel_size above 1"
             continue
         for layout in _splits(job, space, pp, vp):
-            reason = next(iter(pipeline(model, layout, overlap_p2p_comm=job.training.overlap_p2p_comm)), "")
-            yield (None, reason) if reason else (Shape(layout, vp), "")
+            broken = next(iter(pipeline(model, layout, overlap_p2p_comm=job.training.overlap_p2p_comm)), None)
+            yield (None, broken.rule) if broken else (Shape(layout, vp), "")
 
 
 def _splits(job: TrainingJob, space: Space, pp: int, vp: int) -> Iterator[Layout]:

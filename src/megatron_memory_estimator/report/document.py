@@ -10,6 +10,7 @@ from ..device_memory import Range, explain_terms
 from ..estimator import Estimate, Stage
 from ..job import TrainingJob
 from ..model import Model
+from ..modules.kinds import owners_of
 from ..rank import Row
 from ..routing import routing
 
@@ -83,20 +84,10 @@ def settings_of(part: Any) -> dict[str, Any]:
 
 def config_section(model: Model) -> dict[str, Any]:
     """The architecture in TransformerConfig's names, without the fields of parts that the model does not have."""
-    mixers = {kind.split("+")[0] for kind in model.kinds}
-    absent = {
-        "MLA:": not model.multi_latent_attention,
-        "Gated DeltaNet:": not mixers & {"gdn", "gdn2"},
-        "sparse attention:": model.experimental_attention_variant != "dsa",
-        "Mamba-2:": "mamba" not in mixers,
-        "hyper-connections:": not model.enable_mhc_connections,
-        "YaRN:": not model.multi_latent_attention and model.position_embedding_type != "yarn",
-    }
-    unused = tuple(mark for mark, is_absent in absent.items() if is_absent)
+    present = {"", *owners_of(model), *(("moe",) if model.num_moe_experts else ())}
     config = settings_of(model)
     for field in dataclasses.fields(model):
-        without_experts = not model.num_moe_experts and field.name.startswith("moe_")
-        if without_experts or field.metadata.get("help", "").startswith(unused):
+        if field.metadata.get("of", "") not in present:
             config.pop(field.name, None)
     return config
 

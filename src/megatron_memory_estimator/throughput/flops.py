@@ -10,6 +10,7 @@ from __future__ import annotations
 from ..context import Context
 from ..layout import Layout
 from ..model import Model
+from ..modules.kinds import kinds_of
 from ..modules.layers import layer_unit
 from ..training import Training
 
@@ -33,17 +34,7 @@ def _layer(c: Context, kind: str) -> float:
         if p.gemm and len(p.shape) == 2:
             share = m.moe_router_topk / (m.num_moe_experts or 1) if p.split == "expert" else 1.0
             found += 2 * p.numel * share
-    mixer = kind.split("+")[0]
-    s = c.training.seq_length
-    if mixer == "gqa":
-        found += 2 * s * m.num_attention_heads * m.head_dim
-    elif mixer in ("mla", "dsa", "dsa_shared"):
-        found += s * m.num_attention_heads * (m.qk_head_dim + m.qk_pos_emb_head_dim + m.v_head_dim)
-    elif mixer == "mamba":
-        found += 7 * m.mamba_heads * m.mamba_head_dim * m.mamba_state_dim
-    elif mixer in ("gdn", "gdn2"):
-        found += 8 * m.linear_num_value_heads * m.linear_value_head_dim**2
-    return found
+    return found + sum(row.flops(m, c.training.seq_length) for row in kinds_of(kind))
 
 
 def training_flops(model: Model, training: Training) -> float:

@@ -53,5 +53,5 @@ def job_from_args(args: Any, num_gpus: int | None, settings: Mapping[str, Any]) 
 def _left_at_default(values: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
     """Settings of one kind of layer that have the parser's default, about which there is nothing to warn."""
     by_dest = arguments()[1]
-    owned = [name for name in values if name.startswith(tuple(OWNERS)) and name in by_dest]
+    owned = [name for name in values if name in OWNERS and name in by_dest]
     return [name for name in owned if given.get(name, by_dest[name].default) == by_dest[name].default]

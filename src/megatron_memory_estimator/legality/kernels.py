@@ -1,0 +1,88 @@
+"""Rules of kernels, positions and ways of attention (Megatron-LM `transformer_config.py`, `arguments.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..layout import Layout
+from ..model import Model
+from ..modules.kinds import kinds_in
+from ..training import Training
+from .sharding import CP, PP
+from .violation import Violation, broken
+
+
+def positions(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """A sequence has as many positions as the model at most."""
+    sequence, most = training.seq_length, model.max_position_embeddings
+    if sequence > (most or sequence):
+        yield broken(
+            "{seq_length} is more than {max_position_embeddings}",
+            {"seq_length": sequence, "max_position_embeddings": most},
+            fix="raise that, or shorten the sequence",
+        )
+
+
+def mtp_positions(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """MTP layers have no table of positions."""
+    if model.mtp and model.position_embedding_type not in ("rope", "none"):
+        what = model.position_embedding_type
+        yield broken(f"mtp_num_layers needs position_embedding_type rope or none, not {what}")
+
+
+def kernel_dtype(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """Fused attention kernels take 16 bits."""
+    kernel = training.attention_kernel
+    if training.params_dtype == "fp32" and kernel in ("flash", "cudnn"):
+        yield broken(f"attention_kernel={kernel} needs bf16 or fp16", fix="use unfused with fp32")
+
+
+def deterministic(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """What deterministic kernels replace."""
+    if training.deterministic_mode and not all(kind.reproducible for kind in kinds_in(model.kinds)):
+        rule = "deterministic_mode replaces Gated DeltaNet by torch operations that are not modelled"
+        yield broken(rule, fix="turn it off")
+
+
+def attention_variants(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """What multi-latent and sparse attention require and exclude."""
+    kinds = kinds_in(model.kinds)
+    latent = model.multi_latent_attention or any(kind.latent for kind in kinds)
+    if latent and model.attention_output_gate:
+        yield broken("attention_output_gate does not exist for multi-latent attention", fix="turn it off")
+    if latent and model.qk_l2_norm:
+        yield broken("qk_l2_norm does not exist for multi-latent attention", fix="turn it off")
+    if any(kind.sparse for kind in kinds):
+        if not model.multi_latent_attention and not model.hybrid:
+            yield broken("experimental_attention_variant=dsa needs multi_latent_attention")
+        if model.add_bias_linear:
+            yield broken("sparse attention needs add_bias_linear off")
+        if layout.cp > 1 and set(layout.cp_comm_type) != {"all_gather"}:
+            yield broken("sparse attention with context parallelism needs cp_comm_type all_gather")
+
+
+def transformer_impl(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """What local modules and TransformerEngine's have."""
+    t = training
+    if not t.te_spec and t.attention_kernel not in (None, "local"):
+        rule = f"transformer_impl=local has its own attention kernel, not {t.attention_kernel}"
+        yield broken(rule, fix="use attention_kernel=local")
+    if t.te_spec and t.attention_kernel == "local":
+        yield broken("attention_kernel=local needs transformer_impl=local")
+    if not t.te_spec and t.moe_grouped_gemm and model.num_moe_experts:
+        yield broken("moe_grouped_gemm needs transformer_impl=transformer_engine")
+    if not t.te_spec and layout.cp > 1:
+        yield broken(f"{{{CP}}} needs transformer_impl=transformer_engine", {CP: layout.cp})
+
+
+def hyper_connections(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """What hyper-connections exclude."""
+    if not model.enable_mhc_connections:
+        return
+    if layout.pp > 1:
+        said = f"enable_mhc_connections needs {PP}=1, not {layout.pp}"
+        yield broken(f"enable_mhc_connections needs {PP} not", said=said)
+    if model.mtp or model.has_moe or model.hybrid or model.experimental_attention_variant:
+        yield broken("enable_mhc_connections needs a plain transformer with dense MLP layers and no MTP")
+    if training.recompute_granularity == "full" or model.fp32_residual_connection:
+        yield broken("enable_mhc_connections excludes full recomputation and fp32_residual_connection")

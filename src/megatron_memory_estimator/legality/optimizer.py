@@ -1,0 +1,70 @@
+"""Rules of the optimizer, of data-parallel communication, and of fully sharded data parallelism."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..layout import Layout
+from ..model import Model
+from ..training import Training
+from .sharding import EP, PP
+from .violation import Violation, broken
+
+STATE_DTYPES = ("main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
+
+
+def optimizer(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """Settings of the optimizer and of data-parallel communication that exclude or need each other."""
+    t = training
+    if layout.num_distributed_optimizer_instances > 1 and not t.use_distributed_optimizer:
+        yield broken("num_distributed_optimizer_instances above 1 needs use_distributed_optimizer")
+    if t.overlap_param_gather and not t.use_distributed_optimizer:
+        yield broken("overlap_param_gather needs use_distributed_optimizer")
+    lower = [name for name in STATE_DTYPES if getattr(t, name) != "fp32"]
+    if lower and not t.use_precision_aware_optimizer:
+        yield broken(f"{' and '.join(lower)} other than fp32 need use_precision_aware_optimizer")
+    if t.use_precision_aware_optimizer:
+        if t.optimizer != "adam":
+            yield broken(f"use_precision_aware_optimizer needs optimizer=adam, not {t.optimizer}")
+        if not t.use_distributed_optimizer:
+            yield broken("use_precision_aware_optimizer needs use_distributed_optimizer")
+    if t.main_grads_dtype == "bf16" and t.accumulate_allreduce_grads_in_fp32:
+        yield broken("main_grads_dtype=bf16 conflicts with accumulate_allreduce_grads_in_fp32", fix="drop one")
+    if t.optimizer == "sgd" and t.use_distributed_optimizer:
+        yield broken("optimizer=sgd does not work with use_distributed_optimizer", fix="turn it off or use adam")
+
+
+def fully_sharded(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """What the fully sharded data parallelisms need and exclude (Megatron-LM `arguments.py`)."""
+    t = training
+    if t.use_megatron_fsdp and t.use_torch_fsdp2:
+        yield broken("use_megatron_fsdp and use_torch_fsdp2 exclude each other", fix="give one")
+    if t.use_megatron_fsdp:
+        if t.optimizer == "muon":
+            yield broken("use_megatron_fsdp needs optimizer adam or sgd, not muon")
+        if t.reuse_grad_buf_for_mxfp8_param_ag:
+            yield broken("use_megatron_fsdp excludes reuse_grad_buf_for_mxfp8_param_ag")
+        if t.peft != "none":
+            yield broken("use_megatron_fsdp with peft is not modelled")
+    whole = t.use_megatron_fsdp and t.data_parallel_sharding_strategy == "optim_grads_params"
+    if t.outer_dp_sharding_strategy == "optim" and not whole:
+        needs = "use_megatron_fsdp with data_parallel_sharding_strategy=optim_grads_params"
+        yield broken(f"outer_dp_sharding_strategy=optim needs {needs}")
+    if t.use_torch_fsdp2:
+        yield from _torch_fsdp2(model, layout, training)
+
+
+def _torch_fsdp2(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    t = training
+    if t.peft != "none":
+        yield broken("use_torch_fsdp2 with peft is not modelled")
+    if layout.pp > 1 or layout.ep > 1:
+        yield broken(f"use_torch_fsdp2 needs {{{PP}}} and {{{EP}}}", {PP: 1, EP: 1})
+    if t.use_distributed_optimizer:
+        yield broken("use_torch_fsdp2 excludes use_distributed_optimizer")
+    if t.gradient_accumulation_fusion:
+        yield broken("use_torch_fsdp2 needs gradient_accumulation_fusion off")
+    if model.share_embeddings_and_output_weights:
+        yield broken("use_torch_fsdp2 needs untied embeddings")
+    if not t.torch_fsdp2_reshard_after_forward:
+        yield broken("torch_fsdp2_reshard_after_forward=False is not modelled")

@@ -1,0 +1,62 @@
+"""Rules of fp8 and fp4 (Megatron-LM `arguments.py`, `transformer_config.py`; TransformerEngine `pytorch/quantization.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..hardware import Gpu
+from ..layout import Layout
+from ..model import Model
+from ..training import Training
+from .violation import Violation, broken
+
+LEAST_CAPABILITY = {"delayed": (8, 9), "tensorwise": (8, 9), "blockwise": (9, 0), "mxfp8": (10, 0), "nvfp4": (10, 0)}
+"""Compute capability from which on a GPU's tensor cores have a recipe."""
+
+
+def low_precision(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """What fp8 and fp4 need and exclude."""
+    t = training
+    if t.fp8 and t.fp4:
+        yield broken("fp8 and fp4 exclude each other", fix="give one")
+    if t.fp8_param_gather and not t.fp8:
+        yield broken("fp8_param_gather needs fp8")
+    if t.fp4_param_gather and not t.fp4:
+        yield broken("fp4_param_gather needs fp4")
+    if t.low_precision:
+        yield from _recipe(training, "fp4" if t.fp4 else "fp8")
+
+
+def _recipe(training: Training, name: str) -> Iterator[Violation]:
+    t = training
+    if not t.te_spec:
+        yield broken(f"{name} needs transformer_impl=transformer_engine")
+    if t.params_dtype == "fp32":
+        yield broken(f"{name} needs bf16 or fp16")
+    if t.low_precision_weights and not t.use_distributed_optimizer:
+        yield broken(f"{name}_param_gather needs use_distributed_optimizer")
+    reused = t.reuse_grad_buf_for_mxfp8_param_ag or t.use_megatron_fsdp
+    if t.low_precision_weights and t.low_precision == "mxfp8" and not reused:
+        yield broken("fp8_param_gather with fp8_recipe=mxfp8 needs reuse_grad_buf_for_mxfp8_param_ag")
+    if t.low_precision == "delayed":
+        if t.first_last_layers_bf16:
+            yield broken("first_last_layers_bf16 does not work with fp8_recipe=delayed")
+        for module in ("moe_act", "layernorm"):
+            if t.recomputes(module):
+                yield broken(f"recompute_modules {module} does not work with fp8_recipe=delayed")
+    if t.fp8_dot_product_attention and t.attention_kernel not in (None, "cudnn"):
+        yield broken(f"fp8_dot_product_attention needs attention_kernel=cudnn, not {t.attention_kernel}")
+    for setting in ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16"):
+        if getattr(t, setting) < 0:
+            yield broken(f"{{{setting}}} must not be negative", {setting: getattr(t, setting)})
+
+
+def gpu(training: Training, machine: Gpu) -> Iterator[Violation]:
+    """A recipe needs a GPU whose tensor cores have it."""
+    recipe = training.low_precision
+    if recipe and machine.capability < LEAST_CAPABILITY[recipe]:
+        major, minor = LEAST_CAPABILITY[recipe]
+        yield broken(
+            f"{recipe} needs a GPU of compute capability {major}.{minor} or above",
+            fix=f"{machine.name} has {machine.capability[0]}.{machine.capability[1]}",
+        )

@@ -1,0 +1,89 @@
+"""What is declared divides over the ranks that share it, and what does not is refused, never floored."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from itertools import product
+
+import pytest
+
+from megatron_memory_estimator import LayoutError, TrainingJob
+from megatron_memory_estimator.context import Context
+from megatron_memory_estimator.inputs.catalog import entries
+from megatron_memory_estimator.inputs.hf import load
+from megatron_memory_estimator.layout import Layout
+from megatron_memory_estimator.legality import beside_pipeline
+from megatron_memory_estimator.legality.dims import declared_dims
+from megatron_memory_estimator.legality.sharding import world
+from megatron_memory_estimator.modules.layers import layer_unit, mtp_unit
+from megatron_memory_estimator.tape import flattened
+from megatron_memory_estimator.tensor import Dim, Param, tensor
+
+MODELS = [name for name in entries() if not name.startswith("deepseek-ai/DeepSeek-V4") and not load(name).refusal]
+DEGREES = [
+    (tp, cp, ep, etp)
+    for tp, cp, ep, etp in product((1, 2, 3, 4, 5, 6, 8, 16), (1, 2, 3), (1, 4, 8), (1, 2))
+    if etp <= tp
+]
+
+
+def test_a_dim_that_does_not_divide_is_refused() -> None:
+    assert Dim("rows", 12, ("tp",), 4).local == 3
+    with pytest.raises(LayoutError, match=r"^rows=10 does not divide by tp=3; use 1, 2, 5 or 10$"):
+        _ = Dim("rows", 10, ("tp",), 3).local
+    with pytest.raises(LayoutError):
+        tensor("x", (Dim("rows", 10, ("tp",), 3),))
+    with pytest.raises(LayoutError):
+        _ = Param("w", (Dim("rows", 10, ("tp", "cp"), 4),)).numel
+
+
+def layouts(base: TrainingJob) -> Iterator[Layout]:
+    for tp, cp, ep, etp in DEGREES:
+        world_size = tp * cp * ep * etp
+        layout = dataclasses.replace(
+            base.layout, world_size=world_size, tensor_model_parallel_size=tp, context_parallel_size=cp,
+            expert_model_parallel_size=ep, expert_tensor_parallel_size=etp, sequence_parallel=tp > 1,
+        )  # fmt: skip
+        if not any(world(base.model, layout)):
+            yield layout
+
+
+def test_every_dim_that_a_legal_layout_declares_divides() -> None:
+    """Bundled models under the rules that have sentences of their own: the rule of declared dims finds nothing that they miss."""
+    legal = refused = 0
+    for name in MODELS:
+        base = TrainingJob.from_hf(name, 1, tensor_model_parallel_size=1, seq_length=5040 * 2)
+        for layout in layouts(base):
+            missed = tuple(declared_dims(base.model, layout, base.training))
+            if any(beside_pipeline(base.model, layout, base.training)):
+                refused += bool(missed)
+                continue
+            legal += 1
+            assert not missed, (name, layout)
+    assert len(MODELS) >= 54
+    assert legal >= 2707
+    assert refused > 100
+
+
+def test_a_parameter_is_named_where_it_does_not_divide() -> None:
+    """A layout that no other rule has seen: 14,336 columns over 3 ranks."""
+    job = TrainingJob.from_hf("meta-llama/Meta-Llama-3-8B", 1, seq_length=3072)
+    layout = dataclasses.replace(job.layout, world_size=3, tensor_model_parallel_size=3, sequence_parallel=True)
+    found = [one.text for one in declared_dims(job.model, layout, job.training)]
+    assert "in self_attention.linear_proj.weight" in found[0]
+    assert "heads*kv_channels=4096 does not divide by tp=3" in found[0]
+
+
+@pytest.mark.parametrize("name", MODELS[:4])
+def test_ops_and_parameters_of_a_layer_have_whole_shares(name: str) -> None:
+    job = TrainingJob.from_hf(name, 8, tensor_model_parallel_size=2, sequence_parallel=True)
+    c = Context(job.model, job.layout, job.training, job.kernel)
+    units = [layer_unit(c, kind) for kind in dict.fromkeys(job.model.kinds)]
+    units += [mtp_unit(c, owns_embedding=True)] if job.model.mtp else []
+    dims = [dim for unit in units for p in unit.params for dim in p.shape]
+    dims += [
+        dim for unit in units for op in flattened(unit.unit.items) for t in (*op.reads, *op.writes) for dim in t.shape
+    ]
+    assert dims
+    assert all(dim.local * dim.ways == dim.size for dim in dims)

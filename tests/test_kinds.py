@@ -1,0 +1,190 @@
+"""Every kind of mixer and MLP answers every question that the engine asks about one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import pytest
+
+from megatron_memory_estimator import EstimatorError, TrainingJob, estimate
+from megatron_memory_estimator.combined import AFTER_DISPATCH
+from megatron_memory_estimator.context import Context
+from megatron_memory_estimator.cuda_graphs import MODULES as GRAPHED
+from megatron_memory_estimator.estimator import context_of
+from megatron_memory_estimator.frequency import HYBRID_SYMBOLS
+from megatron_memory_estimator.model import Model
+from megatron_memory_estimator.modules.delayed_wgrad import LATE
+from megatron_memory_estimator.modules.kinds import KINDS, kinds_of, owners_of
+from megatron_memory_estimator.modules.layers import (
+    Declaration,
+    embedding_unit,
+    final_norm_unit,
+    layer_unit,
+    mtp_unit,
+    output_unit,
+)
+from megatron_memory_estimator.offload import MODULES as OFFLOADED
+from megatron_memory_estimator.paged_stash import PAGED
+from megatron_memory_estimator.settings import Owner
+from megatron_memory_estimator.tape import Item, Op, Part, Recompute, flattened
+from megatron_memory_estimator.throughput import throughput
+from megatron_memory_estimator.throughput.flops import forward_flops
+from megatron_memory_estimator.training import RECOMPUTE_MODULES
+
+SMALL: dict[str, Any] = {
+    "num_layers": 4, "hidden_size": 256, "num_attention_heads": 8, "num_query_groups": 4, "ffn_hidden_size": 512, "vocab_size": 1024,
+    "add_bias_linear": False, "normalization": "RMSNorm", "gated_linear_unit": True, "activation_func": "silu",
+    "seq_length": 256, "micro_batch_size": 1, "gpu": "H100",
+}  # fmt: skip
+LATENT = {"multi_latent_attention": True, "qk_layernorm": True, "q_lora_rank": 64, "kv_lora_rank": 32, "qk_head_dim": 16,
+          "qk_pos_emb_head_dim": 8, "v_head_dim": 16}  # fmt: skip
+SPARSE = {
+    **LATENT,
+    "experimental_attention_variant": "dsa",
+    "dsa_indexer_n_heads": 4,
+    "dsa_indexer_head_dim": 16,
+    "dsa_indexer_topk": 32,
+}
+DELTA = {"linear_attention_freq": 2, "linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_num_key_heads": 8,
+         "linear_num_value_heads": 8}  # fmt: skip
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "gqa": {},
+    "mla": LATENT,
+    "dsa": SPARSE,
+    "dsa_shared": {**SPARSE, "dsa_indexer_topk_freq": 2},
+    "gdn": {**DELTA, "experimental_attention_variant": "gdn"},
+    "gdn2": {**DELTA, "experimental_attention_variant": "gdn2"},
+    "mamba": {"hybrid_layer_pattern": "M*M-", "mamba_num_heads": 8, "mamba_head_dim": 16, "mamba_num_groups": 4},
+    "dense": {},
+    "moe": {
+        "num_moe_experts": 4, "moe_ffn_hidden_size": 128, "moe_shared_expert_intermediate_size": 128, "moe_latent_size": 64,
+    },
+}  # fmt: skip
+"""Settings of a small model that has a kind."""
+
+
+def job(kind: str, **settings: Any) -> TrainingJob:
+    degrees = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
+    return TrainingJob.from_config({**SMALL, **EXAMPLES[kind], **degrees, **settings}, 8)
+
+
+def units(c: Context) -> Iterator[Declaration]:
+    yield from (layer_unit(c, kind) for kind in dict.fromkeys((*c.model.kinds, *c.model.mtp_kinds)))
+    yield embedding_unit(c, alone=True)
+    yield final_norm_unit(c)
+    yield output_unit(c, owns_weight=True, shared=False)
+    if c.model.mtp:
+        yield mtp_unit(c, owns_embedding=True)
+
+
+def every_item(items: tuple[Item, ...]) -> Iterator[Item]:
+    for item in items:
+        yield item
+        if isinstance(item, Recompute):
+            yield from every_item(item.ops)
+
+
+VARIANTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"context_parallel_size": 2},
+    {"fp8": "hybrid", "fp8_recipe": "tensorwise"},
+    {"recompute_granularity": "selective", "recompute_modules": ("core_attn", "layernorm", "mlp")},
+    {"recompute_granularity": "selective", "recompute_modules": ("moe", "shared_experts", "mla_up_proj")},
+    {"peft": "lora"},
+    {"delay_wgrad_compute": True, "overlap_moe_expert_parallel_comm": True, "expert_model_parallel_size": 2},
+    {"moe_token_dispatcher_type": "allgather", "expert_model_parallel_size": 2},
+    {"moe_token_dispatcher_type": "flex", "expert_model_parallel_size": 2, "moe_router_dtype": "fp32"},
+    {"transformer_impl": "local", "attention_kernel": "local"},
+    {"attention_kernel": "flash", "micro_batch_size": 2},
+    {"enable_mhc_connections": True},
+    {"mtp_num_layers": 1},
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_op_of_a_kind_is_a_part_of_something(kind: str) -> None:
+    found = [items_of(kind, variant) for variant in VARIANTS]
+    assert sum(map(bool, found)) >= 3
+    assert not [item.name for items in found for item in items if not item.part]
+
+
+def parts_of(kind: str) -> set[Part]:
+    return {item.part for variant in VARIANTS for item in items_of(kind, variant)}
+
+
+def items_of(kind: str, variant: dict[str, Any]) -> list[Item]:
+    """Ops and checkpoints of every unit of a model, none for a variant that the kind does not have."""
+    try:
+        return [item for unit in units(context_of(job(kind, **variant))) for item in every_item(unit.unit.items)]
+    except EstimatorError:
+        return []
+
+
+def test_every_part_is_a_part_of_some_kind() -> None:
+    """A name in a set of parts that no op has would be a part that a feature misses in silence."""
+    found: set[str] = {"", *(part for kind in KINDS for part in parts_of(kind))}
+    assert found | {"layers"} == set(get_args(Part))
+    sets = [*GRAPHED.values(), *OFFLOADED.values(), *LATE.values(), AFTER_DISPATCH, PAGED]
+    assert frozenset().union(*sets) <= found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_kind_recomputes_is_what_its_checkpoints_wrap(kind: str) -> None:
+    def regions(module: str) -> int:
+        training = dataclasses.replace(base.training, recompute_granularity="selective", recompute_modules=(module,))
+        try:
+            unit = layer_unit(dataclasses.replace(base, training=training), layer)
+        except EstimatorError:
+            return 0
+        return sum(isinstance(item, Recompute) for item in every_item(unit.unit.items))
+
+    base = context_of(job(kind))
+    layer = next(layer for layer in base.model.kinds if kind in layer.split("+"))
+    others = {module for other in layer.split("+") if other != kind for module in KINDS[other].recomputes}
+    found = {module for module in RECOMPUTE_MODULES if regions(module)}
+    assert found - others == set(KINDS[kind].recomputes) - others
+    assert found >= KINDS[kind].recomputes
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_consumer_has_an_answer_for_a_kind(kind: str) -> None:
+    made = job(kind)
+    found = estimate(made)
+    row = KINDS[kind]
+    assert any(row in kinds_of(layer) for layer in made.model.kinds)
+    assert row.owners <= owners_of(made.model)
+    assert made.model.has_moe == any(part.routed for layer in made.model.kinds for part in kinds_of(layer))
+    tables = {w.name for w in found.stages[0].rank.workspaces if w.name.startswith("rotary")}
+    assert any("per MLA layer" in name for name in tables) == any(
+        part.rotary == "layer" for layer in made.model.kinds for part in kinds_of(layer)
+    )
+    assert throughput(found).step > 0
+    assert forward_flops(made.model, made.training) > 0
+    graphs = estimate(job(kind, cuda_graph_impl="transformer_engine"))
+    assert any(run.graphed for plan in graphs.stages[0].rank.plans for run in plan.runs)
+
+
+def test_every_kind_has_an_example_and_symbols_name_kinds() -> None:
+    assert set(EXAMPLES) == set(KINDS)
+    assert set(HYBRID_SYMBOLS.values()) <= set(KINDS)
+
+
+def test_owners_are_those_of_some_kind_or_of_the_model() -> None:
+    of = {owner for row in KINDS.values() for owner in row.owners}
+    assert of | {"", "mhc", "yarn"} == set(get_args(Owner))
+    assert {f.metadata.get("of", "") for f in dataclasses.fields(Model)} >= of
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ops_of_a_kind_are_in_the_graph_of_its_module(kind: str) -> None:
+    """The parts that a row names are those that some CUDA-graph module captures."""
+    row = KINDS[kind]
+    graphed: frozenset[Part] = frozenset().union(*GRAPHED.values())
+    assert row.part in graphed
+    c = context_of(job(kind))
+    layer = next(layer for layer in c.model.kinds if kind in layer.split("+"))
+    residuals = {KINDS[other].residual for other in layer.split("+")}
+    ops: list[Op] = list(flattened(layer_unit(c, layer).unit.items))
+    assert {op.part for op in ops} - graphed <= residuals
