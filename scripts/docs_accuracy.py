@@ -41,11 +41,11 @@ def accuracy_cases() -> str:
     from megatron_memory_estimator.report.validation import case_row, percent
 
     rows = []
-    for found in replays():
-        if not found.refused:
-            name, *cells = case_row(found)
-            formulas = {formula: percent(pair.error) for formula, pair in found.formulas}
-            gpu = f"{found.run.num_gpus} x {found.run.gpu}"
+    for replay in replays():
+        if not replay.refused:
+            name, *cells = case_row(replay)
+            formulas = {formula: percent(pair.error) for formula, pair in replay.formulas}
+            gpu = f"{replay.run.num_gpus} x {replay.run.gpu}"
             rows.append((f"`{name}`", gpu, *cells, formulas.get("bridge", "-"), formulas.get("megatron_lm", "-")))
     header = (
         "run",

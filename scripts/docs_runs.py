@@ -64,20 +64,20 @@ def recipes() -> str:
     from megatron_memory_estimator.hardware import GIB
 
     rows = []
-    for one in lines_of("recipes.jsonl"):
-        known = "runs" if one["fits"] else "out of memory"
-        start = (f"`{one['id']}`", f"{one['num_gpus']} {one['gpu']}", known)
+    for recipe in lines_of("recipes.jsonl"):
+        known = "runs" if recipe["fits"] else "out of memory"
+        start = (f"`{recipe['id']}`", f"{recipe['num_gpus']} {recipe['gpu']}", known)
         try:
-            settings = {"gpu": one["gpu"], "env": one["env"], "transformer_engine_version": "2.17"}
-            job = TrainingJob.from_bridge(one["bridge"], one["num_gpus"], **settings)
-            found = estimate(job)
+            settings = {"gpu": recipe["gpu"], "env": recipe["env"], "transformer_engine_version": "2.17"}
+            job = TrainingJob.from_bridge(recipe["bridge"], recipe["num_gpus"], **settings)
+            result = estimate(job)
         except EstimatorError as error:
             rows.append((*start, "", "", f"refused: {error}"))
             continue
-        high = max(stage.device.high for stage in found.stages)
-        needed = max(stage.needed_bytes for stage in found.stages)
-        verdict = next(word for name, _, word in found.verdicts() if name == job.gpu.name)
-        peak = found.peak_stage.peak_allocated_bytes
+        high = max(stage.device.high for stage in result.stages)
+        needed = max(stage.needed_bytes for stage in result.stages)
+        verdict = next(word for name, _, word in result.verdicts() if name == job.gpu.name)
+        peak = result.peak_stage.peak_allocated_bytes
         rows.append((*start, f"{peak / GIB:.1f}", f"{needed / GIB:.1f} - {high / GIB:.1f}", verdict))
     header = ("recipe", "GPUs", "known", "peak allocated GiB", "needed - most on the device GiB", "verdict")
     return markdown(header, rows)
@@ -87,23 +87,23 @@ def published_plans() -> str:
     """Published layouts beside the first choice of the planner (scripts/plan_published.py)."""
     records = lines_of("published_plans.jsonl")
     rows = []
-    for one in records:
-        why = one["why"]
-        if one["gap"] < -0.15:
+    for plan in records:
+        why = plan["why"]
+        if plan["gap"] < -0.15:
             why = "the published layout is tight; a first choice must surely fit"
         rows.append(
             (
-                f"`{one['id']}`",
-                one["verdict"],
-                f"{one['theirs']:,}",
-                f"{one['best']:,}",
-                f"{-one['gap']:+.0%}",
-                one["layout"],
+                f"`{plan['id']}`",
+                plan["verdict"],
+                f"{plan['theirs']:,}",
+                f"{plan['best']:,}",
+                f"{-plan['gap']:+.0%}",
+                plan["layout"],
                 why,
             )
         )
-    near = sum(abs(one["gap"]) <= 0.15 for one in records)
-    behind = sum(one["gap"] > 0.15 for one in records)
+    near = sum(abs(plan["gap"]) <= 0.15 for plan in records)
+    behind = sum(plan["gap"] > 0.15 for plan in records)
     head = f"{len(records)} runs, all legal; {near} within 15 % of the first choice, {behind} more than 15 % behind it.\n\n"
     header = (
         "run",

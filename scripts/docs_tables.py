@@ -74,7 +74,7 @@ def not_read() -> str:
 
 def megatron_arguments() -> str:
     """Every argument of Megatron-LM with its class."""
-    from megatron_memory_estimator.inputs.megatron.job import argument_class
+    from megatron_memory_estimator.inputs.megatron.classes import argument_class
     from megatron_memory_estimator.inputs.megatron.table import arguments
 
     rows = []

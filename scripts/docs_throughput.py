@@ -80,20 +80,20 @@ def throughput_pairs() -> str:
     """Pairs of runs that differ in layout or recomputation alone."""
     from itertools import combinations
 
-    runs, records, found, _ = measured_rates()
+    runs, records, errors, _ = measured_rates()
 
-    def alike(one: dict[str, Any]) -> str:
-        bridge = one["bridge"]
+    def alike(record: dict[str, Any]) -> str:
+        bridge = record["bridge"]
         kept = {k: v for k, v in bridge["model"].items() if not k.startswith(("recompute", "cuda_graph"))}
         for name in LAYOUT:
             kept.pop(name, None)
         same = [
             kept,
-            one["gpu"],
-            one["num_gpus"],
+            record["gpu"],
+            record["num_gpus"],
             bridge["mixed_precision"],
             bridge["train"]["global_batch_size"],
-            one["id"][:12],
+            record["id"][:12],
         ]
         return json.dumps(same, sort_keys=True)
 
@@ -104,7 +104,7 @@ def throughput_pairs() -> str:
         measured = runs[j].tokens_per_s_gpu / runs[i].tokens_per_s_gpu
         if abs(measured - 1) < 0.05:
             continue
-        predicted = measured * (1 + found[j]) / (1 + found[i])
+        predicted = measured * (1 + errors[j]) / (1 + errors[i])
         ok = (predicted > 1) == (measured > 1)
         right += ok
         rows.append(

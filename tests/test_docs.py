@@ -13,7 +13,7 @@ import pytest
 
 from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.cli.group import VERBS
-from megatron_memory_estimator.inputs.megatron.job import argument_class
+from megatron_memory_estimator.inputs.megatron.classes import argument_class
 from megatron_memory_estimator.inputs.megatron.table import arguments
 
 from .helpers import ROOT

@@ -6,12 +6,11 @@ Sources: Megatron-LM `megatron/core/models/gpt/gpt_layer_specs.py` (get_gpt_deco
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .errors import ConfigError
-from .wording import shown, signed, whole
+from .list_expressions import TooLongError, evaluated
+from .wording import shown, signed
 
 if TYPE_CHECKING:
     from .model import Model
@@ -27,7 +26,6 @@ HYBRID_SYMBOLS = {
 }
 MOST_LAYERS = 10_000
 MOST_MTP_LAYERS = 64
-_Value = int | list[int]
 
 
 def frequency_list(name: str, value: object, num_layers: int) -> tuple[int, ...]:
@@ -55,82 +53,15 @@ def _whole(name: str, text: str) -> int:
 
 
 def _expression(name: str, text: str) -> list[int]:
-    """A sum of repeated 0/1 lists, such as `([0]*1+[1]*3)*2`, without evaluating code and with a stack of its own."""
-    wrong = ConfigError(f"{name}={shown(text)} is not a sum of repeated 0/1 lists such as ([0]*3+[1]*58)")
-    long = ConfigError(f"{name}={shown(text)} has more than {MOST_LAYERS} entries, the most that is accepted")
-    tokens = iter(re.findall(r"[0-9]+|[\[\](),+*]|\S", text))
-    outside: list[tuple[list[int], _Value | None]] = []
-    total: list[int] = []
-    product: _Value | None = None
-    complete = False  # whether a value stands right before the token
-    for token in tokens:
-        if not complete and token == "(":
-            outside.append((total, product))
-            total, product = [], None
-        elif not complete:
-            value = _items(tokens) if token == "[" else whole(token)
-            product = value if product is None else _times(product, value, long)
-            if product is None:
-                raise wrong
-            complete = True
-        elif token == "*":
-            complete = False
-        elif token in "+)" and isinstance(product, list):
-            total = _sum(total, product)
-            if len(total) > MOST_LAYERS:
-                raise long
-            if token == "+":
-                product, complete = None, False
-            elif outside:
-                inner = total
-                total, product = outside.pop()
-                product = inner if product is None else _times(product, inner, long)
-            else:
-                raise wrong
-        else:
-            raise wrong
-    if outside or not complete or not isinstance(product, list):
-        raise wrong
-    return _sum(total, product)
-
-
-def _sum(total: list[int], more: list[int]) -> list[int]:
-    """Both lists, in the first one where it has something: a sum costs what is added."""
-    if not total:
-        return more
-    total.extend(more)
-    return total
-
-
-def _items(tokens: Iterator[str]) -> list[int] | None:
-    """The numbers up to the closing bracket."""
-    items: list[int] = []
-    comma = True
-    for token in tokens:
-        if token == "]":
-            return items
-        if token == ",":
-            if comma:
-                return None
-            comma = True
-            continue
-        number = whole(token)
-        if number is None:
-            return None
-        items.append(number)
-        comma = False
-    return None
-
-
-def _times(a: _Value, b: _Value | None, long: ConfigError) -> list[int] | None:
-    """A list so many times, None for two lists or two numbers. Raises `long` for more entries than there may be layers."""
-    if isinstance(b, list):
-        a, b = b, a
-    if not isinstance(a, list) or not isinstance(b, int):
-        return None
-    if len(a) * b > MOST_LAYERS:
-        raise long
-    return a * b
+    """The list that an expression says. Raises ConfigError for one that is none, or is too long."""
+    try:
+        return evaluated(text, MOST_LAYERS)
+    except TooLongError:
+        raise ConfigError(
+            f"{name}={shown(text)} has more than {MOST_LAYERS} entries, the most that is accepted"
+        ) from None
+    except ValueError:
+        raise ConfigError(f"{name}={shown(text)} is not a sum of repeated 0/1 lists such as ([0]*3+[1]*58)") from None
 
 
 def linear_attention(model: Model) -> tuple[int, ...]:

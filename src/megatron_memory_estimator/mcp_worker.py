@@ -172,7 +172,7 @@ def _plan(arguments: Mapping[str, Any], files: Files, deadline: float) -> Any:
         batch = job.training.global_batch_size
     if not fewest and "num_gpus" not in words and job.layout.world_size == 1:
         raise ConfigError("num_gpus is needed, or fewest_gpus to find how many GPUs hold the model")
-    found, said = plan(
+    result, notes = plan(
         job,
         words,
         global_batch_size=batch,
@@ -181,7 +181,7 @@ def _plan(arguments: Mapping[str, Any], files: Files, deadline: float) -> Any:
         fewest_gpus=fewest,
         stop=lambda: time.monotonic() > deadline,
     )
-    return found_document(found, [Row(one) for one in found.plans], (*([note] if note else []), *said))
+    return found_document(result, [Row(one) for one in result.plans], (*([note] if note else []), *notes))
 
 
 def _advise(arguments: Mapping[str, Any], files: Files, deadline: float) -> Any:

@@ -34,21 +34,21 @@ def published(job: TrainingJob) -> tuple[Published, ...]:
     if job.model.hybrid:
         return tuple(Published(name, None, None, "hybrid layer patterns are not in this formula") for name in NAMES)
     config, args = bridge_container(job), megatron_namespace(job)
-    found = []
+    values = []
     try:
         state = bridge.compute_weight_and_optimizer_memory(config)
-        found.append(
+        values.append(
             Published("bridge", round(state), round(bridge.compute_activation_memory(config, job.num_microbatches)))
         )
     except ValueError as error:
-        found.append(Published("bridge", None, None, str(error)))
+        values.append(Published("bridge", None, None, str(error)))
     state = megatron_lm.compute_weight_and_optimizer_memory(args)
     selective = megatron_lm.takes_selective_branch(args)
     activations = (
         megatron_lm.compute_activation_memory if selective else megatron_lm.compute_activation_memory_without_sp
     )(args, job.num_microbatches)
-    found.append(Published("megatron_lm", round(state), round(activations)))
-    return tuple(found)
+    values.append(Published("megatron_lm", round(state), round(activations)))
+    return tuple(values)
 
 
 def _shared(job: TrainingJob) -> dict[str, Any]:

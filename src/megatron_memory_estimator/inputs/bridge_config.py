@@ -124,7 +124,7 @@ def refuse(config: Any) -> None:
 
 def model_values(model: Any) -> dict[str, Any]:
     """Every setting of the engine that the provider has. Its other attributes change no tensor that is counted."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name in (*known_settings(), *RENAMED, *UNSUPPORTED):
         value = getattr(model, name, None)
         if value is None or name == "world_size":
@@ -135,17 +135,21 @@ def model_values(model: Any) -> dict[str, Any]:
             value = layout_string(value)
         elif name.endswith("dtype") or name in ("fp8", "fp4"):
             value = str(value)
-        found[name] = value
-    if not getattr(model, "should_pad_vocab", False) and "padded_vocab_size" not in found and "vocab_size" in found:
-        found["padded_vocab_size"] = found["vocab_size"]
-    if getattr(model, "multi_latent_attention", False) and "q_lora_rank" not in found:
-        found["q_lora_rank"] = None
+        settings[name] = value
+    if (
+        not getattr(model, "should_pad_vocab", False)
+        and "padded_vocab_size" not in settings
+        and "vocab_size" in settings
+    ):
+        settings["padded_vocab_size"] = settings["vocab_size"]
+    if getattr(model, "multi_latent_attention", False) and "q_lora_rank" not in settings:
+        settings["q_lora_rank"] = None
     if not getattr(model, "cpu_offloading", False):
-        found.pop("cpu_offloading_num_layers", None)  # the number alone does nothing in TransformerConfig
+        settings.pop("cpu_offloading_num_layers", None)  # the number alone does nothing in TransformerConfig
     backend = getattr(model, "attention_backend", None)
     if backend is not None:
-        found["attention_backend"] = backend
-    return found
+        settings["attention_backend"] = backend
+    return settings
 
 
 def _function(value: Any) -> str:
@@ -176,37 +180,37 @@ def layout_string(value: Any) -> str:
 
 def training_values(config: Any) -> dict[str, Any]:
     """Batch, optimizer, DDP and precision; mixed precision overwrites the others, as Bridge does."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name in ("micro_batch_size", "global_batch_size"):
-        _take(found, getattr(config, "train", None), name, name)
+        _take(settings, getattr(config, "train", None), name, name)
     for name in OPTIMIZER:
-        _take(found, getattr(config, "optimizer", None), name, name)
+        _take(settings, getattr(config, "optimizer", None), name, name)
     either = any(
         getattr(getattr(config, part, None), "use_distributed_optimizer", False) for part in ("ddp", "optimizer")
     )
     for name, ours in DDP.items():
-        _take(found, getattr(config, "ddp", None), name, ours)
-    found["use_distributed_optimizer"] = either
+        _take(settings, getattr(config, "ddp", None), name, ours)
+    settings["use_distributed_optimizer"] = either
     for name in ("use_megatron_fsdp", "use_torch_fsdp2"):
         if getattr(getattr(config, "dist", None), name, False):
-            found[name] = True
-    if found.get("use_megatron_fsdp"):
-        found["use_distributed_optimizer"] = True
+            settings[name] = True
+    if settings.get("use_megatron_fsdp"):
+        settings["use_distributed_optimizer"] = True
     ddp = getattr(config, "ddp", None)
-    if found.get("optimizer") == "dist_muon" and not getattr(ddp, "use_distributed_optimizer", False):
-        found["use_layer_wise_param_layout"] = False  # parameters are dealt to ranks, the buffers stay as they are
-    found.update(precision_values(getattr(config, "mixed_precision", None)))
-    if found.get("accumulate_allreduce_grads_in_fp32") is False and found.get("params_dtype") == "bf16":
-        found["grad_reduce_in_bf16"] = True
+    if settings.get("optimizer") == "dist_muon" and not getattr(ddp, "use_distributed_optimizer", False):
+        settings["use_layer_wise_param_layout"] = False  # parameters are dealt to ranks, the buffers stay as they are
+    settings.update(precision_values(getattr(config, "mixed_precision", None)))
+    if settings.get("accumulate_allreduce_grads_in_fp32") is False and settings.get("params_dtype") == "bf16":
+        settings["grad_reduce_in_bf16"] = True
     for name in ("main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"):
-        if name in found:
-            found[name] = str(found[name])
+        if name in settings:
+            settings[name] = str(settings[name])
     overlap = getattr(config, "comm_overlap", None)
     if getattr(overlap, "tp_comm_overlap", False):  # Bridge turns it off without sequence parallelism
-        found["tp_comm_overlap"] = bool(getattr(config.model, "sequence_parallel", False))
+        settings["tp_comm_overlap"] = bool(getattr(config.model, "sequence_parallel", False))
     for name in ("overlap_moe_expert_parallel_comm", "delay_wgrad_compute"):
-        _take(found, overlap, name, name)
-    return found
+        _take(settings, overlap, name, name)
+    return settings
 
 
 PEFT = {"lora": "lora", "canonicallora": "canonical_lora", "canonical_lora": "canonical_lora", "dora": "dora"}
@@ -236,10 +240,10 @@ def peft_values(peft: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _take(found: dict[str, Any], section: Any, name: str, ours: str) -> None:
+def _take(settings: dict[str, Any], section: Any, name: str, ours: str) -> None:
     value = getattr(section, name, None)
     if value is not None:
-        found[ours] = value
+        settings[ours] = value
 
 
 def precision_values(precision: Any) -> dict[str, Any]:
@@ -255,11 +259,11 @@ def precision_values(precision: Any) -> dict[str, Any]:
             "params_dtype": half, "accumulate_allreduce_grads_in_fp32": half == "bf16", "fp8_recipe": FP8_RECIPE,
             **PRECISIONS[word],
         }  # fmt: skip
-    found: dict[str, Any] = {"fp8_recipe": getattr(precision, "fp8_recipe", None) or FP8_RECIPE}
+    settings: dict[str, Any] = {"fp8_recipe": getattr(precision, "fp8_recipe", None) or FP8_RECIPE}
     for name in LOW_PRECISION:
-        _take(found, precision, name, current_name(name))
+        _take(settings, precision, name, current_name(name))
     for name in ("bf16", "fp16"):
         if getattr(precision, name, False):
-            found["params_dtype"] = name
-    _take(found, precision, "grad_reduce_in_fp32", "accumulate_allreduce_grads_in_fp32")
-    return found
+            settings["params_dtype"] = name
+    _take(settings, precision, "grad_reduce_in_fp32", "accumulate_allreduce_grads_in_fp32")
+    return settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from math import gcd
+from math import lcm
 from typing import Any
 
 from ..errors import ConfigError
@@ -33,14 +33,14 @@ def recompute_defaults(training: Training) -> tuple[Training, list[str]]:
     if training.recompute_granularity != "full":
         return training, []
     changes: dict[str, Any] = {}
-    said = []
+    notes = []
     if training.recompute_method is None:
         changes["recompute_method"] = "uniform"
-        said.append("recompute_method not given: uniform")
+        notes.append("recompute_method not given: uniform")
     if training.recompute_num_layers is None:
         changes["recompute_num_layers"] = 1
-        said.append("recompute_num_layers not given: 1")
-    return dataclasses.replace(training, **changes), said
+        notes.append("recompute_num_layers not given: 1")
+    return dataclasses.replace(training, **changes), notes
 
 
 def decide_layout(
@@ -55,31 +55,27 @@ def decide_layout(
     single_microbatch: bool,
 ) -> tuple[Layout, list[str], int, Training]:
     """The layout, what was decided for it, the microbatches of a step, and the training with its global batch."""
-    said: list[str] = []
-    world = num_gpus if num_gpus is not None else values.pop("world_size", None)
-    values.pop("world_size", None)
+    notes: list[str] = []
+    values = dict(values)
+    given_world = values.pop("world_size", None)
+    world = given_world if num_gpus is None else num_gpus
     draft = Layout(**values)
-    for name in ("tp", "pp", "cp", "ep", "etp"):
-        whole_number(SHORT[name], getattr(draft, name))
-    moe_needs = model.has_moe and draft.tp > 1
+    for degree in ("tp", "pp", "cp", "ep", "etp"):
+        whole_number(SHORT[degree], getattr(draft, degree))
     if habits and "sequence_parallel" not in given:
-        on = draft.tp > 1 and (draft.etp == 1 or moe_needs)
-        values["sequence_parallel"] = on
-        if on:
-            said.append("sequence_parallel on (tensor_model_parallel_size above 1)")
+        values["sequence_parallel"] = draft.tp > 1 and (draft.etp == 1 or model.has_moe)
+        if values["sequence_parallel"]:
+            notes.append("sequence_parallel on (tensor_model_parallel_size above 1)")
     if world is None:
-        expert = draft.etp * draft.ep if model.num_moe_experts else 1
-        dense = draft.tp * draft.cp
-        world = dense * expert // gcd(dense, expert) * draft.pp
+        world = lcm(draft.tp * draft.cp, draft.etp * draft.ep if model.num_moe_experts else 1) * draft.pp
         if habits and strict:
             raise ConfigError(f"num_gpus is not given; the smallest legal count is {world}")
-        said.append(f"num_gpus not given: {world}, the smallest legal count")
-    world = whole_number("num_gpus", world)
-    draft = Layout(world_size=world, **values)
-    draft, notes = _split(model, draft, strict=strict, habits=habits)
-    said += notes
-    microbatches, notes, training = _microbatches(model, draft, training, single=single_microbatch)
-    return draft, said + notes, microbatches, training
+        notes.append(f"num_gpus not given: {world}, the smallest legal count")
+    layout, split_notes = _split(
+        model, Layout(world_size=whole_number("num_gpus", world), **values), strict=strict, habits=habits
+    )
+    microbatches, batch_notes, training = _microbatches(model, layout, training, single=single_microbatch)
+    return layout, notes + split_notes + batch_notes, microbatches, training
 
 
 def _split(model: Model, layout: Layout, *, strict: bool, habits: bool) -> tuple[Layout, list[str]]:
@@ -100,7 +96,7 @@ def _split(model: Model, layout: Layout, *, strict: bool, habits: bool) -> tuple
     if split is None:
         return layout, []
     first, last = split
-    shown = ", ".join(
+    words = ", ".join(
         f"{name}={n}"
         for name, n in zip(
             ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"), split, strict=True
@@ -109,12 +105,12 @@ def _split(model: Model, layout: Layout, *, strict: bool, habits: bool) -> tuple
     )
     if strict:
         raise ConfigError(
-            f"num_layers={total} does not divide by pipeline_model_parallel_size={pp}; the most balanced split is {shown}"
+            f"num_layers={total} does not divide by pipeline_model_parallel_size={pp}; the most balanced split is {words}"
         )
     changed = dataclasses.replace(
         layout, num_layers_in_first_pipeline_stage=first, num_layers_in_last_pipeline_stage=last
     )
-    return changed, [f"{total} layers do not divide over {pp} stages: {shown}, the most balanced legal split"]
+    return changed, [f"{total} layers do not divide over {pp} stages: {words}, the most balanced legal split"]
 
 
 def _microbatches(model: Model, layout: Layout, training: Training, *, single: bool) -> tuple[int, list[str], Training]:

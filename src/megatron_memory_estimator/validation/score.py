@@ -108,13 +108,13 @@ def steady_outside(replays: Iterable[Replay]) -> list[str]:
 def sums(replays: Sequence[Replay]) -> dict[str, dict[str, Summary | None]]:
     """Steady, peak, first step and the part beyond state; of all groups, dense ones, MoE ones and each family."""
     kinds: dict[str, list[Replay]] = {"all": list(replays)}
-    kinds["dense"] = [found for found in replays if not is_moe(found)]
-    kinds["moe"] = [found for found in replays if is_moe(found)]
-    for found in replays:
-        kinds.setdefault(f"family {found.run.family}", []).append(found)
-    for found in replays:
-        for feature in found.run.features:
-            kinds.setdefault(f"feature {feature}", []).append(found)
+    kinds["dense"] = [replay for replay in replays if not is_moe(replay)]
+    kinds["moe"] = [replay for replay in replays if is_moe(replay)]
+    for replay in replays:
+        kinds.setdefault(f"family {replay.run.family}", []).append(replay)
+    for replay in replays:
+        for feature in replay.run.features:
+            kinds.setdefault(f"feature {feature}", []).append(replay)
     result = {}
     for name, members in kinds.items():
         of_groups = scores(members)

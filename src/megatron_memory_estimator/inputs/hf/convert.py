@@ -197,8 +197,8 @@ def common(f: Fields, model_type: str) -> dict[str, Any]:
     if positions:
         settings["max_position_embeddings"] = positions
     rope = f.values.get("rope_parameters")
-    where = f if f.has("partial_rotary_factor") or not isinstance(rope, Mapping) else Fields(rope)
-    partial = where.number("partial_rotary_factor", default=0)
+    holder = f if f.has("partial_rotary_factor") or not isinstance(rope, Mapping) else Fields(rope)
+    partial = holder.number("partial_rotary_factor", default=0)
     if partial > 1:
         raise ConfigError(f"partial_rotary_factor={partial} in config.json must be at most 1")
     if partial:

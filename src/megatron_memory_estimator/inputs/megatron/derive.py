@@ -5,7 +5,7 @@ Source: Megatron-LM `megatron/training/arguments.py` (validate_args, core_transf
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...errors import ConfigError
@@ -51,6 +51,10 @@ DERIVED = frozenset(
 """Arguments that `derive` reads."""
 
 
+Arg = Callable[[str], Any]
+"""Gives the value of an argument by its destination: what was given, or the parser's default."""
+
+
 def derive(given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Our settings from arguments: parser defaults, then the derivations of validate_args."""
     by_dest = arguments()[1]
@@ -59,79 +63,106 @@ def derive(given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
     def arg(name: str) -> Any:
         return given[name] if name in given else by_dest[name].default
 
-    values = {name: arg(name) for name in by_dest if name in ours and arg(name) is not None}
     if arg("optimizer_cpu_offload") and not arg("use_precision_aware_optimizer"):
         raise ConfigError("optimizer_cpu_offload needs use_precision_aware_optimizer (Megatron-LM arguments.py)")
-    values = {name: _typed(ours[name], name, value) for name, value in values.items()}
+    held = {name: arg(name) for name in by_dest if name in ours}
+    values = {name: _typed(ours[name], name, value) for name, value in held.items() if value is not None}
+    _mlp(values, arg)
+    _attention(values, arg)
+    if "attention_kernel" not in settings:
+        _kernel(values, str(arg("attention_backend")).removeprefix("AttnBackend."))
+    _experts(values, arg)
+    _training(values, arg)
+    _stages(values, arg)
+    _graphs(values, arg)
+    _hybrid(values, arg)
+    return values
+
+
+def _mlp(values: dict[str, Any], arg: Arg) -> None:
+    """The activation, whether it is gated, the width, and the fusion of its bias."""
     hidden = whole_or("hidden_size", arg("hidden_size"), 0)
     gated = bool(arg("swiglu") or arg("quick_geglu"))
+    activations = {"swiglu": "silu", "quick_geglu": "quick_gelu", "squared_relu": "squared_relu"}
     values["gated_linear_unit"] = gated
-    values["activation_func"] = (
-        "silu"
-        if arg("swiglu")
-        else "quick_gelu"
-        if arg("quick_geglu")
-        else "squared_relu"
-        if arg("squared_relu")
-        else "gelu"
-    )
+    values["activation_func"] = next((name for flag, name in activations.items() if arg(flag)), "gelu")
     if arg("ffn_hidden_size") is None and hidden:
         values["ffn_hidden_size"] = int(hidden * 8 / 3 / 64) * 64 if arg("swiglu") else 4 * hidden
     fused = arg("bias_swiglu_fusion") if gated else arg("bias_gelu_fusion") and arg("add_bias_linear")
     values["bias_activation_fusion"] = bool(fused)
+
+
+def _attention(values: dict[str, Any], arg: Arg) -> None:
+    """Biases, groups and ranks of the projections, positions, and the precision of the softmax."""
     if arg("add_bias_linear"):
         values["add_qkv_bias"] = True
     values.pop("num_query_groups", None)
     if arg("group_query_attention"):
         values["num_query_groups"] = whole_or("num_query_groups", arg("num_query_groups"), 1)
+    values["q_lora_rank"] = arg("q_lora_rank")
     values["share_embeddings_and_output_weights"] = not arg("untie_embeddings_and_output_weights")
-    if not arg("accumulate_allreduce_grads_in_fp32"):
-        values.pop("accumulate_allreduce_grads_in_fp32", None)  # left out, bf16 turns it on
     if arg("use_rotary_position_embeddings"):
         values["position_embedding_type"] = "rope"
     if values.get("position_embedding_type") not in ("rope", None):
         values["apply_rope_fusion"] = False
-    experts = arg("num_experts")
+    if arg("apply_query_key_layer_scaling"):
+        values["attention_softmax_in_fp32"] = True
+    values["mamba_mem_eff_path"] = bool(arg("use_mamba_mem_eff_path"))
+
+
+def _kernel(values: dict[str, Any], backend: str) -> None:
+    """The attention kernel that a back end means; auto leaves it open."""
+    if backend not in ("auto", "None"):
+        values["attention_kernel"] = "cudnn" if backend == "fused" else backend
+
+
+def _experts(values: dict[str, Any], arg: Arg) -> None:
+    """Experts, their dispatcher and the balancing loss."""
     values.pop("num_moe_experts", None)
-    if experts:
-        values["num_moe_experts"] = whole_or("num_experts", experts, 1)
-    values["q_lora_rank"] = arg("q_lora_rank")
+    if arg("num_experts"):
+        values["num_moe_experts"] = whole_or("num_experts", arg("num_experts"), 1)
+    if arg("moe_router_padding_for_fp8"):
+        values["moe_router_padding_for_quantization"] = True
+    if arg("moe_enable_deepep"):
+        values["moe_flex_dispatcher_backend"] = "deepep"
+    coefficients = values.get("moe_aux_loss_coeff")
+    if isinstance(coefficients, list | tuple):  # one per kind of balancing loss
+        values["moe_aux_loss_coeff"] = max((float(each) for each in coefficients), default=0.0)
+
+
+def _training(values: dict[str, Any], arg: Arg) -> None:
+    """Precision, recomputation and sequence parallelism."""
+    if not arg("accumulate_allreduce_grads_in_fp32"):
+        values.pop("accumulate_allreduce_grads_in_fp32", None)  # left out, bf16 turns it on
     values["params_dtype"] = "bf16" if arg("bf16") else "fp16" if arg("fp16") else "fp32"
     if arg("recompute_activations") and arg("recompute_granularity") is None:
         values["recompute_granularity"], values["recompute_modules"] = "selective", ("core_attn",)
-    for ours_name, theirs in (
+    if values.get("tensor_model_parallel_size", 1) == 1:
+        values["sequence_parallel"] = False
+
+
+def _stages(values: dict[str, Any], arg: Arg) -> None:
+    """The split over pipeline stages, which the class names otherwise."""
+    for ours, theirs in (
         ("num_layers_in_first_pipeline_stage", "decoder_first_pipeline_num_layers"),
         ("num_layers_in_last_pipeline_stage", "decoder_last_pipeline_num_layers"),
         ("virtual_pipeline_model_parallel_size", "num_virtual_stages_per_pipeline_rank"),
     ):
         if arg(theirs) is not None:
-            values[ours_name] = arg(theirs)
-    if arg("apply_query_key_layer_scaling"):
-        values["attention_softmax_in_fp32"] = True
-    if values.get("tensor_model_parallel_size", 1) == 1:
-        values["sequence_parallel"] = False
-    backend = arg("attention_backend")
-    backend = str(backend).removeprefix("AttnBackend.")
-    if backend not in ("auto", "None") and "attention_kernel" not in settings:
-        values["attention_kernel"] = "cudnn" if backend == "fused" else backend
-    values["mamba_mem_eff_path"] = bool(arg("use_mamba_mem_eff_path"))
+            values[ours] = arg(theirs)
+
+
+def _graphs(values: dict[str, Any], arg: Arg) -> None:
+    """CUDA graphs in the words of several versions, which `spellings.py` understands."""
     for name in ("enable_cuda_graph", "external_cuda_graph"):
         if arg(name):
             values[name] = True
     if arg("cuda_graph_scope_deprecated") is not None:
         values["cuda_graph_modules"] = arg("cuda_graph_scope_deprecated")
-    if arg("moe_router_padding_for_fp8"):
-        values["moe_router_padding_for_quantization"] = True
-    if arg("moe_enable_deepep"):
-        values["moe_flex_dispatcher_backend"] = "deepep"
-    coeff = values.get("moe_aux_loss_coeff")
-    if isinstance(coeff, list | tuple):  # one per kind of balancing loss
-        values["moe_aux_loss_coeff"] = max((float(one) for one in coeff), default=0.0)
-    _hybrid(values, arg)
-    return values
 
 
-def _hybrid(values: dict[str, Any], arg: Any) -> None:
+def _hybrid(values: dict[str, Any], arg: Arg) -> None:
+    """The layers that a hybrid pattern says."""
     pattern = arg("hybrid_layer_pattern") or arg("hybrid_override_pattern")
     if not pattern:
         return

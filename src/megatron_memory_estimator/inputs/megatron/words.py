@@ -129,20 +129,20 @@ def _choices(reading: _Reading, word: str) -> list[tuple[str, ...]] | None:
     keys = doubts_in(word)
     if bare(word) or len(keys) != 1 or unset_in(word):
         return None
-    found: list[tuple[str, ...]] = []
+    written_out: list[tuple[str, ...]] = []
     for choice in reading.doubts[keys[0]].choices:
         lists: list[tuple[str, ...]] = [()]
-        for one in choice:
-            inner = _choices(reading, one) if loose(one) else [(one,)]
+        for inner_word in choice:
+            inner = _choices(reading, inner_word) if loose(inner_word) else [(inner_word,)]
             if inner is None:
                 return None
             lists = [(*begun, *more) for begun in lists for more in inner]
-            if len(lists) + len(found) > MOST_CHOICES:
+            if len(lists) + len(written_out) > MOST_CHOICES:
                 raise ConfigError(
                     f"more than {MOST_CHOICES} lists of arguments are possible; {_sources(reading, [word])}"
                 )
-        found += lists
-    return found or None
+        written_out += lists
+    return written_out or None
 
 
 def _flags_in(reading: _Reading, word: str) -> bool:

@@ -27,36 +27,36 @@ from .state import Array, Shell, uncertain
 Builtin = Callable[[Shell, list[str], Simple], None]
 
 
-def _true(shell: Shell, words: list[str], found: Simple) -> None:
+def _true(shell: Shell, words: list[str], node: Simple) -> None:
     shell.state.status = 0
 
 
-def _false(shell: Shell, words: list[str], found: Simple) -> None:
+def _false(shell: Shell, words: list[str], node: Simple) -> None:
     shell.state.status = 1
 
 
-def _unknown(shell: Shell, words: list[str], found: Simple) -> None:
+def _unknown(shell: Shell, words: list[str], node: Simple) -> None:
     """A builtin that changes nothing here, with a status that is not known."""
     prints(shell, None)
     shell.state.status = None
 
 
-def _test(shell: Shell, words: list[str], found: Simple) -> None:
+def _test(shell: Shell, words: list[str], node: Simple) -> None:
     shell.state.status = tested(shell, words)
 
 
-def _bracket(shell: Shell, words: list[str], found: Simple) -> None:
+def _bracket(shell: Shell, words: list[str], node: Simple) -> None:
     shell.state.status = tested(shell, words[:-1]) if words[-1:] == ["]"] else WRONG
 
 
-def _let(shell: Shell, words: list[str], found: Simple) -> None:
+def _let(shell: Shell, words: list[str], node: Simple) -> None:
     value: int | str = 0
     for word in words:
         value = settled(shell, word)
     shell.state.status = None if isinstance(value, str) else int(value == 0)
 
 
-def _unset(shell: Shell, words: list[str], found: Simple) -> None:
+def _unset(shell: Shell, words: list[str], node: Simple) -> None:
     functions, variables = "-f" in words, "-v" in words
     for word in present(words):
         if word in ("-f", "-v"):
@@ -85,7 +85,7 @@ def _unset_element(shell: Shell, name: str, index: str) -> None:
         raise shell.refuse(f"unset of an element of {name} is not read")
 
 
-def _shift(shell: Shell, words: list[str], found: Simple) -> None:
+def _shift(shell: Shell, words: list[str], node: Simple) -> None:
     count = whole(words[0]) if words else 1
     if count is None:
         raise shell.refuse(f"shift {plain(readable(words[0]), 40)} is not read")
@@ -96,16 +96,16 @@ def _shift(shell: Shell, words: list[str], found: Simple) -> None:
         shell.state.positionals = shell.state.positionals[count:]
 
 
-def _eval(shell: Shell, words: list[str], found: Simple) -> None:
+def _eval(shell: Shell, words: list[str], node: Simple) -> None:
     text = unquoted(" ".join(present(words)))
-    again(shell, text, found)
+    again(shell, text, node)
 
 
-def again(shell: Shell, text: str, found: Simple) -> None:
+def again(shell: Shell, text: str, node: Simple) -> None:
     """Reads a text as commands, here and now."""
     if not bare(text).strip():
         if in_doubt(text):
-            shell.note(f"{plain(readable(found.source), 80)} is not followed")
+            shell.note(f"{plain(readable(node.source), 80)} is not followed")
         shell.state.status = None if in_doubt(text) else 0
         return
     shell.depth += 1
@@ -118,7 +118,7 @@ def again(shell: Shell, text: str, found: Simple) -> None:
         shell.depth -= 1
 
 
-def _exit(shell: Shell, words: list[str], found: Simple) -> None:
+def _exit(shell: Shell, words: list[str], node: Simple) -> None:
     if words:
         status = whole(words[0])
         shell.state.status = None if status is None else status % 256
@@ -127,7 +127,7 @@ def _exit(shell: Shell, words: list[str], found: Simple) -> None:
     raise Stop
 
 
-def _return(shell: Shell, words: list[str], found: Simple) -> None:
+def _return(shell: Shell, words: list[str], node: Simple) -> None:
     if words:
         status = whole(words[0])
         shell.state.status = None if status is None else status % 256
@@ -146,43 +146,43 @@ def _leaves(shell: Shell, words: list[str], *, goes_on: bool) -> None:
         raise Break(min(levels, shell.loops), goes_on=goes_on)
 
 
-def _break(shell: Shell, words: list[str], found: Simple) -> None:
+def _break(shell: Shell, words: list[str], node: Simple) -> None:
     _leaves(shell, words, goes_on=False)
 
 
-def _continue(shell: Shell, words: list[str], found: Simple) -> None:
+def _continue(shell: Shell, words: list[str], node: Simple) -> None:
     _leaves(shell, words, goes_on=True)
 
 
-def _exec(shell: Shell, words: list[str], found: Simple) -> None:
+def _exec(shell: Shell, words: list[str], node: Simple) -> None:
     from .programs import program
 
     if words[:1] and words[0].startswith("-"):
         raise shell.refuse(f"exec {plain(readable(words[0]), 40)} is not read")
     if words:
         program(
-            shell, words, {one.name: str(shell.state.variables.get(one.name, "")) for one in found.assignments}, found
+            shell, words, {one.name: str(shell.state.variables.get(one.name, "")) for one in node.assignments}, node
         )
         raise Stop
     shell.state.status = 0
 
 
-def _command(shell: Shell, words: list[str], found: Simple) -> None:
+def _command(shell: Shell, words: list[str], node: Simple) -> None:
     from .programs import program
 
     if words and words[0].startswith("-"):
         if words[0] not in ("-v", "-V"):
             raise shell.refuse(f"command {plain(readable(words[0]), 40)} is not read")
-        _unknown(shell, words, found)
+        _unknown(shell, words, node)
     elif words and words[0] in BUILTINS:
-        BUILTINS[words[0]](shell, words[1:], found)
+        BUILTINS[words[0]](shell, words[1:], node)
     elif words and words[0] in DECLARING:
         raise shell.refuse(f"command {words[0]} is not read")
     elif words:
-        program(shell, words, {}, found)
+        program(shell, words, {}, node)
 
 
-def _source(shell: Shell, words: list[str], found: Simple) -> None:
+def _source(shell: Shell, words: list[str], node: Simple) -> None:
     text = known(shell, words[0]) if words else None
     if text is not None:
         outer = shell.state.positionals
@@ -190,7 +190,7 @@ def _source(shell: Shell, words: list[str], found: Simple) -> None:
             shell.state.positionals = tuple(words[1:])
         shell.sourced += 1
         try:
-            again(shell, text, found)
+            again(shell, text, node)
         except Return:
             pass
         finally:
@@ -198,12 +198,12 @@ def _source(shell: Shell, words: list[str], found: Simple) -> None:
             if len(words) > 1:
                 shell.state.positionals = outer
         return
-    shell.note(f"{plain(readable(found.source), 80)} is not followed; what it sets is not known")
+    shell.note(f"{plain(readable(node.source), 80)} is not followed; what it sets is not known")
     prints(shell, None)
     shell.state.status = None
 
 
-def _getopts(shell: Shell, words: list[str], found: Simple) -> None:
+def _getopts(shell: Shell, words: list[str], node: Simple) -> None:
     arguments = words[2:] or list(shell.state.positionals)
     if len(words) < 2 or not NAME.fullmatch(words[1]) or present(arguments):
         raise shell.refuse("getopts with words is not read")
@@ -211,13 +211,13 @@ def _getopts(shell: Shell, words: list[str], found: Simple) -> None:
     shell.state.status = 1
 
 
-def _mapfile(shell: Shell, words: list[str], found: Simple) -> None:
+def _mapfile(shell: Shell, words: list[str], node: Simple) -> None:
     name = next((word for word in reversed(words) if NAME.fullmatch(word)), "MAPFILE")
-    shell.assign(name, Array({0: shell.doubt(f"`{plain(readable(found.source), 60)}` reads what is not known", name)}))
+    shell.assign(name, Array({0: shell.doubt(f"`{plain(readable(node.source), 60)}` reads what is not known", name)}))
     shell.state.status = None
 
 
-def _trap(shell: Shell, words: list[str], found: Simple) -> None:
+def _trap(shell: Shell, words: list[str], node: Simple) -> None:
     if words and re.search(r"\w\.py\b", words[0]):
         raise shell.refuse("a trap that starts a program is not read")
     for word in words[1:]:
@@ -226,8 +226,8 @@ def _trap(shell: Shell, words: list[str], found: Simple) -> None:
     shell.state.status = 0
 
 
-def _refused(shell: Shell, words: list[str], found: Simple) -> None:
-    raise shell.refuse(f"{plain(readable(found.source), 60)} is not read")
+def _refused(shell: Shell, words: list[str], node: Simple) -> None:
+    raise shell.refuse(f"{plain(readable(node.source), 60)} is not read")
 
 
 BUILTINS: dict[str, Builtin] = {

@@ -14,18 +14,19 @@ from .state import Frame, Shell, Value, restore
 
 def environment(shell: Shell, assignments: tuple[Assignment, ...]) -> dict[str, str]:
     """What `name=value` in front of a program gives it."""
-    found: dict[str, str] = {}
-    before: dict[str, tuple[Value | None, bool]]
-    before = {one.name: (shell.state.variables.get(one.name), one.name in shell.state.exported) for one in assignments}
-    for one in assignments:
-        if one.elements is not None or one.index is not None or one.name in shell.state.integers:
-            raise shell.refuse(f"an array in front of a command ({one.name}) is not read")
-        assign(shell, one)
-        held = shell.given.get(one.name, shell.state.variables.get(one.name, ""))
-        found[one.name] = held if isinstance(held, str) else held.items.get(0, "")
+    given: dict[str, str] = {}
+    before: dict[str, tuple[Value | None, bool]] = {}
+    for name in (assignment.name for assignment in assignments):
+        before[name] = shell.state.variables.get(name), name in shell.state.exported
+    for assignment in assignments:
+        if assignment.elements is not None or assignment.index is not None or assignment.name in shell.state.integers:
+            raise shell.refuse(f"an array in front of a command ({assignment.name}) is not read")
+        assign(shell, assignment)
+        held = shell.given.get(assignment.name, shell.state.variables.get(assignment.name, ""))
+        given[assignment.name] = held if isinstance(held, str) else held.items.get(0, "")
     for name, (value, was_exported) in before.items():
         restore(shell.state, name, value, exported=was_exported)
-    return found
+    return given
 
 
 def with_environment(
@@ -36,10 +37,12 @@ def with_environment(
         body()
         return
     frame = Frame(temporary=is_call)
-    for one in assignments:
-        frame.saved.setdefault(one.name, (shell.state.variables.get(one.name), one.name in shell.state.exported))
-        assign(shell, one)
-        shell.state.exported.add(one.name)
+    for assignment in assignments:
+        frame.saved.setdefault(
+            assignment.name, (shell.state.variables.get(assignment.name), assignment.name in shell.state.exported)
+        )
+        assign(shell, assignment)
+        shell.state.exported.add(assignment.name)
     shell.state.frames = (*shell.state.frames, frame) if is_call else shell.state.frames
     try:
         body()

@@ -17,7 +17,7 @@ from .doubts import in_doubt, readable, vanishes
 from .expand import fields, text_of
 from .grammar import AndOr, Assignment, Command, List, Pipeline, Redirect, Simple
 from .joining import joined
-from .state import Shell, State
+from .state import Branch, Shell, State
 
 DEEPEST = 60
 
@@ -40,48 +40,48 @@ def and_or(shell: Shell, item: AndOr) -> None:
     for at, (joint, other) in enumerate(item.rest, 1):
         status = shell.state.status
         if status is None:
-            verb = "succeeds" if joint == "&&" else "fails"
+            follows = joint == "&&"
+            verb = "succeeds" if follows else "fails"
             why = f"whether {shown(item.first if at == 1 else item.rest[at - 2][1])} {verb} (line {shell.line})"
-            either(shell, [lambda other=other, at=at: pipeline(shell, other, tested=at < last), lambda: None], why)  # type: ignore[misc]
+            taken = lambda other=other, at=at: pipeline(shell, other, tested=at < last)  # noqa: E731
+            either(shell, [taken, lambda: None], why, follows=follows)
         elif (status == 0) == (joint == "&&"):
             pipeline(shell, other, tested=at < last)
 
 
-def shown(found: Pipeline | List | Command) -> str:
+def shown(node: Pipeline | List | Command) -> str:
     """A condition for a message."""
-    if isinstance(found, Pipeline):
+    if isinstance(node, Pipeline):
         return (
-            shown(found.commands[0])
-            if len(found.commands) == 1
-            else "a pipe that begins with " + shown(found.commands[0])
+            shown(node.commands[0]) if len(node.commands) == 1 else "a pipe that begins with " + shown(node.commands[0])
         )
-    return f"`{plain(readable(found.source), 60)}`"
+    return f"`{plain(readable(node.source), 60)}`"
 
 
-def pipeline(shell: Shell, found: Pipeline, *, tested: bool) -> None:
+def pipeline(shell: Shell, node: Pipeline, *, tested: bool) -> None:
     """One pipeline; with `set -e` a failure that nothing tests ends the script."""
-    shell.tested += tested or found.negated
+    shell.tested += tested or node.negated
     try:
-        if len(found.commands) == 1:
-            command(shell, found.commands[0])
+        if len(node.commands) == 1:
+            command(shell, node.commands[0])
         else:
             outer, shell.output = shell.output, None
             shell.opaque = shell.opaque or outer is not None
             statuses = []
-            for one in found.commands:
-                apart(shell, lambda one=one: command(shell, one), piped=one is not found.commands[0])  # type: ignore[misc]
+            for part in node.commands:
+                apart(shell, lambda part=part: command(shell, part), piped=part is not node.commands[0])  # type: ignore[misc]
                 statuses.append(shell.state.status)
             shell.output = outer
             if "pipefail" in shell.state.options:
                 wrong = [status for status in statuses if status]
                 shell.state.status = None if None in statuses else wrong[-1] if wrong else 0
     finally:
-        shell.tested -= tested or found.negated
-    if found.negated:
+        shell.tested -= tested or node.negated
+    if node.negated:
         status = shell.state.status
         shell.state.status = None if status is None else int(status == 0)
     elif shell.state.status and not tested and not shell.tested and "errexit" in shell.state.options:
-        shell.note(f"set -e ends the script here: {shown(found)} fails")
+        shell.note(f"set -e ends the script here: {shown(node)} fails")
         raise Stop
 
 
@@ -99,14 +99,14 @@ def apart(shell: Shell, body: Callable[[], None], *, piped: bool = False) -> Non
         shell.state, shell.piped = before, was
 
 
-def either(shell: Shell, branches: list[Callable[[], None]], why: str) -> None:
+def either(shell: Shell, branches: list[Callable[[], None]], why: str, *, follows: bool = False) -> None:
     """Runs each branch on a state of its own; afterwards whichever of the states is true."""
     before, alive = shell.state, list[State]()
     outer = shell.branch
     printed = None if shell.output is None else len(shell.output)
     for at, branch in enumerate(branches):
         shell.spend(len(before.variables))
-        shell.state, shell.branch = before.clone(), (*outer, (why, at))
+        shell.state, shell.branch = before.clone(), (*outer, Branch(why, at, follows))
         try:
             branch()
             alive.append(shell.state)
@@ -124,25 +124,25 @@ def either(shell: Shell, branches: list[Callable[[], None]], why: str) -> None:
     shell.state.status = None if len(alive) > 1 else alive[0].status
 
 
-def command(shell: Shell, found: Command) -> None:
+def command(shell: Shell, node: Command) -> None:
     """One command of any kind."""
-    shell.line = found.line
+    shell.line = node.line
     shell.step()
     if shell.depth > DEEPEST:
-        raise ConfigError(f"line {found.line} of the script is nested too deeply")
+        raise ConfigError(f"line {node.line} of the script is nested too deeply")
     shell.depth += 1
     try:
-        if isinstance(found, Simple):
-            simple(shell, found)
+        if isinstance(node, Simple):
+            simple(shell, node)
         else:
             from .compound import COMPOUND
 
-            COMPOUND[type(found)](shell, found)
+            COMPOUND[type(node)](shell, node)
     finally:
         shell.depth -= 1
 
 
-def simple(shell: Shell, found: Simple) -> None:
+def simple(shell: Shell, node: Simple) -> None:
     """Expands the words, then assigns, or calls a function, a builtin or a program."""
     from .builtins import BUILTINS
     from .calls import call, environment, with_environment
@@ -152,7 +152,7 @@ def simple(shell: Shell, found: Simple) -> None:
     words: list[str] = []
     declared: list[Assignment] = []
     substituted = shell.substituted
-    for word in found.words:
+    for word in node.words:
         if isinstance(word, Assignment):
             declared.append(word)
         else:
@@ -160,11 +160,11 @@ def simple(shell: Shell, found: Simple) -> None:
     while words and vanishes(words[0]):
         words.pop(0)
     if not words:
-        targets(shell, found.redirects)
-        if shell.output is not None and any(one.operator == "<" for one in found.redirects):
+        targets(shell, node.redirects)
+        if shell.output is not None and any(redirect.operator == "<" for redirect in node.redirects):
             shell.opaque = True  # $(< file)
-        for one in found.assignments:
-            assign(shell, one)
+        for assignment in node.assignments:
+            assign(shell, assignment)
         shell.state.status = 0 if shell.substituted == substituted else shell.last_status
         return
     name = words[0]
@@ -172,19 +172,19 @@ def simple(shell: Shell, found: Simple) -> None:
     before = shell.state
     if not is_known:
         shell.state = before.clone()  # a program's redirections are expanded in its own process
-    targets(shell, found.redirects)
+    targets(shell, node.redirects)
     shell.state = before
-    with redirected(shell, found.redirects):
+    with redirected(shell, node.redirects):
         if is_known and name in shell.state.functions:
-            with_environment(shell, found.assignments, lambda: call(shell, name, words[1:]), is_call=True)
+            with_environment(shell, node.assignments, lambda: call(shell, name, words[1:]), is_call=True)
         elif is_known and name in DECLARING:
-            if found.assignments:
+            if node.assignments:
                 raise shell.refuse(f"assignments in front of {name} are not read")
             declare(shell, name, words[1:], declared)
         elif is_known:
-            with_environment(shell, found.assignments, lambda: BUILTINS[name](shell, words[1:], found))
+            with_environment(shell, node.assignments, lambda: BUILTINS[name](shell, words[1:], node))
         else:
-            program(shell, words, environment(shell, found.assignments), found)
+            program(shell, words, environment(shell, node.assignments), node)
 
 
 def targets(shell: Shell, redirects: Sequence[Redirect]) -> None:

@@ -29,47 +29,47 @@ from .grammar import (
     Word,
 )
 from .joining import joined
-from .state import Shell
+from .state import Branch, Shell
 
 MOST_ROUNDS = 2000
 
 
-def _group(shell: Shell, found: Group) -> None:
-    fed = any(one.feeds for one in found.redirects)
+def _group(shell: Shell, node: Group) -> None:
+    fed = any(one.feeds for one in node.redirects)
     was, shell.piped = shell.piped, shell.piped or fed
-    targets(shell, found.redirects)
+    targets(shell, node.redirects)
     try:
-        with redirected(shell, found.redirects):
-            if found.is_subshell:
-                apart(shell, lambda: run(shell, found.body))
+        with redirected(shell, node.redirects):
+            if node.is_subshell:
+                apart(shell, lambda: run(shell, node.body))
             else:
-                run(shell, found.body)
+                run(shell, node.body)
     finally:
         shell.piped = was
 
 
-def _if(shell: Shell, found: If) -> None:
-    _branches(shell, found, 0)
+def _if(shell: Shell, node: If) -> None:
+    _branches(shell, node, 0)
 
 
-def _branches(shell: Shell, found: If, at: int) -> None:
+def _branches(shell: Shell, node: If, at: int) -> None:
     """The branch whose condition holds, from the one at `at` on."""
-    if at == len(found.branches):
-        if found.otherwise is None:
+    if at == len(node.branches):
+        if node.otherwise is None:
             shell.state.status = 0
         else:
-            run(shell, found.otherwise)
+            run(shell, node.otherwise)
         return
-    condition, body = found.branches[at]
+    condition, body = node.branches[at]
     tested(shell, condition)
     status, line = shell.state.status, condition.items[0].line if condition.items else shell.line
     if status is None:
         why = f"{shown(condition)} (line {line})"
-        either(shell, [lambda: run(shell, body), lambda: _branches(shell, found, at + 1)], why)
+        either(shell, [lambda: run(shell, body), lambda: _branches(shell, node, at + 1)], why)
     elif status == 0:
         run(shell, body)
     else:
-        _branches(shell, found, at + 1)
+        _branches(shell, node, at + 1)
 
 
 def tested(shell: Shell, condition: List) -> None:
@@ -81,33 +81,33 @@ def tested(shell: Shell, condition: List) -> None:
         shell.tested -= 1
 
 
-def _case(shell: Shell, found: Case) -> None:
-    subject = text_of(shell, found.word)
+def _case(shell: Shell, node: Case) -> None:
+    subject = text_of(shell, node.word)
     shell.state.status = 0
-    _clauses(shell, found, subject, 0, falls=False)
+    _clauses(shell, node, subject, 0, falls=False)
 
 
-def _clauses(shell: Shell, found: Case, subject: str, at: int, *, falls: bool) -> None:
+def _clauses(shell: Shell, node: Case, subject: str, at: int, *, falls: bool) -> None:
     """The clauses from `at` on, with the first that matches."""
-    if at >= len(found.clauses):
+    if at >= len(node.clauses):
         return
-    clause = found.clauses[at]
+    clause = node.clauses[at]
     truth = True if falls else _fits(shell, clause, subject)
     if truth is None:
-        why = f"which case {plain(readable(found.word.source), 40)} is (line {found.line})"
-        taken = lambda: _clause(shell, found, subject, at)  # noqa: E731
-        either(shell, [taken, lambda: _clauses(shell, found, subject, at + 1, falls=False)], why)
+        why = f"which case {plain(readable(node.word.source), 40)} is (line {node.line})"
+        taken = lambda: _clause(shell, node, subject, at)  # noqa: E731
+        either(shell, [taken, lambda: _clauses(shell, node, subject, at + 1, falls=False)], why)
     elif truth:
-        _clause(shell, found, subject, at)
+        _clause(shell, node, subject, at)
     else:
-        _clauses(shell, found, subject, at + 1, falls=False)
+        _clauses(shell, node, subject, at + 1, falls=False)
 
 
-def _clause(shell: Shell, found: Case, subject: str, at: int) -> None:
-    run(shell, found.clauses[at].body)
-    ending = found.clauses[at].ending
+def _clause(shell: Shell, node: Case, subject: str, at: int) -> None:
+    run(shell, node.clauses[at].body)
+    ending = node.clauses[at].ending
     if ending != ";;":
-        _clauses(shell, found, subject, at + 1, falls=ending == ";&")
+        _clauses(shell, node, subject, at + 1, falls=ending == ";&")
 
 
 def _fits(shell: Shell, clause: Clause, subject: str) -> bool | None:
@@ -126,27 +126,27 @@ def _fits(shell: Shell, clause: Clause, subject: str) -> bool | None:
     return result
 
 
-def _for(shell: Shell, found: For) -> None:
-    if found.words is None:
+def _for(shell: Shell, node: For) -> None:
+    if node.words is None:
         values = list(shell.state.positionals)
     else:
-        values = present(value for word in found.words for value in fields(shell, word))
+        values = present(value for word in node.words for value in fields(shell, word))
     if any(map(loose, values)):
-        _uncertain_loop(shell, lambda: _round(shell, found, None), found)
+        _uncertain_loop(shell, lambda: _round(shell, node, None), node)
         return
     shell.state.status = 0
     for value in values:
-        if not _round(shell, found, value):
+        if not _round(shell, node, value):
             return
 
 
-def _round(shell: Shell, found: For, value: str | None) -> bool:
+def _round(shell: Shell, node: For, value: str | None) -> bool:
     """One pass of a for loop; whether another follows."""
     shell.step()
     shell.assign(
-        found.name, shell.doubt(f"it changes in the loop at line {found.line}", found.name) if value is None else value
+        node.name, shell.doubt(f"it changes in the loop at line {node.line}", node.name) if value is None else value
     )
-    return _body(shell, found.body)
+    return _body(shell, node.body)
 
 
 def _body(shell: Shell, body: List) -> bool:
@@ -168,20 +168,18 @@ def _within(shell: Shell, body: Callable[[], None]) -> bool:
     return True
 
 
-def _while(shell: Shell, found: While) -> None:
-    _loop(shell, found, lambda: _holds(shell, found), found.body, lambda: None)
+def _while(shell: Shell, node: While) -> None:
+    _loop(shell, node, lambda: _holds(shell, node), node.body, lambda: None)
 
 
-def _holds(shell: Shell, found: While) -> bool | None:
-    if not _within(shell, lambda: tested(shell, found.condition)):
+def _holds(shell: Shell, node: While) -> bool | None:
+    if not _within(shell, lambda: tested(shell, node.condition)):
         return False
     status = shell.state.status
-    return None if status is None else (status == 0) != found.until
+    return None if status is None else (status == 0) != node.until
 
 
-def _loop(
-    shell: Shell, found: Command, holds: Callable[[], bool | None], body: List, after: Callable[[], None]
-) -> None:
+def _loop(shell: Shell, node: Command, holds: Callable[[], bool | None], body: List, after: Callable[[], None]) -> None:
     """A loop while its condition holds; one whose state does not change any more never ends."""
     last: int | None = 0
     for _ in range(MOST_ROUNDS):
@@ -189,7 +187,7 @@ def _loop(
         shell.spend(len(before.variables))
         truth = holds()
         if truth is None:
-            _uncertain_loop(shell, lambda: _once_more(shell, body, after, holds), found)
+            _uncertain_loop(shell, lambda: _once_more(shell, body, after, holds), node)
             return
         if not truth:
             shell.state.status = last
@@ -201,7 +199,7 @@ def _loop(
         if shell.state.same(before):
             shell.note("the loop never ends; what follows it is not read")
             raise Stop
-    raise ConfigError(f"line {found.line} of the script: the loop runs more than {MOST_ROUNDS} times")
+    raise ConfigError(f"line {node.line} of the script: the loop runs more than {MOST_ROUNDS} times")
 
 
 def _once_more(shell: Shell, body: List, after: Callable[[], None], holds: Callable[[], bool | None]) -> None:
@@ -211,15 +209,15 @@ def _once_more(shell: Shell, body: List, after: Callable[[], None], holds: Calla
         holds()
 
 
-def _uncertain_loop(shell: Shell, body: Callable[[], object], found: Command) -> None:
+def _uncertain_loop(shell: Shell, body: Callable[[], object], node: Command) -> None:
     """A loop that runs nobody knows how often: what its body changes is in doubt, inside and behind it."""
-    why = f"the loop at line {found.line}"
+    why = f"the loop at line {node.line}"
     outer = shell.branch
     launched = len(shell.launches)
     before = shell.state
     for _ in range(20):
         del shell.launches[launched:]
-        shell.state, shell.branch = before.clone(), (*outer, (why, 0))
+        shell.state, shell.branch = before.clone(), (*outer, Branch(why, 0))
         ends = False
         try:
             body()
@@ -240,7 +238,7 @@ def _uncertain_loop(shell: Shell, body: Callable[[], object], found: Command) ->
     raise shell.refuse("the loop cannot be followed")
 
 
-def _arithmetic_for(shell: Shell, found: ArithmeticFor) -> None:
+def _arithmetic_for(shell: Shell, node: ArithmeticFor) -> None:
     def value_of(word: Word) -> bool | None:
         text = text_of(shell, word)
         if not text.strip():
@@ -249,25 +247,25 @@ def _arithmetic_for(shell: Shell, found: ArithmeticFor) -> None:
         return None if isinstance(value, str) else value != 0
 
     def after() -> None:
-        value_of(found.next)
+        value_of(node.next)
 
-    value_of(found.first)
-    _loop(shell, found, lambda: value_of(found.test), found.body, after)
+    value_of(node.first)
+    _loop(shell, node, lambda: value_of(node.test), node.body, after)
 
 
-def _function(shell: Shell, found: Function) -> None:
-    shell.state.functions[found.name] = found.body
+def _function(shell: Shell, node: Function) -> None:
+    shell.state.functions[node.name] = node.body
     shell.state.status = 0
 
 
-def _arithmetic(shell: Shell, found: ArithmeticCommand) -> None:
-    text = text_of(shell, found.expression)
+def _arithmetic(shell: Shell, node: ArithmeticCommand) -> None:
+    text = text_of(shell, node.expression)
     value = settled(shell, text, lenient=not assigns(bare(text)))
     shell.state.status = None if isinstance(value, str) else int(value == 0)
 
 
-def _test(shell: Shell, found: Test) -> None:
-    truth = decided(shell, found.condition)
+def _test(shell: Shell, node: Test) -> None:
+    truth = decided(shell, node.condition)
     shell.state.status = None if truth is None else int(not truth)
 
 

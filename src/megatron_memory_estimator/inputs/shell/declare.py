@@ -17,64 +17,82 @@ from .state import Array, Shell
 
 def declare(shell: Shell, name: str, words: list[str], declared: list[Assignment]) -> None:
     """`export`, `declare`, `local`, `readonly`, `typeset`: options, names, and assignments."""
-    options, plain_names = "", []
-    removes = ""
+    options, removes, names = _words(shell, name, words)
+    if name == "export" and "f" in options:
+        shell.exported_functions.update(names)
+        shell.state.status = 0
+        return
+    if _only_prints(shell, name, options, removes):
+        shell.opaque = True
+        shell.state.status = None
+        return
+    values = [_value(shell, name, options, one) for one in declared]  # all expanded before anything is set
+    for assignment, value in zip(declared, values, strict=True):
+        _set(shell, name, options, assignment, value)
+    assigned = [assignment.name for assignment in declared]
+    for variable in [*names, *assigned]:
+        if variable not in assigned:
+            _name(shell, name, options, variable)
+        if name == "export" or "x" in options:
+            shell.state.exported.add(variable)
+        if "x" in removes:
+            shell.state.exported.discard(variable)
+        if name == "readonly" or "r" in options:
+            shell.state.readonly.add(variable)
+    shell.state.status = 0
+
+
+def _words(shell: Shell, name: str, words: list[str]) -> tuple[str, str, list[str]]:
+    """The letters of options, those of options taken away, and the names; what an expansion made into an assignment is assigned."""
+    options, removes, names = "", "", list[str]()
     for word in words:
         if re.fullmatch(r"-[A-Za-z]+", word):
             options += word[1:]
         elif re.fullmatch(r"\+[A-Za-z]+", word):
             removes += word[1:]
         elif NAME.fullmatch(word):
-            plain_names.append(word)
-        elif (match := re.match(r"([A-Za-z_]\w*)=", word)) is not None:  # made by an expansion
-            plain_names.append(match.group(1))
+            names.append(word)
+        elif (match := re.match(r"([A-Za-z_]\w*)=", word)) is not None:
+            names.append(match.group(1))
             if set(options) & set("aAi") or word[match.end() :].startswith("("):
                 raise shell.refuse(f"{name} {plain(readable(word), 40)} is not read")
             _localised(shell, name, options, match.group(1))
             shell.assign(match.group(1), unquoted(word[match.end() :]))
         elif not vanishes(word):
             raise shell.refuse(f"{name} {plain(readable(word), 40)} is not read")
-    if name == "export" and "f" in options:
-        shell.exported_functions.update(plain_names)
-        shell.state.status = 0
-        return
+    return options, removes, names
+
+
+def _only_prints(shell: Shell, name: str, options: str, removes: str) -> bool:
+    """Whether the options ask for what is declared. Raises ConfigError for options that are not read."""
     if set(options) & set("nlucfFpItT") or removes.strip("x"):
         if set(options) <= set("pfF"):
-            shell.opaque = True
-            shell.state.status = None
-            return
+            return True
         raise shell.refuse(f"{name} -{options}{'+' + removes if removes else ''} is not read")
-    if name == "export" and "n" in options:
-        raise shell.refuse("export -n is not read")
-    values = [_value(shell, name, options, one) for one in declared]  # all expanded before anything is set
-    for one, value in zip(declared, values, strict=True):
-        _localised(shell, name, options, one.name)
-        if "i" in options:
-            shell.state.integers.add(one.name)
-            value = str(settled(shell, value or "0")) if isinstance(value, str) else value
-        if value is None:
-            assign(shell, one)
-        else:
-            shell.assign(one.name, value)
-        plain_names.append(one.name)
-    for word in plain_names:
-        if word not in {one.name for one in declared}:
-            _localised(shell, name, options, word, keeps_temporary=True)
-            if "i" in options:
-                shell.state.integers.add(word)
-            if set(options) & set("aA") and not isinstance(shell.state.variables.get(word), Array):
-                old = shell.state.variables.get(word)
-                first: dict[int | str, str] = (
-                    {} if old is None or "A" in options else {0: old} if isinstance(old, str) else {}
-                )
-                shell.assign(word, Array(first, "A" in options))
-        if name == "export" or "x" in options:
-            shell.state.exported.add(word)
-        if "x" in removes:
-            shell.state.exported.discard(word)
-        if name == "readonly" or "r" in options:
-            shell.state.readonly.add(word)
-    shell.state.status = 0
+    return False
+
+
+def _set(shell: Shell, name: str, options: str, assignment: Assignment, value: str | Array | None) -> None:
+    """One assignment, whose value is expanded already."""
+    _localised(shell, name, options, assignment.name)
+    if "i" in options:
+        shell.state.integers.add(assignment.name)
+        value = str(settled(shell, value or "0")) if isinstance(value, str) else value
+    if value is None:
+        assign(shell, assignment)
+    else:
+        shell.assign(assignment.name, value)
+
+
+def _name(shell: Shell, name: str, options: str, variable: str) -> None:
+    """A name without a value, which may become an array."""
+    _localised(shell, name, options, variable, keeps_temporary=True)
+    if "i" in options:
+        shell.state.integers.add(variable)
+    before = shell.state.variables.get(variable)
+    if set(options) & set("aA") and not isinstance(before, Array):
+        first: dict[int | str, str] = {} if before is None or "A" in options else {0: before}
+        shell.assign(variable, Array(first, "A" in options))
 
 
 def _is_keyed(shell: Shell, name: str) -> bool:

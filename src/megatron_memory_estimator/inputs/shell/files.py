@@ -57,9 +57,9 @@ def store(shell: Shell, path: str, text: str, *, appends: bool) -> None:
     shell.state.files[path] = text
 
 
-def document(shell: Shell, found: Simple) -> str | None:
+def document(shell: Shell, node: Simple) -> str | None:
     """The text of the here-document or here-string that a command reads, or None."""
-    feeds = [one for one in found.redirects if one.feeds]
+    feeds = [one for one in node.redirects if one.feeds]
     if not feeds or feeds[-1].operator not in ("<<", "<<<"):
         return None
     text = shell.targets[id(feeds[-1])]

@@ -43,29 +43,31 @@ def joined(shell: Shell, states: list[State], why: str, *, widen: bool = False) 
     return first
 
 
-def _either(shell: Shell, name: str, one: Value | None, two: Value | None, why: str, *, widen: bool) -> Value:
+def _either(shell: Shell, name: str, first: Value | None, second: Value | None, why: str, *, widen: bool) -> Value:
     """A value that is one or the other."""
     reason = f"it depends on {why}"
-    if widen or isinstance(one, Array) != isinstance(two, Array):
-        if isinstance(one, Array) or isinstance(two, Array):
+    if widen or isinstance(first, Array) != isinstance(second, Array):
+        if isinstance(first, Array) or isinstance(second, Array):
             return Array({0: shell.doubt(reason, name)})
         return shell.doubt(reason, name)
-    if isinstance(one, Array) and isinstance(two, Array):
-        if one.keyed or two.keyed:
-            if one.items.keys() != two.items.keys():
+    if isinstance(first, Array) and isinstance(second, Array):
+        if first.keyed or second.keyed:
+            if first.items.keys() != second.items.keys():
                 raise shell.refuse(f"the keys of {name} depend on {why}, which cannot be decided")
             values = {
-                key: value if value == two.items[key] else shell.doubt(reason) for key, value in one.items.items()
+                key: value if value == second.items[key] else shell.doubt(reason) for key, value in first.items.items()
             }
             return Array(values, True)
-        parts = _apart(one.values(), two.values())
+        parts = _apart(first.values(), second.values())
     else:
-        parts = _apart(*(re.findall(r"\s+|[^\s]+", value) if isinstance(value, str) else [] for value in (one, two)))
+        parts = _apart(
+            *(re.findall(r"\s+|[^\s]+", value) if isinstance(value, str) else [] for value in (first, second))
+        )
     start, choices, end = parts
     shell.spend(sum(map(len, (*start, *end, *choices[0], *choices[1]))))
     words = tuple(tuple(word for text in part for word in _words(text)) for part in choices)
     mark = shell.doubt(reason, "" if start or end else name, words)
-    if isinstance(one, Array):
+    if isinstance(first, Array):
         return Array(dict(enumerate([*start, mark, *end])))
     middles = [part for part in choices if part]
     before = " " if any(part[0].isspace() for part in middles) else ""
@@ -77,12 +79,16 @@ def _words(text: str) -> list[str]:
     return text.split() if MARK not in text else [text.strip()] if text.strip() else []
 
 
-def _apart(one: list[str], two: list[str]) -> tuple[list[str], tuple[list[str], list[str]], list[str]]:
+def _apart(first: list[str], second: list[str]) -> tuple[list[str], tuple[list[str], list[str]], list[str]]:
     """What two lists begin with alike, where they differ, and what they end with alike."""
     start = 0
-    while start < min(len(one), len(two)) and one[start] == two[start]:
+    while start < min(len(first), len(second)) and first[start] == second[start]:
         start += 1
     end = 0
-    while end < min(len(one), len(two)) - start and one[-1 - end] == two[-1 - end]:
+    while end < min(len(first), len(second)) - start and first[-1 - end] == second[-1 - end]:
         end += 1
-    return one[:start], (one[start : len(one) - end], two[start : len(two) - end]), one[len(one) - end :]
+    return (
+        first[:start],
+        (first[start : len(first) - end], second[start : len(second) - end]),
+        first[len(first) - end :],
+    )

@@ -104,8 +104,8 @@ class Lists(Conditions):
             raise self.error(f"{self.peek(20)!r} where a command should begin")
         raise begun
 
-    def filled(self, found: List, end: str, begun: ConfigError) -> List:
+    def filled(self, node: List, end: str, begun: ConfigError) -> List:
         """The commands in front of `end`. Raises ConfigError where there is none, which bash refuses."""
-        if not found.items:
+        if not node.items:
             raise begun if self.at >= len(self.text) else self.error(f"no command in front of {end}")
-        return found
+        return node

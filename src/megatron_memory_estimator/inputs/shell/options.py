@@ -29,7 +29,7 @@ HARMLESS = frozenset({*OPTIONS.values(), "pipefail", "history", "emacs", "vi", "
 UNREAD = frozenset({"lastpipe", "nocasematch", "expand_aliases", "failglob", "inherit_errexit", "patsub_replacement"})
 
 
-def set_options(shell: Shell, words: list[str], found: Simple) -> None:
+def set_options(shell: Shell, words: list[str], node: Simple) -> None:
     """`set`: options, and the positional parameters behind them."""
     shell.state.status = 0
     words = present(words)
@@ -59,7 +59,7 @@ def set_options(shell: Shell, words: list[str], found: Simple) -> None:
         shell.state.options = shell.state.options | changed if word[0] == "-" else shell.state.options - changed
 
 
-def shopt(shell: Shell, words: list[str], found: Simple) -> None:
+def shopt(shell: Shell, words: list[str], node: Simple) -> None:
     """`shopt`: what changes how commands are read is refused."""
     for word in words:
         if word in UNREAD:

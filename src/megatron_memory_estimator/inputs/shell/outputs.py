@@ -11,12 +11,12 @@ from .grammar import Simple
 from .state import Shell
 
 
-def output_of(shell: Shell, name: str, words: list[str], found: Simple) -> str | None:
+def output_of(shell: Shell, name: str, words: list[str], node: Simple) -> str | None:
     """What a program prints, for those whose output follows from their words; None for all others."""
-    if name == "cat" and not words and sum(one.feeds for one in found.redirects) == 1:
-        return document(shell, found)
+    if name == "cat" and not words and sum(one.feeds for one in node.redirects) == 1:
+        return document(shell, node)
     words = present(words)
-    if any(one.feeds for one in found.redirects) or any(in_doubt(word) for word in words) or len(words) > 50:
+    if any(one.feeds for one in node.redirects) or any(in_doubt(word) for word in words) or len(words) > 50:
         return None
     texts = [bare(word) for word in words]
     if name == "seq":

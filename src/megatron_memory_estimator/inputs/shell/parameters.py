@@ -96,29 +96,29 @@ def segments_of(shell: Shell, piece: Param, *, whole: bool) -> list[Segment]:
         chosen = _alternative(shell, piece)
         if isinstance(chosen, Word):
             return _of_word(shell, piece, chosen, whole=whole)
-        found = chosen
+        held = chosen
     else:
-        found = _operated(shell, piece)
-    if not found.many:
-        text = found.values[0]
+        held = _operated(shell, piece)
+    if not held.many:
+        text = held.values[0]
         shell.spend(len(text))
         return [Segment(quoted(text) if piece.quoted else unquoted(text), splits=not piece.quoted)]
     joiner = shell.state.variables.get("IFS", " \t\n")
     if not isinstance(joiner, str) or MARK in joiner:
         raise shell.refuse("IFS is not known, so words cannot be joined")
-    shell.spend(sum(map(len, found.values)) + len(found.values))
-    if not found.is_set and not found.values and piece.operator == "" and piece.name not in ("@", "*"):
+    shell.spend(sum(map(len, held.values)) + len(held.values))
+    if not held.is_set and not held.values and piece.operator == "" and piece.name not in ("@", "*"):
         mark = unset(piece.name)
-        if found.many == "*" and piece.quoted:
+        if held.many == "*" and piece.quoted:
             return [Segment(quoted(mark))]
         return [Segment(mark, not piece.quoted)]  # no word in bash, and asked for where one is needed
-    if (found.many == "*" and (piece.quoted or whole)) or (whole and piece.quoted and piece.operator == "keys"):
-        return [Segment(quoted(joiner[:1].join(found.values)))]
+    if (held.many == "*" and (piece.quoted or whole)) or (whole and piece.quoted and piece.operator == "keys"):
+        return [Segment(quoted(joiner[:1].join(held.values)))]
     if whole:
-        return [Segment(" ".join(found.values))]
+        return [Segment(" ".join(held.values))]
     if piece.quoted:  # an element of unset variables alone is no element in bash, and stays to be asked for
-        return [Segment(value, breaks=at > 0) for at, value in enumerate(found.values)]
-    return [Segment(unquoted(value), splits=True, breaks=at > 0) for at, value in enumerate(found.values)]
+        return [Segment(value, breaks=at > 0) for at, value in enumerate(held.values)]
+    return [Segment(unquoted(value), splits=True, breaks=at > 0) for at, value in enumerate(held.values)]
 
 
 def _operated(shell: Shell, piece: Param) -> Found:
@@ -134,36 +134,36 @@ def _operated(shell: Shell, piece: Param) -> Found:
         return Found(keys, piece.index.source if piece.index else "@", bool(keys))
     if operator == "@":
         raise shell.refuse(f"{plain(piece.source, 60)} is not read")
-    found = lookup(shell, piece.name, piece.index)
+    held = lookup(shell, piece.name, piece.index)
     if operator == "indirect":
-        return _indirect(shell, piece, found)
+        return _indirect(shell, piece, held)
     if operator == "length":
-        return _length(shell, piece, found)
+        return _length(shell, piece, held)
     if not operator:
-        return found
-    if operator == ":" and found.many:
-        return _slice(shell, piece, found)
-    return found._replace(values=[_on_text(shell, piece, value) for value in found.values])
+        return held
+    if operator == ":" and held.many:
+        return _slice(shell, piece, held)
+    return held._replace(values=[_on_text(shell, piece, value) for value in held.values])
 
 
 def _alternative(shell: Shell, piece: Param) -> Found | Word:
     """`:-`, `-`, `:=`, `=`, `:?`, `?`, `:+`, `+`: what the parameter holds, or the word behind the operator."""
     operator, word = piece.operator, piece.words[0]
     outer, shell.lenient = shell.lenient, True
-    found = lookup(shell, piece.name, piece.index)
+    held = lookup(shell, piece.name, piece.index)
     shell.lenient = outer
-    text = " ".join(found.values)
-    doubted = found.is_set and in_doubt(text) and not bare(text)
-    is_set = found.is_set and (bool(bare(text)) or doubted if operator[0] == ":" else True)
+    text = " ".join(held.values)
+    doubted = held.is_set and in_doubt(text) and not bare(text)
+    is_set = held.is_set and (bool(bare(text)) or doubted if operator[0] == ":" else True)
     if operator.endswith("+"):
         if doubted:
             words = tuple(text_of(shell, word).split())
             return Found([shell.doubt(f"whether {piece.name} is empty is not known", "", ((), words))], "", True)
         if is_set:
             return word
-        return Found([], "@", True) if found.many == "@" and piece.quoted else Found([""], "", True)
+        return Found([], "@", True) if held.many == "@" and piece.quoted else Found([""], "", True)
     if is_set:
-        return found
+        return held
     if operator.endswith("?"):
         return Found([unset(piece.name)], "", True)
     if operator.endswith("="):
@@ -261,11 +261,11 @@ def _on_text(shell: Shell, piece: Param, value: str) -> str:
     if operator == "/" and first and not isinstance(first[0], Text) and units and any(map(units[0].takes, "#%")):
         raise shell.refuse(f"{plain(piece.source, 60)}, whose pattern may be anchored, is not read")
     if operator in ("#", "##"):
-        found = glob.ends(units, value)
-        return value[found[0 if operator == "#" else -1] :] if found else value
+        ends = glob.ends(units, value)
+        return value[ends[0 if operator == "#" else -1] :] if ends else value
     if operator in ("%", "%%"):
-        found = glob.ends(units[::-1], value[::-1])
-        return value[: len(value) - found[0 if operator == "%" else -1]] if found else value
+        ends = glob.ends(units[::-1], value[::-1])
+        return value[: len(value) - ends[0 if operator == "%" else -1]] if ends else value
     return _replaced(shell, piece, value, units)
 
 
@@ -277,18 +277,18 @@ def _replaced(shell: Shell, piece: Param, value: str, units: tuple[glob.Unit, ..
     if not units or in_doubt(text):
         return value if not units else shell.doubt(f"{plain(piece.source, 60)} is not known")
     if piece.operator == "/#":
-        found = glob.ends(units, value)
-        return text + value[found[-1] :] if found else value
+        ends = glob.ends(units, value)
+        return text + value[ends[-1] :] if ends else value
     if piece.operator == "/%":
-        found = glob.ends(units[::-1], value[::-1])
-        return value[: len(value) - found[-1]] + text if found else value
+        ends = glob.ends(units[::-1], value[::-1])
+        return value[: len(value) - ends[-1]] + text if ends else value
     out, at = [], 0
     while at < len(value):
         shell.spend(5 * (len(value) - at) * min(len(units), 8))
-        found = glob.ends(units, value[at:])
-        if found and found[-1]:
+        ends = glob.ends(units, value[at:])
+        if ends and ends[-1]:
             out.append(text)
-            at += found[-1]
+            at += ends[-1]
             if piece.operator == "/":
                 break
         else:

@@ -12,10 +12,10 @@ from .scanner import NAME
 from .state import Shell
 
 
-def prints(shell: Shell, text: str | None, found: Simple | None = None) -> None:
+def prints(shell: Shell, text: str | None, node: Simple | None = None) -> None:
     """Output, which matters inside a substitution and in files that are started later; None is output that cannot be known."""
-    if found is not None and text is not None:
-        written(shell, found.redirects, text)
+    if node is not None and text is not None:
+        written(shell, node.redirects, text)
     if shell.output is not None:
         if text is None:
             shell.opaque = True
@@ -24,7 +24,7 @@ def prints(shell: Shell, text: str | None, found: Simple | None = None) -> None:
         shell.output.append(text)
 
 
-def echo(shell: Shell, words: list[str], found: Simple) -> None:
+def echo(shell: Shell, words: list[str], node: Simple) -> None:
     """`echo`; with -e and a backslash the text is not known."""
     words = present(words)
     newline = "\n"
@@ -35,11 +35,11 @@ def echo(shell: Shell, words: list[str], found: Simple) -> None:
             prints(shell, None)
             shell.state.status = 0
             return
-    prints(shell, unquoted(" ".join(words)) + newline, found)
+    prints(shell, unquoted(" ".join(words)) + newline, node)
     shell.state.status = 0
 
 
-def printf(shell: Shell, words: list[str], found: Simple) -> None:
+def printf(shell: Shell, words: list[str], node: Simple) -> None:
     """`printf`, also into a variable."""
     words = present(words)
     name = ""
@@ -50,9 +50,9 @@ def printf(shell: Shell, words: list[str], found: Simple) -> None:
         words = words[1:]
     text = None if is_option else formatted(words)  # bash refuses what looks like an option
     if not name:
-        prints(shell, text, found)
+        prints(shell, text, node)
     elif NAME.fullmatch(name):
-        shown = plain(readable(found.source), 60)
+        shown = plain(readable(node.source), 60)
         shell.assign(name, text if text is not None else shell.doubt(f"`{shown}` is not worked out", name))
     else:
         raise shell.refuse(f"printf -v {plain(readable(name), 40)} is not read")

@@ -41,7 +41,7 @@ NOT_TRAINING = re.compile(
 """In names of programs that serve, evaluate, convert or prepare, and do not train."""
 
 
-def program(shell: Shell, words: list[str], env: dict[str, str], found: Simple) -> None:
+def program(shell: Shell, words: list[str], env: dict[str, str], node: Simple) -> None:
     """A command that is no function and no builtin."""
     while words and words[0].split("/")[-1] in ("nohup", "time", "command", "setsid"):
         words = words[1:]
@@ -50,19 +50,19 @@ def program(shell: Shell, words: list[str], env: dict[str, str], found: Simple) 
         return
     name = words[0].split("/")[-1]
     if shell.output is not None:
-        text = output_of(shell, name, words[1:], found)
+        text = output_of(shell, name, words[1:], node)
         if text is None:
             shell.opaque = True
         else:
             shell.output.append(text)
             shell.state.status = None if name == "expr" else 0
-    _writes(shell, name, words, found)
+    _writes(shell, name, words, node)
     changed(shell, name, words[1:])
     if name not in QUIET:
-        _starts(shell, words, env, found)
+        _starts(shell, words, env, node)
 
 
-def _starts(shell: Shell, words: list[str], env: dict[str, str], found: Simple) -> None:
+def _starts(shell: Shell, words: list[str], env: dict[str, str], node: Simple) -> None:
     """Records a launch, or reads the text or the file that is given to a shell."""
     head = words[0].split("/")[-1]
     entry = _entry(words)
@@ -77,16 +77,16 @@ def _starts(shell: Shell, words: list[str], env: dict[str, str], found: Simple) 
         else:
             shell.others[script] = None
         return
-    if _given_text(shell, words, env, found) or _given_file(shell, words, env, found):
+    if _given_text(shell, words, env, node) or _given_file(shell, words, env, node):
         return
-    text = document(shell, found)
+    text = document(shell, node)
     if text is not None and head in SHELLS | {"sbatch", "srun", "ssh"}:
         rest = words[words.index("-s") :] if "-s" in words else ["bash"]
         child(shell, text, environment(shell, words, env), words, rest, header=True)
-    elif head in SHELLS and (shell.piped or any(one.feeds for one in found.redirects)) and "--version" not in words:
-        raise shell.refuse(f"{plain(readable(found.source), 60)}: commands from a pipe or a file are not read")
+    elif head in SHELLS and (shell.piped or any(one.feeds for one in node.redirects)) and "--version" not in words:
+        raise shell.refuse(f"{plain(readable(node.source), 60)}: commands from a pipe or a file are not read")
     elif in_doubt(words[0]) and not bare(words[0]):
-        shell.note(f"{plain(readable(found.source), 80)} is a command that is not known")
+        shell.note(f"{plain(readable(node.source), 80)} is a command that is not known")
 
 
 def _entry(words: list[str]) -> int | None:
@@ -108,7 +108,7 @@ def _entry(words: list[str]) -> int | None:
     return at
 
 
-def _given_text(shell: Shell, words: list[str], env: dict[str, str], found: Simple) -> bool:
+def _given_text(shell: Shell, words: list[str], env: dict[str, str], node: Simple) -> bool:
     """Reads the text of `bash -c TEXT`, or one that another program runs elsewhere."""
     for index, word in enumerate(words):
         flags = re.fullmatch(r"-([a-z]*)c", words[index - 1]) if index > 1 else None
@@ -127,7 +127,7 @@ def _given_text(shell: Shell, words: list[str], env: dict[str, str], found: Simp
     return False
 
 
-def _given_file(shell: Shell, words: list[str], env: dict[str, str], found: Simple) -> bool:
+def _given_file(shell: Shell, words: list[str], env: dict[str, str], node: Simple) -> bool:
     """Reads a script that this one wrote, or says that another one is not followed."""
     after_shell = False
     for index, word in enumerate(words):
@@ -148,27 +148,27 @@ def _given_file(shell: Shell, words: list[str], env: dict[str, str], found: Simp
 def environment(shell: Shell, words: list[str], env: dict[str, str]) -> dict[str, str]:
     """The variables of a program: those exported, those in front of it, and those that `env`, mpirun and srun give it."""
     values = {name: variable(shell, name) for name in sorted(shell.state.exported)}
-    found = {name: value for name, value in values.items() if isinstance(value, str)} | env
-    for name in shell.state.unsure & found.keys() - env.keys():
-        found[name] = shell.doubt(f"whether {name} is exported is not known", name)
+    exported = {name: value for name, value in values.items() if isinstance(value, str)} | env
+    for name in shell.state.unsure & exported.keys() - env.keys():
+        exported[name] = shell.doubt(f"whether {name} is exported is not known", name)
     inside = False
     for index, word in enumerate(words):
         if word.split("/")[-1] == "env":
             inside = True
         elif inside and word in ("-i", "-"):
-            found = {}
+            exported = {}
         elif inside and words[index - 1] == "-u":
-            found.pop(word, None)
+            exported.pop(word, None)
         elif (inside or words[index - 1] in ("-x", "-e", "--env")) and (
             match := re.match(r"([A-Za-z_]\w*)=", word)
         ) is not None:
-            found[match.group(1)] = unquoted(word[match.end() :])
+            exported[match.group(1)] = unquoted(word[match.end() :])
         elif word.startswith("--export="):
             pairs = [pair.partition("=") for pair in word.removeprefix("--export=").split(",")]
-            found.update({name: unquoted(value) for name, equals, value in pairs if equals})
+            exported.update({name: unquoted(value) for name, equals, value in pairs if equals})
         elif inside and not word.startswith("-"):
             inside = False
-    return {name: shell.given.get(name, value) for name, value in found.items()}
+    return {name: shell.given.get(name, value) for name, value in exported.items()}
 
 
 def launched(shell: Shell, launcher: list[str], entry: str, arguments: list[str], env: dict[str, str]) -> None:
@@ -218,19 +218,19 @@ def child(
         shell.state, shell.line, shell.loops, shell.output = before, line, loops, output
         shell.depth -= 1
     from_header = sbatch_gpus(text) if header else None
-    for one in shell.launches[launches:]:
-        one.line = line
-        if one.num_gpus is None or (launcher and launcher[0].split("/")[-1] in ("srun", "mpirun")):
-            one.num_gpus = gpus_of(launcher, inner=one.num_gpus) or one.num_gpus
-        one.num_gpus = one.num_gpus or from_header
+    for launch in shell.launches[launches:]:
+        launch.line = line
+        if launch.num_gpus is None or (launcher and launcher[0].split("/")[-1] in ("srun", "mpirun")):
+            launch.num_gpus = gpus_of(launcher, inner=launch.num_gpus) or launch.num_gpus
+        launch.num_gpus = launch.num_gpus or from_header
 
 
-def _writes(shell: Shell, name: str, words: list[str], found: Simple) -> None:
+def _writes(shell: Shell, name: str, words: list[str], node: Simple) -> None:
     """Files that a script writes with a here-document are known when it starts them."""
-    text = document(shell, found)
+    text = document(shell, node)
     if text is None:
         return
-    into = [one for one in found.redirects if one.takes and one.operator != ">&"]
+    into = [one for one in node.redirects if one.takes and one.operator != ">&"]
     if name == "cat" and len(words) == 1 and into:
         shell.stored.add(id(into[-1]))
         store(shell, shell.targets[id(into[-1])], text, appends=into[-1].operator == ">>")

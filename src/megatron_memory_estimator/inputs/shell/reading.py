@@ -11,32 +11,15 @@ from .scanner import NAME
 from .state import Array, Shell
 
 
-def read(shell: Shell, words: list[str], found: Simple) -> None:
+def read(shell: Shell, words: list[str], node: Simple) -> None:
     """`read` from a here-string or a here-document; from anywhere else the values are in doubt."""
-    names: list[str] = []
-    array, raw = "", False
-    rest = present(words)
-    while rest:
-        word = rest.pop(0)
-        if word in ("-r", "-s"):
-            raw = raw or word == "-r"
-        elif word in ("-a", "-ra"):
-            array, raw = (rest.pop(0) if rest else ""), raw or word == "-ra"
-        elif NAME.fullmatch(word):
-            names.append(word)
-        elif word in ("-p", "-t", "-d", "-n", "-N", "-u", "-rp", "-i"):
-            if word in ("-d", "-n", "-N", "-u", "-i"):
-                raise shell.refuse(f"read {word} is not read")
-            raw = raw or word == "-rp"
-            del rest[:1]
-        else:
-            raise shell.refuse(f"read {plain(readable(word), 40)} is not read")
-    feeds = [one for one in found.redirects if one.feeds]
+    names, array, raw = _asked(shell, present(words))
+    feeds = [redirect for redirect in node.redirects if redirect.feeds]
     source = feeds[-1] if feeds else None
     text = shell.targets[id(source)] if source is not None and source.operator in ("<<", "<<<") else None
     targets = [array] if array else names or ["REPLY"]
     if text is None or MARK in text or (not raw and "\\" in text):
-        why = f"`{plain(readable(found.source), 60)}` reads what is not known"
+        why = f"`{plain(readable(node.source), 60)}` reads what is not known"
         source_name = next((name for name in unset_in(text or "")), "")
         for name in targets:
             mark = shell.doubt(why, source_name or name)
@@ -53,6 +36,27 @@ def read(shell: Shell, words: list[str], found: Simple) -> None:
         for at, name in enumerate(names):
             shell.assign(name, pieces[at] if at < len(pieces) else "")
     shell.state.status = 0 if source is not None and (source.operator == "<<<" or "\n" in text) else 1
+
+
+def _asked(shell: Shell, words: list[str]) -> tuple[list[str], str, bool]:
+    """The variables of `read`, the array instead of them, and whether backslashes are characters."""
+    names: list[str] = []
+    array, raw = "", False
+    while words:
+        word, *words = words
+        if word in ("-r", "-s"):
+            raw = raw or word == "-r"
+        elif word in ("-a", "-ra"):
+            array, raw = (words[0] if words else ""), raw or word == "-ra"
+            words = words[1:]
+        elif NAME.fullmatch(word):
+            names.append(word)
+        elif word in ("-p", "-t", "-rp"):
+            raw = raw or word == "-rp"
+            words = words[1:]
+        else:
+            raise shell.refuse(f"read {plain(readable(word), 40)} is not read")
+    return names, array, raw
 
 
 def _cut(shell: Shell, line: str, most: int) -> list[str]:

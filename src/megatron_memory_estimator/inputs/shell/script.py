@@ -59,12 +59,14 @@ def _chosen(shell: Shell) -> Launch:
     if not shell.launches:
         raise ConfigError(_nothing(shell))
     launch = shell.launches[-1]
-    others = [one for one in shell.launches[:-1] if (one.words, one.num_gpus) != (launch.words, launch.num_gpus)]
-    for one in others:
-        apart = next(((a, b) for a, b in zip(one.branch, launch.branch, strict=False) if a != b), None)
-        if apart is not None and apart[0][0] == apart[1][0]:
+    others = [
+        other for other in shell.launches[:-1] if (other.words, other.num_gpus) != (launch.words, launch.num_gpus)
+    ]
+    for other in others:
+        apart = next(((a, b) for a, b in zip(other.branch, launch.branch, strict=False) if a != b), None)
+        if apart is not None and apart[0].why == apart[1].why:
             raise ConfigError(
-                f"which of two runs the script starts, at line {one.line} or at line {launch.line}, depends on {apart[0][0]}, "
+                f"which of two runs the script starts, at line {other.line} or at line {launch.line}, depends on {apart[0].why}, "
                 "which cannot be decided; give a script with the one that you mean"
             )
     if others:
@@ -72,10 +74,9 @@ def _chosen(shell: Shell) -> Launch:
             f"{len(others) + 1} different runs are started; the last one (line {launch.line}) is read, "
             f"not the one at line {others[-1].line}"
         )
-    for why, _ in launch.branch:
-        if " succeeds (line " in why:
-            continue  # `cd run && torchrun ...`: the run that is meant
-        launch.notes.append(f"line {launch.line}: the run depends on {why}, and is taken as started")
+    for branch in launch.branch:
+        if not branch.follows:  # `cd run && torchrun ...` is the run that is meant
+            launch.notes.append(f"line {launch.line}: the run depends on {branch.why}, and is taken as started")
     return launch
 
 

@@ -57,20 +57,20 @@ class SimpleCommands(Words):
             self.document_end, self.document_lines = self.document_at + 1, 1
             if self.text[self.document_at - 1] == "\\":
                 raise self.error("a here-document on a line that goes on")
-        begin, found = self.line + self.document_lines, list[str]()
+        begin, lines = self.line + self.document_lines, list[str]()
         while True:
             if self.document_end >= len(self.text):
                 raise self.error(f"a here-document that {mark} does not end")
             end = self.text.find("\n", self.document_end)
             end = len(self.text) if end < 0 else end
-            one = self.text[self.document_end : end]
+            line = self.text[self.document_end : end]
             self.document_end = min(end + 1, len(self.text))
             self.document_lines += 1
-            one = one.lstrip("\t") if tabs else one
-            if one == mark:
+            line = line.lstrip("\t") if tabs else line
+            if line == mark:
                 break
-            found.append(one + "\n")
-        text = "".join(found)
+            lines.append(line + "\n")
+        text = "".join(lines)
         if quoted:
             return Word((Text(text, True),), begin, text)
         inner = self.__class__(text, begin, self.deeper())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from ...errors import ConfigError
 from .doubts import Doubt, bare, doubtful, in_doubt, loose, marks, unquoted, vanishes
@@ -76,6 +77,14 @@ class State:
         return replace(self, status=0) == replace(other, status=0)
 
 
+class Branch(NamedTuple):
+    """One way at a fork that cannot be decided: why not, which way, and whether it is the part behind `&&`, which is meant to run."""
+
+    why: str
+    way: int
+    follows: bool = False
+
+
 @dataclass
 class Launch:
     """One start of a training script: its words, GPUs (None if not said), environment, line, and the condition it depends on."""
@@ -87,7 +96,7 @@ class Launch:
     notes: list[str] = field(default_factory=list)
     doubts: dict[str, Doubt] = field(default_factory=dict)
     line: int = 0
-    branch: tuple[tuple[str, int], ...] = ()
+    branch: tuple[Branch, ...] = ()
     world: str = ""
 
 
@@ -102,7 +111,7 @@ class Shell:
     launches: list[Launch] = field(default_factory=list)
     notes: dict[str, None] = field(default_factory=dict)
     others: dict[str, None] = field(default_factory=dict)
-    branch: tuple[tuple[str, int], ...] = ()
+    branch: tuple[Branch, ...] = ()
     output: list[str] | None = None
     opaque: bool = False
     lenient: bool = False

@@ -1,0 +1,81 @@
+"""Which arguments are modelled, which are irrelevant to memory, and which are refused or ignored with a warning.
+
+Source: Megatron-LM `megatron/training/arguments.py` (parser and validate_args).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...errors import ConfigError, UnsupportedError
+from ..setting_names import known_settings
+from .derive import DERIVED
+from .harmless import HARMLESS
+from .table import arguments
+
+REFUSED_BY_MEGATRON = {
+    "checkpoint_activations": "say which recomputation is meant: --recompute-granularity full --recompute-method uniform "
+    "--recompute-num-layers 1 is what it once was",
+    "batch_size": "--micro-batch-size is meant",
+    "model_parallel_size": "--tensor-model-parallel-size is meant",
+    "warmup": "--lr-warmup-fraction is meant",
+}
+"""Old arguments that stop the program. Source: Megatron-LM `megatron/training/arguments.py` (validate_args)."""
+
+IGNORED = "not modelled, ignored with a warning"
+
+
+def refuse_unmodelled(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Refuse arguments that are not modelled; name those that belong to other programs."""
+    by_dest = arguments()[1]
+    ignored = []
+    for dest, value in given.items():
+        if value == by_dest[dest].default or value in (None, False):
+            continue
+        kind = argument_class(dest)
+        if kind in ("modelled", "irrelevant"):
+            continue
+        if dest in REFUSED_BY_MEGATRON:
+            raise ConfigError(f"Megatron refuses --{dest.replace('_', '-')}; {REFUSED_BY_MEGATRON[dest]}")
+        if dest == "spec" and known_spec(value):
+            continue
+        if dest in _OTHER_PROGRAMS:
+            raise UnsupportedError(f"Megatron argument {dest}={value!r} belongs to a program that is not modelled")
+        if kind == IGNORED:
+            ignored.append(dest)
+            continue
+        raise UnsupportedError(f"Megatron argument {dest}={value!r} is not modelled")
+    return (f"not modelled and ignored: {', '.join(sorted(ignored))}",) if ignored else ()
+
+
+def argument_class(dest: str) -> str:
+    """ "modelled", "irrelevant" to memory, or "not modelled": refused by name, or ignored with a warning.
+
+    An argument that is not modelled is accepted where its value is Megatron's default.
+    """
+    if dest in REFUSED_BY_MEGATRON:
+        return "not modelled, refused"
+    if dest in known_settings() or dest in DERIVED or dest == "tokenizer_type":
+        return "modelled"
+    if dest in HARMLESS or arguments()[1][dest].category == "irrelevant":
+        return "irrelevant"
+    other_program = arguments()[1][dest].category == "out_of_scope" and dest not in _OTHER_PROGRAMS
+    return IGNORED if other_program else "not modelled, refused"
+
+
+def known_spec(value: Any) -> bool:
+    """Whether a layer spec is the one of hybrid models, which their patterns describe; other specs are Python code."""
+    words = value if isinstance(value, list | tuple) else str(value).strip("[]").replace(",", " ").split()
+    return tuple(words) in HYBRID_SPECS
+
+
+HYBRID_SPECS = frozenset(
+    {
+        ("megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec"),
+        ("megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec"),
+    }
+)
+"""Source: Megatron-LM `megatron/core/models/hybrid/hybrid_layer_specs.py` and its older name."""
+
+_OTHER_PROGRAMS = frozenset({"perform_rl_step", "vision_pretraining", "bert_binary_head"})
