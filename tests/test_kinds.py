@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import pytest
 
-from megatron_memory_estimator import EstimatorError, TrainingJob, estimate
+from megatron_memory_estimator import EstimatorError, LayoutError, TrainingJob, estimate
 from megatron_memory_estimator.combined import AFTER_DISPATCH
 from megatron_memory_estimator.context import Context
 from megatron_memory_estimator.cuda_graphs import MODULES as GRAPHED
@@ -57,6 +57,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "gdn": {**DELTA, "experimental_attention_variant": "gdn"},
     "gdn2": {**DELTA, "experimental_attention_variant": "gdn2"},
     "mamba": {"hybrid_layer_pattern": "M*M-", "mamba_num_heads": 8, "mamba_head_dim": 16, "mamba_num_groups": 4},
+    "parallel": {"parallel_attention": True, "num_ln_in_parallel_attn": 2},
     "dense": {},
     "moe": {
         "num_moe_experts": 4, "moe_ffn_hidden_size": 128, "moe_shared_expert_intermediate_size": 128, "moe_latent_size": 64,
@@ -162,6 +163,10 @@ def test_every_consumer_has_an_answer_for_a_kind(kind: str) -> None:
     )
     assert throughput(found).step > 0
     assert forward_flops(made.model, made.training) > 0
+    if row.role == "layer":  # it has no graphs of its own
+        with pytest.raises(LayoutError, match="excludes cuda_graph_impl"):
+            estimate(job(kind, cuda_graph_impl="transformer_engine"))
+        return
     graphs = estimate(job(kind, cuda_graph_impl="transformer_engine"))
     assert any(run.graphed for plan in graphs.stages[0].rank.plans for run in plan.runs)
 

@@ -25,6 +25,7 @@ from .kernels import (
     mtp_positions,
     positions,
     transformer_impl,
+    whole_layers,
 )
 from .offloading import offloading
 from .optimizer import fully_sharded, optimizer
@@ -59,6 +60,7 @@ SWITCHES: tuple[Rules, ...] = (
     uniform_mtp,
     transformer_impl,
     hyper_connections,
+    whole_layers,
 )
 """Rules between settings, in the order in which they are reported."""
 MOST_STAGES = 4096
