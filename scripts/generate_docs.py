@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shlex
+import statistics
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -77,6 +78,9 @@ def table(name: str) -> str:
         "throughput sums": throughput_sums,
         "throughput pairs": throughput_pairs,
         "axes": axes,
+        "replayed ranks": replayed_ranks,
+        "played shares": played_shares,
+        "reserved pairs": reserved_pairs,
         "published plans": published_plans,
     }
     return makers[name]()
@@ -316,13 +320,87 @@ def recipes() -> str:
         except EstimatorError as error:
             rows.append((*start, "", "", f"refused: {error}"))
             continue
-        high = max(stage.device.high for stage in found.stages)
+        enough = max(stage.enough_bytes for stage in found.stages)
         needed = max(stage.needed_bytes for stage in found.stages)
         verdict = next(word for name, _, word in found.verdicts() if name == job.gpu.name)
         peak = found.peak_stage.peak_allocated_bytes
-        rows.append((*start, f"{peak / GIB:.1f}", f"{needed / GIB:.1f} - {high / GIB:.1f}", verdict))
-    header = ("recipe", "GPUs", "known", "peak allocated GiB", "needed - most on the device GiB", "verdict")
+        rows.append((*start, f"{peak / GIB:.1f}", f"{needed / GIB:.1f} - {enough / GIB:.1f}", verdict))
+    header = ("recipe", "GPUs", "known", "peak allocated GiB", "needed - surely enough GiB", "verdict")
     return markdown(header, rows)
+
+
+def facts(name: str) -> list[dict[str, Any]]:
+    """The records of a file of facts."""
+    found: list[dict[str, Any]] = json.loads((ROOT / "tests" / "facts" / name).read_text())["records"]
+    return found
+
+
+def replayed_ranks() -> str:
+    """Measured ranks beside the allocator's rules played over their runs."""
+    from megatron_memory_estimator import TrainingJob, estimate
+    from megatron_memory_estimator.device.replay import replay
+    from megatron_memory_estimator.hardware import GIB
+
+    rows = []
+    for case in facts("measured_b200.json"):
+        version = {"transformer_engine_version": "2.11", "megatron_core_version": "0.14"}
+        job = TrainingJob.from_megatron_args(case["args"], case["num_gpus"], gpu="B200", **version)
+        stages = estimate(job).stages
+        width = case["num_gpus"] // len(stages)
+        slack, away = [], []
+        for rank, (allocated, reserved) in enumerate(
+            zip(case["max_allocated_bytes"], case["max_reserved_bytes"], strict=True)
+        ):
+            played = replay(job, stages[rank // width].rank, rank % width, expandable=False)
+            slack.append((reserved - allocated) / GIB)
+            away.append((played.reserved[-1] - reserved) / GIB)
+        top = max(case["max_allocated_bytes"]) / GIB
+        rows.append(
+            (f"`{case['case']}`", f"{top:.1f}", f"{min(slack):.2f} - {max(slack):.2f}", f"{statistics.median(away):+.2f}",
+             f"{min(away):+.2f} to {max(away):+.2f}")
+        )  # fmt: skip
+    header = (
+        "run",
+        "allocated GiB",
+        "reserved beyond it, over 8 ranks",
+        "rules less measured, median",
+        "of every rank",
+    )
+    return markdown(header, rows)
+
+
+def played_shares() -> str:
+    """What the rules leave unused, by family, and what the others would say of it."""
+    lines = (ROOT / "tests" / "facts" / "played_shares.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    kinds = {
+        "repeating": ("native", "resumed"),
+        "varying": ("native_varying",),
+        "expandable": ("expandable", "expandable_varying"),
+    }
+    rows = []
+    for family in sorted({one["family"] for one in records}):
+        mine = [one for one in records if one["family"] == family]
+        others = [one for one in records if one["family"] != family]
+        cells = []
+        for names in kinds.values():
+            own = [one[name][1] for one in mine for name in names if name in one]
+            rest = [one[name][1] for one in others for name in names if name in one]
+            cells.append(f"{max(own):.1%} ({max(rest):.1%})" if own else "")
+        rows.append((family, str(len(mine)), *cells))
+    header = ("family", "stages", "sizes that repeat", "sizes that vary", "expandable segments")
+    return markdown(header, rows)
+
+
+def reserved_pairs() -> str:
+    """Public runs with expandable segments, and the most of all other families."""
+    records = facts("reserved_pairs.json")
+    shares = [(one, one["reserved"] / one["allocated"] - 1) for one in records]
+    rows = []
+    for one, share in shares:
+        rest = max(other for record, other in shares if record["family"] not in (one["family"], "padded"))
+        rows.append((one["run"], f"{share:.1%}", f"{rest:.1%}"))
+    return markdown(("run", "reserved beyond allocated", "most of the other families"), rows)
 
 
 def axes() -> str:

@@ -14,6 +14,8 @@ from ..tape import Op
 from ..tensor import DTYPE_BYTES, Dim, Tensor, ceil_div, tensor
 
 NAME = "self_attention.core_attention"
+EXCHANGES = (f"{NAME}.all_to_all", f"{NAME}.all_to_all_back")
+"""The all-to-alls of Ulysses context parallelism."""
 Scratch = tuple[Tensor, ...]
 
 
@@ -96,7 +98,7 @@ def _context_parallel(
         exchanged = tuple(t.like(f"{t.name} after all-to-all") for t in (q, k, v))
         inner = out.like(f"{NAME}.output before all-to-all")
         reordered = _sized(f"{NAME}.q, k, v reordered", exchanged, 1)
-        yield Op(f"{NAME}.all_to_all", (q, k, v), exchanged, forward=(reordered,))
+        yield Op(EXCHANGES[0], (q, k, v), exchanged, forward=(reordered,))
         ring: Scratch = ()
         back: Scratch = ()
         if kind == "a2a+p2p":
@@ -111,7 +113,7 @@ def _context_parallel(
             ring,
             (*back, *scratch),
         )
-        yield Op(f"{NAME}.all_to_all_back", (inner,), (out,), forward=(inner.like(f"{NAME}.output reordered"),))
+        yield Op(EXCHANGES[1], (inner,), (out,), forward=(inner.like(f"{NAME}.output reordered"),))
         return out
     if kind == "p2p":
         kv = _sized(f"{NAME}.kv", (k, v), 1)

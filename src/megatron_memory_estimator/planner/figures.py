@@ -13,7 +13,8 @@ import numpy as np
 
 from ..activations import Planner
 from ..captures import REUSED_GRAPH_BUFFERS
-from ..device_memory import built_high, device_bytes, fragmentation, needed_bytes, reserved_bytes, slack_edge
+from ..device.reserved import built_high, played_share, slack_bytes
+from ..device.verdict import enough_bytes, needed_bytes
 from ..estimator import context_of, estimate
 from ..job import TrainingJob
 from ..peak import find_peak
@@ -33,12 +34,12 @@ FEW, CHUNK = 1 << 13, 1 << 15
 
 @dataclass(frozen=True)
 class Figures:
-    """Of every cell: seconds of a step, allocated bytes of the fullest stage, bytes needed on the device, and at most in use."""
+    """Of every cell: seconds of a step, allocated bytes of the fullest stage, bytes needed on the device, and surely enough."""
 
     step: Array
     peak: Array
     needed: Array
-    high: Array
+    enough: Array
 
 
 def in_arrays(training: Training) -> bool:
@@ -187,7 +188,7 @@ class _View:
         self.fixed = [
             (
                 reduce(np.maximum, [at.optimizer for at in option]), reduce(np.maximum, [at.built for at in option]),
-                reduce(np.maximum, [np.asarray(built_high(at.built)) for at in option]),
+                reduce(np.maximum, [np.asarray(built_high(structure.job, at.apart)) for at in option]),
             )
             for option in self.states
         ]  # fmt: skip
@@ -210,7 +211,7 @@ class _View:
         )
         mean = (self.structure.weights @ times.total).take(cells.shape * self.size + self.flat) + self.sends
         pipeline = cells.count * (self._slowest(times.total) + self.sends) + (self.pp - 1) / self.vp * mean + OVERHEAD
-        of_total, _, share = fragmentation(job)
+        share = played_share(job)
         for number, option in enumerate(optimizers):
             changed = dataclasses.replace(context, training=training_with(training, option))
             peak, reserved, reduced, gathered = [], [], [], []
@@ -218,15 +219,15 @@ class _View:
                 kept, resting = self.taken[id(scratch)][place]
                 one = kept + state.state + np.maximum(run[place], resting + state.step)
                 peak.append(one)
-                reserved.append(one + slack_edge(of_total, share, one, state.state))
+                reserved.append(one + slack_bytes(one, share))
                 shown = exposed(changed, state.reduce, state.gather, forward[place], backward[place])
                 reduced.append(shown[0])
                 gathered.append(shown[1])
             top = reduce(np.maximum, peak)
             optimizer, built, built_most = self.fixed[number]
-            high = np.maximum(reduce(np.maximum, reserved), built_most) + self.high
+            enough = np.maximum(reduce(np.maximum, reserved), built_most) + self.high
             step = pipeline + reduce(np.maximum, reduced) + reduce(np.maximum, gathered) + optimizer
-            yield number, Figures(step, top, np.maximum(top, built) + self.low, high)
+            yield number, Figures(step, top, np.maximum(top, built) + self.low, enough)
 
     def _slowest(self, total: Array) -> Array:
         by_shape = reduce(
@@ -269,7 +270,7 @@ def alone(
     )
     values = (
         step, found.peak_stage.peak_allocated_bytes, max(stage.needed_bytes for stage in found.stages),
-        max(stage.device.high for stage in found.stages),
+        max(stage.enough_bytes for stage in found.stages),
     )  # fmt: skip
     return Figures(*(np.array([float(value)]) for value in values))
 
@@ -311,10 +312,9 @@ def whole(
         rows = []
         for rank, _ in stages:
             peak = find_peak(rank)
-            high = device_bytes(array_job, rank, reserved_bytes(array_job, rank, peak)).high
-            rows.append((peak.nbytes, needed_bytes(array_job, rank, peak), high))
+            rows.append((peak.nbytes, needed_bytes(array_job, rank, peak), enough_bytes(array_job, rank, peak)))
         step = sum(step_parts(machine, planner, [rank for rank, _ in stages], counts, [n for _, n in stages]).values())
         found.step[places] = step
-        for table, column in zip((found.peak, found.needed, found.high), zip(*rows, strict=True), strict=True):
+        for table, column in zip((found.peak, found.needed, found.enough), zip(*rows, strict=True), strict=True):
             table[places] = reduce(np.maximum, column)
     return found

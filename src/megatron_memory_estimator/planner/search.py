@@ -55,7 +55,7 @@ MANY = 100_000
 
 @dataclass(frozen=True)
 class Plan:
-    """A layout with its figures: seconds of a step, and bytes of the fullest stage: allocated, needed on the device, at most in use."""
+    """A layout with its figures: seconds of a step, and bytes of the fullest stage: allocated, needed on the device, surely enough."""
 
     job: TrainingJob
     recompute: str
@@ -141,7 +141,7 @@ class _Place:
     step: float
     peak: int
     needed: int
-    high: int
+    enough: int
 
 
 def search(
@@ -603,7 +603,7 @@ class _Search:
     def _judge(self, order: tuple[int, int, int, int], style: _Style, place_of: Any, figures: Figures) -> None:
         part, _, at, number = order
         limit = self.found.limit
-        fits = figures.high <= limit
+        fits = figures.enough <= limit
         fitting = int(np.count_nonzero(fits))
         needed = int(np.count_nonzero(figures.needed > limit))
         self.found.fits += fitting
@@ -616,7 +616,7 @@ class _Search:
             cell = tuple(int(getattr(style.cells, f.name)[source]) for f in dataclasses.fields(Cells))
             return _Place(
                 part, (*order, source), style.style, name, training, style.options[number], cell,  # type: ignore[arg-type]
-                float(figures.step[index]), int(figures.peak[index]), int(figures.needed[index]), int(figures.high[index]),
+                float(figures.step[index]), int(figures.peak[index]), int(figures.needed[index]), int(figures.enough[index]),
             )  # fmt: skip
 
         if self.sampler is not None:
@@ -634,7 +634,7 @@ class _Search:
             self._extend_front(fits, figures, place)
 
     def _rank(self, fits: Array, figures: Figures, place: Callable[[int], _Place], *, untimed: bool) -> None:
-        key = {"throughput": figures.step, "memory": figures.peak, "head-room": figures.high}[self.found.objective]
+        key = {"throughput": figures.step, "memory": figures.peak, "head-room": figures.enough}[self.found.objective]
         if untimed and self.found.objective == "throughput":
             key = key + 1e9  # behind every plan whose step time is known
         worst = self.top[-1][0] if len(self.top) >= self.best else np.inf
@@ -651,7 +651,7 @@ class _Search:
         alike: dict[Any, Any] = {}
         for item in sorted(top, key=lambda item: (item[0], item[1], item[2].order)):
             at = item[2]
-            alike.setdefault((item[0], at.step, at.peak, at.high, at.part, at.cell, at.style, at.option), item)
+            alike.setdefault((item[0], at.step, at.peak, at.enough, at.part, at.cell, at.style, at.option), item)
         return list(alike.values())[: self.best]
 
     def _extend_front(self, fits: Array, figures: Figures, place: Callable[[int], _Place]) -> None:
@@ -697,5 +697,5 @@ class _Search:
         assert training.global_batch_size is not None
         tokens = training.global_batch_size * training.seq_length / place.step / gpus
         return Plan(
-            job, place.recompute, place.style.precision, place.step, tokens, place.peak, place.needed, place.high
+            job, place.recompute, place.style.precision, place.step, tokens, place.peak, place.needed, place.enough
         )

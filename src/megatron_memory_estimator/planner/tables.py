@@ -17,13 +17,13 @@ import numpy as np
 from ..activations import ChunkPlan, Planner
 from ..boundary import resting_tensors
 from ..context import Context
-from ..device_memory import outside_terms
+from ..device.outside import outside_terms
 from ..estimator import context_of
 from ..job import TrainingJob
 from ..layout import Layout
 from ..model import Model
 from ..peak import flattened_gradients
-from ..phases import build
+from ..phases import build, built_apart
 from ..rank import Rank, state_bytes
 from ..schedule import Occupancy, Order
 from ..states import ddp_buffers, model_state
@@ -66,11 +66,12 @@ class Grid:
 @dataclass(frozen=True)
 class States:
     """What the optimizer's settings decide, [stage, GPUs, degrees]: bytes of model state, of gradients flattened or of the optimizer
-    step, of building the model; seconds of reduction, gather and optimizer step."""
+    step, of building the model at its peak and in all; seconds of reduction, gather and optimizer step."""
 
     state: Array
     step: Array
     built: Array
+    apart: Array
     reduce: Array
     gather: Array
     optimizer: Array
@@ -199,7 +200,8 @@ class Tables:
             step = np.maximum(flat, state_bytes(rank, "step", "optimizer"))
             reduced, gathered = collectives(self.machine, c, rank)
             values = (
-                state_bytes(rank, "setup", "first step"), step, build(rank), reduced, gathered, optimizer(self.machine, c, rank),
+                state_bytes(rank, "setup", "first step"), step, build(rank), built_apart(rank), reduced, gathered,
+                optimizer(self.machine, c, rank),
             )  # fmt: skip
             for name, value in zip(found.__dataclass_fields__, values, strict=True):
                 getattr(found, name)[members] = np.broadcast_to(value, (len(members), *shape[1:], 1))[..., 0]

@@ -6,7 +6,8 @@ import dataclasses
 from typing import Any
 
 from ..counts import count_parameters
-from ..device_memory import Range, explain_terms
+from ..device.terms import Range
+from ..device.verdict import explain_terms
 from ..estimator import Estimate, Stage
 from ..job import TrainingJob
 from ..model import Model
