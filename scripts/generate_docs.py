@@ -384,9 +384,11 @@ def played_shares() -> str:
         others = [one for one in records if one["family"] != family]
         cells = []
         for names in kinds.values():
-            own = [one[name][1] for one in mine for name in names if name in one]
-            rest = [one[name][1] for one in others for name in names if name in one]
-            cells.append(f"{max(own):.1%} ({max(rest):.1%})" if own else "")
+            both = []
+            for some in (mine, others):
+                found = [(one[name][1], one[name][1] / one["freed"]) for one in some for name in names if name in one]
+                both.append(", ".join(f"{max(column):.1%}" for column in zip(*found, strict=True)))
+            cells.append(f"{both[0]} ({both[1]})" if both[0] else "")
         rows.append((family, str(len(mine)), *cells))
     header = ("family", "stages", "sizes that repeat", "sizes that vary", "expandable segments")
     return markdown(header, rows)

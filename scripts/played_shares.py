@@ -16,6 +16,7 @@ from typing import Any
 from megatron_memory_estimator import Estimate, EstimatorError, TrainingJob, estimate
 from megatron_memory_estimator.device.player import Uneven
 from megatron_memory_estimator.device.replay import Replayed, refusal, replay
+from megatron_memory_estimator.device.reserved import freed_bytes
 from megatron_memory_estimator.estimator import Stage, context_of
 from megatron_memory_estimator.phases import built_apart
 from megatron_memory_estimator.routing import applies
@@ -97,7 +98,7 @@ def stage_shares(found: Estimate, stage: Stage) -> dict[str, Any]:
     job, rank, layout = found.job, stage.rank, found.job.layout
     width = layout.tp * layout.cp * layout.dp
     places = sorted({0, width // 2, width - 1})
-    row: dict[str, Any] = {}
+    row: dict[str, Any] = {"freed": round(freed_bytes(rank, stage.peak) / stage.peak.nbytes, 4)}
     for name, expandable in (("native", False), ("expandable", True)):
         played = [
             replay(job, rank, place, expandable=expandable, results_first=late)

@@ -51,6 +51,11 @@ def built_apart(rank: Rank) -> int:
     return total
 
 
+def own_storage(rank: Rank) -> int:
+    """Bytes of the parameters' own storage, which is freed when the buffers are built."""
+    return _built(rank)[0]
+
+
 def _built(rank: Rank) -> tuple[int, list[tuple[int, int]], int]:
     """Bytes of the parameters' own storage, of each buffer's weights and gradients together and weights alone, and of frozen weights."""
     frozen = sum(s.nbytes for s in rank.states if s.part == "weights" and "frozen" in s.name)

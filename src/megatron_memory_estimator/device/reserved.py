@@ -8,19 +8,31 @@ No measured run is among them; the measured ones check the replay, and the share
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..captures import capture_scratch, graph_ends, pool
 from ..job import TrainingJob
 from ..peak import Peak
-from ..phases import build, built_apart
-from ..rank import Rank
-from ..tensor import largest, whole_below
+from ..phases import build, built_apart, own_storage
+from ..rank import Rank, state_bytes
+from ..tensor import largest, smallest, whole_below
 from .terms import Range, Term
 
-EVEN_SIZES, VARYING_SIZES, EXPANDABLE = 0.11, 0.16, 0.03
-"""Largest share of the allocated peak that the rules leave unused: sizes that repeat in every microbatch, sizes that do not (dropless
-experts), and expandable segments with either."""
+
+class Played(NamedTuple):
+    """The most that the allocator's rules leave unused: as a share of the allocated peak, and of what is freed at some time: all that is
+    not model state at the peak, and the parameters' own storage. Neither was exceeded, so the smaller one holds."""
+
+    of_peak: float
+    of_freed: float
+
+
+EVEN_SIZES = Played(0.11, 0.29)
+"""Sizes that repeat in every microbatch."""
+VARYING_SIZES = Played(0.17, 0.6)
+"""Sizes that do not: dropless experts."""
+EXPANDABLE = Played(0.03, 0.07)
+"""Expandable segments, with either."""
 BUILT, BUILT_EXPANDABLE = 0.1, 0.005
 """Largest share of what building the model allocates in all that its segments take more: parameters below 10 MiB share segments of 20,
 larger ones are rounded up to 2 MiB; expandable segments know pages only."""
@@ -33,36 +45,34 @@ PLAYED_SOURCE = "the allocator's rules played over whole runs (docs/device_memor
 ROOMY_SOURCE = "judgement: 12 public runs with room to spare (docs/device_memory.md)"
 
 
-def slack(job: TrainingJob, peak: Peak) -> Term:
+def slack(job: TrainingJob, rank: Rank, peak: Peak) -> Term:
     """Reserved minus allocated at the peak, where the device has room for it."""
     if job.env.fragmentation is not None:
-        share, source = job.env.fragmentation, "set by the user"
-        return Term("fragmentation", slack_bytes(peak.nbytes, share), slack_bytes(peak.nbytes, share), source)
-    source = ROOMY_SOURCE if job.env.expandable_segments else PLAYED_SOURCE
-    return Term("fragmentation", 0, slack_bytes(peak.nbytes, roomy_share(job)), source)
-
-
-def roomy_share(job: TrainingJob) -> float:
-    """The most that is reserved beyond the allocated peak, as a share of it, where the device has room for it."""
-    if job.env.fragmentation is None and job.env.expandable_segments:
-        padded = job.training.moe_pad_expert_input_to_capacity and job.model.has_moe
-        return ROOMY_PADDED if padded else ROOMY
-    return played_share(job)
-
-
-def played_share(job: TrainingJob) -> float:
-    """The most that the allocator's rules leave unused, as a share of the allocated peak; or what the user sets."""
-    if job.env.fragmentation is not None:
-        return job.env.fragmentation
+        given = slack_bytes(peak.nbytes, job.env.fragmentation)
+        return Term("fragmentation", given, given, "set by the user")
     if job.env.expandable_segments:
-        return EXPANDABLE
-    dropless = job.model.has_moe and job.training.moe_expert_capacity_factor is None
-    return VARYING_SIZES if dropless else EVEN_SIZES
+        padded = job.training.moe_pad_expert_input_to_capacity and job.model.has_moe
+        return Term("fragmentation", 0, slack_bytes(peak.nbytes, ROOMY_PADDED if padded else ROOMY), ROOMY_SOURCE)
+    return Term("fragmentation", 0, unused_bytes(job, peak.nbytes, freed_bytes(rank, peak)), PLAYED_SOURCE)
 
 
 def slack_bytes(peak: Any, share: float) -> Any:
     """So large a share of the allocated peak."""
     return whole_below(peak * share)
+
+
+def freed_bytes(rank: Rank, peak: Peak) -> int:
+    """What is freed at some time: all that is not model state at the peak, and the parameters' own storage."""
+    return largest(peak.nbytes - state_bytes(rank, "setup", "first step"), 0) + own_storage(rank)
+
+
+def unused_bytes(job: TrainingJob, peak: Any, freed: Any) -> Any:
+    """The most that the allocator's rules leave unused, or what the user sets."""
+    if job.env.fragmentation is not None:
+        return slack_bytes(peak, job.env.fragmentation)
+    dropless = job.model.has_moe and job.training.moe_expert_capacity_factor is None
+    played = EXPANDABLE if job.env.expandable_segments else VARYING_SIZES if dropless else EVEN_SIZES
+    return smallest(slack_bytes(peak, played.of_peak), slack_bytes(freed, played.of_freed))
 
 
 def graph_slack(job: TrainingJob, rank: Rank, peak: Peak) -> Term:
@@ -88,7 +98,7 @@ def graph_slack(job: TrainingJob, rank: Rank, peak: Peak) -> Term:
 
 def reserved_bytes(job: TrainingJob, rank: Rank, peak: Peak) -> Range:
     """Bytes that torch's caching allocator takes from the device where there is room."""
-    term, graphs = slack(job, peak), graph_slack(job, rank, peak)
+    term, graphs = slack(job, rank, peak), graph_slack(job, rank, peak)
     return Range(
         largest(peak.nbytes + term.low + graphs.low, build(rank)),
         most_reserved(job, peak.nbytes, term.high + graphs.high, built_apart(rank)),
@@ -97,7 +107,7 @@ def reserved_bytes(job: TrainingJob, rank: Rank, peak: Peak) -> Range:
 
 def enough_reserved(job: TrainingJob, rank: Rank, peak: Peak) -> int:
     """Bytes that are surely enough for torch's caching allocator: by its rules, cached memory that it can give back aside."""
-    more = slack_bytes(peak.nbytes, played_share(job)) + graph_slack(job, rank, peak).high
+    more = unused_bytes(job, peak.nbytes, freed_bytes(rank, peak)) + graph_slack(job, rank, peak).high
     found: int = most_reserved(job, peak.nbytes, more, built_apart(rank))
     return found
 

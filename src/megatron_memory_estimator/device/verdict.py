@@ -52,4 +52,4 @@ def verdict(needed: int, enough: int, memory_bytes: int, load: int = 0) -> str:
 def explain_terms(job: TrainingJob, rank: Rank, peak: Peak) -> list[Term]:
     """Every term between the allocated peak and device memory, for reports."""
     graphs = graph_slack(job, rank, peak)
-    return [slack(job, peak), *([graphs] if graphs.high else []), *outside_terms(job, rank.context)]
+    return [slack(job, rank, peak), *([graphs] if graphs.high else []), *outside_terms(job, rank.context)]

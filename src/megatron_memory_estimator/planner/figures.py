@@ -13,7 +13,7 @@ import numpy as np
 
 from ..activations import Planner
 from ..captures import REUSED_GRAPH_BUFFERS
-from ..device.reserved import built_high, played_share, slack_bytes
+from ..device.reserved import built_high, unused_bytes
 from ..device.verdict import enough_bytes, needed_bytes
 from ..estimator import context_of, estimate
 from ..job import TrainingJob
@@ -211,7 +211,6 @@ class _View:
         )
         mean = (self.structure.weights @ times.total).take(cells.shape * self.size + self.flat) + self.sends
         pipeline = cells.count * (self._slowest(times.total) + self.sends) + (self.pp - 1) / self.vp * mean + OVERHEAD
-        share = played_share(job)
         for number, option in enumerate(optimizers):
             changed = dataclasses.replace(context, training=training_with(training, option))
             peak, reserved, reduced, gathered = [], [], [], []
@@ -219,7 +218,7 @@ class _View:
                 kept, resting = self.taken[id(scratch)][place]
                 one = kept + state.state + np.maximum(run[place], resting + state.step)
                 peak.append(one)
-                reserved.append(one + slack_bytes(one, share))
+                reserved.append(one + unused_bytes(job, one, np.maximum(one - state.state, 0) + state.own))
                 shown = exposed(changed, state.reduce, state.gather, forward[place], backward[place])
                 reduced.append(shown[0])
                 gathered.append(shown[1])

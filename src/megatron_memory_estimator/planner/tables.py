@@ -23,7 +23,7 @@ from ..job import TrainingJob
 from ..layout import Layout
 from ..model import Model
 from ..peak import flattened_gradients
-from ..phases import build, built_apart
+from ..phases import build, built_apart, own_storage
 from ..rank import Rank, state_bytes
 from ..schedule import Occupancy, Order
 from ..states import ddp_buffers, model_state
@@ -66,12 +66,13 @@ class Grid:
 @dataclass(frozen=True)
 class States:
     """What the optimizer's settings decide, [stage, GPUs, degrees]: bytes of model state, of gradients flattened or of the optimizer
-    step, of building the model at its peak and in all; seconds of reduction, gather and optimizer step."""
+    step, of building the model at its peak and in all, of the parameters' own storage; seconds of reduction, gather and optimizer step."""
 
     state: Array
     step: Array
     built: Array
     apart: Array
+    own: Array
     reduce: Array
     gather: Array
     optimizer: Array
@@ -200,7 +201,7 @@ class Tables:
             step = np.maximum(flat, state_bytes(rank, "step", "optimizer"))
             reduced, gathered = collectives(self.machine, c, rank)
             values = (
-                state_bytes(rank, "setup", "first step"), step, build(rank), built_apart(rank), reduced, gathered,
+                state_bytes(rank, "setup", "first step"), step, build(rank), built_apart(rank), own_storage(rank), reduced, gathered,
                 optimizer(self.machine, c, rank),
             )  # fmt: skip
             for name, value in zip(found.__dataclass_fields__, values, strict=True):
