@@ -15,7 +15,7 @@ from ..job import TrainingJob
 from ..peak import Peak
 from ..phases import build, built_apart, own_storage
 from ..rank import Rank, state_bytes
-from ..tensor import largest, smallest, whole_below
+from ..tensor import chosen, largest, whole_below
 from .terms import Range, Term
 
 
@@ -72,7 +72,8 @@ def unused_bytes(job: TrainingJob, peak: Any, freed: Any) -> Any:
         return slack_bytes(peak, job.env.fragmentation)
     dropless = job.model.has_moe and job.training.moe_expert_capacity_factor is None
     played = EXPANDABLE if job.env.expandable_segments else VARYING_SIZES if dropless else EVEN_SIZES
-    return smallest(slack_bytes(peak, played.of_peak), slack_bytes(freed, played.of_freed))
+    first, second = peak * played.of_peak, freed * played.of_freed
+    return whole_below(chosen(first <= second, first, second))
 
 
 def graph_slack(job: TrainingJob, rank: Rank, peak: Peak) -> Term:

@@ -216,9 +216,10 @@ class _View:
             peak, reserved, reduced, gathered = [], [], [], []
             for place, state in enumerate(self.states[number]):
                 kept, resting = self.taken[id(scratch)][place]
-                one = kept + state.state + np.maximum(run[place], resting + state.step)
+                moving = kept + np.maximum(run[place], resting + state.step)
+                one = moving + state.state
                 peak.append(one)
-                reserved.append(one + unused_bytes(job, one, np.maximum(one - state.state, 0) + state.own))
+                reserved.append(one + unused_bytes(job, one, moving + state.own))
                 shown = exposed(changed, state.reduce, state.gather, forward[place], backward[place])
                 reduced.append(shown[0])
                 gathered.append(shown[1])
