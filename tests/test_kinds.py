@@ -90,6 +90,7 @@ def every_item(items: tuple[Item, ...]) -> Iterator[Item]:
 VARIANTS: tuple[dict[str, Any], ...] = (
     {},
     {"context_parallel_size": 2},
+    {"context_parallel_size": 2, "cp_comm_type": ("a2a",)},
     {"fp8": "hybrid", "fp8_recipe": "tensorwise"},
     {"recompute_granularity": "selective", "recompute_modules": ("core_attn", "layernorm", "mlp")},
     {"recompute_granularity": "selective", "recompute_modules": ("moe", "shared_experts", "mla_up_proj")},
