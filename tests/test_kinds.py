@@ -96,6 +96,7 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {"recompute_granularity": "selective", "recompute_modules": ("moe", "shared_experts", "mla_up_proj")},
     {"peft": "lora"},
     {"delay_wgrad_compute": True, "overlap_moe_expert_parallel_comm": True, "expert_model_parallel_size": 2},
+    {"moe_token_dispatcher_type": "alltoall", "expert_model_parallel_size": 2},
     {"moe_token_dispatcher_type": "allgather", "expert_model_parallel_size": 2},
     {"moe_token_dispatcher_type": "flex", "expert_model_parallel_size": 2, "moe_router_dtype": "fp32"},
     {"transformer_impl": "local", "attention_kernel": "local"},
