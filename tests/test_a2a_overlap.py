@@ -25,7 +25,7 @@ def test_one_more_forward_runs_before_the_first_backward() -> None:
     assert warmup_steps(4, 2, 0, 16, 4, a2a_overlap=True) == 2 * 3 + 4 + 1
     assert occupancy(4, 2, 0, 16, 4, True).max_in_flight == 2 * 3 + 4 + 2
     alone = occupancy(1, 1, 0, 8, 1, True)
-    assert [(step.kind, step.beside, alone.in_flight(step)) for step, _ in alone.held((0,))] == [
+    assert [(step.direction, step.beside, alone.in_flight(step)) for step, _ in alone.held((0,))] == [
         ("F", -1, (1,)), ("F", 0, (2,)), ("B", -1, (1,)),
     ]  # fmt: skip
 

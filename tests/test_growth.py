@@ -159,7 +159,7 @@ def states(one: Occupancy, sizes: list[int], *, every: bool) -> dict[tuple[str, 
         counts = one.in_flight(step)
         assert kept == sum(n * size for n, size in zip(counts, sizes, strict=True))
         assert sum(counts) == step.in_flight
-        key = step.kind, step.chunk, step.beside
+        key = step.direction, step.chunk, step.beside
         if key not in found or kept > found[key][0]:
             found[key] = kept, counts
     return found
@@ -175,7 +175,7 @@ def test_the_ends_of_stretches_hold_what_any_step_holds() -> None:
         one = occupancy(pp, vp, draw.randrange(pp), microbatches, group, overlap)
         sizes = [draw.choice([0, 1, 3, 10]) for _ in range(vp)]
         assert states(one, sizes, every=False) == states(one, sizes, every=True)
-        counts = [one.in_flight(step) for step, _ in one.held(sizes, every=True) if step.kind == "F"]
+        counts = [one.in_flight(step) for step, _ in one.held(sizes, every=True) if step.direction == "F"]
         assert one.max_in_flight == max(map(sum, counts))
         assert one.per_chunk == tuple(map(max, zip(*counts, strict=True)))
 

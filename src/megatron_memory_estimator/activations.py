@@ -17,6 +17,7 @@ from .context import Context
 from .cuda_graphs import captured, captures, replayed
 from .model import Model
 from .modules.adapters import MARK
+from .modules.kinds import kinds_of
 from .modules.layers import (
     Declaration,
     checkpointed,
@@ -29,6 +30,7 @@ from .modules.layers import (
 from .offload import offloaded, offloaded_layers, offloads
 from .paged_stash import stashed
 from .pipeline import Chunk
+from .schedule import Direction
 from .simulate import Trace, trace
 from .states.fsdp import gathered
 from .tape import EVERYTHING, Part, Unit
@@ -38,9 +40,10 @@ Kind = tuple[str, int, bool]
 """What tells layers apart: the kind, the index in the pattern of cp_comm_type, and whether it stays in 16 bits."""
 UnitKey = tuple[tuple[Kind, ...], bool]
 """The kinds of the layers of a unit, and whether a full-recompute checkpoint wraps them."""
+OUTSIDE = ("embedding", "final_norm", "mtp", "output")
 PartKey = tuple[str, bool]
-"""embedding (True: no other stage has a copy), final_norm, mtp (True: with an embedding of its own) or output (True: it uses the
-embedding's weight)."""
+"""A unit outside the decoder layers: embedding (True: no other stage has a copy), final_norm, mtp (True: with an embedding of its
+own) or output (True: it uses the embedding's weight)."""
 
 
 class Run(NamedTuple):
@@ -64,9 +67,9 @@ class Run(NamedTuple):
     moving: tuple[Tensor, ...] = ()
     """What is on its way to or from host memory while one copy runs."""
 
-    def beside_bytes(self, kind: str) -> int:
+    def beside_bytes(self, direction: Direction) -> int:
         """Bytes of the tensors beside a forward ("F") or a backward ("B")."""
-        return sum(t.nbytes for t in (*self.beside[0 if kind == "F" else 1], *self.moving))
+        return sum(t.nbytes for t in (*self.beside[0 if direction == "F" else 1], *self.moving))
 
 
 class Moment(NamedTuple):
@@ -75,7 +78,7 @@ class Moment(NamedTuple):
     `copy` is the copy of the run's unit that it is in, from 0; -1 for the last.
     """
 
-    kind: str
+    direction: Direction
     run: int
     event: int
     nbytes: int
@@ -144,22 +147,22 @@ class ChunkPlan:
         return list(accumulate((run.trace.saved_bytes * run.copies for run in self.runs), initial=0))
 
     def moments_of(
-        self, kind: str, index: int, copy: int, parts: frozenset[Part] = EVERYTHING
+        self, direction: Direction, index: int, copy: int, parts: frozenset[Part] = EVERYTHING
     ) -> tuple[Moment, Moment, Moment] | None:
         """The first, the largest and the last moment of some parts of one copy of a run, forward ("F") or backward ("B")."""
-        known = self._extremes(kind, index, parts)
+        known = self._extremes(direction, index, parts)
         if known is None:
             return None
-        fixed = self.prefix(index, copy) + self.batch_bytes + self.runs[index].beside_bytes(kind)
-        first, top, last = (Moment(kind, index, event, fixed + nbytes, copy) for event, nbytes in known)
+        fixed = self.prefix(index, copy) + self.batch_bytes + self.runs[index].beside_bytes(direction)
+        first, top, last = (Moment(direction, index, event, fixed + nbytes, copy) for event, nbytes in known)
         return first, top, last
 
-    def _extremes(self, kind: str, index: int, parts: frozenset[Part]) -> tuple[tuple[int, int], ...] | None:
+    def _extremes(self, direction: Direction, index: int, parts: frozenset[Part]) -> tuple[tuple[int, int], ...] | None:
         """(event, bytes of the unit alone) of the first, the largest and the last event of some parts of a run."""
-        key = kind, index, parts
+        key = direction, index, parts
         if key not in self.extremes:
             run = self.runs[index]
-            shift, events = (0, run.trace.forward) if kind == "F" else (len(run.trace.forward), run.trace.backward)
+            shift, events = (0, run.trace.forward) if direction == "F" else (len(run.trace.forward), run.trace.backward)
             chosen = [(shift + i, event.nbytes) for i, event in enumerate(events) if event.part in parts]
             if not chosen:
                 self.extremes[key] = None
@@ -171,42 +174,54 @@ class ChunkPlan:
         found: tuple[tuple[int, int], ...] | None = self.extremes[key]
         return found
 
-    def largest(self, kind: str, index: int, copy: int) -> Moment:
+    def largest(self, direction: Direction, index: int, copy: int) -> Moment:
         """The event of one copy of a run with most memory."""
-        found = self.moments_of(kind, index, copy)
+        found = self.moments_of(direction, index, copy)
         assert found is not None
         return found[1]
 
     @property
-    def tops(self) -> dict[str, Moment]:
+    def tops(self) -> dict[Direction, Moment]:
         """The largest moment of the forward ("F") and of the backward ("B")."""
         if "tops" not in self.extremes:
             self.extremes["tops"] = self._tops()
-        found: dict[str, Moment] = self.extremes["tops"]
+        found: dict[Direction, Moment] = self.extremes["tops"]
         return found
 
-    def _tops(self) -> dict[str, Moment]:
-        found: dict[str, Moment] = {}
-        known: dict[int, list[tuple[str, int, int]]] = {}
+    def _tops(self) -> dict[Direction, Moment]:
+        tops: dict[Direction, Moment] = {}
+        known: dict[int, list[tuple[Direction, int, int]]] = {}
         for index, run in enumerate(self.runs):
             if id(run.trace) not in known:
                 known[id(run.trace)] = _highest_events(run.trace)
-            for kind, event, nbytes in known[id(run.trace)]:
-                extra = run.beside_bytes(kind) + (self.batch_bytes if kind == "F" else 0)
-                moment = Moment(kind, index, event, self.prefix(index) + extra + nbytes)
-                found[kind] = higher(found[kind], moment) if kind in found else moment
-        return found
+            for direction, event, nbytes in known[id(run.trace)]:
+                extra = run.beside_bytes(direction) + (self.batch_bytes if direction == "F" else 0)
+                moment = Moment(direction, index, event, self.prefix(index) + extra + nbytes)
+                tops[direction] = higher(tops[direction], moment) if direction in tops else moment
+        return tops
 
 
-def _highest_events(found: Trace) -> list[tuple[str, int, int]]:
+def _highest_events(found: Trace) -> list[tuple[Direction, int, int]]:
     """(direction, event, bytes) of the event with most bytes, forward and backward, as far as there are any."""
-    highest = []
-    for kind, shift, events in (("F", 0, found.forward), ("B", len(found.forward), found.backward)):
-        moments = [Moment(kind, 0, shift + at, event.nbytes) for at, event in enumerate(events)]
+    highest: list[tuple[Direction, int, int]] = []
+    directions: tuple[Direction, Direction] = ("F", "B")
+    for direction, events in zip(directions, (found.forward, found.backward), strict=True):
+        shift = 0 if direction == "F" else len(found.forward)
+        moments = [Moment(direction, 0, shift + at, event.nbytes) for at, event in enumerate(events)]
         if moments:
             top = reduce(higher, moments)
-            highest.append((kind, top.event, top.nbytes))
+            highest.append((direction, top.event, top.nbytes))
     return highest
+
+
+def _routed(key: object) -> bool:
+    """Whether a declaration or a unit has routed experts: a layer's kind, the kinds of a unit's layers, or a part outside them."""
+    assert isinstance(key, tuple)
+    if isinstance(key[0], tuple):  # the kinds of several layers
+        return any(_routed(kind) for kind in key[0])
+    if key[0] in OUTSIDE:
+        return bool(key[0] == "mtp")
+    return any(kind.routed for kind in kinds_of(key[0]))
 
 
 class Planner:
@@ -223,9 +238,7 @@ class Planner:
         other = Planner(context)
         for name in ("_declared", "_units"):
             mine = getattr(self, name)
-            getattr(other, name).update(
-                {key: value for key, value in mine.items() if "moe" not in repr(key) and "mtp" not in repr(key)}
-            )
+            getattr(other, name).update({key: value for key, value in mine.items() if not _routed(key)})
         return other
 
     def plan(self, chunk: Chunk) -> ChunkPlan:

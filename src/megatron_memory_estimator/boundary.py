@@ -9,11 +9,12 @@ from .captures import graph_ends
 from .modules.kinds import kinds_in, layers_with
 from .modules.sparse_attention import shared_indices
 from .rank import Rank
+from .schedule import Direction
 from .tensor import Dim, Tensor, tensor
 from .workspaces import layer_counts
 
 
-def pipeline_tensors(rank: Rank, kind: str) -> tuple[Tensor, ...]:
+def pipeline_tensors(rank: Rank, direction: Direction) -> tuple[Tensor, ...]:
     """Boundary tensors alive outside the layers during a forward ("F") or backward ("B").
 
     1F1B: the last input gradient stays referenced until the next one; during a forward the graph of the microbatch
@@ -37,10 +38,10 @@ def pipeline_tensors(rank: Rank, kind: str) -> tuple[Tensor, ...]:
     chunk = rank.plans[0].chunk
     if rank.pp_rank > 0:
         found.append(boundary(c, "pipeline.input_tensor_grad", with_mtp=chunk.after_mtp))
-        if kind == "F":
+        if direction == "F":
             name = "pipeline.input_tensor of the microbatch before"
             found.append(boundary(c, name, with_mtp=chunk.after_mtp))
-    if kind == "F" and rank.pp_rank < pp - 1:
+    if direction == "F" and rank.pp_rank < pp - 1:
         found.append(boundary(c, "pipeline.output_tensor_grad", with_mtp=chunk.after_mtp or chunk.mtp))
     return (*found, *deferred)
 

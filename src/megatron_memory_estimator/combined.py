@@ -59,7 +59,8 @@ def _phases(forward: ChunkPlan, backward: ChunkPlan) -> Iterator[Pair]:
 
 
 AFTER_DISPATCH: frozenset[Part] = frozenset(
-    ("mlp_norm", "mlp", "dispatch", "expert_fc1", "moe_act", "experts", "combine", "latent_up", "shared_experts_add", "mlp_residual", "moe_residual")
+    ("mlp_norm", "mlp", "mlp_residual", "dispatch", "expert_fc1", "moe_act", "experts", "combine", "latent_up", "shared_experts_add",
+     "moe_residual")
 )  # fmt: skip
 """Parts of the nodes after a layer's dispatch, and the MLP of a dense layer, which is a node of its own.
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from .activations import Moment
 from .boundary import deferred_wgrads, pipeline_tensors, resting_tensors
 from .captures import capturing, pool
 from .combined import combined
 from .rank import Candidate, Rank, Row, state_bytes, workspace_bytes
-from .schedule import Occupancy, Step
+from .schedule import Direction, Occupancy, Step
 from .tensor import largest, largest_sum
 
 Sums = Callable[[Sequence[Sequence[int]], Sequence[int]], int]
@@ -65,7 +65,7 @@ def fullest(one: Identity, twins: tuple[int, ...]) -> list[tuple[Step, list[tupl
     alike: dict[tuple[str, int, int], list[int]] = {}
     for index, step in enumerate(steps):
         chunk = twins[step.chunk] if step.beside < 0 else step.chunk
-        alike.setdefault((step.kind, chunk, step.beside), []).append(index)
+        alike.setdefault((step.direction, chunk, step.beside), []).append(index)
     found = []
     for places in alike.values():
         rows = np.unique(together[places], axis=0)
@@ -80,15 +80,15 @@ def scheduled(rank: Rank, sums: Sums | None = None) -> Iterator[Candidate]:
     `sums` adds up what stands for bytes, where that is neither an int nor an array.
     """
     saved = [plan.saved_bytes for plan in rank.plans]
-    pipe = {kind: sum(t.nbytes for t in pipeline_tensors(rank, kind)) for kind in "FB"}
+    pipe = {way: sum(t.nbytes for t in pipeline_tensors(rank, way)) for way in get_args(Direction)}
     known: dict[tuple[str, int, int], list[_Running]] = {}
     highest = -1
     for step, kept in _kept(rank, saved, sums or largest_sum):
-        key = step.kind, step.chunk, step.beside
+        key = step.direction, step.chunk, step.beside
         if key not in known:
             known[key] = _fullest_of(list(_running(rank, step, saved)))
         for extra, running, apart in known[key]:
-            total = kept + (extra + pipe[step.kind])
+            total = kept + (extra + pipe[step.direction])
             if isinstance(total, int):
                 if total <= highest:
                     continue
@@ -107,7 +107,7 @@ class _Running(NamedTuple):
 def _running(rank: Rank, step: Step, saved: list[int]) -> Iterator[_Running]:
     """What may run in a step: the largest moment of its chunk, or a forward beside a backward. It does not depend on what is in flight."""
     if step.beside < 0:
-        top = rank.plans[step.chunk].tops.get(step.kind)
+        top = rank.plans[step.chunk].tops.get(step.direction)
         if top is not None:
             yield _Running(top.nbytes - saved[step.chunk], ((step.chunk, top),), (step.chunk,))
         return

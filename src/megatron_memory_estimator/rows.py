@@ -86,7 +86,7 @@ def rows_at_peak(rank: Rank, peak: Peak) -> list[Row]:
     if step is None:
         rows.extend(_boundary_rows(resting_tensors(rank), "kept between steps"))
         return rows + list(candidate.extras)
-    rows.extend(_boundary_rows(pipeline_tensors(rank, step.kind), "boundary of the pipeline stage"))
+    rows.extend(_boundary_rows(pipeline_tensors(rank, step.direction), "boundary of the pipeline stage"))
     known: dict[int, list[Row]] = {}
     for index, (plan, count) in enumerate(zip(rank.plans, rank.schedule.in_flight(step), strict=True)):
         rows.extend(saved_rows(plan, count - candidate.apart.count(index), known))
@@ -98,13 +98,13 @@ def rows_at_peak(rank: Rank, peak: Peak) -> list[Row]:
 def _running_rows(plan: ChunkPlan, moment: Moment, known: dict[int, list[Row]], *, combined: bool) -> Iterator[Row]:
     """What the microbatch of a running chunk has alive; its inputs only in the forward, unless two run at once."""
     yield from saved_rows(plan, 1, known, upto=moment.run, copy=moment.copy)
-    if moment.kind == "F" or combined:
+    if moment.direction == "F" or combined:
         for t in plan.batch:
             yield row_of("transient", t, "input of the running microbatch")
     run = plan.runs[moment.run]
-    waits = combined and moment.kind == "B" and moment.event == len(run.trace.forward)
+    waits = combined and moment.direction == "B" and moment.event == len(run.trace.forward)
     if not waits:
-        beside = run.beside[0 if moment.kind == "F" else 1]
+        beside = run.beside[0 if moment.direction == "F" else 1]
         yield from (row_of("transient", t, "whole while its unit runs") for t in beside)
         yield from (row_of("transient", t, "on its way") for t in run.moving)
     copy = run.copies - 1 if moment.copy < 0 else moment.copy

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+Direction = Literal["F", "B"]
+"""A forward, or a backward."""
 
 
 class Step(NamedTuple):
@@ -19,7 +22,7 @@ class Step(NamedTuple):
     runs layer by layer at the same time (all-to-all overlap), or -1.
     """
 
-    kind: str
+    direction: Direction
     chunk: int
     forwards: int
     backwards: int
