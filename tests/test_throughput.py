@@ -14,7 +14,7 @@ from megatron_memory_estimator.throughput import throughput
 from megatron_memory_estimator.throughput.calibrate import Measured, calibrate, errors
 from megatron_memory_estimator.throughput.flops import training_flops
 from megatron_memory_estimator.throughput.links import collective, copies
-from megatron_memory_estimator.throughput.machine import SPEEDS, machine
+from megatron_memory_estimator.throughput.machine import machine
 
 from .helpers import FACTS, moe_job, small_job
 
@@ -141,7 +141,6 @@ def test_a_token_goes_to_a_rank_once() -> None:
 
 
 @pytest.mark.parametrize("gpu", [gpu.name for gpu in GPUS])
-def test_every_gpu_has_a_speed(gpu: str) -> None:
-    assert SPEEDS[gpu].bf16 > 0
+def test_every_gpu_times_a_step(gpu: str) -> None:
     found = throughput(estimate(small_job(1, gpu=gpu)))
     assert 0 < found.mfu < 1

@@ -249,7 +249,7 @@ def host(m: Machine, c: Context, part: str) -> tuple[float, float]:
         seconds *= GRAPHED
     elif part == "moe":
         seconds -= 0.8e-3 * ("moe_router" in graphs) + 0.4e-3 * ("moe_preprocess" in graphs)
-    seconds *= (GRACE if m.gpu.name.startswith("GB") else 1.0) * m.efficiency.host
+    seconds *= (GRACE if m.gpu.host == "grace" else 1.0) * m.efficiency.host
     return seconds, seconds * HOST_BACKWARD
 
 
