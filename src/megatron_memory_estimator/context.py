@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from .layout import Layout
 from .model import Model
 from .quantization import RECIPES, Recipe
-from .tape import Item, Part, Recompute, parted
+from .tape import Item, Part, Recompute, filling, parted
 from .tensor import Dim, Param, Tensor, ceil_div, round_up, smallest, tensor
 from .training import Training
 
@@ -253,6 +253,14 @@ class Context:
         each = round_up(ceil_div(self.expert_rows.size, local), multiple)
         return Dim(f"{self.expert_rows.name} padded", each * local)
 
+    @cached_property
+    def filled(self) -> float:
+        """The share of those rows that hold a token: not all where their number is a rank's capacity."""
+        if self.training.moe_expert_rank_capacity_factor is None:
+            return 1.0
+        rows = self.sent_rows.size * self.layout.etp * self.training.router_imbalance
+        return rows / self.padded_expert_rows.size
+
 
 def _scaled(rows: int, factor: float, over: int) -> int:
     """Rows times a factor (taken to six decimals), divided and rounded up."""
@@ -276,6 +284,17 @@ def recomputed(active: bool, name: str, module: Module[T], hook: str = "") -> Mo
             yield item
         else:
             ops.append(item)
+
+
+def filled(share: float, module: Module[T]) -> Module[T]:
+    """The module with ops on rows of which a share holds a token; the result passes through."""
+    while True:
+        try:
+            item = next(module)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        yield item if isinstance(item, Param) else filling(item, share)
 
 
 def in_part(part: Part, module: Module[T]) -> Module[T]:

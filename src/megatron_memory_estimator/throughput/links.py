@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from ..tensor import chosen
+from ..work import Send
 from .machine import Machine
 
 NETWORK_SHARE = 0.85
 NVLINK_SHARE = 0.6
 ACROSS = 30e-6
 """Seconds that a collective across domains takes at least, and 2 us more for each domain."""
-DISPATCH_SHARE = {"flex": 0.40, "alltoall": 0.48, "allgather": 0.48}
+DISPATCH_SHARE = {"flex": 0.40, "alltoall": 0.48}
 """Share of NVLink's one-way peak that a dispatcher reaches (DeepEP and NCCL all-to-all, aiconfigurator)."""
 DISPATCH_FIXED = (20e-6, 170e-6)
 """Seconds that a dispatch or combine takes at least, inside a domain and across."""
@@ -66,14 +67,14 @@ def copies(ranks: Any, topk: int) -> Any:
     return (ranks - 1) * (1 - (1 - 1 / ranks) ** topk)
 
 
-def dispatch(m: Machine, kind: str, tokens: Any, width: int, topk: int, ranks: Any, stride: Any, each: float) -> Any:
-    """Seconds of one dispatch (or combine) of `tokens` rows of `width` elements of `each` bytes to `topk` experts."""
-    domain = members(m, stride)
+def dispatch(m: Machine, one: Send, kind: str) -> Any:
+    """Seconds of one dispatch (or combine) of a dispatcher."""
+    ranks, domain = one.ranks, members(m, one.stride)
     wide = ranks > domain
-    rows = tokens * topk * (ranks - 1) / ranks if kind != "flex" else tokens * copies(ranks, topk)
-    near = rows * width * each / (m.speed.nvlink * 1e9 * DISPATCH_SHARE[kind] * m.efficiency.expert_link)
     domains = highest(ranks / domain, 1.0)
-    far_rows = tokens * copies(domains, topk) if kind == "flex" else tokens * topk * (domains - 1) / domains
-    far = far_rows * width * each / (m.speed.network * 1e9 * NETWORK_SHARE * m.efficiency.expert_link)
-    time = chosen(wide, DISPATCH_FIXED[1] + highest(near, far), DISPATCH_FIXED[0] + near)
-    return chosen(ranks > 1, time, 0.0 * tokens)
+    near, far = (ranks - 1) / ranks, (domains - 1) / domains
+    if one.copies:
+        near, far = copies(ranks, one.copies) / one.copies, copies(domains, one.copies) / one.copies
+    inside_ = one.nbytes * near / (m.speed.nvlink * 1e9 * DISPATCH_SHARE[kind] * m.efficiency.expert_link)
+    across = one.nbytes * far / (m.speed.network * 1e9 * NETWORK_SHARE * m.efficiency.expert_link)
+    return chosen(wide, DISPATCH_FIXED[1] + highest(inside_, across), DISPATCH_FIXED[0] + inside_)

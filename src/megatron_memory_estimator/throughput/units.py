@@ -1,0 +1,100 @@
+"""Seconds of one microbatch through a unit: its ops forward, then backward in reverse, what a checkpoint runs again in between.
+
+The walk is that of `simulate.py`: an op has a backward where something it wrote has a gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from ..context import Context
+from ..cuda_graphs import captures, in_graph
+from ..tape import Item, Op, Unit, flattened
+from .machine import Machine
+from .ops import Cost, backward, forward
+
+CALL = 0.12e-3
+"""Seconds that a CPU needs to launch a module or a function of PyTorch, with its autograd node: judgement, after looking at
+host-bound published runs (docs/throughput.md)."""
+HOST_BACKWARD = 1.3
+"""The same of a backward, relative to its forward (judgement)."""
+CHECKPOINT = 0.5e-3
+"""Seconds that a CPU needs for a checkpoint beside running its ops again: random states, and a graph of its own (judgement, after
+looking at Moonlight's recomputation)."""
+GRACE = 1.25
+"""Launch times of a Grace CPU relative to an x86 one (judgement, after looking at runs on GB200)."""
+
+
+class Passed(NamedTuple):
+    """Seconds of one unit and microbatch. `recompute` is what its backward runs again; host times cover eager launches."""
+
+    forward: Cost = Cost()
+    backward: Cost = Cost()
+    recompute: Any = 0.0
+    host: Any = 0.0
+    host_backward: Any = 0.0
+
+
+def passed(m: Machine, c: Context, unit: Unit) -> Passed:
+    """One microbatch through a unit."""
+    walk = _Walk(m, c)
+    if unit.exit is not None:
+        walk.grads.add(unit.exit.name)
+    else:
+        walk.grads.update(t.name for op in flattened(unit.items[-1:]) for t in op.writes)
+    there = walk.run(unit.items)
+    host = walk.launched(unit.items)
+    walk.back(unit.items)
+    return Passed(there, walk.behind, walk.again, host, walk.host)
+
+
+class _Walk:
+    def __init__(self, m: Machine, c: Context) -> None:
+        self.m, self.c = m, c
+        self.grads: set[str] = set()
+        self.known: dict[int, Cost] = {}
+        self.behind = Cost()
+        self.again: Any = 0.0
+        self.host: Any = 0.0
+        slow = GRACE if m.gpu.host == "grace" else 1.0
+        self.call = 0.0 if c.training.cuda_graph_impl == "full_iteration" else CALL * slow * m.efficiency.host
+        self.checkpoint = self.call * CHECKPOINT / CALL
+
+    def run(self, items: Iterable[Item]) -> Cost:
+        """Every op once, forward."""
+        total = Cost()
+        for op in flattened(items):
+            if id(op) not in self.known:
+                self.known[id(op)] = forward(self.m, self.c, op)
+            total = total.plus(self.known[id(op)])
+        return total
+
+    def launched(self, items: Iterable[Item]) -> float:
+        """Seconds of launching a forward; neighbours in a CUDA graph are one launch."""
+        calls, graphed = 0, False
+        for op in flattened(items):
+            inside = captures(self.c.training) and in_graph(self.c.training, op.part)
+            calls += (0 if graphed else 1) if inside else op.calls
+            graphed = inside
+        return calls * self.call
+
+    def back(self, items: Sequence[Item]) -> None:
+        """Every op backward, in reverse; a checkpoint runs forward again first."""
+        for item in reversed(items):
+            if isinstance(item, Op):
+                self._op(item)
+                continue
+            self.again = self.again + self.run(item.ops).total
+            self.host = self.host + self.checkpoint + self.launched(item.ops)
+            self.back(item.ops)
+        self.host = self.host + HOST_BACKWARD * self.launched([item for item in items if isinstance(item, Op)])
+
+    def _op(self, op: Op) -> None:
+        incoming = {t.name for t in op.writes} & self.grads
+        if not incoming:
+            return
+        self.grads -= incoming
+        self.behind = self.behind.plus(backward(self.m, self.c, op, incoming, self.grads))
+        stops = {t.name for t in op.stops}
+        self.grads.update(t.name for t in op.reads if t.differentiable and t.name not in stops)
