@@ -80,11 +80,13 @@ def gated_delta_net(c: Context, hidden: Tensor, layer: int = 0, *, second: bool 
     q, k = repeated
     out = c.region(f"{NAME}.delta rule output", heads, dv)
     block = c.new(f"{NAME}.WY block inverse", c.seq, c.batch, heads, Dim("chunk", CHUNK))
+    # beyond once: forward reads k for K K, w and the states, backward q, k and the output's gradient in bwd_dv, dhu, dqkwg, wy (chunk.py)
+    flops = RULE_FLOPS * heads.local * dv.size * dv.size * c.seq.local * c.batch.size
     gates = _channel_gates(c, q, block, keys, values) if second else _gates(c, heads)
     yield Op(
         f"{NAME}.delta_rule", (q, k, v, decay), (out,), (q, k, v, block, *gates),
         forward=_forward_scratch(c, heads, dk, dv), backward=_backward_scratch(c, heads, dk, dv),
-        work=(Streamed(RULE_FLOPS * heads.local * dv.size * dv.size * c.seq.local * c.batch.size),), calls=RULE_KERNELS,
+        work=(Streamed(flops, 3 * k.nbytes + 2 * block.nbytes, 2 * q.nbytes + 5 * k.nbytes + 2 * out.nbytes),), calls=RULE_KERNELS,
     )  # fmt: skip
 
     def norm_and_gate() -> Module[Tensor]:

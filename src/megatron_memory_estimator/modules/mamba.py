@@ -80,7 +80,7 @@ def mamba_mixer(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
         packed = moved
     head_params = c.new(f"{NAME}.A, dt_bias, D", Dim("three", 3), nh, dtype="fp32")
     y = c.region(f"{NAME}.scan output", di)
-    work = (Streamed(SCAN_FLOPS * di.local * state * c.seq.local * c.batch.size),)
+    work = (_scanned(c, y, c.region(f"{NAME}.conv output", conv_wide), _gram(c, spread), SCAN_FLOPS * y.shape[-1].local * state),)
     if c.training.mamba_mem_eff_path:
         scan_out = c.region(f"{NAME}.scan output before gate", di)
         yield Op(
@@ -110,6 +110,18 @@ def mamba_mixer(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
     rstd = c.new(f"{NAME}.norm.rstd", c.seq, c.batch, rows, dtype="fp32")
     yield Op(f"{NAME}.norm", (y, *gate_kept), (normed_y,), (y, *gate_kept, rstd))
     return (yield from row_linear(c, f"{NAME}.out_proj", normed_y, out_proj))
+
+
+def _scanned(c: Context, y: Tensor, conv: Tensor, gram: Tensor, flops: int) -> Streamed:
+    """The scan's kernels, which read their operands again and again beyond the once that the op says (ssd_combined.py).
+
+    Forward: chunk_state, bmm_chunk and chunk_scan read the convolution's output twice in all; the products C B are written and
+    read. Backward: chunk_state, bwd_dz, bwd_dx, bwd_db, bwd_dcb and ddAcs read it, six times x and three times B and C (five of
+    the whole); bwd_dz, dstates, dx, dC, dcb and ddAcs the gradient of the output; bwd_dz, dx and ddAcs C B; the gradient of C B
+    is written and read twice.
+    """
+    rows = c.seq.local * c.batch.size
+    return Streamed(flops * rows, conv.nbytes + 2 * gram.nbytes, 4 * conv.nbytes + 5 * y.nbytes + (2 + 3) * gram.nbytes)
 
 
 def _states(c: Context, name: str, inner: int, state: int, dtype: str) -> Tensor:

@@ -12,9 +12,9 @@ from ..context import Context, Module, in_part, recomputed
 from ..errors import UnsupportedError
 from ..tape import Op
 from ..tensor import Dim, Param, Tensor
+from ..work import Attention, Gemm, Streamed, Work
 from .attention import cos_sin
 from .core_attention import NAME as CORE
-from ..work import Attention, Gemm, Streamed, Work
 from .linear import column_linear, gemm, linear_params, row_linear, rows_of
 from .mla import NAME, down_linear
 from .norm import norm, norm_params

@@ -16,8 +16,6 @@ NETWORK_SHARE = 0.85
 NVLINK_SHARE = 0.6
 ACROSS = 30e-6
 """Seconds that a collective across domains takes at least, and 2 us more for each domain."""
-DISPATCH_SHARE = {"flex": 0.40, "alltoall": 0.48}
-"""Share of NVLink's one-way peak that a dispatcher reaches (DeepEP and NCCL all-to-all, aiconfigurator)."""
 DISPATCH_FIXED = (20e-6, 170e-6)
 """Seconds that a dispatch or combine takes at least, inside a domain and across."""
 
@@ -67,14 +65,15 @@ def copies(ranks: Any, topk: int) -> Any:
     return (ranks - 1) * (1 - (1 - 1 / ranks) ** topk)
 
 
-def dispatch(m: Machine, one: Send, kind: str) -> Any:
-    """Seconds of one dispatch (or combine) of a dispatcher."""
+def dispatch(m: Machine, one: Send) -> Any:
+    """Seconds of one dispatch (or combine): all-to-all of NCCL, or a kernel that sends each row to a rank once."""
     ranks, domain = one.ranks, members(m, one.stride)
-    wide = ranks > domain
     domains = highest(ranks / domain, 1.0)
-    near, far = (ranks - 1) / ranks, (domains - 1) / domains
     if one.copies:
-        near, far = copies(ranks, one.copies) / one.copies, copies(domains, one.copies) / one.copies
-    inside_ = one.nbytes * near / (m.speed.nvlink * 1e9 * DISPATCH_SHARE[kind] * m.efficiency.expert_link)
-    across = one.nbytes * far / (m.speed.network * 1e9 * NETWORK_SHARE * m.efficiency.expert_link)
-    return chosen(wide, DISPATCH_FIXED[1] + highest(inside_, across), DISPATCH_FIXED[0] + inside_)
+        sent, far = (one.nbytes * copies(count, one.copies) / one.copies for count in (ranks, domains))
+        near = sent / (m.dispatch * m.efficiency.expert_link)
+    else:
+        within = collective(m, "alltoall", one.nbytes, lowest(ranks, domain), one.stride)
+        near, far = within / m.efficiency.expert_link, one.nbytes * (domains - 1) / domains
+    across = far / (m.speed.network * 1e9 * NETWORK_SHARE * m.efficiency.expert_link)
+    return chosen(ranks > domain, DISPATCH_FIXED[1] + highest(near, across), DISPATCH_FIXED[0] + near)

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from ..hardware import GPUS, Family, Gpu, Host, Speed
 
-
 SUSTAINED: dict[tuple[Family, Host], float] = {
     ("ampere", "x86"): 0.9,
     ("ada", "x86"): 0.8,
@@ -58,6 +57,7 @@ class Machine:
     gemm: dict[str, tuple[float, float, float]]
     attention: dict[str, tuple[float, ...]]
     collectives: dict[str, dict[int, tuple[float, float]]]
+    dispatch: float
     measured: bool
     efficiency: Efficiency = Efficiency()
 
@@ -78,12 +78,13 @@ class Machine:
 
 
 class Unmeasured(NamedTuple):
-    """Shares of its peaks that a GPU without measured rates reaches: GEMMs, attention, NVLink; GEMM operands at so many times the
+    """Shares of its peaks that a GPU without measured rates reaches: GEMMs, attention, collectives and dispatch over NVLink; GEMM operands at so many times the
     memory bandwidth; seconds of a GEMM and of a collective at least. Judgement, near the middle of the measured GPUs."""
 
     gemm: float = 0.8
     attention: float = 0.5
     link: float = 0.7
+    dispatch: float = 0.5
     operands: float = 3.0
     start: float = 5e-6
     latency: float = 20e-6
@@ -115,7 +116,8 @@ def machine(gpu: Gpu, efficiency: Efficiency | None = None, network: float | Non
             op: {int(n): (alpha * 1e-6, bus * 1e9 * link) for n, (alpha, bus) in ranks.items()}
             for op, ranks in rates["collectives"][name].items()
         }
-        return Machine(gpu, speed, gemm, attention, collectives, True, chosen)
+        dispatch = rates["dispatch"].get(name, UNMEASURED.dispatch * speed.nvlink / link) * 1e9 * link
+        return Machine(gpu, speed, gemm, attention, collectives, dispatch, True, chosen)
     share = {"bfloat16": speed.bf16, "fp8": speed.fp8, "fp8_block": speed.fp8, "nvfp4": speed.fp4}
     gemm = {
         kind: (UNMEASURED.gemm * peak * 1e12, UNMEASURED.operands * speed.hbm * 1e9, UNMEASURED.start)
@@ -127,7 +129,7 @@ def machine(gpu: Gpu, efficiency: Efficiency | None = None, network: float | Non
         op: {8: (UNMEASURED.latency, UNMEASURED.link * speed.nvlink * 1e9)}
         for op in ("all_gather", "reduce_scatter", "all_reduce", "alltoall")
     }
-    return Machine(gpu, speed, gemm, attention, links, False, chosen)
+    return Machine(gpu, speed, gemm, attention, links, UNMEASURED.dispatch * speed.nvlink * 1e9, False, chosen)
 
 
 def calibrated(base: Efficiency, factors: dict[str, float]) -> Efficiency:

@@ -135,7 +135,7 @@ def transfer(m: Machine, c: Context, one: Send, beside: Any) -> Any:
         time = links.collective(m, "all_gather", one.nbytes, one.ranks, one.stride)
         return links.highest(time - beside * (one.ranks - 1) / one.ranks, RING_EXPOSED * time)
     if one.kind == "dispatch":
-        time = links.dispatch(m, one, c.training.moe_token_dispatcher_type)
+        time = links.dispatch(m, one)
     else:
         time = links.collective(m, one.kind, one.nbytes, one.ranks, one.stride)
     return time * (1 - HIDDEN[one.beside])
