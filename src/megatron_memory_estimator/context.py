@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from .layout import Layout
 from .model import Model
 from .quantization import RECIPES, Recipe
-from .tape import Item, Part, Recompute, filling, parted
+from .tape import Item, Part, Recompute, parted
 from .tensor import Dim, Param, Tensor, ceil_div, round_up, smallest, tensor
 from .training import Training
 
@@ -284,17 +284,6 @@ def recomputed(active: bool, name: str, module: Module[T], hook: str = "") -> Mo
             yield item
         else:
             ops.append(item)
-
-
-def filled(share: float, module: Module[T]) -> Module[T]:
-    """The module with ops on rows of which a share holds a token; the result passes through."""
-    while True:
-        try:
-            item = next(module)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        yield item if isinstance(item, Param) else filling(item, share)
 
 
 def in_part(part: Part, module: Module[T]) -> Module[T]:

@@ -19,7 +19,7 @@ class Gemm(NamedTuple):
     counted  whether it is part of the model's FLOPs (Megatron counts no router)
     """
 
-    rows: int
+    rows: float
     n: int
     k: int
     experts: int | None = None
@@ -75,7 +75,7 @@ class Send(NamedTuple):
     axis: Axis
     ranks: int
     stride: int
-    nbytes: int
+    nbytes: float
     beside: Beside = ""
     copies: int = 0
 

@@ -61,8 +61,8 @@ def _output_layer(c: Context, name: str, kept: Tensor, hidden: Tensor, weight: P
     gather = over_tp(c, "all_gather", whole) if c.sp_many else ()
     returns = (*gather, *over_tp(c, "reduce_scatter", whole)) if c.sp_many else over_tp(c, "all_reduce", whole)
     yield Op(
-        f"{name}.output_layer", (part,), (logits,), saves, backward=backward, part="head", work=(gemm(c, weight, c.seq.local * c.batch.size),),
-        sends=gather, returns=returns,
+        f"{name}.output_layer", (part,), (logits,), saves, backward=backward, part="head",
+        work=(gemm(c, weight, c.seq.local * c.batch.size),), sends=gather, returns=returns,
     )  # fmt: skip
     return logits
 

@@ -80,7 +80,11 @@ def mamba_mixer(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
         packed = moved
     head_params = c.new(f"{NAME}.A, dt_bias, D", Dim("three", 3), nh, dtype="fp32")
     y = c.region(f"{NAME}.scan output", di)
-    work = (_scanned(c, y, c.region(f"{NAME}.conv output", conv_wide), _gram(c, spread), SCAN_FLOPS * y.shape[-1].local * state),)
+    work = (
+        _scanned(
+            c, y, c.region(f"{NAME}.conv output", conv_wide), _gram(c, spread), SCAN_FLOPS * y.shape[-1].local * state
+        ),
+    )
     if c.training.mamba_mem_eff_path:
         scan_out = c.region(f"{NAME}.scan output before gate", di)
         yield Op(

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..context import Context, Module, filled, in_part, recomputed
-from ..tape import Op
+from ..context import Context, Module, T, in_part, recomputed
+from ..tape import Op, filling
 from ..tensor import Dim, Param, Tensor
 from ..work import Gemm, Streamed
 from .adapters import adapted, adapter_params
@@ -92,9 +92,9 @@ def moe(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
         if latent:
             down_proj = duplicated_linear(c, "mlp.fc1_latent_proj", normed, latent[0])
             tokens = yield from in_part("latent_down", down_proj)
-        routed = yield from in_part("dispatch", filled(c.filled, dispatch(c, tokens, probs, width)))
-        done = yield from in_part("experts", filled(c.filled, _experts(c, routed, fc1, fc2)))
-        out = yield from in_part("combine", filled(c.filled, combine(c, routed, done, width)))
+        routed = yield from in_part("dispatch", _filled(c.filled, dispatch(c, tokens, probs, width)))
+        done = yield from in_part("experts", _filled(c.filled, _experts(c, routed, fc1, fc2)))
+        out = yield from in_part("combine", _filled(c.filled, combine(c, routed, done, width)))
         if latent:
             out = yield from in_part("latent_up", duplicated_linear(c, "mlp.fc2_latent_proj", out, latent[1]))
         if extra is not None:
@@ -108,6 +108,17 @@ def moe(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
         return out
 
     return (yield from recomputed(t.recomputes("moe"), "mlp.checkpoint", body()))
+
+
+def _filled(share: float, module: Module[T]) -> Module[T]:
+    """The module with ops on rows of which a share holds a token; the result passes through."""
+    while True:
+        try:
+            item = next(module)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        yield item if isinstance(item, Param) else filling(item, share)
 
 
 def _expert_params(c: Context, width: Dim) -> Module[tuple[Param, Param]]:
@@ -158,10 +169,17 @@ def router(c: Context, x: Tensor, experts: Dim) -> Module[Tensor]:
         wide = x.like("mlp.router.input fp32", "fp32")
         scratch = (*scratch, wide)
         backward = (*backward, wide, x.like("mlp.router.input grad fp32", "fp32"))
+    products = (Gemm(tokens.local, experts.local, c.hidden.local, counted=False), Streamed())
     yield Op(
-        "mlp.router", (x,), (probs,), tuple(kept), scratch, backward,
-        work=(Gemm(tokens.local, experts.local, c.hidden.local, counted=False), Streamed()), calls=GATING + (BALANCING if m.aux_loss else 0),
-    )  # fmt: skip
+        "mlp.router",
+        (x,),
+        (probs,),
+        tuple(kept),
+        scratch,
+        backward,
+        work=products,
+        calls=GATING + (BALANCING if m.aux_loss else 0),
+    )
     return probs
 
 

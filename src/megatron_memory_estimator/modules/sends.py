@@ -28,7 +28,7 @@ def over_cp(c: Context, kind: Collective, *buffer: Tensor, times: int = 1) -> Se
 
 def over_etp(c: Context, kind: Collective, buffer: Tensor) -> Sends:
     """A collective of the experts' tensor-parallel ranks over a whole buffer."""
-    return (Send(kind, "tp", c.layout.etp, 1, _filled(c, buffer)),) if c.etp_many else ()
+    return (Send(kind, "tp", c.layout.etp, 1, buffer.nbytes * c.filled),) if c.etp_many else ()
 
 
 def over_experts(c: Context, kind: Collective, buffer: Tensor) -> Sends:
@@ -48,7 +48,3 @@ def dispatched(c: Context, rows: Tensor, *, copies: int = 0) -> Sends:
 
 def _behind(c: Context) -> Beside:
     return "layers" if c.training.overlap_moe_expert_parallel_comm else ""
-
-
-def _filled(c: Context, buffer: Tensor) -> int:
-    return buffer.nbytes * c.filled

@@ -1,21 +1,22 @@
 """Times of communication: which link a group of ranks uses, and how long a collective takes on it.
 
-Inside an NVLink domain: measured latency and bus bandwidth. Across: every rank's share of the networks of the members of its group
+Inside an NVLink domain: measured times by size. Across: every rank's share of the networks of the members of its group
 in one domain, at most 0.6 of NVLink (checked against all-reduces of 4 x 8 H200 and B200, stas00/ml-engineering `network/README.md`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..tensor import chosen
 from ..work import Send
-from .machine import Machine
+from .machine import MESSAGES, Machine, passes
 
 NETWORK_SHARE = 0.85
 NVLINK_SHARE = 0.6
-ACROSS = 30e-6
-"""Seconds that a collective across domains takes at least, and 2 us more for each domain."""
+ACROSS, ACROSS_EACH = 30e-6, 2e-6
+"""Seconds that a collective across domains takes at least, and more for each domain (judgement)."""
 DISPATCH_FIXED = (20e-6, 170e-6)
 """Seconds that a dispatch or combine takes at least, inside a domain and across."""
 
@@ -46,18 +47,36 @@ def members(m: Machine, stride: Any) -> Any:
 
 def collective(m: Machine, op: str, size: Any, ranks: Any, stride: Any) -> Any:
     """Seconds of an all_gather (of its output), reduce_scatter (of its input), all_reduce or alltoall (of its buffer) of `size` bytes."""
-    measured = m.collectives[op]
-    most = max(measured)
-    alpha, bus = measured[most]
-    for few in sorted(measured, reverse=True):
-        alpha = chosen(ranks <= few, measured[few][0], alpha)
-        bus = chosen(ranks <= few, measured[few][1], bus)
-    share = (ranks - 1) / ranks * (2 if op == "all_reduce" else 1)
+    share = passes(op, ranks)
     near = members(m, stride)
     wide = lowest(near * m.speed.network * 1e9, NVLINK_SHARE * m.speed.nvlink * 1e9) * NETWORK_SHARE
-    within = inside(m, ranks, stride)
-    time = chosen(within, alpha + size * share / bus, ACROSS + 2e-6 * ranks / near + size * share / wide)
+    across = ACROSS + ACROSS_EACH * ranks / near + size * share / wide
+    time = chosen(inside(m, ranks, stride), within(m, op, size, ranks) * share, across)
     return chosen(ranks > 1, time, 0.0 * size)
+
+
+def within(m: Machine, op: str, size: Any, ranks: Any) -> Any:
+    """Seconds of a collective inside NVLink for every time that a rank sends the whole buffer: of the next measured group."""
+    measured = m.collectives[op]
+    found: Any = None
+    for few in sorted(measured, reverse=True):
+        time = between(size, MESSAGES, measured[few]) / passes(op, few)
+        found = time if found is None else chosen(ranks <= few, time, found)
+    return found
+
+
+def between(x: Any, xs: Sequence[float], ys: Sequence[float]) -> Any:
+    """What lies at `x` on the line through points, and on beyond the last."""
+    slope = (ys[-1] - ys[-2]) / (xs[-1] - xs[-2])
+    beyond = ys[-1] + (x - xs[-1]) * slope
+    if hasattr(x, "shape"):
+        import numpy as np
+
+        return np.where(x > xs[-1], beyond, np.interp(x, xs, ys))
+    for at in range(1, len(xs)):
+        if x <= xs[at]:
+            return ys[at - 1] + (x - xs[at - 1]) / (xs[at] - xs[at - 1]) * (ys[at] - ys[at - 1])
+    return beyond
 
 
 def copies(ranks: Any, topk: int) -> Any:
@@ -73,7 +92,7 @@ def dispatch(m: Machine, one: Send) -> Any:
         sent, far = (one.nbytes * copies(count, one.copies) / one.copies for count in (ranks, domains))
         near = sent / (m.dispatch * m.efficiency.expert_link)
     else:
-        within = collective(m, "alltoall", one.nbytes, lowest(ranks, domain), one.stride)
-        near, far = within / m.efficiency.expert_link, one.nbytes * (domains - 1) / domains
+        near_time = collective(m, "alltoall", one.nbytes, lowest(ranks, domain), one.stride)
+        near, far = near_time / m.efficiency.expert_link, one.nbytes * (domains - 1) / domains
     across = far / (m.speed.network * 1e9 * NETWORK_SHARE * m.efficiency.expert_link)
     return chosen(ranks > domain, DISPATCH_FIXED[1] + highest(near, across), DISPATCH_FIXED[0] + near)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -50,13 +51,16 @@ class Efficiency:
 
 @dataclass(frozen=True)
 class Machine:
-    """One GPU with its neighbours: peaks, measured rates, efficiencies. Times are seconds, rates FLOP/s and bytes/s."""
+    """One GPU with its neighbours: peaks, measured rates, efficiencies. Times are seconds, rates FLOP/s and bytes/s.
+
+    `collectives` are seconds inside NVLink by operation and ranks, for buffers of MESSAGES bytes.
+    """
 
     gpu: Gpu
     speed: Speed
     gemm: dict[str, tuple[float, float, float]]
     attention: dict[str, tuple[float, ...]]
-    collectives: dict[str, dict[int, tuple[float, float]]]
+    collectives: dict[str, dict[int, tuple[float, ...]]]
     dispatch: float
     measured: bool
     efficiency: Efficiency = Efficiency()
@@ -78,8 +82,8 @@ class Machine:
 
 
 class Unmeasured(NamedTuple):
-    """Shares of its peaks that a GPU without measured rates reaches: GEMMs, attention, collectives and dispatch over NVLink; GEMM operands at so many times the
-    memory bandwidth; seconds of a GEMM and of a collective at least. Judgement, near the middle of the measured GPUs."""
+    """Shares of its peaks that a GPU without measured rates reaches: GEMMs, attention, collectives and dispatch over NVLink;
+    GEMM operands at so many times the memory bandwidth; seconds of a GEMM and of a collective at least. Judgement, near the middle of the measured GPUs."""
 
     gemm: float = 0.8
     attention: float = 0.5
@@ -91,6 +95,8 @@ class Unmeasured(NamedTuple):
 
 
 UNMEASURED = Unmeasured()
+MESSAGES = (0.0, 4e6, 32e6, 128e6, 512e6)
+"""Bytes of the measured collectives."""
 SEQUENCES = (1024, 2048, 4096, 8192, 16384)
 
 
@@ -113,7 +119,10 @@ def machine(gpu: Gpu, efficiency: Efficiency | None = None, network: float | Non
         }
         link = gpu.speed.nvlink / next(other.speed.nvlink for other in GPUS if other.name == name)
         collectives = {
-            op: {int(n): (alpha * 1e-6, bus * 1e9 * link) for n, (alpha, bus) in ranks.items()}
+            op: {
+                int(n): _times(op, int(n), alpha * 1e-6, [bus * 1e9 * link for bus in at])
+                for n, (alpha, *at) in ranks.items()
+            }
             for op, ranks in rates["collectives"][name].items()
         }
         dispatch = rates["dispatch"].get(name, UNMEASURED.dispatch * speed.nvlink / link) * 1e9 * link
@@ -125,11 +134,23 @@ def machine(gpu: Gpu, efficiency: Efficiency | None = None, network: float | Non
         if peak
     }
     attention = {"bfloat16_d128": (UNMEASURED.attention * speed.bf16 * 1e12,) * len(SEQUENCES)}
+    rate = UNMEASURED.link * speed.nvlink * 1e9
     links = {
-        op: {8: (UNMEASURED.latency, UNMEASURED.link * speed.nvlink * 1e9)}
+        op: {8: tuple(UNMEASURED.latency + size * passes(op, 8) / rate for size in MESSAGES)}
         for op in ("all_gather", "reduce_scatter", "all_reduce", "alltoall")
     }
     return Machine(gpu, speed, gemm, attention, links, UNMEASURED.dispatch * speed.nvlink * 1e9, False, chosen)
+
+
+def passes(op: str, ranks: Any) -> Any:
+    """How often every rank sends the whole buffer of a collective."""
+    return (ranks - 1) / ranks * (2 if op == "all_reduce" else 1)
+
+
+def _times(op: str, ranks: int, start: float, bandwidths: Sequence[float]) -> tuple[float, ...]:
+    """Seconds for MESSAGES: measured bus bandwidths, and a fit for no bytes."""
+    share = passes(op, ranks)
+    return (start, *(size * share / bandwidth for size, bandwidth in zip(MESSAGES[1:], bandwidths, strict=True)))
 
 
 def calibrated(base: Efficiency, factors: dict[str, float]) -> Efficiency:
