@@ -1,7 +1,7 @@
 """Times of communication: which link a group of ranks uses, and how long a collective takes on it.
 
-Inside an NVLink domain: measured times by size. Across: every rank's share of the networks of the members of its group
-in one domain, at most 0.6 of NVLink (checked against all-reduces of 4 x 8 H200 and B200, stas00/ml-engineering `network/README.md`).
+Inside an NVLink domain: measured times by size. Across: every rank's share of the networks of the members of its group in one
+domain, at most what the operation reaches inside one (tests/test_throughput.py holds both against published measurements).
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from ..work import Send
 from .machine import MESSAGES, Machine, passes
 
 NETWORK_SHARE = 0.85
-NVLINK_SHARE = 0.6
-ACROSS, ACROSS_EACH = 30e-6, 2e-6
-"""Seconds that a collective across domains takes at least, and more for each domain (judgement)."""
+"""Share of the network's one-way peak that a group reaches: all-reduces of 4 x 8 H200 and B200 have 362 to 365 GB/s of 8 x 50
+(0.91), of 256 MiB 229 (stas00/ml-engineering `network/README.md`); Calculon uses 0.9 (judgement between them)."""
+ACROSS = 6.3e-6
+"""Seconds that a collective across domains takes for every rank that a buffer passes, whatever its size: an all-reduce of 16 MiB
+on 4 x 8 B200 takes 0.51 ms (stas00/ml-engineering `network/README.md`)."""
 DISPATCH_FIXED = (20e-6, 170e-6)
 """Seconds that a dispatch or combine takes at least, inside a domain and across."""
 
@@ -49,8 +51,8 @@ def collective(m: Machine, op: str, size: Any, ranks: Any, stride: Any) -> Any:
     """Seconds of an all_gather (of its output), reduce_scatter (of its input), all_reduce or alltoall (of its buffer) of `size` bytes."""
     share = passes(op, ranks)
     near = members(m, stride)
-    wide = lowest(near * m.speed.network * 1e9, NVLINK_SHARE * m.speed.nvlink * 1e9) * NETWORK_SHARE
-    across = ACROSS + ACROSS_EACH * ranks / near + size * share / wide
+    wide = lowest(near * m.speed.network * 1e9 * NETWORK_SHARE, bus(m, op))
+    across = share * (ACROSS * ranks + size / wide)
     time = chosen(inside(m, ranks, stride), within(m, op, size, ranks) * share, across)
     return chosen(ranks > 1, time, 0.0 * size)
 
@@ -63,6 +65,12 @@ def within(m: Machine, op: str, size: Any, ranks: Any) -> Any:
         time = between(size, MESSAGES, measured[few]) / passes(op, few)
         found = time if found is None else chosen(ranks <= few, time, found)
     return found
+
+
+def bus(m: Machine, op: str) -> float:
+    """Bytes per second of a large collective inside NVLink."""
+    most = max(m.collectives[op])
+    return MESSAGES[-1] * passes(op, most) / m.collectives[op][most][-1]
 
 
 def between(x: Any, xs: Sequence[float], ys: Sequence[float]) -> Any:

@@ -83,7 +83,8 @@ class Machine:
 
 class Unmeasured(NamedTuple):
     """Shares of its peaks that a GPU without measured rates reaches: GEMMs, attention, collectives and dispatch over NVLink;
-    GEMM operands at so many times the memory bandwidth; seconds of a GEMM and of a collective at least. Judgement, near the middle of the measured GPUs."""
+    GEMM operands at so many times the memory bandwidth; seconds of a GEMM and of a collective at least. Judgement, near the middle
+    of the measured GPUs."""
 
     gemm: float = 0.8
     attention: float = 0.5

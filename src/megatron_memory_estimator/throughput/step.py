@@ -19,7 +19,7 @@ from ..fsdp import active
 from ..rank import Rank
 from ..tensor import DTYPE_BYTES, chosen
 from .flops import training_flops
-from .links import collective, highest, inside
+from .links import NETWORK_SHARE, collective, highest, inside
 from .machine import Efficiency, Machine, machine
 from .units import CHECKPOINT, Passed, passed
 
@@ -29,6 +29,9 @@ PASSES, OWNED = 3, 4
 """Passes over the gradient buffer: set to zero (a write), divided by the ranks (a read and a write); and over the share that a rank
 owns: norm (a read), clipping (a read and a write), step (a read). Source: Megatron-LM `megatron/core/distributed/
 param_and_grad_buffer.py` (start_grad_sync, reset), `megatron/core/optimizer/clip_grads.py`."""
+COPY_SHARE = 0.84
+"""Share of NVLink's one-way peak that a copy from one GPU to another reaches: H100 376 of 450 GB/s, GB200 746 of 900
+(stas00/ml-engineering `network/README.md`)."""
 HIDDEN, REDUCE_EXPOSED, GATHER_EXPOSED, FSDP_HIDDEN, FSDP_EXPOSED, P2P_EXPOSED = 0.8, 0.25, 0.125, 0.85, 0.05, 0.15
 
 
@@ -114,7 +117,7 @@ def p2p(m: Machine, c: Context, chunks: Any) -> Any:
     size = c.residual("").nbytes
     pp = c.layout.pp
     stride = c.layout.world_size // pp
-    rate = chosen(inside(m, pp, stride), m.speed.nvlink * 0.8, m.speed.network * 0.85)
+    rate = chosen(inside(m, pp, stride), m.speed.nvlink * COPY_SHARE, m.speed.network * NETWORK_SHARE)
     shown = chosen((chunks > 1) & c.training.overlap_p2p_comm, P2P_EXPOSED, 1.0)
     return chosen(pp > 1, chunks * 2 * size / (rate * 1e9) * shown, 0.0 * size)
 
