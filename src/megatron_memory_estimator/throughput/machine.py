@@ -53,7 +53,8 @@ class Efficiency:
 class Machine:
     """One GPU with its neighbours: peaks, measured rates, efficiencies. Times are seconds, rates FLOP/s and bytes/s.
 
-    `collectives` are seconds inside NVLink by operation and ranks, for buffers of MESSAGES bytes.
+    `collectives` are seconds inside NVLink by operation and ranks, for buffers of MESSAGES bytes; `dispatch` is (seconds at least,
+    bytes/s) of a dispatcher that sends each token to a rank once.
     """
 
     gpu: Gpu
@@ -61,7 +62,7 @@ class Machine:
     gemm: dict[str, tuple[float, float, float]]
     attention: dict[str, tuple[float, ...]]
     collectives: dict[str, dict[int, tuple[float, ...]]]
-    dispatch: float
+    dispatch: tuple[float, float]
     measured: bool
     efficiency: Efficiency = Efficiency()
 
@@ -83,7 +84,7 @@ class Machine:
 
 class Unmeasured(NamedTuple):
     """Shares of its peaks that a GPU without measured rates reaches: GEMMs, attention, collectives and dispatch over NVLink;
-    GEMM operands at so many times the memory bandwidth; seconds of a GEMM and of a collective at least. Judgement, near the middle
+    GEMM operands at so many times the memory bandwidth; seconds of a GEMM and of a collective at least, us of a dispatch. Judgement, near the middle
     of the measured GPUs."""
 
     gemm: float = 0.8
@@ -93,6 +94,7 @@ class Unmeasured(NamedTuple):
     operands: float = 3.0
     start: float = 5e-6
     latency: float = 20e-6
+    launch: float = 80.0
 
 
 UNMEASURED = Unmeasured()
@@ -126,7 +128,8 @@ def machine(gpu: Gpu, efficiency: Efficiency | None = None, network: float | Non
             }
             for op, ranks in rates["collectives"][name].items()
         }
-        dispatch = rates["dispatch"].get(name, UNMEASURED.dispatch * speed.nvlink / link) * 1e9 * link
+        start, rate = rates["dispatch"].get(name, (UNMEASURED.launch, UNMEASURED.dispatch * speed.nvlink / link))
+        dispatch = start * 1e-6, rate * 1e9 * link
         return Machine(gpu, speed, gemm, attention, collectives, dispatch, True, chosen)
     share = {"bfloat16": speed.bf16, "fp8": speed.fp8, "fp8_block": speed.fp8, "nvfp4": speed.fp4}
     gemm = {
@@ -140,7 +143,8 @@ def machine(gpu: Gpu, efficiency: Efficiency | None = None, network: float | Non
         op: {8: tuple(UNMEASURED.latency + size * passes(op, 8) / rate for size in MESSAGES)}
         for op in ("all_gather", "reduce_scatter", "all_reduce", "alltoall")
     }
-    return Machine(gpu, speed, gemm, attention, links, UNMEASURED.dispatch * speed.nvlink * 1e9, False, chosen)
+    dispatch = UNMEASURED.launch * 1e-6, UNMEASURED.dispatch * speed.nvlink * 1e9
+    return Machine(gpu, speed, gemm, attention, links, dispatch, False, chosen)
 
 
 def passes(op: str, ranks: Any) -> Any:
