@@ -20,6 +20,12 @@ to 0.9; arXiv 2407.08608: H100 0.85)."""
 NVFP4_OVER_BF16 = 3.5
 """Pre-quantized nvfp4 GEMM of TransformerEngine over bf16 on B300 (TransformerEngine documentation)."""
 LOW_PRECISION_SUSTAINED = 0.95
+"""Training GEMMs in low precision relative to isolated ones (judgement: those are not limited by power)."""
+FP8_OF_BLOCK = 0.85
+"""Least rate of fp8 GEMMs with one scale per tensor, of those with block scales: the measured per-tensor kernels are those of
+inference frameworks (judgement)."""
+FP8_START, NVFP4_START = 8e-6, 9e-6
+"""Seconds of a low-precision GEMM at least, as those of the measured block recipe and of nvfp4."""
 FEW_ROWS = 64.0
 """Rows of an expert at which a grouped GEMM runs at half its rate (SimuMax, B200 and A100)."""
 LAUNCH = 10e-6
@@ -37,7 +43,7 @@ def gemm_rate(m: Machine, recipe: str) -> tuple[float, float, float]:
         return (
             NVFP4_OVER_BF16 * peak * LOW_PRECISION_SUSTAINED * m.efficiency.gemm,
             m.gemm.get("nvfp4", m.gemm["bfloat16"])[1],
-            9e-6,
+            NVFP4_START,
         )
     if recipe in ("mxfp8", "blockwise") and "fp8_block" in m.gemm:
         rate, link, start = m.gemm["fp8_block"]
@@ -45,7 +51,7 @@ def gemm_rate(m: Machine, recipe: str) -> tuple[float, float, float]:
     if recipe and "fp8" in m.gemm:
         rate, link, _ = m.gemm["fp8"]
         block = m.gemm.get("fp8_block", (0.0, 0.0, 0.0))[0]
-        return max(rate, 0.85 * block) * LOW_PRECISION_SUSTAINED * m.efficiency.gemm, link, 8e-6
+        return max(rate, FP8_OF_BLOCK * block) * LOW_PRECISION_SUSTAINED * m.efficiency.gemm, link, FP8_START
     return peak * m.sustained, link, start
 
 

@@ -71,21 +71,18 @@ def within(m: Machine, op: str, size: Any, ranks: Any) -> Any:
 def bus(m: Machine, op: str) -> float:
     """Bytes per second of a large collective inside NVLink."""
     most = max(m.collectives[op])
-    return MESSAGES[-1] * passes(op, most) / m.collectives[op][most][-1]
+    found: float = MESSAGES[-1] * passes(op, most) / m.collectives[op][most][-1]
+    return found
 
 
 def between(x: Any, xs: Sequence[float], ys: Sequence[float]) -> Any:
-    """What lies at `x` on the line through points, and on beyond the last."""
-    slope = (ys[-1] - ys[-2]) / (xs[-1] - xs[-2])
-    beyond = ys[-1] + (x - xs[-1]) * slope
+    """What lies at `x` on the line through points."""
     if hasattr(x, "shape"):
         import numpy as np
 
-        return np.where(x > xs[-1], beyond, np.interp(x, xs, ys))
-    for at in range(1, len(xs)):
-        if x <= xs[at]:
-            return ys[at - 1] + (x - xs[at - 1]) / (xs[at] - xs[at - 1]) * (ys[at] - ys[at - 1])
-    return beyond
+        return np.interp(x, xs, ys)
+    at = next(at for at in range(1, len(xs)) if x <= xs[at])
+    return ys[at - 1] + (x - xs[at - 1]) / (xs[at] - xs[at - 1]) * (ys[at] - ys[at - 1])
 
 
 def copies(ranks: Any, topk: int) -> Any:

@@ -84,8 +84,8 @@ class Machine:
 
 class Unmeasured(NamedTuple):
     """Shares of its peaks that a GPU without measured rates reaches: GEMMs, attention, collectives and dispatch over NVLink;
-    GEMM operands at so many times the memory bandwidth; seconds of a GEMM and of a collective at least, us of a dispatch. Judgement, near the middle
-    of the measured GPUs."""
+    GEMM operands at so many times the memory bandwidth; seconds of a GEMM and of a collective at least, us of a dispatch. Judgement,
+    near the middle of the measured GPUs."""
 
     gemm: float = 0.8
     attention: float = 0.5
@@ -98,8 +98,8 @@ class Unmeasured(NamedTuple):
 
 
 UNMEASURED = Unmeasured()
-MESSAGES = (0.0, 4e6, 32e6, 128e6, 512e6)
-"""Bytes of the measured collectives."""
+MESSAGES = (0.0, 4e6, 32e6, 128e6, 512e6, 1e13)
+"""Bytes of the measured collectives, and so many that none are more, with the bandwidth of the largest."""
 SEQUENCES = (1024, 2048, 4096, 8192, 16384)
 
 
@@ -155,7 +155,8 @@ def passes(op: str, ranks: Any) -> Any:
 def _times(op: str, ranks: int, start: float, bandwidths: Sequence[float]) -> tuple[float, ...]:
     """Seconds for MESSAGES: measured bus bandwidths, and a fit for no bytes."""
     share = passes(op, ranks)
-    return (start, *(size * share / bandwidth for size, bandwidth in zip(MESSAGES[1:], bandwidths, strict=True)))
+    every = (*bandwidths, bandwidths[-1])
+    return (start, *(size * share / bandwidth for size, bandwidth in zip(MESSAGES[1:], every, strict=True)))
 
 
 def calibrated(base: Efficiency, factors: dict[str, float]) -> Efficiency:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, NamedTuple
 
-from ..activations import PartKey, Planner
+from ..activations import Planner
 from ..context import Context
 from ..estimator import Estimate
 from ..fsdp import active
@@ -32,7 +32,9 @@ param_and_grad_buffer.py` (start_grad_sync, reset), `megatron/core/optimizer/cli
 COPY_SHARE = 0.84
 """Share of NVLink's one-way peak that a copy from one GPU to another reaches: H100 376 of 450 GB/s, GB200 746 of 900
 (stas00/ml-engineering `network/README.md`)."""
-HIDDEN, REDUCE_EXPOSED, GATHER_EXPOSED, FSDP_HIDDEN, FSDP_EXPOSED, P2P_EXPOSED = 0.8, 0.25, 0.125, 0.85, 0.05, 0.15
+DP_HIDDEN, REDUCE_EXPOSED, GATHER_EXPOSED, FSDP_HIDDEN, FSDP_EXPOSED, P2P_EXPOSED = 0.8, 0.25, 0.125, 0.85, 0.05, 0.15
+"""Overlap, all judgement: the share of one backward (forward) under which gradients (parameters) hide and what of them shows at least;
+the same of FSDP; what shows of interleaved sends."""
 
 
 @dataclass(frozen=True)
@@ -77,18 +79,21 @@ TimeKey = tuple[Any, ...]
 def timed_units(planner: Planner, rank: Rank) -> list[tuple[TimeKey, int]]:
     """The units of a stage and how many of each."""
     c = planner.context
+    tied = c.model.share_embeddings_and_output_weights
     found: list[tuple[TimeKey, int]] = []
     for plan in rank.plans:
-        kinds = [planner.kind(i) for i in plan.chunk.layers]
+        chunk = plan.chunk
+        kinds = [planner.kind(i) for i in chunk.layers]
         share = recomputed_share(c, len(kinds))
         found += [(("layer", kind, share), kinds.count(kind)) for kind in dict.fromkeys(kinds)]
-        chunk = plan.chunk
-        tied = c.model.share_embeddings_and_output_weights and chunk.pp_rank == 0
-        parts: tuple[tuple[bool, PartKey], ...] = (
-            (chunk.embedding, ("embedding", chunk.output)), (chunk.final_norm, ("final_norm", True)),
-            (chunk.mtp, ("mtp", not chunk.embedding)), (chunk.output, ("output", tied)),
-        )  # fmt: skip
-        found += [(("part", key), 1) for held, key in parts if held]
+        if chunk.embedding:
+            found.append((("part", ("embedding", chunk.output)), 1))
+        if chunk.final_norm:
+            found.append((("part", ("final_norm", True)), 1))
+        if chunk.mtp:
+            found.append((("part", ("mtp", not chunk.embedding)), 1))
+        if chunk.output:
+            found.append((("part", ("output", tied and chunk.pp_rank == 0)), 1))
     return found
 
 
@@ -96,19 +101,20 @@ def unit_time(m: Machine, planner: Planner, key: TimeKey, shared: Shared | None 
     """One microbatch through one unit. `shared` knows what does not depend on recomputation, or makes it."""
 
     def make() -> Passed:
+        known = shared(("costs", key[1]), dict) if shared else None
         if key[0] == "layer":
-            return passed(m, planner.context_of(key[1]), planner.layer(key[1]))
-        return passed(m, planner.context, planner.part(key[1]).unit)
+            return passed(m, planner.context_of(key[1]), planner.layer(key[1]), known)
+        return passed(m, planner.context, planner.part(key[1]).unit, known)
 
     one = shared(("seconds", key[1]), make) if shared else make()
     return _seconds(_full(one, key[2]) if key[0] == "layer" else one)
 
 
-def stage_time(m: Machine, planner: Planner, rank: Rank) -> StageTime:
+def stage_time(m: Machine, planner: Planner, rank: Rank, shared: Shared | None = None) -> StageTime:
     """One microbatch through all chunks of a stage."""
     total = StageTime()
     for key, count in timed_units(planner, rank):
-        total = StageTime(*(a + b * count for a, b in zip(total, unit_time(m, planner, key), strict=True)))
+        total = StageTime(*(a + b * count for a, b in zip(total, unit_time(m, planner, key, shared), strict=True)))
     return total._replace(pp=p2p(m, planner.context, len(rank.plans)))
 
 
@@ -181,9 +187,9 @@ def exposed(c: Context, reduce: Any, gather: Any, forward: Any, backward: Any) -
     if active(c):  # of every microbatch, beside its compute
         return highest(reduce - FSDP_HIDDEN * (forward + backward), FSDP_EXPOSED * reduce), 0.0 * gather
     if t.overlap_grad_reduce:
-        reduce = highest(reduce - HIDDEN * backward, REDUCE_EXPOSED * reduce)
+        reduce = highest(reduce - DP_HIDDEN * backward, REDUCE_EXPOSED * reduce)
     if t.overlap_param_gather:
-        gather = highest(gather - HIDDEN * forward, GATHER_EXPOSED * gather)
+        gather = highest(gather - DP_HIDDEN * forward, GATHER_EXPOSED * gather)
     return reduce, gather
 
 
@@ -205,7 +211,14 @@ def step_parts(
 ) -> dict[str, Any]:
     """Where the seconds of a step go, for one layout or an array of them; `ranks` are the pipeline's, each `copies` times."""
     c = planner.context
-    times = [stage_time(m, planner, rank) for rank in ranks]
+    known: dict[Any, Any] = {}
+
+    def shared(key: Any, make: Callable[[], Any]) -> Any:
+        if key not in known:
+            known[key] = make()
+        return known[key]
+
+    times = [stage_time(m, planner, rank, shared) for rank in ranks]
     pace = reduce(_slower, times)
     vp = len(ranks[0].plans)
     parts = {

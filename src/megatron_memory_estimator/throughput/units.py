@@ -36,9 +36,13 @@ class Passed(NamedTuple):
     host_backward: Any = 0.0
 
 
-def passed(m: Machine, c: Context, unit: Unit) -> Passed:
-    """One microbatch through a unit."""
-    walk = _Walk(m, c)
+Costs = dict[tuple[Any, ...], Cost]
+"""Seconds of ops by their names and those of their tensors: units that differ only in what is recomputed share them."""
+
+
+def passed(m: Machine, c: Context, unit: Unit, known: Costs | None = None) -> Passed:
+    """One microbatch through a unit. `known` are costs of the same ops in another unit of the same context."""
+    walk = _Walk(m, c, {} if known is None else known)
     if unit.exit is not None:
         walk.grads.add(unit.exit.name)
     else:
@@ -50,10 +54,9 @@ def passed(m: Machine, c: Context, unit: Unit) -> Passed:
 
 
 class _Walk:
-    def __init__(self, m: Machine, c: Context) -> None:
-        self.m, self.c = m, c
+    def __init__(self, m: Machine, c: Context, known: Costs) -> None:
+        self.m, self.c, self.known = m, c, known
         self.grads: set[str] = set()
-        self.known: dict[int, Cost] = {}
         self.behind = Cost()
         self.again: Any = 0.0
         self.host: Any = 0.0
@@ -65,9 +68,10 @@ class _Walk:
         """Every op once, forward."""
         total = Cost()
         for op in flattened(items):
-            if id(op) not in self.known:
-                self.known[id(op)] = forward(self.m, self.c, op)
-            total = total.plus(self.known[id(op)])
+            key = _names(op)
+            if key not in self.known:
+                self.known[key] = forward(self.m, self.c, op)
+            total = total.plus(self.known[key])
         return total
 
     def launched(self, items: Iterable[Item]) -> float:
@@ -95,6 +99,15 @@ class _Walk:
         if not incoming:
             return
         self.grads -= incoming
-        self.behind = self.behind.plus(backward(self.m, self.c, op, incoming, self.grads))
+        key = (*_names(op), None, *sorted(incoming), None, *(t.name for t in op.reads if t.name in self.grads))
+        if key not in self.known:
+            self.known[key] = backward(self.m, self.c, op, incoming, self.grads)
+        self.behind = self.behind.plus(self.known[key])
         stops = {t.name for t in op.stops}
         self.grads.update(t.name for t in op.reads if t.differentiable and t.name not in stops)
+
+
+def _names(op: Op) -> tuple[Any, ...]:
+    """What tells the cost of an op from others of its context."""
+    fields = (op.reads, op.writes, op.saves, op.forward, op.backward, op.passes, op.stops)
+    return (op.name, *(tuple(t.name for t in tensors) for tensors in fields))
