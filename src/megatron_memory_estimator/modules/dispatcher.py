@@ -13,7 +13,7 @@ from ..tape import Op
 from ..tensor import Dim, Tensor, largest, smallest, whole_above
 from ..work import Streamed
 from .fused_experts import fuses
-from .sends import dispatched, over_etp, over_experts
+from .sends import Sends, dispatched, over_etp, over_experts
 
 PREPROCESSING = 10
 """Functions of PyTorch that count and sort a rank's tokens before they are sent (counted in `moe/token_dispatcher.py` of Megatron-Core
@@ -58,7 +58,7 @@ def combine(c: Context, routed: Routed, done: Tensor, width: Dim) -> Module[Tens
         if c.training.moe_flex_dispatcher_backend == "deepep":
             back = c.new("mlp.combine.rows", _received_tokens(c), width)
             yield _unpermute(c, "mlp.combine.unpermute", done, back, routed, routed.held)
-        sends = dispatched(c, c.new("rows sent", c.sent_rows, width), copies=c.model.moe_router_topk)
+        sends = _once(c, width)
         yield Op("mlp.unpermute", (back,), (out,), holds=routed.held, sends=sends, returns=sends)
         return out
     rows = done
@@ -213,6 +213,11 @@ def _received_tokens(c: Context) -> Dim:
     return Dim("received_tokens", smallest(whole_above(total * (1.0 - miss) * c.training.router_imbalance), total))
 
 
+def _once(c: Context, width: Dim) -> Sends:
+    """A dispatch or combine that sends each token to a rank once."""
+    return dispatched(c, c.new("rows sent", c.sent_rows, width), copies=c.model.moe_router_topk) if c.ep_many else ()
+
+
 def _flex(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Routed]:
     """DeepEP receives each token once and permutes it; HybridEP writes the permuted rows directly, padded for fused experts."""
     direct = c.training.moe_flex_dispatcher_backend == "hybridep"
@@ -221,7 +226,7 @@ def _flex(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Routed]:
     assert m.num_moe_experts is not None
     tokens = c.new("mlp.experts.input", rows, width)
     row_probs = c.new("mlp.experts.probs", rows, dtype="fp32")
-    sends = dispatched(c, c.new("rows sent", c.sent_rows, width), copies=m.moe_router_topk)
+    sends = _once(c, width)
     if direct:
         experts = Dim("num_moe_experts", m.num_moe_experts)
         maps = (

@@ -12,9 +12,8 @@ from ..tape import Op
 from ..tensor import Dim, Param, Tensor
 from ..work import Streamed
 from .embedding import vocab
-from .linear import gemm, weight_grad
+from .linear import column_sends, gemm, weight_grad
 from .norm import norm, norm_params
-from .sends import over_tp
 
 UNFUSED, NATIVE = (8, 2), (3, 0)
 """Passes over the fp32 logits beyond making and keeping them, forward and backward. Unfused: maximum (one read), subtraction, exp
@@ -57,12 +56,10 @@ def _output_layer(c: Context, name: str, kept: Tensor, hidden: Tensor, weight: P
     saves: tuple[Tensor, ...] = (part,) if own is None else (part, own)
     if c.training.peft != "none":  # linear_with_frozen_weight keeps no input
         saves = saves[1:]
-    whole = c.region(f"{name}.input gathered", c.hidden)
-    gather = over_tp(c, "all_gather", whole) if c.sp_many else ()
-    returns = (*gather, *over_tp(c, "reduce_scatter", whole)) if c.sp_many else over_tp(c, "all_reduce", whole)
+    sends, returns = column_sends(c, f"{name}.output_layer", c.hidden, quantizes=False)
     yield Op(
         f"{name}.output_layer", (part,), (logits,), saves, backward=backward, part="head",
-        work=(gemm(c, weight, c.seq.local * c.batch.size),), sends=gather, returns=returns,
+        work=(gemm(c, weight, c.seq.local * c.batch.size),), sends=sends, returns=returns,
     )  # fmt: skip
     return logits
 

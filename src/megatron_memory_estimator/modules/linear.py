@@ -134,17 +134,22 @@ def _in_low_precision(c: Context, x: Tensor) -> tuple[Tensor, ...]:
     return quantized(c.recipe, x, x.name) if c.recipe else (x,)
 
 
-def column_sends(c: Context, name: str, whole: Tensor, *, gathers: bool = True) -> tuple[Sends, Sends]:
-    """What a column-parallel linear sends, forward and backward: `whole` is its input of all tensor-parallel ranks.
+def column_sends(
+    c: Context, name: str, width: Dim, *, gathers: bool = True, quantizes: bool = True
+) -> tuple[Sends, Sends]:
+    """What a column-parallel linear with an input of a width sends, forward and backward.
 
     The backward gathers the input once more for the weight's gradient, beside the product for the input's, and scatters that.
     """
+    if not c.tp_many:
+        return (), ()
+    whole = c.region(f"{name}.input gathered", width)
     if not c.sp_many:
         return (), over_tp(c, "all_reduce", whole)
     if not gathers:
         return (), over_tp(c, "reduce_scatter", whole)
     hidden: Beside = "userbuffers" if in_userbuffers(c, name) else ""
-    operand = _in_low_precision(c, whole)
+    operand = _in_low_precision(c, whole) if quantizes else (whole,)
     gather = over_tp(c, "all_gather", *operand, beside=hidden)
     again = over_tp(c, "all_gather", *operand, beside=hidden or "wgrad") if c.training.peft == "none" else ()
     return gather, (*again, *over_tp(c, "reduce_scatter", whole, beside=hidden))
@@ -152,6 +157,8 @@ def column_sends(c: Context, name: str, whole: Tensor, *, gathers: bool = True) 
 
 def row_sends(c: Context, name: str, whole: Tensor) -> tuple[Sends, Sends]:
     """What a row-parallel linear sends, forward and backward: `whole` is its output of all tensor-parallel ranks."""
+    if not c.tp_many:
+        return (), ()
     if not c.sp_many:
         return over_tp(c, "all_reduce", whole), ()
     hidden: Beside = "userbuffers" if in_userbuffers(c, name) else ""
@@ -181,7 +188,7 @@ def column_linear(
             if c.recipe:  # gathered in low precision
                 gathered = quantized(c.recipe, gathered[0], gathered[0].name)
         grads = (c.region(f"{name}.input grad before reduce-scatter", weight.shape[1]),)
-    sends, returns = column_sends(c, name, c.region(f"{name}.input gathered", weight.shape[1]), gathers=gathers)
+    sends, returns = column_sends(c, name, weight.shape[1], gathers=gathers)
     yield Op(
         name,
         reads=(x,),

@@ -33,12 +33,17 @@ class Cost(NamedTuple):
 
     def plus(self, other: Cost) -> Cost:
         """Both, one after the other."""
-        return Cost(*(a + b for a, b in zip(self, other, strict=True)))
+        return Cost(*map(_sum, self, other))
 
     @property
     def total(self) -> Any:
         """Kernels and transfers."""
         return self.compute + self.tp + self.cp + self.ep
+
+
+def _sum(a: Any, b: Any) -> Any:
+    """The sum; nothing is not added to an array."""
+    return a if isinstance(b, float) and not b else b if isinstance(a, float) and not a else a + b
 
 
 def view(t: Tensor) -> bool:

@@ -225,12 +225,12 @@ def step_parts(
         name: microbatches * getattr(pace, name) for name in ("compute", "recompute", "tp", "cp", "ep", "pp", "host")
     }
     parts["bubble"] = (c.layout.pp - 1) / vp * _mean([one.total for one in times], copies or [1] * len(times))
-    shared = [
+    exposures = [
         exposed(c, *collectives(m, c, rank), one.forward, one.backward) for rank, one in zip(ranks, times, strict=True)
     ]
     often = microbatches if active(c) else 1
-    parts["gradient reduction"] = reduce(highest, (pair[0] for pair in shared)) * often
-    parts["parameter gather"] = reduce(highest, (pair[1] for pair in shared))
+    parts["gradient reduction"] = reduce(highest, (pair[0] for pair in exposures)) * often
+    parts["parameter gather"] = reduce(highest, (pair[1] for pair in exposures))
     parts["optimizer"] = reduce(highest, (optimizer(m, c, rank) for rank in ranks))
     parts["other"] = OVERHEAD
     return parts

@@ -6,11 +6,13 @@ The walk is that of `simulate.py`: an op has a backward where something it wrote
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from ..context import Context
 from ..cuda_graphs import captures, in_graph
 from ..tape import Item, Op, Unit, flattened
+from ..tensor import Tensor
 from .machine import Machine
 from .ops import Cost, backward, forward
 
@@ -24,6 +26,8 @@ CHECKPOINT = 0.5e-3
 looking at Moonlight's recomputation)."""
 GRACE = 1.25
 """Launch times of a Grace CPU relative to an x86 one (judgement, after looking at runs on GB200)."""
+
+NAME = itemgetter(Tensor._fields.index("name"))
 
 
 class Passed(NamedTuple):
@@ -63,12 +67,14 @@ class _Walk:
         slow = GRACE if m.gpu.host == "grace" else 1.0
         self.call = 0.0 if c.training.cuda_graph_impl == "full_iteration" else CALL * slow * m.efficiency.host
         self.checkpoint = self.call * CHECKPOINT / CALL
+        self.graphs = captures(c.training)
+        self.names: dict[int, tuple[Any, ...]] = {}
 
     def run(self, items: Iterable[Item]) -> Cost:
         """Every op once, forward."""
         total = Cost()
         for op in flattened(items):
-            key = _names(op)
+            key = self.name(op)
             if key not in self.known:
                 self.known[key] = forward(self.m, self.c, op)
             total = total.plus(self.known[key])
@@ -77,8 +83,10 @@ class _Walk:
     def launched(self, items: Iterable[Item]) -> float:
         """Seconds of launching a forward; neighbours in a CUDA graph are one launch."""
         calls, graphed = 0, False
+        if not self.graphs:
+            return sum(op.calls for op in flattened(items)) * self.call
         for op in flattened(items):
-            inside = captures(self.c.training) and in_graph(self.c.training, op.part)
+            inside = in_graph(self.c.training, op.part)
             calls += (0 if graphed else 1) if inside else op.calls
             graphed = inside
         return calls * self.call
@@ -99,15 +107,16 @@ class _Walk:
         if not incoming:
             return
         self.grads -= incoming
-        key = (*_names(op), None, *sorted(incoming), None, *(t.name for t in op.reads if t.name in self.grads))
+        key = (self.name(op), *[t.name in incoming for t in op.writes], *[t.name in self.grads for t in op.reads])
         if key not in self.known:
             self.known[key] = backward(self.m, self.c, op, incoming, self.grads)
         self.behind = self.behind.plus(self.known[key])
         stops = {t.name for t in op.stops}
         self.grads.update(t.name for t in op.reads if t.differentiable and t.name not in stops)
 
-
-def _names(op: Op) -> tuple[Any, ...]:
-    """What tells the cost of an op from others of its context."""
-    fields = (op.reads, op.writes, op.saves, op.forward, op.backward, op.passes, op.stops)
-    return (op.name, *(tuple(t.name for t in tensors) for tensors in fields))
+    def name(self, op: Op) -> tuple[Any, ...]:
+        """What tells the cost of an op from others of its context."""
+        if id(op) not in self.names:
+            fields = (op.reads, op.writes, op.saves, op.forward, op.backward, op.passes, op.stops)
+            self.names[id(op)] = (op.name, *[tuple(map(NAME, tensors)) for tensors in fields])
+        return self.names[id(op)]
