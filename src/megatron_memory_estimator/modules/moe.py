@@ -112,6 +112,8 @@ def moe(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
 
 def _filled(share: float, module: Module[T]) -> Module[T]:
     """The module with ops on rows of which a share holds a token; the result passes through."""
+    if isinstance(share, float) and share == 1:
+        return (yield from module)
     while True:
         try:
             item = next(module)

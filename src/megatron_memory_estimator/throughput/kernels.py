@@ -62,16 +62,6 @@ def gemm(m: Machine, rows: Any, n: Any, k: Any, recipe: str = "") -> Any:
     return 2 * rows * n * k / rate + ((rows + n) * k * each + 2 * rows * n) / link + start
 
 
-def linear(m: Machine, one: Gemm) -> tuple[Any, Any]:
-    """Seconds of a linear's forward, and of its backward: the products for the input's and the weight's gradient."""
-    rows, n, k, recipe = one.rows, one.n, one.k, one.recipe
-    forward = gemm(m, rows, n, k, recipe)
-    backward = gemm(m, rows, k, n, recipe)
-    if one.trained:
-        backward = backward + gemm(m, n, k, rows, recipe)
-    return forward, backward
-
-
 def quantize(m: Machine, elements: Any, recipe: str) -> Any:
     """Seconds of a cast of an input or gradient: read in 16 bits, twice with a scale of the whole tensor, written in the
     orientations that the products read."""
@@ -83,28 +73,35 @@ def quantize(m: Machine, elements: Any, recipe: str) -> Any:
     return elements * (2 * reads + copies / row.per_byte) / (m.speed.hbm * 1e9 * m.efficiency.quantization)
 
 
-def product(m: Machine, one: Gemm, grad_bytes: int) -> tuple[Any, Any]:
-    """Seconds of a GEMM's forward and backward with its casts."""
-    forward, backward = linear(m, one) if one.experts is None else grouped(m, one, grad_bytes)
-    if one.casts[0]:
-        forward = forward + quantize(m, one.rows * one.k, one.recipe)
-    if one.casts[1]:
-        backward = backward + quantize(m, one.rows * one.n, one.recipe)
-    return forward, backward
+def product(m: Machine, one: Gemm) -> Any:
+    """Seconds of a GEMM's forward, with the cast of its input."""
+    time = gemm(m, one.rows, one.n, one.k, one.recipe) if one.experts is None else grouped(m, one)
+    return time + quantize(m, one.rows * one.k, one.recipe) if one.casts[0] else time
 
 
-def grouped(m: Machine, one: Gemm, grad_bytes: int) -> tuple[Any, Any]:
-    """Seconds of the forward and backward of `experts` linears on their rows together."""
+def products_behind(m: Machine, one: Gemm, grad_bytes: int) -> Any:
+    """Seconds of its backward: the products for the input's and the weight's gradient, with the cast of the output's."""
+    rows, n, k, recipe = one.rows, one.n, one.k, one.recipe
+    if one.experts is not None:
+        time = grouped(m, one)
+        if one.trained:  # the weights' gradients are read and written
+            time = 2 * time + 2 * one.experts * n * k * grad_bytes / m.hbm
+    else:
+        time = gemm(m, rows, k, n, recipe)
+        if one.trained:
+            time = time + gemm(m, n, k, rows, recipe)
+    return time + quantize(m, rows * n, recipe) if one.casts[1] else time
+
+
+def grouped(m: Machine, one: Gemm) -> Any:
+    """Seconds of one product of `experts` linears on their rows together."""
     assert one.experts is not None
-    rows, experts, n, k, recipe = one.rows, one.experts, one.n, one.k, one.recipe
-    rate = gemm_rate(m, recipe)[0] * m.efficiency.grouped / m.efficiency.gemm
-    each = 0.5 if recipe == "nvfp4" else 1 if recipe else 2
-    flops = 2 * rows * n * k * (1 + FEW_ROWS * experts / rows) / rate
-    moved = experts * n * k * each + rows * (k * each + n * 2)
-    once = flops + moved / m.hbm + LAUNCH
-    if not one.trained:
-        return once, once
-    return once, 2 * once + 2 * experts * n * k * grad_bytes / m.hbm  # the weight's gradient is read and written
+    rows, n, k = one.rows, one.n, one.k
+    rate = gemm_rate(m, one.recipe)[0] * m.efficiency.grouped / m.efficiency.gemm
+    each = 0.5 if one.recipe == "nvfp4" else 1 if one.recipe else 2
+    flops = 2 * rows * n * k * (1 + FEW_ROWS * one.experts / rows) / rate
+    moved = one.experts * n * k * each + rows * (k * each + n * 2)
+    return flops + moved / m.hbm + LAUNCH
 
 
 def attention_rate(m: Machine, sequence: float, qk_dim: int, v_dim: int, *, fp8: bool) -> float:

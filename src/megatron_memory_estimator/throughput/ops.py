@@ -14,7 +14,7 @@ from ..tape import Op
 from ..tensor import Tensor
 from ..work import Attention, Beside, Gemm, Send, Streamed
 from . import links
-from .kernels import attention, product, streamed
+from .kernels import attention, product, products_behind, streamed
 from .machine import Machine
 
 HIDDEN: dict[Beside, float] = {"": 0.0, "userbuffers": 0.7, "wgrad": 0.5, "layers": 0.75}
@@ -91,7 +91,7 @@ def forward(m: Machine, c: Context, op: Op) -> Cost:
     flops: Any = 0
     for one in op.work:
         if isinstance(one, Gemm):
-            compute = compute + product(m, one, grad_bytes(c))[0]
+            compute = compute + product(m, one)
         elif isinstance(one, Attention):
             core = attention(m, one)[0]
         else:
@@ -107,7 +107,7 @@ def backward(m: Machine, c: Context, op: Op, incoming: set[str], known: set[str]
     flops: Any = 0
     for one in op.work:
         if isinstance(one, Gemm):
-            compute = compute + product(m, one, grad_bytes(c))[1]
+            compute = compute + products_behind(m, one, grad_bytes(c))
         elif isinstance(one, Attention):
             core = attention(m, one)[1]
         else:
