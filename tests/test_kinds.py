@@ -14,6 +14,7 @@ from megatron_memory_estimator.context import Context
 from megatron_memory_estimator.cuda_graphs import MODULES as GRAPHED
 from megatron_memory_estimator.estimator import context_of
 from megatron_memory_estimator.frequency import HYBRID_SYMBOLS
+from megatron_memory_estimator.hardware import find_gpu
 from megatron_memory_estimator.model import Model
 from megatron_memory_estimator.modules.delayed_wgrad import LATE
 from megatron_memory_estimator.modules.kinds import KINDS, kinds_of, owners_of
@@ -31,7 +32,11 @@ from megatron_memory_estimator.settings import Owner
 from megatron_memory_estimator.tape import Item, Op, Part, Recompute, flattened
 from megatron_memory_estimator.throughput import throughput
 from megatron_memory_estimator.throughput.flops import forward_flops
+from megatron_memory_estimator.throughput.machine import machine
+from megatron_memory_estimator.throughput.ops import forward
+from megatron_memory_estimator.throughput.units import passed
 from megatron_memory_estimator.training import RECOMPUTE_MODULES
+from megatron_memory_estimator.work import Gemm
 
 SMALL: dict[str, Any] = {
     "num_layers": 4, "hidden_size": 256, "num_attention_heads": 8, "num_query_groups": 4, "ffn_hidden_size": 512, "vocab_size": 1024,
@@ -195,3 +200,23 @@ def test_ops_of_a_kind_are_in_the_graph_of_its_module(kind: str) -> None:
     residuals = {KINDS[other].residual for other in layer.split("+")}
     ops: list[Op] = list(flattened(layer_unit(c, layer).unit.items))
     assert {op.part for op in ops} - graphed <= residuals
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_is_timed_through_its_ops(kind: str) -> None:
+    """Its GEMMs are its declared linears, every op that stands for something takes time, and the backward runs them all."""
+    c = context_of(job(kind, tensor_model_parallel_size=1, sequence_parallel=False))
+    layer = next(layer for layer in c.model.kinds if kind in layer.split("+"))
+    declared = layer_unit(c, layer)
+    m = machine(find_gpu("H100"))
+    ops = list(flattened(declared.unit.items))
+    products = sum(
+        one.n * one.k * (one.experts or 1) for op in ops for one in op.work if isinstance(one, Gemm) and one.counted
+    )
+    assert products == sum(p.numel for p in declared.params if p.gemm and len(p.shape) == 2)
+    for op in ops:
+        views = all(t.storage != t.name for t in op.writes)
+        assert forward(m, c, op).total > 0 or views
+    found = passed(m, c, declared.unit)
+    assert found.backward.total > found.forward.total > 0
+    assert found.host_backward > found.host > 0

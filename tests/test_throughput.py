@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import TrainingJob, estimate
-from megatron_memory_estimator.hardware import GPUS
+from megatron_memory_estimator.hardware import GPUS, MIB, find_gpu
 from megatron_memory_estimator.throughput import throughput
 from megatron_memory_estimator.throughput.calibrate import Measured, calibrate, errors
 from megatron_memory_estimator.throughput.flops import training_flops
+from megatron_memory_estimator.throughput.kernels import attention_rate
 from megatron_memory_estimator.throughput.links import collective, copies
-from megatron_memory_estimator.throughput.machine import SPEEDS, machine
+from megatron_memory_estimator.throughput.machine import machine
 
 from .helpers import FACTS, moe_job, small_job
 
@@ -31,25 +32,60 @@ def test_model_flops(name: str, seq_length: int, expected: float) -> None:
     assert training_flops(job.model, job.training) / 1e12 == pytest.approx(expected, rel=5e-4)
 
 
+def records(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (FACTS / name).read_text().splitlines()]
+
+
+def measured(one: dict[str, Any], **settings: Any) -> Measured:
+    job = TrainingJob.from_bridge(one["bridge"], one["num_gpus"], gpu=one["gpu"], **one.get("settings", {}), **settings)
+    return Measured(one["id"], one["family"], estimate(job), one["tokens_per_s_gpu"])
+
+
 @pytest.fixture(scope="module")
 def runs() -> list[Measured]:
-    found = []
-    for line in (FACTS / "throughput.jsonl").read_text().splitlines():
-        one = json.loads(line)
-        if one["primary"]:
-            job = TrainingJob.from_bridge(
-                one["bridge"], one["num_gpus"], gpu=one["gpu"], transformer_engine_version="2.17"
-            )
-            found.append(Measured(one["id"], one["family"], estimate(job), one["tokens_per_s_gpu"]))
-    return found
+    """Verified cards, the newest table, SimuMax: the runs that were looked at when constants were set."""
+    return [measured(one, transformer_engine_version="2.17") for one in records("throughput.jsonl") if one["primary"]]
 
 
-def test_published_rates(runs: list[Measured]) -> None:
-    """Verified cards, the newest table and SimuMax: median within 12 %, four fifths within 25 %, nothing fitted."""
+def spread(runs: list[Measured]) -> tuple[int, float, float]:
+    """(runs, median error, share within 25 %)."""
     found = [abs(error) for error in errors(runs)]
-    assert len(found) == 53
-    assert median(found) <= 0.12
-    assert sum(error <= 0.25 for error in found) >= 0.8 * len(found)
+    return len(found), median(found), sum(error <= 0.25 for error in found) / len(found)
+
+
+def test_rates_that_were_looked_at(runs: list[Measured]) -> None:
+    """No check of a prediction: some constants were set after looking at these (docs/throughput.md marks them)."""
+    count, middle, within = spread(runs)
+    assert count == 53
+    assert middle <= 0.08
+    assert within >= 0.94
+
+
+def test_rates_that_no_constant_was_set_on() -> None:
+    """Other recipes of the same families: seen while the model was written, joined with settings of a later release."""
+    others = [
+        measured(one, transformer_engine_version="2.17") for one in records("throughput.jsonl") if not one["primary"]
+    ]
+    count, middle, within = spread(others)
+    assert count == 28
+    assert middle <= 0.12
+    assert within >= 0.75
+
+
+def test_rates_that_were_not_looked_at() -> None:
+    """arXiv 2205.05198: other models, GPU and years, scored when every constant stood. Selective recomputation is faster each time."""
+    papers = [measured(one) for one in records("throughput_papers.jsonl")]
+    count, middle, within = spread(papers)
+    assert count == 6
+    assert middle <= 0.12
+    assert within == 1
+    rate = {run.id: error for run, error in zip(papers, errors(papers), strict=True)}
+    for model in ("175b", "530b", "1t"):
+        full, selective = (f"paper-2205-05198-{model}-{way}" for way in ("full", "selective"))
+        seen = {run.id: run.tokens_per_s_gpu for run in papers}
+        ratio = (1 + rate[selective]) / (1 + rate[full])  # of predicted over measured gains
+        assert seen[selective] > seen[full]
+        assert ratio == pytest.approx(1, abs=0.1)
 
 
 def test_calibration_improves_what_it_is_fitted_to(runs: list[Measured]) -> None:
@@ -122,17 +158,47 @@ def test_experts_communicate_and_launch() -> None:
     assert graph.parts["host"] == 0 < spread.parts["host"]
 
 
-def test_collectives() -> None:
-    """H100, 8 ranks, all-gather: 15.4 us and 7/8 of the bytes at 303 GB/s (NCCL 2.29, aiconfigurator); 32 ranks over the network."""
-    m = machine(next(gpu for gpu in GPUS if gpu.name == "H100-80GB"))
-    size = 256e6
-    assert collective(m, "all_gather", size, 8, 1) == pytest.approx(15.4e-6 + size * 7 / 8 / 303e9)
-    assert collective(m, "all_gather", size, 1, 1) == 0
-    across = collective(m, "all_gather", size, 32, 1)
-    assert across == pytest.approx(30e-6 + 8e-6 + size * 31 / 32 / (min(8 * 50e9, 0.6 * 450e9) * 0.85))
-    assert collective(m, "all_gather", size, 4, 8) > collective(
-        m, "all_gather", size, 4, 1
-    )  # one GPU of each of four nodes
+# GB/s on the bus (stas00/ml-engineering network/README.md): GPU, operation, ranks, bytes
+MEASURED_BUS = [
+    ("B200", "all_reduce", 8, 64 * MIB, 401), ("B200", "all_reduce", 8, 256 * MIB, 646), ("B200", "all_reduce", 8, 1024 * MIB, 723),
+    ("B200", "all_reduce", 32, 1 * MIB, 5.4), ("B200", "all_reduce", 32, 64 * MIB, 157), ("B200", "all_reduce", 32, 256 * MIB, 229),
+    ("B200", "all_reduce", 32, 1024 * MIB, 362), ("H200", "all_reduce", 32, 4096 * MIB, 365),
+    ("H200", "all_gather", 8, 16384 * MIB, 361), ("H200", "reduce_scatter", 8, 16384 * MIB, 363),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("gpu", "op", "ranks", "size", "expected"), MEASURED_BUS)
+def test_collectives_are_as_fast_as_measured(gpu: str, op: str, ranks: int, size: int, expected: float) -> None:
+    """Measurements that no constant here was taken from; small and large messages, one host and four."""
+    seconds = collective(machine(find_gpu(gpu)), op, size, ranks, 1)
+    passes = (ranks - 1) / ranks * (2 if op == "all_reduce" else 1)
+    assert size * passes / seconds / 1e9 == pytest.approx(expected, rel=0.2)
+
+
+def test_a_collective_of_one_rank_takes_no_time_and_one_across_hosts_more() -> None:
+    m = machine(find_gpu("H100"))
+    assert collective(m, "all_gather", 256e6, 1, 1) == 0
+    inside, across = (
+        collective(m, "all_gather", 256e6, 4, stride) for stride in (1, 8)
+    )  # one GPU of each of four hosts
+    assert across > 5 * inside
+
+
+def test_an_h800_is_an_h100_with_slower_nvlink() -> None:
+    """Public data sheets: 400 GB/s both ways instead of 900."""
+    h100, h800 = machine(find_gpu("H100")), machine(find_gpu("H800"))
+    assert h100.gemm == h800.gemm and h100.attention == h800.attention and h800.measured
+    large = 2.0**34
+    ratio = collective(h800, "all_gather", large, 8, 1) / collective(h100, "all_gather", large, 8, 1)
+    assert ratio == pytest.approx(450 / 200, rel=1e-3)
+
+
+@pytest.mark.parametrize("gpu", ["B200", "B300", "GB200", "GB300"])
+@pytest.mark.parametrize("dim", [160, 192, 224])
+def test_attention_at_a_head_dim_between_measured_ones_is_as_fast(gpu: str, dim: int) -> None:
+    m = machine(find_gpu(gpu))
+    low, between, high = (attention_rate(m, 8192, width, width, fp8=False) for width in (128, dim, 256))
+    assert low < between < high
 
 
 def test_a_token_goes_to_a_rank_once() -> None:
@@ -141,7 +207,6 @@ def test_a_token_goes_to_a_rank_once() -> None:
 
 
 @pytest.mark.parametrize("gpu", [gpu.name for gpu in GPUS])
-def test_every_gpu_has_a_speed(gpu: str) -> None:
-    assert SPEEDS[gpu].bf16 > 0
+def test_every_gpu_times_a_step(gpu: str) -> None:
     found = throughput(estimate(small_job(1, gpu=gpu)))
     assert 0 < found.mfu < 1

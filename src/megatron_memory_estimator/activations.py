@@ -260,6 +260,10 @@ class Planner:
         """What a decoder layer is."""
         return self.kinds[layer]
 
+    def layer(self, kind: Kind) -> Unit:
+        """A layer of a kind as it is declared, neither checkpointed nor replayed."""
+        return self._declare(kind).unit
+
     def params(self, kind: Kind) -> list[Param]:
         """Parameters that a layer of a kind declares."""
         return self._declare(kind).params

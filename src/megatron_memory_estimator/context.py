@@ -253,6 +253,14 @@ class Context:
         each = round_up(ceil_div(self.expert_rows.size, local), multiple)
         return Dim(f"{self.expert_rows.name} padded", each * local)
 
+    @cached_property
+    def filled(self) -> float:
+        """The share of those rows that hold a token: not all where their number is a rank's capacity."""
+        if self.training.moe_expert_rank_capacity_factor is None:
+            return 1.0
+        rows = self.sent_rows.size * self.layout.etp * self.training.router_imbalance
+        return rows / self.padded_expert_rows.size
+
 
 def _scaled(rows: int, factor: float, over: int) -> int:
     """Rows times a factor (taken to six decimals), divided and rounded up."""

@@ -6,6 +6,7 @@ Memory figures are what `nvidia-smi` and torch report; the public source stands 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 from .errors import ConfigError
 from .settings import nearest, setting
@@ -14,9 +15,34 @@ MIB = 2**20
 GIB = 2**30
 
 
+Family = Literal["ampere", "ada", "hopper", "blackwell"]
+Host = Literal["x86", "grace"]
+HOST_GPUS: dict[Host, int] = {"x86": 8, "grace": 4}
+"""GPUs that share one host: an HGX or DGX server, a GB200 or GB300 tray."""
+
+
+class Speed(NamedTuple):
+    """Dense peaks in TFLOP/s (0 where the GPU has none), and bandwidths in GB/s: HBM, NVLink one way, network one way.
+
+    Sources: NVIDIA data sheets as quoted by ai-dynamo/aiconfigurator `systems/*.yaml` and cli99/llm-analysis `gpu_configs`; B200
+    memory: pytorch/ao PR 4002; H800 (NVLink 400 GB/s in both directions together, 50 GB/s InfiniBand): arXiv 2412.19437 and
+    2505.09343 (DeepSeek-V3), compute and memory as the H100's.
+    """
+
+    bf16: float
+    fp8: float
+    fp4: float
+    hbm: float
+    nvlink: float
+    network: float
+
+
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU type. `memory_bytes` is the capacity that torch reports: what an out-of-memory message calls total."""
+    """One GPU type. `memory_bytes` is the capacity that torch reports: what an out-of-memory message calls total.
+
+    `alike` names the GPU whose measured kernel rates are this one's too (same chip); collectives are scaled by NVLink.
+    """
 
     name: str
     memory_bytes: int
@@ -24,13 +50,17 @@ class Gpu:
     nvlink_domain: int
     num_sms: int
     source: str
-    aliases: tuple[str, ...] = ()
+    aliases: tuple[str, ...]
+    family: Family
+    speed: Speed
+    host: Host = "x86"
+    alike: str = ""
     node: int = 0
 
     @property
     def gpus_per_node(self) -> int:
-        """GPUs that share one host: as given, or 4 of a GB200 or GB300 tray, else 8."""
-        return self.node or (4 if self.name.startswith("GB") else 8)
+        """GPUs that share one host: as given, else as usual for the host."""
+        return self.node or HOST_GPUS[self.host]
 
     @property
     def hopper_or_later(self) -> bool:
@@ -49,25 +79,31 @@ def _gib(value: float) -> int:
 
 GPUS: tuple[Gpu, ...] = (
     Gpu("A100-40GB", _gib(39.4), (8, 0), 8, 108, "nvidia-smi 40960 MiB (modal-labs/modal-client PR 2797); torch figure "
-        "from general knowledge", ("A100-SXM-40GB", "A100 40GB")),
+        "from general knowledge", ("A100-SXM-40GB", "A100 40GB"), "ampere", Speed(312, 0, 0, 1555, 300, 25), alike="A100-80GB"),
     Gpu("A100-80GB", 81050 * MIB, (8, 0), 8, 108, "torch 81050 MiB (meta-pytorch/torchrec PR 3580)",
-        ("A100", "A100-SXM-80GB", "A100 80GB", "DGX A100")),
+        ("A100", "A100-SXM-80GB", "A100 80GB", "DGX A100"), "ampere", Speed(312, 0, 0, 2039, 300, 25)),
     Gpu("H100-80GB", _gib(79.11), (9, 0), 8, 132, "torch 79.11 GiB (NVIDIA-NeMo/Automodel PR 2673)",
-        ("H100", "H100-SXM", "H100-SXM-80GB", "H100 80GB", "DGX H100")),
-    Gpu("H20-96GB", _gib(95.1), (9, 0), 8, 78, "nvidia-smi 97871 MiB (general knowledge); torch estimated", ("H20",)),
+        ("H100", "H100-SXM", "H100-SXM-80GB", "H100 80GB", "DGX H100"), "hopper", Speed(989, 1979, 0, 3350, 450, 50)),
+    Gpu("H800-80GB", _gib(79.11), (9, 0), 8, 132, "80 GB HBM3 as the H100 (public data sheets; arXiv 2412.19437); torch as the H100's",
+        ("H800", "H800-SXM", "H800 80GB"), "hopper", Speed(989, 1979, 0, 3350, 200, 50), alike="H100-80GB"),
+    Gpu("H20-96GB", _gib(95.1), (9, 0), 8, 78, "nvidia-smi 97871 MiB (general knowledge); torch estimated", ("H20",),
+        "hopper", Speed(148, 296, 0, 4000, 450, 50)),
     Gpu("H200-141GB", _gib(139.8), (9, 0), 8, 132, "nvidia-smi 143771 MiB (general knowledge); torch estimated",
-        ("H200", "H200-SXM")),
-    Gpu("B200-180GB", _gib(178.35), (10, 0), 8, 148, "torch 178.35 GiB (pytorch/ao PR 4002)", ("B200", "B200-SXM")),
+        ("H200", "H200-SXM"), "hopper", Speed(989, 1979, 0, 4800, 450, 50)),
+    Gpu("B200-180GB", _gib(178.35), (10, 0), 8, 148, "torch 178.35 GiB (pytorch/ao PR 4002)", ("B200", "B200-SXM"),
+        "blackwell", Speed(2250, 4500, 9000, 7700, 900, 50)),
     Gpu("B300-288GB", _gib(267.7), (10, 3), 8, 148, "nvidia-smi 275040 MiB (ai-dynamo/aiconfigurator); torch estimated",
-        ("B300", "B300-SXM")),
+        ("B300", "B300-SXM"), "blackwell", Speed(2250, 4500, 14000, 7750, 900, 100)),
     Gpu("GB200-186GB", _gib(184.3), (10, 0), 72, 152, "torch 184.3 GiB (NVIDIA-NeMo/Megatron-Bridge qwen3.8-27b card)",
-        ("GB200",)),
+        ("GB200",), "blackwell", Speed(2500, 5000, 10000, 8000, 900, 50), "grace"),
     Gpu("GB300-288GB", _gib(276.6), (10, 3), 72, 160, "nvidia-smi 284208 MiB (ai-dynamo/aiconfigurator); torch estimated",
-        ("GB300",)),
+        ("GB300",), "blackwell", Speed(2500, 5000, 15000, 8000, 900, 100), "grace"),
     Gpu("L40S-48GB", _gib(44.4), (8, 9), 1, 142, "nvidia-smi 46068 MiB (modal-labs/modal-client PR 2797); torch estimated",
-        ("L40S",)),
-    Gpu("RTX-4090-24GB", _gib(23.6), (8, 9), 1, 128, "general knowledge", ("RTX-4090", "RTX4090", "4090")),
-    Gpu("RTX-A6000-48GB", _gib(47.5), (8, 6), 2, 84, "general knowledge", ("RTX-A6000", "A6000")),
+        ("L40S",), "ada", Speed(362, 733, 0, 864, 32, 50)),
+    Gpu("RTX-4090-24GB", _gib(23.6), (8, 9), 1, 128, "general knowledge", ("RTX-4090", "RTX4090", "4090"),
+        "ada", Speed(165, 330, 0, 1008, 32, 25)),
+    Gpu("RTX-A6000-48GB", _gib(47.5), (8, 6), 2, 84, "general knowledge", ("RTX-A6000", "A6000"),
+        "ampere", Speed(155, 0, 0, 768, 56, 25)),
 )  # fmt: skip
 
 

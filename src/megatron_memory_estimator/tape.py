@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, NamedTuple, get_args
 
 from .tensor import Tensor
+from .work import Send, Work
 
 Part = Literal[
     "", "attn_norm", "qkv_linear", "core_attn", "heads_out", "heads_back", "attn_proj", "attn", "mamba", "attn_residual", "attn_wgrads",
@@ -35,6 +36,11 @@ class Op(NamedTuple):
     wgrad     what its weight gradient is computed from, where that may be delayed: input and output gradient; of an op
               without writes: all that waits for it
     part      what it is a part of
+    work      what it computes, if that is more than to move its tensors through memory once
+    sends     what its forward sends to other ranks; an op that sends and has no work does nothing else
+    returns   what its backward sends
+    calls     functions of PyTorch or kernels that its forward launches one after the other
+    filled    share of its rows that hold a token
     """
 
     name: str
@@ -48,9 +54,14 @@ class Op(NamedTuple):
     stops: tuple[Tensor, ...] = ()
     wgrad: tuple[Tensor, ...] = ()
     part: Part = ""
+    work: tuple[Work, ...] = ()
+    sends: tuple[Send, ...] = ()
+    returns: tuple[Send, ...] = ()
+    calls: int = 1
+    filled: float = 1.0
 
 
-TENSORS = Op._fields[1:-1]
+TENSORS = Op._fields[1 : Op._fields.index("part")]
 """Fields of an op that hold tensors."""
 
 
@@ -158,6 +169,13 @@ def parted(item: Item, part: Part) -> Item:
     if isinstance(item, Recompute):
         item = item._replace(ops=tuple(parted(inner, part) for inner in item.ops))
     return item if item.part else item._replace(part=part)
+
+
+def filling(item: Item, share: float) -> Item:
+    """The item with every op in it on rows of which a share holds a token."""
+    if isinstance(item, Recompute):
+        return item._replace(ops=tuple(filling(inner, share) for inner in item.ops))
+    return item._replace(filled=share)
 
 
 def flattened(items: Iterable[Item]) -> Iterator[Op]:

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 from ..context import Context, Module, agreed
 from ..tape import Op
-from ..tensor import Dim, Param, Tensor
+from ..tensor import Dim, Param, Tensor, numel_of
+from ..work import Gemm
+from .sends import over_tp
 
 CANONICAL = {
     "linear_qkv": ("linear_q", "linear_k", "linear_v"),
@@ -75,7 +77,10 @@ def adapted(c: Context, name: str, x: Tensor, out: Tensor, weight: Param, *, gat
     source = x
     if gathers:
         source = c.region(f"{name}{MARK}input gathered", x.shape[-1])
-        yield Op(f"{name}{MARK}gather", (x,), (source,))
+        yield Op(
+            f"{name}{MARK}gather", (x,), (source,), sends=over_tp(c, "all_gather", source),
+            returns=over_tp(c, "reduce_scatter", source),
+        )  # fmt: skip
     dim = Dim("dim", c.training.peft_dim)
     lead = source.shape[: 2 if len(source.shape) > 3 else -1]  # linear_proj reads heads and their dims as one
     total = out
@@ -83,8 +88,13 @@ def adapted(c: Context, name: str, x: Tensor, out: Tensor, weight: Param, *, gat
         prefix = f"{name}{MARK}{part}"
         low = c.new(f"{prefix}.low", *lead, dim)
         delta = c.new(f"{prefix}.output", *lead, _part(c, weight.shape[0], part))
-        yield Op(f"{prefix}.linear_in", (source,), (low,), (source,))
-        yield Op(f"{prefix}.linear_out", (low,), (delta,), (low,), forward=(delta.like(f"{prefix}.scaled output"),))
+        rows, wide = numel_of(lead), delta.shape[-1].local
+        each = numel_of(source.shape) // rows
+        yield Op(f"{prefix}.linear_in", (source,), (low,), (source,), work=(Gemm(rows, dim.size, each),))
+        yield Op(
+            f"{prefix}.linear_out", (low,), (delta,), (low,), forward=(delta.like(f"{prefix}.scaled output"),),
+            work=(Gemm(rows, wide, dim.size),),
+        )  # fmt: skip
         total = out.like(f"{prefix}.added")
         passes = (out, delta) if agreed(delta.nbytes == out.nbytes) else (out,)
         yield Op(f"{prefix}.add", (out, delta), (total,), passes=passes)

@@ -11,13 +11,13 @@ are gathered, so that each rank works on one group.
 from __future__ import annotations
 
 from ..context import Context, Module, in_part, recomputed
-from ..model import Model
 from ..tape import Op
 from ..tensor import Dim, Param, Tensor, smallest
 from .core_attention import NAME as CORE
 from .core_attention import core_attention
 from .linear import column_linear, keeps_original, linear_params, row_linear
 from .norm import norm, norm_params, statistics
+from .sends import over_tp
 
 
 def self_attention(c: Context, hidden: Tensor, layer: int = 0, *, normed: Tensor | None = None) -> Module[Tensor]:
@@ -51,7 +51,10 @@ def self_attention(c: Context, hidden: Tensor, layer: int = 0, *, normed: Tensor
     qkv = yield from in_part("qkv_linear", column_linear(c, f"{name}.linear_qkv", normed, weight))
     if c.group_is_shared:
         whole = c.region(f"{name}.qkv gathered", Dim(qkv_dim.name, qkv_dim.size))
-        yield Op(f"{name}.all_gather_qkv", (qkv,), (whole,))
+        yield Op(
+            f"{name}.all_gather_qkv", (qkv,), (whole,), sends=over_tp(c, "all_gather", whole),
+            returns=over_tp(c, "reduce_scatter", whole),
+        )  # fmt: skip
         qkv = whole
     rope = m.position_embedding_type not in ("none", "learned_absolute")
     normed_heads = m.qk_layernorm or m.qk_l2_norm
@@ -88,11 +91,6 @@ def self_attention(c: Context, hidden: Tensor, layer: int = 0, *, normed: Tensor
         context = yield from _output_gate(c, name, context, gate)
     shares = keeps_original(c) and gate is None
     return (yield from in_part("attn_proj", row_linear(c, f"{name}.linear_proj", context, proj, original=shares)))
-
-
-def core_flops(m: Model, seq_length: int) -> float:
-    """Forward FLOPs of a token in causal core attention: queries times keys and probabilities times values of half the square."""
-    return 2 * seq_length * m.num_attention_heads * m.head_dim
 
 
 def rotary(c: Context, name: str, q: Tensor, k: Tensor) -> Module[tuple[Tensor, Tensor]]:

@@ -12,6 +12,8 @@ from ..context import Context, Module
 from ..errors import UnsupportedError
 from ..tape import Op, Part
 from ..tensor import DTYPE_BYTES, Dim, Tensor, ceil_div, tensor
+from ..work import Attention, Streamed
+from .sends import Sends, over_cp
 
 NAME = "self_attention.core_attention"
 EXCHANGES: tuple[Part, Part] = ("heads_out", "heads_back")
@@ -39,6 +41,12 @@ def in_fp8(c: Context, tensors: Scratch, *, output: bool = False) -> Scratch:
     return tuple(t.like(f"{t.name} fp8", "fp8") for t in tensors)
 
 
+def kernel(c: Context, heads: Dim, qk: int, v: int) -> Attention:
+    """The fused kernel on the tokens of a rank; with context parallelism each rank has an even share of the square."""
+    tokens = c.seq.local * c.batch.size
+    return Attention(tokens, heads.local, c.training.seq_length, qk, v, c.training.fp8_dot_product_attention)
+
+
 def _lse(c: Context, heads: Dim) -> Tensor:
     return c.new(f"{NAME}.softmax_lse", c.batch, heads, c.seq, dtype="fp32")
 
@@ -46,9 +54,10 @@ def _lse(c: Context, heads: Dim) -> Tensor:
 def _fused(c: Context, q: Tensor, k: Tensor, v: Tensor, heads: Dim, v_dim: Dim) -> Module[Tensor]:
     out = c.region(f"{NAME}.output", heads, v_dim)
     lse = _lse(c, heads)
+    work = (kernel(c, heads, q.shape[-1].size, v_dim.size),)
     if c.kernel == "cudnn":
         kept = (*in_fp8(c, (q, k, v)), *in_fp8(c, (out,), output=True))
-        yield Op(NAME, (q, k, v), (out,), (*kept, lse), backward=_backward_scratch(c, q, k, heads))
+        yield Op(NAME, (q, k, v), (out,), (*kept, lse), backward=_backward_scratch(c, q, k, heads), work=work)
         return out
     if q.shape[-1].size != v_dim.size:  # flash-attention pads v to the head dim of q; the result is trimmed again
         padded = c.region(f"{NAME}.v padded", v.shape[-2], q.shape[-1])
@@ -62,7 +71,7 @@ def _fused(c: Context, q: Tensor, k: Tensor, v: Tensor, heads: Dim, v_dim: Dim) 
     inner = out
     if several or v.shape[-1].size != v_dim.size:
         inner = c.region(f"{NAME}.kernel output", heads, v.shape[-1])
-    yield Op(NAME, (q, k, v), (inner,), (q, k, v, inner, lse), backward=_backward_scratch(c, q, k, heads))
+    yield Op(NAME, (q, k, v), (inner,), (q, k, v, inner, lse), backward=_backward_scratch(c, q, k, heads), work=work)
     if inner is not out:  # copied back, or trimmed, for linear_proj
         yield Op(f"{NAME}.back", (inner,), (out,))
     return out
@@ -94,6 +103,7 @@ def _context_parallel(
     out = c.region(f"{NAME}.output", heads, v_dim)
     lse = _lse(c, heads)
     scratch = _backward_scratch(c, q, k, heads)
+    work = (kernel(c, heads, q.shape[-1].size, v_dim.size),)
     if kind in ("a2a", "a2a+p2p"):
         exchanged = tuple(t.like(f"{t.name} after all-to-all") for t in (q, k, v))
         inner = out.like(f"{NAME}.output before all-to-all")
@@ -101,10 +111,12 @@ def _context_parallel(
         yield Op(f"{NAME}.all_to_all", (q, k, v), exchanged, forward=(reordered,), part=EXCHANGES[0])
         ring: Scratch = ()
         back: Scratch = ()
+        levels: tuple[int, ...] = ()
         if kind == "a2a+p2p":
             assert c.layout.hierarchical_context_parallel_sizes is not None
+            levels = c.layout.hierarchical_context_parallel_sizes
             q, k, v = exchanged
-            ring, back = _ring(c.layout.hierarchical_context_parallel_sizes[1], q, k, v, inner)
+            ring, back = _ring(levels[1], q, k, v, inner)
         yield Op(
             NAME,
             exchanged,
@@ -112,17 +124,23 @@ def _context_parallel(
             (*in_fp8(c, exchanged), *in_fp8(c, (inner,), output=True), lse),
             ring,
             (*back, *scratch),
+            work=work,
+            sends=(*_exchange(c, levels, *exchanged), *_round(c, levels, k, v)),
+            returns=(*_exchange(c, levels, *exchanged), *_round(c, levels, k, v, times=2)),
         )
-        ordered = (inner.like(f"{NAME}.output reordered"),)
-        yield Op(f"{NAME}.all_to_all_back", (inner,), (out,), forward=ordered, part=EXCHANGES[1])
+        yield Op(
+            f"{NAME}.all_to_all_back", (inner,), (out,), forward=(inner.like(f"{NAME}.output reordered"),), part=EXCHANGES[1],
+            sends=_exchange(c, levels, inner), returns=_exchange(c, levels, inner),
+        )  # fmt: skip
         return out
     if kind == "p2p":
         kv = _sized(f"{NAME}.kv", (k, v), 1)
         yield Op(f"{NAME}.join_kv", (k, v), (kv,))
         ring, back = _ring(c.layout.cp, q, k, v, out)
         yield Op(
-            NAME, (q, kv), (out,), (*in_fp8(c, (q, kv)), *in_fp8(c, (out,), output=True), lse), ring, (*back, *scratch)
-        )
+            NAME, (q, kv), (out,), (*in_fp8(c, (q, kv)), *in_fp8(c, (out,), output=True), lse), ring, (*back, *scratch),
+            work=work, sends=over_cp(c, "ring", kv, times=c.layout.cp), returns=over_cp(c, "ring", kv, times=2 * c.layout.cp),
+        )  # fmt: skip
         return out
     if kind == "all_gather":
         cp = c.layout.cp
@@ -136,9 +154,26 @@ def _context_parallel(
             (*in_fp8(c, (q, k, v)), *in_fp8(c, (out,), output=True), lse, second),
             (gathered,),
             (whole, *scratch),
+            work=work,
+            sends=over_cp(c, "all_gather", k, v, times=cp),
+            returns=(*over_cp(c, "all_gather", k, v, times=cp), *over_cp(c, "reduce_scatter", k, v, times=cp)),
         )
         return out
     raise UnsupportedError(f"cp_comm_type {kind} is not modelled")
+
+
+def _exchange(c: Context, levels: tuple[int, ...], *tensors: Tensor) -> Sends:
+    """Heads exchanged for tokens, among all context-parallel ranks or those of the first level."""
+    sends = over_cp(c, "alltoall", *tensors)
+    return tuple(send._replace(ranks=levels[0]) for send in sends) if levels else sends
+
+
+def _round(c: Context, levels: tuple[int, ...], k: Tensor, v: Tensor, times: int = 1) -> Sends:
+    """Keys and values passed round the second level of context parallelism, if there is one."""
+    if not levels:
+        return ()
+    ring = over_cp(c, "ring", k, v, times=times * levels[1])
+    return tuple(send._replace(ranks=levels[1], stride=send.stride * levels[0]) for send in ring)
 
 
 def _sized(name: str, like: tuple[Tensor, ...], times: int, over: int = 1) -> Tensor:
@@ -175,7 +210,9 @@ def _unfused(c: Context, q: Tensor, k: Tensor, v: Tensor, heads: Dim, v_dim: Dim
     scores = c.new(f"{NAME}.scores", *scores_shape)
     if c.kernel == "local":  # the score buffer is persistent (GlobalMemoryBuffer, see workspaces.py)
         scores = scores._replace(nbytes=0)
-    yield Op(f"{NAME}.scores", (q, k), (scores,), (q, k))
+    square = heads.local * c.seq.local * c.batch.size * c.full_seq.size
+    products = tuple(Streamed(2 * square * x.shape[-1].size) for x in (q, v))
+    yield Op(f"{NAME}.scores", (q, k), (scores,), (q, k), work=products[:1])
     probs = c.new(f"{NAME}.softmax", *scores_shape)
     saved_probs: Tensor = probs
     dropout = c.model.attention_dropout > 0
@@ -192,5 +229,5 @@ def _unfused(c: Context, q: Tensor, k: Tensor, v: Tensor, heads: Dim, v_dim: Dim
         dropped = c.new(f"{NAME}.dropped softmax", *scores_shape)
         yield Op(f"{NAME}.attention_dropout", (probs,), (dropped,), (mask,))
         saved_probs = dropped
-    yield Op(f"{NAME}.context", (saved_probs, v), (out,), (saved_probs, v))
+    yield Op(f"{NAME}.context", (saved_probs, v), (out,), (saved_probs, v), work=products[1:])
     return out

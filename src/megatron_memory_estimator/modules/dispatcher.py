@@ -11,7 +11,13 @@ from dataclasses import dataclass, replace
 from ..context import Context, Module
 from ..tape import Op
 from ..tensor import Dim, Tensor, largest, smallest, whole_above
+from ..work import Streamed
 from .fused_experts import fuses
+from .sends import Sends, dispatched, over_etp, over_experts
+
+PREPROCESSING = 10
+"""Functions of PyTorch that count and sort a rank's tokens before they are sent (counted in `moe/token_dispatcher.py` of Megatron-Core
+0.16: preprocess, _maybe_dtoh_and_synchronize)."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +48,18 @@ def combine(c: Context, routed: Routed, done: Tensor, width: Dim) -> Module[Tens
     if kind == "allgather":
         full = c.new("mlp.unpermuted of all ranks", *_gathered(c), width)
         yield _unpermute(c, "mlp.unpermute_local", done, full, routed, routed.held)
-        yield Op("mlp.unpermute", (full,), (out,), holds=routed.held)
+        yield Op(
+            "mlp.unpermute", (full,), (out,), holds=routed.held, sends=over_experts(c, "reduce_scatter", full),
+            returns=over_experts(c, "all_gather", full),
+        )  # fmt: skip
         return out
     if kind == "flex":
         back = done
         if c.training.moe_flex_dispatcher_backend == "deepep":
             back = c.new("mlp.combine.rows", _received_tokens(c), width)
             yield _unpermute(c, "mlp.combine.unpermute", done, back, routed, routed.held)
-        yield Op("mlp.unpermute", (back,), (out,), holds=routed.held)
+        sends = _once(c, width)
+        yield Op("mlp.unpermute", (back,), (out,), holds=routed.held, sends=sends, returns=sends)
         return out
     rows = done
     if c.local_experts_many:
@@ -59,12 +69,16 @@ def combine(c: Context, routed: Routed, done: Tensor, width: Dim) -> Module[Tens
     if c.etp_many:
         shard = c.new("mlp.combine.reduce_scattered", c.received_rows, width)
         promoted = (rows.like("mlp.combine.promoted to fp32", "fp32"),) if c.probs_dtype == "fp32" else ()
-        yield Op("mlp.combine.reduce_scatter", (rows,), (shard,), forward=promoted, holds=routed.held)
+        yield Op(
+            "mlp.combine.reduce_scatter", (rows,), (shard,), forward=promoted, holds=routed.held,
+            sends=over_etp(c, "reduce_scatter", rows), returns=over_etp(c, "all_gather", rows),
+        )  # fmt: skip
         rows = shard
     back = rows
     if c.ep_many:
         back = c.new("mlp.combine.all_to_all", c.sent_rows, width)
-        yield Op("mlp.combine.all_to_all", (rows,), (back,), holds=routed.held)
+        sends = dispatched(c, back)
+        yield Op("mlp.combine.all_to_all", (rows,), (back,), holds=routed.held, sends=sends, returns=sends)
     yield _unpermute(c, "mlp.unpermute", back, out, routed, (*routed.held, rows))
     return out
 
@@ -117,20 +131,33 @@ def _alltoall(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Routed
     sent, received = c.sent_rows, c.received_rows
     permuted = c.new("mlp.dispatch.permuted", sent, width)
     permuted_probs = c.new("mlp.dispatch.permuted_probs", sent, dtype=c.probs_dtype)
-    yield Op("mlp.permute", (x, probs), (permuted, permuted_probs), _permute_maps(c), part="permute")
+    yield Op(
+        "mlp.permute", (x, probs), (permuted, permuted_probs), _permute_maps(c), part="permute", calls=PREPROCESSING
+    )
     tokens, row_probs = permuted, permuted_probs
     held: tuple[Tensor, ...] = (permuted,)
     if c.ep_many:
         tokens = c.new("mlp.dispatch.all_to_all", received, width)
         row_probs = c.new("mlp.dispatch.all_to_all_probs", received, dtype=c.probs_dtype)
-        yield Op("mlp.dispatch.all_to_all", (permuted, permuted_probs), (tokens, row_probs), holds=held)
+        sends = dispatched(c, permuted)
+        yield Op(
+            "mlp.dispatch.all_to_all",
+            (permuted, permuted_probs),
+            (tokens, row_probs),
+            holds=held,
+            sends=sends,
+            returns=sends,
+        )
         held = (permuted, tokens)
     rows = received
     if c.etp_many:
         rows = c.expert_rows
         gathered = c.new("mlp.dispatch.all_gather", rows, width)
         gathered_probs = c.new("mlp.dispatch.all_gather_probs", rows, dtype=c.probs_dtype)
-        yield Op("mlp.dispatch.all_gather", (tokens, row_probs), (gathered, gathered_probs), holds=held)
+        yield Op(
+            "mlp.dispatch.all_gather", (tokens, row_probs), (gathered, gathered_probs), holds=held,
+            sends=over_etp(c, "all_gather", gathered), returns=over_etp(c, "reduce_scatter", gathered),
+        )  # fmt: skip
         tokens, row_probs = gathered, gathered_probs
     if c.local_experts_many:
         ordered = c.new("mlp.experts.input", rows, width)
@@ -167,7 +194,10 @@ def _allgather(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Route
         columns = Dim("2*local_experts+1", 2 * c.local_experts.local + 1)
         kept = (c.new("mlp.permute.row_id_map", tokens, columns, dtype="int32"),)
     grad = c.new("mlp.dispatch.tokens grad of all ranks", *_gathered(c), width)
-    yield Op("mlp.permute", (x, probs), (local, local_probs), kept, (all_probs, all_map), (grad,))
+    yield Op(
+        "mlp.permute", (x, probs), (local, local_probs), kept, (all_probs, all_map), (grad,), work=(Streamed(),),
+        sends=over_experts(c, "all_gather", grad), returns=over_experts(c, "reduce_scatter", grad), calls=PREPROCESSING,
+    )  # fmt: skip
     return Routed(local, local_probs, rows, ())
 
 
@@ -183,6 +213,11 @@ def _received_tokens(c: Context) -> Dim:
     return Dim("received_tokens", smallest(whole_above(total * (1.0 - miss) * c.training.router_imbalance), total))
 
 
+def _once(c: Context, width: Dim) -> Sends:
+    """A dispatch or combine that sends each token to a rank once."""
+    return dispatched(c, c.new("rows sent", c.sent_rows, width), copies=c.model.moe_router_topk) if c.ep_many else ()
+
+
 def _flex(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Routed]:
     """DeepEP receives each token once and permutes it; HybridEP writes the permuted rows directly, padded for fused experts."""
     direct = c.training.moe_flex_dispatcher_backend == "hybridep"
@@ -191,19 +226,28 @@ def _flex(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Routed]:
     assert m.num_moe_experts is not None
     tokens = c.new("mlp.experts.input", rows, width)
     row_probs = c.new("mlp.experts.probs", rows, dtype="fp32")
+    sends = _once(c, width)
     if direct:
         experts = Dim("num_moe_experts", m.num_moe_experts)
         maps = (
             c.new("mlp.dispatch.routing_map", c.tokens, experts, dtype="bool"),
             c.new("mlp.dispatch.row_map", c.tokens, experts, dtype="int32"),
         )
-        yield Op("mlp.dispatch", (x, probs), (tokens, row_probs), maps)
+        yield Op("mlp.dispatch", (x, probs), (tokens, row_probs), maps, sends=sends, returns=sends, calls=PREPROCESSING)
         return Routed(tokens, row_probs, rows, ())
     received = c.new("mlp.dispatch.received", _received_tokens(c), width)
     topk = Dim("moe_router_topk", m.moe_router_topk)
     indices = c.new("mlp.dispatch.received_indices", received.shape[0], topk, dtype="int64")
     received_probs = c.new("mlp.dispatch.received_probs", received.shape[0], topk, dtype="fp32")
-    yield Op("mlp.dispatch", (x, probs), (received, received_probs), (indices,))
+    yield Op(
+        "mlp.dispatch",
+        (x, probs),
+        (received, received_probs),
+        (indices,),
+        sends=sends,
+        returns=sends,
+        calls=PREPROCESSING,
+    )
     if c.training.moe_permute_fusion:
         local = Dim("2*local_experts+1", 2 * c.local_experts.local + 1)
         kept: tuple[Tensor, ...] = (c.new("mlp.permute.row_id_map", received.shape[0], local, dtype="int32"),)

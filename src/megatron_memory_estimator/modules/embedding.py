@@ -6,6 +6,8 @@ from __future__ import annotations
 from ..context import Context, Module
 from ..tape import Op
 from ..tensor import DTYPE_BYTES, Dim, Param, Tensor
+from ..work import Streamed
+from .sends import over_tp
 
 
 def vocab(c: Context) -> Dim:
@@ -50,7 +52,11 @@ def lookup(c: Context, name: str, table: Param, out: Tensor) -> Module[Tensor]:
         kept = (*kept, c.new(f"{name}.output of other ranks", rest))
     if c.training.peft != "none":  # frozen, and nothing before it needs a gradient
         kept, grads = (), ()
-    yield Op(name, (), (out,), kept, scratch, grads)
+    sends = over_tp(c, "reduce_scatter" if c.sp_many else "all_reduce", whole)
+    returns = over_tp(c, "all_gather", whole) if c.sp_many and grads else ()
+    added = 2 * table.numel * DTYPE_BYTES[c.training.grad_dtype] if grads else 0  # main_grad, read and written
+    work = Streamed(backward=added)
+    yield Op(name, (), (out,), kept, scratch, grads, work=(work,), sends=sends, returns=returns)
     return out
 
 

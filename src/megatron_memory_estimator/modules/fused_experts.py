@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..context import Context, Module
 from ..tape import Op
 from ..tensor import Dim, Param, Tensor
-from .linear import grad_of, kept_input, other_orientation, quantized_grad, weight_grad, wgrad_operands
+from .linear import gemm, grad_of, kept_input, other_orientation, quantized_grad, weight_grad, wgrad_operands
 
 FUSED = ("mxfp8", "nvfp4")
 """Recipes that the fused op exists for."""
@@ -52,5 +52,8 @@ def fused_experts(
          *((grad_of(wide),) if nvfp4 else ()), *(kept_input(c, f"{name}.fc2", act) if again else ()),
          *weight_grad(c, fc1), *weight_grad(c, fc2)),
         wgrad=(*wgrad_operands(c, f"{name}.fc1", tokens, grad_of(wide)), *wgrad_operands(c, f"{name}.fc2", act, grad_of(out))),
+        work=(  # the GEMMs quantize what is between them
+            gemm(c, fc1, rows.local * c.filled, casts=(True, False)), gemm(c, fc2, rows.local * c.filled, casts=(False, True)),
+        ),
     )  # fmt: skip
     return out

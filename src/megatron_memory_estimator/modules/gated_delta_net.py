@@ -8,20 +8,19 @@ flash-linear-attention `fla/ops/gated_delta_rule/chunk.py`, `fla/modules/l2norm.
 from __future__ import annotations
 
 from ..context import Context, Module, recomputed
-from ..model import Model
 from ..tape import Op
 from ..tensor import Dim, Param, Tensor
+from ..work import Streamed
 from .linear import column_linear, linear_params, row_linear
 from .norm import norm, norm_params
 
 NAME = "self_attention"
 CHUNK = 64
 """Chunk length of the delta rule (fla/ops/gated_delta_rule/chunk.py)."""
-
-
-def rule_flops(m: Model, seq_length: int) -> float:
-    """Forward FLOPs of a token in the delta rule."""
-    return 8 * m.linear_num_value_heads * m.linear_value_head_dim**2
+RULE_FLOPS = 8
+"""Forward FLOPs of the delta rule per token, value channel and key channel (Megatron-LM `megatron/training/training.py`)."""
+RULE_KERNELS = 6
+"""Kernels of its forward: cumsum, K K products, triangular solve, w and u, chunk states, output (chunk.py)."""
 
 
 def gated_delta_net_2(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
@@ -81,10 +80,13 @@ def gated_delta_net(c: Context, hidden: Tensor, layer: int = 0, *, second: bool 
     q, k = repeated
     out = c.region(f"{NAME}.delta rule output", heads, dv)
     block = c.new(f"{NAME}.WY block inverse", c.seq, c.batch, heads, Dim("chunk", CHUNK))
+    # beyond once: forward reads k for K K, w and the states, backward q, k and the output's gradient in bwd_dv, dhu, dqkwg, wy (chunk.py)
+    flops = RULE_FLOPS * heads.local * dv.size * dv.size * c.seq.local * c.batch.size
     gates = _channel_gates(c, q, block, keys, values) if second else _gates(c, heads)
     yield Op(
         f"{NAME}.delta_rule", (q, k, v, decay), (out,), (q, k, v, block, *gates),
         forward=_forward_scratch(c, heads, dk, dv), backward=_backward_scratch(c, heads, dk, dv),
+        work=(Streamed(flops, 3 * k.nbytes + 2 * block.nbytes, 2 * q.nbytes + 5 * k.nbytes + 2 * out.nbytes),), calls=RULE_KERNELS,
     )  # fmt: skip
 
     def norm_and_gate() -> Module[Tensor]:

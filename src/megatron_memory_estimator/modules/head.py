@@ -10,9 +10,15 @@ from __future__ import annotations
 from ..context import Context, Module
 from ..tape import Op
 from ..tensor import Dim, Param, Tensor
+from ..work import Streamed
 from .embedding import vocab
-from .linear import weight_grad
+from .linear import column_sends, gemm, weight_grad
 from .norm import norm, norm_params
+
+UNFUSED, NATIVE = (8, 2), (3, 0)
+"""Passes over the fp32 logits beyond making and keeping them, forward and backward. Unfused: maximum (one read), subtraction, exp
+and division (a read and a write each), sum (a read); scaling of the gradient (`tensor_parallel/cross_entropy.py`). Compiled: maximum
+and division (`fusions/fused_cross_entropy.py`)."""
 
 
 def final_layernorm(c: Context, hidden: Tensor) -> Module[Tensor]:
@@ -50,7 +56,11 @@ def _output_layer(c: Context, name: str, kept: Tensor, hidden: Tensor, weight: P
     saves: tuple[Tensor, ...] = (part,) if own is None else (part, own)
     if c.training.peft != "none":  # linear_with_frozen_weight keeps no input
         saves = saves[1:]
-    yield Op(f"{name}.output_layer", (part,), (logits,), saves, backward=backward, part="head")
+    sends, returns = column_sends(c, f"{name}.output_layer", c.hidden, quantizes=False)
+    yield Op(
+        f"{name}.output_layer", (part,), (logits,), saves, backward=backward, part="head",
+        work=(gemm(c, weight, c.seq.local * c.batch.size),), sends=sends, returns=returns,
+    )  # fmt: skip
     return logits
 
 
@@ -85,17 +95,21 @@ def _cross_entropy(c: Context, name: str, logits: Tensor) -> Module[Tensor]:
         storage = gradient_storage(c, name, logits)
         if storage is None:
             grad = logits.like(f"{ce}.logits grad fp32", "fp32")
-            yield Op(ce, (logits,), (out,), (grad, *index))
+            yield Op(ce, (logits,), (out,), (grad, *index), work=(Streamed(forward=logits.nbytes),))
             return (yield from _reduce(c, name, out, mask))
         kept: tuple[Tensor, ...] = (storage,)
         if storage is not logits:
             stats = c.new(f"{ce}.stats", *rows, Dim("two", 2), dtype="fp32")
             kept = (storage, stats, *index)
-        yield Op(ce, (logits,), (out,), kept, passes=(logits,))
+        # the forward reads the logits twice and writes the gradient over them; the backward scales that
+        again = 2 * logits.nbytes
+        yield Op(ce, (logits,), (out,), kept, passes=(logits,), work=(Streamed(forward=again, backward=again),))
         return (yield from _reduce(c, name, out, mask, held=logits))
     softmax = logits.like(f"{ce}.softmax", "fp32")
     scratch = (logits.like(f"{ce}.logits fp32", "fp32"),) if t.cross_entropy_loss_fusion else ()
-    yield Op(ce, (logits,), (out,), (softmax, *index), forward=scratch, holds=(logits,))
+    passes, back = NATIVE if t.cross_entropy_loss_fusion else UNFUSED
+    work = Streamed(forward=passes * softmax.nbytes, backward=back * softmax.nbytes)
+    yield Op(ce, (logits,), (out,), (softmax, *index), forward=scratch, holds=(logits,), work=(work,))
     return (yield from _reduce(c, name, out, mask, held=logits))
 
 

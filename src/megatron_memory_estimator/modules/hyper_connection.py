@@ -15,7 +15,8 @@ from collections.abc import Callable
 from ..context import Context, Module
 from ..errors import UnsupportedError
 from ..tape import Op
-from ..tensor import Dim, Param, Tensor
+from ..tensor import Dim, Param, Tensor, numel_of
+from ..work import Gemm, Streamed
 
 STREAMS = 4
 """The number of streams for which the bytes of the mappings are known."""
@@ -46,7 +47,8 @@ def connected(
     yield Param(f"{name}.scales", (Dim("three", 3),), matrix=False)
     mappings = c.new(f"{name}.mappings", c.seq_sp, c.batch, Dim("bytes", MAPPING_BYTES), dtype="uint8")
     x = c.stream(f"{name}.aggregated", c.hidden)
-    yield Op(f"{name}.aggregate", (before,), (x, mappings), (before, mappings), part="streams")
+    work = (Gemm(numel_of(x.shape[:-1]), maps.size, width.size, counted=False), Streamed())
+    yield Op(f"{name}.aggregate", (before,), (x, mappings), (before, mappings), part="streams", work=work)
     y = yield from sublayer(c, x)
     after = streams(c, f"{name}.streams")
     mask = (after.like(f"{name}.dropout_mask", "bool"),) if c.model.hidden_dropout > 0 else ()

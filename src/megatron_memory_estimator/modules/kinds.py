@@ -30,11 +30,6 @@ Rotary = Literal["none", "chunk", "layer"]
 """Whose rotary table is: nobody's, one per model chunk, one per layer."""
 
 
-def no_flops(model: Model, seq_length: int) -> float:
-    """Nothing beside the linears multiplies."""
-    return 0.0
-
-
 def nothing_kept(c: Context, layers: int) -> Iterator[tuple[Tensor, str]]:
     """No layer leaves anything on the GPU between two microbatches."""
     return iter(())
@@ -47,7 +42,6 @@ class Kind:
     part         what its ops are a part of, where they do not say it themselves
     residual     the same of the addition to the residual stream behind it
     owners       whose settings it reads, beside those that every kind reads (`settings.Owner`)
-    flops        forward FLOPs of a token beside its linears, of a sequence length
     rotary       whose rotary table is
     heads        whether query heads are sharded over tp
     groups       whether key and value heads are
@@ -69,7 +63,6 @@ class Kind:
     part: Part
     residual: Part
     owners: frozenset[Owner] = frozenset()
-    flops: Callable[[Model, int], float] = no_flops
     rotary: Rotary = "none"
     heads: bool = False
     groups: bool = False
@@ -95,7 +88,6 @@ KINDS: dict[str, Kind] = {
             declare=attention.self_attention,
             part="attn",
             residual="attn_residual",
-            flops=attention.core_flops,
             rotary="chunk",
             heads=True,
             groups=True,
@@ -109,7 +101,6 @@ KINDS: dict[str, Kind] = {
             part="attn",
             residual="attn_residual",
             owners=frozenset(("mla",)),
-            flops=mla.core_flops,
             rotary="layer",
             heads=True,
             exchanges=True,
@@ -123,7 +114,6 @@ KINDS: dict[str, Kind] = {
             part="attn",
             residual="attn_residual",
             owners=frozenset(("mla", "dsa")),
-            flops=mla.core_flops,
             rotary="layer",
             heads=True,
             latent=True,
@@ -138,7 +128,6 @@ KINDS: dict[str, Kind] = {
             part="attn",
             residual="attn_residual",
             owners=frozenset(("mla", "dsa")),
-            flops=mla.core_flops,
             rotary="layer",
             heads=True,
             latent=True,
@@ -153,7 +142,6 @@ KINDS: dict[str, Kind] = {
             part="attn",
             residual="attn_residual",
             owners=frozenset(("gdn",)),
-            flops=gated_delta_net.rule_flops,
             state_heads="delta",
             reproducible=False,
             recomputes=frozenset(("gdn_norm_out",)),
@@ -165,7 +153,6 @@ KINDS: dict[str, Kind] = {
             part="attn",
             residual="attn_residual",
             owners=frozenset(("gdn",)),
-            flops=gated_delta_net.rule_flops,
             state_heads="delta",
             reproducible=False,
             recomputes=frozenset(("gdn_norm_out",)),
@@ -177,7 +164,6 @@ KINDS: dict[str, Kind] = {
             part="mamba",
             residual="attn_residual",
             owners=frozenset(("mamba",)),
-            flops=mamba.scan_flops,
             state_heads="mamba",
             kept=mamba.kept,
         ),
@@ -188,7 +174,6 @@ KINDS: dict[str, Kind] = {
             part="attn",
             residual="mlp_residual",
             owners=frozenset(("parallel",)),
-            flops=attention.core_flops,
             rotary="chunk",
             heads=True,
             groups=True,

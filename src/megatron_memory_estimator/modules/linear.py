@@ -12,11 +12,15 @@ reduce-scatters the input gradient; a row-parallel linear reduce-scatters its ou
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..context import Context, Module
 from ..quantization import quantized
 from ..tape import Op
-from ..tensor import Dim, Param, Tensor
+from ..tensor import Dim, Param, Tensor, numel_of
+from ..work import Beside, Gemm, linear
 from .adapters import adapted, adapter_params
+from .sends import Sends, over_tp
 
 
 def weight_grad(c: Context, weight: Param) -> tuple[Tensor, ...]:
@@ -114,6 +118,56 @@ def quantized_grad(c: Context, name: str, grad: Tensor) -> tuple[Tensor, ...]:
     return tuple(t for way in ("rows", "columns") for t in quantized(c.recipe, grad, f"{name}.output grad by {way}"))
 
 
+def gemm(c: Context, weight: Param, rows: Any, *, casts: tuple[bool, bool] = (True, True)) -> Gemm:
+    """The product of a weight and so many rows in the recipe of this layer; with PEFT the weight is not trained."""
+    recipe = c.recipe.name if c.recipe and weight.quantized else ""
+    return linear(weight, rows, recipe, trained=c.training.peft == "none")._replace(casts=casts)
+
+
+def rows_of(x: Tensor, features: int = 1) -> int:
+    """Rows of a tensor whose last dims are features."""
+    return numel_of(x.shape[:-features])
+
+
+def _in_low_precision(c: Context, x: Tensor) -> tuple[Tensor, ...]:
+    """A linear's operand as it is gathered: quantized, where the linear is."""
+    return quantized(c.recipe, x, x.name) if c.recipe else (x,)
+
+
+def column_sends(
+    c: Context, name: str, width: Dim, *, gathers: bool = True, quantizes: bool = True
+) -> tuple[Sends, Sends]:
+    """What a column-parallel linear with an input of a width sends, forward and backward.
+
+    The backward gathers the input once more for the weight's gradient, beside the product for the input's, and scatters that.
+    """
+    if not c.tp_many:
+        return (), ()
+    whole = c.region(f"{name}.input gathered", width)
+    if not c.sp_many:
+        return (), over_tp(c, "all_reduce", whole)
+    if not gathers:
+        return (), over_tp(c, "reduce_scatter", whole)
+    hidden: Beside = "userbuffers" if in_userbuffers(c, name) else ""
+    operand = _in_low_precision(c, whole) if quantizes else (whole,)
+    gather = over_tp(c, "all_gather", *operand, beside=hidden)
+    again = over_tp(c, "all_gather", *operand, beside=hidden or "wgrad") if c.training.peft == "none" else ()
+    return gather, (*again, *over_tp(c, "reduce_scatter", whole, beside=hidden))
+
+
+def row_sends(c: Context, name: str, whole: Tensor) -> tuple[Sends, Sends]:
+    """What a row-parallel linear sends, forward and backward: `whole` is its output of all tensor-parallel ranks."""
+    if not c.tp_many:
+        return (), ()
+    if not c.sp_many:
+        return over_tp(c, "all_reduce", whole), ()
+    hidden: Beside = "userbuffers" if in_userbuffers(c, name) else ""
+    return (
+        over_tp(c, "reduce_scatter", whole, beside=hidden),
+        over_tp(c, "all_gather", *_in_low_precision(c, whole), beside=hidden),
+    )
+
+
 def wgrad_operands(c: Context, name: str, x: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
     """Input and output gradient as the weight's gradient takes them."""
     if c.recipe is None:
@@ -134,6 +188,7 @@ def column_linear(
             if c.recipe:  # gathered in low precision
                 gathered = quantized(c.recipe, gathered[0], gathered[0].name)
         grads = (c.region(f"{name}.input grad before reduce-scatter", weight.shape[1]),)
+    sends, returns = column_sends(c, name, weight.shape[1], gathers=gathers)
     yield Op(
         name,
         reads=(x,),
@@ -144,6 +199,9 @@ def column_linear(
         wgrad=wgrad_operands(
             c, name, c.region(f"{name}.input gathered", weight.shape[1]) if c.sp_many and gathers else x, grad_of(out)
         ),
+        work=(gemm(c, weight, rows_of(out)),),
+        sends=sends,
+        returns=returns,
     )
     return (yield from adapted(c, name, x, out, weight, gathers=c.sp_many and gathers))
 
@@ -158,6 +216,7 @@ def row_linear(c: Context, name: str, x: Tensor, weight: Param, *, original: boo
         partial = (c.region(f"{name}.output before reduce-scatter", c.hidden),)
         if c.te and c.recipe is None:
             gathered = (whole,)
+    sends, returns = row_sends(c, name, whole)
     yield Op(
         name,
         reads=(x,),
@@ -166,6 +225,9 @@ def row_linear(c: Context, name: str, x: Tensor, weight: Param, *, original: boo
         forward=(*partial, *other_orientation(c, f"{name}.input", x), *requantized(c, weight)),
         backward=(*gathered, *quantized_grad(c, name, whole), *weight_grad(c, weight), *requantized(c, weight)),
         wgrad=wgrad_operands(c, name, x, whole if c.sp_many else grad_of(out)),
+        work=(gemm(c, weight, rows_of(whole)),),
+        sends=sends,
+        returns=returns,
     )
     return (yield from adapted(c, name, x, out, weight))
 
@@ -177,6 +239,6 @@ def duplicated_linear(c: Context, name: str, x: Tensor, weight: Param, *, origin
         name, reads=(x,), writes=(out,), saves=kept_input(c, name, x, original=original),
         forward=(*other_orientation(c, f"{name}.input", x), *requantized(c, weight)),
         backward=(*quantized_grad(c, name, out), *weight_grad(c, weight), *requantized(c, weight)),
-        wgrad=wgrad_operands(c, name, x, grad_of(out)),
+        wgrad=wgrad_operands(c, name, x, grad_of(out)), work=(gemm(c, weight, rows_of(out)),),
     )  # fmt: skip
     return (yield from adapted(c, name, x, out, weight))

@@ -13,22 +13,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..context import Context, Module
-from ..model import Model
 from ..tape import Op
 from ..tensor import Dim, Param, Tensor, largest
+from ..work import Streamed
 from .linear import column_linear, linear_params, row_linear
 from .norm import norm, norm_params
+from .sends import over_cp
 
 NAME = "mixer"
 CHUNK = 128
 """Chunk length of the scan (mamba_mixer.py, chunk_size)."""
 CONV = 4
 """Width of the convolution (mamba_mixer.py, d_conv)."""
-
-
-def scan_flops(m: Model, seq_length: int) -> float:
-    """Forward FLOPs of a token in the scan (Megatron-LM `megatron/training/training.py`, mamba_layer_flops)."""
-    return 7 * m.mamba_heads * m.mamba_head_dim * m.mamba_state_dim
+SCAN_FLOPS = 7
+"""Forward FLOPs of the scan per token, channel and state (Megatron-LM `megatron/training/training.py`, mamba_layer_flops)."""
+SCAN_KERNELS = 6
+"""Kernels of its forward: convolution, cumsum, chunk states, their passing on, C B products, chunk scan (ssd_combined.py)."""
 
 
 def kept(c: Context, layers: int) -> Iterator[tuple[Tensor, str]]:
@@ -69,16 +69,28 @@ def mamba_mixer(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
     packed = yield from column_linear(c, f"{NAME}.in_proj", normed, in_proj)
     if c.cp_many:
         moved = c.region(f"{NAME}.zxBCdt after all-to-all", wide)
-        yield Op(f"{NAME}.all_to_all", (packed,), (moved,), forward=(moved.like("cat"), moved.like("reordered")))
+        both = (
+            *over_cp(c, "alltoall", moved),
+            *over_cp(c, "alltoall", c.region("y", di)),
+        )  # there, and the output back
+        yield Op(
+            f"{NAME}.all_to_all", (packed,), (moved,), forward=(moved.like("cat"), moved.like("reordered")), sends=both,
+            returns=both, work=(Streamed(),),
+        )  # fmt: skip
         packed = moved
     head_params = c.new(f"{NAME}.A, dt_bias, D", Dim("three", 3), nh, dtype="fp32")
     y = c.region(f"{NAME}.scan output", di)
+    work = (
+        _scanned(
+            c, y, c.region(f"{NAME}.conv output", conv_wide), _gram(c, spread), SCAN_FLOPS * y.shape[-1].local * state
+        ),
+    )
     if c.training.mamba_mem_eff_path:
         scan_out = c.region(f"{NAME}.scan output before gate", di)
         yield Op(
             f"{NAME}.scan", (packed,), (y,), (packed, scan_out, head_params),
             forward=_forward_scratch(c, inner, state, conv_wide, di, nh, spread),
-            backward=_backward_scratch(c, inner, state, conv_wide, di, nh, spread),
+            backward=_backward_scratch(c, inner, state, conv_wide, di, nh, spread), work=work, calls=SCAN_KERNELS,
         )  # fmt: skip
         gate_kept: tuple[Tensor, ...] = ()
     else:
@@ -95,13 +107,25 @@ def mamba_mixer(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
         yield Op(
             f"{NAME}.scan", (conv_out, dt), (y,), saved,
             forward=_forward_scratch(c, inner, state, conv_wide, di, nh, spread),
-            backward=_backward_scratch(c, inner, state, conv_wide, di, nh, spread),
+            backward=_backward_scratch(c, inner, state, conv_wide, di, nh, spread), work=work, calls=SCAN_KERNELS,
         )  # fmt: skip
         gate_kept = (z,)
     normed_y = c.region(f"{NAME}.norm.output", di)
     rstd = c.new(f"{NAME}.norm.rstd", c.seq, c.batch, rows, dtype="fp32")
     yield Op(f"{NAME}.norm", (y, *gate_kept), (normed_y,), (y, *gate_kept, rstd))
     return (yield from row_linear(c, f"{NAME}.out_proj", normed_y, out_proj))
+
+
+def _scanned(c: Context, y: Tensor, conv: Tensor, gram: Tensor, flops: int) -> Streamed:
+    """The scan's kernels, which read their operands again and again beyond the once that the op says (ssd_combined.py).
+
+    Forward: chunk_state, bmm_chunk and chunk_scan read the convolution's output twice in all; the products C B are written and
+    read. Backward: chunk_state, bwd_dz, bwd_dx, bwd_db, bwd_dcb and ddAcs read it, six times x and three times B and C (five of
+    the whole); bwd_dz, dstates, dx, dC, dcb and ddAcs the gradient of the output; bwd_dz, dx and ddAcs C B; the gradient of C B
+    is written and read twice.
+    """
+    rows = c.seq.local * c.batch.size
+    return Streamed(flops * rows, conv.nbytes + 2 * gram.nbytes, 4 * conv.nbytes + 5 * y.nbytes + (2 + 3) * gram.nbytes)
 
 
 def _states(c: Context, name: str, inner: int, state: int, dtype: str) -> Tensor:

@@ -11,21 +11,17 @@ the down projections over tp and has separate norms.
 from __future__ import annotations
 
 from ..context import Context, Module, in_part, recomputed
-from ..model import Model
 from ..tape import Op
 from ..tensor import Dim, Param, Tensor
+from ..work import Streamed
 from .attention import cos_sin
 from .core_attention import NAME as CORE
 from .core_attention import core_attention
 from .linear import column_linear, duplicated_linear, keeps_original, linear_params, row_linear
 from .norm import norm, norm_params
+from .sends import over_tp
 
 NAME = "self_attention"
-
-
-def core_flops(m: Model, seq_length: int) -> float:
-    """Forward FLOPs of a token in causal core attention, with value heads of another width than the query's."""
-    return seq_length * m.num_attention_heads * (m.qk_head_dim + m.qk_pos_emb_head_dim + m.v_head_dim)
 
 
 def down_linear(c: Context, name: str, x: Tensor, weight: Param, width: Dim) -> Module[Tensor]:
@@ -39,7 +35,10 @@ def down_linear(c: Context, name: str, x: Tensor, weight: Param, width: Dim) -> 
     shard = yield from in_part("qkv_linear", column_linear(c, name, x, weight))
     out = c.stream(f"{name}.output gathered", width)
     whole = c.region(f"{name}.output of all ranks", width)
-    yield Op(f"{name}.gather", (shard,), (out,), forward=(whole,), part="qkv_linear")
+    yield Op(
+        f"{name}.gather", (shard,), (out,), forward=(whole,), part="qkv_linear", sends=over_tp(c, "all_gather", whole),
+        returns=over_tp(c, "reduce_scatter", whole),
+    )  # fmt: skip
     return out
 
 
@@ -114,7 +113,10 @@ def mla_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
         v = c.region(f"{NAME}.v", heads, dv)
         gathered = (c.region(f"{NAME}.k_pos_emb gathered", rot),) if c.sp_many else ()
         kept = () if c.training.apply_rope_fusion else cos_sin(c, NAME, rot)
-        yield Op(f"{NAME}.rotary", (q_raw, kv_raw, k_pos), (q, k, v), kept, forward=gathered)
+        yield Op(
+            f"{NAME}.rotary", (q_raw, kv_raw, k_pos), (q, k, v), kept, forward=gathered, work=(Streamed(),),
+            sends=over_tp(c, "all_gather", *gathered), returns=over_tp(c, "reduce_scatter", *gathered),
+        )  # fmt: skip
         return q, k, v
 
     q, k, v = yield from recomputed(c.training.recomputes("mla_up_proj"), f"{NAME}.up_proj.checkpoint", up(), hook=CORE)

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..context import Context, Module, in_part, recomputed
-from ..tape import Op
+from ..context import Context, Module, T, in_part, recomputed
+from ..tape import Op, filling
 from ..tensor import Dim, Param, Tensor
+from ..work import Gemm, Streamed
 from .adapters import adapted, adapter_params
 from .dispatcher import Routed, combine, dispatch
 from .fused_experts import fused_experts, fuses
 from .linear import (
     duplicated_linear,
+    gemm,
     grad_of,
     keeps_original,
     kept_input,
@@ -31,6 +33,10 @@ from .linear import (
 from .mlp import activation
 from .norm import norm, norm_params
 from .shared_experts import shared_experts, shared_experts_params
+
+GATING, BALANCING = 12, 10
+"""Functions of PyTorch that a router calls, and more with a balancing loss (counted in `moe/router.py`, `moe/moe_utils.py` of
+Megatron-Core 0.16: topk_routing_with_score_function, compute_routing_scores_for_aux_loss, switch_load_balancing_loss_func)."""
 
 
 def kept(c: Context, layers: int) -> Iterator[tuple[Tensor, str]]:
@@ -86,9 +92,9 @@ def moe(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
         if latent:
             down_proj = duplicated_linear(c, "mlp.fc1_latent_proj", normed, latent[0])
             tokens = yield from in_part("latent_down", down_proj)
-        routed = yield from in_part("dispatch", dispatch(c, tokens, probs, width))
-        done = yield from in_part("experts", _experts(c, routed, fc1, fc2))
-        out = yield from in_part("combine", combine(c, routed, done, width))
+        routed = yield from in_part("dispatch", _filled(c.filled, dispatch(c, tokens, probs, width)))
+        done = yield from in_part("experts", _filled(c.filled, _experts(c, routed, fc1, fc2)))
+        out = yield from in_part("combine", _filled(c.filled, combine(c, routed, done, width)))
         if latent:
             out = yield from in_part("latent_up", duplicated_linear(c, "mlp.fc2_latent_proj", out, latent[1]))
         if extra is not None:
@@ -102,6 +108,19 @@ def moe(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
         return out
 
     return (yield from recomputed(t.recomputes("moe"), "mlp.checkpoint", body()))
+
+
+def _filled(share: float, module: Module[T]) -> Module[T]:
+    """The module with ops on rows of which a share holds a token; the result passes through."""
+    if isinstance(share, float) and share == 1:
+        return (yield from module)
+    while True:
+        try:
+            item = next(module)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        yield item if isinstance(item, Param) else filling(item, share)
 
 
 def _expert_params(c: Context, width: Dim) -> Module[tuple[Param, Param]]:
@@ -152,7 +171,17 @@ def router(c: Context, x: Tensor, experts: Dim) -> Module[Tensor]:
         wide = x.like("mlp.router.input fp32", "fp32")
         scratch = (*scratch, wide)
         backward = (*backward, wide, x.like("mlp.router.input grad fp32", "fp32"))
-    yield Op("mlp.router", (x,), (probs,), tuple(kept), scratch, backward)
+    products = (Gemm(tokens.local, experts.local, c.hidden.local, counted=False), Streamed())
+    yield Op(
+        "mlp.router",
+        (x,),
+        (probs,),
+        tuple(kept),
+        scratch,
+        backward,
+        work=products,
+        calls=GATING + (BALANCING if m.aux_loss else 0),
+    )
     return probs
 
 
@@ -183,7 +212,7 @@ def _experts(c: Context, routed: Routed, fc1: Param, fc2: Param) -> Module[Tenso
     yield Op(
         name, (tokens,), (wide,), kept_input(c, name, tokens, original=moved), other_orientation(c, f"{name}.input", tokens),
         (*quantized_grad(c, name, wide), *weight_grad(c, fc1)), wgrad=wgrad_operands(c, name, tokens, grad_of(wide)),
-        part="expert_fc1",
+        part="expert_fc1", work=(gemm(c, fc1, rows.local * c.filled),),
     )  # fmt: skip
     wide = yield from in_part("expert_fc1", adapted(c, name, tokens, wide, fc1))
     activated = activation(c, "mlp.experts.activation", wide, one, probs)
@@ -194,6 +223,7 @@ def _experts(c: Context, routed: Routed, fc1: Param, fc2: Param) -> Module[Tenso
     yield Op(
         name, (act,), (out,), kept_input(c, name, act, original=moe_act), other_orientation(c, f"{name}.input", act),
         (*quantized_grad(c, name, out), *weight_grad(c, fc2)), wgrad=wgrad_operands(c, name, act, grad_of(out)),
+        work=(gemm(c, fc2, rows.local * c.filled),),
     )  # fmt: skip
     out = yield from adapted(c, name, act, out, fc2)
     if pads:

@@ -14,6 +14,7 @@ from ..tensor import Dim, Param, Tensor
 from .embedding import lookup
 from .linear import column_linear, linear_params
 from .norm import norm, norm_params
+from .sends import over_tp
 
 Layer = Callable[[Context, Tensor], Module[Tensor]]
 
@@ -37,10 +38,11 @@ def mtp_depth(c: Context, hidden: Tensor, table: Param, layer: Layer, prefix: st
         x = projected
         if c.tp_many:
             full = c.region(f"{prefix}.eh_proj gathered", c.hidden)
-            yield Op(f"{prefix}.eh_proj.gather", (projected,), (full,))
+            yield Op(f"{prefix}.eh_proj.gather", (projected,), (full,), sends=over_tp(c, "all_gather", full))
             # scattered again over the sequence; the scatter is a view that pins the gathered tensor
             x = full.view(f"{prefix}.layer input", c.residual("").shape)
-            yield Op(f"{prefix}.eh_proj.scatter", (full,), (x,))
+            back = over_tp(c, "all_gather", full) if c.sp_many else ()
+            yield Op(f"{prefix}.eh_proj.scatter", (full,), (x,), returns=back)
         out = yield from layer(c, x)
         return out
 

@@ -7,6 +7,7 @@ from ..tape import Op
 from ..tensor import Dim, Param, Tensor
 from .linear import column_linear, keeps_original, linear_params, row_linear
 from .mlp import activation
+from .sends import over_tp
 
 
 def shared_experts_params(c: Context) -> Module[tuple[Param, Param]]:
@@ -30,7 +31,13 @@ def shared_experts(c: Context, x: Tensor, weights: tuple[Param, Param]) -> Modul
     source, gathers = x, True
     if c.training.moe_shared_expert_overlap and c.sp_many:
         source = c.region(f"{name}.input gathered", c.hidden)
-        yield Op(f"{name}.gather", (x,), (source,))
+        yield Op(
+            f"{name}.gather",
+            (x,),
+            (source,),
+            sends=over_tp(c, "all_gather", source),
+            returns=over_tp(c, "reduce_scatter", source),
+        )
         gathers = False
     # in low precision too fc1 keeps its input, which the router keeps anyway (moe/shared_experts.py: set_save_original_input)
     wide = yield from column_linear(c, f"{name}.linear_fc1", source, fc1, gathers=gathers, original=keeps_original(c))

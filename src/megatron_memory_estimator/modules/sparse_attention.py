@@ -12,9 +12,10 @@ from ..context import Context, Module, in_part, recomputed
 from ..errors import UnsupportedError
 from ..tape import Op
 from ..tensor import Dim, Param, Tensor
+from ..work import Attention, Gemm, Streamed, Work
 from .attention import cos_sin
 from .core_attention import NAME as CORE
-from .linear import column_linear, linear_params, row_linear
+from .linear import column_linear, gemm, linear_params, row_linear, rows_of
 from .mla import NAME, down_linear
 from .norm import norm, norm_params
 
@@ -52,7 +53,7 @@ def sparse_attention(c: Context, hidden: Tensor, layer: int = 0, *, indexer: boo
         q_down = yield from linear_params(c, f"{NAME}.linear_q_down_proj", qr, c.hidden, "replicated", False)
     q_up = yield from linear_params(c, f"{NAME}.linear_q_up_proj", up_q, qr, "tp", False)
     kv_down = yield from linear_params(c, f"{NAME}.linear_kv_down_proj", kv_dim, c.hidden, "replicated", False)
-    yield from linear_params(c, f"{NAME}.linear_kv_up_proj", up_kv, kr, "tp", False)
+    kv_up = yield from linear_params(c, f"{NAME}.linear_kv_up_proj", up_kv, kr, "tp", False)
     if m.qk_layernorm:
         if q_rank is not None:
             yield from norm_params(c, f"{NAME}.q_layernorm.", qr)
@@ -76,7 +77,16 @@ def sparse_attention(c: Context, hidden: Tensor, layer: int = 0, *, indexer: boo
     q_flat = yield from column_linear(c, f"{NAME}.linear_q_up_proj", query, q_up)
     q_absorbed = c.region(f"{NAME}.q absorbed", heads, kv_dim)
     latent = c.region(f"{NAME}.latent kv", kv_dim)
-    yield Op(f"{NAME}.absorb", (q_flat, compressed, k_pos), (q_absorbed, latent), (q_flat, *cos_sin(c, NAME, rot)))
+    # the halves of linear_kv_up_proj: keys into the query, values out of the core's output
+    whole = gemm(c, kv_up, rows_of(q_flat))
+    keys, values = (
+        whole._replace(n=c.dim("up", m.num_attention_heads * each, "tp").local, recipe="")
+        for each in (m.qk_head_dim, m.v_head_dim)
+    )
+    yield Op(
+        f"{NAME}.absorb", (q_flat, compressed, k_pos), (q_absorbed, latent), (q_flat, *cos_sin(c, NAME, rot)),
+        work=(keys, Streamed()),
+    )  # fmt: skip
     loss: Tensor | None = None
     if indexer:
         loss = yield from in_part("core_attn", _indexer(c, normed, query, q_absorbed, rot))
@@ -87,7 +97,7 @@ def sparse_attention(c: Context, hidden: Tensor, layer: int = 0, *, indexer: boo
         out = carrier
     context = c.region(f"{NAME}.value up projection.output", heads, dv)
     weight_copy = c.new(f"{NAME}.value up projection.weight copy", heads, kr, dv)
-    yield Op(f"{NAME}.value_up_proj", (out,), (context,), (out, weight_copy))
+    yield Op(f"{NAME}.value_up_proj", (out,), (context,), (out, weight_copy), work=(values,))
     return (yield from in_part("attn_proj", row_linear(c, f"{NAME}.linear_proj", context, proj)))
 
 
@@ -117,13 +127,19 @@ def _indexer(c: Context, normed: Tensor, query: Tensor, q: Tensor, rot: Dim) -> 
         Dim("dsa_indexer_n_heads", m.dsa_indexer_n_heads),
         Dim("dsa_indexer_head_dim", m.dsa_indexer_head_dim),
     )
+    rows = c.seq.local * c.batch.size
+    work: tuple[Work, ...] = (
+        Gemm(rows, index_heads.size * head.size, query.shape[-1].size, counted=False),
+        Gemm(rows, head.size + index_heads.size, c.hidden.size, counted=False),
+        Streamed(rows * c.full_seq.size * index_heads.size * head.size, counted=False),  # scores of half the square
+    )
     scores = c.new(f"{name}.scores", c.seq, c.batch, c.full_seq, dtype="fp32")
     scratch: tuple[Tensor, ...] = (scores,)
     if backend == "none":
         per_head = c.new(f"{name}.scores per head", c.seq, c.batch, index_heads, c.full_seq, dtype="fp32")
         scratch = (per_head, per_head.like(f"{name}.scores weighted"), scores)
     if not m.dsa_indexer_loss_coeff:
-        yield Op(name, (normed, query), forward=scratch, stops=(normed, query))
+        yield Op(name, (normed, query), forward=scratch, stops=(normed, query), work=work)
         return None
     q_index = c.region(f"{name}.q", index_heads, head)
     k_index = c.region(f"{name}.k", head)
@@ -155,7 +171,7 @@ def _indexer(c: Context, normed: Tensor, query: Tensor, q: Tensor, rot: Dim) -> 
             k_index.like(f"{name}.k grad ahead"),
         )
     loss = c.new(f"{name}.loss", Dim("one", 1), dtype="fp32")
-    yield Op(name, (normed, query), (loss,), kept, scratch, backward, stops=(normed, query))
+    yield Op(name, (normed, query), (loss,), kept, scratch, backward, stops=(normed, query), work=work)
     return loss
 
 
@@ -167,6 +183,9 @@ def _core(c: Context, q: Tensor, kv: Tensor, heads: Dim, kr: Dim, *, indexer: bo
     m, backend = c.model, c.training.dsa_kernel_backend
     assert m.dsa_indexer_n_heads is not None and m.dsa_indexer_topk is not None
     out = c.region(f"{CORE}.output", heads, kr)
+    # no rates of sparse kernels are public: as long as dense attention with the same heads (docs/throughput.md)
+    qk = m.qk_head_dim + m.qk_pos_emb_head_dim
+    dense = Attention(c.seq.local * c.batch.size, heads.local, c.training.seq_length, qk, m.v_head_dim)
     if c.cp_many:  # all-gather context parallelism: the latent keys of the whole sequence
         kv = kv._replace(shape=(c.full_seq, *kv.shape[1:]), nbytes=kv.nbytes * c.layout.cp)
     if backend == "none":
@@ -181,7 +200,7 @@ def _core(c: Context, q: Tensor, kv: Tensor, heads: Dim, kr: Dim, *, indexer: bo
         )
         wide = c.new(f"{CORE}.scores fp32", *scores, dtype="fp32")
         yield Op(CORE, (q, kv), (out,), kept, forward=(wide, wide.like(f"{CORE}.scores copy")),
-                 backward=(wide.like(f"{CORE}.scores grad"), wide.like(f"{CORE}.probs grad")))  # fmt: skip
+                 backward=(wide.like(f"{CORE}.scores grad"), wide.like(f"{CORE}.probs grad")), work=(Streamed(dense.flops),))  # fmt: skip
         return out
     kept_fused: tuple[Tensor, ...] = (q, kv)
     if indexer:
@@ -192,7 +211,7 @@ def _core(c: Context, q: Tensor, kv: Tensor, heads: Dim, kr: Dim, *, indexer: bo
     else:  # TileLang recomputes output and LSE in backward
         kept_fused = (*kept_fused, c.new(f"{CORE}.head mask", c.batch, heads, c.seq, dtype="bool"))
         backward = (out.like(f"{CORE}.output recomputed"), kv.like(f"{CORE}.dkv fp32", "fp32"))
-    yield Op(CORE, (q, kv), (out,), kept_fused, backward=backward)
+    yield Op(CORE, (q, kv), (out,), kept_fused, backward=backward, work=(dense,))
     return out
 
 

@@ -1,40 +1,43 @@
-"""Model FLOPs of a training step, by the declarations: every linear's parameters, and the core of attention.
+"""Model FLOPs of a training step, by the declarations: what every op multiplies, and three times as much with the backward.
 
-A token passes each linear once (an expert's with the share top-k / experts), twice a multiply-add, and three times as much with
-the backward. Core attention is causal: half of the square. Source of the convention: Megatron-LM `megatron/training/training.py`
-(num_floating_point_operations).
+A token passes each linear once, an expert's as often as it has experts. Core attention is causal: half of the square. Megatron counts
+no router. Source of the convention: Megatron-LM `megatron/training/training.py` (num_floating_point_operations).
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+from functools import lru_cache
+
 from ..context import Context
 from ..layout import Layout
 from ..model import Model
-from ..modules.kinds import kinds_of
-from ..modules.layers import layer_unit
+from ..modules.layers import Declaration, layer_unit, mtp_unit, output_unit
+from ..tape import flattened
 from ..training import Training
+from ..work import Gemm
 
 
+@lru_cache(maxsize=64)
 def forward_flops(model: Model, training: Training) -> float:
     """Forward FLOPs per token of the whole model."""
-    c = Context(model, Layout(), training, "cudnn")
-    layers = [*model.kinds, *(list(model.mtp_kinds) * model.mtp)]
-    total = 0.0
-    for kind in dict.fromkeys(layers):
-        total += layers.count(kind) * _layer(c, kind)
-    head = 2 * model.hidden_size * model.padded_vocab(1) * (1 + model.mtp)
-    joined = 0 if model.hybrid else model.mtp * 4 * model.hidden_size**2
-    return total + head + joined
+    c = Context(model, Layout(), replace(training, peft="none"), "cudnn")
+    total = sum(count * _flops(c, layer_unit(c, kind)) for kind, count in Counter(model.kinds).items())
+    total += _flops(c, output_unit(c, owns_weight=True, shared=False))
+    return total + (_flops(c, mtp_unit(c, owns_embedding=False)) if model.mtp else 0.0)
 
 
-def _layer(c: Context, kind: str) -> float:
-    m = c.model
+def _flops(c: Context, unit: Declaration) -> float:
     found = 0.0
-    for p in layer_unit(c, kind, 0).params:
-        if p.gemm and len(p.shape) == 2:
-            share = m.moe_router_topk / (m.num_moe_experts or 1) if p.split == "expert" else 1.0
-            found += 2 * p.numel * share
-    return found + sum(row.flops(m, c.training.seq_length) for row in kinds_of(kind))
+    for op in flattened(unit.unit.items):
+        for one in op.work:
+            if isinstance(one, Gemm) and one.counted:
+                rows = c.tokens.size * c.model.moe_router_topk if one.experts is not None else one.rows
+                found += 2 * rows * one.n * one.k
+            elif not isinstance(one, Gemm) and getattr(one, "counted", True):
+                found += one.flops
+    return found / c.tokens.size
 
 
 def training_flops(model: Model, training: Training) -> float:

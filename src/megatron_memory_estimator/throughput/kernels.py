@@ -10,6 +10,8 @@ from itertools import pairwise
 from math import log2
 from typing import Any
 
+from ..quantization import RECIPES, orientations
+from ..work import Attention, Gemm
 from .machine import SEQUENCES, Machine
 
 BACKWARD_FLOPS, BACKWARD_RATE = 2.5, 0.8
@@ -18,9 +20,20 @@ to 0.9; arXiv 2407.08608: H100 0.85)."""
 NVFP4_OVER_BF16 = 3.5
 """Pre-quantized nvfp4 GEMM of TransformerEngine over bf16 on B300 (TransformerEngine documentation)."""
 LOW_PRECISION_SUSTAINED = 0.95
+"""Training GEMMs in low precision relative to isolated ones (judgement: those are not limited by power)."""
+FP8_OF_BLOCK = 0.85
+"""Least rate of fp8 GEMMs with one scale per tensor, of those with block scales: the measured per-tensor kernels are those of
+inference frameworks (judgement)."""
+FP8_START, NVFP4_START = 8e-6, 9e-6
+"""Seconds of a low-precision GEMM at least, as those of the measured block recipe and of nvfp4."""
 FEW_ROWS = 64.0
 """Rows of an expert at which a grouped GEMM runs at half its rate (SimuMax, B200 and A100)."""
 LAUNCH = 10e-6
+START = 3e-6
+"""Seconds of a memory-bound kernel at least (ai-dynamo/aiconfigurator)."""
+SCAN_RATE = 0.25
+"""Rate of the matrix products in a scan, or in unfused attention, of the bf16 peak."""
+MLA = "bfloat16_mla_d192_v128"
 
 
 def gemm_rate(m: Machine, recipe: str) -> tuple[float, float, float]:
@@ -30,7 +43,7 @@ def gemm_rate(m: Machine, recipe: str) -> tuple[float, float, float]:
         return (
             NVFP4_OVER_BF16 * peak * LOW_PRECISION_SUSTAINED * m.efficiency.gemm,
             m.gemm.get("nvfp4", m.gemm["bfloat16"])[1],
-            9e-6,
+            NVFP4_START,
         )
     if recipe in ("mxfp8", "blockwise") and "fp8_block" in m.gemm:
         rate, link, start = m.gemm["fp8_block"]
@@ -38,7 +51,7 @@ def gemm_rate(m: Machine, recipe: str) -> tuple[float, float, float]:
     if recipe and "fp8" in m.gemm:
         rate, link, _ = m.gemm["fp8"]
         block = m.gemm.get("fp8_block", (0.0, 0.0, 0.0))[0]
-        return max(rate, 0.85 * block) * LOW_PRECISION_SUSTAINED * m.efficiency.gemm, link, 8e-6
+        return max(rate, FP8_OF_BLOCK * block) * LOW_PRECISION_SUSTAINED * m.efficiency.gemm, link, FP8_START
     return peak * m.sustained, link, start
 
 
@@ -49,46 +62,67 @@ def gemm(m: Machine, rows: Any, n: Any, k: Any, recipe: str = "") -> Any:
     return 2 * rows * n * k / rate + ((rows + n) * k * each + 2 * rows * n) / link + start
 
 
-def linear(m: Machine, rows: Any, n: Any, k: Any, recipe: str = "") -> tuple[Any, Any]:
-    """Seconds of a linear's forward, and of its backward (input and weight gradient)."""
-    forward = gemm(m, rows, n, k, recipe)
-    backward = gemm(m, rows, k, n, recipe) + gemm(m, n, k, rows, recipe)
-    cast = quantize(m, rows * k, recipe), quantize(m, rows * n, recipe)
-    return forward + cast[0], backward + cast[1]
-
-
 def quantize(m: Machine, elements: Any, recipe: str) -> Any:
-    """Seconds of a cast of an input or gradient: read bf16 (twice with current scaling), write both orientations."""
+    """Seconds of a cast of an input or gradient: read in 16 bits, twice with a scale of the whole tensor, written in the
+    orientations that the products read."""
     if not recipe:
         return 0.0
-    each = 6 if recipe == "tensorwise" else 4
-    return elements * each / (m.speed.hbm * 1e9 * m.efficiency.quantization)
+    row = RECIPES[recipe]
+    reads = 2 if recipe in ("tensorwise", "nvfp4") else 1
+    copies = orientations(row, blackwell=m.gpu.two_way_fp8)
+    return elements * (2 * reads + copies / row.per_byte) / (m.speed.hbm * 1e9 * m.efficiency.quantization)
 
 
-def grouped(m: Machine, rows: Any, experts: Any, n: Any, k: Any, recipe: str, *, grad_bytes: int) -> tuple[Any, Any]:
-    """Seconds of the forward and backward of `experts` linears on `rows` rows together."""
-    rate = gemm_rate(m, recipe)[0] * m.efficiency.grouped / m.efficiency.gemm
-    each = 0.5 if recipe == "nvfp4" else 1 if recipe else 2
-    flops = 2 * rows * n * k * (1 + FEW_ROWS * experts / rows) / rate
-    moved = experts * n * k * each + rows * (k * each + n * 2)
-    one = flops + moved / m.hbm + LAUNCH
-    again = 2 * experts * n * k * grad_bytes / m.hbm  # the weight's gradient is read and written
-    return one + quantize(m, rows * k, recipe), 2 * one + again + quantize(m, rows * n, recipe)
+def product(m: Machine, one: Gemm) -> Any:
+    """Seconds of a GEMM's forward, with the cast of its input."""
+    time = gemm(m, one.rows, one.n, one.k, one.recipe) if one.experts is None else grouped(m, one)
+    return time + quantize(m, one.rows * one.k, one.recipe) if one.casts[0] else time
+
+
+def products_behind(m: Machine, one: Gemm, grad_bytes: int) -> Any:
+    """Seconds of its backward: the products for the input's and the weight's gradient, with the cast of the output's."""
+    rows, n, k, recipe = one.rows, one.n, one.k, one.recipe
+    if one.experts is not None:
+        time = grouped(m, one)
+        if one.trained:  # the weights' gradients are read and written
+            time = 2 * time + 2 * one.experts * n * k * grad_bytes / m.hbm
+    else:
+        time = gemm(m, rows, k, n, recipe)
+        if one.trained:
+            time = time + gemm(m, n, k, rows, recipe)
+    return time + quantize(m, rows * n, recipe) if one.casts[1] else time
+
+
+def grouped(m: Machine, one: Gemm) -> Any:
+    """Seconds of one product of `experts` linears on their rows together."""
+    assert one.experts is not None
+    rows, n, k = one.rows, one.n, one.k
+    rate = gemm_rate(m, one.recipe)[0] * m.efficiency.grouped / m.efficiency.gemm
+    each = 0.5 if one.recipe == "nvfp4" else 1 if one.recipe else 2
+    flops = 2 * rows * n * k * (1 + FEW_ROWS * one.experts / rows) / rate
+    moved = one.experts * n * k * each + rows * (k * each + n * 2)
+    return flops + moved / m.hbm + LAUNCH
 
 
 def attention_rate(m: Machine, sequence: float, qk_dim: int, v_dim: int, *, fp8: bool) -> float:
-    """FLOP/s of a causal forward at a sequence length, between the measured ones by its logarithm."""
+    """FLOP/s of a causal forward at a sequence length, between the measured ones by its logarithm, and at a head dim, between
+    the measured ones in proportion."""
     kind = "fp8" if fp8 and "fp8_d128" in m.attention else "bfloat16"
-    if qk_dim != v_dim and "bfloat16_mla_d192_v128" in m.attention:
-        row = m.attention["bfloat16_mla_d192_v128"]
-    else:
-        dims = sorted(
-            int(name.rsplit("_d", 1)[1]) for name in m.attention if name.startswith(kind) and "mla" not in name
-        )
-        row = m.attention[f"{kind}_d{min(dims, key=lambda dim: abs(dim - qk_dim))}"]
+    if qk_dim != v_dim and MLA in m.attention:
+        return _at(m.attention[MLA], sequence) * m.efficiency.attention
+    start = f"{kind}_d"
+    dims = sorted(int(name.removeprefix(start)) for name in m.attention if name.startswith(start))
+    below = max((dim for dim in dims if dim <= qk_dim), default=dims[0])
+    above = min((dim for dim in dims if dim >= qk_dim), default=dims[-1])
+    low, high = (_at(m.attention[f"{start}{dim}"], sequence) for dim in (below, above))
+    share = (qk_dim - below) / (above - below) if above > below else 0.0
+    return (low + share * (high - low)) * m.efficiency.attention
+
+
+def _at(row: tuple[float, ...], sequence: float) -> float:
     place = min(max(log2(sequence / SEQUENCES[0]), 0.0), len(row) - 1.0)
     low = min(int(place), len(row) - 2)
-    return (row[low] + (place - low) * (row[low + 1] - row[low])) * m.efficiency.attention
+    return row[low] + (place - low) * (row[low + 1] - row[low])
 
 
 FEW_HEADS = ((4.0, 0.19, 0.45), (8.0, 0.36, 0.85), (16.0, 0.66, 0.97), (32.0, 0.84, 1.0), (64.0, 1.0, 1.0))
@@ -113,12 +147,14 @@ def crowding(work: Any) -> tuple[Any, Any]:
     return 1.0, 1.0
 
 
-def attention(flops: Any, rate: float, work: Any) -> tuple[Any, Any]:
-    """Seconds of the forward and backward of core attention with `flops` in its forward; `work` as in FEW_HEADS."""
-    forward, backward = crowding(work)
+def attention(m: Machine, one: Attention) -> tuple[Any, Any]:
+    """Seconds of the forward and backward of core attention."""
+    rate = attention_rate(m, one.sequence, one.qk, one.v, fp8=one.fp8)
+    forward, backward = crowding(one.heads * one.tokens / 4096)
+    flops = one.flops
     return flops / (rate * forward) + LAUNCH, BACKWARD_FLOPS * flops / (rate * BACKWARD_RATE * backward) + LAUNCH
 
 
-def moved(m: Machine, elements: Any, forward: float, backward: float) -> tuple[Any, Any]:
-    """Seconds of memory-bound operations that move so many bytes per element."""
-    return elements * forward / m.hbm, elements * backward / m.hbm
+def streamed(m: Machine, nbytes: Any, flops: Any = 0) -> Any:
+    """Seconds of a memory-bound kernel, or of a scan that multiplies on the way."""
+    return nbytes / m.hbm + START + flops / (m.speed.bf16 * 1e12 * SCAN_RATE)

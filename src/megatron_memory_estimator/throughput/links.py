@@ -1,24 +1,27 @@
 """Times of communication: which link a group of ranks uses, and how long a collective takes on it.
 
-Inside an NVLink domain: measured latency and bus bandwidth. Across: every rank's share of the networks of the members of its group
-in one domain, at most 0.6 of NVLink (checked against all-reduces of 4 x 8 H200 and B200, stas00/ml-engineering `network/README.md`).
+Inside an NVLink domain: measured times by size. Across: every rank's share of the networks of the members of its group in one
+domain, at most what the operation reaches inside one (tests/test_throughput.py holds both against published measurements).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..tensor import chosen
-from .machine import Machine
+from ..work import Send
+from .machine import MESSAGES, Machine, passes
 
 NETWORK_SHARE = 0.85
-NVLINK_SHARE = 0.6
-ACROSS = 30e-6
-"""Seconds that a collective across domains takes at least, and 2 us more for each domain."""
-DISPATCH_SHARE = {"flex": 0.40, "alltoall": 0.48, "allgather": 0.48}
-"""Share of NVLink's one-way peak that a dispatcher reaches (DeepEP and NCCL all-to-all, aiconfigurator)."""
-DISPATCH_FIXED = (20e-6, 170e-6)
-"""Seconds that a dispatch or combine takes at least, inside a domain and across."""
+"""Share of the network's one-way peak that a group reaches: all-reduces of 4 x 8 H200 and B200 have 362 to 365 GB/s of 8 x 50
+(0.91), of 256 MiB 229 (stas00/ml-engineering `network/README.md`); Calculon uses 0.9 (judgement between them)."""
+ACROSS = 6.3e-6
+"""Seconds that a collective across domains takes for every rank that a buffer passes, whatever its size: an all-reduce of 16 MiB
+on 4 x 8 B200 takes 0.51 ms (stas00/ml-engineering `network/README.md`)."""
+DISPATCH_ACROSS = 140e-6
+"""Seconds that a dispatch or combine across domains takes at least: DeepEP on 16 and 32 H100 between 1,024 and 16,384 tokens, 146 and
+127 us (ai-dynamo/aiconfigurator, wideep_deepep_normal_perf)."""
 
 
 def highest(a: Any, b: Any) -> Any:
@@ -47,18 +50,39 @@ def members(m: Machine, stride: Any) -> Any:
 
 def collective(m: Machine, op: str, size: Any, ranks: Any, stride: Any) -> Any:
     """Seconds of an all_gather (of its output), reduce_scatter (of its input), all_reduce or alltoall (of its buffer) of `size` bytes."""
-    measured = m.collectives[op]
-    most = max(measured)
-    alpha, bus = measured[most]
-    for few in sorted(measured, reverse=True):
-        alpha = chosen(ranks <= few, measured[few][0], alpha)
-        bus = chosen(ranks <= few, measured[few][1], bus)
-    share = (ranks - 1) / ranks * (2 if op == "all_reduce" else 1)
+    share = passes(op, ranks)
     near = members(m, stride)
-    wide = lowest(near * m.speed.network * 1e9, NVLINK_SHARE * m.speed.nvlink * 1e9) * NETWORK_SHARE
-    within = inside(m, ranks, stride)
-    time = chosen(within, alpha + size * share / bus, ACROSS + 2e-6 * ranks / near + size * share / wide)
+    wide = lowest(near * m.speed.network * 1e9 * NETWORK_SHARE, bus(m, op))
+    across = share * (ACROSS * ranks + size / wide)
+    time = chosen(inside(m, ranks, stride), within(m, op, size, ranks) * share, across)
     return chosen(ranks > 1, time, 0.0 * size)
+
+
+def within(m: Machine, op: str, size: Any, ranks: Any) -> Any:
+    """Seconds of a collective inside NVLink for every time that a rank sends the whole buffer: of the next measured group."""
+    measured = m.collectives[op]
+    found: Any = None
+    for few in sorted(measured, reverse=True):
+        time = between(size, MESSAGES, measured[few]) / passes(op, few)
+        found = time if found is None else chosen(ranks <= few, time, found)
+    return found
+
+
+def bus(m: Machine, op: str) -> float:
+    """Bytes per second of a large collective inside NVLink."""
+    most = max(m.collectives[op])
+    found: float = MESSAGES[-1] * passes(op, most) / m.collectives[op][most][-1]
+    return found
+
+
+def between(x: Any, xs: Sequence[float], ys: Sequence[float]) -> Any:
+    """What lies at `x` on the line through points."""
+    if hasattr(x, "shape"):
+        import numpy as np
+
+        return np.interp(x, xs, ys)
+    at = next(at for at in range(1, len(xs)) if x <= xs[at])
+    return ys[at - 1] + (x - xs[at - 1]) / (xs[at] - xs[at - 1]) * (ys[at] - ys[at - 1])
 
 
 def copies(ranks: Any, topk: int) -> Any:
@@ -66,14 +90,15 @@ def copies(ranks: Any, topk: int) -> Any:
     return (ranks - 1) * (1 - (1 - 1 / ranks) ** topk)
 
 
-def dispatch(m: Machine, kind: str, tokens: Any, width: int, topk: int, ranks: Any, stride: Any, each: float) -> Any:
-    """Seconds of one dispatch (or combine) of `tokens` rows of `width` elements of `each` bytes to `topk` experts."""
-    domain = members(m, stride)
-    wide = ranks > domain
-    rows = tokens * topk * (ranks - 1) / ranks if kind != "flex" else tokens * copies(ranks, topk)
-    near = rows * width * each / (m.speed.nvlink * 1e9 * DISPATCH_SHARE[kind] * m.efficiency.expert_link)
+def dispatch(m: Machine, one: Send) -> Any:
+    """Seconds of one dispatch (or combine): all-to-all of NCCL, or a kernel that sends each row to a rank once."""
+    ranks, domain = one.ranks, members(m, one.stride)
     domains = highest(ranks / domain, 1.0)
-    far_rows = tokens * copies(domains, topk) if kind == "flex" else tokens * topk * (domains - 1) / domains
-    far = far_rows * width * each / (m.speed.network * 1e9 * NETWORK_SHARE * m.efficiency.expert_link)
-    time = chosen(wide, DISPATCH_FIXED[1] + highest(near, far), DISPATCH_FIXED[0] + near)
-    return chosen(ranks > 1, time, 0.0 * tokens)
+    if one.copies:
+        sent, far = (one.nbytes * copies(count, one.copies) / one.copies for count in (ranks, domains))
+        near = m.dispatch[0] + sent / (m.dispatch[1] * m.efficiency.expert_link)
+    else:
+        near_time = collective(m, "alltoall", one.nbytes, lowest(ranks, domain), one.stride)
+        near, far = near_time / m.efficiency.expert_link, one.nbytes * (domains - 1) / domains
+    across = far / (m.speed.network * 1e9 * NETWORK_SHARE * m.efficiency.expert_link)
+    return chosen(ranks > domain, highest(near, DISPATCH_ACROSS + across), near)

@@ -8,54 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from ..hardware import Gpu
+from ..hardware import GPUS, Family, Gpu, Host, Speed
 
-
-class Speed(NamedTuple):
-    """Dense peaks in TFLOP/s (0 where the GPU has none), and bandwidths in GB/s: HBM, NVLink one way, network one way.
-
-    Sources: NVIDIA data sheets as quoted by ai-dynamo/aiconfigurator `systems/*.yaml` and cli99/llm-analysis `gpu_configs`; B200
-    memory: pytorch/ao PR 4002.
-    """
-
-    bf16: float
-    fp8: float
-    fp4: float
-    hbm: float
-    nvlink: float
-    network: float
-
-
-SPEEDS = {
-    "A100-40GB": Speed(312, 0, 0, 1555, 300, 25),
-    "A100-80GB": Speed(312, 0, 0, 2039, 300, 25),
-    "H100-80GB": Speed(989, 1979, 0, 3350, 450, 50),
-    "H20-96GB": Speed(148, 296, 0, 4000, 450, 50),
-    "H200-141GB": Speed(989, 1979, 0, 4800, 450, 50),
-    "B200-180GB": Speed(2250, 4500, 9000, 7700, 900, 50),
-    "B300-288GB": Speed(2250, 4500, 14000, 7750, 900, 100),
-    "GB200-186GB": Speed(2500, 5000, 10000, 8000, 900, 50),
-    "GB300-288GB": Speed(2500, 5000, 15000, 8000, 900, 100),
-    "L40S-48GB": Speed(362, 733, 0, 864, 32, 50),
-    "RTX-4090-24GB": Speed(165, 330, 0, 1008, 32, 25),
-    "RTX-A6000-48GB": Speed(155, 0, 0, 768, 56, 25),
-}
-ALIKE = {"A100-40GB": "A100-80GB"}
-"""GPUs with the compute of another one that was measured."""
-SUSTAINED = {
-    "A100": 0.9,
-    "H100": 0.85,
-    "H200": 0.85,
-    "H20-": 0.85,
-    "B200": 0.75,
-    "B300": 0.75,
-    "GB20": 0.8,
-    "GB30": 0.8,
+SUSTAINED: dict[tuple[Family, Host], float] = {
+    ("ampere", "x86"): 0.9,
+    ("ada", "x86"): 0.8,
+    ("hopper", "x86"): 0.85,
+    ("blackwell", "x86"): 0.75,
+    ("blackwell", "grace"): 0.8,
 }
 """Training GEMMs in bf16 relative to isolated ones (power, fp32 accumulation, SMs of communication): MooreThreads/SimuMax measured
 TransformerEngine on B200 at 0.74 of the isolated rate; the others were set after looking at published steps."""
@@ -85,13 +51,18 @@ class Efficiency:
 
 @dataclass(frozen=True)
 class Machine:
-    """One GPU with its neighbours: peaks, measured rates, efficiencies. Times are seconds, rates FLOP/s and bytes/s."""
+    """One GPU with its neighbours: peaks, measured rates, efficiencies. Times are seconds, rates FLOP/s and bytes/s.
+
+    `collectives` are seconds inside NVLink by operation and ranks, for buffers of MESSAGES bytes; `dispatch` is (seconds at least,
+    bytes/s) of a dispatcher that sends each token to a rank once.
+    """
 
     gpu: Gpu
     speed: Speed
     gemm: dict[str, tuple[float, float, float]]
     attention: dict[str, tuple[float, ...]]
-    collectives: dict[str, dict[int, tuple[float, float]]]
+    collectives: dict[str, dict[int, tuple[float, ...]]]
+    dispatch: tuple[float, float]
     measured: bool
     efficiency: Efficiency = Efficiency()
 
@@ -103,7 +74,7 @@ class Machine:
     @property
     def sustained(self) -> float:
         """Share of the isolated bf16 GEMM rate that training reaches."""
-        return SUSTAINED.get(self.gpu.name[:4], 0.8) * self.efficiency.gemm
+        return SUSTAINED[self.gpu.family, self.gpu.host] * self.efficiency.gemm
 
     def peak(self, recipe: str) -> float:
         """Dense peak in FLOP/s of a recipe ("" for 16 bits)."""
@@ -111,6 +82,24 @@ class Machine:
         return value * 1e12
 
 
+class Unmeasured(NamedTuple):
+    """Shares of its peaks that a GPU without measured rates reaches: GEMMs, attention, collectives and dispatch over NVLink;
+    GEMM operands at so many times the memory bandwidth; seconds of a GEMM and of a collective at least, us of a dispatch. Judgement,
+    near the middle of the measured GPUs."""
+
+    gemm: float = 0.8
+    attention: float = 0.5
+    link: float = 0.7
+    dispatch: float = 0.5
+    operands: float = 3.0
+    start: float = 5e-6
+    latency: float = 20e-6
+    launch: float = 80.0
+
+
+UNMEASURED = Unmeasured()
+MESSAGES = (0.0, 4e6, 32e6, 128e6, 512e6, 1e13)
+"""Bytes of the measured collectives, and so many that none are more, with the bandwidth of the largest."""
 SEQUENCES = (1024, 2048, 4096, 8192, 16384)
 
 
@@ -122,8 +111,8 @@ def _rates() -> dict[str, Any]:
 
 def machine(gpu: Gpu, efficiency: Efficiency | None = None, network: float | None = None) -> Machine:
     """The machine of a GPU of the catalogue; `network` is GB/s of one GPU, one way."""
-    rates, name = _rates(), ALIKE.get(gpu.name, gpu.name)
-    speed, chosen = SPEEDS[gpu.name], efficiency or Efficiency()
+    rates, name = _rates(), gpu.alike or gpu.name
+    speed, chosen = gpu.speed, efficiency or Efficiency()
     if network is not None:
         speed = speed._replace(network=network)
     if name in rates["gemm"]:
@@ -131,18 +120,43 @@ def machine(gpu: Gpu, efficiency: Efficiency | None = None, network: float | Non
         attention = {
             kind: tuple(value * 1e12 for value in row) for kind, row in rates["attention"].get(name, {}).items()
         }
+        link = gpu.speed.nvlink / next(other.speed.nvlink for other in GPUS if other.name == name)
         collectives = {
-            op: {int(n): (alpha * 1e-6, bus * 1e9) for n, (alpha, bus) in ranks.items()}
+            op: {
+                int(n): _times(op, int(n), alpha * 1e-6, [bus * 1e9 * link for bus in at])
+                for n, (alpha, *at) in ranks.items()
+            }
             for op, ranks in rates["collectives"][name].items()
         }
-        return Machine(gpu, speed, gemm, attention, collectives, True, chosen)
+        start, rate = rates["dispatch"].get(name, (UNMEASURED.launch, UNMEASURED.dispatch * speed.nvlink / link))
+        dispatch = start * 1e-6, rate * 1e9 * link
+        return Machine(gpu, speed, gemm, attention, collectives, dispatch, True, chosen)
     share = {"bfloat16": speed.bf16, "fp8": speed.fp8, "fp8_block": speed.fp8, "nvfp4": speed.fp4}
-    gemm = {kind: (0.8 * peak * 1e12, 3e9 * speed.hbm, 5e-6) for kind, peak in share.items() if peak}
-    attention = {"bfloat16_d128": (0.5 * speed.bf16 * 1e12,) * len(SEQUENCES)}
-    links = {
-        op: {8: (20e-6, 0.7 * speed.nvlink * 1e9)} for op in ("all_gather", "reduce_scatter", "all_reduce", "alltoall")
+    gemm = {
+        kind: (UNMEASURED.gemm * peak * 1e12, UNMEASURED.operands * speed.hbm * 1e9, UNMEASURED.start)
+        for kind, peak in share.items()
+        if peak
     }
-    return Machine(gpu, speed, gemm, attention, links, False, chosen)
+    attention = {"bfloat16_d128": (UNMEASURED.attention * speed.bf16 * 1e12,) * len(SEQUENCES)}
+    rate = UNMEASURED.link * speed.nvlink * 1e9
+    links = {
+        op: {8: tuple(UNMEASURED.latency + size * passes(op, 8) / rate for size in MESSAGES)}
+        for op in ("all_gather", "reduce_scatter", "all_reduce", "alltoall")
+    }
+    dispatch = UNMEASURED.launch * 1e-6, UNMEASURED.dispatch * speed.nvlink * 1e9
+    return Machine(gpu, speed, gemm, attention, links, dispatch, False, chosen)
+
+
+def passes(op: str, ranks: Any) -> Any:
+    """How often every rank sends the whole buffer of a collective."""
+    return (ranks - 1) / ranks * (2 if op == "all_reduce" else 1)
+
+
+def _times(op: str, ranks: int, start: float, bandwidths: Sequence[float]) -> tuple[float, ...]:
+    """Seconds for MESSAGES: measured bus bandwidths, and a fit for no bytes."""
+    share = passes(op, ranks)
+    every = (*bandwidths, bandwidths[-1])
+    return (start, *(size * share / bandwidth for size, bandwidth in zip(MESSAGES[1:], every, strict=True)))
 
 
 def calibrated(base: Efficiency, factors: dict[str, float]) -> Efficiency:

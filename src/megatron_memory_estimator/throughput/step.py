@@ -17,19 +17,24 @@ from ..context import Context
 from ..estimator import Estimate
 from ..rank import Rank
 from ..states.fsdp import active
-from ..tensor import chosen
+from ..tensor import DTYPE_BYTES, chosen
 from .flops import training_flops
-from .kernels import linear, moved
-from .layers import HOST_CHECKPOINT, Layer, plain_layer, recomputed, rows
-from .links import collective, highest, inside
+from .links import NETWORK_SHARE, collective, highest, inside
 from .machine import Efficiency, Machine, machine
+from .units import CHECKPOINT, Passed, passed
 
 OVERHEAD = 20e-3
 """Seconds of a step outside the model: data, logging, the loss's reduction (set after looking at published steps)."""
-ADAM, PRECISION_AWARE, CLIP, PASSES = 28, 18, 1.15, 2.5
-"""Bytes per owned parameter of an Adam step (gradient, master, two moments read; master, moments, weight written), with the
-precision-aware optimizer; norm and clipping on top; passes over the gradient buffer (zero, scale, norm)."""
-HIDDEN, REDUCE_EXPOSED, GATHER_EXPOSED, FSDP_HIDDEN, FSDP_EXPOSED, P2P_EXPOSED = 0.8, 0.25, 0.125, 0.85, 0.05, 0.15
+PASSES, OWNED = 3, 4
+"""Passes over the gradient buffer: set to zero (a write), divided by the ranks (a read and a write); and over the share that a rank
+owns: norm (a read), clipping (a read and a write), step (a read). Source: Megatron-LM `megatron/core/distributed/
+param_and_grad_buffer.py` (start_grad_sync, reset), `megatron/core/optimizer/clip_grads.py`."""
+COPY_SHARE = 0.84
+"""Share of NVLink's one-way peak that a copy from one GPU to another reaches: H100 376 of 450 GB/s, GB200 746 of 900
+(stas00/ml-engineering `network/README.md`)."""
+DP_HIDDEN, REDUCE_EXPOSED, GATHER_EXPOSED, FSDP_HIDDEN, FSDP_EXPOSED, P2P_EXPOSED = 0.8, 0.25, 0.125, 0.85, 0.05, 0.15
+"""Overlap, all judgement: the share of one backward (forward) under which gradients (parameters) hide and what of them shows at least;
+the same of FSDP; what shows of interleaved sends."""
 
 
 @dataclass(frozen=True)
@@ -68,58 +73,57 @@ class StageTime(NamedTuple):
 Shared = Callable[[Any, Callable[[], Any]], Any]
 """Makes what a key stands for, or knows it."""
 TimeKey = tuple[Any, ...]
-"""A unit as far as time goes: ("layer", its kind, the share of its stage that is recomputed), ("mtp", kind), ("embedding",), ("head",)."""
+"""A unit as far as time goes: ("layer", its kind, the share of its stage that is recomputed), or ("part", its key)."""
 
 
 def timed_units(planner: Planner, rank: Rank) -> list[tuple[TimeKey, int]]:
     """The units of a stage and how many of each."""
     c = planner.context
+    tied = c.model.share_embeddings_and_output_weights
     found: list[tuple[TimeKey, int]] = []
     for plan in rank.plans:
-        kinds = [planner.kind(i) for i in plan.chunk.layers]
+        chunk = plan.chunk
+        kinds = [planner.kind(i) for i in chunk.layers]
         share = recomputed_share(c, len(kinds))
         found += [(("layer", kind, share), kinds.count(kind)) for kind in dict.fromkeys(kinds)]
-        if plan.chunk.mtp:
-            found += [(("mtp", name), c.model.mtp) for name in c.model.mtp_kinds]
-        if plan.chunk.embedding:
-            found.append((("embedding",), 1))
-        if plan.chunk.output or plan.chunk.mtp:
-            found.append((("head",), 1 + (c.model.mtp if plan.chunk.mtp else 0)))
+        if chunk.embedding:
+            found.append((("part", ("embedding", chunk.output)), 1))
+        if chunk.final_norm:
+            found.append((("part", ("final_norm", True)), 1))
+        if chunk.mtp:
+            found.append((("part", ("mtp", not chunk.embedding)), 1))
+        if chunk.output:
+            found.append((("part", ("output", tied and chunk.pp_rank == 0)), 1))
     return found
 
 
 def unit_time(m: Machine, planner: Planner, key: TimeKey, shared: Shared | None = None) -> StageTime:
     """One microbatch through one unit. `shared` knows what does not depend on recomputation, or makes it."""
-    c = planner.context
-    if key[0] in ("layer", "mtp"):
-        kind = key[1] if key[0] == "layer" else (key[1], 0, False)
-        at, params = planner.context_of(kind), planner.params(kind)
 
-        def make() -> Layer:
-            return plain_layer(m, at, kind[0], params)
+    def make() -> Passed:
+        known = shared(("costs", key[1]), dict) if shared else None
+        if key[0] == "layer":
+            return passed(m, planner.context_of(key[1]), planner.layer(key[1]), known)
+        return passed(m, planner.context, planner.part(key[1]).unit, known)
 
-        whole = shared(("seconds", kind), make) if shared else make()
-        again = whole._replace(**recomputed(m, at, kind[0], params, whole))
-        return _seconds(_full(c, again, key[2] if key[0] == "layer" else 0.0))
-    if key[0] == "embedding":
-        return _seconds(Layer(*moved(m, rows(c).stream * c.model.hidden_size, 8, 16)))
-    return _seconds(head(m, c))
+    one = shared(("seconds", key[1]), make) if shared else make()
+    return _seconds(_full(one, key[2]) if key[0] == "layer" else one)
 
 
-def stage_time(m: Machine, planner: Planner, rank: Rank) -> StageTime:
+def stage_time(m: Machine, planner: Planner, rank: Rank, shared: Shared | None = None) -> StageTime:
     """One microbatch through all chunks of a stage."""
     total = StageTime()
     for key, count in timed_units(planner, rank):
-        total = StageTime(*(a + b * count for a, b in zip(total, unit_time(m, planner, key), strict=True)))
+        total = StageTime(*(a + b * count for a, b in zip(total, unit_time(m, planner, key, shared), strict=True)))
     return total._replace(pp=p2p(m, planner.context, len(rank.plans)))
 
 
 def p2p(m: Machine, c: Context, chunks: Any) -> Any:
     """Exposed sends and receives of one microbatch between stages."""
-    size = rows(c).stream * c.model.hidden_size * 2
+    size = c.residual("").nbytes
     pp = c.layout.pp
     stride = c.layout.world_size // pp
-    rate = chosen(inside(m, pp, stride), m.speed.nvlink * 0.8, m.speed.network * 0.85)
+    rate = chosen(inside(m, pp, stride), m.speed.nvlink * COPY_SHARE, m.speed.network * NETWORK_SHARE)
     shown = chosen((chunks > 1) & c.training.overlap_p2p_comm, P2P_EXPOSED, 1.0)
     return chosen(pp > 1, chunks * 2 * size / (rate * 1e9) * shown, 0.0 * size)
 
@@ -134,40 +138,23 @@ def recomputed_share(c: Context, layers: int) -> float:
     return 1.0
 
 
-def _full(c: Context, one: Layer, share: float) -> Layer:
+def _full(one: Passed, share: float) -> Passed:
     """With full recomputation the forward of a checkpointed layer runs again in its backward."""
     if not share:
         return one
-    again = one.forward + one.tp + one.cp + one.ep
-    eager = c.training.cuda_graph_impl != "full_iteration"
-    return one._replace(
-        recompute=again * share, host_backward=one.host_backward + (one.host + HOST_CHECKPOINT * eager) * share
-    )
+    again = one.host + (CHECKPOINT if one.host else 0.0)
+    return one._replace(recompute=one.forward.total * share, host_backward=one.host_backward + again * share)
 
 
-def _seconds(one: Layer) -> StageTime:
-    shown = one.tp + one.cp + one.ep
-    back = one.tp_backward + one.cp_backward + one.ep_backward
-    wait = highest(one.host - one.forward - shown, 0.0)
-    wait_back = highest(one.host_backward - one.backward - one.recompute - back, 0.0)
+def _seconds(one: Passed) -> StageTime:
+    ahead, behind = one.forward, one.backward
+    wait = highest(one.host - ahead.total, 0.0)
+    wait_back = highest(one.host_backward - behind.total - one.recompute, 0.0)
     return StageTime(
-        compute=one.forward + one.backward, recompute=one.recompute, tp=one.tp + one.tp_backward,
-        cp=one.cp + one.cp_backward, ep=one.ep + one.ep_backward, host=wait + wait_back,
-        forward=one.forward + shown + wait, backward=one.backward + one.recompute + back + wait_back,
+        compute=ahead.compute + behind.compute, recompute=one.recompute, tp=ahead.tp + behind.tp, cp=ahead.cp + behind.cp,
+        ep=ahead.ep + behind.ep, host=wait + wait_back, forward=ahead.total + wait,
+        backward=behind.total + one.recompute + wait_back,
     )  # fmt: skip
-
-
-def head(m: Machine, c: Context) -> Layer:
-    """Output layer and cross entropy."""
-    mod, at = c.model, rows(c)
-    vocab = mod.padded_vocab(c.layout.tp) / c.layout.tp
-    forward, backward = linear(m, at.region, vocab, mod.hidden_size)
-    fused = c.training.cross_entropy_loss_fusion
-    memory = moved(m, at.region * vocab, 6 if fused else 16, 4 if fused else 10)
-    gather: Any = 0.0
-    if c.sp_many:
-        gather = collective(m, "all_gather", at.region * mod.hidden_size * 2, c.layout.tp, 1)
-    return Layer(forward + memory[0], backward + memory[1], gather, 0.0, 0.0, 2 * gather)
 
 
 def collectives(m: Machine, c: Context, rank: Rank) -> tuple[Any, Any]:
@@ -200,18 +187,23 @@ def exposed(c: Context, reduce: Any, gather: Any, forward: Any, backward: Any) -
     if active(c):  # of every microbatch, beside its compute
         return highest(reduce - FSDP_HIDDEN * (forward + backward), FSDP_EXPOSED * reduce), 0.0 * gather
     if t.overlap_grad_reduce:
-        reduce = highest(reduce - HIDDEN * backward, REDUCE_EXPOSED * reduce)
+        reduce = highest(reduce - DP_HIDDEN * backward, REDUCE_EXPOSED * reduce)
     if t.overlap_param_gather:
-        gather = highest(gather - HIDDEN * forward, GATHER_EXPOSED * gather)
+        gather = highest(gather - DP_HIDDEN * forward, GATHER_EXPOSED * gather)
     return reduce, gather
 
 
 def optimizer(m: Machine, c: Context, rank: Rank) -> Any:
-    """Seconds of the optimizer step: memory-bound on the elements that this rank owns, and passes over its gradients."""
-    each = PRECISION_AWARE if c.training.use_precision_aware_optimizer else ADAM
-    owned = sum(buffer.owned for buffer in rank.buffers)
-    grads = sum(buffer.numel * (4 if buffer.grad_dtype == "fp32" else 2) for buffer in rank.buffers)
-    return (owned * each * CLIP + grads * PASSES) / m.hbm
+    """Seconds of the optimizer step: what it keeps is read and written, as are fp32 copies of gradients and moments that exist
+    during the step; gradients are read and weights written; both before that pass through memory (PASSES, OWNED)."""
+    kept = sum(state.nbytes for state in rank.states if state.part == "optimizer")
+    owned: Any = 0
+    grads: Any = 0
+    for buffer in rank.buffers:
+        grad = DTYPE_BYTES[buffer.grad_dtype]
+        owned = owned + buffer.owned * (OWNED * grad + DTYPE_BYTES[buffer.param_dtype])
+        grads = grads + buffer.numel * grad
+    return (2 * kept + owned + grads * PASSES) / m.hbm
 
 
 def step_parts(
@@ -219,19 +211,26 @@ def step_parts(
 ) -> dict[str, Any]:
     """Where the seconds of a step go, for one layout or an array of them; `ranks` are the pipeline's, each `copies` times."""
     c = planner.context
-    times = [stage_time(m, planner, rank) for rank in ranks]
+    known: dict[Any, Any] = {}
+
+    def shared(key: Any, make: Callable[[], Any]) -> Any:
+        if key not in known:
+            known[key] = make()
+        return known[key]
+
+    times = [stage_time(m, planner, rank, shared) for rank in ranks]
     pace = reduce(_slower, times)
     vp = len(ranks[0].plans)
     parts = {
         name: microbatches * getattr(pace, name) for name in ("compute", "recompute", "tp", "cp", "ep", "pp", "host")
     }
     parts["bubble"] = (c.layout.pp - 1) / vp * _mean([one.total for one in times], copies or [1] * len(times))
-    shared = [
+    exposures = [
         exposed(c, *collectives(m, c, rank), one.forward, one.backward) for rank, one in zip(ranks, times, strict=True)
     ]
     often = microbatches if active(c) else 1
-    parts["gradient reduction"] = reduce(highest, (pair[0] for pair in shared)) * often
-    parts["parameter gather"] = reduce(highest, (pair[1] for pair in shared))
+    parts["gradient reduction"] = reduce(highest, (pair[0] for pair in exposures)) * often
+    parts["parameter gather"] = reduce(highest, (pair[1] for pair in exposures))
     parts["optimizer"] = reduce(highest, (optimizer(m, c, rank) for rank in ranks))
     parts["other"] = OVERHEAD
     return parts
