@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from functools import lru_cache
 
 from ..context import Context
 from ..layout import Layout
@@ -19,7 +18,6 @@ from ..training import Training
 from ..work import Gemm
 
 
-@lru_cache(maxsize=64)
 def forward_flops(model: Model, training: Training) -> float:
     """Forward FLOPs per token of the whole model."""
     c = Context(model, Layout(), replace(training, peft="none"), "cudnn")
