@@ -131,9 +131,15 @@ def test_calibration(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     rate = 0.7 * plain["tokens_per_s_gpu"]
     file = tmp_path / "measured.jsonl"
     lines = [
-        {"model": "Qwen/Qwen3-8B", "num_gpus": 16, "gpu": "H100", "settings": {**settings, "micro_batch_size": n}, "tokens_per_s_gpu": rate}
+        {
+            "model": "Qwen/Qwen3-8B",
+            "num_gpus": 16,
+            "gpu": "H100",
+            "settings": {**settings, "micro_batch_size": n},
+            "tokens_per_s_gpu": rate,
+        }
         for n in (1, 2, 4)
-    ]  # fmt: skip
+    ]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     main([*PLAN, "--top", "1", "--calibrate", str(file), "--launch", "none"])
     said = capsys.readouterr().err

@@ -117,11 +117,17 @@ def test_launch_arguments_give_the_same_bytes(name: str, tmp_path: Path) -> None
     length = 1024 if "gpt2" in name else 4096
     base = TrainingJob.from_hf(name, 64, gpu="B200", seq_length=length, global_batch_size=256)
     space = Space(
-        tensor_model_parallel_size=(1, 2), context_parallel_size=(1, 2), pipeline_model_parallel_size=(2, 4),
-        virtual_pipeline_model_parallel_size=(1, 2), expert_model_parallel_size=(8,) if base.model.num_moe_experts else (),
-        micro_batch_size=(1, 2), recompute=("none", "moe_act+layernorm", "full"), precision=("bf16", "mxfp8"), cp_comm_type=("p2p",),
+        tensor_model_parallel_size=(1, 2),
+        context_parallel_size=(1, 2),
+        pipeline_model_parallel_size=(2, 4),
+        virtual_pipeline_model_parallel_size=(1, 2),
+        expert_model_parallel_size=(8,) if base.model.num_moe_experts else (),
+        micro_batch_size=(1, 2),
+        recompute=("none", "moe_act+layernorm", "full"),
+        precision=("bf16", "mxfp8"),
+        cp_comm_type=("p2p",),
         use_precision_aware_optimizer=(False, True),
-    )  # fmt: skip
+    )
     for plan in sampled(base, space, 4, seed=5):
         expected = [stage.peak_allocated_bytes for stage in estimate(plan.job).stages]
         launch = megatron_lm(plan.job)
