@@ -74,12 +74,12 @@ def recipes() -> str:
         except EstimatorError as error:
             rows.append((*start, "", "", f"refused: {error}"))
             continue
-        high = max(stage.device.high for stage in result.stages)
+        enough = max(stage.enough_bytes for stage in result.stages)
         needed = max(stage.needed_bytes for stage in result.stages)
         verdict = next(word for name, _, word in result.verdicts() if name == job.gpu.name)
         peak = result.peak_stage.peak_allocated_bytes
-        rows.append((*start, f"{peak / GIB:.1f}", f"{needed / GIB:.1f} - {high / GIB:.1f}", verdict))
-    header = ("recipe", "GPUs", "known", "peak allocated GiB", "needed - most on the device GiB", "verdict")
+        rows.append((*start, f"{peak / GIB:.1f}", f"{needed / GIB:.1f} - {enough / GIB:.1f}", verdict))
+    header = ("recipe", "GPUs", "known", "peak allocated GiB", "needed - surely enough GiB", "verdict")
     return markdown(header, rows)
 
 

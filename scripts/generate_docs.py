@@ -15,12 +15,19 @@ import sys
 from pathlib import Path
 
 import docs_accuracy
+import docs_device
 import docs_runs
 import docs_tables
 import docs_throughput
 from docs_markdown import ROOT
 
-TABLES = {**docs_tables.TABLES, **docs_runs.TABLES, **docs_accuracy.TABLES, **docs_throughput.TABLES}
+TABLES = {
+    **docs_tables.TABLES,
+    **docs_runs.TABLES,
+    **docs_accuracy.TABLES,
+    **docs_device.TABLES,
+    **docs_throughput.TABLES,
+}
 """Makers of the tables by the names that blocks have."""
 BLOCK = re.compile(r"(<!-- (run|table): (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from megatron_memory_estimator import TrainingJob, estimate
-from megatron_memory_estimator.device_memory import verdict
+from megatron_memory_estimator.device.verdict import verdict
 from megatron_memory_estimator.planner.base import base_job
 from megatron_memory_estimator.planner.search import search
 from megatron_memory_estimator.planner.space.axes import Space
@@ -34,7 +34,7 @@ def compared(one: dict[str, Any]) -> dict[str, Any]:
     job = TrainingJob.from_bridge(one["bridge"], one["num_gpus"], gpu=one["gpu"], transformer_engine_version="2.17")
     theirs = estimate(job)  # raises LayoutError for an illegal layout
     time = throughput(theirs)
-    high = max(stage.device.high for stage in theirs.stages)
+    enough = max(stage.enough_bytes for stage in theirs.stages)
     needed = max(stage.needed_bytes for stage in theirs.stages)
     base, _ = base_job(job, (one["num_gpus"],), job.training.global_batch_size)
     found = search(base, Space(), best=1)
@@ -44,7 +44,7 @@ def compared(one: dict[str, Any]) -> dict[str, Any]:
     name = max(saved, key=saved.__getitem__)
     return {
         "id": one["id"],
-        "verdict": verdict(needed, high, job.gpu.memory_bytes),
+        "verdict": verdict(needed, enough, job.gpu.memory_bytes),
         "theirs": round(time.tokens_per_s_gpu),
         "best": round(best.time.tokens_per_s_gpu),
         "gap": round(gap, 4),

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from megatron_memory_estimator import Estimate, LayoutError, TrainingJob, UnsupportedError, estimate
 from megatron_memory_estimator.activations import Planner
 from megatron_memory_estimator.context import Context
-from megatron_memory_estimator.device_memory import VERDICTS, explain_terms
+from megatron_memory_estimator.device.verdict import VERDICTS, explain_terms
 from megatron_memory_estimator.layout import Layout
 from megatron_memory_estimator.pipeline import build_pipeline
 from megatron_memory_estimator.rank import Row, state_bytes, workspace_bytes
@@ -77,6 +77,7 @@ def figures_are_ordered(case: Case) -> None:
         assert stage.reserved.low <= stage.reserved.high < stage.device.high
         assert stage.reserved.low < stage.device.low <= stage.device.high
         assert stage.needed_bytes <= stage.device.low
+        assert stage.needed_bytes <= stage.enough_bytes <= stage.device.high
         assert 0 <= stage.host_bytes.low <= stage.host_bytes.high
         assert stage.load_bytes.low <= stage.load_bytes.high
         terms = explain_terms(case.job, stage.rank, stage.peak)
@@ -106,7 +107,7 @@ def verdict_is_monotone(case: Case) -> None:
     edges = {
         nbytes
         for stage in case.found.stages
-        for nbytes in (stage.needed_bytes, stage.device.high, stage.load_bytes.low)
+        for nbytes in (stage.needed_bytes, stage.enough_bytes, stage.load_bytes.low)
     }
     sizes = sorted({n + d for n in edges for d in (-1, 0, 1)})
     ranks = [VERDICTS.index(case.found.verdict(size)) for size in sizes]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import TrainingJob, estimate
-from megatron_memory_estimator.device_memory import outside_terms
+from megatron_memory_estimator.device.outside import outside_terms
 from megatron_memory_estimator.modules.layers import layer_unit, mtp_unit
 from megatron_memory_estimator.simulate import leftovers, trace
 

@@ -40,13 +40,12 @@ def test_part_that_is_not_model_state_within_one_percent(case: dict[str, Any]) -
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case["case"]))
 def test_measured_reserved_memory_lies_in_the_range(case: dict[str, Any]) -> None:
-    """Reserved memory carries run noise (single ranks reach 0.65 of what comes and goes), so medians are held."""
+    """Every rank; the range is made from replays of other jobs (tests/test_replay.py), none of these ranks."""
     result = estimate(job(case))
     per_stage = case["num_gpus"] // len(result.stages)
-    for stage in result.stages:
-        ranks = sorted(case["max_reserved_bytes"][stage.pp_rank * per_stage : (stage.pp_rank + 1) * per_stage])
-        median = ranks[len(ranks) // 2]
-        assert stage.reserved.low <= median <= stage.reserved.high
+    for rank, measured in enumerate(case["max_reserved_bytes"]):
+        stage = result.stages[rank // per_stage]
+        assert stage.reserved.low <= measured <= stage.reserved.high, f"rank {rank}"
 
 
 def test_padded_vocabulary_follows_the_tokenizer_of_that_version() -> None:

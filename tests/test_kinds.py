@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import pytest
 
-from megatron_memory_estimator import EstimatorError, TrainingJob, estimate
+from megatron_memory_estimator import EstimatorError, LayoutError, TrainingJob, estimate
 from megatron_memory_estimator.combined import AFTER_DISPATCH
 from megatron_memory_estimator.context import Context
 from megatron_memory_estimator.cuda_graphs import MODULES as GRAPHED
@@ -57,6 +57,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "gdn": {**DELTA, "experimental_attention_variant": "gdn"},
     "gdn2": {**DELTA, "experimental_attention_variant": "gdn2"},
     "mamba": {"hybrid_layer_pattern": "M*M-", "mamba_num_heads": 8, "mamba_head_dim": 16, "mamba_num_groups": 4},
+    "parallel": {"parallel_attention": True, "num_ln_in_parallel_attn": 2},
     "dense": {},
     "moe": {
         "num_moe_experts": 4, "moe_ffn_hidden_size": 128, "moe_shared_expert_intermediate_size": 128, "moe_latent_size": 64,
@@ -89,11 +90,13 @@ def every_item(items: tuple[Item, ...]) -> Iterator[Item]:
 VARIANTS: tuple[dict[str, Any], ...] = (
     {},
     {"context_parallel_size": 2},
+    {"context_parallel_size": 2, "cp_comm_type": ("a2a",)},
     {"fp8": "hybrid", "fp8_recipe": "tensorwise"},
     {"recompute_granularity": "selective", "recompute_modules": ("core_attn", "layernorm", "mlp")},
     {"recompute_granularity": "selective", "recompute_modules": ("moe", "shared_experts", "mla_up_proj")},
     {"peft": "lora"},
     {"delay_wgrad_compute": True, "overlap_moe_expert_parallel_comm": True, "expert_model_parallel_size": 2},
+    {"moe_token_dispatcher_type": "alltoall", "expert_model_parallel_size": 2},
     {"moe_token_dispatcher_type": "allgather", "expert_model_parallel_size": 2},
     {"moe_token_dispatcher_type": "flex", "expert_model_parallel_size": 2, "moe_router_dtype": "fp32"},
     {"transformer_impl": "local", "attention_kernel": "local"},
@@ -162,6 +165,10 @@ def test_every_consumer_has_an_answer_for_a_kind(kind: str) -> None:
     )
     assert throughput(found).step > 0
     assert forward_flops(made.model, made.training) > 0
+    if row.role == "layer":  # it has no graphs of its own
+        with pytest.raises(LayoutError, match="excludes cuda_graph_impl"):
+            estimate(job(kind, cuda_graph_impl="transformer_engine"))
+        return
     graphs = estimate(job(kind, cuda_graph_impl="transformer_engine"))
     assert any(run.graphed for plan in graphs.stages[0].rank.plans for run in plan.runs)
 

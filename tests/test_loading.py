@@ -7,7 +7,7 @@ import json
 import pytest
 
 from megatron_memory_estimator import TrainingJob, advise, estimate, plan
-from megatron_memory_estimator.device_memory import verdict
+from megatron_memory_estimator.device.verdict import verdict
 from megatron_memory_estimator.hardware import GIB, find_gpu
 from megatron_memory_estimator.report.advice import advice_document
 from megatron_memory_estimator.report.plans import Row, unloadable
@@ -44,7 +44,7 @@ def test_llama_70b_on_16_h100_trains_but_cannot_be_resumed() -> None:
 
 
 def test_plans_that_could_not_load_are_named() -> None:
-    job = TrainingJob.from_hf("meta-llama/Llama-3.1-70B", 16, gpu="H100")
+    job = TrainingJob.from_hf("meta-llama/Llama-3.1-70B", 16, gpu="H100", env={"expandable_segments": True})
     found, _ = plan(job, {"tp": "8", "cp": "1", "recompute": "full", "micro_batch_size": "1"}, top=2)
     (said,) = unloadable([Row(one) for one in found.plans], found.limit)
     assert "cannot load a checkpoint with optimizer state" in said

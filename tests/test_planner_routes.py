@@ -53,7 +53,9 @@ def space(name: str) -> Space:
         expert_model_parallel_size=(1,) if name == "use_torch_fsdp2" else (1, 8),
         pipeline_model_parallel_size=(1,) if one_stage else (2,) if name == "defer_embedding_wgrad_compute" else (1, 2),
         virtual_pipeline_model_parallel_size=(1, 2),
-        recompute=("none",) if name in ("cpu_offloading_num_layers", "optimizer of matrices") else ("none", "layernorm"),
+        recompute=("none",)
+        if name in ("cpu_offloading_num_layers", "optimizer of matrices")
+        else ("none", "layernorm"),
         split=("even",),
         use_distributed_optimizer=(name != "use_torch_fsdp2",),
     )

@@ -59,9 +59,11 @@ def _phases(forward: ChunkPlan, backward: ChunkPlan) -> Iterator[Pair]:
 
 
 AFTER_DISPATCH: frozenset[Part] = frozenset(
-    ("dispatch", "expert_fc1", "moe_act", "experts", "combine", "latent_up", "shared_experts_add", "mlp_residual", "moe_residual")
+    ("mlp_norm", "mlp", "dispatch", "expert_fc1", "moe_act", "experts", "combine", "latent_up", "shared_experts_add", "mlp_residual", "moe_residual")
 )  # fmt: skip
-"""Parts of the nodes after a layer's dispatch."""
+"""Parts of the nodes after a layer's dispatch, and the MLP of a dense layer, which is a node of its own.
+
+Source: Megatron-LM `megatron/core/models/gpt/fine_grained_callables.py` (build_transformer_layer_callables)."""
 ATTENTION = EVERYTHING - AFTER_DISPATCH - {""}
 """Parts of its attention node: all others."""
 

@@ -16,7 +16,7 @@ from .tensor import Tensor
 from .training import Training
 
 MODULES: dict[str, frozenset[Part]] = {
-    "attn": frozenset(("attn_norm", "qkv_linear", "core_attn", "attn_proj", "attn", "attn_residual")),
+    "attn": frozenset(("attn_norm", "qkv_linear", "core_attn", "heads_out", "heads_back", "attn_proj", "attn", "attn_residual")),
     "mamba": frozenset(("mamba",)),
     "mlp": frozenset(("mlp_norm", "mlp", "mlp_residual")),
     "moe": frozenset(

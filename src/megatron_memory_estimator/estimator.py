@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .activations import Planner
 from .context import Context
-from .device_memory import Range, Term, device_bytes, needed_bytes, reserved_bytes, verdict
+from .device.reserved import reserved_bytes
+from .device.terms import Range, Term
+from .device.verdict import device_bytes, enough_bytes, needed_bytes, verdict
 from .errors import ConfigError, UnsupportedError
 from .hardware import GPUS, Environment, Gpu
 from .host_memory import host_terms
@@ -23,6 +25,9 @@ from .schedule import occupancy
 from .states.buffers import ddp_buffers
 from .states.state import frozen_weights, model_state
 from .workspaces import stash_workspaces, workspaces
+
+if TYPE_CHECKING:
+    from .device.replay import Replayed
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,20 @@ class Stage:
     def needed_bytes(self) -> int:
         """Device bytes without any fragmentation, at the low end of what is outside torch."""
         return needed_bytes(self.job, self.rank, self.peak)
+
+    @property
+    def enough_bytes(self) -> int:
+        """Device bytes that are surely enough: what torch cannot give back by its rules, at the high end of what is outside torch."""
+        return enough_bytes(self.job, self.rank, self.peak)
+
+    def replay(self, place: int = 0) -> Replayed:
+        """What torch reserves, by the allocator's rules played over the whole run of the `place`-th GPU of the stage.
+
+        Takes milliseconds to seconds. Raises UnsupportedError for runs that are not played.
+        """
+        from .device.replay import replay
+
+        return replay(self.job, self.rank, place, expandable=self.job.env.expandable_segments)
 
     @cached_property
     def load_bytes(self) -> Range:
@@ -136,14 +155,14 @@ class Estimate:
         return self.stages[pp_rank]
 
     def verdicts(self) -> list[tuple[str, int, str]]:
-        """(GPU name, memory bytes, one of device_memory.VERDICTS) for every GPU of the catalogue."""
+        """(GPU name, memory bytes, one of VERDICTS in device/verdict.py) for every GPU of the catalogue."""
         return [(gpu.name, gpu.memory_bytes, self.verdict(gpu.memory_bytes)) for gpu in GPUS]
 
     def verdict(self, memory_bytes: int) -> str:
-        """What the run is on a GPU with so much memory: one of device_memory.VERDICTS."""
+        """What the run is on a GPU with so much memory: one of VERDICTS in device/verdict.py."""
         needed = max(stage.needed_bytes for stage in self.stages)
-        high = max(stage.device.high for stage in self.stages)
-        return verdict(needed, high, memory_bytes, self.load_low)
+        enough = max(stage.enough_bytes for stage in self.stages)
+        return verdict(needed, enough, memory_bytes, self.load_low)
 
     @cached_property
     def load_low(self) -> int:

@@ -24,6 +24,10 @@ HYBRID_SYMBOLS = {
     "-": "dense",
     "E": "moe",
 }
+EXPERTS = "E"
+"""The symbol of routed experts."""
+OWNS, BORROWS = "dsa", "dsa_shared"
+"""Sparse attention with an indexer of its own, and with the keys of an earlier layer."""
 MOST_LAYERS = 10_000
 MOST_MTP_LAYERS = 64
 
@@ -97,15 +101,24 @@ def layer_pattern(model: Model) -> tuple[str, ...]:
     """The kind of each decoder layer (`Model.kinds`)."""
     if model.hybrid_layer_pattern is not None:
         return _hybrid(model)
-    moe = (0,) * model.num_layers
-    if model.num_moe_experts:
-        moe = frequency_list("moe_layer_freq", model.moe_layer_freq, model.num_layers)
+    if model.parallel_attention:
+        return ("parallel",) * model.num_layers
     softmax = "mla" if model.multi_latent_attention else "gqa"
     variant = model.experimental_attention_variant or ""
     mixers = tuple(variant if linear else softmax for linear in linear_attention(model))
     if variant == "dsa" and model.dsa_indexer_topk_freq > 1:
-        mixers = tuple("dsa" if owns_indexer(model, layer) else "dsa_shared" for layer in range(model.num_layers))
-    return tuple(f"{mixer}+{'moe' if expert else 'dense'}" for mixer, expert in zip(mixers, moe, strict=True))
+        mixers = tuple(OWNS if owns_indexer(model, layer) else BORROWS for layer in range(model.num_layers))
+    routed = routed_layers(model)
+    return tuple(f"{mixer}+{'moe' if expert else 'dense'}" for mixer, expert in zip(mixers, routed, strict=True))
+
+
+def routed_layers(model: Model) -> tuple[bool, ...]:
+    """Whether each decoder layer has routed experts."""
+    if model.hybrid_layer_pattern is not None:
+        return tuple(symbol == EXPERTS for symbol in _main_part(model))
+    if not model.num_moe_experts:
+        return (False,) * model.num_layers
+    return tuple(map(bool, frequency_list("moe_layer_freq", model.moe_layer_freq, model.num_layers)))
 
 
 def mtp_pattern(model: Model) -> tuple[str, ...]:
@@ -116,7 +129,8 @@ def mtp_pattern(model: Model) -> tuple[str, ...]:
             f"hybrid_layer_pattern has {len(parts) - 1} MTP parts; at most {MOST_MTP_LAYERS} are accepted"
         )
     if len(parts) < 2:
-        return (model.kinds[-1].replace("dsa_shared", "dsa"),)  # nothing before it to share with
+        last = model.kinds[-1]
+        return (last.replace(BORROWS, OWNS),)  # nothing before it to share with
     for part in parts[1:]:
         wrong = set(part) - set(HYBRID_SYMBOLS)
         if wrong or not part or part != parts[1]:
@@ -127,12 +141,23 @@ def mtp_pattern(model: Model) -> tuple[str, ...]:
         raise ConfigError(
             f"hybrid_layer_pattern has {len(parts) - 1} MTP parts for mtp_num_layers={model.mtp_num_layers}"
         )
-    return tuple(HYBRID_SYMBOLS[symbol] for symbol in parts[1])
+    return tuple(_of_symbol(model, symbol) for symbol in parts[1])
+
+
+def _of_symbol(model: Model, symbol: str) -> str:
+    """The kind of a symbol; which Gated DeltaNet a hybrid has is a setting of its own."""
+    second = model.experimental_attention_variant == "gdn2"
+    return "gdn2" if symbol == "G" and second else HYBRID_SYMBOLS[symbol]
+
+
+def _main_part(model: Model) -> str:
+    """Symbols of the decoder layers of a hybrid, without the borders of stages."""
+    return (model.hybrid_layer_pattern or "").split("/")[0].replace("|", "")
 
 
 def _hybrid(model: Model) -> tuple[str, ...]:
     pattern = model.hybrid_layer_pattern or ""
-    main = pattern.split("/")[0].replace("|", "")
+    main = _main_part(model)
     if pattern.split("/")[0].count("|") >= MOST_LAYERS:
         raise ConfigError(f"hybrid_layer_pattern has more than {MOST_LAYERS} segments, the most that is accepted")
     for symbol in main:
@@ -146,6 +171,6 @@ def _hybrid(model: Model) -> tuple[str, ...]:
         raise ConfigError(
             f"hybrid_layer_pattern has {len(main)} sub-layers for num_layers={model.num_layers}; they must agree"
         )
-    if "E" in main and not model.num_moe_experts:
+    if EXPERTS in main and not model.num_moe_experts:
         raise ConfigError("hybrid_layer_pattern has E sub-layers but num_moe_experts is not set")
-    return tuple(HYBRID_SYMBOLS[symbol] for symbol in main)
+    return tuple(_of_symbol(model, symbol) for symbol in main)

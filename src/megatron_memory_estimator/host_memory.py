@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from .device_memory import Term
+from .device.terms import Term
 from .job import TrainingJob
 from .rank import Rank
 from .states.optimizers import optimizer_tensors

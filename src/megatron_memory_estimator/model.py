@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from .errors import ConfigError
-from .frequency import MOST_LAYERS, MOST_MTP_LAYERS, layer_pattern, mtp_pattern
+from .frequency import MOST_LAYERS, MOST_MTP_LAYERS, layer_pattern, mtp_pattern, routed_layers
 from .settings import setting
 from .tensor import round_up
 
@@ -54,6 +54,13 @@ class Model:
     attention_dropout: float = setting(0.1, "dropout on attention probabilities")
     hidden_dropout: float = setting(0.1, "dropout on the residual stream")
     fp32_residual_connection: bool = setting(False, "residual stream in fp32")
+
+    parallel_attention: bool = setting(
+        False, "attention and MLP side by side on one normed input (Falcon, Command-R)", of="parallel"
+    )
+    num_ln_in_parallel_attn: int = setting(
+        1, "norms of a layer with parallel_attention: 2 where the MLP has its own", of="parallel"
+    )
 
     multi_latent_attention: bool = setting(False, "multi-latent attention (DeepSeek)")
     q_lora_rank: int | None = setting(512, "MLA: width of the compressed query; null: not compressed", of="mla")
@@ -164,9 +171,26 @@ class Model:
             raise ConfigError(
                 f"moe_router_topk={self.moe_router_topk} is more than num_moe_experts={self.num_moe_experts}"
             )
+        if self.parallel_attention:
+            self._check_parallel()
         if self.vocab_size is None and self.padded_vocab_size is None:
             raise ConfigError("vocab_size is missing; give it or padded_vocab_size")
         self.kinds, self.mtp_kinds  # noqa: B018  (a wrong layer pattern is refused here)
+
+    def _check_parallel(self) -> None:
+        others = {
+            "multi_latent_attention": self.multi_latent_attention,
+            "num_moe_experts": self.num_moe_experts,
+            "experimental_attention_variant": self.experimental_attention_variant,
+            "hybrid_layer_pattern": self.hybrid_layer_pattern,
+            "mtp_num_layers": self.mtp_num_layers,
+            "enable_mhc_connections": self.enable_mhc_connections,
+        }
+        given = [name for name, value in others.items() if value]
+        if given:
+            raise ConfigError(f"parallel_attention excludes {' and '.join(given)}; turn one off")
+        if self.num_ln_in_parallel_attn not in (1, 2):
+            raise ConfigError(f"num_ln_in_parallel_attn={self.num_ln_in_parallel_attn} must be 1 or 2")
 
     # -- derived -------------------------------------------------------------------------------------------------
     @property
@@ -242,7 +266,7 @@ class Model:
     @cached_property
     def has_moe(self) -> bool:
         """Whether any layer has routed experts."""
-        return any(kind.endswith("moe") for kind in self.kinds)
+        return any(routed_layers(self))
 
 
 _AT_LEAST_ONE = [

@@ -21,7 +21,7 @@ from .training import Training
 MODULES: dict[str, frozenset[Part]] = {
     "attn_norm": frozenset(("attn_norm",)),
     "qkv_linear": frozenset(("qkv_linear",)),
-    "core_attn": frozenset(("core_attn",)),
+    "core_attn": frozenset(("core_attn", "heads_out", "heads_back")),
     "attn_proj": frozenset(("attn_proj",)),
     "mlp_norm": frozenset(("mlp_norm", "router_norm")),
     "expert_fc1": frozenset(("expert_fc1",)),

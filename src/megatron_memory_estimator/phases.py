@@ -33,9 +33,32 @@ def build(rank: Rank) -> int:
 
     Source: Megatron-LM `megatron/core/distributed/param_and_grad_buffer.py`.
     """
+    pending, sizes, frozen = _built(rank)
+    built = top = 0
+    for both, weights in sizes:
+        top = largest(top, built + pending + both)
+        built, pending = built + both, pending - weights
+    return top + frozen
+
+
+def built_apart(rank: Rank) -> int:
+    """What building the model allocates in all: more than its peak where there are several buffers, for each of which the freed
+    parameters of those before are too small."""
+    pending, sizes, frozen = _built(rank)
+    total: int = pending + sum(both for both, _ in sizes) + frozen
+    return total
+
+
+def own_storage(rank: Rank) -> int:
+    """Bytes of the parameters' own storage, which is freed when the buffers are built."""
+    return _built(rank)[0]
+
+
+def _built(rank: Rank) -> tuple[int, list[tuple[int, int]], int]:
+    """Bytes of the parameters' own storage, of each buffer's weights and gradients together and weights alone, and of frozen weights."""
     frozen = sum(s.nbytes for s in rank.states if s.frozen)
     if not rank.buffers:
-        return frozen
+        return 0, [], frozen
     own: dict[tuple[str, int], list[State]] = {}
     for state in rank.states:
         if state.part in ("weights", "gradients"):
@@ -47,11 +70,7 @@ def build(rank: Rank) -> int:
     pending = (
         0 if active(rank.context) else sum(weights for _, weights in sizes)
     )  # fully sharded: built on the meta device
-    built = top = 0
-    for both, weights in sizes:
-        top = largest(top, built + pending + both)
-        built, pending = built + both, pending - weights
-    return top + frozen
+    return pending, sizes, frozen
 
 
 def load(job: TrainingJob, rank: Rank) -> Phase:

@@ -151,6 +151,18 @@ def occupancy(pp: int, vp: int, rank: int, num_microbatches: int, group: int, a2
     return Occupancy(warmup, most, per_chunk, stretches, order, together=a2a_overlap)
 
 
+def every_step(pp: int, vp: int, rank: int, num_microbatches: int, group: int) -> Iterator[tuple[str, int, int]]:
+    """Every step of a rank: forward ("F") or backward ("B"), the chunk, and which of its microbatches."""
+    order = Order(vp, num_microbatches, group if vp > 1 else 1)
+    done = {"F": [0] * vp, "B": [0] * vp}
+    for ahead, behind, size in _stretches(order, warmup_steps(pp, vp, rank, num_microbatches, group)):
+        for _ in range(size):
+            for kind, chunk in (("F", ahead), ("B", behind)):
+                if chunk >= 0:
+                    yield kind, chunk, done[kind][chunk]
+                    done[kind][chunk] += 1
+
+
 def _fullest(stretches: Sequence[Stretch], vp: int) -> tuple[int, tuple[int, ...]]:
     """The most microbatches in flight at any forward, of all chunks and of each."""
     counts, per_chunk = [0] * vp, [0] * vp

@@ -75,7 +75,7 @@ class Trace(NamedTuple):
     saved: tuple[Live, ...]
 
 
-class _Machine:
+class Machine:
     """Plays a unit's ops forward and backward and records what is alive. `watch` asks for the tensors of one event."""
 
     def __init__(self, watch: int = -1) -> None:
@@ -250,8 +250,8 @@ class _Machine:
             self.free(storage)
 
 
-def _play(unit: Unit, watch: int = -1) -> tuple[_Machine, int, int, tuple[Live, ...]]:
-    machine = _Machine(watch)
+def play(unit: Unit, machine: Machine) -> tuple[int, int, tuple[Live, ...]]:
+    """Play a unit forward and backward: how many events the forward has, and what is kept between the two."""
     keep: frozenset[str] = frozenset()
     if unit.entry is not None:
         machine.allocate(unit.entry)
@@ -272,21 +272,25 @@ def _play(unit: Unit, watch: int = -1) -> tuple[_Machine, int, int, tuple[Live, 
             machine.new_grad(t)
     machine.record(WAITING, "", ())
     machine.backward(unit.items)
-    return machine, split, saved_bytes, saved
+    return split, saved_bytes, saved
 
 
 def trace(unit: Unit) -> Trace:
     """Events of one forward and one backward of the unit, and what it keeps between them."""
-    machine, split, saved_bytes, saved = _play(unit)
+    machine = Machine()
+    split, saved_bytes, saved = play(unit, machine)
     return Trace(tuple(machine.events[:split]), tuple(machine.events[split:]), saved_bytes, saved)
 
 
 def alive_at(unit: Unit, index: int) -> tuple[Live, ...]:
     """The unit's tensors alive at one event (its index in forward + backward order)."""
-    return _play(unit, watch=index)[0].seen
+    machine = Machine(index)
+    play(unit, machine)
+    return machine.seen
 
 
 def leftovers(unit: Unit) -> dict[str, int]:
     """What is still alive after the backward, by storage: the gradient of the entry and nothing else."""
-    machine = _play(unit)[0]
+    machine = Machine()
+    play(unit, machine)
     return {storage: item.nbytes for storage, item in machine.live.items()}

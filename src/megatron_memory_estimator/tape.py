@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from .tensor import Tensor
 
 Part = Literal[
-    "", "attn_norm", "qkv_linear", "core_attn", "attn_proj", "attn", "mamba", "attn_residual", "attn_wgrads",
+    "", "attn_norm", "qkv_linear", "core_attn", "heads_out", "heads_back", "attn_proj", "attn", "mamba", "attn_residual", "attn_wgrads",
     "mlp_norm", "mlp", "mlp_residual", "mlp_wgrads", "router_norm", "router", "permute", "dispatch", "expert_fc1", "moe_act",
     "experts", "combine", "latent_down", "latent_up", "shared_experts", "shared_experts_add", "moe", "moe_residual",
     "experts_wgrads", "streams", "embedding", "final_norm", "mtp", "head", "loss", "layers",

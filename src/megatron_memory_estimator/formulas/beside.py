@@ -31,8 +31,9 @@ class Published(NamedTuple):
 
 def published(job: TrainingJob) -> tuple[Published, ...]:
     """The values of both formulas for a job; hybrid layer patterns are in neither."""
-    if job.model.hybrid:
-        return tuple(Published(name, None, None, "hybrid layer patterns are not in this formula") for name in NAMES)
+    if job.model.hybrid or job.model.parallel_attention:
+        what = "hybrid layer patterns are" if job.model.hybrid else "parallel_attention is"
+        return tuple(Published(name, None, None, f"{what} not in this formula") for name in NAMES)
     config, args = bridge_container(job), megatron_namespace(job)
     values = []
     try:

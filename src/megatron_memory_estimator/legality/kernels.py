@@ -61,6 +61,21 @@ def attention_variants(model: Model, layout: Layout, training: Training) -> Iter
             yield broken("sparse attention with context parallelism needs cp_comm_type all_gather")
 
 
+def whole_layers(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """What a layer with a forward of its own does not have (NVIDIA/NeMo `falcon_decoder_layer.py`)."""
+    t = training
+    if not any(kind.role == "layer" for kind in kinds_in(model.kinds)):
+        return
+    if not t.te_spec:
+        yield broken("parallel_attention needs transformer_impl=transformer_engine")
+    if t.fine_grained_activation_offloading:
+        yield broken("parallel_attention excludes fine_grained_activation_offloading")
+    if t.cuda_graph_impl in ("transformer_engine", "local"):
+        yield broken(
+            f"parallel_attention excludes cuda_graph_impl={t.cuda_graph_impl}", fix="use full_iteration or none"
+        )
+
+
 def transformer_impl(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
     """What local modules and TransformerEngine's have."""
     t = training

@@ -20,8 +20,9 @@ from .linear import column_linear, keeps_original, linear_params, row_linear
 from .norm import norm, norm_params, statistics
 
 
-def self_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
-    """Output on the residual stream; includes the input norm, which TransformerEngine fuses into linear_qkv."""
+def self_attention(c: Context, hidden: Tensor, layer: int = 0, *, normed: Tensor | None = None) -> Module[Tensor]:
+    """Output on the residual stream; includes the input norm, which TransformerEngine fuses into linear_qkv, unless the input is
+    `normed` already."""
     m = c.model
     name = "self_attention"
     heads = c.dim("num_attention_heads", m.num_attention_heads, "tp")
@@ -31,12 +32,13 @@ def self_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]
     query_heads = m.num_attention_heads * (2 if m.attention_output_gate else 1)
     qkv_dim = c.dim("qkv", (query_heads + 2 * m.groups) * m.head_dim, "tp")
 
-    if not c.te:
+    own_norm = normed is None
+    if own_norm and not c.te:
         yield from norm_params(c, "input_layernorm.", c.hidden)
     if m.softmax_type == "learnable":
         yield Param(f"{CORE}.softmax_offset", (heads,), split="tp", matrix=False)
     proj = yield from linear_params(c, f"{name}.linear_proj", c.hidden, width, "tp", m.add_bias_linear)
-    if c.te:
+    if own_norm and c.te:
         yield from norm_params(c, f"{name}.linear_qkv.layer_norm_", c.hidden)
     bias = m.add_bias_linear or m.add_qkv_bias
     weight = yield from linear_params(c, f"{name}.linear_qkv", qkv_dim, c.hidden, "tp", bias)
@@ -44,8 +46,8 @@ def self_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]
         yield from norm_params(c, f"{name}.q_layernorm.", d)
         yield from norm_params(c, f"{name}.k_layernorm.", d)
 
-    # TransformerEngine fuses the norm into linear_qkv
-    normed = yield from in_part("qkv_linear" if c.te else "attn_norm", norm(c, "input_layernorm", hidden))
+    if normed is None:  # TransformerEngine fuses the norm into linear_qkv
+        normed = yield from in_part("qkv_linear" if c.te else "attn_norm", norm(c, "input_layernorm", hidden))
     qkv = yield from in_part("qkv_linear", column_linear(c, f"{name}.linear_qkv", normed, weight))
     if c.group_is_shared:
         whole = c.region(f"{name}.qkv gathered", Dim(qkv_dim.name, qkv_dim.size))

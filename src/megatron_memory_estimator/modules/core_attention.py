@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from ..context import Context, Module
 from ..errors import UnsupportedError
-from ..tape import Op
+from ..tape import Op, Part
 from ..tensor import DTYPE_BYTES, Dim, Tensor, ceil_div, tensor
 
 NAME = "self_attention.core_attention"
+EXCHANGES: tuple[Part, Part] = ("heads_out", "heads_back")
+"""The all-to-alls of Ulysses context parallelism."""
 Scratch = tuple[Tensor, ...]
 
 
@@ -96,7 +98,7 @@ def _context_parallel(
         exchanged = tuple(t.like(f"{t.name} after all-to-all") for t in (q, k, v))
         inner = out.like(f"{NAME}.output before all-to-all")
         reordered = _sized(f"{NAME}.q, k, v reordered", exchanged, 1)
-        yield Op(f"{NAME}.all_to_all", (q, k, v), exchanged, forward=(reordered,))
+        yield Op(f"{NAME}.all_to_all", (q, k, v), exchanged, forward=(reordered,), part=EXCHANGES[0])
         ring: Scratch = ()
         back: Scratch = ()
         if kind == "a2a+p2p":
@@ -111,7 +113,8 @@ def _context_parallel(
             ring,
             (*back, *scratch),
         )
-        yield Op(f"{NAME}.all_to_all_back", (inner,), (out,), forward=(inner.like(f"{NAME}.output reordered"),))
+        ordered = (inner.like(f"{NAME}.output reordered"),)
+        yield Op(f"{NAME}.all_to_all_back", (inner,), (out,), forward=ordered, part=EXCHANGES[1])
         return out
     if kind == "p2p":
         kv = _sized(f"{NAME}.kv", (k, v), 1)

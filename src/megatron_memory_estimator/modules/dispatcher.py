@@ -167,7 +167,7 @@ def _allgather(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Route
         columns = Dim("2*local_experts+1", 2 * c.local_experts.local + 1)
         kept = (c.new("mlp.permute.row_id_map", tokens, columns, dtype="int32"),)
     grad = c.new("mlp.dispatch.tokens grad of all ranks", *_gathered(c), width)
-    yield Op("mlp.permute", (x, probs), (local, local_probs), kept, (all_probs, all_map), (grad,), part="permute")
+    yield Op("mlp.permute", (x, probs), (local, local_probs), kept, (all_probs, all_map), (grad,))
     return Routed(local, local_probs, rows, ())
 
 
@@ -212,5 +212,5 @@ def _flex(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Routed]:
             c.new("mlp.permute.sorted_indices", rows, dtype="int64"),
             c.new("mlp.permute.token_indices", c.local_experts, received.shape[0], dtype="int64"),
         )
-    yield Op("mlp.permute", (received, received_probs), (tokens, row_probs), kept, part="permute")
+    yield Op("mlp.permute", (received, received_probs), (tokens, row_probs), kept)
     return Routed(tokens, row_probs, rows, (received,))

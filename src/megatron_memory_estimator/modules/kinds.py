@@ -17,11 +17,13 @@ from ..model import Model
 from ..settings import Owner
 from ..tape import Part
 from ..tensor import Tensor
-from . import attention, gated_delta_net, mamba, mla, mlp, moe, sparse_attention
+from . import attention, gated_delta_net, mamba, mla, mlp, moe, parallel, sparse_attention
 
 Declare = Callable[[Context, Tensor, int], Module[Tensor]]
-"""From the residual stream, and the layer's index in the pattern of cp_comm_type, to what is added to the residual stream."""
-Role = Literal["mixer", "mlp"]
+"""From the residual stream, and the layer's index in the pattern of cp_comm_type, to what is added to the residual stream; of a
+whole layer to the residual stream behind it."""
+Role = Literal["mixer", "mlp", "layer"]
+"""A mixer, an MLP, or both in one with what is added to the residual stream."""
 StateHeads = Literal["none", "mamba", "delta"]
 """Rules of the heads of a recurrent state, by name (legality/sharding.py)."""
 Rotary = Literal["none", "chunk", "layer"]
@@ -178,6 +180,21 @@ KINDS: dict[str, Kind] = {
             flops=mamba.scan_flops,
             state_heads="mamba",
             kept=mamba.kept,
+        ),
+        Kind(
+            name="parallel",
+            role="layer",
+            declare=parallel.parallel_layer,
+            part="attn",
+            residual="mlp_residual",
+            owners=frozenset(("parallel",)),
+            flops=attention.core_flops,
+            rotary="chunk",
+            heads=True,
+            groups=True,
+            exchanges=True,
+            dense=True,
+            recomputes=frozenset(("core_attn",)),
         ),
         Kind(
             name="dense",

@@ -50,6 +50,9 @@ class Declaration:
 def transformer_layer(c: Context, hidden: Tensor, kind: str, layer: int = 0) -> Module[Tensor]:
     """A layer `mixer+mlp`, or one sub-layer of a hybrid model."""
     for row in kinds_of(kind):
+        if row.role == "layer":
+            hidden = yield from _sublayer(row, layer, c, hidden)
+            continue
         added, connection = RESIDUALS[row.role]
         if c.model.enable_mhc_connections:
             hidden = yield from connected(c, f"mhc.{connection}", hidden, partial(_sublayer, row, layer))

@@ -9,25 +9,25 @@ from .linear import column_linear, linear_params, row_linear
 from .norm import norm, norm_params
 
 
-def mlp(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
-    """Dense MLP with its input norm, which TransformerEngine fuses into linear_fc1."""
+def mlp(c: Context, hidden: Tensor, layer: int = 0, *, normed: Tensor | None = None) -> Module[Tensor]:
+    """Dense MLP with its input norm, which TransformerEngine fuses into linear_fc1; of a `normed` input without one."""
     m = c.model
     ffn = c.dim("ffn_hidden_size", m.ffn, "tp")
     fc1_out = c.dim("gate*ffn_hidden_size", m.gate * m.ffn, "tp")
-    if c.te:
-        yield from norm_params(c, "mlp.linear_fc1.layer_norm_", c.hidden)
-    else:
-        yield from norm_params(c, "pre_mlp_layernorm.", c.hidden)
+    if normed is None:
+        yield from norm_params(c, "mlp.linear_fc1.layer_norm_" if c.te else "pre_mlp_layernorm.", c.hidden)
     fc1 = yield from linear_params(c, "mlp.linear_fc1", fc1_out, c.hidden, "tp", m.add_bias_linear)
     fc2 = yield from linear_params(c, "mlp.linear_fc2", c.hidden, ffn, "tp", m.add_bias_linear)
 
     def body() -> Module[Tensor]:
-        normed = yield from in_part("mlp" if c.te else "mlp_norm", norm(c, "pre_mlp_layernorm", hidden))
-        wide = yield from column_linear(c, "mlp.linear_fc1", normed, fc1)
+        x = normed
+        if x is None:
+            x = yield from in_part("mlp" if c.te else "mlp_norm", norm(c, "pre_mlp_layernorm", hidden))
+        wide = yield from column_linear(c, "mlp.linear_fc1", x, fc1)
         act = yield from activation(c, "mlp.activation", wide, ffn)
         return (yield from row_linear(c, "mlp.linear_fc2", act, fc2))
 
-    return (yield from recomputed(c.training.recomputes("mlp"), "mlp.checkpoint", body()))
+    return (yield from recomputed(normed is None and c.training.recomputes("mlp"), "mlp.checkpoint", body()))
 
 
 def fused(c: Context, *, weighted: bool) -> bool:

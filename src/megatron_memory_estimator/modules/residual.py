@@ -10,12 +10,14 @@ from ..tape import Op
 from ..tensor import Tensor
 
 
-def bias_dropout_add(c: Context, name: str, x: Tensor, residual: Tensor) -> Module[Tensor]:
-    """residual + dropout(x + bias)."""
+def bias_dropout_add(
+    c: Context, name: str, x: Tensor, residual: Tensor, holds: tuple[Tensor, ...] = ()
+) -> Module[Tensor]:
+    """residual + dropout(x + bias); `holds` are alive until then."""
     out = c.residual(f"{name}.output")
     if c.model.hidden_dropout > 0:
         mask = x.like(f"{name}.dropout_mask", "bool")
-        yield Op(name, reads=(x, residual), writes=(out,), saves=(mask,), passes=(residual,))
+        yield Op(name, reads=(x, residual), writes=(out,), saves=(mask,), holds=holds, passes=(residual,))
     else:
-        yield Op(name, reads=(x, residual), writes=(out,), passes=(x, residual))
+        yield Op(name, reads=(x, residual), writes=(out,), holds=holds, passes=(x, residual))
     return out

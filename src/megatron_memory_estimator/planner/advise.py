@@ -24,7 +24,7 @@ from .changes import Change, Settings, changed, memory_changes, speed_changes
 MOST_CHANGES, KEPT = 3, 8
 """Changes at once at most, and how many of the best single ones are combined."""
 ROOM = 0.9
-"""A run has room to be made faster where its high end is below this share of the memory."""
+"""A run has room to be made faster where what is surely enough is below this share of the memory."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,14 @@ class Outcome:
         return max(stage.needed_bytes for stage in self.estimate.stages)
 
     @property
-    def high(self) -> int:
-        """Bytes in use on the device at most."""
-        return max(stage.device.high for stage in self.estimate.stages)
+    def enough(self) -> int:
+        """Bytes that are surely enough on the device."""
+        return max(stage.enough_bytes for stage in self.estimate.stages)
 
     @property
     def most(self) -> int:
-        """Bytes that decide whether a run surely fits: of training at most, of loading its checkpoint at least."""
-        return max(self.high, self.estimate.load_low)
+        """Bytes that decide whether a run surely fits: enough for training, of loading its checkpoint at least."""
+        return max(self.enough, self.estimate.load_low)
 
     @cached_property
     def time(self) -> Throughput:
@@ -71,7 +71,7 @@ class Outcome:
         return not self.job.training.optimizer_cpu_offload
 
     def verdict(self, limit: int) -> str:
-        """One of device_memory.VERDICTS."""
+        """One of VERDICTS in device/verdict.py."""
         return self.estimate.verdict(limit)
 
 
@@ -87,7 +87,7 @@ class Advice:
     @property
     def faster(self) -> bool:
         """Whether the run fits with room, so that the changes are for speed."""
-        return self.now.high <= self.limit * ROOM and self.now.most <= self.limit
+        return self.now.enough <= self.limit * ROOM and self.now.most <= self.limit
 
 
 def advise(

@@ -49,7 +49,7 @@ class Piece(NamedTuple):
             float(self.figures.step[index]),
             int(self.figures.peak[index]),
             int(self.figures.needed[index]),
-            int(self.figures.high[index]),
+            int(self.figures.enough[index]),
         )
 
     @property

@@ -13,7 +13,7 @@ OBJECTIVES = ("throughput", "memory", "head-room")
 
 @dataclass(frozen=True)
 class Plan:
-    """A layout with its figures: seconds of a step, and bytes of the fullest stage: allocated, needed on the device, at most in use."""
+    """A layout with its figures: seconds of a step, and bytes of the fullest stage: allocated, needed on the device, surely enough."""
 
     job: TrainingJob
     recompute: str

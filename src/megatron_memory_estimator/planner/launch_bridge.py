@@ -50,6 +50,12 @@ RESET = (
 """Settings that a recipe may have and a plan may leave off."""
 
 
+ELSEWHERE = ("world_size", "params_dtype", "grad_reduce_in_bf16", "accumulate_allreduce_grads_in_fp32")
+"""Settings that are said in another way."""
+NEMO = ("parallel_attention", "num_ln_in_parallel_attn")
+"""Settings of a layer of NeMo's, which Megatron-Bridge's models do not have."""
+
+
 def bridge_sections(job: TrainingJob) -> dict[str, dict[str, Any]]:
     """The run as sections of a Megatron-Bridge ConfigContainer (Megatron-Bridge `training/config.py`)."""
     t = job.training
@@ -59,10 +65,7 @@ def bridge_sections(job: TrainingJob) -> dict[str, dict[str, Any]]:
     sections["mixed_precision"][t.params_dtype] = True
     sections["mixed_precision"]["grad_reduce_in_fp32"] = t.grad_dtype == "fp32"
     for name, value in settings.items():
-        if (
-            name in ("world_size", "params_dtype", "grad_reduce_in_bf16", "accumulate_allreduce_grads_in_fp32")
-            or value is None
-        ):
+        if value is None or name in ELSEWHERE or (name in NEMO and not job.model.parallel_attention):
             continue
         if name in ("micro_batch_size", "global_batch_size"):
             sections["train"][name] = value

@@ -29,7 +29,7 @@ class Place:
     step: float
     peak: int
     needed: int
-    high: int
+    enough: int
 
     @property
     def structure(self) -> int:
@@ -52,4 +52,4 @@ def plan_of(base: TrainingJob, legal: LegalSpace, place: Place) -> Plan:
     job = dataclasses.replace(base, layout=layout, training=training, num_microbatches=count, assumptions=())
     assert training.global_batch_size is not None
     tokens = training.global_batch_size * training.seq_length / place.step / gpus
-    return Plan(job, place.recompute, place.style.precision, place.step, tokens, place.peak, place.needed, place.high)
+    return Plan(job, place.recompute, place.style.precision, place.step, tokens, place.peak, place.needed, place.enough)

@@ -39,7 +39,7 @@ class Ranking:
 
     def judge(self, figures: Figures, place: Callable[[int], Place], *, untimed: bool) -> Counts:
         """Keep what is best of some layouts, and count them. `untimed`: their step times are not modelled."""
-        fits = figures.high <= self.limit
+        fits = figures.enough <= self.limit
         fitting, needed = int(np.count_nonzero(fits)), int(np.count_nonzero(figures.needed > self.limit))
         lowest = int(figures.needed.argmin())
         if figures.needed[lowest] < (np.inf if self.least is None else self.least.needed):
@@ -52,7 +52,7 @@ class Ranking:
         return fitting, len(fits) - fitting - needed, needed
 
     def _rank(self, fits: Array, figures: Figures, place: Callable[[int], Place], *, untimed: bool) -> None:
-        key = {"throughput": figures.step, "memory": figures.peak, "head-room": figures.high}[self.objective]
+        key = {"throughput": figures.step, "memory": figures.peak, "head-room": figures.enough}[self.objective]
         if untimed and self.objective == "throughput":
             key = key + UNTIMED
         worst = self.top[-1][0] if len(self.top) >= self.best else np.inf
@@ -69,7 +69,7 @@ class Ranking:
         alike: dict[Any, Ranked] = {}
         for item in sorted(top, key=lambda item: (item[0], item[1], item[2].order)):
             at = item[2]
-            same = (item[0], at.step, at.peak, at.high, at.structure, at.cell, at.style, at.option)
+            same = (item[0], at.step, at.peak, at.enough, at.structure, at.cell, at.style, at.option)
             alike.setdefault(same, item)
         return list(alike.values())[: self.best]
 

@@ -34,7 +34,7 @@ def headline(advice: Advice) -> list[str]:
     top = now.estimate.peak_stage
     first = (
         f"{now.verdict(advice.limit)}: the fullest stage ({top.pp_rank}) peaks at {gib(now.peak)} GiB allocated and takes "
-        f"{gib(now.needed)} to {gib(now.high)} GiB on the device, which may take {gib(advice.limit)}; "
+        f"{gib(now.needed)} to {gib(now.enough)} GiB on the device, which may take {gib(advice.limit)}; "
     )
     if now.verdict(advice.limit) == "does not load":
         first += f"loading its checkpoint takes at least {gib(now.estimate.load_low)} GiB; "
@@ -77,7 +77,7 @@ def advice_table(advice: Advice) -> Table:
             name_of(one),
             gib(one.peak),
             gib(advice.now.peak - one.peak),
-            gib(one.high),
+            gib(one.enough),
             one.verdict(advice.limit),
             f"{one.time.step:.3f}" if one.timed else "not modelled",
             f"{cost(advice, one):+.1%}" if one.timed and advice.now.timed else "",
@@ -125,7 +125,7 @@ def advice_document(advice: Advice) -> dict[str, Any]:
         return {
             "peak_allocated_bytes": one.peak,
             "needed_bytes": one.needed,
-            "device_bytes": one.high,
+            "device_bytes": one.enough,
             "load_bytes": one.estimate.load_low,
             "verdict": one.verdict(advice.limit),
             "step_s": one.time.step if one.timed else None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..device_memory import VERDICTS
+from ..device.verdict import VERDICTS
 from ..estimator import Estimate, Stage
 from ..hardware import GIB
 

@@ -6,7 +6,8 @@ import dataclasses
 from typing import Any
 
 from ..counts import count_parameters
-from ..device_memory import Range, explain_terms
+from ..device.terms import Range
+from ..device.verdict import explain_terms
 from ..estimator import Estimate, Stage
 from ..job import TrainingJob
 from ..model import Model
@@ -182,6 +183,8 @@ def stage_section(job: TrainingJob, stage: Stage) -> dict[str, Any]:
         "breakdown_bytes": stage.breakdown_bytes,
         "reserved_bytes": bounds(stage.reserved),
         "device_bytes": bounds(stage.device),
+        "needed_bytes": stage.needed_bytes,
+        "enough_bytes": stage.enough_bytes,
         "device_terms": [
             {"name": term.name, "low": term.low, "high": term.high, "source": term.source}
             for term in explain_terms(job, rank, stage.peak)

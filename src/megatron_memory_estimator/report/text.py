@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..counts import count_parameters
-from ..device_memory import explain_terms
+from ..device.verdict import explain_terms
 from ..estimator import Estimate, Stage
 from ..hardware import GIB
 from ..job import TrainingJob
@@ -204,6 +204,7 @@ def result(estimate: Estimate) -> list[str]:
         f"Peak: stage {top.pp_rank}, {gib(top.peak_allocated_bytes)} GiB allocated (first step "
         f"{gib(top.first_step_peak_allocated_bytes)}), {gib(top.reserved.low, 1)}-{gib(top.reserved.high, 1)} GiB reserved, "
         f"{gib(top.device.low, 1)}-{gib(top.device.high, 1)} GiB on the device"
+        + (f", {gib(top.enough_bytes, 1)} surely enough" if top.enough_bytes < top.device.high else "")
     ]
     uneven = routing(estimate)
     if uneven:
@@ -226,13 +227,13 @@ def result(estimate: Estimate) -> list[str]:
 
 
 def gpu_table(estimate: Estimate) -> Table:
-    """The verdict for every GPU of the catalogue, with head-room at both ends of the range."""
-    high = max(stage.device.high for stage in estimate.stages)
-    low = max(stage.needed_bytes for stage in estimate.stages)
+    """The verdict for every GPU of the catalogue, with head-room above what is surely enough and what is needed."""
+    enough = max(stage.enough_bytes for stage in estimate.stages)
+    needed = max(stage.needed_bytes for stage in estimate.stages)
     table = Table("GPU", "memory GiB", "verdict", "head-room GiB", box=box.SIMPLE_HEAD, pad_edge=False)
     style = {"fits": "green", "tight": "yellow", "does not load": "yellow", "does not fit": "red"}
     for name, memory, verdict in estimate.verdicts():
-        room = f"{gib(memory - high, 1)} to {gib(memory - low, 1)}"
+        room = f"{gib(memory - enough, 1)} to {gib(memory - needed, 1)}"
         table.add_row(name, gib(memory, 1), f"[{style[verdict]}]{verdict}[/]", room)
     return table
 

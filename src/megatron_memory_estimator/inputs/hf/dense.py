@@ -72,9 +72,33 @@ def gpt2(f: Fields) -> Converted:
     )
 
 
+NEMO_LAYER = (
+    "attention and MLP side by side are modelled as NeMo's Falcon layer, which is built from Megatron-Core's modules"
+)
+
+
+def cohere(f: Fields) -> Converted:
+    """Command-R: attention and MLP side by side behind one LayerNorm, which has no bias as Megatron-Core's has."""
+    hidden, layers = f.count("hidden_size"), f.count("num_hidden_layers")
+    heads = f.count("num_attention_heads")
+    groups, d = f.whole("num_key_value_heads", default=heads), f.whole("head_dim", default=hidden // heads)
+    f.implied(use_embedding_sharing=True, use_gated_activation=True, use_parallel_block=True)
+    extra, refusal = [("biases that LayerNorm has in Megatron-Core", -hidden * (layers + 1))], ""
+    if f.switch("use_qk_norm", default=False):
+        extra.append(("query and key norms of every head", (heads + groups) * d * layers))
+        refusal = "norms of query and key with weights of every head (Command-R+) are not in Megatron-Core's attention"
+    settings = {
+        "add_qkv_bias": f.switch("attention_bias", default=False),
+        "normalization": "LayerNorm",
+        "parallel_attention": True,
+    }
+    said = "the scale of the logits (logit_scale) is not modelled: multiplied out of place they are there twice for a moment"
+    return Converted(settings, tuple(extra), refusal, (NEMO_LAYER, said))
+
+
 def falcon(f: Fields) -> Converted:
-    """Falcon: attention and MLP in parallel, which Megatron-Core's layer cannot do."""
-    hidden, layers = f.whole("hidden_size"), f.whole("num_hidden_layers")
+    """Falcon: attention and MLP side by side, behind one norm or a norm each."""
+    hidden = f.whole("hidden_size")
     f.implied(parallel_attn=True)
     new = f.switch("new_decoder_architecture", default=False)
     groups = (
@@ -84,7 +108,6 @@ def falcon(f: Fields) -> Converted:
         if f.switch("multi_query", default=True)
         else f.whole("num_attention_heads")
     )
-    norms = 0 if new else -2 * hidden * layers  # one LayerNorm for both branches
     return Converted(
         {
             "num_query_groups": groups,
@@ -92,7 +115,8 @@ def falcon(f: Fields) -> Converted:
             "normalization": "LayerNorm",
             "gated_linear_unit": False,
             "activation_func": "gelu",
+            "parallel_attention": True,
+            "num_ln_in_parallel_attn": f.whole("num_ln_in_parallel_attn", default=2 if new else 1),
         },
-        extra=(("one norm for attention and MLP", norms),),
-        refusal="attention and MLP run in parallel (Falcon), which Megatron-Core's transformer layer does not have",
+        warnings=(NEMO_LAYER,),
     )

@@ -22,22 +22,6 @@ def _heads(f: Fields) -> int:
     return f.count("num_attention_heads")
 
 
-def cohere(f: Fields) -> Converted:
-    """Command-R: attention and MLP in parallel behind one bias-free LayerNorm."""
-    hidden, layers = _sizes(f)
-    heads = _heads(f)
-    groups, d = f.whole("num_key_value_heads", default=heads), f.whole("head_dim", default=hidden // heads)
-    f.implied(use_embedding_sharing=True, use_gated_activation=True, use_parallel_block=True)
-    extra = [("one norm for attention and MLP", -hidden * layers)]
-    if f.switch("use_qk_norm", default=False):
-        extra.append(("query and key norms of every head", (heads + groups) * d * layers))
-    return Converted(
-        {"add_qkv_bias": f.switch("attention_bias", default=False)},
-        extra=tuple(extra),
-        refusal="attention and MLP run in parallel behind one norm (Command-R), which Megatron-Core's layer does not have",
-    )
-
-
 def _sandwich(f: Fields, **settings: Any) -> Converted:
     hidden, layers = _sizes(f)
     return Converted(

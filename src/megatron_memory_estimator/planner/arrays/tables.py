@@ -17,13 +17,13 @@ import numpy as np
 from ...activations import ChunkPlan, Planner
 from ...boundary import resting_tensors
 from ...context import Context
-from ...device_memory import outside_terms
+from ...device.outside import outside_terms
 from ...estimator import context_of
 from ...job import TrainingJob
 from ...layout import Layout
 from ...model import Model
 from ...peak import flattened_gradients
-from ...phases import build
+from ...phases import build, built_apart, own_storage
 from ...rank import Rank, state_bytes
 from ...schedule import Occupancy, Order
 from ...states.buffers import ddp_buffers
@@ -41,11 +41,14 @@ from .sharing import AskedTraining, Known, SharingPlanner
 @dataclass(frozen=True)
 class States:
     """What the optimizer's settings decide, [stage, GPUs, degrees]: bytes of model state, of gradients flattened or of the optimizer
-    step, of building the model; seconds of reduction, gather and optimizer step."""
+    step, of building the model at its peak and in all, of the parameters' own storage; seconds of reduction, gather and optimizer
+    step."""
 
     state: Array
     step: Array
     built: Array
+    apart: Array
+    own: Array
     reduce: Array
     gather: Array
     optimizer: Array
@@ -176,6 +179,8 @@ class Tables:
                 "state": state_bytes(rank, "setup", "first step"),
                 "step": np.maximum(flat, state_bytes(rank, "step", "optimizer")),
                 "built": build(rank),
+                "apart": built_apart(rank),
+                "own": own_storage(rank),
                 "reduce": reduced,
                 "gather": gathered,
                 "optimizer": optimizer(self.machine, c, rank),

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...context import Context
-from ...device_memory import built_high, fragmentation, slack_edge
+from ...device.reserved import built_high, unused_bytes
 from ...estimator import context_of
 from ...job import TrainingJob
 from ...throughput.step import OVERHEAD, exposed
@@ -24,12 +24,12 @@ from .tables import Pipelines, States, Times
 
 @dataclass(frozen=True)
 class Figures:
-    """Of every cell: seconds of a step, allocated bytes of the fullest stage, bytes needed on the device, and at most in use."""
+    """Of every cell: seconds of a step, allocated bytes of the fullest stage, bytes needed on the device, and surely enough."""
 
     step: Array
     peak: Array
     needed: Array
-    high: Array
+    enough: Array
 
 
 Evaluated = tuple[int, int, Callable[[Array], Array], Figures]
@@ -102,7 +102,7 @@ class View:
         self.flats = [number * self.size + self.flat for number in numbers]
         without_micro = [(number * worlds + cells.world) * points + cells.point for number in numbers]
         self.states = [[_taken(state, at) for at in without_micro] for state in states]
-        self.fixed = [_fullest(of_stages) for of_stages in self.states]
+        self.fixed = [_fullest(job, of_stages) for of_stages in self.states]
         self.scratch: dict[int, list[tuple[Array, Array]]] = {}
 
     def figures(self, traced: Traced, optimizers: Sequence[Option]) -> Iterator[tuple[int, Figures]]:
@@ -121,20 +121,20 @@ class View:
             states, fixed = self.states[number], self.fixed[number]
             peak, reserved = self._peaks(states, running, scratch)
             reduced, gathered = self._communication(c, states, forward, backward)
-            high = np.maximum(reserved, fixed.built_most) + self.outside.high
+            enough = np.maximum(reserved, fixed.built_most) + self.outside.high
             step = pipeline + reduced + gathered + fixed.optimizer
-            yield number, Figures(step, peak, np.maximum(peak, fixed.built) + self.outside.low, high)
+            yield number, Figures(step, peak, np.maximum(peak, fixed.built) + self.outside.low, enough)
 
     def _peaks(
         self, states: Sequence[States], running: Sequence[Array], scratch: Sequence[tuple[Array, Array]]
     ) -> tuple[Array, Array]:
         """Bytes of the fullest stage, allocated and reserved at most."""
-        of_total, _, share = fragmentation(self.job)
         peaks, reserved = [], []
         for state, run, (kept, resting) in zip(states, running, scratch, strict=True):
-            peak = kept + state.state + np.maximum(run, resting + state.step)
+            moving = kept + np.maximum(run, resting + state.step)
+            peak = moving + state.state
             peaks.append(peak)
-            reserved.append(peak + slack_edge(of_total, share, peak, state.state))
+            reserved.append(peak + unused_bytes(self.job, peak, moving + state.own))
         return reduce(np.maximum, peaks), reduce(np.maximum, reserved)
 
     def _communication(
@@ -177,11 +177,11 @@ class _Fixed(NamedTuple):
     built_most: Array
 
 
-def _fullest(states: Sequence[States]) -> _Fixed:
+def _fullest(job: TrainingJob, states: Sequence[States]) -> _Fixed:
     return _Fixed(
         reduce(np.maximum, [one.optimizer for one in states]),
         reduce(np.maximum, [one.built for one in states]),
-        reduce(np.maximum, [np.asarray(built_high(one.built)) for one in states]),
+        reduce(np.maximum, [np.asarray(built_high(job, one.apart)) for one in states]),
     )
 
 

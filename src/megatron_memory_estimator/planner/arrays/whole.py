@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...captures import REUSED_GRAPH_BUFFERS
-from ...device_memory import device_bytes, needed_bytes, reserved_bytes
+from ...device.verdict import enough_bytes, needed_bytes
 from ...estimator import estimate
 from ...job import TrainingJob
 from ...peak import find_peak
@@ -65,7 +65,7 @@ class WholeRanks:
             sum(step_parts(self.machine, single.planner, ranks, job.num_microbatches).values()),
             single.peak_stage.peak_allocated_bytes,
             max(stage.needed_bytes for stage in single.stages),
-            max(stage.device.high for stage in single.stages),
+            max(stage.enough_bytes for stage in single.stages),
         )
         return Figures(*(np.array([float(value)]) for value in values))
 
@@ -108,16 +108,16 @@ class WholeRanks:
         """The figures of a batch by name."""
         planner, stages = fullest(batch)
         job = dataclasses.replace(batch.job, layout=batch.layout, training=planner.context.training)
-        peaks, needed, high = [], [], []
+        peaks, needed, enough = [], [], []
         for rank, _ in stages:
             peak = find_peak(rank)
             peaks.append(peak.nbytes)
             needed.append(needed_bytes(job, rank, peak))
-            high.append(device_bytes(job, rank, reserved_bytes(job, rank, peak)).high)
+            enough.append(enough_bytes(job, rank, peak))
         ranks, copies = zip(*stages, strict=True)
         return {
             "step": sum(step_parts(self.machine, planner, ranks, microbatches, copies).values()),
             "peak": reduce(np.maximum, peaks),
             "needed": reduce(np.maximum, needed),
-            "high": reduce(np.maximum, high),
+            "enough": reduce(np.maximum, enough),
         }

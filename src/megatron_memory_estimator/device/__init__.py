@@ -1,0 +1,1 @@
+"""From torch's allocated peak to reserved and device memory: ranges made of named terms."""

@@ -1,0 +1,123 @@
+"""From torch's allocated peak to what its caching allocator reserves.
+
+The allocator's rules (`allocator.py`), played over a rank's whole run (`replay.py`), give reserved memory request by request. That is
+too long for every estimate and every layout of a search, so these take the largest share of the allocated peak that the rules left
+unused in such replays: tests/facts/played_shares.jsonl, made by scripts/played_shares.py from published recipes and catalogue models.
+No measured run is among them; the measured ones check the replay, and the shares (docs/device_memory.md).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ..captures import capture_scratch, graph_ends, pool
+from ..job import TrainingJob
+from ..peak import Peak
+from ..phases import build, built_apart, own_storage
+from ..rank import Rank, state_bytes
+from ..tensor import chosen, largest, whole_below
+from .terms import Range, Term
+
+
+class Played(NamedTuple):
+    """The most that the allocator's rules leave unused: as a share of the allocated peak, and of what is freed at some time: all that is
+    not model state at the peak, and the parameters' own storage. Neither was exceeded, so the smaller one holds."""
+
+    of_peak: float
+    of_freed: float
+
+
+EVEN_SIZES = Played(0.11, 0.29)
+"""Sizes that repeat in every microbatch."""
+VARYING_SIZES = Played(0.17, 0.6)
+"""Sizes that do not: dropless experts."""
+EXPANDABLE = Played(0.03, 0.07)
+"""Expandable segments, with either."""
+BUILT, BUILT_EXPANDABLE = 0.1, 0.005
+"""Largest share of what building the model allocates in all that its segments take more: parameters below 10 MiB share segments of 20,
+larger ones are rounded up to 2 MiB; expandable segments know pages only."""
+ROOMY, ROOMY_PADDED = 0.11, 0.21
+"""Judgement: what runs with expandable segments reserved beyond the allocated peak where there was room; with experts padded to a fixed
+capacity. The rules explain `EXPANDABLE` of it; the rest is other streams, loading and first-time autotuning, which torch gives back
+before it runs out of memory. Most of 12 public pairs and two ratios (tests/facts/reserved_pairs.json), so nothing checks it but leaving
+families out. Effect: 9 to 19 % of the peak at the high end of the reserved and device ranges; none on a verdict."""
+PLAYED_SOURCE = "the allocator's rules played over whole runs (docs/device_memory.md)"
+ROOMY_SOURCE = "judgement: 12 public runs with room to spare (docs/device_memory.md)"
+
+
+def slack(job: TrainingJob, rank: Rank, peak: Peak) -> Term:
+    """Reserved minus allocated at the peak, where the device has room for it."""
+    if job.env.fragmentation is not None:
+        given = slack_bytes(peak.nbytes, job.env.fragmentation)
+        return Term("fragmentation", given, given, "set by the user")
+    if job.env.expandable_segments:
+        padded = job.training.moe_pad_expert_input_to_capacity and job.model.has_moe
+        return Term("fragmentation", 0, slack_bytes(peak.nbytes, ROOMY_PADDED if padded else ROOMY), ROOMY_SOURCE)
+    return Term("fragmentation", 0, unused_bytes(job, peak.nbytes, freed_bytes(rank, peak)), PLAYED_SOURCE)
+
+
+def slack_bytes(peak: Any, share: float) -> Any:
+    """So large a share of the allocated peak."""
+    return whole_below(peak * share)
+
+
+def freed_bytes(rank: Rank, peak: Peak) -> int:
+    """What is freed at some time: all that is not model state at the peak, and the parameters' own storage."""
+    return largest(peak.nbytes - state_bytes(rank, "setup", "first step"), 0) + own_storage(rank)
+
+
+def unused_bytes(job: TrainingJob, peak: Any, freed: Any) -> Any:
+    """The most that the allocator's rules leave unused, or what the user sets."""
+    if job.env.fragmentation is not None:
+        return slack_bytes(peak, job.env.fragmentation)
+    dropless = job.model.has_moe and job.training.moe_expert_capacity_factor is None
+    played = EXPANDABLE if job.env.expandable_segments else VARYING_SIZES if dropless else EVEN_SIZES
+    first, second = peak * played.of_peak, freed * played.of_freed
+    return whole_below(chosen(first <= second, first, second))
+
+
+def graph_slack(job: TrainingJob, rank: Rank, peak: Peak) -> Term:
+    """Reserved for CUDA graphs beyond torch's allocated peak.
+
+    Layers: their private pool is never given back, and holds what the eager steps before held as activations; without eager
+    steps before it comes on top. At most also static buffers, and the temporaries of a capture, which stay in the pool.
+    The whole iteration: what the eager warm-up left behind.
+    Source: Megatron-LM `megatron/core/full_cuda_graph.py`, `megatron/core/transformer/cuda_graphs.py`.
+    """
+    kind, warm = job.training.cuda_graph_impl, job.training.cuda_graph_warmup_steps
+    moving = largest(peak.nbytes - peak.persistent, 0)
+    if kind == "full_iteration":
+        return Term("CUDA graph pool", 0, moving, "Megatron-LM PR 4698: no empty_cache before the capture")
+    pooled, step = pool(rank)
+    if step is None:
+        return Term("CUDA graph pool", 0, 0, "")
+    low = 0 if warm else pooled
+    high = low + sum(t.nbytes for t in graph_ends(rank)) + capture_scratch(rank)
+    source = "Megatron-LM megatron/core/transformer/cuda_graphs.py: private pool and static buffers of captured layers"
+    return Term("CUDA graph pool", low, high, source)
+
+
+def reserved_bytes(job: TrainingJob, rank: Rank, peak: Peak) -> Range:
+    """Bytes that torch's caching allocator takes from the device where there is room."""
+    term, graphs = slack(job, rank, peak), graph_slack(job, rank, peak)
+    return Range(
+        largest(peak.nbytes + term.low + graphs.low, build(rank)),
+        most_reserved(job, peak.nbytes, term.high + graphs.high, built_apart(rank)),
+    )
+
+
+def enough_reserved(job: TrainingJob, rank: Rank, peak: Peak) -> int:
+    """Bytes that are surely enough for torch's caching allocator: by its rules, cached memory that it can give back aside."""
+    more = unused_bytes(job, peak.nbytes, freed_bytes(rank, peak)) + graph_slack(job, rank, peak).high
+    found: int = most_reserved(job, peak.nbytes, more, built_apart(rank))
+    return found
+
+
+def most_reserved(job: TrainingJob, peak: Any, more: Any, apart: Any) -> Any:
+    """The most reserved bytes: of the allocated peak with so much slack, or of building the model, whichever is more."""
+    return largest(peak + more, built_high(job, apart))
+
+
+def built_high(job: TrainingJob, apart: Any) -> Any:
+    """Reserved bytes of building the model at most."""
+    return whole_below(apart * (1 + (BUILT_EXPANDABLE if job.env.expandable_segments else BUILT)))
