@@ -1,122 +1,22 @@
-"""`megatron-memory plan` and `advise`: legality, launch arguments, calibration, output."""
+"""`megatron-memory plan`: output, limits of memory, the fewest GPUs, calibration."""
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import json
 import os
-import re
-import shlex
 import signal
 import subprocess
 import sys
 import time
-from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.cli import main
-from megatron_memory_estimator.layout import Layout
-from megatron_memory_estimator.planner.advise import advise
-from megatron_memory_estimator.planner.changes import changed
-from megatron_memory_estimator.planner.launch import megatron_lm, yaml_text
-from megatron_memory_estimator.planner.launch_bridge import bridge_sections
-from megatron_memory_estimator.planner.search import sampled, search
-from megatron_memory_estimator.planner.space.axes import Space
-from megatron_memory_estimator.planner.space.borders import generated_layout
-from megatron_memory_estimator.planner.space.choices import options, precision_settings, styles
-from megatron_memory_estimator.planner.space.defaults import completed
-from megatron_memory_estimator.planner.space.legal import reasons
-from megatron_memory_estimator.planner.space.modelled import recompute_sets
-from megatron_memory_estimator.planner.space.pipelines import shapes
-from megatron_memory_estimator.planner.space.points import Point, Shape, at_point
-from megatron_memory_estimator.training import Training
 
 from .helpers import FACTS, ROOT
-from .test_planner import EVERY_ARCHITECTURE
-
-SPACE = Space(
-    tensor_model_parallel_size=(1, 2, 3), pipeline_model_parallel_size=(1, 2, 4), virtual_pipeline_model_parallel_size=(1, 3),
-    context_parallel_size=(1, 2, 5), expert_model_parallel_size=(1, 3, 8), expert_tensor_parallel_size=(1, 2), micro_batch_size=(1, 3),
-    recompute=("none", "moe_act+layernorm", "full"), precision=("bf16", "mxfp8", "tensorwise"), cp_comm_type=("p2p", "a2a"),
-    use_distributed_optimizer=(True, False), use_precision_aware_optimizer=(False, True),
-)  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "settings", [{}, {"overlap_moe_expert_parallel_comm": True}, {"moe_token_dispatcher_type": "flex"}], ids=str
-)
-def test_a_space_holds_every_legal_layout_and_no_other(settings: dict[str, Any]) -> None:
-    """Counted one by one with the rules themselves."""
-    base = TrainingJob.from_hf("Qwen/Qwen3-30B-A3B", 24, global_batch_size=24, gpu="H100", **settings)
-    space = completed(SPACE, base)
-    found = search(base, space, best=1)
-    legal = 0
-    for shape in shapes(base, space):
-        if not isinstance(shape, Shape):
-            continue
-        points = product(
-            space.tensor_model_parallel_size, space.context_parallel_size, space.expert_model_parallel_size,
-            space.expert_tensor_parallel_size,
-        )  # fmt: skip
-        for point in (Point(*degrees) for degrees in points):
-            for style in styles(space, tp=point[0] > 1, cp=point[1] > 1):
-                layout = dataclasses.replace(at_point(shape.layout, point, style, moe=True), world_size=24)
-                if layout.world_size % (layout.tp * layout.cp * layout.pp):
-                    continue
-                for micro in space.micro_batch_size:
-                    count, rest = divmod(24, micro * layout.dp)
-                    if rest or not count:
-                        continue
-                    for (_, training), option in product(recompute_sets(base, space), options(space)):
-                        chosen = dataclasses.replace(
-                            training,
-                            micro_batch_size=micro,
-                            **precision_settings(base, style.precision),
-                            **option.settings(),
-                        )
-                        legal += not reasons(base, layout, chosen, count)
-    assert found.legal == legal > 0
-
-
-def test_published_pipeline_layouts_are_generated() -> None:
-    """Megatron-Bridge's layout of DeepSeek-V3 on 16 x 2 chunks has its MTP alone and its loss alone at the end; no chunk of ours is
-    heavier than its heaviest, and the first chunk holds dense layers too."""
-    model = TrainingJob.from_hf("deepseek-ai/DeepSeek-V3", 1).model
-    text = generated_layout(model, 16, 2)
-    assert text is not None and text.endswith("m|L") and text.count("t") <= 61
-    llama = TrainingJob.from_hf("meta-llama/Meta-Llama-3-70B", 1).model
-    assert generated_layout(llama, 8, 16) is None, "fewer layers than chunks"
-
-
-@pytest.mark.parametrize("name", EVERY_ARCHITECTURE)
-def test_launch_arguments_give_the_same_bytes(name: str, tmp_path: Path) -> None:
-    """Megatron-LM arguments, a YAML file of them and Megatron-Bridge sections, read back by the readers of `estimate`."""
-    length = 1024 if "gpt2" in name else 4096
-    base = TrainingJob.from_hf(name, 64, gpu="B200", seq_length=length, global_batch_size=256)
-    space = Space(
-        tensor_model_parallel_size=(1, 2), context_parallel_size=(1, 2), pipeline_model_parallel_size=(2, 4),
-        virtual_pipeline_model_parallel_size=(1, 2), expert_model_parallel_size=(8,) if base.model.num_moe_experts else (),
-        micro_batch_size=(1, 2), recompute=("none", "moe_act+layernorm", "full"), precision=("bf16", "mxfp8"), cp_comm_type=("p2p",),
-        use_precision_aware_optimizer=(False, True),
-    )  # fmt: skip
-    for plan in sampled(base, space, 4, seed=5):
-        expected = [stage.peak_allocated_bytes for stage in estimate(plan.job).stages]
-        launch = megatron_lm(plan.job)
-        file = tmp_path / "run.yaml"
-        file.write_text(yaml_text(launch))
-        jobs = [
-            TrainingJob.from_megatron_args(launch.words(), 64, gpu="B200", **launch.beside),
-            TrainingJob.from_megatron_args(str(file), 64, gpu="B200", **launch.beside),
-            TrainingJob.from_bridge(bridge_sections(plan.job), 64, gpu="B200"),
-        ]
-        for job in jobs:
-            assert [stage.peak_allocated_bytes for stage in estimate(job).stages] == expected
-        assert all(isinstance(word, str) for word in launch.words())
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -214,31 +114,6 @@ def test_more_gpus_are_no_shortcut_to_the_fewest(capsys: pytest.CaptureFixture[s
     assert "the fewest GPUs: 8" in found["assumptions"]
 
 
-def test_an_advised_change_says_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    text = printed(
-        capsys,
-        "advise",
-        "Qwen/Qwen3-30B-A3B",
-        "--num-gpus",
-        "16",
-        "--pp",
-        "2",
-        "--vpp",
-        "2",
-        "--ep",
-        "8",
-        "--gpu",
-        "H100",
-    )
-    for line in text.splitlines():
-        if line.startswith("note: optimizer_cpu_offload: optimizer_cpu_offload=True"):
-            assert "use_precision_aware_optimizer=True" in line
-    assert (
-        "use_precision_aware_optimizer=True, exp_avg_dtype=bf16, exp_avg_sq_dtype=bf16" in text
-        or "bf16 moments" not in text
-    )
-
-
 def test_a_whole_run_is_planned_anew(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text(
@@ -256,9 +131,15 @@ def test_calibration(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     rate = 0.7 * plain["tokens_per_s_gpu"]
     file = tmp_path / "measured.jsonl"
     lines = [
-        {"model": "Qwen/Qwen3-8B", "num_gpus": 16, "gpu": "H100", "settings": {**settings, "micro_batch_size": n}, "tokens_per_s_gpu": rate}
+        {
+            "model": "Qwen/Qwen3-8B",
+            "num_gpus": 16,
+            "gpu": "H100",
+            "settings": {**settings, "micro_batch_size": n},
+            "tokens_per_s_gpu": rate,
+        }
         for n in (1, 2, 4)
-    ]  # fmt: skip
+    ]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     main([*PLAN, "--top", "1", "--calibrate", str(file), "--launch", "none"])
     said = capsys.readouterr().err
@@ -277,76 +158,6 @@ def test_an_interrupt_prints_the_best_so_far() -> None:
     assert process.returncode == 0, err
     assert "Traceback" not in err
     assert "examined" in out
-
-
-ADVICE: list[tuple[str, int, dict[str, Any]]] = [
-    ("Qwen/Qwen3-8B", 8, {"tensor_model_parallel_size": 2, "seq_length": 32768, "global_batch_size": 64}),
-    ("Qwen/Qwen3-30B-A3B", 8, {"expert_model_parallel_size": 8, "micro_batch_size": 8, "global_batch_size": 512}),
-    ("meta-llama/Meta-Llama-3-70B", 32, {"tensor_model_parallel_size": 8, "global_batch_size": 128}),
-]
-
-
-@pytest.mark.parametrize(("name", "gpus", "settings"), ADVICE)
-def test_advice_is_what_estimate_says_of_the_changed_run(name: str, gpus: int, settings: dict[str, Any]) -> None:
-    job = TrainingJob.from_hf(name, gpus, gpu="H100", **settings)
-    found = advise(job)
-    assert not found.faster and found.outcomes
-    assert found.now.enough > found.limit
-    for one in found.outcomes:
-        values = {key: value for change in one.changes for key, value in change.settings}
-        again = estimate(changed(job, values))
-        assert again.peak_stage.peak_allocated_bytes == one.peak
-        assert one.enough == max(stage.enough_bytes for stage in again.stages)
-    if any(one.enough <= found.limit for one in found.outcomes):
-        assert all(one.verdict(found.limit) == "fits" for one in found.outcomes)
-
-
-def test_advice_for_a_run_with_room_makes_it_faster(capsys: pytest.CaptureFixture[str]) -> None:
-    job = TrainingJob.from_hf("Qwen/Qwen3-8B", 8, gpu="H200", tensor_model_parallel_size=4, global_batch_size=64)
-    found = advise(job)
-    assert found.faster and found.outcomes
-    assert all(one.time.step < found.now.time.step and one.enough <= found.limit for one in found.outcomes)
-    words = ("advise", "Qwen/Qwen3-8B", "--num-gpus", "8", "--gpu", "H200", "--tp", "4", "--global-batch-size", "64")
-    assert "make it faster" in printed(capsys, *words)
-    document = json.loads(printed(capsys, *words, "--json"))
-    assert document["purpose"] == "faster" and document["advice"][0]["step_s"] == pytest.approx(
-        found.outcomes[0].time.step
-    )
-
-
-def advised_in_the_docs() -> list[str]:
-    return re.findall(r"<!-- run: megatron-memory (advise .+?) -->", (ROOT / "docs" / "advise.md").read_text())
-
-
-@pytest.mark.parametrize("command", advised_in_the_docs())
-def test_advice_in_the_docs_holds(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each advised run again through `estimate` of its own: the settings of the command with those of the advice on top."""
-    words = shlex.split(command)
-    document = json.loads(printed(capsys, *words, "--json"))
-    assert document["purpose"] == ("faster" if "Qwen3-8B" in command else "fit") and document["advice"]
-    if document["purpose"] == "fit":
-        assert document["now"]["verdict"] != "fits"
-    base = json.loads(printed(capsys, "estimate", *words[1 : words.index("--top")], "--json"))
-    for one in document["advice"][:3]:
-        settings = {key: value for change in one["changes"] for key, value in change["settings"].items()}
-        env = {key: settings.pop(key) for key in list(settings) if key == "expandable_segments"}
-        layout = {**base["layout"], **base["training"], **settings}
-        known = {f.name for part in (Layout, Training) for f in dataclasses.fields(part)} - {"world_size"}
-        given = {key: value for key, value in layout.items() if key in known and value is not None}
-        if given.get("tensor_model_parallel_size") == 1:
-            given["sequence_parallel"] = False
-        if given.get("pipeline_model_parallel_layout") or given.get("virtual_pipeline_model_parallel_size") == 1:
-            given.pop("virtual_pipeline_model_parallel_size", None)
-        job = TrainingJob.from_hf(
-            words[1],
-            settings.get("world_size", base["layout"]["world_size"]),
-            gpu=words[words.index("--gpu") + 1],
-            env=env,
-            **given,
-        )
-        again = estimate(job)
-        assert again.peak_stage.peak_allocated_bytes == one["peak_allocated_bytes"]
-        assert max(stage.enough_bytes for stage in again.stages) == one["device_bytes"]
 
 
 def test_published_layouts_beside_the_first_choice() -> None:

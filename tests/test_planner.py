@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from typing import Any
 
 import numpy as np
@@ -10,20 +11,30 @@ import pytest
 
 from megatron_memory_estimator import ConfigError, EstimatorError, LayoutError, TrainingJob, estimate
 from megatron_memory_estimator.planner.arrays.batch import batches, engine
+from megatron_memory_estimator.planner.arrays.sharing import Known, Question, asked
 from megatron_memory_estimator.planner.found import Plan
 from megatron_memory_estimator.planner.search import sampled, search
 from megatron_memory_estimator.planner.space.axes import Space
 from megatron_memory_estimator.throughput import throughput
 from megatron_memory_estimator.throughput.machine import machine
 from megatron_memory_estimator.throughput.step import step_parts
+from megatron_memory_estimator.training import Training
 
+from .helpers import ROOT
 from .job_comparisons import arrays_have_the_bytes_of_each
 
 MODELS = [
-    "Qwen/Qwen3-8B", "meta-llama/Meta-Llama-3-70B", "Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-235B-A22B", "deepseek-ai/DeepSeek-V3",
-    "mistralai/Mixtral-8x7B-v0.1", "Qwen/Qwen3-Next-80B-A3B-Instruct", "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
-    "openai/gpt-oss-20b", "zai-org/GLM-5",
-]  # fmt: skip
+    "Qwen/Qwen3-8B",
+    "meta-llama/Meta-Llama-3-70B",
+    "Qwen/Qwen3-30B-A3B",
+    "Qwen/Qwen3-235B-A22B",
+    "deepseek-ai/DeepSeek-V3",
+    "mistralai/Mixtral-8x7B-v0.1",
+    "Qwen/Qwen3-Next-80B-A3B-Instruct",
+    "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
+    "openai/gpt-oss-20b",
+    "zai-org/GLM-5",
+]
 RECOMPUTE: list[dict[str, Any]] = [
     {},
     {"recompute_granularity": "selective", "recompute_modules": ("moe_act", "layernorm")},
@@ -88,10 +99,14 @@ def _with_model(job: TrainingJob, other: TrainingJob) -> TrainingJob:
 
 
 SMALL = Space(
-    tensor_model_parallel_size=(1, 2, 3), pipeline_model_parallel_size=(1, 2), virtual_pipeline_model_parallel_size=(1, 2),
-    context_parallel_size=(1, 2), expert_model_parallel_size=(1, 2, 8), micro_batch_size=(1, 2),
+    tensor_model_parallel_size=(1, 2, 3),
+    pipeline_model_parallel_size=(1, 2),
+    virtual_pipeline_model_parallel_size=(1, 2),
+    context_parallel_size=(1, 2),
+    expert_model_parallel_size=(1, 2, 8),
+    micro_batch_size=(1, 2),
     recompute=("none", "moe_act+layernorm", "full"),
-)  # fmt: skip
+)
 
 
 def same_figures(plan: Plan) -> None:
@@ -106,12 +121,27 @@ def same_figures(plan: Plan) -> None:
 
 
 EVERY_ARCHITECTURE = [
-    "Qwen/Qwen3-8B", "meta-llama/Meta-Llama-3-70B", "meta-llama/Llama-3.2-1B", "meta-llama/Llama-4-Scout-17B-16E-Instruct",
-    "Qwen/Qwen3.5-35B-A3B", "mistralai/Mixtral-8x7B-v0.1", "Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-235B-A22B", "openai/gpt-oss-20b",
-    "deepseek-ai/DeepSeek-V2-Lite", "deepseek-ai/DeepSeek-V3", "moonshotai/Kimi-K2-Instruct", "moonshotai/Moonlight-16B-A3B",
-    "Qwen/Qwen3-Next-80B-A3B-Instruct", "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "zai-org/GLM-4.5-Air", "zai-org/GLM-5",
-    "Qwen/Qwen2.5-7B", "openai-community/gpt2", "inclusionAI/Ling-flash-2.0",
-]  # fmt: skip
+    "Qwen/Qwen3-8B",
+    "meta-llama/Meta-Llama-3-70B",
+    "meta-llama/Llama-3.2-1B",
+    "meta-llama/Llama-4-Scout-17B-16E-Instruct",
+    "Qwen/Qwen3.5-35B-A3B",
+    "mistralai/Mixtral-8x7B-v0.1",
+    "Qwen/Qwen3-30B-A3B",
+    "Qwen/Qwen3-235B-A22B",
+    "openai/gpt-oss-20b",
+    "deepseek-ai/DeepSeek-V2-Lite",
+    "deepseek-ai/DeepSeek-V3",
+    "moonshotai/Kimi-K2-Instruct",
+    "moonshotai/Moonlight-16B-A3B",
+    "Qwen/Qwen3-Next-80B-A3B-Instruct",
+    "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
+    "zai-org/GLM-4.5-Air",
+    "zai-org/GLM-5",
+    "Qwen/Qwen2.5-7B",
+    "openai-community/gpt2",
+    "inclusionAI/Ling-flash-2.0",
+]
 PRECISION = {"A100": ["bf16"], "H100": ["bf16", "tensorwise", "blockwise"], "B200": ["bf16", "delayed", "mxfp8"]}
 SETS = ("none", "core_attn", "moe_act+layernorm", "mlp", "full", "block:2", "uniform:2", "moe+layernorm")
 
@@ -122,22 +152,33 @@ def test_random_points_of_a_space_have_the_bytes_of_estimate(number: int) -> Non
     draw = random.Random(number)
     gpu = draw.choice(list(PRECISION))
     base = TrainingJob.from_hf(
-        EVERY_ARCHITECTURE[number], 64, gpu=gpu, seq_length=1024 if "gpt2" in EVERY_ARCHITECTURE[number] else 4096,
-        global_batch_size=192, overlap_grad_reduce=draw.random() < 0.5, cross_entropy_loss_fusion=draw.random() < 0.5,
+        EVERY_ARCHITECTURE[number],
+        64,
+        gpu=gpu,
+        seq_length=1024 if "gpt2" in EVERY_ARCHITECTURE[number] else 4096,
+        global_batch_size=192,
+        overlap_grad_reduce=draw.random() < 0.5,
+        cross_entropy_loss_fusion=draw.random() < 0.5,
         moe_token_dispatcher_type=draw.choice(["alltoall", "flex", "allgather"]),
-    )  # fmt: skip
+    )
     moe = bool(base.model.num_moe_experts)
     space = Space(
-        num_gpus=(64, 96), tensor_model_parallel_size=(1, *draw.sample((2, 4), 1)),
-        context_parallel_size=(1, *draw.sample((2, 4), 1)), pipeline_model_parallel_size=tuple(draw.sample((1, 2, 3, 4, 8), 3)),
+        num_gpus=(64, 96),
+        tensor_model_parallel_size=(1, *draw.sample((2, 4), 1)),
+        context_parallel_size=(1, *draw.sample((2, 4), 1)),
+        pipeline_model_parallel_size=tuple(draw.sample((1, 2, 3, 4, 8), 3)),
         virtual_pipeline_model_parallel_size=(1, *draw.sample((2, 3, 4), 1)),
         expert_model_parallel_size=(1, *draw.sample((2, 4, 8, 16), 2)) if moe else (),
-        expert_tensor_parallel_size=tuple(draw.sample((1, 2), 1)) if moe else (), micro_batch_size=(1, draw.choice((2, 3))),
-        recompute=("none", *draw.sample(SETS[1:], 3)), precision=tuple(draw.sample(PRECISION[gpu], 1)),
-        use_distributed_optimizer=(True, False), use_precision_aware_optimizer=(False, True),
+        expert_tensor_parallel_size=tuple(draw.sample((1, 2), 1)) if moe else (),
+        micro_batch_size=(1, draw.choice((2, 3))),
+        recompute=("none", *draw.sample(SETS[1:], 3)),
+        precision=tuple(draw.sample(PRECISION[gpu], 1)),
+        use_distributed_optimizer=(True, False),
+        use_precision_aware_optimizer=(False, True),
         sequence_parallel=tuple(draw.sample((True, False), 2 if draw.random() < 0.3 else 1)),
-        cp_comm_type=tuple(draw.sample(("p2p", "a2a", "all_gather"), 2)), optimizer_offload_fraction=(0.0, 0.5),
-    )  # fmt: skip
+        cp_comm_type=tuple(draw.sample(("p2p", "a2a", "all_gather"), 2)),
+        optimizer_offload_fraction=(0.0, 0.5),
+    )
     plans = sampled(base, space, 100, seed=number)
     assert len(plans) == 100
     for plan in plans:
@@ -207,5 +248,41 @@ def test_two_processes_find_what_one_finds(monkeypatch: pytest.MonkeyPatch) -> N
     both = search(base, SMALL, best=15, workers=2)
     assert (both.plans, both.front, both.least) == (alone.plans, alone.front, alone.least)
     assert (both.legal, both.fits, both.tight, both.too_large, both.illegal) == (
-        alone.legal, alone.fits, alone.tight, alone.too_large, alone.illegal,
-    )  # fmt: skip
+        alone.legal,
+        alone.fits,
+        alone.tight,
+        alone.too_large,
+        alone.illegal,
+    )
+
+
+def test_declarations_ask_about_recomputation_by_method() -> None:
+    """Traced units are shared between sets of recomputation by what was asked; a setting that is read would not be noted."""
+    package = ROOT / "src" / "megatron_memory_estimator"
+    asking = [*(package / "modules").glob("*.py"), package / "boundary.py", package / "workspaces.py"]
+    assert len(asking) > 20
+    for file in asking:
+        assert not re.search(r"\.recompute_(granularity|method|num_layers|modules)\b", file.read_text()), file
+
+
+def test_a_training_notes_what_it_is_asked() -> None:
+    training = asked(Training(recompute_granularity="selective", recompute_modules=("mlp",)))
+    assert training.recomputes("mlp") and not training.recomputes("moe_act")
+    assert not training.recomputes_layers() and not training.recomputes_whole_layers()
+    assert training.answers == {
+        Question("module", "mlp"): True,
+        Question("module", "moe_act"): False,
+        Question("every layer"): False,
+        Question("whole layers"): False,
+    }
+    made: list[str] = []
+    known = Known()
+
+    def make() -> str:
+        made.append("layer")
+        return "recomputed" if training.recomputes("mlp") else "kept"
+
+    assert known.find("unit", training, make) == known.find("unit", training, make) == "recomputed"
+    other = asked(Training())
+    assert known.find("unit", other, lambda: "other") == "other"
+    assert made == ["layer"]

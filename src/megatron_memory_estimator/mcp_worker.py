@@ -157,7 +157,8 @@ def _compare(arguments: Mapping[str, Any], files: Files, deadline: float) -> Any
 def _plan(arguments: Mapping[str, Any], files: Files, deadline: float) -> Any:
     from .planner.base import overlap_habits
     from .planner.planning import plan
-    from .report.plans import Row, found_document
+    from .report.plans import Row
+    from .report.plans_document import found_document
 
     given = canonical(arguments.get("settings") or {}, full_name)
     batch = given.pop("global_batch_size", None)

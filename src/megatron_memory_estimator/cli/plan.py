@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
-import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,17 +11,12 @@ from ..errors import ConfigError
 from ..hardware import GIB
 from ..inputs import SCRIPTS, YAML
 from ..job import TrainingJob
-from .options import (
-    SECTIONS,
-    JobCommand,
-    job_from_options,
-    json_option,
-    option_names,
-    setting_option,
-    special_options,
-)
+from .bar import Bar
+from .options import JobCommand, job_from_options, special_options
+from .plan_options import AXES, axis_options, other_settings, plan_options
 
 if TYPE_CHECKING:
+    from ..planner.planning import Planned
     from ..throughput.machine import Efficiency
 
 HELP = """The best legal layouts that fit: memory and step time of every layout of a space.
@@ -33,74 +25,30 @@ MODEL is what `estimate` takes; a whole run is planned anew, only its model and 
 (8), a list (1,2,4), a range (2-16) or an exclusion (not:8); what is not given is searched. Precision and optimizer dtypes stay as
 given unless --complete or their axes say otherwise.
 """
-AXES = {
-    "world_size": "num_gpus", "tensor_model_parallel_size": "", "pipeline_model_parallel_size": "", "context_parallel_size": "",
-    "expert_model_parallel_size": "", "expert_tensor_parallel_size": "", "virtual_pipeline_model_parallel_size": "",
-    "micro_batch_size": "", "cp_comm_type": "", "optimizer_offload_fraction": "",
-}  # fmt: skip
-"""Settings whose option takes the values of an axis."""
 SWITCHES = ("sequence_parallel", "use_distributed_optimizer", "use_precision_aware_optimizer")
 """Settings that stay options of their own and fix their axis."""
-FIXED = (
-    "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage", "pipeline_model_parallel_layout",
-    "num_layers_per_virtual_pipeline_stage", "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split",
-    "microbatch_group_size_per_vp_stage", "hierarchical_context_parallel_sizes",
-)  # fmt: skip
-"""Settings of the split, which the search decides."""
 LARGEST_GIB = 10**6
-FORMS = ["megatron-lm", "yaml", "bridge", "none"]
 RECOMPUTE = ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules")
 
 
-def axis_options() -> list[click.Option]:
-    """The options of the axes."""
-    found = []
-    fields = {f.name: f for _, part in SECTIONS for f in dataclasses.fields(part)}
-    for name in AXES:
-        field = fields[name]
-        found.append(
-            click.Option([*option_names(field), name], default=None, metavar="VALUES", help=field.metadata["help"])
-        )
-    return [
-        *found,
-        click.Option(["--split"], metavar="VALUES", help="layers over stages: even, uneven (first and last), layout (generated)"),
-        click.Option(["--recompute"], metavar="VALUES", help="none, full, block:N, uniform:N, or modules joined by +"),
-        click.Option(["--precision"], metavar="VALUES", help="bf16, delayed, tensorwise, blockwise, mxfp8, nvfp4"),
-        click.Option(["--complete"], is_flag=True, help="search every axis whole, precisions and optimizers too"),
-    ]  # fmt: skip
-
-
-def plan_options() -> list[click.Option]:
-    """The options of the search itself."""
-    return [
-        click.Option(["--objective"], default="throughput", metavar="NAME", help="throughput (default), memory, or head-room"),
-        click.Option(["--top"], type=click.IntRange(1, 1000), default=10, help="plans to show (default 10)"),
-        click.Option(["--max-memory"], type=float, metavar="GIB", help="memory of a GPU to plan for, GiB; default: all of it"),
-        click.Option(["--head-room"], metavar="GIB|%", help="memory to leave free, in GiB or percent of the GPU"),
-        click.Option(["--tight"], is_flag=True, help="also take layouts that fit unless memory is fragmented"),
-        click.Option(["--min-num-gpus"], is_flag=True, help="find the smallest number of GPUs that holds the model"),
-        click.Option(["--show"], type=click.IntRange(1), default=1, metavar="N", help="print the launch arguments of plan N (default 1)"),
-        click.Option(["--launch"], type=click.Choice(FORMS), default=FORMS[0], help=f"their form (default {FORMS[0]})"),
-        click.Option(["--calibrate"], metavar="FILE", help="measured steps, one JSON object per line, that the efficiencies are fitted to"),
-        json_option(),
-    ]  # fmt: skip
-
-
-def other_settings() -> list[click.Option]:
-    """Every setting that is not an axis."""
-    fields = (f for _, part in SECTIONS for f in dataclasses.fields(part))
-    return [
-        setting_option(f)
-        for f in fields
-        if not f.metadata.get("internal") and f.name not in AXES and f.name not in FIXED
-    ]
-
-
 def callback(
-    model: tuple[str, ...], objective: str, top: int, max_memory: float | None, head_room: str | None, min_num_gpus: bool, tight: bool,
-    show: int, launch: str, calibrate: str | None, as_json: bool, complete: bool, split: str | None, recompute: str | None,
-    precision: str | None, **values: Any,
-) -> None:  # fmt: skip
+    model: tuple[str, ...],
+    objective: str,
+    top: int,
+    max_memory: float | None,
+    head_room: str | None,
+    min_num_gpus: bool,
+    tight: bool,
+    show: int,
+    launch: str,
+    calibrate: str | None,
+    as_json: bool,
+    complete: bool,
+    split: str | None,
+    recompute: str | None,
+    precision: str | None,
+    **values: Any,
+) -> None:
     """Search and print."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # small products: more threads only wait for each other
     from ..planner.found import OBJECTIVES
@@ -111,25 +59,44 @@ def callback(
         raise ConfigError(
             f"--objective {objective!r} is not one of {', '.join(OBJECTIVES)}.{nearest(objective, OBJECTIVES)}"
         )
-    words = {name: values.pop(name) for name in AXES}
+    words = {AXES[name] or name: values.pop(name) for name in AXES}
     words |= {"split": split, "recompute": recompute, "precision": precision}
     job, batch, habit = starting_job(model, values, complete=complete)
-    given = {AXES.get(name) or name: text for name, text in words.items() if text is not None}
+    given = {name: text for name, text in words.items() if text is not None}
     fixed(given, values, job)
     efficiency = fitted(calibrate, quiet=as_json)
     limit = memory_limit(job, max_memory, head_room)
     if not min_num_gpus and "num_gpus" not in given and job.layout.world_size == 1:
         raise ConfigError("--num-gpus is needed (or --min-num-gpus, to find how many GPUs hold the model)")
     with Bar() as progress:
-        found, said = plan(
-            job, given, global_batch_size=batch, objective=objective, top=top, limit=limit, tight=tight, complete=complete,
-            fewest_gpus=min_num_gpus, efficiency=efficiency, workers=min(os.cpu_count() or 1, 2), progress=progress,
-        )  # fmt: skip
-    from ..report.plans import Row, found_document, print_found
-
-    said = (*habit, *said)
+        planned = plan(
+            job,
+            given,
+            global_batch_size=batch,
+            objective=objective,
+            top=top,
+            limit=limit,
+            tight=tight,
+            complete=complete,
+            fewest_gpus=min_num_gpus,
+            efficiency=efficiency,
+            workers=min(os.cpu_count() or 1, 2),
+            progress=progress,
+        )
+    said = (*habit, *planned.assumptions)
     if "num_gpus" not in given and not min_num_gpus:
         said = (*said, f"num_gpus as the run has it: {job.layout.world_size}")
+    print_plans(planned, said, efficiency, show=show, launch=launch, as_json=as_json)
+
+
+def print_plans(
+    planned: Planned, said: tuple[str, ...], efficiency: Efficiency | None, *, show: int, launch: str, as_json: bool
+) -> None:
+    """Print the result of a search, as text or as a document."""
+    from ..report.plans import Row, print_found
+    from ..report.plans_document import found_document
+
+    found = planned.found
     rows = [Row(plan, efficiency) for plan in found.plans]
     if rows and show > len(rows):
         raise ConfigError(f"--show {show}: there are {len(rows)} plans")
@@ -217,40 +184,6 @@ def fitted(path: str | None, *, quiet: bool) -> Efficiency | None:
             err=True,
         )
     return found.efficiency
-
-
-class Bar:
-    """A progress bar on standard error once a search takes longer than a second; nothing where that is no terminal."""
-
-    def __enter__(self) -> Callable[[float, Any], None] | None:
-        self._bar: Any = None
-        if not sys.stderr.isatty():
-            return None
-        import time
-
-        self._start = time.monotonic()
-        return self._update
-
-    def _update(self, share: float, found: Any) -> None:
-        import time
-
-        if self._bar is None:
-            if time.monotonic() - self._start < 1:
-                return
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-
-            self._bar = Progress(
-                TextColumn("searching"), BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"),
-                console=Console(stderr=True), transient=True,
-            )  # fmt: skip
-            self._bar.start()
-            self._task = self._bar.add_task("", total=1.0)
-        self._bar.update(self._task, completed=share, description=f"{found.fits:,} fit")
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
 
 
 command = JobCommand(

@@ -36,7 +36,16 @@ from .sharding import attention, world
 from .stages import balanced_split, pipeline, schedule, shared_indexers
 from .violation import Violation, broken
 
-__all__ = ["Violation", "balanced_split", "beside_pipeline", "check", "pipeline_sides", "violations"]
+__all__ = [
+    "Violation",
+    "balanced_split",
+    "beside_pipeline",
+    "check",
+    "declared_dims",
+    "pipeline_sides",
+    "stated_violations",
+    "violations",
+]
 
 Rules = Callable[[Model, Layout, Training], Iterator[Violation]]
 PARTS: tuple[Rules, ...] = (attention, expert_modules, graphs, experts)
@@ -90,6 +99,12 @@ def check(model: Model, layout: Layout, training: Training, machine: Gpu, num_mi
 
 def violations(model: Model, layout: Layout, training: Training, num_microbatches: int) -> tuple[Violation, ...]:
     """One violation per violated rule; empty for a legal run."""
+    stated = stated_violations(model, layout, training, num_microbatches)
+    return stated or tuple(dict.fromkeys(declared_dims(model, layout, training)))
+
+
+def stated_violations(model: Model, layout: Layout, training: Training, num_microbatches: int) -> tuple[Violation, ...]:
+    """The same of the rules that have a sentence of their own: all but that what is declared must divide."""
     wrong = tuple(degrees(layout))
     if wrong:
         return wrong
@@ -101,8 +116,6 @@ def violations(model: Model, layout: Layout, training: Training, num_microbatche
     ]
     if not found:
         found += [*schedule(model, layout, num_microbatches), *shared_indexers(model, layout)]
-    if not found:
-        found += declared_dims(model, layout, training)
     return tuple(dict.fromkeys(found))
 
 

@@ -235,14 +235,14 @@ def balanced_split(num_layers: int, pp: int, vp: int) -> tuple[int | None, int |
     Most balanced: the smallest largest stage, then the largest smallest one; of equals, fewer layers on the first
     stage, where most microbatches are in flight, and as few counts as possible.
     """
-    found: list[tuple[tuple[int, int, int, int, bool], tuple[int | None, int | None]]] = []
+    splits: list[tuple[tuple[int, int, int, int, bool], tuple[int | None, int | None]]] = []
 
     def offer(first: int | None, last: int | None, middle: int) -> None:
         a, b = middle if first is None else first, middle if last is None else last
         sizes = [a, b, *([middle] if pp > 2 else [])]
         if min(sizes) > 0:
             given = (first is not None) + (last is not None)
-            found.append(((max(sizes), -min(sizes), a, given, first is not None), (first, last)))
+            splits.append(((max(sizes), -min(sizes), a, given, first is not None), (first, last)))
 
     for middle in range(vp, num_layers, vp):
         rest = num_layers - middle * (pp - 1)
@@ -253,4 +253,4 @@ def balanced_split(num_layers: int, pp: int, vp: int) -> tuple[int | None, int |
         if pp > 2 and both > 0 and both % vp == 0:
             a = both // 2 // vp * vp
             offer(a, both - a, middle)
-    return min(found, key=lambda item: item[0])[1] if found else None
+    return min(splits, key=lambda item: item[0])[1] if splits else None

@@ -33,14 +33,14 @@ def overlap_habits(given: Mapping[str, Any], *, complete: bool = False) -> tuple
     )
     if any(given.get(name) not in (None, False) for name in others) or given.get("overlap_grad_reduce") is False:
         return {}, ""
-    found = {"overlap_grad_reduce": True}
+    habits = {"overlap_grad_reduce": True}
     if (
         not complete
         and given.get("use_distributed_optimizer") is not False
         and given.get("overlap_param_gather") is None
     ):
-        found["overlap_param_gather"] = True
-    return found, f"{' and '.join(found)} on, as in published recipes (--no-overlap-grad-reduce turns them off)"
+        habits["overlap_param_gather"] = True
+    return habits, f"{' and '.join(habits)} on, as in published recipes (--no-overlap-grad-reduce turns them off)"
 
 
 def base_job(job: TrainingJob, worlds: tuple[int, ...], global_batch_size: int | None) -> tuple[TrainingJob, list[str]]:
@@ -70,9 +70,14 @@ def base_job(job: TrainingJob, worlds: tuple[int, ...], global_batch_size: int |
             f"global_batch_size={shown(global_batch_size)} must be a whole number between 1 and {LARGEST_INTEGER}"
         )
     layout = dataclasses.replace(
-        job.layout, **EVEN, world_size=max(worlds), num_layers_per_virtual_pipeline_stage=None,
-        virtual_pipeline_model_parallel_size=None, microbatch_group_size_per_vp_stage=None, hierarchical_context_parallel_sizes=None,
-    )  # fmt: skip
+        job.layout,
+        **EVEN,
+        world_size=max(worlds),
+        num_layers_per_virtual_pipeline_stage=None,
+        virtual_pipeline_model_parallel_size=None,
+        microbatch_group_size_per_vp_stage=None,
+        hierarchical_context_parallel_sizes=None,
+    )
     training = dataclasses.replace(job.training, global_batch_size=global_batch_size)
     return dataclasses.replace(job, layout=layout, training=training), said
 

@@ -10,18 +10,43 @@ from ..job import TrainingJob
 from .launch_settings import settings_of
 
 RUN = (
-    "world_size", "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size",
-    "expert_tensor_parallel_size", "sequence_parallel", "cp_comm_type", "virtual_pipeline_model_parallel_size",
-    "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage", "pipeline_model_parallel_layout", "seq_length",
-    "micro_batch_size", "global_batch_size", "recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules",
-    "fp8", "fp8_recipe", "fp4", "use_distributed_optimizer", "use_precision_aware_optimizer", "optimizer_cpu_offload",
+    "world_size",
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+    "expert_tensor_parallel_size",
+    "sequence_parallel",
+    "cp_comm_type",
+    "virtual_pipeline_model_parallel_size",
+    "num_layers_in_first_pipeline_stage",
+    "num_layers_in_last_pipeline_stage",
+    "pipeline_model_parallel_layout",
+    "seq_length",
+    "micro_batch_size",
+    "global_batch_size",
+    "recompute_granularity",
+    "recompute_method",
+    "recompute_num_layers",
+    "recompute_modules",
+    "fp8",
+    "fp8_recipe",
+    "fp4",
+    "use_distributed_optimizer",
+    "use_precision_aware_optimizer",
+    "optimizer_cpu_offload",
     "optimizer_offload_fraction",
-)  # fmt: skip
+)
 """Settings that a plan decides."""
 RESET = (
-    "virtual_pipeline_model_parallel_size", "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage",
-    "pipeline_model_parallel_layout", "recompute_granularity", "recompute_method", "recompute_num_layers",
-)  # fmt: skip
+    "virtual_pipeline_model_parallel_size",
+    "num_layers_in_first_pipeline_stage",
+    "num_layers_in_last_pipeline_stage",
+    "pipeline_model_parallel_layout",
+    "recompute_granularity",
+    "recompute_method",
+    "recompute_num_layers",
+)
 """Settings that a recipe may have and a plan may leave off."""
 
 

@@ -55,9 +55,18 @@ def plan(
         base, said = base_job(job, gpus, global_batch_size)
         space = space_of(base, {**words, "num_gpus": ",".join(map(str, gpus))}, everything=complete)
         found = search(
-            base, space, best=top, objective=objective, limit=limit, efficiency=efficiency, tight=tight, workers=workers,
-            progress=progress, stop=stop, nearest=not fewest_gpus,
-        )  # fmt: skip
+            base,
+            space,
+            best=top,
+            objective=objective,
+            limit=limit,
+            efficiency=efficiency,
+            tight=tight,
+            workers=workers,
+            progress=progress,
+            stop=stop,
+            nearest=not fewest_gpus,
+        )
         return Planned(found, tuple(said))
 
     if not fewest_gpus:
@@ -89,6 +98,8 @@ def _fewest(on: Callable[[tuple[int, ...]], Planned], tried: list[int], job: Tra
     if refused is not None and not searched:
         raise refused
     raise LayoutError(
-        (f"nothing fits on any of {', '.join(map(str, tried))} GPUs with {limit / GIB:.2f} GiB each; --max-memory, --complete or "
-         "--optimizer-offload-fraction 1 widen the search",)
-    )  # fmt: skip
+        (
+            f"nothing fits on any of {', '.join(map(str, tried))} GPUs with {limit / GIB:.2f} GiB each; --max-memory, --complete or "
+            "--optimizer-offload-fraction 1 widen the search",
+        )
+    )

@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 from ..job import TrainingJob
 from ..layout import Layout
-from ..legality import pipeline_sides
+from ..legality import declared_dims, pipeline_sides, stated_violations
+from ..legality.precision import gpu
 from ..training import Training
 from .space.axes import Space
 from .space.choices import Option, Style, options, precision_settings, styles, training_with
-from .space.legal import hopeless, reasons
+from .space.legal import hopeless
 from .space.modelled import recompute_sets
 from .space.points import Point, Shape, at_point
 
@@ -39,6 +40,7 @@ class Rules:
         self.base, self.space = base, space
         self.sets = recompute_sets(base, space)
         self.options = options(space)
+        self.uneven: dict[tuple[Point, Style], str] = {}
 
     def training(self, precision: str, recompute: Training) -> Training:
         """A training of the sets of recomputation with the settings of a precision."""
@@ -54,8 +56,24 @@ class Rules:
 
     def broken(self, at: Reference, training: Training) -> str:
         """The first rule that a reference breaks with a training, or nothing."""
-        violations = reasons(self.base, self.layout(at), training, at.shape.group * at.shape.vp * 2)
-        return violations[0].rule if violations else ""
+        layout = self.layout(at)
+        stated = stated_violations(self.base.model, layout, training, at.shape.group * at.shape.vp * 2)
+        first = stated[0].rule if stated else self._uneven(at, layout, training)
+        return first or next((one.rule for one in gpu(training, self.base.gpu)), "")
+
+    def _uneven(self, at: Reference, layout: Layout, training: Training) -> str:
+        """The first declared dim that does not divide, or nothing: the same for every pipeline, recomputation and optimizer."""
+        key = at.point, at.style
+        if key not in self.uneven:
+            plain = dataclasses.replace(
+                training,
+                recompute_granularity=None,
+                recompute_method=None,
+                recompute_num_layers=None,
+                recompute_modules=(),
+            )
+            self.uneven[key] = next((one.rule for one in declared_dims(self.base.model, layout, plain)), "")
+        return self.uneven[key]
 
     def reference(self, shapes: Sequence[Shape], points: Sequence[Point], ask: Callable[[], None]) -> Reference | None:
         """Any legal layout. None where nothing tried is legal."""

@@ -62,13 +62,26 @@ def headline(advice: Advice) -> list[str]:
 def advice_table(advice: Advice) -> Table:
     """A row for each change, or changes together."""
     table = Table(
-        "change", "peak GiB", "saves GiB", "device GiB", "verdict", "step s", "step", box=box.SIMPLE_HEAD, pad_edge=False
-    )  # fmt: skip
+        "change",
+        "peak GiB",
+        "saves GiB",
+        "device GiB",
+        "verdict",
+        "step s",
+        "step",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
     for one in advice.outcomes:
         table.add_row(
-            name_of(one), gib(one.peak), gib(advice.now.peak - one.peak), gib(one.enough), one.verdict(advice.limit),
-            f"{one.time.step:.3f}" if one.timed else "not modelled", f"{cost(advice, one):+.1%}" if one.timed and advice.now.timed else "",
-        )  # fmt: skip
+            name_of(one),
+            gib(one.peak),
+            gib(advice.now.peak - one.peak),
+            gib(one.enough),
+            one.verdict(advice.limit),
+            f"{one.time.step:.3f}" if one.timed else "not modelled",
+            f"{cost(advice, one):+.1%}" if one.timed and advice.now.timed else "",
+        )
     return table
 
 
@@ -110,11 +123,14 @@ def advice_document(advice: Advice) -> dict[str, Any]:
 
     def figures(one: Outcome) -> dict[str, Any]:
         return {
-            "peak_allocated_bytes": one.peak, "needed_bytes": one.needed, "device_bytes": one.enough,
+            "peak_allocated_bytes": one.peak,
+            "needed_bytes": one.needed,
+            "device_bytes": one.enough,
             "load_bytes": one.estimate.load_low,
-            "verdict": one.verdict(advice.limit), "step_s": one.time.step if one.timed else None,
+            "verdict": one.verdict(advice.limit),
+            "step_s": one.time.step if one.timed else None,
             "tokens_per_s_gpu": one.time.tokens_per_s_gpu if one.timed else None,
-        }  # fmt: skip
+        }
 
     return {
         "schema": SCHEMA,
@@ -134,4 +150,4 @@ def advice_document(advice: Advice) -> dict[str, Any]:
             }
             for one in advice.outcomes
         ],
-    }  # fmt: skip
+    }

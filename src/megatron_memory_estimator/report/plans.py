@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -14,18 +13,22 @@ from rich.table import Table
 from ..estimator import Estimate, estimate
 from ..planner.found import Found, Plan
 from ..planner.launch import FORMS, megatron_lm
-from ..planner.launch_bridge import bridge_overrides, bridge_sections
 from ..throughput.machine import Efficiency
 from ..throughput.step import Throughput, throughput
 from .text import features_text, gib
 
-SCHEMA = "megatron-memory-plan/1"
 RULES = 8
 WORDS = {
-    "recompute": "recomputation", "tp": "tp communication", "cp": "cp communication", "ep": "ep communication",
-    "pp": "pipeline sends", "host": "kernel launches", "bubble": "pipeline bubble", "optimizer": "optimizer step",
+    "recompute": "recomputation",
+    "tp": "tp communication",
+    "cp": "cp communication",
+    "ep": "ep communication",
+    "pp": "pipeline sends",
+    "host": "kernel launches",
+    "bubble": "pipeline bubble",
+    "optimizer": "optimizer step",
     "other": "overhead",
-}  # fmt: skip
+}
 """Parts of a step in words."""
 
 
@@ -122,56 +125,64 @@ def warnings(rows: Sequence[Row]) -> list[str]:
     return list(found)
 
 
+Column = Callable[[Row, Found], str]
+EVERY: dict[str, Column] = {
+    "tp": lambda row, found: _tp(row.plan),
+    "cp": lambda row, found: _cp(row.plan),
+    "pp": lambda row, found: f"{row.plan.job.layout.pp}{'' if split_text(row.plan) == 'even' else '*'}",
+    "vpp": lambda row, found: str(virtual(row)),
+    "ep": lambda row, found: str(row.plan.job.layout.ep),
+    "etp": lambda row, found: str(row.plan.job.layout.etp),
+    "dp": lambda row, found: str(row.plan.job.layout.dp),
+    "mbs": lambda row, found: str(row.plan.job.training.micro_batch_size),
+    "recompute": lambda row, found: row.plan.recompute,
+    "precision": lambda row, found: row.plan.precision,
+    "optimizer": lambda row, found: _optimizer(row.plan),
+    "step s": lambda row, found: f"{row.time.step:.3f}",
+    "tokens/s/GPU": lambda row, found: f"{row.time.tokens_per_s_gpu:,.0f}",
+    "TFLOP/s": lambda row, found: f"{row.time.tflops_gpu:.0f}",
+    "MFU": lambda row, found: f"{row.time.mfu:.1%}",
+    "peak GiB": lambda row, found: gib(row.plan.peak_allocated_bytes),
+    "stage": lambda row, found: str(row.estimate.peak_stage.pp_rank),
+    "head-room GiB": lambda row, found: gib(found.limit - row.plan.device_bytes),
+    "bubble": lambda row, found: f"{row.time.bubble:.1%}",
+    "exposed": lambda row, found: f"{row.time.exposed:.1%}",
+    "largest other part": lambda row, found: row.limit,
+}
+"""The columns of the table of plans; those of experts for models that have some."""
+WITH_EXPERTS = ("ep", "etp")
+
+
 def plan_table(rows: Sequence[Row], found: Found) -> Table:
     """The plans, the best first."""
     moe = any(row.plan.job.model.num_moe_experts for row in rows)
-    several = len(found.space.num_gpus) > 1
-    heads = [
-        "#",
-        *(["GPUs"] if several else []),
-        "tp",
-        "cp",
-        "pp",
-        "vpp",
-        *(["ep", "etp"] if moe else []),
-        "dp",
-        "mbs",
-        "recompute",
-    ]
-    heads += [
-        "precision",
-        "optimizer",
-        "step s",
-        "tokens/s/GPU",
-        "TFLOP/s",
-        "MFU",
-        "peak GiB",
-        "stage",
-        "head-room GiB",
-        "bubble",
-    ]
-    heads += ["exposed", "largest other part"]
-    table = Table(*heads, box=box.SIMPLE_HEAD, pad_edge=False)
+    columns = {head: column for head, column in EVERY.items() if moe or head not in WITH_EXPERTS}
+    if len(found.space.num_gpus) > 1:
+        columns = {"GPUs": lambda row, found: str(row.plan.job.layout.world_size), **columns}
+    table = Table("#", *columns, box=box.SIMPLE_HEAD, pad_edge=False)
     for number, row in enumerate(rows, 1):
-        job, time = row.plan.job, row.time
-        layout, t = job.layout, job.training
-        cp = f"{layout.cp} {layout.cp_comm_type[0]}" if layout.cp > 1 else "1"
-        tp = f"{layout.tp}{'' if layout.sequence_parallel or layout.tp == 1 else ' (no sp)'}"
-        experts = [str(layout.ep), str(layout.etp)] if moe else []
-        split = split_text(row.plan)
-        pp = f"{layout.pp}{'' if split == 'even' else '*'}"
-        optimizer = "distributed" if t.use_distributed_optimizer else "plain"
-        optimizer += ", precision-aware" if t.use_precision_aware_optimizer else ""
-        optimizer += f", {t.optimizer_offload_fraction:.0%} offloaded" if t.optimizer_cpu_offload else ""
-        table.add_row(
-            str(number), *([str(layout.world_size)] if several else []), tp, cp, pp, str(virtual(row)), *experts,
-            str(layout.dp),
-            str(t.micro_batch_size), row.plan.recompute, row.plan.precision, optimizer, f"{time.step:.3f}",
-            f"{time.tokens_per_s_gpu:,.0f}", f"{time.tflops_gpu:.0f}", f"{time.mfu:.1%}", gib(row.plan.peak_allocated_bytes),
-            str(row.estimate.peak_stage.pp_rank), gib(found.limit - row.plan.device_bytes), f"{time.bubble:.1%}",
-            f"{time.exposed:.1%}", row.limit,
-        )  # fmt: skip
+        table.add_row(str(number), *(column(row, found) for column in columns.values()))
     return table
+
+
+def _tp(plan: Plan) -> str:
+    layout = plan.job.layout
+    return f"{layout.tp}{'' if layout.sequence_parallel or layout.tp == 1 else ' (no sp)'}"
+
+
+def _cp(plan: Plan) -> str:
+    layout = plan.job.layout
+    return f"{layout.cp} {layout.cp_comm_type[0]}" if layout.cp > 1 else "1"
+
+
+def _optimizer(plan: Plan) -> str:
+    t = plan.job.training
+    words = [
+        "distributed" if t.use_distributed_optimizer else "plain",
+        *(["precision-aware"] if t.use_precision_aware_optimizer else []),
+        *([f"{t.optimizer_offload_fraction:.0%} offloaded"] if t.optimizer_cpu_offload else []),
+    ]
+    return ", ".join(words)
 
 
 def front_line(found: Found) -> str:
@@ -185,10 +196,11 @@ def counts_table(found: Found) -> Table:
     """How many layouts there are, and what became of them."""
     table = Table("layouts", "", box=box.SIMPLE_HEAD, pad_edge=False)
     rows = [
-        (found.fits, f"fit in {gib(found.limit)} GiB"), (found.tight, "are tight: they fit unless memory is fragmented"),
+        (found.fits, f"fit in {gib(found.limit)} GiB"),
+        (found.tight, "are tight: they fit unless memory is fragmented"),
         (found.too_large, "do not fit"),
         *((count, f"ruled out: {rule}") for rule, count in found.illegal.most_common(RULES) if count),
-    ]  # fmt: skip
+    ]
     rest = sum(count for _, count in found.illegal.most_common()[RULES:])
     if rest:
         rows.append((rest, f"ruled out by {len(found.illegal) - RULES} other rules"))
@@ -225,59 +237,3 @@ def layout_text(plan: Plan) -> str:
         words += [f"ep {layout.ep}", f"etp {layout.etp}"]
     words += [f"micro batch {t.micro_batch_size}", f"recompute {plan.recompute}", *features_text(t)]
     return ", ".join(words)
-
-
-def found_document(found: Found, rows: Sequence[Row], said: Sequence[str]) -> dict[str, Any]:
-    """The JSON document of a search."""
-    return {
-        "schema": SCHEMA,
-        "objective": found.objective,
-        "limit_bytes": found.limit,
-        "interrupted": found.interrupted,
-        "space": {name: list(values) for name, values in vars(found.space).items()},
-        "counts": {
-            "examined": found.examined, "legal": found.legal, "fits": found.fits, "tight": found.tight,
-            "too_large": found.too_large, "ruled_out": dict(found.illegal.most_common()),
-        },
-        "plans": [plan_document(row, found.limit) for row in rows],
-        "front": [
-            {"peak_allocated_bytes": plan.peak_allocated_bytes, "tokens_per_s_gpu": plan.tokens_per_s_gpu, "layout": layout_text(plan)}
-            for plan in found.front
-        ],
-        "least": None if found.least is None else {"needed_bytes": found.least.needed_bytes, "layout": layout_text(found.least)},
-        "assumptions": list(said),
-        "warnings": [*unloadable(rows, found.limit), *warnings(rows)],
-    }  # fmt: skip
-
-
-def plan_document(row: Row, limit: int) -> dict[str, Any]:
-    """One plan."""
-    job, time = row.plan.job, row.time
-    launch = megatron_lm(job)
-    return {
-        "layout": {
-            "num_gpus": job.layout.world_size, "tensor_model_parallel_size": job.layout.tp, "context_parallel_size": job.layout.cp,
-            "cp_comm_type": list(job.layout.cp_comm_type), "pipeline_model_parallel_size": job.layout.pp,
-            "virtual_pipeline_model_parallel_size": virtual(row), "split": split_text(row.plan),
-            "expert_model_parallel_size": job.layout.ep, "expert_tensor_parallel_size": job.layout.etp,
-            "sequence_parallel": job.layout.sequence_parallel, "data_parallel_size": job.layout.dp,
-        },
-        "micro_batch_size": job.training.micro_batch_size,
-        "global_batch_size": job.training.global_batch_size,
-        "num_microbatches": job.num_microbatches,
-        "recompute": row.plan.recompute,
-        "precision": row.plan.precision,
-        "use_distributed_optimizer": job.training.use_distributed_optimizer,
-        "use_precision_aware_optimizer": job.training.use_precision_aware_optimizer,
-        "optimizer_offload_fraction": job.training.optimizer_offload_fraction if job.training.optimizer_cpu_offload else 0.0,
-        "step_s": time.step, "tokens_per_s_gpu": time.tokens_per_s_gpu, "tflops_gpu": time.tflops_gpu, "mfu": time.mfu,
-        "bubble": time.bubble, "exposed": time.exposed, "parts_s": time.parts, "limited_by": row.limit,
-        "peak_allocated_bytes": row.plan.peak_allocated_bytes, "peak_stage": row.estimate.peak_stage.pp_rank,
-        "needed_bytes": row.plan.needed_bytes, "device_bytes": row.plan.device_bytes,
-        "head_room_bytes": limit - row.plan.device_bytes,
-        "peak_of_stages_bytes": [stage.peak_allocated_bytes for stage in row.estimate.stages],
-        "launch": {
-            "megatron_lm": launch.words(), "settings_without_argument": launch.beside, "bridge_overrides": bridge_overrides(job),
-            "bridge": bridge_sections(job),
-        },
-    }  # fmt: skip

@@ -43,7 +43,7 @@ def generated_layout(model: Model, pp: int, vp: int) -> str | None:
     chunks = pp * vp
     if chunks < 2 or len(layers) < chunks:
         return None
-    found = []
+    balanced = []
     for behind in (0, 1) if mtp else (0,):  # MTP in the last chunk, or in the one before
         extra = [0.0] * chunks
         extra[-1] += loss
@@ -53,8 +53,8 @@ def generated_layout(model: Model, pp: int, vp: int) -> str | None:
             least[-1 - behind] = 0
         held = chunks - behind  # no layer may follow MTP
         counts, load = _balanced(layers, extra, least, pp, held)
-        found.append((load, behind, counts))
-    _, behind, counts = min(found)
+        balanced.append((load, behind, counts))
+    _, behind, counts = min(balanced)
     if not mtp and len(set(counts)) == 1:
         return None
     texts = ["t" * count for count in counts]

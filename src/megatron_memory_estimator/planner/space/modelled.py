@@ -22,8 +22,11 @@ def recompute_sets(job: TrainingJob, space: Space) -> list[tuple[str, Training]]
     """The trainings of the sets of recomputation that this model has something for, by name."""
     known = recomputable(job.model)
     cleared: dict[str, Any] = {
-        "recompute_granularity": None, "recompute_method": None, "recompute_num_layers": None, "recompute_modules": (),
-    }  # fmt: skip
+        "recompute_granularity": None,
+        "recompute_method": None,
+        "recompute_num_layers": None,
+        "recompute_modules": (),
+    }
     found = []
     for name in space.recompute:
         settings = recompute_settings(name)

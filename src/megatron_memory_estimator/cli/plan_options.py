@@ -1,0 +1,95 @@
+"""The options of `megatron-memory plan`: axes, the search itself, and every setting that is no axis."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import click
+
+from .options import SECTIONS, json_option, option_names, setting_option
+
+AXES = {
+    "world_size": "num_gpus",
+    "tensor_model_parallel_size": "",
+    "pipeline_model_parallel_size": "",
+    "context_parallel_size": "",
+    "expert_model_parallel_size": "",
+    "expert_tensor_parallel_size": "",
+    "virtual_pipeline_model_parallel_size": "",
+    "micro_batch_size": "",
+    "cp_comm_type": "",
+    "optimizer_offload_fraction": "",
+}
+"""Settings whose option takes the values of an axis."""
+FIXED = (
+    "num_layers_in_first_pipeline_stage",
+    "num_layers_in_last_pipeline_stage",
+    "pipeline_model_parallel_layout",
+    "num_layers_per_virtual_pipeline_stage",
+    "account_for_embedding_in_pipeline_split",
+    "account_for_loss_in_pipeline_split",
+    "microbatch_group_size_per_vp_stage",
+    "hierarchical_context_parallel_sizes",
+)
+"""Settings of the split, which the search decides."""
+FORMS = ["megatron-lm", "yaml", "bridge", "none"]
+
+
+def axis_options() -> list[click.Option]:
+    """The options of the axes."""
+    found = []
+    fields = {f.name: f for _, part in SECTIONS for f in dataclasses.fields(part)}
+    for name in AXES:
+        field = fields[name]
+        found.append(
+            click.Option([*option_names(field), name], default=None, metavar="VALUES", help=field.metadata["help"])
+        )
+    return [
+        *found,
+        click.Option(
+            ["--split"], metavar="VALUES", help="layers over stages: even, uneven (first and last), layout (generated)"
+        ),
+        click.Option(["--recompute"], metavar="VALUES", help="none, full, block:N, uniform:N, or modules joined by +"),
+        click.Option(["--precision"], metavar="VALUES", help="bf16, delayed, tensorwise, blockwise, mxfp8, nvfp4"),
+        click.Option(["--complete"], is_flag=True, help="search every axis whole, precisions and optimizers too"),
+    ]
+
+
+def plan_options() -> list[click.Option]:
+    """The options of the search itself."""
+    return [
+        click.Option(
+            ["--objective"], default="throughput", metavar="NAME", help="throughput (default), memory, or head-room"
+        ),
+        click.Option(["--top"], type=click.IntRange(1, 1000), default=10, help="plans to show (default 10)"),
+        click.Option(
+            ["--max-memory"], type=float, metavar="GIB", help="memory of a GPU to plan for, GiB; default: all of it"
+        ),
+        click.Option(["--head-room"], metavar="GIB|%", help="memory to leave free, in GiB or percent of the GPU"),
+        click.Option(["--tight"], is_flag=True, help="also take layouts that fit unless memory is fragmented"),
+        click.Option(["--min-num-gpus"], is_flag=True, help="find the smallest number of GPUs that holds the model"),
+        click.Option(
+            ["--show"],
+            type=click.IntRange(1),
+            default=1,
+            metavar="N",
+            help="print the launch arguments of plan N (default 1)",
+        ),
+        click.Option(["--launch"], type=click.Choice(FORMS), default=FORMS[0], help=f"their form (default {FORMS[0]})"),
+        click.Option(
+            ["--calibrate"],
+            metavar="FILE",
+            help="measured steps, one JSON object per line, that the efficiencies are fitted to",
+        ),
+        json_option(),
+    ]
+
+
+def other_settings() -> list[click.Option]:
+    """Every setting that is not an axis."""
+    fields = (f for _, part in SECTIONS for f in dataclasses.fields(part))
+    return [
+        setting_option(f)
+        for f in fields
+        if not f.metadata.get("internal") and f.name not in AXES and f.name not in FIXED
+    ]

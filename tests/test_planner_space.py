@@ -1,0 +1,143 @@
+"""What a search looks through: every legal layout and no other, generated pipeline layouts, launch arguments of each."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from megatron_memory_estimator import Model, TrainingJob, estimate
+from megatron_memory_estimator.pipeline import parse_layout
+from megatron_memory_estimator.planner.launch import megatron_lm, yaml_text
+from megatron_memory_estimator.planner.launch_bridge import bridge_sections
+from megatron_memory_estimator.planner.search import sampled, search
+from megatron_memory_estimator.planner.space.axes import DEGREES, Space
+from megatron_memory_estimator.planner.space.borders import generated_layout, weights
+from megatron_memory_estimator.planner.space.choices import options, precision_settings, styles
+from megatron_memory_estimator.planner.space.defaults import completed
+from megatron_memory_estimator.planner.space.legal import reasons
+from megatron_memory_estimator.planner.space.modelled import recompute_sets
+from megatron_memory_estimator.planner.space.pipelines import shapes
+from megatron_memory_estimator.planner.space.points import Point, Shape, at_point
+
+from .test_planner import EVERY_ARCHITECTURE
+
+SPACE = Space(
+    tensor_model_parallel_size=(1, 2, 3),
+    pipeline_model_parallel_size=(1, 2, 4),
+    virtual_pipeline_model_parallel_size=(1, 3),
+    context_parallel_size=(1, 2, 5),
+    expert_model_parallel_size=(1, 3, 8),
+    expert_tensor_parallel_size=(1, 2),
+    micro_batch_size=(1, 3),
+    recompute=("none", "moe_act+layernorm", "full"),
+    precision=("bf16", "mxfp8", "tensorwise"),
+    cp_comm_type=("p2p", "a2a"),
+    use_distributed_optimizer=(True, False),
+    use_precision_aware_optimizer=(False, True),
+)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"overlap_moe_expert_parallel_comm": True}, {"moe_token_dispatcher_type": "flex"}], ids=str
+)
+def test_a_space_holds_every_legal_layout_and_no_other(settings: dict[str, Any]) -> None:
+    """Counted one by one with the rules themselves."""
+    base = TrainingJob.from_hf("Qwen/Qwen3-30B-A3B", 24, global_batch_size=24, gpu="H100", **settings)
+    space = completed(SPACE, base)
+    found = search(base, space, best=1)
+    legal = 0
+    for shape in shapes(base, space):
+        if not isinstance(shape, Shape):
+            continue
+        for point in (Point(*degrees) for degrees in product(*(getattr(space, axis) for axis in DEGREES))):
+            for style in styles(space, tp=point[0] > 1, cp=point[1] > 1):
+                layout = dataclasses.replace(at_point(shape.layout, point, style, moe=True), world_size=24)
+                if layout.world_size % (layout.tp * layout.cp * layout.pp):
+                    continue
+                for micro in space.micro_batch_size:
+                    count, rest = divmod(24, micro * layout.dp)
+                    if rest or not count:
+                        continue
+                    for (_, training), option in product(recompute_sets(base, space), options(space)):
+                        chosen = dataclasses.replace(
+                            training,
+                            micro_batch_size=micro,
+                            **precision_settings(base, style.precision),
+                            **option.settings(),
+                        )
+                        legal += not reasons(base, layout, chosen, count)
+    assert found.legal == legal > 0
+
+
+PUBLISHED = [("Et|(tt|)*30mL", 8, 4), ("Et*4|(t*4|)*14tmL", 16, 1)]
+"""Layouts of DeepSeek-V3 in Megatron-Bridge's recipes, with their pipeline stages and chunks of one (tests/facts/recipes.jsonl)."""
+
+
+def work(model: Model, text: str) -> list[float]:
+    """The work of each chunk of a layout."""
+    layers, mtp, loss = weights(model)
+    left = iter(layers)
+    return [
+        sum(next(left) for _ in range(chunk.count("t"))) + mtp * chunk.count("m") + loss * chunk.count("L")
+        for chunk in parse_layout(text)
+    ]
+
+
+@pytest.mark.parametrize(("published", "pp", "vp"), PUBLISHED)
+def test_no_chunk_and_no_rank_is_heavier_than_in_published_layouts(published: str, pp: int, vp: int) -> None:
+    model = TrainingJob.from_hf("deepseek-ai/DeepSeek-V3", 1).model
+    text = generated_layout(model, pp, vp)
+    assert text is not None
+    ours, theirs = work(model, text), work(model, published)
+    assert len(ours) == len(theirs) == pp * vp
+    assert max(ours) < max(theirs)
+    assert max(sum(ours[rank::pp]) for rank in range(pp)) < max(sum(theirs[rank::pp]) for rank in range(pp))
+
+
+def test_a_generated_layout_holds_every_layer_once() -> None:
+    """MTP alone in a chunk and the loss alone in the last, because both weigh as much as a layer; the first dense layers weigh less."""
+    model = TrainingJob.from_hf("deepseek-ai/DeepSeek-V3", 1).model
+    text = generated_layout(model, 16, 2)
+    assert text is not None
+    chunks = parse_layout(text)
+    assert chunks[0].startswith("E") and chunks[-2:] == ("m", "L")
+    assert "".join(chunks).count("t") == model.num_layers
+    assert max(work(model, text)) == work(model, text)[15], "three layers"
+    llama = TrainingJob.from_hf("meta-llama/Meta-Llama-3-70B", 1).model
+    assert generated_layout(llama, 8, 16) is None, "fewer layers than chunks"
+
+
+@pytest.mark.parametrize("name", EVERY_ARCHITECTURE)
+def test_launch_arguments_give_the_same_bytes(name: str, tmp_path: Path) -> None:
+    """Megatron-LM arguments, a YAML file of them and Megatron-Bridge sections, read back by the readers of `estimate`."""
+    length = 1024 if "gpt2" in name else 4096
+    base = TrainingJob.from_hf(name, 64, gpu="B200", seq_length=length, global_batch_size=256)
+    space = Space(
+        tensor_model_parallel_size=(1, 2),
+        context_parallel_size=(1, 2),
+        pipeline_model_parallel_size=(2, 4),
+        virtual_pipeline_model_parallel_size=(1, 2),
+        expert_model_parallel_size=(8,) if base.model.num_moe_experts else (),
+        micro_batch_size=(1, 2),
+        recompute=("none", "moe_act+layernorm", "full"),
+        precision=("bf16", "mxfp8"),
+        cp_comm_type=("p2p",),
+        use_precision_aware_optimizer=(False, True),
+    )
+    for plan in sampled(base, space, 4, seed=5):
+        expected = [stage.peak_allocated_bytes for stage in estimate(plan.job).stages]
+        launch = megatron_lm(plan.job)
+        file = tmp_path / "run.yaml"
+        file.write_text(yaml_text(launch))
+        jobs = [
+            TrainingJob.from_megatron_args(launch.words(), 64, gpu="B200", **launch.beside),
+            TrainingJob.from_megatron_args(str(file), 64, gpu="B200", **launch.beside),
+            TrainingJob.from_bridge(bridge_sections(plan.job), 64, gpu="B200"),
+        ]
+        for job in jobs:
+            assert [stage.peak_allocated_bytes for stage in estimate(job).stages] == expected
+        assert all(isinstance(word, str) for word in launch.words())
