@@ -63,7 +63,7 @@ def cold_start() -> None:
 def in_process() -> None:
     """The estimate alone, imports done."""
     from megatron_memory_estimator import TrainingJob, estimate
-    from megatron_memory_estimator.schedule import occupancy
+    from megatron_memory_estimator.rank.schedule import occupancy
 
     times = []
     for _ in range(RUNS):

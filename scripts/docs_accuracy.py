@@ -73,7 +73,7 @@ def accuracy_low() -> str:
 
 def accuracy_differences() -> str:
     """Pairs of runs that differ in one thing."""
-    from megatron_memory_estimator.hardware import GIB
+    from megatron_memory_estimator.job.hardware import GIB
     from megatron_memory_estimator.validation.differences import differences
 
     rows = [

@@ -11,7 +11,7 @@ def replayed_ranks() -> str:
     """Measured ranks beside the allocator's rules played over their runs."""
     from megatron_memory_estimator import TrainingJob, estimate
     from megatron_memory_estimator.device.replay import replay
-    from megatron_memory_estimator.hardware import GIB
+    from megatron_memory_estimator.job.hardware import GIB
 
     rows = []
     for case in records_of("measured_b200.json"):

@@ -61,7 +61,7 @@ def skill() -> str:
 def recipes() -> str:
     """Published recipes: what is known of them, and the verdict."""
     from megatron_memory_estimator import EstimatorError, TrainingJob, estimate
-    from megatron_memory_estimator.hardware import GIB
+    from megatron_memory_estimator.job.hardware import GIB
 
     rows = []
     for recipe in lines_of("recipes.jsonl"):

@@ -10,15 +10,15 @@ from math import prod
 from typing import Any, NamedTuple
 
 from megatron_memory_estimator import Estimate, LayoutError, TrainingJob, UnsupportedError, estimate
-from megatron_memory_estimator.activations import Planner
-from megatron_memory_estimator.context import Context
 from megatron_memory_estimator.device.verdict import VERDICTS, explain_terms
-from megatron_memory_estimator.layout import Layout
-from megatron_memory_estimator.pipeline import build_pipeline
-from megatron_memory_estimator.rank import Row, state_bytes, workspace_bytes
+from megatron_memory_estimator.job.layout import Layout
+from megatron_memory_estimator.job.pipeline import build_pipeline
+from megatron_memory_estimator.modules.context import Context
+from megatron_memory_estimator.rank.activations import Planner
+from megatron_memory_estimator.rank.rank import Row, state_bytes, workspace_bytes
 from megatron_memory_estimator.routing import routing
-from megatron_memory_estimator.tape import Op, inputs
-from megatron_memory_estimator.tensor import DTYPE_BYTES, Param
+from megatron_memory_estimator.tape.ops import Op, inputs
+from megatron_memory_estimator.tape.tensor import DTYPE_BYTES, Param
 
 from .random_jobs import RandomJob
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 
 from megatron_memory_estimator import TrainingJob
-from megatron_memory_estimator.model import Model
+from megatron_memory_estimator.job.model import Model
 
 from .random_models import Choice, Settings, models
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from megatron_memory_estimator import TrainingJob, UnsupportedError
 from megatron_memory_estimator.inputs.catalog import entries
-from megatron_memory_estimator.model import Model
+from megatron_memory_estimator.job.model import Model
 
 Settings = dict[str, Any]
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import LayoutError, TrainingJob, estimate
-from megatron_memory_estimator.combined import combined
-from megatron_memory_estimator.schedule import occupancy, warmup_steps
+from megatron_memory_estimator.rank.a2a_overlap import combined
+from megatron_memory_estimator.rank.schedule import occupancy, warmup_steps
 
 from .helpers import moe_config
 

@@ -12,7 +12,7 @@ import pytest
 from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.device.outside import outside_terms
 from megatron_memory_estimator.modules.layers import layer_unit, mtp_unit
-from megatron_memory_estimator.simulate import leftovers, trace
+from megatron_memory_estimator.tape.simulate import leftovers, trace
 
 from .helpers import context, moe_config, small_config
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import TrainingJob, estimate
-from megatron_memory_estimator.layout import Layout
+from megatron_memory_estimator.job.layout import Layout
+from megatron_memory_estimator.job.training import Training
 from megatron_memory_estimator.planner.advise import advise
 from megatron_memory_estimator.planner.changes import changed
-from megatron_memory_estimator.training import Training
 
 from .helpers import ROOT
 from .test_plan import printed

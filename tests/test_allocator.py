@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from megatron_memory_estimator.device.allocator import Allocator
-from megatron_memory_estimator.hardware import MIB
+from megatron_memory_estimator.job.hardware import MIB
 
 
 def test_small_requests_are_rounded_to_512_bytes_and_share_segments_of_2_mib() -> None:

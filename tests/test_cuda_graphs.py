@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import Stage, estimate
-from megatron_memory_estimator.captures import graph_ends, pool
 from megatron_memory_estimator.device.reserved import graph_slack
+from megatron_memory_estimator.rank.captures import graph_ends, pool
 
 from .helpers import small_job
 

@@ -9,16 +9,16 @@ from itertools import product
 import pytest
 
 from megatron_memory_estimator import LayoutError, TrainingJob
-from megatron_memory_estimator.context import Context
 from megatron_memory_estimator.inputs.catalog import entries
 from megatron_memory_estimator.inputs.hf import load
-from megatron_memory_estimator.layout import Layout
+from megatron_memory_estimator.job.layout import Layout
 from megatron_memory_estimator.legality import beside_pipeline
 from megatron_memory_estimator.legality.dims import declared_dims
 from megatron_memory_estimator.legality.sharding import world
+from megatron_memory_estimator.modules.context import Context
 from megatron_memory_estimator.modules.layers import layer_unit, mtp_unit
-from megatron_memory_estimator.tape import flattened
-from megatron_memory_estimator.tensor import Dim, Param, tensor
+from megatron_memory_estimator.tape.ops import flattened
+from megatron_memory_estimator.tape.tensor import Dim, Param, tensor
 
 MODELS = [name for name in entries() if not name.startswith("deepseek-ai/DeepSeek-V4") and not load(name).refusal]
 DEGREES = [

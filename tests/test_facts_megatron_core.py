@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import estimate
-from megatron_memory_estimator.schedule import occupancy
+from megatron_memory_estimator.rank.schedule import occupancy
 
 from .helpers import record_job, records
 

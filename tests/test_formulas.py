@@ -12,8 +12,8 @@ import pytest
 from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.formulas import bridge, megatron_lm
 from megatron_memory_estimator.formulas.beside import Published, bridge_container, megatron_namespace, published
-from megatron_memory_estimator.hardware import GIB
 from megatron_memory_estimator.inputs.megatron.table import arguments
+from megatron_memory_estimator.job.hardware import GIB
 
 from .formula_configs import container
 from .helpers import records

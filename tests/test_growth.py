@@ -18,14 +18,14 @@ import pytest
 from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.cli import main
 from megatron_memory_estimator.errors import ConfigError, EstimatorError, LayoutError, StoppedError
-from megatron_memory_estimator.frequency import frequency_list
-from megatron_memory_estimator.pipeline import parse_layout
+from megatron_memory_estimator.job.layer_kinds import frequency_list
+from megatron_memory_estimator.job.pipeline import parse_layout
 from megatron_memory_estimator.planner.planning import plan
 from megatron_memory_estimator.planner.search import search
 from megatron_memory_estimator.planner.space.axes import Space
 from megatron_memory_estimator.planner.space.defaults import MOST_COMBINATIONS, MOST_VALUES
 from megatron_memory_estimator.planner.space.recompute import recompute_settings
-from megatron_memory_estimator.schedule import Occupancy, occupancy
+from megatron_memory_estimator.rank.schedule import Occupancy, occupancy
 
 DENSE = "Qwen/Qwen3-8B"
 MEMORY = 3 * 2**30

@@ -11,7 +11,7 @@ import pytest
 
 from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.modules.layers import layer_unit
-from megatron_memory_estimator.simulate import leftovers, trace
+from megatron_memory_estimator.tape.simulate import leftovers, trace
 
 from .helpers import context, small_config
 

@@ -9,13 +9,16 @@ from typing import Any, get_args
 import pytest
 
 from megatron_memory_estimator import EstimatorError, LayoutError, TrainingJob, estimate
-from megatron_memory_estimator.combined import AFTER_DISPATCH
-from megatron_memory_estimator.context import Context
-from megatron_memory_estimator.cuda_graphs import MODULES as GRAPHED
 from megatron_memory_estimator.estimator import context_of
-from megatron_memory_estimator.frequency import HYBRID_SYMBOLS
-from megatron_memory_estimator.hardware import find_gpu
-from megatron_memory_estimator.model import Model
+from megatron_memory_estimator.features.cuda_graphs import MODULES as GRAPHED
+from megatron_memory_estimator.features.offload import MODULES as OFFLOADED
+from megatron_memory_estimator.features.paged_stash import PAGED
+from megatron_memory_estimator.job.hardware import find_gpu
+from megatron_memory_estimator.job.layer_kinds import HYBRID_SYMBOLS
+from megatron_memory_estimator.job.model import Model
+from megatron_memory_estimator.job.settings import Owner
+from megatron_memory_estimator.job.training import RECOMPUTE_MODULES
+from megatron_memory_estimator.modules.context import Context
 from megatron_memory_estimator.modules.delayed_wgrad import LATE
 from megatron_memory_estimator.modules.kinds import KINDS, kinds_of, owners_of
 from megatron_memory_estimator.modules.layers import (
@@ -26,17 +29,14 @@ from megatron_memory_estimator.modules.layers import (
     mtp_unit,
     output_unit,
 )
-from megatron_memory_estimator.offload import MODULES as OFFLOADED
-from megatron_memory_estimator.paged_stash import PAGED
-from megatron_memory_estimator.settings import Owner
-from megatron_memory_estimator.tape import Item, Op, Part, Recompute, flattened
+from megatron_memory_estimator.rank.a2a_overlap import AFTER_DISPATCH
+from megatron_memory_estimator.tape.ops import Item, Op, Part, Recompute, flattened
+from megatron_memory_estimator.tape.work import Gemm
 from megatron_memory_estimator.throughput import throughput
 from megatron_memory_estimator.throughput.flops import forward_flops
 from megatron_memory_estimator.throughput.machine import machine
 from megatron_memory_estimator.throughput.ops import forward
 from megatron_memory_estimator.throughput.units import passed
-from megatron_memory_estimator.training import RECOMPUTE_MODULES
-from megatron_memory_estimator.work import Gemm
 
 SMALL: dict[str, Any] = {
     "num_layers": 4, "hidden_size": 256, "num_attention_heads": 8, "num_query_groups": 4, "ffn_hidden_size": 512, "vocab_size": 1024,

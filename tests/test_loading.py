@@ -8,7 +8,7 @@ import pytest
 
 from megatron_memory_estimator import TrainingJob, advise, estimate, plan
 from megatron_memory_estimator.device.verdict import verdict
-from megatron_memory_estimator.hardware import GIB, find_gpu
+from megatron_memory_estimator.job.hardware import GIB, find_gpu
 from megatron_memory_estimator.report.advice import advice_document
 from megatron_memory_estimator.report.plans import Row, unloadable
 

@@ -12,8 +12,8 @@ import pytest
 
 from megatron_memory_estimator import LayoutError, TrainingJob, estimate
 from megatron_memory_estimator.estimator import Stage
-from megatron_memory_estimator.quantization import RECIPES, scale_bytes
-from megatron_memory_estimator.tensor import Dim, Param
+from megatron_memory_estimator.modules.quantization import RECIPES, scale_bytes
+from megatron_memory_estimator.tape.tensor import Dim, Param
 
 from .helpers import moe_config, small_config
 from .test_activation_rules import DENSE_LAYER, FE, HID, MOE_LAYER, ROWS, B, D, E, F, H, K, M, N, S, T, kept

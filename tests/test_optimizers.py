@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import LayoutError, TrainingJob, estimate
-from megatron_memory_estimator.rank import state_bytes
+from megatron_memory_estimator.job.training import Training
+from megatron_memory_estimator.rank.rank import state_bytes
 from megatron_memory_estimator.states.optimizers import OPTIMIZERS
-from megatron_memory_estimator.training import Training
 
 from .helpers import small_job
 

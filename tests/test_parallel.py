@@ -13,7 +13,7 @@ import pytest
 from megatron_memory_estimator import ConfigError, LayoutError, TrainingJob, estimate
 from megatron_memory_estimator.estimator import context_of
 from megatron_memory_estimator.modules.layers import layer_unit
-from megatron_memory_estimator.simulate import leftovers, trace
+from megatron_memory_estimator.tape.simulate import leftovers, trace
 
 CONFIG: dict[str, Any] = {
     "num_layers": 4, "hidden_size": 5120, "num_attention_heads": 40, "num_query_groups": 8, "ffn_hidden_size": 15360,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import Stage, estimate
-from megatron_memory_estimator.phases import METADATA
+from megatron_memory_estimator.device.phases import METADATA
 
 from .helpers import small_job
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from megatron_memory_estimator import ConfigError, EstimatorError, LayoutError, TrainingJob, estimate
+from megatron_memory_estimator.job.training import Training
 from megatron_memory_estimator.planner.arrays.batch import batches, engine
 from megatron_memory_estimator.planner.arrays.sharing import Known, Question, asked
 from megatron_memory_estimator.planner.found import Plan
@@ -18,7 +19,6 @@ from megatron_memory_estimator.planner.space.axes import Space
 from megatron_memory_estimator.throughput import throughput
 from megatron_memory_estimator.throughput.machine import machine
 from megatron_memory_estimator.throughput.step import step_parts
-from megatron_memory_estimator.training import Training
 
 from .helpers import ROOT
 from .job_comparisons import arrays_have_the_bytes_of_each
@@ -259,7 +259,7 @@ def test_two_processes_find_what_one_finds(monkeypatch: pytest.MonkeyPatch) -> N
 def test_declarations_ask_about_recomputation_by_method() -> None:
     """Traced units are shared between sets of recomputation by what was asked; a setting that is read would not be noted."""
     package = ROOT / "src" / "megatron_memory_estimator"
-    asking = [*(package / "modules").glob("*.py"), package / "boundary.py", package / "workspaces.py"]
+    asking = [*(package / "modules").glob("*.py"), package / "rank" / "boundary.py", package / "rank" / "workspaces.py"]
     assert len(asking) > 20
     for file in asking:
         assert not re.search(r"\.recompute_(granularity|method|num_layers|modules)\b", file.read_text()), file

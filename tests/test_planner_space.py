@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import Model, TrainingJob, estimate
-from megatron_memory_estimator.pipeline import parse_layout
+from megatron_memory_estimator.job.pipeline import parse_layout
 from megatron_memory_estimator.planner.launch import megatron_lm, yaml_text
 from megatron_memory_estimator.planner.launch_bridge import bridge_sections
 from megatron_memory_estimator.planner.search import sampled, search

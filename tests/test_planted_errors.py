@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import EstimatorError
-from megatron_memory_estimator.context import Context
-from megatron_memory_estimator.rank import workspace_bytes
-from megatron_memory_estimator.tape import Op
-from megatron_memory_estimator.tensor import Dim
+from megatron_memory_estimator.modules.context import Context
+from megatron_memory_estimator.rank.rank import workspace_bytes
+from megatron_memory_estimator.tape.ops import Op
+from megatron_memory_estimator.tape.tensor import Dim
 
 from .job_comparisons import EVERY, SHARED, broken
 from .job_properties import Property, case_of
@@ -104,6 +104,10 @@ def state_short(original: Callable[..., Any], part: str, *rest: Any) -> Any:
     return found._replace(nbytes=found.nbytes - 2) if part == "weights" else found
 
 
+def without_the_first(original: Callable[..., Any], item: Any) -> Any:
+    return original(item)[1:]
+
+
 def every_write(original: Callable[..., Any], item: Any) -> Any:
     kept = original(item)
     return (*kept, *(t for op in item.ops if isinstance(op, Op) for t in op.writes))
@@ -135,16 +139,16 @@ def without(part: str) -> Callable[..., Any]:
 
 FOUND: dict[tuple[str, str], Plant] = {
     ("a weight two bytes short", "rows_are_their_shapes"): around("states.state", "_state", state_short),
-    ("the gradients have no row", "rows_sum"): around("rows", "state_rows", without_a_row),
+    ("the gradients have no row", "rows_sum"): around("rank.rows", "state_rows", without_a_row),
     ("a buffer one element too long", "buffers_hold_the_parameters"): around("states.buffers", "padded_buffer", one_more),
     ("steady without workspaces", "rows_sum"): around("estimator", "find_peak", without_workspaces),
     ("one microbatch in flight too few", "in_flight_falls_along_the_pipeline"): around("estimator", "occupancy", fewer_in_flight),
     ("rows of uneven routing not counted", "more_rows_keep_more"): in_place("received_rows", property(lambda c: c.sent_rows)),
     ("a width sharded by the wrong axis", "shards_make_the_model"): in_place("dim", dim),
     ("sequence sharded by dp", "kept_bytes_scale"): in_place("seq", property(lambda c: c.dim("seq", c.training.seq_length, "cp", "dp"))),
-    ("load low above high", "figures_are_ordered"): around("phases", "load", last_phase_turned),
-    ("a checkpoint forgets an input", "what_ops_save_is_kept"): around("simulate", "inputs", lambda original, item: original(item)[1:]),
-    ("a checkpoint keeps what it makes", "more_recomputation_keeps_no_more"): around("simulate", "inputs", every_write),
+    ("load low above high", "figures_are_ordered"): around("device.phases", "load", last_phase_turned),
+    ("a checkpoint forgets an input", "what_ops_save_is_kept"): around("tape.simulate", "inputs", without_the_first),
+    ("a checkpoint keeps what it makes", "more_recomputation_keeps_no_more"): around("tape.simulate", "inputs", every_write),
     ("optimizer state of all shards", "more_sharding_costs_no_state"): around("states.state", "optimizer_tensors", unsharded),
     ("a verdict turned round", "verdict_is_monotone"): around("estimator", "verdict", turned_round),
     ("a breakdown without its workspaces", "rows_sum"): around("estimator", "breakdown", without("workspace")),

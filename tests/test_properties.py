@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megatron_memory_estimator import TrainingJob, estimate
-from megatron_memory_estimator.activations import Planner
-from megatron_memory_estimator.context import Context
 from megatron_memory_estimator.estimator import build_rank
-from megatron_memory_estimator.layout import Layout
+from megatron_memory_estimator.job.layout import Layout
+from megatron_memory_estimator.job.pipeline import build_pipeline
+from megatron_memory_estimator.modules.context import Context
 from megatron_memory_estimator.modules.layers import (
     Declaration,
     embedding_unit,
@@ -25,12 +25,12 @@ from megatron_memory_estimator.modules.layers import (
     mtp_unit,
     output_unit,
 )
-from megatron_memory_estimator.peak import find_peak
-from megatron_memory_estimator.pipeline import build_pipeline
-from megatron_memory_estimator.simulate import trace
+from megatron_memory_estimator.rank.activations import Planner
+from megatron_memory_estimator.rank.peak import find_peak
 from megatron_memory_estimator.states.buffers import Buffer
 from megatron_memory_estimator.states.padding import bucket_multiple
 from megatron_memory_estimator.states.state import buffer_state
+from megatron_memory_estimator.tape.simulate import trace
 
 from .helpers import context
 

@@ -14,10 +14,10 @@ from megatron_memory_estimator.device import reserved
 from megatron_memory_estimator.device.allocator import Allocator
 from megatron_memory_estimator.device.lifetimes import lifetimes
 from megatron_memory_estimator.device.replay import owned_parts, replay
-from megatron_memory_estimator.hardware import GIB
-from megatron_memory_estimator.simulate import trace
-from megatron_memory_estimator.tape import Op, Unit
-from megatron_memory_estimator.tensor import Dim, Param, tensor
+from megatron_memory_estimator.job.hardware import GIB
+from megatron_memory_estimator.tape.ops import Op, Unit
+from megatron_memory_estimator.tape.simulate import trace
+from megatron_memory_estimator.tape.tensor import Dim, Param, tensor
 
 from .helpers import FACTS, ROOT, moe_job, records, small_job
 from .test_facts_measured import job

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import EstimatorError, TrainingJob
-from megatron_memory_estimator.frequency import frequency_list
-from megatron_memory_estimator.pipeline import virtual_stages
+from megatron_memory_estimator.job.layer_kinds import frequency_list
+from megatron_memory_estimator.job.pipeline import virtual_stages
 from megatron_memory_estimator.validation.replay import job_of
 from megatron_memory_estimator.validation.runs import Run, read_runs
 

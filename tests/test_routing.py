@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import ConfigError, TrainingJob, estimate
+from megatron_memory_estimator.job.training import Training
 from megatron_memory_estimator.routing import Routing, factors, routing
-from megatron_memory_estimator.training import Training
 
 from .helpers import moe_config
 

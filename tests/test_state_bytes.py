@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import estimate
-from megatron_memory_estimator.hardware import GIB
+from megatron_memory_estimator.job.hardware import GIB
 from megatron_memory_estimator.states.padding import padded_numel
-from megatron_memory_estimator.tensor import Dim, Param
+from megatron_memory_estimator.tape.tensor import Dim, Param
 
 from .helpers import small_job
 

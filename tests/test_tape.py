@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import estimate
-from megatron_memory_estimator.peak import find_peak
-from megatron_memory_estimator.rows import rows_at_peak
-from megatron_memory_estimator.simulate import alive_at, trace
-from megatron_memory_estimator.tape import Op, Recompute, Unit
-from megatron_memory_estimator.tensor import Dim, Tensor, tensor
+from megatron_memory_estimator.rank.peak import find_peak
+from megatron_memory_estimator.rank.rows import rows_at_peak
+from megatron_memory_estimator.tape.ops import Op, Recompute, Unit
+from megatron_memory_estimator.tape.simulate import alive_at, trace
+from megatron_memory_estimator.tape.tensor import Dim, Tensor, tensor
 
 from .helpers import moe_job, small_job
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import TrainingJob, estimate
-from megatron_memory_estimator.hardware import GPUS, MIB, find_gpu
+from megatron_memory_estimator.job.hardware import GPUS, MIB, find_gpu
 from megatron_memory_estimator.throughput import throughput
 from megatron_memory_estimator.throughput.calibrate import Measured, calibrate, errors
 from megatron_memory_estimator.throughput.flops import training_flops

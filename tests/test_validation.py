@@ -9,7 +9,7 @@ import pytest
 
 from megatron_memory_estimator import ConfigError
 from megatron_memory_estimator.cli import main
-from megatron_memory_estimator.hardware import GIB
+from megatron_memory_estimator.job.hardware import GIB
 from megatron_memory_estimator.validation.differences import differences
 from megatron_memory_estimator.validation.logs import Reported, read_log
 from megatron_memory_estimator.validation.replay import Replay, replay

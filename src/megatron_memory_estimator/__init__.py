@@ -11,22 +11,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .counts import Count, count_parameters
     from .errors import ConfigError, EstimatorError, LayoutError, UnsupportedError
     from .estimator import Estimate, Stage, estimate
-    from .hardware import GPUS, Environment, Gpu
-    from .job import TrainingJob
-    from .layout import Layout
-    from .model import Model
+    from .job.hardware import GPUS, Environment, Gpu
+    from .job.layout import Layout
+    from .job.model import Model
+    from .job.training import Training
+    from .job.training_job import TrainingJob
+    from .modules.counts import Count, count_parameters
     from .planner.advise import advise
     from .planner.planning import plan
-    from .training import Training
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "Count": "counts",
-    "count_parameters": "counts",
+    "Count": "modules.counts",
+    "count_parameters": "modules.counts",
     "ConfigError": "errors",
     "EstimatorError": "errors",
     "LayoutError": "errors",
@@ -34,13 +34,13 @@ _HOME = {
     "Estimate": "estimator",
     "Stage": "estimator",
     "estimate": "estimator",
-    "GPUS": "hardware",
-    "Environment": "hardware",
-    "Gpu": "hardware",
-    "TrainingJob": "job",
-    "Layout": "layout",
-    "Model": "model",
-    "Training": "training",
+    "GPUS": "job.hardware",
+    "Environment": "job.hardware",
+    "Gpu": "job.hardware",
+    "TrainingJob": "job.training_job",
+    "Layout": "job.layout",
+    "Model": "job.model",
+    "Training": "job.training",
     "advise": "planner.advise",
     "plan": "planner.planning",
 }

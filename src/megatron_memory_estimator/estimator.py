@@ -6,25 +6,25 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from .activations import Planner
-from .context import Context
+from .device.host import host_terms
+from .device.phases import Phase, phases
 from .device.reserved import reserved_bytes
 from .device.terms import Range, Term
 from .device.verdict import device_bytes, enough_bytes, needed_bytes, verdict
 from .errors import ConfigError, UnsupportedError
-from .hardware import GPUS, Environment, Gpu
-from .host_memory import host_terms
-from .job import TrainingJob
+from .job.hardware import GPUS, Environment, Gpu
+from .job.pipeline import Chunk, build_pipeline
+from .job.training_job import TrainingJob
 from .legality import check
-from .peak import Peak, find_peak
-from .phases import Phase, phases
-from .pipeline import Chunk, build_pipeline
-from .rank import Rank, Row, parameters
-from .rows import breakdown, rows_at_peak, rows_at_rest
-from .schedule import occupancy
+from .modules.context import Context
+from .rank.activations import Planner
+from .rank.peak import Peak, find_peak
+from .rank.rank import Rank, Row, parameters
+from .rank.rows import breakdown, rows_at_peak, rows_at_rest
+from .rank.schedule import occupancy
+from .rank.workspaces import stash_workspaces, workspaces
 from .states.buffers import ddp_buffers
 from .states.state import frozen_weights, model_state
-from .workspaces import stash_workspaces, workspaces
 
 if TYPE_CHECKING:
     from .device.replay import Replayed

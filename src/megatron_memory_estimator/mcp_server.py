@@ -15,7 +15,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
 from . import __version__
-from .settings import nearest
+from .job.settings import nearest
 from .wording import plain
 
 INSTRUCTIONS = (

@@ -20,7 +20,7 @@ from .inputs.hf import load, load_named
 from .inputs.loaded_model import LoadedModel
 from .inputs.resolve import job_from_parts
 from .inputs.setting_names import canonical, full_name
-from .job import TrainingJob
+from .job.training_job import TrainingJob
 from .wording import shown
 
 MOST_CASES = 20

@@ -12,11 +12,11 @@ import dataclasses
 from math import sqrt
 from typing import NamedTuple
 
-from .activations import Planner
 from .estimator import Estimate, context_of
-from .peak import find_peak
-from .rank import Rank
-from .training import ROUTING, Training
+from .job.training import ROUTING, Training
+from .rank.activations import Planner
+from .rank.peak import find_peak
+from .rank.rank import Rank
 
 
 class Routing(NamedTuple):

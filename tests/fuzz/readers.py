@@ -8,12 +8,12 @@ from random import Random
 from typing import Any
 
 from megatron_memory_estimator import TrainingJob
-from megatron_memory_estimator.frequency import frequency_list
 from megatron_memory_estimator.inputs.hf.convert import convert
 from megatron_memory_estimator.inputs.hf.load import parse
 from megatron_memory_estimator.inputs.runs.files import job_from_file
 from megatron_memory_estimator.inputs.shell.script import read_script
-from megatron_memory_estimator.pipeline import parse_layout
+from megatron_memory_estimator.job.layer_kinds import frequency_list
+from megatron_memory_estimator.job.pipeline import parse_layout
 from megatron_memory_estimator.throughput.calibrate import calibrate
 from megatron_memory_estimator.validation.logs import read_log
 from megatron_memory_estimator.validation.replay import replay

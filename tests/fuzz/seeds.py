@@ -8,7 +8,7 @@ from typing import Any
 from megatron_memory_estimator.inputs.catalog import entries
 from megatron_memory_estimator.inputs.megatron.table import arguments
 from megatron_memory_estimator.inputs.setting_names import known_settings
-from megatron_memory_estimator.layout import SHORT
+from megatron_memory_estimator.job.layout import SHORT
 
 from ..helpers import FACTS
 from .mutate import Words

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ..job import TrainingJob
+from ..job.training_job import TrainingJob
 from .options import job_command, json_option
 
 HELP = """What makes a run fit: the smallest changes, each with what it saves and what it costs. For a run that fits with room, what

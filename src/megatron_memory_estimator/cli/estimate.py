@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..estimator import estimate
-from ..job import TrainingJob
+from ..job.training_job import TrainingJob
 from .options import job_command, json_option
 
 HELP = """What every GPU of every pipeline stage holds, and when it peaks.

@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 
 from ..errors import ConfigError, EstimatorError, LayoutError
 from ..estimator import Estimate, estimate
-from ..job import TrainingJob
-from ..layout import SHORT
+from ..job.layout import SHORT
+from ..job.training_job import TrainingJob
 from . import fail, output_failed
 
 DEFAULT_GPUS = 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..estimator import estimate
-from ..job import TrainingJob
+from ..job.training_job import TrainingJob
 from .options import job_command, json_option
 
 HELP = """Every tensor alive at a stage's peak, or between two steps: shape, dtype, count, bytes, and why it is alive.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ..hardware import GIB, GPUS
+from ..job.hardware import GIB, GPUS
 from .options import json_option
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import click
 
 from ..errors import ConfigError
-from ..hardware import Environment
 from ..inputs import SCRIPTS, YAML
-from ..job import TrainingJob
-from ..layout import SHORT, Layout
-from ..model import Model
-from ..settings import field_kind
-from ..training import Training
+from ..job.hardware import Environment
+from ..job.layout import SHORT, Layout
+from ..job.model import Model
+from ..job.settings import field_kind
+from ..job.training import Training
+from ..job.training_job import TrainingJob
 from ..wording import shown, signed, whole
 
 OTHER_NAMES = {

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import ConfigError
-from ..hardware import GIB
 from ..inputs import SCRIPTS, YAML
-from ..job import TrainingJob
+from ..job.hardware import GIB
+from ..job.training_job import TrainingJob
 from .bar import Bar
 from .options import JobCommand, job_from_options, special_options
 from .plan_options import AXES, axis_options, other_settings, plan_options
@@ -51,9 +51,9 @@ def callback(
 ) -> None:
     """Search and print."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # small products: more threads only wait for each other
+    from ..job.settings import nearest
     from ..planner.found import OBJECTIVES
     from ..planner.planning import plan
-    from ..settings import nearest
 
     if objective not in OBJECTIVES:
         raise ConfigError(

@@ -147,7 +147,7 @@ def print_log(rows: Sequence[tuple[Reported, Stage]]) -> None:
     from rich import box
     from rich.table import Table
 
-    from ..hardware import MIB
+    from ..job.hardware import MIB
     from .console import console
 
     table = Table("rank", "stage", "iteration", box=box.SIMPLE_HEAD, pad_edge=False)

@@ -19,8 +19,8 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from typing import NamedTuple
 
-from ..hardware import MIB
-from ..tensor import round_up
+from ..job.hardware import MIB
+from ..tape.tensor import round_up
 
 MIN_BLOCK = 512
 """kMinBlockSize."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..context import Context
-from ..hardware import GIB, MIB
-from ..job import TrainingJob
-from ..layout import Layout
-from ..tensor import ceil_div, chosen, largest, round_up, smallest, whole_below
+from ..job.hardware import GIB, MIB
+from ..job.layout import Layout
+from ..job.training_job import TrainingJob
+from ..modules.context import Context
+from ..tape.tensor import ceil_div, chosen, largest, round_up, smallest, whole_below
 from .terms import Term
 
 P2P_CHANNELS = 32

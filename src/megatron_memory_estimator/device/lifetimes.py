@@ -14,9 +14,9 @@ from itertools import repeat
 from typing import NamedTuple
 
 from ..modules.core_attention import EXCHANGES
-from ..simulate import Machine, play
-from ..tape import Part, Unit
-from ..tensor import Tensor
+from ..tape.ops import Part, Unit
+from ..tape.simulate import Machine, play
+from ..tape.tensor import Tensor
 
 CP_STREAM = "cp_stream"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..context import Context
-from ..job import TrainingJob
+from ..job.training_job import TrainingJob
+from ..modules.context import Context
 from .communication import expert_buffers, nccl_terms, userbuffers
 from .terms import Term, fixed
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from random import Random
 from typing import NamedTuple
 
-from ..activations import ChunkPlan, Run
-from ..boundary import pipeline_tensors
-from ..rank import Rank
-from ..schedule import enough_microbatches, every_step
-from ..workspaces import Workspace, dummy_wgrads
+from ..rank.activations import ChunkPlan, Run
+from ..rank.boundary import pipeline_tensors
+from ..rank.rank import Rank
+from ..rank.schedule import enough_microbatches, every_step
+from ..rank.workspaces import Workspace, dummy_wgrads
 from .allocator import Allocator, Block
 from .lifetimes import Change, Lifetimes, lifetimes, with_slopes
 

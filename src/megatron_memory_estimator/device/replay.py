@@ -18,15 +18,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from ..activations import ChunkPlan
 from ..errors import UnsupportedError
-from ..job import TrainingJob
-from ..rank import Rank
+from ..job.training_job import TrainingJob
+from ..rank.activations import ChunkPlan
+from ..rank.rank import Rank
 from ..states.buffers import Buffer
 from ..states.kept import Since
 from ..states.optimizers import optimizer_tensors
 from ..states.padding import ALIGNMENT, bucket_multiple, default_bucket_size
-from ..tensor import DTYPE_BYTES, Param, round_up
+from ..tape.tensor import DTYPE_BYTES, Param, round_up
 from .allocator import Allocator, Block
 from .player import Player, Uneven
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..captures import capture_scratch, graph_ends, pool
-from ..job import TrainingJob
-from ..peak import Peak
-from ..phases import build, built_apart, own_storage
-from ..rank import Rank, state_bytes
-from ..tensor import chosen, largest, whole_below
+from ..job.training_job import TrainingJob
+from ..rank.captures import capture_scratch, graph_ends, pool
+from ..rank.peak import Peak
+from ..rank.rank import Rank, state_bytes
+from ..tape.tensor import chosen, largest, whole_below
+from .phases import build, built_apart, own_storage
 from .terms import Range, Term
 
 

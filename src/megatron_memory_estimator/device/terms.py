@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..hardware import GIB
+from ..job.hardware import GIB
 
 
 class Range(NamedTuple):

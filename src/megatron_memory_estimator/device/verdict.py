@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ..job import TrainingJob
-from ..peak import Peak
-from ..phases import build
-from ..rank import Rank
-from ..tensor import largest
+from ..job.training_job import TrainingJob
+from ..rank.peak import Peak
+from ..rank.rank import Rank
+from ..tape.tensor import largest
 from .outside import outside_terms
+from .phases import build
 from .reserved import enough_reserved, graph_slack, slack
 from .terms import Range, Term
 

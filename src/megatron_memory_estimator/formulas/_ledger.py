@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ..context import Context
-from ..counts import PUBLISHED_SHAPES
-from ..layout import Layout
-from ..model import Model
+from ..job.layout import Layout
+from ..job.model import Model
+from ..job.training import Training
+from ..modules.context import Context
+from ..modules.counts import PUBLISHED_SHAPES
 from ..modules.layers import final_norm_unit, layer_unit
-from ..training import Training
 
 _PARTS = (
     ("experts", r"mlp\.experts\.linear_\w+\.weight"),

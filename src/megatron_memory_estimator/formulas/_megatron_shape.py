@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..model import Model
+from ..job.model import Model
 from ._ledger import Parts, layer_parts
 from ._numbers import plain, positive, whole
 

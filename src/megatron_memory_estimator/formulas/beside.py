@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from ..job import TrainingJob
+from ..job.pipeline import virtual_stages
+from ..job.training_job import TrainingJob
 from ..modules.kinds import kinds_of
-from ..pipeline import virtual_stages
 from . import bridge, megatron_lm
 
 NAMES = ("bridge", "megatron_lm")

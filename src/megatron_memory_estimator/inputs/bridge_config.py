@@ -13,8 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from ..errors import ConfigError, UnsupportedError
-from ..job import TrainingJob
-from ..settings import LARGEST_INTEGER
+from ..job.settings import LARGEST_INTEGER
+from ..job.training_job import TrainingJob
 from ..wording import shown
 from .setting_names import current_name, known_settings
 from .text_files import read_yaml

@@ -8,12 +8,12 @@ from math import lcm
 from typing import Any
 
 from ..errors import ConfigError
-from ..layout import SHORT, Layout
+from ..job.layout import SHORT, Layout
+from ..job.model import Model
+from ..job.pipeline import split_layers, virtual_stages
+from ..job.training import Training
 from ..legality import balanced_split
-from ..model import Model
-from ..pipeline import split_layers, virtual_stages
-from ..schedule import saturating_microbatches
-from ..training import Training
+from ..rank.schedule import saturating_microbatches
 from ..wording import shown
 
 

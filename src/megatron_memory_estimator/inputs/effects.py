@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..layout import Layout
-from ..model import Model
+from ..job.layout import Layout
+from ..job.model import Model
+from ..job.settings import Owner
+from ..job.training import NEWEST, Training
 from ..modules.kinds import owners_of, recomputable
-from ..settings import Owner
 from ..states.optimizers import OPTIMIZERS
-from ..training import NEWEST, Training
 
 _SETTINGS = tuple(field for part in (Model, Layout, Training) for field in dataclasses.fields(part))
 OWNERS: dict[str, Owner] = {field.name: field.metadata["of"] for field in _SETTINGS if field.metadata.get("of")}

@@ -6,8 +6,8 @@ import dataclasses
 from typing import Any
 
 from ..errors import ConfigError
-from ..layout import SHORT
-from ..settings import field_kind, nearest
+from ..job.layout import SHORT
+from ..job.settings import field_kind, nearest
 from .setting_names import full_name, known_settings
 
 EXTRA = {"bf16": "bool", "fp16": "bool", "gpu": "str", "attention_backend": "str"}

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..errors import ConfigError
-from ..hardware import Environment, find_gpu
-from ..job import DEFAULT_GPU, TrainingJob
-from ..layout import Layout
-from ..model import Model
+from ..job.hardware import Environment, find_gpu
+from ..job.layout import Layout
+from ..job.model import Model
+from ..job.settings import LARGEST_INTEGER, build, checked
+from ..job.training import Training
+from ..job.training_job import DEFAULT_GPU, TrainingJob
 from ..modules.kinds import kinds_in
-from ..settings import LARGEST_INTEGER, build, checked
-from ..training import Training
 from ..wording import plain
 from .decide import decide_layout, recompute_defaults
 from .defaults import CLASS_DEFAULTS, DEFAULT_SEQ_LENGTH, habits_for

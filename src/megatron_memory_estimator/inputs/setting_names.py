@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import ConfigError
-from ..hardware import Environment
-from ..layout import SHORT, Layout
-from ..model import Model
-from ..settings import nearest
-from ..training import Training
+from ..job.hardware import Environment
+from ..job.layout import SHORT, Layout
+from ..job.model import Model
+from ..job.settings import nearest
+from ..job.training import Training
 from .transformer_config import IRRELEVANT, RENAMED, UNSUPPORTED
 
 PARTS: tuple[type[Any], ...] = (Model, Layout, Training, Environment)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ..errors import LayoutError
-from ..hardware import Gpu
-from ..layout import Layout
-from ..model import Model
-from ..training import Training
+from ..job.hardware import Gpu
+from ..job.layout import Layout
+from ..job.model import Model
+from ..job.training import Training
 from .dims import declared_dims
 from .experts import expert_modules, experts
 from .graphs import graphs

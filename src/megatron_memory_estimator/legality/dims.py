@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from ..context import Context
 from ..errors import LayoutError, UnsupportedError
-from ..layout import Layout
-from ..model import Model
+from ..job.layout import Layout
+from ..job.model import Model
+from ..job.training import Training
+from ..modules.context import Context
 from ..modules.layers import Declaration, embedding_unit, layer_unit, mtp_unit, output_unit
-from ..training import Training
 from .violation import Violation
 
 

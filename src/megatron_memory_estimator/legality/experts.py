@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..layout import Layout
-from ..model import Model
-from ..tensor import divisors
-from ..training import Training
+from ..job.layout import Layout
+from ..job.model import Model
+from ..job.training import Training
+from ..tape.tensor import divisors
 from .sharding import EP, ETP, TP
 from .violation import Violation, broken, indivisible
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..layout import Layout
-from ..model import Model
-from ..training import Training
+from ..job.layout import Layout
+from ..job.model import Model
+from ..job.training import Training
 from .violation import Violation, broken
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..layout import Layout
-from ..model import Model
+from ..job.layout import Layout
+from ..job.model import Model
+from ..job.training import Training
 from ..states.optimizers import OPTIMIZERS
-from ..training import Training
 from .sharding import PP
 from .violation import Violation, broken
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..errors import LayoutError
-from ..layout import Layout
-from ..model import Model
-from ..pipeline import virtual_stages
-from ..training import Training
+from ..job.layout import Layout
+from ..job.model import Model
+from ..job.pipeline import virtual_stages
+from ..job.training import Training
 from .sharding import EP, PP, TP
 from .violation import Violation, broken
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..hardware import Gpu
-from ..layout import Layout
-from ..model import Model
-from ..training import Training
+from ..job.hardware import Gpu
+from ..job.layout import Layout
+from ..job.model import Model
+from ..job.training import Training
 from .violation import Violation, broken
 
 LEAST_CAPABILITY = {"delayed": (8, 9), "tensorwise": (8, 9), "blockwise": (9, 0), "mxfp8": (10, 0), "nvfp4": (10, 0)}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ..layout import Layout
-from ..model import Model
+from ..job.layout import Layout
+from ..job.model import Model
+from ..job.training import Training
 from ..modules.kinds import StateHeads, kinds_in
-from ..tensor import divisors
-from ..training import Training
+from ..tape.tensor import divisors
 from .violation import Violation, broken, indivisible
 
 TP, CP, PP = "tensor_model_parallel_size", "context_parallel_size", "pipeline_model_parallel_size"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..errors import LayoutError
-from ..layout import Layout
-from ..model import Model
+from ..job.layout import Layout
+from ..job.model import Model
+from ..job.pipeline import build_pipeline, parse_layout, split_layers, virtual_stages
 from ..modules.kinds import kinds_in, kinds_of
-from ..pipeline import build_pipeline, parse_layout, split_layers, virtual_stages
-from ..tensor import divisors
+from ..tape.tensor import divisors
 from .sharding import PP
 from .violation import Violation, broken, indivisible
 

@@ -12,10 +12,10 @@ Source: Megatron-Bridge `src/megatron/bridge/peft/` (utils.py ParallelLinearAdap
 
 from __future__ import annotations
 
-from ..context import Context, Module, agreed
-from ..tape import Op
-from ..tensor import Dim, Param, Tensor, numel_of
-from ..work import Gemm
+from ..tape.ops import Op
+from ..tape.tensor import Dim, Param, Tensor, numel_of
+from ..tape.work import Gemm
+from .context import Context, Module, agreed
 from .sends import over_tp
 
 CANONICAL = {

@@ -10,9 +10,9 @@ are gathered, so that each rank works on one group.
 
 from __future__ import annotations
 
-from ..context import Context, Module, in_part, recomputed
-from ..tape import Op
-from ..tensor import Dim, Param, Tensor, smallest
+from ..tape.ops import Op
+from ..tape.tensor import Dim, Param, Tensor, smallest
+from .context import Context, Module, in_part, recomputed
 from .core_attention import NAME as CORE
 from .core_attention import core_attention
 from .linear import column_linear, keeps_original, linear_params, row_linear

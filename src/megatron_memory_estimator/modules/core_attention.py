@@ -8,11 +8,11 @@ q [s, b, n, d], k and v [s, b, m, d]; the result is [s, b, n * dv], sharded over
 
 from __future__ import annotations
 
-from ..context import Context, Module
 from ..errors import UnsupportedError
-from ..tape import Op, Part
-from ..tensor import DTYPE_BYTES, Dim, Tensor, ceil_div, tensor
-from ..work import Attention, Streamed
+from ..tape.ops import Op, Part
+from ..tape.tensor import DTYPE_BYTES, Dim, Tensor, ceil_div, tensor
+from ..tape.work import Attention, Streamed
+from .context import Context, Module
 from .sends import Sends, over_cp
 
 NAME = "self_attention.core_attention"

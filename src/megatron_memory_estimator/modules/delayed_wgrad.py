@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..tape import EVERYTHING, Item, Op, Part, Unit
-from ..tensor import Tensor
+from ..tape.ops import EVERYTHING, Item, Op, Part, Unit
+from ..tape.tensor import Tensor
 
 LATE: dict[Part, frozenset[Part]] = {
     "mlp_wgrads": frozenset(("mlp",)),

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..context import Context, Module
-from ..tape import Op
-from ..tensor import Dim, Tensor, largest, smallest, whole_above
-from ..work import Streamed
+from ..tape.ops import Op
+from ..tape.tensor import Dim, Tensor, largest, smallest, whole_above
+from ..tape.work import Streamed
+from .context import Context, Module
 from .fused_experts import fuses
 from .sends import Sends, dispatched, over_etp, over_experts
 

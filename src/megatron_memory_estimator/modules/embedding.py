@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from ..context import Context, Module
-from ..tape import Op
-from ..tensor import DTYPE_BYTES, Dim, Param, Tensor
-from ..work import Streamed
+from ..tape.ops import Op
+from ..tape.tensor import DTYPE_BYTES, Dim, Param, Tensor
+from ..tape.work import Streamed
+from .context import Context, Module
 from .sends import over_tp
 
 

@@ -6,9 +6,9 @@ Source: TransformerEngine `pytorch/ops/fused/grouped_mlp.py`; Megatron-LM `megat
 
 from __future__ import annotations
 
-from ..context import Context, Module
-from ..tape import Op
-from ..tensor import Dim, Param, Tensor
+from ..tape.ops import Op
+from ..tape.tensor import Dim, Param, Tensor
+from .context import Context, Module
 from .linear import gemm, grad_of, kept_input, other_orientation, quantized_grad, weight_grad, wgrad_operands
 
 FUSED = ("mxfp8", "nvfp4")

@@ -7,10 +7,10 @@ flash-linear-attention `fla/ops/gated_delta_rule/chunk.py`, `fla/modules/l2norm.
 
 from __future__ import annotations
 
-from ..context import Context, Module, recomputed
-from ..tape import Op
-from ..tensor import Dim, Param, Tensor
-from ..work import Streamed
+from ..tape.ops import Op
+from ..tape.tensor import Dim, Param, Tensor
+from ..tape.work import Streamed
+from .context import Context, Module, recomputed
 from .linear import column_linear, linear_params, row_linear
 from .norm import norm, norm_params
 

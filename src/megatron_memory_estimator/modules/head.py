@@ -7,10 +7,10 @@ Sources: Megatron-LM `megatron/core/models/gpt/gpt_model.py`, `megatron/core/ten
 
 from __future__ import annotations
 
-from ..context import Context, Module
-from ..tape import Op
-from ..tensor import Dim, Param, Tensor
-from ..work import Streamed
+from ..tape.ops import Op
+from ..tape.tensor import Dim, Param, Tensor
+from ..tape.work import Streamed
+from .context import Context, Module
 from .embedding import vocab
 from .linear import column_sends, gemm, weight_grad
 from .norm import norm, norm_params

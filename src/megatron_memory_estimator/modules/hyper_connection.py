@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..context import Context, Module
 from ..errors import UnsupportedError
-from ..tape import Op
-from ..tensor import Dim, Param, Tensor, numel_of
-from ..work import Gemm, Streamed
+from ..tape.ops import Op
+from ..tape.tensor import Dim, Param, Tensor, numel_of
+from ..tape.work import Gemm, Streamed
+from .context import Context, Module
 
 STREAMS = 4
 """The number of streams for which the bytes of the mappings are known."""

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from ..context import Context, Module
-from ..model import Model
-from ..settings import Owner
-from ..tape import Part
-from ..tensor import Tensor
+from ..job.model import Model
+from ..job.settings import Owner
+from ..tape.ops import Part
+from ..tape.tensor import Tensor
 from . import attention, gated_delta_net, mamba, mla, mlp, moe, parallel, sparse_attention
+from .context import Context, Module
 
 Declare = Callable[[Context, Tensor, int], Module[Tensor]]
 """From the residual stream, and the layer's index in the pattern of cp_comm_type, to what is added to the residual stream; of a

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from ..context import Context, Module, in_part
-from ..tape import Item, Op, Recompute, Unit, renamed
-from ..tensor import Dim, Param, Tensor, uneven
+from ..tape.ops import Item, Op, Recompute, Unit, renamed
+from ..tape.tensor import Dim, Param, Tensor, uneven
+from .context import Context, Module, in_part
 from .delayed_wgrad import with_delayed_wgrads
 from .embedding import embedding, embedding_params
 from .head import final_layernorm, loss, output_weight

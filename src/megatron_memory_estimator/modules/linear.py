@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..context import Context, Module
-from ..quantization import quantized
-from ..tape import Op
-from ..tensor import Dim, Param, Tensor, numel_of
-from ..work import Beside, Gemm, linear
+from ..tape.ops import Op
+from ..tape.tensor import Dim, Param, Tensor, numel_of
+from ..tape.work import Beside, Gemm, linear
 from .adapters import adapted, adapter_params
+from .context import Context, Module
+from .quantization import quantized
 from .sends import Sends, over_tp
 
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..context import Context, Module
-from ..tape import Op
-from ..tensor import Dim, Param, Tensor, largest
-from ..work import Streamed
+from ..tape.ops import Op
+from ..tape.tensor import Dim, Param, Tensor, largest
+from ..tape.work import Streamed
+from .context import Context, Module
 from .linear import column_linear, linear_params, row_linear
 from .norm import norm, norm_params
 from .sends import over_cp

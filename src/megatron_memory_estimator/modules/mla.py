@@ -10,11 +10,11 @@ the down projections over tp and has separate norms.
 
 from __future__ import annotations
 
-from ..context import Context, Module, in_part, recomputed
-from ..tape import Op
-from ..tensor import Dim, Param, Tensor
-from ..work import Streamed
+from ..tape.ops import Op
+from ..tape.tensor import Dim, Param, Tensor
+from ..tape.work import Streamed
 from .attention import cos_sin
+from .context import Context, Module, in_part, recomputed
 from .core_attention import NAME as CORE
 from .core_attention import core_attention
 from .linear import column_linear, duplicated_linear, keeps_original, linear_params, row_linear

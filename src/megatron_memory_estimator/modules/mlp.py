@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..context import Context, Module, in_part, recomputed
-from ..tape import Op
-from ..tensor import Dim, Tensor
+from ..tape.ops import Op
+from ..tape.tensor import Dim, Tensor
+from .context import Context, Module, in_part, recomputed
 from .linear import column_linear, linear_params, row_linear
 from .norm import norm, norm_params
 

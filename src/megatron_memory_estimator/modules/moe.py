@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..context import Context, Module, T, in_part, recomputed
-from ..tape import Op, filling
-from ..tensor import Dim, Param, Tensor
-from ..work import Gemm, Streamed
+from ..tape.ops import Op, filling
+from ..tape.tensor import Dim, Param, Tensor
+from ..tape.work import Gemm, Streamed
 from .adapters import adapted, adapter_params
+from .context import Context, Module, T, in_part, recomputed
 from .dispatcher import Routed, combine, dispatch
 from .fused_experts import fused_experts, fuses
 from .linear import (

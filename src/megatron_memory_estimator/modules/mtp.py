@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..context import Context, Module, recomputed
-from ..tape import Op
-from ..tensor import Dim, Param, Tensor
+from ..tape.ops import Op
+from ..tape.tensor import Dim, Param, Tensor
+from .context import Context, Module, recomputed
 from .embedding import lookup
 from .linear import column_linear, linear_params
 from .norm import norm, norm_params

@@ -5,9 +5,9 @@ A norm keeps its input and one fp32 statistic per row (rsigma), LayerNorm a seco
 
 from __future__ import annotations
 
-from ..context import Context, Module
-from ..tape import Op
-from ..tensor import Dim, Param, Tensor
+from ..tape.ops import Op
+from ..tape.tensor import Dim, Param, Tensor
+from .context import Context, Module
 
 
 def norm_params(c: Context, name: str, width: Dim) -> Module[None]:

@@ -9,10 +9,10 @@ Source: NVIDIA/NeMo `nemo/collections/nlp/models/language_modeling/megatron/falc
 
 from __future__ import annotations
 
-from ..context import Context, Module, in_part
-from ..tape import Op
-from ..tensor import Tensor
+from ..tape.ops import Op
+from ..tape.tensor import Tensor
 from .attention import self_attention
+from .context import Context, Module, in_part
 from .mlp import mlp
 from .norm import norm, norm_params
 from .residual import bias_dropout_add

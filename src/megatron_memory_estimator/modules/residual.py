@@ -5,9 +5,9 @@ Nothing is kept without dropout; with dropout a one-byte mask. The gradient of t
 
 from __future__ import annotations
 
-from ..context import Context, Module
-from ..tape import Op
-from ..tensor import Tensor
+from ..tape.ops import Op
+from ..tape.tensor import Tensor
+from .context import Context, Module
 
 
 def bias_dropout_add(

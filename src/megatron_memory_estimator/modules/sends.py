@@ -5,9 +5,9 @@ Groups stand in Megatron's order of ranks: tp, cp, ep (Megatron-LM `megatron/cor
 
 from __future__ import annotations
 
-from ..context import Context
-from ..tensor import Tensor
-from ..work import Beside, Collective, Send
+from ..tape.tensor import Tensor
+from ..tape.work import Beside, Collective, Send
+from .context import Context
 
 Sends = tuple[Send, ...]
 

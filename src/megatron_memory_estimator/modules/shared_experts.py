@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..context import Context, Module
-from ..tape import Op
-from ..tensor import Dim, Param, Tensor
+from ..tape.ops import Op
+from ..tape.tensor import Dim, Param, Tensor
+from .context import Context, Module
 from .linear import column_linear, keeps_original, linear_params, row_linear
 from .mlp import activation
 from .sends import over_tp

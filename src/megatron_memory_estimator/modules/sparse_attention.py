@@ -8,12 +8,12 @@ up-projected after the core. Norms are unfused and RoPE is never fused. Indexer 
 
 from __future__ import annotations
 
-from ..context import Context, Module, in_part, recomputed
 from ..errors import UnsupportedError
-from ..tape import Op
-from ..tensor import Dim, Param, Tensor
-from ..work import Attention, Gemm, Streamed, Work
+from ..tape.ops import Op
+from ..tape.tensor import Dim, Param, Tensor
+from ..tape.work import Attention, Gemm, Streamed, Work
 from .attention import cos_sin
+from .context import Context, Module, in_part, recomputed
 from .core_attention import NAME as CORE
 from .linear import column_linear, gemm, linear_params, row_linear, rows_of
 from .mla import NAME, down_linear

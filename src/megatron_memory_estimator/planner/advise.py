@@ -15,7 +15,7 @@ from math import inf
 
 from ..errors import EstimatorError
 from ..estimator import Estimate, estimate
-from ..job import TrainingJob
+from ..job.training_job import TrainingJob
 from ..throughput.machine import Efficiency
 from ..throughput.step import Throughput, throughput
 from .base import TOKENS_OF_A_STEP

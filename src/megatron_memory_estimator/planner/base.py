@@ -8,9 +8,9 @@ from math import gcd
 from typing import Any
 
 from ..errors import ConfigError, UnsupportedError
-from ..job import TrainingJob
-from ..json_lines import is_whole
-from ..settings import LARGEST_INTEGER
+from ..job.settings import LARGEST_INTEGER
+from ..job.training_job import TrainingJob
+from ..validation.json_lines import is_whole
 from ..wording import shown
 from .space.borders import EVEN
 

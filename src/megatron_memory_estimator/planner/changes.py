@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import EstimatorError
-from ..job import TrainingJob
+from ..job.pipeline import parse_layout
+from ..job.training_job import TrainingJob
 from ..legality import balanced_split
 from ..modules.kinds import recomputable
-from ..pipeline import parse_layout
 from ..states.optimizers import OPTIMIZERS
 from .space.borders import EVEN, generated_layout
 from .space.recompute import RECOMPUTE

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
-from ..job import TrainingJob
+from ..job.training import Training
+from ..job.training_job import TrainingJob
 from ..legality import Violation
-from ..training import Training
 from .reference import Reference, Rules
 from .space.axes import DEGREES, Space
 from .space.choices import Option, Style, styles, training_with

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..context import Context
 from ..estimator import context_of
-from ..job import TrainingJob
+from ..job.training import Training
+from ..job.training_job import TrainingJob
+from ..modules.context import Context
 from ..throughput.machine import Machine
-from ..training import Training
 from .arrays.figures import TabledFigures
 from .arrays.peaks import Peaks, peaks, stages, symbols
 from .arrays.tables import Pipelines

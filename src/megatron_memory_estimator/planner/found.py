@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from ..job import TrainingJob
+from ..job.training_job import TrainingJob
 from .space.axes import Space
 
 OBJECTIVES = ("throughput", "memory", "head-room")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from ..inputs.megatron.table import Argument, arguments
-from ..job import TrainingJob
+from ..job.training_job import TrainingJob
 from .launch_bridge import bridge_overrides
 from .launch_settings import concerns, differing, settings_of
 

@@ -6,7 +6,7 @@ import shlex
 from typing import Any
 
 from ..inputs.bridge_config import DDP, OPTIMIZER
-from ..job import TrainingJob
+from ..job.training_job import TrainingJob
 from .launch_settings import settings_of
 
 RUN = (

@@ -6,8 +6,8 @@ import dataclasses
 from typing import Any
 
 from ..inputs.effects import OWNERS
-from ..job import TrainingJob
-from ..model import Model
+from ..job.model import Model
+from ..job.training_job import TrainingJob
 from ..modules.kinds import owners_of
 
 PARTS = ("model", "layout", "training")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from ..job import TrainingJob
-from ..training import Training
+from ..job.training import Training
+from ..job.training_job import TrainingJob
 from .counting import LegalSpace
 from .found import Plan
 from .space.choices import Option, Style, training_with

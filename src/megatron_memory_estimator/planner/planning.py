@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from ..counts import count_parameters
 from ..errors import LayoutError
-from ..hardware import GIB
-from ..job import TrainingJob
+from ..job.hardware import GIB
+from ..job.training_job import TrainingJob
+from ..modules.counts import count_parameters
 from ..throughput.machine import Efficiency
 from .base import base_job, fewest
 from .found import Found

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..hardware import GIB
+from ..job.hardware import GIB
 from .arrays.view import Figures
 from .places import Place
 from .space.points import Array

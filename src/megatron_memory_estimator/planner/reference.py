@@ -8,11 +8,11 @@ from itertools import product
 from random import Random
 from typing import NamedTuple
 
-from ..job import TrainingJob
-from ..layout import Layout
+from ..job.layout import Layout
+from ..job.training import Training
+from ..job.training_job import TrainingJob
 from ..legality import declared_dims, pipeline_sides, stated_violations
 from ..legality.precision import gpu
-from ..training import Training
 from .space.axes import Space
 from .space.choices import Option, Style, options, precision_settings, styles, training_with
 from .space.legal import hopeless

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from ..job.training import Training
 from ..states.optimizers import OPTIMIZERS
-from ..training import Training
 
 Route = Literal["tables", "arrays", "one at a time"]
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import ConfigError, LayoutError, UnsupportedError
-from ..job import TrainingJob
+from ..job.training_job import TrainingJob
 from ..throughput.machine import Efficiency, machine
 from .counting import Ask, LegalSpace, legal_space, relaxations
 from .evaluation import Evaluation

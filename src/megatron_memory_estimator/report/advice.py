@@ -8,7 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from ..job import TrainingJob
+from ..job.training_job import TrainingJob
 from ..planner.advise import Advice, Outcome, cost_of
 from ..planner.changes import Change
 from .text import gib

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..counts import count_parameters
 from ..errors import UnsupportedError
 from ..inputs.hf import load
 from ..inputs.loaded_model import LoadedModel
 from ..inputs.resolve import model_of
+from ..modules.counts import count_parameters
 
 
 def model_facts(name: str, read: Callable[[str], LoadedModel] = load) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..device.verdict import VERDICTS
 from ..estimator import Estimate, Stage
-from ..hardware import GIB
+from ..job.hardware import GIB
 
 LINE = "=" * 80
 STATE = ("weights", "gradients", "optimizer")

@@ -7,8 +7,8 @@ import io
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ..counts import count_parameters
 from ..estimator import Estimate
+from ..modules.counts import count_parameters
 from .text import COLUMNS, features_text, gib, recompute_text
 
 MARK = "*"

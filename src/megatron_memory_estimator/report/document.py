@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ..counts import count_parameters
 from ..device.terms import Range
 from ..device.verdict import explain_terms
 from ..estimator import Estimate, Stage
-from ..job import TrainingJob
-from ..model import Model
+from ..job.model import Model
+from ..job.training_job import TrainingJob
+from ..modules.counts import count_parameters
 from ..modules.kinds import owners_of
-from ..rank import Row
+from ..rank.rank import Row
 from ..routing import routing
 
 SCHEMA = "megatron-memory-estimate/1"

@@ -9,13 +9,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..counts import count_parameters
 from ..device.verdict import explain_terms
 from ..estimator import Estimate, Stage
-from ..hardware import GIB
-from ..job import TrainingJob
+from ..job.hardware import GIB
+from ..job.training import Training
+from ..job.training_job import TrainingJob
+from ..modules.counts import count_parameters
 from ..routing import routing
-from ..training import Training
 from .document import per_node
 
 COLUMNS = ("weights", "gradients", "optimizer", "activations", "transient", "pipeline", "workspace")

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..estimator import Estimate, Stage
-from ..hardware import MIB
-from ..rank import PARTS, Row
+from ..job.hardware import MIB
+from ..rank.rank import PARTS, Row
 from ..wording import plain
 from .text import print_notes, summary
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..hardware import GIB
+from ..job.hardware import GIB
 from ..validation.replay import Pair, Replay
 from ..validation.score import Score, Summary, large_peaks, scores, steady_outside, sums, under_estimated
 from ..wording import plain

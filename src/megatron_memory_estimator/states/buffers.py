@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..context import Context
-from ..quantization import RECIPES, scale_bytes
-from ..tensor import Param, ceil_div, whole_below
+from ..modules.context import Context
+from ..modules.quantization import RECIPES, scale_bytes
+from ..tape.tensor import Param, ceil_div, whole_below
 from .fsdp import active, grad_dtype, ways
 from .layer_wise import packed, ping_pong, sizes
 from .optimizers import OPTIMIZERS

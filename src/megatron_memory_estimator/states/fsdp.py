@@ -20,9 +20,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..context import Context
-from ..quantization import RECIPES, orientations
-from ..tensor import Dim, Param, Tensor, ceil_div, largest, smallest, tensor
+from ..modules.context import Context
+from ..modules.quantization import RECIPES, orientations
+from ..tape.tensor import Dim, Param, Tensor, ceil_div, largest, smallest, tensor
 
 STRATEGIES = ("no_shard", "optim", "optim_grads", "optim_grads_params")
 UNIT_SIZE = 10**9

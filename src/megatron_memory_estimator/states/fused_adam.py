@@ -6,7 +6,7 @@ Source: TransformerEngine `pytorch/optimizers/fused_adam.py`; Megatron-LM `megat
 
 from __future__ import annotations
 
-from ..context import Context
+from ..modules.context import Context
 from .fsdp import active
 from .kept import Kept, Owned
 

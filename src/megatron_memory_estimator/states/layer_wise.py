@@ -12,7 +12,7 @@ from heapq import heapify, heapreplace
 from math import lcm
 from typing import NamedTuple
 
-from ..tensor import Param, round_up
+from ..tape.tensor import Param, round_up
 from .padding import ALIGNMENT, BUCKET_MULTIPLE
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ..context import Context
-from ..training import Training
+from ..job.training import Training
+from ..modules.context import Context
 from .fused_adam import offloaded, precision_aware
 from .kept import Kept, Owned
 

@@ -10,8 +10,8 @@ from functools import reduce
 from math import gcd
 from typing import Any
 
-from ..context import Context
-from ..tensor import Dim, Param, ceil_div, largest, round_up
+from ..modules.context import Context
+from ..tape.tensor import Dim, Param, ceil_div, largest, round_up
 
 ALIGNMENT = 64
 """Elements that the start of a parameter is aligned to (param_and_grad_buffer.py)."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from ..context import Context
-from ..quantization import RECIPES, data_bytes, orientations, scale_bytes
-from ..tensor import DTYPE_BYTES, Param, ceil_div
+from ..modules.context import Context
+from ..modules.quantization import RECIPES, data_bytes, orientations, scale_bytes
+from ..tape.tensor import DTYPE_BYTES, Param, ceil_div
 from .buffers import Buffer
 from .fsdp import active
 from .kept import Since

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from ..context import Context
-from ..layout import Layout
-from ..model import Model
+from ..job.layout import Layout
+from ..job.model import Model
+from ..job.training import Training
+from ..modules.context import Context
 from ..modules.layers import Declaration, layer_unit, mtp_unit, output_unit
-from ..tape import flattened
-from ..training import Training
-from ..work import Gemm
+from ..tape.ops import flattened
+from ..tape.work import Gemm
 
 
 def forward_flops(model: Model, training: Training) -> float:

@@ -10,8 +10,8 @@ from itertools import pairwise
 from math import log2
 from typing import Any
 
-from ..quantization import RECIPES, orientations
-from ..work import Attention, Gemm
+from ..modules.quantization import RECIPES, orientations
+from ..tape.work import Attention, Gemm
 from .machine import SEQUENCES, Machine
 
 BACKWARD_FLOPS, BACKWARD_RATE = 2.5, 0.8

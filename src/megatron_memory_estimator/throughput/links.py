@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..tensor import chosen
-from ..work import Send
+from ..tape.tensor import chosen
+from ..tape.work import Send
 from .machine import MESSAGES, Machine, passes
 
 NETWORK_SHARE = 0.85

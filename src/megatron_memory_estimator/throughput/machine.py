@@ -14,7 +14,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from ..hardware import GPUS, Family, Gpu, Host, Speed
+from ..job.hardware import GPUS, Family, Gpu, Host, Speed
 
 SUSTAINED: dict[tuple[Family, Host], float] = {
     ("ampere", "x86"): 0.9,

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..context import Context
-from ..tape import Op
-from ..tensor import Tensor
-from ..work import Attention, Beside, Gemm, Send, Streamed
+from ..modules.context import Context
+from ..tape.ops import Op
+from ..tape.tensor import Tensor
+from ..tape.work import Attention, Beside, Gemm, Send, Streamed
 from . import links
 from .kernels import attention, product, products_behind, streamed
 from .machine import Machine

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, NamedTuple
 
-from ..activations import Planner
-from ..context import Context
 from ..estimator import Estimate
-from ..rank import Rank
+from ..modules.context import Context
+from ..rank.activations import Planner
+from ..rank.rank import Rank
 from ..states.fsdp import active
-from ..tensor import DTYPE_BYTES, chosen
+from ..tape.tensor import DTYPE_BYTES, chosen
 from .flops import training_flops
 from .links import NETWORK_SHARE, collective, highest, inside
 from .machine import Efficiency, Machine, machine

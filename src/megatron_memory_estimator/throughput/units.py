@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from ..context import Context
-from ..cuda_graphs import captures, in_graph
-from ..tape import Item, Op, Unit, flattened
-from ..tensor import Tensor
+from ..features.cuda_graphs import captures, in_graph
+from ..modules.context import Context
+from ..tape.ops import Item, Op, Unit, flattened
+from ..tape.tensor import Tensor
 from .machine import Machine
 from .ops import Cost, backward, forward
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..estimator import Stage, estimate
-from ..hardware import GIB
-from ..job import TrainingJob
-from ..json_lines import TEXT, Kind, lines, one_of
+from ..job.hardware import GIB
+from ..job.training_job import TrainingJob
+from .json_lines import TEXT, Kind, lines, one_of
 from .replay import job_of, measured_stage
 from .runs import read_runs
 

@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import EstimatorError
 from ..estimator import Estimate, Stage, estimate
 from ..formulas.beside import published
-from ..job import TrainingJob
+from ..job.training_job import TrainingJob
 from .runs import Run
 
 

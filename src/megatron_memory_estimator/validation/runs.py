@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import ConfigError
-from ..json_lines import (
+from ..wording import MOST_DIGITS, shown
+from .json_lines import (
     GPUS,
     NAME,
     OBJECT,
@@ -24,7 +25,6 @@ from ..json_lines import (
     one_of,
     refuse_taken,
 )
-from ..wording import MOST_DIGITS, shown
 
 TABLE = os.path.join(os.path.dirname(__file__), "runs.jsonl")
 RANKS = ("first", "last", "any", "all")

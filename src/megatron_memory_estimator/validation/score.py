@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ..hardware import GIB, MIB
+from ..job.hardware import GIB, MIB
 from .replay import Pair, Replay
 
 MOE = ("moe", "mixtral", "deepseek", "bridge-moonlight")

@@ -10,8 +10,10 @@ from ..errors import ConfigError, EstimatorError
 from ..estimator import estimate
 from ..inputs.catalog import entries
 from ..inputs.hf.load import HUB_ID
-from ..job import TrainingJob
-from ..json_lines import (
+from ..job.training_job import TrainingJob
+from ..throughput.calibrate import Measured
+from ..wording import shown
+from .json_lines import (
     ARGUMENTS,
     FLAG,
     GPUS,
@@ -24,8 +26,6 @@ from ..json_lines import (
     lines,
     refuse_taken,
 )
-from ..throughput.calibrate import Measured
-from ..wording import shown
 
 SLOWEST, FASTEST = 0.001, 1e9
 """Tokens per second of one GPU; one in a quarter of an hour, and a thousand times what a small model reaches."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...errors import ConfigError, UnsupportedError
-from ...frequency import MOST_LAYERS, MOST_MTP_LAYERS
+from ...job.layer_kinds import MOST_LAYERS, MOST_MTP_LAYERS
 from ...wording import LONGEST_SHOWN, plain, shown
 from ..loaded_model import LoadedModel
 from .families import FAMILIES, REFUSED, TIED, Converted, Family, plain_llama

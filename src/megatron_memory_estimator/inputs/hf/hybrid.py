@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...errors import ConfigError
-from ...frequency import MOST_LAYERS
+from ...job.layer_kinds import MOST_LAYERS
 from .converted import Converted
 from .fields import Fields
 from .moe import routed, sparse_step

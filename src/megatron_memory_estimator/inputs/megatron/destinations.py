@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...errors import ConfigError
-from ...settings import nearest
+from ...job.settings import nearest
 from .table import arguments
 
 OLD_NAMES = {

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from ...job import TrainingJob
+from ...job.training_job import TrainingJob
 from ..effects import OWNERS
 from ..loaded_model import LoadedModel
 from ..resolve import job_from_parts

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ...errors import ConfigError
-from ...settings import nearest
+from ...job.settings import nearest
 from ...wording import shown, signed
 from ..shell.doubts import Doubt, bare, doubts_in, loose, marks, readable, unset_in, vanishes
 from .harmless import is_harmless

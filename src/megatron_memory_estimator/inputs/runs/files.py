@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...errors import ConfigError
-from ...job import TrainingJob
+from ...job.training_job import TrainingJob
 from .. import YAML
 from ..hf.convert import convert
 from ..hf.load import parse

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ...errors import ConfigError
-from ...job import TrainingJob
-from ...layout import SHORT, Layout
-from ...model import Model
-from ...settings import nearest
+from ...job.layout import SHORT, Layout
+from ...job.model import Model
+from ...job.settings import nearest
+from ...job.training_job import TrainingJob
 from ..hf.load import load
 from ..loaded_model import LoadedModel
 from ..resolve import job_from_parts

@@ -14,16 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from ...activations import Planner
-from ...context import Context
 from ...estimator import build_rank, context_of
-from ...job import TrainingJob
-from ...layout import Layout
-from ...model import Model
-from ...peak import find_peak
-from ...pipeline import Chunk, build_pipeline
-from ...rank import Rank
-from ...schedule import enough_microbatches
+from ...job.layout import Layout
+from ...job.model import Model
+from ...job.pipeline import Chunk, build_pipeline
+from ...job.training_job import TrainingJob
+from ...modules.context import Context
+from ...rank.activations import Planner
+from ...rank.peak import find_peak
+from ...rank.rank import Rank
+from ...rank.schedule import enough_microbatches
 from ..space.axes import DEGREES
 from ..space.points import Point, structure_of
 

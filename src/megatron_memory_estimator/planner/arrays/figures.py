@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ...activations import Planner
-from ...job import TrainingJob
+from ...job.training import Training
+from ...job.training_job import TrainingJob
+from ...rank.activations import Planner
 from ...throughput.machine import Machine
-from ...training import Training
 from ..space.choices import Option, Style, training_with
 from ..space.points import Array, Cells, Grid
 from .peaks import Peaks

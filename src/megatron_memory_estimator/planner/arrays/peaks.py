@@ -11,17 +11,17 @@ from typing import Any, cast
 
 import numpy as np
 
-from ...activations import ChunkPlan, PartKey, Planner, Run, UnitKey
-from ...context import Context
-from ...job import TrainingJob
+from ...job.pipeline import Chunk
+from ...job.training_job import TrainingJob
+from ...modules.context import Context
 from ...modules.layers import Declaration
-from ...peak import scheduled
-from ...pipeline import Chunk
-from ...rank import Rank
-from ...schedule import occupancy
-from ...simulate import Event, Trace
-from ...tape import Unit
-from ...tensor import Tensor
+from ...rank.activations import ChunkPlan, PartKey, Planner, Run, UnitKey
+from ...rank.peak import scheduled
+from ...rank.rank import Rank
+from ...rank.schedule import occupancy
+from ...tape.ops import Unit
+from ...tape.simulate import Event, Trace
+from ...tape.tensor import Tensor
 from ..space.points import Shape
 from .batch import different_stages
 from .forms import Array, Basis, Form, largest_sum, needed

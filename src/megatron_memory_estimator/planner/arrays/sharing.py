@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from ...activations import Kind, PartKey, Planner, Run, UnitKey
-from ...context import Context
+from ...job.training import Training
+from ...modules.context import Context
 from ...modules.layers import Declaration
-from ...simulate import Trace
-from ...tape import Unit
-from ...tensor import Param, Tensor
-from ...training import Training
+from ...rank.activations import Kind, PartKey, Planner, Run, UnitKey
+from ...tape.ops import Unit
+from ...tape.simulate import Trace
+from ...tape.tensor import Param, Tensor
 
 T = TypeVar("T")
 

@@ -14,24 +14,24 @@ from typing import Any
 
 import numpy as np
 
-from ...activations import ChunkPlan, Planner
-from ...boundary import resting_tensors
-from ...context import Context
 from ...device.outside import outside_terms
+from ...device.phases import build, built_apart, own_storage
 from ...estimator import context_of
-from ...job import TrainingJob
-from ...layout import Layout
-from ...model import Model
-from ...peak import flattened_gradients
-from ...phases import build, built_apart, own_storage
-from ...rank import Rank, state_bytes
-from ...schedule import Occupancy, Order
+from ...job.layout import Layout
+from ...job.model import Model
+from ...job.training import Training
+from ...job.training_job import TrainingJob
+from ...modules.context import Context
+from ...rank.activations import ChunkPlan, Planner
+from ...rank.boundary import resting_tensors
+from ...rank.peak import flattened_gradients
+from ...rank.rank import Rank, state_bytes
+from ...rank.schedule import Occupancy, Order
+from ...rank.workspaces import Workspace, dummy_wgrads, workspaces
 from ...states.buffers import ddp_buffers
 from ...states.state import model_state
 from ...throughput.machine import Machine
 from ...throughput.step import TimeKey, collectives, optimizer, p2p, timed_units, unit_time
-from ...training import Training
-from ...workspaces import Workspace, dummy_wgrads, workspaces
 from ..space.choices import Style
 from ..space.points import Array, Grid, Shape
 from .peaks import Key, Peaks, StageUnits, real_run, unknowns

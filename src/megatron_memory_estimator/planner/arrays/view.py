@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...context import Context
 from ...device.reserved import built_high, unused_bytes
 from ...estimator import context_of
-from ...job import TrainingJob
+from ...job.training import Training
+from ...job.training_job import TrainingJob
+from ...modules.context import Context
 from ...throughput.step import OVERHEAD, exposed
-from ...training import Training
 from ..space.choices import Option, training_with
 from ..space.points import Array, Cells, Grid
 from .peaks import Peaks

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from ...captures import REUSED_GRAPH_BUFFERS
 from ...device.verdict import enough_bytes, needed_bytes
 from ...estimator import estimate
-from ...job import TrainingJob
-from ...peak import find_peak
+from ...job.training import Training
+from ...job.training_job import TrainingJob
+from ...rank.captures import REUSED_GRAPH_BUFFERS
+from ...rank.peak import find_peak
 from ...throughput.machine import Machine
 from ...throughput.step import step_parts
-from ...training import Training
 from ..routes import route
 from ..space.choices import Option, Style, training_with
 from ..space.points import Array, Cells, Grid, Shape, at_point

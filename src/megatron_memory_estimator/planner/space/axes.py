@@ -6,8 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 
 from ...errors import ConfigError
-from ...layout import SHORT
-from ...settings import nearest
+from ...job.layout import SHORT
+from ...job.settings import nearest
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
-from ...context import Context
-from ...layout import Layout
-from ...model import Model
+from ...job.layout import Layout
+from ...job.model import Model
+from ...job.training import Training
+from ...modules.context import Context
 from ...modules.layers import layer_unit
-from ...training import Training
 
 EVEN: dict[str, Any] = {
     "num_layers_in_first_pipeline_stage": None,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from ...job import TrainingJob
-from ...training import Training
+from ...job.training import Training
+from ...job.training_job import TrainingJob
 from .axes import Space
 
 PRECISIONS: dict[str, dict[str, Any]] = {

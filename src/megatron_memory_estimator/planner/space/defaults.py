@@ -6,9 +6,9 @@ from math import prod
 from typing import Any
 
 from ...errors import ConfigError
-from ...job import TrainingJob
-from ...model import Model
-from ...settings import nearest
+from ...job.model import Model
+from ...job.settings import nearest
+from ...job.training_job import TrainingJob
 from ...states.optimizers import OPTIMIZERS
 from ..routes import route
 from .axes import AXES, COMM_TYPES, DEGREES, PIPELINE, SPLITS, WHOLE, Space

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from ...job import TrainingJob
-from ...layout import Layout
+from ...job.layout import Layout
+from ...job.training import Training
+from ...job.training_job import TrainingJob
 from ...legality import Violation, beside_pipeline, violations
 from ...legality.precision import gpu
 from ...legality.sharding import world
 from ...legality.stages import schedule
-from ...training import Training
 from .points import Array, Cells, Grid, Shape
 
 BATCH = "global_batch_size does not divide by micro_batch_size*data_parallel_size"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ...context import Context
 from ...errors import ConfigError, UnsupportedError
 from ...estimator import context_of
-from ...job import TrainingJob
-from ...layout import Layout
+from ...job.layout import Layout
+from ...job.training import Training
+from ...job.training_job import TrainingJob
+from ...modules.context import Context
 from ...modules.kinds import recomputable
 from ...modules.layers import layer_unit
-from ...training import Training
 from .axes import Space
 from .choices import Style
 from .recompute import recompute_settings

@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Iterator
 from itertools import product
 
-from ...job import TrainingJob
-from ...layout import Layout
+from ...job.layout import Layout
+from ...job.pipeline import split_layers
+from ...job.training_job import TrainingJob
 from ...legality import Violation, balanced_split
 from ...legality.stages import pipeline
 from ...legality.violation import broken
-from ...pipeline import split_layers
 from .axes import Space
 from .borders import EVEN, generated_layout
 from .points import Shape

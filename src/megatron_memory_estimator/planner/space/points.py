@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...layout import Layout
-from ...model import Model
-from ...schedule import enough_microbatches
-from ...settings import LARGEST_INTEGER
+from ...job.layout import Layout
+from ...job.model import Model
+from ...job.settings import LARGEST_INTEGER
+from ...rank.schedule import enough_microbatches
 from .choices import Style
 
 Array = np.ndarray[Any, Any]

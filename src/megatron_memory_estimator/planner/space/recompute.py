@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import ConfigError
-from ...settings import nearest
-from ...training import RECOMPUTE_MODULES, Training
+from ...job.settings import nearest
+from ...job.training import RECOMPUTE_MODULES, Training
 from ...wording import shown, whole
 
 RECOMPUTE: dict[str, dict[str, Any]] = {

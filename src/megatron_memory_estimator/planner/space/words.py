@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import ConfigError
-from ...job import TrainingJob
+from ...job.training_job import TrainingJob
 from ...wording import shown, whole
 from .axes import Space, axis_name
 from .defaults import completed

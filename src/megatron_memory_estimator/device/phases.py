@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .job import TrainingJob
-from .rank import Rank, state_bytes
-from .states.fsdp import active
-from .states.state import State
-from .tensor import largest
+from ..job.training_job import TrainingJob
+from ..rank.rank import Rank, state_bytes
+from ..states.fsdp import active
+from ..states.state import State
+from ..tape.tensor import largest
 
 METADATA = 5_000_000
 """Most bytes per rank of the metadata that the first save and load gather on every GPU (general knowledge: 1 to 5 MB)."""

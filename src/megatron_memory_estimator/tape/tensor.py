@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from math import ceil
 from typing import Any, NamedTuple
 
-from .errors import LayoutError
+from ..errors import LayoutError
 
 DTYPE_BYTES = {
     "fp32": 4,

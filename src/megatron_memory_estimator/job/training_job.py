@@ -52,8 +52,8 @@ class TrainingJob:
 
         Raises ConfigError for an unknown model or setting, LayoutError for a layout that Megatron-Core refuses.
         """
-        from .inputs.hf import load
-        from .inputs.resolve import job_from_parts
+        from ..inputs.hf import load
+        from ..inputs.resolve import job_from_parts
 
         loaded = load(model)
         return job_from_parts(loaded, num_gpus, settings, habits=True)
@@ -61,7 +61,7 @@ class TrainingJob:
     @classmethod
     def from_config(cls, config: Mapping[str, Any], num_gpus: int | None = None, **settings: Any) -> TrainingJob:
         """A job from TransformerConfig names (`config`) and Megatron's long names for everything else (`settings`)."""
-        from .inputs.resolve import job_from_config
+        from ..inputs.resolve import job_from_config
 
         return job_from_config(config, num_gpus, settings)
 
@@ -79,7 +79,7 @@ class TrainingJob:
         `set_variables` gives values to variables of a script; `ignore_unknown=True` passes over unknown arguments.
         Raises ConfigError for unknown arguments and files that cannot be read, UnsupportedError for what is not modelled.
         """
-        from .inputs.megatron.job import job_from_args
+        from ..inputs.megatron.job import job_from_args
 
         return job_from_args(args, num_gpus, settings)
 
@@ -90,7 +90,7 @@ class TrainingJob:
         Any object with the sections model, train, optimizer, ddp and mixed_precision will do. GPUs follow from
         `data_parallel_size` where `num_gpus` is not given. Raises ConfigError and UnsupportedError.
         """
-        from .inputs.bridge_config import job_from_bridge
+        from ..inputs.bridge_config import job_from_bridge
 
         return job_from_bridge(config, num_gpus, settings)
 

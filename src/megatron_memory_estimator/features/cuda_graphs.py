@@ -10,10 +10,10 @@ Source: Megatron-LM `megatron/core/transformer/cuda_graphs.py`, `transformer_lay
 
 from __future__ import annotations
 
-from .simulate import trace
-from .tape import Op, Part, Unit, flattened, inputs, mapped
-from .tensor import Tensor
-from .training import Training
+from ..job.training import Training
+from ..tape.ops import Op, Part, Unit, flattened, inputs, mapped
+from ..tape.simulate import trace
+from ..tape.tensor import Tensor
 
 MODULES: dict[str, frozenset[Part]] = {
     "attn": frozenset(("attn_norm", "qkv_linear", "core_attn", "heads_out", "heads_back", "attn_proj", "attn", "attn_residual")),

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from functools import reduce
 
-from .cuda_graphs import in_graph
+from ..features.cuda_graphs import in_graph
+from ..tape.tensor import Dim, Tensor, largest, tensor
 from .rank import Candidate, Rank, Row
 from .schedule import Step
-from .tensor import Dim, Tensor, largest, tensor
 
 REUSED_GRAPH_BUFFERS = (0, 17)
 """Megatron-Core version from which CUDA graphs reuse static buffers of microbatches that are not in flight."""

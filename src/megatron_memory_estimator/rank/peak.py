@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from typing import NamedTuple, get_args
 
+from ..tape.tensor import largest, largest_sum
+from .a2a_overlap import combined
 from .activations import Moment
 from .boundary import deferred_wgrads, pipeline_tensors, resting_tensors
 from .captures import capturing, pool
-from .combined import combined
 from .rank import Candidate, Rank, Row, state_bytes, workspace_bytes
 from .schedule import Direction, Occupancy, Step
-from .tensor import largest, largest_sum
 
 Sums = Callable[[Sequence[Sequence[int]], Sequence[int]], int]
 """The largest of several sums of so many times each size."""

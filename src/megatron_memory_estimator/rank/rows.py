@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from ..tape.simulate import Live, alive_at
+from ..tape.tensor import Tensor
 from .activations import ChunkPlan, Moment
 from .boundary import pipeline_tensors, resting_tensors
 from .peak import Peak
 from .rank import PARTS, Rank, Row
-from .simulate import Live, alive_at
-from .tensor import Tensor
 
 
 def state_rows(rank: Rank, since: Collection[str]) -> Iterator[Row]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .errors import ConfigError
+from ..errors import ConfigError
+from ..wording import shown, signed
 from .list_expressions import TooLongError, evaluated
-from .wording import shown, signed
 
 if TYPE_CHECKING:
     from .model import Model

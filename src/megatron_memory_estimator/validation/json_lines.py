@@ -8,10 +8,10 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from .errors import ConfigError
-from .inputs.text_files import read_text
-from .settings import nearest
-from .wording import LONGEST_SHOWN, MOST_DIGITS, plain, shown, signed
+from ..errors import ConfigError
+from ..inputs.text_files import read_text
+from ..job.settings import nearest
+from ..wording import LONGEST_SHOWN, MOST_DIGITS, plain, shown, signed
 
 DEEPEST = 32
 """Levels of objects and lists in a record; the sections of a recipe have 4."""

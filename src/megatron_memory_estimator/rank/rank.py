@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..modules.context import Context
+from ..states.buffers import Buffer
+from ..states.state import State
 from .activations import ChunkPlan, Moment
-from .context import Context
 from .schedule import Occupancy, Step
-from .states.buffers import Buffer
-from .states.state import State
 from .workspaces import Workspace
 
 PARTS = ("weights", "gradients", "optimizer", "activations", "transient", "pipeline", "workspace")

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from math import ceil
 
-from .device.terms import Term
-from .job import TrainingJob
-from .rank import Rank
-from .states.optimizers import optimizer_tensors
-from .tensor import DTYPE_BYTES, ceil_div
-from .workspaces import most_stashed
+from ..job.training_job import TrainingJob
+from ..rank.rank import Rank
+from ..rank.workspaces import most_stashed
+from ..states.optimizers import optimizer_tensors
+from ..tape.tensor import DTYPE_BYTES, ceil_div
+from .terms import Term
 
 GB = 10**9
 PINNED_STATE, PAGEABLE_STATE = 8, 8

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from .errors import ConfigError
-from .frequency import MOST_LAYERS, MOST_MTP_LAYERS, layer_pattern, mtp_pattern, routed_layers
+from ..errors import ConfigError
+from ..tape.tensor import round_up
+from .layer_kinds import MOST_LAYERS, MOST_MTP_LAYERS, layer_pattern, mtp_pattern, routed_layers
 from .settings import setting
-from .tensor import round_up
 
 ACTIVATIONS = ("gelu", "silu", "squared_relu", "quick_gelu", "relu")
 

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from .errors import ConfigError
+from ..errors import ConfigError
 
 LARGEST_INTEGER = 2**40
 Owner = Literal["", "mla", "gdn", "dsa", "mamba", "moe", "mhc", "yarn", "parallel"]

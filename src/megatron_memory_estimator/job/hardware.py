@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from .errors import ConfigError
+from ..errors import ConfigError
 from .settings import nearest, setting
 
 MIB = 2**20

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from .errors import ConfigError, LayoutError
-from .frequency import MOST_LAYERS
+from ..errors import ConfigError, LayoutError
+from ..wording import shown, whole
+from .layer_kinds import MOST_LAYERS
 from .layout import Layout
 from .model import Model
-from .wording import shown, whole
 
 SYMBOLS = "Etm|L"
 LONGEST_LAYOUT = 10 * MOST_LAYERS

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from .tape import Item, Op, Part, Recompute, Unit, inputs, makes, reads, uses
+from .ops import Item, Op, Part, Recompute, Unit, inputs, makes, reads, uses
 from .tensor import Tensor
 
 WAITING = "(waits for its backward)"

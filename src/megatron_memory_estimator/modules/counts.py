@@ -6,11 +6,11 @@ from collections import Counter
 from dataclasses import replace
 from typing import NamedTuple
 
+from ..job.layout import Layout
+from ..job.model import Model
+from ..job.training import Training
 from .context import Context
-from .layout import Layout
-from .model import Model
-from .modules.layers import Declaration, embedding_unit, final_norm_unit, layer_unit, mtp_unit, output_unit
-from .training import Training
+from .layers import Declaration, embedding_unit, final_norm_unit, layer_unit, mtp_unit, output_unit
 
 PUBLISHED_SHAPES = "0.16"
 """Later Megatron-Core versions add a norm that published MLA models without query compression do not have."""

@@ -8,16 +8,16 @@ from functools import partial, reduce
 from operator import attrgetter, eq
 from typing import NamedTuple
 
+from ..job.hardware import MIB, Environment, Gpu
+from ..modules.context import Context
+from ..modules.kinds import Kind, kinds_in, layers_with
+from ..modules.linear import cached_wgrad
+from ..modules.quantization import RECIPES, data_bytes, orientations, scale_bytes
+from ..modules.sparse_attention import shared_indices
+from ..states.fsdp import STRATEGIES, gathered_dtype, grad_dtype, strategy
+from ..tape.tensor import DTYPE_BYTES, Dim, Param, Tensor, largest, smallest, whole_above
 from .activations import ChunkPlan
-from .context import Context
-from .hardware import MIB, Environment, Gpu
-from .modules.kinds import Kind, kinds_in, layers_with
-from .modules.linear import cached_wgrad
-from .modules.sparse_attention import shared_indices
-from .quantization import RECIPES, data_bytes, orientations, scale_bytes
 from .schedule import Occupancy
-from .states.fsdp import STRATEGIES, gathered_dtype, grad_dtype, strategy
-from .tensor import DTYPE_BYTES, Dim, Param, Tensor, largest, smallest, whole_above
 
 TE_WORKSPACE_HOPPER = 32 * MIB + 1024
 TE_WORKSPACE_OLDER = 4 * MIB

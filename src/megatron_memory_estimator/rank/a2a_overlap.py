@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import NamedTuple
 
+from ..tape.ops import EVERYTHING, Part
 from .activations import ChunkPlan, Moment
-from .tape import EVERYTHING, Part
 
 
 class Pair(NamedTuple):

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .simulate import Live, Trace
-from .tape import Part
-from .tensor import Tensor, numel_of
-from .training import Training
+from ..job.training import Training
+from ..tape.ops import Part
+from ..tape.simulate import Live, Trace
+from ..tape.tensor import Tensor, numel_of
 
 MODULES: dict[str, frozenset[Part]] = {
     "attn_norm": frozenset(("attn_norm",)),

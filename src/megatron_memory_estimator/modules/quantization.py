@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .tensor import DTYPE_BYTES, Dim, Param, Tensor, ceil_div, round_up, tensor
+from ..tape.tensor import DTYPE_BYTES, Dim, Param, Tensor, ceil_div, round_up, tensor
 
 
 class Recipe(NamedTuple):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from operator import attrgetter
 
+from ..modules.kinds import kinds_in, layers_with
+from ..modules.sparse_attention import shared_indices
+from ..tape.tensor import Dim, Tensor, tensor
 from .activations import boundary
 from .captures import graph_ends
-from .modules.kinds import kinds_in, layers_with
-from .modules.sparse_attention import shared_indices
 from .rank import Rank
 from .schedule import Direction
-from .tensor import Dim, Tensor, tensor
 from .workspaces import layer_counts
 
 

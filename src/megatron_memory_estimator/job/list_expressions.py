@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from .wording import whole
+from ..wording import whole
 
 _TOKEN = re.compile(r"\[[^\[\]]*\]|[0-9]+|\S")
 _ITEM = re.compile(r"[0-9]+|\S")

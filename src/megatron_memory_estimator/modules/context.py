@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
-from .layout import Layout
-from .model import Model
+from ..job.layout import Layout
+from ..job.model import Model
+from ..job.training import Training
+from ..tape.ops import Item, Part, Recompute, parted
+from ..tape.tensor import Dim, Param, Tensor, ceil_div, round_up, smallest, tensor
 from .quantization import RECIPES, Recipe
-from .tape import Item, Part, Recompute, parted
-from .tensor import Dim, Param, Tensor, ceil_div, round_up, smallest, tensor
-from .training import Training
 
 Declared = Param | Item
 FACTOR_SCALE = 10**6

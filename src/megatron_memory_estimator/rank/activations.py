@@ -13,12 +13,15 @@ from functools import cached_property, reduce
 from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
-from .context import Context
-from .cuda_graphs import captured, captures, replayed
-from .model import Model
-from .modules.adapters import MARK
-from .modules.kinds import kinds_of
-from .modules.layers import (
+from ..features.cuda_graphs import captured, captures, replayed
+from ..features.offload import offloaded, offloaded_layers, offloads
+from ..features.paged_stash import stashed
+from ..job.model import Model
+from ..job.pipeline import Chunk
+from ..modules.adapters import MARK
+from ..modules.context import Context
+from ..modules.kinds import kinds_of
+from ..modules.layers import (
     Declaration,
     checkpointed,
     embedding_unit,
@@ -27,14 +30,11 @@ from .modules.layers import (
     mtp_unit,
     output_unit,
 )
-from .offload import offloaded, offloaded_layers, offloads
-from .paged_stash import stashed
-from .pipeline import Chunk
+from ..states.fsdp import gathered
+from ..tape.ops import EVERYTHING, Part, Unit
+from ..tape.simulate import Trace, trace
+from ..tape.tensor import Dim, Param, Tensor, largest
 from .schedule import Direction
-from .simulate import Trace, trace
-from .states.fsdp import gathered
-from .tape import EVERYTHING, Part, Unit
-from .tensor import Dim, Param, Tensor, largest
 
 Kind = tuple[str, int, bool]
 """What tells layers apart: the kind, the index in the pattern of cp_comm_type, and whether it stays in 16 bits."""

@@ -10,10 +10,10 @@ Source: Megatron-LM PR 4247.
 
 from __future__ import annotations
 
-from .context import Context
-from .simulate import Live, Trace
-from .tape import Part
-from .tensor import Dim, Tensor, tensor
+from ..modules.context import Context
+from ..tape.ops import Part
+from ..tape.simulate import Live, Trace
+from ..tape.tensor import Dim, Tensor, tensor
 
 PAGED: frozenset[Part] = frozenset(("expert_fc1", "moe_act", "experts", "experts_wgrads"))
 """Parts whose tensors are paged: the experts and their delayed weight gradients."""

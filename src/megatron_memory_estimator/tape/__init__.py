@@ -1,0 +1,1 @@
+"""The language of declarations, and its player: tensors, operations, lifetimes."""
