@@ -18,7 +18,8 @@ from megatron_memory_estimator.device.phases import built_apart
 from megatron_memory_estimator.device.player import Uneven
 from megatron_memory_estimator.device.replay import Replayed, refusal, replay
 from megatron_memory_estimator.device.reserved import freed_bytes
-from megatron_memory_estimator.estimator import Stage, context_of
+from megatron_memory_estimator.estimator import Stage
+from megatron_memory_estimator.rank.build import context_of
 from megatron_memory_estimator.routing import applies
 
 FACTS = Path(__file__).parent.parent / "tests" / "facts"

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from megatron_memory_estimator import TrainingJob
-from megatron_memory_estimator.estimator import context_of
 from megatron_memory_estimator.modules.context import Context
+from megatron_memory_estimator.rank.build import context_of
 
 FACTS = Path(__file__).parent / "facts"
 ROOT = Path(__file__).parent.parent

@@ -14,10 +14,10 @@ import numpy as np
 from megatron_memory_estimator import Estimate, TrainingJob, estimate
 from megatron_memory_estimator.cli import main
 from megatron_memory_estimator.inputs.resolve import costly_core_attention
-from megatron_memory_estimator.job.training import WORST_ROUTING
+from megatron_memory_estimator.job.choices import WORST_ROUTING
 from megatron_memory_estimator.planner.arrays.batch import batches, stage_peaks
 from megatron_memory_estimator.planner.launch import megatron_lm
-from megatron_memory_estimator.planner.routes import route
+from megatron_memory_estimator.planner.space.routes import route
 from megatron_memory_estimator.routing import applies
 
 from .job_properties import ALONE, Case, Property, beside

@@ -14,7 +14,7 @@ from megatron_memory_estimator.device.verdict import VERDICTS, explain_terms
 from megatron_memory_estimator.job.layout import Layout
 from megatron_memory_estimator.job.pipeline import build_pipeline
 from megatron_memory_estimator.modules.context import Context
-from megatron_memory_estimator.rank.activations import Planner
+from megatron_memory_estimator.rank.declare import Declarer
 from megatron_memory_estimator.rank.rank import Row, state_bytes, workspace_bytes
 from megatron_memory_estimator.routing import routing
 from megatron_memory_estimator.tape.ops import Op, inputs
@@ -140,7 +140,7 @@ def shards_make_the_model(case: Case) -> None:
         _replace(model, **fixed), whole, job.training, job.kernel, job.gpu.num_sms, blackwell=job.gpu.two_way_fp8
     )
     chunks = build_pipeline(alone.model, whole).chunks
-    planner = Planner(alone)
+    planner = Declarer(alone)
     single = numel([planner.plan(chunk).params for stage in chunks for chunk in stage], whole)
     plans = [plan.params for stage in case.found.stages for plan in stage.rank.plans]
     sharded = numel(plans, job.layout)

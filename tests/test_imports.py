@@ -17,4 +17,4 @@ def test_only_the_constructors_of_the_job_lead_back_up_to_the_readers() -> None:
     found = words.arrows(files)
     upwards = [arrow for several in words.back_up(found, words.floors(files, found)).values() for arrow in several]
     readers = {(arrow.start, arrow.when) for arrow in upwards if "inputs/" in arrow.start + arrow.end}
-    assert readers == {("job", "late")}
+    assert readers == {("job/training_job", "late")}

@@ -9,15 +9,14 @@ from typing import Any, get_args
 import pytest
 
 from megatron_memory_estimator import EstimatorError, LayoutError, TrainingJob, estimate
-from megatron_memory_estimator.estimator import context_of
 from megatron_memory_estimator.features.cuda_graphs import MODULES as GRAPHED
 from megatron_memory_estimator.features.offload import MODULES as OFFLOADED
 from megatron_memory_estimator.features.paged_stash import PAGED
+from megatron_memory_estimator.job.choices import RECOMPUTE_MODULES
 from megatron_memory_estimator.job.hardware import find_gpu
 from megatron_memory_estimator.job.layer_kinds import HYBRID_SYMBOLS
 from megatron_memory_estimator.job.model import Model
 from megatron_memory_estimator.job.settings import Owner
-from megatron_memory_estimator.job.training import RECOMPUTE_MODULES
 from megatron_memory_estimator.modules.context import Context
 from megatron_memory_estimator.modules.delayed_wgrad import LATE
 from megatron_memory_estimator.modules.kinds import KINDS, kinds_of, owners_of
@@ -30,6 +29,7 @@ from megatron_memory_estimator.modules.layers import (
     output_unit,
 )
 from megatron_memory_estimator.rank.a2a_overlap import AFTER_DISPATCH
+from megatron_memory_estimator.rank.build import context_of
 from megatron_memory_estimator.tape.ops import Item, Op, Part, Recompute, flattened
 from megatron_memory_estimator.tape.work import Gemm
 from megatron_memory_estimator.throughput import throughput

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import ConfigError, LayoutError, TrainingJob, estimate
-from megatron_memory_estimator.estimator import context_of
 from megatron_memory_estimator.modules.layers import layer_unit
+from megatron_memory_estimator.rank.build import context_of
 from megatron_memory_estimator.tape.simulate import leftovers, trace
 
 CONFIG: dict[str, Any] = {

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import TrainingJob
-from megatron_memory_estimator.planner import routes
-from megatron_memory_estimator.planner.routes import FEATURES, Route, route
 from megatron_memory_estimator.planner.search import sampled
+from megatron_memory_estimator.planner.space import routes
 from megatron_memory_estimator.planner.space.axes import Space
+from megatron_memory_estimator.planner.space.routes import FEATURES, Route, route
 
 from .test_planner import same_figures
 

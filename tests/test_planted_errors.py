@@ -142,7 +142,7 @@ FOUND: dict[tuple[str, str], Plant] = {
     ("the gradients have no row", "rows_sum"): around("rank.rows", "state_rows", without_a_row),
     ("a buffer one element too long", "buffers_hold_the_parameters"): around("states.buffers", "padded_buffer", one_more),
     ("steady without workspaces", "rows_sum"): around("estimator", "find_peak", without_workspaces),
-    ("one microbatch in flight too few", "in_flight_falls_along_the_pipeline"): around("estimator", "occupancy", fewer_in_flight),
+    ("one microbatch in flight too few", "in_flight_falls_along_the_pipeline"): around("rank.build", "occupancy", fewer_in_flight),
     ("rows of uneven routing not counted", "more_rows_keep_more"): in_place("received_rows", property(lambda c: c.sent_rows)),
     ("a width sharded by the wrong axis", "shards_make_the_model"): in_place("dim", dim),
     ("sequence sharded by dp", "kept_bytes_scale"): in_place("seq", property(lambda c: c.dim("seq", c.training.seq_length, "cp", "dp"))),
@@ -159,7 +159,7 @@ FOUND: dict[tuple[str, str], Plant] = {
         "inputs.resolve", "without_effect", lambda original, model, training, given: (next(iter(given)),)
     ),
     ("arrays take the least of what is in flight", "arrays_equal_single_estimates"): around(
-        "peak", "largest_sum", lambda original, counts, sizes: original(counts[:1], sizes) - 1
+        "rank.peak", "largest_sum", lambda original, counts, sizes: original(counts[:1], sizes) - 1
     ),
     ("launch arguments without what has none", "launch_arguments_give_the_same_bytes"): around("planner.launch", "differing", nothing),
     ("compare reads another sequence length", "compare_says_what_estimate_says"): around(

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megatron_memory_estimator import TrainingJob, estimate
-from megatron_memory_estimator.estimator import build_rank
 from megatron_memory_estimator.job.layout import Layout
 from megatron_memory_estimator.job.pipeline import build_pipeline
 from megatron_memory_estimator.modules.context import Context
@@ -25,7 +24,8 @@ from megatron_memory_estimator.modules.layers import (
     mtp_unit,
     output_unit,
 )
-from megatron_memory_estimator.rank.activations import Planner
+from megatron_memory_estimator.rank.build import build_rank
+from megatron_memory_estimator.rank.declare import Declarer
 from megatron_memory_estimator.rank.peak import find_peak
 from megatron_memory_estimator.states.buffers import Buffer
 from megatron_memory_estimator.states.padding import bucket_multiple
@@ -196,11 +196,11 @@ def test_an_array_of_layouts_gives_the_peak_of_each(
     for points in grids(job):
         many = replace_pipeline(arrays(job, points), pp, vpp)
         chunks = build_pipeline(job.model, replace_pipeline(one(job, points[0]), pp, vpp).layout).chunks
-        planner = Planner(many)
+        planner = Declarer(many)
         for stage_chunks in chunks:
             whole = find_peak(build_rank(planner, stage_chunks, 8, job.gpu, job.env))
             for index, point in enumerate(points):
-                single = Planner(replace_pipeline(one(job, point), pp, vpp))
+                single = Declarer(replace_pipeline(one(job, point), pp, vpp))
                 found = find_peak(build_rank(single, stage_chunks, 8, job.gpu, job.env))
                 for name in ("nbytes", "first_step", "steady"):
                     assert getattr(found, name) == _at(getattr(whole, name), index), (name, point)

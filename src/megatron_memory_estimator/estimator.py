@@ -12,22 +12,20 @@ from .device.reserved import reserved_bytes
 from .device.terms import Range, Term
 from .device.verdict import device_bytes, enough_bytes, needed_bytes, verdict
 from .errors import ConfigError, UnsupportedError
-from .job.hardware import GPUS, Environment, Gpu
+from .job.hardware import GPUS
 from .job.pipeline import Chunk, build_pipeline
 from .job.training_job import TrainingJob
 from .legality import check
-from .modules.context import Context
-from .rank.activations import Planner
+from .rank.declare import Declarer
 from .rank.peak import Peak, find_peak
 from .rank.rank import Rank, Row, parameters
 from .rank.rows import breakdown, rows_at_peak, rows_at_rest
-from .rank.schedule import occupancy
-from .rank.workspaces import stash_workspaces, workspaces
-from .states.buffers import ddp_buffers
-from .states.state import frozen_weights, model_state
 
 if TYPE_CHECKING:
     from .device.replay import Replayed
+
+
+from .rank.build import build_rank, context_of
 
 
 @dataclass(frozen=True)
@@ -138,7 +136,7 @@ class Estimate:
 
     job: TrainingJob
     stages: tuple[Stage, ...]
-    planner: Planner = field(repr=False, compare=False)
+    planner: Declarer = field(repr=False, compare=False)
     """The traced units that the stages are made of."""
 
     @property
@@ -176,11 +174,6 @@ class Estimate:
         return document(self)
 
 
-def context_of(job: TrainingJob) -> Context:
-    """What module declarations see of a job."""
-    return Context(job.model, job.layout, job.training, job.kernel, job.gpu.num_sms, blackwell=job.gpu.two_way_fp8)
-
-
 def estimate(job: TrainingJob) -> Estimate:
     """The memory of every pipeline stage.
 
@@ -194,7 +187,7 @@ def estimate(job: TrainingJob) -> Estimate:
         raise UnsupportedError(job.refusal)
     check(job.model, job.layout, job.training, job.gpu, job.num_microbatches)
     pipeline = build_pipeline(job.model, job.layout)
-    planner = Planner(context_of(job))
+    planner = Declarer(context_of(job))
     stages = tuple(_stage(job, planner, chunks) for chunks in pipeline.chunks)
     if job.training.peft != "none" and not any(stage.rank.buffers for stage in stages):
         raise ConfigError(
@@ -203,41 +196,8 @@ def estimate(job: TrainingJob) -> Estimate:
     return Estimate(job, stages, planner)
 
 
-def _stage(job: TrainingJob, planner: Planner, chunks: tuple[Chunk, ...]) -> Stage:
+def _stage(job: TrainingJob, planner: Declarer, chunks: tuple[Chunk, ...]) -> Stage:
     rank = build_rank(planner, chunks, job.num_microbatches, job.gpu, job.env)
     peak = find_peak(rank)
     reserved = reserved_bytes(job, rank, peak)
     return Stage(job, rank, peak, reserved, device_bytes(job, rank, reserved), tuple(host_terms(job, rank)))
-
-
-def build_rank(planner: Planner, chunks: tuple[Chunk, ...], num_microbatches: int, gpu: Gpu, env: Environment) -> Rank:
-    """A pipeline rank with its chunks: plans, schedule, buffers, state and persistent scratch. Degrees may be arrays."""
-    c, layout = planner.context, planner.context.layout
-    plans = tuple(planner.plan(chunk) for chunk in chunks)
-    pp_rank = chunks[0].pp_rank
-    buffers = tuple(
-        buffer
-        for plan in plans
-        for buffer in ddp_buffers(
-            c,
-            plan.chunk.vp_stage,
-            [(list(run.params), run.copies) for run in plan.runs],
-            first_chunk=pp_rank == 0 and plan.chunk.vp_stage == 0,
-        )
-    )
-    group = layout.microbatch_group_size_per_vp_stage or layout.pp
-    overlap = c.training.overlap_moe_expert_parallel_comm
-    schedule = occupancy(layout.pp, len(chunks), pp_rank, num_microbatches, group, overlap)
-    return Rank(
-        context=c,
-        pp_rank=pp_rank,
-        plans=plans,
-        schedule=schedule,
-        buffers=buffers,
-        states=(
-            *model_state(c, list(buffers)),
-            *(s for plan in plans for s in frozen_weights(c, plan.chunk.vp_stage, plan.params)),
-        ),
-        workspaces=(*workspaces(c, plans, gpu, env), *stash_workspaces(c, plans, schedule)),
-        num_microbatches=num_microbatches,
-    )

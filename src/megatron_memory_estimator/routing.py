@@ -12,9 +12,11 @@ import dataclasses
 from math import sqrt
 from typing import NamedTuple
 
-from .estimator import Estimate, context_of
-from .job.training import ROUTING, Training
-from .rank.activations import Planner
+from .estimator import Estimate
+from .job.choices import ROUTING
+from .job.training import Training
+from .rank.build import context_of
+from .rank.declare import Declarer
 from .rank.peak import find_peak
 from .rank.rank import Rank
 
@@ -63,7 +65,7 @@ def routing(found: Estimate) -> Routing | None:
     return Routing(job.training.routing_phase, three, (peaks[0], peaks[1], peaks[2]))
 
 
-def _peak(rank: Rank, planner: Planner) -> int:
+def _peak(rank: Rank, planner: Declarer) -> int:
     """The peak of a rank with the rows of another routing; state and persistent scratch do not depend on it."""
     plans = tuple(planner.plan(plan.chunk) for plan in rank.plans)
     return find_peak(dataclasses.replace(rank, context=planner.context, plans=plans)).nbytes

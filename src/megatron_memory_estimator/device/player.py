@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from random import Random
 from typing import NamedTuple
 
-from ..rank.activations import ChunkPlan, Run
 from ..rank.boundary import pipeline_tensors
+from ..rank.chunks import ChunkPlan, Run
 from ..rank.rank import Rank
 from ..rank.schedule import enough_microbatches, every_step
 from ..rank.workspaces import Workspace, dummy_wgrads

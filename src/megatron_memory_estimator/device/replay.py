@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from ..errors import UnsupportedError
 from ..job.training_job import TrainingJob
-from ..rank.activations import ChunkPlan
+from ..rank.chunks import ChunkPlan
 from ..rank.rank import Rank
 from ..states.buffers import Buffer
 from ..states.kept import Since

@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..job.choices import NEWEST
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.settings import Owner
-from ..job.training import NEWEST, Training
+from ..job.training import Training
 from ..modules.kinds import owners_of, recomputable
 from ..states.optimizers import OPTIMIZERS
 

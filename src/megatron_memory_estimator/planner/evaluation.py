@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..estimator import context_of
 from ..job.training import Training
 from ..job.training_job import TrainingJob
 from ..modules.context import Context
+from ..rank.build import context_of
 from ..throughput.machine import Machine
 from .arrays.figures import TabledFigures
 from .arrays.peaks import Peaks, peaks, stages, symbols
@@ -20,8 +20,8 @@ from .arrays.view import Evaluated, Figures
 from .arrays.whole import WholeRanks
 from .counting import LegalSpace, LegalStructure, LegalStyle
 from .places import Place
-from .routes import route
 from .space.points import Array, Cells
+from .space.routes import route
 
 
 class Piece(NamedTuple):

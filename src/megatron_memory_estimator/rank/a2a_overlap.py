@@ -15,7 +15,7 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from ..tape.ops import EVERYTHING, Part
-from .activations import ChunkPlan, Moment
+from .chunks import ChunkPlan, Moment
 
 
 class Pair(NamedTuple):

@@ -7,8 +7,8 @@ from operator import attrgetter
 from ..modules.kinds import kinds_in, layers_with
 from ..modules.sparse_attention import shared_indices
 from ..tape.tensor import Dim, Tensor, tensor
-from .activations import boundary
 from .captures import graph_ends
+from .chunks import boundary
 from .rank import Rank
 from .schedule import Direction
 from .workspaces import layer_counts

@@ -15,9 +15,9 @@ from typing import NamedTuple, get_args
 
 from ..tape.tensor import largest, largest_sum
 from .a2a_overlap import combined
-from .activations import Moment
 from .boundary import deferred_wgrads, pipeline_tensors, resting_tensors
 from .captures import capturing, pool
+from .chunks import Moment
 from .rank import Candidate, Rank, Row, state_bytes, workspace_bytes
 from .schedule import Direction, Occupancy, Step
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ..modules.context import Context
 from ..states.buffers import Buffer
 from ..states.state import State
-from .activations import ChunkPlan, Moment
+from .chunks import ChunkPlan, Moment
 from .schedule import Occupancy, Step
 from .workspaces import Workspace
 

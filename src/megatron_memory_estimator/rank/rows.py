@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator
 
 from ..tape.simulate import Live, alive_at
 from ..tape.tensor import Tensor
-from .activations import ChunkPlan, Moment
 from .boundary import pipeline_tensors, resting_tensors
+from .chunks import ChunkPlan, Moment
 from .peak import Peak
 from .rank import PARTS, Rank, Row
 

@@ -16,7 +16,7 @@ from ..modules.quantization import RECIPES, data_bytes, orientations, scale_byte
 from ..modules.sparse_attention import shared_indices
 from ..states.fsdp import STRATEGIES, gathered_dtype, grad_dtype, strategy
 from ..tape.tensor import DTYPE_BYTES, Dim, Param, Tensor, largest, smallest, whole_above
-from .activations import ChunkPlan
+from .chunks import ChunkPlan
 from .schedule import Occupancy
 
 TE_WORKSPACE_HOPPER = 32 * MIB + 1024

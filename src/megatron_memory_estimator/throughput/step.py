@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ..estimator import Estimate
 from ..modules.context import Context
-from ..rank.activations import Planner
+from ..rank.declare import Declarer
 from ..rank.rank import Rank
 from ..states.fsdp import active
 from ..tape.tensor import DTYPE_BYTES, chosen
@@ -76,7 +76,7 @@ TimeKey = tuple[Any, ...]
 """A unit as far as time goes: ("layer", its kind, the share of its stage that is recomputed), or ("part", its key)."""
 
 
-def timed_units(planner: Planner, rank: Rank) -> list[tuple[TimeKey, int]]:
+def timed_units(planner: Declarer, rank: Rank) -> list[tuple[TimeKey, int]]:
     """The units of a stage and how many of each."""
     c = planner.context
     tied = c.model.share_embeddings_and_output_weights
@@ -97,7 +97,7 @@ def timed_units(planner: Planner, rank: Rank) -> list[tuple[TimeKey, int]]:
     return found
 
 
-def unit_time(m: Machine, planner: Planner, key: TimeKey, shared: Shared | None = None) -> StageTime:
+def unit_time(m: Machine, planner: Declarer, key: TimeKey, shared: Shared | None = None) -> StageTime:
     """One microbatch through one unit. `shared` knows what does not depend on recomputation, or makes it."""
 
     def make() -> Passed:
@@ -110,7 +110,7 @@ def unit_time(m: Machine, planner: Planner, key: TimeKey, shared: Shared | None 
     return _seconds(_full(one, key[2]) if key[0] == "layer" else one)
 
 
-def stage_time(m: Machine, planner: Planner, rank: Rank, shared: Shared | None = None) -> StageTime:
+def stage_time(m: Machine, planner: Declarer, rank: Rank, shared: Shared | None = None) -> StageTime:
     """One microbatch through all chunks of a stage."""
     total = StageTime()
     for key, count in timed_units(planner, rank):
@@ -207,7 +207,7 @@ def optimizer(m: Machine, c: Context, rank: Rank) -> Any:
 
 
 def step_parts(
-    m: Machine, planner: Planner, ranks: Sequence[Rank], microbatches: Any, copies: Sequence[int] | None = None
+    m: Machine, planner: Declarer, ranks: Sequence[Rank], microbatches: Any, copies: Sequence[int] | None = None
 ) -> dict[str, Any]:
     """Where the seconds of a step go, for one layout or an array of them; `ranks` are the pipeline's, each `copies` times."""
     c = planner.context

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from ...estimator import build_rank, context_of
 from ...job.layout import Layout
 from ...job.model import Model
 from ...job.pipeline import Chunk, build_pipeline
 from ...job.training_job import TrainingJob
 from ...modules.context import Context
-from ...rank.activations import Planner
+from ...rank.build import build_rank, context_of
+from ...rank.declare import Declarer
 from ...rank.peak import find_peak
 from ...rank.rank import Rank
 from ...rank.schedule import enough_microbatches
@@ -89,14 +89,14 @@ def context(batch: Batch) -> Context:
     return dataclasses.replace(context_of(batch.job), layout=batch.layout, training=training)
 
 
-def engine(batch: Batch) -> tuple[Planner, list[Rank]]:
+def engine(batch: Batch) -> tuple[Declarer, list[Rank]]:
     """The traced units and the pipeline ranks of a batch, with arrays as sizes."""
-    planner, job = Planner(context(batch)), batch.job
+    planner, job = Declarer(context(batch)), batch.job
     chunks = build_pipeline(job.model, job.layout).chunks
     return planner, [build_rank(planner, stage, job.num_microbatches, job.gpu, job.env) for stage in chunks]
 
 
-def different_stages(planner: Planner, model: Model, layout: Layout) -> list[tuple[tuple[Chunk, ...], int]]:
+def different_stages(planner: Declarer, model: Model, layout: Layout) -> list[tuple[tuple[Chunk, ...], int]]:
     """The chunks of the stages of a pipeline, and how many stages each stands for. A stage between the first and the last that holds
     the same layers as one before it has fewer microbatches in flight and never more memory: it is counted with that one."""
     found: dict[Any, tuple[tuple[Chunk, ...], int]] = {}
@@ -109,9 +109,9 @@ def different_stages(planner: Planner, model: Model, layout: Layout) -> list[tup
     return list(found.values())
 
 
-def fullest(batch: Batch) -> tuple[Planner, list[tuple[Rank, int]]]:
+def fullest(batch: Batch) -> tuple[Declarer, list[tuple[Rank, int]]]:
     """The same for `different_stages` only. With each stage goes how many it stands for."""
-    planner, job = Planner(context(batch)), batch.job
+    planner, job = Declarer(context(batch)), batch.job
     return planner, [
         (build_rank(planner, stage, job.num_microbatches, job.gpu, job.env), copies)
         for stage, copies in different_stages(planner, job.model, job.layout)

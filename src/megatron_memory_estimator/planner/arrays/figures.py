@@ -15,7 +15,7 @@ import numpy as np
 
 from ...job.training import Training
 from ...job.training_job import TrainingJob
-from ...rank.activations import Planner
+from ...rank.declare import Declarer
 from ...throughput.machine import Machine
 from ..space.choices import Option, Style, training_with
 from ..space.points import Array, Cells, Grid
@@ -96,7 +96,7 @@ class TabledFigures:
             for start in range(0, len(places), CHUNK):
                 yield places[start : start + CHUNK], most
 
-    def _state(self, tables: Tables, planner: Planner, style: Style, training: Training, option: Option) -> States:
+    def _state(self, tables: Tables, planner: Declarer, style: Style, training: Training, option: Option) -> States:
         recipe = training.low_precision if training.low_precision_weights else ""
         masters = training.fp8_recipe if option.precision_aware else ""  # an fp8 recipe decides who keeps the masters
         key = (recipe, masters, style.sequence_parallel, option)

@@ -15,7 +15,8 @@ from ...job.pipeline import Chunk
 from ...job.training_job import TrainingJob
 from ...modules.context import Context
 from ...modules.layers import Declaration
-from ...rank.activations import ChunkPlan, PartKey, Planner, Run, UnitKey
+from ...rank.chunks import ChunkPlan, Run
+from ...rank.declare import Declarer, PartKey, UnitKey
 from ...rank.peak import scheduled
 from ...rank.rank import Rank
 from ...rank.schedule import occupancy
@@ -51,7 +52,7 @@ class _Unknown(Context):
         return Tensor(name, (), self.residual_dtype, cast(int, self.basis.unknown("residual")), name)
 
 
-class _Symbols(Planner):
+class _Symbols(Declarer):
     """Chunk plans whose units keep and peak at unknown bytes."""
 
     def __init__(self, context: Context, basis: Basis) -> None:
@@ -164,7 +165,7 @@ def _form(planner: _Symbols, shape: Shape, stage: StageUnits, count: int) -> Arr
 
 
 def unknowns(
-    basis: Basis, planner: Planner, shape: tuple[int, ...], shared: Callable[[Any, Callable[[], Any]], Any]
+    basis: Basis, planner: Declarer, shape: tuple[int, ...], shared: Callable[[Any, Callable[[], Any]], Any]
 ) -> Array:
     """[unknown, point]: the bytes of every unknown, for arrays of a shape. `shared` makes each, or knows it."""
     known = np.zeros((len(basis.columns) + 1, prod(shape)))
@@ -174,11 +175,11 @@ def unknowns(
     return known
 
 
-def _spread(planner: Planner, name: object, shape: tuple[int, ...]) -> Array:
+def _spread(planner: Declarer, name: object, shape: tuple[int, ...]) -> Array:
     return np.broadcast_to(_bytes(planner, name), shape).ravel()
 
 
-def _bytes(planner: Planner, name: object) -> Any:
+def _bytes(planner: Declarer, name: object) -> Any:
     if name == "residual":
         return planner.context.residual("residual").nbytes
     if name == "batch":
@@ -192,7 +193,7 @@ def _bytes(planner: Planner, name: object) -> Any:
     return reduce(np.maximum, [event.nbytes for event in events])
 
 
-def real_run(planner: Planner, key: Key) -> Run:
+def real_run(planner: Declarer, key: Key) -> Run:
     """One copy of a unit as a planner traces it."""
     first, second = key
     if isinstance(first, str):

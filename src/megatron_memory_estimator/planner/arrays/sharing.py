@@ -10,7 +10,8 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from ...job.training import Training
 from ...modules.context import Context
 from ...modules.layers import Declaration
-from ...rank.activations import Kind, PartKey, Planner, Run, UnitKey
+from ...rank.chunks import Run
+from ...rank.declare import Declarer, LayerKey, PartKey, UnitKey
 from ...tape.ops import Unit
 from ...tape.simulate import Trace
 from ...tape.tensor import Param, Tensor
@@ -82,7 +83,7 @@ class Known:
         return new
 
 
-class SharingPlanner(Planner):
+class SharingPlanner(Declarer):
     """Declares and traces a unit only where no earlier training gave the same answers about recomputation."""
 
     def __init__(self, context: Context, known: Known) -> None:
@@ -94,13 +95,13 @@ class SharingPlanner(Planner):
         return self.known.find(key, self.training, make)
 
     def unit(self, key: UnitKey) -> tuple[Unit, Trace, tuple[Tensor, ...]]:
-        return self.shared(("unit", key), lambda: Planner.unit(self, key))
+        return self.shared(("unit", key), lambda: Declarer.unit(self, key))
 
     def part(self, key: PartKey) -> Run:
-        return self.shared(("part", key), lambda: Planner.part(self, key))
+        return self.shared(("part", key), lambda: Declarer.part(self, key))
 
-    def params(self, kind: Kind) -> list[Param]:
+    def params(self, kind: LayerKey) -> list[Param]:
         return self.shared(("params", kind), lambda: self._declare(kind).params)
 
-    def _declare(self, kind: Kind) -> Declaration:
-        return self.shared(("declared", kind), lambda: Planner._declare(self, kind))
+    def _declare(self, kind: LayerKey) -> Declaration:
+        return self.shared(("declared", kind), lambda: Declarer._declare(self, kind))

@@ -16,14 +16,15 @@ import numpy as np
 
 from ...device.outside import outside_terms
 from ...device.phases import build, built_apart, own_storage
-from ...estimator import context_of
 from ...job.layout import Layout
 from ...job.model import Model
 from ...job.training import Training
 from ...job.training_job import TrainingJob
 from ...modules.context import Context
-from ...rank.activations import ChunkPlan, Planner
 from ...rank.boundary import resting_tensors
+from ...rank.build import context_of
+from ...rank.chunks import ChunkPlan
+from ...rank.declare import Declarer
 from ...rank.peak import flattened_gradients
 from ...rank.rank import Rank, state_bytes
 from ...rank.schedule import Occupancy, Order
@@ -148,7 +149,7 @@ class Tables:
         one = unit_time(self.machine, planner, key, planner.shared)
         return np.stack([np.broadcast_to(value, shape).ravel() for value in (one.total, one.forward, one.backward)])
 
-    def _timed(self, planner: Planner) -> tuple[list[TimeKey], Array]:
+    def _timed(self, planner: Declarer) -> tuple[list[TimeKey], Array]:
         """The units as far as time goes, and how many of each every stage has."""
         t = planner.context.training
         full = t.recompute_granularity == "full"
@@ -166,7 +167,7 @@ class Tables:
         return self.pipelines.timed[known]
 
     # -- the optimizer's settings ---------------------------------------------------------------------------------------
-    def states(self, planner: Planner, training: Training) -> States:
+    def states(self, planner: Declarer, training: Training) -> States:
         """Model state and what follows from it, for all stages."""
         shape = (len(self.stages), *self.grid.shape[:2])
         states = States(*(np.zeros(shape) for _ in dataclasses.fields(States)))
@@ -189,7 +190,7 @@ class Tables:
                 getattr(states, name)[members] = np.broadcast_to(value, (len(members), *shape[1:], 1))[..., 0]
         return states
 
-    def _rank(self, planner: Planner, training: Training, members: Sequence[StageUnits]) -> Rank:
+    def _rank(self, planner: Declarer, training: Training, members: Sequence[StageUnits]) -> Rank:
         """One rank that stands for several stages: its layer counts are arrays."""
         pp = np.array([self.shapes[stage.shape].pp for stage in members]).reshape(-1, 1, 1, 1)
         layout = self.grid.layout(self.shapes[0].layout, pp, self.style)
@@ -200,7 +201,7 @@ class Tables:
             buffers += ddp_buffers(c, place, [(list(run.params), run.copies) for run in plan.runs], first_chunk=first)
         return Rank(c, 0, plans, idle(plans), tuple(buffers), tuple(model_state(c, buffers)), ())
 
-    def _plans(self, planner: Planner, members: Sequence[StageUnits], shape: tuple[int, ...]) -> tuple[ChunkPlan, ...]:
+    def _plans(self, planner: Declarer, members: Sequence[StageUnits], shape: tuple[int, ...]) -> tuple[ChunkPlan, ...]:
         """The chunks of several stages at once: how often each unit occurs is an array of a shape."""
         chunks = []
         for place, plan in enumerate(members[0].plans):
@@ -228,7 +229,7 @@ class Tables:
         return list(found.items())
 
     # -- the rest ---------------------------------------------------------------------------------------------------------
-    def scratch(self, planner: Planner, training: AskedTraining) -> tuple[Array, Array]:
+    def scratch(self, planner: Declarer, training: AskedTraining) -> tuple[Array, Array]:
         """[stage, point x micro batch] of persistent scratch, and of boundary tensors alive between two steps. Units are asked for
         their parameters and counts, which no recomputation changes; what else is asked goes to `training`."""
         shape = (len(self.stages), *self.grid.shape[1:])

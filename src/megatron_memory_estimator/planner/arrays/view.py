@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ...device.reserved import built_high, unused_bytes
-from ...estimator import context_of
 from ...job.training import Training
 from ...job.training_job import TrainingJob
 from ...modules.context import Context
+from ...rank.build import context_of
 from ...throughput.step import OVERHEAD, exposed
 from ..space.choices import Option, training_with
 from ..space.points import Array, Cells, Grid

@@ -19,9 +19,9 @@ from ...rank.captures import REUSED_GRAPH_BUFFERS
 from ...rank.peak import find_peak
 from ...throughput.machine import Machine
 from ...throughput.step import step_parts
-from ..routes import route
 from ..space.choices import Option, Style, training_with
 from ..space.points import Array, Cells, Grid, Shape, at_point
+from ..space.routes import route
 from .batch import Batch, fullest
 from .view import Evaluated, Figures
 

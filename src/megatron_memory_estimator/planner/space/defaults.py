@@ -10,10 +10,10 @@ from ...job.model import Model
 from ...job.settings import nearest
 from ...job.training_job import TrainingJob
 from ...states.optimizers import OPTIMIZERS
-from ..routes import route
 from .axes import AXES, COMM_TYPES, DEGREES, PIPELINE, SPLITS, WHOLE, Space
 from .choices import PRECISIONS, precision_of
 from .recompute import RECOMPUTE, own_recompute, recompute_settings
+from .routes import route
 
 POWERS = tuple(2**i for i in range(11))
 MOST_VALUES = 1000

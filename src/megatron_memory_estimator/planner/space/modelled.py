@@ -6,13 +6,13 @@ import dataclasses
 from typing import Any
 
 from ...errors import ConfigError, UnsupportedError
-from ...estimator import context_of
 from ...job.layout import Layout
 from ...job.training import Training
 from ...job.training_job import TrainingJob
 from ...modules.context import Context
 from ...modules.kinds import recomputable
 from ...modules.layers import layer_unit
+from ...rank.build import context_of
 from .axes import Space
 from .choices import Style
 from .recompute import recompute_settings

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import ConfigError
+from ...job.choices import RECOMPUTE_MODULES
 from ...job.settings import nearest
-from ...job.training import RECOMPUTE_MODULES, Training
+from ...job.training import Training
 from ...wording import shown, whole
 
 RECOMPUTE: dict[str, dict[str, Any]] = {

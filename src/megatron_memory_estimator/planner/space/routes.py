@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from ..job.training import Training
-from ..states.optimizers import OPTIMIZERS
+from ...job.training import Training
+from ...states.optimizers import OPTIMIZERS
 
 Route = Literal["tables", "arrays", "one at a time"]
 

@@ -1,0 +1,40 @@
+"""What settings of a training may be: recomputable modules, phases of routing, adapted linears, kernels, versions."""
+
+from __future__ import annotations
+
+from ..errors import ConfigError
+from ..wording import shown, whole
+
+RECOMPUTE_MODULES = (
+    "core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts", "gdn_norm_out",
+)  # fmt: skip
+ROUTING: dict[str, tuple[float, float, float]] = {
+    "forced_balance": (1.00, 1.01, 1.03),
+    "first_steps": (1.05, 1.15, 1.4),
+    "early": (1.15, 1.4, 2.0),
+    "early_strong_balancing": (1.03, 1.1, 1.3),
+    "pretraining": (1.03, 1.12, 1.3),
+    "fine_tuning": (1.1, 1.4, 2.5),
+}
+"""Rows of the busiest rank relative to balanced routing, low, typical and high (see `routing.py`): routing forced to be even;
+steps 1 and 2; a few hundred steps with weak balancing and many experts; the same with an auxiliary loss of 1e-2 and few
+experts; converged pretraining; fine-tuning on a narrow domain."""
+WORST_ROUTING = 1e6
+"""A factor above every possible one: every token of the group sends all it can to this rank."""
+NEWEST = {"transformer_engine_version": "2.20", "megatron_core_version": "0.20"}
+"""The versions that the rules were read from."""
+ADAPTED = (
+    "linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "linear_q", "linear_k", "linear_v", "linear_fc1_up", "linear_fc1_gate",
+    "linear_q_proj", "linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj", "linear_kv_up_proj", "in_proj", "out_proj",
+    "fc1_latent_proj", "fc2_latent_proj", "eh_proj",
+)  # fmt: skip
+"""Linears that can have an adapter."""
+KERNELS = ("flash", "cudnn", "unfused", "local")
+
+
+def version(name: str, text: str) -> tuple[int, int]:
+    """(major, minor) of a version. Raises ConfigError for what is none."""
+    major, minor = (whole(part) for part in (*text.split(".", 2), "", "")[:2])
+    if major is None or minor is None:
+        raise ConfigError(f"{name}={shown(text)} must look like {NEWEST[name]}")
+    return major, minor

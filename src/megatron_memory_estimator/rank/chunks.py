@@ -1,0 +1,199 @@
+"""The activations of a model chunk: its units, what they keep, and every moment of one forward and one backward.
+
+A chunk is a list of runs, each a unit repeated for consecutive equal layers. Copies of a unit keep the same bytes, so the
+moment of a run with most memory is always in its last copy: the others are already saved when it runs forward, and
+still saved when it runs backward.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from ..job.model import Model
+from ..job.pipeline import Chunk
+from ..modules.context import Context
+from ..tape.ops import EVERYTHING, Part, Unit
+from ..tape.simulate import Trace
+from ..tape.tensor import Dim, Param, Tensor, largest
+from .schedule import Direction
+
+
+class Run(NamedTuple):
+    """A unit, how many consecutive copies of it, the first global layer (-1 outside the decoder), and its parameters."""
+
+    unit: Unit
+    trace: Trace
+    copies: int
+    first_layer: int
+    params: tuple[Param, ...]
+    graphed: tuple[Tensor, ...] = ()
+    """What the CUDA graphs of one copy keep per microbatch in flight."""
+    beside: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] = ((), ())
+    """Tensors alive while one copy runs forward, and backward, that belong to no microbatch."""
+    offloaded: tuple[Tensor, ...] = ()
+    """What one copy keeps in host memory, per microbatch in flight."""
+    stashed: tuple[Tensor, ...] = ()
+    """What one copy keeps in the paged stash, per microbatch in flight, in rows of balanced routing."""
+    away: tuple[tuple[str, tuple[Tensor, ...]], ...] = ()
+    """What one copy offloads, by module."""
+    moving: tuple[Tensor, ...] = ()
+    """What is on its way to or from host memory while one copy runs."""
+
+    def beside_bytes(self, direction: Direction) -> int:
+        """Bytes of the tensors beside a forward ("F") or a backward ("B")."""
+        return sum(t.nbytes for t in (*self.beside[0 if direction == "F" else 1], *self.moving))
+
+
+class Moment(NamedTuple):
+    """One event of a chunk: its direction ("F" or "B"), the run and event it is in, the bytes of the chunk alive.
+
+    `copy` is the copy of the run's unit that it is in, from 0; -1 for the last.
+    """
+
+    direction: Direction
+    run: int
+    event: int
+    nbytes: int
+    copy: int = -1
+
+
+def higher(a: Moment, b: Moment) -> Moment:
+    """The moment with more bytes; of arrays of layouts the larger bytes of each, at the event of the first."""
+    if isinstance(a.nbytes, int) and isinstance(b.nbytes, int):
+        return a if a.nbytes >= b.nbytes else b
+    return a._replace(nbytes=largest(a.nbytes, b.nbytes))
+
+
+@dataclass(frozen=True)
+class ChunkPlan:
+    """A chunk with its runs: parameters in registration order, bytes kept per microbatch, all moments."""
+
+    chunk: Chunk
+    runs: tuple[Run, ...]
+    batch: tuple[Tensor, ...]
+    """Input tensors of a microbatch, alive during its forward."""
+    extremes: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What was found so far, by what was asked; chunks of the same units share it."""
+
+    def elsewhere(self, chunk: Chunk, runs: tuple[Run, ...]) -> ChunkPlan:
+        """The same units as another chunk, which shares what is found of them."""
+        plan = ChunkPlan(chunk, runs, self.batch)
+        object.__setattr__(plan, "extremes", self.extremes)
+        return plan
+
+    @cached_property
+    def saved_bytes(self) -> int:
+        """Bytes kept for backward after one microbatch's forward."""
+        return sum(run.trace.saved_bytes * run.copies for run in self.runs)
+
+    def decoder_layers(self, model: Model) -> dict[str, int]:
+        """How many decoder layers of each kind."""
+        return dict(Counter(model.kinds[i] for i in self.chunk.layers))
+
+    def layers(self, model: Model) -> dict[str, int]:
+        """How many layers of each kind, those of MTP too."""
+        found = self.decoder_layers(model)
+        if self.chunk.mtp:
+            for kind in model.mtp_kinds:
+                found[kind] = found.get(kind, 0) + model.mtp
+        return found
+
+    @property
+    def batch_bytes(self) -> int:
+        """Bytes of the input tensors of a microbatch."""
+        return sum(t.nbytes for t in self.batch)
+
+    @property
+    def params(self) -> list[tuple[Param, int]]:
+        """Parameters with the number of layers that have them."""
+        return [(param, run.copies) for run in self.runs for param in run.params]
+
+    def prefix(self, index: int, copy: int = -1) -> int:
+        """Bytes kept by everything before a copy of a run, by default the last one."""
+        before, run = self._before[index], self.runs[index]
+        return before + run.trace.saved_bytes * (run.copies - 1 if copy < 0 else copy)
+
+    @cached_property
+    def _before(self) -> list[int]:
+        """Bytes kept by everything before each run."""
+        return list(accumulate((run.trace.saved_bytes * run.copies for run in self.runs), initial=0))
+
+    def moments_of(
+        self, direction: Direction, index: int, copy: int, parts: frozenset[Part] = EVERYTHING
+    ) -> tuple[Moment, Moment, Moment] | None:
+        """The first, the largest and the last moment of some parts of one copy of a run, forward ("F") or backward ("B")."""
+        known = self._extremes(direction, index, parts)
+        if known is None:
+            return None
+        fixed = self.prefix(index, copy) + self.batch_bytes + self.runs[index].beside_bytes(direction)
+        first, top, last = (Moment(direction, index, event, fixed + nbytes, copy) for event, nbytes in known)
+        return first, top, last
+
+    def _extremes(self, direction: Direction, index: int, parts: frozenset[Part]) -> tuple[tuple[int, int], ...] | None:
+        """(event, bytes of the unit alone) of the first, the largest and the last event of some parts of a run."""
+        key = direction, index, parts
+        if key not in self.extremes:
+            run = self.runs[index]
+            shift, events = (0, run.trace.forward) if direction == "F" else (len(run.trace.forward), run.trace.backward)
+            chosen = [(shift + i, event.nbytes) for i, event in enumerate(events) if event.part in parts]
+            if not chosen:
+                self.extremes[key] = None
+            else:
+                top = reduce(lambda a, b: (a[0], largest(a[1], b[1])), chosen)
+                if isinstance(top[1], int):
+                    top = next(one for one in chosen if one[1] == top[1])
+                self.extremes[key] = chosen[0], top, chosen[-1]
+        found: tuple[tuple[int, int], ...] | None = self.extremes[key]
+        return found
+
+    def largest(self, direction: Direction, index: int, copy: int) -> Moment:
+        """The event of one copy of a run with most memory."""
+        found = self.moments_of(direction, index, copy)
+        assert found is not None
+        return found[1]
+
+    @property
+    def tops(self) -> dict[Direction, Moment]:
+        """The largest moment of the forward ("F") and of the backward ("B")."""
+        if "tops" not in self.extremes:
+            self.extremes["tops"] = self._tops()
+        found: dict[Direction, Moment] = self.extremes["tops"]
+        return found
+
+    def _tops(self) -> dict[Direction, Moment]:
+        tops: dict[Direction, Moment] = {}
+        known: dict[int, list[tuple[Direction, int, int]]] = {}
+        for index, run in enumerate(self.runs):
+            if id(run.trace) not in known:
+                known[id(run.trace)] = _highest_events(run.trace)
+            for direction, event, nbytes in known[id(run.trace)]:
+                extra = run.beside_bytes(direction) + (self.batch_bytes if direction == "F" else 0)
+                moment = Moment(direction, index, event, self.prefix(index) + extra + nbytes)
+                tops[direction] = higher(tops[direction], moment) if direction in tops else moment
+        return tops
+
+
+def _highest_events(found: Trace) -> list[tuple[Direction, int, int]]:
+    """(direction, event, bytes) of the event with most bytes, forward and backward, as far as there are any."""
+    highest: list[tuple[Direction, int, int]] = []
+    directions: tuple[Direction, Direction] = ("F", "B")
+    for direction, events in zip(directions, (found.forward, found.backward), strict=True):
+        shift = 0 if direction == "F" else len(found.forward)
+        moments = [Moment(direction, 0, shift + at, event.nbytes) for at, event in enumerate(events)]
+        if moments:
+            top = reduce(higher, moments)
+            highest.append((direction, top.event, top.nbytes))
+    return highest
+
+
+def boundary(c: Context, name: str, *, with_mtp: bool = False) -> Tensor:
+    """A hidden-states tensor that crosses pipeline stages."""
+    one = c.residual(name)
+    if with_mtp:
+        depths = 1 + c.model.mtp
+        return one._replace(shape=(Dim("1+mtp_num_layers", depths), *one.shape), nbytes=one.nbytes * depths)
+    return one
