@@ -194,7 +194,7 @@ FACTS_FIND: dict[str, Plant] = {
     "a moment in bf16": around("states.state", "optimizer_tensors", half_moments),
     "buckets padded to 64 elements": lambda patch: patch.setattr(f"{PACKAGE}.states.padding.BUCKET_MULTIPLE", 64),
     "one warmup step of the interleaved schedule too few": around(
-        "schedule", "warmup_steps", lambda original, pp, vp, *a, **k: original(pp, vp, *a, **k) - (vp > 1)
+        "rank.schedule", "warmup_steps", lambda original, pp, vp, *a, **k: original(pp, vp, *a, **k) - (vp > 1)
     ),
     "a norm that does not keep its statistics": around("modules.norm", "statistics", lambda original, *args: ()),
 }
