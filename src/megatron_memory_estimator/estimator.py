@@ -16,6 +16,7 @@ from .job.hardware import GPUS
 from .job.pipeline import Chunk, build_pipeline
 from .job.training_job import TrainingJob
 from .legality import check
+from .rank.build import build_rank, context_of
 from .rank.declare import Declarer
 from .rank.peak import Peak, find_peak
 from .rank.rank import Rank, Row, parameters
@@ -23,9 +24,6 @@ from .rank.rows import breakdown, rows_at_peak, rows_at_rest
 
 if TYPE_CHECKING:
     from .device.replay import Replayed
-
-
-from .rank.build import build_rank, context_of
 
 
 @dataclass(frozen=True)
@@ -70,12 +68,12 @@ class Stage:
         """torch.cuda.memory_allocated between two steps."""
         return self.peak.steady
 
-    @property
+    @cached_property
     def needed_bytes(self) -> int:
         """Device bytes without any fragmentation, at the low end of what is outside torch."""
         return needed_bytes(self.job, self.rank, self.peak)
 
-    @property
+    @cached_property
     def enough_bytes(self) -> int:
         """Device bytes that are surely enough: what torch cannot give back by its rules, at the high end of what is outside torch."""
         return enough_bytes(self.job, self.rank, self.peak)
@@ -187,17 +185,17 @@ def estimate(job: TrainingJob) -> Estimate:
         raise UnsupportedError(job.refusal)
     check(job.model, job.layout, job.training, job.gpu, job.num_microbatches)
     pipeline = build_pipeline(job.model, job.layout)
-    planner = Declarer(context_of(job))
-    stages = tuple(_stage(job, planner, chunks) for chunks in pipeline.chunks)
+    declarer = Declarer(context_of(job))
+    stages = tuple(_stage(job, declarer, chunks) for chunks in pipeline.chunks)
     if job.training.peft != "none" and not any(stage.rank.buffers for stage in stages):
         raise ConfigError(
             f"peft_target_modules={','.join(job.training.peft_target_modules)} names no linear of this model"
         )
-    return Estimate(job, stages, planner)
+    return Estimate(job, stages, declarer)
 
 
-def _stage(job: TrainingJob, planner: Declarer, chunks: tuple[Chunk, ...]) -> Stage:
-    rank = build_rank(planner, chunks, job.num_microbatches, job.gpu, job.env)
+def _stage(job: TrainingJob, declarer: Declarer, chunks: tuple[Chunk, ...]) -> Stage:
+    rank = build_rank(declarer, chunks, job.num_microbatches, job.gpu, job.env)
     peak = find_peak(rank)
     reserved = reserved_bytes(job, rank, peak)
     return Stage(job, rank, peak, reserved, device_bytes(job, rank, reserved), tuple(host_terms(job, rank)))

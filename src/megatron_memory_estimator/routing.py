@@ -60,12 +60,12 @@ def routing(found: Estimate) -> Routing | None:
     peaks = []
     for factor in three:
         uneven = dataclasses.replace(job.training, router_imbalance=round(factor, 4))
-        planner = found.planner.with_routing(context_of(dataclasses.replace(job, training=uneven)))
-        peaks.append(max(_peak(stage.rank, planner) for stage in found.stages))
+        declarer = found.planner.with_routing(context_of(dataclasses.replace(job, training=uneven)))
+        peaks.append(max(_peak(stage.rank, declarer) for stage in found.stages))
     return Routing(job.training.routing_phase, three, (peaks[0], peaks[1], peaks[2]))
 
 
-def _peak(rank: Rank, planner: Declarer) -> int:
+def _peak(rank: Rank, declarer: Declarer) -> int:
     """The peak of a rank with the rows of another routing; state and persistent scratch do not depend on it."""
-    plans = tuple(planner.plan(plan.chunk) for plan in rank.plans)
-    return find_peak(dataclasses.replace(rank, context=planner.context, plans=plans)).nbytes
+    plans = tuple(declarer.plan(plan.chunk) for plan in rank.plans)
+    return find_peak(dataclasses.replace(rank, context=declarer.context, plans=plans)).nbytes

@@ -59,7 +59,7 @@ def checkpoint_term(job: TrainingJob, rank: Rank) -> Term:
     shared = t.use_distributed_optimizer or t.use_megatron_fsdp  # else replicas share the work
     total = 0
     for buffer in rank.buffers:
-        shards = layout.expert_shards if buffer.expert else layout.dense_shards
+        shards = layout.shards(expert=buffer.expert)
         kept = sum(4 * one.numel for one in optimizer_tensors(rank.context, buffer) if one.saved)
         kept += CHECKPOINT_STATE * buffer.offloaded
         total += kept if shared else ceil_div(kept, shards)

@@ -24,9 +24,9 @@ from ..rank.chunks import ChunkPlan
 from ..rank.rank import Rank
 from ..states.buffers import Buffer
 from ..states.kept import Since
-from ..states.optimizers import optimizer_tensors
-from ..states.padding import ALIGNMENT, bucket_multiple, default_bucket_size
-from ..tape.tensor import DTYPE_BYTES, Param, round_up
+from ..states.optimizers import OPTIMIZERS, optimizer_tensors
+from ..states.padding import bucket_multiple, buckets, default_bucket_size
+from ..tape.tensor import DTYPE_BYTES, Param
 from .allocator import Allocator, Block
 from .player import Player, Uneven
 
@@ -55,7 +55,7 @@ def refusal(job: TrainingJob) -> str:
     reasons = {
         "fully sharded data parallelism": t.use_megatron_fsdp or t.use_torch_fsdp2,
         "weights kept in low precision": bool(t.low_precision_weights),
-        "Muon": t.optimizer == "muon",
+        "Muon": OPTIMIZERS[t.optimizer].by_matrix,
         "CUDA graphs": t.cuda_graph_impl != "none",
         "overlap_moe_expert_parallel_comm": t.overlap_moe_expert_parallel_comm,
         "activation offloading": t.fine_grained_activation_offloading or bool(t.cpu_offloading_num_layers),
@@ -124,7 +124,7 @@ def _build(memory: Allocator, rank: Rank, place: int) -> list[Parts]:
             memory.allocate(buffer.numel * DTYPE_BYTES[buffer.grad_dtype])
             for _, block in reversed(members) if sharded else ():
                 memory.free(block)
-            shards = (layout.expert_shards if expert else layout.dense_shards) if sharded else 1
+            shards = layout.shards(expert=expert) if sharded else 1
             first = rank.pp_rank == 0 and plan.chunk.vp_stage == 0
             size = default_bucket_size(c, buffer.numel_unpadded, first_chunk=first) if sharded else None
             multiple = bucket_multiple(shards, busbw=c.training.ddp_pad_buckets_for_high_nccl_busbw) if sharded else 1
@@ -153,25 +153,9 @@ def _params(plan: ChunkPlan) -> Iterator[Param]:
 
 
 def owned_parts(params: list[Param], owner: int, shards: int, bucket_size: int | None, multiple: int) -> Iterator[int]:
-    """Elements of each parameter that one of `shards` owners of a buffer has: its part of every bucket, the last parameter first.
-
-    Buckets as in `states/padding.py` (padded_numel): a start is aligned, a bucket ends when it is full, and is padded to a multiple.
-    """
-    spans: list[tuple[int, int]] = []
-    end = bucket = 0
-    for index, param in enumerate(reversed(params)):
-        if param.shared_embedding and end > bucket:
-            yield from _parts(spans, bucket, round_up(end, multiple), owner, shards)
-            spans, end = [], round_up(end, multiple)
-            bucket = end
-        start = round_up(end, ALIGNMENT)
-        end = start + param.numel_each
-        spans.append((start, end))
-        full = bucket_size is not None and end - bucket >= bucket_size
-        if full or param.shared_embedding or index == len(params) - 1:
-            end = round_up(end, multiple)
-            yield from _parts(spans, bucket, end, owner, shards)
-            spans, bucket = [], end
+    """Elements of each parameter that one of `shards` owners of a buffer has: its part of every bucket, the last parameter first."""
+    for spans, start, end in buckets([(param._replace(copies=1), 1) for param in params], multiple, bucket_size):
+        yield from _parts(spans, start, end, owner, shards)
 
 
 def _parts(spans: list[tuple[int, int]], start: int, end: int, owner: int, shards: int) -> Iterator[int]:

@@ -105,6 +105,10 @@ class Layout:
         """Data parallel size of the experts."""
         return self.world_size // (self.etp * self.ep * self.pp)
 
+    def shards(self, *, expert: bool) -> int:
+        """Ranks over which the state of dense or of expert parameters is sharded."""
+        return self.expert_shards if expert else self.dense_shards
+
     @property
     def dense_shards(self) -> int:
         """Ranks that share the optimizer state of a dense parameter (cp included)."""

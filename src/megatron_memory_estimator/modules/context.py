@@ -6,9 +6,9 @@ never on a degree, so that one declaration serves one layout and an array of lay
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from ..job.layout import Layout
@@ -286,12 +286,17 @@ def recomputed(active: bool, name: str, module: Module[T], hook: str = "") -> Mo
             ops.append(item)
 
 
-def in_part(part: Part, module: Module[T]) -> Module[T]:
-    """The module with its ops as a part of something, as far as nothing inside says otherwise; the result passes through."""
+def changed(module: Module[T], change: Callable[[Item], Item]) -> Module[T]:
+    """The module with every op and checkpoint changed; its parameters and its result pass through."""
     while True:
         try:
             item = next(module)
         except StopIteration as stop:
             result: T = stop.value
             return result
-        yield item if isinstance(item, Param) else parted(item, part)
+        yield item if isinstance(item, Param) else change(item)
+
+
+def in_part(part: Part, module: Module[T]) -> Module[T]:
+    """The module with its ops as a part of something, as far as nothing inside says otherwise."""
+    return changed(module, partial(parted, part=part))

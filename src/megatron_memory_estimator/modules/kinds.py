@@ -8,7 +8,7 @@ every row.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
@@ -79,6 +79,32 @@ class Kind:
     kept: Callable[[Context, int], Iterator[tuple[Tensor, str]]] = nothing_kept
 
 
+_SPARSE = Kind(
+    name="dsa",
+    role="mixer",
+    declare=sparse_attention.sparse_attention,
+    part="attn",
+    residual="attn_residual",
+    owners=frozenset(("mla", "dsa")),
+    rotary="layer",
+    heads=True,
+    latent=True,
+    sparse=True,
+    indexer=True,
+    recomputes=frozenset(("layernorm",)),
+)
+_DELTA = Kind(
+    name="gdn",
+    role="mixer",
+    declare=gated_delta_net.gated_delta_net,
+    part="attn",
+    residual="attn_residual",
+    owners=frozenset(("gdn",)),
+    state_heads="delta",
+    reproducible=False,
+    recomputes=frozenset(("gdn_norm_out",)),
+)
+
 KINDS: dict[str, Kind] = {
     row.name: row
     for row in (
@@ -107,56 +133,12 @@ KINDS: dict[str, Kind] = {
             latent=True,
             recomputes=frozenset(("core_attn", "mla_up_proj", "layernorm")),
         ),
-        Kind(
-            name="dsa",
-            role="mixer",
-            declare=sparse_attention.sparse_attention,
-            part="attn",
-            residual="attn_residual",
-            owners=frozenset(("mla", "dsa")),
-            rotary="layer",
-            heads=True,
-            latent=True,
-            sparse=True,
-            indexer=True,
-            recomputes=frozenset(("layernorm",)),
+        _SPARSE,
+        replace(
+            _SPARSE, name="dsa_shared", declare=sparse_attention.shared_sparse_attention, indexer=False, borrows=True
         ),
-        Kind(
-            name="dsa_shared",
-            role="mixer",
-            declare=sparse_attention.shared_sparse_attention,
-            part="attn",
-            residual="attn_residual",
-            owners=frozenset(("mla", "dsa")),
-            rotary="layer",
-            heads=True,
-            latent=True,
-            sparse=True,
-            borrows=True,
-            recomputes=frozenset(("layernorm",)),
-        ),
-        Kind(
-            name="gdn",
-            role="mixer",
-            declare=gated_delta_net.gated_delta_net,
-            part="attn",
-            residual="attn_residual",
-            owners=frozenset(("gdn",)),
-            state_heads="delta",
-            reproducible=False,
-            recomputes=frozenset(("gdn_norm_out",)),
-        ),
-        Kind(
-            name="gdn2",
-            role="mixer",
-            declare=gated_delta_net.gated_delta_net_2,
-            part="attn",
-            residual="attn_residual",
-            owners=frozenset(("gdn",)),
-            state_heads="delta",
-            reproducible=False,
-            recomputes=frozenset(("gdn_norm_out",)),
-        ),
+        _DELTA,
+        replace(_DELTA, name="gdn2", declare=gated_delta_net.gated_delta_net_2),
         Kind(
             name="mamba",
             role="mixer",

@@ -10,12 +10,13 @@ router imbalance.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from ..tape.ops import Op, filling
 from ..tape.tensor import Dim, Param, Tensor
 from ..tape.work import Gemm, Streamed
 from .adapters import adapted, adapter_params
-from .context import Context, Module, T, in_part, recomputed
+from .context import Context, Module, T, changed, in_part, recomputed
 from .dispatcher import Routed, combine, dispatch
 from .fused_experts import fused_experts, fuses
 from .linear import (
@@ -111,16 +112,8 @@ def moe(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
 
 
 def _filled(share: float, module: Module[T]) -> Module[T]:
-    """The module with ops on rows of which a share holds a token; the result passes through."""
-    if isinstance(share, float) and share == 1:
-        return (yield from module)
-    while True:
-        try:
-            item = next(module)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        yield item if isinstance(item, Param) else filling(item, share)
+    """The module with ops on rows of which a share holds a token."""
+    return changed(module, partial(filling, share=share))
 
 
 def _expert_params(c: Context, width: Dim) -> Module[tuple[Param, Param]]:

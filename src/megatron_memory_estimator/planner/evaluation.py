@@ -115,8 +115,8 @@ class _Forms:
             plain = dataclasses.replace(t, recompute_granularity=None, recompute_method=None, recompute_num_layers=None)
             self.known[key] = self.peaks(plain).checkpointed()
         elif key not in self.known:
-            planner = symbols(dataclasses.replace(context_of(self.base), training=t))
-            self.known[key] = peaks(planner, self.shapes, stages(self.base, self.shapes, planner), self.counts)
+            declarer = symbols(dataclasses.replace(context_of(self.base), training=t))
+            self.known[key] = peaks(declarer, self.shapes, stages(self.base, self.shapes, declarer), self.counts)
         return self.known[key]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ..job.hardware import Environment, Gpu
 from ..job.pipeline import Chunk
 from ..job.training_job import TrainingJob
@@ -15,19 +13,18 @@ from .rank import Rank
 from .schedule import occupancy
 from .workspaces import stash_workspaces, workspaces
 
-if TYPE_CHECKING:
-    pass
-
 
 def context_of(job: TrainingJob) -> Context:
     """What module declarations see of a job."""
     return Context(job.model, job.layout, job.training, job.kernel, job.gpu.num_sms, blackwell=job.gpu.two_way_fp8)
 
 
-def build_rank(planner: Declarer, chunks: tuple[Chunk, ...], num_microbatches: int, gpu: Gpu, env: Environment) -> Rank:
+def build_rank(
+    declarer: Declarer, chunks: tuple[Chunk, ...], num_microbatches: int, gpu: Gpu, env: Environment
+) -> Rank:
     """A pipeline rank with its chunks: plans, schedule, buffers, state and persistent scratch. Degrees may be arrays."""
-    c, layout = planner.context, planner.context.layout
-    plans = tuple(planner.plan(chunk) for chunk in chunks)
+    c, layout = declarer.context, declarer.context.layout
+    plans = tuple(declarer.plan(chunk) for chunk in chunks)
     pp_rank = chunks[0].pp_rank
     buffers = tuple(
         buffer

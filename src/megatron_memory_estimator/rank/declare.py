@@ -58,7 +58,7 @@ class Declarer:
         self._plans: dict[object, ChunkPlan] = {}
 
     def with_routing(self, context: Context) -> Declarer:
-        """A planner of a context that differs in the routing of experts only: units without experts are shared."""
+        """A declarer of a context that differs in the routing of experts only: units without experts are shared."""
         other = Declarer(context)
         for name in ("_declared", "_units"):
             mine = getattr(self, name)
@@ -103,22 +103,25 @@ class Declarer:
         return tuple(p if MARK in p.name else p._replace(frozen=True, gemm="") for p in declared.params)
 
     def _build(self, chunk: Chunk) -> ChunkPlan:
-        c = self.context
-        runs: list[Run] = []
-        if chunk.embedding:
-            runs.append(self.part(("embedding", chunk.output)))
-        runs.extend(self._layers(chunk))
-        if chunk.final_norm:
-            runs.append(self.part(("final_norm", True)))
-        if chunk.mtp:
-            runs.append(self.part(("mtp", not chunk.embedding)))
-        if chunk.output:
-            alone = c.model.share_embeddings_and_output_weights and chunk.pp_rank == 0
-            output = self.part(("output", alone))
-            if alone and runs:  # the embedding's weights, whole again
-                output = output._replace(beside=runs[0].beside)
-            runs.append(output)
+        before, behind = self.parts(chunk)
+        runs = [*map(self.part, before), *self._layers(chunk)]
+        for key in behind:
+            run = self.part(key)
+            if key == ("output", True) and runs:  # the embedding's weights, whole again
+                run = run._replace(beside=runs[0].beside)
+            runs.append(run)
         return ChunkPlan(chunk, tuple(runs), self.inputs(chunk))
+
+    def parts(self, chunk: Chunk) -> tuple[list[PartKey], list[PartKey]]:
+        """The units of a chunk before its decoder layers, and behind them."""
+        tied = self.context.model.share_embeddings_and_output_weights
+        before: list[PartKey] = [("embedding", chunk.output)] if chunk.embedding else []
+        behind: list[PartKey] = [("final_norm", True)] if chunk.final_norm else []
+        if chunk.mtp:
+            behind.append(("mtp", not chunk.embedding))
+        if chunk.output:
+            behind.append(("output", tied and chunk.pp_rank == 0))
+        return before, behind
 
     def inputs(self, chunk: Chunk) -> tuple[Tensor, ...]:
         """Tokens, positions, labels and loss mask of a microbatch, on chunks that read them, and the attention mask."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from typing import NamedTuple, get_args
 
-from ..tape.tensor import largest, largest_sum
+from ..tape.tensor import DTYPE_BYTES, largest, largest_sum
 from .a2a_overlap import combined
 from .boundary import deferred_wgrads, pipeline_tensors, resting_tensors
 from .captures import capturing, pool
@@ -157,7 +157,7 @@ def flattened_gradients(rank: Rank) -> tuple[Row, ...]:
         return ()
     copies = [(p, n) for plan in rank.plans for p, n in plan.params if p.split == "replicated"]
     numel = sum(p.numel * n for p, n in copies)
-    size = 4 if c.training.grad_dtype == "fp32" else 2
+    size = DTYPE_BYTES[c.training.grad_dtype]
     row = Row("transient", "flattened gradients of replicated parameters", "[numel]", (numel,), c.training.grad_dtype, 1,
               numel * size, "all-reduced over tp after the last backward")  # fmt: skip
     return (row,)

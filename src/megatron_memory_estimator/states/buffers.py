@@ -106,7 +106,7 @@ def _buffer(c: Context, chunk: int, members: Runs, recipe: str, *, expert: bool,
 
 def _share(c: Context, members: Runs, plain: int, *, expert: bool, first_chunk: bool) -> _Share:
     """How a buffer of so many elements is padded and shared over the data-parallel ranks."""
-    t, shards = c.training, c.layout.expert_shards if expert else c.layout.dense_shards
+    t, shards = c.training, c.layout.shards(expert=expert)
     by_matrix = OPTIMIZERS[t.optimizer].by_matrix
     managed = {p.name for params, _ in members for p in params if is_muon_managed(p)} if by_matrix else set()
     matrices = sum(p.numel * count for params, count in members for p in params if p.name in managed)

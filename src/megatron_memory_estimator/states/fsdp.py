@@ -49,7 +49,7 @@ def strategy(c: Context) -> str:
 
 def ways(c: Context, *, expert: bool) -> Ways:
     """How the state of dense or expert parameters is sharded."""
-    shards = c.layout.expert_shards if expert else c.layout.dense_shards
+    shards = c.layout.shards(expert=expert)
     level = STRATEGIES.index(strategy(c))
     outer = c.layout.num_distributed_optimizer_instances if c.training.outer_dp_sharding_strategy == "optim" else 1
     return Ways(

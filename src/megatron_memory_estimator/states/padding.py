@@ -6,6 +6,7 @@ Source: Megatron-LM `megatron/core/distributed/param_and_grad_buffer.py`, `megat
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
 from functools import reduce
 from math import gcd
 from typing import Any
@@ -49,17 +50,33 @@ def padded_numel(params: list[tuple[Param, int]], shards: int, bucket_size: int 
         return round_up(
             sum(round_up(param.numel_each, ALIGNMENT) * (param.copies * copies) for param, copies in params), multiple
         )
-    end = start_of_bucket = 0
+    return max((end for _, _, end in buckets(params, multiple, bucket_size)), default=0)
+
+
+Bucket = tuple[list[tuple[int, int]], int, int]
+"""Where each parameter of a bucket begins and ends, and where the bucket does."""
+
+
+def buckets(params: list[tuple[Param, int]], multiple: int, bucket_size: int | None) -> Iterator[Bucket]:
+    """The buckets of a buffer, the last parameter first."""
+    spans: list[tuple[int, int]] = []
+    start = end = 0
     for param, copies in reversed(params):
-        each = param.numel_each
-        if param.shared_embedding and end > start_of_bucket:
-            end = start_of_bucket = round_up(end, multiple)
+        each, alone = param.numel_each, param.shared_embedding
         for _ in range(param.copies * copies):
-            end = round_up(end, ALIGNMENT) + each
-            full = bucket_size is not None and end - start_of_bucket >= bucket_size
-            if full or param.shared_embedding:
-                end = start_of_bucket = round_up(end, multiple)
-    return round_up(end, multiple)
+            if alone and spans:
+                end = round_up(end, multiple)
+                yield spans, start, end
+                spans, start = [], end
+            first = round_up(end, ALIGNMENT)
+            end = first + each
+            spans.append((first, end))
+            if alone or (bucket_size is not None and end - start >= bucket_size):
+                end = round_up(end, multiple)
+                yield spans, start, end
+                spans, start = [], end
+    if spans:
+        yield spans, start, round_up(end, multiple)
 
 
 def padded_buffer(runs: Runs, shards: int, bucket_size: int | None, *, busbw: bool) -> int:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ..modules.context import Context
 from ..tape.ops import Op
-from ..tape.tensor import Tensor
+from ..tape.tensor import DTYPE_BYTES, Tensor
 from ..tape.work import Attention, Beside, Gemm, Send, Streamed
 from . import links
 from .kernels import attention, product, products_behind, streamed
@@ -117,7 +117,7 @@ def backward(m: Machine, c: Context, op: Op, incoming: set[str], known: set[str]
 
 def grad_bytes(c: Context) -> int:
     """Bytes of an element of a main gradient."""
-    return 4 if c.training.grad_dtype == "fp32" else 2
+    return DTYPE_BYTES[c.training.grad_dtype]
 
 
 def _filled(op: Op, nbytes: Any) -> Any:

@@ -76,46 +76,38 @@ TimeKey = tuple[Any, ...]
 """A unit as far as time goes: ("layer", its kind, the share of its stage that is recomputed), or ("part", its key)."""
 
 
-def timed_units(planner: Declarer, rank: Rank) -> list[tuple[TimeKey, int]]:
+def timed_units(declarer: Declarer, rank: Rank) -> list[tuple[TimeKey, int]]:
     """The units of a stage and how many of each."""
-    c = planner.context
-    tied = c.model.share_embeddings_and_output_weights
+    c = declarer.context
     found: list[tuple[TimeKey, int]] = []
     for plan in rank.plans:
         chunk = plan.chunk
-        kinds = [planner.kind(i) for i in chunk.layers]
+        kinds = [declarer.kind(i) for i in chunk.layers]
         share = recomputed_share(c, len(kinds))
         found += [(("layer", kind, share), kinds.count(kind)) for kind in dict.fromkeys(kinds)]
-        if chunk.embedding:
-            found.append((("part", ("embedding", chunk.output)), 1))
-        if chunk.final_norm:
-            found.append((("part", ("final_norm", True)), 1))
-        if chunk.mtp:
-            found.append((("part", ("mtp", not chunk.embedding)), 1))
-        if chunk.output:
-            found.append((("part", ("output", tied and chunk.pp_rank == 0)), 1))
+        found += [(("part", key), 1) for keys in declarer.parts(chunk) for key in keys]
     return found
 
 
-def unit_time(m: Machine, planner: Declarer, key: TimeKey, shared: Shared | None = None) -> StageTime:
+def unit_time(m: Machine, declarer: Declarer, key: TimeKey, shared: Shared | None = None) -> StageTime:
     """One microbatch through one unit. `shared` knows what does not depend on recomputation, or makes it."""
 
     def make() -> Passed:
         known = shared(("costs", key[1]), dict) if shared else None
         if key[0] == "layer":
-            return passed(m, planner.context_of(key[1]), planner.layer(key[1]), known)
-        return passed(m, planner.context, planner.part(key[1]).unit, known)
+            return passed(m, declarer.context_of(key[1]), declarer.layer(key[1]), known)
+        return passed(m, declarer.context, declarer.part(key[1]).unit, known)
 
     one = shared(("seconds", key[1]), make) if shared else make()
     return _seconds(_full(one, key[2]) if key[0] == "layer" else one)
 
 
-def stage_time(m: Machine, planner: Declarer, rank: Rank, shared: Shared | None = None) -> StageTime:
+def stage_time(m: Machine, declarer: Declarer, rank: Rank, shared: Shared | None = None) -> StageTime:
     """One microbatch through all chunks of a stage."""
     total = StageTime()
-    for key, count in timed_units(planner, rank):
-        total = StageTime(*(a + b * count for a, b in zip(total, unit_time(m, planner, key, shared), strict=True)))
-    return total._replace(pp=p2p(m, planner.context, len(rank.plans)))
+    for key, count in timed_units(declarer, rank):
+        total = StageTime(*(a + b * count for a, b in zip(total, unit_time(m, declarer, key, shared), strict=True)))
+    return total._replace(pp=p2p(m, declarer.context, len(rank.plans)))
 
 
 def p2p(m: Machine, c: Context, chunks: Any) -> Any:
@@ -163,10 +155,9 @@ def collectives(m: Machine, c: Context, rank: Rank) -> tuple[Any, Any]:
     reduce: Any = 0.0
     gather: Any = 0.0
     for buffer in rank.buffers:
-        expert = buffer.expert
-        ranks = layout.expert_shards if expert else layout.dense_shards
-        stride = layout.ep * layout.etp if expert else layout.tp
-        grads = buffer.numel_unpadded * (4 if buffer.grad_dtype == "fp32" else 2)
+        ranks = layout.shards(expert=buffer.expert)
+        stride = layout.ep * layout.etp if buffer.expert else layout.tp
+        grads = buffer.numel_unpadded * DTYPE_BYTES[buffer.grad_dtype]
         weights = buffer.numel_unpadded * (1 if buffer.recipe else 2)
         held = buffer.numel_unpadded > 0  # of an array of stages, some have no such parameters
         if active(c):
@@ -207,10 +198,10 @@ def optimizer(m: Machine, c: Context, rank: Rank) -> Any:
 
 
 def step_parts(
-    m: Machine, planner: Declarer, ranks: Sequence[Rank], microbatches: Any, copies: Sequence[int] | None = None
+    m: Machine, declarer: Declarer, ranks: Sequence[Rank], microbatches: Any, copies: Sequence[int] | None = None
 ) -> dict[str, Any]:
     """Where the seconds of a step go, for one layout or an array of them; `ranks` are the pipeline's, each `copies` times."""
-    c = planner.context
+    c = declarer.context
     known: dict[Any, Any] = {}
 
     def shared(key: Any, make: Callable[[], Any]) -> Any:
@@ -218,7 +209,7 @@ def step_parts(
             known[key] = make()
         return known[key]
 
-    times = [stage_time(m, planner, rank, shared) for rank in ranks]
+    times = [stage_time(m, declarer, rank, shared) for rank in ranks]
     pace = reduce(_slower, times)
     vp = len(ranks[0].plans)
     parts = {

@@ -91,19 +91,19 @@ def context(batch: Batch) -> Context:
 
 def engine(batch: Batch) -> tuple[Declarer, list[Rank]]:
     """The traced units and the pipeline ranks of a batch, with arrays as sizes."""
-    planner, job = Declarer(context(batch)), batch.job
+    declarer, job = Declarer(context(batch)), batch.job
     chunks = build_pipeline(job.model, job.layout).chunks
-    return planner, [build_rank(planner, stage, job.num_microbatches, job.gpu, job.env) for stage in chunks]
+    return declarer, [build_rank(declarer, stage, job.num_microbatches, job.gpu, job.env) for stage in chunks]
 
 
-def different_stages(planner: Declarer, model: Model, layout: Layout) -> list[tuple[tuple[Chunk, ...], int]]:
+def different_stages(declarer: Declarer, model: Model, layout: Layout) -> list[tuple[tuple[Chunk, ...], int]]:
     """The chunks of the stages of a pipeline, and how many stages each stands for. A stage between the first and the last that holds
     the same layers as one before it has fewer microbatches in flight and never more memory: it is counted with that one."""
     found: dict[Any, tuple[tuple[Chunk, ...], int]] = {}
     for chunks in build_pipeline(model, layout).chunks:
         at = chunks[0].pp_rank
         end = at if at in (0, layout.pp - 1) else None
-        key = (end, *((*map(planner.kind, c.layers), c.embedding, c.final_norm, c.mtp, c.output) for c in chunks))
+        key = (end, *((*map(declarer.kind, c.layers), c.embedding, c.final_norm, c.mtp, c.output) for c in chunks))
         first, copies = found.get(key, (chunks, 0))
         found[key] = first, copies + 1
     return list(found.values())
@@ -111,10 +111,10 @@ def different_stages(planner: Declarer, model: Model, layout: Layout) -> list[tu
 
 def fullest(batch: Batch) -> tuple[Declarer, list[tuple[Rank, int]]]:
     """The same for `different_stages` only. With each stage goes how many it stands for."""
-    planner, job = Declarer(context(batch)), batch.job
-    return planner, [
-        (build_rank(planner, stage, job.num_microbatches, job.gpu, job.env), copies)
-        for stage, copies in different_stages(planner, job.model, job.layout)
+    declarer, job = Declarer(context(batch)), batch.job
+    return declarer, [
+        (build_rank(declarer, stage, job.num_microbatches, job.gpu, job.env), copies)
+        for stage, copies in different_stages(declarer, job.model, job.layout)
     ]
 
 

@@ -20,7 +20,7 @@ from ...throughput.machine import Machine
 from ..space.choices import Option, Style, training_with
 from ..space.points import Array, Cells, Grid
 from .peaks import Peaks
-from .sharing import Known, SharingPlanner, asked
+from .sharing import Known, SharingDeclarer, asked
 from .tables import Pipelines, States, Tables
 from .view import Evaluated, Figures, Outside, StagesOfShapes, Traced, View
 
@@ -52,7 +52,7 @@ class TabledFigures:
     ) -> Iterator[Evaluated]:
         """The figures of every training and option, in pieces. Infinite where model state alone needs more than the limit."""
         tables = Tables(self.job, self.machine, self.grid, style, self.pipelines)
-        first = tables.planner(trainings[0])
+        first = tables.declarer(trainings[0])
         states = [
             self._state(tables, first, style, training_with(trainings[0], option), option) for option in optimizers
         ]
@@ -66,9 +66,9 @@ class TabledFigures:
         outside = Outside(low, high, tables.sends(trainings[0]))
         traced = []
         for at, (training, forms) in enumerate(zip(trainings, peaks, strict=True)):
-            planner = first if at == 0 else tables.planner(training)
-            running, times = tables.running(planner, forms), tables.times(planner)
-            traced.append(Traced(training, forms, running, times, self._scratches(tables, planner, style)))
+            declarer = first if at == 0 else tables.declarer(training)
+            running, times = tables.running(declarer, forms), tables.times(declarer)
+            traced.append(Traced(training, forms, running, times, self._scratches(tables, declarer, style)))
         for where, most in self._chunks(cells, np.nonzero(hopeful)[0]):
             view = View(self.job, self.grid, self.stages, cells.at(where), most, outside, states)
             for at, one in enumerate(traced):
@@ -96,15 +96,15 @@ class TabledFigures:
             for start in range(0, len(places), CHUNK):
                 yield places[start : start + CHUNK], most
 
-    def _state(self, tables: Tables, planner: Declarer, style: Style, training: Training, option: Option) -> States:
+    def _state(self, tables: Tables, declarer: Declarer, style: Style, training: Training, option: Option) -> States:
         recipe = training.low_precision if training.low_precision_weights else ""
         masters = training.fp8_recipe if option.precision_aware else ""  # an fp8 recipe decides who keeps the masters
         key = (recipe, masters, style.sequence_parallel, option)
         if key not in self._states:
-            self._states[key] = tables.states(planner, training)
+            self._states[key] = tables.states(declarer, training)
         return self._states[key]
 
-    def _scratches(self, tables: Tables, planner: SharingPlanner, style: Style) -> tuple[Array, Array]:
-        asking = asked(planner.training)
+    def _scratches(self, tables: Tables, declarer: SharingDeclarer, style: Style) -> tuple[Array, Array]:
+        asking = asked(declarer.training)
         key = (style.precision, style.sequence_parallel)
-        return self._scratch.find(key, asking, lambda: tables.scratch(planner, asking))
+        return self._scratch.find(key, asking, lambda: tables.scratch(declarer, asking))

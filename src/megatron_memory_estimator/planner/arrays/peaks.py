@@ -115,7 +115,7 @@ class Peaks:
 
 
 def symbols(context: Context) -> _Symbols:
-    """A planner of unknown units for the model and the training of a context."""
+    """A declarer of unknown units for the model and the training of a context."""
     kinds = len({*context.model.kinds, *context.model.mtp_kinds})
     width = 8 + 3 * (5 + 4 * kinds) + 3 * (context.training.recompute_num_layers or 1)
     names = {f.name: getattr(context, f.name) for f in dataclasses.fields(Context)}
@@ -123,19 +123,19 @@ def symbols(context: Context) -> _Symbols:
     return _Symbols(_Unknown(**names, basis=basis), basis)
 
 
-def stages(job: TrainingJob, shapes: Sequence[Shape], planner: _Symbols) -> list[StageUnits]:
+def stages(job: TrainingJob, shapes: Sequence[Shape], declarer: _Symbols) -> list[StageUnits]:
     """The different stages of all shapes."""
     different: list[StageUnits] = []
     for number, shape in enumerate(shapes):
-        for chunks, copies in different_stages(planner, job.model, shape.layout):
-            plans = tuple(planner.plan(chunk) for chunk in chunks)
-            keys = tuple(tuple(planner.keys[id(run.unit)] for run in plan.runs) for plan in plans)
+        for chunks, copies in different_stages(declarer, job.model, shape.layout):
+            plans = tuple(declarer.plan(chunk) for chunk in chunks)
+            keys = tuple(tuple(declarer.keys[id(run.unit)] for run in plan.runs) for plan in plans)
             different.append(StageUnits(number, chunks[0].pp_rank, plans, keys, copies))
     return different
 
 
 def peaks(
-    planner: _Symbols, shapes: Sequence[Shape], different: Sequence[StageUnits], counts: Iterable[tuple[int, int]]
+    declarer: _Symbols, shapes: Sequence[Shape], different: Sequence[StageUnits], counts: Iterable[tuple[int, int]]
 ) -> Peaks:
     """The peaks of all stages for the given (shape, effective microbatches)."""
     forms: list[Array] = []
@@ -147,17 +147,17 @@ def peaks(
         stages_of.setdefault(stage.shape, []).append(index)
     for shape, count in sorted(set(counts)):
         for index in stages_of[shape]:
-            form = _form(planner, shapes[shape], different[index], count)
+            form = _form(declarer, shapes[shape], different[index], count)
             at[index, count] = len(starts)
             starts.append(total)
             forms.append(form)
             total += len(form)
-    used = len(planner.basis.columns) + 1
-    return Peaks(planner.basis, np.concatenate(forms)[:, :used], np.array(starts), at)
+    used = len(declarer.basis.columns) + 1
+    return Peaks(declarer.basis, np.concatenate(forms)[:, :used], np.array(starts), at)
 
 
-def _form(planner: _Symbols, shape: Shape, stage: StageUnits, count: int) -> Array:
-    c = dataclasses.replace(planner.context, layout=shape.layout)
+def _form(declarer: _Symbols, shape: Shape, stage: StageUnits, count: int) -> Array:
+    c = dataclasses.replace(declarer.context, layout=shape.layout)
     schedule = occupancy(shape.pp, shape.vp, stage.pp_rank, count, shape.group)
     rank = Rank(c, stage.pp_rank, stage.plans, schedule, (), (), (), count)
     forms = [cast(Form, candidate.nbytes) for candidate in scheduled(rank, largest_sum)]
@@ -165,39 +165,39 @@ def _form(planner: _Symbols, shape: Shape, stage: StageUnits, count: int) -> Arr
 
 
 def unknowns(
-    basis: Basis, planner: Declarer, shape: tuple[int, ...], shared: Callable[[Any, Callable[[], Any]], Any]
+    basis: Basis, declarer: Declarer, shape: tuple[int, ...], shared: Callable[[Any, Callable[[], Any]], Any]
 ) -> Array:
     """[unknown, point]: the bytes of every unknown, for arrays of a shape. `shared` makes each, or knows it."""
     known = np.zeros((len(basis.columns) + 1, prod(shape)))
     known[0] = 1
     for name, column in basis.columns.items():
-        known[column] = shared(("bytes", name), partial(_spread, planner, name, shape))
+        known[column] = shared(("bytes", name), partial(_spread, declarer, name, shape))
     return known
 
 
-def _spread(planner: Declarer, name: object, shape: tuple[int, ...]) -> Array:
-    return np.broadcast_to(_bytes(planner, name), shape).ravel()
+def _spread(declarer: Declarer, name: object, shape: tuple[int, ...]) -> Array:
+    return np.broadcast_to(_bytes(declarer, name), shape).ravel()
 
 
-def _bytes(planner: Declarer, name: object) -> Any:
+def _bytes(declarer: Declarer, name: object) -> Any:
     if name == "residual":
-        return planner.context.residual("residual").nbytes
+        return declarer.context.residual("residual").nbytes
     if name == "batch":
         whole = Chunk(0, 0, (), embedding=True, final_norm=False, mtp=False, output=True)
-        return sum(t.nbytes for t in planner.inputs(whole))
+        return sum(t.nbytes for t in declarer.inputs(whole))
     key, what = cast("tuple[Key, str]", name)
-    run = real_run(planner, key)
+    run = real_run(declarer, key)
     if what == "saved":
         return run.trace.saved_bytes
     events = run.trace.forward if what == "F" else run.trace.backward
     return reduce(np.maximum, [event.nbytes for event in events])
 
 
-def real_run(planner: Declarer, key: Key) -> Run:
-    """One copy of a unit as a planner traces it."""
+def real_run(declarer: Declarer, key: Key) -> Run:
+    """One copy of a unit as a declarer traces it."""
     first, second = key
     if isinstance(first, str):
-        return planner.part((first, second))
-    unit, traced, graphed = planner.unit((first, second))
-    params = tuple(param for kind in first for param in planner.params(kind))
+        return declarer.part((first, second))
+    unit, traced, graphed = declarer.unit((first, second))
+    params = tuple(param for kind in first for param in declarer.params(kind))
     return Run(unit, traced, 1, 0, params, graphed)

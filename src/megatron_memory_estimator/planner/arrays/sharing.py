@@ -83,7 +83,7 @@ class Known:
         return new
 
 
-class SharingPlanner(Declarer):
+class SharingDeclarer(Declarer):
     """Declares and traces a unit only where no earlier training gave the same answers about recomputation."""
 
     def __init__(self, context: Context, known: Known) -> None:

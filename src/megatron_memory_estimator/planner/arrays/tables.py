@@ -36,7 +36,7 @@ from ...throughput.step import TimeKey, collectives, optimizer, p2p, timed_units
 from ..space.choices import Style
 from ..space.points import Array, Grid, Shape
 from .peaks import Key, Peaks, StageUnits, real_run, unknowns
-from .sharing import AskedTraining, Known, SharingPlanner
+from .sharing import AskedTraining, Known, SharingDeclarer
 
 
 @dataclass(frozen=True)
@@ -124,42 +124,42 @@ class Tables:
         self.known: dict[str, Known] = {}
 
     # -- one set of recomputation ---------------------------------------------------------------------------------------
-    def planner(self, training: Training) -> SharingPlanner:
+    def declarer(self, training: Training) -> SharingDeclarer:
         """Units of a training, traced when they are asked for."""
         changed = dataclasses.replace(training, micro_batch_size=self.micro)
         context = dataclasses.replace(context_of(self.job), layout=self.base, training=changed)
         known = self.known.setdefault(training.low_precision, Known())
-        return SharingPlanner(context, known)
+        return SharingDeclarer(context, known)
 
-    def running(self, planner: SharingPlanner, peaks: Peaks) -> Array:
+    def running(self, declarer: SharingDeclarer, peaks: Peaks) -> Array:
         """[stage and microbatches, point x micro batch]: activations, transients and boundary tensors at the peak."""
-        return peaks.values(unknowns(peaks.basis, planner, self.grid.shape[1:], planner.shared))
+        return peaks.values(unknowns(peaks.basis, declarer, self.grid.shape[1:], declarer.shared))
 
-    def times(self, planner: SharingPlanner) -> Times:
+    def times(self, declarer: SharingDeclarer) -> Times:
         """Seconds of one microbatch on every stage, without sends between stages."""
-        keys, matrix = self._timed(planner)
+        keys, matrix = self._timed(declarer)
         shape = self.grid.shape[1:]
         units = np.zeros((3, len(keys), shape[0] * shape[1]))
         for place, key in enumerate(keys):
-            units[:, place] = planner.shared(("time", key), lambda key=key: self._unit_time(planner, key, shape))  # type: ignore[misc]
+            units[:, place] = declarer.shared(("time", key), lambda key=key: self._unit_time(declarer, key, shape))  # type: ignore[misc]
         return Times(*(matrix @ unit for unit in units))
 
-    def _unit_time(self, planner: SharingPlanner, key: TimeKey, shape: tuple[int, ...]) -> Array:
+    def _unit_time(self, declarer: SharingDeclarer, key: TimeKey, shape: tuple[int, ...]) -> Array:
         """[all, forward, backward; point x micro batch] of one unit."""
-        one = unit_time(self.machine, planner, key, planner.shared)
+        one = unit_time(self.machine, declarer, key, declarer.shared)
         return np.stack([np.broadcast_to(value, shape).ravel() for value in (one.total, one.forward, one.backward)])
 
-    def _timed(self, planner: Declarer) -> tuple[list[TimeKey], Array]:
+    def _timed(self, declarer: Declarer) -> tuple[list[TimeKey], Array]:
         """The units as far as time goes, and how many of each every stage has."""
-        t = planner.context.training
+        t = declarer.context.training
         full = t.recompute_granularity == "full"
         known = (full and (t.recompute_method, t.recompute_num_layers), t.low_precision, self.style.cp_comm_type)
         if known not in self.pipelines.timed:
             keys: dict[TimeKey, int] = {}
             entries = []
             for at, stage in enumerate(self.stages):
-                rank = Rank(planner.context, stage.pp_rank, stage.plans, idle(stage.plans), (), (), ())
-                entries += [(at, keys.setdefault(key, len(keys)), count) for key, count in timed_units(planner, rank)]
+                rank = Rank(declarer.context, stage.pp_rank, stage.plans, idle(stage.plans), (), (), ())
+                entries += [(at, keys.setdefault(key, len(keys)), count) for key, count in timed_units(declarer, rank)]
             matrix = np.zeros((len(self.stages), len(keys)))
             rows, columns, counts = zip(*entries, strict=True)
             np.add.at(matrix, (rows, columns), counts)
@@ -167,12 +167,12 @@ class Tables:
         return self.pipelines.timed[known]
 
     # -- the optimizer's settings ---------------------------------------------------------------------------------------
-    def states(self, planner: Declarer, training: Training) -> States:
+    def states(self, declarer: Declarer, training: Training) -> States:
         """Model state and what follows from it, for all stages."""
         shape = (len(self.stages), *self.grid.shape[:2])
         states = States(*(np.zeros(shape) for _ in dataclasses.fields(States)))
         for members in self.pipelines.alike(ordered=training.overlap_grad_reduce).values():
-            rank = self._rank(planner, training, [self.stages[i] for i in members])
+            rank = self._rank(declarer, training, [self.stages[i] for i in members])
             c = rank.context
             flat = sum(row.nbytes for row in flattened_gradients(rank))
             reduced, gathered = collectives(self.machine, c, rank)
@@ -190,18 +190,20 @@ class Tables:
                 getattr(states, name)[members] = np.broadcast_to(value, (len(members), *shape[1:], 1))[..., 0]
         return states
 
-    def _rank(self, planner: Declarer, training: Training, members: Sequence[StageUnits]) -> Rank:
+    def _rank(self, declarer: Declarer, training: Training, members: Sequence[StageUnits]) -> Rank:
         """One rank that stands for several stages: its layer counts are arrays."""
         pp = np.array([self.shapes[stage.shape].pp for stage in members]).reshape(-1, 1, 1, 1)
         layout = self.grid.layout(self.shapes[0].layout, pp, self.style)
-        c = dataclasses.replace(planner.context, layout=layout, training=training)
-        plans, buffers = self._plans(planner, members, (-1, 1, 1, 1)), []
+        c = dataclasses.replace(declarer.context, layout=layout, training=training)
+        plans, buffers = self._plans(declarer, members, (-1, 1, 1, 1)), []
         for place, plan in enumerate(plans):
             first = training.overlap_grad_reduce and place == 0 and members[0].pp_rank == 0
             buffers += ddp_buffers(c, place, [(list(run.params), run.copies) for run in plan.runs], first_chunk=first)
         return Rank(c, 0, plans, idle(plans), tuple(buffers), tuple(model_state(c, buffers)), ())
 
-    def _plans(self, planner: Declarer, members: Sequence[StageUnits], shape: tuple[int, ...]) -> tuple[ChunkPlan, ...]:
+    def _plans(
+        self, declarer: Declarer, members: Sequence[StageUnits], shape: tuple[int, ...]
+    ) -> tuple[ChunkPlan, ...]:
         """The chunks of several stages at once: how often each unit occurs is an array of a shape."""
         chunks = []
         for place, plan in enumerate(members[0].plans):
@@ -209,7 +211,7 @@ class Tables:
             runs = []
             for key, column in counts:
                 copies: Any = np.array(column).reshape(shape)
-                runs.append(real_run(planner, key)._replace(copies=copies))
+                runs.append(real_run(declarer, key)._replace(copies=copies))
             kinds = tuple(() if isinstance(key[0], str) else tuple(kind[0] for kind in key[0]) for key, _ in counts)
             chunks.append(SeveralPlans(plan.chunk, tuple(runs), (), kinds))
         return tuple(chunks)
@@ -229,7 +231,7 @@ class Tables:
         return list(found.items())
 
     # -- the rest ---------------------------------------------------------------------------------------------------------
-    def scratch(self, planner: Declarer, training: AskedTraining) -> tuple[Array, Array]:
+    def scratch(self, declarer: Declarer, training: AskedTraining) -> tuple[Array, Array]:
         """[stage, point x micro batch] of persistent scratch, and of boundary tensors alive between two steps. Units are asked for
         their parameters and counts, which no recomputation changes; what else is asked goes to `training`."""
         shape = (len(self.stages), *self.grid.shape[1:])
@@ -237,8 +239,8 @@ class Tables:
         for members in self.pipelines.similar.values():
             first = self.stages[members[0]]
             layout = dataclasses.replace(self.base, pipeline_model_parallel_size=self.shapes[first.shape].pp)
-            c = dataclasses.replace(planner.context, layout=layout, training=training)
-            plans = self._plans(planner, [self.stages[i] for i in members], (-1, 1, 1))
+            c = dataclasses.replace(declarer.context, layout=layout, training=training)
+            plans = self._plans(declarer, [self.stages[i] for i in members], (-1, 1, 1))
             rank = Rank(c, first.pp_rank, plans, idle(plans), (), (), ())
             scratch = workspaces(c, plans, self.job.gpu, self.job.env, self._dummies(c, first, plans))
             kept[members] = sum(workspace.nbytes for workspace in scratch)

@@ -106,8 +106,8 @@ class WholeRanks:
 
     def _evaluate(self, batch: Batch, microbatches: Any) -> dict[str, Array]:
         """The figures of a batch by name."""
-        planner, stages = fullest(batch)
-        job = dataclasses.replace(batch.job, layout=batch.layout, training=planner.context.training)
+        declarer, stages = fullest(batch)
+        job = dataclasses.replace(batch.job, layout=batch.layout, training=declarer.context.training)
         peaks, needed, enough = [], [], []
         for rank, _ in stages:
             peak = find_peak(rank)
@@ -116,7 +116,7 @@ class WholeRanks:
             enough.append(enough_bytes(job, rank, peak))
         ranks, copies = zip(*stages, strict=True)
         return {
-            "step": sum(step_parts(self.machine, planner, ranks, microbatches, copies).values()),
+            "step": sum(step_parts(self.machine, declarer, ranks, microbatches, copies).values()),
             "peak": reduce(np.maximum, peaks),
             "needed": reduce(np.maximum, needed),
             "enough": reduce(np.maximum, enough),
