@@ -39,7 +39,7 @@ imports: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m compileall -q src
-	$(BIN)/python scripts/bench.py
+	$(BIN)/python scripts/bench.py $(AGAINST)
 
 fuzz: $(READY)
 	$(BIN)/python scripts/fuzz.py --minutes $(MINUTES)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import resource
 import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 RUNS = 15
 COMMAND = [
@@ -30,31 +30,33 @@ COMMAND = [
 ]
 
 
-def once(argv: list[str]) -> tuple[float, int]:
-    """Wall seconds and peak resident KiB of one process."""
+class Run(NamedTuple):
+    """Wall and CPU seconds of a process, and its peak resident KiB."""
+
+    wall: float
+    cpu: float
+    resident: int
+
+
+def once(argv: list[str], **environment: str) -> Run:
+    """One process, what it prints thrown away."""
     start = time.perf_counter()
-    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
-    _, status, usage = _wait(process)
-    assert status == 0, argv
-    return time.perf_counter() - start, usage.ru_maxrss
-
-
-def _wait(process: subprocess.Popen[bytes]) -> tuple[int, int, resource.struct_rusage]:
-    import os
-
-    pid, status, usage = os.wait4(process.pid, 0)
+    quiet = subprocess.DEVNULL
+    process = subprocess.Popen(argv, stdout=quiet, stderr=quiet, env={**os.environ, **environment})
+    _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
-    return pid, process.returncode, usage
+    assert status == 0, argv
+    return Run(time.perf_counter() - start, usage.ru_utime + usage.ru_stime, usage.ru_maxrss)
 
 
 def cold_start() -> None:
     """The whole command against an interpreter that does nothing, in turn."""
     tool = str(Path(sys.executable).with_name("megatron-memory"))
     pairs = [(once([sys.executable, "-c", "pass"]), once([tool, *COMMAND])) for _ in range(RUNS + 1)][1:]
-    base = statistics.median(a[0] for a, _ in pairs)
-    ours = statistics.median(b[0] for _, b in pairs)
-    ratio = statistics.median(b[0] / a[0] for a, b in pairs)
-    memory = max(b[1] for _, b in pairs) / 1024
+    base = statistics.median(a.wall for a, _ in pairs)
+    ours = statistics.median(b.wall for _, b in pairs)
+    ratio = statistics.median(b.wall / a.wall for a, b in pairs)
+    memory = max(b.resident for _, b in pairs) / 1024
     print(f"python -c pass                {base * 1e3:7.1f} ms (median of {RUNS})")
     print(f"megatron-memory estimate      {ours * 1e3:7.1f} ms, {ratio:.2f} times that (at most 10)")
     print(f"peak resident memory          {memory:7.1f} MiB (at most 50)")
@@ -109,15 +111,31 @@ def planner(model: str, gpus: tuple[int, ...], batch: int, least: int, **axes: t
 def whole_process() -> None:
     """The usual space of DeepSeek-V3 on 2,048 GPUs as a process of its own."""
     tool = str(Path(sys.executable).with_name("megatron-memory"))
-    words = ["plan", "deepseek-ai/DeepSeek-V3", "--num-gpus", "2048", "--gpu", "H100", "--launch", "none"]
-    seconds = statistics.median(once([tool, *words])[0] for _ in range(3))
+    seconds = statistics.median(once([tool, *PLAN]).wall for _ in range(3))
     print(f"megatron-memory plan, DeepSeek-V3 on 2,048 H100, cold: {seconds:.2f} s (at most 5)")
 
 
+def against(checkout: Path) -> None:
+    """Whole commands of this tree and of another checkout in turn: the ratio of CPU seconds, pair by pair."""
+    trees = (checkout / "src", Path(__file__).parents[1] / "src")
+    for tree in trees:
+        subprocess.run([sys.executable, "-m", "compileall", "-q", str(tree)], check=True)
+    for words in (COMMAND, PLAN, ["plan", "meta-llama/Meta-Llama-3-70B", "--num-gpus", "64,128,256", *PLAN[4:]]):
+        argv = [sys.executable, "-m", "megatron_memory_estimator", *words]
+        pairs = [[once(argv, PYTHONPATH=str(tree)) for tree in trees] for _ in range(RUNS + 1)][1:]
+        there, here = (statistics.median(pair[at].cpu for pair in pairs) for at in (0, 1))
+        ratio = statistics.median(pair[1].cpu / pair[0].cpu for pair in pairs)
+        print(f"{words[0]:8} {words[1]:28} {there:.3f} s there, {here:.3f} s here, ratio {ratio:.3f}")
+
+
 SAMPLE = 200
+PLAN = ["plan", "deepseek-ai/DeepSeek-V3", "--num-gpus", "2048", "--gpu", "H100", "--launch", "none"]
 
 if __name__ == "__main__":
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # one core
+    if sys.argv[1:]:
+        against(Path(sys.argv[1]).resolve())
+        sys.exit()
     cold_start()
     in_process()
     whole_process()

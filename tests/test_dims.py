@@ -13,7 +13,7 @@ from megatron_memory_estimator.inputs.catalog import entries
 from megatron_memory_estimator.inputs.hf import load
 from megatron_memory_estimator.job.layout import Layout
 from megatron_memory_estimator.legality import beside_pipeline
-from megatron_memory_estimator.legality.dims import declared_dims
+from megatron_memory_estimator.legality.dims import Declared, declared_dims, declared_units
 from megatron_memory_estimator.legality.sharding import world
 from megatron_memory_estimator.modules.context import Context
 from megatron_memory_estimator.modules.layers import layer_unit, mtp_unit
@@ -87,3 +87,19 @@ def test_ops_and_parameters_of_a_layer_have_whole_shares(name: str) -> None:
     ]
     assert dims
     assert all(dim.local * dim.ways == dim.size for dim in dims)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_only_routed_experts_are_sharded_over_expert_parallelism(name: str) -> None:
+    """The planner asks everything else once for every tp and cp."""
+    job = TrainingJob.from_hf(name, 16)
+    narrow = dataclasses.replace(job.layout, tensor_model_parallel_size=1)
+    wide = dataclasses.replace(narrow, expert_model_parallel_size=4, expert_tensor_parallel_size=2)
+
+    def shapes(unit: Declared, layout: Layout) -> list[object]:
+        found = unit.declare(Context(job.model, layout, job.training, job.kernel))
+        ops = [(op.name, t.name, t.shape) for op in flattened(found.unit.items) for t in (*op.reads, *op.writes)]
+        return [*((p.name, p.shape, p.copies) for p in found.params), *ops]
+
+    for unit in declared_units(job.model):
+        assert (shapes(unit, narrow) == shapes(unit, wide)) is not unit.routed, unit.name

@@ -8,8 +8,7 @@ import pytest
 
 from megatron_memory_estimator import estimate
 from megatron_memory_estimator.job.hardware import GIB
-from megatron_memory_estimator.states.padding import padded_numel
-from megatron_memory_estimator.tape.tensor import Dim, Param
+from megatron_memory_estimator.states.padding import Piece, bucket_multiple, padded_numel
 
 from .helpers import small_job
 
@@ -84,15 +83,16 @@ def test_several_optimizer_instances_shard_less() -> None:
     assert moment(two) == 2 * moment(one)
 
 
-def params(*sizes: int, shared: int | None = None) -> list[tuple[Param, int]]:
-    return [(Param(f"p{i}", (Dim("n", size),), shared_embedding=i == shared), 1) for i, size in enumerate(sizes)]
+def padded(*sizes: int, bucket_size: int | None = None, shared: int | None = None) -> int:
+    """Elements of a buffer of such parameters over 24 ranks: buckets end at multiples of 384."""
+    pieces = [Piece(size, 1, index == shared) for index, size in enumerate(sizes)]
+    return padded_numel(pieces, bucket_multiple(24, busbw=False), bucket_size)
 
 
 def test_padding_vectors() -> None:
-    """Parameters of 1000, 70 and 12288 elements over 24 ranks: buckets end at multiples of 384."""
-    assert padded_numel(params(1000, 70, 12288), 24, None) == 13440
-    assert padded_numel(params(1000, 70, 12288), 24, 12000) == 13440
-    assert padded_numel(params(1000, 70, 12288, shared=0), 24, None) == 13824
+    assert padded(1000, 70, 12288) == 13440
+    assert padded(1000, 70, 12288, bucket_size=12000) == 13440
+    assert padded(1000, 70, 12288, shared=0) == 13824
 
 
 LLAMA3_8B: dict[str, Any] = {

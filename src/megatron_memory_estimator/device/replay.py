@@ -25,7 +25,7 @@ from ..rank.rank import Rank
 from ..states.buffers import Buffer
 from ..states.kept import Since
 from ..states.optimizers import OPTIMIZERS, optimizer_tensors
-from ..states.padding import bucket_multiple, buckets, default_bucket_size
+from ..states.padding import bucket_multiple, buckets, default_bucket_size, piece
 from ..tape.tensor import DTYPE_BYTES, Param
 from .allocator import Allocator, Block
 from .player import Player, Uneven
@@ -154,7 +154,7 @@ def _params(plan: ChunkPlan) -> Iterator[Param]:
 
 def owned_parts(params: list[Param], owner: int, shards: int, bucket_size: int | None, multiple: int) -> Iterator[int]:
     """Elements of each parameter that one of `shards` owners of a buffer has: its part of every bucket, the last parameter first."""
-    for spans, start, end in buckets([(param._replace(copies=1), 1) for param in params], multiple, bucket_size):
+    for spans, start, end in buckets([piece(param._replace(copies=1)) for param in params], multiple, bucket_size):
         yield from _parts(spans, start, end, owner, shards)
 
 

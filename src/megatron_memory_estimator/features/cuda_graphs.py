@@ -68,4 +68,4 @@ def replayed(unit: Unit, graphed: tuple[Tensor, ...]) -> Unit:
 
     entry = change(unit.entry) if unit.entry else None
     exit_ = change(unit.exit) if unit.exit else None
-    return unit._replace(items=tuple(mapped(unit.items, change)), entry=entry, exit=exit_)
+    return unit._replace(items=tuple(mapped(item, change) for item in unit.items), entry=entry, exit=exit_)

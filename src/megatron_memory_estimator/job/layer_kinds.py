@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
 from ..wording import shown, signed
-from .list_expressions import TooLongError, evaluated
 
 if TYPE_CHECKING:
     from .model import Model
@@ -58,6 +57,8 @@ def _whole(name: str, text: str) -> int:
 
 def _expression(name: str, text: str) -> list[int]:
     """The list that an expression says. Raises ConfigError for one that is none, or is too long."""
+    from .list_expressions import TooLongError, evaluated
+
     try:
         return evaluated(text, MOST_LAYERS)
     except TooLongError:

@@ -7,35 +7,52 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import NamedTuple
 
 from ..errors import LayoutError, UnsupportedError
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
 from ..modules.context import Context
+from ..modules.kinds import kinds_of
 from ..modules.layers import Declaration, embedding_unit, layer_unit, mtp_unit, output_unit
 from .violation import Violation
 
 
+class Declared(NamedTuple):
+    """What a model is made of, once each: the kinds of its layers, and the units beside them.
+
+    `routed`: whether it has routed experts; nothing else is sharded over ep or etp.
+    """
+
+    name: str
+    routed: bool
+    declare: Callable[[Context], Declaration]
+
+
 def declared_dims(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
     """One violation for each unit with a parameter or a tensor whose shape does not divide over the ranks that share it."""
-    c = Context(model, layout, training, "cudnn")  # kernels of attention differ in scratch alone
-    for declare in _units(c):
-        yield from _refused(declare)
+    for unit in declared_units(model):
+        yield from refused(unit, model, layout, training)
 
 
-def _refused(declare: Callable[[], Declaration]) -> Iterator[Violation]:
+def declared_units(model: Model) -> Iterator[Declared]:
+    """Everything that a model declares."""
+    layers = (*model.kinds, *(model.mtp_kinds if model.mtp else ()))
+    for row in dict.fromkeys(row for layer in dict.fromkeys(layers) for row in kinds_of(layer)):
+        yield Declared(row.name, row.routed, partial(layer_unit, kind=row.name))
+    yield Declared("embedding", False, partial(embedding_unit, alone=True))
+    yield Declared("output", False, partial(output_unit, owns_weight=True, shared=False))
+    if model.mtp:
+        yield Declared("mtp", False, partial(mtp_unit, owns_embedding=False, kinds=()))
+
+
+def refused(unit: Declared, model: Model, layout: Layout, training: Training) -> tuple[Violation, ...]:
+    """The dims of a unit that do not divide: the first of a layout, as declaring it stops there."""
     try:
-        declare()
+        unit.declare(Context(model, layout, training, "cudnn"))  # kernels of attention differ in scratch alone
     except LayoutError as error:
-        yield from map(Violation, error.rules, error.reasons)
+        return tuple(map(Violation, error.rules, error.reasons))
     except UnsupportedError:
-        return  # refused by name where it is estimated
-
-
-def _units(c: Context) -> Iterator[Callable[[], Declaration]]:
-    yield from (partial(layer_unit, c, kind) for kind in dict.fromkeys(c.model.kinds))
-    yield partial(embedding_unit, c, alone=True)
-    yield partial(output_unit, c, owns_weight=True, shared=False)
-    if c.model.mtp:
-        yield partial(mtp_unit, c, owns_embedding=False)
+        pass  # refused by name where it is estimated
+    return ()

@@ -8,9 +8,8 @@ every row.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
 from functools import cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ..job.model import Model
 from ..job.settings import Owner
@@ -35,8 +34,7 @@ def nothing_kept(c: Context, layers: int) -> Iterator[tuple[Tensor, str]]:
     return iter(())
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """A kind of mixer or MLP.
 
     part         what its ops are a part of, where they do not say it themselves
@@ -134,11 +132,11 @@ KINDS: dict[str, Kind] = {
             recomputes=frozenset(("core_attn", "mla_up_proj", "layernorm")),
         ),
         _SPARSE,
-        replace(
-            _SPARSE, name="dsa_shared", declare=sparse_attention.shared_sparse_attention, indexer=False, borrows=True
+        _SPARSE._replace(
+            name="dsa_shared", declare=sparse_attention.shared_sparse_attention, indexer=False, borrows=True
         ),
         _DELTA,
-        replace(_DELTA, name="gdn2", declare=gated_delta_net.gated_delta_net_2),
+        _DELTA._replace(name="gdn2", declare=gated_delta_net.gated_delta_net_2),
         Kind(
             name="mamba",
             role="mixer",

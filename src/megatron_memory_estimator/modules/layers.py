@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from ..tape.ops import Item, Op, Recompute, Unit, renamed
+from ..tape.ops import Item, Op, Recompute, Unit, renaming
 from ..tape.tensor import Dim, Param, Tensor, uneven
 from .context import Context, Module, in_part
 from .delayed_wgrad import with_delayed_wgrads
@@ -86,7 +86,7 @@ def checkpointed(c: Context, layers: tuple[Declaration, ...]) -> Unit:
         for index, layer in enumerate(layers):
             assert layer.unit.entry is not None and layer.unit.exit is not None and before is not None
             prefix = f"{index}."
-            joined.extend(renamed(layer.unit.items, prefix, {layer.unit.entry.name: before.name}))
+            joined.extend(map(renaming(prefix, {layer.unit.entry.name: before.name}), layer.unit.items))
             before = layer.unit.exit._replace(name=prefix + layer.unit.exit.name, storage=prefix + layer.unit.exit.name)
         items, exit_ = tuple(joined), before
     stored: tuple[Tensor, ...] = ()
@@ -119,9 +119,12 @@ def final_norm_unit(c: Context) -> Declaration:
     return Declaration("final_layernorm", hidden, in_part("final_norm", module()))
 
 
-def mtp_unit(c: Context, *, owns_embedding: bool) -> Declaration:
-    """All MTP depths of the stage that holds them; a copy of the embedding table where it is not the first stage."""
-    kinds = c.model.mtp_kinds
+def mtp_unit(c: Context, *, owns_embedding: bool, kinds: tuple[str, ...] | None = None) -> Declaration:
+    """All MTP depths of the stage that holds them; a copy of the embedding table where it is not the first stage.
+
+    `kinds` are those of the layers of each depth, by default the model's.
+    """
+    kinds = c.model.mtp_kinds if kinds is None else kinds
     hidden = c.stream("hidden_states", c.hidden)
 
     def module() -> Module[Tensor]:
@@ -153,7 +156,7 @@ def mtp_unit(c: Context, *, owns_embedding: bool) -> Declaration:
 
 
 def _prefixed(module: Module[Tensor], prefix: str, entry: Tensor) -> Module[Tensor]:
-    same = {entry.name: entry.name, entry.storage: entry.storage}
+    rename = renaming(prefix, {entry.name: entry.name, entry.storage: entry.storage})
     while True:
         try:
             declared = next(module)
@@ -163,7 +166,7 @@ def _prefixed(module: Module[Tensor], prefix: str, entry: Tensor) -> Module[Tens
         if isinstance(declared, Param):
             yield declared._replace(name=prefix + declared.name)
         else:
-            yield from renamed((declared,), prefix, same)
+            yield rename(declared)
 
 
 def _without_params(module: Module[Tensor]) -> Module[Tensor]:

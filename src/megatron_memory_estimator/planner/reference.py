@@ -11,12 +11,13 @@ from typing import NamedTuple
 from ..job.layout import Layout
 from ..job.training import Training
 from ..job.training_job import TrainingJob
-from ..legality import declared_dims, pipeline_sides, stated_violations
+from ..legality import pipeline_sides, stated_violations
+from ..legality.dims import declared_units, refused
 from ..legality.precision import gpu
 from .space.axes import Space
 from .space.choices import Option, Style, options, precision_settings, styles, training_with
 from .space.legal import hopeless
-from .space.modelled import recompute_sets
+from .space.modelled import NO_RECOMPUTATION, recompute_sets
 from .space.points import Point, Shape, at_point
 
 TRIES = 1000
@@ -40,7 +41,8 @@ class Rules:
         self.base, self.space = base, space
         self.sets = recompute_sets(base, space)
         self.options = options(space)
-        self.uneven: dict[tuple[Point, Style], str] = {}
+        self.units = tuple(declared_units(base.model))
+        self.uneven: dict[tuple[str, Point, Style], str] = {}
 
     def training(self, precision: str, recompute: Training) -> Training:
         """A training of the sets of recomputation with the settings of a precision."""
@@ -63,17 +65,17 @@ class Rules:
 
     def _uneven(self, at: Reference, layout: Layout, training: Training) -> str:
         """The first declared dim that does not divide, or nothing: the same for every pipeline, recomputation and optimizer."""
-        key = at.point, at.style
-        if key not in self.uneven:
-            plain = dataclasses.replace(
-                training,
-                recompute_granularity=None,
-                recompute_method=None,
-                recompute_num_layers=None,
-                recompute_modules=(),
-            )
-            self.uneven[key] = next((one.rule for one in declared_dims(self.base.model, layout, plain)), "")
-        return self.uneven[key]
+        plain: Training | None = None
+        for unit in self.units:
+            seen = at.point if unit.routed else at.point._replace(ep=1, etp=1)
+            key = unit.name, seen, at.style
+            if key not in self.uneven:
+                plain = plain or dataclasses.replace(training, **NO_RECOMPUTATION)
+                wrong = refused(unit, self.base.model, layout, plain)
+                self.uneven[key] = wrong[0].rule if wrong else ""
+            if self.uneven[key]:
+                return self.uneven[key]
+        return ""
 
     def reference(self, shapes: Sequence[Shape], points: Sequence[Point], ask: Callable[[], None]) -> Reference | None:
         """Any legal layout. None where nothing tried is legal."""

@@ -9,7 +9,7 @@ Source: Megatron-LM `megatron/core/optimizer/__init__.py` (_get_megatron_optimiz
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..job.training import Training
 from ..modules.context import Context
@@ -17,8 +17,7 @@ from .fused_adam import offloaded, precision_aware
 from .kept import Kept, Owned
 
 
-@dataclass(frozen=True)
-class Optimizer:
+class Optimizer(NamedTuple):
     """An optimizer.
 
     moments          what it keeps beside fp32 main parameters

@@ -6,7 +6,8 @@ Lifetimes are not declared; `simulate.py` derives them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal, NamedTuple, get_args
+from functools import partial
+from typing import Literal, NamedTuple, get_args
 
 from .tensor import Tensor
 from .work import Send, Work
@@ -61,8 +62,9 @@ class Op(NamedTuple):
     filled: float = 1.0
 
 
-TENSORS = Op._fields[1 : Op._fields.index("part")]
-"""Fields of an op that hold tensors."""
+_PART = Op._fields.index("part")
+"""Fields of an op between its name and this one hold tensors."""
+_FILLED = Op._fields.index("filled")
 
 
 class Recompute(NamedTuple):
@@ -131,51 +133,54 @@ def reads(item: Item) -> Iterator[Tensor]:
             yield from reads(inner)
 
 
-def renamed(items: Iterable[Item], prefix: str, same: dict[str, str]) -> Iterator[Item]:
-    """The same items with every tensor and op name prefixed, but for the tensors that `same` maps to other names.
+def renaming(prefix: str, same: dict[str, str]) -> Callable[[Item], Item]:
+    """Prefixes every tensor and op name of an item, but for the tensors that `same` maps to other names.
 
     It joins several layers into one unit: the entry of a layer is the exit of the one before.
     """
+    known: dict[int, tuple[Tensor, Tensor]] = {}  # by id, and held: a tensor stands in several ops
 
     def word(name: str) -> str:
         return same.get(name, prefix + name)
 
     def one(t: Tensor) -> Tensor:
-        return t._replace(name=word(t.name), storage=word(t.storage))
+        if id(t) not in known:
+            known[id(t)] = t, Tensor(word(t.name), t.shape, t.dtype, t.nbytes, word(t.storage))
+        return known[id(t)][1]
 
-    for item in mapped(items, one):
-        yield _prefixed(item, prefix)
+    return partial(mapped, change=one, prefix=prefix)
 
 
-def _prefixed(item: Item, prefix: str) -> Item:
+def mapped(item: Item, change: Callable[[Tensor], Tensor], prefix: str = "") -> Item:
+    """The item with every tensor changed, and every op name prefixed."""
     if isinstance(item, Op):
-        return item._replace(name=prefix + item.name)
-    hook = prefix + item.hook if item.hook else ""
-    return item._replace(name=prefix + item.name, hook=hook, ops=tuple(_prefixed(inner, prefix) for inner in item.ops))
-
-
-def mapped(items: Iterable[Item], change: Callable[[Tensor], Tensor]) -> Iterator[Item]:
-    """The same items with every tensor changed."""
-    for item in items:
-        if isinstance(item, Op):
-            changed: dict[str, Any] = {name: tuple(map(change, getattr(item, name))) for name in TENSORS}
-            yield item._replace(**changed)
-        else:
-            yield item._replace(ops=tuple(mapped(item.ops, change)), stored=tuple(map(change, item.stored)))
+        tensors: tuple[tuple[Tensor, ...], ...] = item[1:_PART]  # type: ignore[assignment]
+        return Op._make(
+            (prefix + item.name, *[tuple(map(change, each)) if each else () for each in tensors], *item[_PART:])
+        )
+    return Recompute(
+        prefix + item.name,
+        tuple(mapped(inner, change, prefix) for inner in item.ops),
+        prefix + item.hook if item.hook else "",
+        tuple(map(change, item.stored)),
+        item.part,
+    )
 
 
 def parted(item: Item, part: Part) -> Item:
     """The item, and every op in it, as a part of something; what has a part already keeps it."""
+    if item.part:
+        return item
     if isinstance(item, Recompute):
-        item = item._replace(ops=tuple(parted(inner, part) for inner in item.ops))
-    return item if item.part else item._replace(part=part)
+        return item._replace(ops=tuple(parted(inner, part) for inner in item.ops), part=part)
+    return Op._make((*item[:_PART], part, *item[_PART + 1 :]))
 
 
 def filling(item: Item, share: float) -> Item:
     """The item with every op in it on rows of which a share holds a token."""
     if isinstance(item, Recompute):
         return item._replace(ops=tuple(filling(inner, share) for inner in item.ops))
-    return item._replace(filled=share)
+    return Op._make((*item[:_FILLED], share))
 
 
 def flattened(items: Iterable[Item]) -> Iterator[Op]:

@@ -101,7 +101,7 @@ def largest_sum(counts: Sequence[Sequence[int]], sizes: Sequence[int]) -> int:
 
 
 class Dim(NamedTuple):
-    """A tensor dim: its name, its global size and the mesh axes that shard it `ways` times together.
+    """A tensor dim: its name, its global size and the mesh axes that shard it `ways` times together; without axes nothing does.
 
     A size that does not divide is refused where its share is asked for; of arrays of layouts the planner leaves those out.
     """
@@ -114,9 +114,13 @@ class Dim(NamedTuple):
     @property
     def local(self) -> int:
         """Size on one rank. Raises LayoutError where it would be a fraction."""
-        if self.axes and self.uneven:
+        _, size, axes, ways = self
+        if not axes:
+            return size
+        share = size // ways
+        if type(share) is int and share * ways != size:
             raise uneven(self)
-        return self.size // self.ways
+        return share
 
     @property
     def uneven(self) -> bool:
@@ -175,7 +179,7 @@ def numel_of(shape: Iterable[Dim]) -> int:
     """Elements of a shape on one rank."""
     count = 1
     for dim in shape:
-        count = count * dim.local
+        count = count * (dim.local if dim.axes else dim.size)
     return count
 
 

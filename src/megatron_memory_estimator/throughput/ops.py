@@ -7,6 +7,9 @@ passed on as it is neither; one that is added to another is read with it and wri
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import reduce
+from operator import add
 from typing import Any, NamedTuple
 
 from ..modules.context import Context
@@ -31,19 +34,20 @@ class Cost(NamedTuple):
     cp: Any = 0.0
     ep: Any = 0.0
 
-    def plus(self, other: Cost) -> Cost:
-        """Both, one after the other."""
-        return Cost(*map(_sum, self, other))
-
     @property
     def total(self) -> Any:
         """Kernels and transfers."""
         return self.compute + self.tp + self.cp + self.ep
 
 
-def _sum(a: Any, b: Any) -> Any:
-    """The sum; nothing is not added to an array."""
-    return a if isinstance(b, float) and not b else b if isinstance(a, float) and not a else a + b
+def together(costs: Iterable[Cost]) -> Cost:
+    """Several, one after the other."""
+    return Cost(*map(total, zip(*costs, strict=True)))
+
+
+def total(seconds: tuple[Any, ...]) -> Any:
+    """The sum of seconds; nothing is not added to an array."""
+    return reduce(add, [one for one in seconds if type(one) is not float or one], 0.0)
 
 
 def view(t: Tensor) -> bool:

@@ -21,7 +21,7 @@ from ..tape.tensor import DTYPE_BYTES, chosen
 from .flops import training_flops
 from .links import NETWORK_SHARE, collective, highest, inside
 from .machine import Efficiency, Machine, machine
-from .units import CHECKPOINT, Passed, passed
+from .units import CHECKPOINT, Costs, Passed, passed
 
 OVERHEAD = 20e-3
 """Seconds of a step outside the model: data, logging, the loss's reduction (set after looking at published steps)."""
@@ -93,7 +93,7 @@ def unit_time(m: Machine, declarer: Declarer, key: TimeKey, shared: Shared | Non
     """One microbatch through one unit. `shared` knows what does not depend on recomputation, or makes it."""
 
     def make() -> Passed:
-        known = shared(("costs", key[1]), dict) if shared else None
+        known = shared(("costs", key[1]), Costs) if shared else None
         if key[0] == "layer":
             return passed(m, declarer.context_of(key[1]), declarer.layer(key[1]), known)
         return passed(m, declarer.context, declarer.part(key[1]).unit, known)

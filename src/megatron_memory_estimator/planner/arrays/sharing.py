@@ -39,9 +39,13 @@ Answers = dict[Question, bool]
 
 @dataclass(frozen=True)
 class AskedTraining(Training):
-    """A training that notes what it is asked about recomputation. Declarations ask it by method, never by its settings."""
+    """A training that notes what it is asked about recomputation. Declarations ask it by method, never by its settings.
+
+    `answers` are noted questions, `known` every answer given.
+    """
 
     answers: Answers = field(default_factory=dict, compare=False, repr=False)
+    known: Answers = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def recomputes(self, module: str) -> bool:
         return self._noted(Question("module", module))
@@ -53,7 +57,14 @@ class AskedTraining(Training):
         return self._noted(Question("whole layers"))
 
     def _noted(self, question: Question) -> bool:
-        answer = self.answers[question] = question.answer(self)
+        answer = self.answers[question] = self.answered(question)
+        return answer
+
+    def answered(self, question: Question) -> bool:
+        """The answer, without a note."""
+        answer = self.known.get(question)
+        if answer is None:
+            answer = self.known[question] = question.answer(self)
         return answer
 
 
@@ -63,22 +74,24 @@ def asked(training: Training) -> AskedTraining:
 
 
 class Known:
-    """What has been made for one structure, each with the answers that it was made with."""
+    """What has been made for one structure, by the questions that its making asked and the answers it got."""
 
     def __init__(self) -> None:
-        self.made: dict[Any, list[tuple[Answers, Any]]] = {}
+        self.made: dict[Any, dict[tuple[Question, ...], dict[tuple[bool, ...], Any]]] = {}
 
     def find(self, key: Any, training: AskedTraining, make: Callable[[], T]) -> T:
         """What was made with the answers that a training gives, or what `make` makes. The training notes its questions as asked."""
-        for given, made in self.made.get(key, ()):
-            if all(question.answer(training) == answer for question, answer in given.items()):
-                known: T = made
-                training.answers.update(given)
+        of_key = self.made.setdefault(key, {})
+        for questions, made in of_key.items():
+            answers = tuple(map(training.answered, questions))
+            if answers in made:
+                training.answers.update(zip(questions, answers, strict=True))
+                known: T = made[answers]
                 return known
         before = dict(training.answers)
         training.answers.clear()
         new = make()
-        self.made.setdefault(key, []).append((dict(training.answers), new))
+        of_key.setdefault(tuple(training.answers), {})[tuple(training.answers.values())] = new
         training.answers.update(before)
         return new
 

@@ -16,7 +16,7 @@ from ...job.training_job import TrainingJob
 from ...modules.context import Context
 from ...rank.build import context_of
 from ...throughput.step import OVERHEAD, exposed
-from ..space.choices import Option, training_with
+from ..space.choices import Option
 from ..space.points import Array, Cells, Grid
 from .peaks import Peaks
 from .tables import Pipelines, States, Times
@@ -115,9 +115,8 @@ class View:
             for table in (times.forward, times.backward)
         )
         pipeline, scratch = self._pipeline(times), self._scratch(traced.scratch)
-        context = dataclasses.replace(context_of(self.job), training=training)
-        for number, option in enumerate(optimizers):
-            c = dataclasses.replace(context, training=training_with(training, option))
+        c = dataclasses.replace(context_of(self.job), training=training)  # what overlaps is the same for every option
+        for number in range(len(optimizers)):
             states, fixed = self.states[number], self.fixed[number]
             peak, reserved = self._peaks(states, running, scratch)
             reduced, gathered = self._communication(c, states, forward, backward)

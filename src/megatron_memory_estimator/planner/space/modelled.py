@@ -17,20 +17,19 @@ from .axes import Space
 from .choices import Style
 from .recompute import recompute_settings
 
+NO_RECOMPUTATION: dict[str, Any] = {
+    "recompute_granularity": None, "recompute_method": None, "recompute_num_layers": None, "recompute_modules": ()
+}  # fmt: skip
+"""Settings of a training that recomputes nothing."""
+
 
 def recompute_sets(job: TrainingJob, space: Space) -> list[tuple[str, Training]]:
     """The trainings of the sets of recomputation that this model has something for, by name."""
     known = recomputable(job.model)
-    cleared: dict[str, Any] = {
-        "recompute_granularity": None,
-        "recompute_method": None,
-        "recompute_num_layers": None,
-        "recompute_modules": (),
-    }
     found = []
     for name in space.recompute:
         settings = recompute_settings(name)
-        training = dataclasses.replace(job.training, **{**cleared, **settings})
+        training = dataclasses.replace(job.training, **{**NO_RECOMPUTATION, **settings})
         if set(settings.get("recompute_modules", ())) <= known and _modelled(job, training):
             found.append((name, training))
     if not found:
