@@ -19,7 +19,7 @@ FITTED = ("gemm", "grouped", "attention", "hbm", "expert_link", "host", "quantiz
 PRIOR = 0.15
 """Standard deviation of the logarithm of a multiplier before any run is seen, relative to NOISE of a run."""
 NOISE = 0.10
-ROUNDS, STEP = 3, 0.05
+ROUNDS, STEP = 5, 0.05
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,11 @@ def errors(runs: Sequence[Measured], efficiency: Efficiency | None = None) -> li
     return [throughput(run.estimate, efficiency).tokens_per_s_gpu / run.tokens_per_s_gpu - 1 for run in runs]
 
 
-def calibrate(runs: Sequence[Measured]) -> Calibration:
+Errors = Callable[[Sequence[Measured], Efficiency], list[float]]
+"""`errors`, or what knows some of them already."""
+
+
+def calibrate(runs: Sequence[Measured], errors: Errors = errors) -> Calibration:
     """The multipliers that fit the runs best. Raises ConfigError without runs."""
     if not runs:
         raise ConfigError("calibration needs at least one measured run")
@@ -70,13 +74,14 @@ def calibrate(runs: Sequence[Measured]) -> Calibration:
 
 
 def _least_squares(residuals: Callable[..., object], size: int) -> list[float]:
-    """Gauss-Newton with numerical derivatives; residuals are clipped (Huber) so that one broken run cannot decide."""
+    """Gauss-Newton with numerical derivatives at the start; residuals are clipped (Huber) so that one broken run cannot decide."""
     import numpy as np
 
     logs = np.zeros(size)
+    start = np.asarray(residuals(logs))
+    jacobian = np.stack([(np.asarray(residuals(STEP * unit)) - start) / STEP for unit in np.eye(size)], axis=1)
     for _ in range(ROUNDS):
         r = np.asarray(residuals(logs))
-        jacobian = np.stack([(np.asarray(residuals(logs + STEP * unit)) - r) / STEP for unit in np.eye(size)], axis=1)
         weight = np.minimum(1.0, 1.5 / np.maximum(np.abs(r), 1e-9))
         lhs = jacobian.T @ (weight[:, None] * jacobian)
         logs = logs - np.linalg.solve(lhs, jacobian.T @ (weight * r))
@@ -86,9 +91,17 @@ def _least_squares(residuals: Callable[..., object], size: int) -> list[float]:
 
 def leave_one_family_out(runs: Sequence[Measured]) -> list[float]:
     """The error of every run with efficiencies fitted to the other families only."""
+    known: dict[tuple[str, Efficiency], float] = {}
+
+    def remembered(some: Sequence[Measured], efficiency: Efficiency) -> list[float]:
+        for run in some:
+            if (run.id, efficiency) not in known:
+                known[run.id, efficiency] = errors([run], efficiency)[0]
+        return [known[run.id, efficiency] for run in some]
+
     found: dict[str, float] = {}
     for family in dict.fromkeys(run.family for run in runs):
-        fitted = calibrate([run for run in runs if run.family != family]).efficiency
+        fitted = calibrate([run for run in runs if run.family != family], remembered).efficiency
         held = [run for run in runs if run.family == family]
-        found.update(zip((run.id for run in held), errors(held, fitted), strict=True))
+        found.update(zip((run.id for run in held), remembered(held, fitted), strict=True))
     return [found[run.id] for run in runs]
