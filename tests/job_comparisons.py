@@ -87,14 +87,14 @@ def more_recomputation_keeps_no_more(case: Case) -> None:
     t = case.job.training
     if t.recompute_granularity == "full" or costly_core_attention(case.job):
         return
-    modules = t.recompute_modules if t.recompute_granularity else ()
+    modules = t.recomputed_modules
     more: list[dict[str, Any]] = [
         {"recompute_granularity": "selective", "recompute_modules": (*modules, name)}
         for name in ("mlp", "moe_act", "layernorm", "moe", "shared_experts")
         if name not in modules and not (name == "moe_act" and t.activation_func_fp8_input_store)
     ]
     more.append({
-        "recompute_granularity": "full", "recompute_modules": (), "recompute_method": "uniform", "recompute_num_layers": 1,
+        "recompute_granularity": "full", "recompute_modules": None, "recompute_method": "uniform", "recompute_num_layers": 1,
     })  # fmt: skip
     for settings in more:
         found = beside(changed(case.job, **settings))

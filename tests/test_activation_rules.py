@@ -294,3 +294,21 @@ def test_userbuffers_replace_gathers_and_add_workspaces() -> None:
     terms = {term.name: term.low for term in outside_terms(TrainingJob.from_config(
         small_config(), 2, gpu="H100", **settings, tp_comm_overlap=True), on.rank.context)}  # fmt: skip
     assert terms["userbuffers"] == 24 * S * B * HID
+
+
+def test_an_empty_list_of_modules_recomputes_nothing() -> None:
+    """None is core_attn; an empty list, as published DeepSeek-V3 recipes have it, is none (Megatron-LM `transformer_config.py`)."""
+
+    def peak(**settings: Any) -> int:
+        return (
+            estimate(TrainingJob.from_hf("Qwen/Qwen3-8B", 8, tensor_model_parallel_size=2, **settings))
+            .stages[0]
+            .peak_allocated_bytes
+        )
+
+    plain = peak()
+    assert peak(recompute_granularity="selective", recompute_modules=[]) == plain
+    assert peak(recompute_granularity="selective") == peak(
+        recompute_granularity="selective", recompute_modules=["core_attn"]
+    )
+    assert peak(recompute_granularity="selective") != plain

@@ -38,7 +38,7 @@ def without_effect(model: Model, training: Training, given: Mapping[str, Any]) -
             yield f"{name}={getattr(t, name)} is newer than {newest}, the version that the rules were read from"
     if t.recompute_granularity == "selective":
         found = recomputable(model)
-        for module in t.recompute_modules:
+        for module in t.recompute_modules or ():
             if module not in found:
                 yield f"recompute_modules {module} has nothing to recompute in this model"
         if t.recompute_num_layers is not None:

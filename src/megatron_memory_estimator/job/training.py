@@ -54,8 +54,8 @@ class Training:
     recompute_num_layers: int | None = setting(
         None, "uniform: layers per checkpoint; block: checkpointed layers per model chunk"
     )
-    recompute_modules: tuple[str, ...] = setting(
-        (), "selective recomputation: modules; default core_attn", choices=RECOMPUTE_MODULES, kind="list"
+    recompute_modules: tuple[str, ...] | None = setting(
+        None, "selective recomputation: modules; default core_attn", choices=RECOMPUTE_MODULES, kind="list"
     )
     defer_embedding_wgrad_compute: bool = setting(
         False, "weight gradients of the output layer after the last backward; its inputs and logit gradients are kept"
@@ -279,4 +279,11 @@ class Training:
 
     def recomputes(self, module: str) -> bool:
         """Whether selective recomputation covers the module."""
-        return self.recompute_granularity == "selective" and module in (self.recompute_modules or ("core_attn",))
+        return module in self.recomputed_modules
+
+    @property
+    def recomputed_modules(self) -> tuple[str, ...]:
+        """The modules of selective recomputation, which may be none (Megatron-LM `transformer_config.py`: None is core_attn)."""
+        if self.recompute_granularity != "selective":
+            return ()
+        return ("core_attn",) if self.recompute_modules is None else self.recompute_modules

@@ -143,7 +143,7 @@ def speed_changes(job: TrainingJob) -> Iterator[Change]:
 def _recompute(job: TrainingJob, *, more: bool) -> Iterator[Change]:
     """Sets of recomputation that cover more, or less, than the run's."""
     t, seen = job.training, set()
-    has = set(t.recompute_modules or ("core_attn",)) if t.recompute_granularity == "selective" else set()
+    has = set(t.recomputed_modules)
     for name, settings in RECOMPUTE.items():
         modules = set(settings.get("recompute_modules", ()))
         full = settings.get("recompute_granularity") == "full"
@@ -154,7 +154,7 @@ def _recompute(job: TrainingJob, *, more: bool) -> Iterator[Change]:
             "recompute_granularity": "full" if full else "selective" if union else None,
             "recompute_method": settings.get("recompute_method"),
             "recompute_num_layers": settings.get("recompute_num_layers"),
-            "recompute_modules": union,
+            "recompute_modules": union or None,
         }
         shown = "+".join(union) or name
         if shown not in seen:

@@ -124,5 +124,5 @@ def _unrecomputed(job: TrainingJob) -> Context:
     """A context of the job without recomputation: every layer is a unit of its own."""
     c = context_of(job)
     return dataclasses.replace(
-        c, training=dataclasses.replace(c.training, recompute_granularity=None, recompute_modules=())
+        c, training=dataclasses.replace(c.training, recompute_granularity=None, recompute_modules=None)
     )

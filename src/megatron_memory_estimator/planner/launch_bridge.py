@@ -106,7 +106,7 @@ def _idle(job: TrainingJob, name: str) -> bool:
     t = job.training
     return (
         (name in ("fp8", "fp4", "fp8_recipe") and not t.low_precision)
-        or (name == "recompute_modules" and not t.recompute_modules)
+        or (name == "recompute_modules" and t.recompute_modules is None)
         or (name == "optimizer_offload_fraction" and not t.optimizer_cpu_offload)
         or (name.startswith("expert_") and not job.model.num_moe_experts)
         or (name == "cp_comm_type" and job.layout.cp == 1)

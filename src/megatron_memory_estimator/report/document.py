@@ -135,9 +135,7 @@ def training_section(job: TrainingJob) -> dict[str, Any]:
     """Every resolved setting in Megatron's names, and what follows from them."""
     section = settings_of(job.training)
     section["attention_kernel"] = job.kernel
-    section["recompute_modules"] = list(
-        job.training.recompute_modules or (("core_attn",) if job.training.recompute_granularity == "selective" else ())
-    )
+    section["recompute_modules"] = list(job.training.recomputed_modules or job.training.recompute_modules or ())
     section["num_microbatches"] = job.num_microbatches
     section["grad_dtype"] = job.training.grad_dtype
     section["gpu"] = job.gpu.name

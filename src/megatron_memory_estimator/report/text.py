@@ -128,7 +128,7 @@ def recompute_text(t: Training) -> str:
     if t.recompute_granularity == "full":
         return f"full ({t.recompute_method}, {t.recompute_num_layers})"
     if t.recompute_granularity == "selective":
-        return f"selective ({', '.join(t.recompute_modules or ('core_attn',))})"
+        return f"selective ({', '.join(t.recomputed_modules) or 'nothing'})"
     return "none"
 
 

@@ -18,7 +18,7 @@ from .choices import Style
 from .recompute import recompute_settings
 
 NO_RECOMPUTATION: dict[str, Any] = {
-    "recompute_granularity": None, "recompute_method": None, "recompute_num_layers": None, "recompute_modules": ()
+    "recompute_granularity": None, "recompute_method": None, "recompute_num_layers": None, "recompute_modules": None
 }  # fmt: skip
 """Settings of a training that recomputes nothing."""
 

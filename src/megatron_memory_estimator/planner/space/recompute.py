@@ -44,7 +44,7 @@ def own_recompute(training: Training) -> str:
     if t.recompute_granularity == "full":
         return f"{t.recompute_method}:{t.recompute_num_layers}"
     if t.recompute_granularity == "selective":
-        return "+".join(t.recompute_modules or ("core_attn",))
+        return "+".join(t.recomputed_modules) or "none"
     return "none"
 
 
