@@ -28,7 +28,7 @@ class Constant(NamedTuple):
 CONSTANTS = (
     Constant("CALL", LOOKED + " (Moonlight, GPT-OSS-20B, Qwen3-30B)", (units,)),
     Constant("HOST_BACKWARD", LOOKED, (units,)),
-    Constant("CHECKPOINT", LOOKED + " (Moonlight)", (units, step)),
+    Constant("CHECKPOINT", LOOKED + " (Moonlight)", (units,)),
     Constant("GRACE", LOOKED + " (GB200)", (units,)),
     Constant("SUSTAINED", LOOKED + " (arXiv 2205.05198 was not)", (machine,), ("ampere", "x86")),
     Constant("SUSTAINED", LOOKED, (machine,), ("hopper", "x86")),

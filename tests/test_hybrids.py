@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from megatron_memory_estimator import TrainingJob, estimate
+from megatron_memory_estimator import ConfigError, LayoutError, TrainingJob, estimate
 from megatron_memory_estimator.modules.layers import layer_unit
 from megatron_memory_estimator.tape.simulate import leftovers, trace
 
@@ -88,7 +88,7 @@ def test_a_hybrid_pair_is_a_transformer_layer() -> None:
 
 def test_hybrid_segments_follow_the_borders() -> None:
     config = {**NEMOTRON, "num_layers": 6, "hybrid_layer_pattern": "M-|M-*-"}
-    result = estimate(TrainingJob.from_config(config, 2, pipeline_model_parallel_size=2))
+    result = estimate(TrainingJob.from_config(config, 2, pipeline_model_parallel_size=2, seq_length=2048))
     assert [stage.rank.plans[0].chunk.layers for stage in result.stages] == [(0, 1), (2, 3, 4, 5)]
 
 
@@ -97,3 +97,55 @@ def test_mamba_groups_are_replicated_under_context_parallelism() -> None:
     one = trace(layer_unit(context(TrainingJob.from_config(NEMOTRON, 1)), "mamba").unit).saved_bytes
     two = TrainingJob.from_config(NEMOTRON, 8, context_parallel_size=8, use_distributed_optimizer=True)
     assert trace(layer_unit(context(two), "mamba").unit).saved_bytes * 8 == pytest.approx(one, rel=1e-4)
+
+
+HYBRID: dict[str, Any] = {
+    "num_moe_experts": 8, "moe_ffn_hidden_size": 512, "mamba_num_heads": 32, "mamba_head_dim": 64, "mamba_num_groups": 8,
+    "linear_num_key_heads": 16, "linear_num_value_heads": 16, "linear_key_head_dim": 64, "linear_value_head_dim": 64,
+    "linear_conv_kernel_dim": 4, "position_embedding_type": "rope", "multi_latent_attention": False, "q_lora_rank": 256,
+    "kv_lora_rank": 128, "qk_head_dim": 64, "qk_pos_emb_head_dim": 32, "v_head_dim": 64, "dsa_indexer_n_heads": 4,
+    "dsa_indexer_head_dim": 64, "dsa_indexer_topk": 64,
+}  # fmt: skip
+ALIKE: list[tuple[str, str, dict[str, Any], dict[str, Any], str]] = [
+    ("*-G-", "*-*-/G-", {}, {"deterministic_mode": True}, "deterministic_mode"),
+    (
+        "M-*-",
+        "M-M-/*-",
+        {"num_query_groups": 2},
+        {"context_parallel_size": 4, "cp_comm_type": "a2a"},
+        "num_query_groups",
+    ),
+    ("M-D-", "M-M-/D-", {}, {"context_parallel_size": 2, "cp_comm_type": "p2p"}, "cp_comm_type"),
+    ("*-G-", "*-*-/G-", {"linear_num_value_heads": 24}, {}, "linear_num_value_heads"),
+    ("*-*E", "*-*-/*E", {}, {"tensor_model_parallel_size": 2, "sequence_parallel": False}, "sequence_parallel"),
+]
+
+
+@pytest.mark.parametrize(("main", "mtp", "model", "settings", "named"), ALIKE)
+def test_a_layer_of_mtp_is_refused_as_one_of_the_main_part_is(
+    main: str, mtp: str, model: dict[str, Any], settings: dict[str, Any], named: str
+) -> None:
+    for pattern in (main, mtp):
+        config = small_config(**{**HYBRID, **model, "hybrid_layer_pattern": pattern})
+        with pytest.raises(LayoutError, match=named):
+            estimate(TrainingJob.from_config(config, 8, **settings))
+
+
+def test_recomputed_modules_of_mtp_are_known() -> None:
+    config = small_config(**HYBRID, hybrid_layer_pattern="M-M-/*-")
+    made = TrainingJob.from_config(config, 1, recompute_granularity="selective", recompute_modules=["core_attn"])
+    assert not [warning for warning in made.warnings if "nothing to recompute" in warning]
+
+
+def test_every_chunk_of_a_rotary_model_has_a_table() -> None:
+    """Also one whose layers do not ask for it (Megatron-LM `hybrid_model.py`, forward): seq * kv_channels * 4 bytes."""
+    config = small_config(**HYBRID, num_layers=8, hybrid_layer_pattern="M-M-*-*-")
+    made = estimate(TrainingJob.from_config(config, 2, pipeline_model_parallel_size=2, seq_length=2048))
+    tables = [[w.nbytes for w in stage.rank.workspaces if w.name == "rotary table"] for stage in made.stages]
+    assert tables == [[2048 * 64 * 4]] * 2
+
+
+@pytest.mark.parametrize("pattern", ["+-+-", "D-D-", "*-*-", "M-M-/+-"])
+def test_a_layer_with_heads_needs_some(pattern: str) -> None:
+    with pytest.raises(ConfigError, match="num_attention_heads=0 must be at least 1"):
+        TrainingJob.from_config(small_config(**HYBRID, hybrid_layer_pattern=pattern, num_attention_heads=0), 1)

@@ -15,6 +15,7 @@ from megatron_memory_estimator.features.paged_stash import PAGED
 from megatron_memory_estimator.job.choices import RECOMPUTE_MODULES
 from megatron_memory_estimator.job.hardware import find_gpu
 from megatron_memory_estimator.job.layer_kinds import HYBRID_SYMBOLS
+from megatron_memory_estimator.job.layout import Layout
 from megatron_memory_estimator.job.model import Model
 from megatron_memory_estimator.job.settings import Owner
 from megatron_memory_estimator.modules.context import Context
@@ -33,7 +34,6 @@ from megatron_memory_estimator.rank.build import context_of
 from megatron_memory_estimator.tape.ops import Item, Op, Part, Recompute, flattened
 from megatron_memory_estimator.tape.work import Gemm
 from megatron_memory_estimator.throughput import throughput
-from megatron_memory_estimator.throughput.flops import forward_flops
 from megatron_memory_estimator.throughput.machine import machine
 from megatron_memory_estimator.throughput.ops import forward
 from megatron_memory_estimator.throughput.units import passed
@@ -169,13 +169,34 @@ def test_every_consumer_has_an_answer_for_a_kind(kind: str) -> None:
         part.rotary == "layer" for layer in made.model.kinds for part in kinds_of(layer)
     )
     assert throughput(found).step > 0
-    assert forward_flops(made.model, made.training) > 0
     if row.role == "layer":  # it has no graphs of its own
         with pytest.raises(LayoutError, match="excludes cuda_graph_impl"):
             estimate(job(kind, cuda_graph_impl="transformer_engine"))
         return
     graphs = estimate(job(kind, cuda_graph_impl="transformer_engine"))
     assert any(run.graphed for plan in graphs.stages[0].rank.plans for run in plan.runs)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_token_is_multiplied_with_every_matrix_of_a_kind_once_and_its_core_is_counted(kind: str) -> None:
+    """With those of `topk` experts; causal attention is s * heads * (key width + value width) products and as many sums."""
+    made, row = job(kind), KINDS[kind]
+    m = made.model
+    c = Context(m, Layout(), made.training, "cudnn")
+    unit = layer_unit(c, kind)
+    matrices = [p for p in unit.params if len(p.shape) == 2 and not p.name.endswith("conv1d.weight")]
+    share = {"expert": m.moe_router_topk / (m.num_moe_experts or 1)}
+    linears = core = 0.0
+    for one in (one for op in flattened(unit.unit.items) for one in op.work):
+        if isinstance(one, Gemm):
+            linears += one.n * one.k * (c.tokens.size * m.moe_router_topk if one.experts is not None else one.rows)
+        else:
+            core += one.flops
+    assert linears / c.tokens.size == sum(p.numel * share.get(p.split, 1) for p in matrices)
+    assert (core > 0) == (row.heads or row.state_heads != "none")
+    if row.heads and not row.sparse:
+        widths = (m.qk_head_dim + m.qk_pos_emb_head_dim, m.v_head_dim) if row.latent else (m.head_dim, m.head_dim)
+        assert core / c.tokens.size == made.training.seq_length * m.num_attention_heads * sum(widths)
 
 
 def test_every_kind_has_an_example_and_symbols_name_kinds() -> None:

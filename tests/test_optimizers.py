@@ -56,7 +56,7 @@ def test_what_does_not_shard_is_refused(name: str) -> None:
     ("setting", "works"),
     [
         ("use_precision_aware_optimizer", "precision_aware"),
-        ("optimizer_cpu_offload", "offloads"),
+        ("optimizer_cpu_offload", "offloaded"),
         ("use_megatron_fsdp", "fully_sharded"),
     ],
 )

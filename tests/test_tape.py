@@ -112,3 +112,11 @@ def test_one_storage_is_counted_once() -> None:
     for run in estimate(moe_job()).stages[0].rank.plans[0].runs:
         names = [live.tensor.storage for live in run.trace.saved]
         assert len(names) == len(set(names))
+
+
+def test_a_hook_that_nothing_answers_is_an_error() -> None:
+    x, y, z = (tensor(name, (Dim("n", 8),)) for name in "xyz")
+    region = Recompute("norm", (Op("norm", (x,), (y,), (x,)),), hook="linear")
+    trace(Unit("layer", (region, Op("linear", (y,), (z,), (y,))), x, z))
+    with pytest.raises(AssertionError, match="norm: no op behind it is linear"):
+        trace(Unit("layer", (region, Op("linnear", (y,), (z,), (y,))), x, z))

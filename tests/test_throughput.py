@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from itertools import product
 from statistics import median
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from megatron_memory_estimator import TrainingJob, estimate
-from megatron_memory_estimator.job.hardware import GPUS, MIB, find_gpu
+from megatron_memory_estimator.job.hardware import GPUS, MIB, Family, Host, find_gpu
 from megatron_memory_estimator.throughput import throughput
 from megatron_memory_estimator.throughput.calibrate import Measured, calibrate, errors
 from megatron_memory_estimator.throughput.flops import training_flops
 from megatron_memory_estimator.throughput.kernels import attention_rate
 from megatron_memory_estimator.throughput.links import collective, copies
-from megatron_memory_estimator.throughput.machine import machine
+from megatron_memory_estimator.throughput.machine import Efficiency, machine
+from megatron_memory_estimator.throughput.step import collectives
 
 from .helpers import FACTS, moe_job, small_job
 
@@ -201,9 +204,43 @@ def test_attention_at_a_head_dim_between_measured_ones_is_as_fast(gpu: str, dim:
     assert low < between < high
 
 
-def test_a_token_goes_to_a_rank_once() -> None:
-    """8 ranks, top 8 of many experts: 7 * (1 - (7/8)**8) other ranks on average."""
-    assert copies(8, 8) == pytest.approx(7 * (1 - (7 / 8) ** 8))
+@pytest.mark.parametrize(("ranks", "topk"), [(2, 1), (2, 4), (3, 3), (4, 2)])
+def test_a_token_goes_to_a_rank_once(ranks: int, topk: int) -> None:
+    """Counted over every choice of a rank by each of a token's experts: other ranks that are chosen at all."""
+    choices = list(product(range(ranks), repeat=topk))
+    assert copies(ranks, topk) == pytest.approx(sum(len({*chosen} - {0}) for chosen in choices) / len(choices))
+
+
+def test_a_rate_exists_for_every_chip_beside_every_host() -> None:
+    """A new GPU is one entry: any family and host that an entry may name."""
+    for family, host in product(get_args(Family), get_args(Host)):
+        gpu = dataclasses.replace(find_gpu("H100"), family=family, host=host)
+        assert machine(gpu).sustained > 0
+
+
+def test_parameters_and_gradients_are_sent_in_their_dtypes() -> None:
+    """Rank 0 of a data-parallel run: twice the bytes in fp32, and half a byte in nvfp4 where fp8 has one."""
+
+    def sent(**settings: Any) -> tuple[float, float]:
+        made = estimate(small_job(8, gpu="B200", use_distributed_optimizer=True, **settings))
+        rank = made.stages[0].rank
+        return collectives(machine(made.job.gpu), rank.context, rank)
+
+    plain, wide = sent(), sent(params_dtype="fp32", attention_kernel="unfused")
+    assert plain[0] == pytest.approx(wide[0])  # gradients are reduced in fp32 in both
+    assert wide[1] > plain[1]
+    low, lower = (
+        sent(**{kind: "e2m1" if kind == "fp4" else "hybrid", f"{kind}_param_gather": True}) for kind in ("fp8", "fp4")
+    )
+    assert plain[1] > low[1] > lower[1]
+    fsdp = {"use_megatron_fsdp": True, "gradient_accumulation_fusion": False}
+    assert sent(**fsdp, megatron_fsdp_main_grads_dtype="fp32")[0] > sent(**fsdp)[0]
+
+
+def test_a_slow_host_launches_all_of_a_recomputed_step_as_much_slower() -> None:
+    made = estimate(small_job(1, recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1))
+    slow, slower = (throughput(made, Efficiency(host=many)).parts["host"] for many in (100, 200))
+    assert slower / slow == pytest.approx(2, rel=0.01)
 
 
 @pytest.mark.parametrize("gpu", [gpu.name for gpu in GPUS])

@@ -70,8 +70,8 @@ def unused_bytes(job: TrainingJob, peak: Any, freed: Any) -> Any:
     """The most that the allocator's rules leave unused, or what the user sets."""
     if job.env.fragmentation is not None:
         return slack_bytes(peak, job.env.fragmentation)
-    dropless = job.model.has_moe and job.training.moe_expert_capacity_factor is None
-    played = EXPANDABLE if job.env.expandable_segments else VARYING_SIZES if dropless else EVEN_SIZES
+    varying = job.model.has_moe and not job.training.fixed_expert_rows
+    played = EXPANDABLE if job.env.expandable_segments else VARYING_SIZES if varying else EVEN_SIZES
     first, second = peak * played.of_peak, freed * played.of_freed
     return whole_below(chosen(first <= second, first, second))
 

@@ -14,6 +14,10 @@ from ..wording import shown, signed
 if TYPE_CHECKING:
     from .model import Model
 
+EXPERTS = "E"
+"""The symbol of routed experts."""
+ROUTED = "moe"
+"""The kind of routed experts."""
 HYBRID_SYMBOLS = {
     "M": "mamba",
     "G": "gdn",
@@ -21,10 +25,10 @@ HYBRID_SYMBOLS = {
     "+": "mla",
     "D": "dsa",
     "-": "dense",
-    "E": "moe",
+    EXPERTS: ROUTED,
 }
-EXPERTS = "E"
-"""The symbol of routed experts."""
+ATTENTION = frozenset("*+D")
+"""The symbols of layers with query heads."""
 OWNS, BORROWS = "dsa", "dsa_shared"
 """Sparse attention with an indexer of its own, and with the keys of an earlier layer."""
 MOST_LAYERS = 10_000
@@ -110,7 +114,7 @@ def layer_pattern(model: Model) -> tuple[str, ...]:
     if variant == "dsa" and model.dsa_indexer_topk_freq > 1:
         mixers = tuple(OWNS if owns_indexer(model, layer) else BORROWS for layer in range(model.num_layers))
     routed = routed_layers(model)
-    return tuple(f"{mixer}+{'moe' if expert else 'dense'}" for mixer, expert in zip(mixers, routed, strict=True))
+    return tuple(f"{mixer}+{ROUTED if expert else 'dense'}" for mixer, expert in zip(mixers, routed, strict=True))
 
 
 def routed_layers(model: Model) -> tuple[bool, ...]:
@@ -120,6 +124,16 @@ def routed_layers(model: Model) -> tuple[bool, ...]:
     if not model.num_moe_experts:
         return (False,) * model.num_layers
     return tuple(map(bool, frequency_list("moe_layer_freq", model.moe_layer_freq, model.num_layers)))
+
+
+def has_heads(pattern: str | None) -> bool:
+    """Whether any layer has query heads: every layer without a hybrid pattern."""
+    return pattern is None or not ATTENTION.isdisjoint(pattern)
+
+
+def has_experts(model: Model) -> bool:
+    """Whether any layer has routed experts, MTP's too."""
+    return any(routed_layers(model)) or (model.mtp > 0 and any(ROUTED in kind.split("+") for kind in model.mtp_kinds))
 
 
 def mtp_pattern(model: Model) -> tuple[str, ...]:

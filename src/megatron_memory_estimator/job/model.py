@@ -11,7 +11,7 @@ from functools import cached_property
 
 from ..errors import ConfigError
 from ..tape.tensor import round_up
-from .layer_kinds import MOST_LAYERS, MOST_MTP_LAYERS, layer_pattern, mtp_pattern, routed_layers
+from .layer_kinds import MOST_LAYERS, MOST_MTP_LAYERS, has_experts, has_heads, layer_pattern, mtp_pattern
 from .settings import setting
 
 ACTIVATIONS = ("gelu", "silu", "squared_relu", "quick_gelu", "relu")
@@ -149,7 +149,7 @@ class Model:
         if not 0 < self.rotary_percent <= 1:
             raise ConfigError(f"rotary_percent={self.rotary_percent} must be more than 0 and at most 1")
         softmax = self.hybrid_layer_pattern is None or "*" in self.hybrid_layer_pattern
-        if softmax and self.num_attention_heads < 1:
+        if has_heads(self.hybrid_layer_pattern) and self.num_attention_heads < 1:
             raise ConfigError(f"num_attention_heads={self.num_attention_heads} must be at least 1")
         if (
             softmax
@@ -235,6 +235,11 @@ class Model:
         """Kinds of the layers of one MTP depth."""
         return mtp_pattern(self)
 
+    @cached_property
+    def every_kind(self) -> tuple[str, ...]:
+        """Kinds of all layers, those of MTP too, each once."""
+        return tuple(dict.fromkeys((*self.kinds, *(self.mtp_kinds if self.mtp else ()))))
+
     @property
     def mamba_heads(self) -> int:
         """Heads of a Mamba-2 mixer."""
@@ -266,7 +271,7 @@ class Model:
     @cached_property
     def has_moe(self) -> bool:
         """Whether any layer has routed experts."""
-        return any(routed_layers(self))
+        return has_experts(self)
 
 
 _AT_LEAST_ONE = (

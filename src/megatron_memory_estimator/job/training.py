@@ -269,6 +269,12 @@ class Training:
             in_fp32 = self.params_dtype == "bf16"
         return "fp32" if in_fp32 else self.params_dtype
 
+    @property
+    def fixed_expert_rows(self) -> bool:
+        """Whether experts have as many rows whatever the router does: those of a capacity that is padded to, or of a rank's."""
+        padded = self.moe_expert_capacity_factor is not None and self.moe_pad_expert_input_to_capacity
+        return padded or self.moe_expert_rank_capacity_factor is not None
+
     def recomputes_layers(self) -> bool:
         """Whether full recomputation covers all layers, uniformly."""
         return self.recompute_granularity == "full" and self.recompute_method != "block"

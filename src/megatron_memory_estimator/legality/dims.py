@@ -38,8 +38,7 @@ def declared_dims(model: Model, layout: Layout, training: Training) -> Iterator[
 
 def declared_units(model: Model) -> Iterator[Declared]:
     """Everything that a model declares."""
-    layers = (*model.kinds, *(model.mtp_kinds if model.mtp else ()))
-    for row in dict.fromkeys(row for layer in dict.fromkeys(layers) for row in kinds_of(layer)):
+    for row in dict.fromkeys(row for layer in model.every_kind for row in kinds_of(layer)):
         yield Declared(row.name, row.routed, partial(layer_unit, kind=row.name))
     yield Declared("embedding", False, partial(embedding_unit, alone=True))
     yield Declared("output", False, partial(output_unit, owns_weight=True, shared=False))

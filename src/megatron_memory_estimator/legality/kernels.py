@@ -39,14 +39,14 @@ def kernel_dtype(model: Model, layout: Layout, training: Training) -> Iterator[V
 
 def deterministic(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
     """What deterministic kernels replace."""
-    if training.deterministic_mode and not all(kind.reproducible for kind in kinds_in(model.kinds)):
+    if training.deterministic_mode and not all(kind.reproducible for kind in kinds_in(model.every_kind)):
         rule = "deterministic_mode replaces Gated DeltaNet by torch operations that are not modelled"
         yield broken(rule, fix="turn it off")
 
 
 def attention_variants(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
     """What multi-latent and sparse attention require and exclude."""
-    kinds = kinds_in(model.kinds)
+    kinds = kinds_in(model.every_kind)
     latent = model.multi_latent_attention or any(kind.latent for kind in kinds)
     if latent and model.attention_output_gate:
         yield broken("attention_output_gate does not exist for multi-latent attention", fix="turn it off")
@@ -64,7 +64,7 @@ def attention_variants(model: Model, layout: Layout, training: Training) -> Iter
 def whole_layers(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
     """What a layer with a forward of its own does not have (NVIDIA/NeMo `falcon_decoder_layer.py`)."""
     t = training
-    if not any(kind.role == "layer" for kind in kinds_in(model.kinds)):
+    if not any(kind.role == "layer" for kind in kinds_in(model.every_kind)):
         return
     if not t.te_spec:
         yield broken("parallel_attention needs transformer_impl=transformer_engine")

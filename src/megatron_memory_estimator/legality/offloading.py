@@ -34,7 +34,7 @@ def _optimizer(training: Training) -> Iterator[Violation]:
     t = training
     if not t.use_distributed_optimizer:
         yield broken("optimizer_cpu_offload needs use_distributed_optimizer")
-    if not OPTIMIZERS[t.optimizer].offloads:
+    if not OPTIMIZERS[t.optimizer].offloaded:
         yield broken(f"optimizer_cpu_offload does not work with optimizer={t.optimizer}", fix="use adam")
     if t.low_precision_weights and t.low_precision != "delayed":
         rule = "optimizer_cpu_offload with low-precision weights needs fp8_recipe=delayed"

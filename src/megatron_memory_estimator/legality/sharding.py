@@ -54,7 +54,7 @@ def _uneven_grid(gpus: int, names: tuple[str, ...], degrees: tuple[int, int, int
 def attention(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
     """Heads, groups, state-space heads and widths divide over tp (and cp where heads are redistributed)."""
     m, tp = model, layout.tp
-    kinds = kinds_in(m.kinds)
+    kinds = kinds_in(m.every_kind)
     heads = m.num_attention_heads
     if any(kind.heads for kind in kinds) and heads % tp:
         where = " in linear_qkv.weight"
@@ -134,7 +134,7 @@ def _heads_over_cp(model: Model, layout: Layout, kind: str) -> Iterator[Violatio
         yield broken(rule, {CP: cp})
         return
     ways = layout.tp * (sizes[0] if kind == "a2a+p2p" and sizes else cp)
-    exchanging = [row for row in kinds_in(model.kinds) if row.exchanges]
+    exchanging = [row for row in kinds_in(model.every_kind) if row.exchanges]
     if kind.startswith("a2a") and exchanging:
         counted = [("num_attention_heads", model.num_attention_heads)]
         if any(row.groups for row in exchanging):
@@ -149,7 +149,7 @@ def _widths(model: Model, layout: Layout, training: Training) -> Iterator[Violat
     """Every other sharded dim, and the sequence under sequence parallelism."""
     m, tp, etp = model, layout.tp, layout.etp
     vocab, shared, sequence = m.padded_vocab(tp), m.moe_shared_expert_intermediate_size, training.seq_length
-    kinds = kinds_in(m.kinds)
+    kinds = kinds_in(m.every_kind)
     if vocab % tp:
         yield indivisible("padded_vocab_size", vocab, TP, tp, fix=f"use a multiple of {tp}")
     if any(kind.dense for kind in kinds) and m.ffn % tp:

@@ -15,7 +15,8 @@ from __future__ import annotations
 from ..tape.ops import Op
 from ..tape.tensor import Dim, Param, Tensor, numel_of
 from ..tape.work import Gemm
-from .context import Context, Module, agreed
+from .context import Context, agreed
+from .module import Module
 from .sends import over_tp
 
 CANONICAL = {

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from ..tape.ops import Op
 from ..tape.tensor import Dim, Param, Tensor, smallest
-from .context import Context, Module, in_part, recomputed
+from .context import Context
 from .core_attention import NAME as CORE
 from .core_attention import core_attention
 from .linear import column_linear, keeps_original, linear_params, row_linear
+from .module import Module, in_part, recomputed
 from .norm import norm, norm_params, statistics
 from .sends import over_tp
 

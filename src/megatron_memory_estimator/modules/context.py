@@ -6,26 +6,19 @@ never on a degree, so that one declaration serves one layout and an array of lay
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import Any
 
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
-from ..tape.ops import Item, Part, Recompute, parted
-from ..tape.tensor import Dim, Param, Tensor, ceil_div, round_up, smallest, tensor
+from ..tape.tensor import Dim, Tensor, ceil_div, round_up, smallest, tensor
 from .quantization import RECIPES, Recipe
 
-Declared = Param | Item
 FACTOR_SCALE = 10**6
 GROUPED_ROWS = 256
 """Rows of an expert in a grouped tensor are padded to a multiple of this (TransformerEngine `pytorch/tensor/grouped_tensor.py`)."""
-T = TypeVar("T")
-Module = Generator[Declared, None, T]
-"""A declaration: it yields parameters in Megatron's registration order and ops in execution order, and returns what
-the next module reads."""
 
 
 def above(degree: int, limit: int) -> bool:
@@ -265,38 +258,3 @@ class Context:
 def _scaled(rows: int, factor: float, over: int) -> int:
     """Rows times a factor (taken to six decimals), divided and rounded up."""
     return ceil_div(rows * round(factor * FACTOR_SCALE), FACTOR_SCALE * over)
-
-
-def recomputed(active: bool, name: str, module: Module[T], hook: str = "") -> Module[T]:
-    """The module's ops wrapped in one checkpoint when active; its parameters and its result pass through."""
-    ops: list[Item] = []
-    while True:
-        try:
-            item = next(module)
-        except StopIteration as stop:
-            if active:
-                yield Recompute(name, tuple(ops), hook)
-            else:
-                yield from ops
-            result: T = stop.value
-            return result
-        if isinstance(item, Param):
-            yield item
-        else:
-            ops.append(item)
-
-
-def changed(module: Module[T], change: Callable[[Item], Item]) -> Module[T]:
-    """The module with every op and checkpoint changed; its parameters and its result pass through."""
-    while True:
-        try:
-            item = next(module)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        yield item if isinstance(item, Param) else change(item)
-
-
-def in_part(part: Part, module: Module[T]) -> Module[T]:
-    """The module with its ops as a part of something, as far as nothing inside says otherwise."""
-    return changed(module, partial(parted, part=part))

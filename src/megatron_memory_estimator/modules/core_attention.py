@@ -12,7 +12,8 @@ from ..errors import UnsupportedError
 from ..tape.ops import Op, Part
 from ..tape.tensor import DTYPE_BYTES, Dim, Tensor, ceil_div, tensor
 from ..tape.work import Attention, Streamed
-from .context import Context, Module
+from .context import Context
+from .module import Module
 from .sends import Sends, over_cp
 
 NAME = "self_attention.core_attention"

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from ..tape.ops import Op
 from ..tape.tensor import Dim, Tensor, largest, smallest, whole_above
 from ..tape.work import Streamed
-from .context import Context, Module
+from .context import Context
 from .fused_experts import fuses
+from .module import Module
 from .sends import Sends, dispatched, over_etp, over_experts
 
 PREPROCESSING = 10

@@ -6,7 +6,8 @@ from __future__ import annotations
 from ..tape.ops import Op
 from ..tape.tensor import DTYPE_BYTES, Dim, Param, Tensor
 from ..tape.work import Streamed
-from .context import Context, Module
+from .context import Context
+from .module import Module
 from .sends import over_tp
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from ..tape.ops import Op
 from ..tape.tensor import Dim, Param, Tensor
-from .context import Context, Module
+from .context import Context
 from .linear import gemm, grad_of, kept_input, other_orientation, quantized_grad, weight_grad, wgrad_operands
+from .module import Module
 
 FUSED = ("mxfp8", "nvfp4")
 """Recipes that the fused op exists for."""

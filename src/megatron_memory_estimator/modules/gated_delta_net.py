@@ -10,8 +10,9 @@ from __future__ import annotations
 from ..tape.ops import Op
 from ..tape.tensor import Dim, Param, Tensor
 from ..tape.work import Streamed
-from .context import Context, Module, recomputed
+from .context import Context
 from .linear import column_linear, linear_params, row_linear
+from .module import Module, recomputed
 from .norm import norm, norm_params
 
 NAME = "self_attention"

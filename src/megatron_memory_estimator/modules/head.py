@@ -10,9 +10,10 @@ from __future__ import annotations
 from ..tape.ops import Op
 from ..tape.tensor import Dim, Param, Tensor
 from ..tape.work import Streamed
-from .context import Context, Module
+from .context import Context
 from .embedding import vocab
 from .linear import column_sends, gemm, weight_grad
+from .module import Module
 from .norm import norm, norm_params
 
 UNFUSED, NATIVE = (8, 2), (3, 0)

@@ -16,7 +16,8 @@ from ..errors import UnsupportedError
 from ..tape.ops import Op
 from ..tape.tensor import Dim, Param, Tensor, numel_of
 from ..tape.work import Gemm, Streamed
-from .context import Context, Module
+from .context import Context
+from .module import Module
 
 STREAMS = 4
 """The number of streams for which the bytes of the mappings are known."""

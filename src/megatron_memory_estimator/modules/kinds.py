@@ -16,7 +16,8 @@ from ..job.settings import Owner
 from ..tape.ops import Part
 from ..tape.tensor import Tensor
 from . import attention, gated_delta_net, mamba, mla, mlp, moe, parallel, sparse_attention
-from .context import Context, Module
+from .context import Context
+from .module import Module
 
 Declare = Callable[[Context, Tensor, int], Module[Tensor]]
 """From the residual stream, and the layer's index in the pattern of cp_comm_type, to what is added to the residual stream; of a
@@ -198,7 +199,7 @@ def kinds_in(layers: Iterable[str]) -> frozenset[Kind]:
 
 def owners_of(model: Model) -> frozenset[Owner]:
     """Whose settings mean something in a model."""
-    found: set[Owner] = {owner for kind in kinds_in((*model.kinds, *model.mtp_kinds)) for owner in kind.owners}
+    found: set[Owner] = {owner for kind in kinds_in(model.every_kind) for owner in kind.owners}
     if model.enable_mhc_connections:
         found.add("mhc")
     if model.position_embedding_type == "yarn" or "mla" in found:
@@ -208,7 +209,7 @@ def owners_of(model: Model) -> frozenset[Owner]:
 
 def recomputable(model: Model) -> frozenset[str]:
     """Modules of selective recomputation that a model has."""
-    found = frozenset(module for kind in kinds_in(model.kinds) for module in kind.recomputes)
+    found = frozenset(module for kind in kinds_in(model.every_kind) for module in kind.recomputes)
     return found if model.moe_shared_expert_intermediate_size else found - {"shared_experts"}
 
 

@@ -6,12 +6,13 @@ from functools import partial
 
 from ..tape.ops import Item, Op, Recompute, Unit, renaming
 from ..tape.tensor import Dim, Param, Tensor, uneven
-from .context import Context, Module, in_part
+from .context import Context
 from .delayed_wgrad import with_delayed_wgrads
 from .embedding import embedding, embedding_params
 from .head import final_layernorm, loss, output_weight
 from .hyper_connection import connected, contracted, expanded, streams
 from .kinds import Kind, Role, kinds_of
+from .module import Module, changed, in_part
 from .mtp import concatenated, mtp_depth
 from .residual import bias_dropout_add
 
@@ -157,27 +158,12 @@ def mtp_unit(c: Context, *, owns_embedding: bool, kinds: tuple[str, ...] | None 
 
 def _prefixed(module: Module[Tensor], prefix: str, entry: Tensor) -> Module[Tensor]:
     rename = renaming(prefix, {entry.name: entry.name, entry.storage: entry.storage})
-    while True:
-        try:
-            declared = next(module)
-        except StopIteration as stop:
-            out: Tensor = stop.value
-            return out._replace(name=prefix + out.name, storage=prefix + out.storage)
-        if isinstance(declared, Param):
-            yield declared._replace(name=prefix + declared.name)
-        else:
-            yield rename(declared)
+    out = yield from changed(module, rename, lambda param: param._replace(name=prefix + param.name))
+    return out._replace(name=prefix + out.name, storage=prefix + out.storage)
 
 
 def _without_params(module: Module[Tensor]) -> Module[Tensor]:
-    while True:
-        try:
-            declared = next(module)
-        except StopIteration as stop:
-            out: Tensor = stop.value
-            return out
-        if not isinstance(declared, Param):
-            yield declared
+    return changed(module, param=lambda _: None)
 
 
 def output_unit(c: Context, *, owns_weight: bool, shared: bool) -> Declaration:

@@ -18,7 +18,8 @@ from ..tape.ops import Op
 from ..tape.tensor import Dim, Param, Tensor, numel_of
 from ..tape.work import Beside, Gemm, linear
 from .adapters import adapted, adapter_params
-from .context import Context, Module
+from .context import Context
+from .module import Module
 from .quantization import quantized
 from .sends import Sends, over_tp
 

@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from ..tape.ops import Op
 from ..tape.tensor import Dim, Param, Tensor, largest
 from ..tape.work import Streamed
-from .context import Context, Module
+from .context import Context
 from .linear import column_linear, linear_params, row_linear
+from .module import Module
 from .norm import norm, norm_params
 from .sends import over_cp
 

@@ -14,10 +14,11 @@ from ..tape.ops import Op
 from ..tape.tensor import Dim, Param, Tensor
 from ..tape.work import Streamed
 from .attention import cos_sin
-from .context import Context, Module, in_part, recomputed
+from .context import Context
 from .core_attention import NAME as CORE
 from .core_attention import core_attention
 from .linear import column_linear, duplicated_linear, keeps_original, linear_params, row_linear
+from .module import Module, in_part, recomputed
 from .norm import norm, norm_params
 from .sends import over_tp
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ..tape.ops import Op
 from ..tape.tensor import Dim, Tensor
-from .context import Context, Module, in_part, recomputed
+from .context import Context
 from .linear import column_linear, linear_params, row_linear
+from .module import Module, in_part, recomputed
 from .norm import norm, norm_params
 
 

@@ -16,7 +16,7 @@ from ..tape.ops import Op, filling
 from ..tape.tensor import Dim, Param, Tensor
 from ..tape.work import Gemm, Streamed
 from .adapters import adapted, adapter_params
-from .context import Context, Module, T, changed, in_part, recomputed
+from .context import Context
 from .dispatcher import Routed, combine, dispatch
 from .fused_experts import fused_experts, fuses
 from .linear import (
@@ -32,6 +32,7 @@ from .linear import (
     wgrad_operands,
 )
 from .mlp import activation
+from .module import Module, T, changed, in_part, recomputed
 from .norm import norm, norm_params
 from .shared_experts import shared_experts, shared_experts_params
 

@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 from ..tape.ops import Op
 from ..tape.tensor import Dim, Param, Tensor
-from .context import Context, Module, recomputed
+from .context import Context
 from .embedding import lookup
 from .linear import column_linear, linear_params
+from .module import Module, recomputed
 from .norm import norm, norm_params
 from .sends import over_tp
 

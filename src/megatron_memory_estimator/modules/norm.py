@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from ..tape.ops import Op
 from ..tape.tensor import Dim, Param, Tensor
-from .context import Context, Module
+from .context import Context
+from .module import Module
 
 
 def norm_params(c: Context, name: str, width: Dim) -> Module[None]:

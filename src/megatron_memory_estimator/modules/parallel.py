@@ -12,8 +12,9 @@ from __future__ import annotations
 from ..tape.ops import Op
 from ..tape.tensor import Tensor
 from .attention import self_attention
-from .context import Context, Module, in_part
+from .context import Context
 from .mlp import mlp
+from .module import Module, in_part
 from .norm import norm, norm_params
 from .residual import bias_dropout_add
 

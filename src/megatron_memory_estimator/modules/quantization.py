@@ -22,7 +22,8 @@ from ..tape.tensor import DTYPE_BYTES, Dim, Param, Tensor, ceil_div, round_up, t
 class Recipe(NamedTuple):
     """How a tensor is quantized: elements per byte of data, elements per scale (0: one for all), dtype of a scale.
 
-    `rows` is what the rows of an expert are padded to. `both` recipes make two copies, by rows and by columns, at once.
+    `rows` is what the rows of an expert are padded to. `both` recipes make two copies, by rows and by columns, at once. `squares`:
+    a scale of a weight is one of block x block elements. `reads`: how often a cast reads its input (twice for a scale of it all).
     """
 
     name: str
@@ -31,16 +32,18 @@ class Recipe(NamedTuple):
     scale: str
     rows: int
     both: bool
+    squares: bool = False
+    reads: int = 1
 
 
 RECIPES = {
     recipe.name: recipe
     for recipe in (
         Recipe("delayed", 1, 0, "fp32", 16, False),
-        Recipe("tensorwise", 1, 0, "fp32", 16, False),
-        Recipe("blockwise", 1, 128, "fp32", 16, True),
+        Recipe("tensorwise", 1, 0, "fp32", 16, False, reads=2),
+        Recipe("blockwise", 1, 128, "fp32", 16, True, squares=True),
         Recipe("mxfp8", 1, 32, "uint8", 32, True),
-        Recipe("nvfp4", 2, 16, "uint8", 128, True),
+        Recipe("nvfp4", 2, 16, "uint8", 128, True, reads=2),
     )
 }
 SCALE_ROWS, SCALE_COLUMNS = 128, 4
@@ -74,12 +77,9 @@ def scale_bytes(recipe: Recipe, weight: Param) -> int:
         return 0
     out, inp = weight.shape[0].local, weight.shape[-1].local
     size, block = DTYPE_BYTES[recipe.scale], recipe.block
-    if recipe.name == "blockwise":  # squares of 128 x 128
+    if recipe.squares:
         a, b = ceil_div(out, block), ceil_div(inp, block)
         each = a * round_up(b, SCALE_COLUMNS) + b * round_up(a, SCALE_COLUMNS)
-    elif recipe.name == "mxfp8":
-        each = round_up(out, SCALE_ROWS) * round_up(ceil_div(inp, block), SCALE_COLUMNS)
-        each = each + round_up(ceil_div(out, block), SCALE_COLUMNS) * round_up(inp, SCALE_ROWS)
     else:
         each = round_up(out, SCALE_ROWS) * round_up(ceil_div(inp, block), SCALE_COLUMNS)
         each = each + round_up(inp, SCALE_ROWS) * round_up(ceil_div(out, block), SCALE_COLUMNS)

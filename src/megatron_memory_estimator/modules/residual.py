@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from ..tape.ops import Op
 from ..tape.tensor import Tensor
-from .context import Context, Module
+from .context import Context
+from .module import Module
 
 
 def bias_dropout_add(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from ..tape.ops import Op
 from ..tape.tensor import Dim, Param, Tensor
-from .context import Context, Module
+from .context import Context
 from .linear import column_linear, keeps_original, linear_params, row_linear
 from .mlp import activation
+from .module import Module
 from .sends import over_tp
 
 

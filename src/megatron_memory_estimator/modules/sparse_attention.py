@@ -13,10 +13,11 @@ from ..tape.ops import Op
 from ..tape.tensor import Dim, Param, Tensor
 from ..tape.work import Attention, Gemm, Streamed, Work
 from .attention import cos_sin
-from .context import Context, Module, in_part, recomputed
+from .context import Context
 from .core_attention import NAME as CORE
 from .linear import column_linear, gemm, linear_params, row_linear, rows_of
 from .mla import NAME, down_linear
+from .module import Module, in_part, recomputed
 from .norm import norm, norm_params
 
 

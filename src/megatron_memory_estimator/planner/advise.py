@@ -18,7 +18,7 @@ from ..estimator import Estimate, estimate
 from ..job.training_job import TrainingJob
 from ..throughput.machine import Efficiency
 from ..throughput.step import Throughput, throughput
-from .base import TOKENS_OF_A_STEP
+from .base import TOKENS_OF_A_STEP, timed_as
 from .changes import Change, Settings, changed, memory_changes, speed_changes
 
 MOST_CHANGES, KEPT = 3, 8
@@ -114,13 +114,14 @@ def priced(job: TrainingJob) -> tuple[TrainingJob, tuple[str, ...]]:
     Where no global batch is given, an estimate takes as many microbatches as change the peak; their time is that of filling and
     draining the pipeline. A real step has the tokens that `plan` assumes too.
     """
+    left_out = tuple(timed_as(job.training))
     if not job.batch_is_assumed or job.layout.dp < 1:
-        return job, ()
+        return job, left_out
     t, multiple = job.training, 2 * job.layout.world_size * job.training.micro_batch_size
     wanted = max(TOKENS_OF_A_STEP // t.seq_length, 1, t.global_batch_size or 1)
     batch = -(-wanted // multiple) * multiple
     said = f"global_batch_size not given: a step of {batch} samples ({batch * t.seq_length / 2**20:.1f} Mi tokens) is timed"
-    return changed(job, {"global_batch_size": batch}), (said,)
+    return changed(job, {"global_batch_size": batch}), (said, *left_out)
 
 
 def _fitting(now: Outcome, limit: int, efficiency: Efficiency | None) -> list[Outcome]:

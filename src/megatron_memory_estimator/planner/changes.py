@@ -99,7 +99,7 @@ def memory_changes(job: TrainingJob) -> Iterator[Change]:
     if not job.env.expandable_segments:
         name = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
         yield Change(name, (("expandable_segments", True),), says=("expandable_segments",))
-    if not t.optimizer_cpu_offload and t.use_distributed_optimizer and OPTIMIZERS[t.optimizer].offloads:
+    if not t.optimizer_cpu_offload and t.use_distributed_optimizer and OPTIMIZERS[t.optimizer].offloaded:
         yield _change(
             "optimizer_cpu_offload",
             "its step time is not modelled; the first to measure where a change must cost no compute",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from functools import partial, reduce
 from operator import attrgetter, eq
 from typing import NamedTuple
@@ -233,9 +232,9 @@ def _rotary(c: Context, plans: tuple[ChunkPlan, ...], layers: dict[str, int]) ->
     m, t = c.model, c.training
     found = []
     kinds = kinds_in(layers)
-    if any(map(_chunk_table, kinds)) and m.position_embedding_type not in ("none", "learned_absolute"):
+    if any(map(_chunk_table, kinds_in(m.every_kind))) and m.position_embedding_type not in ("none", "learned_absolute"):
         rot = Dim("rotary", int(m.head_dim * m.rotary_percent))
-        chunks = Dim("chunks", sum(_holds(plan, c, _chunk_table) for plan in plans))
+        chunks = Dim("chunks", len(plans))  # of every chunk, whatever its layers are (`gpt_model.py` _preprocess)
         found.append(_sized(c.new("rotary table", chunks, c.seq, rot, dtype="fp32"),
                             "models/common/embeddings/rotary_pos_embedding.py: lru_cache per chunk"))  # fmt: skip
     if any(map(_own_table, kinds)):
@@ -268,11 +267,6 @@ def _chunk_table(kind: Kind) -> bool:
 
 def _own_table(kind: Kind) -> bool:
     return kind.rotary == "layer"
-
-
-def _holds(plan: ChunkPlan, c: Context, holds: Callable[[Kind], bool]) -> int:
-    """1 for a chunk with a decoder layer of such a kind."""
-    return smallest(layers_with(plan.decoder_layers(c.model), holds), 1)
 
 
 def most_stashed(plans: tuple[ChunkPlan, ...], schedule: Occupancy) -> int:

@@ -22,8 +22,8 @@ class Optimizer(NamedTuple):
 
     moments          what it keeps beside fp32 main parameters
     by_matrix        whether it updates whole matrices, which are dealt to ranks instead of sharded
-    precision_aware  whether TransformerEngine's FusedAdam can own its state (use_precision_aware_optimizer)
-    offloads         whether its state can be in host memory (optimizer_cpu_offload)
+    precision_aware  what it keeps where it owns its state in any dtypes (use_precision_aware_optimizer), if it can
+    offloaded        what stays on the GPU where the rest is in host memory (optimizer_cpu_offload), if it can be
     distributed      whether it works with use_distributed_optimizer
     fully_sharded    whether it works with use_megatron_fsdp
     unmodelled       what of its step is not modelled, as a warning
@@ -31,8 +31,8 @@ class Optimizer(NamedTuple):
 
     moments: Callable[[Training, Owned], Iterator[Kept]]
     by_matrix: bool = False
-    precision_aware: bool = False
-    offloads: bool = False
+    precision_aware: Callable[[Context, Owned], list[Kept]] | None = None
+    offloaded: Callable[[Context, Owned], list[Kept]] | None = None
     distributed: bool = True
     fully_sharded: bool = False
     unmodelled: str = ""
@@ -61,7 +61,7 @@ def _muon(t: Training, buffer: Owned) -> Iterator[Kept]:
 
 
 OPTIMIZERS: dict[str, Optimizer] = {
-    "adam": Optimizer(_adam, precision_aware=True, offloads=True, fully_sharded=True),
+    "adam": Optimizer(_adam, precision_aware=precision_aware, offloaded=offloaded, fully_sharded=True),
     "sgd": Optimizer(_sgd, distributed=False, fully_sharded=True),
     "muon": Optimizer(
         _muon,
@@ -75,13 +75,14 @@ OPTIMIZERS: dict[str, Optimizer] = {
 def optimizer_tensors(c: Context, buffer: Owned) -> list[Kept]:
     """What the optimizer keeps for the elements that this rank owns."""
     t = c.training
-    if t.optimizer_cpu_offload:
-        return offloaded(c, buffer)
-    if t.use_precision_aware_optimizer:
-        return precision_aware(c, buffer)
+    row = OPTIMIZERS[t.optimizer]
+    if t.optimizer_cpu_offload and row.offloaded:
+        return row.offloaded(c, buffer)
+    if t.use_precision_aware_optimizer and row.precision_aware:
+        return row.precision_aware(c, buffer)
     found: list[Kept] = []
     if buffer.grad_dtype != "fp32":
         found.append(Kept("fp32 copy of gradients", "fp32", buffer.owned, "step", saved=False))
     if buffer.param_dtype != "fp32" and not (t.use_megatron_fsdp and t.megatron_fsdp_main_params_dtype == "auto"):
         found.append(Kept("main_param", "fp32", buffer.owned, "setup"))
-    return [*found, *OPTIMIZERS[t.optimizer].moments(t, buffer)]
+    return [*found, *row.moments(t, buffer)]

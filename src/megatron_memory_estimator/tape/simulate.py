@@ -184,6 +184,7 @@ class Machine:
                 self._backward_op(item)
                 continue
             if item.hook:
+                assert item not in pending, f"{item.name}: no op behind it is {item.hook}, at which it should run again"
                 kept = inputs(item)
             else:
                 kept = item.stored or inputs(item)

@@ -55,10 +55,15 @@ def gemm_rate(m: Machine, recipe: str) -> tuple[float, float, float]:
     return peak * m.sustained, link, start
 
 
+def operand_bytes(recipe: str) -> float:
+    """Bytes of an element of a product's operands."""
+    return 1 / RECIPES[recipe].per_byte if recipe else 2
+
+
 def gemm(m: Machine, rows: Any, n: Any, k: Any, recipe: str = "") -> Any:
     """Seconds of rows x k by k x n."""
     rate, link, start = gemm_rate(m, recipe)
-    each = 0.5 if recipe == "nvfp4" else 1 if recipe else 2
+    each = operand_bytes(recipe)
     return 2 * rows * n * k / rate + ((rows + n) * k * each + 2 * rows * n) / link + start
 
 
@@ -68,9 +73,8 @@ def quantize(m: Machine, elements: Any, recipe: str) -> Any:
     if not recipe:
         return 0.0
     row = RECIPES[recipe]
-    reads = 2 if recipe in ("tensorwise", "nvfp4") else 1
     copies = orientations(row, blackwell=m.gpu.two_way_fp8)
-    return elements * (2 * reads + copies / row.per_byte) / (m.speed.hbm * 1e9 * m.efficiency.quantization)
+    return elements * (2 * row.reads + copies / row.per_byte) / (m.speed.hbm * 1e9 * m.efficiency.quantization)
 
 
 def product(m: Machine, one: Gemm) -> Any:
@@ -98,7 +102,7 @@ def grouped(m: Machine, one: Gemm) -> Any:
     assert one.experts is not None
     rows, n, k = one.rows, one.n, one.k
     rate = gemm_rate(m, one.recipe)[0] * m.efficiency.grouped / m.efficiency.gemm
-    each = 0.5 if one.recipe == "nvfp4" else 1 if one.recipe else 2
+    each = operand_bytes(one.recipe)
     flops = 2 * rows * n * k * (1 + FEW_ROWS * one.experts / rows) / rate
     moved = one.experts * n * k * each + rows * (k * each + n * 2)
     return flops + moved / m.hbm + LAUNCH

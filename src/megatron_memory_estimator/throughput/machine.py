@@ -21,10 +21,14 @@ SUSTAINED: dict[tuple[Family, Host], float] = {
     ("ada", "x86"): 0.8,
     ("hopper", "x86"): 0.85,
     ("blackwell", "x86"): 0.75,
+    ("ampere", "grace"): 0.9,
+    ("ada", "grace"): 0.8,
+    ("hopper", "grace"): 0.85,
     ("blackwell", "grace"): 0.8,
 }
 """Training GEMMs in bf16 relative to isolated ones (power, fp32 accumulation, SMs of communication): MooreThreads/SimuMax measured
-TransformerEngine on B200 at 0.74 of the isolated rate; the others were set after looking at published steps."""
+TransformerEngine on B200 at 0.74 of the isolated rate; the others were set after looking at published steps, where there
+are any; no GPU of the catalogue stands beside the rest."""
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,10 @@ from ..rank.rank import Rank
 from ..states.fsdp import active
 from ..tape.tensor import DTYPE_BYTES, chosen
 from .flops import training_flops
+from .kernels import operand_bytes
 from .links import NETWORK_SHARE, collective, highest, inside
 from .machine import Efficiency, Machine, machine
-from .units import CHECKPOINT, Costs, Passed, passed
+from .units import Costs, Passed, passed
 
 OVERHEAD = 20e-3
 """Seconds of a step outside the model: data, logging, the loss's reduction (set after looking at published steps)."""
@@ -134,7 +135,7 @@ def _full(one: Passed, share: float) -> Passed:
     """With full recomputation the forward of a checkpointed layer runs again in its backward."""
     if not share:
         return one
-    again = one.host + (CHECKPOINT if one.host else 0.0)
+    again = one.host + one.checkpoint
     return one._replace(recompute=one.forward.total * share, host_backward=one.host_backward + again * share)
 
 
@@ -158,10 +159,12 @@ def collectives(m: Machine, c: Context, rank: Rank) -> tuple[Any, Any]:
         ranks = layout.shards(expert=buffer.expert)
         stride = layout.ep * layout.etp if buffer.expert else layout.tp
         grads = buffer.numel_unpadded * DTYPE_BYTES[buffer.grad_dtype]
-        weights = buffer.numel_unpadded * (1 if buffer.recipe else 2)
+        weights = buffer.numel_unpadded * (
+            operand_bytes(buffer.recipe) if buffer.recipe else DTYPE_BYTES[buffer.param_dtype]
+        )
         held = buffer.numel_unpadded > 0  # of an array of stages, some have no such parameters
         if active(c):
-            scatter = collective(m, "reduce_scatter", buffer.numel_unpadded * 2, ranks, stride)
+            scatter = collective(m, "reduce_scatter", grads, ranks, stride)
             whole = collective(m, "all_gather", weights, ranks, stride)
             reduce = reduce + chosen(held, scatter + 2 * whole, 0.0)
         elif t.use_distributed_optimizer:

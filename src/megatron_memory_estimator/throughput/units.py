@@ -32,13 +32,15 @@ NAME = itemgetter(Tensor._fields.index("name"))
 
 
 class Passed(NamedTuple):
-    """Seconds of one unit and microbatch. `recompute` is what its backward runs again; host times cover eager launches."""
+    """Seconds of one unit and microbatch. `recompute` is what its backward runs again; host times cover eager launches, `checkpoint`
+    those of one checkpoint around it all."""
 
     forward: Cost = Cost()
     backward: Cost = Cost()
     recompute: Any = 0.0
     host: Any = 0.0
     host_backward: Any = 0.0
+    checkpoint: float = 0.0
 
 
 Name = tuple[Any, ...]
@@ -75,7 +77,7 @@ def passed(m: Machine, c: Context, unit: Unit, known: Costs | None = None) -> Pa
         walk.known.both[names] = walk.run(ops), walk.back(ops, last)
     there, back = walk.known.both[names]
     again, host = map(total, zip(*walk.between(unit.items), strict=True))
-    return Passed(there, back, again, walk.launched(unit.items), host)
+    return Passed(there, back, again, walk.launched(unit.items), host, walk.checkpoint)
 
 
 class _Walk:

@@ -116,7 +116,7 @@ class Peaks:
 
 def symbols(context: Context) -> _Symbols:
     """A declarer of unknown units for the model and the training of a context."""
-    kinds = len({*context.model.kinds, *context.model.mtp_kinds})
+    kinds = len(context.model.every_kind)
     width = 8 + 3 * (5 + 4 * kinds) + 3 * (context.training.recompute_num_layers or 1)
     names = {f.name: getattr(context, f.name) for f in dataclasses.fields(Context)}
     basis = Basis(width)

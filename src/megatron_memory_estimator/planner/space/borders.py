@@ -25,12 +25,12 @@ def weights(model: Model) -> tuple[list[float], float, float]:
     """Work of each layer, of all MTP depths and of the loss: the parameters that one token uses."""
     c = Context(model, Layout(), Training(), "cudnn")
     each: dict[str, float] = {}
-    for kind in dict.fromkeys((*model.kinds, *model.mtp_kinds)):
+    for kind in model.every_kind:
         routed = sum(p.numel for p in layer_unit(c, kind).params if p.split == "expert")
         rest = sum(p.numel for p in layer_unit(c, kind).params if p.split != "expert")
         each[kind] = rest + routed * model.moe_router_topk / (model.num_moe_experts or 1)
     loss = float(model.hidden_size * model.padded_vocab(1))
-    depth = sum(each[kind] for kind in model.mtp_kinds) + 2 * model.hidden_size**2 + loss
+    depth = sum(each[kind] for kind in (model.mtp_kinds if model.mtp else ())) + 2 * model.hidden_size**2 + loss
     return [each[kind] for kind in model.kinds], model.mtp * depth, loss
 
 

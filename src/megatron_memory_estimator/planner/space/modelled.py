@@ -44,7 +44,7 @@ def _modelled(job: TrainingJob, training: Training) -> bool:
 
 
 def _declare(c: Context) -> None:
-    for kind in {*c.model.kinds, *c.model.mtp_kinds}:
+    for kind in c.model.every_kind:
         layer_unit(c, kind)
 
 

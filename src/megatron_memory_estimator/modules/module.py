@@ -1,0 +1,59 @@
+"""The protocol of modules: generators that declare, and what wraps one in a checkpoint, names its part or changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import TypeVar
+
+from ..tape.ops import Item, Part, Recompute, parted
+from ..tape.tensor import Param
+
+T = TypeVar("T")
+Module = Generator[Param | Item, None, T]
+"""A declaration: it yields parameters in Megatron's registration order and ops in execution order, and returns what
+the next module reads."""
+
+
+def recomputed(active: bool, name: str, module: Module[T], hook: str = "") -> Module[T]:
+    """The module's ops wrapped in one checkpoint when active; its parameters and its result pass through."""
+    ops: list[Item] = []
+    while True:
+        try:
+            item = next(module)
+        except StopIteration as stop:
+            if active:
+                yield Recompute(name, tuple(ops), hook)
+            else:
+                yield from ops
+            result: T = stop.value
+            return result
+        if isinstance(item, Param):
+            yield item
+        else:
+            ops.append(item)
+
+
+def changed(
+    module: Module[T],
+    change: Callable[[Item], Item] | None = None,
+    param: Callable[[Param], Param | None] | None = None,
+) -> Module[T]:
+    """The module with every op and checkpoint changed, and every parameter changed or left out; its result passes through."""
+    while True:
+        try:
+            item = next(module)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        if isinstance(item, Param):
+            other = param(item) if param else item
+            if other is not None:
+                yield other
+        else:
+            yield change(item) if change else item
+
+
+def in_part(part: Part, module: Module[T]) -> Module[T]:
+    """The module with its ops as a part of something, as far as nothing inside says otherwise."""
+    return changed(module, partial(parted, part=part))
