@@ -8,10 +8,13 @@ q [s, b, n, d], k and v [s, b, m, d]; the result is [s, b, n * dv], sharded over
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 from ..errors import UnsupportedError
 from ..tape.ops import Op, Part
 from ..tape.tensor import DTYPE_BYTES, Dim, Tensor, ceil_div, tensor
-from ..tape.work import Attention, Streamed
+from ..tape.work import Attention, Streamed, Work
 from .context import Context
 from .module import Module
 from .sends import Sends, over_cp
@@ -95,72 +98,94 @@ def _backward_scratch(c: Context, q: Tensor, k: Tensor, heads: Dim) -> tuple[Ten
     return (accumulator, rows, q.like(f"{NAME}.dk at all heads"), q.like(f"{NAME}.dv at all heads"))
 
 
+class _Core(NamedTuple):
+    """A fused core under context parallelism: what it reads and writes, its statistics, the scratch of its backward, its work."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    out: Tensor
+    lse: Tensor
+    scratch: Scratch
+    work: tuple[Work, ...]
+
+
 def _context_parallel(
     c: Context, q: Tensor, k: Tensor, v: Tensor, heads: Dim, v_dim: Dim, layer: int
 ) -> Module[Tensor]:
     """TransformerEngine `context_parallel.py`: ring (p2p), Ulysses (a2a), all-gather, and the two-level a2a+p2p."""
     kinds = c.layout.cp_comm_type
     kind = kinds[layer % len(kinds)]
+    if kind not in _STYLES:
+        raise UnsupportedError(f"cp_comm_type {kind} is not modelled")
     out = c.region(f"{NAME}.output", heads, v_dim)
-    lse = _lse(c, heads)
-    scratch = _backward_scratch(c, q, k, heads)
     work = (kernel(c, heads, q.shape[-1].size, v_dim.size),)
-    if kind in ("a2a", "a2a+p2p"):
-        exchanged = tuple(t.like(f"{t.name} after all-to-all") for t in (q, k, v))
-        inner = out.like(f"{NAME}.output before all-to-all")
-        reordered = _sized(f"{NAME}.q, k, v reordered", exchanged, 1)
-        yield Op(f"{NAME}.all_to_all", (q, k, v), exchanged, forward=(reordered,), part=EXCHANGES[0])
-        ring: Scratch = ()
-        back: Scratch = ()
-        levels: tuple[int, ...] = ()
-        if kind == "a2a+p2p":
-            assert c.layout.hierarchical_context_parallel_sizes is not None
-            levels = c.layout.hierarchical_context_parallel_sizes
-            q, k, v = exchanged
-            ring, back = _ring(levels[1], q, k, v, inner)
-        yield Op(
-            NAME,
-            exchanged,
-            (inner,),
-            (*in_fp8(c, exchanged), *in_fp8(c, (inner,), output=True), lse),
-            ring,
-            (*back, *scratch),
-            work=work,
-            sends=(*_exchange(c, levels, *exchanged), *_round(c, levels, k, v)),
-            returns=(*_exchange(c, levels, *exchanged), *_round(c, levels, k, v, times=2)),
-        )
-        yield Op(
-            f"{NAME}.all_to_all_back", (inner,), (out,), forward=(inner.like(f"{NAME}.output reordered"),), part=EXCHANGES[1],
-            sends=_exchange(c, levels, inner), returns=_exchange(c, levels, inner),
-        )  # fmt: skip
-        return out
-    if kind == "p2p":
-        kv = _sized(f"{NAME}.kv", (k, v), 1)
-        yield Op(f"{NAME}.join_kv", (k, v), (kv,))
-        ring, back = _ring(c.layout.cp, q, k, v, out)
-        yield Op(
-            NAME, (q, kv), (out,), (*in_fp8(c, (q, kv)), *in_fp8(c, (out,), output=True), lse), ring, (*back, *scratch),
-            work=work, sends=over_cp(c, "ring", kv, times=c.layout.cp), returns=over_cp(c, "ring", kv, times=2 * c.layout.cp),
-        )  # fmt: skip
-        return out
-    if kind == "all_gather":
-        cp = c.layout.cp
-        second = lse.like(f"{NAME}.softmax_lse of the second half")
-        gathered = _sized(f"{NAME}.kv gathered and reordered", (k, v), 2 * cp)
-        whole = _sized(f"{NAME}.kv gathered, and dk, dv of the whole sequence", (k, v), 2 * cp)
-        yield Op(
-            NAME,
-            (q, k, v),
-            (out,),
-            (*in_fp8(c, (q, k, v)), *in_fp8(c, (out,), output=True), lse, second),
-            (gathered,),
-            (whole, *scratch),
-            work=work,
-            sends=over_cp(c, "all_gather", k, v, times=cp),
-            returns=(*over_cp(c, "all_gather", k, v, times=cp), *over_cp(c, "reduce_scatter", k, v, times=cp)),
-        )
-        return out
-    raise UnsupportedError(f"cp_comm_type {kind} is not modelled")
+    core = _Core(q, k, v, out, _lse(c, heads), _backward_scratch(c, q, k, heads), work)
+    yield from _STYLES[kind](c, core)
+    return out
+
+
+def _ring_of_keys(c: Context, core: _Core) -> Module[None]:
+    """Keys and values are passed round."""
+    kv = _sized(f"{NAME}.kv", (core.k, core.v), 1)
+    yield Op(f"{NAME}.join_kv", (core.k, core.v), (kv,))
+    ring, back = _ring(c.layout.cp, core.q, core.k, core.v, core.out)
+    kept = (*in_fp8(c, (core.q, kv)), *in_fp8(c, (core.out,), output=True), core.lse)
+    yield Op(
+        NAME, (core.q, kv), (core.out,), kept, ring, (*back, *core.scratch), work=core.work,
+        sends=over_cp(c, "ring", kv, times=c.layout.cp), returns=over_cp(c, "ring", kv, times=2 * c.layout.cp),
+    )  # fmt: skip
+
+
+def _all_gathered(c: Context, core: _Core) -> Module[None]:
+    """Every rank gathers the keys and values of the whole sequence, for each half of its queries."""
+    cp, k, v = c.layout.cp, core.k, core.v
+    second = core.lse.like(f"{NAME}.softmax_lse of the second half")
+    gathered = _sized(f"{NAME}.kv gathered and reordered", (k, v), 2 * cp)
+    whole = _sized(f"{NAME}.kv gathered, and dk, dv of the whole sequence", (k, v), 2 * cp)
+    kept = (*in_fp8(c, (core.q, k, v)), *in_fp8(c, (core.out,), output=True), core.lse, second)
+    sends = over_cp(c, "all_gather", k, v, times=cp)
+    yield Op(
+        NAME, (core.q, k, v), (core.out,), kept, (gathered,), (whole, *core.scratch), work=core.work,
+        sends=sends, returns=(*sends, *over_cp(c, "reduce_scatter", k, v, times=cp)),
+    )  # fmt: skip
+
+
+def _two_levels(c: Context, core: _Core) -> Module[None]:
+    """Heads are exchanged for tokens in the first level, with a ring over the second."""
+    assert c.layout.hierarchical_context_parallel_sizes is not None
+    yield from _exchanged(c, core, c.layout.hierarchical_context_parallel_sizes)
+
+
+def _exchanged(c: Context, core: _Core, levels: tuple[int, ...] = ()) -> Module[None]:
+    """Heads are exchanged for tokens among all ranks, or among those of the first of two levels."""
+    exchanged = tuple(t.like(f"{t.name} after all-to-all") for t in (core.q, core.k, core.v))
+    inner = core.out.like(f"{NAME}.output before all-to-all")
+    reordered = _sized(f"{NAME}.q, k, v reordered", exchanged, 1)
+    yield Op(f"{NAME}.all_to_all", (core.q, core.k, core.v), exchanged, forward=(reordered,), part=EXCHANGES[0])
+    ring: Scratch = ()
+    back: Scratch = ()
+    q, k, v = exchanged
+    if levels:
+        ring, back = _ring(levels[1], q, k, v, inner)
+    kept = (*in_fp8(c, exchanged), *in_fp8(c, (inner,), output=True), core.lse)
+    yield Op(
+        NAME, exchanged, (inner,), kept, ring, (*back, *core.scratch), work=core.work,
+        sends=(*_exchange(c, levels, *exchanged), *_round(c, levels, k, v)),
+        returns=(*_exchange(c, levels, *exchanged), *_round(c, levels, k, v, times=2)),
+    )  # fmt: skip
+    yield Op(
+        f"{NAME}.all_to_all_back", (inner,), (core.out,), forward=(inner.like(f"{NAME}.output reordered"),), part=EXCHANGES[1],
+        sends=_exchange(c, levels, inner), returns=_exchange(c, levels, inner),
+    )  # fmt: skip
+
+
+_STYLES: dict[str, Callable[[Context, _Core], Module[None]]] = {
+    "p2p": _ring_of_keys,
+    "all_gather": _all_gathered,
+    "a2a": _exchanged,
+    "a2a+p2p": _two_levels,
+}
 
 
 def _exchange(c: Context, levels: tuple[int, ...], *tensors: Tensor) -> Sends:
