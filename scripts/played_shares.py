@@ -84,7 +84,7 @@ def jobs() -> Iterator[tuple[str, str, TrainingJob]]:
 def varying(found: Estimate, stage: Stage, seed: int) -> Uneven:
     """Rows of experts that vary, for a stage."""
     training = dataclasses.replace(found.job.training, router_imbalance=1 + EXCESS)
-    declarer = found.planner.with_routing(context_of(dataclasses.replace(found.job, training=training)))
+    declarer = found.declarer.with_routing(context_of(dataclasses.replace(found.job, training=training)))
     return Uneven(tuple(declarer.plan(plan.chunk) for plan in stage.rank.plans), EXCESS, SPREAD, seed)
 
 

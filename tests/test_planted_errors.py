@@ -19,7 +19,7 @@ from megatron_memory_estimator import EstimatorError
 from megatron_memory_estimator.modules.context import Context
 from megatron_memory_estimator.rank.rank import workspace_bytes
 from megatron_memory_estimator.tape.ops import Op
-from megatron_memory_estimator.tape.tensor import Dim
+from megatron_memory_estimator.tape.tensor import Dim, MeshAxis
 
 from .job_comparisons import EVERY, SHARED, broken
 from .job_properties import Property, case_of
@@ -68,9 +68,9 @@ def around(module: str, name: str, change: Callable[..., Any]) -> Plant:
     return plant
 
 
-def dim(c: Context, name: str, size: int, *axes: str) -> Dim:
+def dim(c: Context, name: str, size: int, *axes: MeshAxis) -> Dim:
     """The feed-forward width sharded over cp instead of tp."""
-    axes = tuple("cp" if name == "ffn_hidden_size" and axis == "tp" else axis for axis in axes)
+    axes = tuple[MeshAxis, ...]("cp" if name == "ffn_hidden_size" and axis == "tp" else axis for axis in axes)
     ways = 1
     for axis in axes:
         ways = ways * getattr(c.layout, axis)

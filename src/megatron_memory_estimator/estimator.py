@@ -134,7 +134,7 @@ class Estimate:
 
     job: TrainingJob
     stages: tuple[Stage, ...]
-    planner: Declarer = field(repr=False, compare=False)
+    declarer: Declarer = field(repr=False, compare=False)
     """The traced units that the stages are made of."""
 
     @property

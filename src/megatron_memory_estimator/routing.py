@@ -60,7 +60,7 @@ def routing(found: Estimate) -> Routing | None:
     peaks = []
     for factor in three:
         uneven = dataclasses.replace(job.training, router_imbalance=round(factor, 4))
-        declarer = found.planner.with_routing(context_of(dataclasses.replace(job, training=uneven)))
+        declarer = found.declarer.with_routing(context_of(dataclasses.replace(job, training=uneven)))
         peaks.append(max(_peak(stage.rank, declarer) for stage in found.stages))
     return Routing(job.training.routing_phase, three, (peaks[0], peaks[1], peaks[2]))
 

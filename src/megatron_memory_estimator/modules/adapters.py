@@ -13,7 +13,7 @@ Source: Megatron-Bridge `src/megatron/bridge/peft/` (utils.py ParallelLinearAdap
 from __future__ import annotations
 
 from ..tape.ops import Op
-from ..tape.tensor import Dim, Param, Tensor, numel_of
+from ..tape.tensor import Dim, MeshAxis, Param, Tensor, numel_of
 from ..tape.work import Gemm
 from .context import Context, agreed
 from .module import Module
@@ -46,7 +46,7 @@ def adapter_params(c: Context, name: str, weight: Param) -> Module[None]:
     out, inp = weight.shape
     dim = Dim("dim", c.training.peft_dim)
     expert = weight.split == "expert"
-    axis = "etp" if expert else "tp"
+    axis: MeshAxis = "etp" if expert else "tp"
     parts = adapters_of(c, name)
     for part in parts:
         split = {"split": weight.split if expert else "tp", "expert_buffer": weight.expert_buffer, "gemm": "megatron"}

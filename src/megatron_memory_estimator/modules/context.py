@@ -13,7 +13,7 @@ from typing import Any
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
-from ..tape.tensor import Dim, Tensor, ceil_div, round_up, smallest, tensor
+from ..tape.tensor import Dim, MeshAxis, Tensor, ceil_div, round_up, smallest, tensor
 from .quantization import RECIPES, Recipe
 
 FACTOR_SCALE = 10**6
@@ -127,7 +127,7 @@ class Context:
         return "fp32" if self.training.moe_router_dtype else self.dtype
 
     # -- dims ----------------------------------------------------------------------------------------------------
-    def dim(self, name: str, size: int, *axes: str) -> Dim:
+    def dim(self, name: str, size: int, *axes: MeshAxis) -> Dim:
         """A dim sharded over mesh axes of this layout."""
         ways = 1
         for axis in axes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import ceil
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ..errors import LayoutError
 
@@ -100,6 +100,10 @@ def largest_sum(counts: Sequence[Sequence[int]], sizes: Sequence[int]) -> int:
     return most
 
 
+MeshAxis = Literal["tp", "cp", "ep", "etp"]
+"""What shards a dim, by the name of its degree in `Layout`."""
+
+
 class Dim(NamedTuple):
     """A tensor dim: its name, its global size and the mesh axes that shard it `ways` times together; without axes nothing does.
 
@@ -108,7 +112,7 @@ class Dim(NamedTuple):
 
     name: str
     size: int
-    axes: tuple[str, ...] = ()
+    axes: tuple[MeshAxis, ...] = ()
     ways: int = 1
 
     @property

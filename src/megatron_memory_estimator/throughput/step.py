@@ -244,7 +244,7 @@ def throughput(estimate: Estimate, efficiency: Efficiency | None = None) -> Thro
     """The step time of an estimated job. Rates are per GPU; `mfu` is of the dense bf16 peak."""
     job = estimate.job
     m = machine(job.gpu, efficiency, job.env.network_gbs)
-    parts = step_parts(m, estimate.planner, [stage.rank for stage in estimate.stages], job.num_microbatches)
+    parts = step_parts(m, estimate.declarer, [stage.rank for stage in estimate.stages], job.num_microbatches)
     step = sum(parts.values())
     t = job.training
     assert t.global_batch_size is not None

@@ -62,7 +62,7 @@ class WholeRanks:
         single = estimate(job)
         ranks = [stage.rank for stage in single.stages]
         values = (
-            sum(step_parts(self.machine, single.planner, ranks, job.num_microbatches).values()),
+            sum(step_parts(self.machine, single.declarer, ranks, job.num_microbatches).values()),
             single.peak_stage.peak_allocated_bytes,
             max(stage.needed_bytes for stage in single.stages),
             max(stage.enough_bytes for stage in single.stages),
