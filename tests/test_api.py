@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from megatron_memory_estimator import ConfigError, LayoutError, TrainingJob, UnsupportedError, estimate
+from megatron_memory_estimator import ConfigError, LayoutError, TrainingJob, UnsupportedError, advise, estimate, plan
 
 from .helpers import moe_config, small_config
 
@@ -227,3 +227,33 @@ def test_deep_pipelines_are_fast() -> None:
     config = small_config(num_layers=1024)
     result = estimate(TrainingJob.from_config(config, 1024, pipeline_model_parallel_size=1024))
     assert result.stages[0].in_flight == 1024
+
+
+def test_the_package_shows_what_is_in_it() -> None:
+    import megatron_memory_estimator as package
+
+    assert set(package.__all__) <= set(dir(package))
+    assert "import_module" not in dir(package)
+
+
+def test_results_are_one_line_and_say_what_they_are() -> None:
+    job = TrainingJob.from_hf("Qwen/Qwen3-235B-A22B", 128, tp=4, pp=8, ep=8, num_layers_in_first_pipeline_stage=11,
+                              num_layers_in_last_pipeline_stage=11)  # fmt: skip
+    found = estimate(job)
+    planned = plan(TrainingJob.from_hf("Qwen/Qwen3-8B", 8), {"tp": "1,2"}, top=1)
+    wanted = advise(job)
+    for one in (job, found, found.stages[0], wanted, wanted.outcomes[0], planned.found, planned.found.plans[0]):
+        text = repr(one)
+        assert "\n" not in text
+        assert len(text) < 200
+    assert repr(job) == "<TrainingJob Qwen/Qwen3-235B-A22B on 128 H100-80GB: tp 4, pp 8, ep 8, dp 4>"
+    gib = found.peak_stage.peak_allocated_bytes / 2**30
+    assert f"stage {found.peak_stage.pp_rank} of 8 peaks at {gib:.2f} GiB allocated" in repr(found)
+
+
+def test_short_names_of_degrees() -> None:
+    short = TrainingJob.from_hf("Qwen/Qwen3-8B", 16, tp=2, pp=2, vpp=2, cp=2)
+    assert (short.layout.tp, short.layout.pp, short.layout.cp) == (2, 2, 2)
+    assert short.layout.virtual_pipeline_model_parallel_size == 2
+    with pytest.raises(ConfigError, match="tensor_model_parallel_size is given twice"):
+        TrainingJob.from_hf("Qwen/Qwen3-8B", 8, tp=2, tensor_model_parallel_size=4)

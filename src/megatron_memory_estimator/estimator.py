@@ -12,7 +12,7 @@ from .device.reserved import reserved_bytes
 from .device.terms import Range, Term
 from .device.verdict import device_bytes, enough_bytes, needed_bytes, verdict
 from .errors import ConfigError, UnsupportedError
-from .job.hardware import GPUS
+from .job.hardware import GIB, GPUS
 from .job.pipeline import Chunk, build_pipeline
 from .job.training_job import TrainingJob
 from .legality import check
@@ -47,6 +47,9 @@ class Stage:
     def phases(self) -> tuple[Phase, ...]:
         """Build, load and save with allocated peaks of their own."""
         return phases(self.job, self.rank, self.peak.steady)
+
+    def __repr__(self) -> str:
+        return f"<Stage {self.pp_rank}: {self.peak_allocated_bytes / GIB:.2f} GiB allocated at the peak ({self.peak.candidate.label})>"
 
     @property
     def pp_rank(self) -> int:
@@ -136,6 +139,12 @@ class Estimate:
     stages: tuple[Stage, ...]
     declarer: Declarer = field(repr=False, compare=False)
     """The traced units that the stages are made of."""
+
+    def __repr__(self) -> str:
+        top, job = self.peak_stage, self.job
+        gpus = f"{job.layout.world_size} {job.gpu.name}"
+        where = f"stage {top.pp_rank} of {len(self.stages)} peaks at {top.peak_allocated_bytes / GIB:.2f} GiB allocated"
+        return f"<Estimate {job.name or 'model'} on {gpus} ({job.layout.degrees}): {self.verdict(job.gpu.memory_bytes)}, {where}>"
 
     @property
     def peak_stage(self) -> Stage:

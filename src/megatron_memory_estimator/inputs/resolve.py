@@ -24,7 +24,7 @@ from .defaults import CLASS_DEFAULTS, DEFAULT_SEQ_LENGTH, habits_for
 from .effects import without_effect
 from .environment import environment_settings
 from .loaded_model import LONGEST_NAME, LoadedModel
-from .setting_names import canonical, sorted_settings
+from .setting_names import canonical, full_name, sorted_settings
 from .spellings import respelled
 
 _NULLABLE = {"q_lora_rank", "moe_shared_expert_intermediate_size", "mtp_num_layers", "num_moe_experts"}
@@ -123,11 +123,11 @@ BALANCED_ASSUMED = "balanced routing (router_imbalance 1): every expert-parallel
 
 
 def _given(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What the user gave, by Megatron's current names and in our spelling of values; None is given where it means something."""
+    """What the user gave by Megatron's current names, in our spelling of values; None is given where it means something."""
     if not all(isinstance(name, str) for name in settings):
         raise ConfigError("names of settings must be words")
     return respelled(
-        canonical({k: v for k, v in settings.items() if v is not None or k.replace("-", "_") in _NULLABLE})
+        canonical({k: v for k, v in settings.items() if v is not None or k.replace("-", "_") in _NULLABLE}, full_name)
     )
 
 

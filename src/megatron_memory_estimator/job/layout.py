@@ -105,6 +105,19 @@ class Layout:
         """Data parallel size of the experts."""
         return self.world_size // (self.etp * self.ep * self.pp)
 
+    @property
+    def degrees(self) -> str:
+        """Its degrees above 1 in short, such as `tp 4, pp 2, dp 8`."""
+        found = {
+            "tp": self.tp,
+            "pp": self.pp,
+            "cp": self.cp,
+            "ep": self.ep,
+            "etp": self.etp if self.ep > 1 else 1,
+            "dp": self.dp,
+        }
+        return ", ".join(f"{name} {degree}" for name, degree in found.items() if degree > 1) or "one GPU"
+
     def shards(self, *, expert: bool) -> int:
         """Ranks over which the state of dense or of expert parameters is sharded."""
         return self.expert_shards if expert else self.dense_shards

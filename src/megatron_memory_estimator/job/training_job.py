@@ -94,6 +94,10 @@ class TrainingJob:
 
         return job_from_bridge(config, num_gpus, settings)
 
+    def __repr__(self) -> str:
+        gpus = f"{self.layout.world_size} {self.gpu.name}"
+        return f"<TrainingJob {self.name or 'model'} on {gpus}: {self.layout.degrees}>"
+
     @property
     def kernel(self) -> str:
         """The attention kernel that runs."""

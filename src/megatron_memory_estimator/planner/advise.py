@@ -15,6 +15,7 @@ from math import inf
 
 from ..errors import EstimatorError
 from ..estimator import Estimate, estimate
+from ..job.hardware import GIB
 from ..job.training_job import TrainingJob
 from ..throughput.machine import Efficiency
 from ..throughput.step import Throughput, throughput
@@ -34,6 +35,9 @@ class Outcome:
     changes: tuple[Change, ...]
     estimate: Estimate
     efficiency: Efficiency | None = None
+
+    def __repr__(self) -> str:
+        return f"<Outcome {'; '.join(change.name for change in self.changes) or 'as it is'}: {self.peak / GIB:.2f} GiB allocated>"
 
     @property
     def job(self) -> TrainingJob:
@@ -83,6 +87,9 @@ class Advice:
     limit: int
     outcomes: tuple[Outcome, ...]
     assumptions: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Advice {self.now.verdict(self.limit)} on {self.limit / GIB:.2f} GiB: {len(self.outcomes)} changes>"
 
     @property
     def faster(self) -> bool:

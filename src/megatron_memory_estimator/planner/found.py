@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from ..job.hardware import GIB
 from ..job.training_job import TrainingJob
 from .space.axes import Space
 
@@ -24,6 +25,10 @@ class Plan:
     needed_bytes: int
     device_bytes: int
 
+    def __repr__(self) -> str:
+        layout = f"{self.job.layout.degrees}, recompute {self.recompute}, {self.precision}"
+        return f"<Plan {layout}: {self.tokens_per_s_gpu:,.0f} tokens/s/GPU, {self.peak_allocated_bytes / GIB:.2f} GiB allocated>"
+
 
 @dataclass
 class Found:
@@ -42,6 +47,9 @@ class Found:
     least: Plan | None = None
     """The legal layout that needs least memory, whether it fits or not."""
     interrupted: bool = False
+
+    def __repr__(self) -> str:
+        return f"<Found {len(self.plans)} plans; {self.fits:,} of {self.legal:,} legal layouts fit {self.limit / GIB:.2f} GiB>"
 
     @property
     def examined(self) -> int:
