@@ -181,7 +181,10 @@ LAYOUTS: list[tuple[dict[str, Any], str]] = [
         {"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 2, "overlap_p2p_comm": False},
         "overlap_p2p_comm",
     ),
-    ({"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 2, "global_batch_size": 1}, "between"),
+    (
+        {"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 2, "global_batch_size": 1},
+        "num_microbatches=1 is less than",
+    ),
     (
         {
             "pipeline_model_parallel_size": 2,

@@ -45,7 +45,7 @@ COMMANDS: list[tuple[str, str]] = [
     (f"estimate {DENSE} --fp4-param-gather", "fp4_param_gather needs fp4"),
     (f"estimate {MOE} --moe-paged-stash", "needs moe_expert_rank_capacity_factor"),
     (f"estimate {DENSE} --num-gpus 8 --use-megatron-fsdp --use-torch-fsdp2", "exclude each other"),
-    (f"estimate {DENSE} --cpu-offloading-num-layers 36", "between 0 and 35"),
+    (f"estimate {DENSE} --cpu-offloading-num-layers 36", "between 0 and num_layers-1=35"),
     (f"estimate {DENSE} --fine-grained-activation-offloading --offload-modules attention", "is not one of"),
     (f"estimate {DENSE} --ep 2", "num_moe_experts"),
     (f"estimate {MOE} --ep 3", "num_moe_experts=128"),

@@ -148,7 +148,7 @@ def test_turning_it_off_again_gives_the_same_bytes() -> None:
     [
         (low("mxfp8", gpu="H100"), "mxfp8 needs a GPU of compute capability 10.0"),
         (low("blockwise", gpu="A100"), "blockwise needs a GPU of compute capability 9.0"),
-        (low("nvfp4", gpu="H200"), "nvfp4 needs a GPU"),
+        (low("nvfp4", gpu="H200"), "fp4=e2m1 needs a GPU"),
         ({"fp8": "hybrid", "fp4": "e2m1", **BLACKWELL}, "exclude each other"),
         (low("delayed", fp8_param_gather=True), "needs use_distributed_optimizer"),
         (low("mxfp8", fp8_param_gather=True, use_distributed_optimizer=True, **BLACKWELL), "needs reuse_grad_buf"),
@@ -158,7 +158,7 @@ def test_turning_it_off_again_gives_the_same_bytes() -> None:
             "recompute_modules layernorm",
         ),
         ({"fp8_param_gather": True}, "fp8_param_gather needs fp8"),
-        (low("tensorwise", params_dtype="fp32"), "needs bf16 or fp16"),
+        (low("tensorwise", params_dtype="fp32"), "needs params_dtype bf16 or fp16"),
     ],
 )
 def test_what_low_precision_needs(settings: dict[str, Any], reason: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 MOST_DIGITS = 18
 """Digits of the longest whole number that is read; more than 10**18 of anything is no setting of a run."""
@@ -22,6 +23,37 @@ def whole(text: object) -> int | None:
 def signed(text: object) -> int | None:
     """The whole number that ASCII digits say behind at most one minus sign, or None."""
     return int(text) if isinstance(text, str) and _SIGNED.fullmatch(text) else None
+
+
+def any_of(values: Iterable[object]) -> str:
+    """Values as alternatives of a sentence: `1, 2, 4 or 8`."""
+    return _listed(values, "or")
+
+
+def all_of(values: Iterable[object]) -> str:
+    """Values together in a sentence: `a, b and c`."""
+    return _listed(values, "and")
+
+
+def _listed(values: Iterable[object], word: str) -> str:
+    *rest, last = map(str, values)
+    return f"{', '.join(rest)} {word} {last}" if rest else last
+
+
+def counted(number: int, one: str) -> str:
+    """`1 stage`, `2 stages`."""
+    return f"{number} {one}" if number == 1 else f"{number} {one}s"
+
+
+def any_count(numbers: Iterable[int], one: str) -> str:
+    """`1 stage`, `2 or 4 stages`."""
+    listed = any_of(numbers)
+    return f"{listed} {one}" if listed == "1" else f"{listed} {one}s"
+
+
+def undivided(number: int, one: str) -> str:
+    """`1 stage, which does not divide`, `3 stages, which do not divide`."""
+    return f"{counted(number, one)}, which {'does' if number == 1 else 'do'} not divide"
 
 
 def plain(text: str, most: int = LONGEST_MESSAGE) -> str:

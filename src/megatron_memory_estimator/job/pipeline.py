@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ..errors import ConfigError, LayoutError
-from ..wording import shown, whole
+from ..tape.tensor import divisors
+from ..wording import any_count, counted, shown, undivided, whole
 from .layer_kinds import MOST_LAYERS
 from .layout import Layout
 from .model import Model
@@ -60,10 +61,10 @@ def virtual_stages(model: Model, layout: Layout) -> int:
         if len(stages) % pp:
             raise LayoutError(
                 (
-                    f"pipeline_model_parallel_layout has {len(stages)} stages, which do not divide over "
+                    f"pipeline_model_parallel_layout has {undivided(len(stages), 'stage')} over "
                     f"pipeline_model_parallel_size={pp}; use a multiple of {pp} stages",
                 ),
-                ("pipeline_model_parallel_layout has stages, which do not divide over pipeline_model_parallel_size",),
+                ("the stages of pipeline_model_parallel_layout do not divide over pipeline_model_parallel_size",),
             )
         return len(stages) // pp
     segments = _hybrid_segments(model, pp)
@@ -73,15 +74,26 @@ def virtual_stages(model: Model, layout: Layout) -> int:
         per = layout.num_layers_per_virtual_pipeline_stage
         total = split_layers(model, layout)
         if per < 1 or total % pp or (total // pp) % per:
+            each = f"{total}/{pp} layers" if total % pp else counted(total // pp, "layer")
             raise LayoutError(
                 (
-                    f"num_layers_per_virtual_pipeline_stage={per} does not divide the {total}/{pp} layers of a "
-                    "pipeline stage; use a divisor of the layers per stage",
+                    f"num_layers_per_virtual_pipeline_stage={per} does not divide the {each} of a "
+                    f"pipeline stage; {_other_chunks(model, total, pp, per)}",
                 ),
                 ("num_layers_per_virtual_pipeline_stage does not divide the layers of a pipeline stage",),
             )
         return total // pp // per
     return layout.virtual_pipeline_model_parallel_size or 1
+
+
+def _other_chunks(model: Model, total: int, pp: int, per: int) -> str:
+    """Layers of a chunk that divide those of a stage, or numbers of stages over which the layers divide."""
+    if total % pp == 0:
+        return "leave it out" if model.hybrid or pp == 1 else f"use {divisors(total // pp)}"
+    plain = model.hybrid or bool(total % per)
+    fitting = range(1, total + 1) if plain else range(min(2, total // per), total // per + 1)
+    stages = any_count((n for n in fitting if (total if plain else total // per) % n == 0), "stage")
+    return f"use {stages} without it" if plain else f"use {stages}"
 
 
 def split_layers(model: Model, layout: Layout) -> int:
@@ -233,9 +245,9 @@ def _hybrid_segments(model: Model, pp: int) -> list[int] | None:
     if len(segments) % pp:
         raise LayoutError(
             (
-                f"hybrid_layer_pattern has {len(segments)} segments, which do not divide over "
+                f"hybrid_layer_pattern has {undivided(len(segments), 'segment')} over "
                 f"pipeline_model_parallel_size={pp}; use a multiple of {pp} segments",
             ),
-            ("hybrid_layer_pattern has segments, which do not divide over pipeline_model_parallel_size",),
+            ("the segments of hybrid_layer_pattern do not divide over pipeline_model_parallel_size",),
         )
     return segments

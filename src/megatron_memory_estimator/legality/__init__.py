@@ -33,7 +33,8 @@ from .overlap import a2a_overlap, deferred_wgrads, interleaved, sequence_paralle
 from .precision import gpu, low_precision
 from .recompute import checkpoints, recompute, shared_experts, uniform_mtp
 from .sharding import attention, world
-from .stages import balanced_split, pipeline, schedule, shared_indexers
+from .splits import balanced_split
+from .stages import pipeline, schedule, shared_indexers
 from .violation import Violation, broken
 
 __all__ = [
@@ -142,7 +143,5 @@ def degrees(layout: Layout) -> Iterator[Violation]:
         if value is not None and value < 1:
             yield broken(f"{{{shown}}} must be at least 1", {shown: value})
     if layout.pp > MOST_STAGES:
-        yield broken(
-            "pipeline_model_parallel_size is more than the most that is accepted",
-            said=f"pipeline_model_parallel_size={layout.pp} is more than {MOST_STAGES}, the most that is accepted",
-        )
+        rule = f"{{pipeline_model_parallel_size}} is more than {MOST_STAGES}, the most that is accepted"
+        yield broken(rule, {"pipeline_model_parallel_size": layout.pp})

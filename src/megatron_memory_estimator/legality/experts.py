@@ -18,7 +18,7 @@ def experts(model: Model, layout: Layout, training: Training) -> Iterator[Violat
     count, groups, topk = m.num_moe_experts, m.moe_router_num_groups, m.moe_router_group_topk
     if not count:
         if ep > 1:
-            yield broken(f"{{{EP}}} needs a MoE model", {EP: ep}, fix="num_moe_experts is not set; use 1")
+            yield broken(f"{{{EP}}} needs a MoE model", {EP: ep}, fix="set num_moe_experts or use 1")
         return
     if count % ep:
         yield indivisible("num_moe_experts", count, EP, ep, fix=f"use {divisors(count)}")
@@ -26,15 +26,17 @@ def experts(model: Model, layout: Layout, training: Training) -> Iterator[Violat
         fix = f"turn it on or use {TP}=1"
         yield broken(f"MoE training with {{{TP}}} needs sequence_parallel", {TP: layout.tp}, fix=fix)
     if m.add_bias_linear and layout.etp > 1:
-        said = f"expert biases (add_bias_linear) need {ETP}=1, not {layout.etp}"
-        yield broken(f"expert biases (add_bias_linear) need {ETP} not", said=said)
+        rule = f"expert biases (add_bias_linear) need {ETP}=1"
+        yield broken(rule, said=f"{rule}, not {layout.etp}")
     if m.add_bias_linear and m.moe_shared_expert_intermediate_size:
         yield broken("shared experts have no biases", fix="turn add_bias_linear off")
     if groups and count % groups:
         yield indivisible("num_moe_experts", count, "moe_router_num_groups", groups, fix=f"use {divisors(count)}")
     if groups and topk and topk > groups:
         numbers = {"moe_router_group_topk": topk, "moe_router_num_groups": groups}
-        yield broken("{moe_router_group_topk} is more than {moe_router_num_groups}", numbers)
+        yield broken(
+            "{moe_router_group_topk} is more than {moe_router_num_groups}", numbers, fix=f"use at most {groups}"
+        )
     yield from _dispatch(layout, training)
 
 

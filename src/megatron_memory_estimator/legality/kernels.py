@@ -34,7 +34,7 @@ def kernel_dtype(model: Model, layout: Layout, training: Training) -> Iterator[V
     """Fused attention kernels take 16 bits."""
     kernel = training.attention_kernel
     if training.params_dtype == "fp32" and kernel in ("flash", "cudnn"):
-        yield broken(f"attention_kernel={kernel} needs bf16 or fp16", fix="use unfused with fp32")
+        yield broken(f"attention_kernel={kernel} needs params_dtype bf16 or fp16", fix="use unfused with fp32")
 
 
 def deterministic(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
@@ -95,8 +95,8 @@ def hyper_connections(model: Model, layout: Layout, training: Training) -> Itera
     if not model.enable_mhc_connections:
         return
     if layout.pp > 1:
-        said = f"enable_mhc_connections needs {PP}=1, not {layout.pp}"
-        yield broken(f"enable_mhc_connections needs {PP} not", said=said)
+        rule = f"enable_mhc_connections needs {PP}=1"
+        yield broken(rule, said=f"{rule}, not {layout.pp}")
     if model.mtp or model.has_moe or model.hybrid or model.experimental_attention_variant:
         yield broken("enable_mhc_connections needs a plain transformer with dense MLP layers and no MTP")
     if training.recompute_granularity == "full" or model.fp32_residual_connection:

@@ -49,14 +49,14 @@ def _layers(model: Model, layout: Layout, training: Training) -> Iterator[Violat
         both = "cpu_offloading_num_layers and fine_grained_activation_offloading"
         yield broken(f"{both} exclude each other", fix="give one")
     if layout.pp > 1:
-        said = f"cpu_offloading_num_layers needs {PP}=1, not {layout.pp}"
-        yield broken(f"cpu_offloading_num_layers needs {PP} not", said=said)
+        rule = f"cpu_offloading_num_layers needs {PP}=1"
+        yield broken(rule, said=f"{rule}, not {layout.pp}")
     if t.recompute_granularity:
         yield broken("cpu_offloading_num_layers excludes recomputation")
     if not 0 < t.cpu_offloading_num_layers < model.num_layers:
         yield broken(
-            "cpu_offloading_num_layers must be between 0 and the number of layers",
-            said=f"cpu_offloading_num_layers={t.cpu_offloading_num_layers} must be between 0 and {model.num_layers - 1}",
+            "{cpu_offloading_num_layers} must be between 0 and {num_layers-1}",
+            {"cpu_offloading_num_layers": t.cpu_offloading_num_layers, "num_layers-1": model.num_layers - 1},
         )
 
 

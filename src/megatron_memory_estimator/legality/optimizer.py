@@ -8,6 +8,7 @@ from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
 from ..states.optimizers import OPTIMIZERS
+from ..wording import all_of
 from .sharding import EP, PP
 from .violation import Violation, broken
 
@@ -23,7 +24,8 @@ def optimizer(model: Model, layout: Layout, training: Training) -> Iterator[Viol
         yield broken("overlap_param_gather needs use_distributed_optimizer")
     lower = [name for name in STATE_DTYPES if getattr(t, name) != "fp32"]
     if lower and not t.use_precision_aware_optimizer:
-        yield broken(f"{' and '.join(lower)} other than fp32 need use_precision_aware_optimizer")
+        verb = "needs" if len(lower) == 1 else "need"
+        yield broken(f"{all_of(lower)} other than fp32 {verb} use_precision_aware_optimizer")
     if t.use_precision_aware_optimizer:
         if not OPTIMIZERS[t.optimizer].precision_aware:
             yield broken(f"use_precision_aware_optimizer needs optimizer=adam, not {t.optimizer}")
@@ -61,12 +63,13 @@ def _torch_fsdp2(model: Model, layout: Layout, training: Training) -> Iterator[V
     if t.peft != "none":
         yield broken("use_torch_fsdp2 with peft is not modelled")
     if layout.pp > 1 or layout.ep > 1:
-        yield broken(f"use_torch_fsdp2 needs {{{PP}}} and {{{EP}}}", {PP: 1, EP: 1})
+        rule = f"use_torch_fsdp2 needs {PP}=1 and {EP}=1"
+        yield broken(rule, said=f"{rule}, not {layout.pp} and {layout.ep}")
     if t.use_distributed_optimizer:
         yield broken("use_torch_fsdp2 excludes use_distributed_optimizer")
     if t.gradient_accumulation_fusion:
         yield broken("use_torch_fsdp2 needs gradient_accumulation_fusion off")
     if model.share_embeddings_and_output_weights:
-        yield broken("use_torch_fsdp2 needs untied embeddings")
+        yield broken("use_torch_fsdp2 needs share_embeddings_and_output_weights off")
     if not t.torch_fsdp2_reshard_after_forward:
         yield broken("torch_fsdp2_reshard_after_forward=False is not modelled")

@@ -55,7 +55,7 @@ def a2a_overlap(model: Model, layout: Layout, training: Training) -> Iterator[Vi
     if t.recompute_granularity == "full" or t.recomputes("moe"):
         yield broken(f"{name} excludes full recomputation and recompute_modules moe")
     if t.params_dtype == "fp32":
-        yield broken(f"{name} needs bf16 or fp16")
+        yield broken(f"{name} needs params_dtype bf16 or fp16")
     if t.moe_shared_expert_overlap:
         yield broken(f"{name} excludes moe_shared_expert_overlap", fix="turn one off")
     if layout.pp > 1 and not interleaved(model, layout):

@@ -8,10 +8,12 @@ from ..job.hardware import Gpu
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
+from ..wording import any_of
 from .violation import Violation, broken
 
 LEAST_CAPABILITY = {"delayed": (8, 9), "tensorwise": (8, 9), "blockwise": (9, 0), "mxfp8": (10, 0), "nvfp4": (10, 0)}
 """Compute capability from which on a GPU's tensor cores have a recipe."""
+FP8_RECIPES = ("delayed", "tensorwise", "blockwise", "mxfp8")
 
 
 def low_precision(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
@@ -32,7 +34,7 @@ def _recipe(training: Training, name: str) -> Iterator[Violation]:
     if not t.te_spec:
         yield broken(f"{name} needs transformer_impl=transformer_engine")
     if t.params_dtype == "fp32":
-        yield broken(f"{name} needs bf16 or fp16")
+        yield broken(f"{name} needs params_dtype bf16 or fp16")
     if t.low_precision_weights and not t.use_distributed_optimizer:
         yield broken(f"{name}_param_gather needs use_distributed_optimizer")
     reused = t.reuse_grad_buf_for_mxfp8_param_ag or t.use_megatron_fsdp
@@ -56,7 +58,11 @@ def gpu(training: Training, machine: Gpu) -> Iterator[Violation]:
     recipe = training.low_precision
     if recipe and machine.capability < LEAST_CAPABILITY[recipe]:
         major, minor = LEAST_CAPABILITY[recipe]
+        setting, name = ("fp4", f"fp4={training.fp4}") if training.fp4 else ("fp8", f"fp8_recipe={recipe}")
+        others = [other for other in FP8_RECIPES if machine.capability >= LEAST_CAPABILITY[other]]
         yield broken(
-            f"{recipe} needs a GPU of compute capability {major}.{minor} or above",
-            fix=f"{machine.name} has {machine.capability[0]}.{machine.capability[1]}",
+            f"{name} needs a GPU of compute capability {major}.{minor} or above",
+            said=f"{name} needs a GPU of compute capability {major}.{minor} or above, and {machine.name} has "
+            f"{machine.capability[0]}.{machine.capability[1]}",
+            fix=f"use {any_of(others)}" if others and setting == "fp8" else f"leave {setting} out",
         )

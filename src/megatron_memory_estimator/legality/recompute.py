@@ -18,10 +18,7 @@ def checkpoints(model: Model, layout: Layout, training: Training) -> Iterator[Vi
     layers = training.recompute_num_layers or 1
     if training.recomputes_layers() and min(layers, model.num_layers) > MOST_CHECKPOINTED:
         most = f"more than {MOST_CHECKPOINTED} layers under one checkpoint, the most that is accepted"
-        yield broken(
-            "recompute_num_layers puts more than layers under one checkpoint, the most that is accepted",
-            said=f"recompute_num_layers={layers} puts {most}",
-        )
+        yield broken(f"{{recompute_num_layers}} puts {most}", {"recompute_num_layers": layers})
 
 
 def recompute(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
@@ -32,8 +29,8 @@ def recompute(model: Model, layout: Layout, training: Training) -> Iterator[Viol
     if t.recompute_granularity is None and (t.recompute_method or t.recompute_modules):
         yield broken("recompute_method and recompute_modules need recompute_granularity")
     if t.recompute_granularity == "full" and t.recompute_method == "uniform" and t.recompute_num_layers == 0:
-        rule = "{recompute_num_layers} with recompute_method=uniform"
-        yield broken(rule, {"recompute_num_layers": 0}, fix="use at least 1")
+        rule = "recompute_method=uniform needs recompute_num_layers of at least 1"
+        yield broken(rule, said=f"{rule}, not {t.recompute_num_layers}")
     saved_whole = layout.tp == 1 or layout.sequence_parallel
     if t.distribute_saved_activations and (t.recompute_granularity != "full" or saved_whole):
         needs = f"recompute_granularity=full, {TP} above 1 and no sequence_parallel"
@@ -51,5 +48,5 @@ def uniform_mtp(model: Model, layout: Layout, training: Training) -> Iterator[Vi
     t = training
     uniform = t.recompute_granularity == "full" and t.recompute_method != "block"
     if model.mtp and uniform and (t.recompute_num_layers or 1) != 1:
-        rule = "full uniform recomputation of MTP layers needs {recompute_num_layers}"
-        yield broken(rule, {"recompute_num_layers": 1})
+        rule = "full uniform recomputation of MTP layers needs recompute_num_layers=1"
+        yield broken(rule, said=f"{rule}, not {t.recompute_num_layers}")

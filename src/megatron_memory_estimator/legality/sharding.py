@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import lcm
 
 from ..job.layout import Layout
 from ..job.model import Model
@@ -23,22 +24,23 @@ def world(model: Model, layout: Layout) -> Iterator[Violation]:
         yield _uneven_grid(w, (TP, PP, CP), (tp, pp, cp), fix=f"use a multiple of {dense}")
         return
     if model.num_moe_experts and w % grid:
-        fix = f"use a multiple of {grid}, or a smaller {EP}"
+        smaller = EP if w % (etp * pp) == 0 else ETP if w % (ep * pp) == 0 else f"{EP} and {ETP}"
+        fix = f"use a multiple of {lcm(dense, grid)}, or a smaller {smaller}"
         yield _uneven_grid(w, (ETP, EP, PP), (etp, ep, pp), fix=fix)
         return
     n = layout.num_distributed_optimizer_instances
     if layout.dp * cp % n:
         yield broken(
-            "{num_distributed_optimizer_instances} does not divide {data parallel size times cp}",
-            {"num_distributed_optimizer_instances": n, "data parallel size times cp": layout.dp * cp},
-            fix="use a divisor",
+            f"{{num_distributed_optimizer_instances}} does not divide {{data parallel size*{CP}}}",
+            {"num_distributed_optimizer_instances": n, f"data parallel size*{CP}": layout.dp * cp},
+            fix=f"use {divisors(layout.dp * cp)}",
         )
     if model.num_moe_experts and layout.expert_dp % n:
         rule = "num_distributed_optimizer_instances does not divide the expert data parallel size"
         said = (
             f"num_distributed_optimizer_instances={n} does not divide the expert data parallel size {layout.expert_dp}"
         )
-        yield broken(rule, said=said, fix="use a divisor")
+        yield broken(rule, said=said, fix=f"use {divisors(layout.expert_dp)}")
 
 
 def _uneven_grid(gpus: int, names: tuple[str, ...], degrees: tuple[int, int, int], *, fix: str) -> Violation:
@@ -57,8 +59,7 @@ def attention(model: Model, layout: Layout, training: Training) -> Iterator[Viol
     kinds = kinds_in(m.every_kind)
     heads = m.num_attention_heads
     if any(kind.heads for kind in kinds) and heads % tp:
-        where = " in linear_qkv.weight"
-        yield indivisible("num_attention_heads", heads, TP, tp, where=where, fix=f"use {divisors(heads)}")
+        yield indivisible("num_attention_heads", heads, TP, tp, fix=f"use {divisors(heads)}")
     if any(kind.groups for kind in kinds):
         if heads % m.groups:
             yield indivisible("num_attention_heads", heads, "num_query_groups", m.groups, fix=f"use {divisors(heads)}")
@@ -66,7 +67,7 @@ def attention(model: Model, layout: Layout, training: Training) -> Iterator[Viol
             yield broken(
                 f"{{num_query_groups}} and {{{TP}}} must divide one another",
                 {"num_query_groups": m.groups, TP: tp},
-                fix=f"use {divisors(m.groups)} or a multiple of {m.groups}",
+                fix=f"use {divisors(m.groups)}, or a multiple of {m.groups}",
             )
     for way in sorted({kind.state_heads for kind in kinds}, reverse=True):
         yield from STATE_HEADS[way](model, layout)
@@ -88,7 +89,8 @@ def _mamba(model: Model, layout: Layout) -> Iterator[Violation]:
         yield indivisible("mamba_num_heads", nh, "mamba_num_groups", groups, fix=f"use {divisors(nh)}")
     if groups % ways and ways % groups:
         numbers = {"mamba_num_groups": groups, f"{TP}*{CP}": ways}
-        yield broken(f"{{mamba_num_groups}} and {{{TP}*{CP}}} must divide one another", numbers)
+        fix = f"use {divisors(groups)}, or a multiple of {groups}"
+        yield broken(f"{{mamba_num_groups}} and {{{TP}*{CP}}} must divide one another", numbers, fix=fix)
 
 
 def _gated_delta_net(model: Model, layout: Layout) -> Iterator[Violation]:
@@ -97,7 +99,7 @@ def _gated_delta_net(model: Model, layout: Layout) -> Iterator[Violation]:
         if heads % ways:
             yield indivisible(name, heads, f"{TP}*{CP}", ways, fix=f"use {divisors(heads)}")
     if nv % nk:
-        yield indivisible("linear_num_value_heads", nv, "linear_num_key_heads", nk, fix="use a multiple")
+        yield indivisible("linear_num_value_heads", nv, "linear_num_key_heads", nk, fix=f"use a multiple of {nk}")
 
 
 STATE_HEADS: dict[StateHeads, Callable[[Model, Layout], Iterator[Violation]]] = {
@@ -112,14 +114,14 @@ def _context_parallel(model: Model, layout: Layout, training: Training) -> Itera
     cp, entries = layout.cp, len(layout.cp_comm_type)
     if cp > 1 and training.seq_length % (2 * cp):
         yield broken(
-            f"{{seq_length}} does not divide by *{CP}",
-            {"seq_length": training.seq_length},
-            said=f"seq_length={training.seq_length} does not divide by 2*{CP}={2 * cp}",
+            f"{{seq_length}} does not divide by {{2*{CP}}}",
+            {"seq_length": training.seq_length, f"2*{CP}": 2 * cp},
             fix=f"use a multiple of {2 * cp}",
         )
     if entries not in (1, model.num_layers):
         said = f"cp_comm_type has {entries} entries"
-        yield broken("cp_comm_type has entries", said=said, fix=f"give one, or one per layer ({model.num_layers})")
+        rule = "cp_comm_type has neither one entry nor one per layer"
+        yield broken(rule, said=said, fix=f"give one, or one per layer ({model.num_layers})")
     for kind in dict.fromkeys(layout.cp_comm_type) if cp > 1 else ():
         yield from _heads_over_cp(model, layout, kind)
 
@@ -133,7 +135,8 @@ def _heads_over_cp(model: Model, layout: Layout, kind: str) -> Iterator[Violatio
         )
         yield broken(rule, {CP: cp})
         return
-    ways = layout.tp * (sizes[0] if kind == "a2a+p2p" and sizes else cp)
+    within = sizes[0] if kind == "a2a+p2p" and sizes else cp
+    ways = layout.tp * within
     exchanging = [row for row in kinds_in(model.every_kind) if row.exchanges]
     if kind.startswith("a2a") and exchanging:
         counted = [("num_attention_heads", model.num_attention_heads)]
@@ -141,8 +144,10 @@ def _heads_over_cp(model: Model, layout: Layout, kind: str) -> Iterator[Violatio
             counted.append(("num_query_groups", model.groups))
         for name, heads in counted:
             if heads % ways:
-                rule = f"cp_comm_type {kind} needs {{{name}}} to divide by {{{TP}*cp}}"
-                yield broken(rule, {name: heads, f"{TP}*cp": ways}, fix="use p2p or all_gather")
+                by = f"{TP}*{CP}" if kind == "a2a" else f"{TP} times the all-to-all size"
+                rule = f"cp_comm_type {kind} needs {{{name}}} to divide by {by}"
+                said = f"cp_comm_type {kind} needs {name}={heads} to divide by {by}, {layout.tp}*{within}={ways}"
+                yield broken(rule, {name: heads}, said=said, fix="use p2p or all_gather")
 
 
 def _widths(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
@@ -167,12 +172,12 @@ def _widths(model: Model, layout: Layout, training: Training) -> Iterator[Violat
         qkv = (gate * m.num_attention_heads + 2 * m.groups) * m.head_dim
         if qkv % tp:
             rule = f"the rows of linear_qkv.weight do not divide by {TP}"
-            yield broken(rule, said=f"the {qkv} rows of linear_qkv.weight do not divide by {TP}={tp}")
+            said = f"the {qkv} rows of linear_qkv.weight do not divide by {TP}={tp}"
+            yield broken(rule, said=said, fix=f"use {divisors(qkv)}")
     ways = tp * layout.cp
     if layout.sequence_parallel and sequence % ways:
         yield broken(
-            f"{{seq_length}} does not divide by {TP}*{CP} which sequence_parallel needs",
-            {"seq_length": sequence},
-            said=f"seq_length={sequence} does not divide by {TP}*{CP}={ways}, which sequence_parallel needs",
+            f"{{seq_length}} does not divide by {{{TP}*{CP}}}, which sequence_parallel needs",
+            {"seq_length": sequence, f"{TP}*{CP}": ways},
             fix=f"use a multiple of {ways}",
         )

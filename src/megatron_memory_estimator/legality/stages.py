@@ -10,14 +10,22 @@ from ..job.model import Model
 from ..job.pipeline import build_pipeline, parse_layout, split_layers, virtual_stages
 from ..modules.kinds import kinds_in, kinds_of
 from ..tape.tensor import divisors
+from ..wording import all_of, any_count, counted, undivided
 from .sharding import PP
+from .splits import Counts, balanced_split, nearest_counts, nearest_group, stages_of
 from .violation import Violation, broken, indivisible
 
 VPP = "virtual_pipeline_model_parallel_size"
 FIRST, LAST = "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"
 LAYOUT = "pipeline_model_parallel_layout"
+GROUP = "microbatch_group_size_per_vp_stage"
 SPELLINGS = ("num_layers_per_virtual_pipeline_stage", VPP, LAYOUT)
 """Settings that each say how many chunks a stage has."""
+COUNTED = {
+    "account_for_embedding_in_pipeline_split": "the embedding",
+    "account_for_loss_in_pipeline_split": "the loss",
+}
+"""What may count as a layer in an even split."""
 
 
 def pipeline(model: Model, layout: Layout, *, overlap_p2p_comm: bool) -> Iterator[Violation]:
@@ -47,7 +55,8 @@ def pipeline(model: Model, layout: Layout, *, overlap_p2p_comm: bool) -> Iterato
     if model.hybrid and borders:
         return
     uneven = (layout.num_layers_in_first_pipeline_stage, layout.num_layers_in_last_pipeline_stage) != (None, None)
-    yield from _uneven(model, layout, vp) if uneven else _even(model, layout, vp)
+    least = 1 if vp == 1 else 2 if overlap_p2p_comm else 3
+    yield from _uneven(model, layout, vp) if uneven else _even(model, layout, vp, least)
 
 
 def _spellings(model: Model, layout: Layout) -> Iterator[Violation]:
@@ -60,12 +69,12 @@ def _spellings(model: Model, layout: Layout) -> Iterator[Violation]:
         vpp, stages = layout.virtual_pipeline_model_parallel_size, len(parse_layout(text or ""))
         if vpp is not None and stages != vpp * pp:
             yield broken(
-                f"{VPP} contradicts {LAYOUT}, which has stages for pipeline ranks",
-                said=f"{VPP}={vpp} contradicts {LAYOUT}, which has {stages} stages for {pp} pipeline ranks",
-                fix="leave it out",
+                f"{LAYOUT} does not have {VPP} stages per pipeline rank",
+                said=f"{LAYOUT} has {counted(stages, 'stage')} for {PP}={pp}, not {VPP}={vpp} per rank",
+                fix=f"leave {VPP} out",
             )
     elif len(given) > 1:
-        yield broken(f"{' and '.join(given)} say the same thing", fix="give one of them")
+        yield broken(f"{all_of(given)} say the same thing", fix="give one of them")
     if text is not None and (uneven or account):
         yield broken(f"{LAYOUT} excludes the first/last stage counts and account_for_* settings")
     if uneven and account:
@@ -99,69 +108,105 @@ def shared_indexers(model: Model, layout: Layout) -> Iterator[Violation]:
                 return
 
 
-def _even(model: Model, layout: Layout, vp: int) -> Iterator[Violation]:
+def _even(model: Model, layout: Layout, vp: int, least: int) -> Iterator[Violation]:
+    """The layers, and what else counts as one, divide over stages and chunks. `least`: of how many stages there may be chunks."""
     pp, total = layout.pp, split_layers(model, layout)
-    counted = "" if total == model.num_layers else " (with the embedding and the loss counted as layers)"
     each = total // pp
     if total % pp:
-        rule = f"{{num_layers}}{counted} does not divide by {{{PP}}}"
-        yield broken(rule, {"num_layers": total, PP: pp}, fix=_remedy(total, pp, vp))
+        flags = [flag for flag in COUNTED if getattr(layout, flag)]
+        fix = _other_split(model.num_layers, total, pp, vp, least, flags)
+        if flags:
+            others = " and ".join(COUNTED[flag] for flag in flags)
+            said = f"num_layers={model.num_layers} with {others} counted, {total}, does not divide by {PP}={pp}"
+            yield broken(f"num_layers with {others} counted does not divide by {PP}", said=said, fix=fix)
+        else:
+            yield indivisible("num_layers", total, PP, pp, fix=fix)
     elif each % vp:
-        yield broken(
-            f"the layers of a pipeline stage do not divide by {VPP}",
-            said=f"the {each} layers of a pipeline stage do not divide by {VPP}={vp}",
-            fix=f"use {divisors(each)}",
-        )
+        rule, said = _undivided_stage("pipeline", each, vp)
+        yield broken(rule, said=said, fix=f"use {divisors(each)}")
 
 
-def _remedy(total: int, pp: int, vp: int) -> str:
-    """A split that works, or what else would."""
-    if pp > total:
-        return f"use at most {total} stages"
-    split = balanced_split(total, pp, vp)
-    if split is None:
-        return f"use {divisors(total)} stages, another virtual_pipeline_model_parallel_size, or pipeline_model_parallel_layout"
-    shown = " and ".join(f"{name}={n}" for name, n in zip((FIRST, LAST), split, strict=True) if n is not None)
-    return f"use {divisors(total)} stages, or an uneven split such as {shown}"
+def _other_split(num_layers: int, total: int, pp: int, vp: int, least: int, flags: list[str]) -> str:
+    """Splits that are legal: of `total` layers with what counts as one."""
+    stages = stages_of(total, vp, least)
+    ways = [f"use {any_count(stages, 'stage')}"] if stages else []
+    if flags and num_layers % (pp * vp) == 0:
+        ways.append(f"leave {all_of(flags)} out")
+    split = None if flags else balanced_split(num_layers, pp, vp)
+    if split:
+        ways.append(f"{'' if ways else 'use '}an uneven split such as {named(split)}")
+    return ", or ".join(ways) or f"use {any_count(stages_of(total, 1, 1), 'stage')} without {VPP}"
 
 
 def _uneven(model: Model, layout: Layout, vp: int) -> Iterator[Violation]:
     pp, total = layout.pp, model.num_layers
-    counts = {FIRST: layout.num_layers_in_first_pipeline_stage, LAST: layout.num_layers_in_last_pipeline_stage}
-    given = {name: count for name, count in counts.items() if count is not None}
+    counts = layout.num_layers_in_first_pipeline_stage, layout.num_layers_in_last_pipeline_stage
+    given = {name: count for name, count in zip((FIRST, LAST), counts, strict=True) if count is not None}
     if pp == 1:
-        yield broken(f"an uneven split ({', '.join(given)}) needs {PP} above 1")
+        out = "it" if len(given) == 1 else "them"
+        yield broken(f"an uneven split ({all_of(given)}) needs {PP} above 1", fix=f"leave {out} out")
+        return
+    if len(given) == pp and vp > 1:
+        no_middle = "two pipeline stages with both counts given leave no middle stage"
+        yield broken(f"{no_middle}, which Megatron-Core refuses with vpp", fix="give one count")
         return
     for name, value in given.items():
         if value % vp:
-            yield indivisible(name, value, VPP, vp, fix=f"use a multiple of {vp}")
+            yield indivisible(name, value, VPP, vp, fix=_other_counts(counts, total, pp, vp))
+    for rule, said in _remaining(given, total, pp, vp):
+        yield broken(rule, said=said, fix=_other_counts(counts, total, pp, vp))
+
+
+def _remaining(given: dict[str, int], total: int, pp: int, vp: int) -> Iterator[tuple[str, str]]:
+    """What is wrong with the layers that are left for the stages without a count: the rule, and the same with its numbers."""
     rest, middle = total - sum(given.values()), pp - len(given)
-    names = " and ".join(given)
-    shown = " and ".join(f"{name}={value}" for name, value in given.items())
-    remain = f"with {shown}, {rest} of num_layers={total} remain"
+    names, shown = " and ".join(given), " and ".join(f"{name}={value}" for name, value in given.items())
     if rest < 0:
-        rule = f"{names} together are more than num_layers"
-        yield broken(rule, said=f"{shown} together are more than num_layers={total}", fix="use smaller counts")
-    elif (middle == 0 and rest) or (middle and rest == 0):
-        yield broken(
-            f"with {names} num_layers remain for middle stages",
-            said=f"{remain} for {middle} middle stages",
-            fix="every stage must hold layers",
+        more = "together are more than num_layers" if len(given) > 1 else "is more than num_layers"
+        yield f"{names} {more}", f"{shown} {more}={total}"
+    elif middle == 0 and rest:
+        yield (
+            f"with {names} no stages remain for the middle layers",
+            f"with {shown} no stages remain for {rest} of num_layers={total}",
         )
+    elif middle and rest == 0:
+        none = "remain for the middle stages"
+        yield f"with {names} no layers {none}", f"with {shown} none of num_layers={total} {none}"
     elif middle and rest % middle:
-        yield broken(
-            f"with {names} num_layers remain, which do not divide over middle stages",
-            said=f"{remain}, which do not divide over {middle} middle stages",
-            fix=_remedy(total, pp, vp),
+        which = "which do not divide over"
+        yield (
+            f"with {names} the layers that remain do not divide over the middle stages",
+            f"with {shown}, {rest} of num_layers={total} remain, {which} {middle} middle stages",
         )
     elif middle and rest // middle % vp:
-        yield broken(
-            f"the layers of a middle stage do not divide by {VPP}",
-            said=f"the {rest // middle} layers of a middle stage do not divide by {VPP}={vp}",
-        )
-    elif middle == 0 and vp > 1:
-        no_middle = "two pipeline stages with both counts given leave no middle stage"
-        yield broken(f"{no_middle}, which Megatron-Core refuses with vpp", fix="give one count")
+        yield _undivided_stage("middle", rest // middle, vp)
+
+
+def _undivided_stage(which: str, layers: int, vp: int) -> tuple[str, str]:
+    """The rule that the layers of a stage divide over its chunks, and the same with its numbers."""
+    of, do = f"of a {which} stage", "does" if layers == 1 else "do"
+    return (
+        f"the layers {of} do not divide by {VPP}",
+        f"the {counted(layers, 'layer')} {of} {do} not divide by {VPP}={vp}",
+    )
+
+
+def _other_counts(counts: Counts, total: int, pp: int, vp: int) -> str:
+    """Counts that are legal, with fewer chunks or stages where there are too many for the layers."""
+    if pp == 2 and None not in counts:
+        return f"the two counts must add up to num_layers={total}"
+    for chunks in (n for n in range(min(vp, total), 0, -1) if total % n == 0):
+        near = nearest_counts(total, pp, chunks, counts)
+        if near:
+            return f"use {named(near, **{VPP: chunks} if chunks != vp else {})}"
+    near = nearest_counts(total, total, 1, counts) if total > 1 else None
+    return f"use {named(near, **{PP: total}, **{VPP: 1} if vp > 1 else {})}" if near else f"use {PP}=1"
+
+
+def named(counts: Counts, **others: int) -> str:
+    """The counts that are given, behind other settings, with their names."""
+    given = {**others, **{name: n for name, n in zip((FIRST, LAST), counts, strict=True) if n is not None}}
+    return all_of(f"{name}={n}" for name, n in given.items())
 
 
 def _layout_string(model: Model, layout: Layout, text: str) -> Iterator[Violation]:
@@ -169,25 +214,22 @@ def _layout_string(model: Model, layout: Layout, text: str) -> Iterator[Violatio
     flat = "".join(stages)
     if len(stages) % pp:
         yield broken(
-            f"{LAYOUT} has stages, which do not divide over {PP}",
-            said=f"{LAYOUT} has {len(stages)} stages, which do not divide over {PP}={pp}",
+            f"the stages of {LAYOUT} do not divide over {PP}",
+            said=f"{LAYOUT} has {undivided(len(stages), 'stage')} over {PP}={pp}",
             fix=f"use a multiple of {pp} stages",
         )
         return
     if pp == 1 and len(stages) > 1:
         needs = f"stages, which need {PP} above 1"
-        yield broken(f"{LAYOUT} has {needs}", said=f"{LAYOUT} has {len(stages)} {needs}")
-    held = {
-        "E": ("embedding", 1),
-        "L": ("loss", 1),
-        "t": ("num_layers", model.num_layers),
-        "m": ("mtp_num_layers", model.mtp),
-    }
-    for symbol, (what, wanted) in held.items():
-        count = flat.count(symbol)
-        if count != wanted:
+        yield broken(f"{LAYOUT} has several {needs}", said=f"{LAYOUT} has {len(stages)} {needs}")
+    for symbol, what in (("E", "the embedding"), ("L", "the loss")):
+        if (count := flat.count(symbol)) != 1:
+            said = f"{LAYOUT} has {count} {symbol} for {what}"
+            yield broken(f"{LAYOUT} must have one {symbol} ({what})", said=said, fix="use one")
+    for symbol, what, wanted in (("t", "num_layers", model.num_layers), ("m", "mtp_num_layers", model.mtp)):
+        if (count := flat.count(symbol)) != wanted:
             said = f"{LAYOUT} has {count} {symbol} for {what}={wanted}"
-            yield broken(f"{LAYOUT} has {symbol} for {what}", said=said, fix="they must agree")
+            yield broken(f"the {symbol} of {LAYOUT} are not {what}", said=said, fix=f"use {wanted or 'no'} {symbol}")
     if flat and (flat[0] != "E" or flat[-1] != "L"):
         yield broken(f"{LAYOUT} must begin with E and end with L")
     if "m" in flat:
@@ -214,43 +256,19 @@ def schedule(model: Model, layout: Layout, num_microbatches: int) -> Iterator[Vi
     if vp == 1:
         return
     pp, group = layout.pp, layout.microbatch_group_size_per_vp_stage or layout.pp
-    if not pp <= group <= num_microbatches:
+    if num_microbatches < pp:
+        rule = f"{{num_microbatches}} is less than {{{PP}}}, which the interleaved schedule needs"
+        numbers = {"num_microbatches": num_microbatches, PP: pp}
+        yield broken(rule, numbers, fix=f"raise global_batch_size to at least {pp} microbatches")
+    elif not pp <= group <= num_microbatches:
         yield broken(
-            f"{{microbatch_group_size_per_vp_stage}} must lie between {{{PP}}} and {{num_microbatches}}",
-            {"microbatch_group_size_per_vp_stage": group, PP: pp, "num_microbatches": num_microbatches},
-            fix="raise global_batch_size or change it",
+            f"{{{GROUP}}} must lie between {{{PP}}} and {{num_microbatches}}",
+            {GROUP: group, PP: pp, "num_microbatches": num_microbatches},
+            fix=f"use {nearest_group(num_microbatches, pp, group)}",
         )
-    elif num_microbatches % group and num_microbatches % group < pp:
-        left = num_microbatches % group
+    elif 0 < (left := num_microbatches % group) < pp:
         yield broken(
-            f"num_microbatches leaves after groups of fewer than {PP}",
-            said=f"num_microbatches={num_microbatches} leaves {left} after groups of {group}, fewer than {PP}={pp}",
-            fix=f"use a multiple of {group}",
+            f"the last group of microbatches is smaller than {PP}",
+            said=f"the last group of num_microbatches={num_microbatches}, {left} behind groups of {group}, is smaller than {PP}={pp}",
+            fix=f"use {GROUP}={nearest_group(num_microbatches, pp, group)}, or a multiple of {group} microbatches",
         )
-
-
-def balanced_split(num_layers: int, pp: int, vp: int) -> tuple[int | None, int | None] | None:
-    """First- and last-stage layer counts of the most balanced legal uneven split, or None.
-
-    Most balanced: the smallest largest stage, then the largest smallest one; of equals, fewer layers on the first
-    stage, where most microbatches are in flight, and as few counts as possible.
-    """
-    splits: list[tuple[tuple[int, int, int, int, bool], tuple[int | None, int | None]]] = []
-
-    def offer(first: int | None, last: int | None, middle: int) -> None:
-        a, b = middle if first is None else first, middle if last is None else last
-        sizes = [a, b, *([middle] if pp > 2 else [])]
-        if min(sizes) > 0:
-            given = (first is not None) + (last is not None)
-            splits.append(((max(sizes), -min(sizes), a, given, first is not None), (first, last)))
-
-    for middle in range(vp, num_layers, vp):
-        rest = num_layers - middle * (pp - 1)
-        if rest > 0 and rest % vp == 0:
-            offer(None, rest, middle)
-            offer(rest, None, middle)
-        both = num_layers - middle * (pp - 2)
-        if pp > 2 and both > 0 and both % vp == 0:
-            a = both // 2 // vp * vp
-            offer(a, both - a, middle)
-    return min(splits, key=lambda item: item[0])[1] if splits else None

@@ -31,7 +31,7 @@ def streams(c: Context, name: str) -> Tensor:
     if c.model.mhc_num_residual_streams != STREAMS:
         raise UnsupportedError(
             f"mhc_num_residual_streams={c.model.mhc_num_residual_streams} is not modelled; {STREAMS} is",
-            "mhc_num_residual_streams is not modelled",
+            f"mhc_num_residual_streams other than {STREAMS} is not modelled",
         )
     return c.stream(name, Dim("mhc_num_residual_streams", STREAMS), c.hidden)
 

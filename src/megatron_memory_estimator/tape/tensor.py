@@ -12,6 +12,7 @@ from math import ceil
 from typing import Any, Literal, NamedTuple
 
 from ..errors import LayoutError
+from ..wording import any_of
 
 DTYPE_BYTES = {
     "fp32": 4,
@@ -39,8 +40,7 @@ def round_up(value: int, multiple: int) -> int:
 
 def divisors(*numbers: int, most: int = 64) -> str:
     """The common divisors of some numbers, for a message: `1, 2, 4 or 8`."""
-    found = [str(d) for d in range(1, min(*numbers, most) + 1) if all(n % d == 0 for n in numbers)]
-    return " or ".join((", ".join(found[:-1]), found[-1])) if len(found) > 1 else found[0]
+    return any_of(d for d in range(1, min(*numbers, most) + 1) if all(n % d == 0 for n in numbers))
 
 
 def largest(a: int, b: int) -> int:
