@@ -73,7 +73,8 @@ SWITCHES: tuple[Rules, ...] = (
     whole_layers,
 )
 """Rules between settings, in the order in which they are reported."""
-MOST_STAGES = 4096
+MOST: dict[str, int] = {"pipeline_model_parallel_size": 4096, "microbatch_group_size_per_vp_stage": 65536}
+"""The most that is accepted: what is made of them grows with them."""
 DEGREES = (
     "world_size",
     "tensor_model_parallel_size",
@@ -136,12 +137,12 @@ def _of(rules: tuple[Rules, ...], model: Model, layout: Layout, training: Traini
 
 
 def degrees(layout: Layout) -> Iterator[Violation]:
-    """Every degree is at least 1."""
+    """Every degree is at least 1, and none too large."""
     for name in DEGREES:
         value = getattr(layout, name)
         shown = "num_gpus" if name == "world_size" else name
         if value is not None and value < 1:
             yield broken(f"{{{shown}}} must be at least 1", {shown: value})
-    if layout.pp > MOST_STAGES:
-        rule = f"{{pipeline_model_parallel_size}} is more than {MOST_STAGES}, the most that is accepted"
-        yield broken(rule, {"pipeline_model_parallel_size": layout.pp})
+    for name, most in MOST.items():
+        if (getattr(layout, name) or 1) > most:
+            yield broken(f"{{{name}}} is more than {most}, the most that is accepted", {name: getattr(layout, name)})
