@@ -14,7 +14,7 @@ from megatron_memory_estimator.validation.differences import differences
 from megatron_memory_estimator.validation.logs import Reported, read_log
 from megatron_memory_estimator.validation.replay import Replay, replay
 from megatron_memory_estimator.validation.runs import read_runs
-from megatron_memory_estimator.validation.score import is_moe, scores, summary
+from megatron_memory_estimator.validation.score import scores, summary
 
 ARGS = {
     "num-layers": 2, "hidden-size": 256, "num-attention-heads": 4, "seq-length": 128, "max-position-embeddings": 128,
@@ -48,9 +48,9 @@ def test_scores_of_the_whole_table(replays: list[Replay]) -> None:
     every = scores(replays)
     steady = summary(score.steady for score in every)
     assert steady is not None and steady.median < 0.006 and steady.p90 < 0.012
-    dense = summary(score.peak for score in scores([found for found in replays if not is_moe(found)]))
+    dense = summary(score.peak for score in scores([found for found in replays if not found.moe]))
     assert dense is not None and dense.median < 0.0025
-    beyond = summary(score.beyond_state for score in scores([found for found in replays if not is_moe(found)]))
+    beyond = summary(score.beyond_state for score in scores([found for found in replays if not found.moe]))
     assert beyond is not None and beyond.median < 0.01
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ..modules.core_attention import EXCHANGES
 from ..tape.ops import Part, Unit
-from ..tape.simulate import Machine, play
+from ..tape.simulate import GRADIENT, Machine, play
 from ..tape.tensor import Tensor
 
 CP_STREAM = "cp_stream"
@@ -96,7 +96,7 @@ def lifetimes(unit: Unit, *, results_first: bool = False) -> Lifetimes:
         tuple(machine.changes[split:]),
         entry.storage if entry else "",
         out.storage if out else "",
-        f"grad:{out.name}" if out else "",
+        f"{GRADIENT}{out.name}" if out else "",
         machine.grads.get(entry.name, "") if entry else "",
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import reduce
 
 from ..features.cuda_graphs import in_graph
+from ..states.kept import Since
 from ..tape.tensor import Dim, Tensor, largest, tensor
 from .rank import Candidate, Rank, Row
 from .schedule import Step
@@ -90,6 +91,6 @@ def capturing(rank: Rank) -> Candidate:
         Row("transient", "scratch of the layer that is captured", "", (scratch,), "uint8", 1, scratch, "capture")
     )
     # without a warm-up the capture comes before the first optimizer step
-    since = ("setup", "first step") if rank.context.training.cuda_graph_warmup_steps else ("setup",)
+    since: tuple[Since, ...] = ("setup", "first step") if rank.context.training.cuda_graph_warmup_steps else ("setup",)
     shown = tuple(row for row in rows if not isinstance(row.nbytes, int) or row.nbytes)
     return Candidate("capture of CUDA graphs", total + scratch, extras=shown, since=since, capture=True)

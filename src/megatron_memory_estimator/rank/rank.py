@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ..modules.context import Context
 from ..states.buffers import Buffer
+from ..states.kept import Since
 from ..states.state import State
 from .chunks import ChunkPlan, Moment
 from .schedule import Occupancy, Step
@@ -56,13 +57,13 @@ class Candidate:
     running: tuple[tuple[int, Moment], ...] = ()
     apart: tuple[int, ...] = ()
     extras: tuple[Row, ...] = ()
-    since: tuple[str, ...] = ("setup", "first step")
+    since: tuple[Since, ...] = ("setup", "first step")
     """Which state exists at that moment."""
     capture: bool = False
     """Whether it is the capture of CUDA graphs, whose `extras` are all that is alive beside the state."""
 
 
-def state_bytes(rank: Rank, *since: str) -> int:
+def state_bytes(rank: Rank, *since: Since) -> int:
     """Bytes of the state tensors that exist since one of the given moments."""
     return sum(s.nbytes for s in rank.states if s.since in since)
 

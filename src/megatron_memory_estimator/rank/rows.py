@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from ..states.kept import Since
 from ..tape.simulate import Live, alive_at
 from ..tape.tensor import Tensor
 from .boundary import pipeline_tensors, resting_tensors
@@ -12,7 +13,7 @@ from .peak import Peak
 from .rank import PARTS, Rank, Row
 
 
-def state_rows(rank: Rank, since: Collection[str]) -> Iterator[Row]:
+def state_rows(rank: Rank, since: Collection[Since]) -> Iterator[Row]:
     """State that exists since one of the given moments, and workspaces."""
     for s in rank.states:
         if s.since in since:

@@ -29,7 +29,8 @@ class Pair:
 class Replay:
     """One run: steady and peak memory (None where not measured), or why it is refused.
 
-    `beyond_state` is the peak without what stays between two steps; `formulas` are the totals of the published formulas.
+    `beyond_state` is the peak without what stays between two steps; `formulas` are the totals of the published formulas. `moe`: whether
+    it has routed experts.
     """
 
     run: Run
@@ -40,6 +41,7 @@ class Replay:
     when: str = ""
     formulas: tuple[tuple[str, Pair], ...] = ()
     refused: str = ""
+    moe: bool = False
 
 
 def job_of(run: Run) -> TrainingJob:
@@ -72,6 +74,7 @@ def replay(run: Run) -> Replay:
         peak=Pair(peak, stage.peak_allocated_bytes) if peak else None,
         first_step=Pair(first, stage.first_step_peak_allocated_bytes) if first and run.phase == "first-run" else None,
         beyond_state=beyond,
+        moe=job.model.has_moe,
         when=stage.peak.candidate.label,
         formulas=tuple((name, Pair(peak, total)) for name, total in totals if peak and total),
     )

@@ -9,8 +9,6 @@ from typing import NamedTuple
 from ..job.hardware import GIB, MIB
 from .replay import Pair, Replay
 
-MOE = ("moe", "mixtral", "deepseek", "bridge-moonlight")
-
 
 class Score(NamedTuple):
     """A group: the mean of the absolute errors of its runs (None if none was measured), and how many are refused."""
@@ -33,11 +31,6 @@ class Summary(NamedTuple):
     median: float
     p90: float
     worst: float
-
-
-def is_moe(replay: Replay) -> bool:
-    """Whether the run has routed experts."""
-    return "moe" in replay.run.features or replay.run.family.startswith(MOE)
 
 
 def scores(replays: Iterable[Replay]) -> list[Score]:
@@ -108,8 +101,8 @@ def steady_outside(replays: Iterable[Replay]) -> list[str]:
 def sums(replays: Sequence[Replay]) -> dict[str, dict[str, Summary | None]]:
     """Steady, peak, first step and the part beyond state; of all groups, dense ones, MoE ones and each family."""
     kinds: dict[str, list[Replay]] = {"all": list(replays)}
-    kinds["dense"] = [replay for replay in replays if not is_moe(replay)]
-    kinds["moe"] = [replay for replay in replays if is_moe(replay)]
+    kinds["dense"] = [replay for replay in replays if not replay.moe]
+    kinds["moe"] = [replay for replay in replays if replay.moe]
     for replay in replays:
         kinds.setdefault(f"family {replay.run.family}", []).append(replay)
     for replay in replays:
