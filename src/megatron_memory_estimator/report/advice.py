@@ -11,7 +11,7 @@ from rich.table import Table
 from ..job.training_job import TrainingJob
 from ..planner.advise import Advice, Outcome, cost_of
 from ..planner.changes import Change
-from .text import gib
+from .figures import gib
 
 SCHEMA = "megatron-memory-advice/1"
 

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 from ..estimator import Estimate
 from ..modules.counts import count_parameters
-from .text import COLUMNS, features_text, gib, recompute_text
+from ..rank.rank import PARTS
+from .figures import gib
+from .text import features_text, recompute_text
 
 MARK = "*"
 BEST = " (lowest)"
@@ -57,7 +59,7 @@ def figures(case: Case) -> dict[str, str]:
         "attention": job.kernel,
         "libraries": f"TE {t.transformer_engine_version}, Megatron-Core {t.megatron_core_version}",
         "fullest stage": str(top.pp_rank),
-        **{f"{name} (GiB)": gib(shares[name]) for name in COLUMNS},
+        **{f"{name} (GiB)": gib(shares[name]) for name in PARTS},
         "peak allocated (GiB)": gib(top.peak_allocated_bytes),
         "on the device (GiB)": f"{gib(top.device.low, 1)}-{gib(top.device.high, 1)}",
         "fits": ", ".join(fits) or "none of the catalogue",

@@ -15,7 +15,8 @@ from ..planner.found import Found, Plan
 from ..planner.launch import FORMS, megatron_lm
 from ..throughput.machine import Efficiency
 from ..throughput.step import Throughput, throughput
-from .text import features_text, gib
+from .figures import gib
+from .text import features_text
 
 RULES = 8
 WORDS = {

@@ -10,16 +10,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..device.verdict import explain_terms
-from ..estimator import Estimate, Stage
-from ..job.hardware import GIB
+from ..estimator import Estimate
 from ..job.training import Training
 from ..job.training_job import TrainingJob
 from ..modules.counts import count_parameters
 from ..routing import routing
 from .document import per_node
-
-COLUMNS = ("weights", "gradients", "optimizer", "activations", "transient", "pipeline", "workspace")
-
+from .figures import gib, plural
+from .stage_table import stage_table
 
 PHASES = {
     "build": "Building the model",
@@ -28,23 +26,13 @@ PHASES = {
 }
 
 
-def gib(nbytes: int, digits: int = 2) -> str:
-    """Bytes in GiB, without the unit."""
-    return f"{nbytes / GIB:.{digits}f}"
-
-
-def plural(count: int) -> str:
-    """The plural s."""
-    return "" if count == 1 else "s"
-
-
 def print_estimate(estimate: Estimate, console: Console, *, verbose: bool = False) -> None:
     """The whole text report."""
     for line in summary(estimate):
         console.print(line, highlight=False, soft_wrap=True)
     console.print()
     console.print("GiB per GPU at each pipeline stage's peak:")
-    console.print(stage_table(estimate.stages))
+    console.print(stage_table(estimate.stages, console))
     for line in result(estimate):
         console.print(line, highlight=False, soft_wrap=True)
     console.print()
@@ -162,41 +150,6 @@ def _extras(job: TrainingJob) -> str:
     return "; ".join(found)
 
 
-def stage_table(stages: tuple[Stage, ...]) -> Table:
-    """One row per pipeline stage, in GiB."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("stage", justify="right")
-    table.add_column("layers", justify="right")
-    table.add_column("params (B)", justify="right")
-    for name in COLUMNS:
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in ("steady", "peak"):
-        table.add_column(name, justify="right", style="bold", no_wrap=True)
-    table.add_column("when")
-    for stage in stages:
-        shares = stage.breakdown_bytes
-        table.add_row(
-            str(stage.pp_rank),
-            layers_text(stage),
-            f"{sum(stage.num_parameters) / 1e9:.3f}",
-            *(gib(shares[name]) for name in COLUMNS),
-            gib(stage.steady_allocated_bytes),
-            gib(stage.peak_allocated_bytes),
-            stage.peak.candidate.label,
-        )
-    return table
-
-
-def layers_text(stage: Stage) -> str:
-    """Layers of a stage, and E, M, L for embedding, MTP and loss."""
-    plans = stage.rank.plans
-    marks = "".join(
-        mark for mark, has in (("E", any(p.chunk.embedding for p in plans)), ("M", any(p.chunk.mtp for p in plans)),
-                               ("L", any(p.chunk.output for p in plans))) if has
-    )  # fmt: skip
-    return f"{sum(len(p.chunk.layers) for p in plans)}{' +' + marks if marks else ''}"
-
-
 def result(estimate: Estimate) -> list[str]:
     """The stage with the highest peak, as allocated, reserved and device memory."""
     top = estimate.peak_stage
@@ -204,7 +157,8 @@ def result(estimate: Estimate) -> list[str]:
         f"Peak: stage {top.pp_rank}, {gib(top.peak_allocated_bytes)} GiB allocated (first step "
         f"{gib(top.first_step_peak_allocated_bytes)}), {gib(top.reserved.low, 1)}-{gib(top.reserved.high, 1)} GiB reserved, "
         f"{gib(top.device.low, 1)}-{gib(top.device.high, 1)} GiB on the device"
-        + (f", {gib(top.enough_bytes, 1)} surely enough" if top.enough_bytes < top.device.high else "")
+        + (f", {gib(top.enough_bytes, 1)} surely enough" if top.enough_bytes < top.device.high else ""),
+        f"At the peak: {top.peak.candidate.label}",
     ]
     uneven = routing(estimate)
     if uneven:
