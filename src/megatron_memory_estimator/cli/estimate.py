@@ -16,7 +16,7 @@ names; --tp, --pp, --ep, --cp, --etp, --vpp and --num-gpus are short for the lon
 """
 
 
-def run(job: TrainingJob, *, as_json: bool, verbose: bool, formulas: bool) -> None:
+def run(job: TrainingJob, *, as_json: bool, verbose: bool, formulas: bool, all_gpus: bool) -> None:
     """Print the estimate."""
     result = estimate(job)
     if as_json:
@@ -33,7 +33,7 @@ def run(job: TrainingJob, *, as_json: bool, verbose: bool, formulas: bool) -> No
     from .console import console
 
     terminal = console()
-    print_estimate(result, terminal, verbose=verbose)
+    print_estimate(result, terminal, verbose=verbose, all_gpus=all_gpus)
     if formulas:
         from ..report.formulas import print_formulas
 
@@ -46,6 +46,9 @@ command = job_command(
     [
         json_option(),
         click.Option(["--verbose", "-v"], is_flag=True, help="also print device-memory terms and chunks"),
+        click.Option(
+            ["--all-gpus"], is_flag=True, help="the verdict and head-room on every GPU of the catalogue, as a table"
+        ),
         click.Option(
             ["--formulas"], is_flag=True, help="also print what Megatron-Bridge's and Megatron-LM's formulas say"
         ),

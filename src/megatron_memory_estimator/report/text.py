@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from ..device.verdict import explain_terms
 from ..estimator import Estimate
@@ -18,6 +16,7 @@ from ..routing import routing
 from .document import per_node
 from .figures import gib, plural
 from .stage_table import stage_table
+from .verdict import gpu_table, next_step, other_gpus, verdict_line
 
 PHASES = {
     "build": "Building the model",
@@ -26,8 +25,10 @@ PHASES = {
 }
 
 
-def print_estimate(estimate: Estimate, console: Console, *, verbose: bool = False) -> None:
-    """The whole text report."""
+def print_estimate(estimate: Estimate, console: Console, *, verbose: bool = False, all_gpus: bool = False) -> None:
+    """The whole text report: the verdict first."""
+    console.print(verdict_line(estimate), highlight=False, soft_wrap=True)
+    console.print()
     for line in summary(estimate):
         console.print(line, highlight=False, soft_wrap=True)
     console.print()
@@ -36,11 +37,15 @@ def print_estimate(estimate: Estimate, console: Console, *, verbose: bool = Fals
     for line in result(estimate):
         console.print(line, highlight=False, soft_wrap=True)
     console.print()
-    console.print(gpu_table(estimate))
+    if all_gpus:
+        console.print(gpu_table(estimate))
+    else:
+        console.print("Other GPUs: " + "; ".join(other_gpus(estimate)), highlight=False, soft_wrap=True)
     if verbose:
         for line in details(estimate):
             console.print(line, highlight=False, soft_wrap=True)
     print_notes(estimate, console)
+    console.print(next_step(estimate), highlight=False, soft_wrap=True)
 
 
 def print_notes(estimate: Estimate, console: Console) -> None:
@@ -178,18 +183,6 @@ def result(estimate: Estimate) -> list[str]:
             f"{gib(node.low, 0)}-{gib(node.high, 0)} GiB per node"
         )
     return lines
-
-
-def gpu_table(estimate: Estimate) -> Table:
-    """The verdict for every GPU of the catalogue, with head-room above what is surely enough and what is needed."""
-    enough = max(stage.enough_bytes for stage in estimate.stages)
-    needed = max(stage.needed_bytes for stage in estimate.stages)
-    table = Table("GPU", "memory GiB", "verdict", "head-room GiB", box=box.SIMPLE_HEAD, pad_edge=False)
-    style = {"fits": "green", "tight": "yellow", "does not load": "yellow", "does not fit": "red"}
-    for name, memory, verdict in estimate.verdicts():
-        room = f"{gib(memory - enough, 1)} to {gib(memory - needed, 1)}"
-        table.add_row(name, gib(memory, 1), f"[{style[verdict]}]{verdict}[/]", room)
-    return table
 
 
 def details(estimate: Estimate) -> list[str]:
