@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from megatron_memory_estimator import Stage, estimate
+from megatron_memory_estimator import Stage, TrainingJob, estimate
 
 from .helpers import small_job
 
@@ -65,6 +65,21 @@ def test_whole_weights_of_the_unit_and_of_those_ahead() -> None:
     forward, backward = beside(stage())
     assert forward == {"FSDP gathered weights": 2 * 4 * LAYER}
     assert backward == {**forward, "FSDP gradients before reduce-scatter": 4 * 4 * LAYER}
+
+
+@pytest.mark.parametrize(
+    ("model", "layer", "ahead", "waiting"),
+    [
+        ("Qwen/Qwen3-8B", 192_946_432, 3, 6),  # three reach half of 10**9 elements, six the whole
+        ("meta-llama/Llama-3.1-405B", 3_187_703_808, 1, 2),  # two layers are more than 10**9
+    ],
+)
+def test_the_default_communication_unit(model: str, layer: int, ahead: int, waiting: int) -> None:
+    """`megatron_fsdp.py`: the larger of 10**9 elements and two layers. Layers are gathered ahead to half of it, gradients wait for it."""
+    made = TrainingJob.from_hf(model, GPUS, use_megatron_fsdp=True, gpu="H100")
+    forward, backward = beside(estimate(made).stages[0])
+    assert forward == {"FSDP gathered weights": 2 * (1 + ahead) * layer}
+    assert backward == {**forward, "FSDP gradients before reduce-scatter": 2 * (1 + waiting) * layer}
 
 
 def test_a_small_communication_unit_prefetches_one_layer() -> None:

@@ -112,3 +112,15 @@ def test_one_storage_is_counted_once() -> None:
     for run in estimate(moe_job()).stages[0].rank.plans[0].runs:
         names = [live.tensor.storage for live in run.trace.saved]
         assert len(names) == len(set(names))
+
+
+def test_the_role_of_every_tensor_that_is_alive() -> None:
+    unit = Unit("u", (Op("a", (X,), (Y,), (X,)), Op("b", (Y,), (Z,), backward=(W,))), X, Z)
+    assert [[(live.tensor.name, live.role) for live in alive_at(unit, index)] for index in range(5)] == [
+        [("x", "saved"), ("y", "in use")],
+        [("x", "saved"), ("y", "in use"), ("z", "in use")],
+        [("x", "saved"), ("grad:z", "gradient")],
+        [("x", "saved"), ("grad:z", "gradient"), ("grad:y", "gradient"), ("w", "scratch")],
+        [("x", "saved"), ("grad:y", "gradient"), ("grad:x", "gradient")],
+    ]
+    assert [(live.tensor.name, live.role, live.saved_by[0].name) for live in trace(unit).saved] == [("x", "saved", "a")]
