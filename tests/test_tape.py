@@ -21,7 +21,7 @@ def t(name: str, size: int) -> Tensor:
     return tensor(name, (Dim("n", size),), "uint8")._replace(dtype="bf16", nbytes=size)
 
 
-X, Y, Z, W = t("x", 100), t("y", 10), t("z", 1), t("w", 1000)
+X, Y, Z, W, V = t("x", 100), t("y", 10), t("z", 1), t("w", 1000), t("v", 5)
 
 
 def test_a_tensor_lives_to_its_last_reader_unless_saved() -> None:
@@ -124,3 +124,16 @@ def test_the_role_of_every_tensor_that_is_alive() -> None:
         [("x", "saved"), ("grad:y", "gradient"), ("grad:x", "gradient")],
     ]
     assert [(live.tensor.name, live.role, live.saved_by[0].name) for live in trace(unit).saved] == [("x", "saved", "a")]
+
+
+def test_what_nobody_reads_is_freed_at_once() -> None:
+    unit = Unit("u", (Op("a", (X,), (Y, W)), Op("b", (Y,), (Z,))), X, Z)
+    assert [event.nbytes for event in trace(unit).forward] == [1110, 11]
+
+
+def test_the_output_of_a_checkpoint_lives_to_its_last_reader() -> None:
+    """Of a checkpoint of two ops the tensor between them is freed, its output is there for the op behind it and freed then."""
+    inner = (Op("a", (X,), (W,), (X,)), Op("b", (W,), (Y,), (W,)))
+    found = trace(Unit("u", (Recompute("c", inner), Op("d", (Y,), (Z,)), Op("e", (Z,), (V,))), X, V))
+    assert [event.nbytes for event in found.forward] == [1100, 1110, 100 + 10 + 1, 100 + 1 + 5]
+    assert found.saved_bytes == 100
