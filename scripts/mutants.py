@@ -4,9 +4,10 @@ python scripts/mutants.py --modules tape/tensor.py --modules 'device/*' --sample
 python scripts/mutants.py --sample 0                  every place (hours)
 python scripts/mutants.py --every --sample 0          every replacement at every place (days)
 python scripts/mutants.py --again                     what survived the last time
+python scripts/mutants.py --table                     what is known, and nothing is run
 
 cosmic-ray makes the mutants. A sample takes places of a module, and of what cosmic-ray puts in each place one. Everything happens in
-temporary copies of the tree; results go to build/mutants.json.
+temporary copies of the tree; the last results of each module are kept in build/mutants.json.
 """
 
 from __future__ import annotations
@@ -83,22 +84,30 @@ def main() -> int:
         "--workers", type=int, default=min(os.cpu_count() or 1, 2), help="copies of the tree, each on a core"
     )
     parser.add_argument("--again", action="store_true", help="try the survivors of the last run again")
+    parser.add_argument("--table", action="store_true", help="print the table of what is known")
     given = parser.parse_args()
     wanted = given.modules or ["*"]
     modules = [one for one in CONFIG["modules"] if any(fnmatch.fnmatch(one, pattern) for pattern in wanted)]
     if not modules:
         parser.error(f"none of {', '.join(CONFIG['modules'])} is {' or '.join(wanted)}")
-    before = _results() if given.again else []
+    before = _results()
+    if given.table:
+        print(table([one for one in before if one.mutant.module in modules]))
+        return 0
     if given.again:
         mutants = [one.mutant for one in before if one.outcome == "survived" and one.mutant.module in modules]
+        there = {one for module in modules for one in mutants_of(module, (ROOT / PACKAGE / module).read_text())}
+        gone = {one for one in mutants if one not in there}
+        mutants = [one for one in mutants if one in there]
     else:
         mutants = [one for module in modules for one in sampled(module, given.sample, given.seed, every=given.every)]
+        gone = {one.mutant for one in before if one.mutant.module in modules}
     print(f"{len(mutants)} mutants of {len(modules)} modules", flush=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     tried = list(run(mutants, given.workers))
-    again = {one.mutant for one in tried}
-    _keep([*(one for one in before if one.mutant not in again), *tried])
+    done = gone | {one.mutant for one in tried}
+    _keep([*(one for one in before if one.mutant not in done), *tried])
     print(table(tried))
     return 0
 
@@ -270,7 +279,7 @@ def table(tried: list[Tried]) -> str:
 
 def _results() -> list[Tried]:
     if not KEPT.exists():
-        raise SystemExit("nothing was tried yet")
+        return []
     return [Tried(**{**one, "mutant": Mutant(**one["mutant"])}) for one in json.loads(KEPT.read_text())]
 
 

@@ -84,6 +84,9 @@ def test_scales_of_a_weight_are_padded() -> None:
     assert scale_bytes(RECIPES["nvfp4"], weight) == 128 * 8 + 128 * 8
     assert scale_bytes(RECIPES["blockwise"], weight) == 4 * (4 + 4)
     assert scale_bytes(RECIPES["tensorwise"], weight) == 0
+    few = Param("w", (Dim("out", 40), Dim("in", 96)))  # 40 rows are padded to 128 as well, 3 blocks of 16 to 4
+    assert scale_bytes(RECIPES["mxfp8"], few) == 128 * 4 + 4 * 128
+    assert scale_bytes(RECIPES["nvfp4"], few) == 128 * 8 + 128 * 4
 
 
 ACT, CONTEXT = 2 * T * F, 2 * T * N * D

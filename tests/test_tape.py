@@ -11,7 +11,7 @@ from megatron_memory_estimator import estimate
 from megatron_memory_estimator.rank.peak import find_peak
 from megatron_memory_estimator.rank.rows import rows_at_peak
 from megatron_memory_estimator.tape.ops import Op, Recompute, Unit
-from megatron_memory_estimator.tape.simulate import alive_at, trace
+from megatron_memory_estimator.tape.simulate import WAITING, alive_at, trace
 from megatron_memory_estimator.tape.tensor import Dim, Tensor, tensor
 
 from .helpers import moe_job, small_job
@@ -137,3 +137,17 @@ def test_the_output_of_a_checkpoint_lives_to_its_last_reader() -> None:
     found = trace(Unit("u", (Recompute("c", inner), Op("d", (Y,), (Z,)), Op("e", (Z,), (V,))), X, V))
     assert [event.nbytes for event in found.forward] == [1100, 1110, 100 + 10 + 1, 100 + 1 + 5]
     assert found.saved_bytes == 100
+
+
+def test_a_checkpoint_may_keep_less_than_its_inputs() -> None:
+    """It keeps a shard of 5 of its input of 100 and has the whole of it again while its ops run and go back."""
+    inner = (Op("a", (X,), (Y,), (X,)), Op("b", (Y,), (Z,), (Y,)))
+    found = trace(Unit("u", (Recompute("c", inner, stored=(V,)),), X, Z))
+    assert found.saved_bytes == 5
+    assert [(event.phase, event.op, event.nbytes - 5) for event in found.backward] == [
+        ("backward", WAITING, 1),
+        ("recompute", "a", 1 + 100 + 10),
+        ("recompute", "b", 1 + 100 + 10 + 1),
+        ("backward", "b", 1 + 100 + 10 + 1 + 10),
+        ("backward", "a", 100 + 1 + 10 + 100),
+    ]
