@@ -45,6 +45,8 @@ CONFIG = toml.loads((ROOT / "scripts/mutants.toml").read_text())
 KEPT = ROOT / "build/mutants.json"
 SAMPLE = 60
 """Places of a module: about an hour for all modules on two cores."""
+TEST = 15
+"""Seconds of the slowest test, several times over: a mutant that takes longer is killed."""
 MEMORY = 8 * 2**30
 """Bytes of address space of a test run: an endless list ends there."""
 
@@ -207,13 +209,14 @@ class Runner:
     def tests(self, copy: Path, files: list[str]) -> tuple[int, str, float]:
         """Exit code, output and seconds of tests until the first that fails. Compiled modules are not read for what is changed."""
         left_out = [f"--deselect={name}" for name in CONFIG["deselect"]]
+        limits = ["-o", f"faulthandler_timeout={TEST}", "-o", "faulthandler_exit_on_timeout=true"]
         quick = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0", "--tb=no", "-rfE"]
         start = time.monotonic()
         with self.lock:
             if self.stopped:
                 return 1, "", 0.0
             process = subprocess.Popen(
-                [sys.executable, "-m", "pytest", *quick, *left_out, *[one for one in files if (copy / one).exists()]],
+                [sys.executable, "-m", "pytest", *quick, *limits, *left_out, *[one for one in files if (copy / one).exists()]],
                 cwd=copy, env={**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"},
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             )  # fmt: skip
@@ -253,6 +256,8 @@ def copied(target: Path) -> Path:
 
 
 def _failed(code: int, output: str) -> str:
+    if code and "Timeout (" in output:
+        return f"a test of more than {TEST} s"
     lines = [line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))]
     return lines[0].split(" - ")[0].split(" ", 1)[1] if lines else (f"exit code {code}" if code else "")
 

@@ -126,3 +126,6 @@ def test_so_many_microbatches_are_enough() -> None:
     assert saturating_microbatches(4, 2, 4) == 4 * (2 + 2)
     assert enough_microbatches(4, 2, 1001, 4) == 16 + 1, "a rest stays"
     assert enough_microbatches(4, 2, 16, 4) == 16
+    assert saturating_microbatches(3, 2, 4) == 4 * (2 + 2), "2 * 2 + 4 + 2 steps are two more than a group of 2 * 4"
+    assert saturating_microbatches(2, 2, 4) == 4 * (1 + 2), "2 * 1 + 4 + 2 are one"
+    assert enough_microbatches(2, 2, 1001, 5) == 5 * (1 + 2) + 1
