@@ -118,3 +118,16 @@ def test_everything_from_the_dispatch_on_is_behind_the_attention_node() -> None:
     assert not AFTER_DISPATCH & set(parts[:border])
     assert set(parts[border:]) <= AFTER_DISPATCH
     assert "combine" in parts[border:] and parts[-1] == "moe_residual"
+
+
+def test_two_microbatches_and_no_more_on_one_stage() -> None:
+    """The peak is the largest pair of moments: of a forward that goes on, or over and kept whole, and of the backward beside it."""
+    stage = estimate(job(2, global_batch_size=16)).stages[0]
+    plan = stage.rank.plans[0]
+    over = {False: 0, True: plan.saved_bytes}
+    pairs = [
+        (pair.forward.nbytes if pair.forward else over[pair.done]) + (pair.backward.nbytes if pair.backward else 0)
+        for pair in combined(plan, plan)
+    ]
+    assert stage.peak.candidate.step is not None and stage.peak.candidate.step.beside == 0
+    assert stage.peak.candidate.nbytes == max(pairs)

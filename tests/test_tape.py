@@ -151,3 +151,20 @@ def test_a_checkpoint_may_keep_less_than_its_inputs() -> None:
         ("backward", "b", 1 + 100 + 10 + 1 + 10),
         ("backward", "a", 100 + 1 + 10 + 100),
     ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "labels"),
+    [
+        ({}, ["backward of mlp.linear_fc2 of layer 3, 1 in flight"]),
+        ({"pipeline_model_parallel_size": 2},
+         ["backward of mlp.linear_fc2 of layer 1, 2 in flight", "backward of mlp.linear_fc2 of layer 3, 1 in flight"]),
+        ({"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 2},
+         ["backward of mlp.linear_fc2 of layer 2, chunk 1, 5 in flight", "backward of mlp.linear_fc2 of layer 3, chunk 1, 3 in flight"]),
+        ({"vocab_size": 32000}, ["forward of output.loss_func, 1 in flight"]),
+    ],
+)  # fmt: skip
+def test_a_peak_is_named_by_its_op_its_layer_and_its_chunk(settings: dict[str, Any], labels: list[str]) -> None:
+    """Of equal layers the last: the others are saved already, or saved still. What is no layer has none."""
+    made = small_job(2, **{"global_batch_size": 8, "vocab_size": 128, **settings})
+    assert [stage.peak.candidate.label for stage in estimate(made).stages] == labels
