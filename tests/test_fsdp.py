@@ -109,3 +109,16 @@ def test_torch_fsdp2_shards_everything_and_keeps_one_unit_ahead() -> None:
 def test_more_ranks_never_cost_more_state() -> None:
     sizes = [sum(parts(estimate(small_job(n, use_megatron_fsdp=True)).stages[0])) for n in (1, 2, 4, 8)]
     assert sizes == sorted(sizes, reverse=True) and sizes[0] > sizes[-1]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "gpu", "columns"), [("tensorwise", "H100", LAYER), ("tensorwise", "B200", 0), ("mxfp8", "B200", 0)]
+)
+def test_gathered_fp8_weights_are_transposed_where_the_gemm_needs_it(recipe: str, gpu: str, columns: int) -> None:
+    """Hopper reads fp8 in one orientation: a copy by columns in the backward; mxfp8 gathers both, Blackwell needs none."""
+    found = stage(
+        fp8="hybrid", fp8_recipe=recipe, fp8_param_gather=True, gpu=gpu, suggested_communication_unit_size=2 * LAYER
+    )
+    forward, backward = beside(found)
+    assert forward == {"FSDP gathered weights": 2 * LAYER}, "one byte each, of the unit and one ahead"
+    assert backward.get("FSDP gathered weights by columns", 0) == columns

@@ -137,6 +137,16 @@ def test_rows_of_each_expert_are_padded() -> None:
     assert (sixteen, one_two_eight) == (8 * 16, 8 * 128)
 
 
+def test_buffers_in_sixteen_bits_have_no_scales() -> None:
+    low_weights = stage(4, **low("mxfp8", fp8_param_gather=True, reuse_grad_buf_for_mxfp8_param_ag=True), **BLACKWELL,
+                        use_distributed_optimizer=True)  # fmt: skip
+    assert [(buffer.recipe, buffer.param_dtype, buffer.scale_bytes) for buffer in low_weights.rank.buffers] == [
+        ("", "bf16", 0), ("mxfp8", "fp8", 2 * WEIGHTS // 32),
+    ]  # fmt: skip
+    (plain,) = stage(4, use_distributed_optimizer=True).rank.buffers
+    assert (plain.recipe, plain.scale_bytes, plain.offloaded, plain.owned_matrices) == ("", 0, 0, 0)
+
+
 def test_turning_it_off_again_gives_the_same_bytes() -> None:
     plain, off = (
         stage(**BLACKWELL),

@@ -11,6 +11,10 @@ from megatron_memory_estimator.device.phases import METADATA
 
 from .helpers import small_job
 
+AWARE: dict[str, Any] = {
+    "use_distributed_optimizer": True, "use_precision_aware_optimizer": True, "main_grads_dtype": "bf16",
+}  # fmt: skip
+
 
 def stage(num_gpus: int = 1, **settings: Any) -> Stage:
     return estimate(small_job(num_gpus, **settings)).stages[0]
@@ -62,6 +66,10 @@ def test_metadata_of_many_ranks_is_gigabytes() -> None:
         ({"use_distributed_optimizer": True}, 2 + 12 / 4),
         ({}, 2 + 12 / 4),  # replicas share the work of a fully parallel save
         ({"optimizer": "sgd"}, 2 + 8 / 4),
+        # what exists in the step alone is in no checkpoint
+        ({"use_distributed_optimizer": True, "grad_reduce_in_bf16": True}, 2 + 12 / 4),
+        ({**AWARE, "fp8_recipe": "tensorwise"}, 2 + 12 / 4),
+        ({**AWARE, "optimizer_cpu_offload": True, "optimizer_offload_fraction": 0.5}, 2 + 12 / 4),
         ({"use_distributed_optimizer": True, "params_dtype": "fp32"}, 4 + 8 / 4),
         (
             {"use_distributed_optimizer": True, "use_precision_aware_optimizer": True, "exp_avg_dtype": "bf16"},
