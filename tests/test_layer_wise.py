@@ -32,6 +32,7 @@ def test_packed() -> None:
     assert packed(ITEMS, 3) == Deal(3 * 256, 192, 100), (
         "100, 20; 70; 50, 30: of three ranks a shard ends at a multiple of 128"
     )
+    assert packed([(128, True), (100, False)], 2) == Deal(2 * 128, 128, 0), "of two full shards that with two moments"
     assert packed([(300, False)], 4) == Deal(4 * 320, 320, 0), "of four at one of 64"
 
 
