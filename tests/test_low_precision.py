@@ -177,3 +177,27 @@ def test_turning_it_off_again_gives_the_same_bytes() -> None:
 def test_what_low_precision_needs(settings: dict[str, Any], reason: str) -> None:
     with pytest.raises(LayoutError, match=reason):
         stage(**{**HOPPER, **settings})
+
+
+def test_the_param_buffer_is_padded_and_mxfp8_weights_are_not() -> None:
+    """Six ranks pad 60,817,408 elements to a multiple of 384. A copy by columns, and the weights of mxfp8, are the modules' own."""
+
+    def weights(**settings: Any) -> dict[str, int]:
+        states = stage(6, use_distributed_optimizer=True, fp8_param_gather=True, **settings).rank.states
+        return {s.tensor: s.nbytes for s in states if s.part == "weights" and s.dtype == "fp8"}
+
+    padded = 158_379 * 384
+    assert WEIGHTS < padded < WEIGHTS + 384
+    assert weights(**low("tensorwise"), **HOPPER) == {"weights": padded, "weights by columns": WEIGHTS}
+    assert weights(**low("mxfp8", reuse_grad_buf_for_mxfp8_param_ag=True), **BLACKWELL) == {
+        "weights": WEIGHTS,
+        "weights by columns": WEIGHTS,
+    }
+
+
+@pytest.mark.parametrize(("recipe", "gpu", "copies"), [("tensorwise", HOPPER, 1), ("mxfp8", BLACKWELL, 2)])
+def test_fully_sharded_weights_are_transposed_after_the_gather(recipe: str, gpu: dict[str, Any], copies: int) -> None:
+    """Of what is sharded there is one orientation, of mxfp8 both."""
+    found = stage(8, use_megatron_fsdp=True, fp8_param_gather=True, **low(recipe), **gpu)
+    kept = [s.nbytes for s in found.rank.states if s.part == "weights" and s.dtype == "fp8"]
+    assert kept == [WEIGHTS // 8] * copies
