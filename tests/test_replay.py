@@ -150,6 +150,9 @@ def test_an_allocator_plays_a_resumed_run() -> None:
     again = replay(made, rank, expandable=False, resumed=True)
     assert again.allocated[0] == pytest.approx(fresh.allocated[-1], rel=0.02)
     assert again.reserved[0] <= fresh.reserved[-1] + 64 * 2**20
+    pages = replay(made, rank, expandable=True, resumed=True)
+    assert pages.allocated[0] == pytest.approx(again.allocated[0], rel=0.02)
+    assert pages.reserved[0] <= again.reserved[0], "expandable segments have no cache to empty"
     assert Allocator().reserved == 0
 
 
