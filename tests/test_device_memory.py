@@ -16,11 +16,12 @@ from megatron_memory_estimator.device.communication import (
     deepep_bytes,
     nccl_terms,
 )
+from megatron_memory_estimator.device.phases import own_storage
 from megatron_memory_estimator.device.terms import Term
-from megatron_memory_estimator.device.verdict import explain_terms, verdict
+from megatron_memory_estimator.device.verdict import enough_bytes, explain_terms, verdict
 from megatron_memory_estimator.job.hardware import GIB, MIB
 
-from .helpers import moe_job, small_job
+from .helpers import moe_job, records, small_job
 
 FLEX: dict[str, Any] = {"moe_token_dispatcher_type": "flex", "moe_permute_fusion": True}
 
@@ -226,3 +227,55 @@ def test_the_ranges_are_sums_of_terms() -> None:
     assert stage.reserved.high == stage.peak_allocated_bytes + slack.high
     assert stage.device.low - stage.reserved.low == sum(term.low for term in named.values()) > 0
     assert stage.device.high - stage.reserved.high == sum(term.high for term in named.values())
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_expandable_segments_reserve_what_public_runs_did(padded: bool) -> None:
+    """The most of the public pairs with room to spare, to a point; what is surely enough counts only what the rules leave unused."""
+    capacity: dict[str, Any] = (
+        {"moe_expert_capacity_factor": 1.0, "moe_pad_expert_input_to_capacity": True} if padded else {}
+    )
+    found = estimate(moe_job(8, expert_model_parallel_size=8, gpu="H100", expandable_segments=True, **capacity))
+    stage = found.stages[0]
+    shares = [
+        one["reserved"] / one["allocated"] - 1
+        for one in records("reserved_pairs.json")
+        if (one["family"] == "padded") is padded
+    ]
+    ours = terms(found)["fragmentation"].high / stage.peak_allocated_bytes
+    assert max(shares) <= ours + 1e-6 < max(shares) + 0.01
+    outside = sum(term.high for name, term in terms(found).items() if name != "fragmentation")
+    left = enough_bytes(found.job, stage.rank, stage.peak) - outside - stage.peak_allocated_bytes
+    assert 0 < left <= 0.03 * stage.peak_allocated_bytes
+
+
+@pytest.mark.parametrize(("dropless", "of_peak", "of_freed"), [(False, 0.11, 0.29), (True, 0.17, 0.6)])
+def test_the_default_allocator_leaves_the_smaller_share(dropless: bool, of_peak: float, of_freed: float) -> None:
+    """Of the peak, or of what is freed at some time: what is no state, and the parameters' own storage (docs/device_memory.md)."""
+    found = estimate(moe_job(8, gpu="H100") if dropless else small_job(8, gpu="H100"))
+    stage = found.stages[0]
+    state = sum(s.nbytes for s in stage.rank.states if s.since in ("setup", "first step"))
+    freed = stage.peak_allocated_bytes - state + own_storage(stage.rank)
+    expected = int(min(of_peak * stage.peak_allocated_bytes, of_freed * freed))
+    assert terms(found)["fragmentation"].high == expected
+    outside = sum(term.high for name, term in terms(found).items() if name != "fragmentation")
+    assert (
+        enough_bytes(found.job, stage.rank, stage.peak)
+        == stage.device.high
+        == stage.peak_allocated_bytes + expected + outside
+    )
+
+
+@pytest.mark.parametrize(("expandable", "more"), [(False, 1.1), (True, 1.005)])
+def test_building_may_reserve_more_than_training(expandable: bool, more: float) -> None:
+    """64 ranks share the optimizer's state: 8 bytes of a parameter while the model is built, 6 and little more afterwards."""
+    settings: dict[str, Any] = {
+        "use_distributed_optimizer": True,
+        "seq_length": 64,
+        "expandable_segments": expandable,
+        "gpu": "H100",
+    }
+    stage = estimate(small_job(64, **settings)).stages[0]
+    built = 8 * stage.rank.buffers[0].numel
+    assert stage.peak_allocated_bytes < built
+    assert (stage.reserved.low, stage.reserved.high) == (built, int(more * built))
