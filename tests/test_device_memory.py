@@ -275,7 +275,7 @@ def test_building_may_reserve_more_than_training(expandable: bool, more: float) 
         "expandable_segments": expandable,
         "gpu": "H100",
     }
-    stage = estimate(small_job(64, **settings)).stages[0]
+    stage = estimate(TrainingJob.from_hf("Qwen/Qwen3-8B", 64, **settings)).stages[0]
     built = 8 * stage.rank.buffers[0].numel
     assert stage.peak_allocated_bytes < built
     assert (stage.reserved.low, stage.reserved.high) == (built, int(more * built))
