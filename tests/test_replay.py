@@ -71,6 +71,12 @@ def test_a_replay_allocates_what_the_estimate_says() -> None:
             assert played.reserved[1] == played.reserved[2], "a run is steady from its second step on"
 
 
+def test_what_exists_in_the_optimizer_step_is_freed_after_it() -> None:
+    """fp32 copies of bf16 gradients come and go in every step: nothing grows after the second."""
+    played = estimate(small_job(2, grad_reduce_in_bf16=True, global_batch_size=8)).stages[0].replay()
+    assert played.allocated[1] == played.allocated[2] and played.reserved[1] == played.reserved[2]
+
+
 def test_lifetimes_are_those_of_the_trace() -> None:
     """Each moment of a unit's changes has the bytes of the trace, and nothing but the gradient of the entry is left."""
     dim = (Dim("seq", 1024),)
