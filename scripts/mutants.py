@@ -1,8 +1,8 @@
 """Mutation testing of the engine: small changes of its code, one at a time, and the tests that do not notice them.
 
 python scripts/mutants.py --modules tape/tensor.py --modules 'device/*' --sample 40 --seed 1
-python scripts/mutants.py --sample 0                  every place (hours)
-python scripts/mutants.py --every --sample 0          every replacement at every place (days)
+python scripts/mutants.py --sample 0                  every place (an hour or two)
+python scripts/mutants.py --every --sample 0          every replacement at every place (hours)
 python scripts/mutants.py --again                     what survived the last time
 python scripts/mutants.py --table                     what is known, and nothing is run
 
@@ -44,7 +44,7 @@ PACKAGE = Path("src/megatron_memory_estimator")
 CONFIG = toml.loads((ROOT / "scripts/mutants.toml").read_text())
 KEPT = ROOT / "build/mutants.json"
 SAMPLE = 60
-"""Places of a module: about an hour for all modules on two cores."""
+"""Places of a module: below an hour for all modules on two cores."""
 TEST = 15
 """Seconds of the slowest test, several times over: a mutant that takes longer is killed."""
 MEMORY = 8 * 2**30
