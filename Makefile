@@ -4,8 +4,10 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 MINUTES ?= 10
+MODULES ?= *
+SAMPLE ?= 60
 
-.PHONY: demo test test-all fmt docs imports bench fuzz clean
+.PHONY: demo test test-all fmt docs imports bench fuzz mutants clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -43,6 +45,10 @@ bench: $(READY)
 
 fuzz: $(READY)
 	$(BIN)/python scripts/fuzz.py --minutes $(MINUTES)
+
+mutants: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,mutation]'
+	$(BIN)/python scripts/mutants.py --sample $(SAMPLE) $(foreach module,$(MODULES),--modules '$(module)')
 
 clean:
 	rm -rf .venv build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import LayoutError, TrainingJob, estimate
-from megatron_memory_estimator.rank.a2a_overlap import combined
+from megatron_memory_estimator.modules.layers import layer_unit
+from megatron_memory_estimator.rank.a2a_overlap import AFTER_DISPATCH, combined
 from megatron_memory_estimator.rank.schedule import occupancy, warmup_steps
+from megatron_memory_estimator.tape.ops import flattened
 
-from .helpers import moe_config
+from .helpers import context, moe_config
 
 OVERLAP: dict[str, Any] = {"overlap_moe_expert_parallel_comm": True, "expert_model_parallel_size": 2}
 INTERLEAVED: dict[str, Any] = {"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 2}
@@ -105,3 +107,27 @@ def test_delayed_weight_gradients_hold_inputs_and_output_gradients() -> None:
     assert on.saved_bytes == off.saved_bytes
     with pytest.raises(LayoutError, match="delay_wgrad_compute needs overlap_moe_expert_parallel_comm"):
         estimate(job(2, delay_wgrad_compute=True, overlap_moe_expert_parallel_comm=False))
+
+
+def test_everything_from_the_dispatch_on_is_behind_the_attention_node() -> None:
+    """Megatron-LM `fine_grained_callables.py`: attention, router and shared experts in one node; dispatch, experts, combine behind it."""
+    made = job(config=moe_config(moe_shared_expert_intermediate_size=512))
+    parts = [op.part for op in flattened(layer_unit(context(made), made.model.kinds[0]).unit.items)]
+    border = parts.index("dispatch")
+    assert {"attn_norm", "qkv_linear", "core_attn", "router", "permute", "shared_experts"} & set(parts[:border])
+    assert not AFTER_DISPATCH & set(parts[:border])
+    assert set(parts[border:]) <= AFTER_DISPATCH
+    assert "combine" in parts[border:] and parts[-1] == "moe_residual"
+
+
+def test_two_microbatches_and_no_more_on_one_stage() -> None:
+    """The peak is the largest pair of moments: of a forward that goes on, or over and kept whole, and of the backward beside it."""
+    stage = estimate(job(2, global_batch_size=16)).stages[0]
+    plan = stage.rank.plans[0]
+    over = {False: 0, True: plan.saved_bytes}
+    pairs = [
+        (pair.forward.nbytes if pair.forward else over[pair.done]) + (pair.backward.nbytes if pair.backward else 0)
+        for pair in combined(plan, plan)
+    ]
+    assert stage.peak.candidate.step is not None and stage.peak.candidate.step.beside == 0
+    assert stage.peak.candidate.nbytes == max(pairs)

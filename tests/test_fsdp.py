@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from megatron_memory_estimator import Stage, estimate
+from megatron_memory_estimator import Stage, TrainingJob, estimate
 
 from .helpers import small_job
 
@@ -67,6 +67,21 @@ def test_whole_weights_of_the_unit_and_of_those_ahead() -> None:
     assert backward == {**forward, "FSDP gradients before reduce-scatter": 4 * 4 * LAYER}
 
 
+@pytest.mark.parametrize(
+    ("model", "layer", "ahead", "waiting"),
+    [
+        ("Qwen/Qwen3-8B", 192_946_432, 3, 6),  # three reach half of 10**9 elements, six the whole
+        ("meta-llama/Llama-3.1-405B", 3_187_703_808, 1, 2),  # two layers are more than 10**9
+    ],
+)
+def test_the_default_communication_unit(model: str, layer: int, ahead: int, waiting: int) -> None:
+    """`megatron_fsdp.py`: the larger of 10**9 elements and two layers. Layers are gathered ahead to half of it, gradients wait for it."""
+    made = TrainingJob.from_hf(model, GPUS, use_megatron_fsdp=True, gpu="H100")
+    forward, backward = beside(estimate(made).stages[0])
+    assert forward == {"FSDP gathered weights": 2 * (1 + ahead) * layer}
+    assert backward == {**forward, "FSDP gradients before reduce-scatter": 2 * (1 + waiting) * layer}
+
+
 def test_a_small_communication_unit_prefetches_one_layer() -> None:
     forward, backward = beside(stage(suggested_communication_unit_size=2 * LAYER))
     assert forward == {"FSDP gathered weights": 2 * 2 * LAYER}
@@ -94,3 +109,16 @@ def test_torch_fsdp2_shards_everything_and_keeps_one_unit_ahead() -> None:
 def test_more_ranks_never_cost_more_state() -> None:
     sizes = [sum(parts(estimate(small_job(n, use_megatron_fsdp=True)).stages[0])) for n in (1, 2, 4, 8)]
     assert sizes == sorted(sizes, reverse=True) and sizes[0] > sizes[-1]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "gpu", "columns"), [("tensorwise", "H100", LAYER), ("tensorwise", "B200", 0), ("mxfp8", "B200", 0)]
+)
+def test_gathered_fp8_weights_are_transposed_where_the_gemm_needs_it(recipe: str, gpu: str, columns: int) -> None:
+    """Hopper reads fp8 in one orientation: a copy by columns in the backward; mxfp8 gathers both, Blackwell needs none."""
+    found = stage(
+        fp8="hybrid", fp8_recipe=recipe, fp8_param_gather=True, gpu=gpu, suggested_communication_unit_size=2 * LAYER
+    )
+    forward, backward = beside(found)
+    assert forward == {"FSDP gathered weights": 2 * LAYER}, "one byte each, of the unit and one ahead"
+    assert backward.get("FSDP gathered weights by columns", 0) == columns

@@ -11,7 +11,9 @@ import pytest
 
 from megatron_memory_estimator import ConfigError, LayoutError, TrainingJob, estimate
 from megatron_memory_estimator.modules.layers import layer_unit
+from megatron_memory_estimator.tape.ops import Op, flattened
 from megatron_memory_estimator.tape.simulate import leftovers, trace
+from megatron_memory_estimator.tape.work import Streamed
 
 from .helpers import context, small_config
 
@@ -45,6 +47,10 @@ CASES: list[tuple[str | dict[str, Any], str, dict[str, Any], float]] = [
     ("meta-llama/Meta-Llama-3-70B", "gqa+dense", {}, 274_696),
     # absorbed MLA, and a contiguous copy of the value up-projection of 16 MiB per layer
     ("deepseek-ai/DeepSeek-V3.2", "dsa", {"dsa_kernel_backend": "cudnn"}, 406_668 + 2**24 / 4096),
+    # unfused: 13 bytes per score (fp32 exp and probabilities, bf16 probabilities, three bool masks) of 128 heads and 4,096 keys, query and
+    # keys in fp32; instead of query, keys, 2,048 int32 indices and an LSE
+    ("deepseek-ai/DeepSeek-V3.2", "dsa", {"dsa_kernel_backend": "none"},
+     406_668 + 2**24 / 4096 + 13 * 128 * 4096 + 4 * (128 + 1) * 576 - 2 * (128 + 1) * 576 - 4 * 2048 - 4 * 128),
 ]  # fmt: skip
 
 
@@ -149,3 +155,44 @@ def test_every_chunk_of_a_rotary_model_has_a_table() -> None:
 def test_a_layer_with_heads_needs_some(pattern: str) -> None:
     with pytest.raises(ConfigError, match="num_attention_heads=0 must be at least 1"):
         TrainingJob.from_config(small_config(**HYBRID, hybrid_layer_pattern=pattern, num_attention_heads=0), 1)
+
+
+def op(made: TrainingJob, kind: str, name: str) -> Op:
+    (found,) = [one for one in flattened(layer_unit(context(made), kind).unit.items) if one.name == name]
+    return found
+
+
+def test_hyper_connections_keep_four_streams_and_the_mappings_twice() -> None:
+    """At 4 streams each sub-layer keeps 7 tensors of [T, h] instead of 2, and 190 bytes of mappings per token: counted on the class."""
+    with_streams, plain = (
+        TrainingJob.from_config(small_config(enable_mhc_connections=streams, mhc_num_residual_streams=4), 1)
+        for streams in (True, False)
+    )
+    more, less = (
+        trace(layer_unit(context(made), made.model.kinds[0]).unit).saved_bytes for made in (with_streams, plain)
+    )
+    assert (more - less) / plain.training.seq_length == 2 * (7 - 2) * 2 * 1024 + 2 * 190
+
+
+def test_a_ring_receives_the_keys_of_all_other_ranks() -> None:
+    """Four ranks, 4,096 tokens each, 4 groups of 64: three times keys and values; outputs of 16 heads, whole for 1 to 4 steps: 2.5."""
+    made = TrainingJob.from_config(small_config(), 4, seq_length=16384, context_parallel_size=4)
+    kv, out = 2 * 4096 * 2 * 4 * 64, 2 * 4096 * 16 * 64
+    ring = op(made, made.model.kinds[0], "self_attention.core_attention")
+    assert sum(t.nbytes for t in ring.forward) == 3 * kv + 2.5 * out
+    buffers = [t.nbytes for t in ring.backward[:2]]
+    assert buffers == [4 * kv, kv + out], "two buffers of keys, values and their gradients; the gradients of a step"
+
+
+def test_a_scan_reads_its_operands_as_often_as_its_kernels_do() -> None:
+    """mamba-ssm `ssd_combined.py`, 128 heads of 64, 8 groups, state 128, chunk 128; beyond the once that the op says, in bytes per token.
+
+    Forward: x, B and C once more, and the products C B (fp32 [8, 128]) written and read. Backward: x six times and B and C three
+    times in all, the output's gradient six times, C B written once and read three times, its gradient written once and read twice.
+    """
+    x, bc, y, gram = 2 * 8192, 2 * 2 * 8 * 128, 2 * 8192, 4 * 8 * 128
+    made = job(NEMOTRON)
+    (scan,) = op(made, "mamba", "mixer.scan").work
+    assert isinstance(scan, Streamed)
+    assert scan.forward / made.training.seq_length == x + bc + 2 * gram
+    assert scan.backward / made.training.seq_length == pytest.approx(5 * x + 2 * bc + 5 * y + (7 - 2) * gram, rel=0.05)

@@ -84,6 +84,9 @@ def test_scales_of_a_weight_are_padded() -> None:
     assert scale_bytes(RECIPES["nvfp4"], weight) == 128 * 8 + 128 * 8
     assert scale_bytes(RECIPES["blockwise"], weight) == 4 * (4 + 4)
     assert scale_bytes(RECIPES["tensorwise"], weight) == 0
+    few = Param("w", (Dim("out", 40), Dim("in", 96)))  # 40 rows are padded to 128 as well, 3 blocks of 16 to 4
+    assert scale_bytes(RECIPES["mxfp8"], few) == 128 * 4 + 4 * 128
+    assert scale_bytes(RECIPES["nvfp4"], few) == 128 * 8 + 128 * 4
 
 
 ACT, CONTEXT = 2 * T * F, 2 * T * N * D
@@ -134,6 +137,16 @@ def test_rows_of_each_expert_are_padded() -> None:
     assert (sixteen, one_two_eight) == (8 * 16, 8 * 128)
 
 
+def test_buffers_in_sixteen_bits_have_no_scales() -> None:
+    low_weights = stage(4, **low("mxfp8", fp8_param_gather=True, reuse_grad_buf_for_mxfp8_param_ag=True), **BLACKWELL,
+                        use_distributed_optimizer=True)  # fmt: skip
+    assert [(buffer.recipe, buffer.param_dtype, buffer.scale_bytes) for buffer in low_weights.rank.buffers] == [
+        ("", "bf16", 0), ("mxfp8", "fp8", 2 * WEIGHTS // 32),
+    ]  # fmt: skip
+    (plain,) = stage(4, use_distributed_optimizer=True).rank.buffers
+    assert (plain.recipe, plain.scale_bytes, plain.offloaded, plain.owned_matrices) == ("", 0, 0, 0)
+
+
 def test_turning_it_off_again_gives_the_same_bytes() -> None:
     plain, off = (
         stage(**BLACKWELL),
@@ -164,3 +177,27 @@ def test_turning_it_off_again_gives_the_same_bytes() -> None:
 def test_what_low_precision_needs(settings: dict[str, Any], reason: str) -> None:
     with pytest.raises(LayoutError, match=reason):
         stage(**{**HOPPER, **settings})
+
+
+def test_the_param_buffer_is_padded_and_mxfp8_weights_are_not() -> None:
+    """Six ranks pad 60,817,408 elements to a multiple of 384. A copy by columns, and the weights of mxfp8, are the modules' own."""
+
+    def weights(**settings: Any) -> dict[str, int]:
+        states = stage(6, use_distributed_optimizer=True, fp8_param_gather=True, **settings).rank.states
+        return {s.tensor: s.nbytes for s in states if s.part == "weights" and s.dtype == "fp8"}
+
+    padded = 158_379 * 384
+    assert WEIGHTS < padded < WEIGHTS + 384
+    assert weights(**low("tensorwise"), **HOPPER) == {"weights": padded, "weights by columns": WEIGHTS}
+    assert weights(**low("mxfp8", reuse_grad_buf_for_mxfp8_param_ag=True), **BLACKWELL) == {
+        "weights": WEIGHTS,
+        "weights by columns": WEIGHTS,
+    }
+
+
+@pytest.mark.parametrize(("recipe", "gpu", "copies"), [("tensorwise", HOPPER, 1), ("mxfp8", BLACKWELL, 2)])
+def test_fully_sharded_weights_are_transposed_after_the_gather(recipe: str, gpu: dict[str, Any], copies: int) -> None:
+    """Of what is sharded there is one orientation, of mxfp8 both."""
+    found = stage(8, use_megatron_fsdp=True, fp8_param_gather=True, **low(recipe), **gpu)
+    kept = [s.nbytes for s in found.rank.states if s.part == "weights" and s.dtype == "fp8"]
+    assert kept == [WEIGHTS // 8] * copies

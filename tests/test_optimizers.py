@@ -70,6 +70,36 @@ def test_what_an_optimizer_does_not_work_with_is_refused_by_name(name: str, sett
             estimate(job)
 
 
+# Megatron-LM `megatron/training/arguments.py`, `megatron/core/optimizer/__init__.py` and `emerging_optimizers.py`
+WORKS_WITH: dict[str, set[str]] = {
+    "adam": {
+        "use_distributed_optimizer",
+        "use_precision_aware_optimizer",
+        "optimizer_cpu_offload",
+        "use_megatron_fsdp",
+    },
+    "sgd": set(),  # full sharding turns the distributed optimizer on
+    "muon": {"use_distributed_optimizer"},
+    "lion": {"use_distributed_optimizer"},
+}
+
+
+@pytest.mark.parametrize("name", WORKS_WITH)
+@pytest.mark.parametrize("setting", sorted(WORKS_WITH["adam"]))
+def test_what_each_works_with(name: str, setting: str) -> None:
+    needs = (
+        {"use_distributed_optimizer": True}
+        if setting in ("use_precision_aware_optimizer", "optimizer_cpu_offload")
+        else {}
+    )
+    made = small_job(8, optimizer=name, **{**needs, setting: True})
+    if setting in WORKS_WITH[name]:
+        assert estimate(made).stages
+    else:
+        with pytest.raises(LayoutError, match=name):
+            estimate(made)
+
+
 def test_lion_is_read_from_megatron_arguments() -> None:
     words = "--optimizer lion --use-distributed-optimizer --num-layers 4 --hidden-size 256 --num-attention-heads 8 --seq-length 256"
     words += " --max-position-embeddings 256 --micro-batch-size 1 --global-batch-size 8 --bf16 --vocab-size 1024"

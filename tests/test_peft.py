@@ -96,3 +96,21 @@ def test_what_is_not_modelled_says_so() -> None:
         stage(2, use_megatron_fsdp=True)
     with pytest.raises(ConfigError, match="peft='prefix' is not one of"):
         estimate(small_job(peft="prefix"))
+
+
+def test_frozen_weights_in_fp8() -> None:
+    """The linears' weights in one byte, embeddings and norms in bf16; adapters stay in bf16. Without fp8 all frozen weights in bf16."""
+    linears = LAYERS * (QKV * H + H * H + FC1 * H + H * F)
+    low = stage(
+        4, fp8="hybrid", fp8_recipe="tensorwise", fp8_param_gather=True, gpu="B200", use_distributed_optimizer=True
+    )
+    plain = stage(4, gpu="B200", use_distributed_optimizer=True)
+    for found, expected in (
+        (low, {"frozen weights": 2 * (BASE - linears), "weights": linears}),
+        (plain, {"frozen weights": 2 * BASE}),
+    ):
+        assert {s.tensor: s.nbytes for s in found.rank.states if s.frozen} == expected
+        assert {s.nbytes for s in found.rank.states if s.part == "weights" and not s.frozen} == {
+            2 * found.rank.buffers[0].numel
+        }
+        assert found.rank.buffers[0].numel_unpadded == lora()

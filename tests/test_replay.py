@@ -12,14 +12,15 @@ import pytest
 from megatron_memory_estimator import UnsupportedError, estimate
 from megatron_memory_estimator.device import reserved
 from megatron_memory_estimator.device.allocator import Allocator
-from megatron_memory_estimator.device.lifetimes import lifetimes
+from megatron_memory_estimator.device.lifetimes import Change, Lifetimes, lifetimes, with_slopes
 from megatron_memory_estimator.device.replay import owned_parts, replay
 from megatron_memory_estimator.job.hardware import GIB
+from megatron_memory_estimator.modules.layers import layer_unit
 from megatron_memory_estimator.tape.ops import Op, Unit
 from megatron_memory_estimator.tape.simulate import trace
 from megatron_memory_estimator.tape.tensor import Dim, Param, tensor
 
-from .helpers import FACTS, ROOT, moe_job, records, small_job
+from .helpers import FACTS, ROOT, context, moe_job, records, small_job
 from .test_facts_measured import job
 
 PLAYED = [json.loads(line) for line in (FACTS / "played_shares.jsonl").read_text().splitlines()]
@@ -70,6 +71,12 @@ def test_a_replay_allocates_what_the_estimate_says() -> None:
             assert played.reserved[1] == played.reserved[2], "a run is steady from its second step on"
 
 
+def test_what_exists_in_the_optimizer_step_is_freed_after_it() -> None:
+    """fp32 copies of bf16 gradients come and go in every step: nothing grows after the second."""
+    played = estimate(small_job(2, grad_reduce_in_bf16=True, global_batch_size=8)).stages[0].replay()
+    assert played.allocated[1] == played.allocated[2] and played.reserved[1] == played.reserved[2]
+
+
 def test_lifetimes_are_those_of_the_trace() -> None:
     """Each moment of a unit's changes has the bytes of the trace, and nothing but the gradient of the entry is left."""
     dim = (Dim("seq", 1024),)
@@ -90,6 +97,29 @@ def test_lifetimes_are_those_of_the_trace() -> None:
     assert order.index(("scratch 0", 4096)) < order.index(("y", 2048))
     late = [(one.storage, one.nbytes) for one in lifetimes(unit, results_first=True).forward]
     assert late.index(("scratch 0", 4096)) > late.index(("y", 2048))
+
+
+def test_sequences_are_put_in_order_before_the_attention_and_before_its_backward() -> None:
+    """Ulysses on two ranks: queries of 512 tokens and 16 heads of 64, 1 MiB, are there once more on the stream of the exchange, as is
+    the gradient of the output (TransformerEngine `context_parallel.py`, flash_attn_a2a_communicate)."""
+    made = small_job(2, context_parallel_size=2, cp_comm_type="a2a")
+    found = lifetimes(layer_unit(context(made), made.model.kinds[0]).unit)
+    behind = []
+    for way in (found.forward, found.backward):
+        at = [change.storage for change in way].index("scratch in order")
+        assert (way[at].nbytes, way[at].stream) == (2 * 512 * 16 * 64, "cp_stream") == (2**20, way[at + 1].stream)
+        behind.append(way[at + 1].storage)
+    core = "self_attention.core_attention.output"
+    assert behind == ["self_attention.q rotated after all-to-all", f"grad:{core} before all-to-all"]
+
+
+def test_slopes_are_bytes_per_row_beyond_balanced_routing() -> None:
+    """100 bytes that are 160 with half as many rows again grow by 120 for each further whole; a count of rows below zero is none."""
+    plain = Lifetimes((Change("x", 100),), (Change("x", -1),), "", "", "", "")
+    more = plain._replace(forward=(Change("x", 160),))
+    (change,) = with_slopes(plain, more, 0.5).forward
+    assert (change.slope, change.bytes_at(0.0), change.bytes_at(0.5), change.bytes_at(1.0)) == (120, 100, 160, 220)
+    assert change.bytes_at(-0.5) == 40 and change.bytes_at(-1.0) == 0
 
 
 def test_owned_parts_of_a_buffer() -> None:
@@ -126,6 +156,9 @@ def test_an_allocator_plays_a_resumed_run() -> None:
     again = replay(made, rank, expandable=False, resumed=True)
     assert again.allocated[0] == pytest.approx(fresh.allocated[-1], rel=0.02)
     assert again.reserved[0] <= fresh.reserved[-1] + 64 * 2**20
+    pages = replay(made, rank, expandable=True, resumed=True)
+    assert pages.allocated[0] == pytest.approx(again.allocated[0], rel=0.02)
+    assert pages.reserved[0] <= again.reserved[0], "expandable segments have no cache to empty"
     assert Allocator().reserved == 0
 
 

@@ -11,7 +11,7 @@ from megatron_memory_estimator import estimate
 from megatron_memory_estimator.rank.peak import find_peak
 from megatron_memory_estimator.rank.rows import rows_at_peak
 from megatron_memory_estimator.tape.ops import Op, Recompute, Unit
-from megatron_memory_estimator.tape.simulate import alive_at, trace
+from megatron_memory_estimator.tape.simulate import WAITING, alive_at, trace
 from megatron_memory_estimator.tape.tensor import Dim, Tensor, tensor
 
 from .helpers import moe_job, small_job
@@ -21,7 +21,7 @@ def t(name: str, size: int) -> Tensor:
     return tensor(name, (Dim("n", size),), "uint8")._replace(dtype="bf16", nbytes=size)
 
 
-X, Y, Z, W = t("x", 100), t("y", 10), t("z", 1), t("w", 1000)
+X, Y, Z, W, V = t("x", 100), t("y", 10), t("z", 1), t("w", 1000), t("v", 5)
 
 
 def test_a_tensor_lives_to_its_last_reader_unless_saved() -> None:
@@ -120,3 +120,59 @@ def test_a_hook_that_nothing_answers_is_an_error() -> None:
     trace(Unit("layer", (region, Op("linear", (y,), (z,), (y,))), x, z))
     with pytest.raises(AssertionError, match="norm: no op behind it is linear"):
         trace(Unit("layer", (region, Op("linnear", (y,), (z,), (y,))), x, z))
+
+
+def test_the_role_of_every_tensor_that_is_alive() -> None:
+    unit = Unit("u", (Op("a", (X,), (Y,), (X,)), Op("b", (Y,), (Z,), backward=(W,))), X, Z)
+    assert [[(live.tensor.name, live.role) for live in alive_at(unit, index)] for index in range(5)] == [
+        [("x", "saved"), ("y", "in use")],
+        [("x", "saved"), ("y", "in use"), ("z", "in use")],
+        [("x", "saved"), ("grad:z", "gradient")],
+        [("x", "saved"), ("grad:z", "gradient"), ("grad:y", "gradient"), ("w", "scratch")],
+        [("x", "saved"), ("grad:y", "gradient"), ("grad:x", "gradient")],
+    ]
+    assert [(live.tensor.name, live.role, live.saved_by[0].name) for live in trace(unit).saved] == [("x", "saved", "a")]
+
+
+def test_what_nobody_reads_is_freed_at_once() -> None:
+    unit = Unit("u", (Op("a", (X,), (Y, W)), Op("b", (Y,), (Z,))), X, Z)
+    assert [event.nbytes for event in trace(unit).forward] == [1110, 11]
+
+
+def test_the_output_of_a_checkpoint_lives_to_its_last_reader() -> None:
+    """Of a checkpoint of two ops the tensor between them is freed, its output is there for the op behind it and freed then."""
+    inner = (Op("a", (X,), (W,), (X,)), Op("b", (W,), (Y,), (W,)))
+    found = trace(Unit("u", (Recompute("c", inner), Op("d", (Y,), (Z,)), Op("e", (Z,), (V,))), X, V))
+    assert [event.nbytes for event in found.forward] == [1100, 1110, 100 + 10 + 1, 100 + 1 + 5]
+    assert found.saved_bytes == 100
+
+
+def test_a_checkpoint_may_keep_less_than_its_inputs() -> None:
+    """It keeps a shard of 5 of its input of 100 and has the whole of it again while its ops run and go back."""
+    inner = (Op("a", (X,), (Y,)), Op("b", (Y,), (Z,), (Y,)))
+    found = trace(Unit("u", (Recompute("c", inner, stored=(V,)),), X, Z))
+    assert found.saved_bytes == 5
+    assert [(event.phase, event.op, event.nbytes - 5) for event in found.backward] == [
+        ("backward", WAITING, 1),
+        ("recompute", "a", 1 + 100 + 10),
+        ("recompute", "b", 1 + 100 + 10 + 1),
+        ("backward", "b", 1 + 100 + 10 + 1 + 10),
+        ("backward", "a", 100 + 1 + 10 + 100),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "labels"),
+    [
+        ({}, ["backward of mlp.linear_fc2 of layer 3, 1 in flight"]),
+        ({"pipeline_model_parallel_size": 2},
+         ["backward of mlp.linear_fc2 of layer 1, 2 in flight", "backward of mlp.linear_fc2 of layer 3, 1 in flight"]),
+        ({"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 2},
+         ["backward of mlp.linear_fc2 of layer 2, chunk 1, 5 in flight", "backward of mlp.linear_fc2 of layer 3, chunk 1, 3 in flight"]),
+        ({"vocab_size": 32000}, ["forward of output.loss_func, 1 in flight"]),
+    ],
+)  # fmt: skip
+def test_a_peak_is_named_by_its_op_its_layer_and_its_chunk(settings: dict[str, Any], labels: list[str]) -> None:
+    """Of equal layers the last: the others are saved already, or saved still. What is no layer has none."""
+    made = small_job(2, **{"global_batch_size": 8, "vocab_size": 128, **settings})
+    assert [stage.peak.candidate.label for stage in estimate(made).stages] == labels

@@ -152,6 +152,16 @@ def test_overlap_hides_communication(hidden: dict[str, Any], part: str) -> None:
     assert rate(**base, **hidden).parts[part] < rate(**base).parts[part]
 
 
+def test_two_moments_are_read_and_written_in_the_step() -> None:
+    """Adam beside SGD without momentum: two fp32 moments of every parameter are read and written, 16 bytes, at the rate of HBM."""
+    adam, sgd = (
+        estimate(small_job(1, gpu="H100", optimizer=name, sgd_momentum=0.0, global_batch_size=8))
+        for name in ("adam", "sgd")
+    )
+    more = throughput(adam).parts["optimizer"] - throughput(sgd).parts["optimizer"]
+    assert more * machine(adam.job.gpu).hbm == pytest.approx(16 * sum(adam.stages[0].num_parameters))
+
+
 def test_experts_communicate_and_launch() -> None:
     settings: dict[str, Any] = {"gpu": "H100", "seq_length": 4096, "global_batch_size": 64}
     alone = throughput(estimate(moe_job(8, **settings)))

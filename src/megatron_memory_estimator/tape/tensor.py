@@ -221,8 +221,3 @@ class Param(NamedTuple):
     def numel(self) -> int:
         """Elements of all `copies` tensors on one rank."""
         return self.numel_each * self.copies
-
-    @property
-    def formula(self) -> str:
-        """Shape with the axes that shard each dim."""
-        return "[" + ", ".join(map(str, self.shape)) + "]"
