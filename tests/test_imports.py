@@ -10,10 +10,10 @@ from typing import Any
 from .helpers import ROOT
 
 LATE = {
-    ("estimator", "report/document"), ("job/training_job", "inputs/bridge_config"), ("job/training_job", "inputs/hf/__init__"),
-    ("job/training_job", "inputs/megatron/job"), ("job/training_job", "inputs/resolve"),
+    ("estimator", "report/document"), ("estimator", "report/records"), ("job/training_job", "inputs/bridge_config"),
+    ("job/training_job", "inputs/hf/__init__"), ("job/training_job", "inputs/megatron/job"), ("job/training_job", "inputs/resolve"),
 }  # fmt: skip
-"""Imports that lead back up, all of them inside functions: the job's constructors, and an estimate as a document."""
+"""Imports that lead back up, all of them inside functions: the job's constructors, and an estimate as a document or a table."""
 LONGEST = 300
 
 
@@ -25,7 +25,7 @@ def drawing() -> Any:
     return words
 
 
-def test_five_imports_lead_back_up_and_the_circles_are_known() -> None:
+def test_six_imports_lead_back_up_and_the_circles_are_known() -> None:
     words = drawing()
     files = words.sources(ROOT / words.PACKAGE)
     found = words.arrows(files)
@@ -36,7 +36,7 @@ def test_five_imports_lead_back_up_and_the_circles_are_known() -> None:
     for arrow in found:
         ends[arrow.start].add(arrow.end)
     circles = [circle for circle in words.circles(files, ends) if len(circle) > 1]
-    assert sorted(map(len, circles)) == [2, 3, 4, 11]
+    assert sorted(map(len, circles)) == [2, 4, 4, 11]
 
 
 def test_no_file_is_long() -> None:

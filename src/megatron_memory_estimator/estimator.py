@@ -174,6 +174,12 @@ class Estimate:
         """Device bytes that loading a checkpoint with optimizer state needs at least, on the fullest stage."""
         return max(stage.load_bytes.low for stage in self.stages)
 
+    def table(self) -> list[dict[str, Any]]:
+        """One record per stage with plain numbers, bytes in columns that say so; `pandas.DataFrame` takes it."""
+        from .report.records import stage_records
+
+        return stage_records(self)
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON document (schema `megatron-memory-estimate/1`)."""
         from .report.document import document

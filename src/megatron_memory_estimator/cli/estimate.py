@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ..errors import ConfigError
 from ..estimator import estimate
 from ..job.training_job import TrainingJob
 from .options import job_command, json_option
@@ -15,10 +16,23 @@ script (read, never run), or Megatron-LM arguments behind --. What is not given 
 names; --tp, --pp, --ep, --cp, --etp, --vpp and --num-gpus are short for the long ones.
 """
 
+RECORDS = ("csv", "markdown")
+"""Formats of one row for each stage."""
 
-def run(job: TrainingJob, *, as_json: bool, verbose: bool, formulas: bool, all_gpus: bool) -> None:
+
+def run(job: TrainingJob, *, as_json: bool, form: str, verbose: bool, formulas: bool, all_gpus: bool) -> None:
     """Print the estimate."""
+    if form in RECORDS and (as_json or formulas or verbose or all_gpus):
+        raise ConfigError(
+            f"--format {form} is a row for each stage; leave --json, --formulas, --verbose and --all-gpus out"
+        )
     result = estimate(job)
+    if form in RECORDS:
+        from ..report.records import FORMATS, stage_records
+
+        click.echo(FORMATS[form](stage_records(result)), nl=False)
+        return
+    as_json = as_json or form == "json"
     if as_json:
         import json
 
@@ -45,6 +59,13 @@ command = job_command(
     HELP,
     [
         json_option(),
+        click.Option(
+            ["--format", "form"],
+            type=click.Choice(["table", "json", *RECORDS]),
+            default="table",
+            show_default=True,
+            help="csv and markdown are a row for each stage, in bytes",
+        ),
         click.Option(["--verbose", "-v"], is_flag=True, help="also print device-memory terms and chunks"),
         click.Option(
             ["--all-gpus"], is_flag=True, help="the verdict and head-room on every GPU of the catalogue, as a table"
