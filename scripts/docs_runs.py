@@ -74,8 +74,8 @@ def recipes() -> str:
         except EstimatorError as error:
             rows.append((*start, "", "", f"refused: {error}"))
             continue
-        enough = max(stage.enough_bytes for stage in result.stages)
-        needed = max(stage.needed_bytes for stage in result.stages)
+        enough = result.enough_bytes
+        needed = result.needed_bytes
         verdict = next(word for name, _, word in result.verdicts() if name == job.gpu.name)
         peak = result.peak_stage.peak_allocated_bytes
         rows.append((*start, f"{peak / GIB:.1f}", f"{needed / GIB:.1f} - {enough / GIB:.1f}", verdict))

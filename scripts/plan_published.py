@@ -34,8 +34,8 @@ def compared(one: dict[str, Any]) -> dict[str, Any]:
     job = TrainingJob.from_bridge(one["bridge"], one["num_gpus"], gpu=one["gpu"], transformer_engine_version="2.17")
     theirs = estimate(job)  # raises LayoutError for an illegal layout
     time = throughput(theirs)
-    enough = max(stage.enough_bytes for stage in theirs.stages)
-    needed = max(stage.needed_bytes for stage in theirs.stages)
+    enough = theirs.enough_bytes
+    needed = theirs.needed_bytes
     base, _ = base_job(job, (one["num_gpus"],), job.training.global_batch_size)
     found = search(base, Space(), best=1)
     best = Row(found.plans[0])

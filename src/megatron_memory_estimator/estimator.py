@@ -165,9 +165,17 @@ class Estimate:
 
     def verdict(self, memory_bytes: int) -> str:
         """What the run is on a GPU with so much memory: one of VERDICTS in device/verdict.py."""
-        needed = max(stage.needed_bytes for stage in self.stages)
-        enough = max(stage.enough_bytes for stage in self.stages)
-        return verdict(needed, enough, memory_bytes, self.load_low)
+        return verdict(self.needed_bytes, self.enough_bytes, memory_bytes, self.load_low)
+
+    @cached_property
+    def needed_bytes(self) -> int:
+        """Device bytes that no allocator can do without, on the fullest stage."""
+        return max(stage.needed_bytes for stage in self.stages)
+
+    @cached_property
+    def enough_bytes(self) -> int:
+        """Device bytes that are surely enough, on the fullest stage."""
+        return max(stage.enough_bytes for stage in self.stages)
 
     @cached_property
     def load_low(self) -> int:

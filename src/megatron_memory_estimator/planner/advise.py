@@ -52,12 +52,12 @@ class Outcome:
     @property
     def needed(self) -> int:
         """Bytes that the fullest stage needs on the device."""
-        return max(stage.needed_bytes for stage in self.estimate.stages)
+        return self.estimate.needed_bytes
 
     @property
     def enough(self) -> int:
         """Bytes that are surely enough on the device."""
-        return max(stage.enough_bytes for stage in self.estimate.stages)
+        return self.estimate.enough_bytes
 
     @property
     def most(self) -> int:

@@ -11,6 +11,7 @@ from ..estimator import Estimate
 from ..modules.counts import count_parameters
 from ..rank.rank import PARTS
 from .figures import gib
+from .records import markdown_table
 from .text import features_text, recompute_text
 
 MARK = "*"
@@ -100,8 +101,7 @@ def header(cases: Sequence[Case]) -> tuple[str, ...]:
 
 def markdown(cases: Sequence[Case]) -> str:
     """A Markdown table."""
-    lines = [header(cases), ("---",) * (2 + len(cases)), *rows(cases)]
-    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+    return markdown_table(header(cases), rows(cases))
 
 
 def as_csv(cases: Sequence[Case]) -> str:

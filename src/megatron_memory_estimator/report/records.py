@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..estimator import Estimate, Stage
@@ -51,8 +51,13 @@ def as_csv(records: Sequence[Mapping[str, Any]]) -> str:
 
 def as_markdown(records: Sequence[Mapping[str, Any]]) -> str:
     """A Markdown table."""
-    lines = [list(records[0]), ["---"] * len(records[0]), *([str(value) for value in one.values()] for one in records)]
-    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+    return markdown_table(list(records[0]), ([str(value) for value in one.values()] for one in records))
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table of cells, bars in them escaped."""
+    lines = [header, ("---",) * len(header), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
 
 
 FORMATS: dict[str, Callable[[Sequence[Mapping[str, Any]]], str]] = {"csv": as_csv, "markdown": as_markdown}

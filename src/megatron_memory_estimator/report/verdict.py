@@ -16,9 +16,7 @@ STYLES = {"fits": "green", "tight": "yellow", "does not load": "yellow", "does n
 
 def headroom(estimate: Estimate, memory_bytes: int) -> tuple[int, int]:
     """(least, most) bytes of a GPU beside the run: above what is surely enough, and above what is needed."""
-    enough = max(stage.enough_bytes for stage in estimate.stages)
-    needed = max(stage.needed_bytes for stage in estimate.stages)
-    return memory_bytes - enough, memory_bytes - needed
+    return memory_bytes - estimate.enough_bytes, memory_bytes - estimate.needed_bytes
 
 
 def verdict_line(estimate: Estimate) -> str:

@@ -64,8 +64,8 @@ class WholeRanks:
         values = (
             sum(step_parts(self.machine, single.declarer, ranks, job.num_microbatches).values()),
             single.peak_stage.peak_allocated_bytes,
-            max(stage.needed_bytes for stage in single.stages),
-            max(stage.enough_bytes for stage in single.stages),
+            single.needed_bytes,
+            single.enough_bytes,
         )
         return Figures(*(np.array([float(value)]) for value in values))
 
