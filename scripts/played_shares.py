@@ -20,7 +20,6 @@ from megatron_memory_estimator.device.replay import Replayed, refusal, replay
 from megatron_memory_estimator.device.reserved import freed_bytes
 from megatron_memory_estimator.estimator import Stage
 from megatron_memory_estimator.rank.build import context_of
-from megatron_memory_estimator.routing import applies
 
 FACTS = Path(__file__).parent.parent / "tests" / "facts"
 EXCESS = 0.25
@@ -70,7 +69,7 @@ def jobs() -> Iterator[tuple[str, str, TrainingJob]]:
             continue
         if not refusal(job) and same not in seen:
             seen.add(same)
-            yield one["id"], family(one["id"]), job
+            yield one["id"], family(one["id"]), balanced(job)
     for name, layouts in LAYOUTS.items():
         for gpus, words in layouts:
             settings = {SHORT[word]: value for word, value in words.items() if word in SHORT}
@@ -78,7 +77,18 @@ def jobs() -> Iterator[tuple[str, str, TrainingJob]]:
                 settings |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
             settings |= {"sequence_parallel": True} if words["tp"] > 1 else {}
             job = TrainingJob.from_hf(name, gpus, gpu="H100", global_batch_size=16 * gpus, **settings)
-            yield f"{name} {gpus} {words}", family(name), job
+            yield f"{name} {gpus} {words}", family(name), balanced(job)
+
+
+def balanced(job: TrainingJob) -> TrainingJob:
+    """The same with as many rows on every rank, so that what varies is drawn here alone."""
+    return dataclasses.replace(job, training=dataclasses.replace(job.training, router_imbalance=1.0))
+
+
+def varies(job: TrainingJob) -> bool:
+    """Whether the rows of a balanced job would vary."""
+    free = dataclasses.replace(job.training, router_imbalance=None)
+    return context_of(dataclasses.replace(job, training=free)).routing is not None
 
 
 def varying(found: Estimate, stage: Stage, seed: int) -> Uneven:
@@ -111,7 +121,7 @@ def stage_shares(found: Estimate, stage: Stage) -> dict[str, Any]:
         if not expandable:
             row["resumed"] = shares([replay(job, rank, place, expandable=False, resumed=True) for place in places])
         row[name] = shares(played)
-        if applies(found):
+        if varies(job):
             uneven = [replay(job, rank, 0, expandable=expandable, uneven=varying(found, stage, seed)) for seed in SEEDS]
             row[f"{name}_varying"] = shares(uneven)
     return row

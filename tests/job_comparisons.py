@@ -18,7 +18,7 @@ from megatron_memory_estimator.job.choices import WORST_ROUTING
 from megatron_memory_estimator.planner.arrays.batch import batches, stage_peaks
 from megatron_memory_estimator.planner.launch import megatron_lm
 from megatron_memory_estimator.planner.space.routes import route
-from megatron_memory_estimator.routing import applies
+from megatron_memory_estimator.rank.build import context_of
 
 from .job_properties import ALONE, Case, Property, beside
 
@@ -129,12 +129,12 @@ def more_rows_keep_more(case: Case) -> None:
     t, layout, model = case.job.training, case.job.layout, case.job.model
     recomputed = t.recompute_granularity == "full" or t.recomputes("moe")
     moved = t.fine_grained_activation_offloading or t.cpu_offloading_num_layers or t.cuda_graph_impl != "none"
-    if recomputed or moved or t.moe_paged_stash or t.moe_expert_rank_capacity_factor or not applies(case.found):
+    if recomputed or moved or t.moe_paged_stash or context_of(case.job).routing is None:
         return
     assert model.num_moe_experts is not None
     if min(layout.ep, model.num_moe_experts // model.moe_router_topk) < 2:
         return
-    found = estimate(changed(case.job, router_imbalance=1.5))
+    found = estimate(changed(case.job, router_imbalance=1.9))  # typical is 1.52 at most
     plans = [plan for stage in found.stages for plan in stage.rank.plans]
     for plan, less, more in zip(plans, kept(case.found), kept(found), strict=True):
         experts = any(kind.endswith("moe") for kind in plan.layers(model))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -89,7 +90,10 @@ def routing_is_ordered(case: Case) -> None:
     """More uneven routing needs no less memory, and balanced routing the least."""
     uneven = routing(case.found)
     if uneven is not None:
-        peaks = [case.found.peak_stage.peak_allocated_bytes, *uneven.peaks]
+        even = dataclasses.replace(case.job.training, router_imbalance=1.0)
+        balanced = estimate(dataclasses.replace(case.job, training=even)).peak_stage.peak_allocated_bytes
+        assert uneven.peaks[1] == case.found.peak_stage.peak_allocated_bytes
+        peaks = [balanced, *uneven.peaks]
         assert all(a <= b for a, b in pairwise(peaks))
         assert all(a <= b for a, b in pairwise(uneven.factors))
 

@@ -19,7 +19,9 @@ INTERLEAVED: dict[str, Any] = {"pipeline_model_parallel_size": 2, "virtual_pipel
 
 
 def job(num_gpus: int = 2, config: dict[str, Any] | None = None, **settings: Any) -> TrainingJob:
-    return TrainingJob.from_config(config or moe_config(), num_gpus, **{"seq_length": 1024, **OVERLAP, **settings})
+    return TrainingJob.from_config(
+        config or moe_config(), num_gpus, **{"seq_length": 1024, "router_imbalance": 1, **OVERLAP, **settings}
+    )
 
 
 def test_one_more_forward_runs_before_the_first_backward() -> None:

@@ -23,7 +23,9 @@ PROBS = B * N * S * S
 
 
 def kept(config: dict[str, Any], num_gpus: int = 1, **settings: Any) -> int:
-    job = TrainingJob.from_config(config, num_gpus, **{"seq_length": S, "micro_batch_size": B, **settings})
+    job = TrainingJob.from_config(
+        config, num_gpus, **{"seq_length": S, "micro_batch_size": B, "router_imbalance": 1, **settings}
+    )
     unit = layer_unit(context(job), job.model.kinds[0]).unit
     assert unit.entry is not None
     assert list(leftovers(unit).values()) == [unit.entry.nbytes], "a backward leaves the gradient of its input alone"

@@ -65,6 +65,7 @@ def test_the_worked_example_adds_up_tensor_by_tensor() -> None:
         pipeline_model_parallel_size=4,
         expert_model_parallel_size=8,
         num_layers_in_last_pipeline_stage=16,
+        router_imbalance="balanced",
     )
     stage = estimate(job).stages[1]
     found: dict[str, int] = {}

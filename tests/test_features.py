@@ -60,7 +60,7 @@ FEATURES: dict[str, tuple[Settings, Settings]] = {
         {"peft": "dora", "peft_target_modules": ("linear_qkv", "linear_proj")}, {"peft": "none", "peft_target_modules": ()},
     ),
     "canonical lora": ({"peft": "canonical_lora"}, {"peft": "none"}),
-    "imbalance": ({"router_imbalance": 1.2}, {"router_imbalance": 1.0}),
+    "imbalance": ({"router_imbalance": 1.2}, {"router_imbalance": None}),
     "precision-aware": ({"use_precision_aware_optimizer": True}, {"use_precision_aware_optimizer": False}),
     "full recompute": (
         {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},

@@ -26,6 +26,7 @@ def run(**settings: Any) -> Estimate:
         "expert_model_parallel_size": 2,
         "use_distributed_optimizer": True,
         "global_batch_size": 2,
+        "router_imbalance": 1,
     }
     return estimate(TrainingJob.from_config(config, 2, **{**given, **HYBRID_EP, **settings}))
 

@@ -8,7 +8,9 @@ import pytest
 
 from megatron_memory_estimator import ConfigError, TrainingJob, estimate
 from megatron_memory_estimator.job.training import Training
-from megatron_memory_estimator.routing import Routing, factors, routing
+from megatron_memory_estimator.modules.routing import factors
+from megatron_memory_estimator.rank.build import context_of
+from megatron_memory_estimator.routing import Routing, routing
 
 from .helpers import moe_config
 
@@ -52,7 +54,19 @@ def test_the_range_is_what_the_factor_gives() -> None:
     assert found.factors == (1.1, 1.4, 2.5)
     for factor, peak in zip(found.factors, found.peaks, strict=True):
         assert estimate(job(router_imbalance=factor)).peak_stage.peak_allocated_bytes == peak
-    assert estimate(job()).peak_stage.peak_allocated_bytes < found.peaks[0] < found.peaks[1] < found.peaks[2]
+    balanced = estimate(job(router_imbalance="balanced")).peak_stage.peak_allocated_bytes
+    assert balanced < found.peaks[0] < found.peaks[1] < found.peaks[2]
+
+
+def test_the_headline_is_typical_routing() -> None:
+    """16 experts on 4 ranks, 4 each: the factor of converged pretraining as it is, 1.12."""
+    now = estimate(job())
+    assert context_of(job()).router_imbalance == 1.12
+    assert now.peak_stage.peak_allocated_bytes == range_of().peaks[1]
+    assert now.to_dict() | {"routing": None, "training": None, "assumptions": None} == estimate(
+        job(router_imbalance=1.12)
+    ).to_dict() | {"routing": None, "training": None, "assumptions": None}
+    assert any("1.12 times the rows of balanced routing" in note for note in now.job.assumptions)
 
 
 def test_saved_expert_rows_grow_by_the_factor() -> None:
@@ -60,7 +74,7 @@ def test_saved_expert_rows_grow_by_the_factor() -> None:
         rows = estimate(job(**changes)).peak_stage.rows
         return sum(row.nbytes for row in rows if row.part == "activations" and row.name.endswith("mlp.experts.input"))
 
-    assert input_bytes(router_imbalance=1.5) == pytest.approx(1.5 * input_bytes(), rel=1e-3)
+    assert input_bytes(router_imbalance=1.5) == pytest.approx(1.5 * input_bytes(router_imbalance=1), rel=1e-3)
 
 
 def test_worst_routing_sends_every_token_to_one_rank() -> None:

@@ -34,4 +34,4 @@ def stashed(c: Context, found: Trace) -> tuple[Trace, tuple[Tensor, ...]]:
 def _pages(c: Context, live: Live) -> bool:
     shape = live.tensor.shape
     own = bool(live.saved_by) and all(saver.part in PAGED for saver in live.saved_by)
-    return own and bool(shape) and shape[0] == c.padded_expert_rows
+    return own and bool(shape) and shape[0].name == c.padded_expert_rows.name

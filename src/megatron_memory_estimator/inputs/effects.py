@@ -31,7 +31,7 @@ def without_effect(model: Model, training: Training, given: Mapping[str, Any]) -
         owner = OWNERS.get(name)
         if owner and owner not in present and value not in (None, 1, 1.0, False, 0):
             yield f"{name} has no effect: the model has no {owner} layers"
-    if t.router_imbalance != 1 and t.moe_pad_expert_input_to_capacity and model.has_moe:
+    if t.router_imbalance not in (None, 1) and t.moe_pad_expert_input_to_capacity and model.has_moe:
         yield "router_imbalance has no effect: expert inputs are padded to their capacity"
     for name, newest in NEWEST.items():
         if tuple(map(int, getattr(t, name).split(".")[:2])) > tuple(map(int, newest.split("."))):

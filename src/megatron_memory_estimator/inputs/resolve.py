@@ -17,6 +17,7 @@ from ..job.model import Model
 from ..job.settings import LARGEST_INTEGER, build, checked
 from ..job.training import Training
 from ..job.training_job import DEFAULT_GPU, TrainingJob
+from ..modules.context import Context
 from ..modules.kinds import kinds_in
 from ..wording import plain
 from .decide import decide_layout, recompute_defaults
@@ -96,8 +97,7 @@ def job_from_parts(
         model, layout_values, training, num_gpus, given, habits=habits, strict=strict, single_microbatch=single_microbatch
     )  # fmt: skip
     assumptions += notes
-    if _routes_evenly(model, layout, training):
-        assumptions.append(BALANCED_ASSUMED)
+    assumptions += _routing_assumed(model, layout, training)
     job = TrainingJob(
         model=model,
         layout=layout,
@@ -119,7 +119,6 @@ HABITS_ASSUMED = (
     "published recipes' habits where not given: distributed optimizer, gradient accumulation fusion, "
     "expert_tensor_parallel_size 1, grouped experts, alltoall dispatcher, fused permutation, a balancing loss"
 )
-BALANCED_ASSUMED = "balanced routing (router_imbalance 1): every expert-parallel rank gets the same number of rows"
 
 
 def _given(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,10 +149,17 @@ def _training(settings: dict[str, Any], model: Model) -> tuple[Training, list[st
     return training, notes + recomputes
 
 
-def _routes_evenly(model: Model, layout: Layout, training: Training) -> bool:
-    """Whether nothing but an assumption says how many rows each expert-parallel rank gets."""
-    is_free = training.router_imbalance == 1 and training.moe_expert_capacity_factor is None
-    return is_free and model.has_moe and layout.ep > 1
+def _routing_assumed(model: Model, layout: Layout, training: Training) -> list[str]:
+    """The factor of typical routing, where nothing but an assumption says how many rows each expert-parallel rank gets."""
+    divides = (model.num_moe_experts or 1) % layout.ep == 0  # else the layout is refused, with a sentence
+    found = Context(model, layout, training, kernel="").routing if divides and model.has_moe else None
+    if found is None:
+        return []
+    phase = training.routing_phase.replace("_", " ")
+    return [
+        f"typical routing ({phase}): the busiest expert-parallel rank gets {found.typical:.2f} times the rows of balanced routing; "
+        "--router-imbalance sets the factor, --routing-phase what is typical"
+    ]
 
 
 def _warnings(job: TrainingJob, loaded: LoadedModel, given: Mapping[str, Any], *, habits: bool) -> Iterator[str]:

@@ -149,10 +149,13 @@ class Training:
     )
     delay_wgrad_compute: bool = setting(False, "all-to-all overlap: weight gradients after the backward of their part")
     routing_phase: str = setting(
-        "pretraining", "dropless MoE: what the range of uneven routing is shown for", choices=tuple(ROUTING)
+        "pretraining",
+        "dropless MoE: what typical routing, and the range around it, is taken from",
+        choices=tuple(ROUTING),
     )
-    router_imbalance: float = setting(
-        1.0, "rows of the busiest expert-parallel rank relative to balanced routing (dropless MoE); or balanced, worst",
+    router_imbalance: float | None = setting(
+        None, "rows of the busiest expert-parallel rank relative to balanced routing (dropless MoE); or balanced, worst; "
+        "default: typical of routing_phase",
         words={"balanced": 1.0, "worst": WORST_ROUTING}, of="moe",
     )  # fmt: skip
 
@@ -209,7 +212,7 @@ class Training:
             raise ConfigError(f"recompute_num_layers={self.recompute_num_layers} must not be negative")
         if not 0 <= self.sgd_momentum <= 1:
             raise ConfigError(f"sgd_momentum={self.sgd_momentum} must be between 0 and 1")
-        if self.router_imbalance < 1:
+        if self.router_imbalance is not None and self.router_imbalance < 1:
             raise ConfigError(f"router_imbalance={self.router_imbalance} must be at least 1, which is balanced routing")
         for name in (
             "moe_expert_capacity_factor",

@@ -13,8 +13,9 @@ from typing import Any
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
-from ..tape.tensor import Dim, MeshAxis, Tensor, ceil_div, round_up, smallest, tensor
+from ..tape.tensor import Dim, MeshAxis, Tensor, ceil_div, chosen, nearest_whole, round_up, smallest, tensor
 from .quantization import RECIPES, Recipe
+from .routing import Factors, factors
 
 FACTOR_SCALE = 10**6
 GROUPED_ROWS = 256
@@ -213,15 +214,15 @@ class Context:
             return Dim("capacity*num_moe_experts", cap)
         return Dim("min(tokens*topk, capacity*num_moe_experts)", smallest(rows, cap))
 
-    @cached_property
+    @property
     def received_rows(self) -> Dim:
         """Rows that arrive from the expert-parallel ranks, before the experts' tensor-parallel all-gather."""
         capacity = self.training.moe_expert_rank_capacity_factor
         if capacity is not None:
             return Dim("tokens*topk*rank_capacity", _scaled(self.sent_rows.size, capacity, 1))
-        factor = self.training.router_imbalance
+        factor = self.router_imbalance
         padded = self.training.moe_expert_capacity_factor is not None and self.training.moe_pad_expert_input_to_capacity
-        if factor == 1 or padded or not self.ep_many:
+        if padded or not self.ep_many or (isinstance(factor, int | float) and factor == 1):
             return self.sent_rows
         assert self.model.num_moe_experts is not None
         local = self.local_experts.local
@@ -230,13 +231,31 @@ class Context:
             worst = smallest(worst, self.capacity * self.model.num_moe_experts)
         return Dim("routed_rows", smallest(_scaled(self.sent_rows.size, factor, 1), worst))
 
-    @cached_property
+    # Not cached: typical routing asks the training about recomputation, and the planner's trainings note what each unit asks.
+    @property
+    def routing(self) -> Factors | None:
+        """The range of uneven routing; None where the router does not decide how many rows a rank gets, or a factor is given."""
+        t = self.training
+        free = t.router_imbalance is None and t.moe_expert_capacity_factor is None and not t.fixed_expert_rows
+        if not (free and self.ep_many and self.model.num_moe_experts):
+            return None
+        ep, groups = self.layout.ep, self.model.num_moe_experts / self.model.moe_router_topk
+        return factors(t, self.local_experts.local, chosen(ep < groups, ep, groups))
+
+    @property
+    def router_imbalance(self) -> Any:
+        """Rows of the busiest rank relative to balanced routing: as given, or what is typical."""
+        if self.training.router_imbalance is not None:
+            return self.training.router_imbalance
+        return self.routing.typical if self.routing else 1
+
+    @property
     def expert_rows(self) -> Dim:
         """Rows that enter one rank's experts: gathered over the experts' tensor-parallel ranks."""
         rows = self.received_rows
         return Dim(f"{rows.name}*etp", rows.size * self.layout.etp) if self.etp_many else rows
 
-    @cached_property
+    @property
     def padded_expert_rows(self) -> Dim:
         """The same with every local expert's rows rounded up, as low-precision GEMMs and grouped tensors need them."""
         multiple = GROUPED_ROWS if self.training.grouped_tensors else self.recipe.rows if self.recipe else 1
@@ -246,15 +265,15 @@ class Context:
         each = round_up(ceil_div(self.expert_rows.size, local), multiple)
         return Dim(f"{self.expert_rows.name} padded", each * local)
 
-    @cached_property
+    @property
     def filled(self) -> float:
         """The share of those rows that hold a token: not all where their number is a rank's capacity."""
         if self.training.moe_expert_rank_capacity_factor is None:
             return 1.0
-        rows = self.sent_rows.size * self.layout.etp * self.training.router_imbalance
+        rows: float = self.sent_rows.size * self.layout.etp * self.router_imbalance
         return rows / self.padded_expert_rows.size
 
 
-def _scaled(rows: int, factor: float, over: int) -> int:
+def _scaled(rows: int, factor: Any, over: int) -> int:
     """Rows times a factor (taken to six decimals), divided and rounded up."""
-    return ceil_div(rows * round(factor * FACTOR_SCALE), FACTOR_SCALE * over)
+    return ceil_div(rows * nearest_whole(factor * FACTOR_SCALE), FACTOR_SCALE * over)

@@ -211,7 +211,7 @@ def _received_tokens(c: Context) -> Dim:
     for i in range(m.moe_router_topk):
         miss = miss * largest(experts - local - i, 0) / (experts - i)
     total = c.tokens.size * layout.ep * layout.etp
-    return Dim("received_tokens", smallest(whole_above(total * (1.0 - miss) * c.training.router_imbalance), total))
+    return Dim("received_tokens", smallest(whole_above(total * (1.0 - miss) * c.router_imbalance), total))
 
 
 def _once(c: Context, width: Dim) -> Sends:

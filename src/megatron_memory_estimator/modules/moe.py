@@ -184,7 +184,7 @@ def _experts(c: Context, routed: Routed, fc1: Param, fc2: Param) -> Module[Tenso
     gated, one = fc1.shape[0], fc2.shape[1]
     moe_act = c.training.recomputes("moe_act")
     tokens, probs, rows = routed.tokens, routed.probs, routed.rows
-    pads = c.padded_expert_rows != routed.rows and not c.training.moe_router_padding_for_quantization
+    pads = c.padded_expert_rows.name != routed.rows.name and not c.training.moe_router_padding_for_quantization
     rows = c.padded_expert_rows
     if pads:  # every expert's rows are copied to a multiple that low-precision GEMMs take
         tokens = c.new("mlp.experts.input padded", rows, *routed.tokens.shape[1:])

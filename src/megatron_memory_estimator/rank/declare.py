@@ -38,11 +38,11 @@ PartKey = tuple[str, bool]
 own) or output (True: it uses the embedding's weight)."""
 
 
-def _routed(key: object) -> bool:
+def routed(key: object) -> bool:
     """Whether a declaration or a unit has routed experts: a layer's kind, the kinds of a unit's layers, or a part outside them."""
     assert isinstance(key, tuple)
     if isinstance(key[0], tuple):  # the kinds of several layers
-        return any(_routed(kind) for kind in key[0])
+        return any(routed(kind) for kind in key[0])
     if key[0] in OUTSIDE:
         return bool(key[0] == "mtp")
     return any(kind.routed for kind in kinds_of(key[0]))
@@ -62,7 +62,7 @@ class Declarer:
         other = Declarer(context)
         for name in ("_declared", "_units"):
             mine = getattr(self, name)
-            getattr(other, name).update({key: value for key, value in mine.items() if not _routed(key)})
+            getattr(other, name).update({key: value for key, value in mine.items() if not routed(key)})
         return other
 
     def plan(self, chunk: Chunk) -> ChunkPlan:

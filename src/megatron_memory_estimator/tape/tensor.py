@@ -79,6 +79,15 @@ def whole_below(value: float) -> int:
     return np.floor(value)
 
 
+def nearest_whole(value: float) -> int:
+    """The nearest whole number, the even one of two, element by element for an array."""
+    if isinstance(value, float | int):
+        return round(value)
+    import numpy as np
+
+    return np.rint(value).astype(np.int64)
+
+
 def chosen(condition: Any, yes: Any, no: Any) -> Any:
     """`yes` where the condition holds, else `no`."""
     if isinstance(condition, bool):

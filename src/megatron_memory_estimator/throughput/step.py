@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ..estimator import Estimate
 from ..modules.context import Context
-from ..rank.declare import Declarer
+from ..rank.declare import Declarer, routed
 from ..rank.rank import Rank
 from ..states.fsdp import active
 from ..tape.tensor import DTYPE_BYTES, chosen
@@ -94,13 +94,20 @@ def unit_time(m: Machine, declarer: Declarer, key: TimeKey, shared: Shared | Non
     """One microbatch through one unit. `shared` knows what does not depend on recomputation, or makes it."""
 
     def make() -> Passed:
-        known = shared(("costs", key[1]), Costs) if shared else None
+        known = shared(("costs", key[1]), lambda: _costs(declarer.context, key[1])) if shared else None
         if key[0] == "layer":
             return passed(m, declarer.context_of(key[1]), declarer.layer(key[1]), known)
         return passed(m, declarer.context, declarer.part(key[1]).unit, known)
 
     one = shared(("seconds", key[1]), make) if shared else make()
     return _seconds(_full(one, key[2]) if key[0] == "layer" else one)
+
+
+def _costs(c: Context, key: object) -> Costs:
+    """Costs of ops, for trainings that route alike."""
+    if routed(key):
+        _ = c.routing
+    return Costs()
 
 
 def stage_time(m: Machine, declarer: Declarer, rank: Rank, shared: Shared | None = None) -> StageTime:
