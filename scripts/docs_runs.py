@@ -68,18 +68,21 @@ def recipes() -> str:
         known = "runs" if recipe["fits"] else "out of memory"
         start = (f"`{recipe['id']}`", f"{recipe['num_gpus']} {recipe['gpu']}", known)
         try:
-            settings = {"gpu": recipe["gpu"], "env": recipe["env"], "transformer_engine_version": "2.17"}
+            settings = {
+                "gpu": recipe["gpu"],
+                "env": recipe["env"],
+                "transformer_engine_version": "2.17",
+                "phases": "training",
+            }
             job = TrainingJob.from_bridge(recipe["bridge"], recipe["num_gpus"], **settings)
             result = estimate(job)
         except EstimatorError as error:
             rows.append((*start, "", "", f"refused: {error}"))
             continue
-        enough = result.enough_bytes
-        needed = result.needed_bytes
-        verdict = next(word for name, _, word in result.verdicts() if name == job.gpu.name)
+        low, high = result.device
         peak = result.peak_stage.peak_allocated_bytes
-        rows.append((*start, f"{peak / GIB:.1f}", f"{needed / GIB:.1f} - {enough / GIB:.1f}", verdict))
-    header = ("recipe", "GPUs", "known", "peak allocated GiB", "needed - surely enough GiB", "verdict")
+        rows.append((*start, f"{peak / GIB:.1f}", f"{low / GIB:.1f} - {high / GIB:.1f}", str(result.verdict())))
+    header = ("recipe", "GPUs", "known", "peak allocated GiB", "on the device GiB", "verdict")
     return markdown(header, rows)
 
 

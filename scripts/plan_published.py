@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from megatron_memory_estimator import TrainingJob, estimate
-from megatron_memory_estimator.device.verdict import verdict
 from megatron_memory_estimator.planner.base import base_job
 from megatron_memory_estimator.planner.search import search
 from megatron_memory_estimator.planner.space.axes import Space
@@ -31,11 +30,11 @@ def published() -> list[dict[str, Any]]:
 
 def compared(one: dict[str, Any]) -> dict[str, Any]:
     """A published layout beside the planner's first choice."""
-    job = TrainingJob.from_bridge(one["bridge"], one["num_gpus"], gpu=one["gpu"], transformer_engine_version="2.17")
+    job = TrainingJob.from_bridge(
+        one["bridge"], one["num_gpus"], gpu=one["gpu"], transformer_engine_version="2.17", phases="training"
+    )
     theirs = estimate(job)  # raises LayoutError for an illegal layout
     time = throughput(theirs)
-    enough = theirs.enough_bytes
-    needed = theirs.needed_bytes
     base, _ = base_job(job, (one["num_gpus"],), job.training.global_batch_size)
     found = search(base, Space(), best=1)
     best = Row(found.plans[0])
@@ -44,7 +43,7 @@ def compared(one: dict[str, Any]) -> dict[str, Any]:
     name = max(saved, key=saved.__getitem__)
     return {
         "id": one["id"],
-        "verdict": verdict(needed, enough, job.gpu.memory_bytes),
+        "verdict": theirs.verdict().word,
         "theirs": round(time.tokens_per_s_gpu),
         "best": round(best.time.tokens_per_s_gpu),
         "gap": round(gap, 4),

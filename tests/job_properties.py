@@ -75,12 +75,10 @@ def figures_are_ordered(case: Case) -> None:
     for stage in case.found.stages:
         assert 0 < stage.steady_allocated_bytes <= stage.peak_allocated_bytes
         assert stage.first_step_peak_allocated_bytes <= stage.peak_allocated_bytes <= stage.reserved.low
-        assert stage.reserved.low <= stage.reserved.high < stage.device.high
-        assert stage.reserved.low < stage.device.low <= stage.device.high
-        assert stage.needed_bytes <= stage.device.low
-        assert stage.needed_bytes <= stage.enough_bytes <= stage.device.high
+        assert stage.reserved.low <= stage.reserved.high
+        assert stage.peak_allocated_bytes < stage.phase_ranges["training"].low <= stage.device.low <= stage.device.high
+        assert all(stage.device.high >= found.high >= found.low for found in stage.phase_ranges.values())
         assert 0 <= stage.host_bytes.low <= stage.host_bytes.high
-        assert stage.load_bytes.low <= stage.load_bytes.high
         terms = explain_terms(case.job, stage.rank, stage.peak)
         ranges = [(phase.low, phase.high) for phase in stage.phases] + [(term.low, term.high) for term in terms]
         assert all(0 <= low <= high for low, high in ranges), ranges
@@ -108,13 +106,11 @@ def document_is_strict(case: Case) -> None:
 
 def verdict_is_monotone(case: Case) -> None:
     """A GPU with more memory is never worse."""
-    edges = {
-        nbytes
-        for stage in case.found.stages
-        for nbytes in (stage.needed_bytes, stage.enough_bytes, stage.load_bytes.low)
-    }
+    edges = {nbytes for stage in case.found.stages for found in stage.phase_ranges.values() for nbytes in found}
+    edges.add(case.found.without_fragmentation)
+    assert case.found.without_fragmentation <= case.found.device.high
     sizes = sorted({n + d for n in edges for d in (-1, 0, 1)})
-    ranks = [VERDICTS.index(case.found.verdict(size)) for size in sizes]
+    ranks = [VERDICTS.index(case.found.verdict(size).word) for size in sizes]
     assert ranks == sorted(ranks, reverse=True)
     assert (ranks[0], ranks[-1]) == (VERDICTS.index("does not fit"), VERDICTS.index("fits"))
 

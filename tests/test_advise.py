@@ -57,21 +57,21 @@ def test_advice_is_what_estimate_says_of_the_changed_run(name: str, gpus: int, s
     job = TrainingJob.from_hf(name, gpus, gpu="H100", **settings)
     found = advise(job)
     assert not found.faster and found.outcomes
-    assert found.now.enough > found.limit
+    assert found.now.device.high > found.limit
     for one in found.outcomes:
         values = {key: value for change in one.changes for key, value in change.settings}
         again = estimate(changed(job, values))
         assert again.peak_stage.peak_allocated_bytes == one.peak
-        assert one.enough == max(stage.enough_bytes for stage in again.stages)
-    if any(one.enough <= found.limit for one in found.outcomes):
-        assert all(one.verdict(found.limit) == "fits" for one in found.outcomes)
+        assert one.device == again.device
+    if any(one.device.high <= found.limit for one in found.outcomes):
+        assert all(one.verdict(found.limit).fits for one in found.outcomes)
 
 
 def test_advice_for_a_run_with_room_makes_it_faster(capsys: pytest.CaptureFixture[str]) -> None:
     job = TrainingJob.from_hf("Qwen/Qwen3-8B", 8, gpu="H200", tensor_model_parallel_size=4, global_batch_size=64)
     found = advise(job)
     assert found.faster and found.outcomes
-    assert all(one.time.step < found.now.time.step and one.enough <= found.limit for one in found.outcomes)
+    assert all(one.time.step < found.now.time.step and one.device.high <= found.limit for one in found.outcomes)
     words = ("advise", "Qwen/Qwen3-8B", "--num-gpus", "8", "--gpu", "H200", "--tp", "4", "--global-batch-size", "64")
     assert "make it faster" in printed(capsys, *words)
     document = json.loads(printed(capsys, *words, "--json"))
@@ -112,4 +112,4 @@ def test_advice_in_the_docs_holds(command: str, capsys: pytest.CaptureFixture[st
         )
         again = estimate(job)
         assert again.peak_stage.peak_allocated_bytes == one["peak_allocated_bytes"]
-        assert max(stage.enough_bytes for stage in again.stages) == one["device_bytes"]
+        assert again.device.high == one["device_bytes"]["high"]

@@ -17,8 +17,8 @@ from megatron_memory_estimator.device.communication import (
     nccl_terms,
 )
 from megatron_memory_estimator.device.phases import own_storage
-from megatron_memory_estimator.device.terms import Term
-from megatron_memory_estimator.device.verdict import enough_bytes, explain_terms, verdict
+from megatron_memory_estimator.device.terms import Range, Term
+from megatron_memory_estimator.device.verdict import explain_terms, judged
 from megatron_memory_estimator.job.hardware import GIB, MIB
 
 from .helpers import moe_job, records, small_job
@@ -210,13 +210,12 @@ def test_a_context_takes_what_was_measured() -> None:
 
 
 def test_verdicts() -> None:
-    """Needed, enough, memory, load: at the border it fits."""
-    assert verdict(10, 10, 10) == "fits"
-    assert verdict(10, 11, 10) == "tight"
-    assert verdict(11, 11, 10) == "does not fit"
-    assert verdict(10, 10, 10, 10) == "fits"
-    assert verdict(10, 10, 10, 11) == "does not load"
-    assert verdict(11, 12, 10, 12) == "does not fit"
+    """The device range, its high end with expandable segments, the memory: at the border it fits."""
+    assert judged(Range(10, 10), 10, 10) == "fits"
+    assert judged(Range(10, 11), 11, 10) == "tight"
+    assert judged(Range(10, 11), 10, 10) == "fits only without fragmentation"
+    assert judged(Range(11, 11), 11, 10) == "does not fit"
+    assert judged(Range(11, 12), 11, 10) == "does not fit"
 
 
 def test_the_ranges_are_sums_of_terms() -> None:
@@ -226,8 +225,9 @@ def test_the_ranges_are_sums_of_terms() -> None:
     slack = named.pop("fragmentation")
     assert (slack.low, stage.reserved.low) == (0, stage.peak_allocated_bytes)
     assert stage.reserved.high == stage.peak_allocated_bytes + slack.high
-    assert stage.device.low - stage.reserved.low == sum(term.low for term in named.values()) > 0
-    assert stage.device.high - stage.reserved.high == sum(term.high for term in named.values())
+    training = stage.phase_ranges["training"]
+    assert training.low - stage.reserved.low == sum(term.low for term in named.values()) > 0
+    assert training.high - stage.reserved.high == sum(term.high for term in named.values())
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -246,7 +246,7 @@ def test_expandable_segments_reserve_what_public_runs_did(padded: bool) -> None:
     ours = terms(found)["fragmentation"].high / stage.peak_allocated_bytes
     assert max(shares) <= ours + 1e-6 < max(shares) + 0.01
     outside = sum(term.high for name, term in terms(found).items() if name != "fragmentation")
-    left = enough_bytes(found.job, stage.rank, stage.peak) - outside - stage.peak_allocated_bytes
+    left = stage.phase_ranges["training"].high - outside - stage.peak_allocated_bytes
     assert 0 < left <= 0.03 * stage.peak_allocated_bytes
 
 
@@ -260,11 +260,7 @@ def test_the_default_allocator_leaves_the_smaller_share(dropless: bool, of_peak:
     expected = int(min(of_peak * stage.peak_allocated_bytes, of_freed * freed))
     assert terms(found)["fragmentation"].high == expected
     outside = sum(term.high for name, term in terms(found).items() if name != "fragmentation")
-    assert (
-        enough_bytes(found.job, stage.rank, stage.peak)
-        == stage.device.high
-        == stage.peak_allocated_bytes + expected + outside
-    )
+    assert stage.phase_ranges["training"].high == stage.peak_allocated_bytes + expected + outside
 
 
 @pytest.mark.parametrize(("expandable", "more"), [(False, 1.1), (True, 1.005)])

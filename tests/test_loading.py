@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from typing import Any
 
 import pytest
 
 from megatron_memory_estimator import TrainingJob, advise, estimate, plan
-from megatron_memory_estimator.device.verdict import verdict
 from megatron_memory_estimator.job.hardware import GIB, find_gpu
+from megatron_memory_estimator.planner.found import Found
 from megatron_memory_estimator.report.advice import advice_document
-from megatron_memory_estimator.report.plans import Row, unloadable
 
 H100 = find_gpu("H100-80GB").memory_bytes
-
-
-def test_verdicts_in_order() -> None:
-    assert verdict(50, 60, 100) == "fits"
-    assert verdict(50, 110, 100) == "tight"
-    assert verdict(50, 60, 100, load=101) == "does not load"
-    assert verdict(101, 120, 100, load=101) == "does not fit"
 
 
 def test_llama_70b_on_16_h100_trains_but_cannot_be_resumed() -> None:
@@ -31,23 +25,26 @@ def test_llama_70b_on_16_h100_trains_but_cannot_be_resumed() -> None:
     result = estimate(job)
     load = next(phase for phase in result.stages[0].phases if phase.name == "load")
     assert round(load.low / GIB, 2) == 90.38
-    verdicts = {name: found for name, _, found in result.verdicts()}
-    assert (
-        verdicts["H100-80GB"] == "does not load"
-        and verdicts["H20-96GB"] == "fits"
-        and verdicts["A100-40GB"] == "does not fit"
-    )
-    assert json.loads(json.dumps(result.to_dict()))["gpus"][2]["verdict"] == "does not load"
+    verdicts = {found.gpu: found for found in result.verdicts()}
+    assert (verdicts["H100-80GB"].word, verdicts["H100-80GB"].phase) == ("does not fit", "load")
+    assert verdicts["A100-40GB"].word == "does not fit"
+    assert json.loads(json.dumps(result.to_dict()))["verdict"]["phase"] == "load"
     found = advise(job)
-    assert found.now.verdict(H100) == "does not load" and not found.faster
-    assert advice_document(found)["now"]["load_bytes"] > H100
+    assert found.now.verdict(H100).word == "does not fit" and not found.faster
+    alone = estimate(dataclasses.replace(job, env=dataclasses.replace(job.env, phases=("training",))))
+    assert alone.verdict().word == "fits only without fragmentation" and alone.verdict().phase == "training"
 
 
-def test_plans_that_could_not_load_are_named() -> None:
-    job = TrainingJob.from_hf("meta-llama/Llama-3.1-70B", 16, gpu="H100", env={"expandable_segments": True})
-    found, _ = plan(job, {"tp": "8", "cp": "1", "recompute": "full", "micro_batch_size": "1"}, top=2)
-    (said,) = unloadable([Row(one) for one in found.plans], found.limit)
-    assert "cannot load a checkpoint with optimizer state" in said
+def test_plans_hold_loading_unless_training_alone_is_asked_for() -> None:
+    axes = {"tp": "8", "cp": "1", "recompute": "full", "micro_batch_size": "1"}
+
+    def found(**settings: Any) -> Found:
+        job = TrainingJob.from_hf("meta-llama/Llama-3.1-70B", 16, gpu="H100", expandable_segments=True, **settings)
+        return plan(job, axes, top=2)[0]
+
+    assert not found().plans
+    trained = found(phases="training")
+    assert trained.plans and all(estimate(one.job).verdict().phase == "training" for one in trained.plans)
 
 
 def test_advice_times_a_real_step() -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import EstimatorError
+from megatron_memory_estimator.device.terms import Range
 from megatron_memory_estimator.modules.context import Context
 from megatron_memory_estimator.rank.rank import workspace_bytes
 from megatron_memory_estimator.tape.ops import Op
@@ -121,8 +122,8 @@ def one_more(original: Callable[..., Any], *args: Any, **words: Any) -> Any:
     return original(*args, **words) + 1
 
 
-def turned_round(original: Callable[..., Any], needed: int, high: int, size: int, load: int) -> Any:
-    return original(needed, high, size, 2 * size - load)
+def turned_round(original: Callable[..., Any], device: Range, expandable_high: int, size: int) -> Any:
+    return original(device, 2 * size - expandable_high, size)
 
 
 def nothing(original: Callable[..., Any], *args: Any) -> dict[str, Any]:
@@ -150,7 +151,7 @@ FOUND: dict[tuple[str, str], Plant] = {
     ("a checkpoint forgets an input", "what_ops_save_is_kept"): around("tape.simulate", "inputs", without_the_first),
     ("a checkpoint keeps what it makes", "more_recomputation_keeps_no_more"): around("tape.simulate", "inputs", every_write),
     ("optimizer state of all shards", "more_sharding_costs_no_state"): around("states.state", "optimizer_tensors", unsharded),
-    ("a verdict turned round", "verdict_is_monotone"): around("estimator", "verdict", turned_round),
+    ("a verdict turned round", "verdict_is_monotone"): around("estimator", "judged", turned_round),
     ("a breakdown without its workspaces", "rows_sum"): around("estimator", "breakdown", without("workspace")),
     ("first step above the peak", "figures_are_ordered"): around(
         "estimator", "find_peak", lambda original, rank: (p := original(rank)) and dataclasses.replace(p, first_step=p.nbytes + 1)

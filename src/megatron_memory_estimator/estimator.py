@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any
 
 from .device.host import host_terms
 from .device.phases import Phase, phases
 from .device.reserved import reserved_bytes
-from .device.terms import Range, Term
-from .device.verdict import device_bytes, enough_bytes, needed_bytes, verdict
+from .device.terms import Range, Term, widest
+from .device.verdict import Verdict, deciding, judged, phase_ranges, unfragmented
 from .errors import ConfigError, UnsupportedError
 from .job.hardware import GIB, GPUS
 from .job.pipeline import Chunk, build_pipeline
@@ -34,7 +34,7 @@ class Stage:
     rank: Rank
     peak: Peak
     reserved: Range
-    device: Range
+    """Bytes that torch's caching allocator takes during training where there is room, as torch.cuda.max_memory_reserved."""
     host: tuple[Term, ...] = ()
     """Host memory of one GPU's process during training."""
 
@@ -46,7 +46,7 @@ class Stage:
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
         """Build, load and save with allocated peaks of their own."""
-        return phases(self.job, self.rank, self.peak.steady)
+        return phases(self.rank, self.peak.steady)
 
     def __repr__(self) -> str:
         return f"<Stage {self.pp_rank}: {self.peak_allocated_bytes / GIB:.2f} GiB allocated at the peak ({self.peak.candidate.label})>"
@@ -72,14 +72,14 @@ class Stage:
         return self.peak.steady
 
     @cached_property
-    def needed_bytes(self) -> int:
-        """Device bytes without any fragmentation, at the low end of what is outside torch."""
-        return needed_bytes(self.job, self.rank, self.peak)
+    def phase_ranges(self) -> dict[str, Range]:
+        """Device bytes of each phase that verdicts hold (`Environment.phases`): without fragmentation, and surely enough."""
+        return phase_ranges(self.job, self.rank, self.peak)
 
     @cached_property
-    def enough_bytes(self) -> int:
-        """Device bytes that are surely enough: what torch cannot give back by its rules, at the high end of what is outside torch."""
-        return enough_bytes(self.job, self.rank, self.peak)
+    def device(self) -> Range:
+        """Device bytes that the run takes: of its phases the most, without fragmentation, and surely enough."""
+        return reduce(widest, self.phase_ranges.values())
 
     def replay(self, place: int = 0) -> Replayed:
         """What torch reserves, by the allocator's rules played over the whole run of the `place`-th GPU of the stage.
@@ -89,13 +89,6 @@ class Stage:
         from .device.replay import replay
 
         return replay(self.job, self.rank, place, expandable=self.job.env.expandable_segments)
-
-    @cached_property
-    def load_bytes(self) -> Range:
-        """Device bytes of loading a checkpoint with optimizer state: the load's range beside what is outside torch."""
-        found = next(phase for phase in self.phases if phase.name == "load")
-        outside = [getattr(self.device, end) - getattr(self.reserved, end) for end in ("low", "high")]
-        return Range(found.low + outside[0], found.high + outside[1])
 
     @property
     def in_flight(self) -> int:
@@ -144,7 +137,7 @@ class Estimate:
         top, job = self.peak_stage, self.job
         gpus = f"{job.layout.world_size} {job.gpu.name}"
         where = f"stage {top.pp_rank} of {len(self.stages)} peaks at {top.peak_allocated_bytes / GIB:.2f} GiB allocated"
-        return f"<Estimate {job.name or 'model'} on {gpus} ({job.layout.degrees}): {self.verdict(job.gpu.memory_bytes)}, {where}>"
+        return f"<Estimate {job.name or 'model'} on {gpus} ({job.layout.degrees}): {self.verdict()}, {where}>"
 
     @property
     def peak_stage(self) -> Stage:
@@ -159,28 +152,29 @@ class Estimate:
             raise ConfigError(f"--stage {pp_rank} does not exist; the stages are 0 to {len(self.stages) - 1}")
         return self.stages[pp_rank]
 
-    def verdicts(self) -> list[tuple[str, int, str]]:
-        """(GPU name, memory bytes, one of VERDICTS in device/verdict.py) for every GPU of the catalogue."""
-        return [(gpu.name, gpu.memory_bytes, self.verdict(gpu.memory_bytes)) for gpu in GPUS]
+    def verdicts(self) -> list[Verdict]:
+        """The verdict for every GPU of the catalogue."""
+        return [self.verdict(gpu.memory_bytes, gpu.name) for gpu in GPUS]
 
-    def verdict(self, memory_bytes: int) -> str:
-        """What the run is on a GPU with so much memory: one of VERDICTS in device/verdict.py."""
-        return verdict(self.needed_bytes, self.enough_bytes, memory_bytes, self.load_low)
-
-    @cached_property
-    def needed_bytes(self) -> int:
-        """Device bytes that no allocator can do without, on the fullest stage."""
-        return max(stage.needed_bytes for stage in self.stages)
-
-    @cached_property
-    def enough_bytes(self) -> int:
-        """Device bytes that are surely enough, on the fullest stage."""
-        return max(stage.enough_bytes for stage in self.stages)
+    def verdict(self, memory_bytes: int | None = None, gpu: str = "") -> Verdict:
+        """What the run is on the job's GPU, or where it may take so many bytes of one."""
+        if memory_bytes is None:
+            memory_bytes, gpu = self.job.gpu.memory_bytes, self.job.gpu.name
+        word = judged(self.device, self.without_fragmentation, memory_bytes)
+        ranges = ((one.pp_rank, name, found) for one in self.stages for name, found in one.phase_ranges.items())
+        pp_rank, phase = deciding(ranges, word)
+        return Verdict(word, gpu or self.job.gpu.name, memory_bytes, self.device, phase, pp_rank)
 
     @cached_property
-    def load_low(self) -> int:
-        """Device bytes that loading a checkpoint with optimizer state needs at least, on the fullest stage."""
-        return max(stage.load_bytes.low for stage in self.stages)
+    def device(self) -> Range:
+        """Device bytes that the run takes, of the fullest stage: without fragmentation, and surely enough."""
+        return reduce(widest, (stage.device for stage in self.stages))
+
+    @cached_property
+    def without_fragmentation(self) -> int:
+        """Device bytes that are surely enough with expandable segments."""
+        job = unfragmented(self.job)
+        return max(phase.high for one in self.stages for phase in phase_ranges(job, one.rank, one.peak).values())
 
     def table(self) -> list[dict[str, Any]]:
         """One record per stage with plain numbers, bytes in columns that say so; `pandas.DataFrame` takes it."""
@@ -220,5 +214,4 @@ def estimate(job: TrainingJob) -> Estimate:
 def _stage(job: TrainingJob, declarer: Declarer, chunks: tuple[Chunk, ...]) -> Stage:
     rank = build_rank(declarer, chunks, job.num_microbatches, job.gpu, job.env)
     peak = find_peak(rank)
-    reserved = reserved_bytes(job, rank, peak)
-    return Stage(job, rank, peak, reserved, device_bytes(job, rank, reserved), tuple(host_terms(job, rank)))
+    return Stage(job, rank, peak, reserved_bytes(job, rank, peak), tuple(host_terms(job, rank)))

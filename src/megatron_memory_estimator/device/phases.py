@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..job.training_job import TrainingJob
 from ..rank.rank import Rank, state_bytes
 from ..states.fsdp import active
 from ..states.state import State
 from ..tape.tensor import largest
+from .terms import Range
 
 METADATA = 5_000_000
 """Most bytes per rank of the metadata that the first save and load gather on every GPU (general knowledge: 1 to 5 MB)."""
@@ -73,36 +73,44 @@ def _built(rank: Rank) -> tuple[int, list[tuple[int, int]], int]:
     return pending, sizes, frozen
 
 
-def load(job: TrainingJob, rank: Rank) -> Phase:
-    """Loading a checkpoint with optimizer state.
+def load_range(rank: Rank) -> Range:
+    """Allocated bytes of loading a checkpoint with optimizer state.
 
     At least: the whole model state, and where the distributed optimizer makes its state in a dummy step, an fp32 gradient of
     every element that the rank owns and has on the GPU. At most: a second copy of the optimizer's shard instead, and the
     metadata of all ranks.
     """
+    training, world_size = rank.context.training, rank.context.layout.world_size
     state = state_bytes(rank, "setup", "first step")
     shard = sum(s.nbytes for s in rank.states if s.saved)
     dummy = 0
-    if job.training.use_distributed_optimizer and not job.training.use_megatron_fsdp:
+    if training.use_distributed_optimizer and not training.use_megatron_fsdp:
         dummy = 4 * sum(buffer.owned - buffer.offloaded for buffer in rank.buffers)
-    high = max(dummy, shard) + METADATA * job.layout.world_size
-    return Phase(
-        "load", state + dummy, state + high, "distrib_optimizer.py; Megatron-Bridge PR 4936, Megatron-LM PR 7288"
-    )
+    return Range(state + dummy, state + largest(dummy, shard) + METADATA * world_size)
 
 
-def save(job: TrainingJob, rank: Rank, steady: int) -> Phase:
-    """Saving a checkpoint between two steps: shards are copied to the host, nothing but metadata is new on the GPU."""
-    return Phase(
-        "save", steady, steady + METADATA * job.layout.world_size, "megatron/core/dist_checkpointing/strategies/"
-    )
+def load(rank: Rank) -> Phase:
+    """Loading a checkpoint with optimizer state."""
+    return Phase("load", *load_range(rank), "distrib_optimizer.py; Megatron-Bridge PR 4936, Megatron-LM PR 7288")
 
 
-def phases(job: TrainingJob, rank: Rank, steady: int) -> tuple[Phase, ...]:
+def save_range(rank: Rank) -> Range:
+    """Bytes beside what is allocated between two steps while a checkpoint is saved: shards are copied to the host, nothing but metadata
+    is new on the GPU."""
+    return Range(0, METADATA * rank.context.layout.world_size)
+
+
+def save(rank: Rank, steady: int) -> Phase:
+    """Saving a checkpoint between two steps."""
+    more = save_range(rank)
+    return Phase("save", steady + more.low, steady + more.high, "megatron/core/dist_checkpointing/strategies/")
+
+
+def phases(rank: Rank, steady: int) -> tuple[Phase, ...]:
     """Build, load and save of a rank; `steady` is what it has allocated between two steps."""
     built = build(rank)
     return (
         Phase("build", built, built, "megatron/core/distributed/param_and_grad_buffer.py"),
-        load(job, rank),
-        save(job, rank, steady),
+        load(rank),
+        save(rank, steady),
     )

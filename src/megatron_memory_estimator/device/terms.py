@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..job.hardware import GIB
+from ..tape.tensor import largest
 
 
 class Range(NamedTuple):
@@ -12,6 +13,11 @@ class Range(NamedTuple):
 
     low: int
     high: int
+
+
+def widest(one: Range, other: Range) -> Range:
+    """The most of two ranges at either end, element by element for arrays."""
+    return Range(largest(one.low, other.low), largest(one.high, other.high))
 
 
 class Term(NamedTuple):

@@ -1,55 +1,114 @@
-"""Device memory of a rank, and what a run is on a GPU."""
+"""Device memory of a rank in each phase of its run, and what a run is on a GPU (docs/verdicts.md)."""
 
 from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import reduce
+from typing import Literal, get_args
 
 from ..job.training_job import TrainingJob
 from ..rank.peak import Peak
 from ..rank.rank import Rank
-from ..tape.tensor import largest
 from .outside import outside_terms
-from .phases import build
-from .reserved import enough_reserved, graph_slack, slack
-from .terms import Range, Term
+from .phases import build, built_apart, load, save
+from .reserved import built_high, enough_reserved, graph_slack, loaded_high, slack
+from .terms import Range, Term, widest
 
-VERDICTS = ("fits", "tight", "does not load", "does not fit")
+Word = Literal["fits", "fits only without fragmentation", "tight", "does not fit"]
+VERDICTS: tuple[Word, ...] = get_args(Word)
 """What a run may be on a GPU, the best first."""
 
 
-def device_bytes(job: TrainingJob, rank: Rank, reserved: Range) -> Range:
-    """Bytes in use on the device where it has room, as nvidia-smi would show for the process."""
+@dataclass(frozen=True)
+class Verdict:
+    """What a run is on a GPU: the word, the bytes that decide it, and the phase and the stage that take them.
+
+    `device` is the range of bytes that the run takes, of all phases that are held and of the fullest stage. The low end is without any
+    fragmentation, the high end is surely enough.
+    """
+
+    word: Word
+    gpu: str
+    memory_bytes: int
+    device: Range
+    phase: str
+    pp_rank: int
+
+    def __str__(self) -> str:
+        return self.word
+
+    @property
+    def fits(self) -> bool:
+        """Whether the high end fits."""
+        return self.word == "fits"
+
+    @property
+    def head_room(self) -> Range:
+        """The memory minus the device range: at worst, and at best. Negative bytes are too much."""
+        return Range(self.memory_bytes - self.device.high, self.memory_bytes - self.device.low)
+
+
+def phase_ranges(job: TrainingJob, rank: Rank, peak: Peak) -> dict[str, Range]:
+    """Device bytes of the phases that are held.
+
+    The low end is allocated memory and the low end of what is outside torch: when a request fails, torch first gives free cached blocks
+    back to the driver (pytorch `c10/cuda/CUDACachingAllocator.cpp`, release_available_cached_blocks, release_cached_blocks), so
+    fragmentation that a run shows with room to spare is no proof that it needs it. The high end is what the allocator cannot give back
+    by its rules, and the high end outside torch. Of expandable segments every free page can be given back.
+    """
     terms = outside_terms(job, rank.context)
-    return Range(reserved.low + sum(t.low for t in terms), reserved.high + sum(t.high for t in terms))
+    low, high = (sum(getattr(term, end) for term in terms) for end in ("low", "high"))
+    found = {}
+    for phase in job.env.phases:
+        least, most = torch_range(job, rank, peak, phase)
+        found[phase] = Range(least + low, most + high)
+    return found
 
 
-def needed_bytes(job: TrainingJob, rank: Rank, peak: Peak) -> int:
-    """What no allocator can do without: the allocated peak (of building, if higher) and the low end outside torch.
-
-    When a request fails, torch first gives free cached blocks back to the driver (pytorch `c10/cuda/CUDACachingAllocator.cpp`,
-    release_available_cached_blocks, release_cached_blocks): fragmentation that a run shows with room to spare is no proof that it
-    needs it.
-    """
-    return largest(peak.nbytes, build(rank)) + sum(term.low for term in outside_terms(job, rank.context))
-
-
-def enough_bytes(job: TrainingJob, rank: Rank, peak: Peak) -> int:
-    """What is surely enough: what the allocator cannot give back by its rules, and the high end outside torch.
-
-    Of expandable segments every free page can be given back, so what a run caches beyond them where there is room does not count.
-    """
-    return enough_reserved(job, rank, peak) + sum(term.high for term in outside_terms(job, rank.context))
+def torch_range(job: TrainingJob, rank: Rank, peak: Peak, phase: str) -> Range:
+    """Bytes that torch takes from the device in a phase: allocated without fragmentation, and surely enough."""
+    if phase == "training":
+        graphs = graph_slack(job, rank, peak)
+        return Range(peak.nbytes + graphs.low, enough_reserved(job, rank, peak, graphs.high))
+    if phase == "build":
+        return Range(build(rank), built_high(job, built_apart(rank)))
+    found = load(rank) if phase == "load" else save(rank, peak.steady)
+    return Range(found.low, loaded_high(job, found.high) if phase == "load" else found.high)
 
 
-def verdict(needed: int, enough: int, memory_bytes: int, load: int = 0) -> str:
-    """ "does not fit" when what training needs is more than the memory, "does not load" when it trains, but loading a checkpoint with
-    its optimizer state needs more (`load`, the least), "fits" when what is enough is within the memory, else "tight"."""
-    if needed > memory_bytes:
+def device_range(job: TrainingJob, rank: Rank, peak: Peak) -> Range:
+    """Device bytes of a rank: of its phases the most, at either end."""
+    return reduce(widest, phase_ranges(job, rank, peak).values())
+
+
+def unfragmented(job: TrainingJob) -> TrainingJob:
+    """The same with the allocator setting that leaves least unused (docs/device_memory.md)."""
+    return dataclasses.replace(job, env=dataclasses.replace(job.env, expandable_segments=True))
+
+
+def judged(device: Range, expandable_high: int, memory_bytes: int) -> Word:
+    """The word for a device range: "does not fit" where its low end does not, "fits" where its high end does, between them "fits only
+    without fragmentation" where the high end with expandable segments fits, else "tight"."""
+    if device.low > memory_bytes:
         return "does not fit"
-    if load > memory_bytes:
-        return "does not load"
-    return "fits" if enough <= memory_bytes else "tight"
+    if device.high <= memory_bytes:
+        return "fits"
+    return "fits only without fragmentation" if expandable_high <= memory_bytes else "tight"
+
+
+def deciding(ranges: Iterable[tuple[int, str, Range]], word: Word) -> tuple[int, str]:
+    """The stage and the phase with the highest low end where a run does not fit, else with the highest high end; the first of equals.
+
+    `ranges` are (stage, phase, device bytes).
+    """
+    end = "low" if word == "does not fit" else "high"
+    pp_rank, phase, _ = max(ranges, key=lambda one: getattr(one[2], end))
+    return pp_rank, phase
 
 
 def explain_terms(job: TrainingJob, rank: Rank, peak: Peak) -> list[Term]:
-    """Every term between the allocated peak and device memory, for reports."""
+    """Every term between the allocated peak of training and device memory, for reports."""
     graphs = graph_slack(job, rank, peak)
     return [slack(job, rank, peak), *([graphs] if graphs.high else []), *outside_terms(job, rank.context)]

@@ -19,6 +19,9 @@ ROUTING: dict[str, tuple[float, float, float]] = {
 """Rows of the busiest rank relative to balanced routing, low, typical and high (see `routing.py`): routing forced to be even;
 steps 1 and 2; a few hundred steps with weak balancing and many experts; the same with an auxiliary loss of 1e-2 and few
 experts; converged pretraining; fine-tuning on a narrow domain."""
+PHASES = ("training", "load", "save", "build")
+"""Phases of a run whose memory a verdict holds: its steps (the first of a fresh run is never above the others), loading a checkpoint with
+optimizer state, saving one, building the model."""
 WORST_ROUTING = 1e6
 """A factor above every possible one: every token of the group sends all it can to this rank."""
 NEWEST = {"transformer_engine_version": "2.20", "megatron_core_version": "0.20"}

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from ..errors import ConfigError
+from .choices import PHASES
 from .settings import nearest, setting
 
 MIB = 2**20
@@ -135,7 +136,13 @@ class Environment:
     nvlink_domain: int | None = setting(None, "GPUs that NVLink joins; default: by GPU")
     network_gbs: float | None = setting(None, "network of one GPU, one way, GB/s; default: by GPU")
 
+    phases: tuple[str, ...] = setting(
+        PHASES, "phases of the run that a verdict holds: training alone, or all", kind="list", choices=PHASES
+    )
+
     def __post_init__(self) -> None:
+        if "training" not in self.phases:
+            raise ConfigError(f"phases={','.join(self.phases)} must hold training; it may be alone")
         for name in ("context_gib", "libraries_gib", "nccl_gib", "fragmentation"):
             value = getattr(self, name)
             if value is not None and value < 0:

@@ -13,6 +13,8 @@ from functools import cached_property
 from itertools import combinations
 from math import inf
 
+from ..device.terms import Range
+from ..device.verdict import Verdict
 from ..errors import EstimatorError
 from ..estimator import Estimate, estimate
 from ..job.hardware import GIB
@@ -25,7 +27,7 @@ from .changes import Change, Settings, changed, memory_changes, speed_changes
 MOST_CHANGES, KEPT = 3, 8
 """Changes at once at most, and how many of the best single ones are combined."""
 ROOM = 0.9
-"""A run has room to be made faster where what is surely enough is below this share of the memory."""
+"""A run has room to be made faster where the high end of its device range is below this share of the memory."""
 
 
 @dataclass(frozen=True)
@@ -50,19 +52,9 @@ class Outcome:
         return self.estimate.peak_stage.peak_allocated_bytes
 
     @property
-    def needed(self) -> int:
-        """Bytes that the fullest stage needs on the device."""
-        return self.estimate.needed_bytes
-
-    @property
-    def enough(self) -> int:
-        """Bytes that are surely enough on the device."""
-        return self.estimate.enough_bytes
-
-    @property
-    def most(self) -> int:
-        """Bytes that decide whether a run surely fits: enough for training, of loading its checkpoint at least."""
-        return max(self.enough, self.estimate.load_low)
+    def device(self) -> Range:
+        """Device bytes of the fullest stage."""
+        return self.estimate.device
 
     @cached_property
     def time(self) -> Throughput:
@@ -74,8 +66,8 @@ class Outcome:
         """Whether its step time is modelled: that of an offloaded optimizer is not."""
         return not self.job.training.optimizer_cpu_offload
 
-    def verdict(self, limit: int) -> str:
-        """One of VERDICTS in device/verdict.py."""
+    def verdict(self, limit: int) -> Verdict:
+        """What the run is where it may take so many bytes of a GPU."""
         return self.estimate.verdict(limit)
 
 
@@ -94,7 +86,7 @@ class Advice:
     @property
     def faster(self) -> bool:
         """Whether the run fits with room, so that the changes are for speed."""
-        return self.now.enough <= self.limit * ROOM and self.now.most <= self.limit
+        return self.now.device.high <= self.limit * ROOM
 
 
 def advise(
@@ -134,15 +126,17 @@ def priced(job: TrainingJob) -> tuple[TrainingJob, tuple[str, ...]]:
 def _fitting(now: Outcome, limit: int, efficiency: Efficiency | None) -> list[Outcome]:
     """Changes that make a run fit: alone where one is enough, else together. Cheapest in time first."""
     singles = list(_outcomes(now, [(change,) for change in memory_changes(now.job)], efficiency))
-    helpful = sorted((one for one in singles if one.most < now.most), key=lambda one: one.most)
-    found = sorted((one for one in helpful if one.most <= limit), key=cost_of)
+    helpful = sorted((one for one in singles if one.device.high < now.device.high), key=lambda one: one.device.high)
+    found = sorted((one for one in helpful if one.device.high <= limit), key=cost_of)
     if found:  # two changes together only where they cost less than the cheapest alone
         rest = sorted((one for one in helpful if one not in found), key=cost_of)[:KEPT]
-        pairs = [one for one in _together(now, rest, 2, efficiency) if one.most <= limit]
+        pairs = [one for one in _together(now, rest, 2, efficiency) if one.device.high <= limit]
         cheaper = [one for one in pairs if cost_of(one) < 0.99 * cost_of(found[0])]
         return sorted([*cheaper[:3], *found], key=cost_of)
     for size in range(2, MOST_CHANGES + 1):
-        found = [one for one in _together(now, helpful[: 3 * KEPT // size], size, efficiency) if one.most <= limit]
+        found = [
+            one for one in _together(now, helpful[: 3 * KEPT // size], size, efficiency) if one.device.high <= limit
+        ]
         if found:
             return sorted(found, key=cost_of)
     return helpful  # nothing is enough: what helps most
@@ -162,10 +156,12 @@ def _together(now: Outcome, singles: Sequence[Outcome], size: int, efficiency: E
 def _faster(now: Outcome, limit: int, efficiency: Efficiency | None) -> list[Outcome]:
     """Changes that keep a run within memory and make it faster: alone and in pairs, the fastest first."""
     singles = [
-        one for one in _outcomes(now, [(change,) for change in speed_changes(now.job)], efficiency) if one.most <= limit
+        one
+        for one in _outcomes(now, [(change,) for change in speed_changes(now.job)], efficiency)
+        if one.device.high <= limit
     ]
     better = sorted((one for one in singles if one.time.step < now.time.step * 0.995), key=lambda one: one.time.step)
-    tried = [one for one in _together(now, better[:KEPT], 2, efficiency) if one.most <= limit]
+    tried = [one for one in _together(now, better[:KEPT], 2, efficiency) if one.device.high <= limit]
     fastest = {one.changes[0].name: one.time.step for one in better}
     worth = [one for one in tried if one.time.step < 0.99 * min(fastest[change.name] for change in one.changes)]
     return sorted([*better, *worth], key=lambda one: one.time.step)

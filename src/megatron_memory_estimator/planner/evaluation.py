@@ -48,8 +48,8 @@ class Piece(NamedTuple):
             tuple(int(getattr(self.chosen.cells, f.name)[source]) for f in dataclasses.fields(Cells)),
             float(self.figures.step[index]),
             int(self.figures.peak[index]),
-            int(self.figures.needed[index]),
-            int(self.figures.enough[index]),
+            int(self.figures.low[index]),
+            int(self.figures.high[index]),
         )
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from ..device.terms import Range
 from ..job.hardware import GIB
 from ..job.training_job import TrainingJob
 from .space.axes import Space
@@ -14,7 +15,8 @@ OBJECTIVES = ("throughput", "memory", "head-room")
 
 @dataclass(frozen=True)
 class Plan:
-    """A layout with its figures: seconds of a step, and bytes of the fullest stage: allocated, needed on the device, surely enough."""
+    """A layout with its figures: seconds of a step, and allocated bytes of the fullest stage, and the
+    range of device bytes that verdicts are about."""
 
     job: TrainingJob
     recompute: str
@@ -22,8 +24,7 @@ class Plan:
     step: float
     tokens_per_s_gpu: float
     peak_allocated_bytes: int
-    needed_bytes: int
-    device_bytes: int
+    device: Range
 
     def __repr__(self) -> str:
         layout = f"{self.job.layout.degrees}, recompute {self.recompute}, {self.precision}"

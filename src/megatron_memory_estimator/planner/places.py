@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+from ..device.terms import Range
 from ..job.training import Training
 from ..job.training_job import TrainingJob
 from .counting import LegalSpace
@@ -28,8 +29,8 @@ class Place:
     cell: tuple[int, ...]
     step: float
     peak: int
-    needed: int
-    enough: int
+    low: int
+    high: int
 
     @property
     def structure(self) -> int:
@@ -52,4 +53,6 @@ def plan_of(base: TrainingJob, legal: LegalSpace, place: Place) -> Plan:
     job = dataclasses.replace(base, layout=layout, training=training, num_microbatches=count, assumptions=())
     assert training.global_batch_size is not None
     tokens = training.global_batch_size * training.seq_length / place.step / gpus
-    return Plan(job, place.recompute, place.style.precision, place.step, tokens, place.peak, place.needed, place.enough)
+    return Plan(
+        job, place.recompute, place.style.precision, place.step, tokens, place.peak, Range(place.low, place.high)
+    )

@@ -39,20 +39,20 @@ class Ranking:
 
     def judge(self, figures: Figures, place: Callable[[int], Place], *, untimed: bool) -> Counts:
         """Keep what is best of some layouts, and count them. `untimed`: their step times are not modelled."""
-        fits = figures.enough <= self.limit
-        fitting, needed = int(np.count_nonzero(fits)), int(np.count_nonzero(figures.needed > self.limit))
-        lowest = int(figures.needed.argmin())
-        if figures.needed[lowest] < (np.inf if self.least is None else self.least.needed):
+        fits = figures.high <= self.limit
+        fitting, too_large = int(np.count_nonzero(fits)), int(np.count_nonzero(figures.low > self.limit))
+        lowest = int(figures.low.argmin())
+        if figures.low[lowest] < (np.inf if self.least is None else self.least.low):
             self.least = place(lowest)
-        taken = figures.needed <= self.limit if self.tight else fits
+        taken = figures.low <= self.limit if self.tight else fits
         if taken.any():
             self._rank(taken, figures, place, untimed=untimed)
             if not untimed:
                 self._extend_front(taken, figures, place)
-        return fitting, len(fits) - fitting - needed, needed
+        return fitting, len(fits) - fitting - too_large, too_large
 
     def _rank(self, fits: Array, figures: Figures, place: Callable[[int], Place], *, untimed: bool) -> None:
-        key = {"throughput": figures.step, "memory": figures.peak, "head-room": figures.enough}[self.objective]
+        key = {"throughput": figures.step, "memory": figures.peak, "head-room": figures.high}[self.objective]
         if untimed and self.objective == "throughput":
             key = key + UNTIMED
         worst = self.top[-1][0] if len(self.top) >= self.best else np.inf
@@ -69,7 +69,7 @@ class Ranking:
         alike: dict[Any, Ranked] = {}
         for item in sorted(top, key=lambda item: (item[0], item[1], item[2].order)):
             at = item[2]
-            same = (item[0], at.step, at.peak, at.enough, at.structure, at.cell, at.style, at.option)
+            same = (item[0], at.step, at.peak, at.high, at.structure, at.cell, at.style, at.option)
             alike.setdefault(same, item)
         return list(alike.values())[: self.best]
 
@@ -93,7 +93,7 @@ class Ranking:
             if at not in self.front or (place.step, place.order) < (self.front[at].step, self.front[at].order):
                 self.front[at] = place
         least = other.least
-        if self.least is None or (least and (least.needed, least.order) < (self.least.needed, self.least.order)):
+        if self.least is None or (least and (least.low, least.order) < (self.least.low, self.least.order)):
             self.least = least
 
     def fastest_by_memory(self) -> list[Place]:

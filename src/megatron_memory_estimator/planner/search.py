@@ -122,7 +122,7 @@ class _Search:
     def run(self, *, nearest: bool) -> None:
         """Memory and time of every legal layout."""
         self._all(self.found.limit)
-        if nearest and (self.ranking.least is None or self.ranking.least.needed > self.found.limit):
+        if nearest and (self.ranking.least is None or self.ranking.least.low > self.found.limit):
             # nothing fits: what comes nearest wants every layout evaluated
             self.found.fits = self.found.tight = self.found.too_large = 0
             self._all(None)

@@ -11,7 +11,9 @@ from rich.table import Table
 from ..job.training_job import TrainingJob
 from ..planner.advise import Advice, Outcome, cost_of
 from ..planner.changes import Change
+from .document import bounds
 from .figures import gib
+from .verdict import bounds_text, verdict_text
 
 SCHEMA = "megatron-memory-advice/1"
 
@@ -32,12 +34,10 @@ def headline(advice: Advice) -> list[str]:
     """The verdict of the run, and what the table is about."""
     now = advice.now
     top = now.estimate.peak_stage
+    found = now.verdict(advice.limit)
     first = (
-        f"{now.verdict(advice.limit)}: the fullest stage ({top.pp_rank}) peaks at {gib(now.peak)} GiB allocated and takes "
-        f"{gib(now.needed)} to {gib(now.enough)} GiB on the device, which may take {gib(advice.limit)}; "
+        f"{found.gpu}: {verdict_text(found, now.estimate)}; {gib(top.peak_allocated_bytes)} GiB allocated at the peak; "
     )
-    if now.verdict(advice.limit) == "does not load":
-        first += f"loading its checkpoint takes at least {gib(now.estimate.load_low)} GiB; "
     if not now.timed:
         first += "its step time is not modelled (the optimizer is in host memory)"
     else:
@@ -50,7 +50,7 @@ def headline(advice: Advice) -> list[str]:
             if advice.outcomes
             else "nothing tried makes it faster"
         )
-    elif any(one.most <= advice.limit for one in advice.outcomes):
+    elif any(one.device.high <= advice.limit for one in advice.outcomes):
         second = "the smallest changes that make it fit surely, the cheapest first:"
     elif advice.outcomes:
         second = "no change, and no two or three together, make it fit surely; what saves most:"
@@ -77,8 +77,8 @@ def advice_table(advice: Advice) -> Table:
             name_of(one),
             gib(one.peak),
             gib(advice.now.peak - one.peak),
-            gib(one.enough),
-            one.verdict(advice.limit),
+            bounds_text(one.device),
+            str(one.verdict(advice.limit)),
             f"{one.time.step:.3f}" if one.timed else "not modelled",
             f"{cost(advice, one):+.1%}" if one.timed and advice.now.timed else "",
         )
@@ -124,10 +124,10 @@ def advice_document(advice: Advice) -> dict[str, Any]:
     def figures(one: Outcome) -> dict[str, Any]:
         return {
             "peak_allocated_bytes": one.peak,
-            "needed_bytes": one.needed,
-            "device_bytes": one.enough,
-            "load_bytes": one.estimate.load_low,
-            "verdict": one.verdict(advice.limit),
+            "device_bytes": bounds(one.device),
+            "head_room_bytes": bounds(one.verdict(advice.limit).head_room),
+            "verdict": str(one.verdict(advice.limit)),
+            "phase": one.verdict(advice.limit).phase,
             "step_s": one.time.step if one.timed else None,
             "tokens_per_s_gpu": one.time.tokens_per_s_gpu if one.timed else None,
         }

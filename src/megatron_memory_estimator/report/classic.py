@@ -11,6 +11,7 @@ from typing import Any
 from ..device.verdict import VERDICTS
 from ..estimator import Estimate, Stage
 from ..job.hardware import GIB
+from .verdict import verdict_text
 
 LINE = "=" * 80
 STATE = ("weights", "gradients", "optimizer")
@@ -99,9 +100,10 @@ def classic_text(estimate: Estimate, *, verbose: bool = False) -> str:
         LINE,
         f"Peak Memory per GPU: {top.peak_allocated_bytes / GIB:.2f} GiB (stage {top.pp_rank}, allocated by torch)",
     ]
-    lines.append(f"On the device: {top.device.low / GIB:.1f} to {top.device.high / GIB:.1f} GiB")
+    found = estimate.verdict()
+    lines.append(f"{found.gpu}: {verdict_text(found, estimate)}")
     for word in VERDICTS:
-        names = [name for name, _, verdict in estimate.verdicts() if verdict == word]
+        names = [found.gpu for found in estimate.verdicts() if found.word == word]
         if names:
             lines.append(f"{word.capitalize()}{' on' if word != 'fits' else ''}: {', '.join(names)}")
     lines.append(LINE)

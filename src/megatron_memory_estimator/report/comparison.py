@@ -32,7 +32,7 @@ def figures(case: Case) -> dict[str, str]:
     layout, t, m = job.layout, job.training, job.model
     count = count_parameters(m)
     shares = top.breakdown_bytes
-    fits = [name for name, _, verdict in case.estimate.verdicts() if verdict == "fits"]
+    fits = [found.gpu for found in case.estimate.verdicts() if found.fits]
     return {
         "model": job.name,
         "parameters (B)": f"{count.total / 1e9:.2f}",
@@ -62,7 +62,8 @@ def figures(case: Case) -> dict[str, str]:
         "fullest stage": str(top.pp_rank),
         **{f"{name} (GiB)": gib(shares[name]) for name in PARTS},
         "peak allocated (GiB)": gib(top.peak_allocated_bytes),
-        "on the device (GiB)": f"{gib(top.device.low, 1)}-{gib(top.device.high, 1)}",
+        "on the device (GiB)": f"{gib(case.estimate.device.low, 1)}-{gib(case.estimate.device.high, 1)}",
+        "verdict": f"{job.gpu.name}: {case.estimate.verdict()}",
         "fits": ", ".join(fits) or "none of the catalogue",
     }
 

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from ..device.terms import Range
-from ..device.verdict import explain_terms
+from ..device.verdict import Verdict, explain_terms
 from ..estimator import Estimate, Stage
 from ..job.model import Model
 from ..job.training_job import TrainingJob
@@ -34,8 +34,10 @@ def document(estimate: Estimate) -> dict[str, Any]:
             "device_bytes": bounds(top.device),
         },
         "routing": routing_section(estimate),
+        "verdict": verdict_section(estimate.verdict()),
         "gpus": [
-            {"name": name, "memory_bytes": memory, "verdict": verdict} for name, memory, verdict in estimate.verdicts()
+            {"name": found.gpu, "memory_bytes": found.memory_bytes, "verdict": found.word}
+            for found in estimate.verdicts()
         ],
         "assumptions": list(job.assumptions),
         "warnings": list(job.warnings),
@@ -66,6 +68,19 @@ def explanation(estimate: Estimate, stage: int | None, at: str) -> dict[str, Any
         "event": title,
         "allocated_bytes": total,
         "tensors": [row_section(row) for row in rows],
+    }
+
+
+def verdict_section(found: Verdict) -> dict[str, Any]:
+    """What a run is on a GPU, and the phase and stage that decide it."""
+    return {
+        "gpu": found.gpu,
+        "memory_bytes": found.memory_bytes,
+        "verdict": found.word,
+        "phase": found.phase,
+        "pp_rank": found.pp_rank,
+        "device_bytes": bounds(found.device),
+        "head_room_bytes": bounds(found.head_room),
     }
 
 
@@ -181,8 +196,7 @@ def stage_section(job: TrainingJob, stage: Stage) -> dict[str, Any]:
         "breakdown_bytes": stage.breakdown_bytes,
         "reserved_bytes": bounds(stage.reserved),
         "device_bytes": bounds(stage.device),
-        "needed_bytes": stage.needed_bytes,
-        "enough_bytes": stage.enough_bytes,
+        "device_bytes_of_phases": {name: bounds(found) for name, found in stage.phase_ranges.items()},
         "device_terms": [
             {"name": term.name, "low": term.low, "high": term.high, "source": term.source}
             for term in explain_terms(job, rank, stage.peak)

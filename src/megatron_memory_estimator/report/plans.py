@@ -88,7 +88,7 @@ def print_found(
     console.print(counts_table(found))
     for note in said:
         console.print(f"assumed: {note}", highlight=False, soft_wrap=True, markup=False)
-    for warning in (*unloadable(rows, found.limit), *warnings(rows)):
+    for warning in warnings(rows):
         console.print(f"warning: {warning}", highlight=False, soft_wrap=True, markup=False)
     if rows and form != "none":
         row = rows[shown - 1]
@@ -101,19 +101,6 @@ def print_found(
         if beside:
             words = ", ".join(f"{name}={value}" for name, value in beside.items())
             console.print(f"without an argument in Megatron-LM: {words}", highlight=False, soft_wrap=True, markup=False)
-
-
-def unloadable(rows: Sequence[Row], limit: int) -> list[str]:
-    """Plans that train, but could not load a checkpoint of their own."""
-    numbers = [str(at) for at, row in enumerate(rows, 1) if row.estimate.load_low > limit]
-    if not numbers:
-        return []
-    most = max(row.estimate.load_low for row in rows)
-    which = f"plan{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
-    return [
-        f"{which} cannot load a checkpoint with optimizer state: at least {gib(most)} GiB of {gib(limit)}; training alone is held "
-        "against the memory"
-    ]
 
 
 def warnings(rows: Sequence[Row]) -> list[str]:
@@ -145,7 +132,7 @@ EVERY: dict[str, Column] = {
     "MFU": lambda row, found: f"{row.time.mfu:.1%}",
     "peak GiB": lambda row, found: gib(row.plan.peak_allocated_bytes),
     "stage": lambda row, found: str(row.estimate.peak_stage.pp_rank),
-    "head-room GiB": lambda row, found: gib(found.limit - row.plan.device_bytes),
+    "head-room GiB": lambda row, found: gib(found.limit - row.plan.device.high),
     "bubble": lambda row, found: f"{row.time.bubble:.1%}",
     "exposed": lambda row, found: f"{row.time.exposed:.1%}",
     "largest other part": lambda row, found: row.limit,
@@ -215,13 +202,13 @@ def nothing_fits(found: Found) -> str:
     """Why there is no plan: the layout that comes nearest."""
     if found.least is None:
         return "nothing was evaluated yet"
-    needed = found.least.needed_bytes
+    needed = found.least.device.low
     if found.fits:
         return f"{found.fits:,} layouts fit in {gib(found.limit)} GiB, but their step times are not known, so none is the best"
     if needed <= found.limit:
         return (
             f"no layout surely fits in {gib(found.limit)} GiB; {found.tight:,} are tight. The one that needs least needs "
-            f"{gib(needed)} GiB and takes up to {gib(found.least.device_bytes)}: {layout_text(found.least)}"
+            f"{gib(needed)} GiB and takes up to {gib(found.least.device.high)}: {layout_text(found.least)}"
         )
     return (
         f"no layout fits in {gib(found.limit)} GiB: the one that needs least needs {gib(needed)} GiB, "

@@ -8,7 +8,8 @@ from typing import Any
 from ..planner.found import Found
 from ..planner.launch import megatron_lm
 from ..planner.launch_bridge import bridge_overrides, bridge_sections
-from .plans import Row, layout_text, split_text, unloadable, virtual, warnings
+from .document import bounds
+from .plans import Row, layout_text, split_text, virtual, warnings
 
 SCHEMA = "megatron-memory-plan/1"
 
@@ -40,9 +41,9 @@ def found_document(found: Found, rows: Sequence[Row], said: Sequence[str]) -> di
         ],
         "least": None
         if found.least is None
-        else {"needed_bytes": found.least.needed_bytes, "layout": layout_text(found.least)},
+        else {"device_bytes": bounds(found.least.device), "layout": layout_text(found.least)},
         "assumptions": list(said),
-        "warnings": [*unloadable(rows, found.limit), *warnings(rows)],
+        "warnings": warnings(rows),
     }
 
 
@@ -84,9 +85,10 @@ def plan_document(row: Row, limit: int) -> dict[str, Any]:
         "limited_by": row.limit,
         "peak_allocated_bytes": row.plan.peak_allocated_bytes,
         "peak_stage": row.estimate.peak_stage.pp_rank,
-        "needed_bytes": row.plan.needed_bytes,
-        "device_bytes": row.plan.device_bytes,
-        "head_room_bytes": limit - row.plan.device_bytes,
+        "verdict": str(row.estimate.verdict(limit)),
+        "phase": row.estimate.verdict(limit).phase,
+        "device_bytes": bounds(row.plan.device),
+        "head_room_bytes": bounds(row.estimate.verdict(limit).head_room),
         "peak_of_stages_bytes": [stage.peak_allocated_bytes for stage in row.estimate.stages],
         "launch": {
             "megatron_lm": launch.words(),

@@ -33,8 +33,6 @@ def _record(estimate: Estimate, stage: Stage) -> Record:
         "steady_allocated_bytes": stage.steady_allocated_bytes,
         "device_low_bytes": stage.device.low,
         "device_high_bytes": stage.device.high,
-        "needed_bytes": stage.needed_bytes,
-        "enough_bytes": stage.enough_bytes,
         "gpu_memory_bytes": memory,
         "peak_event": stage.peak.candidate.label,
     }

@@ -16,7 +16,7 @@ from ..routing import routing
 from .document import per_node
 from .figures import gib, plural
 from .stage_table import stage_table
-from .verdict import gpu_table, next_step, other_gpus, verdict_line
+from .verdict import gpu_table, next_step, others_line, training_alone, verdict_line
 
 PHASES = {
     "build": "Building the model",
@@ -27,7 +27,8 @@ PHASES = {
 
 def print_estimate(estimate: Estimate, console: Console, *, verbose: bool = False, all_gpus: bool = False) -> None:
     """The whole text report: the verdict first."""
-    console.print(verdict_line(estimate), highlight=False, soft_wrap=True)
+    for line in (verdict_line(estimate), *training_alone(estimate)):
+        console.print(line, highlight=False, soft_wrap=True)
     console.print()
     for line in summary(estimate):
         console.print(line, highlight=False, soft_wrap=True)
@@ -40,7 +41,7 @@ def print_estimate(estimate: Estimate, console: Console, *, verbose: bool = Fals
     if all_gpus:
         console.print(gpu_table(estimate))
     else:
-        console.print("Other GPUs: " + "; ".join(other_gpus(estimate)), highlight=False, soft_wrap=True)
+        console.print(others_line(estimate, console.width), highlight=False, soft_wrap=True)
     if verbose:
         for line in details(estimate):
             console.print(line, highlight=False, soft_wrap=True)
@@ -161,8 +162,7 @@ def result(estimate: Estimate) -> list[str]:
     lines = [
         f"Peak: stage {top.pp_rank}, {gib(top.peak_allocated_bytes)} GiB allocated (first step "
         f"{gib(top.first_step_peak_allocated_bytes)}), {gib(top.reserved.low, 1)}-{gib(top.reserved.high, 1)} GiB reserved, "
-        f"{gib(top.device.low, 1)}-{gib(top.device.high, 1)} GiB on the device"
-        + (f", {gib(top.enough_bytes, 1)} surely enough" if top.enough_bytes < top.device.high else ""),
+        f"{gib(top.device.low, 1)}-{gib(top.device.high, 1)} GiB on the device",
         f"At the peak: {top.peak.candidate.label}",
     ]
     uneven = routing(estimate)

@@ -2,62 +2,119 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from rich import box
-from rich.table import Table
-
-from ..device.verdict import VERDICTS
+from ..device.terms import Range
+from ..device.verdict import VERDICTS, Verdict, Word
 from ..estimator import Estimate
+from ..job.hardware import GPUS
 from .figures import gib
 
-STYLES = {"fits": "green", "tight": "yellow", "does not load": "yellow", "does not fit": "red"}
+if TYPE_CHECKING:
+    from rich.table import Table
+
+STYLES: dict[Word, str] = {
+    "fits": "green", "fits only without fragmentation": "yellow", "tight": "yellow", "does not fit": "red",
+}  # fmt: skip
+WHILE = {
+    "training": "while training",
+    "load": "while loading a checkpoint with optimizer state",
+    "save": "while saving a checkpoint",
+    "build": "while building the model",
+}
+ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 
-def headroom(estimate: Estimate, memory_bytes: int) -> tuple[int, int]:
-    """(least, most) bytes of a GPU beside the run: above what is surely enough, and above what is needed."""
-    return memory_bytes - estimate.enough_bytes, memory_bytes - estimate.needed_bytes
+def bounds_text(value: Range) -> str:
+    """A range in GiB."""
+    return f"{gib(value.low, 1)} to {gib(value.high, 1)}"
+
+
+def room_text(room: Range) -> str:
+    """Head-room in words, the worst first."""
+    worst, best = gib(abs(room.low), 1), gib(abs(room.high), 1)
+    if room.low >= 0:
+        return f"{worst} to {best} GiB left"
+    if room.high < 0:
+        return f"{best} to {worst} GiB too much"
+    return f"{worst} GiB too much to {best} GiB left"
+
+
+def verdict_text(found: Verdict, estimate: Estimate) -> str:
+    """The verdict with its numbers, the stage and the moment that decide it."""
+    stages = estimate.stages
+    where = f"on stage {found.pp_rank} of {len(stages)}" if len(stages) > 1 else "on every GPU"
+    when = WHILE[found.phase]
+    if found.phase == "training":
+        when += f" ({stages[found.pp_rank].peak.candidate.label})"
+    text = f"{found.word}, {room_text(found.head_room)}: {bounds_text(found.device)} of {gib(found.memory_bytes, 1)} {where} {when}"
+    if found.word == "fits only without fragmentation":
+        text += f"; with {ALLOCATOR} it fits, {gib(estimate.without_fragmentation, 1)} at most"
+    return text
 
 
 def verdict_line(estimate: Estimate) -> str:
-    """The verdict for the job's GPU with its numbers."""
-    gpu = estimate.job.gpu
-    least, most = headroom(estimate, gpu.memory_bytes)
-    word = estimate.verdict(gpu.memory_bytes)
-    top = max(estimate.stages, key=lambda stage: stage.needed_bytes)
-    where = (
-        f"on stage {top.pp_rank}, the fullest of {len(estimate.stages)}" if len(estimate.stages) > 1 else "on every GPU"
-    )
-    said = {
-        "fits": f"{gib(least, 1)} to {gib(most, 1)} GiB of {gib(gpu.memory_bytes, 1)} are left {where}",
-        "tight": f"between {gib(-least, 1)} GiB too much, with fragmentation, and {gib(most, 1)} GiB left {where}",
-        "does not load": f"training leaves {gib(most, 1)} GiB {where}, but loading a checkpoint with its optimizer state takes "
-        f"{gib(estimate.load_low - gpu.memory_bytes, 1)} GiB too much at least",
-        "does not fit": f"{gib(-most, 1)} GiB too much at least {where}",
+    """The verdict for the job's GPU, marked up."""
+    found = estimate.verdict()
+    text = verdict_text(found, estimate)
+    return f"[bold {STYLES[found.word]}]{found.gpu}: {found.word}[/]{text.removeprefix(found.word)}"
+
+
+def training_alone(estimate: Estimate) -> list[str]:
+    """What training takes where another phase decides, and what makes that phase smaller."""
+    found = estimate.verdict()
+    if found.phase == "training" or found.word == "fits":
+        return []
+    alone = max((stage.phase_ranges["training"] for stage in estimate.stages), key=lambda one: one.high)
+    return [f"Training alone takes {bounds_text(alone)} GiB (--phases training judges nothing else)."]
+
+
+def short_names() -> dict[str, str]:
+    """GPUs by name, without their memory where that is clear."""
+    families = [gpu.name.rsplit("-", 1)[0] for gpu in GPUS]
+    return {
+        gpu.name: family if families.count(family) == 1 else gpu.name
+        for gpu, family in zip(GPUS, families, strict=True)
     }
-    return f"[bold {STYLES[word]}]{gpu.name}: {word}[/], {said[word]}"
 
 
-def other_gpus(estimate: Estimate) -> Iterator[str]:
-    """The rest of the catalogue by verdict."""
-    found = estimate.verdicts()
-    for word in VERDICTS:
-        names = [name for name, _, verdict in found if verdict == word and name != estimate.job.gpu.name]
-        if names:
-            yield f"{word}: {', '.join(names)}"
+def other_gpus(estimate: Estimate) -> dict[str, list[str]]:
+    """The rest of the catalogue by verdict, the best first."""
+    found, names = estimate.verdicts(), short_names()
+    groups: dict[str, list[str]] = {
+        word: [names[one.gpu] for one in found if one.word == word and one.gpu != estimate.job.gpu.name]
+        for word in VERDICTS
+    }
+    return {word: members for word, members in groups.items() if members}
+
+
+def others_line(estimate: Estimate, width: int) -> str:
+    """The other GPUs in one line: where it would be too long, the number of those that do not fit."""
+    groups = other_gpus(estimate)
+    words = {"fits": "also fits", "fits only without fragmentation": "only unfragmented", "does not fit": "not"}
+    parts = [f"{words.get(word, word)}: {', '.join(names)}" for word, names in groups.items()]
+    line = "Other GPUs: " + "; ".join(parts)
+    if len(line) > width and "does not fit" in groups:
+        count = len(groups["does not fit"])
+        line = "Other GPUs: " + "; ".join([*parts[:-1], f"not: {count} {'others' if parts[:-1] else 'of them'}"])
+    return line
 
 
 def next_step(estimate: Estimate) -> str:
     """The command to type next."""
-    if estimate.verdict(estimate.job.gpu.memory_bytes) == "fits":
+    if estimate.verdict().fits:
         return f"Next: `megatron-memory explain ... --stage {estimate.peak_stage.pp_rank}` names every tensor of that peak."
     return "Next: `megatron-memory advise ...` says what to change; `megatron-memory plan ...` searches all layouts."
 
 
 def gpu_table(estimate: Estimate) -> Table:
-    """The verdict for every GPU of the catalogue, with head-room above what is surely enough and what is needed."""
+    """The verdict for every GPU of the catalogue with its head-room."""
+    from rich import box
+    from rich.table import Table
+
     table = Table("GPU", "memory GiB", "verdict", "head-room GiB", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name, memory, word in estimate.verdicts():
-        least, most = headroom(estimate, memory)
-        table.add_row(name, gib(memory, 1), f"[{STYLES[word]}]{word}[/]", f"{gib(least, 1)} to {gib(most, 1)}")
+    for one in estimate.verdicts():
+        table.add_row(
+            one.gpu, gib(one.memory_bytes, 1), f"[{STYLES[one.word]}]{one.word}[/]", bounds_text(one.head_room)
+        )
     return table

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...device.outside import outside_terms
-from ...device.phases import build, built_apart, own_storage
+from ...device.phases import build, built_apart, load_range, own_storage, save_range
 from ...job.layout import Layout
 from ...job.model import Model
 from ...job.training import Training
@@ -42,13 +42,17 @@ from .sharing import AskedTraining, Known, SharingDeclarer
 @dataclass(frozen=True)
 class States:
     """What the optimizer's settings decide, [stage, GPUs, degrees]: bytes of model state, of gradients flattened or of the optimizer
-    step, of building the model at its peak and in all, of the parameters' own storage; seconds of reduction, gather and optimizer
-    step."""
+    step, of building the model at its peak and in all, of loading a checkpoint, beside the steady state of saving one, of the
+    parameters' own storage; seconds of reduction, gather and optimizer step."""
 
     state: Array
     step: Array
     built: Array
     apart: Array
+    load_low: Array
+    load_high: Array
+    save_low: Array
+    save_high: Array
     own: Array
     reduce: Array
     gather: Array
@@ -176,10 +180,15 @@ class Tables:
             c = rank.context
             flat = sum(row.nbytes for row in flattened_gradients(rank))
             reduced, gathered = collectives(self.machine, c, rank)
+            loading, saving = load_range(rank), save_range(rank)
             values = {
                 "state": state_bytes(rank, "setup", "first step"),
                 "step": np.maximum(flat, state_bytes(rank, "step", "optimizer")),
                 "built": build(rank),
+                "load_low": loading.low,
+                "load_high": loading.high,
+                "save_low": saving.low,
+                "save_high": saving.high,
                 "apart": built_apart(rank),
                 "own": own_storage(rank),
                 "reduce": reduced,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...device.reserved import built_high, unused_bytes
+from ...device.reserved import built_high, loaded_high, unused_bytes
 from ...job.training import Training
 from ...job.training_job import TrainingJob
 from ...modules.context import Context
@@ -24,12 +24,12 @@ from .tables import Pipelines, States, Times
 
 @dataclass(frozen=True)
 class Figures:
-    """Of every cell: seconds of a step, allocated bytes of the fullest stage, bytes needed on the device, and surely enough."""
+    """Of every cell: seconds of a step, allocated bytes of the fullest stage, and the low and high end of its device bytes."""
 
     step: Array
     peak: Array
-    needed: Array
-    enough: Array
+    low: Array
+    high: Array
 
 
 Evaluated = tuple[int, int, Callable[[Array], Array], Figures]
@@ -118,23 +118,28 @@ class View:
         c = dataclasses.replace(context_of(self.job), training=training)  # what overlaps is the same for every option
         for number in range(len(optimizers)):
             states, fixed = self.states[number], self.fixed[number]
-            peak, reserved = self._peaks(states, running, scratch)
+            peak, low, high = self._peaks(states, running, scratch)
             reduced, gathered = self._communication(c, states, forward, backward)
-            enough = np.maximum(reserved, fixed.built_most) + self.outside.high
+            low, high = np.maximum(low, fixed.low) + self.outside.low, np.maximum(high, fixed.high) + self.outside.high
             step = pipeline + reduced + gathered + fixed.optimizer
-            yield number, Figures(step, peak, np.maximum(peak, fixed.built) + self.outside.low, enough)
+            yield number, Figures(step, peak, low, high)
 
     def _peaks(
         self, states: Sequence[States], running: Sequence[Array], scratch: Sequence[tuple[Array, Array]]
-    ) -> tuple[Array, Array]:
-        """Bytes of the fullest stage, allocated and reserved at most."""
-        peaks, reserved = [], []
+    ) -> tuple[Array, Array, Array]:
+        """Bytes of the fullest stage: allocated at the peak; what torch takes while it trains and saves, at least and surely enough."""
+        peaks, lows, highs = [], [], []
         for state, run, (kept, resting) in zip(states, running, scratch, strict=True):
             moving = kept + np.maximum(run, resting + state.step)
             peak = moving + state.state
             peaks.append(peak)
-            reserved.append(peak + unused_bytes(self.job, peak, moving + state.own))
-        return reduce(np.maximum, peaks), reduce(np.maximum, reserved)
+            low, high = peak, peak + unused_bytes(self.job, peak, moving + state.own)
+            if "save" in self.job.env.phases:
+                steady = state.state + kept + resting
+                low, high = np.maximum(low, steady + state.save_low), np.maximum(high, steady + state.save_high)
+            lows.append(low)
+            highs.append(high)
+        return reduce(np.maximum, peaks), reduce(np.maximum, lows), reduce(np.maximum, highs)
 
     def _communication(
         self, c: Context, states: Sequence[States], forward: Sequence[Array | float], backward: Sequence[Array | float]
@@ -169,19 +174,26 @@ class View:
 
 
 class _Fixed(NamedTuple):
-    """Of the stages of every cell the most: seconds of the optimizer step, bytes of building the model, and these at most."""
+    """Of the stages of every cell the most: seconds of the optimizer step; what torch takes while it builds and loads, at least and
+    surely enough."""
 
     optimizer: Array
-    built: Array
-    built_most: Array
+    low: Array
+    high: Array
 
 
 def _fullest(job: TrainingJob, states: Sequence[States]) -> _Fixed:
-    return _Fixed(
-        reduce(np.maximum, [one.optimizer for one in states]),
-        reduce(np.maximum, [one.built for one in states]),
-        reduce(np.maximum, [np.asarray(built_high(job, one.apart)) for one in states]),
-    )
+    """The most of the stages; of phases that are not held, nothing."""
+    lows, highs = [], []
+    if "build" in job.env.phases:
+        lows += [one.built for one in states]
+        highs += [np.asarray(built_high(job, one.apart)) for one in states]
+    if "load" in job.env.phases:
+        lows += [one.load_low for one in states]
+        highs += [np.asarray(loaded_high(job, one.load_high)) for one in states]
+    optimizer = reduce(np.maximum, [one.optimizer for one in states])
+    low, high = (reduce(np.maximum, ends) if ends else np.zeros(1) for ends in (lows, highs))
+    return _Fixed(optimizer, low, high)
 
 
 def _taken(states: States, at: Array) -> States:

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ...device.verdict import enough_bytes, needed_bytes
+from ...device.terms import widest
+from ...device.verdict import device_range
 from ...estimator import estimate
 from ...job.training import Training
 from ...job.training_job import TrainingJob
@@ -64,8 +65,7 @@ class WholeRanks:
         values = (
             sum(step_parts(self.machine, single.declarer, ranks, job.num_microbatches).values()),
             single.peak_stage.peak_allocated_bytes,
-            single.needed_bytes,
-            single.enough_bytes,
+            *single.device,
         )
         return Figures(*(np.array([float(value)]) for value in values))
 
@@ -108,16 +108,12 @@ class WholeRanks:
         """The figures of a batch by name."""
         declarer, stages = fullest(batch)
         job = dataclasses.replace(batch.job, layout=batch.layout, training=declarer.context.training)
-        peaks, needed, enough = [], [], []
-        for rank, _ in stages:
-            peak = find_peak(rank)
-            peaks.append(peak.nbytes)
-            needed.append(needed_bytes(job, rank, peak))
-            enough.append(enough_bytes(job, rank, peak))
+        found = [(rank, find_peak(rank)) for rank, _ in stages]
+        device = reduce(widest, (device_range(job, rank, peak) for rank, peak in found))
         ranks, copies = zip(*stages, strict=True)
         return {
             "step": sum(step_parts(self.machine, declarer, ranks, microbatches, copies).values()),
-            "peak": reduce(np.maximum, peaks),
-            "needed": reduce(np.maximum, needed),
-            "enough": reduce(np.maximum, enough),
+            "peak": reduce(np.maximum, [peak.nbytes for _, peak in found]),
+            "low": device.low,
+            "high": device.high,
         }
