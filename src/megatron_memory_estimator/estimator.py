@@ -24,6 +24,7 @@ from .rank.rows import breakdown, rows_at_peak, rows_at_rest
 
 if TYPE_CHECKING:
     from .device.replay import Replayed
+    from .timeline import Timeline
 
 
 @dataclass(frozen=True)
@@ -181,6 +182,12 @@ class Estimate:
     def load_low(self) -> int:
         """Device bytes that loading a checkpoint with optimizer state needs at least, on the fullest stage."""
         return max(stage.load_bytes.low for stage in self.stages)
+
+    def timeline(self, stage: int | None = None) -> Timeline:
+        """One training step of a stage, event by event: bytes and seconds; None for the highest peak."""
+        from .timeline.timeline import timeline
+
+        return timeline(self, self.stage(stage).rank)
 
     def table(self) -> list[dict[str, Any]]:
         """One record per stage with plain numbers, bytes in columns that say so; `pandas.DataFrame` takes it."""
