@@ -41,7 +41,7 @@ def figure(
     plot.set_ylim(0, ROOM * max(highest, memory))
     plot.set_xlabel(axis)
     plot.set_ylabel("GiB allocated")
-    plot.legend(loc="lower right", fontsize="small")
+    found.legend(loc="outside right upper", fontsize="small")
     return found
 
 
