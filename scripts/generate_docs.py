@@ -19,6 +19,7 @@ import docs_device
 import docs_runs
 import docs_tables
 import docs_throughput
+import docs_timeline
 from docs_markdown import ROOT
 
 TABLES = {
@@ -27,6 +28,7 @@ TABLES = {
     **docs_accuracy.TABLES,
     **docs_device.TABLES,
     **docs_throughput.TABLES,
+    **docs_timeline.TABLES,
 }
 """Makers of the tables by the names that blocks have."""
 BLOCK = re.compile(r"(<!-- (run|table): (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -24,6 +24,7 @@ from .rank.rows import breakdown, rows_at_peak, rows_at_rest
 
 if TYPE_CHECKING:
     from .device.replay import Replayed
+    from .timeline import Timeline
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,12 @@ class Estimate:
         """Device bytes that are surely enough with expandable segments."""
         job = unfragmented(self.job)
         return max(phase.high for one in self.stages for phase in phase_ranges(job, one.rank, one.peak).values())
+
+    def timeline(self, stage: int | None = None) -> Timeline:
+        """One training step of a stage, event by event: bytes and seconds; None for the highest peak."""
+        from .timeline.timeline import timeline
+
+        return timeline(self, self.stage(stage).rank)
 
     def table(self) -> list[dict[str, Any]]:
         """One record per stage with plain numbers, bytes in columns that say so; `pandas.DataFrame` takes it."""

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import stat
-import tempfile
 from typing import Any
 
 import click
@@ -13,7 +10,8 @@ import click
 from ..errors import ConfigError, EstimatorError, LayoutError, UnsupportedError
 from ..estimator import estimate
 from ..inputs.loaded_model import LONGEST_NAME
-from ..wording import plain, shown
+from ..wording import plain
+from .files import write
 from .options import JobCommand, job_from_options, json_option, setting_options, special_options
 
 HELP = """Several models, YAML files and layouts side by side, with what differs marked.
@@ -88,44 +86,6 @@ def comparison(models: tuple[str, ...], layouts: tuple[str, ...], values: dict[s
         except EstimatorError as error:
             raise ConfigError(f"{label}: {error}") from None
     return cases
-
-
-def write(path: str, text: str) -> None:
-    """The whole file, or nothing; a device or a pipe is written to."""
-    if not path:
-        raise ConfigError("--output needs the name of a file")
-    try:
-        if os.path.exists(path) and not os.path.isfile(path):
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(text)
-            return
-        target = os.path.realpath(path)
-        if os.path.islink(target):
-            raise ConfigError(f"cannot write {shown(path)}: its links lead in a circle")
-        if target.startswith("/dev/") and not target.startswith("/dev/shm/"):
-            raise ConfigError(f"cannot write {shown(path)}: there is no such device")
-        handle, beside = tempfile.mkstemp(dir=os.path.dirname(target), prefix=".compare-")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.chmod(beside, mode_of(target))
-            os.replace(beside, target)
-        except BaseException:
-            os.unlink(beside)
-            raise
-    except OSError as error:
-        raise ConfigError(f"cannot write {shown(path)}: {error.strerror}") from None
-    except UnicodeEncodeError:
-        raise ConfigError(f"cannot write {shown(path)}: a name in it is not UTF-8 text") from None
-
-
-def mode_of(path: str) -> int:
-    """The permissions of a file that is replaced, or those of a new one."""
-    if os.path.exists(path):
-        return stat.S_IMODE(os.stat(path).st_mode)
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
 
 
 command = JobCommand(

@@ -14,6 +14,7 @@ VERBS = {
     "plan": "the best legal layouts that fit, with launch arguments",
     "advise": "what makes a run fit, or faster",
     "explain": "the named tensors behind a stage's peak or resting memory",
+    "timeline": "the memory of a stage along one training step",
     "compare": "several models, files and layouts side by side",
     "models": "the bundled models, or the parameters of one model",
     "validate": "measured runs beside their estimates",

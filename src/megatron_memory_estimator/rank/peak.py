@@ -81,12 +81,12 @@ def scheduled(rank: Rank, sums: Sums | None = None) -> Iterator[Candidate]:
     """
     saved = [plan.saved_bytes for plan in rank.plans]
     pipe = {way: sum(t.nbytes for t in pipeline_tensors(rank, way)) for way in get_args(Direction)}
-    known: dict[tuple[str, int, int], list[_Running]] = {}
+    known: dict[tuple[str, int, int], list[Running]] = {}
     highest = -1
     for step, kept in _kept(rank, saved, sums or largest_sum):
         key = step.direction, step.chunk, step.beside
         if key not in known:
-            known[key] = _fullest_of(list(_running(rank, step, saved)))
+            known[key] = fullest_of(list(running_in(rank, step, saved)))
         for extra, running, apart in known[key]:
             total = kept + (extra + pipe[step.direction])
             if isinstance(total, int):
@@ -96,7 +96,7 @@ def scheduled(rank: Rank, sums: Sums | None = None) -> Iterator[Candidate]:
             yield Candidate("", total, step, running, apart)
 
 
-class _Running(NamedTuple):
+class Running(NamedTuple):
     """Moments of the microbatches that run, their bytes beyond what is kept in flight, and the chunks that do not keep everything."""
 
     nbytes: int
@@ -104,28 +104,29 @@ class _Running(NamedTuple):
     apart: tuple[int, ...]
 
 
-def _running(rank: Rank, step: Step, saved: list[int]) -> Iterator[_Running]:
+def running_in(rank: Rank, step: Step, saved: list[int]) -> Iterator[Running]:
     """What may run in a step: the largest moment of its chunk, or a forward beside a backward. It does not depend on what is in flight."""
     if step.beside < 0:
         top = rank.plans[step.chunk].tops.get(step.direction)
         if top is not None:
-            yield _Running(top.nbytes - saved[step.chunk], ((step.chunk, top),), (step.chunk,))
+            yield Running(top.nbytes - saved[step.chunk], ((step.chunk, top),), (step.chunk,))
         return
     for forward, backward, done in combined(rank.plans[step.chunk], rank.plans[step.beside]):
         apart = (*(() if done else (step.chunk,)), step.beside)
         moments = tuple((i, at) for i, at in ((step.chunk, forward), (step.beside, backward)) if at)
         if moments:
-            yield _Running(sum(at.nbytes for _, at in moments) - sum(saved[i] for i in apart), moments, apart)
+            yield Running(sum(at.nbytes for _, at in moments) - sum(saved[i] for i in apart), moments, apart)
 
 
-def _fullest_of(found: list[_Running]) -> list[_Running]:
+def fullest_of(found: list[Running]) -> list[Running]:
     """The first with most bytes; of arrays of layouts all."""
     if found and all(isinstance(one.nbytes, int) for one in found):
         return [max(found, key=lambda one: one.nbytes)]
     return found
 
 
-def _label(rank: Rank, step: Step, running: tuple[tuple[int, Moment], ...]) -> str:
+def label_of(rank: Rank, step: Step, running: tuple[tuple[int, Moment], ...]) -> str:
+    """What runs at the largest moment of a step, and how many microbatches are in flight."""
     found = []
     for index, moment in running:
         run = rank.plans[index].runs[moment.run]
@@ -217,7 +218,7 @@ def find_peak(rank: Rank) -> Peak:
     state = {since: state_bytes(rank, *since) for since in {candidate.since for candidate in candidates}}
     top = _highest(candidates, [state[candidate.since] + candidate.nbytes for candidate in candidates])
     if top.step is not None and not top.label:
-        top = replace(top, label=_label(rank, top.step, top.running))
+        top = replace(top, label=label_of(rank, top.step, top.running))
     persistent = state_bytes(rank, "setup", "first step") + scratch
     before_step = state_bytes(rank, "setup") + reduce(largest, (candidate.nbytes for candidate in candidates[:-1]))
     first = largest(before_step, state_bytes(rank, *candidates[-1].since) + candidates[-1].nbytes) + scratch

@@ -92,11 +92,11 @@ def rows_at_peak(rank: Rank, peak: Peak) -> list[Row]:
     for index, (plan, count) in enumerate(zip(rank.plans, rank.schedule.in_flight(step), strict=True)):
         rows.extend(saved_rows(plan, count - candidate.apart.count(index), known))
     for chunk, moment in candidate.running:
-        rows.extend(_running_rows(rank.plans[chunk], moment, known, combined=step.beside >= 0))
+        rows.extend(running_rows(rank.plans[chunk], moment, known, combined=step.beside >= 0))
     return merged(rows)
 
 
-def _running_rows(plan: ChunkPlan, moment: Moment, known: dict[int, list[Row]], *, combined: bool) -> Iterator[Row]:
+def running_rows(plan: ChunkPlan, moment: Moment, known: dict[int, list[Row]], *, combined: bool) -> Iterator[Row]:
     """What the microbatch of a running chunk has alive; its inputs only in the forward, unless two run at once."""
     yield from saved_rows(plan, 1, known, upto=moment.run, copy=moment.copy)
     if moment.direction == "F" or combined:

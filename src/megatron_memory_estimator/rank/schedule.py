@@ -148,7 +148,13 @@ def occupancy(pp: int, vp: int, rank: int, num_microbatches: int, group: int, a2
         most = min(warmup + 1, num_microbatches)
         return Occupancy(warmup, most, (most,), (Stretch(0, -1, 1), Stretch(-1, 0, 1)), Order(1, most, most), most - 1)
     enough = enough_microbatches(pp, vp, num_microbatches, group, a2a_overlap=a2a_overlap)
-    order = Order(vp, enough, group)
+    return whole(pp, vp, rank, enough, group, a2a_overlap)
+
+
+def whole(pp: int, vp: int, rank: int, num_microbatches: int, group: int, a2a_overlap: bool = False) -> Occupancy:
+    """All steps of a rank with just so many microbatches."""
+    warmup = warmup_steps(pp, vp, rank, num_microbatches, group, a2a_overlap=a2a_overlap)
+    order = Order(vp, num_microbatches, group)
     stretches = tuple(_stretches(order, warmup))
     most, per_chunk = _fullest(stretches, vp)
     return Occupancy(warmup, most, per_chunk, stretches, order, together=a2a_overlap)

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from ..errors import ConfigError
-from ..estimator import Estimate
 from .machine import Efficiency, calibrated
-from .step import throughput
+from .step import Estimated, throughput
 
 FITTED = ("gemm", "grouped", "attention", "hbm", "expert_link", "host", "quantization")
 PRIOR = 0.15
@@ -28,7 +27,7 @@ class Measured:
 
     id: str
     family: str
-    estimate: Estimate
+    estimate: Estimated
     tokens_per_s_gpu: float
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from ..estimator import Estimate
+from ..job.training_job import TrainingJob
 from ..modules.context import Context
 from ..rank.declare import Declarer, routed
 from ..rank.rank import Rank
@@ -36,6 +36,24 @@ COPY_SHARE = 0.84
 DP_HIDDEN, REDUCE_EXPOSED, GATHER_EXPOSED, FSDP_HIDDEN, FSDP_EXPOSED, P2P_EXPOSED = 0.8, 0.25, 0.125, 0.85, 0.05, 0.15
 """Overlap, all judgement: the share of one backward (forward) under which gradients (parameters) hide and what of them shows at least;
 the same of FSDP; what shows of interleaved sends."""
+
+
+class Staged(Protocol):
+    """A stage with its rank."""
+
+    @property
+    def rank(self) -> Rank: ...
+
+
+class Estimated(Protocol):
+    """What a step time is computed of: an `Estimate`, which stands above this room."""
+
+    @property
+    def job(self) -> TrainingJob: ...
+    @property
+    def stages(self) -> Sequence[Staged]: ...
+    @property
+    def declarer(self) -> Declarer: ...
 
 
 @dataclass(frozen=True)
@@ -247,7 +265,7 @@ def _slower(a: StageTime, b: StageTime) -> StageTime:
     return StageTime(*(chosen(longer, y, x) for x, y in zip(a, b, strict=True)))
 
 
-def throughput(estimate: Estimate, efficiency: Efficiency | None = None) -> Throughput:
+def throughput(estimate: Estimated, efficiency: Efficiency | None = None) -> Throughput:
     """The step time of an estimated job. Rates are per GPU; `mfu` is of the dense bf16 peak."""
     job = estimate.job
     m = machine(job.gpu, efficiency, job.env.network_gbs)

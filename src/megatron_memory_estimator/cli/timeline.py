@@ -1,0 +1,96 @@
+"""`megatron-memory timeline MODEL`: what a stage has allocated along one training step."""
+
+from __future__ import annotations
+
+import io
+
+import click
+
+from ..errors import ConfigError
+from ..estimator import estimate
+from ..job.training_job import TrainingJob
+from ..timeline.axis import Axis
+from ..timeline.timeline import Timeline
+from .files import write
+from .options import job_command, json_option
+
+HELP = """What a stage has allocated along one training step, forward by forward and backward by backward, and what runs at the peak.
+
+Without --stage, the stage with the highest peak. Seconds are those of the throughput model. Takes the model and options of `estimate`.
+"""
+RECORDS = ("csv", "markdown")
+"""Formats of one row for each moment."""
+PIPED = 80
+"""Columns where standard output is no terminal and COLUMNS is not set."""
+
+
+def run(
+    job: TrainingJob,
+    *,
+    as_json: bool,
+    as_csv: bool,
+    form: str,
+    stage: int | None,
+    axis: Axis,
+    png: str | None,
+    svg: str | None,
+) -> None:
+    """Print the timeline of one stage; write its figures."""
+    forms = [name for name, given in (("json", as_json), ("csv", as_csv), (form, form != "chart")) if given]
+    if len(set(forms)) > 1:
+        raise ConfigError("--json, --csv and --format exclude each other; give one")
+    result = estimate(job)
+    found = result.timeline(stage)
+    for kind, path in (("png", png), ("svg", svg)):
+        if path is not None:
+            write(path, drawn(found, axis, kind), f"--{kind}")
+    if not forms:
+        from ..report.timeline import print_timeline
+        from .console import WIDE, console
+
+        terminal = console()
+        if terminal.width == WIDE:
+            terminal.width = PIPED
+        print_timeline(found, axis, len(result.stages), terminal)
+    elif forms[0] == "json":
+        import json
+
+        click.echo(json.dumps(found.to_dict(), indent=1))
+    else:
+        from ..report.records import FORMATS
+
+        click.echo(FORMATS[forms[0]](found.table()), nl=False)
+
+
+def drawn(timeline: Timeline, axis: Axis, form: str) -> bytes:
+    """The figure in a format."""
+    found = timeline.plot(axis=axis)
+    from ..timeline.figure import save
+
+    page = io.BytesIO()
+    save(found, page, form)
+    return page.getvalue()
+
+
+command = job_command(
+    "timeline",
+    HELP,
+    [
+        json_option(),
+        click.Option(["--csv", "as_csv"], is_flag=True, help="print a row for each moment, as --format csv"),
+        click.Option(
+            ["--format", "form"], type=click.Choice(["chart", "json", *RECORDS]), default="chart", show_default=True,
+            help="csv and markdown are a row for each moment, in bytes and seconds",
+        ),
+        click.Option(
+            ["--stage"], type=click.INT, default=None, help="pipeline stage (default: the one with the highest peak)"
+        ),
+        click.Option(
+            ["--axis"], type=click.Choice(["seconds", "events"]), default="seconds", show_default=True,
+            help="what the chart runs along",
+        ),
+        click.Option(["--png"], metavar="FILE", help="also write the chart as a PNG; needs the extra `plot`"),
+        click.Option(["--svg"], metavar="FILE", help="also write the chart as an SVG; needs the extra `plot`"),
+    ],
+    run,
+)  # fmt: skip

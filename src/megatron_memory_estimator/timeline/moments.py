@@ -1,0 +1,173 @@
+"""What a rank has allocated along one training step: before, at most during, and after each forward and backward, and what follows.
+
+Bytes are those that `rank/peak.py` takes the maximum of, in the order of the schedule. Boundary tensors of the pipeline are counted
+as it counts them: all that a forward (a backward) ever sees, at each, and between two passes those of the one that follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple, get_args
+
+from ..rank.boundary import deferred_wgrads, pipeline_tensors, resting_tensors
+from ..rank.captures import capturing, pool
+from ..rank.peak import Peak, Running, draining, finalising, fullest_of, label_of, optimizer_step, running_in
+from ..rank.rank import PARTS, Candidate, Rank
+from ..rank.rows import breakdown, rows_at_peak, rows_at_rest, running_rows, state_rows
+from ..rank.schedule import Direction, Step
+from .passes import Pass
+
+Event = Literal[
+    "begin", "forward", "backward", "forward beside backward", "drain", "finalize", "optimizer", "end", "capture"
+]
+"""What a moment is: a pass of the schedule, or what comes before and after all of them. A capture of CUDA graphs is once in a run."""
+EVENTS: dict[Direction, Event] = {"F": "forward", "B": "backward"}
+NONE = -1
+"""No chunk, no microbatch."""
+
+Parts = dict[str, int]
+"""Bytes by part (`rank.PARTS`)."""
+
+
+class Moment(NamedTuple):
+    """A stretch of the step: what runs, the bytes allocated when it starts, at most, and when it ends, and its seconds if known.
+
+    `parts` are those at most; `label` is what runs then. `beside` is the chunk whose backward runs with a forward.
+    """
+
+    event: Event
+    label: str
+    parts: Parts
+    start_bytes: int
+    highest_bytes: int
+    end_bytes: int
+    in_flight: int = 0
+    chunk: int = NONE
+    microbatch: int = NONE
+    beside: int = NONE
+    beside_microbatch: int = NONE
+    start_s: float | None = None
+    end_s: float | None = None
+
+
+class Level(NamedTuple):
+    """The most that a pass has allocated beyond state and what is kept in flight."""
+
+    nbytes: int
+    parts: Parts
+    running: Running
+
+
+def added(*several: Parts) -> Parts:
+    """The sum, part by part."""
+    return {name: sum(parts[name] for parts in several) for name in several[0]}
+
+
+class Levels:
+    """The bytes of a rank at any moment of its schedule."""
+
+    def __init__(self, rank: Rank) -> None:
+        self.rank = rank
+        self.saved = [plan.saved_bytes for plan in rank.plans]
+        self.settled = breakdown(list(state_rows(rank, ("setup", "first step"))))
+        self.state = sum(self.settled.values())
+        passing = any(plan.runs for plan in rank.plans)  # of a stage without any unit the peak counts what rests
+        self.pipe = {
+            way: sum(t.nbytes for t in (pipeline_tensors(rank, way) if passing else resting_tensors(rank)))
+            for way in get_args(Direction)
+        }
+        self.known: dict[tuple[str, int, int], Level] = {}
+
+    def between(self, kept: int, way: Direction) -> int:
+        """Bytes when nothing runs and a forward ("F") or backward ("B") follows."""
+        return self.state + kept + self.pipe[way]
+
+    def begin(self, resting: Parts) -> Moment:
+        """What is left of the step before, until boundary tensors of the first forward are there."""
+        start, end = sum(resting.values()), self.between(0, "F")
+        parts = resting if start >= end else self.outside(end)
+        return Moment("begin", "zero_grad_buffer", parts, start, max(start, end), end)
+
+    def outside(self, nbytes: int, kept: int = 0) -> Parts:
+        """The parts of so many bytes when nothing runs: state, what is kept in flight, and tensors at the boundaries."""
+        return added(
+            self.settled, {**dict.fromkeys(PARTS, 0), "activations": kept, "pipeline": nbytes - kept - self.state}
+        )
+
+    def level(self, step: Step) -> Level:
+        """What runs at the largest moment of a step."""
+        key = step.direction, step.chunk, step.beside
+        if key not in self.known:
+            found = list(running_in(self.rank, step, self.saved))
+            top = fullest_of(found)[0] if found else Running(0, (), ())  # a chunk without any unit
+            rows = [
+                row
+                for chunk, moment in top.moments
+                for row in running_rows(self.rank.plans[chunk], moment, {}, combined=step.beside >= 0)
+            ]
+            parts = breakdown(rows)
+            parts["activations"] -= sum(self.saved[index] for index in top.apart)
+            parts["pipeline"] += self.pipe[step.direction]
+            self.known[key] = Level(top.nbytes + self.pipe[step.direction], parts, top)
+        return self.known[key]
+
+    def moment(self, one: Pass, after: Direction | None, rest: int) -> Moment:
+        """A pass; `after` is the direction of the one that follows, None for none, which leaves `rest`."""
+        step, kept = one.step, one.kept
+        level = self.level(step)
+        before = kept - (self.saved[step.chunk] if step.direction == "F" else 0)
+        ends = step.beside if step.beside >= 0 else step.chunk if step.direction == "B" else NONE
+        left = kept - (self.saved[ends] if ends >= 0 else 0)
+        event: Event = "forward beside backward" if step.beside >= 0 else EVENTS[step.direction]
+        highest, parts = self.state + kept + level.nbytes, added(self.settled, level.parts)
+        parts["activations"] += kept
+        end = rest if after is None else self.between(left, after)
+        if end > highest:  # boundary tensors of what follows
+            highest, parts = end, self.outside(end, 0 if after is None else left)
+        label = (
+            label_of(self.rank, step, level.running.moments) if level.running.moments else f"{event} of an empty chunk"
+        )
+        return Moment(
+            event, label, parts, self.between(before, step.direction), highest, end,
+            step.in_flight, step.chunk, one.microbatch, step.beside, one.beside,
+        )  # fmt: skip
+
+    def alone(self, event: Event, candidate: Candidate, start: int, end: int) -> Moment:
+        """A moment outside the schedule."""
+        return Moment(event, candidate.label, parts_of(self.rank, candidate), start, self.state + candidate.nbytes, end)
+
+
+def parts_of(rank: Rank, candidate: Candidate) -> Parts:
+    """The parts of a moment outside the schedule."""
+    return breakdown(rows_at_peak(rank, Peak(candidate, 0, 0, 0)))
+
+
+def moments(rank: Rank, passes: list[Pass]) -> Iterator[Moment]:
+    """The moments of a step whose forwards and backwards are these."""
+    levels = Levels(rank)
+    resting = breakdown(rows_at_rest(rank))
+    steady = sum(resting.values())
+    rest = steady - sum(s.nbytes for s in rank.states if s.since == "step")
+    drain = draining(rank) if deferred_wgrads(rank, rank.num_microbatches) else None
+    left = levels.state + drain.nbytes if drain else rest
+    yield levels.begin(resting)
+    following = [*(one.step.direction for one in passes[1:]), None]
+    for one, after in zip(passes, following, strict=True):
+        yield levels.moment(one, after, left)
+    between = rest - levels.state
+    if drain:
+        yield levels.alone("drain", drain, left, rest)
+    yield levels.alone("finalize", finalising(rank, between), rest, rest)
+    yield levels.alone("optimizer", optimizer_step(rank, between), rest, steady)
+    yield Moment("end", "between two steps", resting, steady, steady, steady)
+
+
+def capture(rank: Rank) -> Moment | None:
+    """The capture of CUDA graphs, before any step, beside the state and workspaces that exist then."""
+    if pool(rank)[1] is None:
+        return None
+    candidate = capturing(rank)
+    parts = parts_of(rank, candidate)
+    highest = sum(parts.values())
+    state = highest - candidate.nbytes
+    return Moment("capture", candidate.label, parts, state, highest, state)

@@ -1,0 +1,90 @@
+"""The forwards and backwards of one training step of a rank, in order, with the microbatch that each runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..modules.context import Context
+from ..rank.schedule import Occupancy, Step, enough_microbatches, whole
+
+MOST_PASSES = 1024
+"""Forwards and backwards of a rank that are listed. Of a longer step the middle is left out, where the schedule repeats itself."""
+
+
+class Pass(NamedTuple):
+    """A step of the schedule, its microbatch, that of the backward beside it (-1: none), and what is kept in flight at it."""
+
+    step: Step
+    microbatch: int
+    beside: int
+    kept: int
+
+
+class LeftOut(NamedTuple):
+    """The middle of a long step, where the schedule repeats itself: behind which of the moments, how many of them, of how many
+    microbatches; and how many moments before it are what repeats."""
+
+    behind: int
+    moments: int
+    microbatches: int
+    repeats: int
+
+
+@dataclass(frozen=True)
+class Listed:
+    """The microbatches of a step that are listed, and how the pipeline orders them."""
+
+    pp: int
+    vp: int
+    group: int
+    together: bool
+    num_microbatches: int
+    listed: int
+
+    @property
+    def left_out(self) -> int:
+        """Microbatches that are not listed."""
+        return self.num_microbatches - self.listed
+
+    @property
+    def period(self) -> int:
+        """Microbatches after which the middle of the schedule repeats itself."""
+        return self.group if self.vp > 1 else 1
+
+    def schedule(self, pp_rank: int) -> Occupancy:
+        """The steps of a rank that are listed."""
+        return whole(self.pp, self.vp, pp_rank, self.listed, self.group, self.together)
+
+    def span(self, microbatches: int) -> int:
+        """Steps of a rank that run so many microbatches in the middle of the schedule."""
+        return microbatches * self.vp * (1 if self.together else 2)
+
+    def cut(self, schedule: Occupancy) -> int:
+        """How many steps come before what is left out: to the middle of the forwards and backwards in turn of whole groups."""
+        turns = self.listed // self.period * self.period * self.vp - schedule.num_warmup
+        return schedule.num_warmup + turns // 2 * (1 if self.together else 2)
+
+
+def listing(c: Context, vp: int, num_microbatches: int, most: int = MOST_PASSES) -> Listed:
+    """Which microbatches are listed: all, or as many as `most` passes hold, but each step of the schedule at least once."""
+    layout, together = c.layout, c.training.overlap_moe_expert_parallel_comm
+    group = layout.microbatch_group_size_per_vp_stage or layout.pp
+    least = enough_microbatches(layout.pp, vp, num_microbatches, group, a2a_overlap=together)
+    least = min(least + (2 if vp == 1 else 0), num_microbatches)  # one more before the middle, one behind it
+    period = group if vp > 1 else 1
+    fits = num_microbatches - max(-(-(num_microbatches - most // (2 * vp)) // period), 0) * period
+    return Listed(layout.pp, vp, group, together, num_microbatches, max(least, fits))
+
+
+def passes(schedule: Occupancy, saved: Sequence[int]) -> Iterator[Pass]:
+    """Every step of a rank, whose chunks keep so much of each microbatch."""
+    forwards, backwards = ([0] * schedule.order.vp for _ in range(2))
+    for step, kept in schedule.held(saved, every=True):
+        done = forwards if step.direction == "F" else backwards
+        beside = backwards[step.beside] if step.beside >= 0 else -1
+        yield Pass(step, done[step.chunk], beside, kept)
+        done[step.chunk] += 1
+        if step.beside >= 0:
+            backwards[step.beside] += 1

@@ -1,0 +1,163 @@
+"""timeline(estimate, rank): a training step of one stage with its peak, as records, as a document, as a figure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ..job.hardware import GIB
+from ..rank.rank import PARTS, Rank
+from ..throughput.step import Estimated
+from .axis import Axis, Stretch, seconds_of, stretches
+from .lanes import Span
+from .moments import NONE, Moment, capture, moments
+from .passes import MOST_PASSES, LeftOut, listing, passes
+from .seconds import seconds
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Record = dict[str, Any]
+SCHEMA = "megatron-memory-timeline/1"
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One training step of a pipeline stage once the optimizer's moments exist, in the order in which it runs.
+
+    Bytes are what torch counts as allocated.
+    """
+
+    name: str
+    pp_rank: int
+    gpu: str
+    gpu_memory_bytes: int
+    moments: tuple[Moment, ...]
+    step_s: float
+    """Seconds of the step by the throughput model, in which the mean stage fills and drains the pipeline; the last moment ends when
+    every stage has taken its own time."""
+    capture: Moment | None = None
+    """The capture of CUDA graphs, once in a run, outside of the step."""
+    left_out: LeftOut | None = None
+
+    def __repr__(self) -> str:
+        top = self.peak
+        return (
+            f"<Timeline of stage {self.pp_rank} of {self.name or 'model'}: {len(self.moments)} moments, at most "
+            f"{top.highest_bytes / GIB:.2f} GiB allocated ({top.label})>"
+        )
+
+    @property
+    def every(self) -> tuple[Moment, ...]:
+        """The moments, and the capture of CUDA graphs first where there is one."""
+        return (*([self.capture] if self.capture else ()), *self.moments)
+
+    @cached_property
+    def peak(self) -> Moment:
+        """The moment with most memory, of equal ones the first that does something."""
+        return max(self.every, key=lambda moment: (moment.highest_bytes, moment.event not in ("begin", "end")))
+
+    @property
+    def steady_allocated_bytes(self) -> int:
+        """Bytes between two steps: those with which the step begins and ends."""
+        return self.moments[-1].end_bytes
+
+    def index(self, place: int) -> int:
+        """Which moment of the whole step one of the listed is."""
+        behind = self.left_out is not None and place >= self.left_out.behind
+        return place + (self.left_out.moments if self.left_out and behind else 0)
+
+    def table(self) -> list[Record]:
+        """One record for each moment with plain numbers, bytes and seconds in columns that say so; `pandas.DataFrame` takes it."""
+        found = [record(self.index(place), moment) for place, moment in enumerate(self.moments)]
+        return [record(None, self.capture), *found] if self.capture else found
+
+    def to_dict(self) -> Record:
+        """The JSON document (schema `megatron-memory-timeline/1`)."""
+        return {
+            "schema": SCHEMA,
+            "model": self.name,
+            "pp_rank": self.pp_rank,
+            "gpu": self.gpu,
+            "gpu_memory_bytes": self.gpu_memory_bytes,
+            "steady_allocated_bytes": self.steady_allocated_bytes,
+            "peak_allocated_bytes": self.peak.highest_bytes,
+            "peak_event": self.peak.label,
+            "step_s": self.step_s,
+            "timeline_s": self.moments[-1].end_s,
+            "left_out": self.left_out._asdict() if self.left_out else None,
+            "moments": self.table(),
+        }
+
+    def stretches(self, axis: Axis = "seconds") -> list[Stretch]:
+        """Bytes along the step without a hole, also while the stage waits for another."""
+        return list(stretches(self.moments, self.left_out, axis))
+
+    def place(self, moment: Moment, axis: Axis = "seconds") -> float | None:
+        """Where on an axis a moment begins; None for the capture of CUDA graphs, which is no part of the step."""
+        if moment is self.capture:
+            return None
+        return seconds_of(moment)[0] if axis == "seconds" else float(self.moments.index(moment))
+
+    def plot(self, path: str | None = None, *, axis: Axis = "seconds") -> Figure:
+        """The step as a figure of matplotlib, also written to `path` (.png, .svg, .pdf). Needs the extra `plot`."""
+        from .figure import figure, save
+
+        title = f"{self.name} stage {self.pp_rank}: {self.peak.highest_bytes / GIB:.2f} GiB at {self.peak.label}"
+        mark = self.place(self.peak, axis), self.peak.highest_bytes
+        found = figure(self.stretches(axis), axis, title, mark, (self.gpu, self.gpu_memory_bytes))
+        if path is not None:
+            save(found, path)
+        return found
+
+
+def record(index: int | None, moment: Moment) -> Record:
+    """A moment as plain numbers; null where it has no chunk, no microbatch or no seconds."""
+    places = {
+        "chunk": moment.chunk, "microbatch": moment.microbatch,
+        "beside_chunk": moment.beside, "beside_microbatch": moment.beside_microbatch,
+    }  # fmt: skip
+    return {
+        "index": index,
+        "event": moment.event,
+        **{name: None if place == NONE else place for name, place in places.items()},
+        "in_flight": moment.in_flight,
+        "start_s": moment.start_s,
+        "end_s": moment.end_s,
+        "start_bytes": moment.start_bytes,
+        "highest_bytes": moment.highest_bytes,
+        "end_bytes": moment.end_bytes,
+        **{f"{name}_bytes": moment.parts[name] for name in PARTS},
+        "highest_event": moment.label,
+    }
+
+
+def timeline(estimate: Estimated, rank: Rank, most: int = MOST_PASSES) -> Timeline:
+    """The step of one rank of an estimate; of more than `most` passes the middle is left out."""
+    job, c = estimate.job, estimate.declarer.context
+    plan = listing(c, len(rank.plans), rank.num_microbatches, most)
+    schedule = plan.schedule(rank.pp_rank)
+    own = list(passes(schedule, [one.saved_bytes for one in rank.plans]))
+    left_out = None
+    if plan.left_out:
+        left_out = LeftOut(1 + plan.cut(schedule), plan.span(plan.left_out), plan.left_out, plan.span(plan.period))
+    times = seconds(estimate, rank.pp_rank, plan)
+    spans = iter(times.passes)
+    found = []
+    for place, moment in enumerate(moments(rank, own)):
+        span = times.others[moment.event] if moment.event in times.others else next(spans)
+        moved = left_out.microbatches if left_out and place >= left_out.behind else 0
+        found.append(_placed(moment, span, moved))
+    gpu = job.gpu
+    return Timeline(
+        job.name, rank.pp_rank, gpu.name, gpu.memory_bytes, tuple(found), times.step, capture(rank), left_out
+    )
+
+
+def _placed(moment: Moment, span: Span, moved: int) -> Moment:
+    """The moment with its seconds, and so many microbatches later."""
+    microbatch, beside = (
+        place if place == NONE else place + moved for place in (moment.microbatch, moment.beside_microbatch)
+    )
+    return moment._replace(microbatch=microbatch, beside_microbatch=beside, start_s=span.start, end_s=span.end)
