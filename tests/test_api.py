@@ -171,7 +171,7 @@ LAYOUTS: list[tuple[dict[str, Any], str]] = [
     ({"expert_model_parallel_size": 3}, "num_moe_experts=8"),
     ({"tensor_model_parallel_size": 2}, "sequence_parallel"),
     ({"pipeline_model_parallel_size": 3}, "num_layers=4"),
-    ({"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 3}, "divide"),
+    ({"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 3}, "divisible"),
     ({"virtual_pipeline_model_parallel_size": 2}, "pipeline_model_parallel_size above 1"),
     ({"pipeline_model_parallel_layout": "Ett|ttL"}, "pipeline_model_parallel_size above 1"),
     ({"pipeline_model_parallel_size": 2, "pipeline_model_parallel_layout": "Ettt|ttL"}, "5 t"),

@@ -6,6 +6,7 @@ import click
 
 from ..job.hardware import GIB, GPUS
 from .options import json_option
+from .verb import Verb
 
 
 def run(as_json: bool) -> None:
@@ -30,6 +31,4 @@ def run(as_json: bool) -> None:
     console().print(table)
 
 
-command = click.Command(
-    "gpus", params=[json_option()], callback=run, help="The GPUs that estimates are judged against."
-)
+command = Verb("gpus", params=[json_option()], callback=run, help="The GPUs that estimates are judged against.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from .options import json_option
+from .verb import Verb
 
 
 def run(model: str | None, as_json: bool) -> None:
@@ -33,7 +34,7 @@ def run(model: str | None, as_json: bool) -> None:
     console().print(table)
 
 
-command = click.Command(
+command = Verb(
     "models",
     params=[click.Argument(["model"], required=False), json_option()],
     callback=run,
