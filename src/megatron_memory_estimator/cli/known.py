@@ -32,7 +32,9 @@ def unknown(option: str, known: Iterable[str]) -> str:
     """One sentence for an option that a command has not, with those that it may stand for."""
     names = list(known)
     longer = [name for name in names if name.startswith(option)]
-    shorter = sorted((name for name in names if len(name) > len("--") and option.startswith(name)), key=len, reverse=True)
+    shorter = sorted(
+        (name for name in names if len(name) > len("--") and option.startswith(name)), key=len, reverse=True
+    )
     near = list(dict.fromkeys([*longer, *shorter])) or _alike(option, names)
     return f'No such option "{option}".' + (f" Did you mean {any_of(near[:MOST])}?" if near else "")
 

@@ -237,3 +237,20 @@ def parsed(field: dataclasses.Field[Any], text: str) -> Any:
 def json_option() -> click.Option:
     """--json."""
     return click.Option(["--json", "as_json"], is_flag=True, help="print one JSON document on standard output")
+
+
+def format_option(what: str) -> click.Option:
+    """--format, for commands that print a table of records."""
+    return click.Option(
+        ["--format", "form"],
+        type=click.Choice(["table", "json", "csv", "markdown"]),
+        default="table",
+        help=f"csv and markdown have a row for each {what}",
+    )
+
+
+def one_format(form: str, *, as_json: bool) -> str:
+    """The format that --format and --json together say."""
+    if as_json and form not in ("table", "json"):
+        raise ConfigError(f"--json and --format {form} exclude each other; give one")
+    return "json" if as_json else form
