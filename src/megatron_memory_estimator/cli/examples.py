@@ -22,7 +22,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "explain": (
         "explain Qwen/Qwen3-8B --num-gpus 8 --tp 2",
-        "explain Qwen/Qwen3-8B --num-gpus 8 --pp 4 --stage 0 --at steady",
+        "explain Qwen3-8B --num-gpus 8 --pp 4 --stage 0 --at steady",
     ),
     "compare": (
         "compare Qwen3-8B --num-gpus 8 --layout tp=2 --layout pp=2",

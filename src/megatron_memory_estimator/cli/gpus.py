@@ -24,7 +24,10 @@ def run(form: str, as_json: bool) -> None:
     if form != "table":
         from ..report.records import FORMATS
 
-        click.echo(FORMATS[form]([{**gpu, "aliases": ", ".join(gpu["aliases"])} for gpu in found]), nl=False)
+        click.echo(
+            FORMATS[form]([{**one, "aliases": ", ".join(gpu.aliases)} for one, gpu in zip(found, GPUS, strict=True)]),
+            nl=False,
+        )
         return
     from rich import box
     from rich.table import Table

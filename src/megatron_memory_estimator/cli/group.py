@@ -67,7 +67,7 @@ class Verbs(click.Group):
             formatter.write_dl(list(VERBS.items()))
         write_examples(START, formatter, "Where to start")
         formatter.write_paragraph()
-        formatter.write(f"{PROGRAM} COMMAND --help has examples and the usual options; --help-all has all.\n")
+        formatter.write(f"{PROGRAM} COMMAND --help has examples, COMMAND --help-all every option.\n")
 
 
 command = Verbs(

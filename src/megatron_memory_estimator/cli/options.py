@@ -37,17 +37,10 @@ COUNTS_OF_TOKENS = ("seq_length", "max_position_embeddings", "original_max_posit
 NUMBER_OR_EXPRESSION = {"moe_layer_freq", "linear_attention_freq"}
 
 
-class Tokens(click.ParamType):
+def tokens(text: str) -> int:
     """A count of tokens: a whole number, or with k behind it, 1024 times that."""
-
-    name = "integer"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        thousands = whole(value[:-1]) if isinstance(value, str) and value[-1:] in ("k", "K") else None
-        return click.INT.convert(value, param, ctx) if thousands is None else 1024 * thousands
-
-
-TOKENS = Tokens()
+    thousands = whole(text[:-1]) if text[-1:] in ("k", "K") else None
+    return int(click.INT(text)) if thousands is None else 1024 * thousands
 
 
 def option_names(field: dataclasses.Field[Any]) -> list[str]:
@@ -67,7 +60,7 @@ def setting_option(field: dataclasses.Field[Any]) -> click.Option:
         declared = [f"{name}/--no-{name[2:]}" for name in names]
         return click.Option([*declared, field.name], default=None, help=text)
     choices = field.metadata.get("choices") or ()
-    types: dict[str, Any] = {"int": TOKENS if field.name in COUNTS_OF_TOKENS else click.INT, "float": click.FLOAT}
+    types: dict[str, Any] = {"int": tokens if field.name in COUNTS_OF_TOKENS else click.INT, "float": click.FLOAT}
     if field.metadata.get("words"):
         types = {}
     if choices and kind != "list":
