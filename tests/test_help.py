@@ -140,7 +140,7 @@ def completed(args: list[str], incomplete: str) -> list[CompletionItem]:
         (["compare", "Qwen/Qwen3-8B"], "Qwen/Qwen3-0", ["Qwen/Qwen3-0.6B"]),
         (["models"], "llama-4-s", ["meta-llama/Llama-4-Scout-17B-16E-Instruct"]),
         (["estimate", "x", "--gpu"], "b", ["B200-180GB", "B300-288GB"]),
-        (["estimate", "x", "--gpu"], "DGX", ["DGX A100", "DGX H100"]),
+        (["estimate", "x", "--gpu"], "a6", ["A6000"]),
         (["estimate", "x", "--recompute-granularity"], "", ["full", "selective"]),
         (["estimate", "x", "--recompute-modules"], "mlp,m", ["mlp,moe_act", "mlp,mla_up_proj", "mlp,moe"]),
         (["estimate", "x", "--format"], "c", ["csv"]),

@@ -24,12 +24,12 @@ def _short(name: str) -> str:
 
 
 def gpus(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """GPUs of the catalogue by name, and by alias where no name begins so."""
+    """GPUs of the catalogue by name, and by alias of one word where no name begins so."""
     from ..job.hardware import GPUS
 
     typed = incomplete.lower()
     found = [gpu.name for gpu in GPUS if gpu.name.lower().startswith(typed)]
-    aliases = [alias for gpu in GPUS for alias in gpu.aliases if alias.lower().startswith(typed)]
+    aliases = [alias for gpu in GPUS for alias in gpu.aliases if alias.lower().startswith(typed) and " " not in alias]
     return [CompletionItem(name) for name in found or aliases]
 
 
