@@ -54,7 +54,7 @@ class LongVerb(Verb):
         for title in (None, *TOPICS):
             records = [option.get_help_record(ctx) for option in self.options(ctx) if topic(option.name or "") == title]
             if shown := [record for record in records if record is not None]:
-                with formatter.section((title or f"options of {self.name}").capitalize()):
+                with formatter.section(title[0].upper() + title[1:] if title else f"Options of {self.name}"):
                     formatter.write_dl(shown)
         return formatter.getvalue().rstrip("\n")
 
