@@ -26,8 +26,8 @@ test: $(READY)
 	$(BIN)/python -m pytest -n auto
 
 test-all: test
-	MANY_JOBS=3000 MANY_SCRIPTS=20000 $(BIN)/python -m pytest -n auto -rP \
-		tests/test_random_jobs.py tests/test_planted_errors.py tests/test_shell.py
+	MANY_JOBS=3000 MANY_SCRIPTS=20000 USER_TYPES=1 $(BIN)/python -m pytest -n auto -rP \
+		tests/test_random_jobs.py tests/test_planted_errors.py tests/test_shell.py tests/test_user_types.py
 
 fmt: $(READY)
 	$(BIN)/ruff check --fix src tests scripts skills

@@ -1,4 +1,4 @@
-"""Fill the generated parts of README.md and docs/: the output of commands, and tables made from the code.
+"""Fill the generated parts of README.md and docs/: the output of commands, and tables made from the code; typed settings too.
 
 A block begins with `<!-- run: COMMAND -->` (the output of a command) or `<!-- table: NAME -->` and ends with
 `<!-- end -->`. With --check, changes nothing and exits with 1 when a block is out of date.
@@ -20,6 +20,7 @@ import docs_runs
 import docs_tables
 import docs_throughput
 import docs_timeline
+import settings_types
 from docs_markdown import ROOT
 
 TABLES = {
@@ -73,7 +74,8 @@ def pages() -> list[Path]:
 
 def stale() -> list[str]:
     """Pages whose blocks are out of date."""
-    return [str(page.relative_to(ROOT)) for page in pages() if filled(page.read_text()) != page.read_text()]
+    made = {page: filled(page.read_text()) for page in pages()} | {settings_types.TARGET: settings_types.text()}
+    return [str(page.relative_to(ROOT)) for page, text in made.items() if text != page.read_text()]
 
 
 if __name__ == "__main__":
@@ -81,5 +83,6 @@ if __name__ == "__main__":
         wrong = stale()
         print("\n".join(wrong))
         sys.exit(bool(wrong))
+    settings_types.TARGET.write_text(settings_types.text())
     for page in pages():
         page.write_text(filled(page.read_text()))

@@ -275,7 +275,12 @@ def test_cross_entropy(settings: dict[str, Any], stays: int, most: int) -> None:
 
 def test_query_key_layer_scaling_means_a_softmax_in_fp32() -> None:
     """TransformerConfig.__post_init__; measured in the fp16 runs of the local spec (docs/accuracy.md, group ee9d1d87)."""
-    base = {"transformer_impl": "local", "seq_length": 1024, "masked_softmax_fusion": False, "params_dtype": "fp16"}
+    base: dict[str, Any] = {
+        "transformer_impl": "local",
+        "seq_length": 1024,
+        "masked_softmax_fusion": False,
+        "params_dtype": "fp16",
+    }
     scaled, in_fp32 = (
         TrainingJob.from_config(small_config(), 1, **{**base, name: True})
         for name in ("apply_query_key_layer_scaling", "attention_softmax_in_fp32")
@@ -285,7 +290,12 @@ def test_query_key_layer_scaling_means_a_softmax_in_fp32() -> None:
 
 def test_userbuffers_replace_gathers_and_add_workspaces() -> None:
     """12 buffers of [s*b, h] in bf16 outside torch, three more TE workspaces inside, no gathered tensors of four linears."""
-    settings = {"seq_length": S, "micro_batch_size": B, "tensor_model_parallel_size": 2, "sequence_parallel": True}
+    settings: dict[str, Any] = {
+        "seq_length": S,
+        "micro_batch_size": B,
+        "tensor_model_parallel_size": 2,
+        "sequence_parallel": True,
+    }
     on, off = (
         estimate(TrainingJob.from_config(small_config(), 2, gpu="H100", **settings, tp_comm_overlap=value)).stages[0]
         for value in (True, False)

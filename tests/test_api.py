@@ -38,10 +38,11 @@ def test_wrong_containers_are_refused(wrong: Any) -> None:
 
 @pytest.mark.parametrize("name", ["num_layer", "tensor_parallel", "recompute"])
 def test_unknown_names_are_refused(name: str) -> None:
+    unknown: dict[str, Any] = {name: 1}
     with pytest.raises(ConfigError, match=name):
-        TrainingJob.from_config(small_config(), 1, **{name: 1})
+        TrainingJob.from_config(small_config(), 1, **unknown)
     with pytest.raises(ConfigError, match=name):
-        TrainingJob.from_hf("Qwen/Qwen3-8B", **{name: 1})
+        TrainingJob.from_hf("Qwen/Qwen3-8B", **unknown)
     with pytest.raises(ConfigError, match=name):
         TrainingJob.from_megatron_args({**ARGS, name: 1}, 1)
 
@@ -57,7 +58,7 @@ def test_numpy_scalars_and_paths_are_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [True, "2", 2.5, float("nan"), [2], None])
 def test_degrees_must_be_whole_numbers(value: Any) -> None:
     if value is None:
-        assert TrainingJob.from_config(small_config(), 1, tensor_model_parallel_size=None).layout.tp == 1
+        assert TrainingJob.from_config(small_config(), 1, tensor_model_parallel_size=None).layout.tp == 1  # type: ignore[arg-type]
         return
     with pytest.raises(ConfigError, match="tensor_model_parallel_size"):
         TrainingJob.from_config(small_config(), 2, tensor_model_parallel_size=value)
@@ -171,7 +172,7 @@ LAYOUTS: list[tuple[dict[str, Any], str]] = [
     ({"expert_model_parallel_size": 3}, "num_moe_experts=8"),
     ({"tensor_model_parallel_size": 2}, "sequence_parallel"),
     ({"pipeline_model_parallel_size": 3}, "num_layers=4"),
-    ({"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 3}, "divide"),
+    ({"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 3}, "divisible"),
     ({"virtual_pipeline_model_parallel_size": 2}, "pipeline_model_parallel_size above 1"),
     ({"pipeline_model_parallel_layout": "Ett|ttL"}, "pipeline_model_parallel_size above 1"),
     ({"pipeline_model_parallel_size": 2, "pipeline_model_parallel_layout": "Ettt|ttL"}, "5 t"),

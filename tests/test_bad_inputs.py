@@ -99,11 +99,11 @@ COMMANDS: list[tuple[str, str]] = [
     (f"plan {DENSE} --num-gpus 8 --head-room lots", "GiB such as 4, or a percentage"),
     (f"plan {DENSE} --num-gpus 8 --head-room 100%", "leaves nothing"),
     (f"plan {DENSE} --num-gpus 8 --show 2 --top 1", "there are 1 plans"),
-    (f"plan {DENSE} --num-gpus 8 --global-batch-size 7 --micro-batch-size 2", "global_batch_size does not divide"),
+    (f"plan {DENSE} --num-gpus 8 --global-batch-size 7 --micro-batch-size 2", "global_batch_size is not divisible"),
     (f"plan {DENSE} --num-gpus 8 --num-layers-in-first-pipeline-stage 4", "--num-layers-in-first-pipeline-stage"),
     (f"plan {DENSE} --num-gpus 8 --calibrate nowhere.jsonl", "no such file"),
     (f"plan {DENSE} --num-gpus 8 --nvlink-domain 0", "nvlink_domain"),
-    (f"plan {MOE} --num-gpus 8 --ep 3", "num_moe_experts does not divide by expert_model_parallel_size"),
+    (f"plan {MOE} --num-gpus 8 --ep 3", "num_moe_experts is not divisible by expert_model_parallel_size"),
     (f"advise {DENSE} --tp 3", "num_attention_heads=32"),
     (f"advise {DENSE} --head-room -3", "must not be negative"),
     (f"advise {DENSE} --tpp 2", "--tp"),
@@ -131,7 +131,7 @@ COMMANDS: list[tuple[str, str]] = [
     ("estimate ./no/such/config.json", "no such file"),
     ("estimate Qwen/Qwen3-8BB", "Qwen/Qwen3-8B"),
     ("estimate not-a-model-at-all/really", "catalogue"),
-    (f"explain {DENSE} --stage 7", "--stage 7"),
+    (f"explain {DENSE} --stage 7", "error: stage 7 does not exist"),
     (f"explain {DENSE} --at now", "now"),
 ]
 

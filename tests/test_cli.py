@@ -158,7 +158,7 @@ def test_megatron_names_are_aliases(capsys: pytest.CaptureFixture[str]) -> None:
 def test_every_setting_has_an_option_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     import dataclasses
 
-    out = run(capsys, "estimate", "--help")
+    out = run(capsys, "estimate", "--help-all")
     for _, part in SECTIONS:
         for field in dataclasses.fields(part):
             if not field.metadata.get("internal"):

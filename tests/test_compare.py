@@ -64,7 +64,7 @@ def test_mixes_inputs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
 
 WRONG = [
     (["Qwen/Qwen3-8B"], "at least two cases"),
-    (["Qwen/Qwen3-8B", "--layout", "tp=2", "--layout", "tp=3"], "tp=3: num_attention_heads=32 does not divide"),
+    (["Qwen/Qwen3-8B", "--layout", "tp=2", "--layout", "tp=3"], "tp=3: num_attention_heads=32 is not divisible"),
     (["Qwen/Qwen3-8B", "--layout", "tpp=2", "--layout", "tp=1"], 'unknown setting "tpp". Did you mean "tp"?'),
     (["Qwen/Qwen3-8B", "--layout", "tp=two", "--layout", "tp=1"], "must be a whole number"),
     (["Qwen/Qwen3-8B", "--layout", "tp", "--layout", "tp=1"], "must be name=value"),

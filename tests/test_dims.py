@@ -30,7 +30,7 @@ DEGREES = [
 
 def test_a_dim_that_does_not_divide_is_refused() -> None:
     assert Dim("rows", 12, ("tp",), 4).local == 3
-    with pytest.raises(LayoutError, match=r"^rows=10 does not divide by tp=3; use 1, 2, 5 or 10$"):
+    with pytest.raises(LayoutError, match=r"^rows=10 is not divisible by tp=3; use 1, 2, 5 or 10$"):
         _ = Dim("rows", 10, ("tp",), 3).local
     with pytest.raises(LayoutError):
         tensor("x", (Dim("rows", 10, ("tp",), 3),))
@@ -72,7 +72,7 @@ def test_a_parameter_is_named_where_it_does_not_divide() -> None:
     layout = dataclasses.replace(job.layout, world_size=3, tensor_model_parallel_size=3, sequence_parallel=True)
     found = [one.text for one in declared_dims(job.model, layout, job.training)]
     assert "in self_attention.linear_proj.weight" in found[0]
-    assert "heads*kv_channels=4096 does not divide by tp=3" in found[0]
+    assert "heads*kv_channels=4096 is not divisible by tp=3" in found[0]
 
 
 @pytest.mark.parametrize("name", MODELS[:4])

@@ -276,7 +276,7 @@ def test_odd_versions_are_one_sentence(version: str, capsys: pytest.CaptureFixtu
 
 
 def test_a_group_of_microbatches_is_bounded() -> None:
-    layout = {"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 2}
+    layout: dict[str, Any] = {"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 2}
     for size in (65_537, 10**12):
         with pytest.raises(LayoutError, match=f"microbatch_group_size_per_vp_stage={size} is more than 65536"):
             estimate(TrainingJob.from_hf("Qwen/Qwen3-8B", 8, **layout, microbatch_group_size_per_vp_stage=size))

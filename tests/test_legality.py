@@ -25,8 +25,8 @@ NUMBER_WITH_NAME = re.compile(r"=(?=\d)[\d*.=]+")
 def test_a_name_in_braces_is_a_name_in_the_rule_and_a_number_in_the_text() -> None:
     heads = indivisible("num_attention_heads", 40, "tensor_model_parallel_size", 16, fix="use 8")
     assert heads == Violation(
-        "num_attention_heads does not divide by tensor_model_parallel_size",
-        "num_attention_heads=40 does not divide by tensor_model_parallel_size=16; use 8",
+        "num_attention_heads is not divisible by tensor_model_parallel_size",
+        "num_attention_heads=40 is not divisible by tensor_model_parallel_size=16; use 8",
     )
     assert broken("fp8 and fp4 exclude each other", fix="give one").text == "fp8 and fp4 exclude each other; give one"
     assert broken("it has entries", said="it has 3 entries", fix="give one") == Violation(
@@ -65,9 +65,9 @@ def test_a_refusal_names_its_rules() -> None:
     with pytest.raises(LayoutError) as refused:
         check(job.model, layout, job.training, job.gpu, 1)
     assert len(refused.value.rules) == len(refused.value.reasons) > 1
-    assert refused.value.rules[0] == "num_attention_heads does not divide by tensor_model_parallel_size"
+    assert refused.value.rules[0] == "num_attention_heads is not divisible by tensor_model_parallel_size"
     assert refused.value.reasons[0].startswith(
-        "num_attention_heads=32 does not divide by tensor_model_parallel_size=3;"
+        "num_attention_heads=32 is not divisible by tensor_model_parallel_size=3;"
     )
 
 
@@ -124,12 +124,12 @@ def test_the_fix_of_a_split_is_accepted() -> None:
 
 
 def test_numbers_of_a_fix_are_accepted() -> None:
-    """`A=3 does not divide by B=2; use 1 or 3`, `use a multiple of 2`: the numbers are B's and A's."""
+    """`A=3 is not divisible by B=2; use 1 or 3`, `use a multiple of 2`: the numbers are B's and A's."""
     found: set[str] = set()
     for one in collected():
         rule, text = one.violation
         fix = text.partition("; ")[2]
-        names = re.match(r"(\w+) (?:does not divide(?: by)?|must lie between|and) (\S+?),?(?: |$)", rule)
+        names = re.match(r"(\w+) (?:is not divisible by|does not divide|must lie between|and) (\S+?),?(?: |$)", rule)
         if names is None or SPLIT.search(rule) or re.search("^num_gpus|need|exclude|say the same", rule):
             continue
         divided, by = names.groups()
@@ -169,7 +169,7 @@ def alternatives(fix: str, layout: Layout) -> Iterator[dict[str, Any]]:
 
 SENTENCES = [
     (
-        "num_layers=8 with the embedding counted, 9, does not divide by pipeline_model_parallel_size=2; "
+        "num_layers=8 with the embedding counted, 9, is not divisible by pipeline_model_parallel_size=2; "
         "use 1, 3 or 9 stages, or leave account_for_embedding_in_pipeline_split out",
         {PP: 2, "account_for_embedding_in_pipeline_split": True},
     ),
@@ -182,7 +182,7 @@ SENTENCES = [
         {PP: 2, FIRST: 2, LAST: 2},
     ),
     (
-        "cp_comm_type a2a+p2p needs num_query_groups=2 to divide by tensor_model_parallel_size times the all-to-all size, 1*4=4; "
+        "cp_comm_type a2a+p2p needs num_query_groups=2 to be divisible by tensor_model_parallel_size times the all-to-all size, 1*4=4; "
         "use p2p or all_gather",
         {CP: 8, "cp_comm_type": ("a2a+p2p",), "hierarchical_context_parallel_sizes": (4, 2)},
     ),
@@ -207,5 +207,5 @@ def test_sentences(text: str, changes: dict[str, Any]) -> None:
 def test_heads_of_latent_attention_are_no_rows_of_a_joint_weight() -> None:
     job = TrainingJob.from_hf("deepseek-ai/DeepSeek-V3", 24, tensor_model_parallel_size=3)
     found = [one.text for one in violations(job.model, job.layout, job.training, 1)]
-    assert any(text.startswith("num_attention_heads=128 does not divide by") for text in found)
+    assert any(text.startswith("num_attention_heads=128 is not divisible by") for text in found)
     assert not any("linear_qkv" in text for text in found)

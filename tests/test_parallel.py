@@ -72,7 +72,7 @@ def test_command_r_plus_keeps_its_refusal() -> None:
 
 def test_what_the_layer_does_not_have_is_refused() -> None:
     settings = {"num_attention_heads": 48, "num_query_groups": 3, "kv_channels": 128, "hidden_size": 6144}
-    with pytest.raises(LayoutError, match="ffn_hidden_size=14336 does not divide by tensor_model_parallel_size=3"):
+    with pytest.raises(LayoutError, match="ffn_hidden_size=14336 is not divisible by tensor_model_parallel_size=3"):
         estimate(job(3, ffn_hidden_size=14336, padded_vocab_size=64128, seq_length=3072, **settings))
     with pytest.raises(ConfigError, match="parallel_attention excludes num_moe_experts"):
         job(num_moe_experts=8)

@@ -212,7 +212,7 @@ def test_the_objective_decides_the_order(objective: str) -> None:
 def test_layouts_that_are_ruled_out_are_counted_by_rule() -> None:
     base = TrainingJob.from_hf("Qwen/Qwen3-8B", 16, seq_length=4096, global_batch_size=64)
     found = search(base, SMALL)
-    heads = "num_attention_heads does not divide by tensor_model_parallel_size"
+    heads = "num_attention_heads is not divisible by tensor_model_parallel_size"
     pipelines, experts, sequences, micro_batches, recompute = 3, 3, 3, 2, 2  # sequences: whole, p2p, a2a
     assert found.illegal[heads] == pipelines * experts * sequences * micro_batches * recompute, "all with tp 3"
 

@@ -259,7 +259,8 @@ def test_the_chart_is_as_wide_as_the_terminal_and_cuts_no_number(
     assert "\x1b" not in text and max(map(len, lines)) <= columns
     chart = [line for line in lines if re.match(r" *[\d.]+ [|+]", line)]
     assert {len(line) for line in chart} == {columns}
-    peak = estimate(TrainingJob.from_hf("Qwen/Qwen3-8B", 8, **{PP: 4, "global_batch_size": 32})).peak_stage
+    settings: dict[str, Any] = {PP: 4, "global_batch_size": 32}
+    peak = estimate(TrainingJob.from_hf("Qwen/Qwen3-8B", 8, **settings)).peak_stage
     said = " ".join(text.split())
     assert f"peak {peak.peak_allocated_bytes / 2**30:.2f} GiB" in said and "\u2026" not in text
     assert peak.peak.candidate.label in said

@@ -3,6 +3,26 @@
 from megatron_memory_estimator import TrainingJob, estimate
 job = TrainingJob.from_hf("Qwen/Qwen3-8B", num_gpus=8, tensor_model_parallel_size=2)
 print(estimate(job).peak_stage.peak_allocated_bytes)
+
+TrainingJob        a training run: from_hf, from_config, from_megatron_args and from_bridge make one
+Settings           the keywords of these, by Megatron's names: what an editor completes and a type checker holds
+estimate           what every GPU of a run holds, and when it peaks
+Estimate           the answer: stages, verdict, to_dict(), table()
+Stage              one pipeline stage of it: peak_allocated_bytes, breakdown_bytes, rows
+plan               the best legal layouts of a run on some GPUs
+advise             what makes a run fit, or faster
+count_parameters   the parameters of a model, all, active and of MTP layers
+Count              the answer of count_parameters
+Model              an architecture, in TransformerConfig's names
+Layout             GPUs, degrees of parallelism, and the split of layers over stages
+Training           batch, precision, optimizer, recomputation, fusions, offloading, graphs
+Gpu                a type of GPU; GPUS are those that are known
+GPUS               the catalogue of GPUs
+Environment        allocator and machine: what PYTORCH_CUDA_ALLOC_CONF and its likes say
+EstimatorError     every refusal, in one sentence; the next three are kinds of it
+ConfigError        an input that is unknown or contradicts itself
+LayoutError        a layout that Megatron-Core refuses, with its rules
+UnsupportedError   what is not modelled
 """
 
 from __future__ import annotations
@@ -16,6 +36,7 @@ if TYPE_CHECKING:
     from .job.hardware import GPUS, Environment, Gpu
     from .job.layout import Layout
     from .job.model import Model
+    from .job.settings_types import Settings
     from .job.training import Training
     from .job.training_job import TrainingJob
     from .modules.counts import Count, count_parameters
@@ -40,6 +61,7 @@ _HOME = {
     "TrainingJob": "job.training_job",
     "Layout": "job.layout",
     "Model": "job.model",
+    "Settings": "job.settings_types",
     "Training": "job.training",
     "advise": "planner.advise",
     "plan": "planner.planning",
@@ -47,7 +69,7 @@ _HOME = {
 
 __all__ = [  # noqa: RUF022
     "ConfigError", "Count", "Environment", "Estimate", "EstimatorError", "GPUS", "Gpu", "Layout", "LayoutError", "Model",
-    "Stage", "Training", "TrainingJob", "UnsupportedError", "advise", "count_parameters", "estimate", "plan",
+    "Settings", "Stage", "Training", "TrainingJob", "UnsupportedError", "advise", "count_parameters", "estimate", "plan",
 ]  # fmt: skip
 
 

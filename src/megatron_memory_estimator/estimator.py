@@ -150,7 +150,7 @@ class Estimate:
         if pp_rank is None:
             return self.peak_stage
         if not 0 <= pp_rank < len(self.stages):
-            raise ConfigError(f"--stage {pp_rank} does not exist; the stages are 0 to {len(self.stages) - 1}")
+            raise ConfigError(f"stage {pp_rank} does not exist; the stages are 0 to {len(self.stages) - 1}")
         return self.stages[pp_rank]
 
     def verdicts(self) -> list[Verdict]:

@@ -252,7 +252,7 @@ PLANS: list[tuple[list[str], str]] = [
     ),
     (
         ["plan", "Qwen/Qwen3-0.6B", "--num-gpus", "8", "--tp", "3", "--json"],
-        "no layout of the space is legal: num_attention_heads does",
+        "no layout of the space is legal: num_attention_heads is not divisible",
     ),
 ]
 QWEN = "Qwen/Qwen3-0.6B"

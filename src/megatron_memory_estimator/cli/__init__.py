@@ -41,9 +41,11 @@ def _main(argv: list[str] | None) -> None:
         print(error.format_message(), file=sys.stderr)
         sys.exit(2)
     except click.NoSuchOption as error:
-        from .known import explanation
+        from .known import explanation, unknown
 
-        fail(explanation(error.option_name) or error.format_message())
+        params = error.ctx.command.get_params(error.ctx) if error.ctx else ()
+        names = (name for param in params for name in (*param.opts, *param.secondary_opts) if name.startswith("-"))
+        fail(explanation(error.option_name) or unknown(error.option_name, names))
     except click.ClickException as error:
         fail(error.format_message())
     except EstimatorError as error:

@@ -8,11 +8,10 @@ from typing import Any
 import click
 
 from ..errors import ConfigError, EstimatorError, LayoutError, UnsupportedError
-from ..estimator import estimate
 from ..inputs.loaded_model import LONGEST_NAME
 from ..wording import plain
 from .files import write
-from .options import JobCommand, job_from_options, json_option, setting_options, special_options
+from .options import JobCommand, job_from_options, json_option, model_argument, setting_options, special_options
 
 HELP = """Several models, YAML files and layouts side by side, with what differs marked.
 
@@ -64,6 +63,7 @@ def callback(
 
 def comparison(models: tuple[str, ...], layouts: tuple[str, ...], values: dict[str, Any]) -> list[Any]:
     """A case for every model and layout. Raises ConfigError that names the case that is refused."""
+    from ..estimator import estimate
     from ..inputs.hf.load import standard_input
     from ..inputs.layouts import parse_layout_words
     from ..report.comparison import Case
@@ -91,7 +91,7 @@ def comparison(models: tuple[str, ...], layouts: tuple[str, ...], values: dict[s
 command = JobCommand(
     "compare",
     params=[
-        click.Argument(["models"], nargs=-1, required=True, metavar="MODEL..."),
+        model_argument("models", "MODEL..."),
         click.Option(["--layout", "layouts"], multiple=True, metavar="WORDS", help="a layout, such as tp=4,pp=4,ep=8"),
         click.Option(
             ["--format", "form"], type=click.Choice(["table", "markdown", "csv", "latex"]), default="table",

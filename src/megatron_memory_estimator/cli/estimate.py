@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from ..errors import ConfigError
-from ..estimator import estimate
 from ..job.training_job import TrainingJob
 from .options import job_command, json_option
 
@@ -26,6 +25,8 @@ def run(job: TrainingJob, *, as_json: bool, form: str, verbose: bool, formulas: 
         raise ConfigError(
             f"--format {form} is a row for each stage; leave --json, --formulas, --verbose and --all-gpus out"
         )
+    from ..estimator import estimate
+
     result = estimate(job)
     if form in RECORDS:
         from ..report.records import FORMATS, stage_records

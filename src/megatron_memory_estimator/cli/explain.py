@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from ..estimator import estimate
 from ..job.training_job import TrainingJob
 from .options import job_command, json_option
 
@@ -16,6 +15,8 @@ Without --stage, the stage with the highest peak. Takes the model and options of
 
 def run(job: TrainingJob, *, as_json: bool, stage: int | None, at: str) -> None:
     """Print the tensors of one stage."""
+    from ..estimator import estimate
+
     result = estimate(job)
     if as_json:
         import json

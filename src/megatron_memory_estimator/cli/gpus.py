@@ -5,31 +5,47 @@ from __future__ import annotations
 import click
 
 from ..job.hardware import GIB, GPUS
-from .options import json_option
+from .options import format_option, json_option, one_format
+from .verb import Verb
 
 
-def run(as_json: bool) -> None:
+def run(form: str, as_json: bool) -> None:
     """Print the GPU catalogue."""
-    if as_json:
+    form = one_format(form, as_json=as_json)
+    found = [
+        {"name": gpu.name, "memory_bytes": gpu.memory_bytes, "aliases": list(gpu.aliases), "source": gpu.source}
+        for gpu in GPUS
+    ]
+    if form == "json":
         import json
 
-        found = [
-            {"name": gpu.name, "memory_bytes": gpu.memory_bytes, "aliases": list(gpu.aliases), "source": gpu.source}
-            for gpu in GPUS
-        ]
         click.echo(json.dumps(found, indent=1))
+        return
+    if form != "table":
+        from ..report.records import FORMATS
+
+        click.echo(
+            FORMATS[form]([{**one, "aliases": ", ".join(gpu.aliases)} for one, gpu in zip(found, GPUS, strict=True)]),
+            nl=False,
+        )
         return
     from rich import box
     from rich.table import Table
 
     from .console import console
 
-    table = Table("GPU", "memory GiB", "also", "source of the memory figure", box=box.SIMPLE_HEAD, pad_edge=False)
-    for gpu in GPUS:
-        table.add_row(gpu.name, f"{gpu.memory_bytes / GIB:.2f}", ", ".join(gpu.aliases), gpu.source)
+    table = Table("GPU", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("memory (GiB)", justify="right", no_wrap=True)
+    for name in ("also", "source of the memory figure"):
+        table.add_column(name)
+    for one in GPUS:
+        table.add_row(one.name, f"{one.memory_bytes / GIB:.2f}", ", ".join(one.aliases), one.source)
     console().print(table)
 
 
-command = click.Command(
-    "gpus", params=[json_option()], callback=run, help="The GPUs that estimates are judged against."
+command = Verb(
+    "gpus",
+    params=[format_option("GPU"), json_option()],
+    callback=run,
+    help="The GPUs that estimates are judged against.",
 )

@@ -6,8 +6,11 @@ from importlib import import_module
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from .. import __version__
+from .examples import START
+from .verb import PROGRAM, write_examples
 
 VERBS = {
     "estimate": "what every pipeline stage holds and when it peaks",
@@ -20,6 +23,7 @@ VERBS = {
     "validate": "measured runs beside their estimates",
     "mcp": "estimate, plan, advise and the others as an MCP server",
     "gpus": "the GPUs that estimates are judged against",
+    "help": "what a command does, on one screen",
 }
 
 
@@ -41,7 +45,7 @@ class Verbs(click.Group):
         return found
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        if args and args[0] not in VERBS and not args[0].startswith("-"):
+        if args and args[0] not in VERBS and not args[0].startswith("-") and not ctx.resilient_parsing:
             from difflib import get_close_matches
 
             near = get_close_matches(args[0], VERBS, n=1)
@@ -55,15 +59,22 @@ class Verbs(click.Group):
         except BrokenPipeError:
             raise ReaderGone from None
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        names = [CompletionItem(name, help=text) for name, text in VERBS.items() if name.startswith(incomplete)]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(VERBS.items()))
+        write_examples(START, formatter, "Where to start")
+        formatter.write_paragraph()
+        formatter.write(f"{PROGRAM} COMMAND --help has examples, COMMAND --help-all every option.\n")
 
 
 command = Verbs(
-    name="megatron-memory",
+    name=PROGRAM,
     help="GPU memory of Megatron training runs, for every pipeline stage, traceable to named tensors.",
     context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
 )
-click.version_option(__version__, "--version", prog_name="megatron-memory")(command)
+click.version_option(__version__, "--version", prog_name=PROGRAM)(command)

@@ -1,6 +1,13 @@
-"""Options that Megatron-LM has and this command has not: why."""
+"""What is said of an option that a command has not: why, or which are near."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..wording import any_of
+
+MOST = 4
+"""Options that are offered instead."""
 
 
 def explanation(option: str) -> str:
@@ -19,3 +26,21 @@ def explanation(option: str) -> str:
     if argument is not None:
         return f"{option} is an argument of Megatron-LM that this command does not take"
     return ""
+
+
+def unknown(option: str, known: Iterable[str]) -> str:
+    """One sentence for an option that a command has not, with those that it may stand for."""
+    names = list(known)
+    longer = [name for name in names if name.startswith(option)]
+    shorter = sorted(
+        (name for name in names if len(name) > len("--") and option.startswith(name)), key=len, reverse=True
+    )
+    near = list(dict.fromkeys([*longer, *shorter])) or _alike(option, names)
+    return f'No such option "{option}".' + (f" Did you mean {any_of(near[:MOST])}?" if near else "")
+
+
+def _alike(option: str, names: list[str]) -> list[str]:
+    """Names that are written alike, the nearest first."""
+    from difflib import get_close_matches
+
+    return get_close_matches(option, names, n=MOST)

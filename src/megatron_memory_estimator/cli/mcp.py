@@ -8,6 +8,7 @@ import click
 
 from ..errors import ConfigError
 from ..wording import shown
+from .verb import Verb
 
 
 def run(folder: str | None, seconds: float) -> None:
@@ -25,7 +26,7 @@ def run(folder: str | None, seconds: float) -> None:
     server(None if folder is None else os.path.expanduser(folder), seconds).run("stdio")
 
 
-command = click.Command(
+command = Verb(
     "mcp",
     params=[
         click.Option(

@@ -1,41 +1,99 @@
-"""`megatron-memory models [MODEL]`: the bundled models, or the parameters of one."""
+"""`megatron-memory models [WORD]`: the bundled models, those that a word is part of, or the parameters of one."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 import click
 
-from .options import json_option
+from ..wording import plain
+from .options import format_option, json_option, model_argument, one_format
+from .verb import Verb
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+NARROW = 100
+"""Columns of a terminal below which the list has the fewest columns."""
+WIDEST = 1000
+"""Columns of a terminal that no table reaches."""
+SUPPORTED = "supported"
+HELP = """The bundled models: all, those whose name or type has WORD in it, or the parameters of one.
+
+One model is a name, a config.json or a directory, or a Hub id; parameters are counted of models whose memory is refused as well.
+"""
 
 
-def run(model: str | None, as_json: bool) -> None:
-    """Print the catalogue, or one model's parameters; models whose memory is refused have parameters too."""
+def run(word: str | None, form: str, as_json: bool) -> None:
+    """Print the catalogue, a part of it, or one model's parameters."""
     from ..inputs.catalog import entries
-    from ..report.catalogue import model_facts
+    from ..report.catalogue import chosen, model_facts, model_record
 
-    names = [model] if model else list(entries())
-    found = [model_facts(name) for name in names]
-    if as_json:
+    names = list(entries()) if word is None else chosen(word)
+    found = [model_facts(name) for name in names or [str(word)]]
+    form = one_format(form, as_json=as_json)
+    if form == "json":
         import json
 
-        click.echo(json.dumps(found[0] if model else found, indent=1))
-        return
+        click.echo(json.dumps(found if names else found[0], indent=1))
+    elif form != "table":
+        from ..report.records import FORMATS
+
+        click.echo(FORMATS[form]([model_record(facts) for facts in found]), nl=False)
+    elif not names:
+        print_model(model_record(found[0]), str(found[0]["source"]))
+    else:
+        from .console import console
+
+        terminal = console()
+        terminal.print(models_table([model_record(facts) for facts in found], terminal))
+
+
+def print_model(record: dict[str, Any], source: str) -> None:
+    """One model in words."""
+    click.echo(f"{record['name']}  {record['model_type']}  ({plain(source)})")
+    for kind, what in (("total", "parameters"), ("active", "active"), ("mtp", "of MTP layers")):
+        number = record[f"num_parameters_{kind}"]
+        click.echo(f"  {what:14}{'-' if number is None else format(number, ',')}")
+    click.echo(f"  {'supported':14}{'yes' if record['supported'] else 'no: ' + record['reason']}")
+
+
+def models_table(records: Sequence[dict[str, Any]], console: Console) -> Table:
+    """A line for each model, in billions of parameters; what is cut is the reason of a refusal, never a number."""
+    kinds = ("total",) if console.width < NARROW else ("total", "active", "mtp")
+    wide = console.options.update(max_width=WIDEST)
+    room = console.width - console.measure(_table(records, kinds, 0), options=wide).maximum
+    return _table(records, kinds, max(room, 0))
+
+
+def _table(records: Sequence[dict[str, Any]], kinds: tuple[str, ...], room: int) -> Table:
+    """The table with so many characters for reasons, beyond the heading's."""
     from rich import box
     from rich.table import Table
 
-    from .console import console
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("model", overflow="fold")
+    for kind in kinds:
+        table.add_column("MTP (B)" if kind == "mtp" else f"{kind} (B)", justify="right", no_wrap=True)
+    table.add_column(SUPPORTED, no_wrap=True)
+    for record in records:
+        numbers = [billions(record[f"num_parameters_{kind}"]) for kind in kinds]
+        refused = f"no: {record['reason']}"
+        word = "yes" if record["supported"] else plain(refused, len(SUPPORTED) + room)
+        table.add_row(record["name"], *numbers, word)
+    return table
 
-    table = Table("model", "type", "parameters", "active", "MTP", "memory", box=box.SIMPLE_HEAD, pad_edge=False)
-    for facts in found:
-        count = facts["num_parameters"]
-        memory = facts["refused"] or "estimated"
-        shown = [f"{count[key]:,}" if count else "-" for key in ("total", "active", "mtp")]
-        table.add_row(str(facts["name"]), str(facts["model_type"]), *shown, str(memory))
-    console().print(table)
+
+def billions(number: int | None) -> str:
+    """A count of parameters in billions, to three digits behind the point."""
+    return "-" if number is None else f"{number / 1e9:.3f}"
 
 
-command = click.Command(
+command = Verb(
     "models",
-    params=[click.Argument(["model"], required=False), json_option()],
+    params=[model_argument("word", "[WORD|MODEL]", required=False, nargs=1), format_option("model"), json_option()],
     callback=run,
-    help="The bundled models; with MODEL, its parameters (of models whose memory is refused as well).",
+    help=HELP,
 )

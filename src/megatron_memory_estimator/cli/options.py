@@ -15,8 +15,10 @@ from ..job.layout import SHORT, Layout
 from ..job.model import Model
 from ..job.settings import field_kind
 from ..job.training import Training
-from ..job.training_job import TrainingJob
+from ..job.training_job import DEFAULT_GPU, TrainingJob
 from ..wording import shown, signed, whole
+from . import completion
+from .verb import LongVerb
 
 OTHER_NAMES = {
     **{name: (f"--{short}",) for short, name in SHORT.items()},
@@ -31,7 +33,14 @@ SECTIONS: tuple[tuple[str, type[Any]], ...] = (
     ("model (overrides of the config)", Model),
     ("environment", Environment),
 )
+COUNTS_OF_TOKENS = ("seq_length", "max_position_embeddings", "original_max_position_embeddings")
 NUMBER_OR_EXPRESSION = {"moe_layer_freq", "linear_attention_freq"}
+
+
+def tokens(text: str) -> int:
+    """A count of tokens: a whole number, or with k behind it, 1024 times that."""
+    thousands = whole(text[:-1]) if text[-1:] in ("k", "K") else None
+    return int(click.INT(text)) if thousands is None else 1024 * thousands
 
 
 def option_names(field: dataclasses.Field[Any]) -> list[str]:
@@ -51,13 +60,18 @@ def setting_option(field: dataclasses.Field[Any]) -> click.Option:
         declared = [f"{name}/--no-{name[2:]}" for name in names]
         return click.Option([*declared, field.name], default=None, help=text)
     choices = field.metadata.get("choices") or ()
-    types: dict[str, Any] = {"int": click.INT, "float": click.FLOAT}
+    types: dict[str, Any] = {"int": tokens if field.name in COUNTS_OF_TOKENS else click.INT, "float": click.FLOAT}
     if field.metadata.get("words"):
         types = {}
     if choices and kind != "list":
         text += f" ({', '.join(choices)})"
     return click.Option(
-        [*names, field.name], type=types.get(kind, click.STRING), default=None, help=text, metavar=kind.upper()
+        [*names, field.name],
+        type=types.get(kind, click.STRING),
+        default=None,
+        help=text,
+        metavar=kind.upper(),
+        shell_complete=completion.words(choices, several=kind == "list") if choices else None,
     )
 
 
@@ -70,7 +84,7 @@ def special_options() -> list[click.Option]:
             ["--untie-embeddings-and-output-weights", "untie"], is_flag=True, default=None,
             help="output layer with a weight of its own",
         ),
-        click.Option(["--gpu"], default=None, help="GPU that workspaces and kernels are chosen for (default H100-80GB)"),
+        gpu_option(),
         click.Option(
             ["--strict"], is_flag=True, default=None,
             help="refuse to decide the number of GPUs and the split of layers that do not divide",
@@ -85,17 +99,39 @@ def special_options() -> list[click.Option]:
     ]  # fmt: skip
 
 
+def gpu_option(
+    default: str | None = None, text: str = "GPU that is judged, and that kernels are chosen for"
+) -> click.Option:
+    """--gpu."""
+    return click.Option(
+        ["--gpu"],
+        default=default,
+        metavar="NAME",
+        help=f"{text} (default {DEFAULT_GPU}); `megatron-memory gpus` lists them",
+        shell_complete=completion.gpus,
+    )
+
+
+def model_argument(
+    name: str = "model", metavar: str = "MODEL", *, required: bool = True, nargs: int = -1
+) -> click.Argument:
+    """A model, or several."""
+    return click.Argument([name], nargs=nargs, required=required, metavar=metavar, shell_complete=completion.models)
+
+
 def setting_options() -> list[click.Option]:
     """The options of all settings."""
     fields = (f for _, part in SECTIONS for f in dataclasses.fields(part))
     return [setting_option(f) for f in fields if not f.metadata.get("internal")]
 
 
-class JobCommand(click.Command):
-    """A verb with a model and every setting; help lists the settings by section."""
+class JobCommand(LongVerb):
+    """A verb with a model and every setting."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         rest = super().parse_args(ctx, args)
+        if ctx.resilient_parsing:  # completion: what is typed so far need not be whole
+            return rest
         options = [param for param in self.params if isinstance(param, click.Option)]
         names = {name for option in options for name in (*option.opts, *option.secondary_opts)}
         for option in options:
@@ -103,18 +139,6 @@ class JobCommand(click.Command):
             if isinstance(value, str) and value in names:
                 raise ConfigError(f"{option.opts[0]} takes a value, but the option {value} follows it")
         return rest
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {"options": []}
-        owners = {f.name: title for title, part in SECTIONS for f in dataclasses.fields(part)}
-        for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
-            if record is not None:
-                sections.setdefault(owners.get(str(param.name), "options"), []).append(record)
-        for title in ("options", *(title for title, _ in SECTIONS)):
-            if sections.get(title):
-                with formatter.section(title.capitalize()):
-                    formatter.write_dl(sections[title])
 
 
 def job_command(name: str, text: str, extra: list[click.Parameter], run: Callable[..., None]) -> click.Command:
@@ -126,7 +150,7 @@ def job_command(name: str, text: str, extra: list[click.Parameter], run: Callabl
         run(job_from_options(values), **chosen)
 
     params = [
-        click.Argument(["model"], nargs=-1, required=True, metavar="MODEL"),
+        model_argument(),
         *extra,
         *special_options(),
         *setting_options(),
@@ -206,3 +230,20 @@ def parsed(field: dataclasses.Field[Any], text: str) -> Any:
 def json_option() -> click.Option:
     """--json."""
     return click.Option(["--json", "as_json"], is_flag=True, help="print one JSON document on standard output")
+
+
+def format_option(what: str) -> click.Option:
+    """--format, for commands that print a table of records."""
+    return click.Option(
+        ["--format", "form"],
+        type=click.Choice(["table", "json", "csv", "markdown"]),
+        default="table",
+        help=f"csv and markdown have a row for each {what}",
+    )
+
+
+def one_format(form: str, *, as_json: bool) -> str:
+    """The format that --format and --json together say."""
+    if as_json and form not in ("table", "json"):
+        raise ConfigError(f"--json and --format {form} exclude each other; give one")
+    return "json" if as_json else form

@@ -12,7 +12,7 @@ from ..inputs import SCRIPTS, YAML
 from ..job.hardware import GIB
 from ..job.training_job import TrainingJob
 from .bar import Bar
-from .options import JobCommand, job_from_options, special_options
+from .options import JobCommand, job_from_options, model_argument, special_options
 from .plan_options import AXES, axis_options, other_settings, plan_options
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def fitted(path: str | None, *, quiet: bool) -> Efficiency | None:
 command = JobCommand(
     "plan",
     params=[
-        click.Argument(["model"], nargs=-1, required=True, metavar="MODEL"),
+        model_argument(),
         *axis_options(),
         *plan_options(),
         *special_options(),

@@ -49,8 +49,8 @@ def axis_options() -> list[click.Option]:
         click.Option(
             ["--split"], metavar="VALUES", help="layers over stages: even, uneven (first and last), layout (generated)"
         ),
-        click.Option(["--recompute"], metavar="VALUES", help="none, full, block:N, uniform:N, or modules joined by +"),
-        click.Option(["--precision"], metavar="VALUES", help="bf16, delayed, tensorwise, blockwise, mxfp8, nvfp4"),
+        click.Option(["--recompute"], metavar="VALUES", help="none, full, block:N, uniform:N, core_attn+mlp"),
+        click.Option(["--precision"], metavar="VALUES", help="bf16, or a recipe: delayed, mxfp8, nvfp4, ..."),
         click.Option(["--complete"], is_flag=True, help="search every axis whole, precisions and optimizers too"),
     ]
 
@@ -62,18 +62,16 @@ def plan_options() -> list[click.Option]:
             ["--objective"], default="throughput", metavar="NAME", help="throughput (default), memory, or head-room"
         ),
         click.Option(["--top"], type=click.IntRange(1, 1000), default=10, help="plans to show (default 10)"),
-        click.Option(
-            ["--max-memory"], type=float, metavar="GIB", help="memory of a GPU to plan for, GiB; default: all of it"
-        ),
-        click.Option(["--head-room"], metavar="GIB|%", help="memory to leave free, in GiB or percent of the GPU"),
+        click.Option(["--max-memory"], type=float, metavar="GIB", help="memory of a GPU, GiB (default: all of it)"),
+        click.Option(["--head-room"], metavar="GIB|%", help="memory to leave free, such as 4 or 5%"),
         click.Option(["--tight"], is_flag=True, help="also take layouts that fit unless memory is fragmented"),
-        click.Option(["--min-num-gpus"], is_flag=True, help="find the smallest number of GPUs that holds the model"),
+        click.Option(["--min-num-gpus"], is_flag=True, help="the smallest number of GPUs that holds it"),
         click.Option(
             ["--show"],
             type=click.IntRange(1),
             default=1,
             metavar="N",
-            help="print the launch arguments of plan N (default 1)",
+            help="launch arguments of plan N (default 1)",
         ),
         click.Option(["--launch"], type=click.Choice(FORMS), default=FORMS[0], help=f"their form (default {FORMS[0]})"),
         click.Option(

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import ConfigError
+from ..job.training_job import DEFAULT_GPU
 from ..wording import plain
-from .options import json_option
+from .options import gpu_option, json_option
+from .verb import Verb
 
 if TYPE_CHECKING:
     from ..estimator import Stage
@@ -164,7 +166,7 @@ def print_log(rows: Sequence[tuple[Reported, Stage]]) -> None:
     console().print(table)
 
 
-command = click.Command(
+command = Verb(
     "validate",
     params=[
         click.Argument(["arguments"], nargs=-1, metavar="[ARGUMENTS]"),
@@ -172,7 +174,7 @@ command = click.Command(
         click.Option(["--against"], metavar="FILE", help="your own measured runs, one JSON object per line"),
         click.Option(["--log"], metavar="FILE", help="a training log with Megatron's memory lines"),
         click.Option(["--num-gpus"], type=click.INT, help="GPUs of the logged run"),
-        click.Option(["--gpu"], default="H100-80GB", help="GPU of the logged run (default H100-80GB)"),
+        gpu_option(DEFAULT_GPU, "GPU of the logged run"),
         json_option(),
     ],
     callback=callback,

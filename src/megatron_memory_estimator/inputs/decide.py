@@ -105,7 +105,7 @@ def _split(model: Model, layout: Layout, *, strict: bool, habits: bool) -> tuple
     )
     if strict:
         raise ConfigError(
-            f"num_layers={total} does not divide by pipeline_model_parallel_size={pp}; the most balanced split is {words}"
+            f"num_layers={total} is not divisible by pipeline_model_parallel_size={pp}; the most balanced split is {words}"
         )
     changed = dataclasses.replace(
         layout, num_layers_in_first_pipeline_stage=first, num_layers_in_last_pipeline_stage=last
@@ -121,7 +121,7 @@ def _microbatches(model: Model, layout: Layout, training: Training, *, single: b
     if training.global_batch_size is not None:
         if training.global_batch_size % per_step:
             raise ConfigError(
-                f"global_batch_size={training.global_batch_size} does not divide by micro_batch_size*data_parallel_size="
+                f"global_batch_size={training.global_batch_size} is not divisible by micro_batch_size*data_parallel_size="
                 f"{training.micro_batch_size}*{layout.dp}={per_step}; use a multiple of {per_step}"
             )
         return training.global_batch_size // per_step, [], training

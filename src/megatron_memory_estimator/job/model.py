@@ -158,7 +158,7 @@ class Model:
             and self.hidden_size % self.num_attention_heads
         ):
             raise ConfigError(
-                f"hidden_size={self.hidden_size} does not divide by num_attention_heads={self.num_attention_heads}; "
+                f"hidden_size={self.hidden_size} is not divisible by num_attention_heads={self.num_attention_heads}; "
                 "set kv_channels"
             )
         for name in _AT_LEAST_ONE:

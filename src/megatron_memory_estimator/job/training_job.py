@@ -13,12 +13,17 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .hardware import Environment, Gpu, find_gpu
 from .layout import Layout
 from .model import Model
 from .training import Training
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .settings_types import ArgumentSettings, Settings
 
 DEFAULT_GPU = "H100-80GB"
 
@@ -46,10 +51,14 @@ class TrainingJob:
     warnings: tuple[str, ...] = ()
 
     @classmethod
-    def from_hf(cls, model: str | Mapping[str, Any], num_gpus: int | None = None, **settings: Any) -> TrainingJob:
+    def from_hf(
+        cls, model: str | Mapping[str, Any], num_gpus: int | None = None, **settings: Unpack[Settings]
+    ) -> TrainingJob:
         """A job from a Hugging Face model: a Hub id, a directory, a config.json, "-" for standard input, or
         a mapping with the fields of a config.json.
 
+        `settings` are Megatron's names, such as tensor_model_parallel_size=2 (or tp=2), recompute_granularity="full", gpu="H200":
+        those of `megatron_memory_estimator.Settings`, by topic in docs/settings.md and `megatron-memory estimate --help-all`.
         Raises ConfigError for an unknown model or setting, LayoutError for a layout that Megatron-Core refuses.
         """
         from ..inputs.hf import load
@@ -59,8 +68,10 @@ class TrainingJob:
         return job_from_parts(loaded, num_gpus, settings, habits=True)
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any], num_gpus: int | None = None, **settings: Any) -> TrainingJob:
-        """A job from TransformerConfig names (`config`) and Megatron's long names for everything else (`settings`)."""
+    def from_config(
+        cls, config: Mapping[str, Any], num_gpus: int | None = None, **settings: Unpack[Settings]
+    ) -> TrainingJob:
+        """A job from TransformerConfig names (`config`) and settings as `from_hf` takes them for everything else."""
         from ..inputs.resolve import job_from_config
 
         return job_from_config(config, num_gpus, settings)
@@ -70,13 +81,14 @@ class TrainingJob:
         cls,
         args: Mapping[str, Any] | Sequence[str] | str | os.PathLike[str],
         num_gpus: int | None = None,
-        **settings: Any,
+        **settings: Unpack[ArgumentSettings],
     ) -> TrainingJob:
         """A job from Megatron-LM arguments; Megatron's own defaults and derivations apply.
 
         `args` is a mapping of argument names (dashed or underscored; `vars(namespace)` too), a list of words as on a command
         line, the path of a YAML file (flat, or under MODEL_ARGS), or the path of a launch script, which is read, never run.
-        `set_variables` gives values to variables of a script; `ignore_unknown=True` passes over unknown arguments.
+        `set_variables` gives values to variables of a script; `ignore_unknown=True` passes over unknown arguments; other
+        `settings`, those of `from_hf`, override the arguments.
         Raises ConfigError for unknown arguments and files that cannot be read, UnsupportedError for what is not modelled.
         """
         from ..inputs.megatron.job import job_from_args
@@ -84,11 +96,11 @@ class TrainingJob:
         return job_from_args(args, num_gpus, settings)
 
     @classmethod
-    def from_bridge(cls, config: Any, num_gpus: int | None = None, **settings: Any) -> TrainingJob:
+    def from_bridge(cls, config: Any, num_gpus: int | None = None, **settings: Unpack[Settings]) -> TrainingJob:
         """A job from a Megatron-Bridge ConfigContainer, its saved YAML (a path), or a mapping of its sections.
 
         Any object with the sections model, train, optimizer, ddp and mixed_precision will do. GPUs follow from
-        `data_parallel_size` where `num_gpus` is not given. Raises ConfigError and UnsupportedError.
+        `data_parallel_size` where `num_gpus` is not given; `settings` override it. Raises ConfigError and UnsupportedError.
         """
         from ..inputs.bridge_config import job_from_bridge
 

@@ -47,7 +47,7 @@ def _uneven_grid(gpus: int, names: tuple[str, ...], degrees: tuple[int, int, int
     a, b, c = degrees
     product = "*".join(names)
     return broken(
-        f"{{num_gpus}} does not divide by {{{product}}}",
+        f"{{num_gpus}} is not divisible by {{{product}}}",
         {"num_gpus": gpus, product: f"{a}*{b}*{c}={a * b * c}"},
         fix=fix,
     )
@@ -114,7 +114,7 @@ def _context_parallel(model: Model, layout: Layout, training: Training) -> Itera
     cp, entries = layout.cp, len(layout.cp_comm_type)
     if cp > 1 and training.seq_length % (2 * cp):
         yield broken(
-            f"{{seq_length}} does not divide by {{2*{CP}}}",
+            f"{{seq_length}} is not divisible by {{2*{CP}}}",
             {"seq_length": training.seq_length, f"2*{CP}": 2 * cp},
             fix=f"use a multiple of {2 * cp}",
         )
@@ -145,8 +145,8 @@ def _heads_over_cp(model: Model, layout: Layout, kind: str) -> Iterator[Violatio
         for name, heads in counted:
             if heads % ways:
                 by = f"{TP}*{CP}" if kind == "a2a" else f"{TP} times the all-to-all size"
-                rule = f"cp_comm_type {kind} needs {{{name}}} to divide by {by}"
-                said = f"cp_comm_type {kind} needs {name}={heads} to divide by {by}, {layout.tp}*{within}={ways}"
+                rule = f"cp_comm_type {kind} needs {{{name}}} to be divisible by {by}"
+                said = f"cp_comm_type {kind} needs {name}={heads} to be divisible by {by}, {layout.tp}*{within}={ways}"
                 yield broken(rule, {name: heads}, said=said, fix="use p2p or all_gather")
 
 
@@ -171,13 +171,13 @@ def _widths(model: Model, layout: Layout, training: Training) -> Iterator[Violat
         gate = 2 if m.attention_output_gate else 1
         qkv = (gate * m.num_attention_heads + 2 * m.groups) * m.head_dim
         if qkv % tp:
-            rule = f"the rows of linear_qkv.weight do not divide by {TP}"
-            said = f"the {qkv} rows of linear_qkv.weight do not divide by {TP}={tp}"
+            rule = f"the rows of linear_qkv.weight are not divisible by {TP}"
+            said = f"the {qkv} rows of linear_qkv.weight are not divisible by {TP}={tp}"
             yield broken(rule, said=said, fix=f"use {divisors(qkv)}")
     ways = tp * layout.cp
     if layout.sequence_parallel and sequence % ways:
         yield broken(
-            f"{{seq_length}} does not divide by {{{TP}*{CP}}}, which sequence_parallel needs",
+            f"{{seq_length}} is not divisible by {{{TP}*{CP}}}, which sequence_parallel needs",
             {"seq_length": sequence, f"{TP}*{CP}": ways},
             fix=f"use a multiple of {ways}",
         )

@@ -117,8 +117,8 @@ def _even(model: Model, layout: Layout, vp: int, least: int) -> Iterator[Violati
         fix = _other_split(model.num_layers, total, pp, vp, least, flags)
         if flags:
             others = " and ".join(COUNTED[flag] for flag in flags)
-            said = f"num_layers={model.num_layers} with {others} counted, {total}, does not divide by {PP}={pp}"
-            yield broken(f"num_layers with {others} counted does not divide by {PP}", said=said, fix=fix)
+            said = f"num_layers={model.num_layers} with {others} counted, {total}, is not divisible by {PP}={pp}"
+            yield broken(f"num_layers with {others} counted is not divisible by {PP}", said=said, fix=fix)
         else:
             yield indivisible("num_layers", total, PP, pp, fix=fix)
     elif each % vp:
@@ -184,10 +184,10 @@ def _remaining(given: dict[str, int], total: int, pp: int, vp: int) -> Iterator[
 
 def _undivided_stage(which: str, layers: int, vp: int) -> tuple[str, str]:
     """The rule that the layers of a stage divide over its chunks, and the same with its numbers."""
-    of, do = f"of a {which} stage", "does" if layers == 1 else "do"
+    of, be = f"of a {which} stage", "is" if layers == 1 else "are"
     return (
-        f"the layers {of} do not divide by {VPP}",
-        f"the {counted(layers, 'layer')} {of} {do} not divide by {VPP}={vp}",
+        f"the layers {of} are not divisible by {VPP}",
+        f"the {counted(layers, 'layer')} {of} {be} not divisible by {VPP}={vp}",
     )
 
 

@@ -26,4 +26,4 @@ def broken(rule: str, numbers: Mapping[str, object] | None = None, *, fix: str =
 
 def indivisible(name: str, number: int, by: str, ways: int, *, fix: str, where: str = "") -> Violation:
     """The violation of a rule that one number divides by another."""
-    return broken(f"{{{name}}} does not divide by {{{by}}}{where}", {name: number, by: ways}, fix=fix)
+    return broken(f"{{{name}}} is not divisible by {{{by}}}{where}", {name: number, by: ways}, fix=fix)

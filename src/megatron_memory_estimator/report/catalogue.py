@@ -1,15 +1,18 @@
-"""A model of the catalogue, with parameters also where its memory is refused."""
+"""Models of the catalogue, with parameters also where their memory is refused."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 from ..errors import UnsupportedError
+from ..inputs.catalog import entries
 from ..inputs.hf import load
 from ..inputs.loaded_model import LoadedModel
 from ..inputs.resolve import model_of
 from ..modules.counts import count_parameters
+from ..wording import plain
 
 
 def model_facts(name: str, read: Callable[[str], LoadedModel] = load) -> dict[str, Any]:
@@ -25,4 +28,26 @@ def model_facts(name: str, read: Callable[[str], LoadedModel] = load) -> dict[st
         "model_type": loaded.model_type,
         "num_parameters": {"total": count.total, "active": count.active, "mtp": count.mtp},
         "refused": loaded.refusal or None,
+    }
+
+
+def chosen(word: str) -> list[str]:
+    """The bundled models that a word is part of, by name or type; nothing where the word names one model, or something else."""
+    named = [name for name in entries() if word.lower() in (name.lower(), name.partition("/")[2].lower())]
+    if len(named) == 1 or os.path.exists(word):
+        return []
+    return [
+        name for name, entry in entries().items() if word.lower() in f"{name} {entry['config']['model_type']}".lower()
+    ]
+
+
+def model_record(facts: dict[str, Any]) -> dict[str, Any]:
+    """The facts of a model as one flat record."""
+    count = facts["num_parameters"] or dict.fromkeys(("total", "active", "mtp"))
+    return {
+        "name": plain(facts["name"]),
+        "model_type": plain(facts["model_type"]),
+        **{f"num_parameters_{kind}": number for kind, number in count.items()},
+        "supported": not facts["refused"],
+        "reason": plain(facts["refused"] or "").removeprefix(f"{plain(facts['name'])}: "),
     }

@@ -147,7 +147,7 @@ class Dim(NamedTuple):
 def uneven(dim: Dim, where: str = "") -> LayoutError:
     """The refusal of a dim whose size does not divide."""
     by = "*".join(dim.axes)
-    rule = f"{{}} does not divide by {{}}{where}"
+    rule = f"{{}} is not divisible by {{}}{where}"
     text = rule.format(f"{dim.name}={dim.size}", f"{by}={dim.ways}")
     return LayoutError((f"{text}; use {divisors(dim.size)}",), (rule.format(dim.name, by),))
 

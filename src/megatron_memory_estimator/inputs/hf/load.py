@@ -124,7 +124,9 @@ def nearest_entries(model: str) -> str:
     short = {name.split("/")[1].lower(): name for name in names}
     matches = [lower[m] for m in get_close_matches(model.lower(), lower, n=3, cutoff=0.5)]
     matches += [short[m] for m in get_close_matches(model.split("/")[-1].lower(), short, n=3, cutoff=0.5)]
-    return ", ".join(dict.fromkeys(matches)) or "none is near; `megatron-memory models` lists them"
+    if not matches:
+        return "no entry of the catalogue is near; `megatron-memory models` lists them"
+    return f"nearest catalogue entries: {', '.join(dict.fromkeys(matches))}"
 
 
 _PART = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"
@@ -135,7 +137,7 @@ HUB_TIMEOUT = 5.0
 
 def _from_hub(model: str) -> LoadedModel:
     """The local Hugging Face cache first, then the Hub, through huggingface_hub."""
-    near = f"nearest catalogue entries: {nearest_entries(model)}"
+    near = nearest_entries(model)
     if not HUB_ID.fullmatch(model):
         raise ConfigError(f'"{shortened(model)}" is neither a file nor a Hub id; {near}')
     try:

@@ -22,7 +22,7 @@ from ...legality.sharding import world
 from ...legality.stages import schedule
 from .points import Array, Cells, Grid, Shape
 
-BATCH = "global_batch_size does not divide by micro_batch_size*data_parallel_size"
+BATCH = "global_batch_size is not divisible by micro_batch_size*data_parallel_size"
 
 
 def reasons(job: TrainingJob, layout: Layout, training: Training, count: int) -> tuple[Violation, ...]:

@@ -1,0 +1,122 @@
+"""Every option's topic, in the order of `--help-all`. What no topic names is an option of the command itself."""
+
+from __future__ import annotations
+
+TOPICS: dict[str, tuple[str, ...]] = {
+    "the run": (
+        "world_size", "gpu", "seq_length", "micro_batch_size", "global_batch_size", "phases", "strict", "set_variables", "ignore_unknown",
+    ),
+    "parallelism": (
+        "tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size",
+        "context_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size", "sequence_parallel", "cp_comm_type",
+        "hierarchical_context_parallel_sizes",
+    ),
+    "pipeline split": (
+        "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage", "account_for_embedding_in_pipeline_split",
+        "account_for_loss_in_pipeline_split", "pipeline_model_parallel_layout", "num_layers_per_virtual_pipeline_stage",
+        "microbatch_group_size_per_vp_stage",
+    ),
+    "recomputation": (
+        "recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules", "distribute_saved_activations",
+    ),
+    "precision": (
+        "bf16", "fp16", "params_dtype", "fp8", "fp8_recipe", "fp8_param_gather", "fp4", "fp4_param_gather",
+        "first_last_layers_bf16", "num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16", "fp8_dot_product_attention",
+        "activation_func_fp8_input_store", "reuse_grad_buf_for_mxfp8_param_ag", "moe_router_padding_for_quantization",
+        "attention_softmax_in_fp32",
+    ),
+    "optimizer and gradients": (
+        "optimizer", "sgd_momentum", "use_distributed_optimizer", "num_distributed_optimizer_instances",
+        "use_precision_aware_optimizer", "main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype",
+        "store_param_remainders", "use_layer_wise_param_layout", "accumulate_allreduce_grads_in_fp32", "grad_reduce_in_bf16",
+        "gradient_accumulation_fusion", "ddp_bucket_size", "ddp_num_buckets", "ddp_pad_buckets_for_high_nccl_busbw",
+    ),
+    "full sharding": (
+        "use_megatron_fsdp", "data_parallel_sharding_strategy", "outer_dp_sharding_strategy", "fsdp_double_buffer",
+        "suggested_communication_unit_size", "megatron_fsdp_main_grads_dtype", "megatron_fsdp_main_params_dtype",
+        "use_torch_fsdp2", "torch_fsdp2_reshard_after_forward",
+    ),
+    "mixture of experts": (
+        "moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "moe_grouped_gemm", "moe_use_grouped_tensor",
+        "moe_permute_fusion", "moe_router_dtype", "moe_expert_capacity_factor", "moe_pad_expert_input_to_capacity",
+        "moe_expert_rank_capacity_factor", "moe_shared_expert_overlap", "routing_phase", "router_imbalance",
+    ),
+    "overlap": (
+        "overlap_grad_reduce", "overlap_param_gather", "overlap_p2p_comm", "tp_comm_overlap", "overlap_moe_expert_parallel_comm",
+        "delay_wgrad_compute", "defer_embedding_wgrad_compute", "wgrad_deferral_limit",
+    ),
+    "offloading": (
+        "cpu_offloading_num_layers", "cpu_offloading_double_buffering", "fine_grained_activation_offloading", "offload_modules",
+        "min_offloaded_tensor_size", "activation_offload_fraction", "optimizer_cpu_offload", "optimizer_offload_fraction",
+        "moe_paged_stash", "moe_paged_stash_buffer_size_factor_cuda", "moe_paged_stash_buffer_size_factor_cpu",
+    ),
+    "CUDA graphs": ("cuda_graph_impl", "cuda_graph_modules", "cuda_graph_warmup_steps"),
+    "kernels and fusions": (
+        "transformer_impl", "attention_kernel", "deterministic_mode", "apply_rope_fusion", "bias_activation_fusion",
+        "use_fused_weighted_squared_relu", "use_transformer_engine_op_fuser", "masked_softmax_fusion",
+        "cross_entropy_loss_fusion", "cross_entropy_fusion_impl", "clone_scatter_output_in_embedding",
+        "create_attention_mask_in_dataloader", "compiled_gates", "mamba_mem_eff_path", "dsa_kernel_backend",
+    ),
+    "fine-tuning": ("peft", "peft_dim", "peft_target_modules"),
+    "model (overrides of the config)": (
+        "num_layers", "hidden_size", "ffn_hidden_size", "vocab_size", "padded_vocab_size", "make_vocab_size_divisible_by",
+        "max_position_embeddings", "share_embeddings_and_output_weights", "untie", "position_embedding_type", "rotary_percent",
+        "rope_type", "original_max_position_embeddings", "normalization", "gated_linear_unit", "activation_func",
+        "activation_func_clamp_value", "add_bias_linear", "hidden_dropout", "fp32_residual_connection", "mtp_num_layers",
+        "mtp_use_repeated_layer", "hybrid_layer_pattern", "enable_mhc_connections", "mhc_num_residual_streams",
+    ),
+    "model: attention": (
+        "num_attention_heads", "num_query_groups", "kv_channels", "add_qkv_bias", "qk_layernorm", "qk_l2_norm",
+        "attention_output_gate", "softmax_type", "attention_dropout", "parallel_attention", "num_ln_in_parallel_attn",
+        "multi_latent_attention", "q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim",
+    ),
+    "model: experts": (
+        "num_moe_experts", "moe_layer_freq", "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size",
+        "moe_shared_expert_gate", "moe_latent_size", "moe_router_score_function", "moe_router_enable_expert_bias",
+        "moe_router_load_balancing_type", "moe_aux_loss_coeff", "moe_router_num_groups", "moe_router_group_topk",
+    ),
+    "model: linear and sparse attention, Mamba-2": (
+        "experimental_attention_variant", "linear_attention_freq", "linear_conv_kernel_dim", "linear_key_head_dim",
+        "linear_value_head_dim", "linear_num_key_heads", "linear_num_value_heads", "dsa_indexer_n_heads", "dsa_indexer_head_dim",
+        "dsa_indexer_topk", "dsa_indexer_topk_freq", "dsa_indexer_skip_topk_offset", "dsa_indexer_loss_coeff", "mamba_num_heads",
+        "mamba_head_dim", "mamba_num_groups", "mamba_state_dim",
+    ),
+    "machine and libraries": (
+        "gpus_per_node", "nvlink_domain", "network_gbs", "expandable_segments", "fragmentation", "context_gib", "libraries_gib",
+        "nccl_gib", "nccl_nvls", "cublas_workspace_config", "transformer_engine_version", "megatron_core_version",
+    ),
+}  # fmt: skip
+"""Names of options (a setting's name, or the name that an option fills) by topic."""
+
+OFTEN = {
+    "world_size": "GPUs of the run",
+    "gpu": "GPU that is judged (default H100-80GB)",
+    "tensor_model_parallel_size": "tensor parallel size",
+    "pipeline_model_parallel_size": "pipeline parallel size",
+    "virtual_pipeline_model_parallel_size": "model chunks of a pipeline rank",
+    "context_parallel_size": "context parallel size",
+    "expert_model_parallel_size": "expert parallel size",
+    "expert_tensor_parallel_size": "expert tensor parallel size",
+    "seq_length": "tokens of a sequence, such as 8192 or 8k",
+    "micro_batch_size": "sequences of a microbatch",
+    "global_batch_size": "sequences of a step",
+    "recompute_granularity": "full, or selective with --recompute-modules",
+    "recompute_modules": "such as core_attn,mlp",
+    "fp8": "hybrid or e4m3; --fp8-recipe says which recipe",
+    "optimizer_cpu_offload": "optimizer state in host memory",
+    "set_variables": "the value of a variable of a launch script",
+}
+"""Options of a model and a layout that most people use, and what `--help` says of them."""
+
+RARE = {
+    "plan": (
+        "recompute_granularity", "recompute_modules", "fp8", "optimizer_cpu_offload", "calibrate", "tight", "complete", "split",
+    ),
+    "advise": ("calibrate",),
+}  # fmt: skip
+"""Options that `--help` of a command leaves to `--help-all`."""
+
+
+def topic(name: str) -> str | None:
+    """The topic of an option, or None for one of the command itself."""
+    return next((title for title, names in TOPICS.items() if name in names), None)

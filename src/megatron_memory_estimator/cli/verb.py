@@ -1,0 +1,99 @@
+"""A verb of the command line: its help is one screen with examples, `--help-all` lists every option by topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import click
+from click.formatting import join_options
+
+from ..wording import any_of
+from .examples import EXAMPLES
+from .topics import OFTEN, RARE, TOPICS, topic
+
+PROGRAM = "megatron-memory"
+
+
+def write_examples(commands: Iterable[str], formatter: click.HelpFormatter, title: str = "Examples") -> None:
+    """A section of commands, each on a line of its own, whole."""
+    with formatter.section(title):
+        for words in commands:
+            formatter.write(f"{'':{formatter.current_indent}}{PROGRAM} {words}\n")
+
+
+class Verb(click.Command):
+    """A verb with few options."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.name in EXAMPLES:
+            write_examples(EXAMPLES[self.name], formatter)
+        super().format_options(ctx, formatter)
+
+
+class LongVerb(Verb):
+    """A verb with more options than fit a screen."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        return [*super().get_params(ctx), HELP_ALL]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.name in EXAMPLES:
+            write_examples(EXAMPLES[self.name], formatter)
+        with formatter.section("Options"):
+            formatter.write_dl([short_record(option, ctx) for option in self.often(ctx)])
+        formatter.write_paragraph()
+        formatter.write(f"{PROGRAM} {self.name} --help-all lists all {len(self.options(ctx))} options by topic.\n")
+
+    def help_all(self, ctx: click.Context) -> str:
+        """The help with every option by topic, those of the command itself first."""
+        formatter = ctx.make_formatter()
+        self.format_usage(ctx, formatter)
+        self.format_help_text(ctx, formatter)
+        if self.name in EXAMPLES:
+            write_examples(EXAMPLES[self.name], formatter)
+        for title in (None, *TOPICS):
+            records = [option.get_help_record(ctx) for option in self.options(ctx) if topic(option.name or "") == title]
+            if shown := [record for record in records if record is not None]:
+                with formatter.section(title[0].upper() + title[1:] if title else f"Options of {self.name}"):
+                    formatter.write_dl(shown)
+        return formatter.getvalue().rstrip("\n")
+
+    def options(self, ctx: click.Context) -> list[click.Option]:
+        """Every option."""
+        return [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+
+    def often(self, ctx: click.Context) -> list[click.Option]:
+        """The options that most people use: those of a model and a layout, then the command's own."""
+        options = {option.name or "": option for option in self.options(ctx)}
+        own = [name for name, option in options.items() if topic(name) is None and option.expose_value]
+        rare = RARE.get(self.name or "", ())
+        return [options[name] for name in (*OFTEN, *own) if name in options and name not in rare]
+
+
+def short_record(option: click.Option, ctx: click.Context) -> tuple[str, str]:
+    """An option by its first spelling, and what it does in few words; `--help-all` has all spellings."""
+    record = option.get_help_record(ctx)
+    assert record is not None and option.help is not None
+    if isinstance(option.type, click.Choice):
+        return f"{option.opts[0]} WORD", f"{any_of(option.type.choices)} (default {option.default})"
+    spellings, _ = join_options(option.opts)
+    value = "" if option.is_flag else record[0].removeprefix(spellings).replace("INTEGER RANGE", "INT")
+    return option.opts[0] + value, OFTEN.get(option.name or "", option.help)
+
+
+def show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """Print the help with every option, and end."""
+    if value and not ctx.resilient_parsing:
+        assert isinstance(ctx.command, LongVerb)
+        click.echo(ctx.command.help_all(ctx), color=ctx.color)
+        ctx.exit()
+
+
+HELP_ALL = click.Option(
+    ["--help-all"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=show_all,
+    help="Show every option, by topic.",
+)

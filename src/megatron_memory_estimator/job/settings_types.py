@@ -1,0 +1,271 @@
+"""Settings as keywords, typed, so that an editor completes them and a type checker refuses what is none. Generated.
+
+Made by scripts/settings_types.py from the fields of Layout, Training, Model and Environment; not edited by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypedDict
+
+from .hardware import Environment
+
+# fmt: off
+CpCommType = Literal["p2p", "a2a", "all_gather", "a2a+p2p"]
+RecomputeModules = Literal["core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts", "gdn_norm_out"]
+PeftTargetModules = Literal[
+    "linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "linear_q", "linear_k", "linear_v", "linear_fc1_up", "linear_fc1_gate",
+    "linear_q_proj", "linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj", "linear_kv_up_proj", "in_proj", "out_proj",
+    "fc1_latent_proj", "fc2_latent_proj", "eh_proj"
+]
+OffloadModules = Literal["attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"]
+CudaGraphModules = Literal["attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba"]
+MoeRouterLoadBalancingType = Literal["aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "none", "quantile"]
+Phases = Literal["training", "load", "save", "build"]
+
+
+class Settings(TypedDict, total=False):
+    """Every setting by Megatron's name, the degrees by their short names too. What is not given is decided and said.
+
+    `megatron-memory estimate --help-all` and docs/settings.md have them by topic, with their defaults.
+    """
+
+    # layout
+    world_size: int  # GPUs of the run
+    tensor_model_parallel_size: int  # tensor parallel size (tp)
+    pipeline_model_parallel_size: int  # pipeline parallel size (pp)
+    context_parallel_size: int  # context parallel size (cp)
+    expert_model_parallel_size: int  # expert parallel size (ep)
+    expert_tensor_parallel_size: int | None  # expert tensor parallel size (etp); Megatron's default: tp
+    sequence_parallel: bool  # sequence parallel
+    cp_comm_type: CpCommType | Sequence[CpCommType]  # context parallel communication
+    hierarchical_context_parallel_sizes: Sequence[int] | None  # a2a+p2p: the a2a size and the p2p size
+    virtual_pipeline_model_parallel_size: int | None  # model chunks per pipeline rank (vpp)
+    num_layers_per_virtual_pipeline_stage: int | None  # layers per model chunk: the other spelling of vpp
+    num_layers_in_first_pipeline_stage: int | None  # layers of the first pipeline stage
+    num_layers_in_last_pipeline_stage: int | None  # layers of the last pipeline stage
+    account_for_embedding_in_pipeline_split: bool  # the embedding counts as a layer in the split
+    account_for_loss_in_pipeline_split: bool  # the loss counts as a layer in the split
+    pipeline_model_parallel_layout: str | None  # layers of each stage, such as Et*3|(tt|)*29m|L (E embedding, t layer, m MTP, L loss)
+    microbatch_group_size_per_vp_stage: int | None  # microbatches that run through one chunk before the next; default: pp
+    num_distributed_optimizer_instances: int  # replicas of the distributed optimizer's shards
+
+    # training
+    seq_length: int  # tokens of a sequence
+    micro_batch_size: int  # sequences of a microbatch
+    global_batch_size: int | None  # sequences of a step; default: enough microbatches for the full peak
+    params_dtype: Literal["bf16", "fp16", "fp32"]  # precision of weights and activations
+    transformer_impl: Literal["transformer_engine", "local"]  # module implementation
+    attention_kernel: Literal["flash", "cudnn", "unfused", "local"] | None  # attention kernel; default: local for the local spec, cuDNN ...
+    deterministic_mode: bool  # deterministic kernels
+    apply_rope_fusion: bool  # fused RoPE
+    bias_activation_fusion: bool  # fused bias and activation
+    use_fused_weighted_squared_relu: bool  # experts: fused squared ReLU times probability
+    masked_softmax_fusion: bool  # fused scale, mask and softmax
+    attention_softmax_in_fp32: bool  # softmax of unfused attention in fp32
+    cross_entropy_loss_fusion: bool  # fused cross entropy
+    cross_entropy_fusion_impl: Literal["native", "te"]  # which fused cross entropy
+    gradient_accumulation_fusion: bool  # weight gradients accumulate straight into main_grad
+    clone_scatter_output_in_embedding: bool  # the scattered embedding output is a copy
+    overlap_p2p_comm: bool  # interleaved schedule: pipeline communication overlaps compute
+    create_attention_mask_in_dataloader: bool  # the data loader builds a [b, 1, s, s] mask
+    compiled_gates: bool  # torch.compile fuses the output gates of Gated DeltaNet and gated attention
+    mamba_mem_eff_path: bool  # Mamba-2: the memory-efficient fused kernel
+    dsa_kernel_backend: Literal["none", "tilelang", "cudnn"]  # sparse attention kernel
+    recompute_granularity: Literal["full", "selective"] | None  # activation recomputation
+    recompute_method: Literal["uniform", "block"] | None  # full recomputation: which layers
+    recompute_num_layers: int | None  # uniform: layers per checkpoint; block: checkpointed layers per model chunk
+    recompute_modules: RecomputeModules | Sequence[RecomputeModules] | None  # selective recomputation: modules; default core_attn
+    defer_embedding_wgrad_compute: bool  # weight gradients of the output layer after the last backward; its inputs and logit gradients ...
+    wgrad_deferral_limit: int  # microbatches whose output-layer gradient is deferred; 0: all
+    fp8: Literal["hybrid", "e4m3"] | None  # fp8 format of TransformerEngine linears
+    fp8_recipe: Literal["delayed", "tensorwise", "blockwise", "mxfp8"]  # fp8 recipe; even without fp8 it decides who owns the ...
+    fp8_param_gather: bool  # weights are kept and gathered in fp8
+    fp4: Literal["e2m1"] | None  # fp4 format of TransformerEngine linears
+    fp4_param_gather: bool  # weights are kept and gathered in fp4
+    first_last_layers_bf16: bool  # the first and last layers stay in bf16
+    num_layers_at_start_in_bf16: int  # first layers in bf16, with first_last_layers_bf16
+    num_layers_at_end_in_bf16: int  # last layers in bf16, with first_last_layers_bf16
+    fp8_dot_product_attention: bool  # attention in fp8
+    activation_func_fp8_input_store: bool  # the input of SwiGLU is kept in fp8
+    reuse_grad_buf_for_mxfp8_param_ag: bool  # mxfp8 weights are gathered through the gradient buffer
+    moe_router_padding_for_quantization: bool  # the routing map is padded for fp8 or fp4, not the rows
+    tp_comm_overlap: bool  # tensor-parallel communication of attention and dense MLP overlaps their GEMMs, in userbuffers
+    distribute_saved_activations: bool  # full recomputation: the kept input is sharded over tp
+    moe_token_dispatcher_type: Literal["allgather", "alltoall", "flex"]  # MoE token dispatcher
+    moe_flex_dispatcher_backend: Literal["deepep", "hybridep"]  # backend of the flex dispatcher
+    moe_grouped_gemm: bool  # experts in grouped GEMMs
+    moe_use_grouped_tensor: bool  # experts' weights and rows are TransformerEngine grouped tensors
+    use_transformer_engine_op_fuser: bool  # MLPs are made of TransformerEngine ops; mxfp8 and nvfp4 experts become one fused op
+    moe_expert_rank_capacity_factor: float | None  # HybridEP: the experts of a rank always get this times the mean rows
+    moe_paged_stash: bool  # what experts keep is moved into one paged buffer
+    moe_paged_stash_buffer_size_factor_cuda: float  # size of the paged buffer relative to what balanced routing keeps
+    moe_paged_stash_buffer_size_factor_cpu: float  # the same of a buffer in host memory
+    moe_permute_fusion: bool  # fused permutation
+    moe_router_dtype: Literal["fp32"] | None  # dtype of routing
+    moe_expert_capacity_factor: float | None  # tokens per expert are capped at this times the mean
+    moe_pad_expert_input_to_capacity: bool  # expert inputs are padded to the capacity
+    moe_shared_expert_overlap: bool  # shared experts overlap the dispatcher's communication
+    peft: Literal["none", "lora", "canonical_lora", "dora"]  # parameter-efficient fine-tuning: the base is frozen, adapters are trained
+    peft_dim: int  # rank of the adapters
+    peft_target_modules: PeftTargetModules | Sequence[PeftTargetModules]  # linears with an adapter; default linear_qkv, linear_proj, ...
+    cpu_offloading_num_layers: int  # layers whose activations are offloaded to host memory
+    cpu_offloading_double_buffering: bool  # layer-level offloading: two layers on their way instead of one
+    fine_grained_activation_offloading: bool  # activations of modules are offloaded to host memory
+    offload_modules: OffloadModules | Sequence[OffloadModules]  # modules whose activations are offloaded
+    min_offloaded_tensor_size: int  # smallest tensor that fine-grained offloading takes, in elements
+    activation_offload_fraction: float  # fine-grained offloading: share of the layers, the first ones
+    optimizer_cpu_offload: bool  # optimizer state and step in host memory
+    optimizer_offload_fraction: float  # share of the optimizer state that is offloaded
+    cuda_graph_impl: Literal["none", "local", "transformer_engine", "full_iteration"]  # CUDA graphs: of layers, or of the whole iteration
+    cuda_graph_modules: CudaGraphModules | Sequence[CudaGraphModules]  # what is captured of a layer; default all of it
+    cuda_graph_warmup_steps: int  # steps without CUDA graphs at the start
+    overlap_moe_expert_parallel_comm: bool  # all-to-all overlap: one microbatch's forward runs beside another's backward
+    delay_wgrad_compute: bool  # all-to-all overlap: weight gradients after the backward of their part
+    routing_phase: Literal["forced_balance", "first_steps", "early", "early_strong_balancing", "pretraining", "fine_tuning"]  # dropless ...
+    router_imbalance: float | Literal["balanced", "worst"] | None  # rows of the busiest expert-parallel rank relative to balanced ...
+    optimizer: Literal["adam", "sgd", "muon", "lion"]  # optimizer
+    sgd_momentum: float  # SGD momentum; 0 keeps no state
+    use_layer_wise_param_layout: bool  # Muon: whole parameters are packed into one shard of the buffers per rank
+    use_distributed_optimizer: bool  # optimizer state is sharded over data-parallel ranks
+    accumulate_allreduce_grads_in_fp32: bool | None  # fp32 gradients; default: with bf16
+    grad_reduce_in_bf16: bool  # bf16 gradients
+    use_precision_aware_optimizer: bool  # optimizer state in the dtypes below
+    main_grads_dtype: Literal["fp32", "bf16"]  # precision-aware: gradients
+    main_params_dtype: Literal["fp32", "fp16"]  # precision-aware: main parameters
+    exp_avg_dtype: Literal["fp32", "fp16", "bf16", "fp8"]  # precision-aware: first moment
+    exp_avg_sq_dtype: Literal["fp32", "fp16", "bf16", "fp8"]  # precision-aware: second moment
+    store_param_remainders: bool  # precision-aware: main parameters as int16 remainders of bf16 weights
+    use_megatron_fsdp: bool  # Megatron-FSDP instead of DDP
+    data_parallel_sharding_strategy: Literal["no_shard", "optim", "optim_grads", "optim_grads_params"]  # Megatron-FSDP: what is sharded
+    outer_dp_sharding_strategy: Literal["no_shard", "optim"]  # Megatron-FSDP: what is sharded over optimizer instances too (HSDP)
+    fsdp_double_buffer: bool  # Megatron-FSDP: gathered weights and gradients in two fixed buffers each
+    suggested_communication_unit_size: int | None  # Megatron-FSDP: elements of a communication unit
+    megatron_fsdp_main_grads_dtype: Literal["auto", "fp32", "bf16"]  # Megatron-FSDP: gradients
+    megatron_fsdp_main_params_dtype: Literal["fp32", "auto"]  # Megatron-FSDP: main weights; auto: none
+    use_torch_fsdp2: bool  # torch FSDP2 instead of DDP
+    torch_fsdp2_reshard_after_forward: bool  # torch FSDP2: weights are sharded again after their forward
+    overlap_grad_reduce: bool  # gradient reduction overlaps the backward (buckets)
+    overlap_param_gather: bool  # parameter all-gather overlaps the forward
+    ddp_bucket_size: int | None  # elements of a gradient bucket
+    ddp_num_buckets: int | None  # number of gradient buckets
+    ddp_pad_buckets_for_high_nccl_busbw: bool  # buckets are padded to multiples of 2**16
+    transformer_engine_version: str  # TransformerEngine version
+    megatron_core_version: str  # Megatron-Core version
+
+    # model (overrides of the config)
+    num_layers: int  # decoder layers, without MTP
+    hidden_size: int  # width of the residual stream
+    num_attention_heads: int  # query heads
+    num_query_groups: int | None  # key and value heads; default: num_attention_heads
+    kv_channels: int | None  # head dim; default: hidden_size / num_attention_heads
+    ffn_hidden_size: int | None  # width of a dense MLP, per gate half; default: 4 * hidden_size
+    vocab_size: int | None  # vocabulary before padding
+    padded_vocab_size: int | None  # vocabulary after padding; wins over vocab_size
+    make_vocab_size_divisible_by: int  # vocabulary is padded to a multiple of this times tp
+    max_position_embeddings: int | None  # largest position
+    share_embeddings_and_output_weights: bool  # output layer uses the embedding table
+    position_embedding_type: Literal["rope", "learned_absolute", "none", "yarn", "mrope"]  # position embedding
+    rotary_percent: float  # part of the head dim that RoPE rotates
+    rope_type: Literal["rope", "yarn"]  # MLA: RoPE
+    original_max_position_embeddings: int  # YaRN: positions that its tables cover from the start
+    normalization: Literal["LayerNorm", "RMSNorm", "L2Norm"]  # norm
+    gated_linear_unit: bool  # gated MLP (SwiGLU, GEGLU)
+    activation_func: Literal["gelu", "silu", "squared_relu", "quick_gelu", "relu"]  # activation of the MLP
+    activation_func_clamp_value: float | None  # clamp of the gated activation (gpt-oss)
+    add_bias_linear: bool  # biases in all linears
+    add_qkv_bias: bool  # bias in linear_qkv only
+    qk_layernorm: bool  # norm on query and key (MLA: on the compressed ones)
+    qk_l2_norm: bool  # norm on query and key without parameters (Llama 4)
+    attention_output_gate: bool  # gate on the attention output (Qwen3-Next)
+    softmax_type: Literal["vanilla", "off-by-one", "learnable"]  # softmax
+    attention_dropout: float  # dropout on attention probabilities
+    hidden_dropout: float  # dropout on the residual stream
+    fp32_residual_connection: bool  # residual stream in fp32
+    parallel_attention: bool  # attention and MLP side by side on one normed input (Falcon, Command-R)
+    num_ln_in_parallel_attn: int  # norms of a layer with parallel_attention: 2 where the MLP has its own
+    multi_latent_attention: bool  # multi-latent attention (DeepSeek)
+    q_lora_rank: int | None  # MLA: width of the compressed query; null: not compressed
+    kv_lora_rank: int  # MLA: width of the compressed key and value
+    qk_head_dim: int  # MLA: head dim of query and key without RoPE
+    qk_pos_emb_head_dim: int  # MLA: head dim with RoPE
+    v_head_dim: int  # MLA: head dim of value
+    num_moe_experts: int | None  # routed experts
+    moe_layer_freq: int | Sequence[int] | str  # which layers are MoE: N (every Nth), a 0/1 list, or an expression such as ([0]*3+[1]*58)
+    moe_router_topk: int  # experts per token
+    moe_ffn_hidden_size: int | None  # width of an expert; default: ffn_hidden_size
+    moe_shared_expert_intermediate_size: int | None  # total width of the shared experts
+    moe_shared_expert_gate: bool  # gate on the shared expert
+    moe_latent_size: int | None  # width in which the experts work (latent MoE)
+    moe_router_score_function: Literal["softmax", "sigmoid"]  # score function of the router
+    moe_router_enable_expert_bias: bool  # aux-loss-free balancing by an expert bias buffer
+    moe_router_load_balancing_type: MoeRouterLoadBalancingType | Sequence[MoeRouterLoadBalancingType]  # load balancing
+    moe_aux_loss_coeff: float  # weight of the balancing loss
+    moe_router_num_groups: int | None  # groups of experts for group-limited routing
+    moe_router_group_topk: int | None  # groups that a token may use
+    mtp_num_layers: int | None  # multi-token prediction depths
+    mtp_use_repeated_layer: bool  # all MTP depths share one layer
+    experimental_attention_variant: Literal["gdn", "gdn2", "dsa"] | None  # attention of the layers that linear_attention_freq picks
+    linear_attention_freq: int | Sequence[int] | None  # N: every Nth layer is softmax attention; or a 0/1 list, 1 is linear attention
+    linear_conv_kernel_dim: int  # Gated DeltaNet: width of the convolution
+    linear_key_head_dim: int  # Gated DeltaNet: key head dim
+    linear_value_head_dim: int  # Gated DeltaNet: value head dim
+    linear_num_key_heads: int  # Gated DeltaNet: key heads
+    linear_num_value_heads: int  # Gated DeltaNet: value heads
+    dsa_indexer_n_heads: int | None  # sparse attention: heads of the indexer
+    dsa_indexer_head_dim: int | None  # sparse attention: head dim of the indexer
+    dsa_indexer_topk: int | None  # sparse attention: keys per query
+    dsa_indexer_topk_freq: int  # sparse attention: layers that share the keys one indexer picks
+    dsa_indexer_skip_topk_offset: int  # sparse attention: first layers with an indexer of their own
+    dsa_indexer_loss_coeff: float  # sparse attention: weight of the indexer's loss
+    hybrid_layer_pattern: str | None  # one character per sub-layer: M Mamba-2, G Gated DeltaNet, * attention, + MLA, D sparse MLA, - ...
+    mamba_num_heads: int | None  # Mamba-2: heads; default: 2 * hidden_size / mamba_head_dim
+    mamba_head_dim: int  # Mamba-2: head dim
+    mamba_num_groups: int  # Mamba-2: groups
+    mamba_state_dim: int  # Mamba-2: state size
+    enable_mhc_connections: bool  # hyper-connections: several residual streams
+    mhc_num_residual_streams: int  # hyper-connections: residual streams
+
+    # environment
+    cublas_workspace_config: str | None  # value of CUBLAS_WORKSPACE_CONFIG
+    expandable_segments: bool  # PYTORCH_CUDA_ALLOC_CONF has expandable_segments:True
+    nccl_nvls: bool  # NVLS is on (NCCL_NVLS_ENABLE)
+    context_gib: float | None  # CUDA context, GiB
+    libraries_gib: float | None  # CUDA libraries and kernels, GiB
+    nccl_gib: float | None  # NCCL communicators, GiB
+    fragmentation: float | None  # reserved memory over allocated memory, as a fraction of the peak
+    gpus_per_node: int | None  # GPUs of one host; default: by GPU
+    nvlink_domain: int | None  # GPUs that NVLink joins; default: by GPU
+    network_gbs: float | None  # network of one GPU, one way, GB/s; default: by GPU
+    phases: Phases | Sequence[Phases]  # phases of the run that a verdict holds: training alone, or all
+
+    # short names, and those of Megatron-LM's command line where they differ
+    tp: int  # tensor_model_parallel_size
+    pp: int  # pipeline_model_parallel_size
+    ep: int  # expert_model_parallel_size
+    cp: int  # context_parallel_size
+    etp: int | None  # expert_tensor_parallel_size
+    vpp: int | None  # virtual_pipeline_model_parallel_size
+    num_virtual_stages_per_pipeline_rank: int | None  # virtual_pipeline_model_parallel_size
+    decoder_first_pipeline_num_layers: int | None  # num_layers_in_first_pipeline_stage
+    decoder_last_pipeline_num_layers: int | None  # num_layers_in_last_pipeline_stage
+    microbatch_group_size_per_virtual_pipeline_stage: int | None  # microbatch_group_size_per_vp_stage
+    fp8_format: Literal["hybrid", "e4m3"] | None  # fp8
+    fp4_format: Literal["e2m1"] | None  # fp4
+    num_experts: int | None  # num_moe_experts
+
+    # the rest
+    gpu: str  # GPU that is judged, and that kernels are chosen for
+    strict: bool  # refuse to decide the number of GPUs and the split of layers
+    env: Environment | Mapping[str, object]  # settings of the environment, or variables by their own names
+    bf16: bool  # params_dtype bf16
+    fp16: bool  # params_dtype fp16
+    attention_backend: Literal["auto", "flash", "fused", "unfused", "local"]  # Megatron-LM's attention_kernel
+
+
+class ArgumentSettings(Settings, total=False):
+    """Settings beside Megatron-LM arguments."""
+
+    set_variables: Mapping[str, str]  # values of variables of a launch script
+    ignore_unknown: bool  # pass over unknown arguments, with a warning
+    more_arguments: Sequence[str]  # words of a command line, which win over a file's

@@ -1,0 +1,108 @@
+"""Lists of models and GPUs: filtered by a word, one line each, the same numbers in every format; options that are near."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+
+from megatron_memory_estimator.cli import main
+from megatron_memory_estimator.inputs.catalog import entries
+from megatron_memory_estimator.job.hardware import GPUS
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    main(list(words))
+    return capsys.readouterr().out
+
+
+def test_a_word_chooses_by_name_or_type(capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(printed(capsys, "models", "nemotron", "--json"))
+    assert [one["name"] for one in found] == [
+        name for name, entry in entries().items() if "nemotron" in f"{name} {entry['config']['model_type']}".lower()
+    ]
+    assert len(found) == 5
+    assert [one["name"] for one in json.loads(printed(capsys, "models", "V4-Flash", "--json"))] == [
+        "deepseek-ai/DeepSeek-V4-Flash"
+    ]
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen3-8B", "qwen3-8b"])
+def test_a_whole_name_shows_one_model(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert json.loads(printed(capsys, "models", name, "--json"))["num_parameters"]["total"] == 8_190_735_360
+    assert printed(capsys, "models", name).splitlines()[1:] == [
+        "  parameters    8,190,735,360",
+        "  active        8,190,735,360",
+        "  of MTP layers 0",
+        "  supported     yes",
+    ]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
+@pytest.mark.parametrize("word", [None, "gemma"])
+def test_every_model_is_a_line_and_no_number_is_cut(
+    width: int, word: str | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    words = [word] if word else []
+    models = json.loads(printed(capsys, "models", *words, "--json"))
+    lines = printed(capsys, "models", *words).splitlines()
+    assert max(map(len, lines)) <= width
+    rows = [line for line in lines if " yes" in line or " no" in line]
+    for model, row in zip(models, rows, strict=True):
+        count = model["num_parameters"]
+        assert (f"{count['total'] / 1e9:.3f}" if count else " -") in row
+        assert (" no" in row) == bool(model["refused"])
+        assert width < 80 or row.split()[0] == model["name"]
+
+
+def test_models_as_csv_are_plain_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    models = json.loads(printed(capsys, "models", "--json"))
+    rows = list(csv.DictReader(io.StringIO(printed(capsys, "models", "--format", "csv"))))
+    for model, row in zip(models, rows, strict=True):
+        counts = model["num_parameters"] or {}
+        assert row["name"] == model["name"]
+        assert all(int(row[f"num_parameters_{kind}"]) == number for kind, number in counts.items())
+        assert row["supported"] == str(not model["refused"])
+        assert (row["reason"] in model["refused"]) if model["refused"] else row["reason"] == ""
+    assert len(printed(capsys, "models", "--format", "markdown").splitlines()) == 2 + len(models)
+
+
+def test_gpus_in_every_format(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = list(csv.DictReader(io.StringIO(printed(capsys, "gpus", "--format", "csv"))))
+    assert [(row["name"], int(row["memory_bytes"])) for row in rows] == [(gpu.name, gpu.memory_bytes) for gpu in GPUS]
+    assert printed(capsys, "gpus", "--format", "json") == printed(capsys, "gpus", "--json")
+    assert len(printed(capsys, "gpus", "--format", "markdown").splitlines()) == 2 + len(GPUS)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["models", "--json", "--format", "csv"], "--json and --format csv exclude each other; give one"),
+        (["gpus", "--json", "--format", "markdown"], "--json and --format markdown exclude each other; give one"),
+        (["estimate", "x", "--seq-len", "8"], 'No such option "--seq-len". Did you mean --seq-length?'),
+        (["estimate", "x", "--tp-size", "8"], 'No such option "--tp-size". Did you mean --tp?'),
+        (
+            ["estimate", "x", "--recompute", "full"],
+            'No such option "--recompute". Did you mean --recompute-granularity, --recompute-method, --recompute-num-layers or '
+            "--recompute-modules?",
+        ),
+        (["estimate", "x", "--hiden-size", "8"], 'No such option "--hiden-size". Did you mean --hidden-size, '),
+        (["estimate", "x", "--seq-length", "8.5k"], "Invalid value for '--seq-length': '8.5k' is not a valid integer."),
+    ],
+    ids=str,
+)
+def test_one_sentence(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out, err.count("\n")) == (2, "", 1)
+    assert sentence in err
+
+
+@pytest.mark.parametrize(("text", "tokens"), [("8k", 8192), ("128K", 131072), ("4096", 4096)])
+def test_tokens_by_the_k(text: str, tokens: int, capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(printed(capsys, "estimate", "Qwen/Qwen3-0.6B", "--seq-length", text, "--json"))
+    assert found["training"]["seq_length"] == tokens
