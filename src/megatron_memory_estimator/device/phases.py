@@ -1,31 +1,41 @@
 """Phases of a run beside its training steps, each with an allocated peak of its own: build, load, save.
 
-Sources: Megatron-LM `megatron/core/distributed/param_and_grad_buffer.py`, `megatron/core/optimizer/distrib_optimizer.py`
-(dummy step), `megatron/core/dist_checkpointing/`; Megatron-Bridge PR 4936 and Megatron-LM PR 7288 (TransformerEngine's
-FusedAdam loads a second copy of the optimizer's shard; measured 1.08 of it).
+Sources: Megatron-LM `megatron/core/distributed/param_and_grad_buffer.py`; what loading and saving allocate is in `checkpoint.py`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import reduce
 from typing import NamedTuple
 
+from ..job.hardware import GIB
 from ..rank.rank import Rank, state_bytes
 from ..states.fsdp import active
 from ..states.state import State
 from ..tape.tensor import largest
-from .terms import Range
+from .checkpoint import IN_PLACE, load_terms, save_terms, shards
+from .terms import Range, Term, widest
 
-METADATA = 5_000_000
-"""Most bytes per rank of the metadata that the first save and load gather on every GPU (general knowledge: 1 to 5 MB)."""
+SOURCES = {
+    "load": "checkpointing.py (load_checkpoint), distrib_optimizer.py, fused_adam.py; Megatron-LM PR 7288",
+    "save": "dist_checkpointing/strategies/, distrib_optimizer.py",
+}
+FP32_MOMENTS = "fp32 moments (--exp-avg-dtype, --exp-avg-sq-dtype) need no copies in fp32"
 
 
 class Phase(NamedTuple):
-    """A phase and its allocated peak, as a range in bytes."""
+    """A phase and its allocated peak, as a range in bytes.
+
+    `terms` are what the peak is made of, at its low and at its high end; `lower` says what makes it smaller.
+    """
 
     name: str
     low: int
     high: int
     source: str
+    terms: tuple[Term, ...] = ()
+    lower: str = ""
 
 
 def build(rank: Rank) -> int:
@@ -74,36 +84,66 @@ def _built(rank: Rank) -> tuple[int, list[tuple[int, int]], int]:
 
 
 def load_range(rank: Rank) -> Range:
-    """Allocated bytes of loading a checkpoint with optimizer state.
-
-    At least: the whole model state, and where the distributed optimizer makes its state in a dummy step, an fp32 gradient of
-    every element that the rank owns and has on the GPU. At most: a second copy of the optimizer's shard instead, and the
-    metadata of all ranks.
-    """
-    training, world_size = rank.context.training, rank.context.layout.world_size
+    """Allocated bytes of loading a checkpoint with optimizer state where the GPU is short of memory: the whole model state, and what
+    `checkpoint.load_terms` says is beside it."""
     state = state_bytes(rank, "setup", "first step")
-    shard = sum(s.nbytes for s in rank.states if s.saved)
-    dummy = 0
-    if training.use_distributed_optimizer and not training.use_megatron_fsdp:
-        dummy = 4 * sum(buffer.owned - buffer.offloaded for buffer in rank.buffers)
-    return Range(state + dummy, state + largest(dummy, shard) + METADATA * world_size)
-
-
-def load(rank: Rank) -> Phase:
-    """Loading a checkpoint with optimizer state."""
-    return Phase("load", *load_range(rank), "distrib_optimizer.py; Megatron-Bridge PR 4936, Megatron-LM PR 7288")
+    more = most(load_terms(rank, short=True))
+    return Range(state + more.low, state + more.high)
 
 
 def save_range(rank: Rank) -> Range:
-    """Bytes beside what is allocated between two steps while a checkpoint is saved: shards are copied to the host, nothing but metadata
-    is new on the GPU."""
-    return Range(0, METADATA * rank.context.layout.world_size)
+    """Bytes beside what is allocated between two steps while a checkpoint is saved."""
+    return most(save_terms(rank))
+
+
+def most(moments: Sequence[Sequence[Term]]) -> Range:
+    """The most of several moments, at either end."""
+    return reduce(widest, (Range(sum(t.low for t in terms), sum(t.high for t in terms)) for terms in moments))
+
+
+def load(rank: Rank) -> Phase:
+    """Loading a checkpoint with optimizer state: the whole model state, and what `checkpoint.load_terms` says is beside it."""
+    state = state_bytes(rank, "setup", "first step")
+    return _phase("load", "model state", state, load_terms(rank), lower_load(rank))
 
 
 def save(rank: Rank, steady: int) -> Phase:
-    """Saving a checkpoint between two steps."""
-    more = save_range(rank)
-    return Phase("save", steady + more.low, steady + more.high, "megatron/core/dist_checkpointing/strategies/")
+    """Saving a checkpoint between two steps: shards are copied to the host, and what `checkpoint.save_terms` says is new."""
+    lower = FP32_MOMENTS if any(one.low for one in shards(rank)) else ""
+    return _phase("save", "allocated between two steps", steady, save_terms(rank), lower)
+
+
+def _phase(name: str, base: str, size: int, moments: Sequence[Sequence[Term]], lower: str) -> Phase:
+    """The phase whose peak is its largest moment.
+
+    The terms are those of the moment with the highest end; where another one is at least larger, the difference is a term too.
+    """
+    lows, highs = ([sum(getattr(t, end) for t in terms) for terms in moments] for end in ("low", "high"))
+    terms = moments[max(range(len(moments)), key=lambda at: (highs[at], lows[at]))]
+    surest = moments[lows.index(max(lows))]
+    if missing := max(lows) - sum(t.low for t in terms):
+        instead = "or at least: " + ", ".join(t.name for t in surest)
+        terms = [*terms, Term(instead, missing, 0, surest[0].source)]
+    first = Term(base, size, size, "the run's own state")
+    return Phase(name, size + max(lows), size + max(highs), SOURCES[name], (first, *terms), lower)
+
+
+def lower_load(rank: Rank) -> str:
+    """The flags that make a load smaller, with what each leaves out."""
+    t, found = rank.context.training, shards(rank)
+    moments = state_bytes(rank, "first step")
+    said = [f"--no-load-optim loads none of it: {moments / GIB:.2f} GiB of optimizer state and its copies"]
+    if any(one.held for one in found) and t.mcore >= IN_PLACE:
+        said.append("Megatron-LM PR 7288 leaves out the second copy of FusedAdam's state")
+    if sum(one.held > 0 for one in found) > 1 and t.use_distributed_optimizer:
+        said.append(
+            "a checkpoint saved with --dist-ckpt-optim-fully-reshardable copies dense and expert state one after the other"
+        )
+    if any(one.low for one in found):
+        said.append(FP32_MOMENTS)
+    if t.optimizer == "adam" and t.use_distributed_optimizer and not t.optimizer_cpu_offload:
+        said.append("--optimizer-cpu-offload keeps the state on the host")
+    return "; ".join(said)
 
 
 def phases(rank: Rank, steady: int) -> tuple[Phase, ...]:

@@ -12,7 +12,7 @@ from ..job.training_job import TrainingJob
 from ..rank.peak import Peak
 from ..rank.rank import Rank
 from .outside import outside_terms
-from .phases import build, built_apart, load, save
+from .phases import build, built_apart, load_range, save_range
 from .reserved import built_high, enough_reserved, graph_slack, loaded_high, slack
 from .terms import Range, Term, widest
 
@@ -74,8 +74,11 @@ def torch_range(job: TrainingJob, rank: Rank, peak: Peak, phase: str) -> Range:
         return Range(peak.nbytes + graphs.low, enough_reserved(job, rank, peak, graphs.high))
     if phase == "build":
         return Range(build(rank), built_high(job, built_apart(rank)))
-    found = load(rank) if phase == "load" else save(rank, peak.steady)
-    return Range(found.low, loaded_high(job, found.high) if phase == "load" else found.high)
+    if phase == "load":
+        found = load_range(rank)
+        return Range(found.low, loaded_high(job, found.high))
+    more = save_range(rank)
+    return Range(peak.steady + more.low, peak.steady + more.high)
 
 
 def device_range(job: TrainingJob, rank: Rank, peak: Peak) -> Range:

@@ -1,0 +1,289 @@
+"""What loading a checkpoint with optimizer state, and saving one, allocates beside the model state, as named terms.
+
+The default format: `--ckpt-format torch_dist` with `dp_reshardable` optimizer state (Megatron-FSDP: `fsdp_dtensor`). Weights, masters and
+fp32 moments are read into the tensors that exist; what follows is what Megatron-Core 0.19.2 makes beside them.
+
+Sources: Megatron-LM `megatron/training/checkpointing.py` (load_checkpoint holds the loaded state dict to its end),
+`megatron/core/optimizer/distrib_optimizer.py` (sharded_state_dict, load_state_dict, _get_main_param_and_optimizer_states),
+`megatron/core/optimizer/optimizer.py`, `cpu_offloading/hybrid_optimizer.py`, `megatron/core/dist_checkpointing/`;
+TransformerEngine `pytorch/optimizers/fused_adam.py` (load_state_dict, get_unscaled_state, _initialize_state).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import reduce
+from typing import NamedTuple
+
+from ..job.training import Training
+from ..rank.rank import Rank
+from ..states.buffers import Buffer
+from ..states.fsdp import active
+from ..states.kept import Kept
+from ..states.optimizers import OPTIMIZERS, optimizer_tensors
+from ..tape.tensor import DTYPE_BYTES, Param, chosen, largest, smallest
+from .terms import Term
+
+ENTRY = 160
+"""Most bytes of a pickled entry of a sharded state dict or of a save plan (121 to 159 of the real classes: dense, MLA, MoE)."""
+ENTRIES = 5
+"""Most entries per parameter tensor: it or its two halves, extra state or padding, main parameter and two moments."""
+FUSED_ADAM = ("adam", "muon")
+"""Optimizers whose exp_avg and exp_avg_sq are TransformerEngine's FusedAdam's; others keep the loaded tensors."""
+AS_THEY_ARE = ("fp32", "int16")
+"""Dtypes of states that a checkpoint holds as they are."""
+IN_PLACE = (0, 20)
+"""Megatron-Core version from which a checkout may have Megatron-LM PR 7288; 0.19.2 has not."""
+STREAMED = (0, 19)
+"""Megatron-Core version from which low-precision weights are read one by one (--stream-ckpt-dequant); 0.16.1 made 16-bit copies of all."""
+MERGED = re.compile(r"(in_proj\.weight|conv1d\.(weight|bias))$")
+MERGED_IF_GATED = re.compile(r"linear_fc1\.(weight|bias)$")
+
+
+class _Shard(NamedTuple):
+    """FusedAdam's state of one optimizer (dense or expert buffers), in bytes.
+
+    `kept`: in the dtype that a checkpoint holds; `low`: in others, `unscaled` as fp32; `cast`: all of it in the dtype of its
+    parameter, where that is not fp32; `core`: Megatron keeps the masters.
+    """
+
+    kept: int
+    low: int
+    unscaled: int
+    cast: int
+    core: bool
+
+    @property
+    def held(self) -> int:
+        """What the loaded state dict holds of the old state."""
+        return self.kept + (self.low if self.core else 0)
+
+    @property
+    def read_into(self) -> int:
+        """fp32 copies that the file is read into, instead of states in other dtypes."""
+        return 0 if self.core else self.unscaled
+
+
+def _fused(t: Training, kept: Kept) -> bool:
+    own = t.use_precision_aware_optimizer and kept.name.startswith("main_param")
+    return (
+        kept.saved
+        and kept.since == "first step"
+        and t.optimizer in FUSED_ADAM
+        and (kept.name.startswith("exp_avg") or own)
+    )
+
+
+def _shard(rank: Rank, buffers: list[Buffer]) -> _Shard:
+    t = rank.context.training
+    states = [k for buffer in buffers for k in optimizer_tensors(rank.context, buffer) if _fused(t, k)]
+    core = not any(k.name.startswith("main_param") for k in states)
+    plain = [k for k in states if k.dtype in AS_THEY_ARE]
+    other = [k for k in states if k.dtype not in AS_THEY_ARE]
+    return _Shard(
+        kept=sum(k.numel * DTYPE_BYTES[k.dtype] for k in plain),
+        low=sum(k.numel * DTYPE_BYTES[k.dtype] for k in other),
+        unscaled=sum(k.numel * DTYPE_BYTES["fp32"] for k in other),
+        cast=0 if core else sum(k.numel * DTYPE_BYTES[t.params_dtype] for k in states),
+        core=core,
+    )
+
+
+def shards(rank: Rank) -> list[_Shard]:
+    """FusedAdam's state by optimizer, in the order in which they load: dense parameters, then experts."""
+    groups = [[b for b in rank.buffers if b.expert == expert and not b.frozen] for expert in (False, True)]
+    return [_shard(rank, group) for group in groups if group]
+
+
+def _second_copy(found: list[_Shard]) -> tuple[int, int]:
+    """What FusedAdam.load_state_dict has beside the state at its largest moment, and how much of it is read into.
+
+    The state dict of an optimizer holds its old state and fp32 copies of what is not fp32; torch's load_state_dict casts all to
+    the parameters' dtype, then FusedAdam makes every tensor anew. Optimizers load one after the other.
+    """
+    read = sum(one.read_into for one in found)
+    top = before = 0
+    for one in found:
+        top = largest(top, before + one.unscaled + largest(one.cast, one.held))
+        before += one.held
+    return top, read
+
+
+def _made_twice(found: list[_Shard]) -> int:
+    """What is beside the state while an optimizer's state is first made: empty tensors for it, and FusedAdam's own.
+
+    Those of the optimizers after it do not exist yet.
+    """
+    top = 0
+    for at, one in enumerate(found):
+        later = sum(other.kept + other.low for other in found[at + 1 :])
+        top = largest(top, sum(other.read_into for other in found[:at]) + one.kept + one.low - later)
+    return top
+
+
+def merged(rank: Rank, *, frozen: bool = False) -> int:
+    """Elements of weights that a checkpoint holds in parts: gated fc1, and the packed projections of Mamba and Gated DeltaNet."""
+    gated = rank.context.model.gate > 1
+    return sum(p.numel * n for p, n in _parameters(rank) if p.frozen == frozen and _in_parts(p, gated=gated))
+
+
+def _in_parts(p: Param, *, gated: bool) -> bool:
+    return bool(MERGED.search(p.name) or (gated and MERGED_IF_GATED.search(p.name)))
+
+
+def _parameters(rank: Rank) -> Iterator[tuple[Param, int]]:
+    for plan in rank.plans:
+        yield from plan.params
+
+
+def largest_tensor(rank: Rank) -> int:
+    """Elements of the largest parameter."""
+    return reduce(largest, (p.numel_each * smallest(n, 1) for p, n in _parameters(rank)), 0)
+
+
+def metadata(rank: Rank) -> Term:
+    """Descriptions of all ranks' tensors, gathered on every GPU (all_gather_object over NCCL) before the data moves."""
+    tensors = sum(p.copies * n for p, n in _parameters(rank))
+    size = ENTRY * ENTRIES * tensors * rank.context.layout.world_size
+    return Term("metadata of all ranks", 0, size, "dist_checkpointing/validation.py: determine_global_metadata")
+
+
+def load_terms(rank: Rank, *, short: bool = False) -> list[list[Term]]:
+    """What is beside the model state in each moment of a load that can be its largest; `short`: where the GPU is short of memory."""
+    t = rank.context.training
+    if t.optimizer_cpu_offload and OPTIMIZERS[t.optimizer].offloaded:
+        end, first = _offloaded(t, rank)
+    else:
+        end, first = _optimizer_terms(t, rank), _first_made(t, rank)
+    end += [*_merged_terms(t, rank, short=short), *_dequantized(t, rank)]
+    one = largest_tensor(rank) * DTYPE_BYTES["fp32"]
+    end.append(
+        Term("one tensor at a time", 0, one, "exchange_utils.py (fully parallel load), fused_adam.py: set_scaled_state")
+    )
+    read = [term for term in end if term.name.startswith("fp32 copies to read")]
+    return [_real(moment) for moment in (end, first, [*read, metadata(rank)])]
+
+
+def _real(terms: Iterable[Term]) -> list[Term]:
+    """The terms that are not nothing; of arrays of layouts all."""
+    return [term for term in terms if not (isinstance(term.high, int) and term.high == 0)]
+
+
+def _optimizer_terms(t: Training, rank: Rank) -> list[Term]:
+    """FusedAdam's second copy of its state."""
+    second, read = _second_copy(shards(rank))
+    if t.use_megatron_fsdp:
+        read = 0
+    low = 0 if t.mcore >= IN_PLACE else second
+    return [
+        Term("fp32 copies to read states in other dtypes into", read, read, "distrib_optimizer.py: get_unscaled_state"),
+        Term("second copy of FusedAdam's state", low, second, "fused_adam.py: load_state_dict; Megatron-LM PR 7288"),
+    ]
+
+
+def _first_made(t: Training, rank: Rank) -> list[Term]:
+    """How the moments come to be: twice with the distributed optimizer; with Megatron-FSDP in a step with zero gradients of all main
+    parameters; else as zeros."""
+    if not t.use_megatron_fsdp:
+        size = _made_twice(shards(rank)) if t.use_distributed_optimizer else 0
+        low, where = (
+            0 if t.mcore >= IN_PLACE else size,
+            "distrib_optimizer.py: load_state_dict, when the state is first made",
+        )
+        return [Term("empty tensors beside FusedAdam's new state", low, size, where)]
+    dtype = "fp32" if any(s.tensor == "main_param" and s.dtype == "fp32" for s in rank.states) else t.params_dtype
+    size = DTYPE_BYTES[dtype] * sum(buffer.owned for buffer in rank.buffers)
+    where = "distrib_optimizer.py: _init_optimizer_states_with_dummy_values"
+    return [Term("zero gradients of a dummy step", size, size, where)]
+
+
+def _offloaded(t: Training, rank: Rank) -> tuple[list[Term], list[Term]]:
+    """HybridDeviceOptimizer: a dummy step with random gradients, and its part on the GPU made anew when the state is loaded."""
+    owned, rest = sum(b.owned for b in rank.buffers), sum(b.owned - b.offloaded for b in rank.buffers)
+    where, fp32 = "hybrid_optimizer.py", DTYPE_BYTES["fp32"]
+    if not t.use_precision_aware_optimizer:  # on Megatron's fp32 masters, which all stay on the GPU
+        dummy = Term("random gradients of a dummy step", fp32 * owned, fp32 * owned, f"{where}: dummy_step")
+        passing = Term(
+            "offloaded moments on their way to the host", 0, 2 * fp32 * (owned - rest), f"{where}: load_state_dict"
+        )
+        return [passing], [dummy]
+    size = DTYPE_BYTES[t.params_dtype] * owned
+    dummy = Term("random gradients of a dummy step", size, size, f"{where}: dummy_step")
+    grads = Term("fp32 gradients of a dummy step", fp32 * rest, fp32 * rest, f"{where}: _set_sub_optimizer_grads")
+    again = Term("main parameters made anew", fp32 * rest, fp32 * rest, f"{where}: _init_sub_optimizers")
+    return [grads, again], [dummy, grads]
+
+
+def _merged_terms(t: Training, rank: Rank, *, short: bool) -> list[Term]:
+    """Weights that a checkpoint holds in parts are read in place and merged into new tensors, where the GPU has no room for them in host
+    memory (cat_with_oom_fallback); so are their states, where whole."""
+    numel, where = merged(rank), "dist_checkpointing: apply_factory_merges, cat_with_oom_fallback"
+    if t.use_megatron_fsdp:  # the parts are views
+        return []
+    low = 0 if short or active(rank.context) else DTYPE_BYTES[t.params_dtype] * numel
+    frozen = DTYPE_BYTES[t.params_dtype] * merged(rank, frozen=True)
+    high = DTYPE_BYTES[t.params_dtype] * numel * (2 if t.low_precision_weights else 1) + frozen
+    found = [Term("merged fc1 and in_proj weights", low, high, where)]
+    row = OPTIMIZERS[t.optimizer]
+    if (row.by_matrix or not t.use_distributed_optimizer) and not active(rank.context):
+        found.append(_merged_states(rank, numel, where, short=short))
+    return found
+
+
+def _merged_states(rank: Rank, numel: int, where: str, *, short: bool) -> Term:
+    """Optimizer state of those weights: all of it, or where whole parameters are dealt to ranks, of those dealt to this one."""
+    buffers = [b for b in rank.buffers if not b.frozen]
+    names = {
+        (k.name, k.dtype)
+        for b in buffers
+        for k in optimizer_tensors(rank.context, b)
+        if k.saved and not (OPTIMIZERS[rank.context.training.optimizer].by_matrix and k.name.startswith("exp_avg"))
+    }
+    each = sum(DTYPE_BYTES[dtype] for _, dtype in names)
+    owned, whole = sum(b.owned for b in buffers), sum(b.numel_unpadded for b in buffers)
+    size = each * smallest(numel, owned)
+    return Term(
+        "merged optimizer state of fc1 and in_proj", 0 if short else chosen(owned < whole, 0, size), size, where
+    )
+
+
+def _dequantized(t: Training, rank: Rank) -> list[Term]:
+    """16-bit copies of low-precision weights: of all before the load, without --stream-ckpt-dequant (tensorwise never streams)."""
+    size = DTYPE_BYTES[t.params_dtype] * _quantized(rank)
+    early, streams = t.mcore < (0, 17), t.mcore >= STREAMED and t.low_precision != "tensorwise"
+    if streams:
+        return []
+    return [
+        Term(
+            "16-bit copies of low-precision weights",
+            size if early else 0,
+            size,
+            "dist_checkpointing/serialization.py: load",
+        )
+    ]
+
+
+def _quantized(rank: Rank) -> int:
+    return sum(b.numel_unpadded for b in rank.buffers if b.recipe)
+
+
+def save_terms(rank: Rank) -> list[list[Term]]:
+    """What is beside the steady state in each moment of a save that can be its largest."""
+    t, found = rank.context.training, shards(rank)
+    distributed = t.use_distributed_optimizer and not t.use_megatron_fsdp
+    kept = sum(one.read_into for one in found) if distributed else 0
+    passing = reduce(largest, (one.unscaled for one in found if one.core), 0)
+    copies = Term("fp32 copies of states in other dtypes", kept, kept, "distrib_optimizer.py: get_unscaled_state")
+    weights = Term("16-bit copies of low-precision weights", *_written(rank), "filesystem_async.py: prepare_write_data")
+    cast = Term("fp32 copies of states in other dtypes", passing, passing, "fused_adam.py: state_dict")
+    moments = ([copies, weights], [cast], [copies, metadata(rank)])
+    return [_real(moment) for moment in moments]
+
+
+def _written(rank: Rank) -> tuple[int, int]:
+    """16-bit bytes of the low-precision weights that this rank writes: its share of a fully parallel save, or all."""
+    each = DTYPE_BYTES[rank.context.training.params_dtype]
+    low = [b for b in rank.buffers if b.recipe]
+    share = sum(b.numel_unpadded // rank.context.layout.shards(expert=b.expert) for b in low)
+    return each * share, each * sum(b.numel_unpadded for b in low)
