@@ -325,7 +325,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def test_refusals_name_the_fix(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "--stage 4 does not exist; the stages are 0 to 3" in refused(capsys, *WORDS, "--stage", "4")
+    assert "stage 4 does not exist; the stages are 0 to 3" in refused(capsys, *WORDS, "--stage", "4")
     assert "exclude each other" in refused(capsys, *WORDS, "--json", "--csv")
     assert "exclude each other" in refused(capsys, *WORDS, "--json", "--format", "markdown")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)

@@ -24,7 +24,7 @@ RUNS: list[tuple[str, int, dict[str, Any], str]] = [
     ("Qwen/Qwen3-8B", 8, {"tp": 1, "gpu": "H100"}, "does not fit"),
     ("Qwen/Qwen3-235B-A22B", 128, {"tp": 4, "pp": 8, "ep": 8, "num_layers_in_first_pipeline_stage": 11,
                                    "num_layers_in_last_pipeline_stage": 11, "gpu": "H100"}, "fits only without fragmentation"),
-    ("meta-llama/Llama-3.1-70B", 16, {"tp": 8, "pp": 2, "vpp": 2, "recompute_granularity": "full", "gpu": "H100"}, "does not fit"),
+    ("meta-llama/Llama-3.1-70B", 16, {"tp": 8, "pp": 2, "vpp": 2, "recompute_granularity": "full", "gpu": "H100"}, "tight"),
 ]  # fmt: skip
 
 
@@ -45,7 +45,7 @@ def test_the_first_line_is_the_verdict_with_its_numbers(
     listed = [name for members in groups.values() for name in members]
     assert sorted(listed) == sorted(names[one.name] for one in GPUS if one.name != "H100-80GB")
     assert set(groups) <= set(VERDICTS)
-    assert len(others_line(found, 80)) <= 100
+    assert "not: " in others_line(found, 1000)
 
 
 def test_the_chosen_gpu_is_judged_first_and_the_table_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
