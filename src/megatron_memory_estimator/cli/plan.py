@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from ..errors import ConfigError
+from ..errors import ConfigError, LayoutError
 from ..inputs import SCRIPTS, YAML
 from ..job.hardware import GIB
 from ..job.training_job import TrainingJob
 from .bar import Bar
-from .options import JobCommand, job_from_options, model_argument, special_options
-from .plan_options import AXES, axis_options, other_settings, plan_options
+from .options import JobCommand, job_from_options, model_argument, one_format, special_options
+from .plan_options import AXES, OTHER_AXES, axis_options, other_settings, plan_options
 
 if TYPE_CHECKING:
     from ..planner.planning import Planned
@@ -31,83 +31,101 @@ LARGEST_GIB = 10**6
 RECOMPUTE = ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules")
 
 
-def callback(
-    model: tuple[str, ...],
-    objective: str,
-    top: int,
-    max_memory: float | None,
-    head_room: str | None,
-    min_num_gpus: bool,
-    tight: bool,
-    show: int,
-    launch: str,
-    calibrate: str | None,
-    as_json: bool,
-    complete: bool,
-    split: str | None,
-    recompute: str | None,
-    precision: str | None,
-    **values: Any,
-) -> None:
+def callback(model: tuple[str, ...], **values: Any) -> None:
     """Search and print."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # small products: more threads only wait for each other
+    asked = Asked(**{name: values.pop(name) for name in Asked._fields})
+    form = one_format(asked.form, as_json=asked.as_json)
+    efficiency = fitted(asked.calibrate, quiet=form != "table")
+    planned, said = searched(model, values, asked, efficiency)
+    print_plans(planned, said, efficiency, asked, form)
+
+
+class Asked(NamedTuple):
+    """The options of the search itself and of its output."""
+
+    objective: str
+    top: int
+    every: bool
+    max_memory: float | None
+    head_room: str | None
+    min_num_gpus: bool
+    tight: bool
+    show: int
+    launch: str
+    calibrate: str | None
+    form: str
+    as_json: bool
+    verbose: bool
+    complete: bool
+
+
+def searched(
+    model: tuple[str, ...], values: dict[str, Any], asked: Asked, efficiency: Efficiency | None
+) -> tuple[Planned, tuple[str, ...]]:
+    """The result of the search, and what was decided for it."""
     from ..job.settings import nearest
     from ..planner.found import OBJECTIVES
     from ..planner.planning import plan
 
-    if objective not in OBJECTIVES:
+    if asked.objective not in OBJECTIVES:
         raise ConfigError(
-            f"--objective {objective!r} is not one of {', '.join(OBJECTIVES)}.{nearest(objective, OBJECTIVES)}"
+            f"--objective {asked.objective!r} is not one of {', '.join(OBJECTIVES)}.{nearest(asked.objective, OBJECTIVES)}"
         )
-    words = {AXES[name] or name: values.pop(name) for name in AXES}
-    words |= {"split": split, "recompute": recompute, "precision": precision}
-    job, batch, habit = starting_job(model, values, complete=complete)
+    words = {AXES.get(name) or name: values.pop(name) for name in (*AXES, *OTHER_AXES)}
+    job, batch, habit = starting_job(model, values, complete=asked.complete)
     given = {name: text for name, text in words.items() if text is not None}
     fixed(given, values, job)
-    efficiency = fitted(calibrate, quiet=as_json)
-    limit = memory_limit(job, max_memory, head_room)
-    if not min_num_gpus and "num_gpus" not in given and job.layout.world_size == 1:
-        raise ConfigError("--num-gpus is needed (or --min-num-gpus, to find how many GPUs hold the model)")
+    if not asked.min_num_gpus and "num_gpus" not in given:
+        if job.layout.world_size == 1:
+            raise ConfigError("--num-gpus is needed (or --min-num-gpus, to find how many GPUs hold the model)")
+        habit.append(f"num_gpus as the run has it: {job.layout.world_size}")
     with Bar() as progress:
         planned = plan(
             job,
             given,
             global_batch_size=batch,
-            objective=objective,
-            top=top,
-            limit=limit,
-            tight=tight,
-            complete=complete,
-            fewest_gpus=min_num_gpus,
+            objective=asked.objective,
+            top=asked.top,
+            every=asked.every,
+            limit=memory_limit(job, asked.max_memory, asked.head_room),
+            tight=asked.tight,
+            complete=asked.complete,
+            fewest_gpus=asked.min_num_gpus,
             efficiency=efficiency,
             workers=min(os.cpu_count() or 1, 2),
             progress=progress,
         )
-    said = (*habit, *planned.assumptions)
-    if "num_gpus" not in given and not min_num_gpus:
-        said = (*said, f"num_gpus as the run has it: {job.layout.world_size}")
-    print_plans(planned, said, efficiency, show=show, launch=launch, as_json=as_json)
+    return planned, (*habit, *planned.assumptions)
 
 
 def print_plans(
-    planned: Planned, said: tuple[str, ...], efficiency: Efficiency | None, *, show: int, launch: str, as_json: bool
+    planned: Planned, said: tuple[str, ...], efficiency: Efficiency | None, asked: Asked, form: str
 ) -> None:
-    """Print the result of a search, as text or as a document."""
-    from ..report.plans import Row, print_found
-    from ..report.plans_document import found_document
+    """Print the result of a search: as text, as a document, or as a row for each plan."""
+    from ..report.plans import nothing_fits, plan_records, rows_of
 
     found = planned.found
-    rows = [Row(plan, efficiency) for plan in found.plans]
-    if rows and show > len(rows):
-        raise ConfigError(f"--show {show}: there are {len(rows)} plans")
-    if as_json:
+    rows = rows_of(found, efficiency)
+    if rows and asked.show > len(rows):
+        raise ConfigError(f"--show {asked.show}: there are {len(rows)} plans")
+    if form == "json":
         import json
 
+        from ..report.plans_document import found_document
+
         click.echo(json.dumps(found_document(found, rows, said), indent=1))
-    else:
+    elif form == "table":
+        from ..report.plans_text import print_found
         from .console import console
 
-        print_found(found, rows, console(), said=said, shown=show, form=launch)
+        print_found(found, rows, console(), said=said, shown=asked.show, form=asked.launch, verbose=asked.verbose)
+    elif rows:
+        from ..report.records import FORMATS
+
+        click.echo(FORMATS[form](plan_records(rows)), nl=False)
+    else:
+        raise LayoutError((nothing_fits(found),))
 
 
 def starting_job(

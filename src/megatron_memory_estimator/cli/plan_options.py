@@ -6,7 +6,7 @@ import dataclasses
 
 import click
 
-from .options import SECTIONS, json_option, option_names, setting_option
+from .options import SECTIONS, format_option, json_option, option_names, setting_option
 
 AXES = {
     "world_size": "num_gpus",
@@ -20,7 +20,9 @@ AXES = {
     "cp_comm_type": "",
     "optimizer_offload_fraction": "",
 }
-"""Settings whose option takes the values of an axis."""
+"""Settings whose option takes the values of an axis, and the name of the axis where it is another one."""
+OTHER_AXES = ("split", "recompute", "precision")
+"""Axes that are no setting."""
 FIXED = (
     "num_layers_in_first_pipeline_stage",
     "num_layers_in_last_pipeline_stage",
@@ -32,6 +34,7 @@ FIXED = (
     "hierarchical_context_parallel_sizes",
 )
 """Settings of the split, which the search decides."""
+TOP = 5
 FORMS = ["megatron-lm", "yaml", "bridge", "none"]
 
 
@@ -61,7 +64,8 @@ def plan_options() -> list[click.Option]:
         click.Option(
             ["--objective"], default="throughput", metavar="NAME", help="throughput (default), memory, or head-room"
         ),
-        click.Option(["--top"], type=click.IntRange(1, 1000), default=10, help="plans to show (default 10)"),
+        click.Option(["--top"], type=click.IntRange(1, 1000), default=TOP, help=f"ideas to show (default {TOP})"),
+        click.Option(["--every"], is_flag=True, help="every plan of its own, also where it differs from another in details"),
         click.Option(["--max-memory"], type=float, metavar="GIB", help="memory of a GPU, GiB (default: all of it)"),
         click.Option(["--head-room"], metavar="GIB|%", help="memory to leave free, such as 4 or 5%"),
         click.Option(["--tight"], is_flag=True, help="also take layouts that fit unless memory is fragmented"),
@@ -80,6 +84,8 @@ def plan_options() -> list[click.Option]:
             help="measured steps, one JSON object per line, that the efficiencies are fitted to",
         ),
         json_option(),
+        format_option("plan"),
+        click.Option(["--verbose", "-v"], is_flag=True, help="name every rule that ruled layouts out"),
     ]
 
 

@@ -19,8 +19,9 @@ from .arrays.tables import Pipelines
 from .arrays.view import Evaluated, Figures
 from .arrays.whole import WholeRanks
 from .counting import LegalSpace, LegalStructure, LegalStyle
+from .ideas import CellIdeas, cell_ideas, idea_of
 from .places import Place
-from .space.points import Array, Cells
+from .space.points import Array, Cells, Grid, Shape
 from .space.routes import route
 
 
@@ -34,22 +35,33 @@ class Piece(NamedTuple):
     chosen: LegalStyle
     cells_of: Callable[[Array], Array]
     figures: Figures
+    grid: Grid
+    shapes: Sequence[Shape]
+    numbers: CellIdeas
+
+    def ideas(self, at: Array) -> Array:
+        """A number for each of some layouts: equal ones are of one idea."""
+        return self.numbers.of(self.chosen.cells, self.cells_of(at))
 
     def place(self, index: int) -> Place:
         """One of the layouts."""
         name, training = self.chosen.trainings[self.training]
         source = int(self.cells_of(np.array(index)))
+        cell = tuple(int(getattr(self.chosen.cells, f.name)[source]) for f in dataclasses.fields(Cells))
+        shape, world, point, *_ = cell
+        option, grid = self.chosen.options[self.option], self.grid
         return Place(
             (self.structure, self.style, self.training, self.option, source),
             self.chosen.style,
             name,
             training,
-            self.chosen.options[self.option],
-            tuple(int(getattr(self.chosen.cells, f.name)[source]) for f in dataclasses.fields(Cells)),
+            option,
+            cell,
             float(self.figures.step[index]),
             int(self.figures.peak[index]),
             int(self.figures.low[index]),
             int(self.figures.high[index]),
+            idea_of(grid.worlds[world], grid.points[point], self.shapes[shape], self.chosen.style, option, training),
         )
 
     @property
@@ -74,9 +86,12 @@ class Evaluation:
             tables = None
             if forms is not None:
                 tables = TabledFigures(self.base, self.machine, structure.grid, forms.pipelines, limit)
+            numbers = cell_ideas(structure.grid, self.legal.shapes)
             for place, style in enumerate(structure.styles):
                 for at, option, cells_of, figures in self._figures(structure, style, tables, forms):
-                    yield Piece(number, place, at, option, style, cells_of, figures)
+                    yield Piece(
+                        number, place, at, option, style, cells_of, figures, structure.grid, self.legal.shapes, numbers
+                    )
 
     def _figures(
         self, structure: LegalStructure, style: LegalStyle, tables: TabledFigures | None, forms: _Forms | None

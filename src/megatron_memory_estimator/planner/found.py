@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..device.terms import Range
 from ..job.hardware import GIB
 from ..job.training_job import TrainingJob
 from .space.axes import Space
-
-OBJECTIVES = ("throughput", "memory", "head-room")
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -25,10 +23,20 @@ class Plan:
     tokens_per_s_gpu: float
     peak_allocated_bytes: int
     device: Range
+    alike: tuple[Plan, ...] = ()
+    """Other plans of its idea that are nearly as good (`ideas.py`)."""
 
     def __repr__(self) -> str:
         layout = f"{self.job.layout.degrees}, recompute {self.recompute}, {self.precision}"
         return f"<Plan {layout}: {self.tokens_per_s_gpu:,.0f} tokens/s/GPU, {self.peak_allocated_bytes / GIB:.2f} GiB allocated>"
+
+
+OBJECTIVES: dict[str, Callable[[Plan], tuple[float, float]]] = {
+    "throughput": lambda plan: (plan.job.training.optimizer_cpu_offload, plan.step),
+    "memory": lambda plan: (plan.peak_allocated_bytes, plan.step),
+    "head-room": lambda plan: (plan.device.high, plan.step),
+}
+"""What plans are ordered by, the least first; a step time that is not modelled is behind all others."""
 
 
 @dataclass
@@ -48,6 +56,8 @@ class Found:
     least: Plan | None = None
     """The legal layout that needs least memory, whether it fits or not."""
     interrupted: bool = False
+    fewest_gpus: int | None = None
+    """The smallest number of GPUs that holds the model, where that was asked."""
 
     def __repr__(self) -> str:
         return f"<Found {len(self.plans)} plans; {self.fits:,} of {self.legal:,} legal layouts fit {self.limit / GIB:.2f} GiB>"

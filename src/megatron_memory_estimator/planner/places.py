@@ -10,6 +10,7 @@ from ..job.training import Training
 from ..job.training_job import TrainingJob
 from .counting import LegalSpace
 from .found import Plan
+from .ideas import Idea
 from .space.choices import Option, Style, training_with
 from .space.points import at_point
 
@@ -31,6 +32,8 @@ class Place:
     peak: int
     low: int
     high: int
+    idea: Idea
+    """What it has in common with layouts that differ in details."""
 
     @property
     def structure(self) -> int:

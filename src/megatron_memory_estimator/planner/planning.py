@@ -34,6 +34,7 @@ def plan(
     tight: bool = False,
     complete: bool = False,
     fewest_gpus: bool = False,
+    every: bool = False,
     efficiency: Efficiency | None = None,
     workers: int = 1,
     progress: Callable[[float, Found], None] | None = None,
@@ -42,7 +43,7 @@ def plan(
     """The best layouts of a job's model and training.
 
     `axes` says what is searched, by name or short name: "4", "1,2,4", "2-16", "not:8"; the rest is searched whole. Without num_gpus the
-    job's own number is taken. `limit` is bytes of a GPU. With `fewest_gpus` the smallest number of GPUs that holds the model is sought;
+    job's own number is taken. `top` counts ideas (`ideas.py`), or with `every` plans. `limit` is bytes of a GPU. With `fewest_gpus` the smallest number of GPUs that holds the model is sought;
     with two `workers` a large space is shared with a second process (Linux). `stop` is asked again and again while it searches; once it
     says True, StoppedError says how far the search got. A deadline is `lambda: time.monotonic() > deadline`.
     Raises LayoutError where nothing is legal, ConfigError for words that make no sense.
@@ -66,6 +67,7 @@ def plan(
             progress=progress,
             stop=stop,
             nearest=not fewest_gpus,
+            folded=not every,
         )
         return Planned(found, tuple(said))
 
@@ -94,7 +96,8 @@ def _fewest(on: Callable[[tuple[int, ...]], Planned], tried: list[int], job: Tra
                 assumptions=(*one.assumptions, f"interrupted at {gpus} GPUs; fewer do not hold the model")
             )
         if one.found.plans:
-            return one._replace(assumptions=(*one.assumptions, f"the fewest GPUs: {gpus}"))
+            one.found.fewest_gpus = gpus
+            return one
     if refused is not None and not searched:
         raise refused
     raise LayoutError(

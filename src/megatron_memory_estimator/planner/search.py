@@ -13,6 +13,7 @@ from ..throughput.machine import Efficiency, machine
 from .counting import Ask, LegalSpace, legal_space, relaxations
 from .evaluation import Evaluation
 from .found import OBJECTIVES, Found, Plan
+from .ideas import shown
 from .places import plan_of
 from .ranking import Counts, Ranking
 from .sampling import Sampler
@@ -39,13 +40,15 @@ def search(
     progress: Progress | None = None,
     stop: Callable[[], bool] | None = None,
     nearest: bool = True,
+    folded: bool = False,
 ) -> Found:
     """All legal layouts of a space for the job's model and global batch; the `best` that fit, by the objective.
 
     `limit` is the memory of a GPU in bytes (default: all of it); with `tight`, layouts that fit unless memory is fragmented count too.
     With two `workers` a large space is shared with a second process (Linux). Raises LayoutError when the space holds no legal layout,
     ConfigError for axes that make no sense. KeyboardInterrupt ends it with the best so far; StoppedError where `stop`, asked between
-    pieces of work, says True. Without `nearest` no `least` layout is sought where nothing fits.
+    pieces of work, says True. Without `nearest` no `least` layout is sought where nothing fits. With `folded`, the `best` ideas, each as
+    one plan with those that are nearly as good beside it (`ideas.py`).
     """
     if base.refusal:
         raise UnsupportedError(base.refusal)
@@ -55,7 +58,7 @@ def search(
         raise ConfigError(f"objective {objective!r} is not one of {', '.join(OBJECTIVES)}")
     whole = completed(space or Space(), base, everything=everything)
     found = Found(whole, base.gpu.memory_bytes if limit is None else limit, objective)
-    ranking = Ranking(best, objective, found.limit, tight)
+    ranking = Ranking(best, objective, found.limit, tight, folded)
     watch = Watch(whole.num_gpus, stop)
     legal = LegalSpace((), ())
     try:
@@ -68,7 +71,12 @@ def search(
             _Search(evaluation, found, ranking, watch, workers, progress).run(nearest=nearest)
     except KeyboardInterrupt:
         found.interrupted = True
-    found.plans = [plan_of(base, legal, place) for _, _, place in ranking.top]
+    if folded:
+        groups = ranking.by_idea().values()
+        found.plans = [shown([plan_of(base, legal, place) for _, _, place in alike]) for alike in groups]
+        found.plans.sort(key=OBJECTIVES[objective])  # the plainest of an idea may be behind another idea
+    else:
+        found.plans = [plan_of(base, legal, place) for _, _, place in ranking.top]
     found.front = [plan_of(base, legal, place) for place in ranking.fastest_by_memory()]
     found.least = plan_of(base, legal, ranking.least) if ranking.least else None
     return found
@@ -139,7 +147,7 @@ class _Search:
         watch, structures = self.watch, self.evaluation.legal.structures
         watch.done, watch.total = 0, sum(structures[number].layouts for number in chosen)
         for piece in self.evaluation.pieces(chosen, limit, ask):
-            self._count(self.ranking.judge(piece.figures, piece.place, untimed=piece.untimed))
+            self._count(self.ranking.judge(piece.figures, piece.place, piece.ideas, untimed=piece.untimed))
             watch.done += len(piece.figures.step)
             ask()
             if self.progress is not None:

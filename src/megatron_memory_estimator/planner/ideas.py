@@ -1,0 +1,109 @@
+"""Plans that are one idea: the same but for details, of which a reader wants the best once and not ten of it.
+
+An idea is the GPUs, tp, pp, ep, etp, sequence parallelism, precision, the optimizer's settings and the kind of recomputation (none,
+selective, full). Details are the split, vpp, the micro batch size, context parallelism, and what exactly is recomputed. An idea is
+shown by one plan: of those within `NEAR` of its best in the objective and in seconds, the best of the plainest split (even, then
+uneven, then a generated layout). The others within `NEAR` are counted beside it, each once; what is further behind is left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ..job.layout import Layout
+from ..job.training import Training
+from .found import Plan
+from .space.choices import Option, Style
+from .space.points import Array, Cells, Grid, Point, Shape
+
+NEAR = 1.01
+"""Plans of one idea are alike up to this ratio."""
+
+
+class Idea(NamedTuple):
+    """What plans of one idea have in common."""
+
+    num_gpus: int
+    tp: int
+    pp: int
+    ep: int
+    etp: int
+    sequence_parallel: bool
+    precision: str
+    option: Option
+    recompute: str
+
+
+class CellIdeas(NamedTuple):
+    """The ideas of the cells of a structure, as numbers: those of its points, and the pipeline stages of all shapes."""
+
+    points: Array
+    stages: Array
+
+    def of(self, cells: Cells, at: Array) -> Array:
+        """A number for each of some cells: equal ones are of one idea, as far as their degrees say."""
+        many = int(self.points.max()) + 1
+        found: Array = (cells.world[at] * many + self.points[cells.point[at]]) * (
+            int(self.stages.max()) + 1
+        ) + self.stages[cells.shape[at]]
+        return found
+
+
+def cell_ideas(grid: Grid, shapes: Sequence[Shape]) -> CellIdeas:
+    """The numbers of a structure."""
+    degrees = [(point.tp, point.ep, point.etp) for point in grid.points]
+    numbers = {one: number for number, one in enumerate(dict.fromkeys(degrees))}
+    return CellIdeas(np.array([numbers[one] for one in degrees]), np.array([shape.pp for shape in shapes]))
+
+
+def idea_of(gpus: int, point: Point, shape: Shape, style: Style, option: Option, training: Training) -> Idea:
+    """The idea of one layout."""
+    kind = training.recompute_granularity or "none"
+    parallel, precision = style.sequence_parallel, style.precision
+    return Idea(gpus, point.tp, shape.pp, point.ep, point.etp, parallel, precision, option, kind)
+
+
+def best_of_each(key: Array, step: Array, ideas: Array, most: int) -> Array:
+    """Places of the plans of the best ideas that are within `NEAR` of the best of their idea."""
+    order = np.lexsort((step, key))
+    _, first, which = np.unique(ideas[order], return_index=True, return_inverse=True)
+    best = order[first]
+    kept = np.zeros(len(first), dtype=bool)
+    kept[np.argsort(first, kind="stable")[:most]] = True
+    which = which.ravel()
+    alike = near(key[order], step[order], key[best][which], step[best][which])
+    found: Array = order[alike & kept[which]]
+    return found
+
+
+def near(key: Array | float, step: Array | float, best: Array | float, best_step: Array | float) -> Array:
+    """Whether plans are as good as the best of their idea, or nearly."""
+    return np.logical_and(np.less_equal(key, NEAR * np.asarray(best)), np.less_equal(step, NEAR * np.asarray(best_step)))
+
+
+def shown(alike: Sequence[Plan]) -> Plan:
+    """The plan that stands for those of one idea, best first, with the others beside it, each once."""
+    different: dict[object, Plan] = {}
+    for one in sorted(alike, key=lambda plan: split_rank(plan.job.layout)):  # stable: the best of equal splits stays first
+        different.setdefault(_figures(one), one)
+    first, *rest = different.values()
+    return dataclasses.replace(first, alike=tuple(rest))
+
+
+def split_rank(layout: Layout) -> int:
+    """0 for layers split evenly over stages, 1 for other counts on the first or the last, 2 for a layout in words."""
+    if layout.pipeline_model_parallel_layout is not None:
+        return 2
+    ends = (layout.num_layers_in_first_pipeline_stage, layout.num_layers_in_last_pipeline_stage)
+    return 0 if ends == (None, None) else 1
+
+
+def _figures(plan: Plan) -> object:
+    """What two spellings of one layout have in common."""
+    layout, t = plan.job.layout, plan.job.training
+    degrees = (layout.tp, layout.cp, layout.cp_comm_type if layout.cp > 1 else (), layout.pp, t.micro_batch_size)
+    return (*degrees, plan.step, plan.peak_allocated_bytes, plan.device)

@@ -1,0 +1,97 @@
+"""What `plan` prints: ideas, the front of memory against throughput, what was ruled out, launch arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from ..planner.found import Found, Plan
+from ..planner.launch import FORMS, megatron_lm
+from .figures import gib
+from .front import front_chart
+from .plans import Row, nothing_fits, warnings
+from .plans_table import plan_lines, said_once
+from .verdict import room_text
+
+RULES = 3
+"""Rules that are named without `-v`."""
+TITLES = {"megatron-lm": "Megatron-LM arguments", "yaml": "YAML", "bridge": "Megatron-Bridge overrides"}
+FIRST = {"throughput": "the fastest", "memory": "the least peak", "head-room": "the most head-room"}
+"""What the first plan of an objective is."""
+
+
+def print_found(
+    found: Found, rows: Sequence[Row], console: Console, *, said: Sequence[str], shown: int, form: str, verbose: bool = False
+) -> None:
+    """The whole text report."""
+    def say(line: str) -> None:
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+    for line in headline(found, rows):
+        console.print(line, highlight=False, markup=False)
+    if rows:
+        for line in plan_lines(found, rows, console.width):
+            console.print(line, highlight=False, no_wrap=True)
+        console.print()
+        for line in front_chart(found, console.width, console.encoding):
+            say(line)
+    console.print(counts_table(found, verbose=verbose))
+    for note in said:
+        say(f"assumed: {note}")
+    for warning in warnings(rows):
+        say(f"warning: {warning}")
+    if rows and form != "none":
+        for line in launch_lines(rows[shown - 1].plan, shown, form):
+            say(line)
+
+
+def headline(found: Found, rows: Sequence[Row]) -> Iterator[str]:
+    """The answer in a sentence, or why there is none."""
+    if found.interrupted:
+        yield "interrupted: the best so far"
+    if not rows:
+        yield nothing_fits(found)
+        return
+    first = rows[0]
+    if found.fewest_gpus is not None:
+        words = ", ".join(said_once([first.plan])[1])
+        room = room_text(first.verdict.head_room)
+        yield f"{found.fewest_gpus} GPUs hold it: {words}; {room} of {gib(found.limit, 1)}"
+    memory = first.plan.job.gpu.memory_bytes
+    kept = f"{gib(memory - found.limit, 1)} GiB kept free" if found.limit < memory else "none kept free, --head-room keeps some"
+    yield f"{first.plan.job.gpu.name}, {gib(found.limit, 1)} GiB ({kept}): {FIRST[found.objective]} first"
+
+
+def launch_lines(plan: Plan, shown: int, form: str) -> Iterator[str]:
+    """Launch arguments of a plan."""
+    yield f"\n{TITLES[form]} of plan {shown} ({plan.job.layout.world_size} GPUs):"
+    yield FORMS[form](plan.job)
+    if form == "bridge":
+        if plan.job.training.peft != "none":
+            yield "the recipe's peft section stays as it is"
+    elif beside := megatron_lm(plan.job).beside:
+        words = ", ".join(f"{name}={value}" for name, value in beside.items())
+        yield f"without an argument in Megatron-LM: {words}"
+
+
+def counts_table(found: Found, *, verbose: bool = False) -> Table:
+    """How many layouts there are, and what became of them."""
+    ruled_out = found.illegal.most_common()
+    named = [(count, f"ruled out: {rule}") for rule, count in ruled_out[: None if verbose else RULES] if count]
+    rest = sum(count for _, count in ruled_out[len(named) :])
+    table = Table("layouts", "", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.columns[0].justify, table.columns[0].no_wrap = "right", True
+    table.columns[1].overflow = "fold"
+    for count, what in (
+        (found.fits, f"fit in {gib(found.limit)} GiB"),
+        (found.tight, "are tight, or fit only without fragmentation"),
+        (found.too_large, "do not fit"),
+        *named,
+        *([(rest, "ruled out by other rules (-v names them)")] if rest else []),
+        (found.examined, "examined"),
+    ):
+        table.add_row(f"{count:,}", what)
+    return table
