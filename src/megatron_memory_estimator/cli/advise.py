@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..job.training_job import TrainingJob
-from .options import job_command, json_option
+from .options import format_option, job_command, json_option, one_format
 
 HELP = """What makes a run fit: the smallest changes, each with what it saves and what it costs. For a run that fits with room, what
 makes it faster.
@@ -15,23 +15,35 @@ MODEL and the options are those of `estimate`.
 
 
 def run(
-    job: TrainingJob, *, as_json: bool, max_memory: float | None, head_room: str | None, top: int, calibrate: str | None
+    job: TrainingJob,
+    *,
+    as_json: bool,
+    form: str,
+    max_memory: float | None,
+    head_room: str | None,
+    top: int,
+    calibrate: str | None,
 ) -> None:
     """Print the advice."""
     from ..planner.advise import advise
-    from ..report.advice import advice_document, print_advice
+    from ..report.advice import advice_document, advice_records, print_advice
     from .plan import fitted, memory_limit
 
+    form = one_format(form, as_json=as_json)
     limit = memory_limit(job, max_memory, head_room)
-    found = advise(job, limit=limit, most=top, efficiency=fitted(calibrate, quiet=as_json))
-    if as_json:
+    found = advise(job, limit=limit, most=top, efficiency=fitted(calibrate, quiet=form != "table"))
+    if form == "json":
         import json
 
         click.echo(json.dumps(advice_document(found), indent=1))
-        return
-    from .console import console
+    elif form == "table":
+        from .console import console
 
-    print_advice(found, console())
+        print_advice(found, console())
+    else:
+        from ..report.records import FORMATS
+
+        click.echo(FORMATS[form](advice_records(found)), nl=False)
 
 
 command = job_command(
@@ -39,6 +51,7 @@ command = job_command(
     HELP,
     [
         json_option(),
+        format_option("change, beginning with the run as it is"),
         click.Option(["--max-memory"], type=float, metavar="GIB", help="memory of a GPU, GiB; default: all of it"),
         click.Option(["--head-room"], metavar="GIB|%", help="memory to leave free, in GiB or percent of the GPU"),
         click.Option(["--top"], type=click.IntRange(1, 100), default=10, help="changes to show (default 10)"),

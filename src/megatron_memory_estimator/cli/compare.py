@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,58 +12,78 @@ from ..errors import ConfigError, EstimatorError, LayoutError, UnsupportedError
 from ..inputs.loaded_model import LONGEST_NAME
 from ..wording import plain
 from .files import write
-from .options import JobCommand, job_from_options, json_option, model_argument, setting_options, special_options
+from .options import (
+    JobCommand,
+    job_from_options,
+    json_option,
+    model_argument,
+    one_format,
+    setting_options,
+    special_options,
+)  # fmt: skip
 
-HELP = """Several models, YAML files and layouts side by side, with what differs marked.
+if TYPE_CHECKING:
+    from ..report.comparison import Case
 
-Every MODEL is estimated with every --layout; the other options hold for all of them. A layout is name=value pairs with the
+HELP = """Several models, YAML files and layouts side by side: what differs, the peak and the verdict; --all shows the rest.
+
+Every MODEL is estimated with every --layout; the other options hold for all of them. Of a layout that Megatron-Core refuses the
+column says why. A layout is name=value pairs with the
 short names of degrees or Megatron's names: --layout "tp=4,pp=4,ep=8" --layout "tp=8,pp=2,recompute_granularity=full".
 """
 
 
 def callback(
-    models: tuple[str, ...], layouts: tuple[str, ...], form: str, output: str | None, as_json: bool, **values: Any
+    models: tuple[str, ...],
+    layouts: tuple[str, ...],
+    form: str,
+    output: str | None,
+    as_json: bool,
+    every: bool,
+    **values: Any,
 ) -> None:
     """Print or write the comparison."""
-    from ..report.comparison import TEXT, as_table, notes
+    from ..report.comparison import notes
 
-    if as_json and form != "table":
-        raise ConfigError("--json and --format exclude each other; give one")
+    form = one_format(form, as_json=as_json)
     cases = comparison(models, layouts, values)
-    if as_json:
-        import json
-
-        from ..report.comparison import as_json as document
-
-        text = json.dumps(document(cases), indent=1) + "\n"
-    elif form in TEXT:
-        text = TEXT[form](cases)
-    elif output is None:
-        from .console import console
-
-        console().print(as_table(cases))
-        for note in notes(cases):
-            click.echo(note)
-        return
-    else:
-        from rich.console import Console
-
-        from .console import WIDE
-
-        page = io.StringIO()
-        Console(width=WIDE, file=page).print(as_table(cases))
-        text = "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
+    text = printed(cases, form, every=every, terminal=output is None)
     if output is None:
         click.echo(text, nl=False)
     else:
         write(output, text)
-    if not as_json:
+    if form != "json":
         for note in notes(cases):
-            click.echo(note, err=True)
+            click.echo(note, err=form != "table" or output is not None)
 
 
-def comparison(models: tuple[str, ...], layouts: tuple[str, ...], values: dict[str, Any]) -> list[Any]:
-    """A case for every model and layout. Raises ConfigError that names the case that is refused."""
+def printed(cases: Sequence[Case], form: str, *, every: bool, terminal: bool) -> str:
+    """The comparison in a format; a table as wide as the terminal, or as it needs."""
+    from ..report.comparison import TEXT, as_json, as_tables, below, records
+    from .console import WIDE, console
+
+    if form == "json":
+        import json
+
+        return json.dumps(as_json(cases), indent=1) + "\n"
+    if form == "csv":
+        from ..report.records import as_csv
+
+        return as_csv(records(cases))
+    if form in TEXT:
+        return TEXT[form](cases, every=every)
+    from rich.console import Console
+
+    target = console() if terminal else Console(width=WIDE, file=io.StringIO())
+    with target.capture() as page:
+        for table in as_tables(cases, target, every=every):
+            target.print(table)
+    lines = [line.rstrip() for line in page.get().splitlines()]
+    return "\n".join((*lines, *below(cases, every=every))) + "\n"
+
+
+def comparison(models: tuple[str, ...], layouts: tuple[str, ...], values: dict[str, Any]) -> list[Case]:
+    """A case for every model and layout. Raises the reason of the first where all are refused, ConfigError for words that make no sense."""
     from ..estimator import estimate
     from ..inputs.hf.load import standard_input
     from ..inputs.layouts import parse_layout_words
@@ -72,19 +93,22 @@ def comparison(models: tuple[str, ...], layouts: tuple[str, ...], values: dict[s
     if len(pairs) < 2:
         raise ConfigError("compare needs at least two cases: several models or files, or several --layout")
     given_config = standard_input() if "-" in models else None  # once for all cases
-    cases = []
+    cases: list[Case] = []
+    refused: list[EstimatorError] = []
     for model, layout in pairs:
         words = parse_layout_words(layout) if layout else {}
         given = {**values, **words, "model": given_config if model == "-" else model}
         label = plain(" ".join(part for part in (model if len(models) > 1 else "", layout) if part), LONGEST_NAME)
+        label = label or plain(model, LONGEST_NAME)
         try:
-            cases.append(Case(label or plain(model, LONGEST_NAME), estimate(job_from_options(given))))
-        except LayoutError as error:
-            raise LayoutError(tuple(f"{label}: {reason}" for reason in error.reasons)) from None
-        except UnsupportedError as error:
-            raise UnsupportedError(f"{label}: {error}") from None
+            cases.append(Case(label, estimate(job_from_options(given))))
+        except (LayoutError, UnsupportedError) as error:
+            refused.append(error)
+            cases.append(Case(label, None, str(error)))
         except EstimatorError as error:
             raise ConfigError(f"{label}: {error}") from None
+    if len(refused) == len(cases):
+        raise refused[0]
     return cases
 
 
@@ -94,9 +118,10 @@ command = JobCommand(
         model_argument("models", "MODEL..."),
         click.Option(["--layout", "layouts"], multiple=True, metavar="WORDS", help="a layout, such as tp=4,pp=4,ep=8"),
         click.Option(
-            ["--format", "form"], type=click.Choice(["table", "markdown", "csv", "latex"]), default="table",
-            help="how to print it (default table)",
+            ["--format", "form"], type=click.Choice(["table", "json", "csv", "markdown", "latex"]), default="table",
+            help="csv has a row for each case",
         ),
+        click.Option(["--all", "every"], is_flag=True, help="also what is the same in all cases; what differs is marked"),
         click.Option(["--output"], metavar="FILE", help="write to a file instead of standard output"),
         json_option(),
         *special_options(),

@@ -65,7 +65,9 @@ def plan_options() -> list[click.Option]:
             ["--objective"], default="throughput", metavar="NAME", help="throughput (default), memory, or head-room"
         ),
         click.Option(["--top"], type=click.IntRange(1, 1000), default=TOP, help=f"ideas to show (default {TOP})"),
-        click.Option(["--every"], is_flag=True, help="every plan of its own, also where it differs from another in details"),
+        click.Option(
+            ["--every"], is_flag=True, help="every plan of its own, also where it differs from another in details"
+        ),
         click.Option(["--max-memory"], type=float, metavar="GIB", help="memory of a GPU, GiB (default: all of it)"),
         click.Option(["--head-room"], metavar="GIB|%", help="memory to leave free, such as 4 or 5%"),
         click.Option(["--tight"], is_flag=True, help="also take layouts that fit unless memory is fragmented"),

@@ -22,7 +22,7 @@ from ..job.training_job import TrainingJob
 from ..throughput.machine import Efficiency
 from ..throughput.step import Throughput, throughput
 from .base import TOKENS_OF_A_STEP, timed_as
-from .changes import Change, Settings, changed, memory_changes, speed_changes
+from .changes import Change, Settings, allocator, changed, memory_changes, speed_changes
 
 MOST_CHANGES, KEPT = 3, 8
 """Changes at once at most, and how many of the best single ones are combined."""
@@ -66,6 +66,11 @@ class Outcome:
         """Whether its step time is modelled: that of an offloaded optimizer is not."""
         return not self.job.training.optimizer_cpu_offload
 
+    @property
+    def asks(self) -> frozenset[str]:
+        """What its changes ask for beside time."""
+        return frozenset(change.asks for change in self.changes if change.asks)
+
     def verdict(self, limit: int) -> Verdict:
         """What the run is where it may take so many bytes of a GPU."""
         return self.estimate.verdict(limit)
@@ -104,6 +109,14 @@ def advise(
         found = _faster(now, limit, efficiency) if now.timed else []
     else:
         found = _fitting(now, limit, efficiency)
+    found = worth(found)
+    if not any(one.device.high <= limit for one in found):  # nothing is enough: what saves most first
+        found = sorted(found, key=lambda one: one.device.high)
+    if now.verdict(limit).word == "fits only without fragmentation":  # costs nothing: first, and there whatever else is
+        found = [
+            *_outcomes(now, [(allocator(now.job),)], efficiency),
+            *(one for one in found if not _is_allocator(one)),
+        ]
     return dataclasses.replace(wanted, outcomes=tuple(found[:most]))
 
 
@@ -140,6 +153,19 @@ def _fitting(now: Outcome, limit: int, efficiency: Efficiency | None) -> list[Ou
         if found:
             return sorted(found, key=cost_of)
     return helpful  # nothing is enough: what helps most
+
+
+def worth(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Those that pay for themselves: no other one that asks for nothing else costs as little and takes as little memory."""
+    found: list[Outcome] = []
+    for one in sorted(outcomes, key=lambda one: (cost_of(one), one.device.high, len(one.asks), len(one.changes))):
+        if not any(other.device.high <= one.device.high and other.asks <= one.asks for other in found):
+            found.append(one)
+    return found
+
+
+def _is_allocator(one: Outcome) -> bool:
+    return [name for change in one.changes for name, _ in change.settings] == ["expandable_segments"]
 
 
 def cost_of(one: Outcome) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from ..errors import EstimatorError
 from ..job.pipeline import parse_layout
@@ -17,19 +17,35 @@ from .space.borders import EVEN, generated_layout
 from .space.recompute import RECOMPUTE
 
 Settings = dict[str, Any]
+Asks = Literal["numerics", "GPUs", "host memory"]
+"""What a change asks for beside time."""
+SWITCHES = {
+    "use_distributed_optimizer": "the distributed optimizer",
+    "use_precision_aware_optimizer": "the precision-aware optimizer",
+    "grad_reduce_in_bf16": "gradients in bf16",
+    "sequence_parallel": "sequence parallelism",
+    "cross_entropy_loss_fusion": "fused cross entropy",
+    "moe_permute_fusion": "fused permutation of tokens",
+}
+NUMBERS = {
+    "tensor_model_parallel_size": "tensor parallel",
+    "pipeline_model_parallel_size": "pipeline parallel",
+    "context_parallel_size": "context parallel",
+    "expert_model_parallel_size": "expert parallel",
+    "virtual_pipeline_model_parallel_size": "virtual pipeline",
+    "micro_batch_size": "micro batch",
+}
+"""Settings in the words of a change."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One change of a run: what it is called, and the settings of the layout, the training and the environment that it sets.
-
-    `says` are the settings whose values its name says.
-    """
+    """One change of a run in words, and the settings of the layout, the training and the environment that it sets."""
 
     name: str
     settings: tuple[tuple[str, Any], ...]
     note: str = ""
-    says: tuple[str, ...] = ()
+    asks: Asks | None = None
 
     def values(self) -> Settings:
         """The settings as a mapping."""
@@ -57,16 +73,24 @@ def changed(job: TrainingJob, values: Settings) -> TrainingJob:
 
 def _switch(name: str) -> Change:
     """A setting turned on."""
-    return Change(name, ((name, True),), says=(name,))
+    return Change(SWITCHES[name], ((name, True),))
 
 
-def _number(name: str, value: int, **beside: Any) -> Change:
+def _number(job: TrainingJob, name: str, value: int, **beside: Any) -> Change:
     """A setting with another number, and what goes with it."""
-    return Change(f"{name} {value}", ((name, value), *beside.items()), says=(name,))
+    old = getattr(job.training if name == "micro_batch_size" else job.layout, name) or 1
+    return Change(f"{NUMBERS[name]} {value} instead of {old}", ((name, value), *beside.items()))
 
 
-def _change(name: str, note: str = "", **settings: Any) -> Change:
-    return Change(name, tuple(settings.items()), note)
+def _change(name: str, note: str = "", asks: Asks | None = None, **settings: Any) -> Change:
+    return Change(name, tuple(settings.items()), note, asks)
+
+
+def allocator(job: TrainingJob) -> Change:
+    """The allocator setting that leaves least unused."""
+    graphs = job.training.cuda_graph_impl != "none"
+    note = "with CUDA graphs Megatron-LM also wants NCCL_GRAPH_REGISTER=0" if graphs else ""
+    return _change("expandable segments of the allocator", note, expandable_segments=True)
 
 
 def memory_changes(job: TrainingJob) -> Iterator[Change]:
@@ -74,20 +98,21 @@ def memory_changes(job: TrainingJob) -> Iterator[Change]:
     t, layout, model = job.training, job.layout, job.model
     yield from _recompute(job, more=True)
     if t.micro_batch_size > 1:
-        yield _number("micro_batch_size", t.micro_batch_size // 2)
+        yield _number(job, "micro_batch_size", t.micro_batch_size // 2)
     if not t.use_distributed_optimizer and not t.use_megatron_fsdp and not t.use_torch_fsdp2:
         yield _switch("use_distributed_optimizer")
     if not t.use_precision_aware_optimizer and OPTIMIZERS[t.optimizer].precision_aware:
         yield _switch("use_precision_aware_optimizer")
         yield _change(
-            "use_precision_aware_optimizer with bf16 moments",
+            "the precision-aware optimizer with bf16 moments",
             "changes numerics",
+            "numerics",
             use_precision_aware_optimizer=True,
             exp_avg_dtype="bf16",
             exp_avg_sq_dtype="bf16",
         )
     if t.grad_dtype == "fp32" and not t.use_precision_aware_optimizer:
-        yield dataclasses.replace(_switch("grad_reduce_in_bf16"), note="changes numerics")
+        yield dataclasses.replace(_switch("grad_reduce_in_bf16"), note="changes numerics", asks="numerics")
     if layout.tp > 1 and not layout.sequence_parallel:
         yield _switch("sequence_parallel")
     if not t.cross_entropy_loss_fusion:
@@ -97,17 +122,20 @@ def memory_changes(job: TrainingJob) -> Iterator[Change]:
     yield from _degrees(job, (2,))
     yield from _splits(job)
     if not job.env.expandable_segments:
-        name = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-        yield Change(name, (("expandable_segments", True),), says=("expandable_segments",))
+        yield allocator(job)
     if not t.optimizer_cpu_offload and t.use_distributed_optimizer and OPTIMIZERS[t.optimizer].offloaded:
         yield _change(
-            "optimizer_cpu_offload",
+            "the optimizer in host memory",
             "its step time is not modelled; the first to measure where a change must cost no compute",
+            "host memory",
             optimizer_cpu_offload=True,
             use_precision_aware_optimizer=True,
         )
     yield _change(
-        f"num_gpus {2 * layout.world_size}", "twice the GPUs, the same global batch", world_size=2 * layout.world_size
+        f"{2 * layout.world_size} GPUs instead of {layout.world_size}",
+        "the same global batch",
+        "GPUs",
+        world_size=2 * layout.world_size,
     )
 
 
@@ -115,14 +143,14 @@ def speed_changes(job: TrainingJob) -> Iterator[Change]:
     """Changes that may make a run faster."""
     t, layout = job.training, job.layout
     yield from _recompute(job, more=False)
-    yield _number("micro_batch_size", 2 * t.micro_batch_size)
+    yield _number(job, "micro_batch_size", 2 * t.micro_batch_size)
     if t.micro_batch_size > 1:
-        yield _number("micro_batch_size", t.micro_batch_size // 2)
+        yield _number(job, "micro_batch_size", t.micro_batch_size // 2)
     yield from _degrees(job, (0.5, 2))
     yield from _splits(job)
     if t.use_distributed_optimizer and not (t.overlap_grad_reduce and t.overlap_param_gather):
         yield _change(
-            "overlap_grad_reduce and overlap_param_gather", overlap_grad_reduce=True, overlap_param_gather=True
+            "gradients and parameters communicated under compute", overlap_grad_reduce=True, overlap_param_gather=True
         )
     if layout.tp > 1 and not layout.sequence_parallel:
         yield _switch("sequence_parallel")
@@ -130,21 +158,22 @@ def speed_changes(job: TrainingJob) -> Iterator[Change]:
         yield _switch("cross_entropy_loss_fusion")
     if layout.ep > 1 and t.moe_token_dispatcher_type != "flex":
         yield _change(
-            "moe_token_dispatcher_type flex (DeepEP)",
+            "the flex dispatcher with DeepEP",
             moe_token_dispatcher_type="flex",
             moe_flex_dispatcher_backend="deepep",
         )
     if layout.pp > 1:
         for vpp in (2, 3, 4, 5, 6, 8):
             if vpp != layout.virtual_pipeline_model_parallel_size and layout.pipeline_model_parallel_layout is None:
-                yield _number("virtual_pipeline_model_parallel_size", vpp)
+                yield _number(job, "virtual_pipeline_model_parallel_size", vpp)
 
 
 def _recompute(job: TrainingJob, *, more: bool) -> Iterator[Change]:
     """Sets of recomputation that cover more, or less, than the run's."""
-    t, seen = job.training, set()
+    t = job.training
+    seen: set[tuple[tuple[str, ...], bool]] = set()
     has = set(t.recomputed_modules)
-    for name, settings in RECOMPUTE.items():
+    for settings in RECOMPUTE.values():
         modules = set(settings.get("recompute_modules", ()))
         full = settings.get("recompute_granularity") == "full"
         if not _covers(job, modules, has, full=full, more=more):
@@ -156,10 +185,24 @@ def _recompute(job: TrainingJob, *, more: bool) -> Iterator[Change]:
             "recompute_num_layers": settings.get("recompute_num_layers"),
             "recompute_modules": union or None,
         }
-        shown = "+".join(union) or name
-        if shown not in seen:
-            seen.add(shown)
-            yield Change(f"recompute {shown}", tuple(values.items()), says=tuple(values))
+        if (union, full) not in seen:
+            seen.add((union, full))
+            yield Change(_recompute_words(union, has, full=full), tuple(values.items()))
+
+
+def _recompute_words(modules: Sequence[str], has: set[str], *, full: bool) -> str:
+    """Other recomputation in words."""
+    if full:
+        return "full recomputation"
+    if not modules:
+        return "no recomputation"
+    new = [module for module in modules if module not in has]
+    return f"recompute {_listed(new)}{' too' if has else ''}" if new else f"recompute only {_listed(modules)}"
+
+
+def _listed(words: Sequence[str]) -> str:
+    """Words with commas, and `and` before the last."""
+    return " and ".join(part for part in (", ".join(words[:-1]), words[-1]) if part)
 
 
 def _covers(job: TrainingJob, modules: set[str], has: set[str], *, full: bool, more: bool) -> bool:
@@ -185,11 +228,11 @@ def _degrees(job: TrainingJob, factors: Sequence[float]) -> Iterator[Change]:
             beside: Settings = {"sequence_parallel": tp > 1}
             if moe and layout.expert_tensor_parallel_size is None:
                 beside["expert_tensor_parallel_size"] = layout.etp
-            yield _number("tensor_model_parallel_size", tp, **beside)
+            yield _number(job, "tensor_model_parallel_size", tp, **beside)
         if cp >= 1:
-            yield _number("context_parallel_size", cp)
+            yield _number(job, "context_parallel_size", cp)
         if ep >= 1 and moe:
-            yield _number("expert_model_parallel_size", ep)
+            yield _number(job, "expert_model_parallel_size", ep)
         pp = layout.pp * factor
         if pp >= 1:
             yield from _pipeline(job, int(pp))
@@ -208,7 +251,7 @@ def _pipeline(job: TrainingJob, pp: int) -> Iterator[Change]:
         if split is None:
             return
         cleared["num_layers_in_first_pipeline_stage"], cleared["num_layers_in_last_pipeline_stage"] = split
-    yield _number("pipeline_model_parallel_size", pp, **cleared)
+    yield _number(job, "pipeline_model_parallel_size", pp, **cleared)
 
 
 def _splits(job: TrainingJob) -> Iterator[Change]:
@@ -225,12 +268,11 @@ def _splits(job: TrainingJob) -> Iterator[Change]:
         text = generated_layout(model, layout.pp, vp)
         if text is not None:
             values = {**cleared, "pipeline_model_parallel_layout": text, "virtual_pipeline_model_parallel_size": None}
-            says = ("pipeline_model_parallel_layout",)
-            yield Change(f"pipeline_model_parallel_layout {text}", tuple(values.items()), says=says)
+            yield Change("layers split by their work", tuple(values.items()))
         for first, last in _uneven(model.num_layers, layout.pp, vp):
             values = {**cleared, "num_layers_in_first_pipeline_stage": first, "num_layers_in_last_pipeline_stage": last}
-            words = [f"{name} {n}" for name, n in (("first", first), ("last", last)) if n is not None]
-            yield Change(f"layers of the {' and '.join(words)} stage", tuple(values.items()))
+            words = f"{first} layers on the first" if first is not None else f"{last} layers on the last"
+            yield Change(f"{words} stage", tuple(values.items()))
 
 
 def _uneven(layers: int, pp: int, vp: int) -> Iterator[tuple[int | None, int | None]]:

@@ -11,6 +11,7 @@ from ..job.hardware import GIB
 from ..job.training_job import TrainingJob
 from .space.axes import Space
 
+
 @dataclass(frozen=True)
 class Plan:
     """A layout with its figures: seconds of a step, and allocated bytes of the fullest stage, and the

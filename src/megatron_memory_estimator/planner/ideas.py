@@ -82,13 +82,17 @@ def best_of_each(key: Array, step: Array, ideas: Array, most: int) -> Array:
 
 def near(key: Array | float, step: Array | float, best: Array | float, best_step: Array | float) -> Array:
     """Whether plans are as good as the best of their idea, or nearly."""
-    return np.logical_and(np.less_equal(key, NEAR * np.asarray(best)), np.less_equal(step, NEAR * np.asarray(best_step)))
+    return np.logical_and(
+        np.less_equal(key, NEAR * np.asarray(best)), np.less_equal(step, NEAR * np.asarray(best_step))
+    )
 
 
 def shown(alike: Sequence[Plan]) -> Plan:
     """The plan that stands for those of one idea, best first, with the others beside it, each once."""
     different: dict[object, Plan] = {}
-    for one in sorted(alike, key=lambda plan: split_rank(plan.job.layout)):  # stable: the best of equal splits stays first
+    for one in sorted(
+        alike, key=lambda plan: split_rank(plan.job.layout)
+    ):  # stable: the best of equal splits stays first
         different.setdefault(_figures(one), one)
     first, *rest = different.values()
     return dataclasses.replace(first, alike=tuple(rest))

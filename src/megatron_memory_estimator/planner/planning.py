@@ -43,7 +43,8 @@ def plan(
     """The best layouts of a job's model and training.
 
     `axes` says what is searched, by name or short name: "4", "1,2,4", "2-16", "not:8"; the rest is searched whole. Without num_gpus the
-    job's own number is taken. `top` counts ideas (`ideas.py`), or with `every` plans. `limit` is bytes of a GPU. With `fewest_gpus` the smallest number of GPUs that holds the model is sought;
+    job's own number is taken. `top` counts ideas (`ideas.py`), or with `every` plans. `limit` is bytes of a GPU. With `fewest_gpus` the
+    smallest number of GPUs that holds the model is sought;
     with two `workers` a large space is shared with a second process (Linux). `stop` is asked again and again while it searches; once it
     says True, StoppedError says how far the search got. A deadline is `lambda: time.monotonic() > deadline`.
     Raises LayoutError where nothing is legal, ConfigError for words that make no sense.

@@ -1,86 +1,109 @@
-"""What `advise` prints: the run as it is, and changes of it with what they save and cost."""
+"""What `advise` prints: the run as it is, and changes of it with what they save and cost; and both as records."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from ..device.phases import lower_load
+from ..device.verdict import Verdict
 from ..job.training_job import TrainingJob
 from ..planner.advise import Advice, Outcome, cost_of
-from ..planner.changes import Change
 from .document import bounds
 from .figures import gib
-from .verdict import bounds_text, verdict_text
+from .records import Record
+from .verdict import ALLOCATOR, bounds_text, training_alone, verdict_text
 
 SCHEMA = "megatron-memory-advice/1"
+FEWEST = "`megatron-memory plan MODEL --min-num-gpus` finds how many GPUs hold it"
+LEGEND = {
+    "device GiB": "what the run takes of a GPU",
+    "saves": "what its high end loses",
+    "GPU time": "seconds of a step times GPUs, beside the run as it is",
+}
+NARROW = 80
+"""Columns below which a column is left out."""
 
 
 def print_advice(advice: Advice, console: Console) -> None:
     """The whole text report."""
     for line in headline(advice):
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+        console.print(line, highlight=False, markup=False)
     if advice.outcomes:
-        console.print(advice_table(advice), soft_wrap=True)
-        for note in notes(advice):
-            console.print(f"note: {note}", highlight=False, soft_wrap=True, markup=False)
+        console.print(advice_table(advice, console.width))
+        console.print("; ".join(f"{name}: {what}" for name, what in LEGEND.items()), highlight=False)
+        console.print()
+        for line in how(advice):
+            console.print(line, highlight=False, soft_wrap=True, markup=False)
     for note in advice.assumptions:
-        console.print(f"assumed: {note}", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"assumed: {note}", highlight=False, markup=False)
 
 
-def headline(advice: Advice) -> list[str]:
-    """The verdict of the run, and what the table is about."""
+def headline(advice: Advice) -> Iterator[str]:
+    """The verdict of the run, how long its step takes, what would make a load smaller, and what the table is about."""
     now = advice.now
-    top = now.estimate.peak_stage
     found = now.verdict(advice.limit)
-    first = (
-        f"{found.gpu}: {verdict_text(found, now.estimate)}; {gib(top.peak_allocated_bytes)} GiB allocated at the peak; "
-    )
-    if not now.timed:
-        first += "its step time is not modelled (the optimizer is in host memory)"
+    yield f"{found.gpu}: {verdict_text(found, now.estimate)}"
+    if now.timed:
+        yield f"A step takes {now.time.step:.3f} s ({now.time.tokens_per_s_gpu:,.0f} tokens/s/GPU)."
     else:
-        first += f"a step takes {now.time.step:.3f} s ({now.time.tokens_per_s_gpu:,.0f} tokens/s/GPU)"
-    if advice.faster and not now.timed:
-        second = "it fits with room; what would make it faster is not modelled"
-    elif advice.faster:
-        second = (
-            "changes that keep it within memory and make it faster:"
+        yield "Its step time is not modelled (the optimizer is in host memory)."
+    if found.phase != "training" and found.word != "fits":
+        yield from training_alone(now.estimate)
+    if found.phase == "load" and found.word != "fits":
+        yield f"Loading takes less with: {lower_load(now.estimate.stages[found.pp_rank].rank)}."
+    yield about(advice, found)
+
+
+def about(advice: Advice, found: Verdict) -> str:
+    """What the changes are, or that there are none."""
+    if advice.faster and not advice.now.timed:
+        return "It fits with room; what would make it faster is not modelled."
+    if advice.faster:
+        return (
+            "Changes that keep it within memory and make it faster:"
             if advice.outcomes
-            else "nothing tried makes it faster"
+            else "Nothing tried makes it faster."
         )
-    elif any(one.device.high <= advice.limit for one in advice.outcomes):
-        second = "the smallest changes that make it fit surely, the cheapest first:"
-    elif advice.outcomes:
-        second = "no change, and no two or three together, make it fit surely; what saves most:"
-    else:
-        second = "nothing tried saves memory; `megatron-memory plan` searches the whole space"
-    return [first, second]
+    if found.fits:
+        return (
+            "It fits; changes that leave more room, the cheapest first:"
+            if advice.outcomes
+            else "Nothing tried saves memory."
+        )
+    if any(one.device.high <= advice.limit for one in advice.outcomes):
+        return "The smallest changes that make it fit surely, the cheapest first:"
+    if advice.outcomes:
+        return f"No change, and no two or three together, make it fit surely; {FEWEST}. What saves most:"
+    return f"Nothing tried saves memory; {FEWEST}."
 
 
-def advice_table(advice: Advice) -> Table:
-    """A row for each change, or changes together."""
-    table = Table(
-        "change",
-        "peak GiB",
-        "saves GiB",
-        "device GiB",
-        "verdict",
-        "step s",
-        "step",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-    )
-    for one in advice.outcomes:
+def advice_table(advice: Advice, width: int) -> Table:
+    """A row for each change, or changes together; in a narrow terminal without what they save."""
+    verdicts = [str(one.verdict(advice.limit)) for one in advice.outcomes]
+    each = len(set(verdicts)) > 1
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("#")
+    table.add_column("change", overflow="fold")
+    heads = ("device GiB", "saves\nGiB", "step s", "GPU time\nper step")
+    saves = [gib(advice.now.device.high - one.device.high, 1) for one in advice.outcomes]
+    for name in heads if width >= NARROW else (heads[0], *heads[2:]):
+        table.add_column(name, justify="right", no_wrap=True)
+    if each:
+        table.add_column("verdict", overflow="fold")
+    for number, (one, saved, verdict) in enumerate(zip(advice.outcomes, saves, verdicts, strict=True), 1):
         table.add_row(
+            str(number),
             name_of(one),
-            gib(one.peak),
-            gib(advice.now.peak - one.peak),
             bounds_text(one.device),
-            str(one.verdict(advice.limit)),
-            f"{one.time.step:.3f}" if one.timed else "not modelled",
-            f"{cost(advice, one):+.1%}" if one.timed and advice.now.timed else "",
+            *([saved] if width >= NARROW else []),
+            f"{one.time.step:.3f}" if one.timed else "unknown",
+            f"{cost(advice, one):+.1%}" if one.timed and advice.now.timed else "unknown",
+            *([verdict] if each else []),
         )
     return table
 
@@ -95,27 +118,66 @@ def cost(advice: Advice, one: Outcome) -> float:
     return cost_of(one) / cost_of(advice.now) - 1
 
 
-def notes(advice: Advice) -> list[str]:
-    """What goes with some of the changes."""
-    found = {f"{change.name}: {change.note}": None for one in advice.outcomes for change in one.changes if change.note}
-    for one in advice.outcomes:
-        for change in one.changes:
-            words = settings_text(change, advice.now.job)
-            if words:
-                found[f"{change.name}: {words}"] = None
-    return [*found, "step: GPU-seconds of a step relative to now"]
+def how(advice: Advice) -> Iterator[str]:
+    """The options of each row, and what else is to know of its changes."""
+    for number, one in enumerate(advice.outcomes, 1):
+        yield f"{number}: {' '.join(option_words(one, advice.now.job))}"
+    for note in dict.fromkeys(
+        f"{change.name}: {change.note}" for one in advice.outcomes for change in one.changes if change.note
+    ):
+        yield f"note: {note}"
 
 
-def settings_text(change: Change, job: TrainingJob) -> str:
-    """The settings of a change that its name does not say, and those of the run that it removes; nothing where it says all."""
+def option_words(one: Outcome, job: TrainingJob) -> Iterator[str]:
+    """The settings of a changed run that differ from those of the run, as options; those that go away behind `without`."""
     now = {**vars(job.layout), **vars(job.training), **vars(job.env)}
-    values, nothing = change.values(), (None, False, ())
-    removed = [name for name, v in values.items() if v in nothing and now.get(name) and name not in change.says]
-    given = {name: v for name, v in values.items() if v not in nothing}
-    if not removed and set(given) <= set(change.says):
-        return ""
-    set_to = [f"{name}={','.join(map(str, v)) if isinstance(v, tuple) else v}" for name, v in given.items()]
-    return "; ".join(part for part in (", ".join(set_to), f"without {', '.join(removed)}" if removed else "") if part)
+    given = {name: value for change in one.changes for name, value in change.settings if value != now[name]}
+    if given.pop("expandable_segments", False):
+        yield ALLOCATOR
+    gone = [name for name, value in given.items() if value in (None, False, ())]
+    for name, value in given.items():
+        if name not in gone:
+            yield _option(name, value)
+    if gone := [name for name in gone if now[name]]:
+        yield "without " + " ".join(_option(name, True) for name in gone)
+
+
+def _option(name: str, value: Any) -> str:
+    word = "--num-gpus" if name == "world_size" else f"--{name.replace('_', '-')}"
+    if value is True:
+        return word
+    text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return f"{word} '{text}'" if "|" in text else f"{word} {text}"
+
+
+def advice_records(advice: Advice) -> list[Record]:
+    """The run as it is, numbered 0, and one record for each change or changes together; what is not modelled is None."""
+    return [_record(advice, number, one) for number, one in enumerate((advice.now, *advice.outcomes))]
+
+
+def _record(advice: Advice, number: int, one: Outcome) -> Record:
+    found = one.verdict(advice.limit)
+    both = one.timed and advice.now.timed
+    return {
+        "change": number,
+        "name": name_of(one) or "as it is",
+        "options": " ".join(option_words(one, advice.now.job)),
+        "num_gpus": one.job.layout.world_size,
+        "peak_allocated_bytes": one.peak,
+        "device_low_bytes": found.device.low,
+        "device_high_bytes": found.device.high,
+        "head_room_low_bytes": found.head_room.low,
+        "head_room_high_bytes": found.head_room.high,
+        "saved_device_bytes": advice.now.device.high - one.device.high,
+        "limit_bytes": found.memory_bytes,
+        "verdict": str(found),
+        "phase": found.phase,
+        "pp_rank": found.pp_rank,
+        "step_s": one.time.step if one.timed else None,
+        "tokens_per_s_gpu": one.time.tokens_per_s_gpu if one.timed else None,
+        "gpu_time_change": cost(advice, one) if both else None,
+        "changes_numerics": "numerics" in one.asks,
+    }
 
 
 def advice_document(advice: Advice) -> dict[str, Any]:

@@ -2,52 +2,61 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..device.verdict import Verdict
 from ..estimator import Estimate
 from ..modules.counts import count_parameters
 from ..rank.rank import PARTS
 from .figures import gib
-from .records import markdown_table
+from .records import Record, markdown_table
 from .text import features_text, recompute_text
+from .verdict import bounds_text, short_names
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 MARK = "*"
-BEST = " (lowest)"
+BEST, NOTHING, REFUSED = " (lowest)", "-", "refused"
+PEAK, VERDICT = "peak allocated (GiB)", "verdict"
+WIDEST = 1000
+"""Columns of a terminal that no table reaches."""
+MOST_NAMES = 4
+"""GPUs that are named in a cell."""
 MARKS = {"assumptions": "assumed", "warnings": "warning"}
 
 
 class Case(NamedTuple):
-    """A name for the column, and its estimate."""
+    """A name for the column, and its estimate; or why there is none."""
 
     label: str
-    estimate: Estimate
+    estimate: Estimate | None
+    refusal: str = ""
 
 
-def figures(case: Case) -> dict[str, str]:
+def figures(estimate: Estimate) -> dict[str, str]:
     """What is compared, in words and GiB of the fullest stage."""
-    job, top = case.estimate.job, case.estimate.peak_stage
+    job, top = estimate.job, estimate.peak_stage
     layout, t, m = job.layout, job.training, job.model
     count = count_parameters(m)
     shares = top.breakdown_bytes
-    fits = [found.gpu for found in case.estimate.verdicts() if found.fits]
+    found = estimate.verdict()
     return {
         "model": job.name,
         "parameters (B)": f"{count.total / 1e9:.2f}",
         "GPUs": str(layout.world_size),
         "tp": str(layout.tp),
         "pp": str(layout.pp),
-        "vpp": str(len(case.estimate.stages[0].rank.plans)),
+        "vpp": str(len(estimate.stages[0].rank.plans)),
         "cp": str(layout.cp),
         "ep": str(layout.ep) if m.num_moe_experts else "-",
         "etp": str(layout.etp) if m.num_moe_experts else "-",
         "dp": str(layout.dp),
         "expert dp": str(layout.expert_dp) if m.num_moe_experts else "-",
-        "layers per stage": "/".join(
-            str(sum(len(plan.chunk.layers) for plan in stage.rank.plans)) for stage in case.estimate.stages
-        ),
+        "layers per stage": _layers(estimate),
         "sequence parallel": "on" if layout.sequence_parallel else "off",
         "sequence": str(t.seq_length),
         "micro batch": str(t.micro_batch_size),
@@ -61,23 +70,102 @@ def figures(case: Case) -> dict[str, str]:
         "libraries": f"TE {t.transformer_engine_version}, Megatron-Core {t.megatron_core_version}",
         "fullest stage": str(top.pp_rank),
         **{f"{name} (GiB)": gib(shares[name]) for name in PARTS},
-        "peak allocated (GiB)": gib(top.peak_allocated_bytes),
-        "on the device (GiB)": f"{gib(case.estimate.device.low, 1)}-{gib(case.estimate.device.high, 1)}",
-        "verdict": f"{job.gpu.name}: {case.estimate.verdict()}",
-        "fits": ", ".join(fits) or "none of the catalogue",
+        PEAK: gib(top.peak_allocated_bytes),
+        "on the device (GiB)": bounds_text(estimate.device),
+        "head-room (GiB)": bounds_text(found.head_room),
+        VERDICT: f"{job.gpu.name}: {found}{_phase(found)}",
+        "fits": _fitting(estimate),
     }
 
 
-def rows(cases: Sequence[Case]) -> list[tuple[str, ...]]:
-    """(mark, figure, one value per case); the lowest peak is named."""
-    found = [figures(case) for case in cases]
-    peaks = [case.estimate.peak_stage.peak_allocated_bytes for case in cases]
+def _layers(estimate: Estimate) -> str:
+    """Layers of the stages, equal neighbours together: `7 + 6 x 8 + 5`."""
+    counts = [sum(len(plan.chunk.layers) for plan in stage.rank.plans) for stage in estimate.stages]
+    groups = [(len(list(group)), count) for count, group in groupby(counts)]
+    return " + ".join(f"{many} x {count}" if many > 1 else str(count) for many, count in groups)
+
+
+def _phase(found: Verdict) -> str:
+    return "" if found.phase == "training" else f" ({found.phase} decides)"
+
+
+def _fitting(estimate: Estimate) -> str:
+    """The GPUs of the catalogue that it fits, the first few by name."""
+    names = short_names()
+    fits = [names[found.gpu] for found in estimate.verdicts() if found.fits]
+    more = f" and {len(fits) - MOST_NAMES} more" if len(fits) > MOST_NAMES else ""
+    return ", ".join(fits[:MOST_NAMES]) + more or "none of the catalogue"
+
+
+def records(cases: Sequence[Case]) -> list[Record]:
+    """One record per case with plain numbers; all but its name and the reason are None where it is refused."""
+    found = [None if case.estimate is None else _record(case.estimate) for case in cases]
+    empty: Record = dict.fromkeys(next(one for one in found if one is not None))
+    return [
+        {"case": case.label, **(one or empty), "refusal": case.refusal or None}
+        for case, one in zip(cases, found, strict=True)
+    ]
+
+
+def _record(estimate: Estimate) -> Record:
+    job, top, found = estimate.job, estimate.peak_stage, estimate.verdict()
+    layout, t = job.layout, job.training
+    return {
+        "model": job.name,
+        "num_parameters": count_parameters(job.model).total,
+        "num_gpus": layout.world_size,
+        "tp": layout.tp,
+        "pp": layout.pp,
+        "vpp": len(estimate.stages[0].rank.plans),
+        "cp": layout.cp,
+        "ep": layout.ep,
+        "etp": layout.etp,
+        "layers_per_stage": _layers(estimate),
+        "dp": layout.dp,
+        "expert_dp": layout.expert_dp,
+        "sequence_parallel": layout.sequence_parallel,
+        "seq_length": t.seq_length,
+        "micro_batch_size": t.micro_batch_size,
+        "global_batch_size": t.global_batch_size,
+        "params_dtype": t.params_dtype,
+        "optimizer": t.optimizer,
+        "use_distributed_optimizer": t.use_distributed_optimizer,
+        "features": "; ".join(features_text(t)) or None,
+        "recompute": recompute_text(t),
+        "attention_kernel": job.kernel,
+        "peak_stage": top.pp_rank,
+        **{f"{name}_bytes": top.breakdown_bytes[name] for name in PARTS},
+        "peak_allocated_bytes": top.peak_allocated_bytes,
+        "device_low_bytes": found.device.low,
+        "device_high_bytes": found.device.high,
+        "gpu": found.gpu,
+        "gpu_memory_bytes": found.memory_bytes,
+        "head_room_low_bytes": found.head_room.low,
+        "head_room_high_bytes": found.head_room.high,
+        "verdict": str(found),
+        "phase": found.phase,
+    }
+
+
+def rows(cases: Sequence[Case], *, every: bool = True) -> list[tuple[str, ...]]:
+    """(mark, figure, one value per case); the lowest peak is named. Without `every`, what differs, the peak and the verdict."""
+    found = [None if case.estimate is None else figures(case.estimate) for case in cases]
+    answers = [one for one in found if one is not None]
+    peaks = [case.estimate and case.estimate.peak_stage.peak_allocated_bytes for case in cases]
+    lowest = min(peak for peak in peaks if peak is not None)
     table = []
-    for name in found[0]:
-        values = [each[name] for each in found]
-        if name.startswith("peak") and len(set(peaks)) > 1:
-            values = [value + (BEST if peak == min(peaks) else "") for value, peak in zip(values, peaks, strict=True)]
-        table.append((MARK if len(set(values)) > 1 else "", name, *values))
+    for name in answers[0]:
+        values = [NOTHING if one is None else one[name] for one in found]
+        if name == PEAK and {*peaks} > {lowest}:
+            values = [value + (BEST if peak == lowest else "") for peak, value in zip(peaks, values, strict=True)]
+        if name == VERDICT:
+            values = [
+                f"{REFUSED}: {case.refusal}" if case.refusal else value
+                for case, value in zip(cases, values, strict=True)
+            ]
+        differs = len({one[name] for one in answers}) > 1
+        if every or differs or name in (PEAK, VERDICT):
+            table.append((MARK if differs else "", name, *values))
     return table
 
 
@@ -85,8 +173,9 @@ def notes(cases: Sequence[Case]) -> list[str]:
     """What was assumed and warned about; a note of all cases once, others with the case's name."""
     found: list[str] = []
     for word in ("assumptions", "warnings"):
-        said = [getattr(case.estimate.job, word) for case in cases]
-        for case, notes_of_case in zip(cases, said, strict=True):
+        answered = [(case, case.estimate.job) for case in cases if case.estimate is not None]
+        said = [getattr(job, word) for _, job in answered]
+        for (case, _), notes_of_case in zip(answered, said, strict=True):
             for note in notes_of_case:
                 common = all(note in other for other in said)
                 line = f"{MARKS[word]}: {note}" if common else f"{MARKS[word]}: {case.label}: {note}"
@@ -100,17 +189,9 @@ def header(cases: Sequence[Case]) -> tuple[str, ...]:
     return ("", "", *(case.label for case in cases))
 
 
-def markdown(cases: Sequence[Case]) -> str:
+def markdown(cases: Sequence[Case], *, every: bool) -> str:
     """A Markdown table."""
-    return markdown_table(header(cases), rows(cases))
-
-
-def as_csv(cases: Sequence[Case]) -> str:
-    """Comma-separated values."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([("differs", "figure", *header(cases)[2:]), *rows(cases)])
-    return text.getvalue()
+    return markdown_table(header(cases), rows(cases, every=every))
 
 
 _LATEX = {
@@ -121,13 +202,13 @@ _LATEX = {
 }
 
 
-def latex(cases: Sequence[Case]) -> str:
+def latex(cases: Sequence[Case], *, every: bool) -> str:
     """A LaTeX tabular."""
 
     def line(cells: Sequence[str]) -> str:
         return " & ".join("".join(_LATEX.get(c, c) for c in cell) for cell in cells) + r" \\"
 
-    body = [line(row) for row in rows(cases)]
+    body = [line(row) for row in rows(cases, every=every)]
     columns = "ll" + "r" * len(cases)
     parts = [
         rf"\begin{{tabular}}{{{columns}}}",
@@ -141,18 +222,47 @@ def latex(cases: Sequence[Case]) -> str:
     return "\n".join(parts) + "\n"
 
 
-def as_table(cases: Sequence[Case]) -> Any:
-    """A rich table."""
+def as_tables(cases: Sequence[Case], console: Console, *, every: bool) -> Iterator[Table]:
+    """Tables of as many cases as fit the terminal without cutting a word."""
+    wide, first = console.options.update(max_width=WIDEST), 0
+    while first < len(cases):
+        last = len(cases)
+        while (
+            last > first + 1
+            and console.measure(_table(cases, first, last, every), options=wide).minimum > console.width
+        ):
+            last -= 1
+        yield _table(cases, first, last, every)
+        first = last
+
+
+def _table(cases: Sequence[Case], first: int, last: int, every: bool) -> Table:
+    """A table of some of the cases; without the rows that do not differ there is nothing to mark."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for index, name in enumerate(header(cases)):
-        table.add_column(Text(name), justify="left" if index < 2 else "right", overflow="fold")
-    for row in rows(cases):
-        table.add_row(*map(Text, row), style="bold" if row[0] else "")
+    marks = 1 if every else 0
+    for _ in range(marks + 1):
+        table.add_column("", overflow="fold")
+    for case in cases[first:last]:
+        table.add_column(Text(case.label.replace(",", ", ")), justify="right", overflow="fold")
+    for mark, name, *values in rows(cases, every=every):
+        shown = [
+            REFUSED if case.refusal and name == VERDICT else value for case, value in zip(cases, values, strict=True)
+        ]
+        cells = ((mark, name) if every else (name,)) + tuple(shown[first:last])
+        table.add_row(*map(Text, cells), style="bold" if every and mark else "")
     return table
+
+
+def below(cases: Sequence[Case], *, every: bool) -> Iterator[str]:
+    """Why cases are refused, and how many figures are not shown because they do not differ."""
+    yield from (f"{case.label}: {REFUSED}: {case.refusal}" for case in cases if case.refusal)
+    count = len(rows(cases)) - len(rows(cases, every=False))
+    if count and not every:
+        yield f"{count} figures are the same in all cases; --all shows them"
 
 
 def as_json(cases: Sequence[Case]) -> dict[str, Any]:
@@ -160,10 +270,16 @@ def as_json(cases: Sequence[Case]) -> dict[str, Any]:
     table = rows(cases)
     return {
         "schema": "megatron-memory-compare/1",
-        "cases": [{"label": case.label, "estimate": case.estimate.to_dict()} for case in cases],
+        "cases": [_case(case) for case in cases],
         "differs": [row[1] for row in table if row[0]],
         "figures": {row[1]: list(row[2:]) for row in table},
     }
 
 
-TEXT: dict[str, Callable[[Sequence[Case]], str]] = {"markdown": markdown, "csv": as_csv, "latex": latex}
+def _case(case: Case) -> dict[str, Any]:
+    if case.estimate is None:
+        return {"label": case.label, "refusal": case.refusal}
+    return {"label": case.label, "estimate": case.estimate.to_dict()}
+
+
+TEXT = {"markdown": markdown, "latex": latex}

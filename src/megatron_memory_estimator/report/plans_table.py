@@ -70,7 +70,9 @@ OF_A_PLAN: tuple[Word, ...] = (
 def plan_lines(found: Found, rows: Sequence[Row], width: int) -> Iterator[str]:
     """The lines of the table, marked up, none wider than the terminal."""
     common, words = said_once([row.plan for row in rows])
-    yield from map(escape, textwrap.wrap(f"all plans: {', '.join(common)}" if len(rows) > 1 else ", ".join(common), width))
+    yield from map(
+        escape, textwrap.wrap(f"all plans: {', '.join(common)}" if len(rows) > 1 else ", ".join(common), width)
+    )
     yield ""
     yield from _table([_numbers(row) for row in rows], words, [_below(row, rows[0]) for row in rows], width)
     yield ""
@@ -109,7 +111,9 @@ def _numbers(row: Row) -> tuple[str, ...]:
     return rate, mfu, gib(row.plan.peak_allocated_bytes), f"{gib(room.low, 1)} to {gib(room.high, 1)}"
 
 
-def _table(numbers: Sequence[tuple[str, ...]], layouts: Sequence[str], below: Sequence[str], width: int) -> Iterator[str]:
+def _table(
+    numbers: Sequence[tuple[str, ...]], layouts: Sequence[str], below: Sequence[str], width: int
+) -> Iterator[str]:
     """A line of numbers for each plan, its layout beside or above them, and what is below it."""
     margin = len(str(len(numbers))) + 2
     sizes = [max(map(len, column)) for column in zip(HEADS, *numbers, strict=True)]
@@ -165,7 +169,11 @@ def _gpu_seconds(row: Row, part: str) -> float:
 
 def like_it(plan: Plan) -> str:
     """How many plans of its idea are nearly as good, and in what they differ."""
-    others = [("vpp", virtual), ("cp", lambda one: one.job.layout.cp), ("micro batch", lambda one: one.job.training.micro_batch_size)]
+    others = [
+        ("vpp", virtual),
+        ("cp", lambda one: one.job.layout.cp),
+        ("micro batch", lambda one: one.job.training.micro_batch_size),
+    ]
     said = []
     for name, value in others:
         found = {value(one) for one in plan.alike} - {value(plan)}

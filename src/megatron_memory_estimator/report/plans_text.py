@@ -24,9 +24,17 @@ FIRST = {"throughput": "the fastest", "memory": "the least peak", "head-room": "
 
 
 def print_found(
-    found: Found, rows: Sequence[Row], console: Console, *, said: Sequence[str], shown: int, form: str, verbose: bool = False
+    found: Found,
+    rows: Sequence[Row],
+    console: Console,
+    *,
+    said: Sequence[str],
+    shown: int,
+    form: str,
+    verbose: bool = False,
 ) -> None:
     """The whole text report."""
+
     def say(line: str) -> None:
         console.print(line, highlight=False, soft_wrap=True, markup=False)
 
@@ -61,7 +69,11 @@ def headline(found: Found, rows: Sequence[Row]) -> Iterator[str]:
         room = room_text(first.verdict.head_room)
         yield f"{found.fewest_gpus} GPUs hold it: {words}; {room} of {gib(found.limit, 1)}"
     memory = first.plan.job.gpu.memory_bytes
-    kept = f"{gib(memory - found.limit, 1)} GiB kept free" if found.limit < memory else "none kept free, --head-room keeps some"
+    kept = (
+        f"{gib(memory - found.limit, 1)} GiB kept free"
+        if found.limit < memory
+        else "none kept free, --head-room keeps some"
+    )
     yield f"{first.plan.job.gpu.name}, {gib(found.limit, 1)} GiB ({kept}): {FIRST[found.objective]} first"
 
 
