@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 import json
 import re
 import shlex
@@ -13,35 +15,78 @@ import pytest
 from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.job.layout import Layout
 from megatron_memory_estimator.job.training import Training
-from megatron_memory_estimator.planner.advise import advise
+from megatron_memory_estimator.planner.advise import advise, cost_of
 from megatron_memory_estimator.planner.changes import changed
+from megatron_memory_estimator.report.verdict import ALLOCATOR
 
 from .helpers import ROOT
 from .test_plan import printed
 
 
-def test_an_advised_change_says_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    text = printed(
-        capsys,
-        "advise",
+def test_advice_names_the_options_of_every_change(capsys: pytest.CaptureFixture[str]) -> None:
+    """Typed behind the run's own options they are the advised run."""
+    words = [
         "Qwen/Qwen3-30B-A3B",
         "--num-gpus",
         "16",
         "--pp",
         "2",
-        "--vpp",
-        "2",
         "--ep",
         "8",
+        "--global-batch-size",
+        "512",
         "--gpu",
         "H100",
+    ]
+    rows = list(
+        csv.DictReader(io.StringIO(printed(capsys, "advise", *words, "--seq-length", "16384", "--format", "csv")))
     )
-    for line in text.splitlines():
-        if line.startswith("note: optimizer_cpu_offload: optimizer_cpu_offload=True"):
-            assert "use_precision_aware_optimizer=True" in line
-    assert (
-        "use_precision_aware_optimizer=True, exp_avg_dtype=bf16, exp_avg_sq_dtype=bf16" in text
-        or "bf16 moments" not in text
+    assert len(rows) > 1 and rows[0]["name"] == "as it is" and rows[0]["options"] == ""
+    for row in rows:
+        options = shlex.split(row["options"].replace(ALLOCATOR, "--expandable-segments"))
+        if "without" not in options:
+            document = json.loads(printed(capsys, "estimate", *words, "--seq-length", "16384", *options, "--json"))
+            assert max(one["peak_allocated_bytes"] for one in document["stages"]) == int(row["peak_allocated_bytes"])
+
+
+UNFRAGMENTED = [
+    "deepseek-ai/DeepSeek-V3", "--num-gpus", "512", "--tp", "2", "--pp", "8", "--ep", "64", "--gpu", "H100",
+    "--pipeline-model-parallel-layout", "Ettttttttt|(tttttttt|)*6ttttmL",
+    "--recompute-granularity", "selective", "--recompute-modules", "mla_up_proj,mlp",
+]  # fmt: skip
+
+
+def test_the_allocator_comes_first_where_fragmentation_alone_decides(capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(printed(capsys, "advise", *UNFRAGMENTED, "--json"))
+    assert document["now"]["verdict"] == "fits only without fragmentation"
+    first = document["advice"][0]
+    assert [change["settings"] for change in first["changes"]] == [{"expandable_segments": True}]
+    assert first["verdict"] == "fits" and first["cost"] == 0
+    assert "1: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in printed(capsys, "advise", *UNFRAGMENTED)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_advice_in_a_narrow_terminal(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    table = printed(capsys, "advise", *UNFRAGMENTED).split("device GiB: what")[0]
+    assert max(map(len, table.splitlines())) <= width and "\u2026" not in table
+    for row in csv.DictReader(io.StringIO(printed(capsys, "advise", *UNFRAGMENTED, "--format", "csv"))):
+        low, high = (int(row[f"device_{end}_bytes"]) / 2**30 for end in ("low", "high"))
+        assert f"{low:.1f} to {high:.1f}" in table and f"{float(row['step_s']):.3f}" in table
+
+
+def test_where_loading_decides_advice_says_what_lowers_it(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["meta-llama/Llama-3.1-70B", "--num-gpus", "16", "--tp", "8", "--pp", "2", "--gpu", "H100"]
+    text = printed(capsys, "advise", *words, "--recompute-granularity", "full")
+    assert "while loading a checkpoint with optimizer state" in text and "--phases training" in text
+    assert "Loading takes less with: --no-load-optim" in text
+
+
+def test_where_nothing_helps_the_fewest_gpus_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "plan MODEL --min-num-gpus" in printed(
+        capsys, "advise", "meta-llama/Llama-3.1-405B", "--num-gpus", "16", "--gpu", "H100"
     )
 
 
@@ -63,6 +108,10 @@ def test_advice_is_what_estimate_says_of_the_changed_run(name: str, gpus: int, s
         again = estimate(changed(job, values))
         assert again.peak_stage.peak_allocated_bytes == one.peak
         assert one.device == again.device
+    for one in found.outcomes:  # none costs more than another that takes as little and asks for nothing else
+        others = [other for other in found.outcomes if other is not one and other.asks <= one.asks]
+        assert not any(other.device.high <= one.device.high and cost_of(other) <= cost_of(one) for other in others)
+        assert one.device.high < found.now.device.high
     if any(one.device.high <= found.limit for one in found.outcomes):
         assert all(one.verdict(found.limit).fits for one in found.outcomes)
 

@@ -11,6 +11,7 @@ import pytest
 
 from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.cli import main
+from megatron_memory_estimator.rank.rank import PARTS
 
 LAYOUTS = [
     "--num-gpus",
@@ -27,17 +28,50 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
-def test_csv_has_a_column_per_case_and_marks_differences(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = {
-        row[1]: row for row in csv.reader(io.StringIO(printed(capsys, "Qwen/Qwen3-8B", *LAYOUTS, "--format", "csv")))
-    }
-    assert rows["tp"] == ["*", "tp", "2", "4"]
-    assert rows["GPUs"] == ["", "GPUs", "8", "8"]
-    assert rows["recompute"][3] == "selective (core_attn, mlp)"
-    job = TrainingJob.from_hf("Qwen/Qwen3-8B", 8, tensor_model_parallel_size=2)
-    peak = estimate(job).peak_stage.peak_allocated_bytes
-    assert rows["peak allocated (GiB)"][2:] == [f"{peak / 2**30:.2f}", rows["peak allocated (GiB)"][3]]
-    assert rows["peak allocated (GiB)"][3].endswith("(lowest)")
+def test_csv_has_a_row_of_plain_numbers_per_case(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = csv.DictReader(io.StringIO(printed(capsys, "Qwen/Qwen3-8B", *LAYOUTS, "--format", "csv")))
+    assert (first["case"], first["tp"], second["tp"], first["num_gpus"]) == ("tp=2", "2", "4", "8")
+    assert second["recompute"] == "selective (core_attn, mlp)"
+    found = estimate(TrainingJob.from_hf("Qwen/Qwen3-8B", 8, tensor_model_parallel_size=2))
+    assert int(first["peak_allocated_bytes"]) == found.peak_stage.peak_allocated_bytes
+    room = found.verdict().head_room
+    assert (int(first["head_room_low_bytes"]), int(first["head_room_high_bytes"])) == room
+    parts = [name for name in first if name.endswith("_bytes") and name.split("_")[0] in PARTS]
+    assert sum(int(first[name]) for name in parts) == int(first["peak_allocated_bytes"])
+    for row in (first, second):
+        assert all(int(value) >= 0 for name, value in row.items() if name.startswith(("num_", "device_")))
+
+
+def test_what_is_refused_says_why_beside_what_has_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["Qwen/Qwen3-8B", "--num-gpus", "8", "--layout", "tp=2", "--layout", "tp=3"]
+    reason = "num_attention_heads=32 is not divisible"
+    text = printed(capsys, *words)
+    assert "tp=3: refused: num_gpus=8 is not divisible" in text and reason in text
+    first, second = csv.DictReader(io.StringIO(printed(capsys, *words, "--format", "csv")))
+    assert first["refusal"] == "" and reason in second["refusal"]
+    assert {value for name, value in second.items() if name not in ("case", "refusal")} == {""}
+    document = json.loads(printed(capsys, *words, "--json"))
+    assert "estimate" in document["cases"][0] and reason in document["cases"][1]["refusal"]
+
+
+def test_rows_that_do_not_differ_are_left_out_unless_all_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    some, every = (printed(capsys, "Qwen/Qwen3-8B", *LAYOUTS, *more) for more in ([], ["--all"]))
+    assert "micro batch" not in some and "micro batch" in every
+    assert "*   tp " in every and "--all shows them" in some and "--all" not in every
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_no_number_is_cut(width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cases that do not fit beside each other stand below each other."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    layouts = [word for tp in (1, 2, 4, 8) for word in ("--layout", f"tp={tp},pp=2,recompute_granularity=full")]
+    words = ("Qwen/Qwen3-8B", "--num-gpus", "16", *layouts)
+    table = printed(capsys, *words).split("figures are the same")[0]
+    assert max(map(len, table.splitlines())) <= width and "\u2026" not in table
+    for row in csv.DictReader(io.StringIO(printed(capsys, *words, "--format", "csv"))):
+        assert f"{int(row['peak_allocated_bytes']) / 2**30:.2f}" in table
+        low, high = (int(row[f"device_{end}_bytes"]) / 2**30 for end in ("low", "high"))
+        assert f"{low:.1f} to {high:.1f}" in table
 
 
 def test_formats(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -49,22 +83,22 @@ def test_formats(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     document = json.loads(printed(capsys, "Qwen/Qwen3-8B", *LAYOUTS, "--json"))
     assert document["schema"] == "megatron-memory-compare/1" and len(document["cases"]) == 2
     assert "on the device" in printed(capsys, "Qwen/Qwen3-8B", *LAYOUTS)
-    for form in ("table", "csv"):
+    for form, peak in (("table", "peak allocated (GiB)"), ("csv", "peak_allocated_bytes")):
         file = tmp_path / f"out.{form}"
         assert printed(capsys, "Qwen/Qwen3-8B", *LAYOUTS, "--format", form, "--output", str(file)) == ""
-        assert "peak allocated (GiB)" in file.read_text()
+        assert peak in file.read_text()
 
 
 def test_mixes_inputs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     run = tmp_path / "run.yaml"
     run.write_text("model: {name: Qwen/Qwen3-8B}\nparallelism: {tp: 2}\ntraining: {num_gpus: 8}\n")
     rows = list(csv.reader(io.StringIO(printed(capsys, str(run), "Qwen/Qwen3-8B", "--format", "csv"))))
-    assert rows[0][2:] == [str(run), "Qwen/Qwen3-8B"]
+    assert [row[0] for row in rows[1:]] == [str(run), "Qwen/Qwen3-8B"]
 
 
 WRONG = [
     (["Qwen/Qwen3-8B"], "at least two cases"),
-    (["Qwen/Qwen3-8B", "--layout", "tp=2", "--layout", "tp=3"], "tp=3: num_attention_heads=32 is not divisible"),
+    (["Qwen/Qwen3-8B", "--layout", "tp=5", "--layout", "tp=3"], "num_attention_heads=32 is not divisible"),
     (["Qwen/Qwen3-8B", "--layout", "tpp=2", "--layout", "tp=1"], 'unknown setting "tpp". Did you mean "tp"?'),
     (["Qwen/Qwen3-8B", "--layout", "tp=two", "--layout", "tp=1"], "must be a whole number"),
     (["Qwen/Qwen3-8B", "--layout", "tp", "--layout", "tp=1"], "must be name=value"),
@@ -94,7 +128,7 @@ def test_output_keeps_links_and_leaves_nothing_behind(capsys: pytest.CaptureFixt
     target.write_text("old")
     link.symlink_to(target)
     printed(capsys, "Qwen/Qwen3-8B", *LAYOUTS, "--format", "csv", "--output", str(link))
-    assert link.is_symlink() and "peak allocated" in target.read_text()
+    assert link.is_symlink() and "peak_allocated" in target.read_text()
     with pytest.raises(SystemExit):
         main(["compare", "Qwen/Qwen3-8B", *LAYOUTS, "--format", "csv", "--output", str(tmp_path)])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link.csv", "real.csv"]
@@ -105,10 +139,10 @@ def test_says_what_was_decided(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     assert "assumed" not in out and "assumed: seq_length not given: 4096" in err
     text = printed(capsys, "Qwen/Qwen3-8B", "--num-gpus", "8", "--layout", "bf16=true", "--layout", "fp16=true")
-    assert "*   dtype" in text
+    assert " dtype" in text
 
 
 def test_layouts_take_the_names_of_a_yaml_file(capsys: pytest.CaptureFixture[str]) -> None:
     layouts = ["--layout", "num_experts=64,gpu=H200,num_gpus=8", "--layout", "attention_backend=flash,ep=8"]
-    text = printed(capsys, "Qwen/Qwen3-30B-A3B", *layouts, "--format", "csv")
-    assert "*,attention,cudnn,flash" in text
+    rows = csv.DictReader(io.StringIO(printed(capsys, "Qwen/Qwen3-30B-A3B", *layouts, "--format", "csv")))
+    assert [row["attention_kernel"] for row in rows] == ["cudnn", "flash"]

@@ -59,7 +59,7 @@ def test_advice_times_a_real_step() -> None:
     document = advice_document(advise(job))
     assert document["assumptions"] == ["global_batch_size not given: a step of 1024 samples (4.0 Mi tokens) is timed"]
     costs = {one["changes"][0]["name"]: one["cost"] for one in document["advice"]}
-    assert costs["tensor_model_parallel_size 16"] == pytest.approx(0.760, abs=0.02)
+    assert costs["tensor parallel 16 instead of 8"] == pytest.approx(0.760, abs=0.02)
     given = TrainingJob.from_hf(
         "meta-llama/Llama-3.1-70B", 64, tensor_model_parallel_size=8, gpu="H100", global_batch_size=1024
     )

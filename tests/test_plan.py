@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
+import io
 import json
 import os
 import signal
@@ -13,8 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from megatron_memory_estimator import TrainingJob, estimate
+from megatron_memory_estimator import TrainingJob, estimate, plan
 from megatron_memory_estimator.cli import main
+from megatron_memory_estimator.planner.found import Plan
+from megatron_memory_estimator.report.front import front_chart
+from megatron_memory_estimator.report.plans import nothing_fits, split_text
 
 from .helpers import FACTS, ROOT
 
@@ -33,27 +38,111 @@ def test_the_document_of_a_plan_is_what_estimate_says(capsys: pytest.CaptureFixt
     counts = document["counts"]
     assert counts["examined"] == counts["legal"] + sum(counts["ruled_out"].values())
     assert counts["legal"] == counts["fits"] + counts["tight"] + counts["too_large"]
-    for plan in document["plans"]:
+    for one in document["plans"]:
+        launch = one["launch"]
         job = TrainingJob.from_megatron_args(
-            plan["launch"]["megatron_lm"], 16, gpu="H100", **plan["launch"]["settings_without_argument"]
+            launch["megatron_lm"], 16, gpu="H100", **launch["settings_without_argument"]
         )
-        assert [s.peak_allocated_bytes for s in estimate(job).stages] == plan["peak_of_stages_bytes"]
-        assert max(plan["peak_of_stages_bytes"]) == plan["peak_allocated_bytes"]
-        assert sum(plan["parts_s"].values()) == pytest.approx(plan["step_s"])
-        assert plan["head_room_bytes"]["low"] >= 0
+        assert [s.peak_allocated_bytes for s in estimate(job).stages] == one["peak_of_stages_bytes"]
+        assert max(one["peak_of_stages_bytes"]) == one["peak_allocated_bytes"]
+        assert sum(one["parts_s"].values()) == pytest.approx(one["step_s"])
+        assert one["head_room_bytes"]["low"] >= 0
 
 
 def test_the_text_of_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(capsys, *PLAN, "--top", "2", "--show", "2", "--launch", "bridge")
     assert "model.tensor_model_parallel_size=" in text and "examined" in text and "tokens/s/GPU" in text
+    assert text.count("ruled out: ") == 3 < printed(capsys, *PLAN, "-v").count("ruled out: ")
     assert "MODEL_ARGS:" in printed(capsys, *PLAN, "--top", "1", "--launch", "yaml")
     assert "--bf16" in printed(capsys, *PLAN, "--top", "1")
+
+
+def test_a_row_is_an_idea_and_what_is_nearly_as_good_is_counted_beside_it() -> None:
+    """Against the search with every plan of its own: no idea twice, none better is missing, and of each the plainest split."""
+    job = TrainingJob.from_hf("meta-llama/Llama-3.1-70B", 64, gpu="H100")
+    axes = {"cp": "1,2", "micro_batch_size": "1,2", "recompute": "none,mlp,full"}
+    ideas = plan(job, axes, global_batch_size=1024, top=4).found.plans
+    every = plan(job, axes, global_batch_size=1024, top=100, every=True).found.plans
+
+    def idea(one: Plan) -> object:
+        layout, t = one.job.layout, one.job.training
+        return layout.tp, layout.pp, t.recompute_granularity
+
+    assert len(ideas) == len({idea(one) for one in ideas}) == 4
+    best = {idea(one): one.step for one in reversed(every)}
+    for one in ideas:
+        members = (one, *one.alike)
+        assert min(member.step for member in members) == best[idea(one)]
+        assert all(idea(member) == idea(one) and member.step <= 1.01 * best[idea(one)] for member in members)
+        near = [other for other in every if idea(other) == idea(one) and other.step <= 1.01 * best[idea(one)]]
+        if any(split_text(other) == "even" for other in near):
+            assert split_text(one) == "even"
+        figures = {(other.step, other.peak_allocated_bytes) for other in near}
+        assert len(figures) == len({(other.step, other.peak_allocated_bytes) for other in members}) == len(members)
+    assert sorted(best.values())[:3] == sorted(min(o.step for o in (one, *one.alike)) for one in ideas)[:3]
+
+
+def test_two_spellings_of_a_layout_are_one_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    """`1/1` and the same as a layout in words have the same bytes and seconds."""
+    words = (
+        "plan",
+        "meta-llama/Llama-3.1-405B",
+        "--num-gpus",
+        "512",
+        "--gpu",
+        "H100",
+        "--tp",
+        "2",
+        "--pp",
+        "64",
+        "--cp",
+        "4",
+        "--cp-comm-type",
+        "p2p",
+    )
+    every, folded = (
+        json.loads(printed(capsys, *words, "--recompute", "none", "--json", *more))["plans"]
+        for more in (["--every"], [])
+    )
+    assert {one["layout"]["split"] for one in every} == {"1/1", "Et|(tt|)*62tL"} and len(
+        {one["step_s"] for one in every}
+    ) == 1
+    assert [one["layout"]["split"] for one in folded] == ["1/1"]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_a_plan_in_a_narrow_terminal(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    words = ("plan", "Qwen/Qwen3-30B-A3B", "--num-gpus", "16", "--gpu", "H100", "--launch", "none")
+    text = printed(capsys, *words).split("assumed:")[0]
+    assert max(map(len, text.splitlines())) <= width and "\u2026" not in text
+    assert "all plans: 16 GPUs, etp 1, bf16, distributed optimizer" in text and " slower than 1, by " in text
+    rows = list(csv.DictReader(io.StringIO(printed(capsys, *words, "--format", "csv"))))
+    assert len(rows) == 5
+    for row in rows:
+        numbers = {name: float(value) for name, value in row.items() if name.endswith(("_bytes", "_gpu", "_s", "mfu"))}
+        room = [f"{numbers[f'head_room_{end}_bytes'] / 2**30:.1f}" for end in ("low", "high")]
+        for shown in (f"{numbers['tokens_per_s_gpu']:,.0f}", f"{numbers['mfu']:.1%}", " to ".join(room)):
+            assert shown in text
+        assert f"{numbers['peak_allocated_bytes'] / 2**30:.2f}" in text
+    chart = front_chart(plan(TrainingJob.from_hf("Qwen/Qwen3-8B", 8, gpu="H100"), {"cp": "1"}).found, width, "ascii")
+    lines = list(chart)
+    assert len(lines) <= 10 and max(map(len, lines)) <= width and all(line.isascii() for line in lines)
+    assert "tokens/s/GPU" in lines[0] and "GiB allocated" in lines[-1]
+
+
+def test_what_decides_where_nothing_fits_but_training() -> None:
+    job = TrainingJob.from_hf("meta-llama/Llama-3.1-70B", 16, gpu="H100", expandable_segments=True)
+    axes = {"tp": "8", "cp": "1", "recompute": "full", "micro_batch_size": "1"}
+    assert "while loading a checkpoint" in nothing_fits(plan(job, axes).found)
 
 
 def test_memory_that_may_be_used_is_limited(capsys: pytest.CaptureFixture[str]) -> None:
     room = json.loads(printed(capsys, *PLAN, "--max-memory", "40", "--head-room", "10%", "--json"))
     assert room["limit_bytes"] == 40 * 2**30 - int(40 * 2**30 * 0.1)
-    assert all(plan["device_bytes"]["high"] <= room["limit_bytes"] for plan in room["plans"])
+    assert all(one["device_bytes"]["high"] <= room["limit_bytes"] for one in room["plans"])
     none = printed(capsys, *PLAN, "--max-memory", "3")
     assert "no layout fits in 3.00 GiB: the one that needs least needs" in none and "--min-num-gpus" in none
 
@@ -75,6 +164,7 @@ def test_the_fewest_gpus(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(printed(capsys, *words))
     gpus = found["plans"][0]["layout"]["num_gpus"]
     assert found["fewest_gpus"] == gpus > 1
+    assert f"{gpus} GPUs hold it: " in printed(capsys, *[w for w in words if w != "--json"]).splitlines()[0]
     fewer = json.loads(printed(capsys, *[w for w in words if w != "--min-num-gpus"], "--num-gpus", str(gpus // 2)))
     assert fewer["plans"] == [] and fewer["least"]["device_bytes"]["low"] > 0
 
@@ -93,7 +183,7 @@ def test_what_one_value_forbids_another_allows(words: list[str], capsys: pytest.
         printed(capsys, "plan", "Qwen/Qwen3-8B", "--num-gpus", "16", "--gpu", "H100", "--top", "2", *words, "--json")
     )
     assert len(found["plans"]) == 2
-    assert all(plan["launch"]["megatron_lm"] for plan in found["plans"])
+    assert all(one["launch"]["megatron_lm"] for one in found["plans"])
 
 
 def test_more_gpus_are_no_shortcut_to_the_fewest(capsys: pytest.CaptureFixture[str]) -> None:

@@ -151,7 +151,7 @@ def rows(cases: Sequence[Case], *, every: bool = True) -> list[tuple[str, ...]]:
     """(mark, figure, one value per case); the lowest peak is named. Without `every`, what differs, the peak and the verdict."""
     found = [None if case.estimate is None else figures(case.estimate) for case in cases]
     answers = [one for one in found if one is not None]
-    peaks = [case.estimate and case.estimate.peak_stage.peak_allocated_bytes for case in cases]
+    peaks = [None if case.estimate is None else case.estimate.peak_stage.peak_allocated_bytes for case in cases]
     lowest = min(peak for peak in peaks if peak is not None)
     table = []
     for name in answers[0]:
