@@ -102,7 +102,7 @@ def advice_table(advice: Advice, width: int) -> Table:
             bounds_text(one.device),
             *([saved] if width >= NARROW else []),
             f"{one.time.step:.3f}" if one.timed else "unknown",
-            f"{cost(advice, one):+.1%}" if one.timed and advice.now.timed else "unknown",
+            f"{round(cost(advice, one), 3) + 0.0:+.1%}" if one.timed and advice.now.timed else "unknown",
             *([verdict] if each else []),
         )
     return table
