@@ -44,7 +44,7 @@ def test_output_keeps_the_mode_of_a_file_and_refuses_what_is_no_file(
     path = tmp_path / "out.csv"
     path.touch(0o600)
     main([*COMPARE, "--format", "csv", "--output", str(path)])
-    assert path.stat().st_mode & 0o777 == 0o600 and path.read_text().startswith("differs,figure")
+    assert path.stat().st_mode & 0o777 == 0o600 and path.read_text().startswith("case,model")
     capsys.readouterr()
     one, other = tmp_path / "one", tmp_path / "other"
     one.symlink_to(other)

@@ -99,20 +99,7 @@ def memory_changes(job: TrainingJob) -> Iterator[Change]:
     yield from _recompute(job, more=True)
     if t.micro_batch_size > 1:
         yield _number(job, "micro_batch_size", t.micro_batch_size // 2)
-    if not t.use_distributed_optimizer and not t.use_megatron_fsdp and not t.use_torch_fsdp2:
-        yield _switch("use_distributed_optimizer")
-    if not t.use_precision_aware_optimizer and OPTIMIZERS[t.optimizer].precision_aware:
-        yield _switch("use_precision_aware_optimizer")
-        yield _change(
-            "the precision-aware optimizer with bf16 moments",
-            "changes numerics",
-            "numerics",
-            use_precision_aware_optimizer=True,
-            exp_avg_dtype="bf16",
-            exp_avg_sq_dtype="bf16",
-        )
-    if t.grad_dtype == "fp32" and not t.use_precision_aware_optimizer:
-        yield dataclasses.replace(_switch("grad_reduce_in_bf16"), note="changes numerics", asks="numerics")
+    yield from _optimizers(job)
     if layout.tp > 1 and not layout.sequence_parallel:
         yield _switch("sequence_parallel")
     if not t.cross_entropy_loss_fusion:
@@ -137,6 +124,25 @@ def memory_changes(job: TrainingJob) -> Iterator[Change]:
         "GPUs",
         world_size=2 * layout.world_size,
     )
+
+
+def _optimizers(job: TrainingJob) -> Iterator[Change]:
+    """Optimizers and gradients of fewer bytes."""
+    t = job.training
+    if not t.use_distributed_optimizer and not t.use_megatron_fsdp and not t.use_torch_fsdp2:
+        yield _switch("use_distributed_optimizer")
+    if not t.use_precision_aware_optimizer and OPTIMIZERS[t.optimizer].precision_aware:
+        yield _switch("use_precision_aware_optimizer")
+        yield _change(
+            "the precision-aware optimizer with bf16 moments",
+            "changes numerics",
+            "numerics",
+            use_precision_aware_optimizer=True,
+            exp_avg_dtype="bf16",
+            exp_avg_sq_dtype="bf16",
+        )
+    if t.grad_dtype == "fp32" and not t.use_precision_aware_optimizer:
+        yield dataclasses.replace(_switch("grad_reduce_in_bf16"), note="changes numerics", asks="numerics")
 
 
 def speed_changes(job: TrainingJob) -> Iterator[Change]:

@@ -71,15 +71,18 @@ def search(
             _Search(evaluation, found, ranking, watch, workers, progress).run(nearest=nearest)
     except KeyboardInterrupt:
         found.interrupted = True
-    if folded:
-        groups = ranking.by_idea().values()
-        found.plans = [shown([plan_of(base, legal, place) for _, _, place in alike]) for alike in groups]
-        found.plans.sort(key=OBJECTIVES[objective])  # the plainest of an idea may be behind another idea
-    else:
-        found.plans = [plan_of(base, legal, place) for _, _, place in ranking.top]
+    found.plans = _plans(ranking, base, legal)
     found.front = [plan_of(base, legal, place) for place in ranking.fastest_by_memory()]
     found.least = plan_of(base, legal, ranking.least) if ranking.least else None
     return found
+
+
+def _plans(ranking: Ranking, base: TrainingJob, legal: LegalSpace) -> list[Plan]:
+    """The best plans, or the best ideas; the plan that is shown of an idea may be behind another idea's."""
+    if not ranking.folded:
+        return [plan_of(base, legal, place) for _, _, place in ranking.top]
+    ideas = [[plan_of(base, legal, place) for _, _, place in alike] for alike in ranking.by_idea().values()]
+    return sorted(map(shown, ideas), key=OBJECTIVES[ranking.objective])
 
 
 def sampled(base: TrainingJob, space: Space, count: int, seed: int) -> list[Plan]:

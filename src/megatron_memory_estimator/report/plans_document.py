@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..planner.found import Found
+from ..device.verdict import Verdict
+from ..job.training_job import TrainingJob
+from ..planner.found import Found, Plan
 from ..planner.launch import megatron_lm
 from ..planner.launch_bridge import bridge_overrides, bridge_sections
 from .document import bounds
@@ -16,6 +18,7 @@ SCHEMA = "megatron-memory-plan/1"
 
 def found_document(found: Found, rows: Sequence[Row], said: Sequence[str]) -> dict[str, Any]:
     """The JSON document of a search."""
+    least = found.least
     return {
         "schema": SCHEMA,
         "objective": found.objective,
@@ -32,50 +35,67 @@ def found_document(found: Found, rows: Sequence[Row], said: Sequence[str]) -> di
             "ruled_out": dict(found.illegal.most_common()),
         },
         "plans": [plan_document(row, found.limit) for row in rows],
-        "front": [
-            {
-                "peak_allocated_bytes": plan.peak_allocated_bytes,
-                "tokens_per_s_gpu": plan.tokens_per_s_gpu,
-                "layout": layout_text(plan),
-            }
-            for plan in found.front
-        ],
-        "least": None
-        if found.least is None
-        else {"device_bytes": bounds(found.least.device), "layout": layout_text(found.least)},
+        "front": [_on_the_front(plan) for plan in found.front],
+        "least": None if least is None else {"device_bytes": bounds(least.device), "layout": layout_text(least)},
         "assumptions": list(said),
         "warnings": warnings(rows),
     }
 
 
+def _on_the_front(plan: Plan) -> dict[str, Any]:
+    return {
+        "peak_allocated_bytes": plan.peak_allocated_bytes,
+        "tokens_per_s_gpu": plan.tokens_per_s_gpu,
+        "layout": layout_text(plan),
+    }
+
+
 def plan_document(row: Row, limit: int) -> dict[str, Any]:
     """One plan."""
-    job, time = row.plan.job, row.time
-    launch = megatron_lm(job)
     return {
-        "layout": {
-            "num_gpus": job.layout.world_size,
-            "tensor_model_parallel_size": job.layout.tp,
-            "context_parallel_size": job.layout.cp,
-            "cp_comm_type": list(job.layout.cp_comm_type),
-            "pipeline_model_parallel_size": job.layout.pp,
-            "virtual_pipeline_model_parallel_size": virtual(row.plan),
-            "split": split_text(row.plan),
-            "expert_model_parallel_size": job.layout.ep,
-            "expert_tensor_parallel_size": job.layout.etp,
-            "sequence_parallel": job.layout.sequence_parallel,
-            "data_parallel_size": job.layout.dp,
-        },
-        "micro_batch_size": job.training.micro_batch_size,
-        "global_batch_size": job.training.global_batch_size,
-        "num_microbatches": job.num_microbatches,
-        "recompute": row.plan.recompute,
-        "precision": row.plan.precision,
-        "use_distributed_optimizer": job.training.use_distributed_optimizer,
-        "use_precision_aware_optimizer": job.training.use_precision_aware_optimizer,
-        "optimizer_offload_fraction": job.training.optimizer_offload_fraction
-        if job.training.optimizer_cpu_offload
-        else 0.0,
+        "layout": _layout(row.plan),
+        **_training(row.plan),
+        **_seconds(row),
+        **_bytes(row, row.estimate.verdict(limit)),
+        "alike": len(row.plan.alike),
+        "launch": _launch(row.plan.job),
+    }
+
+
+def _layout(plan: Plan) -> dict[str, Any]:
+    layout = plan.job.layout
+    return {
+        "num_gpus": layout.world_size,
+        "tensor_model_parallel_size": layout.tp,
+        "context_parallel_size": layout.cp,
+        "cp_comm_type": list(layout.cp_comm_type),
+        "pipeline_model_parallel_size": layout.pp,
+        "virtual_pipeline_model_parallel_size": virtual(plan),
+        "split": split_text(plan),
+        "expert_model_parallel_size": layout.ep,
+        "expert_tensor_parallel_size": layout.etp,
+        "sequence_parallel": layout.sequence_parallel,
+        "data_parallel_size": layout.dp,
+    }
+
+
+def _training(plan: Plan) -> dict[str, Any]:
+    t = plan.job.training
+    return {
+        "micro_batch_size": t.micro_batch_size,
+        "global_batch_size": t.global_batch_size,
+        "num_microbatches": plan.job.num_microbatches,
+        "recompute": plan.recompute,
+        "precision": plan.precision,
+        "use_distributed_optimizer": t.use_distributed_optimizer,
+        "use_precision_aware_optimizer": t.use_precision_aware_optimizer,
+        "optimizer_offload_fraction": t.optimizer_offload_fraction if t.optimizer_cpu_offload else 0.0,
+    }
+
+
+def _seconds(row: Row) -> dict[str, Any]:
+    time = row.time
+    return {
         "step_s": time.step,
         "tokens_per_s_gpu": time.tokens_per_s_gpu,
         "tflops_gpu": time.tflops_gpu,
@@ -84,17 +104,26 @@ def plan_document(row: Row, limit: int) -> dict[str, Any]:
         "exposed": time.exposed,
         "parts_s": time.parts,
         "limited_by": row.limit_text,
+    }
+
+
+def _bytes(row: Row, found: Verdict) -> dict[str, Any]:
+    return {
         "peak_allocated_bytes": row.plan.peak_allocated_bytes,
         "peak_stage": row.estimate.peak_stage.pp_rank,
-        "verdict": str(row.estimate.verdict(limit)),
-        "phase": row.estimate.verdict(limit).phase,
+        "verdict": str(found),
+        "phase": found.phase,
         "device_bytes": bounds(row.plan.device),
-        "head_room_bytes": bounds(row.estimate.verdict(limit).head_room),
+        "head_room_bytes": bounds(found.head_room),
         "peak_of_stages_bytes": [stage.peak_allocated_bytes for stage in row.estimate.stages],
-        "launch": {
-            "megatron_lm": launch.words(),
-            "settings_without_argument": launch.beside,
-            "bridge_overrides": bridge_overrides(job),
-            "bridge": bridge_sections(job),
-        },
+    }
+
+
+def _launch(job: TrainingJob) -> dict[str, Any]:
+    launch = megatron_lm(job)
+    return {
+        "megatron_lm": launch.words(),
+        "settings_without_argument": launch.beside,
+        "bridge_overrides": bridge_overrides(job),
+        "bridge": bridge_sections(job),
     }
