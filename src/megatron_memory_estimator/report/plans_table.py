@@ -13,6 +13,8 @@ from .figures import gib
 from .plans import WORDS, Row, optimizer_text, split_text, virtual
 from .verdict import WHILE
 
+BOUND = "\u00a0"
+"""A space at which no line ends."""
 NARROWEST = 26
 """Columns that a layout needs beside the numbers; where there are fewer, it stands on lines of its own."""
 LEGEND = {
@@ -70,15 +72,28 @@ OF_A_PLAN: tuple[Word, ...] = (
 def plan_lines(found: Found, rows: Sequence[Row], width: int) -> Iterator[str]:
     """The lines of the table, marked up, none wider than the terminal."""
     common, words = said_once([row.plan for row in rows])
-    yield from map(
-        escape, textwrap.wrap(f"all plans: {', '.join(common)}" if len(rows) > 1 else ", ".join(common), width)
-    )
+    yield from map(escape, wrapped(("all plans: " if len(rows) > 1 else "") + listed(common), width))
     yield ""
     yield from _table([_numbers(row) for row in rows], words, [_below(row, rows[0]) for row in rows], width)
-    yield ""
     for name, meaning in LEGEND.items():
-        if any(name in one for one in words):
+        if any(name in plain(one) for one in (*words, *common)):
+            yield ""
             yield from map(escape, textwrap.wrap(f"{name}: {meaning}", width))
+
+
+def listed(words: Iterable[str]) -> str:
+    """Words of a layout with commas; what belongs together and is short is not torn apart at the end of a line."""
+    return ", ".join(word.replace(" ", BOUND) if len(word) <= NARROWEST else word for word in words)
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """The lines of a text."""
+    return [plain(line) for line in textwrap.wrap(text, width, break_on_hyphens=False)]
+
+
+def plain(text: str) -> str:
+    """The text as it is printed."""
+    return text.replace(BOUND, " ")
 
 
 def said_once(plans: Sequence[Plan]) -> tuple[list[str], list[str]]:
@@ -93,7 +108,7 @@ def said_once(plans: Sequence[Plan]) -> tuple[list[str], list[str]]:
     each = zip(*rest, strict=True) if rest else iter([()] * len(plans))
     silent = ("", "even split", "vpp 1")
     return [word for word in common if word not in ("", "even split")], [
-        ", ".join(word for word in words if word not in silent) for words in each
+        listed(word for word in words if word not in silent) for words in each
     ]
 
 
@@ -127,7 +142,7 @@ def _table(
     yield f"[bold]{line(head, HEADS)}[/]"
     for at, (values, layout, note) in enumerate(zip(numbers, layouts, below, strict=True), 1):
         start = f"{at:<{margin}}"
-        first, *more = textwrap.wrap(layout, space or width - margin, break_on_hyphens=False)
+        first, *more = wrapped(layout, space or width - margin)
         if space:
             yield line(f"{start}{first:{space}}", values)
         else:
@@ -135,7 +150,7 @@ def _table(
         yield from (escape(" " * margin + one) for one in more)
         if not space:
             yield line(" " * margin, values)
-        for one in textwrap.wrap(note, width - margin, break_on_hyphens=False):
+        for one in wrapped(note, width - margin):
             yield f"[dim]{escape(' ' * margin + one)}[/]"
 
 
@@ -186,7 +201,8 @@ def like_it(plan: Plan) -> str:
     if modules:
         said.append(f"recompute {' or '.join(sorted(modules)) if len(modules) < 3 else f'{len(modules)} other sets'}")
     fastest = max(one.tokens_per_s_gpu for one in plan.alike) / plan.tokens_per_s_gpu - 1
-    faster = f", up to {fastest:.1%} faster" if fastest >= 0.0005 else ""
+    timed = not plan.job.training.optimizer_cpu_offload
+    faster = f", up to {fastest:.1%} faster" if timed and fastest >= 0.0005 else ""
     text = ", ".join(said) or "other shapes"
     return f"+ {len(plan.alike)} like it within {NEAR - 1:.0%}{faster}: {text}"
 

@@ -13,7 +13,7 @@ from ..planner.launch import FORMS, megatron_lm
 from .figures import gib
 from .front import front_chart
 from .plans import Row, nothing_fits, warnings
-from .plans_table import plan_lines, said_once
+from .plans_table import plain, plan_lines, said_once
 from .verdict import room_text
 
 RULES = 3
@@ -65,7 +65,7 @@ def headline(found: Found, rows: Sequence[Row]) -> Iterator[str]:
         return
     first = rows[0]
     if found.fewest_gpus is not None:
-        words = ", ".join(said_once([first.plan])[1])
+        words = plain(said_once([first.plan])[1][0])
         room = room_text(first.verdict.head_room)
         yield f"{found.fewest_gpus} GPUs hold it: {words}; {room} of {gib(found.limit, 1)}"
     memory = first.plan.job.gpu.memory_bytes
