@@ -20,6 +20,7 @@ import docs_runs
 import docs_tables
 import docs_throughput
 import docs_timeline
+import docs_verdicts
 import settings_types
 from docs_markdown import ROOT
 
@@ -30,8 +31,11 @@ TABLES = {
     **docs_device.TABLES,
     **docs_throughput.TABLES,
     **docs_timeline.TABLES,
+    **docs_verdicts.TABLES,
 }
 """Makers of the tables by the names that blocks have."""
+WIDTH = 100
+"""Columns of every output that is shown."""
 BLOCK = re.compile(r"(<!-- (run|table): (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -42,19 +46,28 @@ def output(command: str) -> str:
     head, *rest = command.split(" | ")
     words = shlex.split(head)
     assert words[0] == "megatron-memory", command
-    os.environ.pop("COLUMNS", None)
+    os.environ["COLUMNS"] = str(WIDTH)
     text = io.StringIO()
     with contextlib.redirect_stdout(text):
         main(words[1:])
     lines = [line.rstrip() for line in text.getvalue().rstrip("\n").split("\n")]
-    for cut in rest:  # head -N, or sed -n A,Bp
-        first, last = (
-            cut.removeprefix("sed -n ").removesuffix("p").split(",")
-            if "sed" in cut
-            else (1, cut.removeprefix("head -"))
-        )
-        lines = lines[int(first) - 1 : int(last)]
+    for cut in rest:
+        lines = kept(lines, cut)
     return "```console\n$ " + command + "\n" + "\n".join(lines) + "\n```\n"
+
+
+def kept(lines: list[str], cut: str) -> list[str]:
+    """The lines that `head -N`, `sed -n A,Bp` or `grep -m1 -A N "PATTERN"` let through."""
+    match shlex.split(cut):
+        case ["head", count]:
+            return lines[: int(count.lstrip("-"))]
+        case ["sed", "-n", span]:
+            first, last = map(int, span.removesuffix("p").split(","))
+            return lines[first - 1 : last]
+        case ["grep", "-m1", "-A", more, pattern]:
+            at = next(number for number, line in enumerate(lines) if re.search(pattern, line))
+            return lines[at : at + int(more) + 1]
+    raise SystemExit(f"unknown cut: {cut}")
 
 
 def filled(text: str) -> str:
