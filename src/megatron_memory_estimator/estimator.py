@@ -18,9 +18,10 @@ from .job.training_job import TrainingJob
 from .legality import check
 from .rank.build import build_rank, context_of
 from .rank.declare import Declarer
+from .rank.parts import parts_at_peak
 from .rank.peak import Peak, find_peak
 from .rank.rank import Rank, Row, parameters
-from .rank.rows import breakdown, rows_at_peak, rows_at_rest
+from .rank.rows import rows_at_peak, rows_at_rest
 
 if TYPE_CHECKING:
     from .device.replay import Replayed
@@ -122,7 +123,7 @@ class Stage:
     @cached_property
     def breakdown_bytes(self) -> dict[str, int]:
         """Bytes at the peak by part; they sum to `peak_allocated_bytes`."""
-        return breakdown(self.rows)
+        return parts_at_peak(self.rank, self.peak)
 
 
 @dataclass(frozen=True)
