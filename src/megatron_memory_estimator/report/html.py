@@ -15,6 +15,7 @@ WORDS = {
 }  # fmt: skip
 """The colour of the edge beside a verdict (Okabe and Ito)."""
 CELL = "padding:1px 8px;text-align:{};white-space:nowrap;background:transparent"
+BAR = "GiB at the peak"
 EMPTY, WIDE, TALL = "rgba(128,128,128,.2)", 260, 14
 """The background of a bar, which is seen on white and on black, and its pixels."""
 
@@ -51,13 +52,13 @@ def estimate_html(estimate: Estimate) -> str:
         [*map(escape, (one.stages, one.layers)), _bar(one, memory, whole), *map(escape, (*one.shares, one.peak, _device(one)))]
         for one in drawn
     ]  # fmt: skip
-    header = ["stage", "layers", "GiB at the peak", *SHARES, "peak", "device"]
+    header = ["stage", "layers", BAR, *SHARES, "peak", "device"]
     return fragment(
         [
             sentence(f"{found.gpu}: {verdict_text(found, estimate)}", WORDS[found.word]),
             sentence(f"{job.name or 'model'} on {gpus} ({job.layout.degrees})"),
             _legend(found.gpu, memory),
-            table(header, rows),
+            table(header, rows, left=(BAR,)),
         ]
     )
 
