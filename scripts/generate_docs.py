@@ -1,7 +1,8 @@
 """Fill the generated parts of README.md and docs/: the output of commands, and tables made from the code; typed settings too.
 
 A block begins with `<!-- run: COMMAND -->` (the output of a command) or `<!-- table: NAME -->` and ends with
-`<!-- end -->`. With --check, changes nothing and exits with 1 when a block is out of date.
+`<!-- end -->`. On a page with `<!-- programs -->` what its Python programs print is filled in.
+With --check, changes nothing and exits with 1 when a block is out of date.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import docs_accuracy
 import docs_device
+import docs_python
 import docs_runs
 import docs_tables
 import docs_throughput
@@ -77,7 +79,8 @@ def filled(text: str) -> str:
         made = output(match.group(3)) if match.group(2) == "run" else TABLES[match.group(3)]()
         return match.group(1) + made + match.group(4)
 
-    return BLOCK.sub(block, text)
+    made = BLOCK.sub(block, text)
+    return docs_python.filled(made) if docs_python.MARK in made else made
 
 
 def pages() -> list[Path]:

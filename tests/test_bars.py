@@ -10,7 +10,8 @@ from rich.console import Console
 
 from megatron_memory_estimator import Estimate, TrainingJob, estimate
 from megatron_memory_estimator.cli import main
-from megatron_memory_estimator.report.bars import SHARES, print_bars
+from megatron_memory_estimator.report.bars import MARKS, print_bars
+from megatron_memory_estimator.report.shares import SHARES, share_bytes
 from megatron_memory_estimator.report.text import print_estimate
 
 DEEPSEEK = ["deepseek-ai/DeepSeek-V3", "--pp", "16", "--ep", "64", "--num-gpus", "2048"]
@@ -62,18 +63,21 @@ def test_every_stage_is_a_line_with_its_peak_whole(width: int) -> None:
     assert "\u2026" not in page.getvalue() and max(map(len, page.getvalue().splitlines())) <= width
 
 
+def test_every_share_has_a_mark() -> None:
+    assert list(MARKS) == list(SHARES)
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 def test_marks_are_in_proportion(encoding: str) -> None:
     """One column stands for as many bytes in every bar; the mark of the GPU's memory covers one."""
     found = deepseek()
     legend, *rows = drawn(found, 100, encoding)
-    start = legend.index(SHARES[0].mark if encoding == "utf-8" else SHARES[0].letter)
+    start = legend.index(MARKS["weights"].block if encoding == "utf-8" else MARKS["weights"].letter)
     lines = [line[start:] for line in rows]
     memory = found.job.gpu.memory_bytes / lines[0].index("|")
     for stage, line in zip(found.stages, lines, strict=True):
-        for share in SHARES:
-            size = sum(stage.breakdown_bytes[part] for part in share.parts)
-            marks = line.count(share.mark if encoding == "utf-8" else share.letter)
+        for mark, size in zip(MARKS.values(), share_bytes(stage), strict=True):
+            marks = line.count(mark.block if encoding == "utf-8" else mark.letter)
             assert abs(marks - size / memory) <= 2
     assert "\u2588" not in "".join(lines) or encoding == "utf-8"
 

@@ -55,6 +55,7 @@ def search(
         raise ConfigError(f"objective {objective!r} is not one of {', '.join(OBJECTIVES)}")
     whole = completed(space or Space(), base, everything=everything)
     found = Found(whole, base.gpu.memory_bytes if limit is None else limit, objective)
+    found.efficiency = efficiency
     ranking = Ranking(best, objective, found.limit, tight)
     watch = Watch(whole.num_gpus, stop)
     legal = LegalSpace((), ())

@@ -118,6 +118,29 @@ def settings_text(change: Change, job: TrainingJob) -> str:
     return "; ".join(part for part in (", ".join(set_to), f"without {', '.join(removed)}" if removed else "") if part)
 
 
+def advice_records(advice: Advice) -> list[dict[str, Any]]:
+    """The run as it is with an empty change, then one record for each change; None where a step time is not modelled."""
+    return [_record(advice, one) for one in (advice.now, *advice.outcomes)]
+
+
+def _record(advice: Advice, one: Outcome) -> dict[str, Any]:
+    verdict = one.verdict(advice.limit)
+    return {
+        "change": name_of(one),
+        "step_s": one.time.step if one.timed else None,
+        "tokens_per_s_gpu": one.time.tokens_per_s_gpu if one.timed else None,
+        "mfu": one.time.mfu if one.timed else None,
+        "peak_allocated_bytes": one.peak,
+        "saved_bytes": advice.now.peak - one.peak,
+        "device_low_bytes": verdict.device.low,
+        "device_high_bytes": verdict.device.high,
+        "head_room_low_bytes": verdict.head_room.low,
+        "head_room_high_bytes": verdict.head_room.high,
+        "verdict": verdict.word,
+        "phase": verdict.phase,
+    }
+
+
 def advice_document(advice: Advice) -> dict[str, Any]:
     """The JSON document."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -111,6 +112,40 @@ def warnings(rows: Sequence[Row]) -> list[str]:
     if any(row.plan.job.training.optimizer_cpu_offload for row in rows):
         found["the time of an offloaded optimizer is not modelled: its plans are slower than shown"] = None
     return list(found)
+
+
+def plan_records(rows: Sequence[Row], limit: int) -> list[dict[str, Any]]:
+    """One record per plan, where a GPU may take `limit` bytes."""
+    return [_record(row, limit) for row in rows]
+
+
+def _record(row: Row, limit: int) -> dict[str, Any]:
+    job, plan, verdict = row.plan.job, row.plan, row.estimate.verdict(limit)
+    return {
+        "num_gpus": job.layout.world_size,
+        "tensor_model_parallel_size": job.layout.tp,
+        "context_parallel_size": job.layout.cp,
+        "pipeline_model_parallel_size": job.layout.pp,
+        "virtual_pipeline_model_parallel_size": virtual(row),
+        "split": split_text(plan),
+        "expert_model_parallel_size": job.layout.ep,
+        "expert_tensor_parallel_size": job.layout.etp,
+        "data_parallel_size": job.layout.dp,
+        "sequence_parallel": job.layout.sequence_parallel,
+        "micro_batch_size": job.training.micro_batch_size,
+        "recompute": plan.recompute,
+        "precision": plan.precision,
+        "step_s": plan.step,
+        "tokens_per_s_gpu": plan.tokens_per_s_gpu,
+        "mfu": row.time.mfu,
+        "peak_allocated_bytes": plan.peak_allocated_bytes,
+        "device_low_bytes": verdict.device.low,
+        "device_high_bytes": verdict.device.high,
+        "head_room_low_bytes": verdict.head_room.low,
+        "head_room_high_bytes": verdict.head_room.high,
+        "verdict": verdict.word,
+        "phase": verdict.phase,
+    }
 
 
 Column = Callable[[Row, Found], str]
