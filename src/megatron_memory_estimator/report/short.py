@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from ..job.hardware import GIB
-from ..wording import LONGEST_MESSAGE, plain
+from ..wording import LONGEST_MESSAGE
 
 CHARACTERS_PER_TOKEN = 4
 """Of English text, as OpenAI's guide to tokens has it (help.openai.com, "What are tokens and how to count them?")."""
@@ -39,15 +39,16 @@ def in_gib(nbytes: int) -> float:
 def shortened(document: Document, most: int = MOST_TOKENS) -> Document:
     """The document with its longest lists cut to so many tokens; `left_out` says how much of what is missing.
 
-    Where no list is left to cut, long sentences are.
+    Where no list is left to cut, what is longer than a sentence goes: half of a command line would be no use.
     """
     found = dict(document)
     left: dict[str, int] = dict(found.pop(LEFT_OUT, {}))
     while tokens(compact(_with(found, left))) > most:
         name = _longest(found)
         if name is None:
-            found = {key: plain(value) if isinstance(value, str) else value for key, value in found.items()}
-            break
+            gone = [key for key, value in found.items() if isinstance(value, str) and len(value) > LONGEST_MESSAGE]
+            left |= dict.fromkeys(gone, 1)
+            return _with({key: value for key, value in found.items() if key not in gone}, left)
         kept = len(found[name]) - max(len(found[name]) // STEP, 1)
         left[name] = left.get(name, 0) + len(found[name]) - kept
         found[name] = _first(found[name], kept)
@@ -65,9 +66,7 @@ def _longest(found: Document) -> str | None:
         for name, value in found.items()
         if name not in WHOLE and isinstance(value, list | dict) and value
     }
-    name = max(sizes, key=sizes.__getitem__, default=None)
-    longest_sentence = max((len(value) for value in found.values() if isinstance(value, str)), default=0)
-    return None if name is None or max(LONGEST_MESSAGE, sizes[name]) < longest_sentence else name
+    return max(sizes, key=sizes.__getitem__, default=None)
 
 
 def _first(value: Any, count: int) -> Any:
