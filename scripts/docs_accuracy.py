@@ -74,7 +74,9 @@ def accuracy_families() -> str:
         errors = [one.peak.error for one in runs if one.peak]
         low, high = sum(error < -0.01 for error in errors), sum(error > 0.01 for error in errors)
         sizes = sorted(map(abs, errors))
-        rows.append((name, str(len(errors)), f"{sizes[len(sizes) // 2]:.2%}", f"{sizes[-1]:.2%}", f"{low} low, {high} high"))
+        rows.append(
+            (name, str(len(errors)), f"{sizes[len(sizes) // 2]:.2%}", f"{sizes[-1]:.2%}", f"{low} low, {high} high")
+        )
     return markdown(("peaks of", "runs", "median error", "worst", "off by more than 1 %"), rows)
 
 

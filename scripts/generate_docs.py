@@ -17,6 +17,7 @@ from pathlib import Path
 
 import docs_accuracy
 import docs_device
+import docs_mcp
 import docs_python
 import docs_runs
 import docs_tables
@@ -31,6 +32,7 @@ TABLES = {
     **docs_runs.TABLES,
     **docs_accuracy.TABLES,
     **docs_device.TABLES,
+    **docs_mcp.TABLES,
     **docs_throughput.TABLES,
     **docs_timeline.TABLES,
     **docs_verdicts.TABLES,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from html import escape
 
 from ..estimator import Estimate
-from .shares import COLOURS, SHARES, Bar, bars
 from .figures import gib
+from .shares import COLOURS, SHARES, Bar, bars
 from .verdict import verdict_text
 
 WORDS = {
