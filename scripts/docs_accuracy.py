@@ -62,6 +62,24 @@ def accuracy_cases() -> str:
     return markdown(header, rows)
 
 
+def accuracy_families() -> str:
+    """Peaks of dense and MoE runs, and of each family, the worst first: errors, and how many runs are off by more than 1 % and whither."""
+    found = [one for one in replays() if one.peak]
+    rows = []
+    families = sorted({one.run.family for one in found})
+    kinds = {"all": found, "dense": [one for one in found if not one.moe], "MoE": [one for one in found if one.moe]}
+    members = {name: [one for one in found if one.run.family == name] for name in families}
+    worst = sorted(members, key=lambda name: -max(abs(one.peak.error) for one in members[name] if one.peak))
+    for name, runs in (*kinds.items(), *((f"family {name}", members[name]) for name in worst)):
+        errors = [one.peak.error for one in runs if one.peak]
+        low, high = sum(error < -0.01 for error in errors), sum(error > 0.01 for error in errors)
+        sizes = sorted(map(abs, errors))
+        rows.append(
+            (name, str(len(errors)), f"{sizes[len(sizes) // 2]:.2%}", f"{sizes[-1]:.2%}", f"{low} low, {high} high")
+        )
+    return markdown(("peaks of", "runs", "median error", "worst", "off by more than 1 %"), rows)
+
+
 def accuracy_low() -> str:
     """Runs whose peak is under-estimated notably, worst first."""
     from megatron_memory_estimator.report.validation import NOTABLE, percent
@@ -113,6 +131,7 @@ TABLES = {
     "accuracy cases": accuracy_cases,
     "accuracy refused": accuracy_refused,
     "accuracy low": accuracy_low,
+    "accuracy families": accuracy_families,
     "accuracy differences": accuracy_differences,
     "accuracy bounds": accuracy_bounds,
 }

@@ -1,7 +1,8 @@
 """Fill the generated parts of README.md and docs/: the output of commands, and tables made from the code; typed settings too.
 
 A block begins with `<!-- run: COMMAND -->` (the output of a command) or `<!-- table: NAME -->` and ends with
-`<!-- end -->`. With --check, changes nothing and exits with 1 when a block is out of date.
+`<!-- end -->`. On a page with `<!-- programs -->` what its Python programs print is filled in.
+With --check, changes nothing and exits with 1 when a block is out of date.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from pathlib import Path
 
 import docs_accuracy
 import docs_device
+import docs_mcp
+import docs_python
 import docs_runs
 import docs_tables
 import docs_throughput
 import docs_timeline
+import docs_verdicts
 import settings_types
 from docs_markdown import ROOT
 
@@ -28,10 +32,14 @@ TABLES = {
     **docs_runs.TABLES,
     **docs_accuracy.TABLES,
     **docs_device.TABLES,
+    **docs_mcp.TABLES,
     **docs_throughput.TABLES,
     **docs_timeline.TABLES,
+    **docs_verdicts.TABLES,
 }
 """Makers of the tables by the names that blocks have."""
+WIDTH = 100
+"""Columns of every output that is shown."""
 BLOCK = re.compile(r"(<!-- (run|table): (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -42,19 +50,28 @@ def output(command: str) -> str:
     head, *rest = command.split(" | ")
     words = shlex.split(head)
     assert words[0] == "megatron-memory", command
-    os.environ.pop("COLUMNS", None)
+    os.environ["COLUMNS"] = str(WIDTH)
     text = io.StringIO()
     with contextlib.redirect_stdout(text):
         main(words[1:])
     lines = [line.rstrip() for line in text.getvalue().rstrip("\n").split("\n")]
-    for cut in rest:  # head -N, or sed -n A,Bp
-        first, last = (
-            cut.removeprefix("sed -n ").removesuffix("p").split(",")
-            if "sed" in cut
-            else (1, cut.removeprefix("head -"))
-        )
-        lines = lines[int(first) - 1 : int(last)]
+    for cut in rest:
+        lines = kept(lines, cut)
     return "```console\n$ " + command + "\n" + "\n".join(lines) + "\n```\n"
+
+
+def kept(lines: list[str], cut: str) -> list[str]:
+    """The lines that `head -N`, `sed -n A,Bp` or `grep -m1 -A N "PATTERN"` let through."""
+    match shlex.split(cut):
+        case ["head", count]:
+            return lines[: int(count.lstrip("-"))]
+        case ["sed", "-n", span]:
+            first, last = map(int, span.removesuffix("p").split(","))
+            return lines[first - 1 : last]
+        case ["grep", "-m1", "-A", more, pattern]:
+            at = next(number for number, line in enumerate(lines) if re.search(pattern, line))
+            return lines[at : at + int(more) + 1]
+    raise SystemExit(f"unknown cut: {cut}")
 
 
 def filled(text: str) -> str:
@@ -64,7 +81,8 @@ def filled(text: str) -> str:
         made = output(match.group(3)) if match.group(2) == "run" else TABLES[match.group(3)]()
         return match.group(1) + made + match.group(4)
 
-    return BLOCK.sub(block, text)
+    made = BLOCK.sub(block, text)
+    return docs_python.filled(made) if docs_python.MARK in made else made
 
 
 def pages() -> list[Path]:

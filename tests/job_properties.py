@@ -17,6 +17,7 @@ from megatron_memory_estimator.job.pipeline import build_pipeline
 from megatron_memory_estimator.modules.context import Context
 from megatron_memory_estimator.rank.declare import Declarer
 from megatron_memory_estimator.rank.rank import Row, state_bytes, workspace_bytes
+from megatron_memory_estimator.rank.rows import breakdown
 from megatron_memory_estimator.routing import routing
 from megatron_memory_estimator.tape.ops import Op, inputs
 from megatron_memory_estimator.tape.tensor import DTYPE_BYTES, Param
@@ -53,7 +54,7 @@ def rows_sum(case: Case) -> None:
             _, total, rows = stage.at(at)
             assert sum(row.nbytes for row in rows) == total, at
             assert all(row.nbytes >= 0 for row in rows), at
-        assert sum(stage.breakdown_bytes.values()) == stage.peak_allocated_bytes
+        assert stage.breakdown_bytes == breakdown(stage.rows)
 
 
 def rows_are_their_shapes(case: Case) -> None:

@@ -41,7 +41,7 @@ def test_advice_names_the_options_of_every_change(capsys: pytest.CaptureFixture[
     rows = list(
         csv.DictReader(io.StringIO(printed(capsys, "advise", *words, "--seq-length", "16384", "--format", "csv")))
     )
-    assert len(rows) > 1 and rows[0]["name"] == "as it is" and rows[0]["options"] == ""
+    assert len(rows) > 1 and rows[0]["change"] == rows[0]["options"] == ""
     for row in rows:
         options = shlex.split(row["options"].replace(ALLOCATOR, "--expandable-segments"))
         if "without" not in options:

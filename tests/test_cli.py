@@ -77,9 +77,8 @@ def test_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str]) -> Non
     assert [len(s["chunks"][0]["layers"]) for s in found["stages"]] == [15, 15, 15, 16]
     assert found["peak"]["allocated_bytes"] == max(s["peak_allocated_bytes"] for s in found["stages"])
     assert {gpu["verdict"] for gpu in found["gpus"]} <= set(VERDICTS)
-    assert found["warnings"] == [
-        "1 multi-token prediction layer(s) as in the config; --mtp-num-layers 0 turns them off"
-    ]
+    assert found["warnings"] == []
+    assert "1 multi-token prediction layer as in the config; --mtp-num-layers 0 turns them off" in found["assumptions"]
 
 
 def test_a_hundred_and_fourteen_gib_do_not_fit_eighty(capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,7 +113,7 @@ def test_explain_prints_shape_formula_and_local_shape(capsys: pytest.CaptureFixt
 
 
 def test_text_shows_a_row_per_stage_and_the_verdicts(capsys: pytest.CaptureFixture[str]) -> None:
-    out = run(capsys, "estimate", *V3)
+    out = run(capsys, "estimate", *V3, "--table", "--assumptions")
     assert "256 experts of width 2048, top 8" in out
     assert "expert dp 4" in out
     assert "At the peak: " in out

@@ -59,7 +59,7 @@ def test_a_plan_takes_the_batch_of_its_run_under_every_name() -> None:
     script = f"torchrun --nproc-per-node 8 pretrain_gpt.py {seeds.SMALL} --global-batch-size 16"
     for given in ({"model": QWEN, "settings": {"global-batch-size": 16}}, {"text": script}):
         arguments = {"num_gpus": 8, "axes": {"tp": "1", "pp": "1", "cp": "1"}, "top": 1, **given}
-        found = answered({**request("plan", **arguments), "folder": None, "seconds": SLOW})["answer"]
+        found = answered({**request("plan", **arguments, detail="full"), "folder": None, "seconds": SLOW})["answer"]
         assert not any("global_batch_size not given" in one for one in found["assumptions"])
         assert found["plans"][0]["layout"]["data_parallel_size"] == 8
 

@@ -14,33 +14,59 @@ from mcp.client.stdio import stdio_client
 
 from megatron_memory_estimator import TrainingJob, estimate
 
-SERVER = StdioServerParameters(command=sys.executable, args=["-m", "megatron_memory_estimator", "mcp"])
 LAYOUT = {"tp": 2}
+TOOLS = {"estimate", "plan", "advise", "explain", "compare", "models"}
+
+
+def started(*options: str) -> StdioServerParameters:
+    """A server with these options, in the environment of the tests: of the same source tree."""
+    words = ["-m", "megatron_memory_estimator", "mcp", *options]
+    return StdioServerParameters(command=sys.executable, args=words, env={**os.environ})
 
 
 async def conversation() -> dict[str, Any]:
     """Every tool once, and two mistakes."""
     calls: list[tuple[str, str, dict[str, Any]]] = [
-        ("estimate", "estimate", {"model": "Qwen/Qwen3-8B", "num_gpus": 8, "settings": LAYOUT}),
-        ("explain", "explain", {"model": "Qwen/Qwen3-8B", "num_gpus": 8, "settings": LAYOUT, "at": "steady"}),
-        ("compare", "compare", {"models": ["Qwen/Qwen3-8B"], "layouts": [{"tp": 1}, {"tp": 4}], "num_gpus": 8}),
+        ("short", "estimate", {"model": "Qwen/Qwen3-8B", "num_gpus": 8, "settings": LAYOUT}),
+        ("estimate", "estimate", {"model": "Qwen/Qwen3-8B", "num_gpus": 8, "settings": LAYOUT, "detail": "full"}),
+        (
+            "explain",
+            "explain",
+            {"model": "Qwen/Qwen3-8B", "num_gpus": 8, "settings": LAYOUT, "at": "steady", "detail": "full"},
+        ),
+        (
+            "compare",
+            "compare",
+            {"models": ["Qwen/Qwen3-8B"], "layouts": [{"tp": 1}, {"tp": 4}], "num_gpus": 8, "detail": "full"},
+        ),
         ("models", "models", {"model": "Qwen/Qwen3-8B"}),
-        ("plan", "plan", {"model": "Qwen/Qwen3-8B", "num_gpus": 8, "axes": {"tp": "1,2", "cp": "1"}, "top": 2}),
-        ("advise", "advise", {"model": "Qwen/Qwen3-8B", "num_gpus": 8, "settings": {"seq_length": 32768, "tp": 2}}),
+        (
+            "plan",
+            "plan",
+            {"model": "Qwen/Qwen3-8B", "num_gpus": 8, "axes": {"tp": "1,2", "cp": "1"}, "top": 2, "detail": "full"},
+        ),
+        (
+            "advise",
+            "advise",
+            {"model": "Qwen/Qwen3-8B", "num_gpus": 8, "settings": {"seq_length": 32768, "tp": 2}, "detail": "full"},
+        ),
         ("axis", "plan", {"model": "Qwen/Qwen3-8B", "num_gpus": 8, "axes": {"tensor": "1"}}),
         ("illegal", "estimate", {"model": "Qwen/Qwen3-8B", "num_gpus": 8, "settings": {"tp": 3}}),
         ("extra", "estimate", {"model": "Qwen/Qwen3-8B", "tp": 4}),
-        ("gpus", "estimate", {"model": "Qwen/Qwen3-8B", "settings": {"num_gpus": 8}}),
+        ("gpus", "estimate", {"model": "Qwen/Qwen3-8B", "settings": {"num_gpus": 8}, "detail": "full"}),
         ("collision", "estimate", {"model": "Qwen/Qwen3-8B", "settings": {"cls": 8}}),
         ("twice", "estimate", {"model": "Qwen/Qwen3-8B", "settings": {"tp": 1, "tensor_model_parallel_size": 2}}),
         ("stdin", "models", {"model": "-"}),
         ("differ", "estimate", {"model": "Qwen/Qwen3-8B", "num_gpus": 16, "settings": {"world_size": 8}}),
         ("unknown", "explain", {"model": "Qwen/Qwen3-8B", "stage": 7}),
+        ("choice", "explain", {"model": "Qwen/Qwen3-8B", "at": "stedy"}),
+        ("top", "plan", {"model": "Qwen/Qwen3-8B", "num_gpus": 8, "top": 51}),
+        ("worlds", "plan", {"model": "Qwen/Qwen3-8B"}),
     ]
     found: dict[str, Any] = {}
-    async with stdio_client(SERVER) as (read, write), ClientSession(read, write) as session:
+    async with stdio_client(started()) as (read, write), ClientSession(read, write) as session:
         await session.initialize()
-        found["tools"] = {tool.name for tool in (await session.list_tools()).tools}
+        found["tools"] = (await session.list_tools()).tools
         for key, tool, arguments in calls:
             found[key] = await session.call_tool(tool, arguments)
     return found
@@ -48,11 +74,17 @@ async def conversation() -> dict[str, Any]:
 
 def test_official_client() -> None:
     found = anyio.run(conversation)
-    assert found["tools"] == {"estimate", "plan", "advise", "explain", "compare", "models"}
+    assert {tool.name for tool in found["tools"]} == TOOLS
+    assert_described(found["tools"])
+    assert_said_once([one for key, one in found.items() if key != "tools"])
+    short = json.loads(found["short"].content[0].text)
     job = TrainingJob.from_hf("Qwen/Qwen3-8B", 8, tensor_model_parallel_size=2)
     expected = estimate(job)
     document = json.loads(found["estimate"].content[0].text)
     assert document == json.loads(json.dumps(expected.to_dict()))
+    assert short["verdict"] == document["verdict"] and short["answer"].startswith(
+        f"{job.gpu.name}: {expected.verdict()}, "
+    )
     explained = json.loads(found["explain"].content[0].text)
     assert sum(row["bytes"] for row in explained["tensors"]) == expected.stages[0].steady_allocated_bytes
     compared = json.loads(found["compare"].content[0].text)
@@ -72,9 +104,36 @@ def test_official_client() -> None:
         "collision": 'unknown setting "cls"',
         "stdin": "standard input belongs to the protocol",
         "differ": "num_gpus=16 and world_size=8",
+        "choice": "at='stedy' is not one of peak, steady. Did you mean \"steady\"?",
+        "top": "top: Input should be less than or equal to 50",
+        "worlds": "num_gpus is needed",
     }
     for key, word in mistakes.items():
-        assert found[key].is_error and word in found[key].content[0].text
+        text = found[key].content[0].text
+        assert found[key].is_error and word in text and not text.startswith("Error executing")
+
+
+def assert_described(tools: list[Any]) -> None:
+    """Every parameter of every tool has a description, and a list of choices where there are some."""
+    parameters = {(tool.name, name): one for tool in tools for name, one in tool.input_schema["properties"].items()}
+    assert [where for where, one in parameters.items() if len(one.get("description", "")) < 15] == []
+    choices = {name: one["enum"] for (_, name), one in parameters.items() if "enum" in one}
+    assert choices == {
+        "detail": ["summary", "full"], "at": ["peak", "steady"], "objective": ["throughput", "memory", "head-room"],
+    }  # fmt: skip
+    assert {tool for tool, name in parameters if name == "detail"} == TOOLS
+    for tool in ("estimate", "explain", "advise", "plan"):
+        text = parameters[tool, "settings"]["description"]
+        words = ("tensor_model_parallel_size", "tp", "recompute_granularity", "global_batch_size", "gpu", "phases")
+        assert [word for word in words if word not in text] == []
+
+
+def assert_said_once(results: list[Any]) -> None:
+    """Each answer is one block of text without a structured copy; those that are no errors are compact JSON."""
+    for one in results:
+        assert len(one.content) == 1 and one.structured_content is None
+        text = one.content[0].text
+        assert one.is_error or text == json.dumps(json.loads(text), separators=(",", ":"))
 
 
 SCRIPT = """#!/bin/bash
@@ -94,10 +153,7 @@ def asked(arguments: list[str], calls: list[tuple[str, dict[str, Any]]]) -> list
     """The answers of a server with these options."""
 
     async def talk() -> list[Any]:
-        server = StdioServerParameters(
-            command=sys.executable, args=["-m", "megatron_memory_estimator", "mcp", *arguments]
-        )
-        async with stdio_client(server) as (read, write), ClientSession(read, write) as session:
+        async with stdio_client(started(*arguments)) as (read, write), ClientSession(read, write) as session:
             await session.initialize()
             return [await session.call_tool(tool, given) for tool, given in calls]
 
@@ -128,7 +184,7 @@ def test_text_of_files_is_read_and_no_file_is_opened(tmp_path: Path) -> None:
             ("estimate", {"model": "Qwen/Qwen3-0.6B", "settings": {"tp": "x" * 100_000}}),
         ],
     )
-    worlds = [json.loads(one.content[0].text)["layout"]["world_size"] for one in found[:3]]
+    worlds = [json.loads(one.content[0].text)["layout"]["num_gpus"] for one in found[:3]]
     assert worlds == [8, 8, 2]
     errors = [one.content[0].text for one in found[3:]]
     assert all(one.is_error for one in found[3:]) and all(len(text) <= 600 for text in errors)
@@ -175,7 +231,7 @@ def test_a_request_ends_with_its_time_or_when_it_is_cancelled() -> None:
     assert found.is_error and ("stopped" in found.content[0].text or "took longer" in found.content[0].text)
 
     async def cancelled() -> Any:
-        async with stdio_client(SERVER) as (read, write), ClientSession(read, write) as session:
+        async with stdio_client(started()) as (read, write), ClientSession(read, write) as session:
             await session.initialize()
             with anyio.move_on_after(0.5):
                 await session.call_tool("plan", slow)

@@ -135,7 +135,7 @@ def without_a_row(original: Callable[..., Any], *args: Any) -> Iterator[Any]:
 
 
 def without(part: str) -> Callable[..., Any]:
-    return lambda original, rows: {**original(rows), part: 0}
+    return lambda original, *args: {**original(*args), part: 0}
 
 
 FOUND: dict[tuple[str, str], Plant] = {
@@ -152,7 +152,7 @@ FOUND: dict[tuple[str, str], Plant] = {
     ("a checkpoint keeps what it makes", "more_recomputation_keeps_no_more"): around("tape.simulate", "inputs", every_write),
     ("optimizer state of all shards", "more_sharding_costs_no_state"): around("states.state", "optimizer_tensors", unsharded),
     ("a verdict turned round", "verdict_is_monotone"): around("estimator", "judged", turned_round),
-    ("a breakdown without its workspaces", "rows_sum"): around("estimator", "breakdown", without("workspace")),
+    ("a breakdown without its workspaces", "rows_sum"): around("estimator", "parts_at_peak", without("workspace")),
     ("first step above the peak", "figures_are_ordered"): around(
         "estimator", "find_peak", lambda original, rank: (p := original(rank)) and dataclasses.replace(p, first_step=p.nbytes + 1)
     ),

@@ -75,6 +75,23 @@ def test_there_are_eighteen_earlier_commands() -> None:
     assert len(failed) == 12
 
 
+def test_the_skill_says_what_the_tools_are() -> None:
+    import anyio
+
+    from megatron_memory_estimator.device.verdict import VERDICTS
+    from megatron_memory_estimator.mcp_server import server
+
+    page, main = (SKILL / "references" / "mcp.md").read_text(), (SKILL / "SKILL.md").read_text()
+    tools = {tool.name: set(tool.input_schema["properties"]) for tool in anyio.run(server().list_tools)}
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == set(tools)
+    assert {"model", "text", "num_gpus", "settings", "detail"} <= tools["estimate"] & tools[
+        "plan"
+    ] and "fewest_gpus" in tools["plan"]
+    assert [word for word in VERDICTS if f"| {word} |" not in main] == []
+    (asked,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    assert set(json.loads(asked)) <= tools["estimate"]
+
+
 def script(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "scripts/estimate_from_hf.py", *words], cwd=SKILL, capture_output=True, text=True, check=False

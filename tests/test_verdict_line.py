@@ -37,7 +37,7 @@ def test_the_first_line_is_the_verdict_with_its_numbers(
     assert line.startswith(f"H100-80GB: {word}, ")
     verdict = found.verdict()
     assert all(f"{abs(room) / 2**30:.1f}" in line for room in verdict.head_room)
-    assert f"{verdict.device.low / 2**30:.1f} to {verdict.device.high / 2**30:.1f} of 79.1" in line
+    assert f"{verdict.device.low / 2**30:.1f} to {verdict.device.high / 2**30:.1f} of 79.1 GiB" in line
     assert ("advise" in next_step(found)) == (word != "fits")
     assert ("Training alone" in " ".join(training_alone(found))) == (verdict.phase != "training" and word != "fits")
     groups = other_gpus(found)
@@ -45,14 +45,14 @@ def test_the_first_line_is_the_verdict_with_its_numbers(
     listed = [name for members in groups.values() for name in members]
     assert sorted(listed) == sorted(names[one.name] for one in GPUS if one.name != "H100-80GB")
     assert set(groups) <= set(VERDICTS)
-    assert "not: " in others_line(found, 1000)
+    assert "not " in others_line(found, 1000)
 
 
 def test_the_chosen_gpu_is_judged_first_and_the_table_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     main(["estimate", "Qwen/Qwen3-8B", "--num-gpus", "8", "--gpu", "H200"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("H200-141GB: fits, ")
-    assert any(line.startswith("Other GPUs: also fits: ") for line in lines)
+    assert any(line.startswith("GPUs: also fits ") for line in lines)
     assert not any("head-room GiB" in line for line in lines)
     main(["estimate", "Qwen/Qwen3-8B", "--num-gpus", "8", "--gpu", "H200", "--all-gpus"])
     assert "head-room GiB" in capsys.readouterr().out

@@ -12,17 +12,22 @@ from .device.reserved import reserved_bytes
 from .device.terms import Range, Term, widest
 from .device.verdict import Verdict, deciding, judged, phase_ranges, unfragmented
 from .errors import ConfigError, UnsupportedError
+from .frames import frame
 from .job.hardware import GIB, GPUS
 from .job.pipeline import Chunk, build_pipeline
 from .job.training_job import TrainingJob
 from .legality import check
 from .rank.build import build_rank, context_of
 from .rank.declare import Declarer
+from .rank.parts import parts_at_peak
 from .rank.peak import Peak, find_peak
 from .rank.rank import Rank, Row, parameters
-from .rank.rows import breakdown, rows_at_peak, rows_at_rest
+from .rank.rows import rows_at_peak, rows_at_rest
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
     from .device.replay import Replayed
     from .timeline import Timeline
 
@@ -111,6 +116,10 @@ class Stage:
         """Every tensor alive between two steps."""
         return rows_at_rest(self.rank)
 
+    def to_frame(self) -> DataFrame:
+        """`rows` as a frame of pandas."""
+        return frame([row._asdict() for row in self.rows])
+
     def at(self, moment: str) -> tuple[str, int, list[Row]]:
         """(what the moment is, bytes allocated, tensors) of "peak" or "steady". Raises ConfigError for another word."""
         if moment == "peak":
@@ -122,7 +131,7 @@ class Stage:
     @cached_property
     def breakdown_bytes(self) -> dict[str, int]:
         """Bytes at the peak by part; they sum to `peak_allocated_bytes`."""
-        return breakdown(self.rows)
+        return parts_at_peak(self.rank, self.peak)
 
 
 @dataclass(frozen=True)
@@ -184,10 +193,32 @@ class Estimate:
         return timeline(self, self.stage(stage).rank)
 
     def table(self) -> list[dict[str, Any]]:
-        """One record per stage with plain numbers, bytes in columns that say so; `pandas.DataFrame` takes it."""
-        from .report.records import stage_records
+        """One record per stage with plain numbers, bytes in columns that say so."""
+        from .report import views
 
-        return stage_records(self)
+        return views.records(self)
+
+    def to_frame(self) -> DataFrame:
+        """`table()` as a frame of pandas."""
+        return frame(self.table())
+
+    def plot(self, path: str | None = None) -> Figure:
+        """The stages as a figure of matplotlib, also written to `path` (.png, .svg, .pdf). Needs the extra `plot`."""
+        from .report import views
+
+        return views.figure(self, path)
+
+    def __str__(self) -> str:
+        """What the command prints."""
+        from .report import views
+
+        return views.text(self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from .report import views
+
+        return views.html(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document (schema `megatron-memory-estimate/1`)."""

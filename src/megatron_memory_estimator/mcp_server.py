@@ -13,15 +13,34 @@ from typing import Any
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from pydantic import ValidationError
 
 from . import __version__
 from .job.settings import nearest
-from .wording import plain
+from .mcp_parameters import (
+    At,
+    Axes,
+    CommonSettings,
+    Detail,
+    FewestGpus,
+    Layouts,
+    Model,
+    Models,
+    NumGpus,
+    Objective,
+    PlanGpus,
+    Settings,
+    StageNumber,
+    Text,
+    Top,
+    Word,
+)
+from .wording import plain, shown
 
 INSTRUCTIONS = (
-    "GPU memory of Megatron training runs, for every pipeline stage. `model` is a bundled model or a Hub id{files}; the content of a "
-    "config.json, a YAML run description or a launch script is passed as `text`. `settings` are Megatron's long names, or tp, pp, ep, "
-    "cp, etp, vpp. Bytes are whole numbers. Repeat the assumptions and warnings to the user."
+    "GPU memory of Megatron training runs, for every pipeline stage. `estimate` says whether a run fits, `advise` what to change, `plan` "
+    'which layouts are best, `explain` what is in memory. Answers are short JSON, in GiB where a name says so; detail="full" gives the '
+    "whole document. Repeat the assumptions and warnings to the user."
 )
 SECONDS = 60.0
 """Time of one request."""
@@ -29,10 +48,6 @@ AT_ONCE = 2
 """Requests that are worked on at once; others wait."""
 LARGEST_REQUEST = 2 * 2**20
 """Characters of a request's arguments."""
-
-Settings = dict[str, Any] | None
-Text = str | dict[str, Any] | None
-"""What every tool that describes a run takes; a client may make an object of a config.json."""
 
 
 class Workers:
@@ -42,8 +57,8 @@ class Workers:
         self.folder, self.seconds = folder, seconds
         self.free: asyncio.Semaphore | None = None
 
-    async def answer(self, tool: str, **arguments: Any) -> Any:
-        """The answer of a tool. Raises ToolError with the sentence that says what is wrong."""
+    async def answer(self, tool: str, **arguments: Any) -> str:
+        """The answer of a tool as compact JSON. Raises ToolError with the sentence that says what is wrong."""
         if isinstance(arguments.get("text"), dict):  # a config.json as an object; clients also make one of its text
             arguments["text"] = json.dumps(arguments["text"])
         request = json.dumps({"tool": tool, "arguments": arguments, "folder": self.folder, "seconds": self.seconds})
@@ -52,19 +67,7 @@ class Workers:
         if self.free is None:
             self.free = asyncio.Semaphore(AT_ONCE)
         async with self.free:
-            worker = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "megatron_memory_estimator.mcp_worker", stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
-            )  # fmt: skip
-            try:
-                out, _ = await asyncio.wait_for(worker.communicate(request.encode()), self.seconds)
-            except (TimeoutError, asyncio.TimeoutError):  # two classes before Python 3.11
-                raise ToolError(f"the request took longer than {self.seconds:g} s; ask for less at once") from None
-            finally:  # also where the client cancels
-                if worker.returncode is None:
-                    with contextlib.suppress(ProcessLookupError):
-                        worker.kill()
-                    await worker.wait()
+            out = await self._worked(request.encode())
         try:
             found = json.loads(out)
         except ValueError:
@@ -73,12 +76,24 @@ class Workers:
             ) from None
         if "error" in found:
             raise ToolError(found["error"])
-        return found["answer"]
+        return json.dumps(found["answer"], separators=(",", ":"))
 
-    async def document(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        """The answer of a tool that is one document."""
-        found: dict[str, Any] = await self.answer(tool, **arguments)
-        return found
+    async def _worked(self, request: bytes) -> bytes:
+        """What a process of its own says to the request; the process is ended where that takes too long, or is cancelled."""
+        worker = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "megatron_memory_estimator.mcp_worker", stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            out, _ = await asyncio.wait_for(worker.communicate(request), self.seconds)
+        except (TimeoutError, asyncio.TimeoutError):  # two classes before Python 3.11
+            raise ToolError(f"the request took longer than {self.seconds:g} s; ask for less at once") from None
+        finally:  # also where the client cancels
+            if worker.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    worker.kill()
+                await worker.wait()
+        return out
 
 
 class Server(MCPServer[Any]):
@@ -89,81 +104,97 @@ class Server(MCPServer[Any]):
         known = tool.input_schema.get("properties", {}) if tool is not None else arguments
         for word in arguments:
             if word not in known:
-                raise ToolError(
-                    plain(f'unknown argument "{word}" of {name}; settings go under "settings".{nearest(word, known)}')
-                )
+                settings = '; settings go under "settings"' if "settings" in known else ""
+                raise ToolError(plain(f'unknown argument "{word}" of {name}{settings}.{nearest(word, known)}'))
         try:
             return await super().call_tool(name, arguments, context)
         except ToolError as error:
-            raise ToolError(plain(str(error))) from None
+            cause = error.__cause__
+            text = mistaken(cause) if isinstance(cause, ValidationError) else str(error)
+            raise ToolError(plain(text.removeprefix(f"Error executing tool {name}: "))) from None
+
+
+def mistaken(error: ValidationError) -> str:
+    """The first mistake of a tool's arguments, with the nearest of the choices where there are some."""
+    first = error.errors(include_url=False)[0]
+    where, given = ".".join(str(part) for part in first["loc"][:1]), first["input"]
+    expected = first.get("ctx", {}).get("expected")
+    if expected is None:
+        return f"{where}: {first['msg']}"
+    choices = [word.strip("' ") for word in expected.replace(" or ", ",").split(",")]
+    return f"{where}={shown(given)} is not one of {', '.join(choices)}.{nearest(str(given), choices)}"
+
+
+class Runs:
+    """The tools that answer about one run."""
+
+    def __init__(self, workers: Workers) -> None:
+        self.workers = workers
+
+    async def estimate(
+        self, model: Model = None, num_gpus: NumGpus = None, settings: Settings = None, text: Text = None,
+        detail: Detail = "summary",
+    ) -> str:  # fmt: skip
+        """Whether a run fits its GPU, what every pipeline stage holds, and when it peaks."""
+        return await self.workers.answer(
+            "estimate", model=model, num_gpus=num_gpus, settings=settings, text=text, detail=detail
+        )
+
+    async def explain(
+        self, model: Model = None, num_gpus: NumGpus = None, settings: Settings = None, stage: StageNumber = None,
+        at: At = "peak", text: Text = None, detail: Detail = "summary",
+    ) -> str:  # fmt: skip
+        """The named tensors that are alive on a pipeline stage, the largest first."""
+        return await self.workers.answer(
+            "explain", model=model, num_gpus=num_gpus, settings=settings, stage=stage, at=at, text=text, detail=detail
+        )
+
+    async def advise(
+        self, model: Model = None, num_gpus: NumGpus = None, settings: Settings = None, text: Text = None,
+        detail: Detail = "summary",
+    ) -> str:  # fmt: skip
+        """What would make a run fit, each change with what it saves and costs; or faster, where it fits with room."""
+        return await self.workers.answer(
+            "advise", model=model, num_gpus=num_gpus, settings=settings, text=text, detail=detail
+        )
+
+
+class Choices:
+    """The tools that answer about several runs, or about models."""
+
+    def __init__(self, workers: Workers) -> None:
+        self.workers = workers
+
+    async def compare(
+        self, models: Models, layouts: Layouts = None, num_gpus: NumGpus = None, settings: CommonSettings = None,
+        detail: Detail = "summary",
+    ) -> str:  # fmt: skip
+        """Models and layouts side by side, 20 cases at most: the verdict of each, and the figures that differ."""
+        return await self.workers.answer(
+            "compare", models=models, layouts=layouts, num_gpus=num_gpus, settings=settings, detail=detail
+        )
+
+    async def plan(
+        self, model: Model = None, num_gpus: PlanGpus = None, axes: Axes = None, settings: Settings = None,
+        objective: Objective = "throughput", top: Top = 5, fewest_gpus: FewestGpus = False, text: Text = None,
+        detail: Detail = "summary",
+    ) -> str:  # fmt: skip
+        """The best legal layouts that fit, with launch arguments. Settings that are axes (tp, pp, ...) fix them."""
+        return await self.workers.answer(
+            "plan", model=model, num_gpus=num_gpus, axes=axes, settings=settings, objective=objective, top=top,
+            fewest_gpus=fewest_gpus, text=text, detail=detail,
+        )  # fmt: skip
+
+    async def models(self, model: Word = None, detail: Detail = "summary") -> str:
+        """The bundled models with their parameters: all, those with a word in their name, or one."""
+        return await self.workers.answer("models", model=model, detail=detail)
 
 
 def server(folder: str | None = None, seconds: float = SECONDS) -> MCPServer[Any]:
     """The server with the tools estimate, plan, advise, explain, compare and models. Files are opened below `folder` only."""
-    files = ", or the path of a file below the folder that the server was started with" if folder is not None else ""
-    app = Server(
-        "megatron-memory", instructions=INSTRUCTIONS.format(files=files), version=__version__, log_level="ERROR"
-    )
+    app = Server("megatron-memory", instructions=INSTRUCTIONS, version=__version__, log_level="ERROR")
     workers = Workers(folder, seconds)
-
-    @app.tool(description="What every GPU of every pipeline stage holds and when it peaks. Give `model`, or `text`: the content of a "
-              "config.json, a YAML file or a launch script.")  # fmt: skip
-    async def estimate(
-        model: str | None = None, num_gpus: int | None = None, settings: Settings = None, text: Text = None
-    ) -> dict[str, Any]:
-        return await workers.document("estimate", model=model, num_gpus=num_gpus, settings=settings, text=text)
-
-    @app.tool(description="Every named tensor alive at a stage's peak ('peak') or between two steps ('steady').")
-    async def explain(
-        model: str | None = None,
-        num_gpus: int | None = None,
-        settings: Settings = None,
-        stage: int | None = None,
-        at: str = "peak",
-        text: Text = None,
-    ) -> dict[str, Any]:
-        return await workers.document(
-            "explain", model=model, num_gpus=num_gpus, settings=settings, stage=stage, at=at, text=text
-        )
-
-    @app.tool(
-        description="Models and layouts side by side: every model with every layout, a layout being a mapping of settings."
-    )
-    async def compare(
-        models: list[str], layouts: list[dict[str, Any]] | None = None, num_gpus: int | None = None
-    ) -> dict[str, Any]:
-        return await workers.document("compare", models=models, layouts=layouts, num_gpus=num_gpus)
-
-    @app.tool(
-        description="The best legal layouts that fit, with launch arguments. `axes` says what is searched: 4, 1,2,4, 2-16 or not:8 by "
-        "name (tp, pp, cp, ep, vpp, micro_batch_size, recompute, precision, num_gpus, ...); the rest is searched whole."
-    )
-    async def plan(
-        model: str | None = None,
-        num_gpus: int | None = None,
-        axes: dict[str, str] | None = None,
-        settings: Settings = None,
-        objective: str = "throughput",
-        top: int = 5,
-        fewest_gpus: bool = False,
-        text: Text = None,
-    ) -> dict[str, Any]:
-        return await workers.document(
-            "plan", model=model, num_gpus=num_gpus, axes=axes, settings=settings, objective=objective, top=top,
-            fewest_gpus=fewest_gpus, text=text,
-        )  # fmt: skip
-
-    @app.tool(
-        description="What would make a run fit, each change with what it saves and costs; or faster, where it fits with room."
-    )
-    async def advise(
-        model: str | None = None, num_gpus: int | None = None, settings: Settings = None, text: Text = None
-    ) -> dict[str, Any]:
-        return await workers.document("advise", model=model, num_gpus=num_gpus, settings=settings, text=text)
-
-    @app.tool(description="The bundled models with their parameter counts, or one model.")
-    async def models(model: str | None = None) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = await workers.answer("models", model=model)
-        return found
-
+    runs, choices = Runs(workers), Choices(workers)
+    for tool in (runs.estimate, choices.plan, runs.advise, runs.explain, choices.compare, choices.models):
+        app.add_tool(tool, structured_output=False)  # the answer once, as text
     return app

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from random import Random
@@ -11,6 +12,7 @@ from typing import Any
 import yaml
 
 from megatron_memory_estimator.mcp_worker import answered
+from megatron_memory_estimator.report.short import MOST_TOKENS, compact, tokens
 
 from . import seeds
 from .mutate import Words, tree
@@ -18,13 +20,14 @@ from .watch import Outcome, Reader, wrong_sentences
 
 MODEL = "Qwen/Qwen3-0.6B"
 KINDS: dict[str, dict[str, tuple[type, ...]]] = {
-    "estimate": {"model": (str,), "num_gpus": (int,), "settings": (dict,), "text": (str,)},
-    "explain": {"model": (str,), "num_gpus": (int,), "settings": (dict,), "stage": (int,), "at": (str,), "text": (str,)},
-    "compare": {"models": (list,), "layouts": (list,), "num_gpus": (int,)},
+    "estimate": {"model": (str,), "num_gpus": (int,), "settings": (dict,), "text": (str,), "detail": (str,)},
+    "explain": {"model": (str,), "num_gpus": (int,), "settings": (dict,), "stage": (int,), "at": (str,), "text": (str,),
+                "detail": (str,)},
+    "compare": {"models": (list,), "layouts": (list,), "num_gpus": (int,), "settings": (dict,), "detail": (str,)},
     "plan": {"model": (str,), "num_gpus": (int,), "axes": (dict,), "settings": (dict,), "objective": (str,), "top": (int,),
-             "fewest_gpus": (bool,), "text": (str,)},
-    "advise": {"model": (str,), "num_gpus": (int,), "settings": (dict,), "text": (str,)},
-    "models": {"model": (str,)},
+             "fewest_gpus": (bool,), "text": (str,), "detail": (str,)},
+    "advise": {"model": (str,), "num_gpus": (int,), "settings": (dict,), "text": (str,), "detail": (str,)},
+    "models": {"model": (str,), "detail": (str,)},
 }  # fmt: skip
 """What the server lets through to a worker, by tool and argument."""
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -46,6 +49,7 @@ def requests() -> list[Any]:
                                        "settings": {"global_batch_size": 8}, "objective": "memory", "fewest_gpus": False}},
         {"tool": "advise", "arguments": {"model": MODEL, "num_gpus": 8, "settings": {"tp": 2, "seq_length": 4096}}},
         {"tool": "models", "arguments": {"model": MODEL}},
+        {"tool": "estimate", "arguments": {"model": MODEL, "num_gpus": 8, "settings": {"pp": 4}, "detail": "full"}},
     ]  # fmt: skip
 
 
@@ -93,6 +97,8 @@ def read_request(case: Any, folder: Path) -> Outcome:
         wrong = "limits of memory" if "needs more than" in found["error"] and "GiB" in found["error"] else ""
         return Outcome(False, (found["error"],), wrong)
     answer = found["answer"]
+    if (case["arguments"].get("detail") or "summary") == "summary" and tokens(compact(answer)) > MOST_TOKENS:
+        return Outcome(False, wrong=f"the summary has {tokens(compact(answer))} tokens")
     said = [*answer.get("assumptions", ()), *answer.get("warnings", ())] if isinstance(answer, dict) else []
     return Outcome(True, tuple(said))
 
@@ -107,7 +113,9 @@ def served(cases: list[Any]) -> list[str]:
 
     async def talk() -> None:
         server = StdioServerParameters(
-            command=sys.executable, args=["-m", "megatron_memory_estimator", "mcp", "--seconds", "20"]
+            command=sys.executable,
+            args=["-m", "megatron_memory_estimator", "mcp", "--seconds", "20"],
+            env={**os.environ},
         )
         async with stdio_client(server) as (read, write), ClientSession(read, write) as session:
             await session.initialize()

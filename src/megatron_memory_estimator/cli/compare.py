@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,7 +22,7 @@ from .options import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from ..report.comparison import Case
+    from ..report.comparison import Columns
 
 HELP = """Several models, YAML files and layouts side by side: what differs, the peak and the verdict; --all shows the rest.
 
@@ -57,9 +56,10 @@ def callback(
             click.echo(note, err=form != "table" or output is not None)
 
 
-def printed(cases: Sequence[Case], form: str, *, every: bool, terminal: bool) -> str:
+def printed(cases: Columns, form: str, *, every: bool, terminal: bool) -> str:
     """The comparison in a format; a table as wide as the terminal, or as it needs."""
-    from ..report.comparison import TEXT, as_json, as_tables, below, records
+    from ..report.comparison import as_json, records
+    from ..report.comparison_text import TEXT, as_tables, below
     from .console import WIDE, console
 
     if form == "json":
@@ -82,18 +82,18 @@ def printed(cases: Sequence[Case], form: str, *, every: bool, terminal: bool) ->
     return "\n".join((*lines, *below(cases, every=every))) + "\n"
 
 
-def comparison(models: tuple[str, ...], layouts: tuple[str, ...], values: dict[str, Any]) -> list[Case]:
+def comparison(models: tuple[str, ...], layouts: tuple[str, ...], values: dict[str, Any]) -> Columns:
     """A case for every model and layout. Raises the reason of the first where all are refused, ConfigError for words that make no sense."""
     from ..estimator import estimate
     from ..inputs.hf.load import standard_input
     from ..inputs.layouts import parse_layout_words
-    from ..report.comparison import Case
+    from ..report.comparison import Case, Refused
 
     pairs = [(model, layout) for model in models for layout in layouts or ("",)]
     if len(pairs) < 2:
         raise ConfigError("compare needs at least two cases: several models or files, or several --layout")
     given_config = standard_input() if "-" in models else None  # once for all cases
-    cases: list[Case] = []
+    cases: list[Case | Refused] = []
     refused: list[EstimatorError] = []
     for model, layout in pairs:
         words = parse_layout_words(layout) if layout else {}
@@ -104,7 +104,7 @@ def comparison(models: tuple[str, ...], layouts: tuple[str, ...], values: dict[s
             cases.append(Case(label, estimate(job_from_options(given))))
         except (LayoutError, UnsupportedError) as error:
             refused.append(error)
-            cases.append(Case(label, None, str(error)))
+            cases.append(Refused(label, str(error)))
         except EstimatorError as error:
             raise ConfigError(f"{label}: {error}") from None
     if len(refused) == len(cases):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from ..errors import ConfigError
@@ -15,16 +17,23 @@ script (read, never run), or Megatron-LM arguments behind --. What is not given 
 names; --tp, --pp, --ep, --cp, --etp, --vpp and --num-gpus are short for the long ones.
 """
 
+if TYPE_CHECKING:
+    from ..estimator import Estimate
+
 RECORDS = ("csv", "markdown")
 """Formats of one row for each stage."""
 
 
-def run(job: TrainingJob, *, as_json: bool, form: str, verbose: bool, formulas: bool, all_gpus: bool) -> None:
+def run(job: TrainingJob, *, as_json: bool, form: str, formulas: bool, **shown: bool) -> None:
     """Print the estimate."""
-    if form in RECORDS and (as_json or formulas or verbose or all_gpus):
-        raise ConfigError(
-            f"--format {form} is a row for each stage; leave --json, --formulas, --verbose and --all-gpus out"
-        )
+    asked = {**shown, "formulas": formulas, "json": as_json}
+    held = ("table", "assumptions", "verbose", "all_gpus") if form not in RECORDS else tuple(asked)
+    if (form in RECORDS or as_json or form == "json") and (beside := [name for name in held if asked[name]]):
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in beside)
+        what = "a row for each stage" if form in RECORDS else "the whole document"
+        raise ConfigError(f"--format {form if form in RECORDS else 'json'} is {what}; leave {options} out")
+    form = "json" if as_json else form
+    shown["table"] = shown["table"] or form == "table"
     from ..estimator import estimate
 
     result = estimate(job)
@@ -32,27 +41,30 @@ def run(job: TrainingJob, *, as_json: bool, form: str, verbose: bool, formulas: 
         from ..report.records import FORMATS, stage_records
 
         click.echo(FORMATS[form](stage_records(result)), nl=False)
-        return
-    as_json = as_json or form == "json"
-    if as_json:
-        import json
+    elif form == "json":
+        print_document(result, formulas=formulas)
+    else:
+        from ..report.text import Shown, print_estimate
+        from .console import console
 
-        document = result.to_dict()
+        terminal = console()
+        print_estimate(result, terminal, Shown(**shown))
         if formulas:
-            from ..report.formulas import formulas_section
+            from ..report.formulas import print_formulas
 
-            document["formulas"] = formulas_section(job)
-        click.echo(json.dumps(document, indent=1))
-        return
-    from ..report.text import print_estimate
-    from .console import console
+            print_formulas(result, terminal)
 
-    terminal = console()
-    print_estimate(result, terminal, verbose=verbose, all_gpus=all_gpus)
+
+def print_document(result: Estimate, *, formulas: bool) -> None:
+    """The JSON document, with what the formulas say where that is asked for."""
+    import json
+
+    document = result.to_dict()
     if formulas:
-        from ..report.formulas import print_formulas
+        from ..report.formulas import formulas_section
 
-        print_formulas(result, terminal)
+        document["formulas"] = formulas_section(result.job)
+    click.echo(json.dumps(document, indent=1))
 
 
 command = job_command(
@@ -62,12 +74,18 @@ command = job_command(
         json_option(),
         click.Option(
             ["--format", "form"],
-            type=click.Choice(["table", "json", *RECORDS]),
-            default="table",
+            type=click.Choice(["text", "table", "json", *RECORDS]),
+            default="text",
             show_default=True,
             help="csv and markdown are a row for each stage, in bytes",
         ),
-        click.Option(["--verbose", "-v"], is_flag=True, help="also print device-memory terms and chunks"),
+        click.Option(
+            ["--table"], is_flag=True, help="every part of every stage's peak in GiB, and the whole configuration"
+        ),
+        click.Option(["--assumptions"], is_flag=True, help="all that was decided because it was not given"),
+        click.Option(
+            ["--verbose", "-v"], is_flag=True, help="all of that, with device-memory terms, phases and chunks"
+        ),
         click.Option(
             ["--all-gpus"], is_flag=True, help="the verdict and head-room on every GPU of the catalogue, as a table"
         ),

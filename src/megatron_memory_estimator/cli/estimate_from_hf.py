@@ -66,6 +66,11 @@ def parser() -> Parser:
     p.add_argument("--mtp-num-layers", type=int, metavar="N", help="multi-token prediction depths; 0 turns them off")
     p.add_argument("--global-batch-size", type=int, metavar="N", help="sequences of a step")
     p.add_argument("--gpu", help="GPU that kernels are chosen for")
+    p.add_argument(
+        "--router-imbalance", type=float, metavar="F", help="rows of the busiest rank of experts (default typical)"
+    )
+    p.add_argument("--expandable-segments", action="store_true", default=None, help="of PYTORCH_CUDA_ALLOC_CONF")
+    p.add_argument("--phases", metavar="LIST", help="what the verdict holds: training alone, or all (the default)")
     p.add_argument("--strict", action="store_true", default=None, help="decide neither GPUs nor the split of layers")
     p.add_argument("--verbose", action="store_true", help="every tensor alive at each stage's peak")
     p.add_argument("--json", action="store_true", help="one JSON document")

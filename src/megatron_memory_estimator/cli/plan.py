@@ -38,7 +38,7 @@ def callback(model: tuple[str, ...], **values: Any) -> None:
     form = one_format(asked.form, as_json=asked.as_json)
     efficiency = fitted(asked.calibrate, quiet=form != "table")
     planned, said = searched(model, values, asked, efficiency)
-    print_plans(planned, said, efficiency, asked, form)
+    print_plans(planned, said, asked, form)
 
 
 class Asked(NamedTuple):
@@ -99,14 +99,12 @@ def searched(
     return planned, (*habit, *planned.assumptions)
 
 
-def print_plans(
-    planned: Planned, said: tuple[str, ...], efficiency: Efficiency | None, asked: Asked, form: str
-) -> None:
+def print_plans(planned: Planned, said: tuple[str, ...], asked: Asked, form: str) -> None:
     """Print the result of a search: as text, as a document, or as a row for each plan."""
     from ..report.plans import nothing_fits, plan_records, rows_of
 
     found = planned.found
-    rows = rows_of(found, efficiency)
+    rows = rows_of(found)
     if rows and asked.show > len(rows):
         raise ConfigError(f"--show {asked.show}: there are {len(rows)} plans")
     if form == "json":

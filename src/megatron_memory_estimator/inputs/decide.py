@@ -8,6 +8,7 @@ from math import lcm
 from typing import Any
 
 from ..errors import ConfigError
+from ..job.assumption import Assumption
 from ..job.layout import SHORT, Layout
 from ..job.model import Model
 from ..job.pipeline import split_layers, virtual_stages
@@ -33,10 +34,10 @@ def recompute_defaults(training: Training) -> tuple[Training, list[str]]:
     if training.recompute_granularity != "full":
         return training, []
     changes: dict[str, Any] = {}
-    notes = []
+    notes: list[str] = []
     if training.recompute_method is None:
         changes["recompute_method"] = "uniform"
-        notes.append("recompute_method not given: uniform")
+        notes.append(Assumption("recompute_method not given: uniform", "recompute_method uniform"))
     if training.recompute_num_layers is None:
         changes["recompute_num_layers"] = 1
         notes.append("recompute_num_layers not given: 1")
@@ -65,12 +66,12 @@ def decide_layout(
     if habits and "sequence_parallel" not in given:
         values["sequence_parallel"] = draft.tp > 1 and (draft.etp == 1 or model.has_moe)
         if values["sequence_parallel"]:
-            notes.append("sequence_parallel on (tensor_model_parallel_size above 1)")
+            notes.append(Assumption("sequence_parallel on (tensor_model_parallel_size above 1)", "sequence_parallel"))
     if world is None:
         world = lcm(draft.tp * draft.cp, draft.etp * draft.ep if model.num_moe_experts else 1) * draft.pp
         if habits and strict:
             raise ConfigError(f"num_gpus is not given; the smallest legal count is {world}")
-        notes.append(f"num_gpus not given: {world}, the smallest legal count")
+        notes.append(Assumption(f"num_gpus not given: {world}, the smallest legal count", f"num_gpus {world}"))
     layout, split_notes = _split(
         model, Layout(world_size=whole_number("num_gpus", world), **values), strict=strict, habits=habits
     )
@@ -110,7 +111,9 @@ def _split(model: Model, layout: Layout, *, strict: bool, habits: bool) -> tuple
     changed = dataclasses.replace(
         layout, num_layers_in_first_pipeline_stage=first, num_layers_in_last_pipeline_stage=last
     )
-    return changed, [f"{total} layers do not divide over {pp} stages: {words}, the most balanced legal split"]
+    short = ", ".join(f"{n} layers {where}" for where, n in (("first", first), ("last", last)) if n is not None)
+    said = Assumption(f"{total} layers do not divide over {pp} stages: {words}, the most balanced legal split", short)
+    return changed, [said]
 
 
 def _microbatches(model: Model, layout: Layout, training: Training, *, single: bool) -> tuple[int, list[str], Training]:

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..errors import ConfigError
+from ..job.assumption import Assumption
+from ..job.choices import ROUTING_SHORT
 from ..job.hardware import Environment, find_gpu
 from ..job.layout import Layout
 from ..job.model import Model
@@ -86,7 +88,7 @@ def job_from_parts(
     values = {**(habits_for(given) if habits else {}), **canonical(defaults or {}), **canonical(loaded.config), **given}
     parts = sorted_settings(values)
     env = _environment(parts[Environment], variables)
-    assumptions = [HABITS_ASSUMED] if habits else []
+    assumptions: list[str] = [HABITS_ASSUMED] if habits else []
     assumptions += _longer_positions(parts, given) if habits else []
     model: Model = build(Model, {**parts[Model], "foreign_layers": loaded.foreign})
     training, notes = _training(parts[Training], model)
@@ -98,6 +100,8 @@ def job_from_parts(
     )  # fmt: skip
     assumptions += notes
     assumptions += _routing_assumed(model, layout, training)
+    if model.mtp and habits and "mtp_num_layers" not in given:
+        assumptions.append(_mtp_assumed(model.mtp))
     job = TrainingJob(
         model=model,
         layout=layout,
@@ -110,14 +114,15 @@ def job_from_parts(
         num_microbatches=microbatches,
         batch_is_assumed=batch_is_assumed,
         refusal=loaded.refusal,
-        assumptions=tuple(map(plain, assumptions)),
+        assumptions=tuple(note if isinstance(note, Assumption) else plain(note) for note in assumptions),
     )
     return dataclasses.replace(job, warnings=tuple(map(plain, _warnings(job, loaded, given, habits=habits))))
 
 
-HABITS_ASSUMED = (
+HABITS_ASSUMED = Assumption(
     "published recipes' habits where not given: distributed optimizer, gradient accumulation fusion, "
-    "expert_tensor_parallel_size 1, grouped experts, alltoall dispatcher, fused permutation, a balancing loss"
+    "expert_tensor_parallel_size 1, grouped experts, alltoall dispatcher, fused permutation, a balancing loss",
+    "recipes' habits",
 )
 
 
@@ -144,7 +149,7 @@ def _training(settings: dict[str, Any], model: Model) -> tuple[Training, list[st
     if "seq_length" not in settings:
         length = min(DEFAULT_SEQ_LENGTH, model.max_position_embeddings or DEFAULT_SEQ_LENGTH)
         settings = {**settings, "seq_length": length}
-        notes.append(f"seq_length not given: {length}")
+        notes.append(Assumption(f"seq_length not given: {length}", f"seq_length {length}"))
     training, recomputes = recompute_defaults(build(Training, settings))
     return training, notes + recomputes
 
@@ -157,17 +162,25 @@ def _routing_assumed(model: Model, layout: Layout, training: Training) -> list[s
         return []
     phase = training.routing_phase.replace("_", " ")
     return [
-        f"typical routing ({phase}): the busiest expert-parallel rank gets {found.typical:.2f} times the rows of balanced routing; "
-        "--router-imbalance sets the factor, --routing-phase what is typical"
+        Assumption(
+            f"typical routing ({phase}): the busiest expert-parallel rank gets {found.typical:.2f} times the rows of balanced "
+            "routing; --router-imbalance sets the factor, --routing-phase what is typical",
+            ROUTING_SHORT,
+        )
     ]
+
+
+def _mtp_assumed(count: int) -> Assumption:
+    layers = f"{count} multi-token prediction layer{'s' if count > 1 else ''}"
+    return Assumption(
+        f"{layers} as in the config; --mtp-num-layers 0 turns them off", f"{count} MTP layer{'s' if count > 1 else ''}"
+    )
 
 
 def _warnings(job: TrainingJob, loaded: LoadedModel, given: Mapping[str, Any], *, habits: bool) -> Iterator[str]:
     """What the user should know about a job that is decided."""
     yield from loaded.warnings
     yield from without_effect(job.model, job.training, given)
-    if job.model.mtp and habits and "mtp_num_layers" not in given:
-        yield (f"{job.model.mtp} multi-token prediction layer(s) as in the config; --mtp-num-layers 0 turns them off")
     if costly_core_attention(job):
         yield (
             "recompute_modules core_attn costs memory with fused attention: the packed QKV output stays, beside query "

@@ -22,6 +22,7 @@ experts; converged pretraining; fine-tuning on a narrow domain."""
 PHASES = ("training", "load", "save", "build")
 """Phases of a run whose memory a verdict holds: its steps (the first of a fresh run is never above the others), loading a checkpoint with
 optimizer state, saving one, building the model."""
+ROUTING_SHORT = "typical routing"
 WORST_ROUTING = 1e6
 """A factor above every possible one: every token of the group sends all it can to this rank."""
 NEWEST = {"transformer_engine_version": "2.20", "megatron_core_version": "0.20"}

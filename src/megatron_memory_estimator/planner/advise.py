@@ -12,17 +12,22 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from math import inf
+from typing import TYPE_CHECKING, Any
 
 from ..device.terms import Range
 from ..device.verdict import Verdict
 from ..errors import EstimatorError
 from ..estimator import Estimate, estimate
+from ..frames import frame
 from ..job.hardware import GIB
 from ..job.training_job import TrainingJob
 from ..throughput.machine import Efficiency
 from ..throughput.step import Throughput, throughput
 from .base import TOKENS_OF_A_STEP, timed_as
 from .changes import Change, Settings, allocator, changed, memory_changes, speed_changes
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 MOST_CHANGES, KEPT = 3, 8
 """Changes at once at most, and how many of the best single ones are combined."""
@@ -87,6 +92,22 @@ class Advice:
 
     def __repr__(self) -> str:
         return f"<Advice {self.now.verdict(self.limit)} on {self.limit / GIB:.2f} GiB: {len(self.outcomes)} changes>"
+
+    def table(self) -> list[dict[str, Any]]:
+        """The run as it is, then one record for each change, with plain numbers, units in the names of the columns."""
+        from ..report import advice_views
+
+        return advice_views.records(self)
+
+    def to_frame(self) -> DataFrame:
+        """`table()` as a frame of pandas."""
+        return frame(self.table())
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from ..report import advice_views
+
+        return advice_views.html(self)
 
     @property
     def faster(self) -> bool:

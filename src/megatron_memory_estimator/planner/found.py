@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from ..device.terms import Range
+from ..frames import frame
 from ..job.hardware import GIB
 from ..job.training_job import TrainingJob
+from ..throughput.machine import Efficiency
 from .space.axes import Space
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True)
@@ -56,12 +63,40 @@ class Found:
     illegal: Counter[str] = field(default_factory=Counter)
     least: Plan | None = None
     """The legal layout that needs least memory, whether it fits or not."""
+    efficiency: Efficiency | None = None
+    """The rates that step times were computed with, where they are not the GPU's own."""
     interrupted: bool = False
     fewest_gpus: int | None = None
     """The smallest number of GPUs that holds the model, where that was asked."""
 
     def __repr__(self) -> str:
         return f"<Found {len(self.plans)} plans; {self.fits:,} of {self.legal:,} legal layouts fit {self.limit / GIB:.2f} GiB>"
+
+    def table(self) -> list[dict[str, Any]]:
+        """One record per plan with plain numbers, units in the names of the columns."""
+        from ..report import plan_views
+
+        return plan_views.records(self)
+
+    def to_frame(self) -> DataFrame:
+        """`table()` as a frame of pandas."""
+        return frame(self.table())
+
+    def plot(self, path: str | None = None) -> Figure:
+        """Memory against speed as a figure of matplotlib, also written to `path` (.png, .svg, .pdf). Needs the extra `plot`."""
+        from ..report import plan_views
+
+        return plan_views.figure(self, path)
+
+    def html(self, assumptions: tuple[str, ...] = ()) -> str:
+        """The best plans as a fragment of HTML."""
+        from ..report import plan_views
+
+        return plan_views.html(self, assumptions)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return self.html()
 
     @property
     def examined(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import LayoutError
 from ..job.hardware import GIB
@@ -15,12 +15,35 @@ from .found import Found
 from .search import search
 from .space.words import space_of
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
 
 class Planned(NamedTuple):
     """The result of a search, and what was decided for it."""
 
     found: Found
     assumptions: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"<Planned {self.found!r}, {len(self.assumptions)} assumptions>"
+
+    def table(self) -> list[dict[str, Any]]:
+        """One record per plan with plain numbers, units in the names of the columns."""
+        return self.found.table()
+
+    def to_frame(self) -> DataFrame:
+        """`table()` as a frame of pandas."""
+        return self.found.to_frame()
+
+    def plot(self, path: str | None = None) -> Figure:
+        """Memory against speed as a figure of matplotlib, also written to `path` (.png, .svg, .pdf). Needs the extra `plot`."""
+        return self.found.plot(path)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return self.found.html(self.assumptions)
 
 
 def plan(

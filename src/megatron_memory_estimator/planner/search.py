@@ -59,6 +59,7 @@ def search(
     whole = completed(space or Space(), base, everything=everything)
     found = Found(whole, base.gpu.memory_bytes if limit is None else limit, objective)
     ranking = Ranking(best, objective, found.limit, tight, folded)
+    found.efficiency = efficiency
     watch = Watch(whole.num_gpus, stop)
     legal = LegalSpace((), ())
     try:

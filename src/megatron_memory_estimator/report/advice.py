@@ -31,7 +31,7 @@ NARROW = 80
 
 def print_advice(advice: Advice, console: Console) -> None:
     """The whole text report."""
-    for line in headline(advice):
+    for line in (*now_lines(advice), *loading(advice), headline(advice)[1]):
         console.print(line, highlight=False, markup=False)
     if advice.outcomes:
         console.print(advice_table(advice, console.width))
@@ -43,20 +43,29 @@ def print_advice(advice: Advice, console: Console) -> None:
         console.print(f"assumed: {note}", highlight=False, markup=False)
 
 
-def headline(advice: Advice) -> Iterator[str]:
-    """The verdict of the run, how long its step takes, what would make a load smaller, and what the table is about."""
+def headline(advice: Advice) -> tuple[str, str]:
+    """The verdict of the run with the time of its step, and what the changes are."""
+    return ". ".join(now_lines(advice)).rstrip("."), about(advice, advice.now.verdict(advice.limit))
+
+
+def now_lines(advice: Advice) -> tuple[str, str]:
+    """The verdict of the run, and the time of its step."""
     now = advice.now
     found = now.verdict(advice.limit)
-    yield f"{found.gpu}: {verdict_text(found, now.estimate)}"
-    if now.timed:
-        yield f"A step takes {now.time.step:.3f} s ({now.time.tokens_per_s_gpu:,.0f} tokens/s/GPU)."
-    else:
-        yield "Its step time is not modelled (the optimizer is in host memory)."
+    verdict = f"{found.gpu}: {verdict_text(found, now.estimate)}"
+    if not now.timed:
+        return verdict, "Its step time is not modelled (the optimizer is in host memory)."
+    return verdict, f"A step takes {now.time.step:.3f} s ({now.time.tokens_per_s_gpu:,.0f} tokens/s/GPU)."
+
+
+def loading(advice: Advice) -> Iterator[str]:
+    """What training alone takes where another phase decides, and what would make a load smaller."""
+    now = advice.now
+    found = now.verdict(advice.limit)
     if found.phase != "training" and found.word != "fits":
         yield from training_alone(now.estimate)
     if found.phase == "load" and found.word != "fits":
         yield f"Loading takes less with: {lower_load(now.estimate.stages[found.pp_rank].rank)}."
-    yield about(advice, found)
 
 
 def about(advice: Advice, found: Verdict) -> str:
@@ -151,31 +160,31 @@ def _option(name: str, value: Any) -> str:
 
 
 def advice_records(advice: Advice) -> list[Record]:
-    """The run as it is, numbered 0, and one record for each change or changes together; what is not modelled is None."""
-    return [_record(advice, number, one) for number, one in enumerate((advice.now, *advice.outcomes))]
+    """The run as it is with an empty change, then one record for each change or changes together; None where a step time is not
+    modelled."""
+    return [_record(advice, one) for one in (advice.now, *advice.outcomes)]
 
 
-def _record(advice: Advice, number: int, one: Outcome) -> Record:
+def _record(advice: Advice, one: Outcome) -> Record:
     found = one.verdict(advice.limit)
-    both = one.timed and advice.now.timed
     return {
-        "change": number,
-        "name": name_of(one) or "as it is",
+        "change": name_of(one),
         "options": " ".join(option_words(one, advice.now.job)),
         "num_gpus": one.job.layout.world_size,
+        "step_s": one.time.step if one.timed else None,
+        "tokens_per_s_gpu": one.time.tokens_per_s_gpu if one.timed else None,
+        "mfu": one.time.mfu if one.timed else None,
+        "gpu_time_change": cost(advice, one) if one.timed and advice.now.timed else None,
         "peak_allocated_bytes": one.peak,
+        "saved_bytes": advice.now.peak - one.peak,
         "device_low_bytes": found.device.low,
         "device_high_bytes": found.device.high,
         "head_room_low_bytes": found.head_room.low,
         "head_room_high_bytes": found.head_room.high,
-        "saved_device_bytes": advice.now.device.high - one.device.high,
         "limit_bytes": found.memory_bytes,
-        "verdict": str(found),
+        "verdict": found.word,
         "phase": found.phase,
         "pp_rank": found.pp_rank,
-        "step_s": one.time.step if one.timed else None,
-        "tokens_per_s_gpu": one.time.tokens_per_s_gpu if one.timed else None,
-        "gpu_time_change": cost(advice, one) if both else None,
         "changes_numerics": "numerics" in one.asks,
     }
 

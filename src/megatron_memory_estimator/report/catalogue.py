@@ -32,9 +32,14 @@ def model_facts(name: str, read: Callable[[str], LoadedModel] = load) -> dict[st
 
 
 def chosen(word: str) -> list[str]:
+    """The bundled models that a word is part of; nothing where the word names one model, or a file."""
+    return [] if os.path.exists(word) else matching(word)
+
+
+def matching(word: str) -> list[str]:
     """The bundled models that a word is part of, by name or type; nothing where the word names one model, or something else."""
     named = [name for name in entries() if word.lower() in (name.lower(), name.partition("/")[2].lower())]
-    if len(named) == 1 or os.path.exists(word):
+    if len(named) == 1:
         return []
     return [
         name for name, entry in entries().items() if word.lower() in f"{name} {entry['config']['model_type']}".lower()

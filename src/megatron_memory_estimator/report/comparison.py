@@ -4,37 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..device.verdict import Verdict
 from ..estimator import Estimate
 from ..modules.counts import count_parameters
 from ..rank.rank import PARTS
 from .figures import gib
-from .records import Record, markdown_table
+from .records import Record
 from .text import features_text, recompute_text
 from .verdict import bounds_text, short_names
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
 
 MARK = "*"
 BEST, NOTHING, REFUSED = " (lowest)", "-", "refused"
 PEAK, VERDICT = "peak allocated (GiB)", "verdict"
-WIDEST = 1000
-"""Columns of a terminal that no table reaches."""
 MOST_NAMES = 4
 """GPUs that are named in a cell."""
 MARKS = {"assumptions": "assumed", "warnings": "warning"}
 
 
 class Case(NamedTuple):
-    """A name for the column, and its estimate; or why there is none."""
+    """A name for the column, and its estimate."""
 
     label: str
-    estimate: Estimate | None
-    refusal: str = ""
+    estimate: Estimate
+
+
+class Refused(NamedTuple):
+    """A name for the column, and why there is no estimate."""
+
+    label: str
+    refusal: str
+
+
+Columns = Sequence[Case | Refused]
 
 
 def figures(estimate: Estimate) -> dict[str, str]:
@@ -97,12 +100,12 @@ def _fitting(estimate: Estimate) -> str:
     return ", ".join(fits[:MOST_NAMES]) + more or "none of the catalogue"
 
 
-def records(cases: Sequence[Case]) -> list[Record]:
+def records(cases: Columns) -> list[Record]:
     """One record per case with plain numbers; all but its name and the reason are None where it is refused."""
-    found = [None if case.estimate is None else _record(case.estimate) for case in cases]
+    found = [_record(case.estimate) if isinstance(case, Case) else None for case in cases]
     empty: Record = dict.fromkeys(next(one for one in found if one is not None))
     return [
-        {"case": case.label, **(one or empty), "refusal": case.refusal or None}
+        {"case": case.label, **(one or empty), "refusal": case.refusal if isinstance(case, Refused) else None}
         for case, one in zip(cases, found, strict=True)
     ]
 
@@ -114,15 +117,15 @@ def _record(estimate: Estimate) -> Record:
         "model": job.name,
         "num_parameters": count_parameters(job.model).total,
         "num_gpus": layout.world_size,
-        "tp": layout.tp,
-        "pp": layout.pp,
-        "vpp": len(estimate.stages[0].rank.plans),
-        "cp": layout.cp,
-        "ep": layout.ep,
-        "etp": layout.etp,
+        "tensor_model_parallel_size": layout.tp,
+        "pipeline_model_parallel_size": layout.pp,
+        "virtual_pipeline_model_parallel_size": len(estimate.stages[0].rank.plans),
+        "context_parallel_size": layout.cp,
+        "expert_model_parallel_size": layout.ep,
+        "expert_tensor_parallel_size": layout.etp,
         "layers_per_stage": _layers(estimate),
-        "dp": layout.dp,
-        "expert_dp": layout.expert_dp,
+        "data_parallel_size": layout.dp,
+        "expert_data_parallel_size": layout.expert_dp,
         "sequence_parallel": layout.sequence_parallel,
         "seq_length": t.seq_length,
         "micro_batch_size": t.micro_batch_size,
@@ -147,33 +150,39 @@ def _record(estimate: Estimate) -> Record:
     }
 
 
-def rows(cases: Sequence[Case], *, every: bool = True) -> list[tuple[str, ...]]:
+def rows(cases: Columns, *, every: bool = True) -> list[tuple[str, ...]]:
     """(mark, figure, one value per case); the lowest peak is named. Without `every`, what differs, the peak and the verdict."""
-    found = [None if case.estimate is None else figures(case.estimate) for case in cases]
-    answers = [one for one in found if one is not None]
-    peaks = [None if case.estimate is None else case.estimate.peak_stage.peak_allocated_bytes for case in cases]
-    lowest = min(peak for peak in peaks if peak is not None)
+    answers = [figures(case.estimate) for case in cases if isinstance(case, Case)]
+    peaks = {case.estimate.peak_stage.peak_allocated_bytes for case in cases if isinstance(case, Case)}
     table = []
     for name in answers[0]:
-        values = [NOTHING if one is None else one[name] for one in found]
-        if name == PEAK and {*peaks} > {lowest}:
-            values = [value + (BEST if peak == lowest else "") for peak, value in zip(peaks, values, strict=True)]
-        if name == VERDICT:
-            values = [
-                f"{REFUSED}: {case.refusal}" if case.refusal else value
-                for case, value in zip(cases, values, strict=True)
-            ]
+        values = [
+            _value(case, one, name, min(peaks) if len(peaks) > 1 else None) for case, one in _beside(cases, answers)
+        ]
         differs = len({one[name] for one in answers}) > 1
         if every or differs or name in (PEAK, VERDICT):
             table.append((MARK if differs else "", name, *values))
     return table
 
 
-def notes(cases: Sequence[Case]) -> list[str]:
+def _beside(cases: Columns, answers: Sequence[dict[str, str]]) -> Iterator[tuple[Case | Refused, dict[str, str]]]:
+    """Every case with its figures, those that are refused with none."""
+    each = iter(answers)
+    yield from ((case, next(each) if isinstance(case, Case) else {}) for case in cases)
+
+
+def _value(case: Case | Refused, found: dict[str, str], name: str, lowest: int | None) -> str:
+    if isinstance(case, Refused):
+        return f"{REFUSED}: {case.refusal}" if name == VERDICT else NOTHING
+    best = name == PEAK and case.estimate.peak_stage.peak_allocated_bytes == lowest
+    return found[name] + (BEST if best else "")
+
+
+def notes(cases: Columns) -> list[str]:
     """What was assumed and warned about; a note of all cases once, others with the case's name."""
     found: list[str] = []
     for word in ("assumptions", "warnings"):
-        answered = [(case, case.estimate.job) for case in cases if case.estimate is not None]
+        answered = [(case, case.estimate.job) for case in cases if isinstance(case, Case)]
         said = [getattr(job, word) for _, job in answered]
         for (case, _), notes_of_case in zip(answered, said, strict=True):
             for note in notes_of_case:
@@ -184,88 +193,7 @@ def notes(cases: Sequence[Case]) -> list[str]:
     return found
 
 
-def header(cases: Sequence[Case]) -> tuple[str, ...]:
-    """The column names."""
-    return ("", "", *(case.label for case in cases))
-
-
-def markdown(cases: Sequence[Case], *, every: bool) -> str:
-    """A Markdown table."""
-    return markdown_table(header(cases), rows(cases, every=every))
-
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    **{c: "\\" + c for c in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-}
-
-
-def latex(cases: Sequence[Case], *, every: bool) -> str:
-    """A LaTeX tabular."""
-
-    def line(cells: Sequence[str]) -> str:
-        return " & ".join("".join(_LATEX.get(c, c) for c in cell) for cell in cells) + r" \\"
-
-    body = [line(row) for row in rows(cases, every=every)]
-    columns = "ll" + "r" * len(cases)
-    parts = [
-        rf"\begin{{tabular}}{{{columns}}}",
-        r"\hline",
-        line(header(cases)),
-        r"\hline",
-        *body,
-        r"\hline",
-        r"\end{tabular}",
-    ]
-    return "\n".join(parts) + "\n"
-
-
-def as_tables(cases: Sequence[Case], console: Console, *, every: bool) -> Iterator[Table]:
-    """Tables of as many cases as fit the terminal without cutting a word."""
-    wide, first = console.options.update(max_width=WIDEST), 0
-    while first < len(cases):
-        last = len(cases)
-        while (
-            last > first + 1
-            and console.measure(_table(cases, first, last, every), options=wide).minimum > console.width
-        ):
-            last -= 1
-        yield _table(cases, first, last, every)
-        first = last
-
-
-def _table(cases: Sequence[Case], first: int, last: int, every: bool) -> Table:
-    """A table of some of the cases; without the rows that do not differ there is nothing to mark."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    marks = 1 if every else 0
-    for _ in range(marks + 1):
-        table.add_column("", overflow="fold")
-    for case in cases[first:last]:
-        table.add_column(Text(case.label.replace(",", ", ")), justify="right", overflow="fold")
-    for mark, name, *values in rows(cases, every=every):
-        shown = [
-            REFUSED if case.refusal and name == VERDICT else value for case, value in zip(cases, values, strict=True)
-        ]
-        cells = ((mark, name) if every else (name,)) + tuple(shown[first:last])
-        table.add_row(*map(Text, cells), style="bold" if every and mark else "")
-    return table
-
-
-def below(cases: Sequence[Case], *, every: bool) -> Iterator[str]:
-    """Why cases are refused, and how many figures are not shown because they do not differ."""
-    yield from (f"{case.label}: {REFUSED}: {case.refusal}" for case in cases if case.refusal)
-    count = len(rows(cases)) - len(rows(cases, every=False))
-    if count and not every:
-        yield f"{count} figures are the same in all cases; --all shows them"
-
-
-def as_json(cases: Sequence[Case]) -> dict[str, Any]:
+def as_json(cases: Columns) -> dict[str, Any]:
     """The compared figures and every whole estimate."""
     table = rows(cases)
     return {
@@ -276,10 +204,7 @@ def as_json(cases: Sequence[Case]) -> dict[str, Any]:
     }
 
 
-def _case(case: Case) -> dict[str, Any]:
-    if case.estimate is None:
+def _case(case: Case | Refused) -> dict[str, Any]:
+    if isinstance(case, Refused):
         return {"label": case.label, "refusal": case.refusal}
     return {"label": case.label, "estimate": case.estimate.to_dict()}
-
-
-TEXT = {"markdown": markdown, "latex": latex}

@@ -74,9 +74,9 @@ class Row:
         return f"{name} {share:.0%}"
 
 
-def rows_of(found: Found, efficiency: Efficiency | None = None) -> list[Row]:
+def rows_of(found: Found) -> list[Row]:
     """The plans of a search with their estimates."""
-    return [Row(plan, efficiency, found.limit) for plan in found.plans]
+    return [Row(plan, found.efficiency, found.limit) for plan in found.plans]
 
 
 def plan_records(plans: Found | Sequence[Row]) -> list[Record]:
@@ -91,23 +91,23 @@ def _record(row: Row) -> Record:
     time = row.time if row.timed else None
     return {
         "num_gpus": layout.world_size,
-        "tp": layout.tp,
-        "cp": layout.cp,
-        "cp_comm_type": "/".join(layout.cp_comm_type) if layout.cp > 1 else None,
-        "pp": layout.pp,
-        "vpp": virtual(row.plan),
+        "tensor_model_parallel_size": layout.tp,
+        "context_parallel_size": layout.cp,
+        "cp_comm_type": "/".join(layout.cp_comm_type) if layout.cp > 1 else "none",
+        "pipeline_model_parallel_size": layout.pp,
+        "virtual_pipeline_model_parallel_size": virtual(row.plan),
         "split": split_text(row.plan),
-        "ep": layout.ep,
-        "etp": layout.etp,
-        "dp": layout.dp,
+        "expert_model_parallel_size": layout.ep,
+        "expert_tensor_parallel_size": layout.etp,
+        "data_parallel_size": layout.dp,
         "sequence_parallel": layout.sequence_parallel,
         "micro_batch_size": t.micro_batch_size,
         "global_batch_size": t.global_batch_size,
         "recompute": row.plan.recompute,
         "precision": row.plan.precision,
         "optimizer": optimizer_text(row.plan),
-        "step_s": time and time.step,
-        "tokens_per_s_gpu": time and time.tokens_per_s_gpu,
+        "step_s": row.plan.step if time else None,
+        "tokens_per_s_gpu": row.plan.tokens_per_s_gpu if time else None,
         "tflops_gpu": time and time.tflops_gpu,
         "mfu": time and time.mfu,
         "bubble_share": time and time.bubble,

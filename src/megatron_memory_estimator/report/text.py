@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.markup import escape
 
 from ..device.verdict import explain_terms
 from ..estimator import Estimate
+from ..job.assumption import short_of
+from ..job.choices import ROUTING_SHORT
 from ..job.training import Training
 from ..job.training_job import TrainingJob
 from ..modules.counts import count_parameters
 from ..routing import routing
+from .bars import print_bars
 from .document import per_node
 from .figures import gib, plural
 from .stage_table import stage_table
-from .verdict import gpu_table, next_step, others_line, training_alone, verdict_line
+from .verdict import bounds_text, gpu_table, next_step, others_line, training_alone, verdict_line
 
 PHASES = {
     "build": "Building the model",
@@ -25,35 +29,83 @@ PHASES = {
 }
 
 
-def print_estimate(estimate: Estimate, console: Console, *, verbose: bool = False, all_gpus: bool = False) -> None:
-    """The whole text report: the verdict first."""
+class Shown(NamedTuple):
+    """What a report shows beside the verdict and the bars."""
+
+    table: bool = False
+    assumptions: bool = False
+    verbose: bool = False
+    all_gpus: bool = False
+
+
+def print_estimate(estimate: Estimate, console: Console, shown: Shown = Shown()) -> None:  # noqa: B008
+    """The text report: the verdict first, a bar per stage, what was assumed that matters, and the command to type next."""
+    job, whole = estimate.job, shown.table or shown.verbose
     for line in (verdict_line(estimate), *training_alone(estimate)):
-        console.print(line, highlight=False, soft_wrap=True)
-    console.print()
-    for line in summary(estimate):
-        console.print(line, highlight=False, soft_wrap=True)
-    console.print()
-    console.print("GiB per GPU at each pipeline stage's peak:")
-    console.print(stage_table(estimate.stages, console))
-    for line in result(estimate):
-        console.print(line, highlight=False, soft_wrap=True)
-    console.print()
-    if all_gpus:
+        console.print(line, highlight=False)
+    for line in summary(estimate) if whole else (run_line(estimate),):
+        console.print(line, highlight=False)
+    if whole:
+        console.print("\nGiB per GPU at each pipeline stage's peak:")
+        console.print(stage_table(estimate.stages, console))
+        for line in result(estimate):
+            console.print(line, highlight=False)
+    else:
+        print_bars(estimate.stages, job.gpu.memory_bytes, console)
+    for line in host_lines(estimate):
+        console.print(line, highlight=False)
+    if shown.all_gpus:
         console.print(gpu_table(estimate))
     else:
-        console.print(others_line(estimate, console.width), highlight=False, soft_wrap=True)
-    if verbose:
+        console.print(others_line(estimate, console.width), highlight=False)
+    if shown.verbose:
         for line in details(estimate):
             console.print(line, highlight=False, soft_wrap=True)
-    print_notes(estimate, console)
-    console.print(next_step(estimate), highlight=False, soft_wrap=True)
+    print_notes(estimate, console, every=shown.assumptions or shown.verbose)
+    console.print(next_step(estimate), highlight=False)
 
 
-def print_notes(estimate: Estimate, console: Console) -> None:
-    """What was decided for the user, and what is not as it seems."""
-    for word, notes in (("assumed", estimate.job.assumptions), ("warning", estimate.job.warnings)):
-        for note in notes:
-            console.print(f"{word}: {note}", highlight=False, soft_wrap=True, markup=False)
+def print_notes(estimate: Estimate, console: Console, *, every: bool = True) -> None:
+    """What was decided for the user, all of it or in one line what decides the peak, and what is not as it seems."""
+    job = estimate.job
+    if every:
+        for note in job.assumptions:
+            console.print(f"assumed: {note}", highlight=False, markup=False)
+    elif job.assumptions:
+        console.print(assumed_line(estimate), highlight=False, markup=False)
+    for note in job.warnings:
+        console.print(f"warning: {note}", highlight=False, markup=False)
+
+
+def assumed_line(estimate: Estimate) -> str:
+    """What was assumed that moves the peak by more than 1 %, in a few words each."""
+    notes = estimate.job.assumptions
+    short = [said for said in map(short_of, notes) if said and said != ROUTING_SHORT]
+    uneven = routing(estimate)
+    if uneven and uneven.peaks[2] > 1.01 * uneven.peaks[1]:
+        low, _, high = uneven.peaks
+        short.append(f"{ROUTING_SHORT} (peak {gib(low)} to {gib(high)})")
+    listed = f"--assumptions lists {'all ' if len(notes) > 1 else ''}{len(notes)}"
+    return (
+        f"Assumed: {', '.join(short)}; {listed}" if short else f"Assumed: nothing that moves the peak by 1 %; {listed}"
+    )
+
+
+def run_line(estimate: Estimate) -> str:
+    """The run in one line: the model, the GPUs and degrees above 1, the batch, precision and recomputation."""
+    job = estimate.job
+    layout, t = job.layout, job.training
+    degrees = {"tp": layout.tp, "pp": layout.pp, "vpp": len(estimate.stages[0].rank.plans), "cp": layout.cp, "ep": layout.ep,
+               "etp": layout.etp if job.model.num_moe_experts else 1, "dp": layout.dp}  # fmt: skip
+    words = ", ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1)
+    gpus = f"{layout.world_size} GPU{plural(layout.world_size)}"
+    said = [f"seq {t.seq_length}", f"mbs {t.micro_batch_size}", t.low_precision or t.params_dtype]
+    if t.recompute_granularity:
+        said.append(f"recompute {recompute_text(t)}")
+    name = (job.name or "model").rsplit("/", 1)[-1]
+    return (
+        f"[bold]{escape(name)}[/bold], {gpus}{': ' + words if words else ''}; {', '.join([*said, *features_text(t)])}"
+    )
 
 
 def summary(estimate: Estimate) -> list[str]:
@@ -161,8 +213,8 @@ def result(estimate: Estimate) -> list[str]:
     top = estimate.peak_stage
     lines = [
         f"Peak: stage {top.pp_rank}, {gib(top.peak_allocated_bytes)} GiB allocated (first step "
-        f"{gib(top.first_step_peak_allocated_bytes)}), {gib(top.reserved.low, 1)}-{gib(top.reserved.high, 1)} GiB reserved, "
-        f"{gib(top.device.low, 1)}-{gib(top.device.high, 1)} GiB on the device",
+        f"{gib(top.first_step_peak_allocated_bytes)}), {bounds_text(top.reserved)} GiB reserved, "
+        f"{bounds_text(top.phase_ranges['training'])} GiB on the device",
         f"At the peak: {top.peak.candidate.label}",
     ]
     uneven = routing(estimate)
@@ -175,14 +227,22 @@ def result(estimate: Estimate) -> list[str]:
         )
     for phase in top.phases:
         if phase.high > top.peak_allocated_bytes:
-            lines.append(f"{PHASES[phase.name]} may exceed training: {gib(phase.low)}-{gib(phase.high)} GiB allocated")
-    if any("offload" in term.name for term in top.host):
-        node = per_node(estimate.job, top)
-        lines.append(
-            f"Host memory: {gib(top.host_bytes.low, 1)}-{gib(top.host_bytes.high, 1)} GiB per GPU, "
-            f"{gib(node.low, 0)}-{gib(node.high, 0)} GiB per node"
-        )
+            lines.append(
+                f"{PHASES[phase.name]} may exceed training: {gib(phase.low)} to {gib(phase.high)} GiB allocated"
+            )
     return lines
+
+
+def host_lines(estimate: Estimate) -> list[str]:
+    """Host memory of a run that offloads."""
+    top = estimate.peak_stage
+    if not any("offload" in term.name for term in top.host):
+        return []
+    node = per_node(estimate.job, top)
+    return [
+        f"Host memory: {gib(top.host_bytes.low, 1)} to {gib(top.host_bytes.high, 1)} GiB per GPU, {gib(node.low, 0)} to "
+        f"{gib(node.high, 0)} per node"
+    ]
 
 
 def details(estimate: Estimate) -> list[str]:
@@ -194,6 +254,11 @@ def details(estimate: Estimate) -> list[str]:
     lines.append("Allocated in other phases (GiB):")
     for phase in top.phases:
         lines.append(f"  {phase.name:38} {gib(phase.low):>7} - {gib(phase.high):>7}   {phase.source}")
+        lines += [
+            f"    {term.name:36} {gib(term.low):>7} - {gib(term.high):>7}   {term.source}" for term in phase.terms
+        ]
+        if phase.lower:
+            lines.append(f"    less: {phase.lower}")
     lines.append("Host memory of one GPU's process (GiB):")
     for term in top.host:
         lines.append(f"  {term.name:38} {gib(term.low):>7} - {gib(term.high):>7}   {term.source}")

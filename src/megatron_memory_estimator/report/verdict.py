@@ -8,7 +8,7 @@ from ..device.terms import Range
 from ..device.verdict import VERDICTS, Verdict, Word
 from ..estimator import Estimate
 from ..job.hardware import GPUS
-from .figures import gib
+from .figures import gib, plural
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,7 +17,7 @@ STYLES: dict[Word, str] = {
     "fits": "green", "fits only without fragmentation": "yellow", "tight": "yellow", "does not fit": "red",
 }  # fmt: skip
 WHILE = {
-    "training": "while training",
+    "training": "in training",
     "load": "while loading a checkpoint with optimizer state",
     "save": "while saving a checkpoint",
     "build": "while building the model",
@@ -47,7 +47,7 @@ def verdict_text(found: Verdict, estimate: Estimate) -> str:
     when = WHILE[found.phase]
     if found.phase == "training":
         when += f" ({stages[found.pp_rank].peak.candidate.label})"
-    text = f"{found.word}, {room_text(found.head_room)}: {bounds_text(found.device)} of {gib(found.memory_bytes, 1)} {where} {when}"
+    text = f"{found.word}, {room_text(found.head_room)}: {bounds_text(found.device)} of {gib(found.memory_bytes, 1)} GiB {where} {when}"
     if found.word == "fits only without fragmentation":
         text += f"; with {ALLOCATOR} it fits, {gib(estimate.without_fragmentation, 1)} at most"
     return text
@@ -92,19 +92,21 @@ def others_line(estimate: Estimate, width: int) -> str:
     """The other GPUs in one line: where it would be too long, the number of those that do not fit."""
     groups = other_gpus(estimate)
     words = {"fits": "also fits", "fits only without fragmentation": "only unfragmented", "does not fit": "not"}
-    parts = [f"{words.get(word, word)}: {', '.join(names)}" for word, names in groups.items()]
-    line = "Other GPUs: " + "; ".join(parts)
-    if len(line) > width and "does not fit" in groups:
+    parts = [f"{words.get(word, word)} {', '.join(names)}" for word, names in groups.items()]
+    line = "GPUs: " + "; ".join(parts)
+    if len(line) > width and len(parts) > 1 and "does not fit" in groups:
         count = len(groups["does not fit"])
-        line = "Other GPUs: " + "; ".join([*parts[:-1], f"not: {count} {'others' if parts[:-1] else 'of them'}"])
+        line = "GPUs: " + "; ".join([*parts[:-1], f"not {count} other{plural(count)}"])
     return line
 
 
 def next_step(estimate: Estimate) -> str:
     """The command to type next."""
     if estimate.verdict().fits:
-        return f"Next: `megatron-memory explain ... --stage {estimate.peak_stage.pp_rank}` names every tensor of that peak."
-    return "Next: `megatron-memory advise ...` says what to change; `megatron-memory plan ...` searches all layouts."
+        return (
+            f"Next: `megatron-memory explain ... --stage {estimate.peak_stage.pp_rank}` names every tensor of that peak"
+        )
+    return "Next: `megatron-memory advise ...` (what to change), `plan ...` (all layouts)"
 
 
 def gpu_table(estimate: Estimate) -> Table:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from ..errors import ConfigError
 from ..job.hardware import GIB
+from ..wording import shown
 from .axis import STATE, Axis, Stretch, state_bytes
 
 if TYPE_CHECKING:
@@ -20,21 +22,33 @@ REST = "activations, transient, pipeline"
 FORMATS = ("png", "svg", "pdf")
 
 
+def blank() -> Figure:
+    """An empty figure, which a notebook shows. Raises ConfigError where matplotlib is not installed."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError:
+        raise ConfigError("a figure needs matplotlib: pip install 'megatron-memory-estimator[plot]'") from None
+    from .shown import Shown
+
+    return Shown(figsize=INCHES, layout="constrained")
+
+
+def memory_line(line: Callable[..., Any], gpu: str, nbytes: int) -> None:
+    """The memory of a GPU across a plot, by its method for lines of that direction."""
+    line(nbytes / GIB, color="black", linestyle="--", linewidth=1, label=f"{gpu}, {nbytes / GIB:.1f} GiB")
+
+
 def figure(
     along: Sequence[Stretch], axis: Axis, title: str, peak: tuple[float | None, int], gpu: tuple[str, int]
 ) -> Figure:
     """Areas of state and of what comes and goes; `peak` is (place, bytes) and `gpu` (name, memory bytes)."""
     if axis not in ("seconds", "events"):
         raise ConfigError(f"axis={axis!r} is not one of seconds, events")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError("a figure needs matplotlib: pip install 'megatron-memory-estimator[plot]'") from None
-    found = Figure(figsize=INCHES, layout="constrained")
+    found = blank()
     plot = found.subplots()
     _areas(plot, [one for one in along if one.end > one.start])
     memory, highest = gpu[1] / GIB, peak[1] / GIB
-    plot.axhline(memory, color="black", linestyle="--", linewidth=1, label=f"{gpu[0]}, {memory:.1f} GiB")
+    memory_line(plot.axhline, *gpu)
     if peak[0] is not None:
         plot.plot([peak[0]], [highest], marker="v", color="black", linestyle="none", label="peak")
     plot.set_title(title, fontsize="medium")
@@ -58,8 +72,16 @@ def _areas(plot: Any, along: Sequence[Stretch]) -> None:
 
 
 def save(found: Figure, path: str | IO[bytes], form: str = "") -> None:
-    """Write a figure to a file in the format of its name. Raises ConfigError for a format that is none of FORMATS."""
+    """Write a figure to a file, once it is drawn, in the format of its name. Raises ConfigError for a format that is none of FORMATS."""
     form = form or Path(str(path)).suffix.lower().lstrip(".")
     if form not in FORMATS:
         raise ConfigError(f"{path!r} must end in one of {', '.join('.' + name for name in FORMATS)}")
-    found.savefig(path, format=form, metadata={"Date": None} if form == "svg" else None)
+    page = BytesIO()
+    found.savefig(page, format=form, metadata={"Date": None} if form == "svg" else None)
+    if not isinstance(path, str):
+        path.write(page.getvalue())
+        return
+    try:
+        Path(path).write_bytes(page.getvalue())
+    except OSError as error:
+        raise ConfigError(f"cannot write {shown(path)}: {error.strerror}") from None

@@ -1,0 +1,107 @@
+"""The job of a request of the MCP server: of a name, of a file below the one folder that may be opened, or of a text."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .errors import ConfigError, EstimatorError, LayoutError
+from .inputs import SCRIPTS, YAML
+from .inputs.hf import load, load_named
+from .inputs.loaded_model import LoadedModel
+from .inputs.resolve import job_from_parts
+from .inputs.setting_names import canonical, full_name
+from .job.training_job import TrainingJob
+from .wording import shown
+
+PARAMETERS = {"cls", "model", "path", "self", "num_gpus", "text", "config", "settings"}
+"""Names that are parameters of Python functions on the way, not settings."""
+
+
+class Files:
+    """Which files may be opened: those below one folder, or none."""
+
+    def __init__(self, folder: str | None) -> None:
+        self.folder = None if folder is None else os.path.realpath(folder)
+
+    def path(self, name: str) -> str | None:
+        """The path of a name that stands for a file below the folder, or None. Nothing outside is looked at."""
+        if self.folder is None:
+            return None
+        try:
+            full = os.path.realpath(os.path.join(self.folder, name))
+        except ValueError:  # a null byte or half a character, which no file's name has
+            return None
+        inside = os.path.commonpath([self.folder, full]) == self.folder
+        return full if inside and os.path.exists(full) else None
+
+    def named(self, name: str) -> LoadedModel:
+        """The model of a name, or of a config.json below the folder."""
+        full = self.path(name)
+        if full is None:
+            return load_named(name)
+        inner = os.path.join(full, "config.json") if os.path.isdir(full) else full
+        if self.path(os.path.relpath(inner, self.folder)) is None:
+            raise ConfigError("a config.json outside the folder is not opened")
+        return load(inner)
+
+    def beside(self, path: str) -> Callable[[str], LoadedModel]:
+        """Models by name, or by their paths seen from a file below the folder."""
+
+        def named(name: str) -> LoadedModel:
+            near = os.path.relpath(os.path.join(os.path.dirname(path), name), self.folder)
+            return self.named(near if self.path(near) is not None else name)
+
+        return named
+
+
+def job_of(
+    model: str | None, text: str | None, num_gpus: int | None, settings: Mapping[str, Any] | None, files: Files
+) -> TrainingJob:
+    """The job of a request: of a model by name, of a file below the folder, or of a file's text.
+
+    Raises EstimatorError with the sentence that says what is wrong; nothing of a file's content is in it.
+    """
+    from .inputs.runs.files import job_from_text
+    from .inputs.text_files import read_text
+
+    given = canonical(settings or {}, full_name)
+    world = given.pop("world_size", None)
+    if None not in (world, num_gpus) and world != num_gpus:
+        raise ConfigError(f"num_gpus={num_gpus} and world_size={shown(world)} of the settings differ; give one")
+    gpus = world if num_gpus is None else num_gpus
+    for name in PARAMETERS & given.keys():
+        raise ConfigError(f'unknown setting "{name}"')
+    if (model is None) == (text is None):
+        raise ConfigError("give either model, a name, or text, that of a config.json, a YAML file or a launch script")
+    if text is not None:
+        return job_from_text(text, gpus, given, files.named)
+    assert model is not None
+    refuse_standard_input(model)
+    path = files.path(model)
+    try:
+        if path is not None and path.lower().endswith((*YAML, *SCRIPTS)):
+            return job_from_text(read_text(path), gpus, given, files.beside(path))
+        if path is None and (model.startswith(("/", ".", "~")) or model.lower().endswith((*YAML, *SCRIPTS, ".json"))):
+            raise _NoFileError(
+                "files are opened below the folder that the server was started with (--folder), and nowhere else; pass the "
+                "file's content as text"
+            )
+        return job_from_parts(files.named(model), gpus, given, habits=True)
+    except LayoutError:
+        raise
+    except EstimatorError as error:
+        if path is None or isinstance(error, _NoFileError):
+            raise
+        raise ConfigError(f"{shown(model)} cannot be read as a run; pass its content as text to be told why") from None
+
+
+class _NoFileError(ConfigError):
+    """A name that is a path outside the folder."""
+
+
+def refuse_standard_input(model: str) -> None:
+    """Raise ConfigError for "-": standard input carries the protocol."""
+    if model.strip() in ("", "-"):
+        raise ConfigError("the model must be a name or a path; standard input belongs to the protocol")

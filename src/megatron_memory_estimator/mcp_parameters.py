@@ -1,0 +1,88 @@
+"""The parameters of the MCP server's tools: types, choices, and what an agent must know to fill them in."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+MOST_PLANS = 50
+
+Model = Annotated[
+    str | None,
+    Field(
+        description="A bundled model (`models` lists them) or a Hub id; a path only below the folder that the server was started with. "
+        "Give either model or text.",
+        examples=["meta-llama/Llama-3.1-70B"],
+    ),
+]
+Text = Annotated[
+    str | dict[str, Any] | None,
+    Field(
+        description="Instead of model: the content of a launch script (read, never run), a YAML file or a config.json. Variables and "
+        'positional words that a script is given go into settings: {"set_variables": {"NNODES": "4", "1": "8"}}.'
+    ),
+]
+NumGpus = Annotated[
+    int | None,
+    Field(ge=1, description="All GPUs of the run; where it is not given, the smallest legal number is taken and said.", examples=[64]),
+]  # fmt: skip
+Settings = Annotated[
+    dict[str, Any] | None,
+    Field(
+        description="Megatron's names: tensor_model_parallel_size, pipeline_model_parallel_size, virtual_pipeline_model_parallel_size, "
+        "context_parallel_size, expert_model_parallel_size, expert_tensor_parallel_size (short: tp, pp, vpp, cp, ep, etp), "
+        "micro_batch_size, global_batch_size, seq_length, recompute_granularity (full, selective), recompute_modules, "
+        "sequence_parallel, use_distributed_optimizer, optimizer, params_dtype, fp8, grad_reduce_in_bf16, ... Settings too: gpu "
+        '(H100-80GB by default), expandable_segments, router_imbalance, phases (["training"]: a verdict without loading and saving '
+        "checkpoints). Unknown names are refused with the nearest one.",
+        examples=[{"gpu": "H200", "tp": 4, "recompute_granularity": "full", "global_batch_size": 512}],
+    ),
+]
+Detail = Annotated[
+    Literal["summary", "full"],
+    Field(description="summary: at most 1,500 tokens; full: the whole document in bytes, often ten times as long."),
+]
+StageNumber = Annotated[
+    int | None, Field(ge=0, description="The pipeline stage, from 0; where it is not given, that of the highest peak.")
+]
+At = Annotated[Literal["peak", "steady"], Field(description="peak: when most is allocated; steady: between two steps.")]
+Models = Annotated[
+    list[str], Field(min_length=1, description="Bundled models or Hub ids.", examples=[["Qwen/Qwen3-8B"]])
+]
+Layouts = Annotated[
+    list[dict[str, Any]] | None,
+    Field(
+        description="One mapping of settings for each case, num_gpus among them; every model is combined with every layout.",
+        examples=[[{"tp": 4, "pp": 4}, {"tp": 8, "pp": 2, "num_gpus": 128}]],
+    ),
+]
+CommonSettings = Annotated[
+    dict[str, Any] | None,
+    Field(description="Settings of every case, as `estimate` takes them; a layout's own win.", examples=[{"gpu": "H200"}]),
+]  # fmt: skip
+PlanGpus = Annotated[
+    int | None,
+    Field(ge=1, description="GPUs to plan for. Needed, unless fewest_gpus, or a run that says it, is given.", examples=[64]),
+]  # fmt: skip
+Axes = Annotated[
+    dict[str, str] | None,
+    Field(
+        description="What is searched, by name: 4, 1,2,4, 2-16 or not:8 for num_gpus, tp, pp, vpp, cp, ep, etp, micro_batch_size; "
+        "split (even, uneven, layout), recompute (none, full, block:N, core_attn+mlp), precision (bf16, delayed, mxfp8, ...), "
+        "use_precision_aware_optimizer (on, off), optimizer_offload_fraction. The rest is searched whole.",
+        examples=[{"tp": "1-8", "cp": "1", "recompute": "none,full"}],
+    ),
+]
+Objective = Annotated[
+    Literal["throughput", "memory", "head-room"],
+    Field(description="What the best plan has: the shortest step, the lowest peak, or the most memory left."),
+]
+Top = Annotated[int, Field(ge=1, le=MOST_PLANS, description="How many plans are shown.")]
+FewestGpus = Annotated[
+    bool, Field(description="Find the smallest number of GPUs that holds the model, instead of num_gpus.")
+]
+Word = Annotated[
+    str | None,
+    Field(description="A word of names or types (qwen, llama, moe), or one model by name or Hub id.", examples=["qwen3"]),
+]  # fmt: skip

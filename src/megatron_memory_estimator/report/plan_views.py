@@ -1,0 +1,75 @@
+"""What the result of a search shows of itself in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from ..job.hardware import GIB
+from ..planner.found import Found, Plan
+from .figures import gib
+from .html import fragment, sentence, table
+from .plans import layout_text, plan_records, rows_of
+from .verdict import bounds_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LAYOUT = "layout"
+
+
+def records(found: Found) -> list[dict[str, Any]]:
+    """One record per plan, the best first."""
+    return plan_records(found)
+
+
+def html(found: Found, assumptions: Sequence[str] = ()) -> str:
+    """How many layouts fit, and a table of the best."""
+    header = ["#", LAYOUT, "tokens/s/GPU", "MFU", "step s", "peak GiB", "device GiB", "head-room GiB at worst"]
+    rows = [
+        [
+            str(number), escape(layout_text(plan)), f"{plan.tokens_per_s_gpu:,.0f}", f"{row.time.mfu:.1%}", f"{plan.step:.3f}",
+            gib(plan.peak_allocated_bytes), bounds_text(plan.device), gib(found.limit - plan.device.high),
+        ]
+        for number, (row, plan) in enumerate(zip(rows_of(found), found.plans, strict=True), 1)
+    ]  # fmt: skip
+    return fragment(
+        [
+            sentence(summary(found)),
+            table(header, rows, left=(LAYOUT,)) if rows else "",
+            *(sentence(f"assumed: {said}") for said in assumptions),
+        ]
+    )
+
+
+def summary(found: Found) -> str:
+    """How many layouts fit in how much memory, and how many of them are shown."""
+    fits = f"{found.fits:,} of {found.legal:,} legal layouts fit in {gib(found.limit)} GiB"
+    return f"{fits}; the best {len(found.plans)} by {found.objective}" if found.plans else fits
+
+
+def figure(found: Found, path: str | None) -> Figure:
+    """Plans by memory and speed, with the front of the fastest for each GiB, and the memory that they may take."""
+    from ..timeline.figure import blank, memory_line, save
+
+    drawn = blank()
+    plot = drawn.subplots()
+    plot.plot(
+        *_points(found.front), color="#999999", marker=".", drawstyle="steps-post", label="the fastest for each GiB"
+    )
+    plot.plot(*_points(found.plans), color="#0072b2", marker="o", linestyle="none", label="the best plans")
+    memory_line(plot.axvline, "limit on the device", found.limit)
+    plot.set_title(summary(found), fontsize="medium")
+    plot.set_xlabel("GiB allocated at the peak of the fullest stage")
+    plot.set_ylabel("tokens/s/GPU")
+    plot.set_xlim(left=0)
+    plot.set_ylim(bottom=0)
+    drawn.legend(loc="outside right upper", fontsize="small")
+    if path is not None:
+        save(drawn, path)
+    return drawn
+
+
+def _points(plans: Sequence[Plan]) -> tuple[list[float], list[float]]:
+    return [one.peak_allocated_bytes / GIB for one in plans], [one.tokens_per_s_gpu for one in plans]

@@ -1,0 +1,45 @@
+"""The parts of every stage's peak as bars show them: figures in GiB, equal neighbours together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..estimator import Stage
+from .figures import gib, layers_text
+from .stage_table import MAIN, REST, folded
+
+SHARES: dict[str, tuple[str, ...]] = {**{name: (name,) for name in MAIN}, "other": REST}
+"""What a bar is made of, by the parts of the peak that each share holds: together they are the peak."""
+COLOURS = {
+    "weights": "#0072b2", "gradients": "#e69f00", "optimizer": "#009e73", "activations": "#cc79a7", "other": "#999999",
+}  # fmt: skip
+"""The colours of Okabe and Ito that are told apart on white and on black, by colour-blind readers too."""
+
+
+class Bar(NamedTuple):
+    """One stage, or equal neighbours, in GiB as text: the shares of the peak in the order of SHARES, and the device range."""
+
+    stages: str
+    layers: str
+    shares: tuple[str, ...]
+    peak: str
+    low: str
+    high: str
+
+
+def share_bytes(stage: Stage) -> list[int]:
+    """Bytes of the stage's peak by share, in the order of SHARES."""
+    return [sum(stage.breakdown_bytes[name] for name in names) for names in SHARES.values()]
+
+
+def bars(stages: Sequence[Stage]) -> list[Bar]:
+    """A bar for each stage, equal neighbours as one."""
+    rows = [
+        [
+            str(stage.pp_rank), layers_text(stage), *map(gib, share_bytes(stage)), gib(stage.peak_allocated_bytes),
+            gib(stage.device.low, 1), gib(stage.device.high, 1),
+        ]
+        for stage in stages
+    ]  # fmt: skip
+    return [Bar(row[0], row[1], tuple(row[2:-3]), *row[-3:]) for row in folded(rows)]
