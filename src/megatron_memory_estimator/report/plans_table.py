@@ -15,6 +15,8 @@ from .verdict import WHILE
 
 BOUND = "\u00a0"
 """A space at which no line ends."""
+LITTLE = 0.01
+"""A share of a step that is not worth a name."""
 NARROWEST = 26
 """Columns that a layout needs beside the numbers; where there are fewer, it stands on lines of its own."""
 LEGEND = {
@@ -170,6 +172,8 @@ def beside_first(row: Row, first: Row) -> str:
         return ""
     if row is first:
         name, share = row.limited_by
+        if share < LITTLE:
+            return "nearly all of its step is kernels of forward and backward"
         return f"beside its kernels mostly {name}, {share:.0%} of the step"
     spent = {name: _gpu_seconds(row, name) - _gpu_seconds(first, name) for name in row.time.parts}
     whole = sum(_gpu_seconds(first, name) for name in first.time.parts)

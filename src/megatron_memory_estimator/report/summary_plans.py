@@ -60,8 +60,9 @@ def answer(found: Found, rows: Sequence[Row]) -> str:
     if not rows:
         return nothing_fits(found)
     plan = rows[0].plan
+    fewest = "" if found.fewest_gpus is None else f"the fewest that hold it: {counted(found.fewest_gpus, 'GPU')}; "
     return (
-        f"{found.fits:,} of {found.legal:,} legal layouts fit {gib(found.limit, 1)} GiB of {plan.job.gpu.name}; the best by "
+        f"{fewest}{found.fits:,} of {found.legal:,} legal layouts fit {gib(found.limit, 1)} GiB of {plan.job.gpu.name}; the best by "
         f"{found.objective}, on {counted(plan.job.layout.world_size, 'GPU')}: {plan.job.layout.degrees}, recompute {plan.recompute}"
     )
 
