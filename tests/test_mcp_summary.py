@@ -106,7 +106,7 @@ def test_a_plan_needs_a_number_of_gpus() -> None:
     found = ask("plan", text=run, axes={"tp": "1,2", "pp": "1", "cp": "1"})
     assert "num_gpus as the run has it: 8" in found["assumptions"] and found["plans"]
     fewest = ask("plan", model="Qwen/Qwen3-8B", fewest_gpus=True, axes={"tp": "1", "cp": "1"})
-    assert fewest["answer"].startswith("the fewest that hold it: 2 GPUs; ")
+    assert fewest["answer"].startswith("the fewest that hold it: 4 GPUs; ")
     advised = ask("advise", model="deepseek-ai/DeepSeek-V3")
     assert "num_gpus not given: 1, the smallest legal count" in advised["assumptions"]
 
