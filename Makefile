@@ -26,9 +26,9 @@ test: $(READY)
 	$(BIN)/python -m pytest -n auto
 
 test-all: test
-	MANY_JOBS=3000 MANY_SCRIPTS=20000 USER_TYPES=1 $(BIN)/python -m pytest -n auto -rP \
+	SWEEP=1 MANY_JOBS=3000 MANY_SCRIPTS=20000 $(BIN)/python -m pytest -n auto -rP \
 		tests/test_random_jobs.py tests/test_planted_errors.py tests/test_shell.py tests/test_user_types.py \
-		tests/test_verdicts.py
+		tests/test_verdicts.py tests/test_planner.py tests/test_dims.py tests/test_docs.py tests/test_legality.py
 
 fmt: $(READY)
 	$(BIN)/ruff check --fix src tests scripts skills

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from megatron_memory_estimator import TrainingJob
 from megatron_memory_estimator.modules.context import Context
 from megatron_memory_estimator.rank.build import context_of
 
 FACTS = Path(__file__).parent / "facts"
+SWEEP = "SWEEP" in os.environ
+"""Whether samples are whole: `make test-all`."""
+long = pytest.mark.skipif(not SWEEP, reason="make test-all has it")
 ROOT = Path(__file__).parent.parent
 
 

@@ -20,6 +20,8 @@ from megatron_memory_estimator.modules.layers import layer_unit, mtp_unit
 from megatron_memory_estimator.tape.ops import flattened
 from megatron_memory_estimator.tape.tensor import Dim, Param, tensor
 
+from .helpers import SWEEP
+
 MODELS = [name for name in entries() if not name.startswith("deepseek-ai/DeepSeek-V4") and not load(name).refusal]
 DEGREES = [
     (tp, cp, ep, etp)
@@ -52,7 +54,8 @@ def layouts(base: TrainingJob) -> Iterator[Layout]:
 def test_every_dim_that_a_legal_layout_declares_divides() -> None:
     """Bundled models under the rules that have sentences of their own: the rule of declared dims finds nothing that they miss."""
     legal = refused = 0
-    for name in MODELS:
+    models = MODELS if SWEEP else MODELS[::5]
+    for name in models:
         base = TrainingJob.from_hf(name, 1, tensor_model_parallel_size=1, seq_length=5040 * 2)
         for layout in layouts(base):
             missed = tuple(declared_dims(base.model, layout, base.training))
@@ -62,8 +65,8 @@ def test_every_dim_that_a_legal_layout_declares_divides() -> None:
             legal += 1
             assert not missed, (name, layout)
     assert len(MODELS) >= 54
-    assert legal >= 2707
-    assert refused > 100
+    assert legal >= (2707 if SWEEP else 500)
+    assert refused > (100 if SWEEP else 10)
 
 
 def test_a_parameter_is_named_where_it_does_not_divide() -> None:

@@ -20,7 +20,7 @@ from megatron_memory_estimator.throughput import throughput
 from megatron_memory_estimator.throughput.machine import machine
 from megatron_memory_estimator.throughput.step import step_parts
 
-from .helpers import ROOT
+from .helpers import ROOT, SWEEP
 from .job_comparisons import arrays_have_the_bytes_of_each
 
 MODELS = [
@@ -71,7 +71,7 @@ def jobs(model: str, count: int, seed: int) -> list[TrainingJob]:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_arrays_of_jobs_give_the_bytes_of_each(model: str) -> None:
-    some = jobs(model, 60, seed=7)
+    some = jobs(model, 60 if SWEEP else 25, seed=7)
     shared = [_with_model(job, some[0]) for job in some]
     assert arrays_have_the_bytes_of_each(shared) >= len(some)
 
@@ -142,12 +142,13 @@ EVERY_ARCHITECTURE = [
     "inclusionAI/Ling-flash-2.0",
 ]
 PRECISION = {"A100": ["bf16"], "H100": ["bf16", "tensorwise", "blockwise"], "B200": ["bf16", "delayed", "mxfp8"]}
+POINTS = 100 if SWEEP else 30
 SETS = ("none", "core_attn", "moe_act+layernorm", "mlp", "full", "block:2", "uniform:2", "moe+layernorm")
 
 
 @pytest.mark.parametrize("number", range(len(EVERY_ARCHITECTURE)))
 def test_random_points_of_a_space_have_the_bytes_of_estimate(number: int) -> None:
-    """2,000 points over 20 models; axes and settings are drawn anew for every model."""
+    """2,000 points over 20 models in the long sweep; axes and settings are drawn anew for every model."""
     draw = random.Random(number)
     gpu = draw.choice(list(PRECISION))
     base = TrainingJob.from_hf(
@@ -178,8 +179,8 @@ def test_random_points_of_a_space_have_the_bytes_of_estimate(number: int) -> Non
         cp_comm_type=tuple(draw.sample(("p2p", "a2a", "all_gather"), 2)),
         optimizer_offload_fraction=(0.0, 0.5),
     )
-    plans = sampled(base, space, 100, seed=number)
-    assert len(plans) == 100
+    plans = sampled(base, space, POINTS, seed=number)
+    assert len(plans) == POINTS
     for plan in plans:
         same_figures(plan)
 

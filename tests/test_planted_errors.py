@@ -7,7 +7,6 @@ Properties compare the engine with itself. An error that changes a declaration f
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from random import Random
@@ -22,12 +21,12 @@ from megatron_memory_estimator.rank.rank import workspace_bytes
 from megatron_memory_estimator.tape.ops import Op
 from megatron_memory_estimator.tape.tensor import Dim, MeshAxis
 
+from .helpers import long
 from .job_comparisons import EVERY, SHARED, broken
 from .job_properties import Property, case_of
 from .random_jobs import RandomJob, random_job
 
 JOBS = 40
-long = pytest.mark.skipif("MANY_JOBS" not in os.environ, reason="make test-all has it")
 PACKAGE = "megatron_memory_estimator"
 Plant = Callable[[pytest.MonkeyPatch], None]
 

@@ -20,7 +20,7 @@ from megatron_memory_estimator.inputs.setting_names import known_settings
 from megatron_memory_estimator.job.layout import SHORT
 from megatron_memory_estimator.job.settings_types import ArgumentSettings
 
-from .helpers import ROOT
+from .helpers import ROOT, long
 
 HEAD = "from megatron_memory_estimator import Settings, TrainingJob\n"
 SCRIPTS = {
@@ -92,7 +92,7 @@ def test_help_of_the_package_has_a_line_for_every_name() -> None:
     assert all(hasattr(package, name) for name in package.__all__)
 
 
-@pytest.mark.skipif("USER_TYPES" not in os.environ, reason="mypy reads the whole package: `make test-all`")
+@long  # mypy reads the whole package
 def test_mypy_holds_a_users_script_to_the_settings(tmp_path: Path) -> None:
     for name, text in SCRIPTS.items():
         (tmp_path / name).write_text(HEAD + text)

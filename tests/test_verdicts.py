@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,9 +14,7 @@ from megatron_memory_estimator.device.verdict import Verdict
 from megatron_memory_estimator.mcp_worker import answered
 from megatron_memory_estimator.report.verdict import verdict_text
 
-from .helpers import FACTS
-
-long = pytest.mark.skipif("MANY_JOBS" not in os.environ, reason="make test-all has it")
+from .helpers import FACTS, long
 
 RUNS = [json.loads(line) for line in (FACTS / "verdict_runs.jsonl").read_text().splitlines()]
 AXES = {"tp": "tp", "pp": "pp", "cp": "cp", "ep": "ep", "micro_batch_size": "micro-batch-size"}

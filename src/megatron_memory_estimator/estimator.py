@@ -10,7 +10,7 @@ from .device.host import host_terms
 from .device.phases import Phase, phases
 from .device.reserved import reserved_bytes
 from .device.terms import Range, Term, widest
-from .device.verdict import Verdict, deciding, judged, phase_ranges, unfragmented
+from .device.verdict import Allocated, Verdict, allocated, deciding, judged, phase_ranges, unfragmented
 from .errors import ConfigError, UnsupportedError
 from .frames import frame
 from .job.hardware import GIB, GPUS
@@ -80,7 +80,12 @@ class Stage:
     @cached_property
     def phase_ranges(self) -> dict[str, Range]:
         """Device bytes of each phase that verdicts hold (`Environment.phases`): without fragmentation, and surely enough."""
-        return phase_ranges(self.job, self.rank, self.peak)
+        return phase_ranges(self.job, self.allocated)
+
+    @cached_property
+    def allocated(self) -> Allocated:
+        """What torch allocates in each of those phases, and what is outside it."""
+        return allocated(self.job, self.rank, self.peak)
 
     @cached_property
     def device(self) -> Range:
@@ -184,7 +189,7 @@ class Estimate:
     def without_fragmentation(self) -> int:
         """Device bytes that are surely enough with expandable segments."""
         job = unfragmented(self.job)
-        return max(phase.high for one in self.stages for phase in phase_ranges(job, one.rank, one.peak).values())
+        return max(phase.high for one in self.stages for phase in phase_ranges(job, one.allocated).values())
 
     def timeline(self, stage: int | None = None) -> Timeline:
         """One training step of a stage, event by event: bytes and seconds; None for the highest peak."""

@@ -106,13 +106,6 @@ def reserved_bytes(job: TrainingJob, rank: Rank, peak: Peak) -> Range:
     )
 
 
-def enough_reserved(job: TrainingJob, rank: Rank, peak: Peak, graphs: int) -> int:
-    """Bytes that are surely enough for training: by the allocator's rules, cached memory that it can give back aside; and those of CUDA
-    graphs."""
-    found: int = peak.nbytes + unused_bytes(job, peak.nbytes, freed_bytes(rank, peak)) + graphs
-    return found
-
-
 def loaded_high(job: TrainingJob, loaded: Any) -> Any:
     """Reserved bytes of loading a checkpoint at most: what it allocates are tensors of the sizes that building makes."""
     return built_high(job, loaded)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import reduce
-from typing import Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from ..job.training_job import TrainingJob
 from ..rank.peak import Peak
 from ..rank.rank import Rank
 from .outside import outside_terms
 from .phases import build, built_apart, load_range, save_range
-from .reserved import built_high, enough_reserved, graph_slack, loaded_high, slack
+from .reserved import built_high, freed_bytes, graph_slack, loaded_high, slack, unused_bytes
 from .terms import Range, Term, widest
 
 Word = Literal["fits", "fits only without fragmentation", "tight", "does not fit"]
@@ -50,7 +50,36 @@ class Verdict:
         return Range(self.memory_bytes - self.device.high, self.memory_bytes - self.device.low)
 
 
-def phase_ranges(job: TrainingJob, rank: Rank, peak: Peak) -> dict[str, Range]:
+class Allocated(NamedTuple):
+    """What does not depend on the allocator: bytes of each phase that torch allocates, at least and at most; those that are freed at some
+    time while it trains; and what is outside torch."""
+
+    peak: int
+    freed: int
+    phases: dict[str, Range]
+    outside: Range
+
+
+def allocated(job: TrainingJob, rank: Rank, peak: Peak) -> Allocated:
+    """The allocated bytes of the phases that are held. `build` has at most what building allocates in all, not at once."""
+    terms = outside_terms(job, rank.context)
+    outside = Range(sum(term.low for term in terms), sum(term.high for term in terms))
+    makers: dict[str, Callable[[], Range]] = {
+        "training": lambda: _with_graphs(job, rank, peak),
+        "load": lambda: load_range(rank),
+        "save": lambda: Range(*(peak.steady + more for more in save_range(rank))),
+        "build": lambda: Range(build(rank), built_apart(rank)),
+    }
+    found = {phase: makers[phase]() for phase in job.env.phases}
+    return Allocated(peak.nbytes, freed_bytes(rank, peak), found, outside)
+
+
+def _with_graphs(job: TrainingJob, rank: Rank, peak: Peak) -> Range:
+    graphs = graph_slack(job, rank, peak)
+    return Range(peak.nbytes + graphs.low, peak.nbytes + graphs.high)
+
+
+def phase_ranges(job: TrainingJob, found: Allocated) -> dict[str, Range]:
     """Device bytes of the phases that are held.
 
     The low end is allocated memory and the low end of what is outside torch: when a request fails, torch first gives free cached blocks
@@ -58,32 +87,21 @@ def phase_ranges(job: TrainingJob, rank: Rank, peak: Peak) -> dict[str, Range]:
     fragmentation that a run shows with room to spare is no proof that it needs it. The high end is what the allocator cannot give back
     by its rules, and the high end outside torch. Of expandable segments every free page can be given back.
     """
-    terms = outside_terms(job, rank.context)
-    low, high = (sum(getattr(term, end) for term in terms) for end in ("low", "high"))
-    found = {}
-    for phase in job.env.phases:
-        least, most = torch_range(job, rank, peak, phase)
-        found[phase] = Range(least + low, most + high)
-    return found
-
-
-def torch_range(job: TrainingJob, rank: Rank, peak: Peak, phase: str) -> Range:
-    """Bytes that torch takes from the device in a phase: allocated without fragmentation, and surely enough."""
-    if phase == "training":
-        graphs = graph_slack(job, rank, peak)
-        return Range(peak.nbytes + graphs.low, enough_reserved(job, rank, peak, graphs.high))
-    if phase == "build":
-        return Range(build(rank), built_high(job, built_apart(rank)))
-    if phase == "load":
-        found = load_range(rank)
-        return Range(found.low, loaded_high(job, found.high))
-    more = save_range(rank)
-    return Range(peak.steady + more.low, peak.steady + more.high)
+    kept: dict[str, Callable[[Any], Any]] = {
+        "training": lambda high: high + unused_bytes(job, found.peak, found.freed),
+        "load": lambda high: loaded_high(job, high),
+        "save": lambda high: high,
+        "build": lambda high: built_high(job, high),
+    }
+    return {
+        phase: Range(low + found.outside.low, kept[phase](high) + found.outside.high)
+        for phase, (low, high) in found.phases.items()
+    }
 
 
 def device_range(job: TrainingJob, rank: Rank, peak: Peak) -> Range:
     """Device bytes of a rank: of its phases the most, at either end."""
-    return reduce(widest, phase_ranges(job, rank, peak).values())
+    return reduce(widest, phase_ranges(job, allocated(job, rank, peak)).values())
 
 
 def unfragmented(job: TrainingJob) -> TrainingJob:
