@@ -51,9 +51,14 @@ def callback(
         click.echo(text, nl=False)
     else:
         write(output, text)
-    if form != "json":
+    if form == "table" and output is None:
+        from .console import console
+
         for note in notes(cases):
-            click.echo(note, err=form != "table" or output is not None)
+            console().print(note, highlight=False, markup=False)
+    elif form != "json":
+        for note in notes(cases):
+            click.echo(note, err=True)
 
 
 def printed(cases: Columns, form: str, *, every: bool, terminal: bool) -> str:

@@ -35,8 +35,8 @@ def print_found(
 ) -> None:
     """The whole text report."""
 
-    def say(line: str) -> None:
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+    def say(line: str, *, whole: bool = False) -> None:
+        console.print(line, highlight=False, soft_wrap=whole, markup=False)
 
     for line in headline(found, rows):
         console.print(line, highlight=False, markup=False)
@@ -53,7 +53,7 @@ def print_found(
         say(f"warning: {warning}")
     if rows and form != "none":
         for line in launch_lines(rows[shown - 1].plan, shown, form):
-            say(line)
+            say(line, whole=True)  # to be copied
 
 
 def headline(found: Found, rows: Sequence[Row]) -> Iterator[str]:

@@ -18,6 +18,9 @@ from .text import print_notes, summary
 
 COLUMNS = ("tensor", "shape", "local shape", "dtype", "count", "MiB", "why it is alive")
 RIGHT = ("count", "MiB")
+BELOW = ("shape", "why it is alive")
+NARROW = 120
+"""Columns of a terminal below which those two stand below the name of a tensor."""
 UNIT = re.compile(r"^((?:chunk \d+\.)?(?:layers\.[0-9-]+|embedding|final_layernorm|mtp|output|batch|pipeline))\.")
 
 
@@ -40,12 +43,21 @@ def print_rows(estimate: Estimate, stage: Stage, at: str, console: Console) -> N
     """The configuration, then every tensor by part and unit, largest first; the last line is their sum."""
     title, total, rows = stage.at(at)
     for line in summary(estimate):
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(line, highlight=False)
     console.print()
-    console.print(Text.assemble((f"stage {stage.pp_rank}", "bold"), f", {plain(title)}"), soft_wrap=True)
+    console.print(Text.assemble((f"stage {stage.pp_rank}", "bold"), f", {plain(title)}"))
+    console.print(rows_table(rows, narrow=console.width < NARROW))
+    assert sum(row.nbytes for row in rows) == total
+    print_notes(estimate, console)
+
+
+def rows_table(rows: list[Row], *, narrow: bool) -> Table:
+    """A row per tensor under its part and unit; `narrow`: the shape's formula and the reason stand below its name."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in COLUMNS:
-        table.add_column(name, justify="right" if name in RIGHT else "left", overflow="fold")
+    columns = [name for name in COLUMNS if not narrow or name not in BELOW]
+    for name in columns:
+        right = name in RIGHT
+        table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=right or name == "dtype")
     for part in PARTS:
         members = [row for row in rows if row.part == part]
         if not members:
@@ -55,16 +67,24 @@ def print_rows(estimate: Estimate, stage: Stage, at: str, console: Console) -> N
             if unit:
                 _subtotal(table, f"  {unit}", [row for _, row in named], "")
             for name, row in named:
-                indent = "    " if unit else "  "
-                local = "x".join(map(str, row.local_shape))
-                cells = (row.formula, local, row.dtype, str(row.copies), mib(row.nbytes), row.why)
-                table.add_row(Text(indent + name), *map(Text, cells))
+                cells = _cells(row, ("    " if unit else "  ") + name)
+                if narrow:
+                    cells["tensor"] += f"\n      {row.formula}; {row.why}"
+                table.add_row(*(Text(cells[column]) for column in columns))
     table.add_section()
     _subtotal(table, "sum", rows, "bold")
-    assert sum(row.nbytes for row in rows) == total
-    console.print(table)
-    print_notes(estimate, console)
+    return table
+
+
+def _cells(row: Row, name: str) -> dict[str, str]:
+    local = "x".join(map(str, row.local_shape))
+    return dict(
+        zip(COLUMNS, (name, row.formula, local, row.dtype, str(row.copies), mib(row.nbytes), row.why), strict=True)
+    )
 
 
 def _subtotal(table: Table, name: str, rows: list[Row], style: str) -> None:
-    table.add_row(Text(name, style=style), "", "", "", "", Text(mib(sum(row.nbytes for row in rows)), style=style), "")
+    size = mib(sum(row.nbytes for row in rows))
+    table.add_row(
+        *(Text({"tensor": name, "MiB": size}.get(str(column.header), ""), style=style) for column in table.columns)
+    )
