@@ -196,9 +196,10 @@ def test_advice_begins_with_the_run_as_it_is(advice: Advice) -> None:
 
 
 def test_every_repr_is_a_line(planned: Planned) -> None:
-    assert re.fullmatch(
-        r"<Planned <Found 3 plans; [\d,]+ of [\d,]+ legal layouts fit 79\.11 GiB>, \d+ assumptions>", repr(planned)
+    expected = (
+        r"<Planned 3 plans; [\d,]+ of [\d,]+ legal layouts fit 79\.11 GiB, the first <Plan [^\n]+ GiB allocated>>"
     )
+    assert re.fullmatch(expected, repr(planned))
     found, assumptions = planned  # a tuple still
     assert found is planned.found and assumptions is planned.assumptions
 

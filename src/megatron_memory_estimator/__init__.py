@@ -9,8 +9,12 @@ Settings           the keywords of these, by Megatron's names: what an editor co
 estimate           what every GPU of a run holds, and when it peaks
 Estimate           the answer: stages, verdict, to_dict(), table()
 Stage              one pipeline stage of it: peak_allocated_bytes, breakdown_bytes, rows
+Verdict            what a run is on a GPU: word, fits, device range, head_room, phase
+Timeline           what a stage has allocated along one step: moments, peak, plot()
 plan               the best legal layouts of a run on some GPUs
+Planned            the answer of plan: found.plans, table(), plot()
 advise             what makes a run fit, or faster
+Advice             the answer of advise: now, outcomes, table()
 count_parameters   the parameters of a model, all, active and of MTP layers
 Count              the answer of count_parameters
 Model              an architecture, in TransformerConfig's names
@@ -31,6 +35,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .device.verdict import Verdict
     from .errors import ConfigError, EstimatorError, LayoutError, UnsupportedError
     from .estimator import Estimate, Stage, estimate
     from .job.hardware import GPUS, Environment, Gpu
@@ -40,14 +45,19 @@ if TYPE_CHECKING:
     from .job.training import Training
     from .job.training_job import TrainingJob
     from .modules.counts import Count, count_parameters
-    from .planner.advise import advise
-    from .planner.planning import plan
+    from .planner.advise import Advice, advise
+    from .planner.planning import Planned, plan
+    from .timeline import Timeline
 
 __version__ = "0.1.0"
 
 _HOME = {
     "Count": "modules.counts",
     "count_parameters": "modules.counts",
+    "Verdict": "device.verdict",
+    "Timeline": "timeline",
+    "Planned": "planner.planning",
+    "Advice": "planner.advise",
     "ConfigError": "errors",
     "EstimatorError": "errors",
     "LayoutError": "errors",
@@ -68,8 +78,9 @@ _HOME = {
 }
 
 __all__ = [  # noqa: RUF022
-    "ConfigError", "Count", "Environment", "Estimate", "EstimatorError", "GPUS", "Gpu", "Layout", "LayoutError", "Model",
-    "Settings", "Stage", "Training", "TrainingJob", "UnsupportedError", "advise", "count_parameters", "estimate", "plan",
+    "Advice", "ConfigError", "Count", "Environment", "Estimate", "EstimatorError", "GPUS", "Gpu", "Layout", "LayoutError", "Model",
+    "Planned", "Settings", "Stage", "Timeline", "Training", "TrainingJob", "UnsupportedError", "Verdict",
+    "advise", "count_parameters", "estimate", "plan",
 ]  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from ..estimator import estimate
 from ..job.training_job import TrainingJob
 from ..timeline.axis import Axis
 from ..timeline.timeline import Timeline
+from ..wording import shown
 from .files import write
 from .options import job_command, json_option
 
@@ -43,6 +44,8 @@ def run(
     found = result.timeline(stage)
     for kind, path in (("png", png), ("svg", svg)):
         if path is not None:
+            if not path.lower().endswith(f".{kind}"):
+                raise ConfigError(f"--{kind} {shown(path)} must end in .{kind}")
             write(path, drawn(found, axis, kind), f"--{kind}")
     if not forms:
         from ..report.timeline import print_timeline

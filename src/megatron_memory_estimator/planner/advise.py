@@ -91,7 +91,8 @@ class Advice:
     assumptions: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        return f"<Advice {self.now.verdict(self.limit)} on {self.limit / GIB:.2f} GiB: {len(self.outcomes)} changes>"
+        gpu = f"{self.now.job.gpu.name}, {self.limit / GIB:.2f} GiB"
+        return f"<Advice {gpu}: {self.now.verdict(self.limit)}, {len(self.outcomes)} change{'' if len(self.outcomes) == 1 else 's'}>"
 
     def table(self) -> list[dict[str, Any]]:
         """The run as it is, then one record for each change, with plain numbers, units in the names of the columns."""

@@ -70,7 +70,8 @@ class Found:
     """The smallest number of GPUs that holds the model, where that was asked."""
 
     def __repr__(self) -> str:
-        return f"<Found {len(self.plans)} plans; {self.fits:,} of {self.legal:,} legal layouts fit {self.limit / GIB:.2f} GiB>"
+        best = f", the first {self.plans[0]!r}" if self.plans else ""
+        return f"<Found {len(self.plans)} plans; {self.fits:,} of {self.legal:,} legal layouts fit {self.limit / GIB:.2f} GiB{best}>"
 
     def table(self) -> list[dict[str, Any]]:
         """One record per plan with plain numbers, units in the names of the columns."""

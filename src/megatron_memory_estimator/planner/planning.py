@@ -27,7 +27,7 @@ class Planned(NamedTuple):
     assumptions: tuple[str, ...]
 
     def __repr__(self) -> str:
-        return f"<Planned {self.found!r}, {len(self.assumptions)} assumptions>"
+        return f"<Planned {repr(self.found)[1:-1].removeprefix('Found ')}>"
 
     def table(self) -> list[dict[str, Any]]:
         """One record per plan with plain numbers, units in the names of the columns."""

@@ -75,6 +75,9 @@ def _send(theirs: Callable[[Ask], T], pipe: Connection) -> None:
         if os.getppid() != parent:
             os._exit(1)
 
-    result = theirs(ask)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    pipe.send(result)
+    try:
+        result = theirs(ask)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        pipe.send(result)
+    except KeyboardInterrupt:  # outside a piece of work: nothing of it is sent
+        os._exit(0)

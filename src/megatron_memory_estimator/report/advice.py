@@ -38,7 +38,7 @@ def print_advice(advice: Advice, console: Console) -> None:
         console.print("; ".join(f"{name}: {what}" for name, what in LEGEND.items()), highlight=False)
         console.print()
         for line in how(advice):
-            console.print(line, highlight=False, soft_wrap=True, markup=False)
+            console.print(line, highlight=False, markup=False)
     for note in advice.assumptions:
         console.print(f"assumed: {note}", highlight=False, markup=False)
 

@@ -175,8 +175,9 @@ def nothing_fits(found: Found) -> str:
         return f"{found.fits:,} layouts fit in {gib(found.limit)} GiB, but their step times are not known, so none is the best"
     if needed <= found.limit:
         return (
-            f"no layout surely fits in {gib(found.limit)} GiB; {found.tight:,} are tight. The one that needs least needs "
-            f"{gib(needed)} GiB and takes up to {gib(found.least.device.high)}{phase}: {layout_text(found.least)}"
+            f"no layout surely fits in {gib(found.limit)} GiB; {found.tight:,} are tight, or fit only without fragmentation (--tight takes "
+            f"them). The one that needs least takes {gib(needed)} to {gib(found.least.device.high)} GiB{phase}: {layout_text(found.least)} "
+            f"({Row(found.least, limit=found.limit).verdict.word})"
         )
     return (
         f"no layout fits in {gib(found.limit)} GiB: the one that needs least needs {gib(needed)} GiB, "

@@ -161,6 +161,8 @@ def _below(row: Row, first: Row) -> str:
     parts = [beside_first(row, first)]
     if row.verdict.phase != "training":
         parts.append(f"its head-room is that {WHILE[row.verdict.phase]}")
+    if not row.verdict.fits:
+        parts.append(row.verdict.word)
     if row.plan.alike:
         parts.append(like_it(row.plan))
     return "; ".join(filter(None, parts))

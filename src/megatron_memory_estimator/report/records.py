@@ -18,7 +18,7 @@ def stage_records(estimate: Estimate) -> list[Record]:
 
 
 def _record(estimate: Estimate, stage: Stage) -> Record:
-    memory = estimate.job.gpu.memory_bytes
+    found = estimate.verdict()
     chunks = [plan.chunk for plan in stage.rank.plans]
     return {
         "pp_rank": stage.pp_rank,
@@ -33,7 +33,12 @@ def _record(estimate: Estimate, stage: Stage) -> Record:
         "steady_allocated_bytes": stage.steady_allocated_bytes,
         "device_low_bytes": stage.device.low,
         "device_high_bytes": stage.device.high,
-        "gpu_memory_bytes": memory,
+        "gpu": found.gpu,
+        "gpu_memory_bytes": found.memory_bytes,
+        "verdict": found.word,
+        "phase": found.phase,
+        "head_room_low_bytes": found.head_room.low,
+        "head_room_high_bytes": found.head_room.high,
         "peak_event": stage.peak.candidate.label,
     }
 

@@ -251,7 +251,7 @@ def details(estimate: Estimate) -> list[str]:
     lines = ["", f"From allocated to device memory, stage {top.pp_rank} (GiB):"]
     for term in explain_terms(estimate.job, top.rank, top.peak):
         lines.append(f"  {term.name:38} {gib(term.low):>7} - {gib(term.high):>7}   {term.source}")
-    lines.append("Allocated in other phases (GiB):")
+    lines.append("Allocated in other phases, where the device has room (GiB):")
     for phase in top.phases:
         lines.append(f"  {phase.name:38} {gib(phase.low):>7} - {gib(phase.high):>7}   {phase.source}")
         lines += [

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -14,6 +15,7 @@ from ..job.hardware import GIB
 from ..validation.replay import Pair, Replay
 from ..validation.score import Score, Summary, large_peaks, scores, steady_outside, sums, under_estimated
 from ..wording import plain
+from .stage_table import WIDEST
 
 CASE_COLUMNS = ("case", "steady GiB", "error", "peak GiB", "error", "first step", "beyond state")
 NOTABLE = 0.01
@@ -66,30 +68,35 @@ def score_row(score: Score) -> tuple[str, ...]:
     return (score.group, score.family, runs, *errors, percent(score.signed_peak))
 
 
+def print_table(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table where it is within the terminal; else each row's name on a line of its own, and its figures below it."""
+    rows, table = list(rows), Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    wide = console.options.update(max_width=WIDEST)
+    if console.measure(table, options=wide).maximum <= console.width:
+        console.print(table)
+        return
+    for name, *cells in rows:
+        console.print(name, highlight=False, markup=False)
+        said = (
+            f"{column} {cell.strip()}" for column, cell in zip(columns[1:], cells, strict=True) if cell.strip() != "-"
+        )
+        console.print(Padding(Text("; ".join(said)), (0, 0, 0, 2)))
+
+
 def print_validation(replays: Sequence[Replay], console: Console) -> None:
     """Every case, then the sums."""
-    table = Table(*CASE_COLUMNS, box=box.SIMPLE_HEAD, pad_edge=False)
-    for found in replays:
-        table.add_row(*map(Text, case_row(found)))
-    console.print(table)
+    print_table(console, CASE_COLUMNS, map(case_row, replays))
     console.print(
         "Absolute errors in percent, one score per group of near-duplicates: median / 90th percentile / worst (groups)"
     )
-    table = Table("", *(part.replace("_", " ") for part in PARTS), box=box.SIMPLE_HEAD, pad_edge=False)
-    for row in summary_rows(replays):
-        table.add_row(*map(Text, row))
-    console.print(table)
+    print_table(console, ("", *(part.replace("_", " ") for part in PARTS)), summary_rows(replays))
     low = under_estimated(replays, NOTABLE)
     if low:
-        table = Table(
-            f"peaks under-estimated by more than {percent(NOTABLE, signed=False)}",
-            "error",
-            box=box.SIMPLE_HEAD,
-            pad_edge=False,
-        )
-        for found in low:
-            table.add_row(Text(plain(found.run.id)), percent(found.peak.error if found.peak else None))
-        console.print(table)
+        columns = (f"peaks under-estimated by more than {percent(NOTABLE, signed=False)}", "error")
+        rows = ((plain(found.run.id), percent(found.peak.error if found.peak else None)) for found in low)
+        print_table(console, columns, rows)
     for line in closing_lines(replays):
         console.print(line, markup=False)
 

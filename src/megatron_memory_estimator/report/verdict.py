@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ..device.terms import Range
 from ..device.verdict import VERDICTS, Verdict, Word
 from ..estimator import Estimate
+from ..job.choices import PHASES
 from ..job.hardware import GPUS
 from .figures import gib, plural
 
@@ -47,10 +48,24 @@ def verdict_text(found: Verdict, estimate: Estimate) -> str:
     when = WHILE[found.phase]
     if found.phase == "training":
         when += f" ({stages[found.pp_rank].peak.candidate.label})"
-    text = f"{found.word}, {room_text(found.head_room)}: {bounds_text(found.device)} of {gib(found.memory_bytes, 1)} GiB {where} {when}"
+    held = estimate.job.env.phases
+    judged = "" if set(held) == set(PHASES) else f" ({' and '.join(held)} alone judged)"
+    text = f"{found.word}{judged}, {room_text(found.head_room)}: {_takes(estimate)} of {gib(found.memory_bytes, 1)} GiB {where} {when}"
     if found.word == "fits only without fragmentation":
         text += f"; with {ALLOCATOR} it fits, {gib(estimate.without_fragmentation, 1)} at most"
     return text
+
+
+def _takes(estimate: Estimate) -> str:
+    """The device range; where its ends are of two phases, which."""
+    ends = [
+        max((getattr(found, end), name) for stage in estimate.stages for name, found in stage.phase_ranges.items())
+        for end in ("low", "high")
+    ]
+    (low, first), (high, last) = ends
+    if first == last:
+        return f"{gib(low, 1)} to {gib(high, 1)}"
+    return f"{gib(low, 1)} ({first}) to {gib(high, 1)} ({last})"
 
 
 def verdict_line(estimate: Estimate) -> str:
@@ -114,7 +129,9 @@ def gpu_table(estimate: Estimate) -> Table:
     from rich import box
     from rich.table import Table
 
-    table = Table("GPU", "memory GiB", "verdict", "head-room GiB", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("GPU", "memory GiB", "verdict", "head-room GiB"):
+        table.add_column(name, no_wrap=name != "verdict", overflow="fold")
     for one in estimate.verdicts():
         table.add_row(
             one.gpu, gib(one.memory_bytes, 1), f"[{STYLES[one.word]}]{one.word}[/]", bounds_text(one.head_room)
