@@ -27,15 +27,23 @@ def routing(found: Estimate) -> Routing | None:
     range_of = context_of(job).routing
     if range_of is None:
         return None
-    low, high = (_peak_with(found, factor) for factor in (range_of.low, range_of.high))
+    low, high = (
+        _peak_with(found, factor, fewer=factor <= range_of.typical) for factor in (range_of.low, range_of.high)
+    )
     return Routing(job.training.routing_phase, range_of, (low, found.peak_stage.peak_allocated_bytes, high))
 
 
-def _peak_with(found: Estimate, factor: float) -> int:
-    """The highest peak with another factor; state and persistent scratch do not depend on it."""
+def _peak_with(found: Estimate, factor: float, *, fewer: bool) -> int:
+    """The highest peak with another factor; state and persistent scratch do not depend on it. With `fewer` rows no stage needs more than
+    it does, so that those below the highest found are not asked."""
     uneven = dataclasses.replace(found.job.training, router_imbalance=round(factor, 6))
     declarer = found.declarer.with_routing(context_of(dataclasses.replace(found.job, training=uneven)))
-    return max(_peak(stage.rank, declarer) for stage in found.stages)
+    highest = 0
+    for stage in sorted(found.stages, key=lambda stage: -stage.peak_allocated_bytes):
+        if fewer and stage.peak_allocated_bytes <= highest:
+            break
+        highest = max(highest, _peak(stage.rank, declarer))
+    return highest
 
 
 def _peak(rank: Rank, declarer: Declarer) -> int:
