@@ -27,8 +27,8 @@ test: $(READY)
 
 test-all: test
 	SWEEP=1 MANY_JOBS=3000 MANY_SCRIPTS=20000 $(BIN)/python -m pytest -n auto -rP \
-		tests/test_random_jobs.py tests/test_planted_errors.py tests/test_shell.py tests/test_user_types.py \
-		tests/test_verdicts.py tests/test_planner.py tests/test_dims.py tests/test_docs.py tests/test_legality.py
+		$(addprefix tests/test_,$(addsuffix .py,random_jobs planted_errors shell user_types verdicts widths planner \
+		planner_space dims docs plan help legality fuzz_seeds features mcp mcp_summary))
 
 fmt: $(READY)
 	$(BIN)/ruff check --fix src tests scripts skills

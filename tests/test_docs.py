@@ -16,10 +16,8 @@ from megatron_memory_estimator.cli.group import VERBS
 from megatron_memory_estimator.inputs.megatron.classes import argument_class
 from megatron_memory_estimator.inputs.megatron.table import arguments
 
-from .helpers import ROOT, SWEEP
+from .helpers import ROOT
 
-SLOW = ("throughput.md",)
-"""Pages with fits that take ten seconds: `make test-all`."""
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -30,9 +28,7 @@ def generator() -> Iterator[ModuleType]:
     sys.path.remove(str(ROOT / "scripts"))
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if SWEEP or page.name not in SLOW], ids=lambda page: str(page.name)
-)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
 def test_generated_blocks_are_current(page: Path, generator: ModuleType) -> None:
     assert generator.filled(page.read_text()) == page.read_text(), "run `make docs`"
 

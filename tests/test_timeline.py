@@ -18,6 +18,7 @@ from rich.console import Console
 
 from megatron_memory_estimator import ConfigError, Estimate, EstimatorError, TrainingJob, estimate
 from megatron_memory_estimator.cli import main
+from megatron_memory_estimator.cli.documents import json_text
 from megatron_memory_estimator.rank.rank import Rank
 from megatron_memory_estimator.report.timeline import print_timeline
 from megatron_memory_estimator.throughput import throughput
@@ -241,7 +242,7 @@ def test_the_document_and_the_table_are_the_moments(capsys: pytest.CaptureFixtur
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [row["highest_bytes"] for row in rows] == [str(one.highest_bytes) for one in line.moments]
     assert rows[0].keys() == line.table()[0].keys()
-    assert printed(capsys, *WORDS, "--format", "json", "--stage", "1") == json.dumps(document, indent=1) + "\n"
+    assert printed(capsys, *WORDS, "--format", "json", "--stage", "1") == json_text(document) + "\n"
     assert printed(capsys, *WORDS, "--format", "markdown").startswith("| index | event |")
 
 

@@ -33,9 +33,9 @@ def run(
     limit = memory_limit(job, max_memory, head_room)
     found = advise(job, limit=limit, most=top, efficiency=fitted(calibrate, quiet=form != "table"))
     if form == "json":
-        import json
+        from .documents import print_json
 
-        click.echo(json.dumps(advice_document(found), indent=1))
+        print_json(advice_document(found))
     elif form == "table":
         from .console import console
 

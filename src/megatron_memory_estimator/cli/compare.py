@@ -68,9 +68,9 @@ def printed(cases: Columns, form: str, *, every: bool, terminal: bool) -> str:
     from .console import WIDE, console
 
     if form == "json":
-        import json
+        from .documents import json_text
 
-        return json.dumps(as_json(cases), indent=1) + "\n"
+        return json_text(as_json(cases)) + "\n"
     if form == "csv":
         from ..report.records import as_csv
 

@@ -57,14 +57,14 @@ def run(job: TrainingJob, *, as_json: bool, form: str, formulas: bool, **shown: 
 
 def print_document(result: Estimate, *, formulas: bool) -> None:
     """The JSON document, with what the formulas say where that is asked for."""
-    import json
-
     document = result.to_dict()
     if formulas:
         from ..report.formulas import formulas_section
 
         document["formulas"] = formulas_section(result.job)
-    click.echo(json.dumps(document, indent=1))
+    from .documents import print_json
+
+    print_json(document)
 
 
 command = job_command(

@@ -19,11 +19,10 @@ def run(job: TrainingJob, *, as_json: bool, stage: int | None, at: str) -> None:
 
     result = estimate(job)
     if as_json:
-        import json
-
         from ..report.document import explanation
+        from .documents import print_json
 
-        click.echo(json.dumps(explanation(result, stage, at), indent=1))
+        print_json(explanation(result, stage, at))
         return
     from ..report.tree import print_rows
     from .console import console

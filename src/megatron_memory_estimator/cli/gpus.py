@@ -22,9 +22,9 @@ def run(word: str | None, form: str, as_json: bool) -> None:
         for gpu in shown
     ]
     if form == "json":
-        import json
+        from .documents import print_json
 
-        click.echo(json.dumps(found, indent=1))
+        print_json(found)
         return
     if form != "table":
         from ..report.records import FORMATS

@@ -35,9 +35,9 @@ def run(word: str | None, form: str, as_json: bool) -> None:
     found = [model_facts(name) for name in names or [str(word)]]
     form = one_format(form, as_json=as_json)
     if form == "json":
-        import json
+        from .documents import print_json
 
-        click.echo(json.dumps(found if names else found[0], indent=1))
+        print_json(found if names else found[0])
     elif form != "table":
         from ..report.records import FORMATS
 

@@ -108,11 +108,10 @@ def print_plans(planned: Planned, said: tuple[str, ...], asked: Asked, form: str
     if rows and asked.show > len(rows):
         raise ConfigError(f"--show {asked.show}: there are {len(rows)} plans")
     if form == "json":
-        import json
-
         from ..report.plans_document import found_document
+        from .documents import print_json
 
-        click.echo(json.dumps(found_document(found, rows, said), indent=1))
+        print_json(found_document(found, rows, said))
     elif form == "table":
         from ..report.plans_text import print_found
         from .console import console

@@ -56,9 +56,9 @@ def run(
             terminal.width = PIPED
         print_timeline(found, axis, len(result.stages), terminal)
     elif forms[0] == "json":
-        import json
+        from .documents import print_json
 
-        click.echo(json.dumps(found.to_dict(), indent=1))
+        print_json(found.to_dict())
     else:
         from ..report.records import FORMATS
 

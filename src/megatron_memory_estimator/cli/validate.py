@@ -46,11 +46,10 @@ def callback(
         return
     replays = replayed(runs)
     if as_json:
-        import json
-
         from ..report.validation import validation_document
+        from .documents import print_json
 
-        click.echo(json.dumps(validation_document(replays), indent=1))
+        print_json(validation_document(replays))
         return
     from ..report.validation import print_validation
     from .console import console
@@ -122,9 +121,9 @@ def compare_log(log: str, arguments: tuple[str, ...], num_gpus: int | None, gpu:
             raise ConfigError(f"the log has rank {report.rank}, but the run has {result.job.layout.world_size} GPUs")
         rows.append((report, result.stages[report.rank // per_stage]))
     if as_json:
-        import json
+        from .documents import print_json
 
-        click.echo(json.dumps(log_document(rows), indent=1))
+        print_json(log_document(rows))
     else:
         print_log(rows)
 

@@ -1,0 +1,38 @@
+"""Which tests wait for `make test-all`: those that take seconds, each beside quick ones of the same thing."""
+
+from __future__ import annotations
+
+import pytest
+
+from .helpers import SWEEP
+
+SLOW = (
+    "test_shell.py::test_hundreds_of_corner_cases_are_never_different_from_bash",
+    "test_shell.py::test_no_script_of_a_few_bytes_grows[3]", "test_shell.py::test_no_script_of_a_few_bytes_grows[7]",
+    "test_shell.py::test_no_script_of_a_few_bytes_grows[14]",
+    *(f"test_planner.py::test_random_points_of_a_space_have_the_bytes_of_estimate[{at}]" for at in (4, 5, 10, 13, 15)),
+    "test_planner_space.py::test_a_space_holds_every_legal_layout_and_no_other[plain]",
+    *(f"test_docs.py::test_generated_blocks_are_current[{page}.md]" for page in ("throughput", "advise", "planner", "mcp")),
+    "test_plan.py::test_a_plan_in_a_narrow_terminal[60]", "test_plan.py::test_a_plan_in_a_narrow_terminal[100]",
+    "test_plan.py::test_calibration", "test_plan.py::test_published_layouts_beside_the_first_choice",
+    "test_help.py::test_every_example_runs[validate]", "test_help.py::test_every_example_runs[mcp --folder ~/configs]",
+    "test_legality.py::test_rules_are_sentences_without_the_numbers_of_a_run", "test_legality.py::test_numbers_of_a_fix_are_accepted",
+    "test_fuzz_seeds.py::test_a_hunt_finds_every_fault", "test_features.py::test_every_pair_runs_or_is_refused_by_a_rule",
+    "test_mcp.py::test_a_request_ends_with_its_time_or_when_it_is_cancelled",
+    "test_mcp.py::test_text_of_files_is_read_and_no_file_is_opened",
+    "test_planner.py::test_arrays_of_jobs_give_the_step_time_of_each[deepseek-ai/DeepSeek-V3]",
+    "test_mcp.py::test_files_below_the_folder_are_opened_and_not_quoted", "test_mcp_summary.py::test_no_plan_says_why",
+)  # fmt: skip
+"""Ends of their names."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the slow ones to the sweep; one that no longer exists is an error where whole folders are collected."""
+    if SWEEP:
+        return
+    slow = [item for item in items if item.nodeid.endswith(SLOW)]
+    if len(items) > 3000:
+        gone = [name for name in SLOW if not any(item.nodeid.endswith(name) for item in slow)]
+        assert not gone, gone
+    items[:] = [item for item in items if item not in slow]
+    config.hook.pytest_deselected(items=slow)
