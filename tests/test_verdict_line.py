@@ -40,7 +40,9 @@ def test_the_first_line_is_the_verdict_with_its_numbers(
     plain = line.replace("(training) ", "").replace("(load) ", "")
     assert f"{verdict.device.low / 2**30:.1f} to {verdict.device.high / 2**30:.1f} of 79.1 GiB" in plain
     assert ("advise" in next_step(found)) == (word != "fits")
-    assert ("Training alone" in " ".join(training_alone(found))) == (verdict.phase != "training" and word != "fits")
+    assert ("Training alone" in " ".join(training_alone(verdict, found))) == (
+        verdict.phase != "training" and word != "fits"
+    )
     groups = other_gpus(found)
     names = short_names()
     listed = [name for members in groups.values() for name in members]

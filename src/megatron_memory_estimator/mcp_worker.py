@@ -83,7 +83,7 @@ def _compare(arguments: Arguments, files: Files, deadline: float) -> Any:
 
 def _plan(arguments: Arguments, files: Files, deadline: float) -> Any:
     from .planner.planning import plan
-    from .report.plans import Row
+    from .report.plans import rows_of
     from .report.plans_document import found_document
     from .report.summary_plans import plan_summary
 
@@ -103,7 +103,7 @@ def _plan(arguments: Arguments, files: Files, deadline: float) -> Any:
         fewest_gpus=fewest,
         stop=lambda: time.monotonic() > deadline,
     )
-    rows, said = [Row(one) for one in result.plans], [*said, *notes]
+    rows, said = rows_of(result), [*said, *notes]
     return found_document(result, rows, said) if full else plan_summary(result, rows, said, job, habits)
 
 

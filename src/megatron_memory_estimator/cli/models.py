@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 NARROW = 100
 """Columns of a terminal below which the list has the fewest columns."""
-WIDEST = 1000
-"""Columns of a terminal that no table reaches."""
 SUPPORTED = "supported"
 HELP = """The bundled models: all, those whose name or type has WORD in it, or the parameters of one.
 
@@ -63,8 +61,9 @@ def print_model(record: dict[str, Any], source: str) -> None:
 def models_table(records: Sequence[dict[str, Any]], console: Console) -> Table:
     """A line for each model, in billions of parameters; what is cut is the reason of a refusal, never a number."""
     kinds = ("total",) if console.width < NARROW else ("total", "active", "mtp")
-    wide = console.options.update(max_width=WIDEST)
-    room = console.width - console.measure(_table(records, kinds, 0), options=wide).maximum
+    from ..report.widths import needed
+
+    room = console.width - needed(_table(records, kinds, 0), console).maximum
     return _table(records, kinds, max(room, 0))
 
 

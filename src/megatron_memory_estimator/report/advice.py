@@ -15,7 +15,7 @@ from ..job.training_job import TrainingJob
 from ..planner.advise import Advice, Outcome, cost_of
 from .document import bounds
 from .figures import gib
-from .records import Record
+from .records import Record, verdict_record
 from .verdict import ALLOCATOR, bounds_text, training_alone, verdict_text
 
 SCHEMA = "megatron-memory-advice/1"
@@ -62,8 +62,7 @@ def loading(advice: Advice) -> Iterator[str]:
     """What training alone takes where another phase decides, and what would make a load smaller."""
     now = advice.now
     found = now.verdict(advice.limit)
-    if found.phase != "training" and found.word != "fits":
-        yield from training_alone(now.estimate)
+    yield from training_alone(found, now.estimate)
     if found.phase == "load" and found.word != "fits":
         yield f"Loading takes less with: {lower_load(now.estimate.stages[found.pp_rank].rank)}."
 
@@ -177,13 +176,7 @@ def _record(advice: Advice, one: Outcome) -> Record:
         "gpu_time_change": cost(advice, one) if one.timed and advice.now.timed else None,
         "peak_allocated_bytes": one.peak,
         "saved_bytes": advice.now.peak - one.peak,
-        "device_low_bytes": found.device.low,
-        "device_high_bytes": found.device.high,
-        "head_room_low_bytes": found.head_room.low,
-        "head_room_high_bytes": found.head_room.high,
-        "limit_bytes": found.memory_bytes,
-        "verdict": found.word,
-        "phase": found.phase,
+        **verdict_record(found),
         "pp_rank": found.pp_rank,
         "changes_numerics": "numerics" in one.asks,
     }
@@ -193,12 +186,13 @@ def advice_document(advice: Advice) -> dict[str, Any]:
     """The JSON document."""
 
     def figures(one: Outcome) -> dict[str, Any]:
+        found = one.verdict(advice.limit)
         return {
             "peak_allocated_bytes": one.peak,
             "device_bytes": bounds(one.device),
-            "head_room_bytes": bounds(one.verdict(advice.limit).head_room),
-            "verdict": str(one.verdict(advice.limit)),
-            "phase": one.verdict(advice.limit).phase,
+            "head_room_bytes": bounds(found.head_room),
+            "verdict": found.word,
+            "phase": found.phase,
             "step_s": one.time.step if one.timed else None,
             "tokens_per_s_gpu": one.time.tokens_per_s_gpu if one.timed else None,
         }

@@ -36,29 +36,22 @@ LEAST, MOST = 20, 100
 def print_bars(stages: Sequence[Stage], memory_bytes: int, console: Console) -> None:
     """One line per stage, equal neighbours together: layers, GiB of the peak, and what it is made of."""
     blocks = "utf" in console.encoding.lower()
-    rows = [(one.stages, one.layers, one.peak) for one in bars(stages)]
-    widths = [max(len(row[at]) for row in rows) for at in range(3)]
-    heads = [head.rjust(width) for head, width in zip(("stage", "layers", "peak GiB"), widths, strict=True)]
-    widths = [max(width, len(head)) for width, head in zip(widths, heads, strict=True)]
-    left = sum(widths) + 2 * len(widths)
-    room = max(min(console.width, MOST) - left, LEAST)
+    drawn = bars(stages)
+    columns = zip(("stage", "layers", "peak GiB"), *((one.stages, one.layers, one.peak) for one in drawn), strict=True)
+    heads, *rows = zip(*([cell.rjust(max(map(len, cells))) for cell in cells] for cells in columns), strict=True)
+    room = max(min(console.width, MOST) - len("  ".join([*heads, ""])), LEAST)
     scale = max(memory_bytes, *(stage.peak_allocated_bytes for stage in stages)) / (room - 1)
     edge = round(memory_bytes / scale)
-    legend = [f"{mark.block if blocks else mark.letter}{name}" for name, mark in MARKS.items()]
-    console.print(Text("  ".join([*heads, ""])).append_text(_legend(legend)), highlight=False)
-    by_rank = {stage.pp_rank: stage for stage in stages}
-    for row in rows:
-        stage = by_rank[int(row[0].split("-")[0])]
-        line = Text("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=False)) + "  ")
-        console.print(
-            line.append_text(_bar(stage, scale, edge, blocks=blocks)), highlight=False, no_wrap=True, crop=False
-        )
+    console.print(Text("  ".join([*heads, ""])).append_text(_legend(blocks=blocks)), highlight=False)
+    for cells, one in zip(rows, drawn, strict=True):
+        line = Text("  ".join([*cells, ""])).append_text(_bar(one.first, scale, edge, blocks=blocks))
+        console.print(line, highlight=False, no_wrap=True, crop=False)
 
 
-def _legend(names: Sequence[str]) -> Text:
+def _legend(*, blocks: bool) -> Text:
     legend = Text()
-    for mark, name in zip(MARKS.values(), names, strict=True):
-        legend.append(name, mark.style).append(" ")
+    for name, mark in MARKS.items():
+        legend.append(f"{mark.block if blocks else mark.letter}{name}", mark.style).append(" ")
     return legend.append(f"{MEMORY}GPU")
 
 

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 
 from .comparison import REFUSED, VERDICT, Columns, Refused, rows
 from .records import markdown_table
+from .widths import needed
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
-
-WIDEST = 1000
-"""Columns of a terminal that no table reaches."""
 
 
 def header(cases: Columns) -> tuple[str, ...]:
@@ -56,13 +54,10 @@ def latex(cases: Columns, *, every: bool) -> str:
 
 def as_tables(cases: Columns, console: Console, *, every: bool) -> Iterator[Table]:
     """Tables of as many cases as fit the terminal without cutting a word."""
-    wide, first = console.options.update(max_width=WIDEST), 0
+    first = 0
     while first < len(cases):
         last = len(cases)
-        while (
-            last > first + 1
-            and console.measure(_table(cases, first, last, every), options=wide).minimum > console.width
-        ):
+        while last > first + 1 and needed(_table(cases, first, last, every), console).minimum > console.width:
             last -= 1
         yield _table(cases, first, last, every)
         first = last

@@ -13,7 +13,7 @@ from ..planner.found import Found, Plan
 from ..throughput.machine import Efficiency
 from ..throughput.step import Throughput, throughput
 from .figures import gib
-from .records import Record
+from .records import Record, verdict_record
 from .text import features_text
 from .verdict import WHILE
 
@@ -115,13 +115,7 @@ def _record(row: Row) -> Record:
         "largest_other_part": row.limited_by[0] if time else None,
         "peak_allocated_bytes": row.plan.peak_allocated_bytes,
         "peak_stage": row.estimate.peak_stage.pp_rank,
-        "device_low_bytes": found.device.low,
-        "device_high_bytes": found.device.high,
-        "head_room_low_bytes": found.head_room.low,
-        "head_room_high_bytes": found.head_room.high,
-        "limit_bytes": found.memory_bytes,
-        "verdict": str(found),
-        "phase": found.phase,
+        **verdict_record(found),
         "plans_like_it": len(row.plan.alike),
     }
 

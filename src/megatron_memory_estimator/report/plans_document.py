@@ -34,7 +34,7 @@ def found_document(found: Found, rows: Sequence[Row], said: Sequence[str]) -> di
             "too_large": found.too_large,
             "ruled_out": dict(found.illegal.most_common()),
         },
-        "plans": [plan_document(row, found.limit) for row in rows],
+        "plans": [plan_document(row) for row in rows],
         "front": [_on_the_front(plan) for plan in found.front],
         "least": None if least is None else {"device_bytes": bounds(least.device), "layout": layout_text(least)},
         "assumptions": list(said),
@@ -50,13 +50,13 @@ def _on_the_front(plan: Plan) -> dict[str, Any]:
     }
 
 
-def plan_document(row: Row, limit: int) -> dict[str, Any]:
+def plan_document(row: Row) -> dict[str, Any]:
     """One plan."""
     return {
         "layout": _layout(row.plan),
         **_training(row.plan),
         **_seconds(row),
-        **_bytes(row, row.estimate.verdict(limit)),
+        **_bytes(row, row.verdict),
         "alike": len(row.plan.alike),
         "launch": _launch(row.plan.job),
     }

@@ -11,7 +11,7 @@ from ..planner.found import Found, Plan
 from ..planner.ideas import NEAR
 from .figures import gib
 from .plans import WORDS, Row, optimizer_text, split_text, virtual
-from .verdict import WHILE
+from .verdict import WHILE, bounds_text
 
 BOUND = "\u00a0"
 """A space at which no line ends."""
@@ -125,7 +125,7 @@ def _numbers(row: Row) -> tuple[str, ...]:
     """The numbers of a row."""
     room = row.verdict.head_room
     rate, mfu = (f"{row.time.tokens_per_s_gpu:,.0f}", f"{row.time.mfu:.1%}") if row.timed else ("unknown", "")
-    return rate, mfu, gib(row.plan.peak_allocated_bytes), f"{gib(room.low, 1)} to {gib(room.high, 1)}"
+    return rate, mfu, gib(row.plan.peak_allocated_bytes), bounds_text(room)
 
 
 def _table(

@@ -7,6 +7,7 @@ import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from ..device.verdict import Verdict
 from ..estimator import Estimate, Stage
 
 Record = dict[str, Any]
@@ -40,6 +41,19 @@ def _record(estimate: Estimate, stage: Stage) -> Record:
         "head_room_low_bytes": found.head_room.low,
         "head_room_high_bytes": found.head_room.high,
         "peak_event": stage.peak.candidate.label,
+    }
+
+
+def verdict_record(found: Verdict) -> Record:
+    """What a run is within a limit, and the bytes that decide it."""
+    return {
+        "device_low_bytes": found.device.low,
+        "device_high_bytes": found.device.high,
+        "head_room_low_bytes": found.head_room.low,
+        "head_room_high_bytes": found.head_room.high,
+        "limit_bytes": found.memory_bytes,
+        "verdict": found.word,
+        "phase": found.phase,
     }
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..estimator import Stage
 from .figures import gib, layers_text
-from .stage_table import MAIN, REST, folded
+from .stage_table import MAIN, REST, folded, spans
 
 SHARES: dict[str, tuple[str, ...]] = {**{name: (name,) for name in MAIN}, "other": REST}
 """What a bar is made of, by the parts of the peak that each share holds: together they are the peak."""
@@ -18,8 +18,10 @@ COLOURS = {
 
 
 class Bar(NamedTuple):
-    """One stage, or equal neighbours, in GiB as text: the shares of the peak in the order of SHARES, and the device range."""
+    """One stage, or equal neighbours, in GiB as text: the shares of the peak in the order of SHARES, and the device range. `first` is
+    the stage, or the first of them."""
 
+    first: Stage
     stages: str
     layers: str
     shares: tuple[str, ...]
@@ -42,4 +44,7 @@ def bars(stages: Sequence[Stage]) -> list[Bar]:
         ]
         for stage in stages
     ]  # fmt: skip
-    return [Bar(row[0], row[1], tuple(row[2:-3]), *row[-3:]) for row in folded(rows)]
+    firsts = [stages[first] for first, _ in spans(rows)]
+    return [
+        Bar(first, row[0], row[1], tuple(row[2:-3]), *row[-3:]) for first, row in zip(firsts, folded(rows), strict=True)
+    ]

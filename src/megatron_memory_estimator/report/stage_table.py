@@ -11,6 +11,7 @@ from rich.table import Table
 from ..estimator import Stage
 from ..rank.rank import PARTS
 from .figures import gib, layers_text
+from .widths import needed
 
 Cell = Callable[[Stage], str]
 
@@ -38,15 +39,12 @@ FORMS: tuple[dict[str, Cell], ...] = (
 )
 """Columns, the most first: parts that are left out are together in the columns that stay, so that every form adds up to the peak."""
 BOLD = ("steady", "peak")
-WIDEST = 1000
-"""Columns of a terminal that no table reaches."""
 
 
 def stage_table(stages: Sequence[Stage], console: Console) -> Table:
     """One row per stage in GiB, equal neighbours together, in the widest form whose cells all fit the console."""
-    wide = console.options.update(max_width=WIDEST)
     tables = [_table(stages, form) for form in FORMS]
-    fitting = (table for table in tables if console.measure(table, options=wide).maximum <= console.width)
+    fitting = (table for table in tables if needed(table, console).maximum <= console.width)
     return next(fitting, tables[-1])
 
 
@@ -62,10 +60,15 @@ def _table(stages: Sequence[Stage], form: dict[str, Cell]) -> Table:
 
 def folded(rows: Sequence[Sequence[str]]) -> Iterator[list[str]]:
     """The rows, neighbours that differ in their first cell alone as one: `2-6`."""
+    for first, last in spans(rows):
+        name = rows[first][0] if first == last else f"{rows[first][0]}-{rows[last][0]}"
+        yield [name, *rows[first][1:]]
+
+
+def spans(rows: Sequence[Sequence[str]]) -> Iterator[tuple[int, int]]:
+    """The first and the last place of neighbours that differ in their first cell alone."""
     first = 0
     for index in range(1, len(rows) + 1):
-        if index < len(rows) and rows[index][1:] == rows[first][1:]:
-            continue
-        name = rows[first][0] if index == first + 1 else f"{rows[first][0]}-{rows[index - 1][0]}"
-        yield [name, *rows[first][1:]]
-        first = index
+        if index == len(rows) or rows[index][1:] != rows[first][1:]:
+            yield first, index - 1
+            first = index

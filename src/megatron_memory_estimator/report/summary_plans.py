@@ -46,7 +46,7 @@ def plan_summary(
     document: Document = {
         "answer": answer(found, rows),
         "plan_columns": list(PLAN_COLUMNS) if rows else [],
-        "plans": [plan_row(row, one, common, found.limit) for row, one in zip(rows, settings, strict=True)],
+        "plans": [plan_row(row, one, common) for row, one in zip(rows, settings, strict=True)],
         "settings_of_all": {**habits, **common} if rows else {},
         "counts": {name: getattr(found, name) for name in ("examined", "legal", "fits", "tight", "too_large")},
         **notes_section(said, warnings(rows)),
@@ -101,9 +101,9 @@ def plan_settings(plan: Plan, asked: TrainingJob) -> Document:
     return found
 
 
-def plan_row(row: Row, settings: Document, common: Document, limit: int) -> list[Any]:
+def plan_row(row: Row, settings: Document, common: Document) -> list[Any]:
     """A plan as one row."""
-    found, time = row.estimate.verdict(limit), row.time
+    found, time = row.verdict, row.time
     room = found.head_room
     return [
         {name: value for name, value in settings.items() if name not in common},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from rich.console import Console
@@ -15,7 +15,7 @@ from ..job.choices import ROUTING_SHORT
 from ..job.training import Training
 from ..job.training_job import TrainingJob
 from ..modules.counts import count_parameters
-from ..routing import routing
+from ..routing import Routing, routing
 from .bars import print_bars
 from .document import per_node
 from .figures import gib, plural
@@ -40,15 +40,16 @@ class Shown(NamedTuple):
 
 def print_estimate(estimate: Estimate, console: Console, shown: Shown = Shown()) -> None:  # noqa: B008
     """The text report: the verdict first, a bar per stage, what was assumed that matters, and the command to type next."""
-    job, whole = estimate.job, shown.table or shown.verbose
-    for line in (verdict_line(estimate), *training_alone(estimate)):
+    job, whole, every = estimate.job, shown.table or shown.verbose, shown.assumptions or shown.verbose
+    uneven = routing(estimate) if whole or not every else None
+    for line in (verdict_line(estimate), *training_alone(estimate.verdict(), estimate)):
         console.print(line, highlight=False)
     for line in summary(estimate) if whole else (run_line(estimate),):
         console.print(line, highlight=False)
     if whole:
         console.print("\nGiB per GPU at each pipeline stage's peak:")
         console.print(stage_table(estimate.stages, console))
-        for line in result(estimate):
+        for line in result(estimate, uneven):
             console.print(line, highlight=False)
     else:
         print_bars(estimate.stages, job.gpu.memory_bytes, console)
@@ -61,27 +62,31 @@ def print_estimate(estimate: Estimate, console: Console, shown: Shown = Shown())
     if shown.verbose:
         for line in details(estimate):
             console.print(line, highlight=False, soft_wrap=True)
-    print_notes(estimate, console, every=shown.assumptions or shown.verbose)
+    if every:
+        print_notes(estimate, console)
+    else:
+        if job.assumptions:
+            console.print(assumed_line(job.assumptions, uneven), highlight=False, markup=False)
+        print_warnings(job, console)
     console.print(next_step(estimate), highlight=False)
 
 
-def print_notes(estimate: Estimate, console: Console, *, every: bool = True) -> None:
-    """What was decided for the user, all of it or in one line what decides the peak, and what is not as it seems."""
-    job = estimate.job
-    if every:
-        for note in job.assumptions:
-            console.print(f"assumed: {note}", highlight=False, markup=False)
-    elif job.assumptions:
-        console.print(assumed_line(estimate), highlight=False, markup=False)
+def print_notes(estimate: Estimate, console: Console) -> None:
+    """What was decided for the user, and what is not as it seems."""
+    for note in estimate.job.assumptions:
+        console.print(f"assumed: {note}", highlight=False, markup=False)
+    print_warnings(estimate.job, console)
+
+
+def print_warnings(job: TrainingJob, console: Console) -> None:
+    """What is not as it seems."""
     for note in job.warnings:
         console.print(f"warning: {note}", highlight=False, markup=False)
 
 
-def assumed_line(estimate: Estimate) -> str:
+def assumed_line(notes: Sequence[str], uneven: Routing | None) -> str:
     """What was assumed that moves the peak by more than 1 %, in a few words each."""
-    notes = estimate.job.assumptions
     short = [said for said in map(short_of, notes) if said and said != ROUTING_SHORT]
-    uneven = routing(estimate)
     if uneven and uneven.peaks[2] > 1.01 * uneven.peaks[1]:
         low, _, high = uneven.peaks
         short.append(f"{ROUTING_SHORT} (peak {gib(low)} to {gib(high)})")
@@ -208,7 +213,7 @@ def _extras(job: TrainingJob) -> str:
     return "; ".join(found)
 
 
-def result(estimate: Estimate) -> list[str]:
+def result(estimate: Estimate, uneven: Routing | None) -> list[str]:
     """The stage with the highest peak, as allocated, reserved and device memory."""
     top = estimate.peak_stage
     lines = [
@@ -217,7 +222,6 @@ def result(estimate: Estimate) -> list[str]:
         f"{bounds_text(top.phase_ranges['training'])} GiB on the device",
         f"At the peak: {top.peak.candidate.label}",
     ]
-    uneven = routing(estimate)
     if uneven:
         low, typical, high = (gib(peak) for peak in uneven.peaks)
         a, b, c = (f"{factor:.2f}" for factor in uneven.factors)

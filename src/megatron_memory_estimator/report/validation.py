@@ -15,7 +15,7 @@ from ..job.hardware import GIB
 from ..validation.replay import Pair, Replay
 from ..validation.score import Score, Summary, large_peaks, scores, steady_outside, sums, under_estimated
 from ..wording import plain
-from .stage_table import WIDEST
+from .widths import needed
 
 CASE_COLUMNS = ("case", "steady GiB", "error", "peak GiB", "error", "first step", "beyond state")
 NOTABLE = 0.01
@@ -73,8 +73,7 @@ def print_table(console: Console, columns: Sequence[str], rows: Iterable[Sequenc
     rows, table = list(rows), Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
     for row in rows:
         table.add_row(*map(Text, row))
-    wide = console.options.update(max_width=WIDEST)
-    if console.measure(table, options=wide).maximum <= console.width:
+    if needed(table, console).maximum <= console.width:
         console.print(table)
         return
     for name, *cells in rows:

@@ -75,9 +75,8 @@ def verdict_line(estimate: Estimate) -> str:
     return f"[bold {STYLES[found.word]}]{found.gpu}: {found.word}[/]{text.removeprefix(found.word)}"
 
 
-def training_alone(estimate: Estimate) -> list[str]:
-    """What training takes where another phase decides, and what makes that phase smaller."""
-    found = estimate.verdict()
+def training_alone(found: Verdict, estimate: Estimate) -> list[str]:
+    """What training takes where another phase decides that a run does not surely fit."""
     if found.phase == "training" or found.word == "fits":
         return []
     alone = max((stage.phase_ranges["training"] for stage in estimate.stages), key=lambda one: one.high)
