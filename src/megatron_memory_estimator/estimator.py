@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any
 
+from .dataclass import dataclass
 from .device.host import host_terms
 from .device.phases import Phase, phases
 from .device.reserved import reserved_bytes

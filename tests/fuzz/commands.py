@@ -59,9 +59,10 @@ def changed(random: Any, case: Any, other: Any, words: Words) -> Any:
 
 def options() -> Words:
     """Every option of the verbs, and words of their values."""
-    from megatron_memory_estimator.cli.options import setting_options, special_options
+    from megatron_memory_estimator.cli.options import setting_fields, special_options, spellings
 
-    names = [name for option in (*setting_options(), *special_options()) for name in option.opts]
+    names = [name for option in special_options() for name in option.opts]
+    names += [name for field in setting_fields() for name in spellings(field)]
     own = (
         "--json",
         "--layout",

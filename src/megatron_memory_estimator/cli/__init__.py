@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import sys
@@ -20,6 +21,19 @@ def main(argv: list[str] | None = None) -> None:
         _main(argv)
     except KeyboardInterrupt:
         fail("interrupted", 130)
+    if argv is None:
+        leave()
+
+
+def leave() -> None:
+    """End the process when all is written, without taking apart what it made: that takes longer than an estimate.
+
+    With other threads, or what others asked to have done at the end, the interpreter ends as ever.
+    """
+    threading = sys.modules.get("threading")
+    if (threading is None or threading.active_count() == 1) and not atexit._ncallbacks():
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def _main(argv: list[str] | None) -> None:

@@ -17,7 +17,7 @@ from .options import (
     json_option,
     model_argument,
     one_format,
-    setting_options,
+    setting_fields,
     special_options,
 )  # fmt: skip
 
@@ -119,6 +119,7 @@ def comparison(models: tuple[str, ...], layouts: tuple[str, ...], values: dict[s
 
 command = JobCommand(
     "compare",
+    setting_fields(),
     params=[
         model_argument("models", "MODEL..."),
         click.Option(["--layout", "layouts"], multiple=True, metavar="WORDS", help="a layout, such as tp=4,pp=4,ep=8"),
@@ -130,7 +131,6 @@ command = JobCommand(
         click.Option(["--output"], metavar="FILE", help="write to a file instead of standard output"),
         json_option(),
         *special_options(),
-        *setting_options(),
     ],
     callback=callback,
     help=HELP,

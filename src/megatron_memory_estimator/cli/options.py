@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 import click
@@ -50,6 +50,12 @@ def option_names(field: dataclasses.Field[Any]) -> list[str]:
     if field.metadata.get("flag"):
         names.append("--" + str(field.metadata["flag"]))
     return list(dict.fromkeys(names))
+
+
+def spellings(field: dataclasses.Field[Any]) -> list[str]:
+    """The same, with those that turn it off."""
+    names = option_names(field)
+    return [*names, *(f"--no-{name[2:]}" for name in names)] if field_kind(field) == "bool" else names
 
 
 def setting_option(field: dataclasses.Field[Any]) -> click.Option:
@@ -119,26 +125,49 @@ def model_argument(
     return click.Argument([name], nargs=nargs, required=required, metavar=metavar, shell_complete=completion.models)
 
 
-def setting_options() -> list[click.Option]:
-    """The options of all settings."""
+def setting_fields(without: Container[str] = ()) -> list[dataclasses.Field[Any]]:
+    """The settings that have an option."""
     fields = (f for _, part in SECTIONS for f in dataclasses.fields(part))
-    return [setting_option(f) for f in fields if not f.metadata.get("internal")]
+    return [f for f in fields if not f.metadata.get("internal") and f.name not in without]
 
 
 class JobCommand(LongVerb):
-    """A verb with a model and every setting."""
+    """A verb with a model and settings. An option of click is made for a setting when it is asked for: two hundred of them take
+    longer than an estimate."""
+
+    def __init__(self, name: str, settings: Iterable[dataclasses.Field[Any]], **rest: Any) -> None:
+        super().__init__(name, **rest)
+        self.settings = {field: frozenset(spellings(field)) for field in settings}
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        words = ctx.meta.get(WORDS)
+        asked = [field for field, names in self.settings.items() if words is None or not names.isdisjoint(words)]
+        *own, last = super().get_params(ctx)
+        return [*own, *map(setting_option, asked), last]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        rest = super().parse_args(ctx, args)
-        if ctx.resilient_parsing:  # completion: what is typed so far need not be whole
-            return rest
-        options = [param for param in self.params if isinstance(param, click.Option)]
-        names = {name for option in options for name in (*option.opts, *option.secondary_opts)}
+        words = {word.partition("=")[0] for word in args if word.startswith("--")}
+        if not words.isdisjoint(("--help", "--help-all")) or "-h" in args or ctx.resilient_parsing:
+            return super().parse_args(ctx, args)
+        ctx.meta[WORDS] = words
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        try:
+            rest = super().parse_args(ctx, args)
+        finally:
+            del ctx.meta[WORDS]
         for option in options:
             value = ctx.params.get(option.name or "")
-            if isinstance(value, str) and value in names:
+            if isinstance(value, str) and value.startswith("-") and self.takes(ctx, value):
                 raise ConfigError(f"{option.opts[0]} takes a value, but the option {value} follows it")
         return rest
+
+    def takes(self, ctx: click.Context, word: str) -> bool:
+        """Whether a word is an option of this verb."""
+        return any(word in (*param.opts, *param.secondary_opts) for param in self.get_params(ctx))
+
+
+WORDS = f"{__name__}.words"
+"""Where a context has the options among the words that are being parsed."""
 
 
 def job_command(name: str, text: str, extra: list[click.Parameter], run: Callable[..., None]) -> click.Command:
@@ -149,13 +178,8 @@ def job_command(name: str, text: str, extra: list[click.Parameter], run: Callabl
         chosen = {key: values.pop(key) for key in own if key is not None}
         run(job_from_options(values), **chosen)
 
-    params = [
-        model_argument(),
-        *extra,
-        *special_options(),
-        *setting_options(),
-    ]
-    return JobCommand(name, params=params, callback=callback, help=text)
+    params = [model_argument(), *extra, *special_options()]
+    return JobCommand(name, setting_fields(), params=params, callback=callback, help=text)
 
 
 def job_from_options(values: dict[str, Any]) -> TrainingJob:

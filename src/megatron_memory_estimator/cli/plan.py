@@ -203,12 +203,12 @@ def fitted(path: str | None, *, quiet: bool) -> Efficiency | None:
 
 command = JobCommand(
     "plan",
+    other_settings(),
     params=[
         model_argument(),
         *axis_options(),
         *plan_options(),
         *special_options(),
-        *other_settings(),
     ],
     callback=callback,
     help=HELP,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import click
 
-from .options import SECTIONS, format_option, json_option, option_names, setting_option
+from .options import SECTIONS, format_option, json_option, option_names, setting_fields
 
 AXES = {
     "world_size": "num_gpus",
@@ -91,11 +92,6 @@ def plan_options() -> list[click.Option]:
     ]
 
 
-def other_settings() -> list[click.Option]:
+def other_settings() -> list[dataclasses.Field[Any]]:
     """Every setting that is not an axis."""
-    fields = (f for _, part in SECTIONS for f in dataclasses.fields(part))
-    return [
-        setting_option(f)
-        for f in fields
-        if not f.metadata.get("internal") and f.name not in AXES and f.name not in FIXED
-    ]
+    return setting_fields(without=(*AXES, *FIXED))

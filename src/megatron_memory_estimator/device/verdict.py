@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Literal, NamedTuple, get_args
 
+from ..dataclass import dataclass
 from ..job.training_job import TrainingJob
 from ..rank.peak import Peak
 from ..rank.rank import Rank

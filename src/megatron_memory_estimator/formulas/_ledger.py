@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from ..dataclass import dataclass
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training

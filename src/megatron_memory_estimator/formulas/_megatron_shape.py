@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ..dataclass import dataclass
 from ..job.model import Model
 from ._ledger import Parts, layer_parts
 from ._numbers import plain, positive, whole

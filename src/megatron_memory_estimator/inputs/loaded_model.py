@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from ..dataclass import dataclass
 
 LONGEST_NAME = 300
 """Characters of a name or a source that are kept."""

@@ -5,9 +5,10 @@ Memory figures are what `nvidia-smi` and torch report; the public source stands 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
+from ..dataclass import dataclass
 from ..errors import ConfigError
 from .choices import PHASES
 from .settings import nearest, setting

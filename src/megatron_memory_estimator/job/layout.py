@@ -6,9 +6,9 @@ Sources: Megatron-LM `megatron/core/model_parallel_config.py`, `megatron/core/pa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
+from ..dataclass import dataclass
 from .settings import setting
 
 SHORT = {

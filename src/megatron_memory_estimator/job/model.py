@@ -6,9 +6,10 @@ MLATransformerConfig), `megatron/core/models/gpt/gpt_model.py` (GPTModel) for th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
+from ..dataclass import dataclass
 from ..errors import ConfigError
 from ..tape.tensor import round_up
 from .layer_kinds import MOST_LAYERS, MOST_MTP_LAYERS, has_experts, has_heads, layer_pattern, mtp_pattern

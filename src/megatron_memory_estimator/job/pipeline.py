@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 
+from ..dataclass import dataclass
 from ..errors import ConfigError, LayoutError
 from ..tape.tensor import divisors
 from ..wording import any_count, counted, shown, undivided, whole

@@ -6,8 +6,7 @@ Sources: Megatron-LM `megatron/training/arguments.py`, `megatron/core/optimizer/
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ..dataclass import dataclass
 from ..errors import ConfigError
 from .choices import ADAPTED, KERNELS, RECOMPUTE_MODULES, ROUTING, WORST_ROUTING, version
 from .settings import setting

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from ..dataclass import dataclass
 from .hardware import Environment, Gpu, find_gpu
 from .layout import Layout
 from .model import Model

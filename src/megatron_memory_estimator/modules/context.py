@@ -6,10 +6,10 @@ never on a degree, so that one declaration serves one layout and an array of lay
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from ..dataclass import dataclass
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training

@@ -6,8 +6,9 @@ that go back until they are un-permuted; those are the `holds` below.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ..dataclass import dataclass
 from ..tape.ops import Op
 from ..tape.tensor import Dim, Tensor, largest, smallest, whole_above
 from ..tape.work import Streamed

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from ..dataclass import dataclass
 from ..device.terms import Range
 from ..device.verdict import Verdict
 from ..errors import EstimatorError

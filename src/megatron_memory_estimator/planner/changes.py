@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from ..dataclass import dataclass
 from ..errors import EstimatorError
 from ..job.pipeline import parse_layout
 from ..job.training_job import TrainingJob

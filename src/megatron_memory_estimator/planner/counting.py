@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
+from ..dataclass import dataclass
 from ..job.training import Training
 from ..job.training_job import TrainingJob
 from ..legality import Violation

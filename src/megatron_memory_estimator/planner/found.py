@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from ..dataclass import dataclass
 from ..device.terms import Range
 from ..frames import frame
 from ..job.hardware import GIB
@@ -47,7 +49,7 @@ OBJECTIVES: dict[str, Callable[[Plan], tuple[float, float]]] = {
 """What plans are ordered by, the least first; a step time that is not modelled is behind all others."""
 
 
-@dataclass
+@dataclasses.dataclass
 class Found:
     """The result of a search: the best plans that fit, the front of memory against time, and counts of all others."""
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 
+from ..dataclass import dataclass
 from ..device.terms import Range
 from ..job.training import Training
 from ..job.training_job import TrainingJob

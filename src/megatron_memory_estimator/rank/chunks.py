@@ -8,11 +8,12 @@ still saved when it runs backward.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property, reduce
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+from ..dataclass import dataclass
 from ..job.model import Model
 from ..job.pipeline import Chunk
 from ..modules.context import Context

@@ -9,10 +9,11 @@ running chunk has alive.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, reduce
 from typing import NamedTuple, get_args
 
+from ..dataclass import dataclass
 from ..tape.tensor import DTYPE_BYTES, largest, largest_sum
 from .a2a_overlap import combined
 from .boundary import deferred_wgrads, pipeline_tensors, resting_tensors

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..dataclass import dataclass
 from ..modules.context import Context
 from ..states.buffers import Buffer
 from ..states.kept import Since

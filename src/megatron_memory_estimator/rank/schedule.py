@@ -7,9 +7,10 @@ forward_backward_pipelining_with_interleaving, get_schedule_table), `combined_1f
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
+
+from ..dataclass import dataclass
 
 Direction = Literal["F", "B"]
 """A forward, or a backward."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
+from ..dataclass import dataclass
 from ..device.verdict import Verdict
 from ..estimator import Estimate, estimate
 from ..job.pipeline import parse_layout

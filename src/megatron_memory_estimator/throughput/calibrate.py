@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from statistics import median
 
+from ..dataclass import dataclass
 from ..errors import ConfigError
 from .machine import Efficiency, calibrated
 from .step import Estimated, throughput

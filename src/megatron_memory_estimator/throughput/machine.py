@@ -9,11 +9,11 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
+from ..dataclass import dataclass
 from ..job.hardware import GPUS, Family, Gpu, Host, Speed
 
 SUSTAINED: dict[tuple[Family, Host], float] = {

@@ -8,10 +8,10 @@ step     = pipeline + exposed data-parallel communication + optimizer + 20 ms
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any, NamedTuple, Protocol
 
+from ..dataclass import dataclass
 from ..job.training_job import TrainingJob
 from ..modules.context import Context
 from ..rank.declare import Declarer, routed

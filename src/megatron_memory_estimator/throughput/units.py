@@ -6,10 +6,11 @@ The walk is that of `simulate.py`: an op has a backward where something it wrote
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from ..dataclass import dataclass
 from ..features.cuda_graphs import captures, in_graph
 from ..modules.context import Context
 from ..tape.ops import Item, Op, Recompute, Unit, flattened

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..dataclass import dataclass
 from ..modules.context import Context
 from ..rank.schedule import Occupancy, Step, enough_microbatches, whole
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ..dataclass import dataclass
 from ..job.hardware import GIB
 from ..rank.rank import PARTS, Rank
 from ..throughput.step import Estimated

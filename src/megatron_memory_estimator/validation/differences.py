@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from ..dataclass import dataclass
 from ..estimator import Stage, estimate
 from ..job.hardware import GIB
 from ..job.training_job import TrainingJob

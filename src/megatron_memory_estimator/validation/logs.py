@@ -7,8 +7,8 @@ Sources: Megatron-LM `megatron/training/utils/common_utils.py` (report_memory), 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from ..dataclass import dataclass
 from ..errors import ConfigError
 from ..wording import MOST_DIGITS, shown, whole
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from ..dataclass import dataclass
 from ..errors import EstimatorError
 from ..estimator import Estimate, Stage, estimate
 from ..formulas.beside import published

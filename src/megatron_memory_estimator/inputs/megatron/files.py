@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from ...dataclass import dataclass
 from ...errors import ConfigError
 from ...wording import whole
 from .. import SCRIPTS, YAML

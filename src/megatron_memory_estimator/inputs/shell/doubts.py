@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from ...dataclass import dataclass
 
 MARK = "\0"
 _ANY = re.compile('\0([$"?!])([^\0]*)\0')

@@ -5,7 +5,9 @@ Sources: POSIX.1-2017 XCU 2 (Shell Command Language); the Bash Reference Manual 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from ...dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial, reduce
 from math import prod
 from typing import Any, cast
 
 import numpy as np
 
+from ...dataclass import dataclass
 from ...job.pipeline import Chunk
 from ...job.training_job import TrainingJob
 from ...modules.context import Context
@@ -90,7 +91,7 @@ class _Empty:
     params: tuple[()] = ()
 
 
-@dataclass
+@dataclasses.dataclass
 class Peaks:
     """Rows of the peaks of stages: those of stage `i` with `m` microbatches are `rows[starts[at[i, m]] : ...]`."""
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, NamedTuple, TypeVar
 
+from ...dataclass import dataclass
 from ...job.training import Training
 from ...modules.context import Context
 from ...modules.layers import Declaration

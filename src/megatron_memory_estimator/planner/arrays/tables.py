@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
 
+from ...dataclass import dataclass
 from ...device.outside import outside_terms
 from ...device.phases import build, built_apart, load_range, own_storage, save_range
 from ...job.layout import Layout

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
 
+from ...dataclass import dataclass
 from ...device.reserved import built_high, loaded_high, unused_bytes
 from ...job.training import Training
 from ...job.training_job import TrainingJob

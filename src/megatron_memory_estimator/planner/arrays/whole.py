@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import product
 from typing import Any
 
 import numpy as np
 
+from ...dataclass import dataclass
 from ...device.terms import widest
 from ...device.verdict import device_range
 from ...estimator import estimate

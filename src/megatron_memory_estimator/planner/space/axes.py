@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 
+from ...dataclass import dataclass
 from ...errors import ConfigError
 from ...job.layout import SHORT
 from ...job.settings import nearest

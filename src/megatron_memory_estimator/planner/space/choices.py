@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from ...dataclass import dataclass
 from ...job.training import Training
 from ...job.training_job import TrainingJob
 from .axes import Space

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from math import lcm
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...dataclass import dataclass
 from ...job.layout import Layout
 from ...job.model import Model
 from ...job.settings import LARGEST_INTEGER

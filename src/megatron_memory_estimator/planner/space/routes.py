@@ -10,9 +10,9 @@ one at a time   `estimate` itself
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
+from ...dataclass import dataclass
 from ...job.training import Training
 from ...states.optimizers import OPTIMIZERS
 
