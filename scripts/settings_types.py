@@ -16,7 +16,7 @@ TARGET = ROOT / "src" / "megatron_memory_estimator" / "job" / "settings_types.py
 WIDEST = 140
 HEAD = '''"""Settings as keywords, typed, so that an editor completes them and a type checker refuses what is none. Generated.
 
-Made by scripts/settings_types.py from the fields of Layout, Training, Model and Environment; not edited by hand.
+Made by scripts/settings_types.py from the fields of Layout, Training, Rollout, Model and Environment; not edited by hand.
 """
 
 from __future__ import annotations

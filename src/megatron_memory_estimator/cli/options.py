@@ -13,6 +13,7 @@ from ..inputs import SCRIPTS, YAML
 from ..job.hardware import Environment
 from ..job.layout import SHORT, Layout
 from ..job.model import Model
+from ..job.rollout import Rollout
 from ..job.settings import field_kind
 from ..job.training import Training
 from ..job.training_job import DEFAULT_GPU, TrainingJob
@@ -30,6 +31,7 @@ OTHER_NAMES = {
 SECTIONS: tuple[tuple[str, type[Any]], ...] = (
     ("layout", Layout),
     ("training", Training),
+    ("reinforcement learning", Rollout),
     ("model (overrides of the config)", Model),
     ("environment", Environment),
 )

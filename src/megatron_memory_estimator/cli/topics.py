@@ -57,6 +57,11 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "cross_entropy_loss_fusion", "cross_entropy_fusion_impl", "clone_scatter_output_in_embedding",
         "create_attention_mask_in_dataloader", "compiled_gates", "mamba_mem_eff_path", "dsa_kernel_backend",
     ),
+    "reinforcement learning": (
+        "loss_function", "loss_chunk_size", "loss_entropy", "loss_temperature", "rollout_engine", "rollout_colocated",
+        "rollout_memory_share", "rollout_sleeps", "rollout_offload", "log_prob_offload", "log_prob_micro_batch_tokens", "reference_model", "critic_model",
+        "weight_sync_bytes",
+    ),
     "fine-tuning": ("peft", "peft_dim", "peft_target_modules"),
     "model (overrides of the config)": (
         "num_layers", "hidden_size", "ffn_hidden_size", "vocab_size", "padded_vocab_size", "make_vocab_size_divisible_by",

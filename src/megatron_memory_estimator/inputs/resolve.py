@@ -16,6 +16,7 @@ from ..job.choices import ROUTING_SHORT
 from ..job.hardware import Environment, find_gpu
 from ..job.layout import Layout
 from ..job.model import Model
+from ..job.rollout import Rollout
 from ..job.settings import LARGEST_INTEGER, build, checked
 from ..job.training import Training
 from ..job.training_job import DEFAULT_GPU, TrainingJob
@@ -77,19 +78,30 @@ def job_from_parts(
     defaults: Mapping[str, Any] | None = None,
     strict: bool = False,
     single_microbatch: bool = False,
+    framework: Mapping[str, Any] | None = None,
 ) -> TrainingJob:
-    """A complete job: defaults, then what the model's config says, then what the user gave, then what is left to decide."""
+    """A complete job: defaults, then what the model's config says, then what the user gave, then what is left to decide.
+
+    `framework` are defaults of the framework that trains, which hold over the model's config; the limit of models with RoPE then follows
+    the length that they train on, as it does with `habits`.
+    """
     given = _given(settings)
     gpu = find_gpu(_name("gpu", given.pop("gpu", DEFAULT_GPU)))
     variables = given.pop("env", None)
     strict = _flag("strict", given.pop("strict", strict))
     if "num_microbatches" in given:
         raise ConfigError("num_microbatches follows from global_batch_size; give that")
-    values = {**(habits_for(given) if habits else {}), **canonical(defaults or {}), **canonical(loaded.config), **given}
+    values = {
+        **(habits_for(given) if habits else {}),
+        **canonical(defaults or {}),
+        **canonical(loaded.config),
+        **canonical(framework or {}),
+        **given,
+    }
     parts = sorted_settings(values)
     env = _environment(parts[Environment], variables)
     assumptions: list[str] = [HABITS_ASSUMED] if habits else []
-    assumptions += _longer_positions(parts, given) if habits else []
+    assumptions += _longer_positions(parts, given) if habits or framework is not None else []
     model: Model = build(Model, {**parts[Model], "foreign_layers": loaded.foreign})
     training, notes = _training(parts[Training], model)
     assumptions += notes
@@ -108,6 +120,7 @@ def job_from_parts(
         training=training,
         gpu=env.installed(gpu),
         env=env,
+        rollout=build(Rollout, parts[Rollout]),
         name=plain(loaded.name, LONGEST_NAME),
         source=plain(loaded.source, LONGEST_NAME),
         model_type=plain(loaded.model_type, LONGEST_NAME),

@@ -11,11 +11,12 @@ from ..errors import ConfigError
 from ..job.hardware import Environment
 from ..job.layout import SHORT, Layout
 from ..job.model import Model
+from ..job.rollout import Rollout
 from ..job.settings import nearest
 from ..job.training import Training
 from .transformer_config import IRRELEVANT, RENAMED, UNSUPPORTED
 
-PARTS: tuple[type[Any], ...] = (Model, Layout, Training, Environment)
+PARTS: tuple[type[Any], ...] = (Model, Layout, Training, Rollout, Environment)
 
 
 @functools.cache

@@ -33,6 +33,9 @@ ADAPTED = (
     "fc1_latent_proj", "fc2_latent_proj", "eh_proj",
 )  # fmt: skip
 """Linears that can have an adapter."""
+LOSSES = ("cross_entropy", "slime", "verl", "nemo_rl", "roll", "swift", "fused")
+"""What a loss makes of the logits: Megatron-LM's cross entropy, the log-probabilities of a framework, or a kernel that never has the
+logits whole."""
 KERNELS = ("flash", "cudnn", "unfused", "local")
 
 

@@ -1,6 +1,6 @@
 """Settings as keywords, typed, so that an editor completes them and a type checker refuses what is none. Generated.
 
-Made by scripts/settings_types.py from the fields of Layout, Training, Model and Environment; not edited by hand.
+Made by scripts/settings_types.py from the fields of Layout, Training, Rollout, Model and Environment; not edited by hand.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ PeftTargetModules = Literal[
 ]
 OffloadModules = Literal["attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"]
 CudaGraphModules = Literal["attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba"]
+RolloutOffload = Literal["weights", "gradients", "optimizer"]
+LogProbOffload = Literal["weights", "gradients", "optimizer"]
 MoeRouterLoadBalancingType = Literal["aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "none", "quantile"]
 Phases = Literal["training", "load", "save", "build"]
 
@@ -65,6 +67,11 @@ class Settings(TypedDict, total=False):
     attention_softmax_in_fp32: bool  # softmax of unfused attention in fp32
     cross_entropy_loss_fusion: bool  # fused cross entropy
     cross_entropy_fusion_impl: Literal["native", "te"]  # which fused cross entropy
+    loss_function: Literal["cross_entropy", "slime", "verl", "nemo_rl", "roll", "swift", "fused"]  # what the loss makes of the logits: ...
+    loss_entropy: bool  # the loss of a framework takes the entropy too, with gradient
+    loss_temperature: bool  # logits are divided by a temperature that is not 1
+    loss_chunk_size: int | None  # tokens of which a framework's loss has fp32 logits at a time; default: all
+    freeze_moe_router: bool  # routers are not trained
     gradient_accumulation_fusion: bool  # weight gradients accumulate straight into main_grad
     clone_scatter_output_in_embedding: bool  # the scattered embedding output is a copy
     overlap_p2p_comm: bool  # interleaved schedule: pipeline communication overlaps compute
@@ -152,6 +159,18 @@ class Settings(TypedDict, total=False):
     ddp_pad_buckets_for_high_nccl_busbw: bool  # buckets are padded to multiples of 2**16
     transformer_engine_version: str  # TransformerEngine version
     megatron_core_version: str  # Megatron-Core version
+
+    # reinforcement learning
+    rollout_engine: Literal["vllm", "sglang"] | None  # engine that generates samples
+    rollout_colocated: bool  # the engine runs on the GPUs that train
+    rollout_memory_share: float | None  # share of a GPU's memory that the engine takes while it generates, 0 to 1
+    rollout_sleeps: bool  # the engine gives its memory back while others run
+    rollout_offload: RolloutOffload | Sequence[RolloutOffload]  # what of the trainer is in host memory while samples are generated
+    log_prob_offload: LogProbOffload | Sequence[LogProbOffload]  # what of the trainer is in host memory while log-probabilities are ...
+    log_prob_micro_batch_tokens: int | None  # tokens of a microbatch of that forward, before context parallelism; default: those of ...
+    reference_model: Literal["none", "host", "device", "offloaded"]  # the reference policy: in host memory and swapped into the ...
+    critic_model: Literal["none", "device", "in_turn"]  # PPO's critic, as large as the policy: on the device beside it, or each ...
+    weight_sync_bytes: int  # bytes of a bucket of the weight sync to the engine
 
     # model (overrides of the config)
     num_layers: int  # decoder layers, without MTP

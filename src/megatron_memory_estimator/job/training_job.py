@@ -19,6 +19,7 @@ from ..dataclass import dataclass
 from .hardware import Environment, Gpu, find_gpu
 from .layout import Layout
 from .model import Model
+from .rollout import Rollout
 from .training import Training
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class TrainingJob:
     training: Training
     gpu: Gpu = field(default_factory=lambda: find_gpu(DEFAULT_GPU))
     env: Environment = field(default_factory=Environment)
+    rollout: Rollout = field(default_factory=Rollout)
     name: str = ""
     source: str = ""
     model_type: str = ""

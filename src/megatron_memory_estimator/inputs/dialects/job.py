@@ -1,0 +1,75 @@
+"""From what a dialect says of a run to a job."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from ...errors import ConfigError
+from ...job.assumption import Assumption
+from ...job.training_job import TrainingJob
+from ..defaults import CLASS_DEFAULTS
+from ..hf.load import load
+from ..loaded_model import LoadedModel
+from ..questions import Question, settle
+from ..resolve import job_from_parts
+from ..setting_names import canonical, full_name
+from .models import catalogued
+from .run import Dialect, Reading, Run
+
+
+def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[str, Any]) -> TrainingJob:
+    """The job of a run of a dialect; `settings` are the caller's and win.
+
+    Raises QuestionsError for all that is missing together, and what `Dialect.read` raises.
+    """
+    reading = dialect.read(run)
+    given = canonical(settings, full_name)
+    gpus = num_gpus if num_gpus is not None else reading.num_gpus
+    loaded, said, questions = model_of(reading, run)
+    settle([*reading.questions, *questions], reading.refused)
+    found = f"read as a run of {dialect.name} (docs/{dialect.page}): its defaults hold where the file says nothing"
+    notes = [Assumption(found, f"defaults of {dialect.name}"), *said, *reading.assumptions]
+    if num_gpus is None and reading.num_gpus is not None:
+        notes.append(f"num_gpus as in {run.path}: {reading.num_gpus}")
+    if reading.args:
+        job = _of_words(reading, run, gpus, given)
+    else:
+        assert loaded is not None
+        values = {**reading.settings, **given}
+        if reading.env:
+            values["env"] = {**reading.env, **(settings.get("env") or {})}
+        loaded = dataclasses.replace(loaded, warnings=(*loaded.warnings, *reading.warnings))
+        job = job_from_parts(loaded, gpus, values, habits=False, defaults=CLASS_DEFAULTS, framework=reading.defaults)
+    return dataclasses.replace(job, assumptions=(*notes, *job.assumptions))
+
+
+def model_of(reading: Reading, run: Run) -> tuple[LoadedModel | None, list[str], list[Question]]:
+    """The model, what is said about how it was found, and the question for it where it was not."""
+    name = run.model or reading.model
+    if reading.args:
+        return None, [], []
+    if not name:
+        return None, [], [Question("the file names no model", "--model NAME")]
+    entry = catalogued(name)
+    if entry is not None:
+        folder = "folder" if name.startswith(("/", ".", "~", "$")) else "model"
+        note = [] if entry == name else [f"the {folder} {name} is taken as {entry} of the catalogue"]
+        return load(entry), note, []
+    try:
+        return load(name), [], []
+    except ConfigError as error:
+        return None, [], [Question(f"the model {name} is not known ({error})", "--model NAME")]
+
+
+def _of_words(reading: Reading, run: Run, gpus: int | None, given: Mapping[str, Any]) -> TrainingJob:
+    """The job of words of Megatron-LM; settings of the dialect stand between its defaults and what the caller gives."""
+    from ..megatron.job import job_from_args
+
+    values = {**reading.settings, **given}
+    if reading.env:
+        values["env"] = {**reading.env, **(given.get("env") or {})}
+    job = job_from_args(list(reading.args), gpus, {**values, "ignore_unknown": run.ignore_unknown})
+    name = run.path.rsplit("/", 1)[-1].rsplit(".", 1)[0]
+    return dataclasses.replace(job, name=name, source=run.path, warnings=(*reading.warnings, *job.warnings))

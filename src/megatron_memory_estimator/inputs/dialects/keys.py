@@ -1,0 +1,64 @@
+"""Keys of a framework in Megatron's names: a table for each section, and what is said of keys that it does not have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ...wording import shown
+from ..setting_names import full_name, known_settings
+from ..transformer_config import IRRELEVANT
+
+SAME = ""
+"""In a table: the key is a setting of ours by the same name."""
+MOST_NAMED = 12
+"""Keys that a warning names."""
+DECIDES = re.compile(
+    r"offload|recompute|checkpoint_act|activation_check|lora|adapter|swap|zero_stage|fsdp|quantiz|fp8|fp4|int4|freeze|frozen|trainable|"
+    r"pattern|layer_types|hetero|param_dtype|optimizer_type"
+)
+"""In names of keys that decide memory: one of these that no table has is refused, never passed over."""
+
+
+def translated(
+    values: Mapping[str, Any], table: Mapping[str, str], nothing: Iterable[str] = (), where: str = ""
+) -> tuple[dict[str, Any], list[str], list[str]]:
+    """Settings by Megatron's names from keys of a framework; keys that are unknown, and those that are refused.
+
+    `table` gives our name of a key, "" for the same. `nothing` are keys without effect, or beginnings of such ending in *. A key that
+    is a setting of ours is one of the framework's too: they hand Megatron's fields on. Nulls are left out.
+    """
+    settings: dict[str, Any] = {}
+    unknown: list[str] = []
+    refused: list[str] = []
+    exact, starts = patterns(nothing)
+    for key, value in values.items():
+        if key in exact or key.startswith(starts):
+            continue
+        name = table[key] or key if key in table else full_name(key)
+        if key in table or name in known_settings():
+            if value is not None:
+                settings[name] = value
+        elif name in IRRELEVANT or value in (None, False, "", [], {}):
+            continue
+        elif DECIDES.search(key):
+            refused.append(f"{where}{key}={shown(value)} decides memory and is not modelled")
+        else:
+            unknown.append(f"{where}{key}")
+    return settings, unknown, refused
+
+
+def patterns(nothing: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Exact keys, and beginnings of keys."""
+    keys = tuple(nothing)
+    return frozenset(key for key in keys if not key.endswith("*")), tuple(key[:-1] for key in keys if key.endswith("*"))
+
+
+def passed_over(unknown: Sequence[str], framework: str) -> tuple[str, ...]:
+    """The warning about keys that no table has."""
+    if not unknown:
+        return ()
+    named = ", ".join(unknown[:MOST_NAMED])
+    more = f" and {len(unknown) - MOST_NAMED} more" if len(unknown) > MOST_NAMED else ""
+    return (f"unknown keys of {framework} passed over: {named}{more}",)

@@ -1,0 +1,87 @@
+"""What a run file is for a dialect: a program with its words, or a document that a program would read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from typing import Any, NamedTuple
+
+from ...dataclass import dataclass
+from ..questions import Question
+
+
+def nothing_beside(path: str) -> str | None:
+    """No file is beside the run."""
+    return None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training run as its file starts it.
+
+    program    the script, the module behind -m, or "megatron sft"; "" for a document
+    words      the words behind it
+    document   the mapping of a YAML file that is the run itself
+    env        variables that the program would see
+    num_gpus   GPUs that the launcher starts; None where it does not say
+    variables  what the caller gives with --set
+    model      what the caller gives with --model
+    text_of    the text of a file by its path: beside the run's file, or written by the script; None where there is none
+    """
+
+    path: str = "the text"
+    program: str = ""
+    words: tuple[str, ...] = ()
+    document: Mapping[str, Any] | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    num_gpus: int | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    model: str = ""
+    ignore_unknown: bool = False
+    text_of: Callable[[str], str | None] = nothing_beside
+
+    @property
+    def script(self) -> str:
+        """The last part of the program's path, without its ending."""
+        return self.program.rsplit("/", 1)[-1].removesuffix(".py")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a dialect takes out of a run.
+
+    model        a model by name, of which `settings` are the run's; "" where `args` are
+    settings     settings that the run says, by Megatron's names
+    defaults     settings that hold where it does not, over the model's config and not with `args`
+    args         words of Megatron-LM, whose own defaults hold; settings win over them
+    num_gpus     GPUs that train
+    env          environment variables of the training process
+    assumptions  what was taken from the framework's defaults or read into the file, a sentence each
+    warnings     what is not modelled, and what has no effect, a sentence each
+    questions    what is missing
+    refused      what decides memory and is not modelled, a sentence each
+    """
+
+    model: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    args: tuple[str, ...] = ()
+    num_gpus: int | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    assumptions: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    questions: tuple[Question, ...] = ()
+    refused: tuple[str, ...] = ()
+
+
+class Dialect(NamedTuple):
+    """A framework: its name, the documentation's page about it, whether a run is its own, and what such a run says.
+
+    `knows` looks at the program and at keys only; `read` raises ConfigError for a file that is broken, UnsupportedError for another
+    backend than Megatron.
+    """
+
+    name: str
+    page: str
+    knows: Callable[[Run], bool]
+    read: Callable[[Run], Reading]

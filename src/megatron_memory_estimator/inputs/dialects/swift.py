@@ -1,0 +1,280 @@
+"""ms-swift: `megatron sft|pt|rlhf --key value ...`, or the same keys in a YAML or JSON file.
+
+Sources: modelscope/ms-swift 4.6.0 `swift/cli/_megatron/main.py`, `swift/megatron/arguments/megatron_args.py`,
+`megatron_base_args.py`, `swift/megatron/model/utils.py`, `swift/megatron/trainers/`; mcore-bridge 1.6.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...errors import ConfigError, UnsupportedError
+from ...wording import shown, whole
+from ..questions import Question
+from ..strict_yaml import parse_yaml
+from .keys import SAME, passed_over, translated
+from .run import Dialect, Reading, Run
+from .words import flags, value_of
+
+PROGRAM = "megatron "
+OWN = frozenset(
+    ("tuner_type", "train_type", "max_length", "padding_free", "packing", "rlhf_type", "split_dataset_ratio")
+)
+"""Keys that tell a file of ms-swift from a flat file of Megatron-LM arguments."""
+MODEL = ("model", "model_id_or_path", "mcore_model", "load", "ckpt_dir", "model_type")
+"""Keys that name the model, the surest first."""
+
+DEFAULTS: dict[str, Any] = {
+    "expert_tensor_parallel_size": 1,
+    "recompute_granularity": "selective",
+    "use_distributed_optimizer": True,
+    "cross_entropy_loss_fusion": True,
+    "cross_entropy_fusion_impl": "native",
+    "gradient_accumulation_fusion": True,
+    "apply_rope_fusion": False,
+    "moe_grouped_gemm": True,
+    "moe_permute_fusion": False,
+    "moe_token_dispatcher_type": "alltoall",
+    "moe_router_dtype": "fp32",
+    "moe_aux_loss_coeff": 0.0,
+    "bias_activation_fusion": True,
+    "masked_softmax_fusion": True,
+    "attention_softmax_in_fp32": True,
+    "attention_dropout": 0.0,
+    "hidden_dropout": 0.0,
+    "micro_batch_size": 1,
+    "global_batch_size": 16,
+    "mtp_num_layers": 0,
+    "make_vocab_size_divisible_by": 1,
+    "optimizer_offload_fraction": 1.0,
+}
+"""What holds where a run says nothing, in Megatron's names."""
+
+TABLE = {
+    "decoder_first_pipeline_num_layers": "num_layers_in_first_pipeline_stage",
+    "decoder_last_pipeline_num_layers": "num_layers_in_last_pipeline_stage",
+    "fp8_format": "fp8",
+    "fp4_format": "fp4",
+    "main_grads_dtype": SAME,
+}
+READ = (
+    *MODEL,
+    *"""
+    max_length packing_length packing padding_free tuner_type train_type lora_rank target_modules target_regex
+    modules_to_save rlhf_type max_completion_length torch_dtype bf16 fp16 attention_backend optimizer offload_model
+    offload_optimizer sleep_level megatron_extra_kwargs freeze_parameters freeze_parameters_regex
+    freeze_parameters_ratio trainable_parameters trainable_parameters_regex freeze_llm moe_enable_deepep use_vllm
+    vllm_mode vllm_gpu_memory_utilization log_entropy top_entropy_quantile teacher_model offload_teacher_model
+    moe_layer_recompute task_type ENV recompute_granularity ref_model mcore_ref_model
+    """.split(),
+)
+"""Keys that are read one by one."""
+NOTHING = """
+    accumulate_allreduce_grads_in_fp32 adam_* adapters add_* advantage_estimator agent_template async_* attn_impl
+    beta cached_* callbacks check_model ckpt_* clip_grad completion_length_limit_scope columns cosine_* create_*
+    custom_* data_* dataloader_* dataset* ddp_* delta desirable_weight device_map dist_ckpt_* distributed_*
+    dynamic_sample epsilon* eval_* exit_* external_plugins f_divergence_type finetune fipo_* fp4_recipe fp8_amax_*
+    freeze_aligner freeze_vit generation_batch_size gym_env hub_* ignore_args_error importance_sampling_level
+    interval_* kl_in_reward label_smoothing lmbda load_* local_rank log_* logging_* lora_alpha lora_bias
+    lora_dropout lora_dtype loss_* lr* manual_gc* max_epochs max_model_len max_resample_times max_shard_size
+    max_turns merge_lora min_lr model_author model_kwargs model_name moe_router_* moe_z_loss_coeff
+    mtp_loss_scaling_factor multi_turn* muon_* nccl_comm_warmup new_special_tokens no_initialization no_load*
+    no_save* num_generations* num_iterations num_train_epochs num_workers off_policy_* offload_bridge output_dir
+    overlap_cpu_optimizer_d2h_h2d overlong_filter perform_initialization problem_type push_to_hub ref_adapters
+    remove_unused_columns repetition_* report_to reward_* rollout_* rope_scaling router_replay_mode rpo_alpha
+    safe_serialization save* scale_rewards seed sequence_parallel_size sft_alpha shuffle* soft_* split_dataset_ratio
+    steps_per_generation stream streaming* strict swanlab_* system tau_* teacher_* temperature template*
+    tensorboard_* top_k top_p train_dataloader_shuffle train_epochs train_iters truncation_strategy
+    undesirable_weight use_chat_template use_cpu_initialization use_hf use_logits_to_keep use_rslora val_dataset*
+    vit_gradient_checkpointing* vllm_* wandb_* weight_decay* calculate_per_token_loss group_by_length vit_*
+    aligner_*
+""".split()
+LORA_ALL = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "linear_q_proj", "linear_q_down_proj", "linear_q_up_proj",
+            "linear_kv_down_proj", "linear_kv_up_proj", "in_proj", "out_proj")  # fmt: skip
+"""`all-linear`: every linear but the output layer and the router."""
+
+
+def knows(run: Run) -> bool:
+    """A command of `megatron`, or a flat file with keys of ms-swift."""
+    if run.document is not None:
+        flat = "model" in run.document and not isinstance(run.document["model"], Mapping)
+        return flat and not OWN.isdisjoint(map(str, run.document))
+    return run.program.startswith(PROGRAM)
+
+
+def read(run: Run) -> Reading:
+    """The settings of a run. Raises UnsupportedError for training that is not modelled, ConfigError for a file that is missing."""
+    values, env = _values(run)
+    questions: list[Question] = []
+    names = [str(values[key]) for key in MODEL if values.get(key)]
+    settings, unknown, refused = translated(
+        {key: value for key, value in values.items() if key not in READ}, TABLE, NOTHING
+    )
+    settings |= _precision(values) | _optimizer(values, settings) | _recompute(values)
+    if values.get("moe_enable_deepep"):
+        settings["moe_flex_dispatcher_backend"] = "deepep"
+    if settings.get("tensor_model_parallel_size", 1) == 1:
+        settings["sequence_parallel"] = False
+    length, notes = _length(values, questions)
+    settings |= length | _attention(values)
+    tuned, more_refused = _tuned(values)
+    around, warnings = _around(values, lora=bool(tuned))
+    return Reading(
+        model=names[0] if names else "",
+        settings={**settings, **tuned, **around},
+        defaults=DEFAULTS,
+        num_gpus=_gpus({**env, **run.env}),
+        env={**env, **run.env},
+        assumptions=tuple(notes),
+        warnings=(*warnings, *passed_over(unknown, "ms-swift")),
+        questions=tuple(questions),
+        refused=(*refused, *more_refused),
+    )
+
+
+def _values(run: Run) -> tuple[dict[str, Any], dict[str, str]]:
+    """Keys and values, and the environment that a file sets where the run does not."""
+    if run.document is not None:
+        document: Mapping[str, Any] = run.document
+        words: dict[str, list[str]] = {}
+    else:
+        words, first = flags(run.words)
+        document = _file(run, first[0]) if first else {}
+    env = document.get("ENV") or {}
+    if not isinstance(env, Mapping):
+        raise ConfigError(f"{run.path}: ENV must hold variables, not {shown(repr(env))}")
+    values = {str(key).replace("-", "_"): value for key, value in document.items()}
+    values |= {key: value_of(each) for key, each in words.items()}
+    extra = values.get("megatron_extra_kwargs")
+    if isinstance(extra, str):
+        extra = parse_yaml(extra, "megatron_extra_kwargs")
+    if isinstance(extra, Mapping):
+        values |= {str(key): value for key, value in extra.items()}
+    return values, {str(key): str(value) for key, value in env.items()}
+
+
+def _file(run: Run, path: str) -> Mapping[str, Any]:
+    """The YAML or JSON file that is given as the first word."""
+    text = run.text_of(path)
+    if text is None:
+        raise ConfigError(
+            f"{shown(path)}, which holds the options of {run.program}, is not beside {run.path}; put it there"
+        )
+    document = parse_yaml(text, path)
+    if not isinstance(document, Mapping):
+        raise ConfigError(f"{shown(path)} must hold keys of ms-swift")
+    return document
+
+
+def _gpus(env: Mapping[str, str]) -> int:
+    """Processes of the launcher: NPROC_PER_NODE for each of NNODES; without both a single one."""
+    return (whole(env.get("NPROC_PER_NODE", "")) or 1) * (whole(env.get("NNODES", "")) or 1)
+
+
+def _precision(values: Mapping[str, Any]) -> dict[str, Any]:
+    word = str(values.get("torch_dtype") or "")
+    return {"params_dtype": "fp16" if values.get("fp16") or word in ("float16", "fp16") else "bf16"}
+
+
+def _optimizer(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The optimizer; Muon runs without the distributed one, and Adam on the host is precision-aware."""
+    name = str(values.get("optimizer") or "adam")
+    if name in ("muon", "dist_muon"):
+        return {"optimizer": name, "use_distributed_optimizer": False}
+    aware = bool(settings.get("optimizer_cpu_offload") or settings.get("use_precision_aware_optimizer"))
+    return {"optimizer": name, "use_precision_aware_optimizer": aware}
+
+
+def _recompute(values: Mapping[str, Any]) -> dict[str, Any]:
+    granularity = values.get("recompute_granularity", "selective")
+    if granularity in ("none", None):
+        return {"recompute_granularity": None}
+    found: dict[str, Any] = {"recompute_granularity": granularity}
+    if granularity == "selective":
+        modules = values.get("recompute_modules") or ["core_attn"]
+        found["recompute_modules"] = tuple([modules] if isinstance(modules, str) else modules)
+    return found
+
+
+def _attention(values: Mapping[str, Any]) -> dict[str, Any]:
+    backend = str(values.get("attention_backend") or "flash").partition("_")[0]
+    return {} if backend == "auto" else {"attention_kernel": "cudnn" if backend == "fused" else backend}
+
+
+def _length(values: Mapping[str, Any], questions: list[Question]) -> tuple[dict[str, Any], list[str]]:
+    """Tokens of a sequence, and how sure they are."""
+    length = values.get("packing_length") or values.get("max_length")
+    if not isinstance(length, int):
+        questions.append(Question("max_length is not given: the model's own maximum would hold", "--seq-length N"))
+        return {}, []
+    kind = values.get("rlhf_type")
+    if kind in ("grpo", "gkd"):
+        length += int(values.get("max_completion_length") or 512)
+        return {"seq_length": length}, [f"at most {length} tokens a sample: max_length and max_completion_length"]
+    if values.get("packing"):
+        return {"seq_length": length}, [f"samples are packed to rows of {length} tokens"]
+    pairs = 2 if kind == "dpo" else 1
+    found = {"seq_length": pairs * length}
+    whose = "a chosen and a rejected answer" if pairs == 2 else "a sample"
+    free = values.get("padding_free", True)
+    return found, [f"at most {pairs * length} tokens for {whose}: max_length" + (", laid end to end" if free else "")]
+
+
+def _tuned(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """LoRA, and what is frozen otherwise."""
+    refused = []
+    kind = str(values.get("tuner_type") or values.get("train_type") or "full")
+    frozen = ("freeze_llm", "freeze_parameters", "freeze_parameters_regex", "freeze_parameters_ratio", "trainable_parameters_regex",
+              "trainable_parameters", "modules_to_save", "target_regex")  # fmt: skip
+    for key in frozen:
+        if values.get(key):
+            refused.append(f"{key}={shown(str(values[key]))} chooses what trains, which is not modelled")
+    if kind == "full":
+        return {}, refused
+    if kind != "lora":
+        return {}, [*refused, f"tuner_type={kind} is not modelled"]
+    targets = values.get("target_modules") or "all-linear"
+    wanted = [targets] if isinstance(targets, str) else list(targets)
+    if "all-router" in wanted:
+        refused.append("target_modules=all-router adapts routers, which is not modelled")
+    modules = LORA_ALL if "all-linear" in wanted else tuple(str(one) for one in wanted)
+    return {"peft": "lora", "peft_dim": int(values.get("lora_rank") or 8), "peft_target_modules": modules}, refused
+
+
+def _around(values: Mapping[str, Any], *, lora: bool) -> tuple[dict[str, Any], list[str]]:
+    """The phases of preference and reinforcement learning. Raises UnsupportedError for rewards and teachers."""
+    kind = values.get("rlhf_type")
+    if values.get("task_type") not in (None, "causal_lm"):
+        raise UnsupportedError(
+            f"task_type={values['task_type']} of ms-swift trains another head, which is not modelled"
+        )
+    if kind is None:
+        return {}, []
+    if kind in ("rm", "gkd") or values.get("teacher_model"):
+        what = "a reward model" if kind == "rm" else "a student of a teacher model"
+        raise UnsupportedError(f"rlhf_type={kind} of ms-swift trains {what}, which is not modelled")
+    found: dict[str, Any] = {"reference_model": "none" if lora else "device"}
+    warnings = (
+        [] if lora else [f"rlhf_type={kind}: the reference policy's weights stay on the device beside the policy's"]
+    )
+    if kind != "grpo":
+        return found, warnings
+    colocated = values.get("vllm_mode") != "server"
+    found |= {
+        "loss_function": "swift",
+        "rollout_engine": "vllm",
+        "rollout_colocated": colocated,
+        "rollout_sleeps": bool(values.get("sleep_level")),
+        "rollout_offload": (("weights", "gradients") if values.get("offload_model") else ())
+        + (("optimizer",) if values.get("offload_optimizer") else ()),
+    }
+    if colocated:
+        found["rollout_memory_share"] = float(values.get("vllm_gpu_memory_utilization") or 0.9)
+        warnings.append("rlhf_type=grpo: the engine vllm shares the GPUs; what it leaves behind asleep is not known")
+    if not lora and values.get("offload_model"):
+        found["reference_model"] = "offloaded"
+    return found, warnings
+
+
+DIALECT = Dialect("ms-swift", "dialects.md", knows, read)
