@@ -59,8 +59,8 @@ TOPICS: dict[str, tuple[str, ...]] = {
     ),
     "reinforcement learning": (
         "loss_function", "loss_chunk_size", "loss_entropy", "loss_temperature", "rollout_engine", "rollout_colocated",
-        "rollout_memory_share", "rollout_sleeps", "rollout_offload", "log_prob_offload", "log_prob_micro_batch_tokens", "reference_model", "critic_model",
-        "weight_sync_bytes",
+        "rollout_memory_share", "rollout_sleeps", "rollout_offload", "log_prob_offload", "log_prob_micro_batch_tokens",
+        "reference_model", "critic_model", "weight_sync_bytes",
     ),
     "fine-tuning": ("peft", "peft_dim", "peft_target_modules"),
     "model (overrides of the config)": (

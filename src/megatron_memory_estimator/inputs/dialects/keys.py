@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...wording import shown
 from ..setting_names import full_name, known_settings
-from ..transformer_config import IRRELEVANT
+from ..transformer_config import IRRELEVANT, UNSUPPORTED
 
 SAME = ""
 """In a table: the key is a setting of ours by the same name."""
@@ -22,12 +22,13 @@ DECIDES = re.compile(
 
 
 def translated(
-    values: Mapping[str, Any], table: Mapping[str, str], nothing: Iterable[str] = (), where: str = ""
+    values: Mapping[str, Any], table: Mapping[str, str], nothing: str = "", where: str = ""
 ) -> tuple[dict[str, Any], list[str], list[str]]:
     """Settings by Megatron's names from keys of a framework; keys that are unknown, and those that are refused.
 
-    `table` gives our name of a key, "" for the same. `nothing` are keys without effect, or beginnings of such ending in *. A key that
-    is a setting of ours is one of the framework's too: they hand Megatron's fields on. Nulls are left out.
+    `table` gives our name of a key, "" for the same. `nothing` are keys without effect and those that are read elsewhere, in one text
+    with blanks; * stands for any ending. A key that is a setting of ours is one of the framework's too: they hand Megatron's fields on.
+    Nulls are left out.
     """
     settings: dict[str, Any] = {}
     unknown: list[str] = []
@@ -37,21 +38,21 @@ def translated(
         if key in exact or key.startswith(starts):
             continue
         name = table[key] or key if key in table else full_name(key)
-        if key in table or name in known_settings():
+        if key in table or name in known_settings() or name in UNSUPPORTED:
             if value is not None:
                 settings[name] = value
         elif name in IRRELEVANT or value in (None, False, "", [], {}):
             continue
         elif DECIDES.search(key):
-            refused.append(f"{where}{key}={shown(value)} decides memory and is not modelled")
+            refused.append(f"{where}{key}={shown(str(value))} decides memory and is not modelled")
         else:
             unknown.append(f"{where}{key}")
     return settings, unknown, refused
 
 
-def patterns(nothing: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
+def patterns(nothing: str) -> tuple[frozenset[str], tuple[str, ...]]:
     """Exact keys, and beginnings of keys."""
-    keys = tuple(nothing)
+    keys = nothing.split()
     return frozenset(key for key in keys if not key.endswith("*")), tuple(key[:-1] for key in keys if key.endswith("*"))
 
 

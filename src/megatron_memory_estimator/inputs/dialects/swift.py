@@ -58,17 +58,15 @@ TABLE = {
     "fp4_format": "fp4",
     "main_grads_dtype": SAME,
 }
-READ = (
-    *MODEL,
-    *"""
+READ = f"""
+    {" ".join(MODEL)}
     max_length packing_length packing padding_free tuner_type train_type lora_rank target_modules target_regex
     modules_to_save rlhf_type max_completion_length torch_dtype bf16 fp16 attention_backend optimizer offload_model
     offload_optimizer sleep_level megatron_extra_kwargs freeze_parameters freeze_parameters_regex
     freeze_parameters_ratio trainable_parameters trainable_parameters_regex freeze_llm moe_enable_deepep use_vllm
     vllm_mode vllm_gpu_memory_utilization log_entropy top_entropy_quantile teacher_model offload_teacher_model
     moe_layer_recompute task_type ENV recompute_granularity ref_model mcore_ref_model
-    """.split(),
-)
+"""
 """Keys that are read one by one."""
 NOTHING = """
     accumulate_allreduce_grads_in_fp32 adam_* adapters add_* advantage_estimator agent_template async_* attn_impl
@@ -89,7 +87,8 @@ NOTHING = """
     undesirable_weight use_chat_template use_cpu_initialization use_hf use_logits_to_keep use_rslora val_dataset*
     vit_gradient_checkpointing* vllm_* wandb_* weight_decay* calculate_per_token_loss group_by_length vit_*
     aligner_*
-""".split()
+"""
+"""Keys without effect, and beginnings of such."""
 LORA_ALL = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "linear_q_proj", "linear_q_down_proj", "linear_q_up_proj",
             "linear_kv_down_proj", "linear_kv_up_proj", "in_proj", "out_proj")  # fmt: skip
 """`all-linear`: every linear but the output layer and the router."""
@@ -108,9 +107,7 @@ def read(run: Run) -> Reading:
     values, env = _values(run)
     questions: list[Question] = []
     names = [str(values[key]) for key in MODEL if values.get(key)]
-    settings, unknown, refused = translated(
-        {key: value for key, value in values.items() if key not in READ}, TABLE, NOTHING
-    )
+    settings, unknown, refused = translated(values, TABLE, READ + NOTHING)
     settings |= _precision(values) | _optimizer(values, settings) | _recompute(values)
     if values.get("moe_enable_deepep"):
         settings["moe_flex_dispatcher_backend"] = "deepep"
