@@ -53,6 +53,10 @@ def print_estimate(estimate: Estimate, console: Console, shown: Shown = Shown())
             console.print(line, highlight=False)
     else:
         print_bars(estimate.stages, job.gpu.memory_bytes, console)
+    if any(stage.rollout for stage in estimate.stages):
+        from .rollout import print_rollout
+
+        print_rollout(estimate, console)
     for line in host_lines(estimate):
         console.print(line, highlight=False)
     if shown.all_gpus:
