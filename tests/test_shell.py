@@ -158,7 +158,7 @@ for f in $(ls); do LOOP+=(--fp8-format hybrid); done
     with pytest.raises(ConfigError):
         from_script(
             f"{script}torchrun pretrain_gpt.py --num-layers 4 {words}", "run.sh", "run", {}, ignore_unknown=False
-        )
+        ).words.settled()
 
 
 REFUSED = [

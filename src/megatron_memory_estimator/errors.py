@@ -2,6 +2,7 @@
 
 EstimatorError              anything this package refuses; the command line prints it and exits with 2
   ConfigError               an input that cannot be read or understood (missing file, wrong type, unknown name)
+    QuestionsError          a run's file that leaves something open; `questions` holds each with the option that answers it
   LayoutError               a layout that Megatron-Core would refuse; `reasons` lists every violated rule
   UnsupportedError          a legal run with a feature that is not modelled; it is refused by name
   StoppedError              work that its caller ended before it was done
@@ -9,18 +10,44 @@ EstimatorError              anything this package refuses; the command line prin
 
 from __future__ import annotations
 
-from .wording import LONGEST_MESSAGE, plain
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .wording import LONGEST_MESSAGE, LONGEST_QUESTIONS, plain
 
 
 class EstimatorError(ValueError):
     """Anything this package refuses; its message is one line of at most 500 characters without control characters."""
 
+    longest = LONGEST_MESSAGE
+
     def __init__(self, message: str = "") -> None:
-        super().__init__(plain(message))
+        super().__init__(plain(message, self.longest))
 
 
 class ConfigError(EstimatorError):
     """An input that cannot be read or understood."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One thing that a run's file leaves open, and the option of the command line that answers it, if one does."""
+
+    what: str
+    option: str = ""
+
+
+class QuestionsError(ConfigError):
+    """A run's file that leaves something open, or holds several things that are refused.
+
+    The message, of at most 2,000 characters, names all of it and the options that answer; `questions` holds each.
+    """
+
+    longest = LONGEST_QUESTIONS
+
+    def __init__(self, message: str = "", questions: Sequence[Question] = ()) -> None:
+        super().__init__(message)
+        self.questions = tuple(questions)
 
 
 class UnsupportedError(EstimatorError):

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 MOST_DIGITS = 18
 """Digits of the longest whole number that is read; more than 10**18 of anything is no setting of a run."""
 LONGEST_MESSAGE = 500
+LONGEST_QUESTIONS = 2000
+"""Characters of a message that asks for everything that a file leaves open."""
 LONGEST_SHOWN = 100
 
 _WHOLE = re.compile(rf"[0-9]{{1,{MOST_DIGITS}}}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ..transformer_config import IRRELEVANT
-from .table import Argument
 
 HARMLESS = IRRELEVANT | frozenset(
     [
@@ -62,8 +61,3 @@ HARMLESS = IRRELEVANT | frozenset(
     ]
 )
 """Arguments without an effect of their own on what is modelled here."""
-
-
-def is_harmless(argument: Argument) -> bool:
-    """Whether the value of an argument has no effect on memory, whatever it is."""
-    return argument.category == "irrelevant" or argument.dest in HARMLESS

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from math import lcm
 from typing import Any
 
 from ...job.training_job import TrainingJob
 from ..effects import OWNERS
+from ..environment import VARIABLES
 from ..loaded_model import LoadedModel
+from ..questions import Question, settle
 from ..resolve import job_from_parts
+from ..setting_names import full_name
 from .classes import refuse_unmodelled
 from .derive import derive
-from .destinations import normalised
-from .files import given_arguments, passed_over
+from .files import Given, given_arguments
+from .reading import Reading
+from .readings import in_megatron_terms
 from .table import arguments
 from .vocabulary import vocabulary
 from .words import parse_words
@@ -27,27 +32,77 @@ def job_from_args(args: Any, num_gpus: int | None, settings: Mapping[str, Any]) 
     """See `TrainingJob.from_megatron_args`."""
     settings = dict(settings)
     ignoring = bool(settings.pop("ignore_unknown", False))
+    variables = settings.pop("set_variables", None)
     more = parse_words(settings.pop("more_arguments", ()), ignore_unknown=ignoring)
-    source = given_arguments(
-        args, set_variables=settings.pop("set_variables", None), ignore_unknown=ignoring, overridden=more.values.keys()
-    )
-    given = {**normalised(source.args), **more.values}
-    vocab = vocabulary(given, settings)
-    warnings = (*source.warnings, *passed_over(more.unknown), *refuse_unmodelled(given), *vocab.notes)
+    source = given_arguments(args, set_variables=variables, ignore_unknown=ignoring)
+    others = source.words.others
+    others.merge(more.others)
+    given = {**source.words.values, **more.values}
+    gpus = _gpus(source, num_gpus)
+    reading = in_megatron_terms(given, others.read, gpus)
+    given = {**given, **reading.changes}
+    vocab = vocabulary(given, settings, others.read)
+    elsewhere = {*more.values, *(full_name(name) for name in settings)}
+    questions = [*source.questions, *source.words.questions(elsewhere), *more.questions(elsewhere), *reading.questions]
+    questions += [vocab.question] if vocab.question else []
+    settle([*questions, *_sizes(given, settings, questions)], [*others.refusals(), *reading.refused])
+    warnings = (
+        *source.warnings, *source.words.notes, *more.notes, *others.warnings(), *reading.notes, *refuse_unmodelled(given), *vocab.notes
+    )  # fmt: skip
     values = derive(given, settings)
-    if vocab.size is not None:
-        values["vocab_size"] = vocab.size
+    for name, size in (("vocab_size", vocab.size), ("padded_vocab_size", vocab.padded)):
+        if size is not None:
+            values[name] = size
     defaults = {name: values.pop(name) for name in _left_at_default(values, given)}
+    values.update(_architecture(reading))
     values.update(settings)
-    if source.env:
-        values["env"] = {**source.env, **(settings.get("env") or {})}
-    assumptions = []
-    if num_gpus is None and source.num_gpus is not None:
-        num_gpus = source.num_gpus
-        assumptions.append(f"num_gpus as in {source.source}: {num_gpus}")
+    if env := {name: value for name, value in source.env.items() if name in VARIABLES}:
+        values["env"] = {**env, **(settings.get("env") or {})}
     loaded = LoadedModel(defaults, source.name, source.source, "", warnings=warnings)
-    job = job_from_parts(loaded, num_gpus, values, habits=False, single_microbatch=True)
-    return dataclasses.replace(job, assumptions=(*assumptions, *job.assumptions))
+    assumed = (source.gpus_said,) if num_gpus is None and source.gpus_said and gpus is not None else ()
+    job = job_from_parts(loaded, gpus, values, habits=False, single_microbatch=True)
+    return dataclasses.replace(job, assumptions=(*assumed, *job.assumptions))
+
+
+def _gpus(source: Given, num_gpus: int | None) -> int | None:
+    """GPUs of the run: the caller's, or the source's; a test runner's usual node only where the layout fits it."""
+    if num_gpus is not None or source.num_gpus is None:
+        return num_gpus
+    if not source.gpus_said.startswith("num_gpus not given"):
+        return source.num_gpus
+    degrees = Reading(source.words.values, {})
+    sizes = ("tensor", "context", "pipeline", "expert")
+    tp, cp, pp, ep = (
+        max(degrees.number(f"{name}_model_parallel_size" if name != "context" else "context_parallel_size"), 1)
+        for name in sizes
+    )
+    etp = degrees.number("expert_tensor_parallel_size") or tp
+    least = lcm(tp * cp, etp * ep if degrees.get("num_experts") else 1) * pp
+    return source.num_gpus if source.num_gpus % least == 0 else None
+
+
+def _sizes(given: Mapping[str, Any], settings: Mapping[str, Any], open_: list[Question]) -> list[Question]:
+    """Questions about sizes without which there is no model."""
+    if any(name in given for name in ("hybrid_layer_pattern", "hybrid_override_pattern", "encoder_num_layers")):
+        return []
+    asked = {one.option for one in open_}
+    questions = []
+    for name in ("num_layers", "hidden_size", "num_attention_heads"):
+        option = f"--{name.replace('_', '-')} VALUE"
+        if given.get(name) is None and settings.get(name) is None and option not in asked:
+            why = ", whose value stands in a checkpoint" if given.get("use_checkpoint_args") else ""
+            questions.append(Question(f"--{name.replace('_', '-')} is not given{why}", option))
+    return questions
+
+
+def _architecture(reading: Reading) -> dict[str, Any]:
+    """The architecture of the model that --bridge-hf-model names."""
+    model = reading.others.get("bridge_hf_model")
+    if not model:
+        return {}
+    from ..hf.load import load_named
+
+    return dict(load_named(" ".join(model)).config)
 
 
 def _left_at_default(values: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
