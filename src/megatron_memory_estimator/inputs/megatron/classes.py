@@ -30,6 +30,8 @@ def refuse_unmodelled(given: Mapping[str, Any]) -> tuple[str, ...]:
             continue
         if dest == "spec" and known_spec(value):
             continue
+        if dest == "eval_micro_batch_size" and _at_most(value, given.get("micro_batch_size", 1)):
+            continue  # an evaluation keeps less than a training step of as many samples
         if dest in _OTHER_PROGRAMS:
             raise UnsupportedError(f"Megatron argument {dest}={shown(value)} belongs to a program that is not modelled")
         if kind == IGNORED:
@@ -58,6 +60,10 @@ def argument_class(dest: str) -> str:
 def passes_over(argument: Argument) -> bool:
     """Whether the value of an argument changes nothing that is counted, so that it may be whatever it is."""
     return argument_class(argument.dest) in ("irrelevant", IGNORED)
+
+
+def _at_most(value: Any, most: Any) -> bool:
+    return isinstance(value, int) and isinstance(most, int) and value <= most
 
 
 def known_spec(value: Any) -> bool:

@@ -63,7 +63,7 @@ def fork_arguments() -> dict[str, ForkArgument]:
 
 
 TOPICS = re.compile(
-    r"lora|adapter|freeze|frozen|tune_|teacher|distill|deepspeed|offload|recompute|checkpointing|checkpoint_(act|in)|swap|mem_|memory|"
+    r"activation|lora|adapter|freeze|frozen|tune_|teacher|distill|deepspeed|offload|recompute|checkpointing|checkpoint_(act|in)|swap|mem_|memory|"
     r"zero|quant|dtype|precision|optimizer|gradients|states|fsdp|parallel|2d|tp_|pipe|schedule|overlap|chunk|slice|layers|layer_list|"
     r"hybrid|pattern|moe|expert|mla|attention|attn|norm|hidden|intermediate|heads|head_|_head|vocab|bias|softcap|window|mhc|dsa|index_|"
     r"compress|groups|hash|share|loss_type"
@@ -72,8 +72,11 @@ TOPICS = re.compile(
 program has them: an argument of such a name is not passed over unseen."""
 MOST_NAMED = 40
 """Unknown arguments that a message names."""
-TALK = ("log_", "print_", "data_", "dataset_", "wandb_", "tensorboard_")
-"""Beginnings of names that speak of reports and data, whatever follows."""
+REPORTS = re.compile(
+    r"(log|print|tensorboard|wandb|timing_log|profile|one_logger|fim|blend|data|dataset|ckpt|dist_ckpt|no_save|exit|manual_gc|lr|"
+    r"weight_decay|loss_scale|tokenizer_hf)_\w+"
+)
+"""Names of reports, data, checkpoints and schedules, which change no tensor, unless a topic of TOPICS stands in them."""
 FILES = ("_path", "_paths", "_dir", "_file", "_name", "_coeff", "_seed", "_interval", "_iters", "_weight_decay")
 """Endings of names of files, coefficients and counts of steps."""
 
@@ -81,7 +84,7 @@ FILES = ("_path", "_paths", "_dir", "_file", "_name", "_coeff", "_seed", "_inter
 def tells(name: str) -> bool:
     """Whether the name of an argument that no table has says that it decides memory."""
     word = name.lower()
-    return not word.startswith(TALK) and not word.endswith(FILES) and TOPICS.search(word) is not None
+    return not word.endswith(FILES) and not word.startswith("log_") and TOPICS.search(word) is not None
 
 
 @dataclass
@@ -100,6 +103,8 @@ class Others:
         known = fork_arguments().get(name)
         if known is None and self.ignore_unknown and tells(name):
             self.refused[name] = f"{flag}, whose name says that it decides memory"
+        elif known is None and REPORTS.fullmatch(name) and not tells(name):
+            self.without_effect[flag] = None
         elif known is None:
             self.unknown[flag] = None
         elif known.effect in EFFECTS:

@@ -7,7 +7,7 @@ Sources: Megatron-LM `megatron/training/arguments.py` (parser and validate_args)
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import lcm
 from typing import Any
 
@@ -45,7 +45,10 @@ def job_from_args(args: Any, num_gpus: int | None, settings: Mapping[str, Any]) 
     elsewhere = {*more.values, *(full_name(name) for name in settings)}
     questions = [*source.questions, *source.words.questions(elsewhere), *more.questions(elsewhere), *reading.questions]
     questions += [vocab.question] if vocab.question else []
-    settle([*questions, *_sizes(given, settings, questions)], [*others.refusals(), *reading.refused])
+    settle(
+        [*questions, *_sizes(given, settings, {*source.words.problems, *more.problems, *others.read})],
+        [*others.refusals(), *reading.refused],
+    )
     warnings = (
         *source.warnings, *source.words.notes, *more.notes, *others.warnings(), *reading.notes, *refuse_unmodelled(given), *vocab.notes
     )  # fmt: skip
@@ -81,17 +84,17 @@ def _gpus(source: Given, num_gpus: int | None) -> int | None:
     return source.num_gpus if source.num_gpus % least == 0 else None
 
 
-def _sizes(given: Mapping[str, Any], settings: Mapping[str, Any], open_: list[Question]) -> list[Question]:
-    """Questions about sizes without which there is no model."""
-    if any(name in given for name in ("hybrid_layer_pattern", "hybrid_override_pattern", "encoder_num_layers")):
+def _sizes(given: Mapping[str, Any], settings: Mapping[str, Any], asked: Collection[str]) -> list[Question]:
+    """Questions about sizes without which there is no model; `asked` are arguments that are asked for already, or read elsewhere."""
+    elsewhere = ("hybrid_layer_pattern", "hybrid_override_pattern", "encoder_num_layers")
+    if any(name in given for name in elsewhere) or "bridge_hf_model" in asked:
         return []
-    asked = {one.option for one in open_}
     questions = []
     for name in ("num_layers", "hidden_size", "num_attention_heads"):
-        option = f"--{name.replace('_', '-')} VALUE"
-        if given.get(name) is None and settings.get(name) is None and option not in asked:
-            why = ", whose value stands in a checkpoint" if given.get("use_checkpoint_args") else ""
-            questions.append(Question(f"--{name.replace('_', '-')} is not given{why}", option))
+        if given.get(name) is None and settings.get(name) is None and name not in asked:
+            why = "stands in a checkpoint, which is not read" if given.get("use_checkpoint_args") else "is not given"
+            option = f"--{name.replace('_', '-')}"
+            questions.append(Question(f"{option} {why}", f"{option} VALUE"))
     return questions
 
 

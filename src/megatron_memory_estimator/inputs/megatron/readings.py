@@ -38,6 +38,7 @@ SAME: dict[str, tuple[str, Any]] = {
     "use_rope": ("position_embedding_type", "rope"),
     "fp8_hybrid": ("fp8", "hybrid"),
     "fp8_e4m3": ("fp8", "e4m3"),
+    "create_attention_mask_in_dataloader": ("create_attention_mask_in_dataloader", True),
     "use_custom_fsdp": ("use_megatron_fsdp", True),
     "use_fused_moe_token_permute_and_unpermute": ("moe_permute_fusion", True),
 }
