@@ -125,6 +125,14 @@ def test_registered_buffers_are_as_large_as_others_and_double_under_full_shardin
     assert sharded.training.fsdp_double_buffer and not sharded.training.reuse_grad_buf_for_mxfp8_param_ag
 
 
+def test_transposes_of_weights_are_a_matter_of_low_precision() -> None:
+    config = {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 1000, "params_dtype": "bf16"}
+    off = TrainingJob.from_config({**config, "disable_parameter_transpose_cache": True}, 1)
+    assert off.training == TrainingJob.from_config(config, 1).training
+    with pytest.raises(ConfigError, match="disable_parameter_transpose_cache=True is not modelled"):
+        TrainingJob.from_config({**config, "fp8": "hybrid", "disable_parameter_transpose_cache": True}, 1)
+
+
 def test_the_model_of_a_bridge_is_that_of_its_name() -> None:
     words = "--seq-length 4096 --micro-batch-size 1 --bf16 --use-bridge --bridge-hf-model Qwen/Qwen3-8B --tensor-model-parallel-size 4"
     job = TrainingJob.from_megatron_args(words.split(), 8)

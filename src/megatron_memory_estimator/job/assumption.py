@@ -24,7 +24,7 @@ class Assumption(str):
         return _assumption, (str(self), self.short, self.above)
 
 
-def _assumption(text: str, short: str, above: bool) -> Assumption:  # noqa: FBT001
+def _assumption(text: str, short: str, above: bool) -> Assumption:
     return Assumption(text, short, above=above)
 
 
