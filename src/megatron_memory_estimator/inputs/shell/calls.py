@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from .assign import assign
 from .commands import command
-from .control import Return
 from .doubts import present
 from .grammar import Assignment
+from .leaving import until_return
 from .state import Frame, Shell, Value, restore
 
 
@@ -62,11 +62,13 @@ def call(shell: Shell, name: str, arguments: list[str]) -> None:
     shell.state.positionals = tuple(present(arguments))
     shell.state.frames = (*shell.state.frames, Frame())
     shell.loops = 0
+    places = shell.places
+    if name in shell.homes:
+        shell.places = (shell.homes[name], *shell.places)
     try:
-        command(shell, body)
-    except Return:
-        pass
+        until_return(shell, lambda: command(shell, body))
     finally:
+        shell.places = places
         frame, shell.state.frames = shell.state.frames[-1], shell.state.frames[:-1]
         for local, (value, was_exported) in frame.saved.items():
             restore(shell.state, local, value, exported=was_exported)

@@ -6,12 +6,12 @@ import re
 from collections.abc import Sequence
 
 from .doubts import bare, in_doubt, unquoted
-from .grammar import Redirect, Simple
+from .grammar import Command, Redirect
 from .state import Shell
 
 LARGEST = 2**18
 MOST = 100
-_SCRIPT = re.compile(r".*\.(?:sh|bash|sbatch|slurm|job|cmd|run)")
+_KEPT = re.compile(r".*\.(?:sh|bash|sbatch|slurm|job|cmd|run|ya?ml|json)")
 
 
 def plain_path(path: str) -> str:
@@ -39,10 +39,10 @@ def written(shell: Shell, redirects: Sequence[Redirect], text: str | None = None
         appends = one.operator in (">>", "&>>")
         if id(one) in shell.stored:
             shell.stored.discard(id(one))
-        elif text is not None and (path in shell.state.files or _SCRIPT.fullmatch(path)):
+        elif text is not None and (path in shell.state.files or _KEPT.fullmatch(path)):
             shell.stored.add(id(one))
             store(shell, path, text, appends=appends)
-        elif path in shell.state.files:
+        elif path in shell.state.files or _KEPT.fullmatch(path):
             shell.state.files[path] = shell.doubt("the file is written by a command")
 
 
@@ -57,10 +57,12 @@ def store(shell: Shell, path: str, text: str, *, appends: bool) -> None:
     shell.state.files[path] = text
 
 
-def document(shell: Shell, node: Simple) -> str | None:
-    """The text of the here-document or here-string that a command reads, or None."""
+def document(shell: Shell, node: Command) -> str | None:
+    """The text that a command reads from a here-document, a here-string or a pipe, or None."""
     feeds = [one for one in node.redirects if one.feeds]
-    if not feeds or feeds[-1].operator not in ("<<", "<<<"):
+    if not feeds:
+        return shell.state.fed
+    if feeds[-1].operator not in ("<<", "<<<"):
         return None
     text = shell.targets[id(feeds[-1])]
     return text + ("\n" if feeds[-1].operator == "<<<" else "")
