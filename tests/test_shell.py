@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from megatron_memory_estimator import ConfigError
-from megatron_memory_estimator.inputs.megatron.files import from_script
+from megatron_memory_estimator.inputs.megatron.files import Caller, from_script
 from megatron_memory_estimator.inputs.shell.doubts import in_doubt, readable
 from megatron_memory_estimator.inputs.shell.script import read_script
 
@@ -157,7 +157,7 @@ for f in $(ls); do LOOP+=(--fp8-format hybrid); done
 """
     with pytest.raises(ConfigError):
         from_script(
-            f"{script}torchrun pretrain_gpt.py --num-layers 4 {words}", "run.sh", "run", {}, ignore_unknown=False
+            f"{script}torchrun pretrain_gpt.py --num-layers 4 {words}", "run.sh", "run", Caller(), ignore_unknown=False
         )
 
 

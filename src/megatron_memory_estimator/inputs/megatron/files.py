@@ -27,14 +27,24 @@ class Given:
     source: str = "Megatron arguments"
     name: str = ""
     num_gpus: int | None = None
+    gpus_unknown: str = ""
     env: dict[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Caller:
+    """What the caller of a launch script says beside its name: variables, words behind it, and whether files elsewhere are opened."""
+
+    variables: Mapping[str, str] = field(default_factory=dict)
+    words: Sequence[str] = ()
+    follow: bool = False
+
+
 def given_arguments(
     args: Any,
+    caller: Caller | None = None,
     *,
-    set_variables: Mapping[str, str] | None = None,
     ignore_unknown: bool = False,
     overridden: Collection[str] = (),
 ) -> Given:
@@ -46,7 +56,7 @@ def given_arguments(
     if isinstance(args, os.PathLike):
         args = os.fspath(args)
     if isinstance(args, str):
-        return _from_file(args, dict(set_variables or {}), ignore_unknown=ignore_unknown, overridden=overridden)
+        return _from_file(args, caller or Caller(), ignore_unknown=ignore_unknown, overridden=overridden)
     if isinstance(args, Sequence) and all(isinstance(word, str) for word in args):
         found = parse_words(args, ignore_unknown=ignore_unknown)
         return Given(found.values, warnings=passed_over(found.unknown))
@@ -60,7 +70,7 @@ def passed_over(unknown: list[str]) -> tuple[str, ...]:
     return (f"unknown arguments passed over: {', '.join(dict.fromkeys(unknown))}",) if unknown else ()
 
 
-def _from_file(path: str, variables: dict[str, str], *, ignore_unknown: bool, overridden: Collection[str]) -> Given:
+def _from_file(path: str, caller: Caller, *, ignore_unknown: bool, overridden: Collection[str]) -> Given:
     name = os.path.splitext(os.path.basename(path))[0]
     if path.lower().endswith(YAML):
         return from_mapping_file(read_yaml(path), path, name, ignore_unknown=ignore_unknown)
@@ -69,26 +79,29 @@ def _from_file(path: str, variables: dict[str, str], *, ignore_unknown: bool, ov
             f"{path!r} is neither a YAML file ({', '.join(YAML)}) nor a launch script ({', '.join(SCRIPTS)}); arguments "
             "themselves must be a mapping or a list of words"
         )
-    return from_script(read_text(path), path, name, variables, ignore_unknown=ignore_unknown, overridden=overridden)
+    return from_script(read_text(path), path, name, caller, ignore_unknown=ignore_unknown, overridden=overridden)
 
 
 def from_script(
     text: str,
     path: str,
     name: str,
-    variables: Mapping[str, str],
+    caller: Caller,
     *,
     ignore_unknown: bool,
     overridden: Collection[str] = (),
 ) -> Given:
-    """The arguments of a launch script's text."""
-    from ..shell.script import read_script
+    """The arguments of a launch script's text; a `path` of a script gives the files beside it too."""
+    from ..shell.script import Beside, read_script
 
-    launch = read_script(text, variables)
+    beside = Beside(path, caller.follow) if path.lower().endswith(SCRIPTS) else None
+    launch = read_script(text, caller.variables, caller.words, beside)
     refuse_entry(launch.entry)
     found = parse_words(launch.words, ignore_unknown=ignore_unknown, doubts=launch.doubts, overridden=overridden)
     warnings = (*launch.notes, *found.notes, *passed_over(found.unknown))
-    return Given(found.values, path, name, launch.num_gpus, _known_environment(launch.env), warnings)
+    return Given(
+        found.values, path, name, launch.num_gpus, launch.gpus_unknown, _known_environment(launch.env), warnings
+    )
 
 
 def _known_environment(env: Mapping[str, str]) -> dict[str, str]:
@@ -137,7 +150,7 @@ def from_mapping_file(document: Mapping[Any, Any], path: str, name: str, *, igno
     texts = {str(key): str(value) for key, value in env.items() if value is not None}
     per_node, nodes = whole(texts.get("GPUS_PER_NODE")), whole(texts.get("NUM_NODES", "1"))
     gpus = per_node * nodes if per_node and nodes else None
-    return Given(found.values, path, name, gpus, texts, passed_over(found.unknown))
+    return Given(found.values, path, name, gpus, "", texts, passed_over(found.unknown))
 
 
 def _words(value: Any) -> list[str]:

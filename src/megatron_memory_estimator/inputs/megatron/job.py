@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from ...errors import ConfigError
 from ...job.training_job import TrainingJob
 from ..effects import OWNERS
 from ..loaded_model import LoadedModel
@@ -17,7 +18,7 @@ from ..resolve import job_from_parts
 from .classes import refuse_unmodelled
 from .derive import derive
 from .destinations import normalised
-from .files import given_arguments, passed_over
+from .files import Caller, given_arguments, passed_over
 from .table import arguments
 from .vocabulary import vocabulary
 from .words import parse_words
@@ -28,9 +29,12 @@ def job_from_args(args: Any, num_gpus: int | None, settings: Mapping[str, Any]) 
     settings = dict(settings)
     ignoring = bool(settings.pop("ignore_unknown", False))
     more = parse_words(settings.pop("more_arguments", ()), ignore_unknown=ignoring)
-    source = given_arguments(
-        args, set_variables=settings.pop("set_variables", None), ignore_unknown=ignoring, overridden=more.values.keys()
+    caller = Caller(
+        settings.pop("set_variables", None) or {}, settings.pop("words", ()), bool(settings.pop("follow", False))
     )
+    source = given_arguments(args, caller, ignore_unknown=ignoring, overridden=more.values.keys())
+    if num_gpus is None and source.num_gpus is None and source.gpus_unknown:
+        raise ConfigError(f"the number of GPUs is not known: {source.gpus_unknown}")
     given = {**normalised(source.args), **more.values}
     vocab = vocabulary(given, settings)
     warnings = (*source.warnings, *passed_over(more.unknown), *refuse_unmodelled(given), *vocab.notes)

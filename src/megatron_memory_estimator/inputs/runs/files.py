@@ -12,7 +12,7 @@ from .. import YAML
 from ..hf.convert import convert
 from ..hf.load import parse
 from ..loaded_model import LoadedModel
-from ..megatron.files import from_mapping_file, from_script
+from ..megatron.files import Caller, from_mapping_file, from_script
 from ..megatron.job import job_from_args
 from ..resolve import job_from_parts
 from ..text_files import read_yaml
@@ -29,7 +29,7 @@ def job_from_file(path: str, num_gpus: int | None, settings: dict[str, Any], mor
     if path.lower().endswith(YAML) and has_sections(read_yaml(path)):
         if more:
             raise ConfigError(f"{path} is a run description; arguments behind -- go with Megatron-LM arguments only")
-        for name in ("set_variables", "ignore_unknown"):
+        for name in ("set_variables", "words", "follow", "ignore_unknown"):
             settings.pop(name, None)
         return job_from_yaml(path, num_gpus, **settings)
     return TrainingJob.from_megatron_args(path, num_gpus, more_arguments=list(more), **settings)
@@ -57,7 +57,8 @@ def job_from_text(
             isinstance(v, str) for pair in variables.items() for v in pair
         ):
             raise ConfigError("set_variables must hold words by name")
-        return job_from_args(from_script(text, where, "", variables, ignore_unknown=ignoring), num_gpus, settings)
+        given = from_script(text, where, "", Caller(variables, settings.get("words") or ()), ignore_unknown=ignoring)
+        return job_from_args(given, num_gpus, settings)
     document = parse_yaml(text, where)
     if not isinstance(document, dict):
         raise ConfigError(f"{where} is neither a config.json nor a YAML mapping nor a launch script")

@@ -10,6 +10,15 @@ from .doubts import MARK, marks, readable
 from .launches import Launch
 from .state import Shell
 
+WITHOUT_EFFECT = frozenset(
+    [
+        "seed", "save", "load", "lr", "min-lr", "data-path", "tensorboard-dir", "log-interval", "save-interval", "eval-interval",
+        "train-iters", "train-samples", "exit-interval", "wandb-project", "wandb-exp-name", "wandb-save-dir", "output-dir", "dataset",
+        "learning-rate", "weight-decay", "lr-warmup-iters", "lr-decay-iters", "clip-grad", "init-method-std", "split", "run-name",
+    ]
+)  # fmt: skip
+"""Options whose values change no byte, in every framework: runs that differ in them alone are one."""
+
 
 def chosen(shell: Shell) -> Launch:
     """The last training; what else could run is said, and asked for or refused where that is a guess."""
@@ -42,27 +51,18 @@ def chosen(shell: Shell) -> Launch:
 
 def _same(one: Launch, other: Launch) -> bool:
     """Whether two launches are the same run: words that differ are values that change no byte."""
-    from ..megatron.harmless import is_harmless
-    from ..megatron.table import arguments
-
     if (one.entry, one.num_gpus, len(one.words)) != (other.entry, other.num_gpus, len(other.words)):
         return False
-    by_flag, flag = arguments()[0], ""
+    flag = ""
     for left, right in zip(one.words, other.words, strict=True):
+        is_flag = left.startswith("--")
         named, equals, _ = left.partition("=")
-        if left.startswith("--"):
-            flag = named
+        flag = named if is_flag else flag
         if left == right:
             continue
-        if (equals and not right.startswith(named + "=")) or (not equals and left.startswith("--")):
+        if is_flag and (not equals or not right.startswith(named + "=")):
             return False
-        argument = by_flag.get(flag.lstrip("-").replace("-", "_"))
-        if (
-            argument is None
-            or argument.kind != "Store"
-            or not is_harmless(argument)
-            or (right.startswith("--") and not equals)
-        ):
+        if flag.lstrip("-").replace("_", "-") not in WITHOUT_EFFECT or right.startswith("--") != is_flag:
             return False
     return True
 
