@@ -141,7 +141,7 @@ class JobCommand(LongVerb):
         model = ctx.params.get("model")
         if script is not None and isinstance(model, tuple) and not ctx.resilient_parsing:
             last = len(model) - max(behind, 0)
-            if not model[:1] == (script,):
+            if model[:1] != (script,):
                 unknown = next((word for word in model[:last] if word.startswith("-") and word != "-"), None)
                 if unknown is not None:
                     raise click.NoSuchOption(unknown, ctx=ctx)

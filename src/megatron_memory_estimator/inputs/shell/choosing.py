@@ -108,7 +108,7 @@ def _lose(shell: Shell, launch: Launch) -> None:
     if not shell.lost:
         return
     path, line = next(iter(shell.lost.items()))
-    why = f"{plain(path, 120)}, which {line} sources, is not there or not beside the script"
+    why = f"{plain(path, 120)}, which {line} sources, is not there or not beside the script (--follow opens files elsewhere)"
 
     def lost(word: str) -> str:
         for kind, name in dict.fromkeys(marks(word)):

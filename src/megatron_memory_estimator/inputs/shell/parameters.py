@@ -233,8 +233,11 @@ def _resolved(shell: Shell, piece: Param) -> Param | Found:
     outer, shell.lenient = shell.lenient, True
     name = lookup(shell, piece.name, piece.index).values[0]
     shell.lenient = outer
-    if MARK in name:
+    if vanishes(unquoted(name)):
+        raise shell.refuse(f"{plain(piece.source, 60)}: {piece.name} is set nowhere, at which bash stops the command")
+    if in_doubt(name):
         return Found([shell.doubt(f"{plain(piece.source, 60)}: the name is not known")], "", True)
+    name = bare(name)
     if re.fullmatch(r"[A-Za-z_]\w*|[0-9]+", name):
         return replace(piece, name=name, index=None, indirect=False)
     raise shell.refuse(f"{plain(piece.source, 60)} is not read")
