@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ...errors import ConfigError
 from ..text_files import read_text
 
-if TYPE_CHECKING:
-    from .state import Shell
-
 LARGEST = 2**20
-MOST = 200
-"""Files of one reading."""
 NAMES = (".sh", ".bash", ".env", ".rc", ".conf", ".cfg", ".inc", ".config", ".slurm", ".sbatch")
 """Endings of files that scripts source; whether one of them is there can be known."""
 
@@ -78,16 +72,3 @@ class Beside:
             return place, read_text(place, LARGEST)
         except ConfigError:
             return None
-
-
-def opened(shell: Shell, path: str) -> tuple[str, str] | None:
-    """The place and the text of a file that a script sources or starts. Raises ConfigError where there are too many."""
-    found = shell.beside.read(path, shell.state.folder) if shell.beside is not None else None
-    if found is not None:
-        shell.opened += 1
-        shell.spend(len(found[1]))
-        if shell.opened > MOST:
-            raise shell.refuse(f"more than {MOST} files are opened")
-        if "\0" in found[1]:
-            raise shell.refuse(f"{path[:80]} has a null byte")
-    return found

@@ -11,6 +11,8 @@ from .state import Shell
 
 LARGEST = 2**18
 MOST = 100
+MOST_OPENED = 200
+"""Files beside the script that are read."""
 _KEPT = re.compile(r".*\.(?:sh|bash|sbatch|slurm|job|cmd|run|ya?ml|json)")
 
 
@@ -94,3 +96,16 @@ def changed(shell: Shell, name: str, words: Sequence[str]) -> None:
         path = plain_path(word)
         if path in shell.state.files:
             shell.state.files[path] = shell.doubt(f"{name[:40]} may change the file")
+
+
+def opened(shell: Shell, path: str) -> tuple[str, str] | None:
+    """The place and the text of a file that a script sources or starts. Raises ConfigError where there are too many."""
+    found = shell.beside.read(path, shell.state.folder) if shell.beside is not None else None
+    if found is not None:
+        shell.opened += 1
+        shell.spend(len(found[1]))
+        if shell.opened > MOST_OPENED:
+            raise shell.refuse(f"more than {MOST} files are opened")
+        if "\0" in found[1]:
+            raise shell.refuse(f"{path[:80]} has a null byte")
+    return found

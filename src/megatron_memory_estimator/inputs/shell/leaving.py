@@ -25,8 +25,8 @@ def settle(shell: Shell, states: list[State], why: str) -> None:
     shell.state = states[0] if len(states) == 1 else joined(shell, states, why)
 
 
-def until_return(shell: Shell, body: Callable[[], None]) -> None:
-    """Runs a function or a sourced file, up to `return`."""
+def until_return(shell: Shell, body: Callable[[], None], ends: Callable[[State], None] = lambda _: None) -> None:
+    """Runs a function or a sourced file, up to `return`; each way's state then `ends` by itself."""
     outer, shell.returned = shell.returned, []
     ways: list[State] = []
     try:
@@ -38,8 +38,11 @@ def until_return(shell: Shell, body: Callable[[], None]) -> None:
             raise
     finally:
         pending, shell.returned = shell.returned, outer
+    ways += [state for state, _ in pending]
+    for state in ways:
+        ends(state)
     if pending:
-        settle(shell, [*ways, *(state for state, _ in pending)], pending[-1][1])
+        settle(shell, ways, pending[-1][1])
 
 
 def forgotten(shell: Shell, body: Callable[[], None]) -> bool:

@@ -163,6 +163,9 @@ def _operated(shell: Shell, piece: Param) -> Found:
         )
     if operator == "@":
         raise shell.refuse(f"{plain(piece.source, 60)} is not read")
+    value = variable(shell, piece.name) if operator == "length" else None
+    if isinstance(value, Array) and value.keyed and piece.index is not None and piece.index.source in ("@", "*"):
+        return Found([str(len(value.items))], "", True)
     held = lookup(shell, piece.name, piece.index)
     if operator == "indirect":
         return _indirect(shell, piece, held)

@@ -6,11 +6,10 @@ import re
 
 from ...wording import plain
 from ..environment import VARIABLES
-from .beside import opened
 from .children import child, environment
 from .doubts import bare, in_doubt, readable
 from .entries import Entry, entry_of, mentions
-from .files import changed, document, known, plain_path, store
+from .files import changed, document, known, opened, plain_path, store
 from .grammar import Simple
 from .launcher import gpus_of
 from .launches import Launch

@@ -7,9 +7,8 @@ import re
 
 from ...errors import ConfigError
 from ...wording import plain
-from .beside import opened
 from .doubts import bare, in_doubt, present, readable
-from .files import known
+from .files import known, opened
 from .grammar import Simple
 from .leaving import until_return
 from .printing import prints

@@ -177,7 +177,11 @@ class Shell:
         """Set a variable, unless the caller's value wins; a text is the first element of an array that stands already."""
         if name in self.given:
             return
-        if name in self.state.integers and isinstance(value, str) and not re.fullmatch(r"-?(0|[1-9][0-9]*)|\0.*\0", value):
+        if (
+            name in self.state.integers
+            and isinstance(value, str)
+            and not re.fullmatch(r"-?(0|[1-9][0-9]*)|\0.*\0", value)
+        ):
             raise self.refuse(f"{name} is an integer (declare -i), and what it is set to here is none")
         if name in self.state.readonly:
             raise self.refuse(f"{name} is readonly and set again, at which bash stops")
