@@ -77,7 +77,7 @@ def test_the_caller_sets_variables() -> None:
 
 LAUNCHERS = [
     ("torchrun --nproc_per_node 8 --nnodes 4 pretrain_gpt.py", 32),
-    ("torchrun --nproc-per-node=8 --nnodes=2:4 pretrain_gpt.py", 32),
+    ("torchrun --nproc-per-node=8 --nnodes=2:4 pretrain_gpt.py", None),
     ("torchrun --nproc_per_node gpu pretrain_gpt.py", None),
     ("srun -N 4 --ntasks-per-node=8 python pretrain_gpt.py", 32),
     ("srun -N4 --gres=gpu:h100:8 python pretrain_gpt.py", 32),

@@ -94,6 +94,10 @@ def special_options() -> list[click.Option]:
             help="the value of a variable of a launch script",
         ),
         click.Option(
+            ["--follow"], is_flag=True, default=None,
+            help="open files that a launch script sources from elsewhere than its own folder",
+        ),
+        click.Option(
             ["--ignore-unknown"], is_flag=True, default=None, help="pass over unknown Megatron-LM arguments, with a warning"
         ),
     ]  # fmt: skip
@@ -129,7 +133,20 @@ class JobCommand(LongVerb):
     """A verb with a model and every setting."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        rest = super().parse_args(ctx, args)
+        front = args[: args.index("--")] if "--" in args else args
+        behind = len(args) - len(front) - 1
+        script = next((word for word in front if word.lower().endswith(SCRIPTS)), None)
+        ctx.ignore_unknown_options = script is not None  # they may be words of the script
+        rest = super().parse_args(ctx, list(args))
+        model = ctx.params.get("model")
+        if script is not None and isinstance(model, tuple) and not ctx.resilient_parsing:
+            last = len(model) - max(behind, 0)
+            if model[:1] != (script,):
+                unknown = next((word for word in model[:last] if word.startswith("-") and word != "-"), None)
+                if unknown is not None:
+                    raise click.NoSuchOption(unknown, ctx=ctx)
+            elif last > 1:
+                ctx.params.update(model=(script, *model[last:]), words=model[1:last])
         if ctx.resilient_parsing:  # completion: what is typed so far need not be whole
             return rest
         options = [param for param in self.params if isinstance(param, click.Option)]
@@ -186,7 +203,7 @@ def job_from_options(values: dict[str, Any]) -> TrainingJob:
         return job_from_file(words[0], num_gpus, given, words[1:])
     if len(words) > 1:
         raise ConfigError(f"one model at a time: {shown(words[1])} follows {shown(words[0])}; compare takes several")
-    for name, option in (("set_variables", "--set"), ("ignore_unknown", "--ignore-unknown")):
+    for name, option in (("set_variables", "--set"), ("follow", "--follow"), ("ignore_unknown", "--ignore-unknown")):
         if given.pop(name, None):
             raise ConfigError(f"{option} goes with Megatron-LM arguments or a launch script, not with a model")
     return TrainingJob.from_hf(words[0], num_gpus=num_gpus, **given)

@@ -23,21 +23,34 @@ OTHER_ENTRIES = ("vlm", "bert", "t5", "train_rl", "ict", "retro", "vision", "mim
 
 @dataclass(frozen=True)
 class Given:
-    """Arguments as read, and what their source says beside them; `gpus_said` is why `num_gpus` are assumed."""
+    """Arguments as read, and what their source says beside them.
+
+    `gpus_said` is where `num_gpus` stand, `gpus_unknown` why they are not known where something says them; `lost` are files that are
+    not there and may hold what is missing.
+    """
 
     words: Parsed
     source: str = "Megatron arguments"
     name: str = ""
     num_gpus: int | None = None
     gpus_said: str = ""
+    gpus_unknown: str = ""
+    lost: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     questions: tuple[Question, ...] = ()
 
 
-def given_arguments(
-    args: Any, *, set_variables: Mapping[str, str] | None = None, ignore_unknown: bool = False
-) -> Given:
+@dataclass(frozen=True)
+class Caller:
+    """What the caller of a launch script says beside its name: variables, words behind it, and whether files elsewhere are opened."""
+
+    variables: Mapping[str, str] = field(default_factory=dict)
+    words: Sequence[str] = ()
+    follow: bool = False
+
+
+def given_arguments(args: Any, caller: Caller | None = None, *, ignore_unknown: bool = False) -> Given:
     """The arguments of a mapping, a list of words, a YAML file or a launch script (by the ending of its name)."""
     if isinstance(args, Given):
         return args
@@ -46,7 +59,7 @@ def given_arguments(
     if isinstance(args, os.PathLike):
         args = os.fspath(args)
     if isinstance(args, str):
-        return _from_file(args, dict(set_variables or {}), ignore_unknown=ignore_unknown)
+        return _from_file(args, caller or Caller(), ignore_unknown=ignore_unknown)
     if isinstance(args, Sequence) and all(isinstance(word, str) for word in args):
         return Given(parse_words(args, ignore_unknown=ignore_unknown))
     raise ConfigError(
@@ -54,29 +67,32 @@ def given_arguments(
     )
 
 
-def _from_file(path: str, variables: dict[str, str], *, ignore_unknown: bool) -> Given:
+def _from_file(path: str, caller: Caller, *, ignore_unknown: bool) -> Given:
     name = os.path.splitext(os.path.basename(path))[0]
     if path.lower().endswith(YAML):
         document, repeated = read_run_yaml(path)
-        return from_mapping_file(document, path, name, variables, repeated, ignore_unknown=ignore_unknown)
+        return from_mapping_file(document, path, name, caller.variables, repeated, ignore_unknown=ignore_unknown)
     if not path.lower().endswith(SCRIPTS):
         raise ConfigError(
             f"{path!r} is neither a YAML file ({', '.join(YAML)}) nor a launch script ({', '.join(SCRIPTS)}); arguments "
             "themselves must be a mapping or a list of words"
         )
-    return from_script(read_text(path), path, name, variables, ignore_unknown=ignore_unknown)
+    return from_script(read_text(path), path, name, caller, ignore_unknown=ignore_unknown)
 
 
-def from_script(text: str, path: str, name: str, variables: Mapping[str, str], *, ignore_unknown: bool) -> Given:
-    """The arguments of a launch script's text."""
-    from ..shell.script import read_script
+def from_script(text: str, path: str, name: str, caller: Caller, *, ignore_unknown: bool) -> Given:
+    """The arguments of a launch script's text; a `path` of a script gives the files beside it too."""
+    from ..shell.script import Beside, read_script
 
-    launch = read_script(text, variables)
+    beside = Beside(path, caller.follow) if path.lower().endswith(SCRIPTS) else None
+    launch = read_script(text, caller.variables, caller.words, beside)
     refuse_entry(launch.entry)
     found = parse_words(launch.words, ignore_unknown=ignore_unknown, doubts=launch.doubts)
     said = f"num_gpus as in {path}: {launch.num_gpus}" if launch.num_gpus is not None else ""
     env, questions = _known_environment(launch.env)
-    return Given(found, path, name, launch.num_gpus, said, env, tuple(launch.notes), questions)
+    return Given(
+        found, path, name, launch.num_gpus, said, launch.gpus_unknown, launch.lost, env, tuple(launch.notes), questions
+    )
 
 
 def _known_environment(env: Mapping[str, str]) -> tuple[dict[str, str], tuple[Question, ...]]:
@@ -115,4 +131,4 @@ def from_mapping_file(
     notes = list(found.notes)
     if repeated:
         notes.insert(0, f"keys that stand twice, of which the last counts: {', '.join(dict.fromkeys(repeated))}")
-    return Given(found.words, path, name, found.num_gpus, found.gpus_said, found.env, tuple(notes))
+    return Given(found.words, path, name, found.num_gpus, found.gpus_said, env=found.env, warnings=tuple(notes))

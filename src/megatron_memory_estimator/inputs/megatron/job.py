@@ -20,21 +20,23 @@ from ..resolve import job_from_parts
 from ..setting_names import full_name
 from .classes import refuse_unmodelled
 from .derive import derive
-from .files import Given, given_arguments
+from .files import Caller, Given, given_arguments
 from .reading import Reading
 from .readings import in_megatron_terms
 from .table import arguments
 from .vocabulary import vocabulary
-from .words import parse_words
+from .words import Parsed, parse_words
 
 
 def job_from_args(args: Any, num_gpus: int | None, settings: Mapping[str, Any]) -> TrainingJob:
     """See `TrainingJob.from_megatron_args`."""
     settings = dict(settings)
     ignoring = bool(settings.pop("ignore_unknown", False))
-    variables = settings.pop("set_variables", None)
+    caller = Caller(
+        settings.pop("set_variables", None) or {}, settings.pop("words", ()), bool(settings.pop("follow", False))
+    )
     more = parse_words(settings.pop("more_arguments", ()), ignore_unknown=ignoring)
-    source = given_arguments(args, set_variables=variables, ignore_unknown=ignoring)
+    source = given_arguments(args, caller, ignore_unknown=ignoring)
     others = source.words.others
     others.merge(more.others)
     given = {**source.words.values, **more.values}
@@ -42,13 +44,7 @@ def job_from_args(args: Any, num_gpus: int | None, settings: Mapping[str, Any]) 
     reading = in_megatron_terms(given, others.read, gpus)
     given = {**given, **reading.changes}
     vocab = vocabulary(given, settings, others.read)
-    elsewhere = {*more.values, *(full_name(name) for name in settings)}
-    questions = [*source.questions, *source.words.questions(elsewhere), *more.questions(elsewhere), *reading.questions]
-    questions += [vocab.question] if vocab.question else []
-    settle(
-        [*questions, *_sizes(given, settings, {*source.words.problems, *more.problems, *others.read})],
-        [*others.refusals(), *reading.refused],
-    )
+    _settle(source, more, reading, vocab.question, gpus, settings)
     warnings = (
         *source.warnings, *source.words.notes, *more.notes, *others.warnings(), *reading.notes, *refuse_unmodelled(given), *vocab.notes
     )  # fmt: skip
@@ -65,6 +61,31 @@ def job_from_args(args: Any, num_gpus: int | None, settings: Mapping[str, Any]) 
     assumed = (source.gpus_said,) if num_gpus is None and source.gpus_said and gpus is not None else ()
     job = job_from_parts(loaded, gpus, values, habits=False, single_microbatch=True)
     return dataclasses.replace(job, assumptions=(*assumed, *job.assumptions))
+
+
+def _settle(
+    source: Given,
+    more: Parsed,
+    reading: Reading,
+    vocabulary_asked: Question | None,
+    gpus: int | None,
+    settings: Mapping[str, Any],
+) -> None:
+    """Nothing, where nothing is open. Raises QuestionsError with everything that is, or with all that is refused."""
+    elsewhere = {*more.values, *(full_name(name) for name in settings)}
+    questions = [*source.questions, *source.words.questions(elsewhere), *more.questions(elsewhere), *reading.questions]
+    questions += [vocabulary_asked] if vocabulary_asked else []
+    if gpus is None and source.gpus_unknown:
+        questions.append(
+            Question(f"the number of GPUs is not known: {source.gpus_unknown.split('; give ')[0]}", "--num-gpus N")
+        )
+    asked = {*source.words.problems, *more.problems, *reading.others}
+    sizes = _sizes({**reading.given, **reading.changes}, settings, asked)
+    refused = [*source.words.others.refusals(), *reading.refused]
+    explained = any(path in one.what for path in source.lost for one in questions)
+    if sizes and source.lost and not explained and not refused:
+        refused = [f"{', '.join(source.lost)} is not there, and may hold what is missing: {sizes[0].what}"]
+    settle([*questions, *sizes], refused)
 
 
 def _gpus(source: Given, num_gpus: int | None) -> int | None:

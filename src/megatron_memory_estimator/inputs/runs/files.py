@@ -12,7 +12,7 @@ from .. import YAML
 from ..hf.convert import convert
 from ..hf.load import parse
 from ..loaded_model import LoadedModel
-from ..megatron.files import from_mapping_file, from_script
+from ..megatron.files import Caller, from_mapping_file, from_script
 from ..megatron.job import job_from_args
 from ..resolve import job_from_parts
 from ..text_files import read_run_yaml
@@ -55,7 +55,9 @@ def job_from_text(
         return job_from_parts(loaded, num_gpus, settings, habits=True)
     ignoring = bool(settings.get("ignore_unknown"))
     if SCRIPT.search(text):
-        found = from_script(text, where, "", _variables(settings), ignore_unknown=ignoring)
+        found = from_script(
+            text, where, "", Caller(_variables(settings), settings.get("words") or ()), ignore_unknown=ignoring
+        )
         return job_from_args(found, num_gpus, settings)
     repeated: list[str] = []
     document = parse_yaml(text, where, repeated)
@@ -78,7 +80,11 @@ def _variables(settings: Mapping[str, Any]) -> Mapping[str, str]:
 
 def _without_words(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings without those that are about words of a command line."""
-    return {name: value for name, value in settings.items() if name not in ("set_variables", "ignore_unknown")}
+    return {
+        name: value
+        for name, value in settings.items()
+        if name not in ("set_variables", "words", "follow", "ignore_unknown")
+    }
 
 
 def has_sections(document: Mapping[Any, Any]) -> bool:
