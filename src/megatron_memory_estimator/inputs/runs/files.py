@@ -12,10 +12,11 @@ from .. import YAML
 from ..hf.convert import convert
 from ..hf.load import parse
 from ..loaded_model import LoadedModel
-from ..megatron.files import from_mapping_file, from_script
+from ..megatron.files import Caller, from_mapping_file, from_script
 from ..megatron.job import job_from_args
 from ..resolve import job_from_parts
-from ..text_files import read_yaml
+from ..text_files import read_run_yaml
+from .other_programs import refuse_other_programs
 from .run_config import SECTIONS, job_from_document, job_from_yaml
 
 SCRIPT = re.compile(
@@ -25,13 +26,15 @@ SCRIPT = re.compile(
 
 
 def job_from_file(path: str, num_gpus: int | None, settings: dict[str, Any], more: Sequence[str] = ()) -> TrainingJob:
-    """The job of a file; `more` are Megatron-LM arguments behind --, which win over the file's."""
-    if path.lower().endswith(YAML) and has_sections(read_yaml(path)):
+    """The job of a file; `more` are Megatron-LM arguments behind --, which win over the file's.
+
+    Raises ConfigError for a file that is none of ours, by the name of the program that it belongs to where that is known.
+    """
+    if path.lower().endswith(YAML) and has_sections(read_run_yaml(path)[0]):
         if more:
             raise ConfigError(f"{path} is a run description; arguments behind -- go with Megatron-LM arguments only")
-        for name in ("set_variables", "ignore_unknown"):
-            settings.pop(name, None)
-        return job_from_yaml(path, num_gpus, **settings)
+        refuse_other_programs(read_run_yaml(path)[0], path)
+        return job_from_yaml(path, num_gpus, **_without_words(settings))
     return TrainingJob.from_megatron_args(path, num_gpus, more_arguments=list(more), **settings)
 
 
@@ -52,18 +55,36 @@ def job_from_text(
         return job_from_parts(loaded, num_gpus, settings, habits=True)
     ignoring = bool(settings.get("ignore_unknown"))
     if SCRIPT.search(text):
-        variables = settings.get("set_variables") or {}
-        if not isinstance(variables, Mapping) or not all(
-            isinstance(v, str) for pair in variables.items() for v in pair
-        ):
-            raise ConfigError("set_variables must hold words by name")
-        return job_from_args(from_script(text, where, "", variables, ignore_unknown=ignoring), num_gpus, settings)
-    document = parse_yaml(text, where)
+        found = from_script(
+            text, where, "", Caller(_variables(settings), settings.get("words") or ()), ignore_unknown=ignoring
+        )
+        return job_from_args(found, num_gpus, settings)
+    repeated: list[str] = []
+    document = parse_yaml(text, where, repeated)
     if not isinstance(document, dict):
         raise ConfigError(f"{where} is neither a config.json nor a YAML mapping nor a launch script")
+    refuse_other_programs(document, where)
     if has_sections(document):
-        return job_from_document(document, where, num_gpus, settings, named)
-    return job_from_args(from_mapping_file(document, where, "", ignore_unknown=ignoring), num_gpus, settings)
+        return job_from_document(parse_yaml(text, where), where, num_gpus, _without_words(settings), named)
+    found = from_mapping_file(document, where, "", _variables(settings), repeated, ignore_unknown=ignoring)
+    return job_from_args(found, num_gpus, settings)
+
+
+def _variables(settings: Mapping[str, Any]) -> Mapping[str, str]:
+    """The variables that the caller gives."""
+    variables = settings.get("set_variables") or {}
+    if not isinstance(variables, Mapping) or not all(isinstance(v, str) for pair in variables.items() for v in pair):
+        raise ConfigError("set_variables must hold words by name")
+    return variables
+
+
+def _without_words(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings without those that are about words of a command line."""
+    return {
+        name: value
+        for name, value in settings.items()
+        if name not in ("set_variables", "words", "follow", "ignore_unknown")
+    }
 
 
 def has_sections(document: Mapping[Any, Any]) -> bool:
