@@ -106,6 +106,10 @@ def special_options() -> list[click.Option]:
             help="open files that a launch script sources from elsewhere than its own folder",
         ),
         click.Option(
+            ["--model", "run_model"], default=None, metavar="NAME",
+            help="the model, or recipe of Megatron-Bridge, of a run file that names none", shell_complete=completion.models,
+        ),
+        click.Option(
             ["--ignore-unknown"], is_flag=True, default=None, help="pass over unknown Megatron-LM arguments, with a warning"
         ),
     ]  # fmt: skip
@@ -238,9 +242,14 @@ def job_from_options(values: dict[str, Any]) -> TrainingJob:
         return job_from_file(words[0], num_gpus, given, words[1:])
     if len(words) > 1:
         raise ConfigError(f"one model at a time: {shown(words[1])} follows {shown(words[0])}; compare takes several")
-    for name, option in (("set_variables", "--set"), ("follow", "--follow"), ("ignore_unknown", "--ignore-unknown")):
+    for name, option in (
+        ("set_variables", "--set"),
+        ("follow", "--follow"),
+        ("ignore_unknown", "--ignore-unknown"),
+        ("run_model", "--model"),
+    ):
         if given.pop(name, None):
-            raise ConfigError(f"{option} goes with Megatron-LM arguments or a launch script, not with a model")
+            raise ConfigError(f"{option} goes with a launch script or another run file, not with a model")
     return TrainingJob.from_hf(words[0], num_gpus=num_gpus, **given)
 
 

@@ -100,6 +100,21 @@ class TrainingJob:
         return job_from_args(args, num_gpus, settings)
 
     @classmethod
+    def from_file(
+        cls, path: str | os.PathLike[str], num_gpus: int | None = None, **settings: Unpack[ArgumentSettings]
+    ) -> TrainingJob:
+        """A job from a run file of any framework that is known (docs/dialects.md): a launch script, which is read and never run, or a
+        YAML file.
+
+        `set_variables` gives values to variables, `words` what stands behind a script, `run_model` the model of a file that names none;
+        other `settings`, those of `from_hf`, win over the file. Raises QuestionsError for all that a file leaves open, together, and
+        ConfigError or UnsupportedError as `from_megatron_args`.
+        """
+        from ..inputs.runs.files import job_from_file
+
+        return job_from_file(os.fspath(path), num_gpus, settings)
+
+    @classmethod
     def from_bridge(cls, config: Any, num_gpus: int | None = None, **settings: Unpack[Settings]) -> TrainingJob:
         """A job from a Megatron-Bridge ConfigContainer, its saved YAML (a path), or a mapping of its sections.
 

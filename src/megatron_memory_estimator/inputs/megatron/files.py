@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...dataclass import dataclass
 from ...errors import ConfigError
@@ -18,6 +18,9 @@ from ..text_files import read_run_yaml, read_text
 from .destinations import normalised
 from .runner import from_document
 from .words import Parsed, parse_words
+
+if TYPE_CHECKING:
+    from ..shell.launches import Launch
 
 OTHER_ENTRIES = ("vlm", "bert", "t5", "train_rl", "ict", "retro", "vision", "mimo")
 
@@ -83,10 +86,19 @@ def _from_file(path: str, caller: Caller, *, ignore_unknown: bool) -> Given:
 
 def from_script(text: str, path: str, name: str, caller: Caller, *, ignore_unknown: bool) -> Given:
     """The arguments of a launch script's text; a `path` of a script gives the files beside it too."""
+    return from_launch(launch_of(text, path, caller), path, name, ignore_unknown=ignore_unknown)
+
+
+def launch_of(text: str, path: str, caller: Caller) -> Launch:
+    """The training that a script's text starts."""
     from ..shell.script import Beside, read_script
 
     beside = Beside(path, caller.follow) if path.lower().endswith(SCRIPTS) else None
-    launch = read_script(text, caller.variables, caller.words, beside)
+    return read_script(text, caller.variables, caller.words, beside)
+
+
+def from_launch(launch: Launch, path: str, name: str, *, ignore_unknown: bool) -> Given:
+    """The arguments of a launch of Megatron-LM."""
     refuse_entry(launch.entry)
     found = parse_words(launch.words, ignore_unknown=ignore_unknown, doubts=launch.doubts)
     said = f"num_gpus as in {path}: {launch.num_gpus}" if launch.num_gpus is not None else ""
