@@ -28,7 +28,7 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
     given = canonical(settings, full_name)
     gpus = num_gpus if num_gpus is not None else reading.num_gpus
     loaded, said, questions = model_of(reading, run)
-    settle([*reading.questions, *questions], reading.refused)
+    settle([one for one in (*reading.questions, *questions) if not _answered(one, gpus, given)], reading.refused)
     found = f"read as a run of {dialect.name} (docs/{dialect.page}): its defaults hold where the file says nothing"
     notes = [Assumption(found, f"defaults of {dialect.name}"), *said, *reading.assumptions]
     if num_gpus is None and reading.num_gpus is not None:
@@ -43,6 +43,12 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
         loaded = dataclasses.replace(loaded, warnings=(*loaded.warnings, *reading.warnings))
         job = job_from_parts(loaded, gpus, values, habits=False, defaults=CLASS_DEFAULTS, framework=reading.defaults)
     return dataclasses.replace(job, assumptions=(*notes, *job.assumptions))
+
+
+def _answered(question: Question, gpus: int | None, given: Mapping[str, Any]) -> bool:
+    """Whether the caller gives what a question asks for."""
+    name = full_name(question.option.partition(" ")[0].lstrip("-"))
+    return given.get(name) is not None or (name == "world_size" and gpus is not None)
 
 
 def model_of(reading: Reading, run: Run) -> tuple[LoadedModel | None, list[str], list[Question]]:
