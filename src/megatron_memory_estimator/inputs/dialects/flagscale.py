@@ -124,7 +124,7 @@ def _tree(run: Run) -> Tree:
     """The experiment with its second file and hydra's words."""
     if run.document is not None:
         return composed(run, run.document, "", "train")
-    found, before = flags(tuple(word for word in run.words if not re.match(r"[+~]?[\w.]+=", word)))
+    found, before = flags(tuple(word for word in run.words if not re.match(r"~|\+?[\w.]+=", word)))
     model = [word for word in before if word != "train"]
     path = text(found, "config") or (model[1] if len(model) > 1 else "")
     if run.script == "run":

@@ -121,7 +121,8 @@ def resolved(tree: Tree, env: Mapping[str, str]) -> Tree:
     def lookup(name: str) -> Any:
         if name.startswith("oc.env:"):
             variable, comma, default = name.removeprefix("oc.env:").partition(",")
-            return env.get(variable.strip(), default.strip() if comma else None)
+            written = env.get(variable.strip(), default if comma else None)
+            return None if written is None else scalar(written)
         found: Any = tree
         for key in name.strip().split("."):
             found = found.get(key) if isinstance(found, Mapping) else None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...wording import shown, whole
 from ..megatron.destinations import OLD_NAMES
-from ..megatron.table import arguments, fork_arguments
+from ..megatron.table import arguments
 from ..questions import Question
 from ..shell.doubts import marks, readable, unset_in
 from .keys import DECIDES, patterns
@@ -16,6 +17,10 @@ Found = Mapping[str, Sequence[str]]
 """Arguments by name (underscored), with the words behind each."""
 OFF = ("false", "no", "0", "none")
 """Words behind a switch that turn it off."""
+SPLITS = re.compile(
+    r"parallel_size|extended_tp|extend_ep|schedules|dualpipe|zero_bubble|activations|pipeline_num|model_spec|^spec$"
+)
+"""In names of arguments that split the model, order its passes or replace its layers."""
 
 
 def dashed(key: str) -> str:
@@ -36,11 +41,11 @@ def for_megatron(found: Found) -> tuple[tuple[str, ...], list[str]]:
     """
     words: list[str] = []
     unknown: list[str] = []
-    by_flag, forks = arguments()[0], fork_arguments()
+    by_flag = arguments()[0]
     for key, values in found.items():
         if OLD_NAMES.get(key) == "":
             continue
-        if key in by_flag or key in OLD_NAMES or key in forks or DECIDES.search(key):
+        if key in by_flag or key in OLD_NAMES or DECIDES.search(key) or SPLITS.search(key):
             words += [dashed(key), *values]
         else:
             unknown.append(dashed(key))

@@ -77,10 +77,10 @@ def model_file(run: Run, name: str) -> dict[str, Any] | None:
                     f"{shown(where)[1:-1]}, a base of {shown(path)[1:-1]}, is not there; put it beside it"
                 )
             found |= inner or {}
-        return found | tree
+        found |= tree
+        return found
 
-    found: dict[str, Any] | None = one(MODELS + name)
-    return found
+    return one(MODELS + name)
 
 
 def _mapping(document: Any, path: str) -> dict[str, Any]:

@@ -6,11 +6,13 @@ Sources: THUDM/slime `slime/utils/arguments.py`, `slime/backends/megatron_utils/
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ...errors import UnsupportedError
 from ...wording import shown
 from ..questions import Question
+from ..strict_yaml import parse_yaml
 from .keys import passed_over
 from .megatron_words import Found, dashed, for_megatron, number, on, positive, real, text, without
 from .run import Dialect, Reading, Run
@@ -40,7 +42,7 @@ OWN = """
     log_passrate log_probs_* lora_* loss_mask_type loss_type lr_* mask_offpolicy_in_partial_rollout max_position_embeddings
     max_tokens_per_gpu max_weight_staleness megatron_to_hf_mode memory_snapshot_* metadata_key micro_batch_size miles_*
     model_name multimodal_* n_samples_* normalize_advantages num_critic_only_steps num_epoch num_gpus_per_node num_rollout
-    num_steps_per_rollout no_offload_rollout no_offload_train offload offload_rollout offload_train offload_train_target
+    num_steps_per_rollout no_offload_rollout no_offload_train offload offload_rollout* offload_train*
     only_train_params_name_list opd_* opsm_* over_sampling_* overlong_*
     partial_rollout prefill_* profile_target prompt_data qkv_format recompute_loss_function ref_* reset_optimizer_states
     reward_* rm_* rollout_* router_* save save_* seq_length sglang_* skip_eval_before_train slime_* start_rollout_id
@@ -87,12 +89,18 @@ def read(run: Run) -> Reading:
         args=args,
         settings=settings,
         num_gpus=_gpus(found, questions),
-        env={**run.env},
+        env={**run.env, **_env(found)},
         assumptions=tuple(notes),
         warnings=(*tokens.warnings, *warnings, *passed_over(unknown, "slime")),
         questions=tuple(questions),
         refused=(*refused, *_refused(found)),
     )
+
+
+def _env(found: Found) -> dict[str, str]:
+    """Variables that --train-env-vars sets, in JSON, for the processes that train."""
+    values = parse_yaml(text(found, "train_env_vars") or "{}", "--train-env-vars")
+    return {str(key): str(value) for key, value in values.items()} if isinstance(values, Mapping) else {}
 
 
 def _refuse_others(found: Found) -> None:
