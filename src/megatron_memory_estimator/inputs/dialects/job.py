@@ -34,9 +34,7 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
     if gpus is None and run.gpus_unknown:
         why = run.gpus_unknown.split("; give ")[0]
         questions.append(Question(f"the number of GPUs is not known: {why}", "--num-gpus N"))
-    answered = {full_name(name).replace("_", "-") for name in given}
-    open_ = [one for one in (*reading.questions, *questions) if one.option.split(" ")[0].lstrip("-") not in answered]
-    settle(open_, reading.refused)
+    settle([one for one in (*reading.questions, *questions) if not _answered(one, gpus, given)], reading.refused)
     found = f"read as a run of {dialect.name} (docs/{dialect.page}): its defaults hold where the file says nothing"
     notes = [Assumption(found, f"defaults of {dialect.name}"), *said, *reading.assumptions]
     if num_gpus is None and reading.num_gpus is not None:
@@ -50,6 +48,12 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
         loaded = dataclasses.replace(loaded, warnings=(*loaded.warnings, *run.notes, *reading.warnings))
         job = job_from_parts(loaded, gpus, values, habits=False, defaults=CLASS_DEFAULTS, framework=reading.defaults)
     return dataclasses.replace(job, assumptions=(*notes, *job.assumptions))
+
+
+def _answered(question: Question, gpus: int | None, given: Mapping[str, Any]) -> bool:
+    """Whether the caller gives what a question asks for."""
+    name = full_name(question.option.partition(" ")[0].lstrip("-"))
+    return given.get(name) is not None or (name == "world_size" and gpus is not None)
 
 
 def model_of(reading: Reading, run: Run) -> tuple[LoadedModel | None, list[str], list[Question]]:
