@@ -6,7 +6,7 @@ from importlib import import_module
 
 from .run import Dialect, Run
 
-MODULES = ("swift",)
+MODULES = ("swift", "verl", "nemo_rl")
 """Modules of this package, each with a `DIALECT`."""
 
 
