@@ -17,6 +17,10 @@ from .interpolation import Interpolations, split_at_commas
 from .words import scalar
 
 KEY = re.compile(r"[+~]{0,2}[A-Za-z_][\w@/-]*(\.[\w@/-]+)*")
+UNSET = re.compile(r"\$\{(?:oc\.)?env:\s*([A-Za-z_]\w*)\s*\}")
+"""A variable of the environment that has no value."""
+LARGEST = 10**12
+"""Count of anything."""
 DEEPEST = 40
 """Parts of a key, and lists within lists of a value."""
 
@@ -162,6 +166,10 @@ class Tree:
             return None
         if isinstance(found, float) and found.is_integer():
             found = int(found)
-        if isinstance(found, bool) or not isinstance(found, int) or not 1 <= found <= 10**12:
+        if isinstance(found, bool) or not isinstance(found, int) or not 1 <= found <= LARGEST:
+            if name := UNSET.search(str(found)[:1000]):
+                raise ConfigError(
+                    f"{path} is the variable {name.group(1)}, which is not set; give --set {name.group(1)}=N"
+                )
             raise ConfigError(f"{path}={shown(found)} must be a whole number of at least 1")
         return found

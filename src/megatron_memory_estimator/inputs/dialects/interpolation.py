@@ -153,6 +153,8 @@ class Interpolations:
         fallback = given[1] if len(given) > 1 else None
         if name in ("oc.env", "env") and given:
             found = self.env.get(str(given[0]))
+            if found is None and len(given) < 2:
+                return NotImplemented
             return fallback if found is None else scalar(found)
         if name == "oc.select" and given:
             found = self.at(str(given[0]).split("."), depth + 1)
@@ -163,10 +165,10 @@ class Interpolations:
         if name not in ARITHMETIC or len(numbers) != len(given) or len(given) < 2:
             return NotImplemented
         try:
-            found = ARITHMETIC[name](numbers)
-            if not abs(found) < LARGEST:
+            number = ARITHMETIC[name](numbers)
+            if not abs(number) < LARGEST:
                 return NotImplemented
-            return int(found) if isinstance(found, float) and found.is_integer() else found
+            return int(number) if isinstance(number, float) and number.is_integer() else number
         except (ZeroDivisionError, OverflowError, ValueError):
             return NotImplemented
 

@@ -50,6 +50,14 @@ def translated(
     return settings, unknown, refused
 
 
+def by_habit(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings that a run chose, and those of experts, which files carry for models without experts too and which nobody chose there."""
+    experts = {
+        name: value for name, value in settings.items() if name.startswith("moe_") and not isinstance(value, list)
+    }
+    return {name: value for name, value in settings.items() if name not in experts}, experts
+
+
 def patterns(nothing: str) -> tuple[frozenset[str], tuple[str, ...]]:
     """Exact keys, and beginnings of keys."""
     keys = nothing.split()

@@ -8,16 +8,16 @@ Sources: volcengine/verl 0.9.1 `verl/trainer/config/engine/megatron.yaml`, `acto
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from ...errors import UnsupportedError
 from ...wording import shown
-from ..questions import Question
 from .bridge_models import provider_defaults
 from .hydra import Tree
-from .keys import passed_over, translated
+from .keys import by_habit, passed_over
 from .run import Dialect, Reading, Run
+from .verl_batch import batch_of, gpus_of, tokens_of
 from .verl_phases import phases
+from .verl_sections import PPO, SFT, Places, not_modelled, sections_of
 from .verl_tree import engine_of, is_sft, tree_of
 
 PROGRAM = "verl."
@@ -32,55 +32,14 @@ DEFAULTS: dict[str, Any] = {
     "optimizer_offload_fraction": 0.0,
 }
 """What holds where a run says nothing, beside what Megatron-Bridge sets for the model."""
-ENGINE = """
-    _target_ param_offload grad_offload optimizer_offload use_dist_checkpointing dist_checkpointing_* dist_ckpt_*
-    distrib_optim_* entropy_from_logits_* seed override_* use_mbridge vanilla_mbridge use_remove_padding pad_* forward_only
-    dtype router_replay qat load_weight use_fused_kernels strategy sequence_parallel dynamic_context_parallel
-    max_seqlen_per_dp_cp_rank use_cpu_optimizer default_fsdp_args extra profiler engine_kwargs
-"""
-"""Keys of the engine that are read one by one, or have no effect."""
-FIELDS = """
-    attention_backend moe_enable_deepep mtp_* moe_router_load_balancing_type pipeline_model_parallel_layout persist_layer_norm
-    bias_dropout_fusion calculate_per_token_loss moe_router_bias_update_rate recompute_modules moe_router_dtype
-"""
-"""Fields of TransformerConfig that are read one by one, or have no effect."""
-OPTIMIZER = """
-    _target_ lr* betas clip_grad min_lr weight_decay* total_training_steps use_checkpoint_opt_param_scheduler muon_* override_*
-    num_cycles warmup_style overlap_cpu_optimizer_d2h_h2d decoupled_weight_decay adam_* sgd_* initial_loss_scale
-"""
-ACTOR = """
-    _target_ strategy megatron optim ppo_* clip_* tau_* loss_* kl_* use_kl_loss entropy_* calculate_* use_torch_compile checkpoint
-    profiler data_loader_seed shuffle rollout_n use_dynamic_bsz use_fused_kernels fsdp_config ulysses_* grad_clip policy_loss
-    freeze_vision_tower use_remove_padding load_weight qat router_replay nccl_timeout use_rollout_log_probs use_prefix_grouper
-    tis_imp_ratio_cap checkpoint_engine self_distillation global_batch_info sum_pi_* optimizer_offload param_offload
-    behav_* recompute_old_log_prob grad_offload veomni torchtitan use_unpadding
-"""
-"""Keys of the actor beside those that are read: most are of the loss, of other engines, or of files."""
-MODEL = """
-    _target_ path hf_config_path tokenizer_path tokenizer use_shm trust_remote_code custom_chat_template external_lib override_config
-    enable_gradient_checkpointing enable_activation_offload use_remove_padding lora_rank lora_alpha target_modules exclude_modules
-    lora_adapter_path use_liger use_fused_kernels fused_kernel_options tiled_mlp mtp lora fsdp_config share_embeddings_*
-    load_tokenizer base_model* ckpt_path hf_config generation_config architectures local_* lora_dropout target_parameters
-"""
-
-
-class Places(NamedTuple):
-    """Where the keys of a program stand."""
-
-    actor: str
-    engine: str
-    optimizer: str
-    model: str
-
-
-PPO = Places("actor_rollout_ref.actor", "actor_rollout_ref.actor.megatron", "actor_rollout_ref.actor.optim", "actor_rollout_ref.model")
-SFT = Places("", "engine", "optim", "model")
 
 
 def knows(run: Run) -> bool:
     """A module of verl, words with its keys, or a file with them."""
     if run.document is not None:
-        return isinstance(run.document.get("actor_rollout_ref"), Mapping)
+        engine, model = run.document.get("engine"), run.document.get("model")
+        sft = isinstance(engine, Mapping) and isinstance(model, Mapping) and "path" in model
+        return sft or isinstance(run.document.get("actor_rollout_ref"), Mapping)
     return run.program.startswith(PROGRAM) or any(word.lstrip("+~").startswith(KEY) for word in run.words)
 
 
@@ -91,26 +50,30 @@ def read(run: Run) -> Reading:
     """
     tree, notes, questions = tree_of(run)
     sft = is_sft(run, tree)
-    engine_of(run, tree, sft=sft)
+    if not questions:
+        engine_of(run, tree, sft=sft)
     at = SFT if sft else PPO
-    settings, unknown, refused = _sections(tree, at)
+    settings, unknown, refused = sections_of(tree, at)
     settings |= _precision(tree, at, settings) | _loss(tree, at)
-    settings["sequence_parallel"] = tree.on(f"{at.engine}.sequence_parallel", True) and settings.get("tensor_model_parallel_size", 1) != 1
-    gpus = _gpus(tree, run, notes, sft=sft)
+    settings["sequence_parallel"] = (
+        tree.on(f"{at.engine}.sequence_parallel", True) and settings.get("tensor_model_parallel_size", 1) != 1
+    )
+    gpus = gpus_of(tree, run, notes, questions, sft=sft)
     warnings: list[str] = []
-    settings |= _batch(tree, settings, gpus, (notes, warnings, questions), sft=sft)
+    settings |= batch_of(tree, settings, gpus, (notes, warnings, questions), sft=sft)
     tuned, more = _tuned(tree, at)
-    refused += more + _not_modelled(tree, at)
+    refused += more + not_modelled(tree, at)
     if not sft:
-        around, said, wrong = phases(tree, run, tokens=_tokens(settings), lora=bool(tuned))
+        around, said, wrong = phases(tree, run, tokens=tokens_of(settings), lora=bool(tuned))
         settings |= around
         warnings += said
         refused += wrong
     model = str(tree.at(f"{at.model}.path") or "")
+    chosen, experts = by_habit(settings)
     return Reading(
         model=model,
-        settings={**settings, **tuned},
-        defaults={**provider_defaults(run.model or model), **DEFAULTS},
+        settings={**chosen, **tuned},
+        defaults={**provider_defaults(run.model or model), **DEFAULTS, **experts},
         num_gpus=gpus,
         env=run.env,
         assumptions=tuple(notes),
@@ -118,52 +81,6 @@ def read(run: Run) -> Reading:
         questions=tuple(questions),
         refused=tuple(refused),
     )
-
-
-def _sections(tree: Tree, at: Places) -> tuple[dict[str, Any], list[str], list[str]]:
-    """Settings of the sections whose keys are Megatron's, or the framework's own names for them."""
-    settings: dict[str, Any] = {}
-    unknown: list[str] = []
-    refused: list[str] = []
-    fields = f"{at.engine}.override_transformer_config"
-    sections = [
-        (f"{at.engine}.override_ddp_config", {"bucket_size": "ddp_bucket_size"}, ""),
-        (at.engine, {}, ENGINE), (fields, {}, FIELDS), (at.optimizer, {}, OPTIMIZER),
-        (f"{at.optimizer}.override_optimizer_config", {}, OPTIMIZER), (at.model, {}, MODEL),
-    ]  # fmt: skip
-    if at.actor:
-        sections.append((at.actor, {}, ACTOR))
-    for path, table, nothing in sections:
-        found, strange, wrong = translated(tree.section(path), table, nothing, f"{path}.")
-        if path == at.optimizer and not found.get("use_precision_aware_optimizer"):
-            found = {key: each for key, each in found.items() if not key.endswith("_dtype")}
-        settings |= found
-        unknown += strange
-        refused += wrong
-    return settings | _fields(tree, fields), unknown, refused
-
-
-def _fields(tree: Tree, path: str) -> dict[str, Any]:
-    """Fields of TransformerConfig that are spelled otherwise than our settings."""
-    found: dict[str, Any] = {}
-    backend = str(tree.at(f"{path}.attention_backend") or "flash").rsplit(".", 1)[-1]
-    if backend != "auto":
-        found["attention_kernel"] = "cudnn" if backend == "fused" else backend
-    if tree.on(f"{path}.moe_enable_deepep"):
-        found["moe_flex_dispatcher_backend"] = "deepep"
-    balancing = tree.at(f"{path}.moe_router_load_balancing_type", "none")
-    if balancing != "none" and not tree.has(f"{path}.moe_aux_loss_coeff"):
-        found["moe_aux_loss_coeff"] = 1e-3
-    layout = tree.at(f"{path}.pipeline_model_parallel_layout")
-    if layout is not None:
-        from ..bridge_config import layout_string
-
-        found["pipeline_model_parallel_layout"] = layout_string(layout)
-    modules = tree.at(f"{path}.recompute_modules", ["core_attn"])
-    if tree.at(f"{path}.recompute_granularity") == "selective":
-        found["recompute_modules"] = tuple(modules) if isinstance(modules, list) else (str(modules),)
-    router = str(tree.at(f"{path}.moe_router_dtype") or "")
-    return found | ({"moe_router_dtype": "fp32"} if router in ("fp32", "fp64") else {})
 
 
 def _precision(tree: Tree, at: Places, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,74 +101,16 @@ def _loss(tree: Tree, at: Places) -> dict[str, Any]:
     mtp = tree.on(f"{at.model}.mtp.enable")
     packed = tree.on(f"{at.engine}.use_remove_padding", True)
     fused = any(tree.on(f"{where}.use_fused_kernels") for where in (at.model, actor)) and packed and not mtp
+    entropy = tree.number(f"{actor}.entropy_coeff") != 0 or tree.on(f"{actor}.calculate_entropy")
     found: dict[str, Any] = {
         "loss_function": "fused" if fused else "verl",
-        "loss_entropy": tree.number(f"{actor}.entropy_coeff") != 0 or tree.on(f"{actor}.calculate_entropy"),
+        "loss_entropy": entropy,
         "loss_temperature": tree.number("actor_rollout_ref.rollout.temperature", 1.0) != 1,
     }
-    if any(tree.on(f"{where}.entropy_from_logits_with_chunking") for where in (actor, at.engine)):
+    if entropy and any(tree.on(f"{where}.entropy_from_logits_with_chunking") for where in (actor, at.engine)):
         chunks = [tree.count(f"{where}.entropy_from_logits_chunk_size") for where in (actor, at.engine)]
         found["loss_chunk_size"] = next((each for each in chunks if each), 2048)
     return found | ({"mtp_num_layers": None} if mtp else {})
-
-
-def _gpus(tree: Tree, run: Run, notes: list[str], *, sft: bool) -> int | None:
-    """GPUs that train: those of the trainer; of the SFT trainer those of its launcher."""
-    if sft and run.num_gpus is not None:
-        return run.num_gpus
-    default = 1 if sft else 8
-    nodes, each = tree.count("trainer.nnodes", 1), tree.count("trainer.n_gpus_per_node", default)
-    if not (tree.has("trainer.nnodes") and tree.has("trainer.n_gpus_per_node")):
-        notes.append(f"verl's defaults trainer.nnodes=1 and trainer.n_gpus_per_node={default} where the run does not give them")
-    return (nodes or 1) * (each or default)
-
-
-def _batch(
-    tree: Tree, settings: Mapping[str, Any], gpus: int | None, said: tuple[list[str], list[str], list[Question]], *, sft: bool
-) -> dict[str, Any]:
-    """Tokens of a microbatch, which no packing exceeds, and samples of a step."""
-    notes, warnings, questions = said
-    cp = int(settings.get("context_parallel_size", 1))
-    actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
-    if sft:
-        longest, samples = tree.count("data.max_length", 1024) or 1024, tree.count("data.train_batch_size", 256) or 256
-        limit, micro = tree.count("data.max_token_len_per_gpu", 8192), tree.count("data.micro_batch_size_per_gpu", 4)
-        dynamic, whose, limit_key = tree.on("data.use_dynamic_bsz", True), "data.max_length", "data.max_token_len_per_gpu"
-    else:
-        longest = (tree.count("data.max_prompt_length", 512) or 512) + (tree.count("data.max_response_length", 512) or 512)
-        samples = (tree.count(f"{actor}.ppo_mini_batch_size", 256) or 256) * (tree.count(f"{rollout}.n", 1) or 1)
-        limit, micro = tree.count(f"{actor}.ppo_max_token_len_per_gpu", 16384), _micro(tree, settings, gpus)
-        dynamic, whose = tree.on(f"{actor}.use_dynamic_bsz"), "data.max_prompt_length + data.max_response_length"
-        limit_key = f"{actor}.ppo_max_token_len_per_gpu"
-    found: dict[str, Any] = {"global_batch_size": samples}
-    if dynamic:
-        tokens = (limit or 1) * cp
-        notes.append(f"at most {tokens} tokens in a microbatch: {limit_key}={limit}" + (f" on each of {cp} ranks of cp" if cp > 1 else ""))
-        if longest > tokens:
-            warnings.append(f"a sample may have {longest} tokens ({whose}), above the limit of {tokens}, where verl stops: raise {limit_key}")
-        return found | {"seq_length": tokens, "micro_batch_size": 1}
-    if micro is None:
-        questions.append(Question("neither ppo_micro_batch_size_per_gpu nor use_dynamic_bsz is given", "--micro-batch-size N"))
-        micro = 1
-    notes.append(f"at most {longest * micro} tokens in a microbatch: {micro} samples of at most {longest} ({whose})")
-    return found | {"seq_length": longest, "micro_batch_size": micro}
-
-
-def _micro(tree: Tree, settings: Mapping[str, Any], gpus: int | None) -> int | None:
-    """Samples of a microbatch; the older key counts those of all data-parallel ranks."""
-    own = tree.count("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu")
-    older = tree.count("actor_rollout_ref.actor.ppo_micro_batch_size")
-    if own is not None or older is None or gpus is None:
-        return own
-    degrees = [settings.get(f"{axis}_parallel_size") for axis in ("tensor_model", "pipeline_model", "context")]
-    ranks = 1
-    for degree in degrees:
-        ranks *= degree if isinstance(degree, int) and degree > 0 else 1
-    return max(older // max(gpus // ranks, 1), 1)
-
-
-def _tokens(settings: Mapping[str, Any]) -> int:
-    return int(settings["seq_length"]) * int(settings["micro_batch_size"])
 
 
 def _tuned(tree: Tree, at: Places) -> tuple[dict[str, Any], list[str]]:
@@ -266,29 +125,15 @@ def _tuned(tree: Tree, at: Places) -> tuple[dict[str, Any], list[str]]:
     kind, targets = str(tree.at(f"{lora}.type", "lora")), tree.at(f"{lora}.target_modules")
     names = [targets] if isinstance(targets, str) else list(targets or ())
     wrong = [str(one) for one in names if not isinstance(one, str) or "*" in one or "." in one or one == "all-linear"]
-    refused = [f"{lora}.target_modules has {shown(one)}; names of linears such as linear_qkv are modelled" for one in wrong]
+    refused = [
+        f"{lora}.target_modules has {shown(one)}; names of linears such as linear_qkv are modelled" for one in wrong
+    ]
     if kind not in ("lora", "canonical_lora", "dora"):
         refused.append(f"{lora}.type={shown(kind)} is not modelled; lora, canonical_lora and dora are")
     if tree.at(f"{lora}.exclude_modules"):
         refused.append(f"{lora}.exclude_modules decides memory and is not modelled")
     found |= {"peft": kind, "peft_dim": tree.count(f"{lora}.rank"), "peft_target_modules": tuple(map(str, names))}
     return found, refused
-
-
-HARMLESS_OVERRIDES = ("moe_config", "model_config", "attn_implementation", "max_position_embeddings", "rope_scaling", "rope_theta",
-                      "attention_dropout", "torch_dtype", "use_cache", "sliding_window", "router_aux_loss_coef")  # fmt: skip
-
-
-def _not_modelled(tree: Tree, at: Places) -> list[str]:
-    """Switches that change memory in ways that are not modelled."""
-    switches = [f"{at.engine}.qat.enable", f"{at.engine}.dynamic_context_parallel", "distillation.enabled"]
-    switches += [f"{at.actor}.qat.enable"] if at.actor else []
-    refused = [f"{path}=true decides memory and is not modelled" for path in switches if tree.on(path)]
-    for path in (f"{at.model}.override_config", f"{at.model}.override_config.model_config"):
-        for key, given in tree.section(path).items():
-            if key not in HARMLESS_OVERRIDES and not key.endswith("token_id"):
-                refused.append(f"{path}.{key}={shown(given)} changes the model; give its config with --model")
-    return refused
 
 
 DIALECT = Dialect("verl", "dialects/verl.md", knows, read)

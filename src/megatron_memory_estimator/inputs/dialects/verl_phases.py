@@ -19,6 +19,10 @@ ACTOR, ROLLOUT, REFERENCE = "actor_rollout_ref.actor", "actor_rollout_ref.rollou
 SEPARATE = re.compile(r"one_step_off|fully_async|separate_async")
 """Trainers whose engines have GPUs of their own."""
 BUCKET_MEGABYTES = 2048
+NO_ESTIMATOR = (
+    "algorithm.adv_estimator is not given, and nothing of a critic: none is counted; verl's default gae trains one "
+    "(give critic.model.path)"
+)
 
 
 def phases(tree: Tree, run: Run, *, tokens: int, lora: bool) -> tuple[dict[str, Any], list[str], list[str]]:
@@ -85,10 +89,14 @@ def _forward_tokens(tree: Tree, where: str) -> int | None:
 
 
 def _critic(tree: Tree, tokens: int) -> tuple[dict[str, Any], list[str], list[str]]:
-    """PPO's critic, which is there with generalized advantages unless it is switched off or on by name."""
-    switched = tree.at("critic.enable")
-    there = tree.on("critic.enable") if switched is not None else tree.at("algorithm.adv_estimator", "gae") == "gae"
-    if not there:
+    """PPO's critic, which is there with generalized advantages unless it is switched off or on by name.
+
+    A run that says nothing of either is taken without: the default critic is a model of its own that no run file means.
+    """
+    switched, estimator = tree.at("critic.enable"), tree.at("algorithm.adv_estimator")
+    if switched is None and estimator is None and not tree.section("critic"):
+        return {}, [NO_ESTIMATOR], []
+    if not (tree.on("critic.enable") if switched is not None else estimator in (None, "gae")):
         return {}, [], []
     own, policy = tree.at("critic.model.path"), tree.at("actor_rollout_ref.model.path")
     sizes = [catalogued(str(name)) or str(name) for name in (own or policy, policy)]
@@ -102,10 +110,10 @@ def _critic(tree: Tree, tokens: int) -> tuple[dict[str, Any], list[str], list[st
     )
     where = "in host memory while the policy trains" if away else "resident beside the policy's"
     warnings = [f"a critic as large as the policy trains too, its weights, gradients and optimizer states {where}"]
-    if tree.at("algorithm.adv_estimator") is None and switched is None:
-        warnings[0] += " (verl's default algorithm.adv_estimator=gae; a run without critic sets another, such as grpo)"
     if (most := _critic_tokens(tree)) > tokens:
-        warnings.append(f"the critic's microbatches have up to {most} tokens, more than the policy's {tokens}: its activations are not counted")
+        warnings.append(
+            f"the critic's microbatches have up to {most} tokens, more than the policy's {tokens}: its activations are not counted"
+        )
     return {"critic_model": "in_turn" if away else "device"}, warnings, refused
 
 

@@ -18,7 +18,9 @@ from ..strict_yaml import parse_yaml
 from .hydra import Tree, merged, overridden, parted
 from .run import Run
 
-OWN = re.compile(r"(ppo|sft|dapo|fully_async|one_step_off|spin|sppo|prime|entropy|gspo|grpo)\w*_trainer(_engine)?|evaluation")
+OWN = re.compile(
+    r"(ppo|sft|dapo|fully_async|one_step_off|spin|sppo|prime|entropy|gspo|grpo)\w*_trainer(_engine)?|evaluation"
+)
 """Names of configs in verl and its recipes, whose defaults are verl's."""
 NOT_TRAINING = re.compile(r"main_(eval|generation)|generation_server|model_merger|preprocess")
 DEEPEST = 8
