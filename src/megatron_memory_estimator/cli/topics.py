@@ -4,8 +4,8 @@ from __future__ import annotations
 
 TOPICS: dict[str, tuple[str, ...]] = {
     "the run": (
-        "world_size", "gpu", "seq_length", "micro_batch_size", "global_batch_size", "phases", "strict", "run_model", "set_variables", "follow",
-        "ignore_unknown",
+        "world_size", "gpu", "seq_length", "micro_batch_size", "global_batch_size", "phases", "strict", "run_model",
+        "set_variables", "follow", "ignore_unknown",
     ),
     "parallelism": (
         "tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size",

@@ -46,7 +46,7 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
         values = {**reading.settings, **given}
         values |= _environment(reading, given)
         loaded = dataclasses.replace(loaded, warnings=(*loaded.warnings, *run.notes, *reading.warnings))
-        job = job_from_parts(loaded, gpus, values, habits=False, defaults=CLASS_DEFAULTS, framework=reading.defaults)
+        job = job_from_parts(loaded, gpus, values, habits=False, defaults=CLASS_DEFAULTS, framework=_filled(reading))
     return dataclasses.replace(job, assumptions=(*notes, *job.assumptions))
 
 
@@ -82,6 +82,12 @@ def _of_words(reading: Reading, run: Run, gpus: int | None, given: Mapping[str, 
     job = job_from_args(list(reading.args), gpus, {**values, "ignore_unknown": run.ignore_unknown})
     name = run.path.rsplit("/", 1)[-1].rsplit(".", 1)[0]
     return dataclasses.replace(job, name=name, source=run.path, warnings=(*run.notes, *reading.warnings, *job.warnings))
+
+
+def _filled(reading: Reading) -> dict[str, Any]:
+    """The framework's defaults, without those that the run turns off."""
+    off = {name for name, value in reading.settings.items() if value is None}
+    return {name: value for name, value in reading.defaults.items() if name not in off}
 
 
 def _environment(reading: Reading, given: Mapping[str, Any]) -> dict[str, Any]:

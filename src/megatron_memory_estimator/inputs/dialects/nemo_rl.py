@@ -1,0 +1,270 @@
+"""NeMo-RL: `run_grpo.py --config FILE key=value ...` and its like, or such a file itself, with Megatron as the policy's engine.
+
+Sources: NVIDIA-NeMo/RL `examples/run_grpo.py`, `examples/configs/*.yaml`, `nemo_rl/utils/config.py`, `nemo_rl/models/megatron/setup.py`,
+`nemo_rl/models/policy/workers/megatron_policy_worker.py`, `nemo_rl/distributed/model_utils.py`, `nemo_rl/algorithms/{grpo,dpo,sft}.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ...errors import UnsupportedError
+from ...wording import counted, shown
+from .bridge_models import provider_defaults
+from .hydra import Tree
+from .keys import by_habit, decisive, passed_over, translated
+from .nemo_rl_phases import gpus_of, phases
+from .nemo_rl_tree import kind_of, tree_of
+from .run import Dialect, Reading, Run
+
+SCRIPT = re.compile(r"run_(vlm_)?(grpo|sft|dpo|rm|distillation)\w*")
+WORD = re.compile(r"--config(=.*)?|[+~]{0,2}(policy|cluster|grpo|sft|dpo|loss_fn)\..+")
+POLICY, MEGATRON = "policy", "policy.megatron_cfg"
+
+SECTIONS = frozenset(("cluster", "grpo", "sft", "dpo", "loss_fn"))
+OWN = frozenset(("megatron_cfg", "dtensor_cfg", "max_total_sequence_length", "train_global_batch_size"))
+"""Keys of a file, and of its policy, that tell it from others."""
+ENGINE = """
+    enabled activation_checkpointing recompute_granularity recompute_modules recompute_method recompute_num_layers
+    empty_unused_memory_level moe_router_dtype moe_router_load_balancing_type moe_router_bias_update_rate
+    moe_router_force_load_balancing moe_enable_deepep defer_fp32_logits env_vars converter_type
+    use_fused_linear_logprobs use_linear_ce_fusion_loss linear_ce_fusion_chunk_size peft optimizer scheduler
+    pipeline_dtype distributed_data_parallel_config fp8_cfg train_iters track_moe_metrics moe_per_layer_logging
+    force_* attention_backend sequence_parallel pipeline_model_parallel_layout layernorm_epsilon mtp_loss_*
+    mtp_use_* mtp_detach_* moe_hybridep_* hf_config_overrides checkpoint* save* load* enable_autocast
+    optimizer_offload_between* layer_init* moe_z_loss_coeff
+"""
+"""Keys of the engine that are read one by one, or have no effect."""
+OPTIMIZER = """
+    lr min_lr weight_decay* bf16 fp16 params_dtype adam_* sgd_momentum clip_grad muon_* eps betas
+    overlap_cpu_optimizer_d2h_h2d use_torch_optimizer_for_cpu_offload decoupled_weight_decay loss_scale*
+"""
+POLICY_KEYS = """
+    model_name tokenizer train_* generation* logprob_* max_total_sequence_length precision
+    offload_optimizer_for_logprob dtensor_cfg megatron_cfg dynamic_batching sequence_packing
+    make_sequence_length_divisible_by max_grad_norm optimizer scheduler hf_config_overrides refit_buffer_size_gb
+    reward_model_cfg env_vars worker_extension* router_replay draft quant_* is_vlm automodel* seed loss_* fp32_*
+    vocab_* freeze_vision* profile* use_*
+"""
+DEFAULTS: dict[str, Any] = {
+    "expert_tensor_parallel_size": 1,
+    "moe_aux_loss_coeff": 0.0,
+    "mtp_num_layers": 0,
+    "optimizer_offload_fraction": 0.0,
+}
+"""What holds where neither the run nor its base says anything, beside what Megatron-Bridge sets for the model."""
+LORA_ALL = (
+    "linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "linear_q_proj", "linear_q_down_proj", "linear_q_up_proj",
+    "linear_kv_down_proj", "linear_kv_up_proj", "in_proj", "out_proj",
+)  # fmt: skip
+"""An empty list of targets: every linear, here without the output layer."""
+
+
+def knows(run: Run) -> bool:
+    """A script of NeMo-RL with words for it, or a file with a policy of its kind."""
+    if run.document is None:
+        return SCRIPT.fullmatch(run.script) is not None and any(WORD.fullmatch(word) for word in run.words)
+    keys = set(map(str, run.document))
+    bases = run.document.get("defaults")
+    based = all(isinstance(name, str) and name.endswith((".yaml", ".yml")) for name in _listed(bases)) and bool(bases)
+    policy = run.document.get(POLICY)
+    if not isinstance(policy, Mapping):
+        return based and not SECTIONS.isdisjoint(keys)
+    return based or not OWN.isdisjoint(map(str, policy)) or not SECTIONS.isdisjoint(keys)
+
+
+def _listed(found: Any) -> list[Any]:
+    return found if isinstance(found, list) else [found]
+
+
+def read(run: Run) -> Reading:
+    """The settings of a run.
+
+    Raises UnsupportedError for another engine than Megatron and for training that is not modelled, ConfigError for a value of the wrong
+    kind.
+    """
+    tree, notes, questions = tree_of(run)
+    kind = kind_of(run, tree)
+    if not questions:
+        _check_engine(tree)
+    warnings: list[str] = []
+    settings, unknown, refused = _sections(tree)
+    settings |= _engine(tree, warnings)
+    gpus = gpus_of(tree)
+    settings |= _batch(tree, gpus, kind, notes, warnings)
+    tuned, more = _tuned(tree, warnings)
+    around, said = phases(tree, kind, tokens=settings["seq_length"] * settings["micro_batch_size"])
+    for path in (f"{POLICY}.draft.enabled", f"{POLICY}.quant_cfg", f"{MEGATRON}.quant_cfg"):
+        if tree.at(path):
+            refused.append(f"{path}={shown(tree.at(path))} decides memory and is not modelled")
+    model = str(tree.at(f"{POLICY}.model_name") or "")
+    chosen, experts = by_habit(settings)
+    return Reading(
+        model=model,
+        settings={**chosen, **tuned, **around},
+        defaults={**provider_defaults(run.model or model), **DEFAULTS, **experts},
+        num_gpus=gpus,
+        env=decisive(run.env, tree.section(f"{MEGATRON}.env_vars")),
+        assumptions=tuple(notes),
+        warnings=(*warnings, *said, *passed_over(unknown, "NeMo-RL")),
+        questions=tuple(questions),
+        refused=(*refused, *more),
+    )
+
+
+def _check_engine(tree: Tree) -> None:
+    """Nothing where Megatron trains. Raises UnsupportedError that names the switches."""
+    if not tree.on(f"{MEGATRON}.enabled"):
+        other = shown(tree.at(f"{POLICY}.dtensor_cfg.enabled"))
+        raise UnsupportedError(
+            f"policy.megatron_cfg.enabled is not true (policy.dtensor_cfg.enabled is {other}): this run of NeMo-RL does not train with "
+            "Megatron, and only Megatron is modelled",
+            "a run of NeMo-RL does not train with Megatron",
+        )
+
+
+def _sections(tree: Tree) -> tuple[dict[str, Any], list[str], list[str]]:
+    """Settings of the sections whose keys are Megatron's."""
+    settings: dict[str, Any] = {}
+    unknown: list[str] = []
+    refused: list[str] = []
+    ddp = f"{MEGATRON}.distributed_data_parallel_config"
+    sections = [(POLICY, POLICY_KEYS), (MEGATRON, ENGINE), (f"{MEGATRON}.optimizer", OPTIMIZER), (ddp, "")]
+    for path, nothing in sections:
+        table = {"bucket_size": "ddp_bucket_size"} if path == ddp else {}
+        found, strange, wrong = translated(tree.section(path), table, nothing, f"{path}.")
+        settings |= found
+        unknown += strange
+        refused += wrong
+    if not settings.get("use_megatron_fsdp"):
+        settings.pop("data_parallel_sharding_strategy", None)
+    return settings, unknown, refused
+
+
+def _engine(tree: Tree, warnings: list[str]) -> dict[str, Any]:
+    """Precision, recomputation, fp8, routing and the loss."""
+    found: dict[str, Any] = {"params_dtype": PRECISIONS.get(str(tree.at(f"{POLICY}.precision")), "bf16")}
+    tp = tree.count(f"{MEGATRON}.tensor_model_parallel_size", 1)
+    found["sequence_parallel"] = tree.on(f"{MEGATRON}.sequence_parallel") and tp != 1
+    found |= _recompute(tree)
+    if tree.on(f"{MEGATRON}.fp8_cfg.enabled"):
+        fp8 = tree.section(f"{MEGATRON}.fp8_cfg")
+        found |= {"fp8": fp8.get("fp8", "hybrid"), "fp8_recipe": fp8.get("fp8_recipe", "delayed")}
+        found["fp8_param_gather"] = bool(fp8.get("fp8_param"))
+    if tree.on(f"{MEGATRON}.moe_router_force_load_balancing"):
+        found["routing_phase"] = "forced_balance"
+    if tree.on(f"{MEGATRON}.moe_enable_deepep"):
+        found["moe_flex_dispatcher_backend"] = "deepep"
+    router = str(tree.at(f"{MEGATRON}.moe_router_dtype") or "")
+    if router in ("fp32", "fp64"):
+        found["moe_router_dtype"] = "fp32"
+    balancing = tree.at(f"{MEGATRON}.moe_router_load_balancing_type", "none")
+    if balancing != "none" and not tree.has(f"{MEGATRON}.moe_aux_loss_coeff"):
+        found["moe_aux_loss_coeff"] = 1e-3
+    backend = str(tree.at(f"{MEGATRON}.attention_backend") or "auto").rsplit(".", 1)[-1]
+    if backend != "auto":
+        found["attention_kernel"] = "cudnn" if backend == "fused" else backend
+    layout = tree.at(f"{MEGATRON}.pipeline_model_parallel_layout")
+    if layout is not None:
+        from ..bridge_config import layout_string
+
+        found["pipeline_model_parallel_layout"] = layout_string(layout)
+    return found | _loss(tree, warnings)
+
+
+PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
+
+
+def _recompute(tree: Tree) -> dict[str, Any]:
+    """Recomputation: all of every layer, or modules, where activation_checkpointing is on."""
+    if not tree.on(f"{MEGATRON}.activation_checkpointing"):
+        return {"recompute_granularity": None}
+    if tree.at(f"{MEGATRON}.recompute_granularity", "full") == "selective":
+        modules = tree.at(f"{MEGATRON}.recompute_modules") or ["core_attn"]
+        listed = tuple(map(str, modules)) if isinstance(modules, list) else (str(modules),)
+        return {"recompute_granularity": "selective", "recompute_modules": listed}
+    return {
+        "recompute_granularity": "full",
+        "recompute_method": tree.at(f"{MEGATRON}.recompute_method", "uniform"),
+        "recompute_num_layers": tree.count(f"{MEGATRON}.recompute_num_layers", 1),
+    }
+
+
+def _loss(tree: Tree, warnings: list[str]) -> dict[str, Any]:
+    """What the loss makes of the logits; parts of so many tokens need logits that stay in bf16."""
+    fused = tree.on(f"{MEGATRON}.use_fused_linear_logprobs") or tree.on(f"{MEGATRON}.use_linear_ce_fusion_loss")
+    found: dict[str, Any] = {
+        "loss_function": "fused" if fused else "nemo_rl",
+        "loss_temperature": tree.number(f"{POLICY}.generation.temperature", 1.0) != 1,
+    }
+    chunk = tree.count(f"{POLICY}.logprob_chunk_size")
+    if chunk is not None and tree.on(f"{MEGATRON}.defer_fp32_logits"):
+        found["loss_chunk_size"] = chunk
+    elif chunk is not None:
+        warnings.append(
+            f"policy.logprob_chunk_size={chunk} needs policy.megatron_cfg.defer_fp32_logits: the logits are whole in fp32"
+        )
+    return found
+
+
+def _batch(tree: Tree, gpus: int | None, kind: str, notes: list[str], warnings: list[str]) -> dict[str, Any]:
+    """Tokens of a microbatch, which no packing exceeds, and samples of a step; a pair of DPO is two samples."""
+    pairs = 2 if kind == "dpo" else 1
+    longest = tree.count(f"{POLICY}.max_total_sequence_length") or 1
+    micro = (tree.count(f"{POLICY}.train_micro_batch_size") or 1) * pairs
+    samples = (tree.count(f"{POLICY}.train_global_batch_size") or 1) * pairs
+    dynamic = [name for name in ("sequence_packing", "dynamic_batching") if tree.on(f"{POLICY}.{name}.enabled")]
+    if tree.count(f"{MEGATRON}.context_parallel_size", 1) != 1 and "sequence_packing" not in dynamic:
+        warnings.append("context parallelism of NeMo-RL needs policy.sequence_packing.enabled")
+    key = f"{POLICY}.{dynamic[0]}.train_mb_tokens" if dynamic else ""
+    tokens = (tree.count(key) if key else None) or longest * micro
+    found = {"global_batch_size": samples, "seq_length": longest, "micro_batch_size": micro}
+    if tokens < longest:
+        warnings.append(
+            f"a sample may have {longest} tokens (policy.max_total_sequence_length), above {key}={tokens}: it runs alone"
+        )
+    tokens = max(tokens, longest)
+    if tokens != longest * micro or (dynamic and gpus is not None and samples % (micro * _ranks(tree, gpus))):
+        found |= {"seq_length": tokens, "micro_batch_size": 1}
+    rows = f"samples packed to {key}" if dynamic else f"{counted(micro, 'sample')} of at most {longest}"
+    notes.append(f"at most {tokens} tokens in a microbatch: {rows}")
+    return found
+
+
+def _ranks(tree: Tree, gpus: int) -> int:
+    """Data-parallel ranks, at least 1."""
+    ranks = 1
+    for axis in ("tensor_model", "pipeline_model", "context"):
+        ranks *= tree.count(f"{MEGATRON}.{axis}_parallel_size", 1) or 1
+    return max(gpus // ranks, 1)
+
+
+def _tuned(tree: Tree, warnings: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """LoRA of Megatron-Bridge."""
+    peft = f"{MEGATRON}.peft"
+    if not tree.on(f"{peft}.enabled"):
+        return {}, []
+    refused = (
+        [f"{peft}.exclude_modules decides memory and is not modelled"] if tree.at(f"{peft}.exclude_modules") else []
+    )
+    targets = tree.at(f"{peft}.target_modules") or ()
+    names = [str(one) for one in (targets if isinstance(targets, list) else [targets] if targets else [])]
+    refused += [
+        f"{peft}.target_modules has {shown(one)}; names of linears are modelled"
+        for one in names
+        if "*" in one or "." in one
+    ]
+    if not names:
+        warnings.append(
+            f"{peft}.target_modules is empty, which adapts every linear: the adapter of the output layer is not counted"
+        )
+    return {
+        "peft": "lora",
+        "peft_dim": tree.count(f"{peft}.dim", 8),
+        "peft_target_modules": tuple(names) or LORA_ALL,
+    }, refused
+
+
+DIALECT = Dialect("NeMo-RL", "dialects/nemo_rl.md", knows, read)

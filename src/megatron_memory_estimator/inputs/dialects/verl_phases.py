@@ -1,0 +1,124 @@
+"""What is beside the training steps of verl: the engine that generates, reference and critic, and what leaves the GPU meanwhile.
+
+Sources: volcengine/verl 0.9.1 `verl/trainer/ppo/utils.py`, `verl/trainer/ppo/ray_trainer.py`,
+`verl/workers/engine/megatron/transformer_impl.py`, `verl/utils/megatron_utils.py`, `verl/trainer/config/rollout/rollout.yaml`,
+`ref/megatron_ref.yaml`, `critic/critic.yaml`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ...wording import shown
+from .hydra import Tree
+from .models import catalogued
+from .run import Run
+from .verl_batch import ACTOR, ROLLOUT, longest_of
+
+REFERENCE = "actor_rollout_ref.ref"
+SEPARATE = re.compile(r"one_step_off|fully_async|separate_async")
+"""Trainers whose engines have GPUs of their own."""
+BUCKET_MEGABYTES = 2048
+NO_ESTIMATOR = (
+    "algorithm.adv_estimator is not given, and nothing of a critic: none is counted; verl's default gae trains one "
+    "(give critic.model.path)"
+)
+
+
+def phases(tree: Tree, run: Run, *, tokens: int, lora: bool) -> tuple[dict[str, Any], list[str], list[str]]:
+    """Settings of the phases, warnings, and what is refused; `tokens` are those of a training microbatch before cp."""
+    found, warnings = _engine(tree, run)
+    reference = tree.on(f"{ACTOR}.use_kl_loss") or tree.on("algorithm.use_kl_in_reward")
+    if reference and not lora and not tree.number("actor_rollout_ref.model.lora_rank") > 0:
+        away = tree.on(f"{REFERENCE}.megatron.param_offload", tree.on(f"{ACTOR}.megatron.param_offload"))
+        found["reference_model"] = "offloaded" if away else "device"
+    else:
+        reference = False
+    forwards = [_forward_tokens(tree, where) for where in ((ROLLOUT, REFERENCE) if reference else (ROLLOUT,))]
+    most = max((each for each in forwards if each), default=tokens)
+    if most != tokens:
+        found["log_prob_micro_batch_tokens"] = most
+    critic, said, refused = _critic(tree, tokens)
+    for path in ("reward.reward_model.enable", "reward_model.enable"):
+        if tree.on(path):
+            said.append(f"{path}=true: the reward model's memory beside the trainer is not counted")
+    return found | critic, [*warnings, *said], refused
+
+
+def _engine(tree: Tree, run: Run) -> tuple[dict[str, Any], list[str]]:
+    """The engine, and what is in host memory while it generates and while log-probabilities are computed."""
+    weights = tree.on(f"{ACTOR}.megatron.param_offload")
+    gradients = tree.on(f"{ACTOR}.megatron.grad_offload", weights)
+    states = tree.on(f"{ACTOR}.megatron.optimizer_offload")
+    away = [name for name, on in (("weights", weights), ("gradients", gradients), ("optimizer", states)) if on]
+    found: dict[str, Any] = {
+        "rollout_offload": tuple(away),
+        "log_prob_offload": tuple(name for name in away if name != "weights"),
+    }
+    name = str(tree.at(f"{ROLLOUT}.name") or "vllm")
+    if name not in ("vllm", "sglang"):
+        return found, [f"{ROLLOUT}.name={shown(name)} is not modelled: the phase that generates is not counted"]
+    bucket = tree.number(f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes",
+                         tree.number(f"{ROLLOUT}.update_weights_bucket_megabytes", BUCKET_MEGABYTES))  # fmt: skip
+    colocated = not (
+        SEPARATE.search(f"{run.program} {tree.at('defaults')} {tree.at('trainer.v1.trainer_mode')}")
+        or not tree.on("actor_rollout_ref.hybrid_engine", True)
+        or tree.number(f"{ROLLOUT}.nnodes") > 0
+    )
+    found |= {
+        "rollout_engine": name,
+        "rollout_colocated": colocated,
+        "rollout_sleeps": tree.on(f"{ROLLOUT}.free_cache_engine", True),
+        "weight_sync_bytes": int(bucket * 2**20),
+    }
+    if not colocated:
+        return found, []
+    found["rollout_memory_share"] = tree.number(f"{ROLLOUT}.gpu_memory_utilization", 0.5)
+    return found, [f"the engine {name} shares the GPUs; what it leaves behind asleep is not known"]
+
+
+def _forward_tokens(tree: Tree, where: str) -> int | None:
+    """Tokens of a microbatch of a forward for log-probabilities, before context parallelism; None for those of training."""
+    cp = tree.count(f"{ACTOR}.megatron.context_parallel_size", 1) or 1
+    if tree.on(f"{where}.log_prob_use_dynamic_bsz", tree.on(f"{ACTOR}.use_dynamic_bsz")):
+        limit = tree.count(f"{where}.log_prob_max_token_len_per_gpu", tree.count(f"{ACTOR}.ppo_max_token_len_per_gpu"))
+        return limit and limit * cp
+    samples = tree.count(f"{where}.log_prob_micro_batch_size_per_gpu")
+    return samples and samples * longest_of(tree)
+
+
+def _critic(tree: Tree, tokens: int) -> tuple[dict[str, Any], list[str], list[str]]:
+    """PPO's critic, which is there with generalized advantages unless it is switched off or on by name.
+
+    A run that says nothing of either is taken without: the default critic is a model of its own that no run file means.
+    """
+    switched, estimator = tree.at("critic.enable"), tree.at("algorithm.adv_estimator")
+    if switched is None and estimator is None and not tree.section("critic"):
+        return {}, [NO_ESTIMATOR], []
+    if not (tree.on("critic.enable") if switched is not None else estimator in (None, "gae")):
+        return {}, [], []
+    own, policy = tree.at("critic.model.path"), tree.at("actor_rollout_ref.model.path")
+    sizes = [catalogued(str(name)) or str(name) for name in (own or policy, policy)]
+    refused = []
+    if sizes[0] != sizes[1]:
+        refused.append(f"critic.model.path={shown(own)} is another model than the policy, which is not modelled")
+    away = all(
+        tree.on(f"{who}.megatron.{what}")
+        for who in ("critic", ACTOR)
+        for what in ("param_offload", "optimizer_offload")
+    )
+    where = "in host memory while the policy trains" if away else "resident beside the policy's"
+    warnings = [f"a critic as large as the policy trains too, its weights, gradients and optimizer states {where}"]
+    if (most := _critic_tokens(tree)) > tokens:
+        warnings.append(
+            f"the critic's microbatches have up to {most} tokens, more than the policy's {tokens}: its activations are not counted"
+        )
+    return {"critic_model": "in_turn" if away else "device"}, warnings, refused
+
+
+def _critic_tokens(tree: Tree) -> int:
+    if tree.on("critic.use_dynamic_bsz", tree.on(f"{ACTOR}.use_dynamic_bsz")):
+        cp = tree.count(f"{ACTOR}.megatron.context_parallel_size", 1) or 1
+        return (tree.count("critic.ppo_max_token_len_per_gpu", 32768) or 0) * cp
+    return (tree.count("critic.ppo_micro_batch_size_per_gpu") or 0) * longest_of(tree)
