@@ -65,8 +65,9 @@ def model_of(reading: Reading, run: Run) -> tuple[LoadedModel | None, list[str],
         return None, [], [Question("the file names no model", "--model NAME")]
     entry = catalogued(name)
     if entry is not None:
-        folder = "folder" if name.startswith(("/", ".", "~", "$")) else "model"
-        note = [] if entry == name else [f"the {folder} {name} is taken as {entry} of the catalogue"]
+        what = "folder" if name.startswith(("/", ".", "~", "$")) else "model"
+        last = name.rstrip("/").rsplit("/", 1)[-1] if what == "folder" else name
+        note = [] if entry == name else [f"the {what} {last} is the catalogue model {entry}"]
         return load(entry), note, []
     try:
         return load(name), [], []

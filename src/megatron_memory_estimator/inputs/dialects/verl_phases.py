@@ -74,6 +74,7 @@ def _engine(tree: Tree, run: Run) -> tuple[dict[str, Any], list[str]]:
     }
     if not colocated:
         return found, []
+    found["rollout_tensor_parallel_size"] = tree.count(f"{ROLLOUT}.tensor_model_parallel_size", 2)
     found["rollout_memory_share"] = tree.number(f"{ROLLOUT}.gpu_memory_utilization", 0.5)
     return found, [f"the engine {name} shares the GPUs; what it leaves behind asleep is not known"]
 
