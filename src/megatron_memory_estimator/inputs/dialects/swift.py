@@ -190,7 +190,7 @@ def _recompute(values: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"recompute_granularity": granularity}
     if granularity == "selective":
         modules = values.get("recompute_modules") or ["core_attn"]
-        found["recompute_modules"] = tuple([modules] if isinstance(modules, str) else modules)
+        found["recompute_modules"] = tuple(map(str, modules)) if isinstance(modules, list) else (str(modules),)
     return found
 
 
@@ -236,7 +236,7 @@ def _tuned(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     if kind != "lora":
         return {}, [*refused, f"tuner_type={kind} is not modelled"]
     targets = values.get("target_modules") or "all-linear"
-    wanted = [targets] if isinstance(targets, str) else list(targets)
+    wanted = list(targets) if isinstance(targets, list) else [targets]
     if "all-router" in wanted:
         refused.append("target_modules=all-router adapts routers, which is not modelled")
     modules = LORA_ALL if "all-linear" in wanted else tuple(str(one) for one in wanted)
