@@ -66,7 +66,7 @@ def test_the_engine_the_reference_and_what_leaves_the_gpu() -> None:
     assert (rollout.rollout_engine, rollout.rollout_memory_share, rollout.rollout_sleeps) == ("vllm", 0.6, True)
     assert rollout.rollout_offload == ("weights", "gradients", "optimizer")
     assert rollout.log_prob_offload == ("gradients",)
-    assert rollout.reference_model == "host"
+    assert (rollout.reference_model, rollout.rollout_tensor_parallel_size) == ("host", 1)
     changed = grpo(
         "policy.offload_optimizer_for_logprob=true loss_fn.reference_policy_kl_penalty=0 policy.logprob_batch_size=4"
     ).rollout

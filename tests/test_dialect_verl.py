@@ -57,13 +57,13 @@ def test_words_give_the_run_with_the_defaults_of_verl() -> None:
     assert not training.loss_entropy
     assert model.padded_vocab(layout.tp) == 151936
     assert noted(found, "at most 8192 tokens in a microbatch")
-    assert noted(found, "taken as Qwen/Qwen3-8B")
+    assert noted(found, "the folder Qwen3-8B is the catalogue model")
 
 
 def test_the_engine_and_what_leaves_the_gpu() -> None:
     rollout = ppo().rollout
     assert (rollout.rollout_engine, rollout.rollout_colocated, rollout.rollout_sleeps) == ("vllm", True, True)
-    assert rollout.rollout_memory_share == 0.5
+    assert (rollout.rollout_memory_share, rollout.rollout_tensor_parallel_size) == (0.5, 2)
     assert rollout.rollout_offload == rollout.log_prob_offload == ()
     assert (rollout.reference_model, rollout.critic_model) == ("none", "none")
     assert rollout.weight_sync_bytes == 2048 * 2**20
