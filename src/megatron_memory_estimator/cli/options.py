@@ -134,19 +134,12 @@ class JobCommand(LongVerb):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         front = args[: args.index("--")] if "--" in args else args
-        behind = len(args) - len(front) - 1
-        script = next((word for word in front if word.lower().endswith(SCRIPTS)), None)
-        ctx.ignore_unknown_options = script is not None  # they may be words of the script
+        takes = any(param.name == "model" for param in self.params)
+        script = next((word for word in front if takes and word.lower().endswith(SCRIPTS)), "")
+        ctx.ignore_unknown_options = bool(script)  # they may be words of the script
         rest = super().parse_args(ctx, list(args))
-        model = ctx.params.get("model")
-        if script is not None and isinstance(model, tuple) and not ctx.resilient_parsing:
-            last = len(model) - max(behind, 0)
-            if model[:1] != (script,):
-                unknown = next((word for word in model[:last] if word.startswith("-") and word != "-"), None)
-                if unknown is not None:
-                    raise click.NoSuchOption(unknown, ctx=ctx)
-            elif last > 1:
-                ctx.params.update(model=(script, *model[last:]), words=model[1:last])
+        if script and not ctx.resilient_parsing:
+            separate_words(ctx, script, max(len(args) - len(front) - 1, 0))
         if ctx.resilient_parsing:  # completion: what is typed so far need not be whole
             return rest
         options = [param for param in self.params if isinstance(param, click.Option)]
@@ -156,6 +149,21 @@ class JobCommand(LongVerb):
             if isinstance(value, str) and value in names:
                 raise ConfigError(f"{option.opts[0]} takes a value, but the option {value} follows it")
         return rest
+
+
+def separate_words(ctx: click.Context, script: str, behind: int) -> None:
+    """Tell the words of a script from Megatron-LM's arguments, the last `behind` ones. Raises NoSuchOption where no script is first."""
+    model = ctx.params.get("model")
+    if not isinstance(model, tuple):
+        return
+    last = len(model) - behind
+    if model[:1] == (script,):
+        if last > 1:
+            ctx.params.update(model=(script, *model[last:]), words=model[1:last])
+        return
+    unknown = next((word for word in model[:last] if word.startswith("-") and word != "-"), None)
+    if unknown is not None:
+        raise click.NoSuchOption(unknown, ctx=ctx)
 
 
 def job_command(name: str, text: str, extra: list[click.Parameter], run: Callable[..., None]) -> click.Command:
