@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from collections import Counter
 from collections.abc import Sequence
@@ -74,18 +75,23 @@ class Bash:
         (self.folder / "words").unlink(missing_ok=True)
         for left in (self.folder / "work").iterdir():
             left.unlink()
+        command = ["bash", "-c", 'ulimit -v 1000000 -t 4; exec bash "$0" "$@"', str(self.folder / "run.sh"), *words]
+        ran = subprocess.Popen(
+            command,
+            cwd=self.folder / "work",
+            env={"PATH": str(self.folder / "bin")},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
         try:
-            ran = subprocess.run(
-                ["bash", "-c", 'ulimit -v 1000000 -t 4; exec bash "$0" "$@"', str(self.folder / "run.sh"), *words],
-                cwd=self.folder / "work",
-                env={"PATH": str(self.folder / "bin")},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=5,
-            )
+            _, complaints = ran.communicate(timeout=5)
         except subprocess.TimeoutExpired:
+            os.killpg(ran.pid, signal.SIGKILL)  # with all that it started
+            ran.communicate()
             return None
-        self.complaints = ran.stderr.decode("utf-8", "replace")
+        self.complaints = complaints.decode("utf-8", "replace")
         if not (self.folder / "words").exists():
             return []
         found = []

@@ -138,7 +138,7 @@ def statements(draw: st.DrawFn, depth: int = 0, *, loops: int = 0) -> str:
         lambda: f"{draw(FUNCTIONS)}() {{\n{inner()}\n}}", lambda: f"{draw(FUNCTIONS)}() {{\nlocal {name}={w}\n{inner()}\n{draw(st.sampled_from(['return 1', 'return', 'true']))}\n}}",
         lambda: draw(st.sampled_from(["break", "continue", "true"])) if loops else f"{test} && exit",
         lambda: f"{draw(FUNCTIONS)}() {{\n{inner()}\n{test} && return {draw(st.integers(0, 1))}\n{inner()}\n}}", lambda: f"if {test}; then {draw(st.sampled_from(['break', 'continue', 'return 2 2> /dev/null']))}; fi",
-        lambda: f"while true; do\n{draw(blocks(depth + 1, loops=loops + 1))}\n{test} && break\n[ ${{n:=0}} -gt 3 ] && break; n=$((n + 1)); done",
+        lambda: f"while true; do\n[ $((++m{depth})) -gt 3 ] && break\n{draw(blocks(depth + 1, loops=loops + 1))}\n{test} && break\ndone",
         lambda: f"! {test} && {draw(st.sampled_from(simple))()}", lambda: f"{test}; {name}=$?",
         lambda: f"cat > job.sh <<EOF\ntorchrun train.py {draw(PLAIN)} ${name}\nEOF\nbash job.sh",
         lambda: f"set -e\n{draw(st.sampled_from(simple))()}\nset +e", lambda: f"if {test} && {other}; [ {draw(PLAIN)} ]; then {inner()}; fi",

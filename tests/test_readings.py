@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from megatron_memory_estimator import ConfigError, TrainingJob, UnsupportedError
+from megatron_memory_estimator import ConfigError, LayoutError, TrainingJob, UnsupportedError, estimate
 
 BASE = (
     "--num-layers 8 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --max-position-embeddings 64 "
@@ -120,17 +120,19 @@ def test_balanced_routing_is_said_by_the_script() -> None:
 
 
 def test_registered_buffers_are_as_large_as_others_and_double_under_full_sharding() -> None:
-    assert job_of("--use-nccl-ub").training == job_of("").training
+    assert not job_of("--use-nccl-ub").training.double_buffered
     sharded = job_of("--use-megatron-fsdp --use-nccl-ub --reuse-grad-buf-for-mxfp8-param-ag")
-    assert sharded.training.fsdp_double_buffer and not sharded.training.reuse_grad_buf_for_mxfp8_param_ag
+    assert sharded.training.double_buffered
+    assert any("use_megatron_fsdp turns it off" in said for said in sharded.warnings)
 
 
 def test_transposes_of_weights_are_a_matter_of_low_precision() -> None:
     config = {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 1000, "params_dtype": "bf16"}
     off = TrainingJob.from_config({**config, "disable_parameter_transpose_cache": True}, 1)
-    assert off.training == TrainingJob.from_config(config, 1).training
-    with pytest.raises(ConfigError, match="disable_parameter_transpose_cache=True is not modelled"):
-        TrainingJob.from_config({**config, "fp8": "hybrid", "disable_parameter_transpose_cache": True}, 1)
+    plain = TrainingJob.from_config(config, 1)
+    assert estimate(off).peak_stage.peak_allocated_bytes == estimate(plain).peak_stage.peak_allocated_bytes
+    with pytest.raises(LayoutError, match="disable_parameter_transpose_cache with fp8"):
+        estimate(TrainingJob.from_config({**config, "fp8": "hybrid", "disable_parameter_transpose_cache": True}, 1))
 
 
 def test_the_model_of_a_bridge_is_that_of_its_name() -> None:

@@ -37,8 +37,8 @@ SHELL_PIECES = (
     "((V++))", "$((A=8))", "${!A}", "${!A:-x}", "${@: -1}", "${!A*}", "[[:space:]]",
     "getopts t:x o", "$OPTARG", "shift $((OPTIND - 1))", "return", "break", "continue", "| bash", "| while read A; do", "source ./run.sh",
     '. "$(dirname "$0")/x.sh"', "cd ..", "<path to x>", "\\ # x\n", "megatron sft", "-m verl.trainer.main_ppo", "#SBATCH --nodes=2\n",
-    "| tr a-z A-Z", "| cut -d, -f1", "| bc", "for X in 1 2; do", "sbatch <<EOF\n", "EXP=x bash examples/run_pretrain.sh", "${A@Q}",
-    ">(", "<(", "2>&1", "|&", "getopts ab: V",
+    "| tr a-z A-Z", "| cut -d, -f1", "| bc", "for X in 1 2; do", "sbatch <<EOF\n", "EXP=x bash examples/run_pretrain.sh",
+    "${A@Q}", ">(", "<(", "2>&1", "|&", "getopts ab: V",
 )  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def job_said(job: TrainingJob) -> Outcome:
 def read_shell(case: Any, folder: Path) -> Outcome:
     """The script's launch; of every third one that is read, the job."""
     beside = Beside(written(folder, "run.sh", case)) if len(case) % 2 else None
-    words = ("4", "-t", "8", "--x=1")[: len(case) % 5]
+    words = ("4", "-t", "8", "--x=1")[: len(case) % 5] if "$@" in case or "getopts" in case else ()
     launch = read_script(case, {"NNODES": "2"} if len(case) % 2 else None, words, beside)
     if len(case) % 3 == 0:
         return job_said(TrainingJob.from_megatron_args(written(folder, "run.sh", case)))

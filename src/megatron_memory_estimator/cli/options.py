@@ -160,16 +160,17 @@ class JobCommand(LongVerb):
         if not words.isdisjoint(("--help", "--help-all")) or "-h" in args or ctx.resilient_parsing:
             return super().parse_args(ctx, args)
         front = args[: args.index("--")] if "--" in args else args
-        script = next((word for word in front if word.lower().endswith(SCRIPTS)), None)
-        ctx.ignore_unknown_options = script is not None  # they may be words of the script
+        takes = any(param.name == "model" for param in self.params)
+        script = next((word for word in front if takes and word.lower().endswith(SCRIPTS)), "")
+        ctx.ignore_unknown_options = bool(script)  # they may be words of the script
         ctx.meta[WORDS] = words
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
         try:
             rest = super().parse_args(ctx, list(args))
         finally:
             del ctx.meta[WORDS]
-        if script is not None:
-            words_of_script(ctx, script, len(args) - len(front) - 1)
+        if script:
+            separate_words(ctx, script, max(len(args) - len(front) - 1, 0))
         for option in options:
             value = ctx.params.get(option.name or "")
             if isinstance(value, str) and value.startswith("-") and self.takes(ctx, value):
@@ -181,25 +182,23 @@ class JobCommand(LongVerb):
         return any(word in (*param.opts, *param.secondary_opts) for param in self.get_params(ctx))
 
 
-def words_of_script(ctx: click.Context, script: str, behind: int) -> None:
-    """Words behind a script's name are the script's, but for as many as stand behind --.
+WORDS = f"{__name__}.words"
+"""Where a context has the options among the words that are being parsed."""
 
-    Raises NoSuchOption for an option in front of it.
-    """
+
+def separate_words(ctx: click.Context, script: str, behind: int) -> None:
+    """Tell the words of a script from Megatron-LM's arguments, the last `behind` ones. Raises NoSuchOption where no script is first."""
     model = ctx.params.get("model")
     if not isinstance(model, tuple):
         return
-    last = len(model) - max(behind, 0)
-    if model[:1] != (script,):
-        unknown = next((word for word in model[:last] if word.startswith("-") and word != "-"), None)
-        if unknown is not None:
-            raise click.NoSuchOption(unknown, ctx=ctx)
-    elif last > 1:
-        ctx.params.update(model=(script, *model[last:]), words=model[1:last])
-
-
-WORDS = f"{__name__}.words"
-"""Where a context has the options among the words that are being parsed."""
+    last = len(model) - behind
+    if model[:1] == (script,):
+        if last > 1:
+            ctx.params.update(model=(script, *model[last:]), words=model[1:last])
+        return
+    unknown = next((word for word in model[:last] if word.startswith("-") and word != "-"), None)
+    if unknown is not None:
+        raise click.NoSuchOption(unknown, ctx=ctx)
 
 
 def job_command(name: str, text: str, extra: list[click.Parameter], run: Callable[..., None]) -> click.Command:

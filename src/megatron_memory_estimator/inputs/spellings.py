@@ -95,18 +95,9 @@ def respelled(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fully_sharded(out: dict[str, Any]) -> None:
-    """What Megatron-LM sets beside Megatron-FSDP, and where registered buffers take other memory.
-
-    Sources: Megatron-LM `megatron/training/arguments.py` (validate_args); `megatron/core/distributed/param_and_grad_buffer.py`:
-    without it, --use-nccl-ub only takes the same buffers from another pool.
-    """
-    registered = [out.pop(name, False) for name in ("nccl_ub", "use_nccl_ub")]
-    if not out.get("use_megatron_fsdp"):
-        return
-    out["use_distributed_optimizer"] = True
-    out.pop("reuse_grad_buf_for_mxfp8_param_ag", None)  # turned off
-    if any(registered):
-        out["fsdp_double_buffer"] = True
+    """What Megatron-LM sets beside Megatron-FSDP (`megatron/training/arguments.py`, validate_args)."""
+    if out.get("use_megatron_fsdp"):
+        out["use_distributed_optimizer"] = True
 
 
 def _attention(out: dict[str, Any]) -> None:

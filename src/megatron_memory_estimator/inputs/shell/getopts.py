@@ -28,7 +28,7 @@ def getopts(shell: Shell, words: list[str], node: Simple) -> None:
         if in_doubt(word):
             raise shell.refuse("getopts over words that are not known is not read")
         if not word.startswith("-") or word in ("-", "--"):
-            _ends(shell, name, number + (word == "--"))
+            _ends(shell, name, min(number, len(arguments) + 1) + (word == "--"))
             return
         at = 1
     _option(shell, letters, name, arguments, number, at)

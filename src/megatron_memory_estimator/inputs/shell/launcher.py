@@ -56,7 +56,8 @@ def gpus_of(
         return _product(each, _part(env.get("NNODES") or "1", doubts, "NNODES"))
     if name == "mpi":
         text = given.get("np") or given.get("n") or given.get("c")
-        return Gpus() if text is None else Gpus(*_part(text, doubts, "-np"))
+        if text is not None:
+            return Gpus(*_part(text, doubts, "-np"))
     return _tasks(words, own if name == "srun" else (), env, header, doubts)
 
 
@@ -68,7 +69,7 @@ def _innermost(words: Sequence[str]) -> tuple[str, Sequence[str]]:
         kind = "mpi" if base in MPI else base if base in ("srun", "deepspeed") else ""
         if base in TORCHRUN or (at and words[at - 1] == "-m" and LAUNCHING.fullmatch(word)):
             kind = "torchrun"
-        elif base == "accelerate" and words[at + 1 : at + 2] == ["launch"]:
+        elif (base == "accelerate" and words[at + 1 : at + 2] == ["launch"]) or base == "accelerate.commands.launch":
             kind = "accelerate"
         if kind and not (kind in ("srun", "mpi") and found in ("torchrun", "deepspeed", "accelerate")):
             found, own = kind, words[at + 1 :]

@@ -135,12 +135,21 @@ def segments_of(shell: Shell, piece: Param, *, whole: bool) -> list[Segment]:
             return [Segment(quoted(mark))]
         return [Segment(mark, not piece.quoted)]  # no word in bash, and asked for where one is needed
     if (held.many == "*" and (piece.quoted or whole)) or (whole and piece.quoted and piece.operator == "keys"):
-        return [Segment(quoted(joiner[:1].join(held.values)))]
+        return [Segment(quoted(_joined(held.values, joiner[:1])))]
     if whole:
-        return [Segment(" ".join(held.values))]
+        return [Segment(_joined(held.values, " "))]
     if piece.quoted:  # an element of unset variables alone is no element in bash, and stays to be asked for
         return [Segment(value, breaks=at > 0) for at, value in enumerate(held.values)]
     return [Segment(unquoted(value), splits=True, breaks=at > 0) for at, value in enumerate(held.values)]
+
+
+def _joined(values: list[str], separator: str) -> str:
+    """Elements as one text; those of unset variables alone are none, and stay to be asked for."""
+    text, several = "", False
+    for value in values:
+        text += (separator if several and not vanishes(value) else "") + value
+        several = several or not vanishes(value)
+    return text
 
 
 def _operated(shell: Shell, piece: Param) -> Found:

@@ -179,6 +179,7 @@ def launched(shell: Shell, words: list[str], entry: Entry, env: dict[str, str]) 
             files=_files(shell, arguments),
             branch=shell.branch,
             rounds=shell.rounds,
+            header=dict(shell.header),
         )
     )
 
