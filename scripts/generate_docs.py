@@ -19,6 +19,7 @@ import docs_accuracy
 import docs_device
 import docs_mcp
 import docs_python
+import docs_rl
 import docs_runs
 import docs_tables
 import docs_throughput
@@ -29,6 +30,7 @@ from docs_markdown import ROOT
 
 TABLES = {
     **docs_tables.TABLES,
+    **docs_rl.TABLES,
     **docs_runs.TABLES,
     **docs_accuracy.TABLES,
     **docs_device.TABLES,
