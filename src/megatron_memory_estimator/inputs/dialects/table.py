@@ -6,7 +6,7 @@ from importlib import import_module
 
 from .run import Dialect, Run
 
-MODULES = ("swift", "verl", "nemo_rl")
+MODULES = ("swift", "verl", "nemo_rl", "roll", "bridge")
 """Modules of this package, each with a `DIALECT`."""
 
 
