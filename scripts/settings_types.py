@@ -51,6 +51,9 @@ class ArgumentSettings(Settings, total=False):
     """Settings beside Megatron-LM arguments."""
 
     set_variables: Mapping[str, str]  # values of variables of a launch script
+    words: Sequence[str]  # what stands behind a launch script on its command line
+    follow: bool  # open files that a launch script sources from elsewhere than its own folder
+    run_model: str  # the model, or recipe of Megatron-Bridge, of a run file that names none
     ignore_unknown: bool  # pass over unknown arguments, with a warning
     more_arguments: Sequence[str]  # words of a command line, which win over a file's
 '''

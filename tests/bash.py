@@ -6,18 +6,25 @@ import os
 import shutil
 import subprocess
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from megatron_memory_estimator import ConfigError
 from megatron_memory_estimator.inputs.shell.doubts import bare, in_doubt, vanishes
-from megatron_memory_estimator.inputs.shell.script import read_script
+from megatron_memory_estimator.inputs.shell.script import Beside, read_script
 
 HARMLESS = (
-    "bash", "sh", "cat", "seq", "expr", "basename", "dirname", "true", "false", "env", "sed", "mv", "cp", "tr", "xargs", "tee", "nohup",
-    "date",
+    "bash", "sh", "cat", "seq", "cut", "wc", "head", "tail", "expr", "basename", "dirname", "true", "false", "env", "sed", "mv", "cp", "tr",
+    "xargs", "tee", "nohup", "date",
 )  # fmt: skip
 """The only programs that such a script finds, beside the launcher and a few that do nothing."""
+BESIDE = {
+    "conf/one.sh": 'A=${A:-9}; R+=(from "${BASH_SOURCE[0]##*/}"); return 3; A=never\n',
+    "conf/two.sh": 'f() { B=$1; }; C=$#\n. "$(dirname "${BASH_SOURCE[0]}")/one.sh"\nD=${0##*/}\n',
+    "conf/run.sh": 'torchrun train.py inner "$@" "${0##*/}"\n',
+}
+"""Files beside the script that it may source or start."""
 EMPTY = ("error token is", "integer expression expected")
 """What bash says of a command that it gives up because a value that the reader does not know is empty or 0."""
 OF_SHELLS = frozenset({"PATH", "PWD", "OLDPWD", "SHLVL", "_", "LC_CTYPE"})
@@ -38,6 +45,9 @@ class Bash:
         programs = self.folder / "bin"
         programs.mkdir()
         (self.folder / "work").mkdir()
+        (self.folder / "conf").mkdir()
+        for name, text in BESIDE.items():
+            (self.folder / name).write_text(text)
         for name in HARMLESS:
             found = shutil.which(name)
             assert found is not None, name
@@ -58,7 +68,7 @@ class Bash:
         path.write_text(text)
         path.chmod(0o755)
 
-    def launches(self, script: str) -> list[tuple[list[str], dict[str, str]]] | None:
+    def launches(self, script: str, words: Sequence[str] = ()) -> list[tuple[list[str], dict[str, str]]] | None:
         """(words behind the entry, environment) of every launch; None where the script does not come to its end."""
         (self.folder / "run.sh").write_text(script)
         (self.folder / "words").unlink(missing_ok=True)
@@ -66,7 +76,7 @@ class Bash:
             left.unlink()
         try:
             ran = subprocess.run(
-                ["bash", "-c", 'ulimit -v 1000000 -t 4; exec bash "$0"', str(self.folder / "run.sh")],
+                ["bash", "-c", 'ulimit -v 1000000 -t 4; exec bash "$0" "$@"', str(self.folder / "run.sh"), *words],
                 cwd=self.folder / "work",
                 env={"PATH": str(self.folder / "bin")},
                 stdin=subprocess.DEVNULL,
@@ -92,19 +102,19 @@ class Bash:
             )
         return found
 
-    def compare(self, script: str) -> str:
+    def compare(self, script: str, words: Sequence[str] = ()) -> str:
         """same, refused, doubt (a word that the reader says it does not know), exit (the reader says that the script may end before
         its launch), said (another note), different, or different environment."""
-        found = self._compared(script)
+        found = self._compared(script, words)
         self.outcomes[found] += 1
         return found
 
-    def _compared(self, script: str) -> str:
-        launches = self.launches(script)
+    def _compared(self, script: str, given: Sequence[str]) -> str:
+        launches = self.launches(script, given)
         if launches is None:
             return "endless"
         try:
-            launch = read_script(script)
+            launch = read_script(script, None, given, Beside(str(self.folder / "run.sh")))
         except ConfigError:
             return "refused" if launches else "no launch"
         words = [word for word in launch.words if not vanishes(word)]

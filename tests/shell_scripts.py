@@ -28,6 +28,8 @@ def _expansion(draw: st.DrawFn, *, quoted: bool) -> str:
         lambda: f"${{{draw(ARRAYS)}}}", lambda: f"${{{draw(ARRAYS)}[@]:1}}", lambda: f"${{!{draw(ARRAYS)}[@]}}", lambda: f"$(seq {draw(st.integers(1, 4))})",
         lambda: f"$(expr {draw(st.integers(0, 9))} + {draw(st.integers(1, 9))})", lambda: f"$(basename {plain})", lambda: f"$(printf '%s,' {plain} ${name})",
         lambda: f"${{{name}:+--set ${name}}}", lambda: "$(unknown)", lambda: f"${{{name}}}z",
+        lambda: "${@: -1}", lambda: "${@:2}", lambda: "${!#}", lambda: f"${{!{name}:-{plain}}}", lambda: f"${{{draw(ARRAYS)}[@]: -1}}", lambda: "${!A*}", lambda: "${0##*/}",
+        lambda: f"${{{name}//[[:digit:]]/d}}", lambda: f"${{{name}##*[[:alpha:]]}}", lambda: "$(two | wc -l)",
     ]  # fmt: skip
     return draw(st.sampled_from(forms))()
 
@@ -85,7 +87,7 @@ def tests(draw: st.DrawFn) -> str:
     forms: list[Callable[[], str]] = [
         lambda: f"[ {quoted} = {v} ]", lambda: f"[ -n {quoted} ]", lambda: f"[ -z {quoted} ]", lambda: f"[ ${draw(NAMES)} -gt {number} ]", lambda: f"[ {quoted} != {v} ]",
         lambda: f"[[ {quoted} == {v} ]]", lambda: f"[[ ${draw(NAMES)} = {draw(st.sampled_from(['a*', '*', '[0-9]', 'x?', '8']))} ]]",
-        lambda: f"[[ -n ${draw(NAMES)} && {number} -lt 5 ]]", lambda: f"[[ -z ${draw(NAMES)} || ${draw(NAMES)} -eq {number} ]]", lambda: f"(({draw(arithmetic())}))",
+        lambda: f"[[ ${draw(NAMES)} == *[[:digit:]]* ]]", lambda: f"[[ -n ${draw(NAMES)} && {number} -lt 5 ]]", lambda: f"[[ -z ${draw(NAMES)} || ${draw(NAMES)} -eq {number} ]]", lambda: f"(({draw(arithmetic())}))",
         lambda: "true", lambda: "false", lambda: "unknown", lambda: f"test {quoted} = {v}", lambda: f"[ {number} -le 3 -a -n {quoted} ]", lambda: f"[ {w} ]", lambda: f"! [ {quoted} = {v} ]",
         lambda: f"[[ ! {quoted} < b ]]", lambda: f"[[ -v {draw(NAMES)} ]]", lambda: f"[ ! -n {quoted} ]", lambda: f"[[ ( {quoted} == x || 1 == 1 ) ]]", lambda: f"let {draw(NAMES)}={number}",
         lambda: f"[ -f {v} ]", lambda: f"[ {quoted} -eq {number} -o {number} -gt 2 ]", lambda: f"[[ {number} -ge {draw(NAMES)} ]]",
@@ -111,6 +113,14 @@ def statements(draw: st.DrawFn, depth: int = 0, *, loops: int = 0) -> str:
         lambda: f"{name}=$((${{{name}:-0}} + 1))", lambda: f"echo {w}", lambda: "unknown", lambda: f"unset '{array}[0]'", lambda: f"IFS=, read -r {name} B <<< 1,2,3", lambda: f"local_x={w}",
         lambda: f"{name}={draw(PLAIN)} B=${name}", lambda: f"{draw(FUNCTIONS)} {w} {draw(PLAIN)} 2> /dev/null", lambda: f"{name}=$({draw(FUNCTIONS)} {draw(PLAIN)})",
         lambda: f"bash -c 'A=7; torchrun train.py $A ${name}'", lambda: f"command true {w}", lambda: "IFS=:" if draw(st.integers(0, 9)) == 0 else "true", lambda: "cd .", lambda: "set -f; set +f",
+        lambda: f"while getopts ':ab:c' {name}; do case ${name} in a) B=1 ;; b) C=$OPTARG ;; *) D=$OPTARG$OPTIND ;; esac; done; shift $((OPTIND - 1))",
+        lambda: f"getopts ab: {name}", lambda: f"echo '{name}=7; torchrun train.py ${name} $B' | bash", lambda: f"echo : ${name} | bash -s q",
+        lambda: f"echo {w} {draw(PLAIN)} | while read {name} B; do {array}+=(${name}); torchrun train.py ${name} $B; done",
+        lambda: f"while read -r {name} B; do {array}+=(${name} $B); done <<< \"{draw(PLAIN)} ${name}\"", lambda: f"{name}=$(echo {w} ${name} | tr a-z A-Z)",
+        lambda: f"{name}=$(echo {draw(PLAIN)},{draw(PLAIN)} | cut -d, -f{draw(st.integers(1, 3))})", lambda: f"{name}=$(echo {w} | wc -w)",
+        lambda: f'source "$(dirname "$0")/conf/{draw(st.sampled_from(["one", "two", "none"]))}.sh"', lambda: f'. "$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd)"/conf/one.sh {w}',
+        lambda: f'bash "$(dirname "$0")/conf/run.sh" {w}', lambda: f"{name}=$(printf '%02d' {draw(st.integers(0, 120))})", lambda: f"declare -i {name}={draw(st.integers(0, 9))}; {name}+=2",
+        lambda: f"{name}=$(cat <<< {draw(PLAIN)} | head -n 1)", lambda: f"export {name}; bash -c 'torchrun train.py ${name}'", lambda: f"{name}=$[ {draw(st.integers(0, 9))} * 2 ]",
     ]  # fmt: skip
     if depth >= 2:
         return draw(st.sampled_from(simple))()
@@ -127,6 +137,8 @@ def statements(draw: st.DrawFn, depth: int = 0, *, loops: int = 0) -> str:
         lambda: f"n=0; while [ $n -lt {draw(st.integers(0, 3))} ]; do\n{draw(blocks(depth + 1, loops=loops + 1))}\nn=$((n + 1)); done",
         lambda: f"{draw(FUNCTIONS)}() {{\n{inner()}\n}}", lambda: f"{draw(FUNCTIONS)}() {{\nlocal {name}={w}\n{inner()}\n{draw(st.sampled_from(['return 1', 'return', 'true']))}\n}}",
         lambda: draw(st.sampled_from(["break", "continue", "true"])) if loops else f"{test} && exit",
+        lambda: f"{draw(FUNCTIONS)}() {{\n{inner()}\n{test} && return {draw(st.integers(0, 1))}\n{inner()}\n}}", lambda: f"if {test}; then {draw(st.sampled_from(['break', 'continue', 'return 2 2> /dev/null']))}; fi",
+        lambda: f"while true; do\n{draw(blocks(depth + 1, loops=loops + 1))}\n{test} && break\n[ ${{n:=0}} -gt 3 ] && break; n=$((n + 1)); done",
         lambda: f"! {test} && {draw(st.sampled_from(simple))()}", lambda: f"{test}; {name}=$?",
         lambda: f"cat > job.sh <<EOF\ntorchrun train.py {draw(PLAIN)} ${name}\nEOF\nbash job.sh",
         lambda: f"set -e\n{draw(st.sampled_from(simple))()}\nset +e", lambda: f"if {test} && {other}; [ {draw(PLAIN)} ]; then {inner()}; fi",

@@ -77,7 +77,7 @@ def test_the_caller_sets_variables() -> None:
 
 LAUNCHERS = [
     ("torchrun --nproc_per_node 8 --nnodes 4 pretrain_gpt.py", 32),
-    ("torchrun --nproc-per-node=8 --nnodes=2:4 pretrain_gpt.py", 32),
+    ("torchrun --nproc-per-node=8 --nnodes=2:4 pretrain_gpt.py", None),
     ("torchrun --nproc_per_node gpu pretrain_gpt.py", None),
     ("srun -N 4 --ntasks-per-node=8 python pretrain_gpt.py", 32),
     ("srun -N4 --gres=gpu:h100:8 python pretrain_gpt.py", 32),
@@ -134,27 +134,31 @@ def test_an_unset_variable_matters_only_where_memory_depends_on_it(tmp_path: Pat
 
 
 def test_words() -> None:
-    found, unknown, _ = parse_words(
+    found = parse_words(
         ["--num-layers", "2", "--no-rope-fusion", "--num-layers=4", "--recompute-modules", "mlp", "moe", "--swiglu"]
     )
-    assert found == {"num_layers": 4, "apply_rope_fusion": False, "recompute_modules": ["mlp", "moe"], "swiglu": True}
-    assert unknown == []
-    assert parse_words(["--bf16", "--made-up", "3"], ignore_unknown=True)[:2] == ({"bf16": True}, ["--made-up"])
+    assert found.values == {
+        "num_layers": 4,
+        "apply_rope_fusion": False,
+        "recompute_modules": ["mlp", "moe"],
+        "swiglu": True,
+    }
+    assert not found.others.unknown and not found.questions()
 
 
 WRONG_WORDS = [
-    ("--num-layer 2", 'unknown Megatron argument --num-layer. Did you mean "num_layers"?'),
+    ("--num-layer 2", "unknown Megatron argument --num-layer (did you mean --num-layers?); give --ignore-unknown"),
     ("--num-layers", "--num-layers needs a value"),
     ("--num-layers two", "--num-layers='two' must be a whole number"),
     ("--num-layers 2 3", "takes one value, but '3' follows it"),
     ("--swiglu yes", "takes no value, but 'yes' follows it"),
     ("word --swiglu", "stands before the first Megatron argument"),
-    ("--lr fast", "--lr='fast' must be a number"),
+    ("--hidden-dropout some", "--hidden-dropout='some' must be a number"),
 ]
 
 
 @pytest.mark.parametrize(("text", "sentence"), WRONG_WORDS)
 def test_words_that_megatron_refuses(text: str, sentence: str) -> None:
     with pytest.raises(ConfigError) as error:
-        parse_words(text.split())
+        parse_words(text.split()).settled()
     assert sentence in str(error.value)

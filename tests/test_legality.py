@@ -160,7 +160,8 @@ def alternatives(fix: str, layout: Layout) -> Iterator[dict[str, Any]]:
         if way.startswith("leave"):
             yield dict.fromkeys(re.findall("account\\w+", way), False) or dict.fromkeys((PER_CHUNK, FIRST, LAST))
         elif named := re.findall(r"(\w+)=(\d+)", way):
-            yield {name: int(number) for name, number in named}
+            without = dict.fromkeys((FIRST, LAST)) if " without " in way else {}
+            yield {name: int(number) for name, number in named} | without
         else:
             name = PP if "stage" in way else VPP if getattr(layout, PER_CHUNK) is None else PER_CHUNK
             chunks = {VPP: None, PER_CHUNK: None} if "without" in way else {}

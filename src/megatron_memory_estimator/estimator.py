@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,17 @@ from .device.host import host_terms
 from .device.phases import Phase, phases
 from .device.reserved import reserved_bytes
 from .device.terms import Range, Term, widest
-from .device.verdict import Allocated, Verdict, allocated, deciding, judged, phase_ranges, unfragmented
+from .device.verdict import (
+    Allocated,
+    Verdict,
+    allocated,
+    deciding,
+    engine_difference,
+    grown,
+    judged,
+    phase_ranges,
+    unfragmented,
+)
 from .errors import ConfigError, UnsupportedError
 from .frames import frame
 from .job.hardware import GIB, GPUS
@@ -30,6 +40,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from .device.replay import Replayed
+    from .device.rollout import RolloutPhase
     from .timeline import Timeline
 
 
@@ -54,6 +65,15 @@ class Stage:
     def phases(self) -> tuple[Phase, ...]:
         """Build, load and save with allocated peaks of their own."""
         return phases(self.rank, self.peak.steady)
+
+    @cached_property
+    def rollout(self) -> tuple[RolloutPhase, ...]:
+        """Phases of reinforcement learning beside training, in the order of a step."""
+        if self.job.rollout.rollout_engine is None:
+            return ()
+        from .device.rollout import rollout_phases
+
+        return rollout_phases(self.job, self.rank)
 
     def __repr__(self) -> str:
         return f"<Stage {self.pp_rank}: {self.peak_allocated_bytes / GIB:.2f} GiB allocated at the peak ({self.peak.candidate.label})>"
@@ -86,7 +106,7 @@ class Stage:
     @cached_property
     def allocated(self) -> Allocated:
         """What torch allocates in each of those phases, and what is outside it."""
-        return allocated(self.job, self.rank, self.peak)
+        return allocated(self.job, self.rank, self.peak, self.rollout)
 
     @cached_property
     def device(self) -> Range:
@@ -176,10 +196,17 @@ class Estimate:
         """What the run is on the job's GPU, or where it may take so many bytes of one."""
         if memory_bytes is None:
             memory_bytes, gpu = self.job.gpu.memory_bytes, self.job.gpu.name
-        word = judged(self.device, self.without_fragmentation, memory_bytes)
-        ranges = ((one.pp_rank, name, found) for one in self.stages for name, found in one.phase_ranges.items())
+        device, apart = self.device, self.without_fragmentation
+        ranges = [(one.pp_rank, name, found) for one in self.stages for name, found in one.phase_ranges.items()]
+        if more := engine_difference(self.job, memory_bytes):
+            ranges = [(stage, name, grown(found, more.get(name, 0))) for stage, name, found in ranges]
+            device = reduce(widest, (found for _, _, found in ranges))
+            unbroken = unfragmented(self.job)
+            per_stage = [phase_ranges(unbroken, one.allocated) for one in self.stages]
+            apart = max(found.high + more.get(name, 0) for each in per_stage for name, found in each.items())
+        word = judged(device, apart, memory_bytes)
         pp_rank, phase = deciding(ranges, word)
-        return Verdict(word, gpu or self.job.gpu.name, memory_bytes, self.device, phase, pp_rank)
+        return Verdict(word, gpu or self.job.gpu.name, memory_bytes, device, phase, pp_rank)
 
     @cached_property
     def device(self) -> Range:
@@ -257,5 +284,11 @@ def estimate(job: TrainingJob) -> Estimate:
 
 def _stage(job: TrainingJob, declarer: Declarer, chunks: tuple[Chunk, ...]) -> Stage:
     rank = build_rank(declarer, chunks, job.num_microbatches, job.gpu, job.env)
+    if job.rollout.has_phases:
+        params = [pair for plan in rank.plans for pair in plan.params]
+        from .states.second_models import second_models
+
+        others = second_models(rank.context, job.rollout, rank.states, params)
+        rank = replace(rank, states=(*rank.states, *others))
     peak = find_peak(rank)
     return Stage(job, rank, peak, reserved_bytes(job, rank, peak), tuple(host_terms(job, rank)))

@@ -110,8 +110,8 @@ YAML: list[tuple[str, str]] = [
     ),
     ("model: {name: Qwen/Qwen3-0.6B}\ntraining: {cuda_graph_modules: 5}", "must be a list of words"),
     ("model: {name: Qwen/Qwen3-0.6B}\ntraining: {transformer_engine_version: '2.²'}", "transformer_engine_version"),
-    ("ENV_VARS: {GPUS_PER_NODE: '²'}\nMODEL_ARGS: {--num-layers: 2}", "must be at least"),
-    ("".join(f"k{n}: 1\n" for n in range(900)), "unknown Megatron argument --k"),
+    ("ENV_VARS: {GPUS_PER_NODE: '²'}\nMODEL_ARGS: {--num-layers: 2}", "--hidden-size is not given"),
+    ("".join(f"k{n}: 1\n" for n in range(900)), "unknown Megatron arguments --k0, --k1"),
     ("a: &a [*a]", "values; a run description does not"),
     ("[" * 5000, "is not a usable YAML document"),
 ]

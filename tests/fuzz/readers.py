@@ -11,7 +11,7 @@ from megatron_memory_estimator import TrainingJob
 from megatron_memory_estimator.inputs.hf.convert import convert
 from megatron_memory_estimator.inputs.hf.load import parse
 from megatron_memory_estimator.inputs.runs.files import job_from_file
-from megatron_memory_estimator.inputs.shell.script import read_script
+from megatron_memory_estimator.inputs.shell.script import Beside, read_script
 from megatron_memory_estimator.job.layer_kinds import frequency_list
 from megatron_memory_estimator.job.pipeline import parse_layout
 from megatron_memory_estimator.throughput.calibrate import calibrate
@@ -34,7 +34,10 @@ SHELL_PIECES = (
     "local",
     "declare -A", "read", "printf", "set -u", "\\\n", "#", "$'\\x41'", "{1..9}", "{a,b}", "~", "*", "?", "!", "=~", "trap", "exit",
     "shopt -s extglob", "mapfile", "select", "time", "coproc",
-    "((V++))", "$((A=8))", "${!A}", "${A@Q}", ">(", "<(", "2>&1", "|&", "getopts ab: V",
+    "((V++))", "$((A=8))", "${!A}", "${!A:-x}", "${@: -1}", "${!A*}", "[[:space:]]",
+    "getopts t:x o", "$OPTARG", "shift $((OPTIND - 1))", "return", "break", "continue", "| bash", "| while read A; do", "source ./run.sh",
+    '. "$(dirname "$0")/x.sh"', "cd ..", "<path to x>", "\\ # x\n", "megatron sft", "-m verl.trainer.main_ppo", "#SBATCH --nodes=2\n",
+    "| tr a-z A-Z", "| cut -d, -f1", "| bc", "for X in 1 2; do", "sbatch <<EOF\n", "EXP=x bash examples/run_pretrain.sh", "${A@Q}", ">(", "<(", "2>&1", "|&", "getopts ab: V",
 )  # fmt: skip
 
 
@@ -61,7 +64,9 @@ def job_said(job: TrainingJob) -> Outcome:
 
 def read_shell(case: Any, folder: Path) -> Outcome:
     """The script's launch; of every third one that is read, the job."""
-    launch = read_script(case, {"NNODES": "2"} if len(case) % 2 else None)
+    beside = Beside(written(folder, "run.sh", case)) if len(case) % 2 else None
+    words = ("4", "-t", "8", "--x=1")[: len(case) % 5]
+    launch = read_script(case, {"NNODES": "2"} if len(case) % 2 else None, words, beside)
     if len(case) % 3 == 0:
         return job_said(TrainingJob.from_megatron_args(written(folder, "run.sh", case)))
     return Outcome(True, tuple(launch.notes))

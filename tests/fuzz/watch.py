@@ -53,6 +53,7 @@ class Outcome:
     accepted: bool
     said: tuple[str, ...] = ()
     wrong: str = ""
+    longest: int = LONGEST_MESSAGE
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,7 @@ def observed(reader: Reader, case: Any, folder: Path, events: Events | None = No
         try:
             outcome = reader.read(case, folder)
         except EstimatorError as error:
-            outcome = Outcome(False, (str(error),))
+            outcome = Outcome(False, (str(error),), longest=error.longest)
         except Exception as error:
             if events is not None:
                 events.on = False
@@ -205,7 +206,7 @@ def observed(reader: Reader, case: Any, folder: Path, events: Events | None = No
         )
     if outcome.wrong:
         return finding("output", outcome.wrong)
-    if wrong := next(wrong_sentences(outcome.said), None):
+    if wrong := next(wrong_sentences(outcome.said, outcome.longest), None):
         return finding("message", wrong)
     if json.dumps(case) != text:
         return finding("input", "the input was changed")
@@ -216,10 +217,10 @@ def observed(reader: Reader, case: Any, folder: Path, events: Events | None = No
     return outcome, None
 
 
-def wrong_sentences(said: Sequence[str]) -> Iterator[str]:
+def wrong_sentences(said: Sequence[str], longest: int = LONGEST_MESSAGE) -> Iterator[str]:
     """What is wrong with sentences that users see."""
     for one in said:
-        if len(one) > LONGEST_MESSAGE:
+        if len(one) > longest:
             yield f"{len(one)} characters: {one[:200]!r}"
         elif odd := CONTROL.search(one):
             yield f"{odd[0]!r} in {one[:300]!r}"

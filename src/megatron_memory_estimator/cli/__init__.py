@@ -8,7 +8,7 @@ import os
 import sys
 from typing import NoReturn
 
-from ..wording import plain
+from ..wording import LONGEST_MESSAGE, plain
 
 OBJECTS = 100_000
 """Objects made between two collections of garbage: what a command makes lives until it ends, and none of it is in cycles."""
@@ -63,7 +63,7 @@ def _main(argv: list[str] | None) -> None:
     except click.ClickException as error:
         fail(error.format_message())
     except EstimatorError as error:
-        fail(str(error))
+        fail(str(error), most=error.longest)
     except OSError as error:
         output_failed(error)
     except RecursionError:
@@ -73,10 +73,10 @@ def _main(argv: list[str] | None) -> None:
         sys.exit(0)
 
 
-def fail(message: str, code: int = 2) -> NoReturn:
+def fail(message: str, code: int = 2, most: int = LONGEST_MESSAGE) -> NoReturn:
     """One sentence on standard error, and the exit code."""
     try:
-        print(f"error: {plain(message)}", file=sys.stderr, flush=True)
+        print(f"error: {plain(message, most)}", file=sys.stderr, flush=True)
     except OSError:  # nobody can read it
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     sys.exit(code)

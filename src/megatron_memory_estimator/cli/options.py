@@ -102,6 +102,14 @@ def special_options() -> list[click.Option]:
             help="the value of a variable of a launch script",
         ),
         click.Option(
+            ["--follow"], is_flag=True, default=None,
+            help="open files that a launch script sources from elsewhere than its own folder",
+        ),
+        click.Option(
+            ["--model", "run_model"], default=None, metavar="NAME",
+            help="the model, or recipe of Megatron-Bridge, of a run file that names none", shell_complete=completion.models,
+        ),
+        click.Option(
             ["--ignore-unknown"], is_flag=True, default=None, help="pass over unknown Megatron-LM arguments, with a warning"
         ),
     ]  # fmt: skip
@@ -151,12 +159,17 @@ class JobCommand(LongVerb):
         words = {word.partition("=")[0] for word in args if word.startswith("--")}
         if not words.isdisjoint(("--help", "--help-all")) or "-h" in args or ctx.resilient_parsing:
             return super().parse_args(ctx, args)
+        front = args[: args.index("--")] if "--" in args else args
+        script = next((word for word in front if word.lower().endswith(SCRIPTS)), None)
+        ctx.ignore_unknown_options = script is not None  # they may be words of the script
         ctx.meta[WORDS] = words
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
         try:
-            rest = super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, list(args))
         finally:
             del ctx.meta[WORDS]
+        if script is not None:
+            words_of_script(ctx, script, len(args) - len(front) - 1)
         for option in options:
             value = ctx.params.get(option.name or "")
             if isinstance(value, str) and value.startswith("-") and self.takes(ctx, value):
@@ -166,6 +179,23 @@ class JobCommand(LongVerb):
     def takes(self, ctx: click.Context, word: str) -> bool:
         """Whether a word is an option of this verb."""
         return any(word in (*param.opts, *param.secondary_opts) for param in self.get_params(ctx))
+
+
+def words_of_script(ctx: click.Context, script: str, behind: int) -> None:
+    """Words behind a script's name are the script's, but for as many as stand behind --.
+
+    Raises NoSuchOption for an option in front of it.
+    """
+    model = ctx.params.get("model")
+    if not isinstance(model, tuple):
+        return
+    last = len(model) - max(behind, 0)
+    if model[:1] != (script,):
+        unknown = next((word for word in model[:last] if word.startswith("-") and word != "-"), None)
+        if unknown is not None:
+            raise click.NoSuchOption(unknown, ctx=ctx)
+    elif last > 1:
+        ctx.params.update(model=(script, *model[last:]), words=model[1:last])
 
 
 WORDS = f"{__name__}.words"
@@ -212,9 +242,14 @@ def job_from_options(values: dict[str, Any]) -> TrainingJob:
         return job_from_file(words[0], num_gpus, given, words[1:])
     if len(words) > 1:
         raise ConfigError(f"one model at a time: {shown(words[1])} follows {shown(words[0])}; compare takes several")
-    for name, option in (("set_variables", "--set"), ("ignore_unknown", "--ignore-unknown")):
+    for name, option in (
+        ("set_variables", "--set"),
+        ("follow", "--follow"),
+        ("ignore_unknown", "--ignore-unknown"),
+        ("run_model", "--model"),
+    ):
         if given.pop(name, None):
-            raise ConfigError(f"{option} goes with Megatron-LM arguments or a launch script, not with a model")
+            raise ConfigError(f"{option} goes with a launch script or another run file, not with a model")
     return TrainingJob.from_hf(words[0], num_gpus=num_gpus, **given)
 
 

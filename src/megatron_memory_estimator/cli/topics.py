@@ -4,7 +4,8 @@ from __future__ import annotations
 
 TOPICS: dict[str, tuple[str, ...]] = {
     "the run": (
-        "world_size", "gpu", "seq_length", "micro_batch_size", "global_batch_size", "phases", "strict", "set_variables", "ignore_unknown",
+        "world_size", "gpu", "seq_length", "micro_batch_size", "global_batch_size", "phases", "strict", "run_model", "set_variables", "follow",
+        "ignore_unknown",
     ),
     "parallelism": (
         "tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size",
@@ -39,7 +40,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
     "mixture of experts": (
         "moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "moe_grouped_gemm", "moe_use_grouped_tensor",
         "moe_permute_fusion", "moe_router_dtype", "moe_expert_capacity_factor", "moe_pad_expert_input_to_capacity",
-        "moe_expert_rank_capacity_factor", "moe_shared_expert_overlap", "routing_phase", "router_imbalance",
+        "moe_expert_rank_capacity_factor", "moe_shared_expert_overlap", "freeze_moe_router", "routing_phase", "router_imbalance",
     ),
     "overlap": (
         "overlap_grad_reduce", "overlap_param_gather", "overlap_p2p_comm", "tp_comm_overlap", "overlap_moe_expert_parallel_comm",
@@ -59,8 +60,8 @@ TOPICS: dict[str, tuple[str, ...]] = {
     ),
     "reinforcement learning": (
         "loss_function", "loss_chunk_size", "loss_entropy", "loss_temperature", "rollout_engine", "rollout_colocated",
-        "rollout_memory_share", "rollout_sleeps", "rollout_offload", "log_prob_offload", "log_prob_micro_batch_tokens",
-        "reference_model", "critic_model", "weight_sync_bytes",
+        "rollout_memory_share", "rollout_tensor_parallel_size", "rollout_sleeps", "rollout_offload", "log_prob_offload",
+        "log_prob_micro_batch_tokens", "reference_model", "critic_model", "weight_sync_bytes",
     ),
     "fine-tuning": ("peft", "peft_dim", "peft_target_modules"),
     "model (overrides of the config)": (

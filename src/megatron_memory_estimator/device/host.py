@@ -7,6 +7,7 @@ Source: pytorch `aten/src/ATen/core/CachingHostAllocator.h`; Megatron-LM `megatr
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import ceil
 
 from ..job.training_job import TrainingJob
@@ -46,8 +47,26 @@ def host_terms(job: TrainingJob, rank: Rank) -> list[Term]:
     size = ceil(stash * job.training.moe_paged_stash_buffer_size_factor_cpu)
     if size:
         found.append(Term("paged stash overflow (offload)", size, 2 * size, "Megatron-LM PR 4247, pinned"))
+    found += rollout_terms(job, rank)
     found.append(checkpoint_term(job, rank))
     return found
+
+
+def rollout_terms(job: TrainingJob, rank: Rank) -> Iterator[Term]:
+    """What is moved to the host between the phases of reinforcement learning, pinned; gradients are not copied, their memory is freed."""
+    r = job.rollout
+    moved = {*r.rollout_offload, *r.log_prob_offload}
+    for part in ("weights", "optimizer"):
+        size = sum(s.nbytes for s in rank.states if s.part == part and part in moved)
+        if size:
+            yield Term(f"{part} (offload between phases)", size, 2 * size, "pinned copies while others run")
+    if r.reference_model in ("host", "offloaded"):
+        numel = sum(p.numel * count for plan in rank.plans for p, count in plan.params)
+        size = numel * DTYPE_BYTES[job.training.params_dtype]
+        yield Term("reference weights (offload)", size, 2 * size, "a pinned copy of the weights")
+    if r.critic_model == "in_turn":
+        size = sum(s.nbytes for s in rank.states if s.part != "gradients")
+        yield Term("critic (offload)", size, 2 * size, "the critic's state while the policy trains")
 
 
 def checkpoint_term(job: TrainingJob, rank: Rank) -> Term:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable
 from functools import reduce
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from ..dataclass import dataclass
 from ..job.training_job import TrainingJob
@@ -15,6 +15,9 @@ from .outside import outside_terms
 from .phases import build, built_apart, load_range, save_range
 from .reserved import built_high, freed_bytes, graph_slack, loaded_high, slack, unused_bytes
 from .terms import Range, Term, widest
+
+if TYPE_CHECKING:
+    from .rollout import RolloutPhase
 
 Word = Literal["fits", "fits only without fragmentation", "tight", "does not fit"]
 VERDICTS: tuple[Word, ...] = get_args(Word)
@@ -52,15 +55,16 @@ class Verdict:
 
 class Allocated(NamedTuple):
     """What does not depend on the allocator: bytes of each phase that torch allocates, at least and at most; those that are freed at some
-    time while it trains; and what is outside torch."""
+    time while it trains; what is outside torch; and what an engine takes in the phases that have one beside them."""
 
     peak: int
     freed: int
     phases: dict[str, Range]
     outside: Range
+    beside: dict[str, Range]
 
 
-def allocated(job: TrainingJob, rank: Rank, peak: Peak) -> Allocated:
+def allocated(job: TrainingJob, rank: Rank, peak: Peak, rollout: tuple[RolloutPhase, ...] = ()) -> Allocated:
     """The allocated bytes of the phases that are held. `build` has at most what building allocates in all, not at once."""
     terms = outside_terms(job, rank.context)
     outside = Range(sum(term.low for term in terms), sum(term.high for term in terms))
@@ -70,8 +74,16 @@ def allocated(job: TrainingJob, rank: Rank, peak: Peak) -> Allocated:
         "save": lambda: Range(*(peak.steady + more for more in save_range(rank))),
         "build": lambda: Range(build(rank), built_apart(rank)),
     }
-    found = {phase: makers[phase]() for phase in job.env.phases}
-    return Allocated(peak.nbytes, freed_bytes(rank, peak), found, outside)
+    found = {phase: makers[phase]() for phase in job.env.phases if phase in makers}
+    around = [phase for phase in rollout if phase.name in job.env.phases]
+    found |= {phase.name: phase.allocated for phase in around}
+    beside = {phase.name: phase.beside for phase in around}
+    if job.rollout.shares_gpus:
+        from .rollout import asleep
+
+        engine = asleep(job)
+        beside |= {"training": Range(engine.low, engine.high)} if engine else {}
+    return Allocated(peak.nbytes, freed_bytes(rank, peak), found, outside, beside)
 
 
 def _with_graphs(job: TrainingJob, rank: Rank, peak: Peak) -> Range:
@@ -93,10 +105,12 @@ def phase_ranges(job: TrainingJob, found: Allocated) -> dict[str, Range]:
         "save": lambda high: high,
         "build": lambda high: built_high(job, high),
     }
-    return {
-        phase: Range(low + found.outside.low, kept[phase](high) + found.outside.high)
-        for phase, (low, high) in found.phases.items()
-    }
+    ranges = {}
+    for phase, (low, high) in found.phases.items():
+        beside = found.beside.get(phase, Range(0, 0))
+        most = kept[phase](high) if phase in kept else high + unused_bytes(job, high, found.freed)
+        ranges[phase] = Range(low + found.outside.low + beside.low, most + found.outside.high + beside.high)
+    return ranges
 
 
 def device_range(job: TrainingJob, rank: Rank, peak: Peak) -> Range:
@@ -107,6 +121,22 @@ def device_range(job: TrainingJob, rank: Rank, peak: Peak) -> Range:
 def unfragmented(job: TrainingJob) -> TrainingJob:
     """The same with the allocator setting that leaves least unused (docs/device_memory.md)."""
     return dataclasses.replace(job, env=dataclasses.replace(job.env, expandable_segments=True))
+
+
+def engine_difference(job: TrainingJob, memory_bytes: int) -> dict[str, int]:
+    """Bytes that an engine takes more on a GPU of another size, by the phases that it is awake in: it takes a share of the memory."""
+    r = job.rollout
+    if not r.shares_gpus or r.rollout_memory_share is None or memory_bytes == job.gpu.memory_bytes:
+        return {}
+    more = int(r.rollout_memory_share * memory_bytes) - int(r.rollout_memory_share * job.gpu.memory_bytes)
+    return dict.fromkeys(
+        ("generation",) if r.rollout_sleeps else ("generation", "log_probs", "reference", "training"), more
+    )
+
+
+def grown(found: Range, more: int) -> Range:
+    """A range with so many bytes more at either end."""
+    return Range(found.low + more, found.high + more)
 
 
 def judged(device: Range, expandable_high: int, memory_bytes: int) -> Word:

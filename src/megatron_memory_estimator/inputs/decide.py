@@ -71,12 +71,23 @@ def decide_layout(
         world = lcm(draft.tp * draft.cp, draft.etp * draft.ep if model.num_moe_experts else 1) * draft.pp
         if habits and strict:
             raise ConfigError(f"num_gpus is not given; the smallest legal count is {world}")
-        notes.append(Assumption(f"num_gpus not given: {world}, the smallest legal count", f"num_gpus {world}"))
+        notes.append(_smallest(world, habits=habits))
     layout, split_notes = _split(
         model, Layout(world_size=whole_number("num_gpus", world), **values), strict=strict, habits=habits
     )
     microbatches, batch_notes, training = _microbatches(model, layout, training, single=single_microbatch)
     return layout, notes + split_notes + batch_notes, microbatches, training
+
+
+def _smallest(world: int, *, habits: bool) -> Assumption:
+    """What is said of a number of GPUs that nothing gives; of a run's file it stands above the figures."""
+    if habits:
+        return Assumption(f"num_gpus not given: {world}, the smallest legal count", f"num_gpus {world}")
+    return Assumption(
+        f"num_gpus not given: {world}, the smallest legal count, which is the worst case; --num-gpus sets it",
+        f"num_gpus {world}",
+        above=True,
+    )
 
 
 def _split(model: Model, layout: Layout, *, strict: bool, habits: bool) -> tuple[Layout, list[str]]:

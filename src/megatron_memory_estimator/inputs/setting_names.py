@@ -14,7 +14,7 @@ from ..job.model import Model
 from ..job.rollout import Rollout
 from ..job.settings import nearest
 from ..job.training import Training
-from .transformer_config import IRRELEVANT, RENAMED, UNSUPPORTED
+from .transformer_config import IRRELEVANT, OF_LOW_PRECISION, RENAMED, UNSUPPORTED
 
 PARTS: tuple[type[Any], ...] = (Model, Layout, Training, Rollout, Environment)
 
@@ -29,12 +29,13 @@ def sorted_settings(values: Mapping[str, Any]) -> dict[type[Any], dict[str, Any]
     """The values by owning dataclass; unknown names are refused with the nearest match."""
     known = known_settings()
     by_owner: dict[type[Any], dict[str, Any]] = {part: {} for part in PARTS}
+    low = any(value for name, value in values.items() if current_name(name) in ("fp8", "fp4"))
     for given, value in values.items():
         name = current_name(given)
         if name in IRRELEVANT:
             continue
         if name in UNSUPPORTED:
-            if value not in UNSUPPORTED[name]:
+            if value not in UNSUPPORTED[name] and not (name in OF_LOW_PRECISION and not low):
                 raise ConfigError(f"{name}={value!r} is not modelled; only {UNSUPPORTED[name][0]!r} is")
             continue
         if name not in known:

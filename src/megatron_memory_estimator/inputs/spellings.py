@@ -82,8 +82,7 @@ def respelled(values: dict[str, Any]) -> dict[str, Any]:
     modules = out.get("offload_modules")
     if isinstance(modules, str):
         out["offload_modules"] = _listed(modules)
-    if out.get("use_megatron_fsdp"):
-        out["use_distributed_optimizer"] = True  # validate_args
+    _fully_sharded(out)
     if out.get("optimizer") == "dist_muon":
         out.update(optimizer="muon", use_distributed_optimizer=True)
     _communication(out)
@@ -91,6 +90,21 @@ def respelled(values: dict[str, Any]) -> dict[str, Any]:
     if isinstance(coeff, list | tuple) and all(isinstance(x, int | float) for x in coeff):
         out["moe_aux_loss_coeff"] = max(coeff, default=0.0)
     return out
+
+
+def _fully_sharded(out: dict[str, Any]) -> None:
+    """What Megatron-LM sets beside Megatron-FSDP, and where registered buffers take other memory.
+
+    Sources: Megatron-LM `megatron/training/arguments.py` (validate_args); `megatron/core/distributed/param_and_grad_buffer.py`:
+    without it, --use-nccl-ub only takes the same buffers from another pool.
+    """
+    registered = [out.pop(name, False) for name in ("nccl_ub", "use_nccl_ub")]
+    if not out.get("use_megatron_fsdp"):
+        return
+    out["use_distributed_optimizer"] = True
+    out.pop("reuse_grad_buf_for_mxfp8_param_ag", None)  # turned off
+    if any(registered):
+        out["fsdp_double_buffer"] = True
 
 
 def _attention(out: dict[str, Any]) -> None:

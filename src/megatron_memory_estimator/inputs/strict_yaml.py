@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from ..errors import ConfigError
-from ..wording import MOST_DIGITS, shown
+from ..wording import LONGEST_SHOWN, MOST_DIGITS, plain, shown
 
 LARGEST_YAML = 2**20
 """Bytes of a YAML file."""
@@ -17,10 +17,11 @@ _PREFIX = "tag:yaml.org,2002:"
 TAGS = ("str", "int", "float", "bool", "null", "map", "seq")
 
 
-def parse_yaml(text: str, where: str) -> Any:
-    """The document in a text as plain values. Raises ConfigError with the file (`where`) and, where one is known, the line."""
+def parse_yaml(text: str, where: str, repeated: list[str] | None = None) -> Any:
+    """The document in a text as plain values. Keys that stand twice go into `repeated`, and the last of them counts; without
+    such a list they are refused. Raises ConfigError with the file (`where`) and, where one is known, the line."""
     try:
-        loader = _Strict(text, where)
+        loader = _Strict(text, where, repeated)
         node = loader.get_single_node()
         if node is None:
             return None
@@ -43,11 +44,11 @@ def _too_many(where: str) -> ConfigError:
 
 
 class _Strict(yaml.SafeLoader):
-    """Safe; nodes are counted as they are read, tags are few, no key stands twice, and numbers have an end."""
+    """Safe; nodes are counted as they are read, tags are few, no key stands twice unseen, and numbers have an end."""
 
-    def __init__(self, text: str, where: str) -> None:
+    def __init__(self, text: str, where: str, repeated: list[str] | None = None) -> None:
         super().__init__(text)
-        self.where, self.nodes = where, 0
+        self.where, self.nodes, self.repeated = where, 0, repeated
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]
@@ -82,8 +83,10 @@ class _Strict(yaml.SafeLoader):
             if key_node.tag.endswith(":merge") or not isinstance(key_node, yaml.ScalarNode):
                 continue  # only plain keys can be equal; others are refused when the mapping is made
             key = self.construct_object(key_node)
-            if key in keys:
-                raise ConfigError(f'{self.where}: the key "{key}" stands twice in one mapping')
+            if key in keys and self.repeated is None:
+                raise ConfigError(f'{self.where}: the key "{plain(str(key))}" stands twice in one mapping')
+            if key in keys and self.repeated is not None:
+                self.repeated.append(plain(str(key), LONGEST_SHOWN))
             keys.add(key)
         self.flatten_mapping(node)
         return self.construct_mapping(node, deep=True)

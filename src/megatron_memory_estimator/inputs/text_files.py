@@ -43,9 +43,19 @@ def read_text(path: str, most: int = LARGEST_FILE) -> str:
 
 def read_yaml(path: str) -> dict[str, Any]:
     """The mapping in a YAML file; no key may stand twice, no object is made but plain ones."""
+    return _mapping(path, None)
+
+
+def read_run_yaml(path: str) -> tuple[dict[str, Any], list[str]]:
+    """The mapping in a YAML file as runners read it, where the last of equal keys counts, and the keys that stand twice."""
+    repeated: list[str] = []
+    return _mapping(path, repeated), repeated
+
+
+def _mapping(path: str, repeated: list[str] | None) -> dict[str, Any]:
     from .strict_yaml import LARGEST_YAML, parse_yaml
 
-    found = parse_yaml(read_text(path, LARGEST_YAML), shortened(path))
+    found = parse_yaml(read_text(path, LARGEST_YAML), shortened(path), repeated)
     if not isinstance(found, dict):
         raise ConfigError(f"{shortened(path)} must hold a mapping")
     return found

@@ -155,6 +155,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "megatron_fsdp_enable_fine_grained_param_gather": (False,),
     "megatron_fsdp_grad_comm_dtype": ("auto", None),
     "megatron_fsdp_max_pool_double_buffer": (False,),
-    "use_nccl_ub": (False,),
 }
 """Not modelled: refused unless the value is one of these."""
+OF_LOW_PRECISION = frozenset(("disable_parameter_transpose_cache",))
+"""Those of them that only FP8 and FP4 read. Source: Megatron-LM `megatron/core/extensions/transformer_engine.py`."""

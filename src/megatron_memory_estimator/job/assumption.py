@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..wording import plain
 
 
 class Assumption(str):
-    """A sentence; `short` says the same in a few words, and is empty for what moves no peak by more than 1 %."""
+    """A sentence; `short` says the same in a few words, and is empty for what moves no peak by more than 1 %. `above` is one that
+    stands above the figures, because they are of a case that may not be the user's."""
 
-    __slots__ = ("short",)
+    __slots__ = ("above", "short")
     short: str
+    above: bool
 
-    def __new__(cls, text: str, short: str = "") -> Assumption:
+    def __new__(cls, text: str, short: str = "", *, above: bool = False) -> Assumption:
         made = super().__new__(cls, plain(text))
-        made.short = plain(short)
+        made.short, made.above = plain(short), above
         return made
 
-    def __reduce__(self) -> tuple[type[Assumption], tuple[str, str]]:
-        return Assumption, (str(self), self.short)
+    def __reduce__(self) -> tuple[Callable[..., Assumption], tuple[str, str, bool]]:
+        return _assumption, (str(self), self.short, self.above)
+
+
+def _assumption(text: str, short: str, above: bool) -> Assumption:
+    return Assumption(text, short, above=above)
 
 
 def short_of(note: str) -> str:
     """The few words of a note; none of a plain sentence."""
     return note.short if isinstance(note, Assumption) else ""
+
+
+def stands_above(note: str) -> bool:
+    """Whether a note stands above the figures."""
+    return isinstance(note, Assumption) and note.above

@@ -19,9 +19,12 @@ ROUTING: dict[str, tuple[float, float, float]] = {
 """Rows of the busiest rank relative to balanced routing, low, typical and high (see `routing.py`): routing forced to be even;
 steps 1 and 2; a few hundred steps with weak balancing and many experts; the same with an auxiliary loss of 1e-2 and few
 experts; converged pretraining; fine-tuning on a narrow domain."""
-PHASES = ("training", "load", "save", "build")
+ROLLOUT_PHASES = ("generation", "log_probs", "reference", "weight_sync")
+"""Phases of a step of reinforcement learning beside its training: the engine generates samples; the policy, and a reference that comes
+and goes, take log-probabilities; the engine gets the new weights."""
+PHASES = ("training", "load", "save", "build", *ROLLOUT_PHASES)
 """Phases of a run whose memory a verdict holds: its steps (the first of a fresh run is never above the others), loading a checkpoint with
-optimizer state, saving one, building the model."""
+optimizer state, saving one, building the model, and those of reinforcement learning where there are any."""
 ROUTING_SHORT = "typical routing"
 WORST_ROUTING = 1e6
 """A factor above every possible one: every token of the group sends all it can to this rank."""

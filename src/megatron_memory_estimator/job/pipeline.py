@@ -53,7 +53,7 @@ class Pipeline:
         return len(self.chunks[0])
 
 
-def virtual_stages(model: Model, layout: Layout) -> int:
+def virtual_stages(model: Model, layout: Layout, *, overlap_p2p_comm: bool = True) -> int:
     """Model chunks per pipeline rank, from whichever spelling is given."""
     pp = layout.pp
     if layout.pipeline_model_parallel_layout is not None:
@@ -78,7 +78,7 @@ def virtual_stages(model: Model, layout: Layout) -> int:
             raise LayoutError(
                 (
                     f"num_layers_per_virtual_pipeline_stage={per} does not divide the {each} of a "
-                    f"pipeline stage; {_other_chunks(model, total, pp, per)}",
+                    f"pipeline stage; {_other_chunks(model, total, pp, per, overlap_p2p_comm=overlap_p2p_comm)}",
                 ),
                 ("num_layers_per_virtual_pipeline_stage does not divide the layers of a pipeline stage",),
             )
@@ -86,12 +86,14 @@ def virtual_stages(model: Model, layout: Layout) -> int:
     return layout.virtual_pipeline_model_parallel_size or 1
 
 
-def _other_chunks(model: Model, total: int, pp: int, per: int) -> str:
+def _other_chunks(model: Model, total: int, pp: int, per: int, *, overlap_p2p_comm: bool) -> str:
     """Layers of a chunk that divide those of a stage, or numbers of stages over which the layers divide."""
+    if total % pp == 0 and pp == 2 and not overlap_p2p_comm and not model.hybrid:
+        return f"use {total // pp}"  # the interleaved schedule needs more stages
     if total % pp == 0:
         return "leave it out" if model.hybrid or pp == 1 else f"use {divisors(total // pp)}"
     plain = model.hybrid or bool(total % per)
-    fitting = range(1, total + 1) if plain else range(min(2, total // per), total // per + 1)
+    fitting = range(1, total + 1) if plain else range(min(2 if overlap_p2p_comm else 3, total // per), total // per + 1)
     stages = any_count((n for n in fitting if (total if plain else total // per) % n == 0), "stage")
     return f"use {stages} without it" if plain else f"use {stages}"
 

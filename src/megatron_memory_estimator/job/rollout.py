@@ -25,6 +25,7 @@ class Rollout:
     rollout_memory_share: float | None = setting(
         None, "share of a GPU's memory that the engine takes while it generates, 0 to 1"
     )
+    rollout_tensor_parallel_size: int | None = setting(None, "GPUs that share one copy of the engine's weights")
     rollout_sleeps: bool = setting(True, "the engine gives its memory back while others run")
     rollout_offload: tuple[str, ...] = setting(
         (), "what of the trainer is in host memory while samples are generated", choices=MOVED, kind="list"
@@ -50,6 +51,9 @@ class Rollout:
 
     def __post_init__(self) -> None:
         share = self.rollout_memory_share
+        size = self.rollout_tensor_parallel_size
+        if size is not None and size < 1:
+            raise ConfigError(f"rollout_tensor_parallel_size={size} must be at least 1")
         if share is not None and not 0 < share <= 1:
             raise ConfigError(f"rollout_memory_share={share} must be above 0 and at most 1")
 
@@ -57,3 +61,8 @@ class Rollout:
     def has_phases(self) -> bool:
         """Whether a step has phases beside training."""
         return self.rollout_engine is not None or self.reference_model != "none" or self.critic_model != "none"
+
+    @property
+    def shares_gpus(self) -> bool:
+        """Whether an engine runs on the GPUs that train."""
+        return self.rollout_engine is not None and self.rollout_colocated

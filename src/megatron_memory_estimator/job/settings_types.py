@@ -23,7 +23,7 @@ CudaGraphModules = Literal["attn", "mlp", "moe", "moe_router", "moe_preprocess",
 RolloutOffload = Literal["weights", "gradients", "optimizer"]
 LogProbOffload = Literal["weights", "gradients", "optimizer"]
 MoeRouterLoadBalancingType = Literal["aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "none", "quantile"]
-Phases = Literal["training", "load", "save", "build"]
+Phases = Literal["training", "load", "save", "build", "generation", "log_probs", "reference", "weight_sync"]
 
 
 class Settings(TypedDict, total=False):
@@ -53,6 +53,12 @@ class Settings(TypedDict, total=False):
     num_distributed_optimizer_instances: int  # replicas of the distributed optimizer's shards
 
     # training
+    cross_entropy_loss_fusion: bool  # fused cross entropy
+    cross_entropy_fusion_impl: Literal["native", "te"]  # which fused cross entropy
+    loss_function: Literal["cross_entropy", "slime", "verl", "nemo_rl", "roll", "swift", "fused"]  # what the loss makes of the logits: ...
+    loss_entropy: bool  # the loss of a framework takes the entropy too, with gradient
+    loss_temperature: bool  # logits are divided by a temperature that is not 1
+    loss_chunk_size: int | None  # tokens of which a framework's loss has fp32 logits at a time; default: all
     seq_length: int  # tokens of a sequence
     micro_batch_size: int  # sequences of a microbatch
     global_batch_size: int | None  # sequences of a step; default: enough microbatches for the full peak
@@ -65,12 +71,6 @@ class Settings(TypedDict, total=False):
     use_fused_weighted_squared_relu: bool  # experts: fused squared ReLU times probability
     masked_softmax_fusion: bool  # fused scale, mask and softmax
     attention_softmax_in_fp32: bool  # softmax of unfused attention in fp32
-    cross_entropy_loss_fusion: bool  # fused cross entropy
-    cross_entropy_fusion_impl: Literal["native", "te"]  # which fused cross entropy
-    loss_function: Literal["cross_entropy", "slime", "verl", "nemo_rl", "roll", "swift", "fused"]  # what the loss makes of the logits: ...
-    loss_entropy: bool  # the loss of a framework takes the entropy too, with gradient
-    loss_temperature: bool  # logits are divided by a temperature that is not 1
-    loss_chunk_size: int | None  # tokens of which a framework's loss has fp32 logits at a time; default: all
     freeze_moe_router: bool  # routers are not trained
     gradient_accumulation_fusion: bool  # weight gradients accumulate straight into main_grad
     clone_scatter_output_in_embedding: bool  # the scattered embedding output is a copy
@@ -164,6 +164,7 @@ class Settings(TypedDict, total=False):
     rollout_engine: Literal["vllm", "sglang"] | None  # engine that generates samples
     rollout_colocated: bool  # the engine runs on the GPUs that train
     rollout_memory_share: float | None  # share of a GPU's memory that the engine takes while it generates, 0 to 1
+    rollout_tensor_parallel_size: int | None  # GPUs that share one copy of the engine's weights
     rollout_sleeps: bool  # the engine gives its memory back while others run
     rollout_offload: RolloutOffload | Sequence[RolloutOffload]  # what of the trainer is in host memory while samples are generated
     log_prob_offload: LogProbOffload | Sequence[LogProbOffload]  # what of the trainer is in host memory while log-probabilities are ...
@@ -286,5 +287,8 @@ class ArgumentSettings(Settings, total=False):
     """Settings beside Megatron-LM arguments."""
 
     set_variables: Mapping[str, str]  # values of variables of a launch script
+    words: Sequence[str]  # what stands behind a launch script on its command line
+    follow: bool  # open files that a launch script sources from elsewhere than its own folder
+    run_model: str  # the model, or recipe of Megatron-Bridge, of a run file that names none
     ignore_unknown: bool  # pass over unknown arguments, with a warning
     more_arguments: Sequence[str]  # words of a command line, which win over a file's

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from ..dataclass import dataclass
 from ..errors import ConfigError
-from .choices import ADAPTED, KERNELS, LOSSES, RECOMPUTE_MODULES, ROUTING, WORST_ROUTING, version
+from .choices import ADAPTED, KERNELS, RECOMPUTE_MODULES, ROUTING, WORST_ROUTING, version
+from .loss import Loss
 from .settings import setting
 
 
 @dataclass(frozen=True)
-class Training:
+class Training(Loss):
     """The settings of a run that are neither architecture nor layout."""
 
     seq_length: int = setting(4096, "tokens of a sequence")
@@ -36,18 +37,6 @@ class Training:
     use_fused_weighted_squared_relu: bool = setting(False, "experts: fused squared ReLU times probability")
     masked_softmax_fusion: bool = setting(True, "fused scale, mask and softmax")
     attention_softmax_in_fp32: bool = setting(False, "softmax of unfused attention in fp32")
-    cross_entropy_loss_fusion: bool = setting(False, "fused cross entropy")
-    cross_entropy_fusion_impl: str = setting("native", "which fused cross entropy", choices=("native", "te"))
-    loss_function: str = setting(
-        "cross_entropy",
-        "what the loss makes of the logits: Megatron-LM's, or a framework's log-probabilities",
-        choices=LOSSES,
-    )
-    loss_entropy: bool = setting(False, "the loss of a framework takes the entropy too, with gradient")
-    loss_temperature: bool = setting(False, "logits are divided by a temperature that is not 1")
-    loss_chunk_size: int | None = setting(
-        None, "tokens of which a framework's loss has fp32 logits at a time; default: all"
-    )
     freeze_moe_router: bool = setting(False, "routers are not trained")
     gradient_accumulation_fusion: bool = setting(False, "weight gradients accumulate straight into main_grad")
     clone_scatter_output_in_embedding: bool = setting(True, "the scattered embedding output is a copy")

@@ -90,13 +90,29 @@ class TrainingJob:
 
         `args` is a mapping of argument names (dashed or underscored; `vars(namespace)` too), a list of words as on a command
         line, the path of a YAML file (flat, or under MODEL_ARGS), or the path of a launch script, which is read, never run.
-        `set_variables` gives values to variables of a script; `ignore_unknown=True` passes over unknown arguments; other
+        `set_variables` gives values to variables of a script, `words` are those of its caller, `follow=True` lets it source files
+        from elsewhere than its own folder; `ignore_unknown=True` passes over unknown arguments; other
         `settings`, those of `from_hf`, override the arguments.
         Raises ConfigError for unknown arguments and files that cannot be read, UnsupportedError for what is not modelled.
         """
         from ..inputs.megatron.job import job_from_args
 
         return job_from_args(args, num_gpus, settings)
+
+    @classmethod
+    def from_file(
+        cls, path: str | os.PathLike[str], num_gpus: int | None = None, **settings: Unpack[ArgumentSettings]
+    ) -> TrainingJob:
+        """A job from a run file of any framework that is known (docs/dialects.md): a launch script, which is read and never run, or a
+        YAML file.
+
+        `set_variables` gives values to variables, `words` what stands behind a script, `run_model` the model of a file that names none;
+        other `settings`, those of `from_hf`, win over the file. Raises QuestionsError for all that a file leaves open, together, and
+        ConfigError or UnsupportedError as `from_megatron_args`.
+        """
+        from ..inputs.runs.files import job_from_file
+
+        return job_from_file(os.fspath(path), num_gpus, settings)
 
     @classmethod
     def from_bridge(cls, config: Any, num_gpus: int | None = None, **settings: Unpack[Settings]) -> TrainingJob:

@@ -40,7 +40,7 @@ def pipeline(model: Model, layout: Layout, *, overlap_p2p_comm: bool) -> Iterato
         return
     borders = "|" in (model.hybrid_layer_pattern or "")
     try:
-        vp = virtual_stages(model, layout)
+        vp = virtual_stages(model, layout, overlap_p2p_comm=overlap_p2p_comm)
     except LayoutError as error:
         yield from map(Violation, error.rules, error.reasons)
         return
@@ -200,7 +200,10 @@ def _other_counts(counts: Counts, total: int, pp: int, vp: int) -> str:
         if near:
             return f"use {named(near, **{VPP: chunks} if chunks != vp else {})}"
     near = nearest_counts(total, total, 1, counts) if total > 1 else None
-    return f"use {named(near, **{PP: total}, **{VPP: 1} if vp > 1 else {})}" if near else f"use {PP}=1"
+    if near:
+        return f"use {named(near, **{PP: total}, **{VPP: 1} if vp > 1 else {})}"
+    given = [name for name, count in zip((FIRST, LAST), counts, strict=True) if count is not None]
+    return f"use {PP}=1 without {all_of(given)}"
 
 
 def named(counts: Counts, **others: int) -> str:

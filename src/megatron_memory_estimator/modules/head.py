@@ -13,6 +13,7 @@ from ..tape.work import Streamed
 from .context import Context
 from .embedding import vocab
 from .linear import column_sends, gemm, weight_grad
+from .log_probs import fused, log_probs
 from .module import Module
 from .norm import norm, norm_params
 
@@ -41,8 +42,11 @@ def loss(c: Context, name: str, hidden: Tensor, weight: Param, *, whole: Tensor 
 
     `whole` is the storage that `hidden` is a part of when the head reads a concatenation (MTP); it is kept.
     """
+    kind = c.training.loss_function
+    if kind == "fused":
+        return (yield from fused(c, name, hidden, weight))
     logits = yield from _output_layer(c, name, whole or hidden, hidden, weight)
-    return (yield from _cross_entropy(c, name, logits))
+    return (yield from (_cross_entropy if kind == "cross_entropy" else log_probs)(c, name, logits))
 
 
 def _output_layer(c: Context, name: str, kept: Tensor, hidden: Tensor, weight: Param) -> Module[Tensor]:

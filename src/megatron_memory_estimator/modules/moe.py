@@ -63,9 +63,9 @@ def moe(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
     assert m.num_moe_experts is not None
     experts = Dim("num_moe_experts", m.num_moe_experts)
     yield from norm_params(c, "pre_mlp_layernorm.", c.hidden)
-    yield Param("mlp.router.weight", (experts, c.hidden))
+    yield Param("mlp.router.weight", (experts, c.hidden), frozen=t.freeze_moe_router)
     if m.add_bias_linear:
-        yield Param("mlp.router.bias", (experts,), matrix=False)
+        yield Param("mlp.router.bias", (experts,), matrix=False, frozen=t.freeze_moe_router)
     latent: tuple[Param, Param] | None = None
     width = Dim("moe_latent_size", m.moe_latent_size) if m.moe_latent_size else c.hidden
     if m.moe_latent_size:

@@ -24,7 +24,8 @@ from ..job.training_job import TrainingJob
 from ..throughput.machine import Efficiency
 from ..throughput.step import Throughput, throughput
 from .base import TOKENS_OF_A_STEP, timed_as
-from .changes import Change, Settings, allocator, changed, memory_changes, speed_changes
+from .change import Change, Settings
+from .changes import allocator, changed, memory_changes, speed_changes
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -51,6 +51,10 @@ def base_job(job: TrainingJob, worlds: tuple[int, ...], global_batch_size: int |
     """
     if job.refusal:
         raise UnsupportedError(job.refusal)
+    if job.rollout.has_phases:
+        raise UnsupportedError(
+            "plan does not search layouts of reinforcement learning; estimate and advise hold its phases, compare takes several layouts"
+        )
     if job.layout.num_distributed_optimizer_instances != 1:
         raise UnsupportedError("plan searches with num_distributed_optimizer_instances=1 only")
     said = list(timed_as(job.training))

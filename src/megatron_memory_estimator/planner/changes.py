@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
-from ..dataclass import dataclass
 from ..errors import EstimatorError
 from ..job.pipeline import parse_layout
 from ..job.training_job import TrainingJob
 from ..legality import balanced_split
 from ..modules.kinds import recomputable
 from ..states.optimizers import OPTIMIZERS
+from .change import Change, Settings, change
+from .rollout_changes import rollout_changes
 from .space.borders import EVEN, generated_layout
 from .space.recompute import RECOMPUTE
 
-Settings = dict[str, Any]
-Asks = Literal["numerics", "GPUs", "host memory"]
-"""What a change asks for beside time."""
 SWITCHES = {
     "use_distributed_optimizer": "the distributed optimizer",
     "use_precision_aware_optimizer": "the precision-aware optimizer",
@@ -38,24 +36,10 @@ NUMBERS = {
 """Settings in the words of a change."""
 
 
-@dataclass(frozen=True)
-class Change:
-    """One change of a run in words, and the settings of the layout, the training and the environment that it sets."""
-
-    name: str
-    settings: tuple[tuple[str, Any], ...]
-    note: str = ""
-    asks: Asks | None = None
-
-    def values(self) -> Settings:
-        """The settings as a mapping."""
-        return dict(self.settings)
-
-
 def changed(job: TrainingJob, values: Settings) -> TrainingJob:
     """The job with other settings; the global batch stays. Raises EstimatorError where it does not divide."""
     parts: dict[str, Any] = {}
-    for part in ("layout", "training", "env"):
+    for part in ("layout", "training", "rollout", "env"):
         old = getattr(job, part)
         mine = {f.name: values[f.name] for f in dataclasses.fields(old) if f.name in values}
         parts[part] = dataclasses.replace(old, **mine) if mine else old
@@ -82,15 +66,11 @@ def _number(job: TrainingJob, name: str, value: int, **beside: Any) -> Change:
     return Change(f"{NUMBERS[name]} {value} instead of {old}", ((name, value), *beside.items()))
 
 
-def _change(name: str, note: str = "", asks: Asks | None = None, **settings: Any) -> Change:
-    return Change(name, tuple(settings.items()), note, asks)
-
-
 def allocator(job: TrainingJob) -> Change:
     """The allocator setting that leaves least unused."""
     graphs = job.training.cuda_graph_impl != "none"
     note = "with CUDA graphs Megatron-LM also wants NCCL_GRAPH_REGISTER=0" if graphs else ""
-    return _change("expandable segments of the allocator", note, expandable_segments=True)
+    return change("expandable segments of the allocator", note, expandable_segments=True)
 
 
 def memory_changes(job: TrainingJob) -> Iterator[Change]:
@@ -111,14 +91,15 @@ def memory_changes(job: TrainingJob) -> Iterator[Change]:
     if not job.env.expandable_segments:
         yield allocator(job)
     if not t.optimizer_cpu_offload and t.use_distributed_optimizer and OPTIMIZERS[t.optimizer].offloaded:
-        yield _change(
+        yield change(
             "the optimizer in host memory",
             "its step time is not modelled; the first to measure where a change must cost no compute",
             "host memory",
             optimizer_cpu_offload=True,
             use_precision_aware_optimizer=True,
         )
-    yield _change(
+    yield from rollout_changes(job)
+    yield change(
         f"{2 * layout.world_size} GPUs instead of {layout.world_size}",
         "the same global batch",
         "GPUs",
@@ -133,7 +114,7 @@ def _optimizers(job: TrainingJob) -> Iterator[Change]:
         yield _switch("use_distributed_optimizer")
     if not t.use_precision_aware_optimizer and OPTIMIZERS[t.optimizer].precision_aware:
         yield _switch("use_precision_aware_optimizer")
-        yield _change(
+        yield change(
             "the precision-aware optimizer with bf16 moments",
             "changes numerics",
             "numerics",
@@ -155,7 +136,7 @@ def speed_changes(job: TrainingJob) -> Iterator[Change]:
     yield from _degrees(job, (0.5, 2))
     yield from _splits(job)
     if t.use_distributed_optimizer and not (t.overlap_grad_reduce and t.overlap_param_gather):
-        yield _change(
+        yield change(
             "gradients and parameters communicated under compute", overlap_grad_reduce=True, overlap_param_gather=True
         )
     if layout.tp > 1 and not layout.sequence_parallel:
@@ -163,7 +144,7 @@ def speed_changes(job: TrainingJob) -> Iterator[Change]:
     if not t.cross_entropy_loss_fusion:
         yield _switch("cross_entropy_loss_fusion")
     if layout.ep > 1 and t.moe_token_dispatcher_type != "flex":
-        yield _change(
+        yield change(
             "the flex dispatcher with DeepEP",
             moe_token_dispatcher_type="flex",
             moe_flex_dispatcher_backend="deepep",

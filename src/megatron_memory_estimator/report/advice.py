@@ -138,7 +138,7 @@ def how(advice: Advice) -> Iterator[str]:
 
 def option_words(one: Outcome, job: TrainingJob) -> Iterator[str]:
     """The settings of a changed run that differ from those of the run, as options; those that go away behind `without`."""
-    now = {**vars(job.layout), **vars(job.training), **vars(job.env)}
+    now = {**vars(job.layout), **vars(job.training), **vars(job.rollout), **vars(job.env)}
     given = {name: value for change in one.changes for name, value in change.settings if value != now[name]}
     if given.pop("expandable_segments", False):
         yield ALLOCATOR

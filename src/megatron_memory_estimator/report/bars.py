@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from rich.console import Console
@@ -42,23 +42,24 @@ def print_bars(stages: Sequence[Stage], memory_bytes: int, console: Console) -> 
     room = max(min(console.width, MOST) - len("  ".join([*heads, ""])), LEAST)
     scale = max(memory_bytes, *(stage.peak_allocated_bytes for stage in stages)) / (room - 1)
     edge = round(memory_bytes / scale)
-    console.print(Text("  ".join([*heads, ""])).append_text(_legend(blocks=blocks)), highlight=False)
+    console.print(Text("  ".join([*heads, ""])).append_text(legend_of(MARKS, blocks=blocks)), highlight=False)
     for cells, one in zip(rows, drawn, strict=True):
-        line = Text("  ".join([*cells, ""])).append_text(_bar(one.first, scale, edge, blocks=blocks))
+        line = Text("  ".join([*cells, ""])).append_text(bar(share_bytes(one.first), scale, edge, blocks=blocks))
         console.print(line, highlight=False, no_wrap=True, crop=False)
 
 
-def _legend(*, blocks: bool) -> Text:
+def legend_of(marks: Mapping[str, Mark], *, blocks: bool) -> Text:
+    """What each mark stands for."""
     legend = Text()
-    for name, mark in MARKS.items():
+    for name, mark in marks.items():
         legend.append(f"{mark.block if blocks else mark.letter}{name}", mark.style).append(" ")
     return legend.append(f"{MEMORY}GPU")
 
 
-def _bar(stage: Stage, scale: float, edge: int, *, blocks: bool) -> Text:
+def bar(shares: Sequence[int], scale: float, edge: int, *, blocks: bool, marks: Mapping[str, Mark] = MARKS) -> Text:
     """Marks in proportion to bytes: every border stands where the sum up to it does. The memory's end is marked."""
     bar, at, total = Text(), 0, 0
-    for mark, nbytes in zip(MARKS.values(), share_bytes(stage), strict=True):
+    for mark, nbytes in zip(marks.values(), shares, strict=True):
         total += nbytes
         end = round(total / scale)
         bar.append((mark.block if blocks else mark.letter) * (end - at), mark.style)

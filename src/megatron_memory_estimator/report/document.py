@@ -204,6 +204,13 @@ def stage_section(job: TrainingJob, stage: Stage) -> dict[str, Any]:
         "phases": [
             {"name": phase.name, "low": phase.low, "high": phase.high, "source": phase.source} for phase in stage.phases
         ],
+        "rollout": [
+            {
+                "name": phase.name,
+                "terms": [{"name": t.name, "low": t.low, "high": t.high, "source": t.source} for t in phase.terms],
+            }
+            for phase in stage.rollout
+        ],
         "host_bytes": bounds(stage.host_bytes),
         "host_bytes_per_node": bounds(per_node(job, stage)),
         "host_terms": [

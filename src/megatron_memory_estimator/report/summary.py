@@ -99,7 +99,7 @@ def stage_rows(stages: Sequence[Stage]) -> tuple[list[list[Any]], int]:
 
 def phases_section(estimate: Estimate) -> Document:
     """GiB on the device of the fullest stage in each phase that the verdict holds, where there are several."""
-    phases = {name: [stage.phase_ranges[name] for stage in estimate.stages] for name in estimate.job.env.phases}
+    phases = {name: [stage.phase_ranges[name] for stage in estimate.stages] for name in estimate.stages[0].phase_ranges}
     if len(phases) == 1:
         return {}
     return {

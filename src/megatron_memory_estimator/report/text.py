@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from ..device.verdict import explain_terms
 from ..estimator import Estimate
-from ..job.assumption import short_of
+from ..job.assumption import short_of, stands_above
 from ..job.choices import ROUTING_SHORT
 from ..job.training import Training
 from ..job.training_job import TrainingJob
@@ -46,6 +46,8 @@ def print_estimate(estimate: Estimate, console: Console, shown: Shown = Shown())
         console.print(line, highlight=False)
     for line in summary(estimate) if whole else (run_line(estimate),):
         console.print(line, highlight=False)
+    for note in filter(stands_above, job.assumptions):
+        console.print(f"assumed: {note}", highlight=False, markup=False)
     if whole:
         console.print("\nGiB per GPU at each pipeline stage's peak:")
         console.print(stage_table(estimate.stages, console))
@@ -53,6 +55,10 @@ def print_estimate(estimate: Estimate, console: Console, shown: Shown = Shown())
             console.print(line, highlight=False)
     else:
         print_bars(estimate.stages, job.gpu.memory_bytes, console)
+    if any(stage.rollout for stage in estimate.stages):
+        from .rollout import print_rollout
+
+        print_rollout(estimate, console)
     for line in host_lines(estimate):
         console.print(line, highlight=False)
     if shown.all_gpus:
@@ -74,7 +80,8 @@ def print_estimate(estimate: Estimate, console: Console, shown: Shown = Shown())
 def print_notes(estimate: Estimate, console: Console) -> None:
     """What was decided for the user, and what is not as it seems."""
     for note in estimate.job.assumptions:
-        console.print(f"assumed: {note}", highlight=False, markup=False)
+        if not stands_above(note):
+            console.print(f"assumed: {note}", highlight=False, markup=False)
     print_warnings(estimate.job, console)
 
 
@@ -86,7 +93,7 @@ def print_warnings(job: TrainingJob, console: Console) -> None:
 
 def assumed_line(notes: Sequence[str], uneven: Routing | None) -> str:
     """What was assumed that moves the peak by more than 1 %, in a few words each."""
-    short = [said for said in map(short_of, notes) if said and said != ROUTING_SHORT]
+    short = [short_of(note) for note in notes if not stands_above(note) and short_of(note) not in ("", ROUTING_SHORT)]
     if uneven and uneven.peaks[2] > 1.01 * uneven.peaks[1]:
         low, _, high = uneven.peaks
         short.append(f"{ROUTING_SHORT} (peak {gib(low)} to {gib(high)})")

@@ -22,6 +22,10 @@ WHILE = {
     "load": "while loading a checkpoint with optimizer state",
     "save": "while saving a checkpoint",
     "build": "while building the model",
+    "generation": "while samples are generated",
+    "log_probs": "while log-probabilities are computed",
+    "reference": "in the reference's forward",
+    "weight_sync": "while the engine gets the new weights",
 }
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
@@ -120,6 +124,8 @@ def next_step(estimate: Estimate) -> str:
         return (
             f"Next: `megatron-memory explain ... --stage {estimate.peak_stage.pp_rank}` names every tensor of that peak"
         )
+    if estimate.job.rollout.has_phases:
+        return "Next: `megatron-memory advise ...` (what to change)"
     return "Next: `megatron-memory advise ...` (what to change), `plan ...` (all layouts)"
 
 

@@ -110,7 +110,9 @@ def gpus_of(run: Run, options: Mapping[str, str], found: Recipe | None) -> int |
     each = whole(options.get("gpus-per-node") or options.get("gn") or "")
     if run.script == "train.sh" and (nodes or each):
         return (nodes or 1) * (each or 8)
-    return run.num_gpus if run.num_gpus is not None else found.gpus if found else None
+    if run.num_gpus is not None or found is None or run.gpus_unknown:
+        return run.num_gpus
+    return found.gpus
 
 
 READ = frozenset(

@@ -10,11 +10,13 @@ from ...errors import ConfigError
 from ...job.assumption import Assumption
 from ...job.training_job import TrainingJob
 from ..defaults import CLASS_DEFAULTS
+from ..environment import VARIABLES
 from ..hf.load import load
 from ..loaded_model import LoadedModel
 from ..questions import Question, settle
 from ..resolve import job_from_parts
 from ..setting_names import canonical, full_name
+from .launched import UNKNOWN
 from .models import catalogued
 from .run import Dialect, Reading, Run
 
@@ -32,7 +34,11 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
     given = canonical(settings, full_name)
     gpus = num_gpus if num_gpus is not None else reading.num_gpus
     loaded, said, questions = model_of(reading, run)
-    settle([*reading.questions, *questions], reading.refused)
+    questions += unknown(reading, given)
+    if gpus is None and run.gpus_unknown:
+        why = run.gpus_unknown.split("; give ")[0]
+        questions.append(Question(f"the number of GPUs is not known: {why}", "--num-gpus N"))
+    settle([one for one in (*reading.questions, *questions) if not _answered(one, gpus, given)], reading.refused)
     found = f"read as a run of {dialect.name} (docs/{dialect.page}): its defaults hold where the file says nothing"
     notes = [Assumption(found, f"defaults of {dialect.name}"), *said, *reading.assumptions]
     if num_gpus is None and reading.num_gpus is not None:
@@ -42,11 +48,16 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
     else:
         assert loaded is not None
         values = {**reading.settings, **given}
-        if reading.env:
-            values["env"] = {**reading.env, **(settings.get("env") or {})}
-        loaded = dataclasses.replace(loaded, warnings=(*loaded.warnings, *reading.warnings))
+        values |= _environment(reading, given)
+        loaded = dataclasses.replace(loaded, warnings=(*loaded.warnings, *run.notes, *reading.warnings))
         job = job_from_parts(loaded, gpus, values, habits=False, defaults=CLASS_DEFAULTS, framework=reading.defaults)
     return dataclasses.replace(job, assumptions=(*notes, *job.assumptions))
+
+
+def _answered(question: Question, gpus: int | None, given: Mapping[str, Any]) -> bool:
+    """Whether the caller gives what a question asks for."""
+    name = full_name(question.option.partition(" ")[0].lstrip("-"))
+    return given.get(name) is not None or (name == "world_size" and gpus is not None)
 
 
 def model_of(reading: Reading, run: Run) -> tuple[LoadedModel | None, list[str], list[Question]]:
@@ -74,9 +85,25 @@ def _of_words(reading: Reading, run: Run, gpus: int | None, given: Mapping[str, 
     """The job of words of Megatron-LM; settings of the dialect stand between its defaults and what the caller gives."""
     from ..megatron.job import job_from_args
 
-    values = {**reading.settings, **given}
-    if reading.env:
-        values["env"] = {**reading.env, **(given.get("env") or {})}
+    values = {**reading.settings, **given, **_environment(reading, given)}
     job = job_from_args(list(reading.args), gpus, {**values, "ignore_unknown": run.ignore_unknown})
     name = run.path.rsplit("/", 1)[-1].rsplit(".", 1)[0]
-    return dataclasses.replace(job, name=name, source=run.path, warnings=(*reading.warnings, *job.warnings))
+    return dataclasses.replace(job, name=name, source=run.path, warnings=(*run.notes, *reading.warnings, *job.warnings))
+
+
+def _environment(reading: Reading, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The variables of the run that memory depends on, under what the caller gives."""
+    known = {name: value for name, value in reading.env.items() if name in VARIABLES}
+    return {"env": {**known, **(given.get("env") or {})}} if known else {}
+
+
+def unknown(reading: Reading, given: Mapping[str, Any]) -> list[Question]:
+    """Questions about settings whose values come from variables that have none."""
+    asked = []
+    for name, value in canonical(reading.settings, full_name).items():
+        missing = UNKNOWN.search(value) if isinstance(value, str) and name not in given else None
+        if missing:
+            asked.append(
+                Question(f"{name} takes its value from ${missing[1]}, which has none", f"--set {missing[1]}=VALUE")
+            )
+    return asked

@@ -27,6 +27,10 @@ class Run:
     variables  what the caller gives with --set
     model      what the caller gives with --model
     text_of    the text of a file by its path: beside the run's file, or written by the script; None where there is none
+    gpus_unknown  why the launcher's number of GPUs is not known, where something says one
+    notes      what the reader of a script says of it
+
+    A variable that has no value stands in `words` as $NAME.
     """
 
     path: str = "the text"
@@ -39,6 +43,8 @@ class Run:
     model: str = ""
     ignore_unknown: bool = False
     text_of: Callable[[str], str | None] = nothing_beside
+    gpus_unknown: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def script(self) -> str:

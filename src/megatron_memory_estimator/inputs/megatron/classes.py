@@ -8,44 +8,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...errors import ConfigError, UnsupportedError
+from ...errors import UnsupportedError
+from ...wording import shown
 from ..setting_names import known_settings
 from .derive import DERIVED
 from .harmless import HARMLESS
-from .table import arguments
-
-REFUSED_BY_MEGATRON = {
-    "checkpoint_activations": "say which recomputation is meant: --recompute-granularity full --recompute-method uniform "
-    "--recompute-num-layers 1 is what it once was",
-    "batch_size": "--micro-batch-size is meant",
-    "model_parallel_size": "--tensor-model-parallel-size is meant",
-    "warmup": "--lr-warmup-fraction is meant",
-}
-"""Old arguments that stop the program. Source: Megatron-LM `megatron/training/arguments.py` (validate_args)."""
+from .table import Argument, arguments
 
 IGNORED = "not modelled, ignored with a warning"
 
 
 def refuse_unmodelled(given: Mapping[str, Any]) -> tuple[str, ...]:
-    """Refuse arguments that are not modelled; name those that belong to other programs."""
+    """The warning about arguments that belong to other programs. Raises UnsupportedError for all that are not modelled."""
     by_dest = arguments()[1]
-    ignored = []
+    ignored, refused = [], []
     for dest, value in given.items():
         if value == by_dest[dest].default or value in (None, False):
             continue
         kind = argument_class(dest)
         if kind in ("modelled", "irrelevant"):
             continue
-        if dest in REFUSED_BY_MEGATRON:
-            raise ConfigError(f"Megatron refuses --{dest.replace('_', '-')}; {REFUSED_BY_MEGATRON[dest]}")
         if dest == "spec" and known_spec(value):
             continue
+        if dest == "eval_micro_batch_size" and _at_most(value, given.get("micro_batch_size", 1)):
+            continue  # an evaluation keeps less than a training step of as many samples
         if dest in _OTHER_PROGRAMS:
-            raise UnsupportedError(f"Megatron argument {dest}={value!r} belongs to a program that is not modelled")
+            raise UnsupportedError(f"Megatron argument {dest}={shown(value)} belongs to a program that is not modelled")
         if kind == IGNORED:
             ignored.append(dest)
             continue
-        raise UnsupportedError(f"Megatron argument {dest}={value!r} is not modelled")
+        refused.append(f"{dest}={shown(value)}")
+    if refused:
+        verb = "argument {} is" if len(refused) == 1 else "arguments {} are"
+        raise UnsupportedError(f"Megatron {verb.format(', '.join(refused))} not modelled")
     return (f"not modelled and ignored: {', '.join(sorted(ignored))}",) if ignored else ()
 
 
@@ -54,14 +49,21 @@ def argument_class(dest: str) -> str:
 
     An argument that is not modelled is accepted where its value is Megatron's default.
     """
-    if dest in REFUSED_BY_MEGATRON:
-        return "not modelled, refused"
-    if dest in known_settings() or dest in DERIVED or dest == "tokenizer_type":
+    if dest in known_settings() or dest in DERIVED or dest in READ or dest == "tokenizer_type":
         return "modelled"
     if dest in HARMLESS or arguments()[1][dest].category == "irrelevant":
         return "irrelevant"
     other_program = arguments()[1][dest].category == "out_of_scope" and dest not in _OTHER_PROGRAMS
     return IGNORED if other_program else "not modelled, refused"
+
+
+def passes_over(argument: Argument) -> bool:
+    """Whether the value of an argument changes nothing that is counted, so that it may be whatever it is."""
+    return argument_class(argument.dest) in ("irrelevant", IGNORED)
+
+
+def _at_most(value: Any, most: Any) -> bool:
+    return isinstance(value, int) and isinstance(most, int) and value <= most
 
 
 def known_spec(value: Any) -> bool:
@@ -77,5 +79,8 @@ HYBRID_SPECS = frozenset(
     }
 )
 """Source: Megatron-LM `megatron/core/models/hybrid/hybrid_layer_specs.py` and its older name."""
+
+READ = frozenset({"checkpoint_activations", "batch_size", "model_parallel_size", "step_batch_size_schedule"})
+"""Old arguments that stop today's program, and others that `readings.py` reads."""
 
 _OTHER_PROGRAMS = frozenset({"perform_rl_step", "vision_pretraining", "bert_binary_head"})

@@ -46,6 +46,8 @@ DERIVED = frozenset(
         "disable_bias_linear",
         "yarn_original_max_position_embeddings",
         "add_position_embedding",
+        "moe_router_force_load_balancing",
+        "nccl_ub",
     ]
 )
 """Arguments that `derive` reads."""
@@ -125,6 +127,8 @@ def _experts(values: dict[str, Any], arg: Arg) -> None:
         values["moe_router_padding_for_quantization"] = True
     if arg("moe_enable_deepep"):
         values["moe_flex_dispatcher_backend"] = "deepep"
+    if arg("moe_router_force_load_balancing"):
+        values["moe_router_force_load_balancing"] = True
     coefficients = values.get("moe_aux_loss_coeff")
     if isinstance(coefficients, list | tuple):  # one per kind of balancing loss
         values["moe_aux_loss_coeff"] = max((float(each) for each in coefficients), default=0.0)
@@ -135,6 +139,8 @@ def _training(values: dict[str, Any], arg: Arg) -> None:
     if not arg("accumulate_allreduce_grads_in_fp32"):
         values.pop("accumulate_allreduce_grads_in_fp32", None)  # left out, bf16 turns it on
     values["params_dtype"] = "bf16" if arg("bf16") else "fp16" if arg("fp16") else "fp32"
+    if arg("nccl_ub"):
+        values["nccl_ub"] = True
     if arg("recompute_activations") and arg("recompute_granularity") is None:
         values["recompute_granularity"], values["recompute_modules"] = "selective", ("core_attn",)
     if values.get("tensor_model_parallel_size", 1) == 1:

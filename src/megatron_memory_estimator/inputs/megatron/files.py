@@ -4,100 +4,115 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...dataclass import dataclass
 from ...errors import ConfigError
-from ...wording import whole
 from .. import SCRIPTS, YAML
 from ..environment import VARIABLES
+from ..questions import Question
 from ..shell.doubts import bare, in_doubt
-from ..text_files import read_text, read_yaml
-from .words import parse_words
+from ..text_files import read_run_yaml, read_text
+from .destinations import normalised
+from .runner import from_document
+from .words import Parsed, parse_words
+
+if TYPE_CHECKING:
+    from ..shell.launches import Launch
 
 OTHER_ENTRIES = ("vlm", "bert", "t5", "train_rl", "ict", "retro", "vision", "mimo")
 
 
 @dataclass(frozen=True)
 class Given:
-    """Arguments by flag or destination, and what their source says beside them."""
+    """Arguments as read, and what their source says beside them.
 
-    args: Mapping[str, Any]
+    `gpus_said` is where `num_gpus` stand, `gpus_unknown` why they are not known where something says them; `lost` are files that are
+    not there and may hold what is missing.
+    """
+
+    words: Parsed
     source: str = "Megatron arguments"
     name: str = ""
     num_gpus: int | None = None
+    gpus_said: str = ""
+    gpus_unknown: str = ""
+    lost: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    questions: tuple[Question, ...] = ()
 
 
-def given_arguments(
-    args: Any,
-    *,
-    set_variables: Mapping[str, str] | None = None,
-    ignore_unknown: bool = False,
-    overridden: Collection[str] = (),
-) -> Given:
+@dataclass(frozen=True)
+class Caller:
+    """What the caller of a launch script says beside its name: variables, words behind it, and whether files elsewhere are opened."""
+
+    variables: Mapping[str, str] = field(default_factory=dict)
+    words: Sequence[str] = ()
+    follow: bool = False
+
+
+def given_arguments(args: Any, caller: Caller | None = None, *, ignore_unknown: bool = False) -> Given:
     """The arguments of a mapping, a list of words, a YAML file or a launch script (by the ending of its name)."""
     if isinstance(args, Given):
         return args
     if isinstance(args, Mapping):
-        return Given(args)
+        return Given(normalised(args, ignore_unknown=ignore_unknown))
     if isinstance(args, os.PathLike):
         args = os.fspath(args)
     if isinstance(args, str):
-        return _from_file(args, dict(set_variables or {}), ignore_unknown=ignore_unknown, overridden=overridden)
+        return _from_file(args, caller or Caller(), ignore_unknown=ignore_unknown)
     if isinstance(args, Sequence) and all(isinstance(word, str) for word in args):
-        found = parse_words(args, ignore_unknown=ignore_unknown)
-        return Given(found.values, warnings=passed_over(found.unknown))
+        return Given(parse_words(args, ignore_unknown=ignore_unknown))
     raise ConfigError(
         "Megatron arguments must be a mapping, a list of words, or the path of a YAML file or a launch script"
     )
 
 
-def passed_over(unknown: list[str]) -> tuple[str, ...]:
-    """The warning about unknown arguments, if there are any."""
-    return (f"unknown arguments passed over: {', '.join(dict.fromkeys(unknown))}",) if unknown else ()
-
-
-def _from_file(path: str, variables: dict[str, str], *, ignore_unknown: bool, overridden: Collection[str]) -> Given:
+def _from_file(path: str, caller: Caller, *, ignore_unknown: bool) -> Given:
     name = os.path.splitext(os.path.basename(path))[0]
     if path.lower().endswith(YAML):
-        return from_mapping_file(read_yaml(path), path, name, ignore_unknown=ignore_unknown)
+        document, repeated = read_run_yaml(path)
+        return from_mapping_file(document, path, name, caller.variables, repeated, ignore_unknown=ignore_unknown)
     if not path.lower().endswith(SCRIPTS):
         raise ConfigError(
             f"{path!r} is neither a YAML file ({', '.join(YAML)}) nor a launch script ({', '.join(SCRIPTS)}); arguments "
             "themselves must be a mapping or a list of words"
         )
-    return from_script(read_text(path), path, name, variables, ignore_unknown=ignore_unknown, overridden=overridden)
+    return from_script(read_text(path), path, name, caller, ignore_unknown=ignore_unknown)
 
 
-def from_script(
-    text: str,
-    path: str,
-    name: str,
-    variables: Mapping[str, str],
-    *,
-    ignore_unknown: bool,
-    overridden: Collection[str] = (),
-) -> Given:
-    """The arguments of a launch script's text."""
-    from ..shell.script import read_script
+def from_script(text: str, path: str, name: str, caller: Caller, *, ignore_unknown: bool) -> Given:
+    """The arguments of a launch script's text; a `path` of a script gives the files beside it too."""
+    return from_launch(launch_of(text, path, caller), path, name, ignore_unknown=ignore_unknown)
 
-    launch = read_script(text, variables)
+
+def launch_of(text: str, path: str, caller: Caller) -> Launch:
+    """The training that a script's text starts."""
+    from ..shell.script import Beside, read_script
+
+    beside = Beside(path, caller.follow) if path.lower().endswith(SCRIPTS) else None
+    return read_script(text, caller.variables, caller.words, beside)
+
+
+def from_launch(launch: Launch, path: str, name: str, *, ignore_unknown: bool) -> Given:
+    """The arguments of a launch of Megatron-LM."""
     refuse_entry(launch.entry)
-    found = parse_words(launch.words, ignore_unknown=ignore_unknown, doubts=launch.doubts, overridden=overridden)
-    warnings = (*launch.notes, *found.notes, *passed_over(found.unknown))
-    return Given(found.values, path, name, launch.num_gpus, _known_environment(launch.env), warnings)
+    found = parse_words(launch.words, ignore_unknown=ignore_unknown, doubts=launch.doubts)
+    said = f"num_gpus as in {path}: {launch.num_gpus}" if launch.num_gpus is not None else ""
+    env, questions = _known_environment(launch.env)
+    return Given(
+        found, path, name, launch.num_gpus, said, launch.gpus_unknown, launch.lost, env, tuple(launch.notes), questions
+    )
 
 
-def _known_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables whose values are known. Raises ConfigError where one that memory depends on is not."""
-    for name in VARIABLES:
-        if in_doubt(env.get(name, "")):
-            raise ConfigError(f"the environment variable {name} is not known; give --set {name}=VALUE")
-    return {name: bare(value) for name, value in env.items() if not in_doubt(value)}
+def _known_environment(env: Mapping[str, str]) -> tuple[dict[str, str], tuple[Question, ...]]:
+    """The variables whose values are known, and questions about those that memory depends on."""
+    open_ = [name for name in VARIABLES if in_doubt(env.get(name, ""))]
+    questions = [Question(f"the environment variable {name} is not known", f"--set {name}=VALUE") for name in open_]
+    return {name: bare(value) for name, value in env.items() if not in_doubt(value)}, tuple(questions)
 
 
 def refuse_entry(entry: str) -> None:
@@ -112,41 +127,21 @@ def refuse_entry(entry: str) -> None:
         )
 
 
-def from_mapping_file(document: Mapping[Any, Any], path: str, name: str, *, ignore_unknown: bool) -> Given:
-    """A flat mapping, or one under MODEL_ARGS with ENV_VARS beside it, as Megatron-LM's test cases have them.
+def from_mapping_file(
+    document: Mapping[Any, Any],
+    path: str,
+    name: str,
+    variables: Mapping[str, str],
+    repeated: Sequence[str] = (),
+    *,
+    ignore_unknown: bool,
+) -> Given:
+    """A flat mapping of arguments, or one under MODEL_ARGS with ENV_VARS beside it, as test runners have them (`runner.py`).
 
-    `true` gives the flag alone, a list or "[a b]" several words, any other value one word.
+    `repeated` are keys that stand twice: the last counts, as in the runners.
     """
-    args = document.get("MODEL_ARGS", document)
-    if not isinstance(args, Mapping):
-        raise ConfigError(f"{path}: MODEL_ARGS must hold arguments, not {args!r}")
-    words: list[str] = []
-    for key, value in args.items():
-        flag = "--" + str(key).lstrip("-").replace("_", "-")
-        if value is True:
-            words.append(flag)
-        elif value is False:
-            raise ConfigError(f"{path}: {key}: false would be passed as a word; leave the argument out")
-        elif value is None:
-            raise ConfigError(f"{path}: {key} has no value")
-        else:
-            words += [flag, *_words(value)]
-    found = parse_words(words, ignore_unknown=ignore_unknown)
-    env = document.get("ENV_VARS") or {}
-    if not isinstance(env, Mapping):
-        raise ConfigError(f"{path}: ENV_VARS must hold variables, not {env!r}")
-    texts = {str(key): str(value) for key, value in env.items() if value is not None}
-    per_node, nodes = whole(texts.get("GPUS_PER_NODE")), whole(texts.get("NUM_NODES", "1"))
-    gpus = per_node * nodes if per_node and nodes else None
-    return Given(found.values, path, name, gpus, texts, passed_over(found.unknown))
-
-
-def _words(value: Any) -> list[str]:
-    if isinstance(value, list):
-        return [str(item) for item in value]
-    text = str(value)
-    if re.fullmatch(r"\[[^\]*+()]*\]", text) and " " in text:
-        return text[1:-1].split()
-    if re.fullmatch(r"\[\w+\]", text) and not re.fullmatch(r"\[\d+\]", text):
-        return [text[1:-1]]
-    return [text]
+    found = from_document(document, path, variables, ignore_unknown=ignore_unknown)
+    notes = list(found.notes)
+    if repeated:
+        notes.insert(0, f"keys that stand twice, of which the last counts: {', '.join(dict.fromkeys(repeated))}")
+    return Given(found.words, path, name, found.num_gpus, found.gpus_said, env=found.env, warnings=tuple(notes))

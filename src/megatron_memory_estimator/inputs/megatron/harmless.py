@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from ..transformer_config import IRRELEVANT
-from .table import Argument
 
 HARMLESS = IRRELEVANT | frozenset(
     [
         "align_grad_reduce",
+        "async_save",
+        "ckpt_convert_format",
+        "ckpt_convert_save",
+        "ckpt_convert_update_legacy_dist_opt_format",
+        "ckpt_fully_parallel_load",
+        "ckpt_fully_parallel_load_exchange_algo",
+        "dist_ckpt_optim_fully_reshardable",
+        "eval_global_batch_size",
+        "fsdp_manual_registration",
+        "log_params_norm",
+        "nccl_communicator_config_path",
+        "non_persistent_ckpt_type",
+        "non_persistent_save_interval",
+        "sharp_enabled_group",
+        "use_pytorch_profiler",
         "bias_dropout_fusion",
         "create_all_gather_group",
         "ddp_average_in_collective",
@@ -62,8 +76,3 @@ HARMLESS = IRRELEVANT | frozenset(
     ]
 )
 """Arguments without an effect of their own on what is modelled here."""
-
-
-def is_harmless(argument: Argument) -> bool:
-    """Whether the value of an argument has no effect on memory, whatever it is."""
-    return argument.category == "irrelevant" or argument.dest in HARMLESS

@@ -7,47 +7,126 @@ Sources: Megatron-LM `megatron/training/arguments.py` (parser and validate_args)
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from math import lcm
 from typing import Any
 
 from ...job.training_job import TrainingJob
 from ..effects import OWNERS
+from ..environment import VARIABLES
 from ..loaded_model import LoadedModel
+from ..questions import Question, settle
 from ..resolve import job_from_parts
+from ..setting_names import full_name
 from .classes import refuse_unmodelled
 from .derive import derive
-from .destinations import normalised
-from .files import given_arguments, passed_over
+from .files import Caller, Given, given_arguments
+from .reading import Reading
+from .readings import in_megatron_terms
 from .table import arguments
 from .vocabulary import vocabulary
-from .words import parse_words
+from .words import Parsed, parse_words
 
 
 def job_from_args(args: Any, num_gpus: int | None, settings: Mapping[str, Any]) -> TrainingJob:
     """See `TrainingJob.from_megatron_args`."""
     settings = dict(settings)
     ignoring = bool(settings.pop("ignore_unknown", False))
-    more = parse_words(settings.pop("more_arguments", ()), ignore_unknown=ignoring)
-    source = given_arguments(
-        args, set_variables=settings.pop("set_variables", None), ignore_unknown=ignoring, overridden=more.values.keys()
+    caller = Caller(
+        settings.pop("set_variables", None) or {}, settings.pop("words", ()), bool(settings.pop("follow", False))
     )
-    given = {**normalised(source.args), **more.values}
-    vocab = vocabulary(given, settings)
-    warnings = (*source.warnings, *passed_over(more.unknown), *refuse_unmodelled(given), *vocab.notes)
+    more = parse_words(settings.pop("more_arguments", ()), ignore_unknown=ignoring)
+    source = given_arguments(args, caller, ignore_unknown=ignoring)
+    others = source.words.others
+    others.merge(more.others)
+    given = {**source.words.values, **more.values}
+    gpus = _gpus(source, num_gpus)
+    reading = in_megatron_terms(given, others.read, gpus)
+    given = {**given, **reading.changes}
+    vocab = vocabulary(given, settings, others.read)
+    _settle(source, more, reading, vocab.question, gpus, settings)
+    warnings = (
+        *source.warnings, *source.words.notes, *more.notes, *others.warnings(), *reading.notes, *refuse_unmodelled(given), *vocab.notes
+    )  # fmt: skip
     values = derive(given, settings)
-    if vocab.size is not None:
-        values["vocab_size"] = vocab.size
+    for name, size in (("vocab_size", vocab.size), ("padded_vocab_size", vocab.padded)):
+        if size is not None:
+            values[name] = size
     defaults = {name: values.pop(name) for name in _left_at_default(values, given)}
+    values.update(_architecture(reading))
     values.update(settings)
-    if source.env:
-        values["env"] = {**source.env, **(settings.get("env") or {})}
-    assumptions = []
-    if num_gpus is None and source.num_gpus is not None:
-        num_gpus = source.num_gpus
-        assumptions.append(f"num_gpus as in {source.source}: {num_gpus}")
+    if env := {name: value for name, value in source.env.items() if name in VARIABLES}:
+        values["env"] = {**env, **(settings.get("env") or {})}
     loaded = LoadedModel(defaults, source.name, source.source, "", warnings=warnings)
-    job = job_from_parts(loaded, num_gpus, values, habits=False, single_microbatch=True)
-    return dataclasses.replace(job, assumptions=(*assumptions, *job.assumptions))
+    assumed = (source.gpus_said,) if num_gpus is None and source.gpus_said and gpus is not None else ()
+    job = job_from_parts(loaded, gpus, values, habits=False, single_microbatch=True)
+    return dataclasses.replace(job, assumptions=(*assumed, *job.assumptions))
+
+
+def _settle(
+    source: Given,
+    more: Parsed,
+    reading: Reading,
+    vocabulary_asked: Question | None,
+    gpus: int | None,
+    settings: Mapping[str, Any],
+) -> None:
+    """Nothing, where nothing is open. Raises QuestionsError with everything that is, or with all that is refused."""
+    elsewhere = {*more.values, *(full_name(name) for name in settings)}
+    questions = [*source.questions, *source.words.questions(elsewhere), *more.questions(elsewhere), *reading.questions]
+    questions += [vocabulary_asked] if vocabulary_asked else []
+    if gpus is None and source.gpus_unknown:
+        questions.append(
+            Question(f"the number of GPUs is not known: {source.gpus_unknown.split('; give ')[0]}", "--num-gpus N")
+        )
+    asked = {*source.words.problems, *more.problems, *reading.others}
+    sizes = _sizes({**reading.given, **reading.changes}, settings, asked)
+    refused = [*source.words.others.refusals(), *reading.refused]
+    explained = any(path in one.what for path in source.lost for one in questions)
+    if sizes and source.lost and not explained and not refused:
+        refused = [f"{', '.join(source.lost)} is not there, and may hold what is missing: {sizes[0].what}"]
+    settle([*questions, *sizes], refused)
+
+
+def _gpus(source: Given, num_gpus: int | None) -> int | None:
+    """GPUs of the run: the caller's, or the source's; a test runner's usual node only where the layout fits it."""
+    if num_gpus is not None or source.num_gpus is None:
+        return num_gpus
+    if not source.gpus_said.startswith("num_gpus not given"):
+        return source.num_gpus
+    degrees = Reading(source.words.values, {})
+    sizes = ("tensor", "context", "pipeline", "expert")
+    tp, cp, pp, ep = (
+        max(degrees.number(f"{name}_model_parallel_size" if name != "context" else "context_parallel_size"), 1)
+        for name in sizes
+    )
+    etp = degrees.number("expert_tensor_parallel_size") or tp
+    least = lcm(tp * cp, etp * ep if degrees.get("num_experts") else 1) * pp
+    return source.num_gpus if source.num_gpus % least == 0 else None
+
+
+def _sizes(given: Mapping[str, Any], settings: Mapping[str, Any], asked: Collection[str]) -> list[Question]:
+    """Questions about sizes without which there is no model; `asked` are arguments that are asked for already, or read elsewhere."""
+    elsewhere = ("hybrid_layer_pattern", "hybrid_override_pattern", "encoder_num_layers")
+    if any(name in given for name in elsewhere) or "bridge_hf_model" in asked:
+        return []
+    questions = []
+    for name in ("num_layers", "hidden_size", "num_attention_heads"):
+        if given.get(name) is None and settings.get(name) is None and name not in asked:
+            why = "stands in a checkpoint, which is not read" if given.get("use_checkpoint_args") else "is not given"
+            option = f"--{name.replace('_', '-')}"
+            questions.append(Question(f"{option} {why}", f"{option} VALUE"))
+    return questions
+
+
+def _architecture(reading: Reading) -> dict[str, Any]:
+    """The architecture of the model that --bridge-hf-model names."""
+    model = reading.others.get("bridge_hf_model")
+    if not model:
+        return {}
+    from ..hf.load import load_named
+
+    return dict(load_named(" ".join(model)).config)
 
 
 def _left_at_default(values: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:

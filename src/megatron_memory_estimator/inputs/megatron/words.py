@@ -1,70 +1,79 @@
 """Megatron-LM arguments as words of a command line, read as Megatron-LM's own parser reads them.
 
 Source: Megatron-LM `megatron/training/arguments.py` (argparse, allow_abbrev=False: no prefixes, the last occurrence wins).
+
+What memory does not depend on never stops the reading, whatever follows it; what is missing elsewhere becomes a question.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...errors import ConfigError
-from ...job.settings import nearest
 from ...wording import shown, signed
+from ..questions import Question, settle
+from ..setting_names import current_name, known_settings
 from ..shell.doubts import Doubt, bare, doubts_in, loose, marks, readable, unset_in, vanishes
-from .harmless import is_harmless
-from .table import Argument, arguments, decides_memory, fork_arguments
-
-GONE = frozenset({"use_mcore_models", "legacy_tokenizer", "use_dist_ckpt", "tokenizer_hf_include_special_tokens"})
-"""Flags of older versions that never took part in memory."""
-
-
-class Parsed(NamedTuple):
-    """Values by destination, unknown flags that were passed over, and what is said about variables without a value."""
-
-    values: dict[str, Any]
-    unknown: list[str]
-    notes: tuple[str, ...] = ()
+from .choices import choices, chooses_flags, sources
+from .classes import passes_over
+from .forks import Others
+from .table import Argument, arguments
 
 
 @dataclass
-class _Reading:
-    """What has been read so far; a problem of one destination ends when a later word sets it."""
+class Parsed:
+    """Values by destination, arguments that Megatron-LM does not have, what is open by destination, and what is said."""
 
-    doubts: Mapping[str, Doubt]
-    ignore_unknown: bool
+    doubts: Mapping[str, Doubt] = field(default_factory=dict)
+    others: Others = field(default_factory=Others)
     values: dict[str, Any] = field(default_factory=dict)
-    unknown: list[str] = field(default_factory=list)
     empty: dict[str, None] = field(default_factory=dict)
-    taken: dict[str, None] = field(default_factory=dict)
-    problems: dict[str, str] = field(default_factory=dict)
+    odd: dict[str, None] = field(default_factory=dict)
+    problems: dict[str, Question] = field(default_factory=dict)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Variables that were taken as empty, and words that have no effect but would stop Megatron-LM."""
+        notes = []
+        if self.empty:
+            notes.append(f"set nowhere, taken as empty: {', '.join('$' + name for name in self.empty)}")
+        if self.odd:
+            notes.append(
+                f"Megatron's parser would stop at these words, which have no effect here: {', '.join(self.odd)}"
+            )
+        return tuple(notes)
+
+    def questions(self, overridden: Collection[str] = ()) -> list[Question]:
+        """What is open, without what is set elsewhere: `overridden` are destinations or names of settings."""
+        return [
+            one
+            for dest, one in self.problems.items()
+            if dest not in overridden and current_name(dest) not in overridden
+        ] + list(self.others.questions())
+
+    def settled(self, overridden: Collection[str] = ()) -> Parsed:
+        """The same, where nothing is open or refused. Raises QuestionsError for all that is."""
+        settle(self.questions(overridden), list(self.others.refusals()))
+        return self
 
 
 def parse_words(
-    words: Sequence[str],
-    *,
-    ignore_unknown: bool = False,
-    doubts: Mapping[str, Doubt] | None = None,
-    overridden: Collection[str] = (),
+    words: Sequence[str], *, ignore_unknown: bool = False, doubts: Mapping[str, Doubt] | None = None
 ) -> Parsed:
-    """The arguments that words say. `doubts` explain the marks of a launch script; `overridden` destinations are set elsewhere.
+    """The arguments that words say, and what they leave open. `doubts` explain the marks of a launch script.
 
-    Raises ConfigError for unknown flags (unless `ignore_unknown`), missing values and values of the wrong type.
+    Raises ConfigError where which arguments there are is not known.
     """
-    reading = _Reading(doubts or {}, ignore_unknown)
-    _read(reading, words)
-    for dest, problem in reading.problems.items():
-        if dest not in overridden:
-            raise ConfigError(problem)
-    notes = (
-        (f"set nowhere, taken as empty: {', '.join('$' + name for name in reading.empty)}",) if reading.empty else ()
-    )
-    return Parsed(reading.values, reading.unknown, notes)
+    reading = Parsed(doubts or {}, Others(ignore_unknown))
+    read_words(reading, words)
+    return reading
 
 
-def _read(reading: _Reading, words: Sequence[str]) -> None:
+def read_words(reading: Parsed, words: Sequence[str]) -> None:
+    """Reads words into what has been read so far; a problem of one destination ends when a later word sets it."""
     by_flag, _ = arguments()
     for flag, values in _groups(words, reading):
         if not flag:
@@ -75,22 +84,14 @@ def _read(reading: _Reading, words: Sequence[str]) -> None:
         if argument is not None:
             _one(reading, flag, argument, values)
         elif marks(flag):
-            raise ConfigError(
-                f"the argument {shown(readable(flag))} takes part of its name from {_sources(reading, [flag])}"
+            reading.problems[name] = Question(
+                f"the argument {shown(readable(flag))} takes part of its name from {sources(reading.doubts, [flag])}"
             )
-        elif name not in GONE:
-            fork = decides_memory(name, values) if reading.ignore_unknown or name in fork_arguments() else ""
-            if fork:
-                reading.problems[name] = (
-                    f"{shown(flag)[1:-1]} of {fork} decides memory and is not modelled; take it out if it is off"
-                )
-                continue
-            if not reading.ignore_unknown:
-                raise ConfigError(f"unknown Megatron argument {shown(flag)[1:-1]}.{nearest(name, by_flag)}")
-            reading.unknown.append(flag)
+        else:
+            reading.others.take(flag, tuple(readable(value) for value in values if not vanishes(value)))
 
 
-def _groups(words: Iterable[str], reading: _Reading) -> Iterable[tuple[str, list[str]]]:
+def _groups(words: Iterable[str], reading: Parsed) -> Iterator[tuple[str, list[str]]]:
     """Each flag with the words behind it; a word that may be arguments or not, by itself without a flag."""
     flag, values = "", list[str]()
     for word in words:
@@ -99,185 +100,174 @@ def _groups(words: Iterable[str], reading: _Reading) -> Iterable[tuple[str, list
                 yield flag, values
             flag, equals, value = word.partition("=")
             values = [value] if equals else []
-        elif _chooses_flags(reading, word):
+        elif chooses_flags(reading.doubts, word):
             if flag:
                 yield flag, values
             yield "", [word]
             flag, values = "", []
-        elif not flag and vanishes(word):
-            reading.empty.update(dict.fromkeys(unset_in(word)))
-        elif not flag:
-            raise ConfigError(
-                f"{shown(readable(word))} stands before the first Megatron argument; arguments begin with --"
-                if not marks(word)
-                else f"the word {shown(readable(word))} is taken from {_sources(reading, [word])}"
-            )
-        else:
+        elif flag:
             values.append(word)
+        elif vanishes(word) or (not bare(word).strip() and not doubts_in(word)):
+            _stray(reading, word)
+        else:
+            reading.problems.setdefault(f"word {word}", _before_the_first(reading, word))
     if flag:
         yield flag, values
 
 
-MOST_CHOICES = 64
+def _stray(reading: Parsed, word: str) -> None:
+    """An empty word where none belongs: bash passes it if it is quoted, and Megatron-LM's parser stops at it."""
+    names = unset_in(word)
+    reading.empty.update(dict.fromkeys(names))
+    if not vanishes(word) and not names:
+        reading.odd["an empty word"] = None
 
 
-def _choices(reading: _Reading, word: str) -> list[tuple[str, ...]] | None:
-    """The lists of words that a word in doubt may be, doubts inside doubts written out; None where they are not known.
-
-    Raises ConfigError where there are too many.
-    """
-    keys = doubts_in(word)
-    if bare(word) or len(keys) != 1 or unset_in(word):
-        return None
-    written_out: list[tuple[str, ...]] = []
-    for choice in reading.doubts[keys[0]].choices:
-        lists: list[tuple[str, ...]] = [()]
-        for inner_word in choice:
-            inner = _choices(reading, inner_word) if loose(inner_word) else [(inner_word,)]
-            if inner is None:
-                return None
-            lists = [(*begun, *more) for begun in lists for more in inner]
-            if len(lists) + len(written_out) > MOST_CHOICES:
-                raise ConfigError(
-                    f"more than {MOST_CHOICES} lists of arguments are possible; {_sources(reading, [word])}"
-                )
-        written_out += lists
-    return written_out or None
+def _before_the_first(reading: Parsed, word: str) -> Question:
+    if marks(word):
+        return Question(f"the word {shown(readable(word))} is taken from {sources(reading.doubts, [word])}")
+    return Question(f"{shown(word)} stands before the first Megatron argument; arguments begin with --")
 
 
-def _flags_in(reading: _Reading, word: str) -> bool:
-    """Whether a doubt in a word may hold an argument."""
-    return any(
-        one.startswith("--") or _flags_in(reading, one)
-        for key in doubts_in(word)
-        for choice in reading.doubts[key].choices
-        for one in choice
-    )
-
-
-def _chooses_flags(reading: _Reading, word: str) -> bool:
-    """Whether a word is in doubt between lists of arguments. Raises ConfigError where arguments stand in it in another way."""
-    if not loose(word) or not _flags_in(reading, word):
-        return False
-    if _choices(reading, word) is None:
-        raise ConfigError(
-            f"which arguments {shown(readable(word))} holds is not known; they are taken from {_sources(reading, [word])}"
-        )
-    return True
-
-
-def _choice(reading: _Reading, word: str) -> None:
+def _choice(reading: Parsed, word: str) -> None:
     """Arguments that are passed or not: what all choices agree in holds; what they differ in must not matter."""
-    key = doubts_in(word)[0]
-    doubt = reading.doubts[key]
+    doubt = reading.doubts[doubts_in(word)[0]]
     by_flag, by_dest = arguments()
-    read = [_choice_values(reading, choice, word) for choice in _choices(reading, word) or []]
-    for dest in {dest: None for values, problems in read for dest in (*values, *problems)}:
-        if dest in by_dest and is_harmless(by_dest[dest]):
+    read = [_choice_values(reading, one, word) for one in choices(reading.doubts, word) or []]
+    for dest in {dest: None for inner in read for dest in (*inner.values, *inner.problems)}:
+        if dest in by_dest and passes_over(by_dest[dest]):
             continue
-        held = [values[dest] for values, _ in read if dest in values]
+        held = [inner.values[dest] for inner in read if dest in inner.values]
         if len(held) == len(read) and all(value == held[0] for value in held):
             reading.values[dest] = held[0]
             reading.problems.pop(dest, None)
             continue
         flag = dest if dest in by_flag else next((f for f, one in by_flag.items() if one.dest == dest), dest)
-        reading.problems[dest] = (
-            f"whether --{flag.replace('_', '-')} is passed is not known: {doubt.why}; give it, or its opposite, behind --"
+        option = f"--set {doubt.name}=VALUE" if doubt.name else f"-- --{flag.replace('_', '-')}, or its opposite"
+        reading.problems[dest] = Question(
+            f"whether --{flag.replace('_', '-')} is passed is not known: {doubt.why}", option
         )
+    for name in {name: None for inner in read for name in inner.others.read}:
+        if len({inner.others.read.get(name) for inner in read}) > 1:
+            reading.problems[name] = Question(f"whether --{name.replace('_', '-')} is passed is not known: {doubt.why}")
 
 
-def _choice_values(reading: _Reading, words: tuple[str, ...], whole: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Values and problems by destination of one of several lists of arguments."""
-    inner = _Reading(reading.doubts, reading.ignore_unknown)
+def _choice_values(reading: Parsed, words: tuple[str, ...], whole: str) -> Parsed:
+    """What one of several lists of arguments says by itself."""
+    inner = Parsed(reading.doubts, Others(reading.others.ignore_unknown))
     if words and not words[0].startswith("--"):
         raise ConfigError(
-            f"the words {shown(readable(' '.join(words)))} may be passed or not: {_sources(reading, [whole])}"
+            f"the words {shown(readable(' '.join(words)))} may be passed or not: {sources(reading.doubts, [whole])}"
         )
-    _read(inner, words)
+    read_words(inner, words)
     reading.empty.update(inner.empty)
-    reading.taken.update(inner.taken)
-    reading.unknown.extend(inner.unknown)
-    return inner.values, inner.problems
+    reading.odd.update(inner.odd)
+    reading.others.merge(inner.others)
+    return inner
 
 
-def _one(reading: _Reading, flag: str, argument: Argument, values: list[str]) -> None:
+def _one(reading: Parsed, flag: str, argument: Argument, values: list[str]) -> None:
     """The value of one flag, or its problem where it depends on what is not known."""
     dest = argument.dest
-    reading.problems.pop(dest, None)
-    if any(marks(value) for value in values):
-        values = _filled(reading, argument, values)
-        unclear = [value for value in values if marks(value)]
-        takes = argument.kind == "Store"
-        if values and takes and is_harmless(argument) and (argument.nargs or len(values) == 1):
-            if argument.nargs and any(map(loose, values)):
-                reading.taken[flag] = None
-            return
-        if unclear:
-            name = (
-                f"{flag} takes its value from" if takes and len(values) == 1 else f"what follows {flag} is taken from"
-            )
-            reading.problems[dest if len(values) == 1 and takes else f"words behind {dest}"] = (
-                f"{name} {_sources(reading, unclear)}"
-            )
-            return
-    reading.values[dest] = _value(flag, argument, values)
-
-
-def _filled(reading: _Reading, argument: Argument, values: list[str]) -> list[str]:
-    """The words behind a flag without those that vanish, as in bash; the last stays where the flag would have no value."""
+    for key in (dest, f"words behind {dest}"):
+        reading.problems.pop(key, None)
     takes = argument.kind == "Store"
-    kept = [value for value in values if not vanishes(value)]
-    gone = [value for value in values if vanishes(value)]
+    may_hold_arguments = any(map(loose, values)) and not (takes and (argument.nargs or len(values) == 1))
+    if passes_over(argument) and not may_hold_arguments:
+        _without_effect(reading, flag, argument, values)
+        return
+    if any(not bare(value).strip() for value in values):
+        values = _filled(reading, argument, values)
+    if unclear := [value for value in values if marks(value)]:
+        one = takes and len(values) == 1
+        name = f"{flag} takes its value from" if one else f"what follows {flag} is taken from"
+        why, option = source_and_option(reading.doubts, unclear, argument)
+        reading.problems[dest if one else f"words behind {dest}"] = Question(f"{name} {why}", option)
+        return
+    value, problem = _value(flag, argument, values)
+    if problem:
+        reading.problems[dest] = Question(problem, option_for(argument))
+    else:
+        reading.values[dest] = value
+
+
+def source_and_option(doubts: Mapping[str, Doubt], words: Sequence[str], argument: Argument) -> tuple[str, str]:
+    """Where unknown words come from, and the option that gives them."""
+    text = sources(doubts, words)
+    what, semicolon, option = text.rpartition("; give --set ")
+    if semicolon:
+        return what, f"--set {option}"
+    return text.removesuffix("; give the argument behind --"), option_for(argument)
+
+
+def option_for(argument: Argument) -> str:
+    """The option of the command line that gives a value to an argument; behind -- where only Megatron-LM has it."""
+    flag = f"--{argument.flag.replace('_', '-')}"
+    value = " VALUE" if argument.kind == "Store" else ""
+    name = current_name(argument.dest)
+    owner = known_settings().get(name)
+    if owner is not None and argument.kind == "Store":
+        return f"--{name.replace('_', '-')}{value}"
+    return f"-- {flag}{value}"
+
+
+def _without_effect(reading: Parsed, flag: str, argument: Argument, values: list[str]) -> None:
+    """An argument that memory does not depend on: kept as far as it can be read, whatever follows it."""
+    known = [readable(value) for value in values if not vanishes(value)]
+    value, problem = _value(flag, argument, known)
+    if not problem:
+        reading.values[argument.dest] = value
+        return
+    if argument.kind == "Store" and not argument.type:
+        reading.values[argument.dest] = " ".join(known) or None
+    elif argument.kind != "Store":
+        reading.values[argument.dest] = argument.kind == "StoreTrue"
+    if known and not any(marks(one) for one in values):
+        reading.odd[shown(" ".join([flag, *known]))[1:-1]] = None
+    elif not values:
+        reading.odd[f"{flag} without a value"] = None
+
+
+def _filled(reading: Parsed, argument: Argument, values: list[str]) -> list[str]:
+    """The words behind a flag without those that vanish, as in bash, and without empty words that nothing takes; the last stays
+    where the flag would have no value."""
+    takes = argument.kind == "Store"
+    kept = [value for value in values if bare(value).strip() or doubts_in(value)]
+    gone = [value for value in values if not (bare(value).strip() or doubts_in(value))]
     if not kept and takes and argument.nargs != "*":
         kept, gone = gone[:1], gone[1:]
-    reading.empty.update(dict.fromkeys(name for value in gone for name in unset_in(value)))
+    for value in gone:
+        _stray(reading, value)
     return kept
 
 
-def _sources(reading: _Reading, words: list[str]) -> str:
-    """Where unknown words come from, and what gives them."""
-    word = next(word for word in words if marks(word))
-    if not doubts_in(word):
-        name = unset_in(word)[0]
-        return f"${name}, which has none; give --set {name}=VALUE"
-    doubt = reading.doubts[doubts_in(word)[0]]
-    choices = (
-        f" ({readable(' or '.join(' '.join(choice) or 'nothing' for choice in doubt.choices))})"
-        if doubt.choices
-        else ""
-    )
-    where = f"${doubt.name}{choices}" if doubt.name else f"what is not known{choices}"
-    return f"{where}: {doubt.why}" + (
-        f"; give --set {doubt.name}=VALUE" if doubt.name else "; give the argument behind --"
-    )
-
-
-def _value(flag: str, argument: Argument, values: list[str]) -> Any:
-    """The value of one flag in its type."""
+def _value(flag: str, argument: Argument, values: Sequence[str]) -> tuple[Any, str]:
+    """The value of one flag in its type, or what is wrong with it."""
     if argument.kind != "Store":
-        if values:
-            raise ConfigError(f"{flag} takes no value, but {shown(values[0])} follows it")
-        return argument.kind == "StoreTrue"
+        wrong = f"{flag} takes no value, but {shown(values[0])} follows it" if values else ""
+        return argument.kind == "StoreTrue", wrong
     many = bool(argument.nargs)
-    if not values and argument.nargs != "*":
-        raise ConfigError(f"{flag} needs a value")
+    if (not values and argument.nargs != "*") or (not many and not values[0].strip()):
+        return None, f"{flag} needs a value"
     if not many and len(values) > 1:
-        raise ConfigError(f"{flag} takes one value, but {shown(values[1])} follows it")
+        return None, f"{flag} takes one value, but {shown(values[1])} follows it"
     typed = [_typed(flag, argument.type, value) for value in values]
-    return typed if many else typed[0]
+    wrong = next((problem for _, problem in typed if problem), "")
+    found = [value for value, _ in typed]
+    return (found if many else found[0]), wrong
 
 
-def _typed(flag: str, kind: str, word: str) -> Any:
+def _typed(flag: str, kind: str, word: str) -> tuple[Any, str]:
+    """A word in the type of an argument, or what is wrong with it."""
     if kind == "int":
-        number = signed(word.strip().replace("_", "")) if re.fullmatch(r"\s*[+-]?[0-9]+(_[0-9]+)*\s*", word) else None
-        if number is None:
-            raise ConfigError(f"{flag}={shown(word)} must be a whole number")
-        return number
+        plain = re.fullmatch(r"\s*[+-]?[0-9]+(_[0-9]+)*\s*", word)
+        number = signed(word.strip().replace("_", "").removeprefix("+")) if plain else None
+        return number, "" if number is not None else f"{flag}={shown(word)} must be a whole number"
     if kind == "float":
         try:
-            return float(word)
+            return float(word), ""
         except ValueError:
-            raise ConfigError(f"{flag}={shown(word)} must be a number") from None
+            return None, f"{flag}={shown(word)} must be a number"
     if kind == "bool":
-        return word.lower() in ("true", "1", "yes")
-    return word
+        return word.lower() in ("true", "1", "yes"), ""
+    return word, ""

@@ -1,38 +1,54 @@
-"""A run in a file, or in its text: a YAML run description, a YAML file of Megatron-LM arguments, or a launch script."""
+"""A run in a file, or in its text: of Megatron-LM, of another framework, or a run description of ours."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigError
 from ...job.training_job import TrainingJob
-from .. import YAML
+from .. import SCRIPTS, YAML
 from ..hf.convert import convert
 from ..hf.load import parse
 from ..loaded_model import LoadedModel
-from ..megatron.files import from_mapping_file, from_script
+from ..megatron.files import Caller, from_launch, from_mapping_file, launch_of
 from ..megatron.job import job_from_args
 from ..resolve import job_from_parts
-from ..text_files import read_yaml
+from ..text_files import read_run_yaml, read_text
+from .other_programs import refuse_other_programs
 from .run_config import SECTIONS, job_from_document, job_from_yaml
+
+if TYPE_CHECKING:
+    from ..dialects.run import Run
+    from ..shell.launches import Launch
 
 SCRIPT = re.compile(
     r"(?m)\A#!|^\s*(?:export|torchrun|srun|python3?|deepspeed|mpirun|exec|set)\s|^\s*[A-Za-z_][A-Za-z0-9_]*="
 )
 """What a launch script begins with, or has at the beginning of a line."""
+OF_FILES = ("set_variables", "words", "follow", "ignore_unknown", "run_model")
+"""Settings that say how a file is read, and are none of the job."""
 
 
-def job_from_file(path: str, num_gpus: int | None, settings: dict[str, Any], more: Sequence[str] = ()) -> TrainingJob:
-    """The job of a file; `more` are Megatron-LM arguments behind --, which win over the file's."""
-    if path.lower().endswith(YAML) and has_sections(read_yaml(path)):
-        if more:
-            raise ConfigError(f"{path} is a run description; arguments behind -- go with Megatron-LM arguments only")
-        for name in ("set_variables", "ignore_unknown"):
-            settings.pop(name, None)
-        return job_from_yaml(path, num_gpus, **settings)
-    return TrainingJob.from_megatron_args(path, num_gpus, more_arguments=list(more), **settings)
+def job_from_file(
+    path: str, num_gpus: int | None, settings: Mapping[str, Any], more: Sequence[str] = ()
+) -> TrainingJob:
+    """The job of a file; `more` are Megatron-LM arguments behind --, which win over the file's.
+
+    Raises ConfigError for a file that is none of ours, by the name of the program that it belongs to where that is known.
+    """
+    if not path.lower().endswith((*YAML, *SCRIPTS)):
+        raise ConfigError(
+            f"{path!r} is neither a YAML file ({', '.join(YAML)}) nor a launch script ({', '.join(SCRIPTS)})"
+        )
+    if path.lower().endswith(SCRIPTS):
+        return _of_launch(launch_of(read_text(path), path, _caller(settings)), path, num_gpus, settings, more)
+    document, repeated = read_run_yaml(path)
+    return _of_document(
+        document, repeated, path, num_gpus, settings, more, lambda: job_from_yaml(path, num_gpus, **_own(settings))
+    )
 
 
 def job_from_text(
@@ -49,21 +65,94 @@ def job_from_text(
         raise ConfigError(f"{where} is longer than {LARGEST_YAML} characters")
     if text.lstrip().startswith("{"):
         loaded = convert(parse(text.encode("utf-8", "replace"), where), "config.json", where)
-        return job_from_parts(loaded, num_gpus, settings, habits=True)
-    ignoring = bool(settings.get("ignore_unknown"))
+        return job_from_parts(loaded, num_gpus, _own(settings), habits=True)
     if SCRIPT.search(text):
-        variables = settings.get("set_variables") or {}
-        if not isinstance(variables, Mapping) or not all(
-            isinstance(v, str) for pair in variables.items() for v in pair
-        ):
-            raise ConfigError("set_variables must hold words by name")
-        return job_from_args(from_script(text, where, "", variables, ignore_unknown=ignoring), num_gpus, settings)
-    document = parse_yaml(text, where)
+        return _of_launch(launch_of(text, where, _caller(settings)), where, num_gpus, settings, ())
+    repeated: list[str] = []
+    document = parse_yaml(text, where, repeated)
     if not isinstance(document, dict):
         raise ConfigError(f"{where} is neither a config.json nor a YAML mapping nor a launch script")
+    return _of_document(
+        document, repeated, where, num_gpus, settings, (),
+        lambda: job_from_document(parse_yaml(text, where), where, num_gpus, _own(settings), named),
+    )  # fmt: skip
+
+
+def _of_launch(
+    launch: Launch, path: str, num_gpus: int | None, settings: Mapping[str, Any], more: Sequence[str]
+) -> TrainingJob:
+    """The job of the launch of a script: of a dialect where it is one's, else of Megatron-LM."""
+    from ..dialects.launched import of_launch
+
+    found = _of_dialect(of_launch(launch, path, settings), num_gpus, settings, more)
+    if found is not None:
+        return found
+    name = os.path.splitext(os.path.basename(path))[0]
+    given = from_launch(launch, path, name, ignore_unknown=bool(settings.get("ignore_unknown")))
+    return job_from_args(given, num_gpus, {**_without(settings, ("run_model",)), "more_arguments": list(more)})
+
+
+def _of_document(
+    document: Mapping[Any, Any],
+    repeated: Sequence[str],
+    path: str,
+    num_gpus: int | None,
+    settings: Mapping[str, Any],
+    more: Sequence[str],
+    described: Callable[[], TrainingJob],
+) -> TrainingJob:
+    """The job of a YAML mapping; `described` makes it of a run description of ours."""
+    from ..dialects.launched import of_document
+
+    found = _of_dialect(of_document(document, path, settings), num_gpus, settings, more)
+    if found is not None:
+        return found
+    refuse_other_programs(document, path)
     if has_sections(document):
-        return job_from_document(document, where, num_gpus, settings, named)
-    return job_from_args(from_mapping_file(document, where, "", ignore_unknown=ignoring), num_gpus, settings)
+        if more:
+            raise ConfigError(f"{path} is a run description; arguments behind -- go with Megatron-LM arguments only")
+        return described()
+    name = os.path.splitext(os.path.basename(path))[0]
+    ignoring = bool(settings.get("ignore_unknown"))
+    given = from_mapping_file(document, path, name, _variables(settings), repeated, ignore_unknown=ignoring)
+    return job_from_args(given, num_gpus, {**_without(settings, ("run_model",)), "more_arguments": list(more)})
+
+
+def _of_dialect(run: Run, num_gpus: int | None, settings: Mapping[str, Any], more: Sequence[str]) -> TrainingJob | None:
+    """The job of a run of another framework; None where it is of none. Raises ConfigError for Megatron-LM arguments beside it."""
+    from ..dialects.job import job_of
+    from ..dialects.table import dialect_of
+
+    dialect = dialect_of(run)
+    if dialect is None:
+        return None
+    if more:
+        raise ConfigError(
+            f"{run.path} is a run of {dialect.name}; arguments behind -- go with Megatron-LM arguments only"
+        )
+    return job_of(dialect, run, num_gpus, _own(settings))
+
+
+def _caller(settings: Mapping[str, Any]) -> Caller:
+    """What the caller of a script says beside its name."""
+    return Caller(_variables(settings), settings.get("words") or (), bool(settings.get("follow")))
+
+
+def _variables(settings: Mapping[str, Any]) -> Mapping[str, str]:
+    """The variables that the caller gives."""
+    variables = settings.get("set_variables") or {}
+    if not isinstance(variables, Mapping) or not all(isinstance(v, str) for pair in variables.items() for v in pair):
+        raise ConfigError("set_variables must hold words by name")
+    return variables
+
+
+def _own(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the job."""
+    return _without(settings, OF_FILES)
+
+
+def _without(settings: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in names}
 
 
 def has_sections(document: Mapping[Any, Any]) -> bool:

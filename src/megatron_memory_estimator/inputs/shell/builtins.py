@@ -14,7 +14,7 @@ from .commands import run
 from .conditions import WRONG, tested
 from .control import Break, Return, Stop
 from .doubts import bare, in_doubt, loose, present, readable, unquoted
-from .files import known
+from .getopts import getopts
 from .grammar import Simple
 from .options import set_options, shopt
 from .parser import parsed
@@ -22,6 +22,7 @@ from .printing import echo, printf, prints
 from .reading import read
 from .scanner import NAME
 from .simple import DECLARING
+from .sourcing import cd, pwd, source
 from .state import Array, Shell, uncertain
 
 Builtin = Callable[[Shell, list[str], Simple], None]
@@ -85,7 +86,14 @@ def _unset_element(shell: Shell, name: str, index: str) -> None:
         raise shell.refuse(f"unset of an element of {name} is not read")
 
 
+def _moved(shell: Shell, words: list[str], node: Simple) -> None:
+    """`pushd` and `popd`: the working folder is not followed."""
+    prints(shell, None)
+    shell.state.folder, shell.state.status = "", None
+
+
 def _shift(shell: Shell, words: list[str], node: Simple) -> None:
+    shell.takes_words = shell.takes_words or not shell.state.frames
     count = whole(words[0]) if words else 1
     if count is None:
         raise shell.refuse(f"shift {plain(readable(words[0]), 40)} is not read")
@@ -101,8 +109,8 @@ def _eval(shell: Shell, words: list[str], node: Simple) -> None:
     again(shell, text, node)
 
 
-def again(shell: Shell, text: str, node: Simple) -> None:
-    """Reads a text as commands, here and now."""
+def again(shell: Shell, text: str, node: Simple, line: int = 0) -> None:
+    """Reads a text as commands, here and now; its first line has the number of this one, or `line`."""
     if not bare(text).strip():
         if in_doubt(text):
             shell.note(f"{plain(readable(node.source), 80)} is not followed")
@@ -113,7 +121,7 @@ def again(shell: Shell, text: str, node: Simple) -> None:
     try:
         if shell.depth > 20:
             raise shell.refuse("eval is nested too deeply")
-        run(shell, parsed(text, shell.line))
+        run(shell, parsed(text, line or shell.line))
     finally:
         shell.depth -= 1
 
@@ -124,6 +132,8 @@ def _exit(shell: Shell, words: list[str], node: Simple) -> None:
         shell.state.status = None if status is None else status % 256
     if shell.output is None and not shell.piped:
         shell.note("the script ends here (exit)")
+        if not shell.branch:
+            shell.stopped = (shell.where, shell.said)
     raise Stop
 
 
@@ -182,35 +192,6 @@ def _command(shell: Shell, words: list[str], node: Simple) -> None:
         program(shell, words, {}, node)
 
 
-def _source(shell: Shell, words: list[str], node: Simple) -> None:
-    text = known(shell, words[0]) if words else None
-    if text is not None:
-        outer = shell.state.positionals
-        if len(words) > 1:
-            shell.state.positionals = tuple(words[1:])
-        shell.sourced += 1
-        try:
-            again(shell, text, node)
-        except Return:
-            pass
-        finally:
-            shell.sourced -= 1
-            if len(words) > 1:
-                shell.state.positionals = outer
-        return
-    shell.note(f"{plain(readable(node.source), 80)} is not followed; what it sets is not known")
-    prints(shell, None)
-    shell.state.status = None
-
-
-def _getopts(shell: Shell, words: list[str], node: Simple) -> None:
-    arguments = words[2:] or list(shell.state.positionals)
-    if len(words) < 2 or not NAME.fullmatch(words[1]) or present(arguments):
-        raise shell.refuse("getopts with words is not read")
-    shell.assign(words[1], "?")
-    shell.state.status = 1
-
-
 def _mapfile(shell: Shell, words: list[str], node: Simple) -> None:
     name = next((word for word in reversed(words) if NAME.fullmatch(word)), "MAPFILE")
     shell.assign(name, Array({0: shell.doubt(f"`{plain(readable(node.source), 60)}` reads what is not known", name)}))
@@ -234,11 +215,12 @@ BUILTINS: dict[str, Builtin] = {
     ":": _true, "true": _true, "false": _false, "echo": echo, "printf": printf, "test": _test, "[": _bracket, "let": _let,
     "unset": _unset, "read": read, "shift": _shift, "set": set_options, "shopt": shopt, "eval": _eval, "exit": _exit,
     "return": _return, "break": _break, "continue": _continue, "exec": _exec, "command": _command, "builtin": _command,
-    "source": _source, ".": _source, "getopts": _getopts, "mapfile": _mapfile, "readarray": _mapfile, "trap": _trap,
-    "enable": _refused, "coproc": _refused, "select": _refused, "caller": _unknown, "alias": _true, "unalias": _true,
+    "source": source, ".": source, "getopts": getopts, "cd": cd, "pwd": pwd, "mapfile": _mapfile, "readarray": _mapfile, "trap": _trap,
+    "pushd": _moved, "popd": _moved, "enable": _refused, "coproc": _refused, "select": _refused, "caller": _unknown,
+    "alias": _true, "unalias": _true,
     **dict.fromkeys(
-        ("cd", "pushd", "popd", "dirs", "wait", "ulimit", "umask", "kill", "jobs", "disown", "hash", "type", "times", "history",
-         "bg", "fg", "suspend", "logout", "pwd", "complete", "compgen", "bind", "help"),
+        ("dirs", "wait", "ulimit", "umask", "kill", "jobs", "disown", "hash", "type", "times", "history",
+         "bg", "fg", "suspend", "logout", "complete", "compgen", "bind", "help"),
         _unknown,
     ),
 }  # fmt: skip

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from .assign import assign
 from .commands import command
-from .control import Return
 from .doubts import present
 from .grammar import Assignment
-from .state import Frame, Shell, Value, restore
+from .leaving import until_return
+from .state import Frame, Shell, State, Value, restore
 
 
 def environment(shell: Shell, assignments: tuple[Assignment, ...]) -> dict[str, str]:
@@ -62,12 +62,17 @@ def call(shell: Shell, name: str, arguments: list[str]) -> None:
     shell.state.positionals = tuple(present(arguments))
     shell.state.frames = (*shell.state.frames, Frame())
     shell.loops = 0
-    try:
-        command(shell, body)
-    except Return:
-        pass
-    finally:
-        frame, shell.state.frames = shell.state.frames[-1], shell.state.frames[:-1]
+    places = shell.places
+    if name in shell.homes:
+        shell.places = (shell.homes[name], *shell.places)
+
+    def ends(state: State) -> None:
+        frame, state.frames = state.frames[-1], state.frames[:-1]
         for local, (value, was_exported) in frame.saved.items():
-            restore(shell.state, local, value, exported=was_exported)
-        shell.state.positionals, shell.loops, shell.line = outer, loops, line
+            restore(state, local, value, exported=was_exported)
+        state.positionals = outer
+
+    try:
+        until_return(shell, lambda: command(shell, body), ends)
+    finally:
+        shell.places, shell.loops, shell.line = places, loops, line

@@ -7,7 +7,7 @@ Where a condition cannot be known, each branch is read on a state of its own, an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from ...errors import ConfigError
 from ...wording import plain
@@ -17,7 +17,9 @@ from .doubts import in_doubt, readable, vanishes
 from .expand import fields, text_of
 from .grammar import AndOr, Assignment, Command, List, Pipeline, Redirect, Simple
 from .joining import joined
-from .state import Branch, Shell, State
+from .launches import Branch
+from .leaving import forgotten, leave
+from .state import Shell, State
 
 DEEPEST = 60
 
@@ -65,13 +67,7 @@ def pipeline(shell: Shell, node: Pipeline, *, tested: bool) -> None:
         if len(node.commands) == 1:
             command(shell, node.commands[0])
         else:
-            outer, shell.output = shell.output, None
-            shell.opaque = shell.opaque or outer is not None
-            statuses = []
-            for part in node.commands:
-                apart(shell, lambda part=part: command(shell, part), piped=part is not node.commands[0])  # type: ignore[misc]
-                statuses.append(shell.state.status)
-            shell.output = outer
+            statuses = _piped(shell, node.commands)
             if "pipefail" in shell.state.options:
                 wrong = [status for status in statuses if status]
                 shell.state.status = None if None in statuses else wrong[-1] if wrong else 0
@@ -85,23 +81,37 @@ def pipeline(shell: Shell, node: Pipeline, *, tested: bool) -> None:
         raise Stop
 
 
-def apart(shell: Shell, body: Callable[[], None], *, piped: bool = False) -> None:
+def _piped(shell: Shell, commands: Sequence[Command]) -> list[int | None]:
+    """Commands each of which reads what the one before it prints; their statuses."""
+    outer, hidden, fed = shell.output, shell.opaque, shell.state.fed
+    statuses: list[int | None] = []
+    for at, part in enumerate(commands):
+        shell.output, shell.opaque = outer if at == len(commands) - 1 else [], False
+        apart(shell, lambda part=part: command(shell, part), piped=at > 0, fed=fed)  # type: ignore[misc]
+        statuses.append(shell.state.status)
+        fed = None if shell.opaque or shell.output is None else "".join(shell.output)
+    shell.output, shell.opaque = outer, hidden or (shell.opaque and outer is not None)
+    return statuses
+
+
+def apart(shell: Shell, body: Callable[[], None], *, piped: bool = False, fed: str | None = None) -> None:
     """Runs in a subshell: what it changes is lost, its launches stay."""
     before, was = shell.state, shell.piped
     shell.spend(len(before.variables))
     shell.state, shell.piped = before.clone(), piped or was
+    shell.state.fed = fed if piped else before.fed
+    may_end = False
     try:
-        body()
-    except (Stop, Return, Break):
-        pass
+        may_end = forgotten(shell, body)
     finally:
-        before.status = shell.state.status
+        before.status = None if may_end else shell.state.status
         shell.state, shell.piped = before, was
 
 
 def either(shell: Shell, branches: list[Callable[[], None]], why: str, *, follows: bool = False) -> None:
     """Runs each branch on a state of its own; afterwards whichever of the states is true."""
     before, alive = shell.state, list[State]()
+    leaves: list[tuple[Return | Break, State]] = []
     outer = shell.branch
     printed = None if shell.output is None else len(shell.output)
     for at, branch in enumerate(branches):
@@ -112,12 +122,18 @@ def either(shell: Shell, branches: list[Callable[[], None]], why: str, *, follow
             alive.append(shell.state)
         except Stop:
             pass
-        except (Return, Break):
-            raise shell.refuse(f"return, break or continue depends on {why}, which cannot be decided") from None
+        except (Return, Break) as found:
+            leaves.append((found, shell.state))
         finally:
             shell.state, shell.branch = before, outer
     if printed is not None and shell.output is not None and len(shell.output) > printed:
         shell.opaque = True
+    last = leaves.pop() if leaves and not alive else None
+    for one, state in leaves:
+        leave(shell, one, state, why)
+    if last is not None:
+        shell.state = last[1]
+        raise last[0]
     if not alive:
         raise Stop
     shell.state = joined(shell, alive, why)
@@ -219,9 +235,8 @@ def captured(shell: Shell, body: List) -> str | None:
     try:
         if shell.depth > DEEPEST:
             raise ConfigError(f"line {shell.line} of the script is nested too deeply")
-        with suppress(Stop, Return, Break):
-            run(shell, body)
-        found = None if shell.opaque else "".join(shell.output or ())
+        may_end = forgotten(shell, lambda: run(shell, body))
+        found = None if shell.opaque or (may_end and shell.output) else "".join(shell.output or ())
     finally:
         before.status = shell.last_status = shell.state.status
         shell.state, shell.output, shell.tested, shell.line, shell.opaque = before, outer, was, noted, hidden

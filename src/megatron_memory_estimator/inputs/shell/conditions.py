@@ -7,6 +7,7 @@ from . import glob
 from .arithmetic import Uncertain, evaluated
 from .doubts import bare, in_doubt, loose, present
 from .expand import pattern_of, text_of
+from .files import plain_path
 from .grammar import Condition, Word
 from .parameters import lookup
 from .state import Shell
@@ -91,7 +92,13 @@ def _unary(shell: Shell, operator: str, text: str) -> bool | None:
         return None if held.is_set and in_doubt(held.values[0]) and not bare(held.values[0]) else held.is_set
     if operator in ("-o", "-R"):
         raise shell.refuse(f"the test {operator} is not read")
-    return False if not bare(text) and not in_doubt(text) and operator not in ("-t",) else None
+    if not bare(text) and not in_doubt(text) and operator not in ("-t",):
+        return False
+    if operator in ("-f", "-e", "-r", "-s") and shell.beside is not None and not in_doubt(text):
+        if plain_path(text) in shell.state.files:
+            return None
+        return shell.beside.exists(bare(text), shell.state.folder)
+    return None
 
 
 def _binary(shell: Shell, left: str, operator: str, right: str) -> tuple[bool | None, bool]:

@@ -76,7 +76,14 @@ def segments(shell: Shell, piece: Piece, *, whole: bool = False) -> list[Segment
     if isinstance(piece, Text):
         return [Segment(quoted(piece.text) if piece.quoted else piece.text)]
     if isinstance(piece, Opaque):
-        return [Segment(quoted(shell.doubt(f"{plain(piece.source, 60)} is known on the machine only")))]
+        what = (
+            "stands for a value that is not written yet"
+            if piece.source.endswith(">")
+            else "is known on the machine only"
+        )
+        if piece.source.endswith(">"):
+            shell.note(f"{plain(piece.source, 60)} {what}; to bash it is a file to read")
+        return [Segment(quoted(shell.doubt(f"{plain(piece.source, 60)} {what}")))]
     if isinstance(piece, Param):
         from .parameters import segments_of
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from ...errors import ConfigError
 from .doubts import MARK
-from .grammar import Arithmetic, List, Opaque, Param, Piece, Substitution, Text, Word
+from .grammar import Arithmetic, List, Opaque, Param, Piece, Substitution, Text, Word, joined_pieces
 from .scanner import META, NAME, Scanner
 
 _SPECIAL = frozenset("@*#?$!-0123456789")
@@ -28,7 +28,13 @@ class Words(Scanner):
         """The word that begins here, or None if none does; it ends before an unquoted character of `stops`."""
         start, line = self.at, self.line
         pieces: list[Piece] = []
-        while self.at < len(self.text) and self.text[self.at] not in stops:
+        while self.at < len(self.text):
+            if self.text[self.at] in stops:
+                place = self.placeholder(start) if stops is META else None
+                if place is None:
+                    break
+                pieces.append(place)
+                continue
             pieces += self.piece(stops, is_start=self.at == start)
         if self.at == start:
             if self.peek(2) in ("<(", ">(") and stops is META:
@@ -197,8 +203,11 @@ class Words(Scanner):
         operator, words = prefix, tuple[Word, ...]()
         if prefix == "indirect" and index is not None and index.source in ("@", "*"):
             operator = "keys"
-        if self.peek() != "}":
-            if prefix:
+        if prefix == "indirect" and index is None and self.peek(2) in ("*}", "@}"):
+            index, operator = Word((), self.line, self.peek()), "names"
+            self.at += 1
+        elif self.peek() != "}":
+            if prefix == "length":
                 raise self.error(f"an expansion that is not read: {self.text[start : start + 40]}")
             operator = next((one for one in _OPERATORS if self.text.startswith(one, self.at)), "")
             if not operator:
@@ -208,7 +217,8 @@ class Words(Scanner):
         if self.peek() != "}":
             raise opened
         self.at += 1
-        return Param(name, self.text[start : self.at], quoted, index, operator, words)
+        is_indirect = prefix == "indirect" and bool(words)
+        return Param(name, self.text[start : self.at], quoted, index, operator, words, is_indirect)
 
     def index(self) -> Word | None:
         """`[...]` behind a name."""
@@ -269,24 +279,3 @@ class Words(Scanner):
                 self.line += c == "\n"
                 self.at += 1
         raise opened
-
-
-def joined_pieces(pieces: list[Piece]) -> tuple[Piece, ...]:
-    """Neighbouring literal characters as one piece."""
-    found: list[Piece] = []
-    run: list[str] = []
-    is_quoted = False
-    for piece in pieces:
-        if isinstance(piece, Text) and run and piece.quoted == is_quoted:
-            run.append(piece.text)
-            continue
-        if run:
-            found.append(Text("".join(run), is_quoted))
-            run = []
-        if isinstance(piece, Text):
-            run, is_quoted = [piece.text], piece.quoted
-        else:
-            found.append(piece)
-    if run:
-        found.append(Text("".join(run), is_quoted))
-    return tuple(found)

@@ -6,12 +6,14 @@ import re
 from collections.abc import Sequence
 
 from .doubts import bare, in_doubt, unquoted
-from .grammar import Redirect, Simple
+from .grammar import Command, Redirect
 from .state import Shell
 
 LARGEST = 2**18
 MOST = 100
-_SCRIPT = re.compile(r".*\.(?:sh|bash|sbatch|slurm|job|cmd|run)")
+MOST_OPENED = 200
+"""Files beside the script that are read."""
+_KEPT = re.compile(r".*\.(?:sh|bash|sbatch|slurm|job|cmd|run|ya?ml|json)")
 
 
 def plain_path(path: str) -> str:
@@ -39,10 +41,10 @@ def written(shell: Shell, redirects: Sequence[Redirect], text: str | None = None
         appends = one.operator in (">>", "&>>")
         if id(one) in shell.stored:
             shell.stored.discard(id(one))
-        elif text is not None and (path in shell.state.files or _SCRIPT.fullmatch(path)):
+        elif text is not None and (path in shell.state.files or _KEPT.fullmatch(path)):
             shell.stored.add(id(one))
             store(shell, path, text, appends=appends)
-        elif path in shell.state.files:
+        elif path in shell.state.files or _KEPT.fullmatch(path):
             shell.state.files[path] = shell.doubt("the file is written by a command")
 
 
@@ -57,10 +59,12 @@ def store(shell: Shell, path: str, text: str, *, appends: bool) -> None:
     shell.state.files[path] = text
 
 
-def document(shell: Shell, node: Simple) -> str | None:
-    """The text of the here-document or here-string that a command reads, or None."""
+def document(shell: Shell, node: Command) -> str | None:
+    """The text that a command reads from a here-document, a here-string or a pipe, or None."""
     feeds = [one for one in node.redirects if one.feeds]
-    if not feeds or feeds[-1].operator not in ("<<", "<<<"):
+    if not feeds:
+        return shell.state.fed
+    if feeds[-1].operator not in ("<<", "<<<"):
         return None
     text = shell.targets[id(feeds[-1])]
     return text + ("\n" if feeds[-1].operator == "<<<" else "")
@@ -92,3 +96,16 @@ def changed(shell: Shell, name: str, words: Sequence[str]) -> None:
         path = plain_path(word)
         if path in shell.state.files:
             shell.state.files[path] = shell.doubt(f"{name[:40]} may change the file")
+
+
+def opened(shell: Shell, path: str) -> tuple[str, str] | None:
+    """The place and the text of a file that a script sources or starts. Raises ConfigError where there are too many."""
+    found = shell.beside.read(path, shell.state.folder) if shell.beside is not None else None
+    if found is not None:
+        shell.opened += 1
+        shell.spend(len(found[1]))
+        if shell.opened > MOST_OPENED:
+            raise shell.refuse(f"more than {MOST} files are opened")
+        if "\0" in found[1]:
+            raise shell.refuse(f"{path[:80]} has a null byte")
+    return found

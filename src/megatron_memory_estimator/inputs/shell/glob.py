@@ -10,6 +10,15 @@ from typing import NamedTuple
 
 from ...errors import ConfigError
 
+CLASSES: dict[str, list[tuple[str, str]]] = {
+    "digit": [("0", "9")], "lower": [("a", "z")], "upper": [("A", "Z")], "alpha": [("a", "z"), ("A", "Z")],
+    "space": [("\t", "\r"), (" ", " ")],
+    "alnum": [("0", "9"), ("a", "z"), ("A", "Z")], "blank": [(" ", " "), ("\t", "\t")], "xdigit": [("0", "9"), ("a", "f"), ("A", "F")],
+    "punct": [("!", "/"), (":", "@"), ("[", "`"), ("{", "~")],
+}  # fmt: skip
+"""Classes of characters, of plain ASCII texts."""
+ALL = frozenset(one for ranges in CLASSES.values() for one in ranges)
+
 
 class Unit(NamedTuple):
     """One part of a pattern: any text (`*`), or one character that `takes` accepts."""
@@ -61,7 +70,18 @@ def _set(text: list[tuple[str, bool]], at: int) -> tuple[Unit, int] | None:
     while at < len(text) and (text[at] != ("]", False) or at == first):
         low = text[at][0]
         if low == "[" and at + 1 < len(text) and text[at + 1][0] in ":.=":
-            raise ConfigError("a pattern with a character class such as [[:digit:]] is not read")
+            name = "".join(c for c, _ in text[at + 2 : at + 10]).partition(":]")[0]
+            if (
+                text[at + 1][0] != ":"
+                or name not in CLASSES
+                or any(quoted for _, quoted in text[at : at + 4 + len(name)])
+            ):
+                raise ConfigError(
+                    "a pattern with [[.x.]], [[=x=]] or a class that is none of the ASCII ones is not read"
+                )
+            ranges += CLASSES[name]
+            at += 4 + len(name)
+            continue
         if at + 2 < len(text) and text[at + 1] == ("-", False) and text[at + 2] != ("]", False):
             ranges.append((low, text[at + 2][0]))
             at += 3
@@ -72,8 +92,10 @@ def _set(text: list[tuple[str, bool]], at: int) -> tuple[Unit, int] | None:
             raise ConfigError("a pattern with a set of more than 1,000 characters is not read")
     if at >= len(text) or at == begin:
         return None
+    plain_ranges = [one for one in ranges if one not in ALL]
     if any(
-        low != high and (low.isalpha() != high.isalpha() or low.islower() != high.islower()) for low, high in ranges
+        low != high and (low.isalpha() != high.isalpha() or low.islower() != high.islower())
+        for low, high in plain_ranges
     ):
         raise ConfigError(
             "a pattern with a range of different kinds of characters depends on the locale and is not read"

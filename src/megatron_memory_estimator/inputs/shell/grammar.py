@@ -21,7 +21,8 @@ class Text:
 @dataclass(frozen=True)
 class Param:
     """`$name` or `${...}`. `operator` is what follows the name (`:-`, `##`, `//`, ...), with its words; `#` in front is "length"
-    and `!` "indirect" or "keys". `source` is the text itself."""
+    and `!` "indirect", "keys" or "names" (of variables that begin so), or `indirect` where another operator follows. `source` is the
+    text itself."""
 
     name: str
     source: str
@@ -29,6 +30,7 @@ class Param:
     index: Word | None = None
     operator: str = ""
     words: tuple[Word, ...] = ()
+    indirect: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,27 @@ class Opaque:
 
 
 Piece = Text | Param | Substitution | Arithmetic | Opaque
+
+
+def joined_pieces(pieces: list[Piece]) -> tuple[Piece, ...]:
+    """Neighbouring literal characters as one piece."""
+    found: list[Piece] = []
+    run: list[str] = []
+    is_quoted = False
+    for piece in pieces:
+        if isinstance(piece, Text) and run and piece.quoted == is_quoted:
+            run.append(piece.text)
+            continue
+        if run:
+            found.append(Text("".join(run), is_quoted))
+            run = []
+        if isinstance(piece, Text):
+            run, is_quoted = [piece.text], piece.quoted
+        else:
+            found.append(piece)
+    if run:
+        found.append(Text("".join(run), is_quoted))
+    return tuple(found)
 
 
 @dataclass(frozen=True)

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 from ...wording import signed
-from .doubts import bare, in_doubt, present
+from .doubts import MARK, bare, in_doubt, present
 from .files import document
+from .filters import filtered, printed_by
 from .grammar import Simple
 from .state import Shell
+
+FILTERS = frozenset({"tr", "cut", "wc", "head", "tail", "bc"})
 
 
 def output_of(shell: Shell, name: str, words: list[str], node: Simple) -> str | None:
     """What a program prints, for those whose output follows from their words; None for all others."""
-    if name == "cat" and not words and sum(one.feeds for one in node.redirects) == 1:
+    if name == "cat" and not words and sum(one.feeds for one in node.redirects) <= 1:
         return document(shell, node)
     words = present(words)
+    if name.split("/")[-1] in FILTERS:
+        text = document(shell, node)
+        known_words = text is not None and MARK not in text and not any(in_doubt(word) for word in words)
+        return filtered(name, [bare(word) for word in words], text) if known_words and text is not None else None
     if any(one.feeds for one in node.redirects) or any(in_doubt(word) for word in words) or len(words) > 50:
         return None
     texts = [bare(word) for word in words]
+    if texts[:1] == ["--"] and name in ("basename", "dirname", "realpath", "readlink"):
+        texts = texts[1:]
     if name == "seq":
         return _seq(texts)
     if name == "expr":
@@ -30,7 +40,18 @@ def output_of(shell: Shell, name: str, words: list[str], node: Simple) -> str | 
     if name == "dirname" and len(texts) == 1 and re.fullmatch(r"[^-/][^/]*(/[^/]+)*|(/[^/]+)+", texts[0]):
         head = texts[0].rsplit("/", 1)[0] if "/" in texts[0] else "."
         return (head or "/") + "\n"
-    return None
+    if name in ("realpath", "readlink"):
+        return _place(shell, texts if name == "realpath" else texts[1:] if texts[:1] in (["-f"], ["-e"]) else [])
+    return printed_by(name, texts)
+
+
+def _place(shell: Shell, texts: list[str]) -> str | None:
+    """The place of the script, of its folder, or of what stands below, links followed."""
+    beside = shell.beside
+    path = texts[0] if len(texts) == 1 else ""
+    if beside is None or not path.startswith("/") or beside.resolved(path, None) is None:
+        return None
+    return os.path.realpath(path) + "\n"
 
 
 def _seq(words: list[str]) -> str | None:

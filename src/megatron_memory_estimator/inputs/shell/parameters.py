@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from ...wording import plain
-from . import glob
 from .arithmetic import settled
 from .doubts import MARK, bare, in_doubt, loose, quoted, unquoted, unset, vanishes
-from .expand import Found, Segment, pattern_of, segments, text_of
+from .expand import Found, Segment, segments, text_of
 from .grammar import Opaque, Param, Text, Word
 from .state import Array, Shell, Value, uncertain
+from .texts import length, on_text, stretch
 
 ALWAYS_SET = frozenset(
     [
@@ -28,6 +29,12 @@ def variable(shell: Shell, name: str) -> Value | None:
     found = shell.state.variables.get(name)
     if found is None and name in shell.given:
         return shell.given[name]
+    if found is None and name == "BASH_SOURCE" and shell.places:
+        return Array(dict(enumerate(shell.places)))
+    if found is None and name == "PWD" and shell.state.folder:
+        return shell.state.folder
+    if found is None and name == "OPTIND":
+        return "1"
     if found is None and name in ALWAYS_SET:
         return shell.doubt(f"${name} is known on the machine only", name)
     return found
@@ -36,6 +43,7 @@ def variable(shell: Shell, name: str) -> Value | None:
 def lookup(shell: Shell, name: str, index: Word | None) -> Found:
     """What a parameter holds."""
     state = shell.state
+    _words_are_read(shell, name)
     if name in ("@", "*"):
         return Found(list(state.positionals), name, bool(state.positionals))
     if name == "#":
@@ -48,6 +56,8 @@ def lookup(shell: Shell, name: str, index: Word | None) -> Found:
             "",
             True,
         )
+    if name == "0" and shell.places:
+        return Found([shell.places[-1]], "", True)
     if name == "0":
         return Found([shell.doubt("$0 is known when the script runs only")], "", True)
     if name in ("$", "!", "-"):
@@ -73,6 +83,13 @@ def lookup(shell: Shell, name: str, index: Word | None) -> Found:
     return Found([unset(name) if value is None else value], "", value is not None)
 
 
+def _words_are_read(shell: Shell, name: str) -> None:
+    """Remember whether the script reads the caller's words, all of them or those at a place."""
+    if not shell.state.frames and not shell.outer:
+        shell.takes_words = shell.takes_words or name in ("@", "*")
+        shell.takes_numbers = shell.takes_numbers or (name.isdigit() and name != "0") or name == "#"
+
+
 def element(shell: Shell, name: str, value: Value | None, index: Word | None) -> str | None:
     """One element of an array; without an index the first."""
     if not isinstance(value, Array):
@@ -92,6 +109,11 @@ def element(shell: Shell, name: str, value: Value | None, index: Word | None) ->
 
 def segments_of(shell: Shell, piece: Param, *, whole: bool) -> list[Segment]:
     """The segments of a parameter."""
+    if piece.indirect:
+        resolved = _resolved(shell, piece)
+        if isinstance(resolved, Found):
+            return [Segment(quoted(resolved.values[0]) if piece.quoted else resolved.values[0])]
+        piece = resolved
     if piece.operator.lstrip(":") in ("-", "=", "?", "+"):
         chosen = _alternative(shell, piece)
         if isinstance(chosen, Word):
@@ -132,18 +154,28 @@ def _operated(shell: Shell, piece: Param) -> Found:
             return Found([shell.doubt(f"the elements of {piece.name} are not known", piece.name)], "", True)
         keys = [str(key) for key in sorted(value.items)] if isinstance(value, Array) else [] if value is None else ["0"]
         return Found(keys, piece.index.source if piece.index else "@", bool(keys))
+    if operator == "names":
+        known = {**shell.state.variables, **shell.given}
+        return Found(
+            sorted(name for name in known if name.startswith(piece.name)),
+            piece.index.source if piece.index else "@",
+            True,
+        )
     if operator == "@":
         raise shell.refuse(f"{plain(piece.source, 60)} is not read")
+    value = variable(shell, piece.name) if operator == "length" else None
+    if isinstance(value, Array) and value.keyed and piece.index is not None and piece.index.source in ("@", "*"):
+        return Found([str(len(value.items))], "", True)
     held = lookup(shell, piece.name, piece.index)
     if operator == "indirect":
         return _indirect(shell, piece, held)
     if operator == "length":
-        return _length(shell, piece, held)
+        return length(shell, piece, held)
     if not operator:
         return held
     if operator == ":" and held.many:
-        return _slice(shell, piece, held)
-    return held._replace(values=[_on_text(shell, piece, value) for value in held.values])
+        return stretch(shell, piece, held, variable(shell, piece.name))
+    return held._replace(values=[on_text(shell, piece, value) for value in held.values])
 
 
 def _alternative(shell: Shell, piece: Param) -> Found | Word:
@@ -192,106 +224,23 @@ def _indirect(shell: Shell, piece: Param, found: Found) -> Found:
     name = found.values[0] if not found.many else ""
     if MARK in name:
         return Found([shell.doubt(f"{plain(piece.source, 60)}: the name is not known")], "", True)
-    if re.fullmatch(r"[A-Za-z_]\w*|[0-9]+", name):
-        return lookup(shell, name, None)
+    match = re.fullmatch(r"([A-Za-z_]\w*|[0-9]+)(?:\[([@*]|[0-9]+)\])?", name)
+    if match is not None:
+        index = Word((Text(match.group(2)),), 0, match.group(2)) if match.group(2) else None
+        return lookup(shell, match.group(1), index)
     raise shell.refuse(f"{plain(piece.source, 60)} is not read")
 
 
-def _length(shell: Shell, piece: Param, found: Found) -> Found:
-    if found.many:
-        if any(map(loose, found.values)):
-            return Found([shell.doubt(f"the number of words of {piece.name} is not known")], "", True)
-        return Found([str(sum(not vanishes(value) for value in found.values))], "", True)
-    value = found.values[0]
-    if in_doubt(value):
-        return Found([shell.doubt(f"the length of {piece.name} is not known")], "", True)
-    return Found([str(len(bare(value)))], "", True)
-
-
-def _slice(shell: Shell, piece: Param, found: Found) -> Found:
-    """`${@:2}`, `${A[@]:1:2}`."""
-    numbers = [settled(shell, text_of(shell, word)) for word in piece.words]
-    value = variable(shell, piece.name)
-    if any(isinstance(n, str) or n < 0 for n in numbers) or (isinstance(value, Array) and value.keyed):
-        raise shell.refuse(f"{plain(piece.source, 60)} is not read")
-    if any(loose(one) or vanishes(one) for one in found.values):
-        return Found([shell.doubt(f"the words of {piece.name} are not known")], "", True)
-    start = int(numbers[0])
-    if piece.name in ("@", "*"):
-        if start == 0:
-            raise shell.refuse(f"{plain(piece.source, 60)} is not read")
-        start -= 1
-    values = found.values
-    if isinstance(value, Array):
-        values = [value.items[key] for key in sorted(value.items, key=int) if int(key) >= start]
-        start = 0
-    end = None if len(numbers) < 2 else start + int(numbers[1])
-    return Found(values[start:end], found.many, found.is_set)
-
-
-def _on_text(shell: Shell, piece: Param, value: str) -> str:
-    """A value with a prefix, suffix, part or case changed."""
-    if in_doubt(value):
-        return shell.doubt(f"{plain(piece.source, 60)} is not known")
-    if vanishes(unquoted(value)):
-        return value
-    value, operator = bare(value), piece.operator
-    if operator in ("^", "^^", ",", ",,"):
-        if piece.words[0].pieces or not value.isascii():
-            raise shell.refuse(f"{plain(piece.source, 60)} is not read")
-        change = str.upper if operator[0] == "^" else str.lower
-        return change(value) if len(operator) == 2 else change(value[:1]) + value[1:]
-    if operator == ":":
-        numbers = [settled(shell, text_of(shell, word)) for word in piece.words]
-        start, length = numbers[0], numbers[1] if len(numbers) > 1 else len(value)
-        if isinstance(start, str) or isinstance(length, str):
-            return shell.doubt(f"{plain(piece.source, 60)} is not known")
-        start = start + len(value) if start < 0 else start
-        if start < 0 or start > len(value):
-            return ""
-        end = start + length if length >= 0 else len(value) + length
-        if end < start:
-            raise shell.refuse(f"{plain(piece.source, 60)} is not read")
-        return value[start:end]
-    units = pattern_of(shell, piece.words[0])
-    if units is None:
-        return shell.doubt(f"{plain(piece.source, 60)} is not known")
-    shell.spend(len(value) * (len(units) + 1))
-    first = piece.words[0].pieces[:1]
-    if operator == "/" and first and not isinstance(first[0], Text) and units and any(map(units[0].takes, "#%")):
-        raise shell.refuse(f"{plain(piece.source, 60)}, whose pattern may be anchored, is not read")
-    if operator in ("#", "##"):
-        ends = glob.ends(units, value)
-        return value[ends[0 if operator == "#" else -1] :] if ends else value
-    if operator in ("%", "%%"):
-        ends = glob.ends(units[::-1], value[::-1])
-        return value[: len(value) - ends[0 if operator == "%" else -1]] if ends else value
-    return _replaced(shell, piece, value, units)
-
-
-def _replaced(shell: Shell, piece: Param, value: str, units: tuple[glob.Unit, ...]) -> str:
-    """`${name/pattern/text}` and its kin: the longest match, once or throughout, or only at the beginning or the end."""
-    text = text_of(shell, piece.words[1]) if len(piece.words) > 1 else ""
-    if "&" in text or "\\" in text:
-        raise shell.refuse(f"{plain(piece.source, 60)} with & in what replaces is not read")
-    if not units or in_doubt(text):
-        return value if not units else shell.doubt(f"{plain(piece.source, 60)} is not known")
-    if piece.operator == "/#":
-        ends = glob.ends(units, value)
-        return text + value[ends[-1] :] if ends else value
-    if piece.operator == "/%":
-        ends = glob.ends(units[::-1], value[::-1])
-        return value[: len(value) - ends[-1]] + text if ends else value
-    out, at = [], 0
-    while at < len(value):
-        shell.spend(5 * (len(value) - at) * min(len(units), 8))
-        ends = glob.ends(units, value[at:])
-        if ends and ends[-1]:
-            out.append(text)
-            at += ends[-1]
-            if piece.operator == "/":
-                break
-        else:
-            out.append(value[at])
-            at += 1
-    return "".join(out) + value[at:]
+def _resolved(shell: Shell, piece: Param) -> Param | Found:
+    """`${!name:-word}` as the expansion of the variable that name holds."""
+    outer, shell.lenient = shell.lenient, True
+    name = lookup(shell, piece.name, piece.index).values[0]
+    shell.lenient = outer
+    if vanishes(unquoted(name)):
+        raise shell.refuse(f"{plain(piece.source, 60)}: {piece.name} is set nowhere, at which bash stops the command")
+    if in_doubt(name):
+        return Found([shell.doubt(f"{plain(piece.source, 60)}: the name is not known")], "", True)
+    name = bare(name)
+    if re.fullmatch(r"[A-Za-z_]\w*|[0-9]+", name):
+        return replace(piece, name=name, index=None, indirect=False)
+    raise shell.refuse(f"{plain(piece.source, 60)} is not read")

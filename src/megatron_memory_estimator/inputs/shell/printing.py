@@ -16,6 +16,8 @@ def prints(shell: Shell, text: str | None, node: Simple | None = None) -> None:
     """Output, which matters inside a substitution and in files that are started later; None is output that cannot be known."""
     if node is not None and text is not None:
         written(shell, node.redirects, text)
+        if not any(one.takes and one.operator != ">&" for one in node.redirects):
+            shell.said = text.strip()[:400]
     if shell.output is not None:
         if text is None:
             shell.opaque = True
@@ -64,21 +66,25 @@ def formatted(words: list[str]) -> str | None:
     if not words or in_doubt(words[0]):
         return None
     form, values = bare(words[0]), [unquoted(word) for word in words[1:]]
-    parts = re.findall(r"%%|%[sd]|\\[nt]|[^%\\]+|.", form, re.DOTALL)
-    if any(part[0] in "%\\" and part not in ("%%", "%s", "%d", "\\n", "\\t") for part in parts):
+    parts = re.findall(r"%%|%0?[1-9]?[0-9]?d|%s|\\[nt]|[^%\\]+|.", form, re.DOTALL)
+    if any(part[0] in "%\\" and part not in ("%%", "%s", "\\n", "\\t") and not _is_number(part) for part in parts):
         return None
-    takes = sum(part in ("%s", "%d") for part in parts)
+    takes = sum(part == "%s" or _is_number(part) for part in parts)
     out, rounds = "", 0
     while rounds == 0 or (values and takes):
         rounds += 1
         if rounds > 5000 or len(out) > 2**18:
             return None
         for part in parts:
-            if part in ("%s", "%d"):
+            if part == "%s" or _is_number(part):
                 value = values.pop(0) if values else ("" if part == "%s" else "0")
-                if part == "%d" and not re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", value):
+                if part != "%s" and not re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", value):
                     return None
-                out += value
+                out += value if part in ("%s", "%d") else format(int(value), part[1:])
             else:
                 out += {"%%": "%", "\\n": "\n", "\\t": "\t"}.get(part, part)
     return out
+
+
+def _is_number(part: str) -> bool:
+    return part[0] == "%" and part[-1] == "d"

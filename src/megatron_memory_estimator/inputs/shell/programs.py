@@ -1,4 +1,4 @@
-"""Programs that a script would start: the training script itself, and shells that are given a text or a file."""
+"""Programs that a script would start: the training itself, and shells that are given a text or a file."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ import re
 
 from ...wording import plain
 from ..environment import VARIABLES
-from .doubts import bare, in_doubt, readable, unquoted
-from .files import changed, document, known, store
+from .children import child, environment
+from .doubts import bare, in_doubt, readable
+from .entries import Entry, entry_of, mentions
+from .files import changed, document, known, opened, plain_path, store
 from .grammar import Simple
-from .launcher import gpus_of, sbatch_gpus
+from .launcher import gpus_of
+from .launches import Launch
 from .outputs import output_of
 from .parameters import variable
-from .parser import parsed
-from .state import Launch, Shell, State
+from .state import Shell
 
-ENTRY = re.compile(r"(?:.*/)?(?:pretrain|train|finetune|run)\w*\.py|(?:.*/)?\w*(?:pretrain|train)\w*\.py")
 SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 REMOTE = frozenset(
     ["srun", "sbatch", "salloc", "ssh", "pdsh", "clush", "docker", "podman", "kubectl", "singularity", "apptainer", "enroot", "su",
-     "sudo", "tmux", "screen", "mpirun", "mpiexec", "timeout", "ray", "parallel-ssh", "xargs"]
+     "sudo", "tmux", "screen", "mpirun", "mpiexec", "timeout", "ray", "parallel-ssh", "xargs", "bsub", "qsub", "script"]
 )  # fmt: skip
 """Programs that may run a text as a command."""
 QUIET = frozenset(
@@ -30,15 +31,28 @@ QUIET = frozenset(
         "pip3", "sort", "uniq", "scancel", "squeue", "ps", "stat", "basename", "dirname", "realpath", "readlink",
         "seq", "expr", "tr", "cut", "date", "hostname", "sleep", "du", "df", "black", "ruff", "pytest", "zip",
         "unzip", "mypy", "flake8", "pylint", "isort", "autopep8", "yapf", "shellcheck", "logger", "mail",
-        "notify-send",
+        "notify-send", "bc",
     ]
 )  # fmt: skip
 """Programs that do not start their arguments."""
-NOT_TRAINING = re.compile(
-    r"server|generat|inference|(?:^|_)infer(?:_|\.)|eval|convert|hf2m|m?core2hf|preprocess|prepare_data|export|theoretical|quantize|"
-    r"benchmark_dataset|download|tokenize"
+DEAF = frozenset(
+    {
+        "mkdir",
+        "sleep",
+        "date",
+        "torchrun",
+        "python",
+        "python3",
+        "nvidia-smi",
+        "rm",
+        "chmod",
+        "touch",
+        "ls",
+        "seq",
+        "expr",
+    }
 )
-"""In names of programs that serve, evaluate, convert or prepare, and do not train."""
+"""Programs that leave standard input to the next one."""
 
 
 def program(shell: Shell, words: list[str], env: dict[str, str], node: Simple) -> None:
@@ -57,66 +71,53 @@ def program(shell: Shell, words: list[str], env: dict[str, str], node: Simple) -
             shell.output.append(text)
             shell.state.status = None if name == "expr" else 0
     _writes(shell, name, words, node)
-    changed(shell, name, words[1:])
-    if name not in QUIET:
+    if words[0].startswith("--"):
+        shell.note(
+            f"{plain(readable(node.source), 60)} is not passed to the program above it: a comment or an empty line ends that command"
+        )
+    elif name not in QUIET:
         _starts(shell, words, env, node)
+    changed(shell, name, words[1:])
+    if shell.state.fed is not None and name not in DEAF and not any(one.feeds for one in node.redirects):
+        shell.state.fed = "" if name in (*SHELLS, "cat", "tee") else None
 
 
 def _starts(shell: Shell, words: list[str], env: dict[str, str], node: Simple) -> None:
     """Records a launch, or reads the text or the file that is given to a shell."""
     head = words[0].split("/")[-1]
-    entry = _entry(words)
+    entry = entry_of(words, [*env, *shell.state.exported])
     if entry is not None:
-        script = bare(words[entry]).split("/")[-1]
         if head == "xargs":
             raise shell.refuse("xargs starts a training script with words that are not known")
-        if NOT_TRAINING.search(script) is None:
-            launched(
-                shell, words[:entry], bare(words[entry]), words[entry + 1 :], environment(shell, words[:entry], env)
-            )
+        if entry.trains:
+            launched(shell, words, entry, environment(shell, words[: entry.at], env))
         else:
-            shell.others[script] = None
+            shell.others[entry.base] = None
         return
-    if _given_text(shell, words, env, node) or _given_file(shell, words, env, node):
+    if _given_text(shell, words, env) or _given_file(shell, words, env):
         return
     text = document(shell, node)
-    if text is not None and head in SHELLS | {"sbatch", "srun", "ssh"}:
+    is_shell = head in SHELLS and "--version" not in words
+    is_fed = any(one.feeds for one in node.redirects)
+    if not is_fed and not (head in (*SHELLS, "sbatch") and all(word.startswith("-") for word in words[1:])):
+        text = None  # it is given something else to run, and leaves what it could read
+    if text is not None and (is_shell or head in ("sbatch", "srun", "ssh")):
         rest = words[words.index("-s") :] if "-s" in words else ["bash"]
         child(shell, text, environment(shell, words, env), words, rest, header=True)
-    elif head in SHELLS and (shell.piped or any(one.feeds for one in node.redirects)) and "--version" not in words:
-        raise shell.refuse(f"{plain(readable(node.source), 60)}: commands from a pipe or a file are not read")
+    elif is_shell and ((shell.piped and len(words) == 1) or is_fed):
+        raise shell.refuse(
+            f"{plain(readable(node.source), 60)}: commands from a pipe or a file that is not known are not read"
+        )
     elif in_doubt(words[0]) and not bare(words[0]):
         shell.note(f"{plain(readable(node.source), 80)} is a command that is not known")
 
 
-def _entry(words: list[str]) -> int | None:
-    """The place of the training script among the words, or None."""
-    at = next((i for i, word in enumerate(words) if not word.startswith("-") and ENTRY.fullmatch(bare(word))), None)
-    if at is None or re.fullmatch(r"(?:.*/)?python[0-9.]*", words[0]) is None:
-        return at
-    for index, word in enumerate(words[1:at], 1):  # python starts one script; what follows are its words
-        if word == "-c":
-            return None
-        if word == "-m":
-            return (
-                at
-                if re.search(r"torch\.distributed|deepspeed|resiliency|accelerate|torchrun", words[index + 1])
-                else None
-            )
-        if word.endswith(".py") and not words[index - 1].startswith("-"):
-            return None
-    return at
-
-
-def _given_text(shell: Shell, words: list[str], env: dict[str, str], node: Simple) -> bool:
+def _given_text(shell: Shell, words: list[str], env: dict[str, str]) -> bool:
     """Reads the text of `bash -c TEXT`, or one that another program runs elsewhere."""
     for index, word in enumerate(words):
         flags = re.fullmatch(r"-([a-z]*)c", words[index - 1]) if index > 1 else None
         is_flagged = flags is not None and any(one.split("/")[-1] in SHELLS for one in words[: index - 1])
-        is_text = (
-            re.search(r"\s", word) is not None
-            and re.search(r"(?:pretrain|train|finetune|run)\w*\.py", word) is not None
-        )
+        is_text = re.search(r"\s", word) is not None and mentions(word)
         if is_flagged or (is_text and index and words[0].split("/")[-1] in REMOTE):
             options = frozenset({"errexit"} if flags is not None and "e" in flags.group(1) else ())
             text = word.partition("=")[2] if word.startswith("--wrap=") else word
@@ -127,16 +128,19 @@ def _given_text(shell: Shell, words: list[str], env: dict[str, str], node: Simpl
     return False
 
 
-def _given_file(shell: Shell, words: list[str], env: dict[str, str], node: Simple) -> bool:
-    """Reads a script that this one wrote, or says that another one is not followed."""
+def _given_file(shell: Shell, words: list[str], env: dict[str, str]) -> bool:
+    """Reads a script that this one wrote or that stands beside it, or says that another one is not followed."""
     after_shell = False
     for index, word in enumerate(words):
         head = word.split("/")[-1]
-        if index == 0 or after_shell or words[0].split("/")[-1] == "sbatch":
-            text = known(shell, word)
-            if text is not None and not word.startswith("-"):
+        if (index == 0 or after_shell or words[0].split("/")[-1] == "sbatch") and not word.startswith("-"):
+            text, place = known(shell, word), ""
+            if text is None and not in_doubt(word) and re.search(r"/|\.(?:sh|bash|sbatch|slurm)$", word):
+                place, text = opened(shell, word) or ("", None)
+            if text is not None:
                 launcher = words[:index] or [word]
-                child(shell, text, environment(shell, words[:index], env), launcher, words[index:], header=True)
+                given = environment(shell, words[:index], env)
+                child(shell, text, given, launcher, words[index:], header=True, place=place)
                 return True
             if re.fullmatch(r"[^\s-]\S*\.(?:sh|bash|sbatch|slurm)", bare(word)):
                 shell.note(f"{plain(bare(word), 80)} is another script, which is not followed")
@@ -145,84 +149,46 @@ def _given_file(shell: Shell, words: list[str], env: dict[str, str], node: Simpl
     return False
 
 
-def environment(shell: Shell, words: list[str], env: dict[str, str]) -> dict[str, str]:
-    """The variables of a program: those exported, those in front of it, and those that `env`, mpirun and srun give it."""
-    values = {name: variable(shell, name) for name in sorted(shell.state.exported)}
-    exported = {name: value for name, value in values.items() if isinstance(value, str)} | env
-    for name in shell.state.unsure & exported.keys() - env.keys():
-        exported[name] = shell.doubt(f"whether {name} is exported is not known", name)
-    inside = False
-    for index, word in enumerate(words):
-        if word.split("/")[-1] == "env":
-            inside = True
-        elif inside and word in ("-i", "-"):
-            exported = {}
-        elif inside and words[index - 1] == "-u":
-            exported.pop(word, None)
-        elif (inside or words[index - 1] in ("-x", "-e", "--env")) and (
-            match := re.match(r"([A-Za-z_]\w*)=", word)
-        ) is not None:
-            exported[match.group(1)] = unquoted(word[match.end() :])
-        elif word.startswith("--export="):
-            pairs = [pair.partition("=") for pair in word.removeprefix("--export=").split(",")]
-            exported.update({name: unquoted(value) for name, equals, value in pairs if equals})
-        elif inside and not word.startswith("-"):
-            inside = False
-    return {name: shell.given.get(name, value) for name, value in exported.items()}
-
-
-def launched(shell: Shell, launcher: list[str], entry: str, arguments: list[str], env: dict[str, str]) -> None:
-    """Remembers one start of a training script."""
+def launched(shell: Shell, words: list[str], entry: Entry, env: dict[str, str]) -> None:
+    """Remembers one start of a training."""
     if len(shell.launches) >= 500:
         raise shell.refuse("more than 500 launches")
+    arguments = words[entry.rest :]
     shell.spend(sum(map(len, arguments)) + len(arguments))
+    comment = next((at for at, word in enumerate(arguments) if word.startswith(" #")), None)
+    if comment is not None:
+        lost = plain(readable(" ".join(arguments[comment:])).strip(), 60)
+        shell.note(
+            f"{lost}: a backslash in front of a comment ends the command there; what the next lines hold is not passed"
+        )
+        arguments = arguments[:comment]
     given = {name: shell.given[name] for name in VARIABLES if name in shell.given}
-    found = Launch(
-        entry, arguments, gpus_of(launcher, inner=None), {**env, **given}, line=shell.line, branch=shell.branch
+    launcher = [*shell.outer, *words[: entry.at]]
+    world = variable(shell, "WORLD_SIZE")
+    counted = {"WORLD_SIZE": world, **env} if isinstance(world, str) else env
+    gpus = gpus_of(launcher, entry.name, counted, shell.header, shell.doubts)
+    shell.launches.append(
+        Launch(
+            entry.name,
+            arguments,
+            gpus.number,
+            {**env, **given},
+            line=shell.line,
+            launcher=launcher,
+            gpus_unknown=gpus.unknown,
+            files=_files(shell, arguments),
+            branch=shell.branch,
+            rounds=shell.rounds,
+        )
     )
-    world = found.env.get("WORLD_SIZE", variable(shell, "WORLD_SIZE"))
-    found.world = world if isinstance(world, str) else ""
-    shell.launches.append(found)
 
 
-def child(
-    shell: Shell,
-    text: str,
-    env: dict[str, str],
-    launcher: list[str],
-    rest: list[str],
-    *,
-    header: bool = False,
-    options: frozenset[str] = frozenset(),
-) -> None:
-    """Reads a text that a program would give to a shell of its own: that one sees its environment only."""
-    from .commands import run
-    from .control import Break, Return, Stop
-
-    functions = {name: body for name, body in shell.state.functions.items() if name in shell.exported_functions}
-    before, line, loops, output = shell.state, shell.line, shell.loops, shell.output
-    launches = len(shell.launches)
-    shell.state = State(
-        {**env}, {*env}, functions=functions, positionals=tuple(rest[1:]), files=dict(before.files), options=options
-    )
-    shell.loops, shell.output = 0, None
-    shell.depth += 1
-    shell.spend(10 * len(text))
-    try:
-        if shell.depth > 20:
-            raise shell.refuse("shells are nested too deeply")
-        run(shell, parsed(unquoted(text), shell.line))
-    except (Stop, Return, Break):
-        pass
-    finally:
-        shell.state, shell.line, shell.loops, shell.output = before, line, loops, output
-        shell.depth -= 1
-    from_header = sbatch_gpus(text) if header else None
-    for launch in shell.launches[launches:]:
-        launch.line = line
-        if launch.num_gpus is None or (launcher and launcher[0].split("/")[-1] in ("srun", "mpirun")):
-            launch.num_gpus = gpus_of(launcher, inner=launch.num_gpus) or launch.num_gpus
-        launch.num_gpus = launch.num_gpus or from_header
+def _files(shell: Shell, words: list[str]) -> dict[str, str]:
+    """The texts of files that the script wrote, by the words that name them."""
+    if not shell.state.files:
+        return {}
+    names = [name for word in words for name in (bare(word), bare(word).partition("=")[2]) if name]
+    return {name: shell.state.files[plain_path(name)] for name in names if plain_path(name) in shell.state.files}
 
 
 def _writes(shell: Shell, name: str, words: list[str], node: Simple) -> None:

@@ -17,6 +17,8 @@ def read(shell: Shell, words: list[str], node: Simple) -> None:
     feeds = [redirect for redirect in node.redirects if redirect.feeds]
     source = feeds[-1] if feeds else None
     text = shell.targets[id(source)] if source is not None and source.operator in ("<<", "<<<") else None
+    if source is None and shell.state.fed is not None:
+        text = _next_line(shell, raw=raw)
     targets = [array] if array else names or ["REPLY"]
     if text is None or MARK in text or (not raw and "\\" in text):
         why = f"`{plain(readable(node.source), 60)}` reads what is not known"
@@ -35,7 +37,18 @@ def read(shell: Shell, words: list[str], node: Simple) -> None:
     else:
         for at, name in enumerate(names):
             shell.assign(name, pieces[at] if at < len(pieces) else "")
-    shell.state.status = 0 if source is not None and (source.operator == "<<<" or "\n" in text) else 1
+    is_here = source is not None and source.operator == "<<<"
+    shell.state.status = 0 if is_here or "\n" in text else 1
+
+
+def _next_line(shell: Shell, *, raw: bool) -> str | None:
+    """The next line of what the commands around this one are fed; None where its end is not known."""
+    line, end, rest = (shell.state.fed or "").partition("\n")
+    if MARK in line or (not raw and "\\" in line):
+        shell.state.fed = None
+        return None
+    shell.state.fed = rest
+    return line + end
 
 
 def _asked(shell: Shell, words: list[str]) -> tuple[list[str], str, bool]:

@@ -10,11 +10,12 @@ import re
 from ...errors import ConfigError
 from ...wording import plain
 from .doubts import MARK
-from .grammar import Text
+from .grammar import Opaque, Text
 
 META = frozenset(" \t\n;&|<>()")
 DEEPEST = 40
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PLACEHOLDER = re.compile(r"<(?:[A-Za-z](?:[^<>\n|;&()`\"'$\\]*[^\s<>|;&()`\"'$\\])?)>(?=[\s/)]|$)")
 _ESCAPES = {
     "a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\\": "\\",
     "'": "'", '"': '"', "?": "?",
@@ -67,6 +68,21 @@ class Scanner:
         found = self.text[self.at : end]
         self.at = end
         return Text(found, quoted)
+
+    def stands_for(self) -> bool:
+        """Whether a placeholder begins here."""
+        at = self.at
+        found = self.placeholder(at) is not None
+        self.at = at
+        return found
+
+    def placeholder(self, start: int) -> Opaque | None:
+        """`<path to model>`: what stands for a value that nobody has written yet; to bash it is redirections."""
+        match = _PLACEHOLDER.match(self.text, self.at)
+        if match is None or (self.at == start and self.text[match.end() : match.end() + 1] == "/"):
+            return None
+        self.at = match.end()
+        return Opaque(match.group())
 
     def single(self) -> str:
         """The text in single quotes."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 
 from ...errors import ConfigError
-from .expansions import Words, joined_pieces
-from .grammar import Assignment, Redirect, Simple, Text, Word
+from .expansions import Words
+from .grammar import Assignment, Redirect, Simple, Text, Word, joined_pieces
 from .scanner import META
 
 DECLARING = frozenset({"export", "declare", "local", "readonly", "typeset"})
@@ -142,7 +142,7 @@ class SimpleCommands(Words):
             if self.peek() == ")":
                 self.at += 1
                 return tuple(found)
-            if self.peek() in "(;&|<>" and self.peek(2) not in ("<(", ">("):
+            if self.peek() in "(;&|<>" and self.peek(2) not in ("<(", ">(") and not self.stands_for():
                 raise self.error(f"{self.peek()} without quotes in the array {name}")
             keyed = self.keyed(name)
             found.append(keyed if keyed is not None else self.word() or Word(()))
@@ -174,7 +174,7 @@ class SimpleCommands(Words):
     def redirect(self, found: list[Redirect]) -> bool:
         """Reads a redirection if one begins here."""
         match = _REDIRECT.match(self.text, self.at)
-        if match is None or self.peek(2) in ("<(", ">("):
+        if match is None or self.peek(2) in ("<(", ">(") or (self.peek() == "<" and self.stands_for()):
             return False
         descriptor, operator = match.group(1) or "", match.group(2)
         self.at = match.end()

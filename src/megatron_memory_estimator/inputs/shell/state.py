@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from ...errors import ConfigError
+from ...wording import plain
+from .beside import Beside
+from .control import Break
 from .doubts import Doubt, bare, doubtful, in_doubt, loose, marks, unquoted, vanishes
 from .grammar import Command
+from .launches import Branch, Launch, Round
 
 MOST_WORK = 20_000_000
 """Characters and commands that reading a script may touch; a real script needs some ten thousand."""
@@ -57,6 +61,12 @@ class State:
     options: frozenset[str] = frozenset()
     files: dict[str, str] = field(default_factory=dict)
     frames: tuple[Frame, ...] = ()
+    fed: str | None = None
+    """What the next command reads on standard input, where that is known."""
+    folder: str | None = None
+    """The working folder, where the script says it."""
+    options_at: tuple[int, int] = (1, 0)
+    """The word that `getopts` reads next, and how far it has come inside it."""
 
     def clone(self) -> State:
         """A state of its own with the same contents."""
@@ -75,29 +85,6 @@ class State:
     def same(self, other: State) -> bool:
         """Whether nothing that a later command can see differs, the status aside."""
         return replace(self, status=0) == replace(other, status=0)
-
-
-class Branch(NamedTuple):
-    """One way at a fork that cannot be decided: why not, which way, and whether it is the part behind `&&`, which is meant to run."""
-
-    why: str
-    way: int
-    follows: bool = False
-
-
-@dataclass
-class Launch:
-    """One start of a training script: its words, GPUs (None if not said), environment, line, and the condition it depends on."""
-
-    entry: str = ""
-    words: list[str] = field(default_factory=list)
-    num_gpus: int | None = None
-    env: dict[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    doubts: dict[str, Doubt] = field(default_factory=dict)
-    line: int = 0
-    branch: tuple[Branch, ...] = ()
-    world: str = ""
 
 
 @dataclass
@@ -121,6 +108,20 @@ class Shell:
     stored: set[int] = field(default_factory=set)
     exported_functions: set[str] = field(default_factory=set)
     piped: bool = False
+    beside: Beside | None = None
+    places: tuple[str, ...] = ()
+    homes: dict[str, str] = field(default_factory=dict)
+    lost: dict[str, str] = field(default_factory=dict)
+    opened: int = 0
+    outer: tuple[str, ...] = ()
+    header: Mapping[str, str] = field(default_factory=dict)
+    rounds: tuple[Round, ...] = ()
+    returned: list[tuple[State, str]] = field(default_factory=list)
+    broken: list[tuple[Break, State, str]] = field(default_factory=list)
+    said: str = ""
+    stopped: tuple[str, str] | None = None
+    takes_words: bool = False
+    takes_numbers: bool = False
     updated: str = ""
     substituted: int = 0
     last_status: int | None = 0
@@ -148,7 +149,14 @@ class Shell:
     def note(self, text: str) -> None:
         """Remember something that is said with the result."""
         if len(self.notes) < 40:
-            self.notes[f"line {self.line}: {text}"] = None
+            self.notes[f"{self.where}: {text}"] = None
+
+    @property
+    def where(self) -> str:
+        """The line that is read, with its file where that is another one."""
+        if self.beside is not None and self.places and self.places[0] != self.beside.script:
+            return f"line {self.line} of {plain(self.beside.shown(self.places[0]), 80)}"
+        return f"line {self.line}"
 
     def refuse(self, what: str) -> ConfigError:
         """The error about something that the script does here."""
@@ -169,6 +177,12 @@ class Shell:
         """Set a variable, unless the caller's value wins; a text is the first element of an array that stands already."""
         if name in self.given:
             return
+        if (
+            name in self.state.integers
+            and isinstance(value, str)
+            and not re.fullmatch(r"-?(0|[1-9][0-9]*)|\0.*\0", value)
+        ):
+            raise self.refuse(f"{name} is an integer (declare -i), and what it is set to here is none")
         if name in self.state.readonly:
             raise self.refuse(f"{name} is readonly and set again, at which bash stops")
         value = unquoted(value) if isinstance(value, str) else value

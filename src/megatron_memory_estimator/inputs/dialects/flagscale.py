@@ -1,0 +1,225 @@
+"""FlagScale: an experiment file with the training in a second one, `python run.py --config-path D --config-name F`,
+`flagscale train MODEL`, or the program that these start with Megatron-LM's words.
+
+Sources: FlagOpen/FlagScale `flagscale/runner/utils.py`, `flagscale/runner/runner_train.py`, `flagscale/train/`, `examples/*/conf/`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ...errors import ConfigError, UnsupportedError
+from ...wording import shown, whole
+from ..questions import Question
+from .flagscale_files import DEEPEST, Tree, composed, overridden, read_file, resolved
+from .keys import passed_over
+from .megatron_words import Found, for_megatron, number, positive, real, text, without, words_of
+from .run import Dialect, Reading, Run
+from .words import flags
+
+SECTIONS = ("system", "model", "data")
+TRAINED = re.compile(r"gpt|mamba|aquila|llama|qwen|deepseek|mixtral|sft|pretrain")
+OTHERS = re.compile(r"vl(m|_|$)|llava|vision|emu|robot|pi0|rdt|bert|t5|rwkv|diffusion|omni|audio|_rl(_|$)|hetero")
+"""Entry points that train decoders, and those that train something else."""
+OWN = """
+    apply_sft_dataset_separated_loss_mask_if_existed details_dir enable_hetero extra_valid_* finetune_dataset_type hetero
+    hidden_dim_multiplier hostfile log_dir multiple_of no_shared_fs pids_dir save_when_num_microbatches_unmatched scripts_dir
+    skip_* tokenizer_path special_tokens_file wandb_* norm_init_weight rotary_position_embeddings_in_fp32 optimizer
+    lr_scheduler
+"""
+"""Keys that are read here or change no tensor, and beginnings of such."""
+PER_STAGE = tuple(f"recompute_{one}_per_stage_micro_batch" for one in ("method", "num_layers", "granularity"))
+DECIDE = {
+    **dict.fromkeys(PER_STAGE, "gives each stage another recomputation"),
+    "peft_type": "trains adapters of FlagScale's own",
+    "ulysses_sp_parallel_size": "splits sequences in another way",
+    "use_dualpipev": "is another pipeline schedule",
+    "moe_fb_overlap": "is another pipeline schedule",
+}
+"""Keys of FlagScale that decide memory, and what they do."""
+
+
+def knows(run: Run) -> bool:
+    """An experiment with a task, or a program of FlagScale."""
+    if run.document is not None:
+        experiment = run.document.get("experiment")
+        train = run.document.get("train")
+        tells = isinstance(experiment, Mapping) and ("task" in experiment or "runner" in experiment)
+        return tells or any(_is_training(one) for one in (train, run.document))
+    if run.program in ("flagscale", "flagscale train") or "flagscale/train/" in run.program:
+        return True
+    return run.script == "run" and any(word.startswith(("--config-name", "--config-path")) for word in run.words)
+
+
+def _is_training(tree: Any) -> bool:
+    """Whether a tree is a training of its own, as the second file holds it."""
+    return isinstance(tree, Mapping) and all(isinstance(tree.get(key), Mapping) for key in ("system", "model"))
+
+
+def read(run: Run) -> Reading:
+    """The words of Megatron-LM that FlagScale passes. Raises ConfigError for a second file that is missing, UnsupportedError for what
+    does not train under Megatron."""
+    if run.document is None and "flagscale/train/" in run.program:
+        _refuse_entry(run.program)
+        return _reading(run, flags(run.words)[0], run.num_gpus, {}, [], [])
+    tree = resolved(_tree(run), {**run.env, **run.variables})
+    experiment = _mapping(tree, "experiment")
+    _refuse_task(tree, experiment)
+    train = tree if _is_training(tree) else _mapping(tree, "train")
+    hetero = sorted({key for key, _ in _flat(train) if key.startswith("hetero_")})
+    switch = _mapping(_mapping(train, "system"), "hetero").get("enable_hetero", bool(hetero))
+    if switch or (hetero and switch is not False):
+        raise UnsupportedError(
+            f"hetero of FlagScale ({', '.join(hetero)}) lays out groups of GPUs in different ways, which is not modelled"
+        )
+    found: dict[str, list[str]] = {}
+    for name in SECTIONS:
+        for key, value in _flat(_mapping(train, name)):
+            if not key.startswith("hetero_"):
+                found.pop(key, None)
+                found |= words_of({key: value})
+    questions: list[Question] = []
+    warnings: list[str] = []
+    gpus = _gpus(run, experiment, questions, warnings)
+    envs = {str(key): str(value) for key, value in _mapping(experiment, "envs").items() if value is not None}
+    return _reading(run, found, gpus, envs, questions, warnings)
+
+
+def _reading(
+    run: Run, found: Found, gpus: int | None, envs: Mapping[str, str], questions: list[Question], warnings: list[str]
+) -> Reading:
+    refused = [
+        f"{key}={shown(text(found, key))} {what}, which is not modelled"
+        for key, what in DECIDE.items()
+        if key in found and text(found, key) not in ("1", "none", "None")
+    ]
+    args, unknown = for_megatron(without(found, OWN + " ".join(DECIDE)))
+    args += _width(found, questions)
+    settings: dict[str, Any] = {}
+    kind = text(found, "tokenizer_type")
+    if kind.endswith("FS") and "padded_vocab_size" not in found:
+        rows = positive(found, "vocab_size", questions)
+        if rows is None:
+            questions.append(Question(f"the size of {kind}, a tokenizer of FlagScale, is not known", "--vocab-size N"))
+        else:
+            settings["vocab_size"] = rows
+            warnings = [
+                *warnings,
+                f"{kind} is a tokenizer of FlagScale: vocab_size {rows} of the file is taken for its length",
+            ]
+    return Reading(
+        args=args,
+        settings=settings,
+        num_gpus=gpus,
+        env={**envs, **run.env},
+        warnings=(*warnings, *passed_over(unknown, "FlagScale")),
+        questions=tuple(questions),
+        refused=tuple(refused),
+    )
+
+
+def _tree(run: Run) -> Tree:
+    """The experiment with its second file and hydra's words."""
+    if run.document is not None:
+        return composed(run, run.document, "", "train")
+    found, before = flags(tuple(word for word in run.words if not re.match(r"~|\+?[\w.]+=", word)))
+    model = [word for word in before if word != "train"]
+    path = text(found, "config") or (model[1] if len(model) > 1 else "")
+    if run.script == "run":
+        path = "/".join(part for part in (text(found, "config_path"), text(found, "config_name") or "config") if part)
+        path = path.removesuffix(".yaml") + ".yaml"
+    elif not path and model:
+        path = f"examples/{model[0]}/conf/train.yaml"
+    if not path:
+        raise ConfigError("flagscale train needs the name of a model or a file")
+    path = path.removeprefix("./")
+    document, _ = read_file(run, path)
+    folder = path.rpartition("/")[0]
+    return overridden(composed(run, document, f"{folder}/" if folder else "", "train"), run.words)
+
+
+def _mapping(tree: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """The mapping under a key, empty where it is not there. Raises ConfigError for anything else."""
+    value = tree.get(key)
+    if value is not None and not isinstance(value, Mapping):
+        raise ConfigError(f"{key} must hold keys of FlagScale, not {shown(value)}")
+    return value or {}
+
+
+def _refuse_task(tree: Mapping[str, Any], experiment: Mapping[str, Any]) -> None:
+    task = _mapping(experiment, "task")
+    kind, backend = str(task.get("type") or "train"), str(task.get("backend") or "megatron")
+    if kind != "train":
+        raise UnsupportedError(f"the task of this experiment is {shown(kind)}; only training is modelled")
+    if backend != "megatron":
+        raise UnsupportedError(f"the backend of this experiment is {shown(backend)}; only megatron is modelled")
+    action = str(tree.get("action") or "")
+    searches = any(str(key).startswith("auto_tune") for key in (*tree, *experiment))
+    if action == "auto_tune" or (searches and action != "run"):
+        raise UnsupportedError("auto_tune of FlagScale searches layouts; give the file of one run, or action=run")
+    _refuse_entry(str(task.get("entrypoint") or "train_gpt.py"))
+
+
+def _refuse_entry(path: str) -> None:
+    """Raises UnsupportedError for entry points that train no decoder."""
+    name = path.rsplit("/", 1)[-1].removesuffix(".py").lower()
+    if OTHERS.search(name) or not TRAINED.search(name):
+        raise UnsupportedError(
+            f"{shown(path)} of FlagScale trains another kind of model than a decoder, which is not modelled"
+        )
+
+
+def _flat(tree: Mapping[str, Any], depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Keys and values at any depth, as FlagScale makes arguments of them."""
+    if depth > DEEPEST:
+        raise ConfigError(f"mappings stand more than {DEEPEST} deep inside each other")
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, depth + 1)
+        else:
+            yield str(key).replace("-", "_"), value
+
+
+def _width(found: Found, questions: list[Question]) -> tuple[str, ...]:
+    """--ffn-hidden-size where only `multiple_of` says it: two thirds of four times the width, times a factor, rounded up."""
+    multiple, hidden = positive(found, "multiple_of", questions), number(found, "hidden_size", questions)
+    if not multiple or not hidden or "ffn_hidden_size" in found or "swiglu" not in found:
+        return ()
+    wanted = int(int(4 * hidden * 2 / 3) * real(found, "hidden_dim_multiplier", 1.0))
+    return ("--ffn-hidden-size", str(multiple * -(-wanted // multiple)))
+
+
+def _gpus(run: Run, experiment: Mapping[str, Any], questions: list[Question], warnings: list[str]) -> int | None:
+    """Processes of the runner: those of a node times the nodes."""
+    runner, envs = _mapping(experiment, "runner"), _mapping(experiment, "envs")
+    visible = [one for one in str(envs.get("CUDA_VISIBLE_DEVICES") or "").split(",") if one.strip()]
+    each = _count(runner, "nproc_per_node") or len(visible)
+    nodes, listed = _count(runner, "nnodes"), _listed(run, runner.get("hostfile"))
+    if nodes and listed:
+        nodes = min(nodes, listed)
+    nodes = nodes or listed or (None if runner.get("hostfile") else 1)
+    if not each or not nodes:
+        missing = "nproc_per_node, nor CUDA_VISIBLE_DEVICES," if not each else "nnodes, nor the hostfile,"
+        questions.append(Question(f"neither {missing} says the number of GPUs", "--num-gpus N"))
+        return None
+    if nodes > 1 and not runner.get("hostfile"):
+        warnings.append(
+            f"without a hostfile FlagScale starts one node of {each} GPUs; nnodes={nodes} of the file is taken"
+        )
+    return each * nodes
+
+
+def _count(runner: Mapping[str, Any], key: str) -> int | None:
+    return whole(str(runner.get(key))) or None
+
+
+def _listed(run: Run, path: Any) -> int | None:
+    """Nodes that a hostfile lists, where it is beside the run."""
+    content = run.text_of(str(path)) if path else None
+    lines = [line.strip() for line in (content or "").splitlines()]
+    return len([line for line in lines if line and not line.startswith("#")]) or None
+
+
+DIALECT = Dialect("FlagScale", "dialects/flagscale.md", knows, read)

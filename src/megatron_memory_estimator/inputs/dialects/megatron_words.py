@@ -1,0 +1,106 @@
+"""Words of Megatron-LM out of the arguments of a framework that adds its own to them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...wording import shown, whole
+from ..megatron.destinations import OLD_NAMES
+from ..megatron.table import arguments
+from ..questions import Question
+from ..shell.doubts import marks, readable, unset_in
+from .keys import DECIDES, patterns
+
+Found = Mapping[str, Sequence[str]]
+"""Arguments by name (underscored), with the words behind each."""
+OFF = ("false", "no", "0", "none")
+"""Words behind a switch that turn it off."""
+SPLITS = re.compile(
+    r"parallel_size|extended_tp|extend_ep|schedules|dualpipe|zero_bubble|activations|pipeline_num|model_spec|^spec$"
+)
+"""In names of arguments that split the model, order its passes or replace its layers."""
+
+
+def dashed(key: str) -> str:
+    """The argument as it is written."""
+    return "--" + key.replace("_", "-")
+
+
+def without(found: Found, keys: str) -> dict[str, Sequence[str]]:
+    """The arguments without some, in one text with blanks; * stands for any ending."""
+    exact, starts = patterns(keys)
+    return {key: words for key, words in found.items() if key not in exact and not (starts and key.startswith(starts))}
+
+
+def for_megatron(found: Found) -> tuple[tuple[str, ...], list[str]]:
+    """The words that Megatron-LM's reader gets, and the arguments that it does not have.
+
+    What its table does not have but decides memory by its name stays, and is refused there.
+    """
+    words: list[str] = []
+    unknown: list[str] = []
+    by_flag = arguments()[0]
+    for key, values in found.items():
+        if OLD_NAMES.get(key) == "":
+            continue
+        if key in by_flag or key in OLD_NAMES or DECIDES.search(key) or SPLITS.search(key):
+            words += [dashed(key), *values]
+        else:
+            unknown.append(dashed(key))
+    return tuple(words), unknown
+
+
+def number(found: Found, key: str, questions: list[Question], default: int | None = None) -> int | None:
+    """The whole number behind an argument, `default` where it is not given; what is none becomes a question."""
+    words = found.get(key)
+    if words is None:
+        return default
+    value = whole(words[-1]) if words else None
+    if value is None:
+        word = words[-1] if words else ""
+        names = unset_in(word) if marks(word) else []
+        said = shown(readable(word)) if word else "nothing"
+        questions.append(
+            Question(f"{dashed(key)} must be a whole number, not {said}", f"--set {names[0]}=VALUE" if names else "")
+        )
+        return default
+    return value
+
+
+def positive(found: Found, key: str, questions: list[Question], default: int | None = None) -> int | None:
+    """The same, where 0 stands for none."""
+    return number(found, key, questions, default) or default
+
+
+def real(found: Found, key: str, default: float) -> float:
+    """The number behind an argument, or `default`."""
+    words = found.get(key) or ()
+    try:
+        return float(words[-1]) if words else default
+    except ValueError:
+        return default
+
+
+def text(found: Found, key: str) -> str:
+    """The words behind an argument as one, without marks of what is not known; "" where it is not given."""
+    return " ".join(readable(word) for word in found.get(key, ()))
+
+
+def on(found: Found, key: str) -> bool:
+    """Whether a switch is given, and not turned off by the word behind it."""
+    return key in found and text(found, key).lower() not in OFF
+
+
+def words_of(values: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Arguments with their words from keys and values: true is the argument alone, false and null leave it out."""
+    found: dict[str, list[str]] = {}
+    for key, value in values.items():
+        if value is None or value is False:
+            found.pop(str(key), None)
+        elif value is True:
+            found[str(key)] = []
+        else:
+            found[str(key)] = [str(one) for one in value] if isinstance(value, list | tuple) else [str(value)]
+    return found

@@ -1,0 +1,235 @@
+"""slime and miles: `train.py` and `train_async.py` with Megatron-LM's arguments and their own.
+
+Sources: THUDM/slime `slime/utils/arguments.py`, `slime/backends/megatron_utils/{arguments,actor,model,loss,data}.py`,
+`slime/utils/ppo_utils.py`, `train.py`; radixark/miles `miles/utils/arguments.py` and the same tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...errors import UnsupportedError
+from ...wording import shown
+from ..questions import Question
+from ..strict_yaml import parse_yaml
+from .keys import passed_over
+from .megatron_words import Found, dashed, for_megatron, number, on, positive, real, text, without
+from .run import Dialect, Reading, Run
+from .slime_lora import adapters
+from .slime_tokens import batch
+from .words import flags
+
+SCRIPTS = ("train", "train_async")
+SURE = frozenset(
+    [
+        "actor_num_nodes",
+        "actor_num_gpus_per_node",
+        "rollout_num_gpus",
+        "rollout_batch_size",
+        "num_rollout",
+        "rollout_function_path",
+    ]
+)
+"""Arguments that only these programs have."""
+OWN = """
+    actor_num_* advantage_estimator agent_* allgather_cp apply_chat_template* balance_* buffer_* calculate_per_token_loss
+    chat_template* check_weight_update_equal ci_* clip_* colocate critic_* custom_* data_pad_size_multiplier data_source_path
+    debug_* disable_compute_advantages_and_returns disable_grpo_std_normalization disable_rewards_normalization
+    disable_rollout_* disable_weights_backuper dump_details dynamic_sampling_* enable_mtp_training entropy_coef eps_clip* eval_*
+    exclude_modules fetch_* fp16 bf16 freeze_params_name_list gamma generate_* get_mismatch_metrics global_batch_size
+    group_rm hf_checkpoint http_proxy input_key keep_old_actor kl_* label_key lambd load load_debug_* log_multi_turn
+    log_passrate log_probs_* lora_* loss_mask_type loss_type lr_* mask_offpolicy_in_partial_rollout max_position_embeddings
+    max_tokens_per_gpu max_weight_staleness megatron_to_hf_mode memory_snapshot_* metadata_key micro_batch_size miles_*
+    model_name multimodal_* n_samples_* normalize_advantages num_critic_only_steps num_epoch num_gpus_per_node num_rollout
+    num_steps_per_rollout no_offload_rollout no_offload_train offload offload_rollout* offload_train*
+    only_train_params_name_list opd_* opsm_* over_sampling_* overlong_*
+    partial_rollout prefill_* profile_target prompt_data qkv_format recompute_loss_function ref_* reset_optimizer_states
+    reward_* rm_* rollout_* router_* save save_* seq_length sglang_* skip_eval_before_train slime_* start_rollout_id
+    stream_optimizer_state_to_disk target_modules tb_* tis_* tito_* tool_key train_backend train_env_vars
+    train_memory_margin_bytes true_on_policy_mode update_weight* use_dynamic_batch_size use_distributed_post
+    use_fault_tolerance use_health_check use_kl_loss use_miles_* use_opd use_opsm use_rollout_* use_routing_replay
+    use_session_server use_slime_* use_tensorboard use_tis use_unbiased_kl use_wandb value_clip wandb_* warn_*
+"""
+"""Arguments that are read here or change no tensor, and beginnings of such; the rest is Megatron-LM's."""
+CUSTOM = ("custom_model_provider_path", "custom_loss_function_path")
+SYNC_BYTES = 512 * 2**20
+"""--update-weight-buffer-size where it is not given."""
+MOVED = ("weights", "gradients", "optimizer")
+
+
+def knows(run: Run) -> bool:
+    """A script of these names with arguments that Megatron-LM does not have."""
+    if run.script not in SCRIPTS:
+        return False
+    found, _ = flags(run.words)
+    engine = "hf_checkpoint" in found and any(key.startswith("sglang_") for key in found)
+    return engine or not SURE.isdisjoint(found)
+
+
+def read(run: Run) -> Reading:
+    """The words of Megatron-LM with what these programs make of them. Raises UnsupportedError where nothing trains under Megatron."""
+    found, _ = flags(run.words)
+    _refuse_others(found)
+    questions: list[Question] = []
+    warnings: list[str] = []
+    tokens = batch(found, questions)
+    tuned, tuned_notes, refused = adapters(found)
+    args, unknown = for_megatron(without(found, OWN))
+    settings = {**_always(found, questions), **tokens.settings, **_loss(found, questions, warnings), **tuned}
+    settings |= _around(found, questions, warnings, tokens.log_prob)
+    notes = [*tokens.notes, *tuned_notes]
+    if "vocab_size" not in found and "padded_vocab_size" not in found and "tokenizer_model" not in found:
+        args += ("--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", text(found, "hf_checkpoint"))
+    if "num_layers" not in found:
+        questions.append(
+            Question("the model's arguments (--num-layers, --hidden-size ...), which MODEL_ARGS holds, are not there")
+        )
+    return Reading(
+        args=args,
+        settings=settings,
+        num_gpus=_gpus(found, questions),
+        env={**run.env, **_env(found)},
+        assumptions=tuple(notes),
+        warnings=(*tokens.warnings, *warnings, *passed_over(unknown, "slime")),
+        questions=tuple(questions),
+        refused=(*refused, *_refused(found)),
+    )
+
+
+def _env(found: Found) -> dict[str, str]:
+    """Variables that --train-env-vars sets, in JSON, for the processes that train."""
+    values = parse_yaml(text(found, "train_env_vars") or "{}", "--train-env-vars")
+    return {str(key): str(value) for key, value in values.items()} if isinstance(values, Mapping) else {}
+
+
+def _refuse_others(found: Found) -> None:
+    backend = text(found, "train_backend") or "megatron"
+    if backend != "megatron":
+        raise UnsupportedError(
+            f"--train-backend {shown(backend)} of slime trains without Megatron, which is not modelled"
+        )
+    if on(found, "debug_rollout_only"):
+        raise UnsupportedError("--debug-rollout-only: only samples are generated, nothing is trained")
+
+
+def _refused(found: Found) -> list[str]:
+    """What decides memory and is not modelled."""
+    refused = [
+        f"{dashed(key)} {shown(text(found, key))} chooses what trains, which is not modelled"
+        for key in ("only_train_params_name_list", "freeze_params_name_list")
+        if text(found, key) and not _only_routers(found, key)
+    ]
+    if on(found, "stream_optimizer_state_to_disk"):
+        refused.append("--stream-optimizer-state-to-disk keeps optimizer states on disk, which is not modelled")
+    if text(found, "offload_train_target") not in ("", "cpu"):
+        refused.append(
+            f"--offload-train-target {shown(text(found, 'offload_train_target'))} keeps states on disk, which is not modelled"
+        )
+    refused += [
+        f"{dashed(key)} {shown(text(found, key))} is code, which is not read" for key in CUSTOM if found.get(key)
+    ]
+    return refused
+
+
+def _only_routers(found: Found, key: str) -> bool:
+    return key == "freeze_params_name_list" and all("router" in word for word in found[key])
+
+
+def _gpus(found: Found, questions: list[Question]) -> int:
+    """GPUs that train: those of the actor."""
+    nodes, each = number(found, "actor_num_nodes", questions, 1), number(found, "actor_num_gpus_per_node", questions, 8)
+    return (nodes or 1) * (each or 8)
+
+
+def _always(found: Found, questions: list[Question]) -> dict[str, Any]:
+    """What these programs set whatever the words say."""
+    values: dict[str, Any] = {
+        "params_dtype": "fp16" if on(found, "fp16") else "bf16",
+        "create_attention_mask_in_dataloader": False,
+    }
+    if "muon" not in text(found, "optimizer"):
+        values["use_distributed_optimizer"] = True
+    for key in ("attention_dropout", "hidden_dropout"):
+        if key not in found:
+            values[key] = 0.0
+    if "num_experts" in found and text(found, "moe_token_dispatcher_type") in ("", "allgather"):
+        values["moe_token_dispatcher_type"] = "alltoall"
+    rows = number(found, "vocab_size", questions)
+    if rows and "padded_vocab_size" not in found:
+        values["vocab_size"] = rows
+    if "freeze_params_name_list" in found and _only_routers(found, "freeze_params_name_list"):
+        values["freeze_moe_router"] = True
+    return values
+
+
+def _loss(found: Found, questions: list[Question], warnings: list[str]) -> dict[str, Any]:
+    """Log-probabilities of the tokens, with their entropy where it has a coefficient."""
+    kind = text(found, "loss_type") or "policy_loss"
+    values: dict[str, Any] = {"loss_function": "slime"}
+    if kind == "policy_loss" and real(found, "entropy_coef", 0.0) != 0:
+        values["loss_entropy"] = True
+    if real(found, "rollout_temperature", 1.0) != 1:
+        values["loss_temperature"] = True
+    chunk = text(found, "log_probs_chunk_size")
+    if chunk and not chunk.startswith("-"):
+        values["loss_chunk_size"] = positive(found, "log_probs_chunk_size", questions)
+    if on(found, "recompute_loss_function"):
+        warnings.append(
+            "--recompute-loss-function is not taken into account: the loss holds what it would without, at most"
+        )
+    if kind not in ("policy_loss", "sft_loss"):
+        warnings.append(f"--loss-type {shown(kind)} is taken as the policy loss without entropy")
+    if "mtp_num_layers" in found and not on(found, "enable_mtp_training"):
+        warnings.append(
+            "--mtp-num-layers without --enable-mtp-training: its layers are counted as if they were trained, at most"
+        )
+    return values
+
+
+def _around(found: Found, questions: list[Question], warnings: list[str], log_prob: int | None) -> dict[str, Any]:
+    """The engine, the reference and the critic; none of them in supervised training."""
+    if text(found, "loss_type") == "sft_loss":
+        return {}
+    values: dict[str, Any] = {} if log_prob is None else {"log_prob_micro_batch_tokens": log_prob}
+    if on(found, "use_kl_loss") or real(found, "kl_coef", 0.0) != 0:
+        values["reference_model"] = "host"
+    critic = text(found, "advantage_estimator") == "ppo"
+    if critic:
+        values["critic_model"] = "in_turn"
+        warnings.append(
+            "--advantage-estimator ppo: a critic of the policy's size trains in turn with it, each offloaded meanwhile"
+        )
+        own = [dashed(key) for key in ("critic_num_nodes", "critic_num_gpus_per_node") if key in found]
+        if own:
+            warnings.append(f"{' and '.join(own)}: the critic's own GPUs are not counted")
+    if on(found, "use_opd") and text(found, "opd_type") == "megatron":
+        warnings.append(
+            "--use-opd: the teacher's weights are held in host memory and swapped in; its logits are not counted"
+        )
+    if on(found, "debug_train_only"):
+        return values
+    colocated = on(found, "colocate")
+    values |= {
+        "rollout_engine": "sglang",
+        "rollout_colocated": colocated,
+        "weight_sync_bytes": positive(found, "update_weight_buffer_size", questions, SYNC_BYTES),
+    }
+    if critic or _switch(found, "offload_train", colocated):
+        values["rollout_offload"] = MOVED
+    if colocated:
+        values["rollout_sleeps"] = _switch(found, "offload_rollout", True)
+        share = real(found, "sglang_mem_fraction_static", 0.0)
+        if share > 0:
+            values["rollout_memory_share"] = share
+    return values
+
+
+def _switch(found: Found, key: str, default: bool) -> bool:
+    """A switch that --no-KEY turns off and --offload turns on, last of all `default`."""
+    if on(found, f"no_{key}"):
+        return False
+    return default or on(found, key) or on(found, "offload")
+
+
+DIALECT = Dialect("slime", "dialects/slime.md", knows, read)

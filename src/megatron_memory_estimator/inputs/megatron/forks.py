@@ -1,0 +1,152 @@
+"""Arguments that Megatron-LM does not have: those of forks and of older releases by their effect on memory, and all others.
+
+Sources of `fork_arguments.csv`: the `arguments.py` and public launch scripts of Ascend/MindSpeed-LLM, microsoft/Megatron-DeepSpeed,
+alibaba/Pai-Megatron-Patch and other forks of NVIDIA/Megatron-LM, and that of its older releases.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+from ...wording import shown
+from ..questions import Question
+from .table import arguments
+
+EFFECTS = {
+    "adapters": "trains adapters (LoRA)",
+    "attention": "another attention",
+    "buffers": "other communication buffers",
+    "capacity": "another capacity of experts",
+    "engine": "DeepSpeed's engine",
+    "frozen": "freezes weights",
+    "host": "keeps tensors on the host",
+    "lengths": "another length of rows",
+    "logits": "logits in other parts",
+    "model": "another architecture",
+    "overlap": "tensors of an exchange live longer",
+    "recompute": "another recomputation",
+    "schedule": "another pipeline schedule",
+    "second": "a second model",
+    "split": "another split over GPUs",
+    "states": "other gradients or optimizer states",
+    "vision": "a vision model",
+    "vocabulary": "another padding of the vocabulary",
+}
+"""What an argument that decides memory does; such an argument is refused."""
+READ = "read"
+"""The effect of an argument that has a reading in Megatron-LM's terms (`readings.py`)."""
+NONE = "none"
+"""The effect of an argument that changes no tensor."""
+
+
+class ForkArgument(NamedTuple):
+    """One argument (underscored): who has it, and its effect: one of EFFECTS, READ or NONE."""
+
+    flag: str
+    fork: str
+    effect: str
+
+
+@lru_cache(maxsize=1)
+def fork_arguments() -> dict[str, ForkArgument]:
+    """Arguments that Megatron-LM does not have, by name."""
+    with open(os.path.join(os.path.dirname(__file__), "fork_arguments.csv"), encoding="ascii") as file:
+        rows = csv.reader(file)
+        next(rows)
+        return {flag: ForkArgument(flag, fork, effect) for flag, fork, effect in rows}
+
+
+TOPICS = re.compile(
+    r"activation|lora|adapter|freeze|frozen|tune_|teacher|distill|deepspeed|offload|recompute|checkpointing|checkpoint_(act|in)|swap|mem_|memory|"
+    r"zero|quant|dtype|precision|optimizer|gradients|states|fsdp|parallel|2d|tp_|pipe|schedule|overlap|chunk|slice|layers|layer_list|"
+    r"hybrid|pattern|moe|expert|mla|attention|attn|norm|hidden|intermediate|heads|head_|_head|vocab|bias|softcap|window|mhc|dsa|index_|"
+    r"compress|groups|hash|share|loss_type"
+)
+"""Parts of names that speak of what a model is made of, how it is split, what is trained, and what is kept where, in whatever
+program has them: an argument of such a name is not passed over unseen."""
+MOST_NAMED = 40
+"""Unknown arguments that a message names."""
+REPORTS = re.compile(
+    r"(log|print|tensorboard|wandb|timing_log|profile|one_logger|fim|blend|data|dataset|ckpt|dist_ckpt|no_save|exit|manual_gc|lr|"
+    r"weight_decay|loss_scale|tokenizer_hf)_\w+"
+)
+"""Names of reports, data, checkpoints and schedules, which change no tensor, unless a topic of TOPICS stands in them."""
+FILES = ("_path", "_paths", "_dir", "_file", "_name", "_coeff", "_seed", "_interval", "_iters", "_weight_decay")
+"""Endings of names of files, coefficients and counts of steps."""
+
+
+def tells(name: str) -> bool:
+    """Whether the name of an argument that no table has says that it decides memory."""
+    word = name.lower()
+    return not word.endswith(FILES) and not word.startswith("log_") and TOPICS.search(word) is not None
+
+
+@dataclass
+class Others:
+    """Arguments that Megatron-LM does not have, by what becomes of them; `read` are the words of all that are not refused."""
+
+    ignore_unknown: bool = False
+    read: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    without_effect: dict[str, None] = field(default_factory=dict)
+    unknown: dict[str, None] = field(default_factory=dict)
+
+    def take(self, flag: str, words: tuple[str, ...]) -> None:
+        """One more argument, as it is written, with the words behind it."""
+        name, flag = flag.lstrip("-").replace("-", "_"), shown(flag)[1:-1]
+        known = fork_arguments().get(name)
+        if known is None and self.ignore_unknown and tells(name):
+            self.refused[name] = f"{flag}, whose name says that it decides memory"
+        elif known is None and REPORTS.fullmatch(name) and not tells(name):
+            self.without_effect[flag] = None
+        elif known is None:
+            self.unknown[flag] = None
+        elif known.effect in EFFECTS:
+            self.refused[name] = f"{flag} of {known.fork} ({EFFECTS[known.effect]})"
+        else:
+            self.read[name] = words
+            if known.effect == NONE:
+                self.without_effect[flag] = None
+
+    def merge(self, other: Others) -> None:
+        """The arguments of another source too; they win."""
+        self.read.update(other.read)
+        self.refused.update(other.refused)
+        self.without_effect.update(other.without_effect)
+        self.unknown.update(other.unknown)
+
+    def refusals(self) -> Iterator[str]:
+        """One sentence for all that decide memory."""
+        names = list(self.refused.values())
+        if names:
+            verb = "decides memory and is" if len(names) == 1 else "decide memory and are"
+            yield f"{', '.join(names)} {verb} not modelled; take out what is off"
+
+    def questions(self) -> Iterator[Question]:
+        """One question for all that no table has."""
+        if self.unknown and not self.ignore_unknown:
+            flags = [flag + _near(flag) for flag in list(self.unknown)[:MOST_NAMED]]
+            more = f" and {len(self.unknown) - MOST_NAMED} more" if len(self.unknown) > MOST_NAMED else ""
+            ending = "s" if len(flags) > 1 else ""
+            yield Question(f"unknown Megatron argument{ending} {', '.join(flags)}{more}", "--ignore-unknown")
+
+    def warnings(self) -> Iterator[str]:
+        """What is passed over, in one sentence each for what has no effect and what is unknown."""
+        if self.without_effect:
+            yield f"without effect on memory, passed over: {', '.join(self.without_effect)}"
+        if self.unknown and self.ignore_unknown:
+            yield f"unknown arguments passed over: {', '.join(self.unknown)}"
+
+
+def _near(flag: str) -> str:
+    """` (did you mean --x?)` for an argument that is written nearly so, or nothing."""
+    from difflib import get_close_matches
+
+    found = get_close_matches(flag.lstrip("-").replace("-", "_"), list(arguments()[0]), n=1, cutoff=0.8)
+    return f" (did you mean --{found[0].replace('_', '-')}?)" if found else ""

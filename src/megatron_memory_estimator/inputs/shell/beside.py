@@ -1,0 +1,74 @@
+"""Files beside a script: what `source` and `bash FILE` may open, and nothing else."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from ...errors import ConfigError
+from ..text_files import read_text
+
+LARGEST = 2**20
+NAMES = (".sh", ".bash", ".env", ".rc", ".conf", ".cfg", ".inc", ".config", ".slurm", ".sbatch")
+"""Endings of files that scripts source; whether one of them is there can be known."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Where a script stands. Files in its folder and below are opened, others only where the caller says `follow`."""
+
+    path: str
+    follow: bool = False
+
+    @property
+    def script(self) -> str:
+        """The script's own path, whole."""
+        return os.path.abspath(os.path.expanduser(self.path))
+
+    @property
+    def folder(self) -> str:
+        """The folder of the script."""
+        return os.path.dirname(self.script)
+
+    def resolved(self, path: str, folder: str | None) -> str | None:
+        """The place that a path means in the working folder, or beside the script where that is not known; None where no file of
+        the script's folder can be meant."""
+        if not path or "\n" in path or len(path) > 4096:
+            return None
+        if folder == "" and not os.path.isabs(path):
+            return None  # the script has gone where nobody knows
+        place = os.path.normpath(os.path.join(folder or self.folder, path))
+        if self.follow:
+            here = os.path.abspath(path)
+            return here if folder is None and not os.path.exists(place) and os.path.isfile(here) else place
+        return place if self._inside(place) else None
+
+    def _inside(self, place: str) -> bool:
+        """Whether a place, links followed, is in the script's folder or below."""
+        try:
+            root, real = os.path.realpath(self.folder), os.path.realpath(place)
+            return os.path.commonpath([root, real]) == root and root != os.path.sep
+        except (OSError, ValueError):
+            return False
+
+    def shown(self, place: str) -> str:
+        """A place as the caller would name it: from the script's folder."""
+        return os.path.relpath(place, self.folder) if self._inside(place) else place
+
+    def exists(self, path: str, folder: str | None, *, is_folder: bool = False) -> bool | None:
+        """Whether a file that a script may source, or a folder, is there; None where that is not known."""
+        place = self.resolved(path, folder)
+        if place is None or (not is_folder and not path.endswith(NAMES)):
+            return None
+        found = os.path.isdir(place) if is_folder else os.path.isfile(place)
+        return found or (None if folder is None and not os.path.isabs(path) else False)
+
+    def read(self, path: str, folder: str | None) -> tuple[str, str] | None:
+        """The place and the text of a file, or None where it is not there, may not be opened or is no text."""
+        place = self.resolved(path, folder)
+        if place is None or not os.path.isfile(place):
+            return None
+        try:
+            return place, read_text(place, LARGEST)
+        except ConfigError:
+            return None

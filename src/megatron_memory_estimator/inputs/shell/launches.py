@@ -1,0 +1,51 @@
+"""What a script starts: the launch of a training, the condition and the loops that it stands in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from .doubts import Doubt
+
+
+class Branch(NamedTuple):
+    """One way at a fork that cannot be decided: why not, which way, and whether it is the part behind `&&`, which is meant to run."""
+
+    why: str
+    way: int
+    follows: bool = False
+
+
+class Round(NamedTuple):
+    """One pass of a loop: its line, its variable, and the value in this pass. A `while` has no variable."""
+
+    line: int
+    name: str
+    value: str
+
+
+@dataclass
+class Launch:
+    """One start of a training.
+
+    `entry` is the program: a path, the module behind `-m`, or two words such as `megatron sft`. `words` stand behind it, `launcher`
+    in front of it, from the outermost program on, all as bash passes them; what is not known holds marks, which `doubts` explain.
+    `env` is its environment, `files` the texts that the script wrote itself to files that `words` name, by those words, `lost` the
+    files that it sources and that are not there. Without `num_gpus`, `gpus_unknown` says why, and how to give it, where something
+    says a number that is not known.
+    """
+
+    entry: str = ""
+    words: list[str] = field(default_factory=list)
+    num_gpus: int | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    doubts: dict[str, Doubt] = field(default_factory=dict)
+    line: int = 0
+    launcher: list[str] = field(default_factory=list)
+    gpus_unknown: str = ""
+    files: dict[str, str] = field(default_factory=dict)
+    lost: tuple[str, ...] = ()
+    branch: tuple[Branch, ...] = ()
+    rounds: tuple[Round, ...] = ()
+    header: dict[str, str] = field(default_factory=dict)

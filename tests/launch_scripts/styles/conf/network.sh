@@ -1,0 +1,1 @@
+NETWORK=( --num-layers ${LAYERS:-24} --hidden-size 2048 )

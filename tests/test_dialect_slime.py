@@ -1,0 +1,280 @@
+"""slime and miles: what their arguments mean beside Megatron-LM's, and what is asked or refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from megatron_memory_estimator.errors import EstimatorError, QuestionsError, UnsupportedError
+from megatron_memory_estimator.inputs.dialects import slime
+from megatron_memory_estimator.inputs.dialects.job import job_of
+from megatron_memory_estimator.inputs.dialects.run import Run
+from megatron_memory_estimator.inputs.dialects.table import dialect_of
+from megatron_memory_estimator.job.training_job import TrainingJob
+
+MODEL = """
+    --swiglu --num-layers 28 --hidden-size 1024 --ffn-hidden-size 3072 --num-attention-heads 16 --group-query-attention
+    --num-query-groups 8 --kv-channels 128 --qk-layernorm --use-rotary-position-embeddings --disable-bias-linear
+    --normalization RMSNorm --norm-epsilon 1e-6 --rotary-base 1000000 --vocab-size 151936
+"""
+EXPERTS = " --num-experts 32 --moe-router-topk 4 --moe-ffn-hidden-size 512 --moe-grouped-gemm"
+ROLLOUT = """
+    --hf-checkpoint /models/Qwen3-0.6B --ref-load /models/q --prompt-data /data/x.jsonl --input-key prompt --num-rollout 40
+    --rollout-batch-size 16 --n-samples-per-prompt 8 --rollout-max-response-len 4096 --global-batch-size 64
+    --advantage-estimator grpo --lr 1e-6 --sglang-mem-fraction-static 0.65 --sglang-log-level error
+"""
+PACKED = " --use-dynamic-batch-size --max-tokens-per-gpu 6144"
+
+
+def run_of(words: str, program: str = "train.py", **more: Any) -> Run:
+    return Run(path="run.sh", program=program, words=tuple(words.split()), **more)
+
+
+def job(words: str, program: str = "train.py", **given: Any) -> TrainingJob:
+    run = run_of(MODEL + words, program)
+    dialect = dialect_of(run)
+    assert dialect is not None
+    return job_of(dialect, run, None, given)
+
+
+def refusal(words: str, **given: Any) -> str:
+    with pytest.raises(EstimatorError) as found:
+        job(words, **given)
+    return str(found.value)
+
+
+def test_a_colocated_run_is_read_with_what_is_always_on() -> None:
+    found = job(
+        ROLLOUT + PACKED + " --actor-num-gpus-per-node 4 --colocate --tensor-model-parallel-size 2 --sequence-parallel"
+    )
+    training, rollout = found.training, found.rollout
+    assert (found.layout.world_size, found.layout.tensor_model_parallel_size) == (4, 2)
+    assert (training.params_dtype, training.use_distributed_optimizer) == ("bf16", True)
+    assert (training.seq_length, training.micro_batch_size, training.global_batch_size) == (6144, 1, 64)
+    assert not training.create_attention_mask_in_dataloader
+    assert (found.model.attention_dropout, found.model.hidden_dropout) == (0.0, 0.0)
+    assert (training.loss_function, training.loss_entropy, training.loss_temperature) == ("slime", False, False)
+    assert (rollout.rollout_engine, rollout.rollout_memory_share, rollout.rollout_sleeps) == ("sglang", 0.65, True)
+    assert rollout.rollout_offload == ("weights", "gradients", "optimizer")
+    assert (rollout.reference_model, rollout.weight_sync_bytes) == ("none", 512 * 2**20)
+    assert any("at most 6144 tokens" in one for one in found.assumptions)
+    assert not found.warnings
+
+
+def test_tokens_are_those_of_a_gpu_and_rows_are_padded() -> None:
+    """Tokens of a microbatch are those of all context-parallel ranks; each rank's are a multiple of 128 tp."""
+    found = job(ROLLOUT + PACKED.replace("6144", "6000") + " --tensor-model-parallel-size 2 --context-parallel-size 2")
+    assert found.training.seq_length == 2 * 6144
+    forward = job(ROLLOUT + PACKED + " --log-probs-max-tokens-per-gpu 12288 --context-parallel-size 2")
+    assert forward.rollout.log_prob_micro_batch_tokens == 2 * 12288
+
+
+def test_a_sample_that_is_longer_than_the_limit_runs_alone() -> None:
+    found = job(ROLLOUT + PACKED + " --rollout-max-context-len 16384")
+    assert found.training.seq_length == 16384
+    assert any("16384 tokens (--rollout-max-context-len)" in one for one in found.warnings)
+
+
+def test_padded_microbatches_hold_the_longest_samples() -> None:
+    found = job(
+        ROLLOUT + " --micro-batch-size 2 --rollout-max-prompt-len 1024 --seq-length 4096 --max-position-embeddings 4096"
+    )
+    assert (found.training.seq_length, found.training.micro_batch_size) == (5120, 2)
+    assert "--seq-length N" in refusal(ROLLOUT)
+    assert job(ROLLOUT, seq_length=6000).training.seq_length == 6000
+    assert "--max-tokens-per-gpu" in refusal(ROLLOUT + " --use-dynamic-batch-size")
+
+
+def test_the_batch_follows_from_the_rollout() -> None:
+    words = ROLLOUT.replace("--global-batch-size 64", "") + PACKED
+    assert job(words + " --num-steps-per-rollout 2").training.global_batch_size == 64
+    assert job(words).training.global_batch_size == 128
+    assert "--global-batch-size N" in refusal(words.replace("--rollout-batch-size 16", "--rollout-num-gpus 8"))
+
+
+def test_the_vocabulary_is_padded_to_128_times_tp() -> None:
+    found = job(ROLLOUT + PACKED + " --tensor-model-parallel-size 8 --num-query-groups 8")
+    assert (found.model.vocab_size, found.model.make_vocab_size_divisible_by) == (151936, 128)
+
+
+def test_the_dispatcher_is_never_allgather() -> None:
+    words = ROLLOUT + PACKED + EXPERTS + " --expert-model-parallel-size 4"
+    assert job(words).training.moe_token_dispatcher_type == "alltoall"
+    assert job(words + " --moe-token-dispatcher-type allgather").training.moe_token_dispatcher_type == "alltoall"
+    flex = job(words + " --moe-token-dispatcher-type flex --moe-enable-deepep").training
+    assert (flex.moe_token_dispatcher_type, flex.moe_flex_dispatcher_backend) == ("flex", "deepep")
+
+
+def test_entropy_chunks_and_temperature_decide_what_the_loss_keeps() -> None:
+    found = job(
+        ROLLOUT + PACKED + " --entropy-coef 0.001 --log-probs-chunk-size 1024 --rollout-temperature 0.8"
+    ).training
+    assert (found.loss_entropy, found.loss_chunk_size, found.loss_temperature) == (True, 1024, True)
+    assert job(ROLLOUT + PACKED + " --log-probs-chunk-size -1 --entropy-coef 0.0").training.loss_chunk_size is None
+
+
+@pytest.mark.parametrize(
+    ("words", "reference"),
+    [
+        ("", "none"),
+        ("--kl-loss-coef 0.01", "none"),
+        ("--use-kl-loss --kl-loss-coef 0.00", "host"),
+        ("--kl-coef 0.001", "host"),
+        ("--kl-coef 0.0", "none"),
+    ],
+)
+def test_a_reference_is_a_copy_in_host_memory(words: str, reference: str) -> None:
+    assert job(f"{ROLLOUT} {PACKED} {words}").rollout.reference_model == reference
+
+
+def test_ppo_has_a_critic_in_turn() -> None:
+    found = job(ROLLOUT.replace("grpo", "ppo") + PACKED + " --colocate")
+    assert found.rollout.critic_model == "in_turn"
+    assert any("critic" in one for one in found.warnings)
+
+
+def test_gpus_of_the_rollout_do_not_train() -> None:
+    found = job(ROLLOUT + PACKED + " --actor-num-nodes 2 --rollout-num-gpus 8", "slime/train_async.py")
+    assert (found.layout.world_size, found.rollout.rollout_colocated, found.rollout.rollout_offload) == (16, False, ())
+
+
+def test_what_colocation_offloads_can_be_kept() -> None:
+    found = job(ROLLOUT + PACKED + " --colocate --no-offload-train --no-offload-rollout").rollout
+    assert (found.rollout_offload, found.rollout_sleeps) == ((), False)
+
+
+def test_supervised_training_has_no_engine() -> None:
+    found = job(ROLLOUT + PACKED + " --loss-type sft_loss --debug-train-only --entropy-coef 0.1", "train_async.py")
+    assert found.rollout.rollout_engine is None
+    assert not found.rollout.has_phases
+    assert not found.training.loss_entropy
+
+
+def test_lora_of_miles() -> None:
+    words = ROLLOUT + PACKED + " --lora-rank 16 --lora-alpha 32 --lora-dropout 0.0 --target-modules "
+    run = run_of(MODEL + words + "all-linear")
+    dialect = dialect_of(run)
+    assert dialect is not None
+    assert dialect.name == "miles"
+    found = job(words + "all-linear").training
+    assert (found.peft, found.peft_dim) == ("lora", 16)
+    assert found.peft_target_modules == ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
+    assert job(words + "q_proj,v_proj,o_proj").training.peft_target_modules == ("linear_qkv", "linear_proj")
+    split = job(words + "q_proj v_proj --lora-type canonical_lora").training
+    assert (split.peft, split.peft_target_modules) == ("canonical_lora", ("linear_q", "linear_v"))
+    assert job(words.replace("16 --lora-alpha", "0 --lora-alpha") + "all-linear").training.peft == "none"
+
+
+def test_layers_of_mtp_without_its_training_are_counted_and_said() -> None:
+    words = ROLLOUT + PACKED + " --mtp-num-layers 1"
+    assert any("--enable-mtp-training" in one for one in job(words).warnings)
+    assert not job(words + " --enable-mtp-training").warnings
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("--stream-optimizer-state-to-disk", "on disk"),
+        ("--lora-rank 8 --offload-train-target disk", "on disk"),
+        ("--freeze-params-name-list embedding mlp", "chooses what trains"),
+        ("--only-train-params-name-list experts", "chooses what trains"),
+        ("--custom-model-provider-path my.module.model", "is code"),
+        ("--train-backend fsdp", "without Megatron"),
+        ("--debug-rollout-only", "nothing is trained"),
+        ("--swap-optimizer-states", "swap"),
+        ("--spec slime_plugins.models.glm4 get_glm_spec", "spec"),
+    ],
+)
+def test_what_decides_memory_is_refused(words: str, name: str) -> None:
+    assert name in refusal(f"{ROLLOUT} {PACKED} {words}")
+
+
+def test_frozen_routers_are_read() -> None:
+    found = job(ROLLOUT + PACKED + EXPERTS + " --freeze-params-name-list mlp.router.weight")
+    assert found.training.freeze_moe_router
+
+
+def test_unknown_arguments_are_passed_over_as_slime_does() -> None:
+    found = job(
+        ROLLOUT + PACKED + " --my-own-metric 3 --use-wandb --wandb-group x --eval-prompt-data aime /data/a.jsonl"
+    )
+    assert found.warnings == ("unknown keys of slime passed over: --my-own-metric",)
+
+
+def test_numbers_that_are_not_known_are_asked_for() -> None:
+    run = run_of(MODEL + ROLLOUT + " --use-dynamic-batch-size --max-tokens-per-gpu \0$TOKENS\0")
+    with pytest.raises(QuestionsError, match=r"--set TOKENS=VALUE"):
+        job_of(slime.DIALECT, run, None, {})
+    with pytest.raises(QuestionsError, match="MODEL_ARGS"):
+        job_of(slime.DIALECT, run_of(ROLLOUT + PACKED), None, {})
+
+
+def test_variables_of_the_training_processes_are_theirs() -> None:
+    words = (*MODEL.split(), *ROLLOUT.split(), *PACKED.split(), "--train-env-vars", '{"NVTE_FUSED_ATTN": "0", "X": 1}')
+    reading = slime.read(Run(program="train.py", words=words, env={"X": "0"}))
+    assert reading.env == {"NVTE_FUSED_ATTN": "0", "X": "1"}
+
+
+def test_other_programs_of_the_same_name_are_not_slime() -> None:
+    assert dialect_of(run_of(MODEL + "--micro-batch-size 1")) is None
+    assert dialect_of(run_of(MODEL + ROLLOUT, "pretrain_gpt.py")) is None
+    assert slime.knows(run_of("--hf-checkpoint x --sglang-log-level error"))
+
+
+def test_another_backend_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedError, match="fsdp"):
+        slime.read(run_of("--train-backend fsdp --num-rollout 3"))
+
+
+KEYS = st.sampled_from(
+    [
+        "actor-num-nodes",
+        "actor-num-gpus-per-node",
+        "use-dynamic-batch-size",
+        "max-tokens-per-gpu",
+        "micro-batch-size",
+        "rollout-max-context-len",
+        "rollout-batch-size",
+        "n-samples-per-prompt",
+        "num-steps-per-rollout",
+        "global-batch-size",
+        "colocate",
+        "lora-rank",
+        "target-modules",
+        "entropy-coef",
+        "kl-coef",
+        "sglang-mem-fraction-static",
+        "advantage-estimator",
+        "context-parallel-size",
+        "tensor-model-parallel-size",
+        "vocab-size",
+        "log-probs-chunk-size",
+        "data-pad-size-multiplier",
+        "update-weight-buffer-size",
+        "offload-train-target",
+        "mtp-num-layers",
+        "fp16",
+        "zz",
+    ]
+)
+VALUES = st.sampled_from(
+    ["", "0", "1", "2", "7", "-1", "1e9", "x", "all-linear", "ppo", "0.5", "99999999999999999999", "\0?k\0", "true"]
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(KEYS, VALUES), max_size=8))
+def test_no_words_break_the_reader(pairs: list[tuple[str, str]]) -> None:
+    words = [*MODEL.split(), "--num-rollout", "3"]
+    for key, value in pairs:
+        words += [f"--{key}", value] if value else [f"--{key}"]
+    run = Run(program="train.py", words=tuple(words))
+    try:
+        slime.read(run)
+        if not any("\0" in word for word in words):
+            job_of(slime.DIALECT, run, None, {})
+    except EstimatorError:
+        pass
