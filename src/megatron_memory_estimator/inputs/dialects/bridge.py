@@ -7,7 +7,7 @@ Sources: NVIDIA-NeMo/Megatron-Bridge `scripts/training/README.md`, `src/megatron
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...errors import ConfigError, UnsupportedError
@@ -95,8 +95,13 @@ def read(run: Run) -> Reading:
     unknown, refused = strange_keys(file, changes)
     changed = overridden(spelled_out(merged(base, spelled_out(known_only(file)))), changes)
     changed = spelled_out({key: value for key, value in changed.items() if key in SECTIONS})
-    notes = scaled(chosen.base, gpus, base, changed)
+    notes = scaled(chosen.base, gpus, changed, file, changes)
     return reading_of(run, chosen, gpus, (base, changed), (notes, unknown, refused))
+
+
+def run_of_recipe(words: Sequence[str], model: str = "") -> Run:
+    """The run of a recipe's name with words behind it, as run_recipe.py takes them."""
+    return Run(path=words[0], program="run_recipe.py", words=("--recipe", *words), model=model)
 
 
 def reading_of(

@@ -90,10 +90,7 @@ def recipe(name: str) -> Recipe:
     """The recipe of a name. Raises ConfigError with the nearest names for one that is none."""
     exact = _names().get(name)
     if exact is None:
-        from difflib import get_close_matches
-
-        near = get_close_matches(name[:200], _names(), n=MOST_NAMED, cutoff=0.6)
-        raise ConfigError(f"{shown(name)} is no recipe of Megatron-Bridge that is known" + _instead(near))
+        raise ConfigError(f"{shown(name)} is no recipe of Megatron-Bridge that is known" + _instead(_nearest(name)))
     table = _table()
     *facts, parts = table["recipes"][exact]
     aliases, hub, own, gpus, gpu, precision, performance, partial, env = facts
@@ -107,6 +104,16 @@ def recipe(name: str) -> Recipe:
     return Recipe(
         exact, tuple(aliases), hub or "", own, gpus, gpu or "", precision or "", performance, partial, env or {}, sections
     )  # fmt: skip
+
+
+def _nearest(name: str) -> list[str]:
+    """Recipes that begin like the name, else those that are spelled like it."""
+    begin = name.removesuffix("_config")
+    if begin and (longer := [one for one in names() if one.startswith(f"{begin}_")]):
+        return longer
+    from difflib import get_close_matches
+
+    return get_close_matches(name[:200], _names(), n=MOST_NAMED, cutoff=0.6)
 
 
 def of_model(stem: str, task: str) -> str:

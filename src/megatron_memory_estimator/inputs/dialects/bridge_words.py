@@ -69,7 +69,7 @@ def choose(run: Run, options: Mapping[str, str]) -> Chosen | None:
     task = TASKS.get(options.get("mode") or options.get("task") or "", "")
     if is_recipe(run.model):
         found = recipe(run.model)
-        return Chosen(found, found.hub, found.task)
+        return Chosen(found, found.hub or found.name, found.task)
     name = ""
     if options.get("recipe"):
         name = options["recipe"].rsplit(".", 1)[-1]
@@ -81,7 +81,7 @@ def choose(run: Run, options: Mapping[str, str]) -> Chosen | None:
         name = of_model(options["model"], task)
     if name:
         found = recipe(name)
-        return Chosen(found, found.hub, found.task)
+        return Chosen(found, found.hub or found.name, found.task)
     kind = task or ("sft" if TUNED_SCRIPT.search(run.script) else "pretrain")
     return Chosen(None, run.model, kind) if run.model else None
 
@@ -146,12 +146,22 @@ def strange_keys(file: Mapping[str, Any], changes: Sequence[tuple[str, str]]) ->
     return unknown, refused
 
 
-def scaled(found: Recipe | None, gpus: int | None, base: Mapping[str, Any], changed: dict[str, Any]) -> list[str]:
-    """Sets the global batch of a performance recipe on another number of GPUs than its own, where the run leaves it, and says so."""
+def scaled(
+    found: Recipe | None,
+    gpus: int | None,
+    changed: dict[str, Any],
+    said: Mapping[str, Any],
+    words: Sequence[tuple[str, str]],
+) -> list[str]:
+    """Sets the global batch of a performance recipe on another number of GPUs than its own, where the run leaves it, and says so.
+
+    `said` is the file that is laid over the recipe, `words` what the words change.
+    """
     if found is None or not found.performance or not gpus or not found.gpus or gpus == found.gpus:
         return []
-    own = (base.get("train") or {}).get("global_batch_size")
-    if not isinstance(own, int) or (changed.get("train") or {}).get("global_batch_size") != own:
+    in_file = isinstance(said.get("train"), Mapping) and said["train"].get("global_batch_size") is not None
+    own = (changed.get("train") or {}).get("global_batch_size")
+    if in_file or not isinstance(own, int) or any(key.lstrip("+~") == "train.global_batch_size" for key, _ in words):
         return []
     batch = max(own * gpus // found.gpus, 1)
     changed["train"] = {**changed["train"], "global_batch_size": batch}
