@@ -171,7 +171,14 @@ def test_turning_it_off_again_gives_the_same_bytes() -> None:
             "recompute_modules layernorm",
         ),
         ({"fp8_param_gather": True}, "fp8_param_gather needs fp8"),
-        (low("tensorwise", params_dtype="fp32"), "needs params_dtype bf16 or fp16"),
+        ({"fp4": "e2m1", "params_dtype": "fp32", **BLACKWELL}, "fp4 needs params_dtype bf16 or fp16"),
+        (
+            low("tensorwise", params_dtype="fp32", fp8_param_gather=True, use_distributed_optimizer=True),
+            "fp8_param_gather with params_dtype=fp32 is not modelled",
+        ),
+        (low("tensorwise", params_dtype="fp32", fp8_dot_product_attention=True), "needs params_dtype bf16 or fp16"),
+        (low("mxfp8", reuse_grad_buf_for_mxfp8_param_ag=True, **BLACKWELL), "needs fp8_param_gather"),
+        (low("tensorwise", disable_parameter_transpose_cache=True), "quantized weights of its own"),
     ],
 )
 def test_what_low_precision_needs(settings: dict[str, Any], reason: str) -> None:

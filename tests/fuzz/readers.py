@@ -37,7 +37,8 @@ SHELL_PIECES = (
     "((V++))", "$((A=8))", "${!A}", "${!A:-x}", "${@: -1}", "${!A*}", "[[:space:]]",
     "getopts t:x o", "$OPTARG", "shift $((OPTIND - 1))", "return", "break", "continue", "| bash", "| while read A; do", "source ./run.sh",
     '. "$(dirname "$0")/x.sh"', "cd ..", "<path to x>", "\\ # x\n", "megatron sft", "-m verl.trainer.main_ppo", "#SBATCH --nodes=2\n",
-    "| tr a-z A-Z", "| cut -d, -f1", "| bc", "for X in 1 2; do", "sbatch <<EOF\n", "EXP=x bash examples/run_pretrain.sh", "${A@Q}", ">(", "<(", "2>&1", "|&", "getopts ab: V",
+    "| tr a-z A-Z", "| cut -d, -f1", "| bc", "for X in 1 2; do", "sbatch <<EOF\n", "EXP=x bash examples/run_pretrain.sh", "${A@Q}",
+    ">(", "<(", "2>&1", "|&", "getopts ab: V",
 )  # fmt: skip
 
 

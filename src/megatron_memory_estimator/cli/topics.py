@@ -4,8 +4,8 @@ from __future__ import annotations
 
 TOPICS: dict[str, tuple[str, ...]] = {
     "the run": (
-        "world_size", "gpu", "seq_length", "micro_batch_size", "global_batch_size", "phases", "strict", "run_model", "set_variables", "follow",
-        "ignore_unknown",
+        "world_size", "gpu", "seq_length", "micro_batch_size", "global_batch_size", "phases", "strict", "run_model",
+        "set_variables", "follow", "ignore_unknown",
     ),
     "parallelism": (
         "tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size",
@@ -24,7 +24,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "bf16", "fp16", "params_dtype", "fp8", "fp8_recipe", "fp8_param_gather", "fp4", "fp4_param_gather",
         "first_last_layers_bf16", "num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16", "fp8_dot_product_attention",
         "activation_func_fp8_input_store", "reuse_grad_buf_for_mxfp8_param_ag", "moe_router_padding_for_quantization",
-        "attention_softmax_in_fp32",
+        "disable_parameter_transpose_cache", "attention_softmax_in_fp32",
     ),
     "optimizer and gradients": (
         "optimizer", "sgd_momentum", "use_distributed_optimizer", "num_distributed_optimizer_instances",
@@ -33,7 +33,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "gradient_accumulation_fusion", "ddp_bucket_size", "ddp_num_buckets", "ddp_pad_buckets_for_high_nccl_busbw",
     ),
     "full sharding": (
-        "use_megatron_fsdp", "data_parallel_sharding_strategy", "outer_dp_sharding_strategy", "fsdp_double_buffer",
+        "use_megatron_fsdp", "data_parallel_sharding_strategy", "outer_dp_sharding_strategy", "fsdp_double_buffer", "nccl_ub",
         "suggested_communication_unit_size", "megatron_fsdp_main_grads_dtype", "megatron_fsdp_main_params_dtype",
         "use_torch_fsdp2", "torch_fsdp2_reshard_after_forward",
     ),

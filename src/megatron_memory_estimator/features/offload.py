@@ -26,10 +26,13 @@ MODULES: dict[str, frozenset[Part]] = {
     "mlp_norm": frozenset(("mlp_norm", "router_norm")),
     "expert_fc1": frozenset(("expert_fc1",)),
     "moe_act": frozenset(("moe_act",)),
+    "fused_group_mlp": frozenset(("expert_fc1", "moe_act", "experts")),
 }
-"""Parts whose saved tensors an offload module takes. A norm that TransformerEngine fuses into a linear belongs to the linear's part.
+"""Parts whose saved tensors an offload module takes. A norm that TransformerEngine fuses into a linear belongs to the linear's part;
+fused_group_mlp is all of the experts between the dispatcher's two ways.
 
-Source: Megatron-LM `megatron/core/transformer/transformer_layer.py` (offload of attn_norm and mlp_norm)."""
+Source: Megatron-LM `megatron/core/transformer/transformer_layer.py` (offload of attn_norm and mlp_norm), `moe/experts.py`
+(_fused_forward)."""
 
 
 def offloads(training: Training) -> bool:

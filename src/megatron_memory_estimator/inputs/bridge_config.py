@@ -73,6 +73,7 @@ DDP = {
     "data_parallel_sharding_strategy": "data_parallel_sharding_strategy",
     "outer_dp_sharding_strategy": "outer_dp_sharding_strategy",
     "fsdp_double_buffer": "fsdp_double_buffer",
+    "nccl_ub": "nccl_ub",
     "suggested_communication_unit_size": "suggested_communication_unit_size",
     "pad_buckets_for_high_nccl_busbw": "ddp_pad_buckets_for_high_nccl_busbw",
 }

@@ -31,6 +31,15 @@ def without_effect(model: Model, training: Training, given: Mapping[str, Any]) -
         owner = OWNERS.get(name)
         if owner and owner not in present and value not in (None, 1, 1.0, False, 0):
             yield f"{name} has no effect: the model has no {owner} layers"
+    if not t.te_spec and t.attention_kernel not in (None, "local"):
+        yield (
+            f"attention_kernel={t.attention_kernel} has no effect: transformer_impl=local has its own kernel, which makes the "
+            "matrix of all scores"
+        )
+    if t.use_megatron_fsdp and t.reuse_grad_buf_for_mxfp8_param_ag:
+        yield "reuse_grad_buf_for_mxfp8_param_ag has no effect: use_megatron_fsdp turns it off"
+    if t.fp8_param_gather_is_off:
+        yield "fp8_param_gather has no effect: use_torch_fsdp2 turns it off, and weights are gathered in their own precision"
     if t.router_imbalance not in (None, 1) and t.moe_pad_expert_input_to_capacity and model.has_moe:
         yield "router_imbalance has no effect: expert inputs are padded to their capacity"
     for name, newest in NEWEST.items():

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..wording import shown
+from .batches import largest_batch
 
 SHORT_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 DTYPES = (
@@ -86,6 +87,7 @@ def respelled(values: dict[str, Any]) -> dict[str, Any]:
     if out.get("optimizer") == "dist_muon":
         out.update(optimizer="muon", use_distributed_optimizer=True)
     _communication(out)
+    largest_batch(out)
     coeff = out.get("moe_aux_loss_coeff")
     if isinstance(coeff, list | tuple) and all(isinstance(x, int | float) for x in coeff):
         out["moe_aux_loss_coeff"] = max(coeff, default=0.0)

@@ -25,6 +25,7 @@ RENAMED = {
     "moe_router_padding_for_fp8": "moe_router_padding_for_quantization",
     "cuda_graph_scope": "cuda_graph_modules",
     "use_custom_fsdp": "use_megatron_fsdp",
+    "use_nccl_ub": "nccl_ub",
     "te_version": "transformer_engine_version",
     "num_gpus": "world_size",
 }
@@ -120,12 +121,12 @@ IRRELEVANT = frozenset(
         "moe_shared_expert_glu_interleave_size",
         "moe_paged_stash_page_size",
         "rope_scaling_factor",
+        "rampup_batch_size",
     ]
 )
 """Accepted and ignored: they change no tensor that this engine counts."""
 
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    "disable_parameter_transpose_cache": (False,),
     "fp4_recipe": (None, "nvfp4"),
     "fp8_multi_head_attention": (False,),
     "fp8_output_proj": (False,),

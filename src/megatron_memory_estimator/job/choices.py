@@ -39,7 +39,31 @@ ADAPTED = (
 LOSSES = ("cross_entropy", "slime", "verl", "nemo_rl", "roll", "swift", "fused")
 """What a loss makes of the logits: Megatron-LM's cross entropy, the log-probabilities of a framework, or a kernel that never has the
 logits whole."""
+AT_LEAST_ONE = (
+    "seq_length", "micro_batch_size", "global_batch_size", "ddp_bucket_size", "ddp_num_buckets", "peft_dim",
+    "suggested_communication_unit_size", "loss_chunk_size",
+)  # fmt: skip
+NOT_NEGATIVE = ("recompute_num_layers", "moe_paged_stash_buffer_size_factor_cpu")
+POSITIVE = (
+    "moe_expert_capacity_factor", "moe_expert_rank_capacity_factor", "moe_paged_stash_buffer_size_factor_cuda",
+)  # fmt: skip
+"""Settings of a training with a least value."""
 KERNELS = ("flash", "cudnn", "unfused", "local")
+
+
+def check_least(settings: object) -> None:
+    """Raise ConfigError for a number of a training's settings that is below its least value."""
+    for name in AT_LEAST_ONE:
+        value = getattr(settings, name)
+        if isinstance(value, int) and value < 1:  # the planner gives arrays of legal values
+            raise ConfigError(f"{name}={value} must be at least 1")
+    for name in NOT_NEGATIVE:
+        if (getattr(settings, name) or 0) < 0:
+            raise ConfigError(f"{name}={getattr(settings, name)} must not be negative")
+    for name in POSITIVE:
+        value = getattr(settings, name)
+        if value is not None and value <= 0:
+            raise ConfigError(f"{name}={value} must be positive")
 
 
 def version(name: str, text: str) -> tuple[int, int]:

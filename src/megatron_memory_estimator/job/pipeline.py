@@ -207,28 +207,29 @@ def build_pipeline(model: Model, layout: Layout) -> Pipeline:
     else:
         counts = layers_per_chunk(model, layout, vp)
     mtp_at = (pp - 1, vp - 1)
-    if stages is not None and model.mtp:
-        index = next(i for i, stage in enumerate(stages) if "m" in stage)
-        mtp_at = (index % pp, index // pp)
+    placed = next((i for i, stage in enumerate(stages or ()) if "m" in stage), None)
+    if placed is not None:  # else they are on the last chunk, as without a layout string
+        mtp_at = (placed % pp, placed // pp)
     spans: dict[tuple[int, int], tuple[int, ...]] = {}
     done = 0
     for v in range(vp):
         for r in range(pp):
             spans[r, v] = tuple(range(done, done + counts[r][v]))
             done += counts[r][v]
-    ends_at = max(((v, r) for (r, v), span in spans.items() if span), default=(vp - 1, pp - 1))
+    ends_at = (vp - 1, pp - 1)
+    if model.mtp and (stages is None or placed is not None):  # with MTP layers the norm follows the last decoder layer
+        ends_at = max(((v, r) for (r, v), span in spans.items() if span), default=ends_at)
     rows = []
     for r in range(pp):
         row = []
         for v in range(vp):
-            final = (v, r) == ends_at if model.mtp else (r, v) == (pp - 1, vp - 1)
             row.append(
                 Chunk(
                     pp_rank=r,
                     vp_stage=v,
                     layers=spans[r, v],
                     embedding=(r, v) == (0, 0),
-                    final_norm=final,
+                    final_norm=(v, r) == ends_at,
                     mtp=bool(model.mtp) and (r, v) == mtp_at,
                     output=(r, v) == (pp - 1, vp - 1),
                     after_mtp=bool(model.mtp) and (v, r) > (mtp_at[1], mtp_at[0]),

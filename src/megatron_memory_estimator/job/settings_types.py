@@ -18,7 +18,7 @@ PeftTargetModules = Literal[
     "linear_q_proj", "linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj", "linear_kv_up_proj", "in_proj", "out_proj",
     "fc1_latent_proj", "fc2_latent_proj", "eh_proj"
 ]
-OffloadModules = Literal["attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"]
+OffloadModules = Literal["attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act", "fused_group_mlp"]
 CudaGraphModules = Literal["attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba"]
 RolloutOffload = Literal["weights", "gradients", "optimizer"]
 LogProbOffload = Literal["weights", "gradients", "optimizer"]
@@ -63,7 +63,7 @@ class Settings(TypedDict, total=False):
     micro_batch_size: int  # sequences of a microbatch
     global_batch_size: int | None  # sequences of a step; default: enough microbatches for the full peak
     params_dtype: Literal["bf16", "fp16", "fp32"]  # precision of weights and activations
-    transformer_impl: Literal["transformer_engine", "local"]  # module implementation
+    transformer_impl: Literal["transformer_engine", "local"]  # kind of modules
     attention_kernel: Literal["flash", "cudnn", "unfused", "local"] | None  # attention kernel; default: local for the local spec, cuDNN ...
     deterministic_mode: bool  # deterministic kernels
     apply_rope_fusion: bool  # fused RoPE
@@ -95,6 +95,7 @@ class Settings(TypedDict, total=False):
     num_layers_at_end_in_bf16: int  # last layers in bf16, with first_last_layers_bf16
     fp8_dot_product_attention: bool  # attention in fp8
     activation_func_fp8_input_store: bool  # the input of SwiGLU is kept in fp8
+    disable_parameter_transpose_cache: bool  # quantized weights are made anew for each microbatch
     reuse_grad_buf_for_mxfp8_param_ag: bool  # mxfp8 weights are gathered through the gradient buffer
     moe_router_padding_for_quantization: bool  # the routing map is padded for fp8 or fp4, not the rows
     tp_comm_overlap: bool  # tensor-parallel communication of attention and dense MLP overlaps their GEMMs, in userbuffers
@@ -147,6 +148,7 @@ class Settings(TypedDict, total=False):
     data_parallel_sharding_strategy: Literal["no_shard", "optim", "optim_grads", "optim_grads_params"]  # Megatron-FSDP: what is sharded
     outer_dp_sharding_strategy: Literal["no_shard", "optim"]  # Megatron-FSDP: what is sharded over optimizer instances too (HSDP)
     fsdp_double_buffer: bool  # Megatron-FSDP: gathered weights and gradients in two fixed buffers each
+    nccl_ub: bool  # gradient and weight buffers are registered with NCCL
     suggested_communication_unit_size: int | None  # Megatron-FSDP: elements of a communication unit
     megatron_fsdp_main_grads_dtype: Literal["auto", "fp32", "bf16"]  # Megatron-FSDP: gradients
     megatron_fsdp_main_params_dtype: Literal["fp32", "auto"]  # Megatron-FSDP: main weights; auto: none
@@ -272,6 +274,7 @@ class Settings(TypedDict, total=False):
     microbatch_group_size_per_virtual_pipeline_stage: int | None  # microbatch_group_size_per_vp_stage
     fp8_format: Literal["hybrid", "e4m3"] | None  # fp8
     fp4_format: Literal["e2m1"] | None  # fp4
+    use_nccl_ub: bool  # nccl_ub
     num_experts: int | None  # num_moe_experts
 
     # the rest

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..dataclass import dataclass
 from ..errors import ConfigError
-from .choices import ADAPTED, KERNELS, RECOMPUTE_MODULES, ROUTING, WORST_ROUTING, version
+from .choices import ADAPTED, KERNELS, RECOMPUTE_MODULES, ROUTING, WORST_ROUTING, check_least, version
 from .loss import Loss
 from .settings import setting
 
@@ -22,9 +22,7 @@ class Training(Loss):
     global_batch_size: int | None = setting(None, "sequences of a step; default: enough microbatches for the full peak")
     params_dtype: str = setting("bf16", "precision of weights and activations", choices=("bf16", "fp16", "fp32"))
 
-    transformer_impl: str = setting(
-        "transformer_engine", "module implementation", choices=("transformer_engine", "local")
-    )
+    transformer_impl: str = setting("transformer_engine", "kind of modules", choices=("transformer_engine", "local"))
     attention_kernel: str | None = setting(
         None,
         "attention kernel; default: local for the local spec, cuDNN on Hopper and later, else flash",
@@ -75,6 +73,7 @@ class Training(Loss):
     num_layers_at_end_in_bf16: int = setting(1, "last layers in bf16, with first_last_layers_bf16")
     fp8_dot_product_attention: bool = setting(False, "attention in fp8")
     activation_func_fp8_input_store: bool = setting(False, "the input of SwiGLU is kept in fp8")
+    disable_parameter_transpose_cache: bool = setting(False, "quantized weights are made anew for each microbatch")
     reuse_grad_buf_for_mxfp8_param_ag: bool = setting(False, "mxfp8 weights are gathered through the gradient buffer")
     moe_router_padding_for_quantization: bool = setting(
         False, "the routing map is padded for fp8 or fp4, not the rows", of="moe"
@@ -128,7 +127,7 @@ class Training(Loss):
     fine_grained_activation_offloading: bool = setting(False, "activations of modules are offloaded to host memory")
     offload_modules: tuple[str, ...] = setting(
         (), "modules whose activations are offloaded", kind="list",
-        choices=("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"),
+        choices=("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act", "fused_group_mlp"),
     )  # fmt: skip
     min_offloaded_tensor_size: int = setting(2**20, "smallest tensor that fine-grained offloading takes, in elements")
     activation_offload_fraction: float = setting(1.0, "fine-grained offloading: share of the layers, the first ones")
@@ -181,6 +180,7 @@ class Training(Loss):
         "no_shard", "Megatron-FSDP: what is sharded over optimizer instances too (HSDP)", choices=("no_shard", "optim")
     )
     fsdp_double_buffer: bool = setting(False, "Megatron-FSDP: gathered weights and gradients in two fixed buffers each")
+    nccl_ub: bool = setting(False, "gradient and weight buffers are registered with NCCL", flag="use-nccl-ub")
     suggested_communication_unit_size: int | None = setting(None, "Megatron-FSDP: elements of a communication unit")
     megatron_fsdp_main_grads_dtype: str = setting("auto", "Megatron-FSDP: gradients", choices=("auto", "fp32", "bf16"))
     megatron_fsdp_main_params_dtype: str = setting(
@@ -200,31 +200,11 @@ class Training(Loss):
     megatron_core_version: str = setting("0.20", "Megatron-Core version")
 
     def __post_init__(self) -> None:
-        for name in (
-            "seq_length", "micro_batch_size", "global_batch_size", "ddp_bucket_size", "ddp_num_buckets", "peft_dim",
-            "suggested_communication_unit_size",
-        ):  # fmt: skip
-            value = getattr(self, name)
-            if isinstance(value, int) and value < 1:  # the planner gives arrays of legal values
-                raise ConfigError(f"{name}={value} must be at least 1")
-        if self.recompute_num_layers is not None and self.recompute_num_layers < 0:
-            raise ConfigError(f"recompute_num_layers={self.recompute_num_layers} must not be negative")
+        check_least(self)
         if not 0 <= self.sgd_momentum <= 1:
             raise ConfigError(f"sgd_momentum={self.sgd_momentum} must be between 0 and 1")
         if self.router_imbalance is not None and self.router_imbalance < 1:
             raise ConfigError(f"router_imbalance={self.router_imbalance} must be at least 1, which is balanced routing")
-        for name in (
-            "moe_expert_capacity_factor",
-            "moe_expert_rank_capacity_factor",
-            "moe_paged_stash_buffer_size_factor_cuda",
-        ):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ConfigError(f"{name}={value} must be positive")
-        if self.moe_paged_stash_buffer_size_factor_cpu < 0:
-            raise ConfigError(
-                f"moe_paged_stash_buffer_size_factor_cpu={self.moe_paged_stash_buffer_size_factor_cpu} must not be negative"
-            )
         _ = self.te, self.mcore
 
     @property
@@ -244,8 +224,19 @@ class Training(Loss):
 
     @property
     def low_precision_weights(self) -> bool:
-        """Whether quantized weights are what the optimizer updates, instead of 16-bit weights with quantized copies."""
-        return bool(self.fp8 and self.fp8_param_gather) or bool(self.fp4 and self.fp4_param_gather)
+        """Whether quantized weights are what the optimizer updates, instead of wider weights with quantized copies."""
+        gathered = self.fp8_param_gather and not self.fp8_param_gather_is_off
+        return bool(self.fp8 and gathered) or bool(self.fp4 and self.fp4_param_gather)
+
+    @property
+    def fp8_param_gather_is_off(self) -> bool:
+        """Whether torch FSDP2 turns it off, from TransformerEngine 2.0 on (Megatron-LM `arguments.py`, validate_args)."""
+        return self.fp8_param_gather and self.use_torch_fsdp2 and self.te >= (2, 0)
+
+    @property
+    def double_buffered(self) -> bool:
+        """Whether Megatron-FSDP gathers into fixed buffers, which registering them with NCCL turns on (Megatron-LM `arguments.py`)."""
+        return self.use_megatron_fsdp and (self.fsdp_double_buffer or self.nccl_ub)
 
     @property
     def grouped_tensors(self) -> bool:

@@ -131,11 +131,11 @@ class TrainingJob:
 
     @property
     def kernel(self) -> str:
-        """The attention kernel that runs."""
-        if self.training.attention_kernel is not None:
-            return self.training.attention_kernel
+        """The attention kernel that runs: local modules have one of their own, whatever back end TransformerEngine shall take."""
         if not self.training.te_spec:
             return "local"
+        if self.training.attention_kernel is not None:
+            return self.training.attention_kernel
         if self.training.params_dtype == "fp32":
             return "unfused"
         if self.gpu.capability[0] >= 10 and self.training.deterministic_mode:

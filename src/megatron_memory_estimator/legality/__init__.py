@@ -113,7 +113,7 @@ def stated_violations(model: Model, layout: Layout, training: Training, num_micr
     found = [
         *world(model, layout),
         *_of(PARTS, model, layout, training),
-        *pipeline(model, layout, overlap_p2p_comm=training.overlap_p2p_comm),
+        *pipeline(model, layout, overlap_p2p_comm=training.overlap_p2p_comm, mcore=training.mcore),
         *_of(SWITCHES, model, layout, training),
     ]
     if not found:

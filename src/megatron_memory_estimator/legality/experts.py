@@ -7,9 +7,13 @@ from collections.abc import Iterator
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
+from ..modules.dispatcher import LATE_PROBS
 from ..tape.tensor import divisors
 from .sharding import EP, ETP, TP
 from .violation import Violation, broken, indivisible
+
+WHOLE_EXPERTS = (0, 15)
+"""The Megatron-Core version since which biases are those of whole experts."""
 
 
 def experts(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
@@ -25,9 +29,8 @@ def experts(model: Model, layout: Layout, training: Training) -> Iterator[Violat
     if m.has_moe and layout.tp > 1 and not layout.sequence_parallel:
         fix = f"turn it on or use {TP}=1"
         yield broken(f"MoE training with {{{TP}}} needs sequence_parallel", {TP: layout.tp}, fix=fix)
-    if m.add_bias_linear and layout.etp > 1:
-        rule = f"expert biases (add_bias_linear) need {ETP}=1"
-        yield broken(rule, said=f"{rule}, not {layout.etp}")
+    if m.add_bias_linear:
+        yield from _biases(layout, training)
     if m.add_bias_linear and m.moe_shared_expert_intermediate_size:
         yield broken("shared experts have no biases", fix="turn add_bias_linear off")
     if groups and count % groups:
@@ -38,6 +41,27 @@ def experts(model: Model, layout: Layout, training: Training) -> Iterator[Violat
             "{moe_router_group_topk} is more than {moe_router_num_groups}", numbers, fix=f"use at most {groups}"
         )
     yield from _dispatch(layout, training)
+
+
+def _biases(layout: Layout, training: Training) -> Iterator[Violation]:
+    """Biases of experts: of the old all-gather dispatcher, refused at the first step of 0.13 and 0.14, and since then of whole experts.
+
+    Source: Megatron-LM `megatron/core/transformer/moe/` of those versions (`token_dispatcher.py` token_unpermutation, `experts.py`),
+    `mlp.py` of 0.13 and 0.14 (per_token_scale), `transformer_config.py` since 0.15.
+    """
+    t, what = training, "expert biases (add_bias_linear)"
+    plain = t.moe_token_dispatcher_type == "allgather" and not t.moe_grouped_gemm
+    if t.mcore < LATE_PROBS and not plain:
+        yield broken(
+            f"{what} before Megatron-Core 0.13 need moe_token_dispatcher_type allgather and no moe_grouped_gemm"
+        )
+    elif LATE_PROBS <= t.mcore < WHOLE_EXPERTS:
+        yield broken(f"{what} do not run in Megatron-Core 0.13 and 0.14", fix="turn add_bias_linear off")
+    elif t.mcore >= WHOLE_EXPERTS and layout.etp > 1:
+        rule = f"{what} need {ETP}=1 since Megatron-Core 0.15"
+        old = "0.12 or older (all-gather dispatcher, no grouped GEMM)"
+        fix = f"use {ETP}=1 or turn add_bias_linear off, or give megatron_core_version if the run's is {old}"
+        yield broken(rule, said=f"{rule}, not {layout.etp}", fix=fix)
 
 
 def _dispatch(layout: Layout, training: Training) -> Iterator[Violation]:
@@ -72,9 +96,6 @@ def _fused(model: Model, training: Training) -> Iterator[Violation]:
         return
     if t.peft != "none":
         yield broken("use_transformer_engine_op_fuser with peft is not modelled")
-    if t.fine_grained_activation_offloading and {"expert_fc1", "moe_act"} & set(t.offload_modules):
-        rule = "offload_modules expert_fc1 and moe_act do not exist in fused experts"
-        yield broken(rule, fix="turn use_transformer_engine_op_fuser off")
     if t.recomputes("moe_act") and model.gated_linear_unit:
         what = "recompute_modules moe_act with use_transformer_engine_op_fuser and a gated activation"
         yield broken(f"{what} is not modelled")

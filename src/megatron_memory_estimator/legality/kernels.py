@@ -33,7 +33,7 @@ def mtp_positions(model: Model, layout: Layout, training: Training) -> Iterator[
 def kernel_dtype(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
     """Fused attention kernels take 16 bits."""
     kernel = training.attention_kernel
-    if training.params_dtype == "fp32" and kernel in ("flash", "cudnn"):
+    if training.te_spec and training.params_dtype == "fp32" and kernel in ("flash", "cudnn"):
         yield broken(f"attention_kernel={kernel} needs params_dtype bf16 or fp16", fix="use unfused with fp32")
 
 
@@ -77,11 +77,9 @@ def whole_layers(model: Model, layout: Layout, training: Training) -> Iterator[V
 
 
 def transformer_impl(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
-    """What local modules and TransformerEngine's have."""
+    """What local modules and TransformerEngine's have. A back end says nothing to local modules: it only sets variables that
+    TransformerEngine reads (`models/common/language_module/language_module.py`, _set_attention_backend)."""
     t = training
-    if not t.te_spec and t.attention_kernel not in (None, "local"):
-        rule = f"transformer_impl=local has its own attention kernel, not {t.attention_kernel}"
-        yield broken(rule, fix="use attention_kernel=local")
     if t.te_spec and t.attention_kernel == "local":
         yield broken("attention_kernel=local needs transformer_impl=local")
     if not t.te_spec and t.moe_grouped_gemm and model.num_moe_experts:

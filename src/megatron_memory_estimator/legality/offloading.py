@@ -8,6 +8,7 @@ from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
 from ..states.optimizers import OPTIMIZERS
+from ..wording import all_of
 from .sharding import PP
 from .violation import Violation, broken
 
@@ -26,6 +27,8 @@ def offloading(model: Model, layout: Layout, training: Training) -> Iterator[Vio
         yield from _layers(model, layout, training)
     if t.fine_grained_activation_offloading:
         yield from _modules(training)
+        if model.has_moe:
+            yield from _of_experts(training)
     elif t.offload_modules:
         yield broken("offload_modules needs fine_grained_activation_offloading")
 
@@ -58,6 +61,44 @@ def _layers(model: Model, layout: Layout, training: Training) -> Iterator[Violat
             "{cpu_offloading_num_layers} must be between 0 and {num_layers-1}",
             {"cpu_offloading_num_layers": t.cpu_offloading_num_layers, "num_layers-1": model.num_layers - 1},
         )
+
+
+OF_EXPERTS = ("expert_fc1", "moe_act", "fused_group_mlp")
+"""Offloaded modules that are parts of the routed experts."""
+
+
+def _of_experts(training: Training) -> Iterator[Violation]:
+    """What offloading in experts needs and excludes (Megatron-LM `transformer_config.py`, `moe/experts.py`)."""
+    t = training
+    given = [module for module in OF_EXPERTS if module in t.offload_modules]
+    parts = [module for module in given if module != "fused_group_mlp"]
+    if not given:
+        return
+    if t.recomputes("moe"):
+        yield broken(
+            f"offload_modules {all_of(given)} and recompute_modules moe exclude each other", fix="leave one out"
+        )
+    if t.moe_paged_stash:
+        yield broken(f"offload_modules {all_of(given)} and moe_paged_stash exclude each other", fix="leave one out")
+    if parts and t.use_transformer_engine_op_fuser:
+        be = "does" if len(parts) == 1 else "do"
+        fix = "use fused_group_mlp, or turn use_transformer_engine_op_fuser off"
+        yield broken(f"offload_modules {all_of(parts)} {be} not exist in fused experts", fix=fix)
+    if "fused_group_mlp" in given:
+        yield from _fused(training, parts)
+
+
+def _fused(training: Training, parts: list[str]) -> Iterator[Violation]:
+    t = training
+    if not t.use_transformer_engine_op_fuser:
+        fix = "use expert_fc1 and moe_act, or turn it on"
+        yield broken("offload_modules fused_group_mlp needs use_transformer_engine_op_fuser", fix=fix)
+    elif parts:
+        whole = "offload_modules fused_group_mlp takes all of the experts and excludes"
+        yield broken(f"{whole} {all_of(parts)}", fix=f"leave {all_of(parts)} out")
+    elif t.low_precision and not t.low_precision_weights:
+        rule = "offload_modules fused_group_mlp without fp8_param_gather or fp4_param_gather is not modelled"
+        yield broken(f"{rule}: quantized copies of the weights are taken along")
 
 
 def _modules(training: Training) -> Iterator[Violation]:

@@ -46,8 +46,6 @@ def fully_sharded(model: Model, layout: Layout, training: Training) -> Iterator[
     if t.use_megatron_fsdp:
         if not OPTIMIZERS[t.optimizer].fully_sharded:
             yield broken(f"use_megatron_fsdp needs optimizer adam or sgd, not {t.optimizer}")
-        if t.reuse_grad_buf_for_mxfp8_param_ag:
-            yield broken("use_megatron_fsdp excludes reuse_grad_buf_for_mxfp8_param_ag")
         if t.peft != "none":
             yield broken("use_megatron_fsdp with peft is not modelled")
     whole = t.use_megatron_fsdp and t.data_parallel_sharding_strategy == "optim_grads_params"

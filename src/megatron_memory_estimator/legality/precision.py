@@ -23,6 +23,8 @@ def low_precision(model: Model, layout: Layout, training: Training) -> Iterator[
         yield broken("fp8 and fp4 exclude each other", fix="give one")
     if t.fp8_param_gather and not t.fp8:
         yield broken("fp8_param_gather needs fp8")
+    if t.reuse_grad_buf_for_mxfp8_param_ag and not (t.fp8_param_gather or t.use_megatron_fsdp):
+        yield broken("reuse_grad_buf_for_mxfp8_param_ag needs fp8_param_gather")
     if t.fp4_param_gather and not t.fp4:
         yield broken("fp4_param_gather needs fp4")
     if t.low_precision:
@@ -34,9 +36,12 @@ def _recipe(training: Training, name: str) -> Iterator[Violation]:
     if not t.te_spec:
         yield broken(f"{name} needs transformer_impl=transformer_engine")
     if t.params_dtype == "fp32":
-        yield broken(f"{name} needs params_dtype bf16 or fp16")
+        yield from _of_wide_weights(training, name)
     if t.low_precision_weights and not t.use_distributed_optimizer:
         yield broken(f"{name}_param_gather needs use_distributed_optimizer")
+    if t.disable_parameter_transpose_cache and not (t.low_precision_weights or t.use_torch_fsdp2):
+        rule = f"disable_parameter_transpose_cache with {name} and without {name}_param_gather is not modelled"
+        yield broken(f"{rule}: every microbatch in flight keeps quantized weights of its own")
     reused = t.reuse_grad_buf_for_mxfp8_param_ag or t.use_megatron_fsdp
     if t.low_precision_weights and t.low_precision == "mxfp8" and not reused:
         yield broken("fp8_param_gather with fp8_recipe=mxfp8 needs reuse_grad_buf_for_mxfp8_param_ag")
@@ -51,6 +56,20 @@ def _recipe(training: Training, name: str) -> Iterator[Violation]:
     for setting in ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16"):
         if getattr(t, setting) < 0:
             yield broken(f"{{{setting}}} must not be negative", {setting: getattr(t, setting)})
+
+
+def _of_wide_weights(training: Training, name: str) -> Iterator[Violation]:
+    """fp8 GEMMs read fp32 operands and write fp32 results (TransformerEngine `pytorch/module/linear.py`: such biases are cast to bf16);
+    Hadamard transforms of nvfp4 (`pytorch/tensor/nvfp4_tensor.py`), fused experts and fp8 attention are for 16 bits."""
+    t = training
+    if name == "fp4":
+        yield broken("fp4 needs params_dtype bf16 or fp16")
+    if t.low_precision_weights and name == "fp8":
+        yield broken("fp8_param_gather with params_dtype=fp32 is not modelled", fix="use bf16")
+    if t.fp8_dot_product_attention:
+        yield broken("fp8_dot_product_attention needs params_dtype bf16 or fp16")
+    if t.use_transformer_engine_op_fuser:
+        yield broken("use_transformer_engine_op_fuser with fp8 needs params_dtype bf16 or fp16")
 
 
 def gpu(training: Training, machine: Gpu) -> Iterator[Violation]:

@@ -21,6 +21,8 @@ LAYOUT = "pipeline_model_parallel_layout"
 GROUP = "microbatch_group_size_per_vp_stage"
 SPELLINGS = ("num_layers_per_virtual_pipeline_stage", VPP, LAYOUT)
 """Settings that each say how many chunks a stage has."""
+PLACED_MTP = (0, 14)
+"""The Megatron-Core version since which a layout string places MTP layers."""
 COUNTED = {
     "account_for_embedding_in_pipeline_split": "the embedding",
     "account_for_loss_in_pipeline_split": "the loss",
@@ -28,15 +30,17 @@ COUNTED = {
 """What may count as a layer in an even split."""
 
 
-def pipeline(model: Model, layout: Layout, *, overlap_p2p_comm: bool) -> Iterator[Violation]:
-    """Layers divide over stages and chunks."""
+def pipeline(
+    model: Model, layout: Layout, *, overlap_p2p_comm: bool, mcore: tuple[int, int] = PLACED_MTP
+) -> Iterator[Violation]:
+    """Layers divide over stages and chunks, in a version of Megatron-Core."""
     contradiction = next(_spellings(model, layout), None)
     if contradiction is not None:
         yield contradiction
         return
     text, pp = layout.pipeline_model_parallel_layout, layout.pp
     if text is not None:
-        yield from _layout_string(model, layout, text)
+        yield from _layout_string(model, layout, text, mcore)
         return
     borders = "|" in (model.hybrid_layer_pattern or "")
     try:
@@ -212,7 +216,7 @@ def named(counts: Counts, **others: int) -> str:
     return all_of(f"{name}={n}" for name, n in given.items())
 
 
-def _layout_string(model: Model, layout: Layout, text: str) -> Iterator[Violation]:
+def _layout_string(model: Model, layout: Layout, text: str, mcore: tuple[int, int]) -> Iterator[Violation]:
     stages, pp = parse_layout(text), layout.pp
     flat = "".join(stages)
     if len(stages) % pp:
@@ -229,14 +233,32 @@ def _layout_string(model: Model, layout: Layout, text: str) -> Iterator[Violatio
         if (count := flat.count(symbol)) != 1:
             said = f"{LAYOUT} has {count} {symbol} for {what}"
             yield broken(f"{LAYOUT} must have one {symbol} ({what})", said=said, fix="use one")
-    for symbol, what, wanted in (("t", "num_layers", model.num_layers), ("m", "mtp_num_layers", model.mtp)):
-        if (count := flat.count(symbol)) != wanted:
-            said = f"{LAYOUT} has {count} {symbol} for {what}={wanted}"
-            yield broken(f"the {symbol} of {LAYOUT} are not {what}", said=said, fix=f"use {wanted or 'no'} {symbol}")
+    if (count := flat.count("t")) != model.num_layers:
+        said = f"{LAYOUT} has {count} t for num_layers={model.num_layers}"
+        yield broken(f"the t of {LAYOUT} are not num_layers", said=said, fix=f"use {model.num_layers} t")
+    yield from _count_of_mtp(model, flat.count("m"), mcore)
     if flat and (flat[0] != "E" or flat[-1] != "L"):
         yield broken(f"{LAYOUT} must begin with E and end with L")
     if "m" in flat:
         yield from _mtp_of_string(stages, flat, len(stages) // pp, pp)
+
+
+def _count_of_mtp(model: Model, count: int, mcore: tuple[int, int]) -> Iterator[Violation]:
+    """A layout string places all MTP layers; before Megatron-Core 0.14 it must not, and they are on the last chunk.
+
+    Source: Megatron-LM `megatron/core/transformer/pipeline_parallel_layer_layout.py` (validate_layer_layout);
+    `multi_token_prediction.py` of 0.13 (get_mtp_num_layers_to_build).
+    """
+    if mcore < PLACED_MTP:
+        if count:
+            why = "before Megatron-Core 0.14, which puts MTP layers on the last chunk itself"
+            said = f"{LAYOUT} has {count} m, which has no meaning {why}"
+            yield broken(f"the m of {LAYOUT} have no meaning {why}", said=said, fix="use no m")
+    elif count != model.mtp:
+        said, fix = f"{LAYOUT} has {count} m for mtp_num_layers={model.mtp}", f"use {model.mtp or 'no'} m"
+        if not count:
+            fix = f"{fix}, or give megatron_core_version 0.13 if the run's is older than 0.14 and puts them on the last chunk"
+        yield broken(f"the m of {LAYOUT} are not mtp_num_layers", said=said, fix=fix)
 
 
 def _mtp_of_string(stages: tuple[str, ...], flat: str, vp: int, pp: int) -> Iterator[Violation]:

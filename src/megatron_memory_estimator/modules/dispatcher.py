@@ -22,6 +22,10 @@ PREPROCESSING = 10
 0.16: preprocess, _maybe_dtoh_and_synchronize)."""
 
 
+LATE_PROBS = (0, 13)
+"""The Megatron-Core version since which probabilities weigh the rows of the experts; before it, the rows that return."""
+
+
 @dataclass(frozen=True)
 class Routed:
     """Rows of this rank's experts, what is held until they return, and the probabilities that weigh them.
@@ -40,7 +44,7 @@ def dispatch(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Routed]
     """From the residual stream's tokens to the rows of the local experts."""
     way = {"allgather": _allgather, "flex": _flex, "alltoall": _alltoall}[c.training.moe_token_dispatcher_type]
     routed = yield from way(c, x, probs, width)
-    return routed if c.training.mcore >= (0, 13) else replace(routed, probs=None, late=probs)
+    return routed if c.training.mcore >= LATE_PROBS else replace(routed, probs=None, late=probs)
 
 
 def combine(c: Context, routed: Routed, done: Tensor, width: Dim) -> Module[Tensor]:
@@ -54,6 +58,8 @@ def combine(c: Context, routed: Routed, done: Tensor, width: Dim) -> Module[Tens
             "mlp.unpermute", (full,), (out,), holds=routed.held, sends=over_experts(c, "reduce_scatter", full),
             returns=over_experts(c, "all_gather", full),
         )  # fmt: skip
+        if c.model.add_bias_linear and routed.late is not None:
+            return (yield from _biased(c, out, routed, width))
         return out
     if kind == "flex":
         back = done
@@ -85,18 +91,42 @@ def combine(c: Context, routed: Routed, done: Tensor, width: Dim) -> Module[Tens
     return out
 
 
-def _unpermute(c: Context, name: str, rows: Tensor, out: Tensor, routed: Routed, holds: tuple[Tensor, ...]) -> Op:
+def _biased(c: Context, out: Tensor, routed: Routed, width: Dim) -> Module[Tensor]:
+    """Biases of fc2 take the way of the rows: one row each, weighed, un-permuted and added up over ranks, then added.
+
+    Source: Megatron-LM `moe/experts.py` (SequentialMLP.forward: output_bias_list), `moe/token_dispatcher.py` (token_unpermutation of
+    the all-gather dispatcher), both before Megatron-Core 0.13. With one expert its bias is broadcast.
+    """
+    rows = c.new("mlp.experts.bias rows", routed.rows, width)
+    if not c.local_experts_many:
+        rows = rows._replace(nbytes=0)
+    yield Op("mlp.experts.bias_rows", (), (rows,))
+    full = c.new("mlp.unpermuted bias of all ranks", *_gathered(c), width)
+    yield _unpermute(c, "mlp.unpermute_local_bias", rows, full, routed, (), "mlp.unpermute_local")
+    bias = out.like("mlp.unpermuted bias")
+    yield Op(
+        "mlp.unpermute_bias", (full,), (bias,), sends=over_experts(c, "reduce_scatter", full),
+        returns=over_experts(c, "all_gather", full),
+    )  # fmt: skip
+    total = out.like("mlp.output with bias")
+    yield Op("mlp.bias_add", (out, bias), (total,), passes=(out, bias))
+    return total
+
+
+def _unpermute(
+    c: Context, name: str, rows: Tensor, out: Tensor, routed: Routed, holds: tuple[Tensor, ...], weighed: str = ""
+) -> Op:
     """Rows added up per token. Unfused and deterministic it is an index_add, whose node keeps its source in PyTorch.
 
     Source: Megatron-LM `moe/moe_utils.py` unpermute: index_add since Megatron-Core 0.15, probabilities here before 0.13 (the
-    product keeps the rows and their probabilities); the fused kernel and scatter_add keep no rows. PyTorch
-    `tools/autograd/derivatives.yaml`, index_add: the gradient is `grad.index_select(dim, index).expand_as(source)`.
+    product keeps the rows and their probabilities, `weighed` names the op that has them too); the fused kernel and scatter_add keep
+    no rows. PyTorch `tools/autograd/derivatives.yaml`, index_add: the gradient is `grad.index_select(dim, index).expand_as(source)`.
     """
     t = c.training
     if routed.late is None:
         added = t.deterministic_mode and not t.moe_permute_fusion and t.mcore >= (0, 15)
         return Op(name, (rows,), (out,), (rows,) if added else (), holds=holds)
-    probs = c.new(f"{name}.probs", rows.shape[0], dtype=c.probs_dtype)
+    probs = c.new(f"{weighed or name}.probs", rows.shape[0], dtype=c.probs_dtype)
     product = () if t.moe_permute_fusion else (rows.like(f"{name}.weighted rows", c.probs_dtype),)
     return Op(name, (rows, routed.late), (out,), (rows, probs), product, product, holds)
 

@@ -60,7 +60,7 @@ def workspaces(
         *_global_memory_buffer(c, head=head, attention=bool(layers), moe=experts),
         *_rotary(c, plans, layers),
     ]
-    if c.training.use_megatron_fsdp and c.training.fsdp_double_buffer:
+    if c.training.double_buffered:
         found.extend(_double_buffers(c, plans))
     if head and c.training.defer_embedding_wgrad_compute and c.sp_many:
         source = "megatron/core/utils.py drain_embedding_wgrad_compute: double buffer of the gathered input"

@@ -87,7 +87,7 @@ def gathered(
     weights: tuple[Tensor, ...] = ()
     grads: tuple[Tensor, ...] = ()
     level = STRATEGIES.index(strategy(c))
-    if level == 3 and not t.fsdp_double_buffer:
+    if level == 3 and not t.double_buffered:
         whole = smallest(numel + (ahead if units else 0), total)
         weights = (
             tensor(
@@ -96,7 +96,7 @@ def gathered(
                 gathered_dtype(c),
             ),
         )
-    if level >= 2 and units and not t.fsdp_double_buffer:  # outside units a gradient is its op's own scratch
+    if level >= 2 and units and not t.double_buffered:  # outside units a gradient is its op's own scratch
         whole = smallest(numel + reduced, total)
         grads = (tensor(f"{name}FSDP gradients before reduce-scatter", (Dim("elements", whole),), grad_dtype(c)),)
     return weights, (*weights, *transposed(c, name, numel), *grads)

@@ -157,7 +157,7 @@ class Tree:
         """A number. Raises ConfigError for what is none."""
         found = self.at(path, default)
         found = scalar(found) if isinstance(found, str) else found
-        if isinstance(found, bool) or not isinstance(found, int | float):
+        if isinstance(found, bool) or not isinstance(found, int | float) or not abs(found) <= LARGEST:
             raise ConfigError(f"{path}={shown(found)} must be a number")
         return found
 

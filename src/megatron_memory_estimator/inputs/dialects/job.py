@@ -50,7 +50,7 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
         values = {**reading.settings, **given}
         values |= _environment(reading, given)
         loaded = dataclasses.replace(loaded, warnings=(*loaded.warnings, *run.notes, *reading.warnings))
-        job = job_from_parts(loaded, gpus, values, habits=False, defaults=CLASS_DEFAULTS, framework=reading.defaults)
+        job = job_from_parts(loaded, gpus, values, habits=False, defaults=CLASS_DEFAULTS, framework=_filled(reading))
     return dataclasses.replace(job, assumptions=(*notes, *job.assumptions))
 
 
@@ -72,8 +72,9 @@ def model_of(reading: Reading, run: Run) -> tuple[LoadedModel | None, list[str],
         return None, [], [] if asked else [Question("the file names no model", MODEL_OPTION)]
     entry = catalogued(name)
     if entry is not None:
-        folder = "folder" if name.startswith(("/", ".", "~", "$")) else "model"
-        note = [] if entry == name else [f"the {folder} {name} is taken as {entry} of the catalogue"]
+        what = "folder" if name.startswith(("/", ".", "~", "$")) else "model"
+        last = name.rstrip("/").rsplit("/", 1)[-1] if what == "folder" else name
+        note = [] if entry == name else [f"the {what} {last} is the catalogue model {entry}"]
         return load(entry), note, []
     try:
         return load(name), [], []
@@ -89,6 +90,12 @@ def _of_words(reading: Reading, run: Run, gpus: int | None, given: Mapping[str, 
     job = job_from_args(list(reading.args), gpus, {**values, "ignore_unknown": run.ignore_unknown})
     name = run.path.rsplit("/", 1)[-1].rsplit(".", 1)[0]
     return dataclasses.replace(job, name=name, source=run.path, warnings=(*run.notes, *reading.warnings, *job.warnings))
+
+
+def _filled(reading: Reading) -> dict[str, Any]:
+    """The framework's defaults, without those that the run turns off."""
+    off = {name for name, value in reading.settings.items() if value is None}
+    return {name: value for name, value in reading.defaults.items() if name not in off}
 
 
 def _environment(reading: Reading, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...wording import shown
+from ..environment import VARIABLES
 from ..setting_names import full_name, known_settings
 from ..transformer_config import IRRELEVANT, UNSUPPORTED
 
@@ -56,6 +57,11 @@ def by_habit(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any
         name: value for name, value in settings.items() if name.startswith("moe_") and not isinstance(value, list)
     }
     return {name: value for name, value in settings.items() if name not in experts}, experts
+
+
+def decisive(*environments: Mapping[str, Any]) -> dict[str, str]:
+    """Variables that memory depends on, of which the last ones hold."""
+    return {name: str(value) for env in environments for name, value in env.items() if name in VARIABLES}
 
 
 def patterns(nothing: str) -> tuple[frozenset[str], tuple[str, ...]]:

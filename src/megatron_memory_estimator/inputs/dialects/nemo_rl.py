@@ -14,7 +14,7 @@ from ...errors import UnsupportedError
 from ...wording import counted, shown
 from .bridge_models import provider_defaults
 from .hydra import Tree
-from .keys import by_habit, passed_over, translated
+from .keys import by_habit, decisive, passed_over, translated
 from .nemo_rl_phases import gpus_of, phases
 from .nemo_rl_tree import kind_of, tree_of
 from .run import Dialect, Reading, Run
@@ -23,6 +23,9 @@ SCRIPT = re.compile(r"run_(vlm_)?(grpo|sft|dpo|rm|distillation)\w*")
 WORD = re.compile(r"--config(=.*)?|[+~]{0,2}(policy|cluster|grpo|sft|dpo|loss_fn)\..+")
 POLICY, MEGATRON = "policy", "policy.megatron_cfg"
 
+SECTIONS = frozenset(("cluster", "grpo", "sft", "dpo", "loss_fn"))
+OWN = frozenset(("megatron_cfg", "dtensor_cfg", "max_total_sequence_length", "train_global_batch_size"))
+"""Keys of a file, and of its policy, that tell it from others."""
 ENGINE = """
     enabled activation_checkpointing recompute_granularity recompute_modules recompute_method recompute_num_layers
     empty_unused_memory_level moe_router_dtype moe_router_load_balancing_type moe_router_bias_update_rate
@@ -31,7 +34,7 @@ ENGINE = """
     pipeline_dtype distributed_data_parallel_config fp8_cfg train_iters track_moe_metrics moe_per_layer_logging
     force_* attention_backend sequence_parallel pipeline_model_parallel_layout layernorm_epsilon mtp_loss_*
     mtp_use_* mtp_detach_* moe_hybridep_* hf_config_overrides checkpoint* save* load* enable_autocast
-    optimizer_offload_between* layer_init*
+    optimizer_offload_between* layer_init* moe_z_loss_coeff
 """
 """Keys of the engine that are read one by one, or have no effect."""
 OPTIMIZER = """
@@ -63,12 +66,17 @@ def knows(run: Run) -> bool:
     """A script of NeMo-RL with words for it, or a file with a policy of its kind."""
     if run.document is None:
         return SCRIPT.fullmatch(run.script) is not None and any(WORD.fullmatch(word) for word in run.words)
+    keys = set(map(str, run.document))
+    bases = run.document.get("defaults")
+    based = all(isinstance(name, str) and name.endswith((".yaml", ".yml")) for name in _listed(bases)) and bool(bases)
     policy = run.document.get(POLICY)
     if not isinstance(policy, Mapping):
-        return False
-    return not {"megatron_cfg", "dtensor_cfg", "max_total_sequence_length", "train_global_batch_size"}.isdisjoint(
-        policy
-    ) or (not {"cluster", "grpo", "sft", "dpo", "loss_fn"}.isdisjoint(run.document))
+        return based and not SECTIONS.isdisjoint(keys)
+    return based or not OWN.isdisjoint(map(str, policy)) or not SECTIONS.isdisjoint(keys)
+
+
+def _listed(found: Any) -> list[Any]:
+    return found if isinstance(found, list) else [found]
 
 
 def read(run: Run) -> Reading:
@@ -85,7 +93,7 @@ def read(run: Run) -> Reading:
     settings, unknown, refused = _sections(tree)
     settings |= _engine(tree, warnings)
     gpus = gpus_of(tree)
-    settings |= _batch(tree, settings, gpus, kind, notes, warnings)
+    settings |= _batch(tree, gpus, kind, notes, warnings)
     tuned, more = _tuned(tree, warnings)
     around, said = phases(tree, kind, tokens=settings["seq_length"] * settings["micro_batch_size"])
     for path in (f"{POLICY}.draft.enabled", f"{POLICY}.quant_cfg", f"{MEGATRON}.quant_cfg"):
@@ -98,7 +106,7 @@ def read(run: Run) -> Reading:
         settings={**chosen, **tuned, **around},
         defaults={**provider_defaults(run.model or model), **DEFAULTS, **experts},
         num_gpus=gpus,
-        env=run.env,
+        env=decisive(run.env, tree.section(f"{MEGATRON}.env_vars")),
         assumptions=tuple(notes),
         warnings=(*warnings, *said, *passed_over(unknown, "NeMo-RL")),
         questions=tuple(questions),
@@ -201,16 +209,14 @@ def _loss(tree: Tree, warnings: list[str]) -> dict[str, Any]:
     return found
 
 
-def _batch(
-    tree: Tree, settings: Mapping[str, Any], gpus: int | None, kind: str, notes: list[str], warnings: list[str]
-) -> dict[str, Any]:
+def _batch(tree: Tree, gpus: int | None, kind: str, notes: list[str], warnings: list[str]) -> dict[str, Any]:
     """Tokens of a microbatch, which no packing exceeds, and samples of a step; a pair of DPO is two samples."""
     pairs = 2 if kind == "dpo" else 1
     longest = tree.count(f"{POLICY}.max_total_sequence_length") or 1
     micro = (tree.count(f"{POLICY}.train_micro_batch_size") or 1) * pairs
     samples = (tree.count(f"{POLICY}.train_global_batch_size") or 1) * pairs
     dynamic = [name for name in ("sequence_packing", "dynamic_batching") if tree.on(f"{POLICY}.{name}.enabled")]
-    if settings.get("context_parallel_size", 1) != 1 and "sequence_packing" not in dynamic:
+    if tree.count(f"{MEGATRON}.context_parallel_size", 1) != 1 and "sequence_packing" not in dynamic:
         warnings.append("context parallelism of NeMo-RL needs policy.sequence_packing.enabled")
     key = f"{POLICY}.{dynamic[0]}.train_mb_tokens" if dynamic else ""
     tokens = (tree.count(key) if key else None) or longest * micro
@@ -220,19 +226,18 @@ def _batch(
             f"a sample may have {longest} tokens (policy.max_total_sequence_length), above {key}={tokens}: it runs alone"
         )
     tokens = max(tokens, longest)
-    if tokens != longest * micro or (dynamic and gpus is not None and samples % (micro * _ranks(settings, gpus))):
+    if tokens != longest * micro or (dynamic and gpus is not None and samples % (micro * _ranks(tree, gpus))):
         found |= {"seq_length": tokens, "micro_batch_size": 1}
     rows = f"samples packed to {key}" if dynamic else f"{counted(micro, 'sample')} of at most {longest}"
     notes.append(f"at most {tokens} tokens in a microbatch: {rows}")
     return found
 
 
-def _ranks(settings: Mapping[str, Any], gpus: int) -> int:
+def _ranks(tree: Tree, gpus: int) -> int:
     """Data-parallel ranks, at least 1."""
     ranks = 1
     for axis in ("tensor_model", "pipeline_model", "context"):
-        degree = settings.get(f"{axis}_parallel_size")
-        ranks *= degree if isinstance(degree, int) and degree > 0 else 1
+        ranks *= tree.count(f"{MEGATRON}.{axis}_parallel_size", 1) or 1
     return max(gpus // ranks, 1)
 
 
@@ -245,7 +250,7 @@ def _tuned(tree: Tree, warnings: list[str]) -> tuple[dict[str, Any], list[str]]:
         [f"{peft}.exclude_modules decides memory and is not modelled"] if tree.at(f"{peft}.exclude_modules") else []
     )
     targets = tree.at(f"{peft}.target_modules") or ()
-    names = [targets] if isinstance(targets, str) else [str(one) for one in targets]
+    names = [str(one) for one in (targets if isinstance(targets, list) else [targets] if targets else [])]
     refused += [
         f"{peft}.target_modules has {shown(one)}; names of linears are modelled"
         for one in names

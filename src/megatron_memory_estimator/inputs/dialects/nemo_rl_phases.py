@@ -57,6 +57,7 @@ def phases(tree: Tree, kind: str, *, tokens: int) -> tuple[dict[str, Any], list[
     share = f"{GENERATION}.vllm_cfg.gpu_memory_utilization"
     if backend == "sglang":
         share = f"{GENERATION}.sglang_cfg.mem_fraction_static"
+    found["rollout_tensor_parallel_size"] = tree.count(f"{GENERATION}.{backend}_cfg.tensor_parallel_size", 1)
     found["rollout_memory_share"] = tree.number(share, 0.6)
     return found, [f"the engine {backend} shares the GPUs; what it leaves behind asleep is not known"]
 

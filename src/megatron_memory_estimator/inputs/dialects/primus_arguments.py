@@ -16,7 +16,7 @@ from ..megatron.classes import refuse_unmodelled
 from ..megatron.derive import derive
 from ..megatron.destinations import OLD_NAMES, destination
 from ..megatron.table import arguments
-from ..megatron.vocabulary import known_size
+from ..megatron.tokenizers import known_size
 from ..setting_names import known_settings
 from .keys import DECIDES, patterns
 

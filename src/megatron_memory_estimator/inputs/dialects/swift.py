@@ -190,7 +190,7 @@ def _recompute(values: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"recompute_granularity": granularity}
     if granularity == "selective":
         modules = values.get("recompute_modules") or ["core_attn"]
-        found["recompute_modules"] = tuple([modules] if isinstance(modules, str) else modules)
+        found["recompute_modules"] = tuple(map(str, modules)) if isinstance(modules, list) else (str(modules),)
     return found
 
 
@@ -207,7 +207,11 @@ def _length(values: Mapping[str, Any], questions: list[Question]) -> tuple[dict[
         return {}, []
     kind = values.get("rlhf_type")
     if kind in ("grpo", "gkd"):
-        length += int(values.get("max_completion_length") or 512)
+        longest = values.get("max_completion_length") or 512
+        if not isinstance(longest, int):
+            questions.append(Question(f"max_completion_length={shown(str(longest))} is no number", "--seq-length N"))
+            return {}, []
+        length += longest
         return {"seq_length": length}, [f"at most {length} tokens a sample: max_length and max_completion_length"]
     if values.get("packing"):
         return {"seq_length": length}, [f"samples are packed to rows of {length} tokens"]
@@ -232,11 +236,11 @@ def _tuned(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     if kind != "lora":
         return {}, [*refused, f"tuner_type={kind} is not modelled"]
     targets = values.get("target_modules") or "all-linear"
-    wanted = [targets] if isinstance(targets, str) else list(targets)
+    wanted = list(targets) if isinstance(targets, list) else [targets]
     if "all-router" in wanted:
         refused.append("target_modules=all-router adapts routers, which is not modelled")
     modules = LORA_ALL if "all-linear" in wanted else tuple(str(one) for one in wanted)
-    return {"peft": "lora", "peft_dim": int(values.get("lora_rank") or 8), "peft_target_modules": modules}, refused
+    return {"peft": "lora", "peft_dim": values.get("lora_rank") or 8, "peft_target_modules": modules}, refused
 
 
 def _around(values: Mapping[str, Any], *, lora: bool) -> tuple[dict[str, Any], list[str]]:
@@ -267,11 +271,12 @@ def _around(values: Mapping[str, Any], *, lora: bool) -> tuple[dict[str, Any], l
         + (("optimizer",) if values.get("offload_optimizer") else ()),
     }
     if colocated:
-        found["rollout_memory_share"] = float(values.get("vllm_gpu_memory_utilization") or 0.9)
+        found["rollout_memory_share"] = values.get("vllm_gpu_memory_utilization") or 0.9
+        found["rollout_tensor_parallel_size"] = values.get("vllm_tensor_parallel_size") or 1
         warnings.append("rlhf_type=grpo: the engine vllm shares the GPUs; what it leaves behind asleep is not known")
     if not lora and values.get("offload_model"):
         found["reference_model"] = "offloaded"
     return found, warnings
 
 
-DIALECT = Dialect("ms-swift", "dialects.md", knows, read)
+DIALECT = Dialect("ms-swift", "dialects/ms_swift.md", knows, read)

@@ -13,7 +13,7 @@ from typing import Any
 from ...wording import shown
 from .bridge_models import provider_defaults
 from .hydra import Tree
-from .keys import by_habit, passed_over
+from .keys import by_habit, decisive, passed_over
 from .run import Dialect, Reading, Run
 from .verl_batch import batch_of, gpus_of, tokens_of
 from .verl_phases import phases
@@ -60,7 +60,7 @@ def read(run: Run) -> Reading:
     )
     gpus = gpus_of(tree, run, notes, questions, sft=sft)
     warnings: list[str] = []
-    settings |= batch_of(tree, settings, gpus, (notes, warnings, questions), sft=sft)
+    settings |= batch_of(tree, at.engine, gpus, (notes, warnings, questions), sft=sft)
     tuned, more = _tuned(tree, at)
     refused += more + not_modelled(tree, at)
     if not sft:
@@ -73,14 +73,20 @@ def read(run: Run) -> Reading:
     return Reading(
         model=model,
         settings={**chosen, **tuned},
-        defaults={**provider_defaults(run.model or model), **DEFAULTS, **experts},
+        defaults={**provider_defaults(run.model or model), **_defaults(tree, at), **experts},
         num_gpus=gpus,
-        env=run.env,
+        env=decisive(tree.section("ray_kwargs.ray_init.runtime_env.env_vars"), run.env),
         assumptions=tuple(notes),
         warnings=(*warnings, *passed_over(unknown, "verl")),
         questions=tuple(questions),
         refused=tuple(refused),
     )
+
+
+def _defaults(tree: Tree, at: Places) -> dict[str, Any]:
+    """Defaults of the framework; with MTP enabled the model's config says how many layers there are."""
+    mtp = tree.on(f"{at.model}.mtp.enable")
+    return {name: value for name, value in DEFAULTS.items() if not (mtp and name == "mtp_num_layers")}
 
 
 def _precision(tree: Tree, at: Places, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -110,7 +116,7 @@ def _loss(tree: Tree, at: Places) -> dict[str, Any]:
     if entropy and any(tree.on(f"{where}.entropy_from_logits_with_chunking") for where in (actor, at.engine)):
         chunks = [tree.count(f"{where}.entropy_from_logits_chunk_size") for where in (actor, at.engine)]
         found["loss_chunk_size"] = next((each for each in chunks if each), 2048)
-    return found | ({"mtp_num_layers": None} if mtp else {})
+    return found
 
 
 def _tuned(tree: Tree, at: Places) -> tuple[dict[str, Any], list[str]]:
@@ -123,7 +129,7 @@ def _tuned(tree: Tree, at: Places) -> tuple[dict[str, Any], list[str]]:
     if not tree.number(f"{lora}.rank") > 0:
         return found, []
     kind, targets = str(tree.at(f"{lora}.type", "lora")), tree.at(f"{lora}.target_modules")
-    names = [targets] if isinstance(targets, str) else list(targets or ())
+    names = targets if isinstance(targets, list) else [targets] if targets else []
     wrong = [str(one) for one in names if not isinstance(one, str) or "*" in one or "." in one or one == "all-linear"]
     refused = [
         f"{lora}.target_modules has {shown(one)}; names of linears such as linear_qkv are modelled" for one in wrong

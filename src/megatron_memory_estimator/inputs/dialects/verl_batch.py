@@ -6,13 +6,26 @@ Sources: volcengine/verl 0.9.1 `verl/workers/engine/utils.py` (prepare_micro_bat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...wording import counted
 from ..questions import Question
 from .hydra import Tree
 from .run import Run
+
+ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+
+
+class _Batch(NamedTuple):
+    """What a run says of its batches: the longest sample and where that stands, samples of a step, and the limit of a microbatch."""
+
+    longest: int
+    whose: str
+    samples: int
+    dynamic: bool
+    limit: int
+    limit_key: str
+    micro: int | None
 
 
 def gpus_of(tree: Tree, run: Run, notes: list[str], questions: list[Question], *, sft: bool) -> int | None:
@@ -33,68 +46,76 @@ def gpus_of(tree: Tree, run: Run, notes: list[str], questions: list[Question], *
 
 
 def batch_of(
-    tree: Tree,
-    settings: Mapping[str, Any],
-    gpus: int | None,
-    said: tuple[list[str], list[str], list[Question]],
-    *,
-    sft: bool,
+    tree: Tree, engine: str, gpus: int | None, said: tuple[list[str], list[str], list[Question]], *, sft: bool
 ) -> dict[str, Any]:
-    """Tokens of a microbatch, which no packing exceeds, and samples of a step."""
+    """Tokens of a microbatch, which no packing exceeds, and samples of a step; `said` takes assumptions, warnings and questions."""
     notes, warnings, questions = said
-    cp = int(settings.get("context_parallel_size", 1))
-    actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
-    if sft:
-        longest, samples = tree.count("data.max_length", 1024) or 1024, tree.count("data.train_batch_size", 256) or 256
-        limit, micro = tree.count("data.max_token_len_per_gpu", 8192), tree.count("data.micro_batch_size_per_gpu", 4)
-        dynamic, whose, limit_key = (
-            tree.on("data.use_dynamic_bsz", True),
-            "data.max_length",
-            "data.max_token_len_per_gpu",
-        )
-    else:
-        longest = (tree.count("data.max_prompt_length", 512) or 512) + (
-            tree.count("data.max_response_length", 512) or 512
-        )
-        samples = (tree.count(f"{actor}.ppo_mini_batch_size", 256) or 256) * (tree.count(f"{rollout}.n", 1) or 1)
-        limit, micro = tree.count(f"{actor}.ppo_max_token_len_per_gpu", 16384), _micro(tree, settings, gpus)
-        dynamic, whose = tree.on(f"{actor}.use_dynamic_bsz"), "data.max_prompt_length + data.max_response_length"
-        limit_key = f"{actor}.ppo_max_token_len_per_gpu"
-    found: dict[str, Any] = {"global_batch_size": samples}
-    if dynamic:
-        tokens = (limit or 1) * cp
-        notes.append(
-            f"at most {tokens} tokens in a microbatch: {limit_key}={limit}"
-            + (f" on each of {cp} ranks of cp" if cp > 1 else "")
-        )
-        if longest > tokens:
+    cp = tree.count(f"{engine}.context_parallel_size", 1) or 1
+    batch = _supervised(tree) if sft else _reinforced(tree, gpus)
+    found: dict[str, Any] = {"global_batch_size": batch.samples}
+    if batch.dynamic:
+        tokens = batch.limit * cp
+        ranks = f" on each of {cp} context-parallel ranks" if cp > 1 else ""
+        notes.append(f"at most {tokens} tokens in a microbatch: {batch.limit_key}={batch.limit}{ranks}")
+        if batch.longest > tokens:
             warnings.append(
-                f"a sample may have {longest} tokens ({whose}), above the limit of {tokens}, where verl stops: raise {limit_key}"
+                f"a sample may have {batch.longest} tokens ({batch.whose}), above the limit of {tokens}, where verl stops: raise "
+                f"{batch.limit_key}"
             )
         return found | {"seq_length": tokens, "micro_batch_size": 1}
+    micro = batch.micro
     if micro is None:
-        questions.append(
-            Question("neither ppo_micro_batch_size_per_gpu nor use_dynamic_bsz is given", "--micro-batch-size N")
-        )
+        which = f"neither {ACTOR}.ppo_micro_batch_size_per_gpu nor use_dynamic_bsz is given"
+        questions.append(Question(which, "--micro-batch-size N"))
         micro = 1
-    notes.append(
-        f"at most {longest * micro} tokens in a microbatch: {counted(micro, 'sample')} of at most {longest} ({whose})"
+    samples = f"{counted(micro, 'sample')} of at most {batch.longest} ({batch.whose})"
+    notes.append(f"at most {batch.longest * micro} tokens in a microbatch: {samples}")
+    return found | {"seq_length": batch.longest, "micro_batch_size": micro}
+
+
+def _supervised(tree: Tree) -> _Batch:
+    """Batches of the SFT trainer."""
+    return _Batch(
+        tree.count("data.max_length", 1024) or 1024,
+        "data.max_length",
+        tree.count("data.train_batch_size", 256) or 256,
+        tree.on("data.use_dynamic_bsz", True),
+        tree.count("data.max_token_len_per_gpu", 8192) or 8192,
+        "data.max_token_len_per_gpu",
+        tree.count("data.micro_batch_size_per_gpu", 4),
     )
-    return found | {"seq_length": longest, "micro_batch_size": micro}
 
 
-def _micro(tree: Tree, settings: Mapping[str, Any], gpus: int | None) -> int | None:
+def _reinforced(tree: Tree, gpus: int | None) -> _Batch:
+    """Batches of the actor."""
+    return _Batch(
+        longest_of(tree),
+        "data.max_prompt_length + data.max_response_length",
+        (tree.count(f"{ACTOR}.ppo_mini_batch_size", 256) or 256) * (tree.count(f"{ROLLOUT}.n", 1) or 1),
+        tree.on(f"{ACTOR}.use_dynamic_bsz"),
+        tree.count(f"{ACTOR}.ppo_max_token_len_per_gpu", 16384) or 16384,
+        f"{ACTOR}.ppo_max_token_len_per_gpu",
+        _micro(tree, gpus),
+    )
+
+
+def longest_of(tree: Tree) -> int:
+    """Tokens of the longest prompt with the longest answer."""
+    return (tree.count("data.max_prompt_length", 512) or 512) + (tree.count("data.max_response_length", 512) or 512)
+
+
+def _micro(tree: Tree, gpus: int | None) -> int | None:
     """Samples of a microbatch; the older key counts those of all data-parallel ranks."""
-    own = tree.count("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu")
-    older = tree.count("actor_rollout_ref.actor.ppo_micro_batch_size")
+    own = tree.count(f"{ACTOR}.ppo_micro_batch_size_per_gpu")
+    older = tree.count(f"{ACTOR}.ppo_micro_batch_size")
     if own is not None or older is None or gpus is None:
         return own
-    degrees = [settings.get(f"{axis}_parallel_size") for axis in ("tensor_model", "pipeline_model", "context")]
     ranks = 1
-    for degree in degrees:
-        ranks *= degree if isinstance(degree, int) and degree > 0 else 1
+    for axis in ("tensor_model", "pipeline_model", "context"):
+        ranks *= tree.count(f"{ACTOR}.megatron.{axis}_parallel_size", 1) or 1
     return max(older // max(gpus // ranks, 1), 1)
 
 
-def tokens_of(settings: Mapping[str, Any]) -> int:
-    return int(settings["seq_length"]) * int(settings["micro_batch_size"])
+def tokens_of(batch: dict[str, Any]) -> int:
+    """Tokens of a microbatch, before context parallelism."""
+    return int(batch["seq_length"]) * int(batch["micro_batch_size"])

@@ -14,8 +14,9 @@ from ...wording import shown
 from .hydra import Tree
 from .models import catalogued
 from .run import Run
+from .verl_batch import ACTOR, ROLLOUT, longest_of
 
-ACTOR, ROLLOUT, REFERENCE = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
+REFERENCE = "actor_rollout_ref.ref"
 SEPARATE = re.compile(r"one_step_off|fully_async|separate_async")
 """Trainers whose engines have GPUs of their own."""
 BUCKET_MEGABYTES = 2048
@@ -73,6 +74,7 @@ def _engine(tree: Tree, run: Run) -> tuple[dict[str, Any], list[str]]:
     }
     if not colocated:
         return found, []
+    found["rollout_tensor_parallel_size"] = tree.count(f"{ROLLOUT}.tensor_model_parallel_size", 2)
     found["rollout_memory_share"] = tree.number(f"{ROLLOUT}.gpu_memory_utilization", 0.5)
     return found, [f"the engine {name} shares the GPUs; what it leaves behind asleep is not known"]
 
@@ -84,8 +86,7 @@ def _forward_tokens(tree: Tree, where: str) -> int | None:
         limit = tree.count(f"{where}.log_prob_max_token_len_per_gpu", tree.count(f"{ACTOR}.ppo_max_token_len_per_gpu"))
         return limit and limit * cp
     samples = tree.count(f"{where}.log_prob_micro_batch_size_per_gpu")
-    longest = (tree.count("data.max_prompt_length", 512) or 0) + (tree.count("data.max_response_length", 512) or 0)
-    return samples and samples * longest
+    return samples and samples * longest_of(tree)
 
 
 def _critic(tree: Tree, tokens: int) -> tuple[dict[str, Any], list[str], list[str]]:
@@ -121,5 +122,4 @@ def _critic_tokens(tree: Tree) -> int:
     if tree.on("critic.use_dynamic_bsz", tree.on(f"{ACTOR}.use_dynamic_bsz")):
         cp = tree.count(f"{ACTOR}.megatron.context_parallel_size", 1) or 1
         return (tree.count("critic.ppo_max_token_len_per_gpu", 32768) or 0) * cp
-    longest = (tree.count("data.max_prompt_length", 512) or 0) + (tree.count("data.max_response_length", 512) or 0)
-    return (tree.count("critic.ppo_micro_batch_size_per_gpu") or 0) * longest
+    return (tree.count("critic.ppo_micro_batch_size_per_gpu") or 0) * longest_of(tree)

@@ -25,11 +25,13 @@ OWN = re.compile(
 NOT_TRAINING = re.compile(r"main_(eval|generation)|generation_server|model_merger|preprocess")
 DEEPEST = 8
 """Files that build on one another."""
-GROUPS = {"model_engine": "model_engine", "engine": "engine", "optim": "optim"}
 
 
 def tree_of(run: Run) -> tuple[Tree, list[str], list[Question]]:
-    """The settings of a run, what was assumed about files that are not there, and which files are missing."""
+    """The settings of a run, what was assumed about files that are not there, and which files are missing.
+
+    A key without a dot (`engine=megatron`) chooses a file of a group.
+    """
     notes: list[str] = []
     questions: list[Question] = []
     env = {**run.env, **run.variables}
@@ -41,7 +43,7 @@ def tree_of(run: Run) -> tuple[Tree, list[str], list[Question]]:
     if name:
         folder = options.get("config-path", "") or options.get("config-dir", "")
         base = _file(run, folder, name, questions)
-    groups = [(key, text) for key, text in words if key.lstrip("+") in GROUPS or "@" in key]
+    groups = [(key, text) for key, text in words if "." not in key or "@" in key]
     root = overridden(base, [pair for pair in words if pair not in groups])
     chosen = {key.lstrip("+"): text for key, text in groups}
     root["defaults"] = [*_listed(root.get("defaults")), *({key: text} for key, text in chosen.items()), name]

@@ -24,7 +24,9 @@ def shapes(job: TrainingJob, space: Space) -> Iterator[Shape | Violation]:
             yield broken("virtual_pipeline_model_parallel_size needs pipeline_model_parallel_size above 1")
             continue
         for layout in _splits(job, space, pp, vp):
-            violations = pipeline(job.model, layout, overlap_p2p_comm=job.training.overlap_p2p_comm)
+            violations = pipeline(
+                job.model, layout, overlap_p2p_comm=job.training.overlap_p2p_comm, mcore=job.training.mcore
+            )
             yield next(violations, None) or Shape(layout, vp)
 
 
