@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Container, Iterable, Mapping
+import os
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -239,6 +240,8 @@ def job_from_options(values: dict[str, Any]) -> TrainingJob:
         from ..inputs.runs.files import job_from_file
 
         return job_from_file(words[0], num_gpus, given, words[1:])
+    if words[0].endswith("_config") and not os.path.exists(words[0]):
+        return job_of_recipe(words, num_gpus, given)
     if len(words) > 1:
         raise ConfigError(f"one model at a time: {shown(words[1])} follows {shown(words[0])}; compare takes several")
     for name, option in (
@@ -250,6 +253,16 @@ def job_from_options(values: dict[str, Any]) -> TrainingJob:
         if given.pop(name, None):
             raise ConfigError(f"{option} goes with a launch script or another run file, not with a model")
     return TrainingJob.from_hf(words[0], num_gpus=num_gpus, **given)
+
+
+def job_of_recipe(words: Sequence[str], num_gpus: int | None, given: dict[str, Any]) -> TrainingJob:
+    """The job of a recipe of Megatron-Bridge by its name, with words of run_recipe.py behind it."""
+    from ..inputs.dialects.bridge import DIALECT, run_of_recipe
+    from ..inputs.dialects.job import job_of
+
+    for name in ("set_variables", "follow", "ignore_unknown"):
+        given.pop(name, None)
+    return job_of(DIALECT, run_of_recipe(words, given.pop("run_model", "")), num_gpus, given)
 
 
 def variables(pairs: tuple[str, ...]) -> dict[str, str]:

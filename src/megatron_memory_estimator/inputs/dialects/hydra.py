@@ -25,18 +25,21 @@ DEEPEST = 40
 """Parts of a key, and lists within lists of a value."""
 
 
-def parted(words: Sequence[str]) -> tuple[dict[str, str], list[tuple[str, str]]]:
+def parted(
+    words: Sequence[str], short: Mapping[str, str] | None = None
+) -> tuple[dict[str, str], list[tuple[str, str]]]:
     """Options of the program (`--config-name x`, `-cn x`), and overrides as keys, with what stands before them, and texts.
 
-    Words that are neither are passed over.
+    Words that are neither are passed over. `short` are short names of options where they are not hydra's.
     """
+    names = OPTIONS if short is None else short
     options: dict[str, str] = {}
     found: list[tuple[str, str]] = []
     waiting = ""
     for word in words:
         key, equals, text = word.partition("=")
         if word.startswith("-") and len(word) > 1:
-            waiting = OPTIONS.get(key.lstrip("-"), key.lstrip("-").replace("_", "-"))
+            waiting = names.get(key.lstrip("-"), key.lstrip("-").replace("_", "-"))
             options[waiting] = text
             waiting = "" if equals else waiting
         elif (equals or key.startswith("~")) and KEY.fullmatch(key):

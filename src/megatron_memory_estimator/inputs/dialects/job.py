@@ -20,12 +20,16 @@ from .launched import UNKNOWN
 from .models import catalogued
 from .run import Dialect, Reading, Run
 
+MODEL_OPTION = "--model NAME"
+
 
 def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[str, Any]) -> TrainingJob:
     """The job of a run of a dialect; `settings` are the caller's and win.
 
     Raises QuestionsError for all that is missing together, and what `Dialect.read` raises.
     """
+    if run.num_gpus is None and num_gpus is not None:
+        run = dataclasses.replace(run, num_gpus=num_gpus)
     reading = dialect.read(run)
     given = canonical(settings, full_name)
     gpus = num_gpus if num_gpus is not None else reading.num_gpus
@@ -58,11 +62,14 @@ def _answered(question: Question, gpus: int | None, given: Mapping[str, Any]) ->
 
 def model_of(reading: Reading, run: Run) -> tuple[LoadedModel | None, list[str], list[Question]]:
     """The model, what is said about how it was found, and the question for it where it was not."""
-    name = run.model or reading.model
     if reading.args:
         return None, [], []
+    if reading.config:
+        return LoadedModel(reading.config, reading.model, run.path, ""), [], []
+    name = reading.model if run.model.endswith("_config") else run.model or reading.model
     if not name:
-        return None, [], [Question("the file names no model", "--model NAME")]
+        asked = any(one.option == MODEL_OPTION for one in reading.questions)
+        return None, [], [] if asked else [Question("the file names no model", MODEL_OPTION)]
     entry = catalogued(name)
     if entry is not None:
         what = "folder" if name.startswith(("/", ".", "~", "$")) else "model"
@@ -72,7 +79,7 @@ def model_of(reading: Reading, run: Run) -> tuple[LoadedModel | None, list[str],
     try:
         return load(name), [], []
     except ConfigError as error:
-        return None, [], [Question(f"the model {name} is not known ({error})", "--model NAME")]
+        return None, [], [Question(f"the model {name} is not known ({error})", MODEL_OPTION)]
 
 
 def _of_words(reading: Reading, run: Run, gpus: int | None, given: Mapping[str, Any]) -> TrainingJob:

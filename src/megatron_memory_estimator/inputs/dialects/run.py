@@ -57,6 +57,7 @@ class Reading:
     """What a dialect takes out of a run.
 
     model        a model by name, of which `settings` are the run's; "" where `args` are
+    config       the architecture by Megatron's names, where the run states it itself and `model` only names it
     settings     settings that the run says, by Megatron's names
     defaults     settings that hold where it does not, over the model's config and not with `args`
     args         words of Megatron-LM, whose own defaults hold; settings win over them
@@ -69,6 +70,7 @@ class Reading:
     """
 
     model: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     args: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ from importlib import import_module
 
 from .run import Dialect, Run
 
-MODULES = ("swift", "verl", "nemo_rl", "primus", "miles", "slime", "flagscale")
+MODULES = ("swift", "verl", "nemo_rl", "primus", "miles", "slime", "flagscale", "roll", "bridge")
 """Modules of this package, each with a `DIALECT`."""
 
 

@@ -1,0 +1,132 @@
+"""Writes the table of Megatron-Bridge's recipes from a JSON-lines file: python scripts/bridge_recipes.py FILE
+
+Each line is a recipe: `recipe`, `aliases`, `hub` (the model's Hub id), `own_model` (the recipe states the architecture itself), `gpus`,
+`gpu`, `precision`, `performance` (of perf_recipes), `partial` (settings of more than one version), `env`, and the sections of the
+ConfigContainer that its function returns: `model`, `train`, `dataset`, `optimizer`, `ddp`, `mixed_precision`, `tokenizer`, `peft`,
+`comm_overlap`. Source: NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/recipes/`, `src/megatron/bridge/perf_recipes/` of 22 August
+2026, and megatron-bridge 0.6.2, whose recipe functions return them.
+
+The table has settings that memory depends on, and only where they are not Bridge's own default. Settings that stand in the same recipes
+are stored together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from megatron_memory_estimator.inputs.bridge_config import DDP, LOW_PRECISION, OPTIMIZER, PROVIDER_DEFAULTS
+from megatron_memory_estimator.inputs.defaults import CLASS_DEFAULTS
+from megatron_memory_estimator.inputs.setting_names import current_name, known_settings
+from megatron_memory_estimator.inputs.transformer_config import RENAMED, UNSUPPORTED
+from megatron_memory_estimator.job.model import Model
+
+TABLE = Path(__file__).parents[1] / "src/megatron_memory_estimator/inputs/dialects/bridge_recipes.json.gz"
+SOURCE = (
+    "NVIDIA-NeMo/Megatron-Bridge src/megatron/bridge/recipes, src/megatron/bridge/perf_recipes, 22 August 2026; 0.6.2"
+)
+OVER_MODEL = frozenset(
+    (
+        "vocab_size", "make_vocab_size_divisible_by", "mtp_num_layers", "mtp_use_repeated_layer", "moe_router_load_balancing_type",
+        "moe_aux_loss_coeff", "attention_dropout", "hidden_dropout", "hybrid_layer_pattern", "dsa_indexer_loss_coeff",
+    )
+)  # fmt: skip
+"""Settings of the architecture that recipes and Bridge's providers set over a model's config."""
+SECTIONS = {
+    "train": {"micro_batch_size", "global_batch_size"},
+    "dataset": {"seq_length", "enable_offline_packing", "enable_in_batch_packing"},
+    "optimizer": {*OPTIMIZER, "use_distributed_optimizer"},
+    "ddp": {*DDP, "use_distributed_optimizer"},
+    "mixed_precision": {*LOW_PRECISION, "fp8_recipe", "bf16", "fp16", "grad_reduce_in_fp32"},
+    "tokenizer": {"tokenizer_type", "tokenizer_model", "vocab_size", "use_tokenizer_vocab_size"},
+    "peft": {"type", "dim", "target_modules", "exclude_modules", "dropout", "a2a_experimental"},
+    "comm_overlap": {
+        "tp_comm_overlap", "overlap_grad_reduce", "overlap_param_gather", "overlap_p2p_comm", "bucket_size",
+        "defer_embedding_wgrad_compute", "wgrad_deferral_limit", "overlap_moe_expert_parallel_comm", "delay_wgrad_compute",
+    },
+}  # fmt: skip
+
+
+SAYS_NO = ("mixed_precision", "comm_overlap")
+"""Sections whose false and zero win over what other sections say."""
+
+
+def kept(recipe: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Section, key and value of each setting that the table has of a recipe."""
+    for key, value in recipe["model"].items():
+        if of_interest(key, value, own_model=recipe["own_model"]):
+            yield "model", key, value
+    yield "model", "mtp_num_layers", recipe["model"].get("mtp_num_layers") or 0
+    for section, keys in SECTIONS.items():
+        values = recipe.get(section)
+        if isinstance(values, str):
+            yield section, "", values
+        elif isinstance(values, dict):
+            yield section, "", {}
+            empty = () if section in SAYS_NO else (None, False, [], "")
+            yield from ((section, key, value) for key, value in values.items() if key in keys and (value not in empty))
+
+
+def of_interest(key: str, value: Any, *, own_model: bool) -> bool:
+    """Whether the table has a setting of the model's section."""
+    owners, name = known_settings(), current_name(key)
+    if key == "should_pad_vocab" or (key == "attention_backend" and value != "auto"):
+        return True
+    if name in UNSUPPORTED:
+        return bool(value) and value not in UNSUPPORTED[name]
+    if name not in owners or name == "mtp_num_layers":
+        return False
+    if owners[name] is Model and not own_model and name not in OVER_MODEL:
+        return False
+    return not is_default(name, owners[name], value)
+
+
+def is_default(name: str, owner: type[Any], value: Any) -> bool:
+    """Whether the setting holds without being said."""
+    if name in OVER_MODEL or name in PROVIDER_DEFAULTS or name in CLASS_DEFAULTS or name in RENAMED:
+        return False
+    default = owner.__dataclass_fields__[name].default
+    if isinstance(value, list) and not value:
+        return default in (None, ())
+    return default is not dataclasses.MISSING and value == default
+
+
+def table(recipes: list[dict[str, Any]]) -> dict[str, Any]:
+    """The table: parts of settings, and for each recipe its facts and the numbers of its parts."""
+    where: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+    for number, recipe in enumerate(recipes):
+        for section, key, value in kept(recipe):
+            where[section, key, json.dumps(value)].append(number)
+    parts: dict[tuple[int, ...], dict[str, Any]] = {}
+    for (section, key, value), numbers in where.items():
+        part = parts.setdefault(tuple(numbers), {})
+        if key:
+            part.setdefault(section, {})[key] = json.loads(value)
+        elif not isinstance(part.get(section), dict):
+            part[section] = json.loads(value)
+    of: dict[int, list[int]] = defaultdict(list)
+    for number, members in enumerate(parts):
+        for recipe in members:
+            of[recipe].append(number)
+    facts = ("aliases", "hub", "own_model", "gpus", "gpu", "precision", "performance", "partial", "env")
+    rows = {
+        recipe["recipe"]: [*(recipe.get(name) for name in facts), of[number]] for number, recipe in enumerate(recipes)
+    }
+    return {"source": SOURCE, "facts": facts, "parts": list(parts.values()), "recipes": rows}
+
+
+def main() -> None:
+    recipes = [json.loads(line) for line in Path(sys.argv[1]).read_text().splitlines()]
+    text = json.dumps(table(recipes), separators=(",", ":"))
+    TABLE.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
+    print(f"{len(recipes)} recipes, {len(text)} bytes, {TABLE.stat().st_size} packed")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""Megatron-Bridge: recipes by name with words over them, and YAML files that are laid over a recipe.
+
+Sources: NVIDIA-NeMo/Megatron-Bridge `scripts/training/README.md`, `src/megatron/bridge/training/utils/omegaconf_utils.py`,
+`src/megatron/bridge/recipes/common.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...errors import ConfigError, UnsupportedError
+from ...job.model import Model
+from ...wording import shown
+from ..questions import Question
+from ..setting_names import known_settings
+from ..strict_yaml import parse_yaml
+from .bridge_models import provider_defaults
+from .bridge_sections import LORA, SECTIONS, common, settings_of, spelled_out, vocabulary
+from .bridge_table import GPUS, UNKNOWN_GPU, Recipe, is_recipe
+from .bridge_words import LAUNCHERS, Chosen, changes_of, choose, gpus_of, scaled, strange_keys
+from .hydra import merged, overridden, parted
+from .keys import passed_over
+from .run import Dialect, Reading, Run
+
+OVERRIDES = SECTIONS | frozenset(
+    ("scheduler", "checkpoint", "logger", "rng", "profiling", "validation", "rerun_state_machine", "ft", "straggler", "inprocess_restart")
+)  # fmt: skip
+"""Sections of a ConfigContainer."""
+WORD = re.compile(
+    r"[+~]{0,2}(train\.(train_iters|global_batch_size|micro_batch_size)|model\.(\w+_parallel_size|seq_length|sequence_parallel|recompute_\w+)"
+    r"|ddp\.\w+|checkpoint\.pretrained_checkpoint)=.*",
+    re.DOTALL,
+)
+"""Words that no other framework's scripts take."""
+ARCHITECTURE = ("num_layers", "hidden_size", "num_attention_heads")
+"""Keys of a ConfigContainer that is whole, and no override."""
+
+
+def knows(run: Run) -> bool:
+    """A launcher of recipes, a script that takes sections as words or in a file, a YAML of sections, or a file of NeMo."""
+    if run.document is not None:
+        return is_nemo(run.document) or is_override(run.document)
+    if run.script in LAUNCHERS or run.script == "nemo":
+        return True
+    if not run.program.endswith(".py"):
+        return False
+    if any(WORD.fullmatch(word) for word in run.words):
+        return True
+    text = run.text_of(config_file(run)) if config_file(run) else None
+    document = parse_yaml(text, config_file(run)) if text else None
+    return isinstance(document, Mapping) and is_override(document)
+
+
+def is_override(document: Mapping[str, Any]) -> bool:
+    """Sections of a ConfigContainer without a model's architecture."""
+    model = document.get("model")
+    sections = [key for key, value in document.items() if key in OVERRIDES and isinstance(value, Mapping)]
+    whole_one = isinstance(model, Mapping) and ("_target_" in model or all(key in model for key in ARCHITECTURE))
+    strange = [key for key in document if key not in OVERRIDES and isinstance(document[key], Mapping)]
+    return len(sections) > 1 and not whole_one and not strange
+
+
+def is_nemo(document: Mapping[str, Any]) -> bool:
+    """A file of NeMo 1: a trainer of Lightning beside a model."""
+    return isinstance(document.get("trainer"), Mapping) and (
+        isinstance(document.get("model"), Mapping) or "exp_manager" in document
+    )
+
+
+def config_file(run: Run) -> str:
+    """The file that is laid over the recipe."""
+    options, _ = parted(run.words, {})
+    return options.get("config-file", "") or options.get("config", "")
+
+
+def read(run: Run) -> Reading:
+    """The settings of a run. Raises ConfigError for a recipe that there is not, UnsupportedError for NeMo's own formats."""
+    if run.script == "nemo" or (run.document is not None and is_nemo(run.document)):
+        raise UnsupportedError(
+            f"{run.path} is a run of NeMo, whose models and defaults are another implementation; only recipes and overrides of "
+            "Megatron-Bridge are read"
+        )
+    options, words = parted(run.words, {})
+    chosen = choose(run, options)
+    if chosen is None:
+        return Reading(questions=(Question(_unnamed(run), "--model NAME"),), num_gpus=run.num_gpus)
+    gpus = gpus_of(run, options, chosen.base)
+    changes = changes_of(options, words)
+    base: dict[str, Any] = spelled_out(chosen.base.sections if chosen.base else common(chosen.task))
+    if options.get("mode") == "dora" or options.get("peft-scheme") == "dora":
+        base["peft"] = {**LORA, **(base.get("peft") or {}), "type": "dora"}
+    file = override_of(run, options)
+    unknown, refused = strange_keys(file, changes)
+    changed = overridden(spelled_out(merged(base, spelled_out(known_only(file)))), changes)
+    changed = spelled_out({key: value for key, value in changed.items() if key in SECTIONS})
+    notes = scaled(chosen.base, gpus, changed, file, changes)
+    return reading_of(run, chosen, gpus, (base, changed), (notes, unknown, refused))
+
+
+def run_of_recipe(words: Sequence[str], model: str = "") -> Run:
+    """The run of a recipe's name with words behind it, as run_recipe.py takes them."""
+    return Run(path=words[0], program="run_recipe.py", words=("--recipe", *words), model=model)
+
+
+def reading_of(
+    run: Run,
+    chosen: Chosen,
+    gpus: int | None,
+    sections: tuple[dict[str, Any], dict[str, Any]],
+    said: tuple[list[str], list[str], list[str]],
+) -> Reading:
+    """What the sections say: those of the base as defaults, and what the run changes as settings."""
+    base, changed = sections
+    notes, unknown, refused = said
+    own, full = settings_of(base, gpus), settings_of(changed, gpus)
+    rows, more, questions = vocabulary(_of_another_model(changed, base) if _replaced(run, chosen) else changed)
+    config = provider_defaults(chosen.model) if chosen.base is None else {}
+    defaults = {**config, **{key: value for key, value in own.items() if key in full}, **rows}
+    warnings, gpu = _about(chosen.base) if chosen.base else ([], "")
+    if gpu:
+        full["gpu"] = gpu
+    architecture = chosen.base is not None and chosen.base.own_model and not _replaced(run, chosen)
+    parts = known_settings()
+    return Reading(
+        model=chosen.model,
+        config={key: value for key, value in defaults.items() if parts.get(key) is Model} if architecture else {},
+        settings={key: value for key, value in full.items() if key not in own or own[key] != value},
+        defaults=defaults,
+        num_gpus=gpus,
+        env={**(chosen.base.env if chosen.base else {}), **run.env},
+        assumptions=(*_named(chosen), *notes, *more, *_packed(changed)),
+        warnings=(*warnings, *passed_over(unknown, "Megatron-Bridge")),
+        questions=tuple(questions),
+        refused=tuple(refused),
+    )
+
+
+def _named(chosen: Chosen) -> list[str]:
+    if chosen.base is None:
+        return []
+    return [
+        f"the recipe {chosen.base.name} of Megatron-Bridge"
+        + (f" for {chosen.base.gpus} GPUs" if chosen.base.gpus else "")
+    ]
+
+
+def _about(found: Recipe) -> tuple[list[str], str]:
+    """Warnings about a recipe, and the GPU that it is for."""
+    warnings = []
+    if found.partial:
+        warnings.append(f"{found.name} differs between versions of Megatron-Bridge: that of August 2026 is taken")
+    if found.gpu and found.gpu not in GPUS:
+        warnings.append(f"{found.gpu} is no GPU that is known here; {UNKNOWN_GPU} is taken, which --gpu changes")
+    return warnings, GPUS.get(found.gpu, UNKNOWN_GPU) if found.gpu else ""
+
+
+def _replaced(run: Run, chosen: Chosen) -> bool:
+    """Whether the caller gives another model for a recipe's."""
+    return bool(run.model) and chosen.base is not None and not is_recipe(run.model)
+
+
+def _of_another_model(sections: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections where the caller's model takes the place of the recipe's: its config decides the vocabulary."""
+    model, tokenizer = sections["model"], sections.get("tokenizer") or {}
+    if tokenizer.get("use_tokenizer_vocab_size") or model.get("vocab_size") != base["model"].get("vocab_size"):
+        return dict(sections)
+    return {
+        **sections,
+        "model": {key: value for key, value in model.items() if key != "vocab_size"},
+        "tokenizer": {},
+    }
+
+
+def _packed(sections: Mapping[str, Any]) -> list[str]:
+    dataset = sections.get("dataset") or {}
+    if dataset.get("enable_in_batch_packing"):
+        return ["samples of a microbatch are laid end to end: the tokens are at most those of full samples"]
+    return ["samples are packed to full rows"] if dataset.get("enable_offline_packing") else []
+
+
+def _unnamed(run: Run) -> str:
+    who = run.path if run.document is not None else run.program
+    return (
+        f"{shown(who)} lays an override file of Megatron-Bridge over a recipe that stands in Python: its model is not known; give the name "
+        "of the recipe (such as llama3_8b_sft_config) or of the model"
+    )
+
+
+def override_of(run: Run, options: Mapping[str, str]) -> dict[str, Any]:
+    """The sections that are laid over the recipe. Raises ConfigError for a file that is missing or holds none."""
+    if run.document is not None:
+        return {str(key): value for key, value in run.document.items()}
+    path = options.get("config-file") or options.get("config") or ""
+    if not path:
+        return {}
+    text = run.text_of(path)
+    if text is None:
+        raise ConfigError(f"{shown(path)}, which is laid over the recipe, is not beside {run.path}; put it there")
+    document = parse_yaml(text, path)
+    if not isinstance(document, Mapping):
+        raise ConfigError(f"{shown(path)} must hold sections of Megatron-Bridge")
+    return {str(key): value for key, value in document.items()}
+
+
+def known_only(file: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections of a file that memory depends on; an empty one says nothing."""
+    return {key: value for key, value in file.items() if key in SECTIONS and value is not None}
+
+
+DIALECT = Dialect("Megatron-Bridge", "dialects/megatron_bridge.md", knows, read)
