@@ -152,6 +152,13 @@ def test_words_that_bash_does_not_pass_are_said() -> None:
     assert commented.words == ["--a"] and "--c 3 is not passed" in commented.notes[0]
 
 
+def test_plain_sums_of_programs_are_worked_out() -> None:
+    sums = ["echo '(2+3)*4/3' | bc", "python -c 'print(2*8//3)'", "awk 'BEGIN {print 6-8}'"]
+    assert [read_script(f"python train.py $({one})").words for one in sums] == [["6"], ["5"], ["-2"]]
+    for one in ["python -c 'print(6/2)'", "echo 7/2-9 | bc", "python -c 'import os'", "echo '2^9' | bc"]:
+        assert "\0" in read_script(f"python train.py $({one})").words[0]
+
+
 def test_placeholders_stand_for_values() -> None:
     found = read_script(
         "TP=<tp>\nA=(--load <path to model> --bf16)\ntorchrun train.py ${A[@]} --save /a/<user>/b --tp $TP"

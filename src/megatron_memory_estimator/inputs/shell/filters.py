@@ -1,14 +1,12 @@
-"""What filters print of a text that is known: `tr`, `cut`, `wc`, `head`, `tail`, `bc`; and arithmetic of `python -c`, `awk`, `bc`."""
+"""What filters print of a text that is known: `tr`, `cut`, `wc`, `head`, `tail`; and arithmetic of `python -c`, `awk`, `bc`."""
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Callable, Sequence
 
-from ...wording import whole
-
 MOST_DIGITS = 18
+"""Of all numbers of an expression together: their product fits 64 bits."""
 CLASSES = {
     "[:lower:]": "abcdefghijklmnopqrstuvwxyz", "[:upper:]": "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "[:digit:]": "0123456789",
     "[:space:]": " \t\n\v\f\r",
@@ -24,7 +22,6 @@ def filtered(name: str, words: Sequence[str], text: str) -> str | None:
         "wc": lambda: _wc(words, text),
         "head": lambda: _ends(words, text, at_end=False),
         "tail": lambda: _ends(words, text, at_end=True),
-        "bc": lambda: _bc(words, text),
     }
     return made[name]() if name in made and text.isascii() else None
 
@@ -91,61 +88,29 @@ def _ends(words: Sequence[str], text: str, *, at_end: bool) -> str | None:
     return "".join(lines[max(0, len(lines) - count) :] if at_end else lines[:count])
 
 
-def _bc(words: Sequence[str], text: str) -> str | None:
-    """One expression of whole numbers, with truncating division."""
-    if words:
-        return None
-    found = _integer(text.strip(), division=ast.Div)
-    return None if found is None else f"{found}\n"
-
-
-def printed_by(name: str, words: Sequence[str]) -> str | None:
-    """What `python -c 'print(...)'` and `awk 'BEGIN {print ...}'` print, where it is whole numbers alone."""
+def plain_sum(name: str, words: Sequence[str], text: str | None) -> str | None:
+    """The expression of whole numbers that `bc` is fed, or that `python -c 'print(...)'` and `awk 'BEGIN {print ...}'` print, in the
+    shell's own signs; None for anything else, and for what is not exact."""
+    if name == "bc":
+        return _exact(text or "", division="/") if not words else None
     if name.startswith("python") and len(words) == 2 and words[0] == "-c":
         match = re.fullmatch(r"\s*print\s*\((.*)\)\s*;?\s*", words[1], re.DOTALL)
         inner = match.group(1) if match else ""
         converted = re.fullmatch(r"\s*int\s*\((.*)\)\s*", inner, re.DOTALL)
-        found = _integer(converted.group(1) if converted else inner, division=ast.FloorDiv)
-        return None if found is None else f"{found}\n"
+        return _exact(converted.group(1) if converted else inner, division="//")
     if name in ("awk", "gawk", "mawk") and len(words) == 1:
         match = re.fullmatch(r"\s*BEGIN\s*\{\s*print\s+([^;}]*?)\s*;?\s*\}\s*", words[0])
-        found = _integer(match.group(1), division=None) if match else None
-        return None if found is None or abs(found) >= 2**31 else f"{found}\n"
+        return _exact(match.group(1), division="") if match else None
     return None
 
 
-def _integer(text: str, *, division: type[ast.operator] | None) -> int | None:
-    """A sum, difference, product or quotient of whole numbers; None for anything else, and for what is not exact."""
-    if (
-        len(text) > 200
-        or not re.fullmatch(r"[0-9+\-*/() ]+", text)
-        or re.search(rf"[0-9]{{{MOST_DIGITS},}}|(?<!\d)0\d", text)
-    ):
+def _exact(text: str, *, division: str) -> str | None:
+    """An expression that cannot overflow, whose quotients are rounded alike everywhere."""
+    text = text.strip()
+    if len(text) > 200 or not re.fullmatch(r"[0-9+\-*/() ]+", text) or re.search(r"\*\*|\+\+|--|(?<!\d)0\d", text):
         return None
-    try:
-        found = _worked(ast.parse(text.strip(), mode="eval").body, division)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    if sum(map(str.isdigit, text)) > MOST_DIGITS or ("/" in text and "-" in text):
         return None
-    return found if found is not None and abs(found) < 10**MOST_DIGITS else None
-
-
-def _worked(node: ast.expr, division: type[ast.operator] | None) -> int | None:
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return whole(str(node.value))
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        inner = _worked(node.operand, division)
-        return None if inner is None else -inner
-    if not isinstance(node, ast.BinOp):
+    if any(sign != division for sign in re.findall("/+", text)):
         return None
-    left, right = _worked(node.left, division), _worked(node.right, division)
-    if left is None or right is None or abs(left) > 10**MOST_DIGITS:
-        return None
-    if isinstance(node.op, ast.Add):
-        return left + right
-    if isinstance(node.op, ast.Sub):
-        return left - right
-    if isinstance(node.op, ast.Mult):
-        return left * right
-    if division is not None and isinstance(node.op, division) and right > 0 and left >= 0:
-        return left // right
-    return None
+    return text.replace("//", "/")

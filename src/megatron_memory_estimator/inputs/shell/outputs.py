@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 
+from ...errors import ConfigError
 from ...wording import signed
+from .arithmetic import evaluated
 from .doubts import MARK, bare, in_doubt, present
 from .files import document
-from .filters import filtered, printed_by
+from .filters import filtered, plain_sum
 from .grammar import Simple
 from .state import Shell
 
@@ -23,7 +26,10 @@ def output_of(shell: Shell, name: str, words: list[str], node: Simple) -> str | 
     if name.split("/")[-1] in FILTERS:
         text = document(shell, node)
         known_words = text is not None and MARK not in text and not any(in_doubt(word) for word in words)
-        return filtered(name, [bare(word) for word in words], text) if known_words and text is not None else None
+        if not known_words or text is None:
+            return None
+        texts = [bare(word) for word in words]
+        return _summed(shell, name, texts, text) if name == "bc" else filtered(name, texts, text)
     if any(one.feeds for one in node.redirects) or any(in_doubt(word) for word in words) or len(words) > 50:
         return None
     texts = [bare(word) for word in words]
@@ -42,7 +48,17 @@ def output_of(shell: Shell, name: str, words: list[str], node: Simple) -> str | 
         return (head or "/") + "\n"
     if name in ("realpath", "readlink"):
         return _place(shell, texts if name == "realpath" else texts[1:] if texts[:1] in (["-f"], ["-e"]) else [])
-    return printed_by(name, texts)
+    return _summed(shell, name, texts, None)
+
+
+def _summed(shell: Shell, name: str, texts: list[str], text: str | None) -> str | None:
+    """The number that a sum of whole numbers is."""
+    expression = plain_sum(name, texts, text)
+    if expression is None:
+        return None
+    with suppress(ConfigError):
+        return f"{evaluated(shell, expression)}\n"
+    return None
 
 
 def _place(shell: Shell, texts: list[str]) -> str | None:

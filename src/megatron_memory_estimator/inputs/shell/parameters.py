@@ -79,7 +79,7 @@ def lookup(shell: Shell, name: str, index: Word | None) -> Found:
     if index is not None or isinstance(value, Array):
         value = element(shell, name, value, index)
     if value is None and "nounset" in shell.state.options and not shell.lenient:
-        shell.note(f"set -u: {name} is set nowhere, at which bash stops unless the environment has it")
+        shell.note(f"set -u: {plain(name, 60)} is set nowhere, at which bash stops unless the environment has it")
     return Found([unset(name) if value is None else value], "", value is not None)
 
 
