@@ -300,7 +300,7 @@ def test_estimates_are_made_of_it() -> None:
 
 def test_runs_of_others_are_not_known() -> None:
     assert dialect_of(Run(program="pretrain_gpt.py", words=("--num-layers", "2"))) is None
-    assert dialect_of(Run(document={"model": {"path": 1}, "train": {}})) is None
+    assert dialect_of(Run(document={"model": {"path": 1}, "training": {}})) is None
 
 
 WORDS = (

@@ -171,17 +171,17 @@ def test_a_second_run_and_merged_keys(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("trainer: {devices: 8}\nmodel: {num_layers: 2}", "a file of NeMo 1"),
+        ("trainer: {devices: 8}\nmodel: {num_layers: 2}", "a run of NeMo"),
         (
             "model: {seq_length: 64}\ntrain: {train_iters: 3}\nddp: {}",
-            "override file of Megatron-Bridge .*names no model",
+            "override file of Megatron-Bridge .*its model is not known; .*--model NAME",
         ),
         ("MODEL_ARGS: [1]", "MODEL_ARGS must hold arguments"),
         ("ENV_VARS: 3\nMODEL_ARGS: {--bf16: true}", "ENV_VARS must hold variables"),
     ],
 )
 def test_files_of_others_are_named(tmp_path: Path, text: str, sentence: str) -> None:
-    with pytest.raises(ConfigError, match=sentence):
+    with pytest.raises(EstimatorError, match=sentence):
         job_of(tmp_path, text)
 
 

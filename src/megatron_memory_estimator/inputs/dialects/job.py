@@ -72,7 +72,7 @@ def model_of(reading: Reading, run: Run) -> tuple[LoadedModel | None, list[str],
         return None, [], [] if asked else [Question("the file names no model", MODEL_OPTION)]
     entry = catalogued(name)
     if entry is not None:
-        what = "folder" if name.startswith(("/", ".", "~", "$")) else "model"
+        what = "model" if name.count("/") <= 1 and name[:1].isalnum() else "folder"
         last = name.rstrip("/").rsplit("/", 1)[-1] if what == "folder" else name
         note = [] if entry == name else [f"the {what} {last} is the catalogue model {entry}"]
         return load(entry), note, []

@@ -17,7 +17,6 @@ from ..megatron.files import Caller, from_launch, from_mapping_file, launch_of
 from ..megatron.job import job_from_args
 from ..resolve import job_from_parts
 from ..text_files import read_run_yaml, read_text
-from .other_programs import refuse_other_programs
 from .run_config import SECTIONS, job_from_document, job_from_yaml
 
 if TYPE_CHECKING:
@@ -107,7 +106,6 @@ def _of_document(
     found = _of_dialect(of_document(document, path, settings), num_gpus, settings, more)
     if found is not None:
         return found
-    refuse_other_programs(document, path)
     if has_sections(document):
         if more:
             raise ConfigError(f"{path} is a run description; arguments behind -- go with Megatron-LM arguments only")
