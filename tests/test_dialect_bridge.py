@@ -38,6 +38,7 @@ def run_of(words: str, program: str = "scripts/training/run_recipe.py", **more: 
 
 
 def job(words: str, num_gpus: int | None = None, **more: Any) -> TrainingJob:
+    """The job of words that this dialect knows."""
     run = run_of(words, **more)
     dialect = dialect_of(run)
     assert dialect is bridge.DIALECT
@@ -203,15 +204,17 @@ def test_a_script_with_a_file_of_sections_asks_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "named"),
+    "text",
     [
-        ("trainer: {devices: 8, num_nodes: 1}\nmodel: {encoder_seq_length: 2048, mcore_gpt: true}", "NeMo"),
-        ("trainer: {devices: 8}\nexp_manager: {name: x}", "NeMo"),
+        "trainer: {devices: 8, num_nodes: 1}\nmodel: {encoder_seq_length: 2048, mcore_gpt: true}",
+        "trainer: {devices: 8}\nexp_manager: {name: x}",
     ],
 )
-def test_nemo_is_refused_by_name(text: str, named: str) -> None:
-    with pytest.raises(UnsupportedError, match=named):
+def test_nemo_is_refused_by_name(text: str) -> None:
+    with pytest.raises(UnsupportedError, match="a run of NeMo"):
         override("Qwen/Qwen3-8B", 8, text)
+    with pytest.raises(UnsupportedError, match="a run of NeMo"):
+        job("llm pretrain --factory llama3_8b", program="nemo")
 
 
 def test_what_decides_memory_and_is_unknown_is_refused() -> None:
@@ -225,6 +228,8 @@ def test_other_files_are_not_bridges() -> None:
         "model: Qwen/Qwen3-8B\nmax_length: 1",
         "num_layers: 2",
         "model: {num_layers: 2, hidden_size: 8, num_attention_heads: 2}\ntrain: {micro_batch_size: 1}",
+        "model: {path: 1}\ntrain: {}",
+        "model: {path: 1}\ntrain: {epochs: 1}",
         "policy: {megatron_cfg: {}}\ntrain: {}\nmodel: {}",
     ):
         assert not bridge.knows(Run(document=yaml.safe_load(text)))

@@ -14,7 +14,7 @@ from ...errors import ConfigError, UnsupportedError
 from ...job.model import Model
 from ...wording import shown
 from ..questions import Question
-from ..setting_names import known_settings
+from ..setting_names import full_name, known_settings
 from ..strict_yaml import parse_yaml
 from .bridge_models import provider_defaults
 from .bridge_sections import LORA, SECTIONS, common, settings_of, spelled_out, vocabulary
@@ -54,12 +54,15 @@ def knows(run: Run) -> bool:
 
 
 def is_override(document: Mapping[str, Any]) -> bool:
-    """Sections of a ConfigContainer without a model's architecture."""
+    """Sections of a ConfigContainer without a model's architecture; a section of the model has at least one setting of Megatron."""
     model = document.get("model")
-    sections = [key for key, value in document.items() if key in OVERRIDES and isinstance(value, Mapping)]
-    whole_one = isinstance(model, Mapping) and ("_target_" in model or all(key in model for key in ARCHITECTURE))
-    strange = [key for key in document if key not in OVERRIDES and isinstance(document[key], Mapping)]
-    return len(sections) > 1 and not whole_one and not strange
+    sections = [key for key, value in document.items() if key in OVERRIDES and isinstance(value, Mapping) and value]
+    if len(sections) < 2 or any(isinstance(value, Mapping) for key, value in document.items() if key not in OVERRIDES):
+        return False
+    if not isinstance(model, Mapping) or not model:
+        return "train" in sections and "model" not in document
+    whole = "_target_" in model or all(key in model for key in ARCHITECTURE)
+    return not whole and any(isinstance(key, str) and full_name(key) in known_settings() for key in model)
 
 
 def is_nemo(document: Mapping[str, Any]) -> bool:
