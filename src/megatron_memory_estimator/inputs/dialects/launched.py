@@ -40,6 +40,8 @@ class Place:
             return self.written[path]
         if not path.lower().endswith(READ) or "\0" in path or (os.path.isabs(path) and not self.follow):
             return None
+        if not os.path.isfile(os.path.expanduser(self.path)):  # a text that stands nowhere has nothing beside it
+            return None
         folder = os.path.dirname(os.path.abspath(os.path.expanduser(self.path)))
         for _ in range(PARENTS + 1):
             place = os.path.normpath(os.path.join(folder, path))
