@@ -159,6 +159,10 @@ def router(c: Context, x: Tensor, experts: Dim) -> Module[Tensor]:
         kept.append(c.new("mlp.router.tokens_per_expert", experts, dtype="int64"))
         if m.moe_router_score_function == "sigmoid":
             kept.append(c.new("mlp.router.aux_loss_sum", tokens, dtype="fp32"))
+    if m.moe_z_loss_coeff is not None:  # `moe_utils.py`, z_loss_func: logsumexp keeps what it read and its result
+        gate = "fp32" if t.moe_router_dtype else c.dtype
+        kept.append(c.new("mlp.router.z_loss_logits", tokens, experts, dtype=gate))
+        kept.append(c.new("mlp.router.z_loss_sum", tokens, dtype=gate))
     scratch: tuple[Tensor, ...] = (logits, routing_map)
     backward: tuple[Tensor, ...] = (logits.like("mlp.router.logits grad"),)
     if t.moe_router_dtype:

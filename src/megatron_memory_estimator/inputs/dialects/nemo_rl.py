@@ -34,7 +34,7 @@ ENGINE = """
     pipeline_dtype distributed_data_parallel_config fp8_cfg train_iters track_moe_metrics moe_per_layer_logging
     force_* attention_backend sequence_parallel pipeline_model_parallel_layout layernorm_epsilon mtp_loss_*
     mtp_use_* mtp_detach_* moe_hybridep_* hf_config_overrides checkpoint* save* load* enable_autocast
-    optimizer_offload_between* layer_init* moe_z_loss_coeff
+    optimizer_offload_between* layer_init*
 """
 """Keys of the engine that are read one by one, or have no effect."""
 OPTIMIZER = """

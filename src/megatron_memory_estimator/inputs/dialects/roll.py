@@ -52,7 +52,7 @@ READ = "recompute_granularity moe_layer_recompute optimizer_cpu_offload optimize
 """Keys of strategy_config that are read one by one."""
 NOTHING = """
     accumulate_allreduce_grads_in_fp32 adam_* additional_configs async_save ckpt_* dataloader_* ddp_average_in_collective
-    delay_grad_reduce distributed_* finetune lora_* moe_router_* moe_z_loss_coeff nccl_* save_* seed timeout tokenizer_type
+    delay_grad_reduce distributed_* finetune lora_* moe_router_* nccl_* save_* seed timeout tokenizer_type
     transformer_impl use_cpu_initialization variable_seq_lengths overlap_p2p_comm batch_p2p_comm calculate_per_token_loss
     use_sequence_packing logits_in_fp32 check_for_nan_* optimizer_type lr* weight_decay* clip_grad
 """

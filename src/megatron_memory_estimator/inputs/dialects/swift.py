@@ -76,7 +76,7 @@ NOTHING = """
     freeze_aligner freeze_vit generation_batch_size gym_env hub_* ignore_args_error importance_sampling_level
     interval_* kl_in_reward label_smoothing lmbda load_* local_rank log_* logging_* lora_alpha lora_bias
     lora_dropout lora_dtype loss_* lr* manual_gc* max_epochs max_model_len max_resample_times max_shard_size
-    max_turns merge_lora min_lr model_author model_kwargs model_name moe_router_* moe_z_loss_coeff
+    max_turns merge_lora min_lr model_author model_kwargs model_name moe_router_*
     mtp_loss_scaling_factor multi_turn* muon_* nccl_comm_warmup new_special_tokens no_initialization no_load*
     no_save* num_generations* num_iterations num_train_epochs num_workers off_policy_* offload_bridge output_dir
     overlap_cpu_optimizer_d2h_h2d overlong_filter perform_initialization problem_type push_to_hub ref_adapters

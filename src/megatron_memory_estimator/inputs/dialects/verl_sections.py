@@ -23,7 +23,7 @@ ENGINE = """
 FIELDS = """
     attention_backend moe_enable_deepep mtp_* moe_router_load_balancing_type pipeline_model_parallel_layout
     persist_layer_norm bias_dropout_fusion calculate_per_token_loss moe_router_bias_update_rate recompute_modules
-    moe_router_dtype moe_router_force_load_balancing moe_z_loss_coeff use_flash_attn use_fused_*
+    moe_router_dtype moe_router_force_load_balancing use_flash_attn use_fused_*
     variable_seq_lengths sequence_parallel
 """
 """Fields of TransformerConfig that are read one by one, or have no effect."""
