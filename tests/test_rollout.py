@@ -193,6 +193,18 @@ def test_the_document_and_the_report_have_the_phases() -> None:
     assert names == ["generation", "log_probs", "training", "weight_sync"]
 
 
+def test_phases_of_an_estimate_are_those_of_its_fullest_stages() -> None:
+    result = found(pp=2, reference_model="device")
+    assert set(result.phases) == {"training", "load", "save", "build", "generation", "log_probs", "weight_sync"}
+    for name, held in result.phases.items():
+        assert held.low == max(stage.phase_ranges[name].low for stage in result.stages)
+    assert max(held.high for held in result.phases.values()) == result.device.high
+    assert (
+        "generation" in result._repr_html_()
+        and "generation" not in estimate(TrainingJob.from_hf("Qwen/Qwen3-8B", 8))._repr_html_()
+    )
+
+
 def test_shares_are_shares() -> None:
     with pytest.raises(ConfigError, match=r"rollout_memory_share=1\.5 must be above 0 and at most 1"):
         found(rollout_memory_share=1.5)

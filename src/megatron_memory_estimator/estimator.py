@@ -11,17 +11,7 @@ from .device.host import host_terms
 from .device.phases import Phase, phases
 from .device.reserved import reserved_bytes
 from .device.terms import Range, Term, widest
-from .device.verdict import (
-    Allocated,
-    Verdict,
-    allocated,
-    deciding,
-    engine_difference,
-    grown,
-    judged,
-    phase_ranges,
-    unfragmented,
-)
+from .device.verdict import Allocated, Ranges, Verdict, allocated, phase_ranges, unfragmented, verdict
 from .errors import ConfigError, UnsupportedError
 from .frames import frame
 from .job.hardware import GIB, GPUS
@@ -196,17 +186,18 @@ class Estimate:
         """What the run is on the job's GPU, or where it may take so many bytes of one."""
         if memory_bytes is None:
             memory_bytes, gpu = self.job.gpu.memory_bytes, self.job.gpu.name
-        device, apart = self.device, self.without_fragmentation
-        ranges = [(one.pp_rank, name, found) for one in self.stages for name, found in one.phase_ranges.items()]
-        if more := engine_difference(self.job, memory_bytes):
-            ranges = [(stage, name, grown(found, more.get(name, 0))) for stage, name, found in ranges]
-            device = reduce(widest, (found for _, _, found in ranges))
-            unbroken = unfragmented(self.job)
-            per_stage = [phase_ranges(unbroken, one.allocated) for one in self.stages]
-            apart = max(found.high + more.get(name, 0) for each in per_stage for name, found in each.items())
-        word = judged(device, apart, memory_bytes)
-        pp_rank, phase = deciding(ranges, word)
-        return Verdict(word, gpu or self.job.gpu.name, memory_bytes, device, phase, pp_rank)
+        return verdict(self.job, self._ranges, self._unbroken, memory_bytes, gpu or self.job.gpu.name)
+
+    @cached_property
+    def _ranges(self) -> Ranges:
+        """Device bytes of every stage and phase."""
+        return [(one.pp_rank, name, found) for one in self.stages for name, found in one.phase_ranges.items()]
+
+    @cached_property
+    def _unbroken(self) -> Ranges:
+        """The same with expandable segments."""
+        ranges = ((one.pp_rank, phase_ranges(unfragmented(self.job), one.allocated)) for one in self.stages)
+        return [(stage, name, found) for stage, each in ranges for name, found in each.items()]
 
     @cached_property
     def device(self) -> Range:
@@ -216,8 +207,14 @@ class Estimate:
     @cached_property
     def without_fragmentation(self) -> int:
         """Device bytes that are surely enough with expandable segments."""
-        job = unfragmented(self.job)
-        return max(phase.high for one in self.stages for phase in phase_ranges(job, one.allocated).values())
+        return max(found.high for _, _, found in self._unbroken)
+
+    @property
+    def phases(self) -> dict[str, Range]:
+        """Device bytes of each phase that the verdict holds, of its fullest stage: training, build, load, save, and those of a step of
+        reinforcement learning."""
+        names = dict.fromkeys(name for _, name, _ in self._ranges)
+        return {name: reduce(widest, (found for _, of, found in self._ranges if of == name)) for name in names}
 
     def timeline(self, stage: int | None = None) -> Timeline:
         """One training step of a stage, event by event: bytes and seconds; None for the highest peak."""

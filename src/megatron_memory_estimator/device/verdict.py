@@ -123,20 +123,30 @@ def unfragmented(job: TrainingJob) -> TrainingJob:
     return dataclasses.replace(job, env=dataclasses.replace(job.env, expandable_segments=True))
 
 
-def engine_difference(job: TrainingJob, memory_bytes: int) -> dict[str, int]:
-    """Bytes that an engine takes more on a GPU of another size, by the phases that it is awake in: it takes a share of the memory."""
+Ranges = list[tuple[int, str, Range]]
+"""Device bytes by stage and phase."""
+
+
+def on_memory(job: TrainingJob, ranges: Ranges, memory_bytes: int) -> Ranges:
+    """The ranges on a GPU of another size: an engine takes a share of its memory in the phases that it is awake in."""
     r = job.rollout
     if not r.shares_gpus or r.rollout_memory_share is None or memory_bytes == job.gpu.memory_bytes:
-        return {}
+        return ranges
     more = int(r.rollout_memory_share * memory_bytes) - int(r.rollout_memory_share * job.gpu.memory_bytes)
-    return dict.fromkeys(
-        ("generation",) if r.rollout_sleeps else ("generation", "log_probs", "reference", "training"), more
-    )
+    awake = ("generation",) if r.rollout_sleeps else ("generation", "log_probs", "reference", "training")
+    return [
+        (stage, name, Range(found.low + more, found.high + more) if name in awake else found)
+        for stage, name, found in ranges
+    ]
 
 
-def grown(found: Range, more: int) -> Range:
-    """A range with so many bytes more at either end."""
-    return Range(found.low + more, found.high + more)
+def verdict(job: TrainingJob, ranges: Ranges, unbroken: Ranges, memory_bytes: int, gpu: str) -> Verdict:
+    """What a run is on so many bytes of a GPU; `unbroken` are its ranges with expandable segments."""
+    here, apart = on_memory(job, ranges, memory_bytes), on_memory(job, unbroken, memory_bytes)
+    device = reduce(widest, (found for _, _, found in here))
+    word = judged(device, max(found.high for _, _, found in apart), memory_bytes)
+    pp_rank, phase = deciding(here, word)
+    return Verdict(word, gpu, memory_bytes, device, phase, pp_rank)
 
 
 def judged(device: Range, expandable_high: int, memory_bytes: int) -> Word:

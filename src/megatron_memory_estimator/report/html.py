@@ -59,8 +59,17 @@ def estimate_html(estimate: Estimate) -> str:
             sentence(f"{job.name or 'model'} on {gpus} ({job.layout.degrees})"),
             _legend(found.gpu, memory),
             table(header, rows, left=(BAR,)),
+            *phases_table(estimate),
         ]
     )
+
+
+def phases_table(estimate: Estimate) -> list[str]:
+    """The device memory of each phase of a step of reinforcement learning, of its fullest stage."""
+    if not any(stage.rollout for stage in estimate.stages):
+        return []
+    rows = [(escape(name), gib(found.low, 1), gib(found.high, 1)) for name, found in estimate.phases.items()]
+    return [table(("phase", "device GiB at least", "at most"), rows, left=("phase",))]
 
 
 def _device(bar: Bar) -> str:

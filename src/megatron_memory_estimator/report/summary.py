@@ -99,13 +99,8 @@ def stage_rows(stages: Sequence[Stage]) -> tuple[list[list[Any]], int]:
 
 def phases_section(estimate: Estimate) -> Document:
     """GiB on the device of the fullest stage in each phase that the verdict holds, where there are several."""
-    phases = {name: [stage.phase_ranges[name] for stage in estimate.stages] for name in estimate.stages[0].phase_ranges}
-    if len(phases) == 1:
-        return {}
-    return {
-        name: bounds_gib(Range(max(one.low for one in found), max(one.high for one in found)))
-        for name, found in phases.items()
-    }
+    phases = estimate.phases
+    return {name: bounds_gib(found) for name, found in phases.items()} if len(phases) > 1 else {}
 
 
 def routing_summary(estimate: Estimate) -> Document | None:
