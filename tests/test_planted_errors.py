@@ -150,7 +150,7 @@ FOUND: dict[tuple[str, str], Plant] = {
     ("a checkpoint forgets an input", "what_ops_save_is_kept"): around("tape.simulate", "inputs", without_the_first),
     ("a checkpoint keeps what it makes", "more_recomputation_keeps_no_more"): around("tape.simulate", "inputs", every_write),
     ("optimizer state of all shards", "more_sharding_costs_no_state"): around("states.state", "optimizer_tensors", unsharded),
-    ("a verdict turned round", "verdict_is_monotone"): around("estimator", "judged", turned_round),
+    ("a verdict turned round", "verdict_is_monotone"): around("device.verdict", "judged", turned_round),
     ("a breakdown without its workspaces", "rows_sum"): around("estimator", "parts_at_peak", without("workspace")),
     ("first step above the peak", "figures_are_ordered"): around(
         "estimator", "find_peak", lambda original, rank: (p := original(rank)) and dataclasses.replace(p, first_step=p.nbytes + 1)
