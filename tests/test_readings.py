@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import ConfigError, LayoutError, TrainingJob, UnsupportedError, estimate
+from megatron_memory_estimator.errors import QuestionsError
+from megatron_memory_estimator.inputs.megatron.hybrid_ratios import pattern
 
 BASE = (
     "--num-layers 8 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --max-position-embeddings 64 "
@@ -170,3 +172,41 @@ REFUSED = [
 def test_what_has_no_reading_is_refused_by_name(words: str, sentence: str) -> None:
     with pytest.raises((ConfigError, UnsupportedError), match=sentence):
         job_of(words)
+
+
+def test_ratios_of_hybrids_are_the_pattern_that_megatron_allocates() -> None:
+    """`megatron/core/ssm/mamba_hybrid_layer_allocation.py` of core_v0.15, run for these numbers."""
+    assert pattern(56, 0.08, 0.5) == "M-M-M--M-M*-M-M-M-M--M*-M-M-M-M-M*--M-M-M-M-M*-M--M-M-M-"
+    job = job_of("--hybrid-attention-ratio 0.125 --hybrid-mlp-ratio 0.5 --is-hybrid-model")
+    assert job.model == job_of(f"--hybrid-layer-pattern {pattern(8, 0.125, 0.5)} --is-hybrid-model").model
+
+
+OTHER_PROGRAMS = [
+    (
+        "--num-tokens-to-generate 30 --prompts Hello",
+        "--num-tokens-to-generate, --prompts of a program that generates text",
+    ),
+    ("--decoder-num-layers 12", "--decoder-num-layers of an encoder-decoder"),
+    (
+        "--vocab-file /data/bert-large-cased-vocab.txt --tokenizer-type BertWordPieceCase",
+        "--tokenizer-type BertWordPieceCase",
+    ),
+    ("--img-h 336 --img-w 336", "--img-h, --img-w of a vision model"),
+]
+
+
+@pytest.mark.parametrize(("words", "named"), OTHER_PROGRAMS)
+def test_arguments_of_programs_that_train_no_decoder_are_refused_by_name(words: str, named: str) -> None:
+    with pytest.raises(QuestionsError, match=named):
+        job_of(words)
+
+
+def test_an_encoder_alone_is_the_decoder() -> None:
+    """Megatron-LM `arguments.py`: encoder_num_layers is num_layers where that is not given."""
+    assert job_of("", BASE.replace("--num-layers", "--encoder-num-layers")).model == job_of("").model
+
+
+def test_a_run_in_mxfp8_is_judged_on_a_gpu_that_has_it() -> None:
+    job = job_of("--fp8-format hybrid --fp8-recipe mxfp8 --transformer-impl transformer_engine")
+    assert job.gpu.name == "B200-180GB" and "gpu not given: B200-180GB, as mxfp8 needs Blackwell" in job.assumptions
+    assert {one.gpu.rsplit("-", 1)[0] for one in estimate(job).verdicts()} == {"B200", "B300", "GB200", "GB300"}

@@ -18,6 +18,7 @@ from .job.hardware import GIB, GPUS
 from .job.pipeline import Chunk, build_pipeline
 from .job.training_job import TrainingJob
 from .legality import check
+from .legality.precision import has_recipe
 from .rank.build import build_rank, context_of
 from .rank.declare import Declarer
 from .rank.parts import parts_at_peak
@@ -179,8 +180,8 @@ class Estimate:
         return self.stages[pp_rank]
 
     def verdicts(self) -> list[Verdict]:
-        """The verdict for every GPU of the catalogue."""
-        return [self.verdict(gpu.memory_bytes, gpu.name) for gpu in GPUS]
+        """The verdict for every GPU of the catalogue whose tensor cores have the numbers of the run."""
+        return [self.verdict(gpu.memory_bytes, gpu.name) for gpu in GPUS if has_recipe(self.job.training, gpu)]
 
     def verdict(self, memory_bytes: int | None = None, gpu: str = "") -> Verdict:
         """What the run is on the job's GPU, or where it may take so many bytes of one."""

@@ -13,13 +13,14 @@ from typing import Any
 from ..errors import ConfigError
 from ..job.assumption import Assumption
 from ..job.choices import ROUTING_SHORT
-from ..job.hardware import Environment, find_gpu
+from ..job.hardware import Environment, Gpu, find_gpu
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.rollout import Rollout
 from ..job.settings import LARGEST_INTEGER, build, checked
 from ..job.training import Training
 from ..job.training_job import DEFAULT_GPU, TrainingJob
+from ..legality.precision import LEAST_CAPABILITY
 from ..modules.context import Context
 from ..modules.kinds import kinds_in
 from ..wording import plain
@@ -86,7 +87,7 @@ def job_from_parts(
     the length that they train on, as it does with `habits`.
     """
     given = _given(settings)
-    gpu = find_gpu(_name("gpu", given.pop("gpu", DEFAULT_GPU)))
+    asked_gpu = given.pop("gpu", None)
     variables = given.pop("env", None)
     strict = _flag("strict", given.pop("strict", strict))
     if "num_microbatches" in given:
@@ -104,6 +105,8 @@ def job_from_parts(
     assumptions += _longer_positions(parts, given) if habits or framework is not None else []
     model: Model = build(Model, {**parts[Model], "foreign_layers": loaded.foreign})
     training, notes = _training(parts[Training], model)
+    assumptions += notes
+    gpu, notes = _gpu(asked_gpu, training)
     assumptions += notes
     batch_is_assumed = training.global_batch_size is None and not single_microbatch
     layout_values = {name: checked(Layout.__dataclass_fields__[name], value) for name, value in parts[Layout].items()}
@@ -131,6 +134,19 @@ def job_from_parts(
     )
     return dataclasses.replace(job, warnings=tuple(map(plain, _warnings(job, loaded, given, habits=habits))))
 
+
+def _gpu(name: Any, training: Training) -> tuple[Gpu, list[str]]:
+    """The GPU that is judged; where none is given, one that has the numbers of the run."""
+    recipe = training.low_precision
+    if name is not None:
+        return find_gpu(_name("gpu", name)), []
+    if recipe and LEAST_CAPABILITY[recipe] >= BLACKWELL:
+        return find_gpu(DEFAULT_BLACKWELL), [f"gpu not given: {DEFAULT_BLACKWELL}, as {recipe} needs Blackwell"]
+    return find_gpu(DEFAULT_GPU), []
+
+
+BLACKWELL = (10, 0)
+DEFAULT_BLACKWELL = "B200-180GB"
 
 HABITS_ASSUMED = Assumption(
     "published recipes' habits where not given: distributed optimizer, gradient accumulation fusion, "

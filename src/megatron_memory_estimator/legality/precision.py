@@ -72,10 +72,16 @@ def _of_wide_weights(training: Training, name: str) -> Iterator[Violation]:
         yield broken("use_transformer_engine_op_fuser with fp8 needs params_dtype bf16 or fp16")
 
 
+def has_recipe(training: Training, machine: Gpu) -> bool:
+    """Whether the tensor cores of a GPU have the run's fp8 or fp4 recipe, if there is one."""
+    recipe = training.low_precision
+    return not recipe or machine.capability >= LEAST_CAPABILITY[recipe]
+
+
 def gpu(training: Training, machine: Gpu) -> Iterator[Violation]:
     """A recipe needs a GPU whose tensor cores have it."""
     recipe = training.low_precision
-    if recipe and machine.capability < LEAST_CAPABILITY[recipe]:
+    if recipe and not has_recipe(training, machine):
         major, minor = LEAST_CAPABILITY[recipe]
         setting, name = ("fp4", f"fp4={training.fp4}") if training.fp4 else ("fp8", f"fp8_recipe={recipe}")
         others = [other for other in FP8_RECIPES if machine.capability >= LEAST_CAPABILITY[other]]

@@ -111,10 +111,12 @@ def others_line(estimate: Estimate, width: int) -> str:
     groups = other_gpus(estimate)
     words = {"fits": "also fits", "fits only without fragmentation": "only unfragmented", "does not fit": "not"}
     parts = [f"{words.get(word, word)} {', '.join(names)}" for word, names in groups.items()]
-    line = "GPUs: " + "; ".join(parts)
+    without = len(GPUS) - len(estimate.verdicts())
+    lacking = [f"{without} lack the {estimate.job.training.low_precision} recipe"] if without else []
+    line = "GPUs: " + "; ".join([*parts, *lacking])
     if len(line) > width and len(parts) > 1 and "does not fit" in groups:
         count = len(groups["does not fit"])
-        line = "GPUs: " + "; ".join([*parts[:-1], f"not {count} other{plural(count)}"])
+        line = "GPUs: " + "; ".join([*parts[:-1], f"not {count} other{plural(count)}", *lacking])
     return line
 
 

@@ -80,7 +80,12 @@ HYBRID_SPECS = frozenset(
 )
 """Source: Megatron-LM `megatron/core/models/hybrid/hybrid_layer_specs.py` and its older name."""
 
-READ = frozenset({"checkpoint_activations", "batch_size", "model_parallel_size", "step_batch_size_schedule"})
+READ = frozenset(
+    {
+        "checkpoint_activations", "batch_size", "model_parallel_size", "step_batch_size_schedule", "encoder_num_layers",
+        "decoder_num_layers", "decoder_seq_length",
+    }
+)  # fmt: skip
 """Old arguments that stop today's program, and others that `readings.py` reads."""
 
 _OTHER_PROGRAMS = frozenset({"perform_rl_step", "vision_pretraining", "bert_binary_head"})

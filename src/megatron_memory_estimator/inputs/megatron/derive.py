@@ -40,7 +40,6 @@ DERIVED = frozenset(
         "external_cuda_graph",
         "cuda_graph_scope_deprecated",
         "moe_router_padding_for_fp8",
-        "decoder_seq_length",
         "use_mamba_mem_eff_path",
         "glu_linear_offset",
         "disable_bias_linear",

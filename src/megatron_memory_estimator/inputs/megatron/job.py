@@ -41,7 +41,7 @@ def job_from_args(args: Any, num_gpus: int | None, settings: Mapping[str, Any]) 
     others.merge(more.others)
     given = {**source.words.values, **more.values}
     gpus = _gpus(source, num_gpus)
-    reading = in_megatron_terms(given, others.read, gpus)
+    reading = in_megatron_terms(given, others, gpus)
     given = {**given, **reading.changes}
     vocab = vocabulary(given, settings, others.read)
     _settle(source, more, reading, vocab.question, gpus, settings)
@@ -102,7 +102,9 @@ def _gpus(source: Given, num_gpus: int | None) -> int | None:
     )
     etp = degrees.number("expert_tensor_parallel_size") or tp
     least = lcm(tp * cp, etp * ep if degrees.get("num_experts") else 1) * pp
-    return source.num_gpus if source.num_gpus % least == 0 else None
+    rows = max(degrees.number("micro_batch_size"), 1) * (source.num_gpus // (tp * cp * pp))
+    fits = source.num_gpus % least == 0 and degrees.number("global_batch_size") % max(rows, 1) == 0
+    return source.num_gpus if fits else None
 
 
 def _sizes(given: Mapping[str, Any], settings: Mapping[str, Any], asked: Collection[str]) -> list[Question]:

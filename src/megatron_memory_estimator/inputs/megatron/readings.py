@@ -11,22 +11,26 @@ from typing import Any
 
 from ...wording import shown, whole
 from ..questions import Question
+from .forks import Others
+from .hybrid_ratios import hybrid_ratios
 from .old_arguments import old_recomputation, old_values
+from .programs import other_programs
 from .reading import Reading, Words, one_number
 from .stage_lists import layers_per_stage, without_layers
 
 
-def in_megatron_terms(given: Mapping[str, Any], others: Mapping[str, Words], num_gpus: int | None) -> Reading:
+def in_megatron_terms(given: Mapping[str, Any], others: Others, num_gpus: int | None) -> Reading:
     """The readings of all arguments that have one."""
-    reading = Reading(given, others, num_gpus)
+    reading = Reading(given, others.read, num_gpus)
+    other_programs(reading, frozenset(flag.lstrip("-").replace("-", "_") for flag in others.unknown))
     old_recomputation(reading)
     old_values(reading)
     for flag, (dest, value) in SAME.items():
-        if flag in others and dest not in given:
-            reading.changes[dest] = one_number(reading, flag, others[flag]) if value is None else value
+        if flag in others.read and dest not in given:
+            reading.changes[dest] = one_number(reading, flag, others.read[flag]) if value is None else value
     for flag, read in READERS.items():
-        if flag in others:
-            read(reading, others[flag])
+        if flag in others.read:
+            read(reading, others.read[flag])
     return reading
 
 
@@ -178,6 +182,8 @@ READERS: dict[str, Callable[[Reading, Words], None]] = {
     "max_padding_length": _padded_rows,
     "use_bridge": _bridge,
     "bridge_hf_model": _passes,
+    "hybrid_attention_ratio": hybrid_ratios,
+    "hybrid_mlp_ratio": hybrid_ratios,
     "num_layer_list": layers_per_stage,
     "noop_layers": without_layers,
     "patch_tokenizer_type": _passes,

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...errors import ConfigError
+from ...errors import ConfigError, UnsupportedError
 from ...wording import shown, whole
 from ..questions import Question
 from ..shell.doubts import bare, marks, unset, unset_in
@@ -46,11 +46,13 @@ def from_document(
 ) -> Document:
     """The arguments of a YAML document; `given` are variables of the caller, which win over ENV_VARS.
 
-    Raises ConfigError where its parts are no mappings.
+    Raises ConfigError where its parts are no mappings, UnsupportedError for arguments of NeMo.
     """
     args = document.get("MODEL_ARGS", document)
     if not isinstance(args, Mapping):
         raise ConfigError(f"{path}: MODEL_ARGS must hold arguments, not {shown(args)}")
+    if foreign := [str(key) for key in args if str(key).startswith(("trainer.", "model.config."))]:
+        raise UnsupportedError(f"{path}: {foreign[0]} is of NeMo, whose runs are Python code")
     raw = document.get("ENV_VARS") or {}
     if not isinstance(raw, Mapping):
         raise ConfigError(f"{path}: ENV_VARS must hold variables, not {shown(raw)}")
