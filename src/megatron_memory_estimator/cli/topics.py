@@ -79,7 +79,8 @@ TOPICS: dict[str, tuple[str, ...]] = {
     "model: experts": (
         "num_moe_experts", "moe_layer_freq", "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size",
         "moe_shared_expert_gate", "moe_latent_size", "moe_router_score_function", "moe_router_enable_expert_bias",
-        "moe_router_load_balancing_type", "moe_aux_loss_coeff", "moe_router_num_groups", "moe_router_group_topk",
+        "moe_router_load_balancing_type", "moe_aux_loss_coeff", "moe_z_loss_coeff", "moe_router_num_groups",
+        "moe_router_group_topk",
     ),
     "model: linear and sparse attention, Mamba-2": (
         "experimental_attention_variant", "linear_attention_freq", "linear_conv_kernel_dim", "linear_key_head_dim",

@@ -147,7 +147,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "moe_extended_tp": (False,),
     "moe_input_jitter_eps": (None,),
     "moe_use_legacy_grouped_gemm": (False,),
-    "moe_z_loss_coeff": (None, 0, 0.0),
     "mtp_standalone": (False, True),
     "num_microbatches_with_partial_activation_checkpoints": (None,),
     "quant_recipe": (None,),

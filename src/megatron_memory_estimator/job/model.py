@@ -94,6 +94,7 @@ class Model:
         of="moe",
     )
     moe_aux_loss_coeff: float = setting(0.0, "weight of the balancing loss", of="moe")
+    moe_z_loss_coeff: float | None = setting(None, "weight of the router's z-loss", of="moe")
     moe_router_num_groups: int | None = setting(None, "groups of experts for group-limited routing", of="moe")
     moe_router_group_topk: int | None = setting(None, "groups that a token may use", of="moe")
 

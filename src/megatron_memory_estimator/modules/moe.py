@@ -159,6 +159,9 @@ def router(c: Context, x: Tensor, experts: Dim) -> Module[Tensor]:
         kept.append(c.new("mlp.router.tokens_per_expert", experts, dtype="int64"))
         if m.moe_router_score_function == "sigmoid":
             kept.append(c.new("mlp.router.aux_loss_sum", tokens, dtype="fp32"))
+    if m.moe_z_loss_coeff is not None:  # logsumexp keeps its input and its result
+        kept.append(c.new("mlp.router.z_loss_logits", tokens, experts, dtype=t.moe_router_dtype or ""))
+        kept.append(c.new("mlp.router.z_loss_sum", tokens, dtype=score_dtype))
     scratch: tuple[Tensor, ...] = (logits, routing_map)
     backward: tuple[Tensor, ...] = (logits.like("mlp.router.logits grad"),)
     if t.moe_router_dtype:
