@@ -22,8 +22,8 @@ WORDS = [
 @pytest.mark.parametrize(
     "words",
     [
-        ["--lora-r", "8"], ["--my-lora-rank", "8"], ["--swap-optimizer"], ["--cpu-offloading"], ["--hybrid-attention-ratio", "0.1"],
-        ["--hybrid-mlp-ratio", "0.5"], ["--zero-stage", "2"], ["--recompute-norm"], ["--freeze-LM"], ["--quant-states"],
+        ["--lora-r", "8"], ["--my-lora-rank", "8"], ["--swap-optimizer"], ["--cpu-offloading"],
+        ["--train-mode", "reward"], ["--zero-stage", "2"], ["--recompute-norm"], ["--freeze-LM"], ["--quant-states"],
         ["--deepspeed"], ["--no-pipeline-parallel"], ["--use-legacy-models"], ["--retro-add-retriever"], ["--recompute-granularty", "full"],
         ["--encoder-pipeline-model-parallel-size", "2"], ["--stage", "dpo"],
         ["--context-parallel-size", "2", "--context-parallel-algo", "hybrid_cp_algo"],

@@ -223,6 +223,7 @@ class Settings(TypedDict, total=False):
     moe_router_enable_expert_bias: bool  # aux-loss-free balancing by an expert bias buffer
     moe_router_load_balancing_type: MoeRouterLoadBalancingType | Sequence[MoeRouterLoadBalancingType]  # load balancing
     moe_aux_loss_coeff: float  # weight of the balancing loss
+    moe_z_loss_coeff: float | None  # weight of the router's z-loss
     moe_router_num_groups: int | None  # groups of experts for group-limited routing
     moe_router_group_topk: int | None  # groups that a token may use
     mtp_num_layers: int | None  # multi-token prediction depths

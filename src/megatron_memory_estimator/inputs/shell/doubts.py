@@ -112,4 +112,6 @@ def _changed(text: str, kinds: dict[str, str]) -> str:
 
 def readable(text: str) -> str:
     """The text with its marks as they may be shown."""
-    return _ANY.sub(lambda match: f"${match.group(2).removeprefix(BLANK)}" if match.group(1) not in "?!" else "(unknown)", text)
+    return _ANY.sub(
+        lambda match: f"${match.group(2).removeprefix(BLANK)}" if match.group(1) not in "?!" else "(unknown)", text
+    )
