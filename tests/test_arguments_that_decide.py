@@ -23,7 +23,7 @@ WORDS = [
     "words",
     [
         ["--lora-r", "8"], ["--my-lora-rank", "8"], ["--swap-optimizer"], ["--cpu-offloading"],
-        ["--zero-stage", "2"], ["--recompute-norm"], ["--freeze-LM"], ["--quant-states"],
+        ["--train-mode", "reward"], ["--zero-stage", "2"], ["--recompute-norm"], ["--freeze-LM"], ["--quant-states"],
         ["--deepspeed"], ["--no-pipeline-parallel"], ["--use-legacy-models"], ["--retro-add-retriever"], ["--recompute-granularty", "full"],
         ["--encoder-pipeline-model-parallel-size", "2"], ["--stage", "dpo"],
         ["--context-parallel-size", "2", "--context-parallel-algo", "hybrid_cp_algo"],

@@ -8,7 +8,7 @@ import pytest
 
 from megatron_memory_estimator import ConfigError, LayoutError, TrainingJob, UnsupportedError, estimate
 from megatron_memory_estimator.errors import QuestionsError
-from megatron_memory_estimator.inputs.megatron.hybrid_ratios import pattern
+from megatron_memory_estimator.inputs.megatron.old_hybrids import spread_layers
 
 BASE = (
     "--num-layers 8 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --max-position-embeddings 64 "
@@ -176,9 +176,9 @@ def test_what_has_no_reading_is_refused_by_name(words: str, sentence: str) -> No
 
 def test_ratios_of_hybrids_are_the_pattern_that_megatron_allocates() -> None:
     """`megatron/core/ssm/mamba_hybrid_layer_allocation.py` of core_v0.15, run for these numbers."""
-    assert pattern(56, 0.08, 0.5) == "M-M-M--M-M*-M-M-M-M--M*-M-M-M-M-M*--M-M-M-M-M*-M--M-M-M-"
+    assert spread_layers(56, 0.08, 0.5) == "M-M-M--M-M*-M-M-M-M--M*-M-M-M-M-M*--M-M-M-M-M*-M--M-M-M-"
     job = job_of("--hybrid-attention-ratio 0.125 --hybrid-mlp-ratio 0.5 --is-hybrid-model")
-    assert job.model == job_of(f"--hybrid-layer-pattern {pattern(8, 0.125, 0.5)} --is-hybrid-model").model
+    assert job.model == job_of(f"--hybrid-layer-pattern {spread_layers(8, 0.125, 0.5)} --is-hybrid-model").model
 
 
 OTHER_PROGRAMS = [
@@ -186,7 +186,7 @@ OTHER_PROGRAMS = [
         "--num-tokens-to-generate 30 --prompts Hello",
         "--num-tokens-to-generate, --prompts of a program that generates text",
     ),
-    ("--decoder-num-layers 12", "--decoder-num-layers of an encoder-decoder"),
+    ("--decoder-num-layers 12", "--decoder-num-layers of an encoder with a decoder"),
     (
         "--vocab-file /data/bert-large-cased-vocab.txt --tokenizer-type BertWordPieceCase",
         "--tokenizer-type BertWordPieceCase",

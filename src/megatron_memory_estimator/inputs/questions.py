@@ -17,7 +17,8 @@ def settle(questions: Iterable[Question], refused: Sequence[str] = ()) -> None:
     asked = list(dict.fromkeys(questions))
     if not asked:
         return
-    options = " ".join(dict.fromkeys(one.option for one in asked if one.option))
+    given = dict.fromkeys(one.option for one in asked if one.option)
+    options = " ".join(sorted(given, key=lambda option: option.startswith("-- ")))  # arguments behind -- come last
     if len(asked) == 1:
         raise QuestionsError(asked[0].what + (f"; give {options}" if options else ""), asked)
     what = _as_many([one.what for one in asked], LONGEST_QUESTIONS - len(options) - 80)

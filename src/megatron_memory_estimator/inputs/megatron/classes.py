@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...errors import UnsupportedError
-from ...wording import shown
+from ...wording import LONGEST_SHOWN, plain, shown
 from ..setting_names import known_settings
 from .derive import DERIVED
 from .harmless import HARMLESS
@@ -21,14 +21,15 @@ IGNORED = "not modelled, ignored with a warning"
 def refuse_unmodelled(given: Mapping[str, Any]) -> tuple[str, ...]:
     """The warning about arguments that belong to other programs. Raises UnsupportedError for all that are not modelled."""
     by_dest = arguments()[1]
-    ignored, refused = [], []
+    ignored, refused, specs = [], [], list[str]()
     for dest, value in given.items():
         if value == by_dest[dest].default or value in (None, False):
             continue
         kind = argument_class(dest)
         if kind in ("modelled", "irrelevant"):
             continue
-        if dest == "spec" and known_spec(value):
+        if dest == "spec" and not _decides(value):
+            specs += [] if known_spec(value) else [_shown_spec(value)]
             continue
         if dest == "eval_micro_batch_size" and _at_most(value, given.get("micro_batch_size", 1)):
             continue  # an evaluation keeps less than a training step of as many samples
@@ -41,7 +42,11 @@ def refuse_unmodelled(given: Mapping[str, Any]) -> tuple[str, ...]:
     if refused:
         verb = "argument {} is" if len(refused) == 1 else "arguments {} are"
         raise UnsupportedError(f"Megatron {verb.format(', '.join(refused))} not modelled")
-    return (f"not modelled and ignored: {', '.join(sorted(ignored))}",) if ignored else ()
+    notes = [f"not modelled and ignored: {', '.join(sorted(ignored))}"] if ignored else []
+    notes += [
+        f"--spec {spec} is Python code, which is not read; the layers are taken as Megatron-LM's own" for spec in specs
+    ]
+    return tuple(notes)
 
 
 def argument_class(dest: str) -> str:
@@ -70,6 +75,17 @@ def known_spec(value: Any) -> bool:
     """Whether a layer spec is the one of hybrid models, which their patterns describe; other specs are Python code."""
     words = value if isinstance(value, list | tuple) else str(value).strip("[]").replace(",", " ").split()
     return tuple(words) in HYBRID_SPECS
+
+
+def _decides(value: Any) -> bool:
+    """Whether a layer spec names other layers: those without Transformer Engine, or with quantizers."""
+    words = _shown_spec(value).lower()
+    return " " not in words or any(word in words for word in ("local", "modelopt", "quant"))
+
+
+def _shown_spec(value: Any) -> str:
+    words = value if isinstance(value, list | tuple) else str(value).strip("[]").replace(",", " ").split()
+    return plain(" ".join(map(str, words)), LONGEST_SHOWN)
 
 
 HYBRID_SPECS = frozenset(

@@ -16,6 +16,7 @@ from ..questions import Question
 from ..shell.doubts import bare, in_doubt
 from ..text_files import read_run_yaml, read_text
 from .destinations import normalised
+from .programs import refuse_folder
 from .runner import from_document
 from .words import Parsed, parse_words
 
@@ -141,6 +142,7 @@ def from_mapping_file(
     `repeated` are keys that stand twice: the last counts, as in the runners.
     """
     found = from_document(document, path, variables, ignore_unknown=ignore_unknown)
+    refuse_folder(path)
     notes = list(found.notes)
     if repeated:
         notes.insert(0, f"keys that stand twice, of which the last counts: {', '.join(dict.fromkeys(repeated))}")

@@ -7,8 +7,8 @@ Sources: Megatron-LM `megatron/training/arguments.py` (parser and validate_args)
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Collection, Mapping
-from math import lcm
 from typing import Any
 
 from ...job.training_job import TrainingJob
@@ -21,6 +21,7 @@ from ..setting_names import full_name
 from .classes import refuse_unmodelled
 from .derive import derive
 from .files import Caller, Given, given_arguments
+from .gpus import DEGREES, gpus_asked, gpus_of
 from .reading import Reading
 from .readings import in_megatron_terms
 from .table import arguments
@@ -40,7 +41,7 @@ def job_from_args(args: Any, num_gpus: int | None, settings: Mapping[str, Any]) 
     others = source.words.others
     others.merge(more.others)
     given = {**source.words.values, **more.values}
-    gpus = _gpus(source, num_gpus)
+    gpus = gpus_of(source, num_gpus)
     reading = in_megatron_terms(given, others, gpus)
     given = {**given, **reading.changes}
     vocab = vocabulary(given, settings, others.read)
@@ -63,6 +64,9 @@ def job_from_args(args: Any, num_gpus: int | None, settings: Mapping[str, Any]) 
     return dataclasses.replace(job, assumptions=(*assumed, *job.assumptions))
 
 
+WORDS_MISSING = "the script reads words of its caller, which are not given: put them behind its name, or --set each"
+
+
 def _settle(
     source: Given,
     more: Parsed,
@@ -79,6 +83,10 @@ def _settle(
         questions.append(
             Question(f"the number of GPUs is not known: {source.gpus_unknown.split('; give ')[0]}", "--num-gpus N")
         )
+    if source.num_gpus == gpus and not any(name in source.words.problems for name in DEGREES):
+        questions += gpus_asked(source, reading, settings)
+    if words_missing := [one for one in questions if re.match(r"--set [0-9]+=", one.option)]:
+        questions.insert(questions.index(words_missing[0]), Question(WORDS_MISSING))
     asked = {*source.words.problems, *more.problems, *reading.others}
     sizes = _sizes({**reading.given, **reading.changes}, settings, asked)
     refused = [*source.words.others.refusals(), *reading.refused]
@@ -86,25 +94,6 @@ def _settle(
     if sizes and source.lost and not explained and not refused:
         refused = [f"{', '.join(source.lost)} is not there, and may hold what is missing: {sizes[0].what}"]
     settle([*questions, *sizes], refused)
-
-
-def _gpus(source: Given, num_gpus: int | None) -> int | None:
-    """GPUs of the run: the caller's, or the source's; a test runner's usual node only where the layout fits it."""
-    if num_gpus is not None or source.num_gpus is None:
-        return num_gpus
-    if not source.gpus_said.startswith("num_gpus not given"):
-        return source.num_gpus
-    degrees = Reading(source.words.values, {})
-    sizes = ("tensor", "context", "pipeline", "expert")
-    tp, cp, pp, ep = (
-        max(degrees.number(f"{name}_model_parallel_size" if name != "context" else "context_parallel_size"), 1)
-        for name in sizes
-    )
-    etp = degrees.number("expert_tensor_parallel_size") or tp
-    least = lcm(tp * cp, etp * ep if degrees.get("num_experts") else 1) * pp
-    rows = max(degrees.number("micro_batch_size"), 1) * (source.num_gpus // (tp * cp * pp))
-    fits = source.num_gpus % least == 0 and degrees.number("global_batch_size") % max(rows, 1) == 0
-    return source.num_gpus if fits else None
 
 
 def _sizes(given: Mapping[str, Any], settings: Mapping[str, Any], asked: Collection[str]) -> list[Question]:

@@ -1,11 +1,16 @@
-"""Arguments that only other programs of Megatron-LM take: encoder-decoders, BERT, vision, text generation.
+"""Arguments and files of other programs of Megatron-LM: encoder-decoders, BERT, retrievers, vision, text generation.
 
 Sources: NVIDIA/Megatron-LM `pretrain_t5.py`, `pretrain_bert.py`, `pretrain_vlm.py`, `examples/inference/`,
-`megatron/training/arguments.py`.
+`tests/functional_tests/test_cases/`, `megatron/training/arguments.py` (which program reads which argument).
 """
 
 from __future__ import annotations
 
+import os
+import re
+
+from ...errors import UnsupportedError
+from ...wording import shown
 from .reading import Reading
 from .table import arguments
 
@@ -13,31 +18,50 @@ GENERATES = frozenset(
     {"prompts", "prompt_file", "num_tokens_to_generate", "incoming_requests_per_step", "incoming_requests_per_sec"}
 )
 """Arguments of the programs of `examples/inference/`."""
-VISION = ("img_h", "img_w", "patch_dim", "num_classes", "num_channels")
-"""Sizes of images, without a meaning for a model of text."""
-DECODERS = ("encoder_num_layers", "decoder_num_layers", "decoder_seq_length")
+_VISION = ("img_h", "img_w", "patch_dim", "num_classes", "num_channels", "mask_type")
+OWN = {
+    **dict.fromkeys(_VISION, "a vision model"),
+    **dict.fromkeys(("bert_binary_head", "bert_load"), "BERT"),
+    "retriever_seq_length": "a retriever",
+    **dict.fromkeys(("decoder_num_layers", "decoder_seq_length", "vocab_extra_ids"), "an encoder with a decoder (T5)"),
+}
+"""Arguments that only other programs read, by what these train; the first kind that is found is named."""
+_FOLDER = re.compile(
+    r"(?:^|/)(bert|t5|retro|multimodal[-_]llava|vision|biencoder|ict)(?:[-_][^/]*)?/[^/]+/model_config\.yaml$"
+)
+"""A test case of another program: `bert/case/model_config.yaml`."""
 
 
 def other_programs(reading: Reading, unknown: frozenset[str]) -> None:
     """Refuses arguments of a program that trains no decoder, by name; an encoder alone is the decoder, as in Megatron-LM."""
     given = reading.given
-    if found := _flags(unknown & GENERATES):
-        reading.refused.append(f"{found} of a program that generates text: there is no training step to estimate")
-    if images := {
-        name for name in VISION if given.get(name) is not None and given[name] != arguments()[1][name].default
-    }:
-        reading.refused.append(f"{_flags(images)} of a vision model, which is not modelled")
-    elif given.get("decoder_num_layers") is not None or given.get("decoder_seq_length") is not None:
-        flags = _flags({name for name in DECODERS if given.get(name) is not None})
-        reading.refused.append(f"{flags} of an encoder-decoder (pretrain_t5.py), which is not modelled")
+    if found := unknown & GENERATES:
+        reading.refused.append(
+            f"{_flags(found)} of a program that generates text: there is no training step to estimate"
+        )
+    odd = [name for name in OWN if given.get(name) is not None and given[name] != arguments()[1][name].default]
+    if odd:
+        kind = OWN[odd[0]]
+        names = frozenset(name for name in odd if OWN[name] == kind)
+        reading.refused.append(f"{_flags(names)} of {kind}, which is not modelled")
     elif given.get("encoder_num_layers") is not None and given.get("num_layers") is None:
         reading.changes["num_layers"] = given["encoder_num_layers"]
-    words = str(given.get("vocab_file") or "").split("/")[-1]
-    pieces = words.endswith("vocab.txt") and given.get("tokenizer_type") is None
-    if pieces or str(given.get("tokenizer_type")).startswith("BertWordPiece"):
-        said = f"--vocab-file {words}" if pieces else f"--tokenizer-type {given['tokenizer_type']}"
-        reading.refused.append(f"{said} of pretrain_bert.py or pretrain_t5.py, whose models are not modelled")
+    kind, words = str(given.get("tokenizer_type") or ""), str(given.get("vocab_file") or "").split("/")[-1]
+    pieces = words.endswith("vocab.txt") and not kind
+    if not odd and (pieces or kind.startswith("BertWordPiece")):
+        said = f"--vocab-file {words}" if pieces else f"--tokenizer-type {shown(kind)[1:-1]}"
+        reading.refused.append(f"{said} of BERT or T5, which are not modelled")
 
 
-def _flags(names: set[str] | frozenset[str]) -> str:
+def refuse_folder(path: str) -> None:
+    """Raises UnsupportedError for a file of arguments that stands in the folder of another program's test cases."""
+    found = _FOLDER.search(os.path.abspath(path).replace(os.sep, "/"))
+    if found:
+        raise UnsupportedError(
+            f"{path} stands in the folder {found.group(1)}, of another kind of model than a decoder; only GPT-like models and "
+            "hybrids are modelled"
+        )
+
+
+def _flags(names: frozenset[str]) -> str:
     return ", ".join(f"--{name.replace('_', '-')}" for name in sorted(names))

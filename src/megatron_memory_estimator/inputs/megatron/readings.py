@@ -12,8 +12,8 @@ from typing import Any
 from ...wording import shown, whole
 from ..questions import Question
 from .forks import Others
-from .hybrid_ratios import hybrid_ratios
 from .old_arguments import old_recomputation, old_values
+from .old_hybrids import old_hybrid_layers
 from .programs import other_programs
 from .reading import Reading, Words, one_number
 from .stage_lists import layers_per_stage, without_layers
@@ -25,6 +25,7 @@ def in_megatron_terms(given: Mapping[str, Any], others: Others, num_gpus: int | 
     other_programs(reading, frozenset(flag.lstrip("-").replace("-", "_") for flag in others.unknown))
     old_recomputation(reading)
     old_values(reading)
+    old_hybrid_layers(reading)
     for flag, (dest, value) in SAME.items():
         if flag in others.read and dest not in given:
             reading.changes[dest] = one_number(reading, flag, others.read[flag]) if value is None else value
@@ -142,8 +143,10 @@ def _uneven_rows(reading: Reading, words: Words) -> None:
 def _padded_rows(reading: Reading, words: Words) -> None:
     """--max-padding-length: the length that samples of a finetuning set are padded to; --seq-length is of pretraining sets."""
     dataset = " ".join(reading.others.get("dataset", ())).lower()
+    if any(word in dataset for word in ("pretrain", "idxmap", "mmap")) or PRETRAINS in reading.others.items():
+        return
     length = one_number(reading, "max_padding_length", words)
-    if not length or any(word in dataset for word in ("pretrain", "idxmap", "mmap")):
+    if not length:
         return
     seq = reading.number("seq_length")
     if not dataset and seq >= length:
@@ -153,6 +156,15 @@ def _padded_rows(reading: Reading, words: Words) -> None:
         reading.is_read_as("max_padding_length", f"--seq-length {length}: samples are padded to it")
     if reading.number("max_position_embeddings") < length:
         reading.changes["max_position_embeddings"] = length
+
+
+PRETRAINS = ("train_mode", ("pretrain",))
+
+
+def _train_mode(reading: Reading, words: Words) -> None:
+    """--train-mode: pretraining has rows of --seq-length, finetuning those of its set, as --max-padding-length says."""
+    if words not in (("pretrain",), ("finetune",)):
+        reading.refuse("train_mode", f"{' '.join(words)} of Pai-Megatron-Patch is not modelled")
 
 
 def _bridge(reading: Reading, words: Words) -> None:
@@ -180,10 +192,11 @@ READERS: dict[str, Callable[[Reading, Words], None]] = {
     "no_pad_to_seq_lengths": _uneven_rows,
     "neat_pack": _passes,
     "max_padding_length": _padded_rows,
+    "train_mode": _train_mode,
+    "hybrid_attention_ratio": _passes,
+    "hybrid_mlp_ratio": _passes,
     "use_bridge": _bridge,
     "bridge_hf_model": _passes,
-    "hybrid_attention_ratio": hybrid_ratios,
-    "hybrid_mlp_ratio": hybrid_ratios,
     "num_layer_list": layers_per_stage,
     "noop_layers": without_layers,
     "patch_tokenizer_type": _passes,

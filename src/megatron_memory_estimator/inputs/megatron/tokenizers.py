@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 KNOWN: tuple[tuple[str, int], ...] = (
-    (r"(meta-)?llama-?3(\.[123])?-\d+b", 128256),
+    (r"(openmath2-)?(meta-)?llama-?3(\.[123])?-\d+b", 128256),
     (r"deepseek-r1-distill-llama-(8|70)b", 128256),
     (r"(meta-)?llama-?2-(7|13|70)b|llama-(7|13|30|65)b", 32000),
     (r"(qwen2|codeqwen|qwen)1\.5-[\d.]+b(-a[\d.]+b)?|qwen2-[\d.]+b(-a14b)?", 151646),

@@ -105,7 +105,7 @@ def _shift(shell: Shell, words: list[str], node: Simple) -> None:
 
 
 def _eval(shell: Shell, words: list[str], node: Simple) -> None:
-    text = unquoted(" ".join(present(words)))
+    text = unquoted(" ".join(words))
     again(shell, text, node)
 
 

@@ -2,7 +2,8 @@
 
 A mark is a null byte, a kind, a name, a null byte; scripts hold no null bytes. Kinds: `$` a variable that is set nowhere, `"` the
 same inside quotes (so an empty word, and not none), `?` something in doubt, by the key of its `Doubt`, which may be no word or
-several, `!` the same inside quotes, which is one word.
+several, `!` the same inside quotes, which is one word. A blank before the name: an element of an array that was joined to one
+text; it is no element in bash, and a word of its own where the text is split again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterable
 from ...dataclass import dataclass
 
 MARK = "\0"
+BLANK = " "
 _ANY = re.compile('\0([$"?!])([^\0]*)\0')
 _QUOTED = {"$": '"', "?": "!"}
 _UNQUOTED = {quoted: kind for kind, quoted in _QUOTED.items()}
@@ -39,7 +41,7 @@ def doubtful(key: str) -> str:
 
 def marks(text: str) -> list[tuple[str, str]]:
     """(kind, name) of each mark in a text."""
-    return _ANY.findall(text) if MARK in text else []
+    return [(kind, name.removeprefix(BLANK)) for kind, name in _ANY.findall(text)] if MARK in text else []
 
 
 def doubts_in(text: str) -> list[str]:
@@ -72,6 +74,21 @@ def vanishes(text: str) -> bool:
     return bool(text) and not bare(text) and all(kind == "$" for kind, _ in marks(text))
 
 
+def apart(text: str) -> str:
+    """The marks of an element that vanishes, as they stand in a text that elements are joined to."""
+    return text.replace(f"{MARK}$", f"{MARK}${BLANK}").replace(BLANK * 2, BLANK)
+
+
+def stands_apart(mark: str) -> bool:
+    """Whether a mark was an element of an array, which a text was joined from."""
+    return mark.startswith(f"{MARK}${BLANK}")
+
+
+def spread(text: str) -> str:
+    """A text that is read as commands, with a blank where an element of an array stood that is none in bash."""
+    return text.replace(f"{MARK}${BLANK}", f"{BLANK}{MARK}$") if MARK in text else text
+
+
 def present(words: Iterable[str]) -> list[str]:
     """The words that a command gets: those that vanish are none."""
     return [word for word in words if not vanishes(word)]
@@ -95,4 +112,6 @@ def _changed(text: str, kinds: dict[str, str]) -> str:
 
 def readable(text: str) -> str:
     """The text with its marks as they may be shown."""
-    return _ANY.sub(lambda match: f"${match.group(2)}" if match.group(1) not in "?!" else "(unknown)", text)
+    return _ANY.sub(
+        lambda match: f"${match.group(2).removeprefix(BLANK)}" if match.group(1) not in "?!" else "(unknown)", text
+    )

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ...wording import plain, signed
 from . import glob
 from .arithmetic import settled
-from .doubts import MARK, bare, in_doubt, quoted, readable, unquoted
+from .doubts import MARK, bare, in_doubt, quoted, readable, spread, stands_apart, unquoted
 from .grammar import Arithmetic, Opaque, Param, Piece, Substitution, Text, Word
 from .state import Shell
 
@@ -120,7 +120,12 @@ def _split(shell: Shell, parts: list[Segment]) -> list[str]:
                 is_quoted = is_quoted or not part.text
             continue
         for stretch in re.findall(rf"{MARK}[^{MARK}]*{MARK}|[^{MARK}]", part.text) if MARK in part.text else part.text:
-            if stretch not in value or len(stretch) > 1:
+            if stands_apart(stretch):
+                if current is not None:
+                    finish()
+                current, ended = spread(stretch).strip(), False
+                finish()
+            elif stretch not in value or len(stretch) > 1:
                 current, ended = (current or "") + stretch, False
             elif stretch in " \t\n":
                 if current is not None:

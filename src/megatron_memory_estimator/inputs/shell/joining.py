@@ -63,7 +63,7 @@ def _either(shell: Shell, name: str, first: Value | None, second: Value | None, 
         parts = _apart(
             *(re.findall(r"\s+|[^\s]+", value) if isinstance(value, str) else [] for value in (first, second))
         )
-    start, choices, end = parts
+    start, choices, end = _whole_arguments(*parts)
     shell.spend(sum(map(len, (*start, *end, *choices[0], *choices[1]))))
     words = tuple(tuple(word for text in part for word in _words(text)) for part in choices)
     mark = shell.doubt(reason, "" if start or end else name, words)
@@ -73,6 +73,22 @@ def _either(shell: Shell, name: str, first: Value | None, second: Value | None, 
     before = " " if any(part[0].isspace() for part in middles) else ""
     after = " " if any(part[-1].isspace() for part in middles) else ""
     return "".join([*start, before, mark, after, *end])
+
+
+def _whole_arguments(
+    start: list[str], choices: tuple[list[str], list[str]], end: list[str]
+) -> tuple[list[str], tuple[list[str], list[str]], list[str]]:
+    """The same parts, where the choices hold arguments: with the words of an argument never apart from its name."""
+    first, second = choices
+    if not any(one.startswith("--") for one in (*first, *second)):
+        return start, choices, end
+    inside = any(part and not part[0].startswith("--") for part in choices)
+    at = max((i for i, one in enumerate(start) if one.startswith("--")), default=None)
+    if inside and at is not None:
+        start, moved = start[:at], start[at:]
+        first, second = moved + first, moved + second
+    ends = next((i for i, one in enumerate(end) if one.startswith("--") or re.search(r"[|<>&;]", one)), len(end))
+    return start, (first + end[:ends], second + end[:ends]), end[ends:]
 
 
 def _words(text: str) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ...wording import plain
 from .arithmetic import settled
-from .doubts import MARK, bare, in_doubt, loose, quoted, unquoted, unset, vanishes
+from .doubts import MARK, apart, bare, in_doubt, loose, quoted, unquoted, unset, vanishes
 from .expand import Found, Segment, segments, text_of
 from .grammar import Opaque, Param, Text, Word
 from .state import Array, Shell, Value, uncertain
@@ -147,7 +147,8 @@ def _joined(values: list[str], separator: str) -> str:
     """Elements as one text; those of unset variables alone are none, and stay to be asked for."""
     text, several = "", False
     for value in values:
-        text += (separator if several and not vanishes(value) else "") + value
+        blank = separator if several and not vanishes(value) else ""
+        text += blank + (apart(value) if separator == " " and vanishes(value) else value)
         several = several or not vanishes(value)
     return text
 

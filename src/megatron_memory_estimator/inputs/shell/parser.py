@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from ...errors import ConfigError
+from .doubts import spread
 from .grammar import (
     AndOr,
     ArithmeticCommand,
@@ -36,7 +37,7 @@ def parsed(text: str, line: int = 1, depth: int = 0) -> List:
     """The commands of a script. Raises ConfigError with the line of what cannot be read."""
     if len(text) > LARGEST_SCRIPT:
         raise ConfigError(f"the script is longer than {LARGEST_SCRIPT} characters")
-    return Parser(text.replace("\r\n", "\n"), line, depth).whole()
+    return Parser(spread(text).replace("\r\n", "\n"), line, depth).whole()
 
 
 class Parser(Lists):

@@ -10,7 +10,7 @@ from ...errors import ConfigError
 from ...wording import plain
 from .beside import Beside
 from .control import Break
-from .doubts import Doubt, bare, doubtful, in_doubt, loose, marks, unquoted, vanishes
+from .doubts import Doubt, bare, doubtful, in_doubt, loose, marks, quoted, unquoted, vanishes
 from .grammar import Command
 from .launches import Branch, Launch, Round
 
@@ -195,7 +195,8 @@ class Shell:
             self.spend(len(before.items))
             if uncertain(before):
                 raise self.refuse(f"an element of {name} is set, but how many it has is not known")
-            value = Array({**before.items, ("0" if before.keyed else 0): self.attributed(name, value)}, before.keyed)
+            first = quoted(self.attributed(name, value))  # one element, whatever is in it
+            value = Array({**before.items, ("0" if before.keyed else 0): first}, before.keyed)
         elif isinstance(value, str):
             value = self.attributed(name, value)
         self.state.variables[name] = value
