@@ -9,6 +9,7 @@ from typing import Any
 from ...errors import ConfigError
 from ...job.assumption import Assumption
 from ...job.training_job import TrainingJob
+from ...wording import plain
 from ..defaults import CLASS_DEFAULTS
 from ..environment import VARIABLES
 from ..hf.load import load
@@ -16,7 +17,7 @@ from ..loaded_model import LoadedModel
 from ..questions import Question, settle
 from ..resolve import job_from_parts
 from ..setting_names import canonical, full_name
-from .launched import UNKNOWN
+from .launched import UNKNOWN, UNREAD
 from .models import catalogued
 from .run import Dialect, Reading, Run
 
@@ -33,14 +34,14 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
     reading = dialect.read(run)
     given = canonical(settings, full_name)
     gpus = num_gpus if num_gpus is not None else reading.num_gpus
-    loaded, said, questions = model_of(reading, run)
+    loaded, of_model, questions = model_of(reading, run)
     questions += unknown(reading, given)
     if gpus is None and run.gpus_unknown:
         why = run.gpus_unknown.split("; give ")[0]
         questions.append(Question(f"the number of GPUs is not known: {why}", "--num-gpus N"))
     settle([one for one in (*reading.questions, *questions) if not _answered(one, gpus, given)], reading.refused)
     found = f"read as a run of {dialect.name} (docs/{dialect.page}): its defaults hold where the file says nothing"
-    notes = [Assumption(found, f"defaults of {dialect.name}"), *said, *reading.assumptions]
+    notes = [Assumption(found, f"defaults of {dialect.name}"), *of_model, *reading.assumptions]
     if num_gpus is None and reading.num_gpus is not None:
         notes.append(f"num_gpus as in {run.path}: {reading.num_gpus}")
     if reading.args:
@@ -51,7 +52,8 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
         values |= _environment(reading, given)
         loaded = dataclasses.replace(loaded, warnings=(*loaded.warnings, *run.notes, *reading.warnings))
         job = job_from_parts(loaded, gpus, values, habits=False, defaults=CLASS_DEFAULTS, framework=_filled(reading))
-    return dataclasses.replace(job, assumptions=(*notes, *job.assumptions))
+    said = tuple(one if isinstance(one, Assumption) else plain(one) for one in (*notes, *job.assumptions))
+    return dataclasses.replace(job, assumptions=said, warnings=tuple(map(plain, job.warnings)))
 
 
 def _answered(question: Question, gpus: int | None, given: Mapping[str, Any]) -> bool:
@@ -77,7 +79,9 @@ def model_of(reading: Reading, run: Run) -> tuple[LoadedModel | None, list[str],
         note = [] if entry == name else [f"the {what} {last} is the catalogue model {entry}"]
         return load(entry), note, []
     try:
-        return load(name), [], []
+        if name == "-":
+            raise ConfigError("standard input is no model of a run's file")
+        return (run.named or load)(name), [], []
     except ConfigError as error:
         return None, [], [Question(f"the model {name} is not known ({error})", MODEL_OPTION)]
 
@@ -109,6 +113,12 @@ def unknown(reading: Reading, given: Mapping[str, Any]) -> list[Question]:
     asked = []
     for name, value in canonical(reading.settings, full_name).items():
         missing = UNKNOWN.search(value) if isinstance(value, str) and name not in given else None
+        if isinstance(value, str) and UNREAD in value and name not in given:
+            asked.append(
+                Question(
+                    f"{name} is what a command gives, and nothing is executed", f"--{name.replace('_', '-')} VALUE"
+                )
+            )
         if missing:
             asked.append(
                 Question(f"{name} takes its value from ${missing[1]}, which has none", f"--set {missing[1]}=VALUE")

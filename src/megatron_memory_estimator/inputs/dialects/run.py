@@ -7,12 +7,20 @@ from dataclasses import field
 from typing import Any, NamedTuple
 
 from ...dataclass import dataclass
+from ..loaded_model import LoadedModel
 from ..questions import Question
 
 
 def nothing_beside(path: str) -> str | None:
     """No file is beside the run."""
     return None
+
+
+class Around(NamedTuple):
+    """What is around a run's text: files that it names, and models by the names that it has; None for those of any name or folder."""
+
+    text_of: Callable[[str], str | None] = nothing_beside
+    named: Callable[[str], LoadedModel] | None = None
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,7 @@ class Run:
     text_of    the text of a file by its path: beside the run's file, or written by the script; None where there is none
     gpus_unknown  why the launcher's number of GPUs is not known, where something says one
     notes      what the reader of a script says of it
+    named      a model by its name or folder, where not every one may be opened
 
     A variable that has no value stands in `words` as $NAME.
     """
@@ -45,6 +54,7 @@ class Run:
     text_of: Callable[[str], str | None] = nothing_beside
     gpus_unknown: str = ""
     notes: tuple[str, ...] = ()
+    named: Callable[[str], LoadedModel] | None = None
 
     @property
     def script(self) -> str:
