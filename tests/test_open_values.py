@@ -151,3 +151,36 @@ def test_the_server_opens_files_beside_a_run_below_its_folder(tmp_path: Path) ->
 def test_null_bytes_are_refused() -> None:
     with pytest.raises(EstimatorError, match="null byte"):
         TrainingJob.from_megatron_args(["--num-layers", "\0?1\0"])
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("run.sh", f"NPROC_PER_NODE=8 {SWIFT}"),
+        ("run.yaml", "model: Qwen/Qwen3-8B\nmax_length: 512\nENV: {NPROC_PER_NODE: 8}\n"),
+        ("run.yaml", "model: {name: Qwen/Qwen3-8B}\nparallelism: {num_gpus: 8}\n"),
+    ],
+)
+def test_a_variable_that_changes_nothing_is_said(name: str, text: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    found = TrainingJob.from_file(str(path), set_variables={"NPROC_PER_NOD": "4"})
+    assert "--set NPROC_PER_NOD changes nothing: the run is the same without it" in found.warnings
+    assert not any("--set" in one for one in TrainingJob.from_file(str(path)).warnings)
+
+
+def test_variables_of_the_caller_win_over_those_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("model: Qwen/Qwen3-8B\nmax_length: 512\nENV: {NPROC_PER_NODE: 8}\n")
+    given = {"NPROC_PER_NODE": "4", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    found = TrainingJob.from_file(str(path), set_variables=given)
+    assert found.layout.world_size == 4
+    assert found.env.expandable_segments
+    assert not any("--set" in one for one in found.warnings)
+
+
+def test_words_that_are_no_numbers_of_gpus_or_tokens_are_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(QuestionsError, match="not both numbers"):
+        job(tmp_path, f"NPROC_PER_NODE=gpu {SWIFT}")
+    with pytest.raises(QuestionsError, match="max_length is True"):
+        job(tmp_path, "NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen3-8B --max_length")

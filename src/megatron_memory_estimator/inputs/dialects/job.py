@@ -49,7 +49,7 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
     else:
         assert loaded is not None
         values = {**reading.settings, **given}
-        values |= _environment(reading, given)
+        values |= _environment(reading, run, given)
         loaded = dataclasses.replace(loaded, warnings=(*loaded.warnings, *run.notes, *reading.warnings))
         job = job_from_parts(loaded, gpus, values, habits=False, defaults=CLASS_DEFAULTS, framework=_filled(reading))
     said = tuple(one if isinstance(one, Assumption) else plain(one) for one in (*notes, *job.assumptions))
@@ -90,7 +90,7 @@ def _of_words(reading: Reading, run: Run, gpus: int | None, given: Mapping[str, 
     """The job of words of Megatron-LM; settings of the dialect stand between its defaults and what the caller gives."""
     from ..megatron.job import job_from_args
 
-    values = {**reading.settings, **given, **_environment(reading, given)}
+    values = {**reading.settings, **given, **_environment(reading, run, given)}
     job = job_from_args(list(reading.args), gpus, {**values, "ignore_unknown": run.ignore_unknown})
     name = run.path.rsplit("/", 1)[-1].rsplit(".", 1)[0]
     return dataclasses.replace(job, name=name, source=run.path, warnings=(*run.notes, *reading.warnings, *job.warnings))
@@ -102,9 +102,9 @@ def _filled(reading: Reading) -> dict[str, Any]:
     return {name: value for name, value in reading.defaults.items() if name not in off}
 
 
-def _environment(reading: Reading, given: Mapping[str, Any]) -> dict[str, Any]:
+def _environment(reading: Reading, run: Run, given: Mapping[str, Any]) -> dict[str, Any]:
     """The variables of the run that memory depends on, under what the caller gives."""
-    known = {name: value for name, value in reading.env.items() if name in VARIABLES}
+    known = {name: value for name, value in {**reading.env, **run.variables}.items() if name in VARIABLES}
     return {"env": {**known, **(given.get("env") or {})}} if known else {}
 
 

@@ -50,8 +50,10 @@ MOST = 60
 """Values in doubt that are looked at one by one."""
 
 
-def job_of_launch(launch: Launch, run_of: Callable[[Launch], Run], read: Read) -> Any:
-    """The job of a launch of a dialect.
+def job_of_launch(
+    launch: Launch, run_of: Callable[[Launch], Run], read: Read, alike: Callable[[Any, Any], bool]
+) -> Any:
+    """The job of a launch of a dialect; `alike` says of two jobs whether they differ in words only.
 
     Raises QuestionsError for every value that is not known and that memory depends on, and what `read` raises.
     """
@@ -65,7 +67,7 @@ def job_of_launch(launch: Launch, run_of: Callable[[Launch], Run], read: Read) -
         job = read(run_of(filled(launch, first)))
     except EstimatorError as error:
         raise _with_option(error, launch) from None
-    reading = _Reading(launch, run_of, read, first, job)
+    reading = _Reading(launch, run_of, read, first, job, alike)
     asked = [one for one, found in known.items() if reading.depends_on(one, found[1:])]
     asked += reading.depending([one for one in open_ if one not in known])
     settle([_question(launch, one) for one in asked])
@@ -166,11 +168,12 @@ class _Reading:
     read: Read
     first: Values
     job: Any
+    alike: Callable[[Any, Any], bool]
 
     def same(self, values: Values) -> bool | None:
         """Whether other words for marks give the same job; None where they give none."""
         try:
-            return _same(self.read(self.run_of(filled(self.launch, {**self.first, **values}))), self.job)
+            return self.alike(self.read(self.run_of(filled(self.launch, {**self.first, **values}))), self.job)
         except EstimatorError:
             return None
 
@@ -193,15 +196,6 @@ class _Reading:
                 )
             found.update({one: None for one in unknown if one not in found and self.same({one: (probe,)}) is False})
         return list(found)
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether two jobs differ in words only."""
-    return bool(_plain(one) == _plain(other))
-
-
-def _plain(job: Any) -> Any:
-    return dataclasses.replace(job, name="", source="", assumptions=(), warnings=())
 
 
 def _with_option(error: EstimatorError, launch: Launch) -> EstimatorError:

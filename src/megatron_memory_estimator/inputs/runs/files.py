@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...errors import ConfigError
-from ...job.training_job import TrainingJob
+from ...errors import ConfigError, EstimatorError
+from ...job.training_job import TrainingJob, alike
+from ...wording import plain
 from .. import SCRIPTS, YAML
 from ..hf.convert import convert
 from ..hf.load import parse
@@ -34,7 +36,7 @@ OF_FILES = ("set_variables", "words", "follow", "ignore_unknown", "run_model")
 def job_from_file(
     path: str, num_gpus: int | None, settings: Mapping[str, Any], more: Sequence[str] = ()
 ) -> TrainingJob:
-    """The job of a file; `more` are Megatron-LM arguments behind --, which win over the file's.
+    """The job of a file; `more` are Megatron-LM arguments behind --, which win over the file's. Variables that change nothing are said.
 
     Raises ConfigError for a file that is none of ours, by the name of the program that it belongs to where that is known.
     """
@@ -42,6 +44,10 @@ def job_from_file(
         raise ConfigError(
             f"{path!r} is neither a YAML file ({', '.join(YAML)}) nor a launch script ({', '.join(SCRIPTS)})"
         )
+    return _with_idle(settings, lambda given: _of_file(path, num_gpus, given, more))
+
+
+def _of_file(path: str, num_gpus: int | None, settings: Mapping[str, Any], more: Sequence[str]) -> TrainingJob:
     if path.lower().endswith(SCRIPTS):
         return _of_launch(launch_of(read_text(path), path, _caller(settings)), path, num_gpus, settings, more)
     document, repeated = read_run_yaml(path)
@@ -100,7 +106,7 @@ def _of_launch(
         return of_launch(one, path, settings, around)
 
     if dialect_of(run_of(launch)) is not None:
-        job: TrainingJob = job_of_launch(launch, run_of, lambda run: _of_dialect(run, num_gpus, settings, more))
+        job: TrainingJob = job_of_launch(launch, run_of, lambda run: _of_dialect(run, num_gpus, settings, more), alike)
         return job
     name = os.path.splitext(os.path.basename(path))[0]
     given = from_launch(launch, path, name, ignore_unknown=bool(settings.get("ignore_unknown")))
@@ -147,6 +153,23 @@ def _of_dialect(run: Run, num_gpus: int | None, settings: Mapping[str, Any], mor
             f"{run.path} is a run of {dialect.name}; arguments behind -- go with Megatron-LM arguments only"
         )
     return job_of(dialect, run, num_gpus, _own(settings))
+
+
+def _with_idle(settings: Mapping[str, Any], read: Callable[[Mapping[str, Any]], TrainingJob]) -> TrainingJob:
+    """The job, with a warning for each variable of the caller without which it would be the same."""
+    job, variables = read(settings), _variables(settings)
+    idle = []
+    for name in variables:
+        others = {other: value for other, value in variables.items() if other != name}
+        try:
+            if alike(read({**settings, "set_variables": others}), job):
+                idle.append(name)
+        except EstimatorError:
+            continue
+    if not idle:
+        return job
+    said = f"--set {', '.join(idle)} changes nothing: the run is the same without it"
+    return dataclasses.replace(job, warnings=(*job.warnings, plain(said)))
 
 
 def _caller(settings: Mapping[str, Any]) -> Caller:
