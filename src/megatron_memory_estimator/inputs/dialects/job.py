@@ -17,11 +17,14 @@ from ..loaded_model import LoadedModel
 from ..questions import Question, settle
 from ..resolve import job_from_parts
 from ..setting_names import canonical, full_name
+from .degrees import with_degrees
 from .launched import UNKNOWN, UNREAD
 from .models import catalogued
 from .run import Dialect, Reading, Run
 
 MODEL_OPTION = "--model NAME"
+COMPANIONS = ("recompute_method", "recompute_num_layers", "recompute_modules")
+"""Settings that mean something to one kind of recomputation."""
 
 
 def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[str, Any]) -> TrainingJob:
@@ -31,14 +34,15 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
     """
     if run.num_gpus is None and num_gpus is not None:
         run = dataclasses.replace(run, num_gpus=num_gpus)
-    reading = dialect.read(run)
     given = canonical(settings, full_name)
+    reading = dialect.read(with_degrees(dialect, dataclasses.replace(run, wanted_gpus=num_gpus), given))
     gpus = num_gpus if num_gpus is not None else reading.num_gpus
     loaded, of_model, questions = model_of(reading, run)
     questions += unknown(reading, given)
     if gpus is None and run.gpus_unknown:
         why = run.gpus_unknown.split("; give ")[0]
         questions.append(Question(f"the number of GPUs is not known: {why}", "--num-gpus N"))
+    reading = dataclasses.replace(reading, settings=_without_companions(reading, given))
     settle([one for one in (*reading.questions, *questions) if not _answered(one, gpus, given)], reading.refused)
     found = f"read as a run of {dialect.name} (docs/{dialect.page}): its defaults hold where the file says nothing"
     notes = [Assumption(found, f"defaults of {dialect.name}"), *of_model, *reading.assumptions]
@@ -51,7 +55,7 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
         values = {**reading.settings, **given}
         values |= _environment(reading, run, given)
         loaded = dataclasses.replace(loaded, warnings=(*loaded.warnings, *run.notes, *reading.warnings))
-        job = job_from_parts(loaded, gpus, values, habits=False, defaults=CLASS_DEFAULTS, framework=_filled(reading))
+        job = job_from_parts(loaded, gpus, values, habits=False, defaults=CLASS_DEFAULTS, framework=_filled(reading, values))
     said = tuple(one if isinstance(one, Assumption) else plain(one) for one in (*notes, *job.assumptions))
     return dataclasses.replace(job, assumptions=said, warnings=tuple(map(plain, job.warnings)))
 
@@ -96,9 +100,18 @@ def _of_words(reading: Reading, run: Run, gpus: int | None, given: Mapping[str, 
     return dataclasses.replace(job, name=name, source=run.path, warnings=(*run.notes, *reading.warnings, *job.warnings))
 
 
-def _filled(reading: Reading) -> dict[str, Any]:
-    """The framework's defaults, without those that the run turns off."""
-    off = {name for name, value in reading.settings.items() if value is None}
+def _without_companions(reading: Reading, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The run's settings, without what belongs to its kind of recomputation where the caller gives another kind."""
+    own = dict(reading.settings)
+    held = own.get("recompute_granularity", reading.defaults.get("recompute_granularity"))
+    if "recompute_granularity" in given and given["recompute_granularity"] != held:
+        own |= dict.fromkeys(COMPANIONS)
+    return own
+
+
+def _filled(reading: Reading, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The framework's defaults, without those that the run or the caller turns off."""
+    off = {name for name, value in values.items() if value is None}
     return {name: value for name, value in reading.defaults.items() if name not in off}
 
 

@@ -288,4 +288,4 @@ def _around(values: Mapping[str, Any], *, lora: bool) -> tuple[dict[str, Any], l
     return found, warnings
 
 
-DIALECT = Dialect("ms-swift", "dialects/ms_swift.md", knows, read)
+DIALECT = Dialect("ms-swift", "dialects/ms_swift.md", knows, read, lambda run: "", takes_flags=True)
