@@ -55,7 +55,9 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
         values = {**reading.settings, **given}
         values |= _environment(reading, run, given)
         loaded = dataclasses.replace(loaded, warnings=(*loaded.warnings, *run.notes, *reading.warnings))
-        job = job_from_parts(loaded, gpus, values, habits=False, defaults=CLASS_DEFAULTS, framework=_filled(reading, values))
+        job = job_from_parts(
+            loaded, gpus, values, habits=False, defaults=CLASS_DEFAULTS, framework=_filled(reading, values)
+        )
     said = tuple(one if isinstance(one, Assumption) else plain(one) for one in (*notes, *job.assumptions))
     return dataclasses.replace(job, assumptions=said, warnings=tuple(map(plain, job.warnings)))
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from ...dataclass import dataclass
 from ...errors import ConfigError, EstimatorError, QuestionsError
@@ -26,6 +26,7 @@ Read = Callable[[Run], Any]
 """The job of a run. Jobs are told apart by their fields."""
 Mark = tuple[str, str]
 """A mark's kind, `$` for a variable that nothing sets and `?` for a doubt, and its name."""
+One = TypeVar("One")
 Values = Mapping[Mark, tuple[str, ...]]
 """Words that stand for marks."""
 PROBES = (
@@ -46,6 +47,8 @@ PROBES = (
     "auto",
 )
 """Words that settings tell apart; a value that is not known is read as each of them."""
+ENVIRONMENT = re.compile(r"\$\{(?:oc\.)?env:\s*([A-Za-z_]\w*)\s*\}")
+"""A variable of the environment without a default, in a file."""
 MOST = 60
 """Values in doubt that are looked at one by one."""
 
@@ -69,7 +72,8 @@ def job_of_launch(
         raise _with_option(error, launch) from None
     reading = _Reading(launch, run_of, read, first, job, alike)
     asked = [one for one, found in known.items() if reading.depends_on(one, found[1:])]
-    asked += reading.depending([one for one in open_ if one not in known])
+    unknown = [one for one in open_ if one not in known]
+    asked += _depending(unknown, lambda some, probe: reading.same(dict.fromkeys(some, (probe,))))
     settle([_question(launch, one) for one in asked])
     return job
 
@@ -181,31 +185,71 @@ class _Reading:
         """Whether another choice for a mark gives another job, or none."""
         return not all(self.same({mark: words}) for words in others)
 
-    def depending(self, unknown: Sequence[Mark]) -> list[Mark]:
-        """The marks without choices that the job depends on: all are read as one word at first, and one by one where that differs.
 
-        A probe that cannot be read is none of the values that the run can have.
-        """
-        found: dict[Mark, None] = {}
-        for probe in PROBES if unknown else ():
-            if self.same(dict.fromkeys(unknown, (probe,))):
-                continue
-            if len(unknown) > MOST:
-                raise ConfigError(
-                    f"the run takes {len(unknown)} values from what is not known; give them with --set NAME=VALUE"
-                )
-            found.update({one: None for one in unknown if one not in found and self.same({one: (probe,)}) is False})
-        return list(found)
+def _depending(unknown: Sequence[One], same: Callable[[Sequence[One], str], bool | None]) -> list[One]:
+    """What the job depends on, of values without choices: all are read as one word at first, and one by one where that differs.
+
+    A probe that cannot be read is none of the values that the run can have.
+    """
+    found: dict[One, None] = {}
+    for probe in PROBES if unknown else ():
+        if same(unknown, probe):
+            continue
+        if len(unknown) > MOST:
+            raise ConfigError(
+                f"the run takes {len(unknown)} values from what is not known; give them with --set NAME=VALUE"
+            )
+        found.update({one: None for one in unknown if one not in found and same([one], probe) is False})
+    return list(found)
+
+
+def job_of_environment(run: Run, read: Read, alike: Callable[[Any, Any], bool]) -> Any:
+    """The job of a run whose files look into the environment, for variables that nobody gives and that have no default.
+
+    Raises QuestionsError for those that memory depends on, and what `read` raises.
+    """
+    named = dict.fromkeys(ENVIRONMENT.findall(str(run.document)))
+
+    def text_of(path: str) -> str | None:
+        text = run.text_of(path)
+        named.update(dict.fromkeys(ENVIRONMENT.findall(text or "")))
+        return text
+
+    try:
+        job = read(dataclasses.replace(run, text_of=text_of))
+    except EstimatorError as error:
+        raise _optioned(error, named) from None
+
+    def same(names: Sequence[str], probe: str) -> bool | None:
+        try:
+            return alike(
+                read(dataclasses.replace(run, variables={**run.variables, **dict.fromkeys(names, probe)})), job
+            )
+        except EstimatorError:
+            return None
+
+    unset = [name for name in named if name not in run.env and name not in run.variables]
+    asked = _depending(unset, same)
+    settle(
+        [
+            Question(f"memory depends on the variable {name}, which nothing sets", f"--set {name}=VALUE")
+            for name in asked
+        ]
+    )
+    return job
 
 
 def _with_option(error: EstimatorError, launch: Launch) -> EstimatorError:
     """The error, with the option that gives a value which it shows as $NAME."""
-    if isinstance(error, QuestionsError):
-        return error
     names = {name for text in _texts(launch) for name in unset_in(text)}
     names |= {launch.doubts[key].name for text in _texts(launch) for key in doubts_in(text)}
-    shown = [name for name in re.findall(r"\$\{?([A-Za-z_]\w*)", str(error)) if name in names]
-    if not shown or "--set" in str(error):
+    return _optioned(error, names)
+
+
+def _optioned(error: EstimatorError, names: Collection[str]) -> EstimatorError:
+    """The error, with the option for the first of these variables that it shows."""
+    shown = [name for name in re.findall(r"\$\{?(?:oc\.)?(?:env:)?([A-Za-z_]\w*)", str(error)) if name in names]
+    if isinstance(error, QuestionsError) or not shown or "--set" in str(error):
         return error
     option = f"--set {shown[0]}=VALUE"
     said = f"{str(error)[: LONGEST_MESSAGE - len(option) - 40]}; ${shown[0]} is not known: give {option}"

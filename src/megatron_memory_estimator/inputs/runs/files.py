@@ -15,7 +15,7 @@ from .. import SCRIPTS, YAML
 from ..hf.convert import convert
 from ..hf.load import parse
 from ..loaded_model import LoadedModel
-from ..megatron.files import Caller, from_launch, from_mapping_file, launch_of
+from ..megatron.files import Caller, from_launch, from_mapping_file, launch_of, twice
 from ..megatron.job import job_from_args
 from ..resolve import job_from_parts
 from ..text_files import read_run_yaml, read_text
@@ -129,7 +129,8 @@ def _of_document(
 
     run = of_document(document, path, settings, around)
     if dialect_of(run) is not None:
-        return _of_dialect(run, num_gpus, settings, more)
+        job = _of_dialect(run, num_gpus, settings, more)
+        return dataclasses.replace(job, warnings=(*twice(repeated), *job.warnings))
     if has_sections(document):
         if more:
             raise ConfigError(f"{path} is a run description; arguments behind -- go with Megatron-LM arguments only")
@@ -144,6 +145,7 @@ def _of_dialect(run: Run, num_gpus: int | None, settings: Mapping[str, Any], mor
     """The job of a run of another framework. Raises ConfigError for Megatron-LM arguments beside it."""
     from ..dialects.job import job_of
     from ..dialects.table import dialect_of
+    from ..dialects.unknowns import job_of_environment
 
     dialect = dialect_of(run)
     if dialect is None:
@@ -152,7 +154,8 @@ def _of_dialect(run: Run, num_gpus: int | None, settings: Mapping[str, Any], mor
         raise ConfigError(
             f"{run.path} is a run of {dialect.name}; arguments behind -- go with Megatron-LM arguments only"
         )
-    return job_of(dialect, run, num_gpus, _own(settings))
+    job: TrainingJob = job_of_environment(run, lambda one: job_of(dialect, one, num_gpus, _own(settings)), alike)
+    return job
 
 
 def _with_idle(settings: Mapping[str, Any], read: Callable[[Mapping[str, Any]], TrainingJob]) -> TrainingJob:
