@@ -66,12 +66,17 @@ def test_the_z_loss_keeps_the_logits_of_the_router() -> None:
     assert more == layers * (tokens * experts + tokens) * fp32
 
 
-def test_a_layer_spec_of_a_fork_is_said_and_one_of_other_layers_refused() -> None:
-    job = TrainingJob.from_megatron_args(f"{WORDS} --spec fork.tasks.models.spec.some_spec layer_spec".split(), 8)
-    assert any("fork.tasks.models.spec.some_spec layer_spec is Python code" in one for one in job.warnings)
-    for spec in ("local", "megatron.core.models.gpt.gpt_layer_specs get_gpt_layer_local_spec"):
-        with pytest.raises(ConfigError.__mro__[1], match="not modelled"):
-            TrainingJob.from_megatron_args(f"{WORDS} --spec {spec}".split(), 8)
+def test_layer_specs_that_follow_the_arguments_are_said_and_others_refused() -> None:
+    spec = "mindspeed_llm.tasks.models.spec.deepseek_spec layer_spec"
+    job = TrainingJob.from_megatron_args(f"{WORDS} --spec {spec}".split(), 8)
+    assert any(f"--spec {spec} is not read" in one for one in job.warnings)
+    for other in (
+        "local",
+        "fork.specs.some_spec layer_spec",
+        "megatron.core.models.gpt.gpt_layer_specs get_gpt_layer_local_spec",
+    ):
+        with pytest.raises(EstimatorError, match="not modelled"):
+            TrainingJob.from_megatron_args(f"{WORDS} --spec {other}".split(), 8)
 
 
 @pytest.mark.parametrize(

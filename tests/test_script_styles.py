@@ -168,7 +168,7 @@ def test_placeholders_stand_for_values() -> None:
 
 def test_files_that_the_script_writes_are_known_to_the_program() -> None:
     text = "T=4\ncat > ./c.yaml <<EOF\ntp: $T\nEOF\ntorchrun train.py --config=./c.yaml --other x.yaml"
-    assert read_script(text).files == {"./c.yaml": "tp: 4\n"}
+    assert read_script(text).files == {"c.yaml": "tp: 4\n"}
 
 
 def test_only_files_of_the_scripts_folder_are_opened(tmp_path: Path) -> None:

@@ -55,6 +55,12 @@ class Files:
 
         return named
 
+    def text_beside(self, path: str) -> Callable[[str], str | None]:
+        """Texts of files by their paths seen from a file below the folder, where they are below it too."""
+        from .inputs.dialects.launched import Place
+
+        return Place(path, root=self.folder or path).text_of
+
 
 def job_of(
     model: str | None, text: str | None, num_gpus: int | None, settings: Mapping[str, Any] | None, files: Files
@@ -71,6 +77,8 @@ def job_of(
     if None not in (world, num_gpus) and world != num_gpus:
         raise ConfigError(f"num_gpus={num_gpus} and world_size={shown(world)} of the settings differ; give one")
     gpus = world if num_gpus is None else num_gpus
+    if given.pop("follow", None):
+        raise ConfigError("follow opens files anywhere, which this server does not; pass their content as text")
     for name in PARAMETERS & given.keys():
         raise ConfigError(f'unknown setting "{name}"')
     if (model is None) == (text is None):
@@ -82,7 +90,7 @@ def job_of(
     path = files.path(model)
     try:
         if path is not None and path.lower().endswith((*YAML, *SCRIPTS)):
-            return job_from_text(read_text(path), gpus, given, files.beside(path))
+            return job_from_text(read_text(path), gpus, given, files.beside(path), files.text_beside(path))
         if path is None and (model.startswith(("/", ".", "~")) or model.lower().endswith((*YAML, *SCRIPTS, ".json"))):
             raise _NoFileError(
                 "files are opened below the folder that the server was started with (--folder), and nowhere else; pass the "

@@ -22,6 +22,7 @@ from megatron_memory_estimator.validation.steps import read_measured
 
 from . import seeds
 from .commands import COMMANDS
+from .dialects import DIALECTS
 from .mutate import Words, argv, text, tree
 from .requests import REQUESTS
 from .watch import Outcome, Reader, written
@@ -270,6 +271,7 @@ READERS: dict[str, Reader] = {
         Reader("against", run_seeds, changed_tree, read_against, seeds.keys),
         Reader("calibrate", step_seeds, changed_tree, read_calibration, seeds.keys),
         *COMMANDS,
+        *DIALECTS,
         *REQUESTS,
     )
 }

@@ -70,6 +70,8 @@ class _Strict(yaml.SafeLoader):
             value = super().construct_object(node, deep=deep)
         except (ValueError, KeyError, IndexError, AttributeError, OverflowError):
             raise ConfigError(f"{self.where}, line {line}: {shown(node.value)} is not a value of !!{kind}") from None
+        if isinstance(value, str) and "\0" in value:
+            raise ConfigError(f"{self.where}, line {line}: {shown(value)} holds a null byte, which no setting does")
         if isinstance(value, int) and abs(value) >= 10**MOST_DIGITS:
             raise ConfigError(
                 f"{self.where}, line {line}: {shown(node.value)} is {shown(value)}, which nothing here has"

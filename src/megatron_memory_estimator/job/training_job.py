@@ -10,6 +10,7 @@ a job at the job.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -141,3 +142,9 @@ class TrainingJob:
         if self.gpu.capability[0] >= 10 and self.training.deterministic_mode:
             return "flash"
         return "cudnn" if self.gpu.hopper_or_later else "flash"
+
+
+def alike(one: TrainingJob, other: TrainingJob) -> bool:
+    """Whether two jobs differ at most in their names and in what is said of them."""
+    silent = [dataclasses.replace(job, name="", source="", assumptions=(), warnings=()) for job in (one, other)]
+    return silent[0] == silent[1]

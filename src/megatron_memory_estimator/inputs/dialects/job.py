@@ -9,6 +9,7 @@ from typing import Any
 from ...errors import ConfigError
 from ...job.assumption import Assumption
 from ...job.training_job import TrainingJob
+from ...wording import plain
 from ..defaults import CLASS_DEFAULTS
 from ..environment import VARIABLES
 from ..hf.load import load
@@ -16,11 +17,14 @@ from ..loaded_model import LoadedModel
 from ..questions import Question, settle
 from ..resolve import job_from_parts
 from ..setting_names import canonical, full_name
-from .launched import UNKNOWN
+from .degrees import with_degrees
+from .launched import UNKNOWN, UNREAD
 from .models import catalogued
 from .run import Dialect, Reading, Run
 
 MODEL_OPTION = "--model NAME"
+COMPANIONS = ("recompute_method", "recompute_num_layers", "recompute_modules")
+"""Settings that mean something to one kind of recomputation."""
 
 
 def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[str, Any]) -> TrainingJob:
@@ -30,17 +34,18 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
     """
     if run.num_gpus is None and num_gpus is not None:
         run = dataclasses.replace(run, num_gpus=num_gpus)
-    reading = dialect.read(run)
     given = canonical(settings, full_name)
+    reading = dialect.read(with_degrees(dialect, dataclasses.replace(run, wanted_gpus=num_gpus), given))
     gpus = num_gpus if num_gpus is not None else reading.num_gpus
-    loaded, said, questions = model_of(reading, run)
+    loaded, of_model, questions = model_of(reading, run)
     questions += unknown(reading, given)
     if gpus is None and run.gpus_unknown:
         why = run.gpus_unknown.split("; give ")[0]
         questions.append(Question(f"the number of GPUs is not known: {why}", "--num-gpus N"))
+    reading = dataclasses.replace(reading, settings=_without_companions(reading, given))
     settle([one for one in (*reading.questions, *questions) if not _answered(one, gpus, given)], reading.refused)
     found = f"read as a run of {dialect.name} (docs/{dialect.page}): its defaults hold where the file says nothing"
-    notes = [Assumption(found, f"defaults of {dialect.name}"), *said, *reading.assumptions]
+    notes = [Assumption(found, f"defaults of {dialect.name}"), *of_model, *reading.assumptions]
     if num_gpus is None and reading.num_gpus is not None:
         notes.append(f"num_gpus as in {run.path}: {reading.num_gpus}")
     if reading.args:
@@ -48,10 +53,13 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
     else:
         assert loaded is not None
         values = {**reading.settings, **given}
-        values |= _environment(reading, given)
+        values |= _environment(reading, run, given)
         loaded = dataclasses.replace(loaded, warnings=(*loaded.warnings, *run.notes, *reading.warnings))
-        job = job_from_parts(loaded, gpus, values, habits=False, defaults=CLASS_DEFAULTS, framework=_filled(reading))
-    return dataclasses.replace(job, assumptions=(*notes, *job.assumptions))
+        job = job_from_parts(
+            loaded, gpus, values, habits=False, defaults=CLASS_DEFAULTS, framework=_filled(reading, values)
+        )
+    said = tuple(one if isinstance(one, Assumption) else plain(one) for one in (*notes, *job.assumptions))
+    return dataclasses.replace(job, assumptions=said, warnings=tuple(map(plain, job.warnings)))
 
 
 def _answered(question: Question, gpus: int | None, given: Mapping[str, Any]) -> bool:
@@ -77,7 +85,9 @@ def model_of(reading: Reading, run: Run) -> tuple[LoadedModel | None, list[str],
         note = [] if entry == name else [f"the {what} {last} is the catalogue model {entry}"]
         return load(entry), note, []
     try:
-        return load(name), [], []
+        if name == "-":
+            raise ConfigError("standard input is no model of a run's file")
+        return (run.named or load)(name), [], []
     except ConfigError as error:
         return None, [], [Question(f"the model {name} is not known ({error})", MODEL_OPTION)]
 
@@ -86,21 +96,30 @@ def _of_words(reading: Reading, run: Run, gpus: int | None, given: Mapping[str, 
     """The job of words of Megatron-LM; settings of the dialect stand between its defaults and what the caller gives."""
     from ..megatron.job import job_from_args
 
-    values = {**reading.settings, **given, **_environment(reading, given)}
+    values = {**reading.settings, **given, **_environment(reading, run, given)}
     job = job_from_args(list(reading.args), gpus, {**values, "ignore_unknown": run.ignore_unknown})
     name = run.path.rsplit("/", 1)[-1].rsplit(".", 1)[0]
     return dataclasses.replace(job, name=name, source=run.path, warnings=(*run.notes, *reading.warnings, *job.warnings))
 
 
-def _filled(reading: Reading) -> dict[str, Any]:
-    """The framework's defaults, without those that the run turns off."""
-    off = {name for name, value in reading.settings.items() if value is None}
+def _without_companions(reading: Reading, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The run's settings, without what belongs to its kind of recomputation where the caller gives another kind."""
+    own = dict(reading.settings)
+    held = own.get("recompute_granularity", reading.defaults.get("recompute_granularity"))
+    if "recompute_granularity" in given and given["recompute_granularity"] != held:
+        own |= dict.fromkeys(COMPANIONS)
+    return own
+
+
+def _filled(reading: Reading, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The framework's defaults, without those that the run or the caller turns off."""
+    off = {name for name, value in values.items() if value is None}
     return {name: value for name, value in reading.defaults.items() if name not in off}
 
 
-def _environment(reading: Reading, given: Mapping[str, Any]) -> dict[str, Any]:
+def _environment(reading: Reading, run: Run, given: Mapping[str, Any]) -> dict[str, Any]:
     """The variables of the run that memory depends on, under what the caller gives."""
-    known = {name: value for name, value in reading.env.items() if name in VARIABLES}
+    known = {name: value for name, value in {**reading.env, **run.variables}.items() if name in VARIABLES}
     return {"env": {**known, **(given.get("env") or {})}} if known else {}
 
 
@@ -109,6 +128,12 @@ def unknown(reading: Reading, given: Mapping[str, Any]) -> list[Question]:
     asked = []
     for name, value in canonical(reading.settings, full_name).items():
         missing = UNKNOWN.search(value) if isinstance(value, str) and name not in given else None
+        if isinstance(value, str) and UNREAD in value and name not in given:
+            asked.append(
+                Question(
+                    f"{name} is what a command gives, and nothing is executed", f"--{name.replace('_', '-')} VALUE"
+                )
+            )
         if missing:
             asked.append(
                 Question(f"{name} takes its value from ${missing[1]}, which has none", f"--set {missing[1]}=VALUE")

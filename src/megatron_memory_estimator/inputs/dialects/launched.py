@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...dataclass import dataclass
 from ...errors import ConfigError
-from ..shell.doubts import bare, in_doubt, marks, readable, vanishes
+from ...wording import shown
+from ..shell.doubts import Doubt, bare, doubts_in, in_doubt, marks, readable, unset_in, vanishes
 from ..shell.launches import Launch
 from ..text_files import read_text
-from .run import Run
+from .run import Around, Run
+from .words import NEGATIVE
 
 LARGEST = 2**20
 READ = (".yaml", ".yml", ".json", ".sh", ".conf")
@@ -21,23 +23,24 @@ PARENTS = 6
 """Folders above a run file in which a file that it names is looked for: those of the framework's own tree."""
 UNKNOWN = re.compile(r"\$\{?([A-Za-z_0-9@*]+)\}?")
 """How a variable without a value stands in a word."""
+UNREAD = "(unknown)"
+"""How something in doubt stands there that has no name."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run's file stands, and the texts that it wrote itself, by the words that name them.
+    """Where a run's file stands.
 
-    Files are opened in its folder and in `PARENTS` above it, as the tree of its framework has them; absolute paths only with `follow`.
+    Files are opened in its folder and in `PARENTS` above it, as the tree of its framework has them, links followed first; below `root`
+    alone where that is given, and anywhere with `follow`.
     """
 
     path: str
-    written: Mapping[str, str]
     follow: bool = False
+    root: str = ""
 
     def text_of(self, path: str) -> str | None:
         """The text of a file by a path in the run's file; None where it is not there or may not be opened."""
-        if path in self.written:
-            return self.written[path]
         if not path.lower().endswith(READ) or "\0" in path or (os.path.isabs(path) and not self.follow):
             return None
         if not os.path.isfile(os.path.expanduser(self.path)):  # a text that stands nowhere has nothing beside it
@@ -45,7 +48,7 @@ class Place:
         folder = os.path.dirname(os.path.abspath(os.path.expanduser(self.path)))
         for _ in range(PARENTS + 1):
             place = os.path.normpath(os.path.join(folder, path))
-            if os.path.isfile(place):
+            if self._may_open(place) and os.path.isfile(place):
                 try:
                     return read_text(place, LARGEST)
                 except ConfigError:
@@ -53,31 +56,75 @@ class Place:
             folder = os.path.dirname(folder)
         return None
 
+    def _may_open(self, place: str) -> bool:
+        """Whether a place is in the tree of the run's file. The folder of all folders is no tree."""
+        if self.follow:
+            return True
+        real, top = os.path.realpath(place), os.path.dirname(os.path.realpath(os.path.expanduser(self.path)))
+        for _ in range(PARENTS):
+            above = os.path.dirname(top)
+            top = above if above != os.path.sep else top
+        return _within(top, real) and (not self.root or _within(os.path.realpath(self.root), real))
 
-def of_launch(launch: Launch, path: str, given: Mapping[str, Any]) -> Run:
-    """The run of a launch. What is not known stands in the words as $NAME."""
-    words = tuple(_word(word) for word in launch.words if not vanishes(word))
+
+def _within(folder: str, place: str) -> bool:
+    if folder == os.path.sep:
+        return os.path.dirname(place) == folder
+    return os.path.commonpath([folder, place]) == folder
+
+
+def with_written(
+    written: Mapping[str, str], path: str, beside: Callable[[str], str | None]
+) -> Callable[[str], str | None]:
+    """The texts of files that a script wrote itself, by their paths, before those beside it."""
+
+    def text_of(name: str) -> str | None:
+        own = written.get(os.path.normpath(name)) if name else None
+        if own is not None and own.strip() == UNREAD:
+            raise ConfigError(f"{shown(name)} is written by a command of {shown(path)}, and nothing is executed")
+        return beside(name) if own is None else own
+
+    return text_of
+
+
+def of_launch(launch: Launch, path: str, given: Mapping[str, Any], around: Around | None = None) -> Run:
+    """The run of a launch. What is not known stands in the words as $NAME; a word that is nothing else, and no value, is none."""
+    kept = [word for at, word in enumerate(launch.words) if not vanishes(word) or _is_value(launch.words, at)]
+    gone = dict.fromkeys(f"${name}" for word in launch.words if word not in kept for name in unset_in(word))
+    notes = [*launch.notes, *([f"set nowhere, taken as empty: {', '.join(gone)}"] if gone else ())]
     env = {name: bare(value) for name, value in launch.env.items() if not in_doubt(value)}
-    place = Place(path, launch.files, bool(given.get("follow")))
+    files = {os.path.normpath(name): _known(text, launch.doubts) for name, text in launch.files.items()}
+    beside = around or Around(Place(path, bool(given.get("follow"))).text_of)
     return Run(
-        path, launch.entry, words, None, env, launch.num_gpus, given.get("set_variables") or {}, given.get("run_model") or "",
-        bool(given.get("ignore_unknown")), place.text_of, launch.gpus_unknown, tuple(launch.notes),
+        path, launch.entry, tuple(_known(word, launch.doubts) for word in kept), None, env, launch.num_gpus,
+        given.get("set_variables") or {}, given.get("run_model") or "", bool(given.get("ignore_unknown")),
+        with_written(files, path, beside.text_of), launch.gpus_unknown, tuple(notes), beside.named,
     )  # fmt: skip
 
 
-def _word(word: str) -> str:
-    """A word with what is not known in it as $NAME."""
-    return readable(word) if marks(word) else word
+def _is_value(words: Sequence[str], at: int) -> bool:
+    """Whether a word stands where the value of an argument does."""
+    before = words[at - 1] if at else ""
+    return before.startswith("-") and "=" not in before and not NEGATIVE.match(before)
 
 
-def of_document(document: Mapping[str, Any], path: str, given: Mapping[str, Any]) -> Run:
+def _known(text: str, doubts: Mapping[str, Doubt]) -> str:
+    """A text with what is not known in it as $NAME, or (unknown) where it has no name."""
+    for key in doubts_in(text):
+        if key in doubts and doubts[key].name:
+            text = text.replace(f"\0?{key}\0", f"${doubts[key].name}").replace(f"\0!{key}\0", f"${doubts[key].name}")
+    return readable(text) if marks(text) else text
+
+
+def of_document(document: Mapping[str, Any], path: str, given: Mapping[str, Any], around: Around | None = None) -> Run:
     """The run that a YAML document is."""
-    place = Place(path, {}, bool(given.get("follow")))
+    beside = around or Around(Place(path, bool(given.get("follow"))).text_of)
     return Run(
         path,
         document=document,
         variables=given.get("set_variables") or {},
         model=given.get("run_model") or "",
         ignore_unknown=bool(given.get("ignore_unknown")),
-        text_of=place.text_of,
+        text_of=beside.text_of,
+        named=beside.named,
     )

@@ -10,8 +10,9 @@ from ...wording import shown, whole
 from ..megatron.destinations import OLD_NAMES
 from ..megatron.table import arguments
 from ..questions import Question
-from ..shell.doubts import marks, readable, unset_in
+from ..shell.doubts import readable
 from .keys import DECIDES, patterns
+from .launched import UNKNOWN
 
 Found = Mapping[str, Sequence[str]]
 """Arguments by name (underscored), with the words behind each."""
@@ -45,7 +46,9 @@ def for_megatron(found: Found) -> tuple[tuple[str, ...], list[str]]:
     for key, values in found.items():
         if OLD_NAMES.get(key) == "":
             continue
-        if key in by_flag or key in OLD_NAMES or DECIDES.search(key) or SPLITS.search(key):
+        if key in by_flag and by_flag[key].kind != "Store" and all(map(UNKNOWN.fullmatch, values)):
+            words.append(dashed(key))  # what follows a switch and is set nowhere is no word for bash
+        elif key in by_flag or key in OLD_NAMES or DECIDES.search(key) or SPLITS.search(key):
             words += [dashed(key), *values]
         else:
             unknown.append(dashed(key))
@@ -60,7 +63,7 @@ def number(found: Found, key: str, questions: list[Question], default: int | Non
     value = whole(words[-1]) if words else None
     if value is None:
         word = words[-1] if words else ""
-        names = unset_in(word) if marks(word) else []
+        names = UNKNOWN.findall(word)
         said = shown(readable(word)) if word else "nothing"
         questions.append(
             Question(f"{dashed(key)} must be a whole number, not {said}", f"--set {names[0]}=VALUE" if names else "")

@@ -93,7 +93,7 @@ def read(run: Run) -> Reading:
     settings, unknown, refused = _sections(tree)
     settings |= _engine(tree, warnings)
     gpus = gpus_of(tree)
-    settings |= _batch(tree, gpus, kind, notes, warnings)
+    settings |= _batch(tree, run.wanted_gpus or gpus, kind, notes, warnings)
     tuned, more = _tuned(tree, warnings)
     around, said = phases(tree, kind, tokens=settings["seq_length"] * settings["micro_batch_size"])
     for path in (f"{POLICY}.draft.enabled", f"{POLICY}.quant_cfg", f"{MEGATRON}.quant_cfg"):
@@ -267,4 +267,4 @@ def _tuned(tree: Tree, warnings: list[str]) -> tuple[dict[str, Any], list[str]]:
     }, refused
 
 
-DIALECT = Dialect("NeMo-RL", "dialects/nemo_rl.md", knows, read)
+DIALECT = Dialect("NeMo-RL", "dialects/nemo_rl.md", knows, read, lambda run: MEGATRON)

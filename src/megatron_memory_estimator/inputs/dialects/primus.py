@@ -215,4 +215,6 @@ def _gpus(run: Run) -> int | None:
     return each * nodes if each and nodes else None
 
 
-DIALECT = Dialect("Primus", "dialects/primus.md", knows, read)
+DIALECT = Dialect(
+    "Primus", "dialects/primus.md", knows, read, lambda run: "modules.pre_trainer.overrides", takes_flags=True
+)

@@ -103,7 +103,7 @@ def read(run: Run) -> Reading:
         warnings.append(
             f"{worker}.strategy_config.optimizer_cpu_offload is not handed on to the optimizer by ROLL: its states stay on the GPU"
         )
-    settings |= _batch(tree, worker, settings, len(trains or ()), notes, questions)
+    settings |= _batch(tree, worker, settings, run.wanted_gpus or len(trains or ()), notes, questions)
     tuned, more = _tuned(tree, worker)
     around, said = phases(tree, worker, trains, lora=bool(tuned))
     gpus = len(trains) if trains is not None else run.num_gpus
@@ -244,4 +244,6 @@ def _tuned(tree: Tree, worker: str) -> tuple[dict[str, Any], list[str]]:
     return {"peft": "lora", "peft_dim": rank, "peft_target_modules": modules}, refused
 
 
-DIALECT = Dialect("ROLL", "dialects/roll.md", knows, read)
+DIALECT = Dialect(
+    "ROLL", "dialects/roll.md", knows, read, lambda run: f"{worker_of(tree_of(run))}.strategy_args.strategy_config"
+)

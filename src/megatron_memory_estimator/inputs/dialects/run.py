@@ -7,12 +7,20 @@ from dataclasses import field
 from typing import Any, NamedTuple
 
 from ...dataclass import dataclass
+from ..loaded_model import LoadedModel
 from ..questions import Question
 
 
 def nothing_beside(path: str) -> str | None:
     """No file is beside the run."""
     return None
+
+
+class Around(NamedTuple):
+    """What is around a run's text: files that it names, and models by the names that it has; None for those of any name or folder."""
+
+    text_of: Callable[[str], str | None] = nothing_beside
+    named: Callable[[str], LoadedModel] | None = None
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,8 @@ class Run:
     text_of    the text of a file by its path: beside the run's file, or written by the script; None where there is none
     gpus_unknown  why the launcher's number of GPUs is not known, where something says one
     notes      what the reader of a script says of it
+    wanted_gpus  GPUs that the caller asks for, which win over the file's
+    named      a model by its name or folder, where not every one may be opened
 
     A variable that has no value stands in `words` as $NAME.
     """
@@ -45,6 +55,8 @@ class Run:
     text_of: Callable[[str], str | None] = nothing_beside
     gpus_unknown: str = ""
     notes: tuple[str, ...] = ()
+    named: Callable[[str], LoadedModel] | None = None
+    wanted_gpus: int | None = None
 
     @property
     def script(self) -> str:
@@ -85,6 +97,9 @@ class Reading:
 class Dialect(NamedTuple):
     """A framework: its name, the documentation's page about it, whether a run is its own, and what such a run says.
 
+    `degrees` is the dotted path of the section in which degrees of parallelism stand, "" for the top, where other settings follow from
+    them; `takes_flags` says that words give them as `--name value`.
+
     `knows` looks at the program and at keys only; `read` raises ConfigError for a file that is broken, UnsupportedError for another
     backend than Megatron.
     """
@@ -93,3 +108,5 @@ class Dialect(NamedTuple):
     page: str
     knows: Callable[[Run], bool]
     read: Callable[[Run], Reading]
+    degrees: Callable[[Run], str] | None = None
+    takes_flags: bool = False

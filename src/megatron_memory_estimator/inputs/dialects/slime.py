@@ -233,4 +233,4 @@ def _switch(found: Found, key: str, default: bool) -> bool:
     return default or on(found, key) or on(found, "offload")
 
 
-DIALECT = Dialect("slime", "dialects/slime.md", knows, read)
+DIALECT = Dialect("slime", "dialects/slime.md", knows, read, lambda run: "", takes_flags=True)

@@ -121,7 +121,7 @@ def read(run: Run) -> Reading:
         model=names[0] if names else "",
         settings={**settings, **tuned, **around},
         defaults=DEFAULTS,
-        num_gpus=_gpus({**env, **run.env}),
+        num_gpus=_gpus({**env, **run.env, **run.variables}, questions),
         env={**env, **run.env},
         assumptions=tuple(notes),
         warnings=(*warnings, *passed_over(unknown, "ms-swift")),
@@ -164,9 +164,13 @@ def _file(run: Run, path: str) -> Mapping[str, Any]:
     return document
 
 
-def _gpus(env: Mapping[str, str]) -> int:
+def _gpus(env: Mapping[str, str], questions: list[Question]) -> int | None:
     """Processes of the launcher: NPROC_PER_NODE for each of NNODES; without both a single one."""
-    return (whole(env.get("NPROC_PER_NODE", "")) or 1) * (whole(env.get("NNODES", "")) or 1)
+    counts = [whole(env.get(name) or "1") for name in ("NPROC_PER_NODE", "NNODES")]
+    if not all(counts):
+        questions.append(Question("NPROC_PER_NODE and NNODES are not both numbers of at least 1", "--num-gpus N"))
+        return None
+    return (counts[0] or 1) * (counts[1] or 1)
 
 
 def _precision(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -202,13 +206,18 @@ def _attention(values: Mapping[str, Any]) -> dict[str, Any]:
 def _length(values: Mapping[str, Any], questions: list[Question]) -> tuple[dict[str, Any], list[str]]:
     """Tokens of a sequence, and how sure they are."""
     length = values.get("packing_length") or values.get("max_length")
-    if not isinstance(length, int):
-        questions.append(Question("max_length is not given: the model's own maximum would hold", "--seq-length N"))
+    if not isinstance(length, int) or isinstance(length, bool):
+        said = (
+            "is not given: the model's own maximum would hold"
+            if length is None
+            else f"is {shown(length)}, no whole number"
+        )
+        questions.append(Question(f"max_length {said}", "--seq-length N"))
         return {}, []
     kind = values.get("rlhf_type")
     if kind in ("grpo", "gkd"):
         longest = values.get("max_completion_length") or 512
-        if not isinstance(longest, int):
+        if not isinstance(longest, int) or isinstance(longest, bool):
             questions.append(Question(f"max_completion_length={shown(str(longest))} is no number", "--seq-length N"))
             return {}, []
         length += longest
@@ -279,4 +288,4 @@ def _around(values: Mapping[str, Any], *, lora: bool) -> tuple[dict[str, Any], l
     return found, warnings
 
 
-DIALECT = Dialect("ms-swift", "dialects/ms_swift.md", knows, read)
+DIALECT = Dialect("ms-swift", "dialects/ms_swift.md", knows, read, lambda run: "", takes_flags=True)

@@ -60,7 +60,7 @@ def read(run: Run) -> Reading:
     )
     gpus = gpus_of(tree, run, notes, questions, sft=sft)
     warnings: list[str] = []
-    settings |= batch_of(tree, at.engine, gpus, (notes, warnings, questions), sft=sft)
+    settings |= batch_of(tree, at.engine, run.wanted_gpus or gpus, (notes, warnings, questions), sft=sft)
     tuned, more = _tuned(tree, at)
     refused += more + not_modelled(tree, at)
     if not sft:
@@ -142,4 +142,9 @@ def _tuned(tree: Tree, at: Places) -> tuple[dict[str, Any], list[str]]:
     return found, refused
 
 
-DIALECT = Dialect("verl", "dialects/verl.md", knows, read)
+def _degrees(run: Run) -> str:
+    """The section of the engine."""
+    return (SFT if is_sft(run, tree_of(run)[0]) else PPO).engine
+
+
+DIALECT = Dialect("verl", "dialects/verl.md", knows, read, _degrees)

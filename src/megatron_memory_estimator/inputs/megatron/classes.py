@@ -28,8 +28,13 @@ def refuse_unmodelled(given: Mapping[str, Any]) -> tuple[str, ...]:
         kind = argument_class(dest)
         if kind in ("modelled", "irrelevant"):
             continue
-        if dest == "spec" and not _decides(value):
-            specs += [] if known_spec(value) else [_shown_spec(value)]
+        if dest == "spec" and known_spec(value):
+            continue
+        if dest == "spec" and _spec_words(value)[:1] in FOLLOWING_SPECS:
+            specs.append(plain(" ".join(_spec_words(value)), LONGEST_SHOWN))
+            continue
+        if dest == "spec":
+            refused.append(f"spec={shown(value)} (layers of Python code; take it out if they are Megatron-LM's own)")
             continue
         if dest == "eval_micro_batch_size" and _at_most(value, given.get("micro_batch_size", 1)):
             continue  # an evaluation keeps less than a training step of as many samples
@@ -44,7 +49,7 @@ def refuse_unmodelled(given: Mapping[str, Any]) -> tuple[str, ...]:
         raise UnsupportedError(f"Megatron {verb.format(', '.join(refused))} not modelled")
     notes = [f"not modelled and ignored: {', '.join(sorted(ignored))}"] if ignored else []
     notes += [
-        f"--spec {spec} is Python code, which is not read; the layers are taken as Megatron-LM's own" for spec in specs
+        f"--spec {spec} is not read; its layers are taken as Megatron-LM's own, as the arguments say" for spec in specs
     ]
     return tuple(notes)
 
@@ -73,19 +78,12 @@ def _at_most(value: Any, most: Any) -> bool:
 
 def known_spec(value: Any) -> bool:
     """Whether a layer spec is the one of hybrid models, which their patterns describe; other specs are Python code."""
+    return _spec_words(value) in HYBRID_SPECS
+
+
+def _spec_words(value: Any) -> tuple[str, ...]:
     words = value if isinstance(value, list | tuple) else str(value).strip("[]").replace(",", " ").split()
-    return tuple(words) in HYBRID_SPECS
-
-
-def _decides(value: Any) -> bool:
-    """Whether a layer spec names other layers: those without Transformer Engine, or with quantizers."""
-    words = _shown_spec(value).lower()
-    return " " not in words or any(word in words for word in ("local", "modelopt", "quant"))
-
-
-def _shown_spec(value: Any) -> str:
-    words = value if isinstance(value, list | tuple) else str(value).strip("[]").replace(",", " ").split()
-    return plain(" ".join(map(str, words)), LONGEST_SHOWN)
+    return tuple(map(str, words))
 
 
 HYBRID_SPECS = frozenset(
@@ -95,6 +93,9 @@ HYBRID_SPECS = frozenset(
     }
 )
 """Source: Megatron-LM `megatron/core/models/hybrid/hybrid_layer_specs.py` and its older name."""
+FOLLOWING_SPECS = frozenset({(f"mindspeed_llm.tasks.models.spec.{name}",) for name in ("deepseek_spec", "qwen3_spec")})
+"""Layer specs of a fork that are made of Megatron-LM's own layers as its arguments say. Source: Ascend/MindSpeed-LLM
+`mindspeed_llm/tasks/models/spec/`."""
 
 READ = frozenset(
     {

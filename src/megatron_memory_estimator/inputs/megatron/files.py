@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...dataclass import dataclass
 from ...errors import ConfigError
+from ...wording import plain
 from .. import SCRIPTS, YAML
 from ..environment import VARIABLES
 from ..questions import Question
@@ -143,7 +144,11 @@ def from_mapping_file(
     """
     found = from_document(document, path, variables, ignore_unknown=ignore_unknown)
     refuse_folder(path)
-    notes = list(found.notes)
-    if repeated:
-        notes.insert(0, f"keys that stand twice, of which the last counts: {', '.join(dict.fromkeys(repeated))}")
-    return Given(found.words, path, name, found.num_gpus, found.gpus_said, env=found.env, warnings=tuple(notes))
+    notes = (*twice(repeated), *found.notes)
+    return Given(found.words, path, name, found.num_gpus, found.gpus_said, env=found.env, warnings=notes)
+
+
+def twice(repeated: Sequence[str]) -> tuple[str, ...]:
+    """The warning about keys that stand twice in a mapping."""
+    keys = ", ".join(dict.fromkeys(repeated))
+    return (plain(f"keys that stand twice, of which the last counts: {keys}"),) if repeated else ()

@@ -16,7 +16,7 @@ from ...errors import ConfigError
 from ...wording import shown, signed
 from ..questions import Question, settle
 from ..setting_names import current_name, known_settings
-from ..shell.doubts import Doubt, bare, doubts_in, loose, marks, readable, unset_in, vanishes
+from ..shell.doubts import MARK, Doubt, bare, doubts_in, loose, marks, readable, unset_in, vanishes
 from .choices import choices, chooses_flags, sources
 from .classes import passes_over
 from .forks import Others
@@ -67,6 +67,8 @@ def parse_words(
 
     Raises ConfigError where which arguments there are is not known.
     """
+    if doubts is None and (odd := next((word for word in words if MARK in word), None)) is not None:
+        raise ConfigError(f"{shown(odd)} holds a null byte, which no argument does")
     reading = Parsed(doubts or {}, Others(ignore_unknown))
     read_words(reading, words)
     return reading

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...errors import ConfigError
-from ...job.training_job import TrainingJob
+from ...errors import ConfigError, EstimatorError
+from ...job.training_job import TrainingJob, alike
+from ...wording import plain
 from .. import SCRIPTS, YAML
 from ..hf.convert import convert
 from ..hf.load import parse
 from ..loaded_model import LoadedModel
-from ..megatron.files import Caller, from_launch, from_mapping_file, launch_of
+from ..megatron.files import Caller, from_launch, from_mapping_file, launch_of, twice
 from ..megatron.job import job_from_args
 from ..resolve import job_from_parts
 from ..text_files import read_run_yaml, read_text
 from .run_config import SECTIONS, job_from_document, job_from_yaml
 
 if TYPE_CHECKING:
-    from ..dialects.run import Run
+    from ..dialects.run import Around, Run
     from ..shell.launches import Launch
 
 SCRIPT = re.compile(
-    r"(?m)\A#!|^\s*(?:export|torchrun|srun|python3?|deepspeed|mpirun|exec|set)\s|^\s*[A-Za-z_][A-Za-z0-9_]*="
+    r"(?m)\A#!|^\s*(?:export|torchrun|srun|python3?|deepspeed|mpirun|exec|set|megatron|ray|flagscale|accelerate|sbatch|bash)\s|^\s*[A-Za-z_][A-Za-z0-9_]*="
 )
 """What a launch script begins with, or has at the beginning of a line."""
 OF_FILES = ("set_variables", "words", "follow", "ignore_unknown", "run_model")
@@ -34,7 +36,7 @@ OF_FILES = ("set_variables", "words", "follow", "ignore_unknown", "run_model")
 def job_from_file(
     path: str, num_gpus: int | None, settings: Mapping[str, Any], more: Sequence[str] = ()
 ) -> TrainingJob:
-    """The job of a file; `more` are Megatron-LM arguments behind --, which win over the file's.
+    """The job of a file; `more` are Megatron-LM arguments behind --, which win over the file's. Variables that change nothing are said.
 
     Raises ConfigError for a file that is none of ours, by the name of the program that it belongs to where that is known.
     """
@@ -42,6 +44,10 @@ def job_from_file(
         raise ConfigError(
             f"{path!r} is neither a YAML file ({', '.join(YAML)}) nor a launch script ({', '.join(SCRIPTS)})"
         )
+    return _with_idle(settings, lambda given: _of_file(path, num_gpus, given, more))
+
+
+def _of_file(path: str, num_gpus: int | None, settings: Mapping[str, Any], more: Sequence[str]) -> TrainingJob:
     if path.lower().endswith(SCRIPTS):
         return _of_launch(launch_of(read_text(path), path, _caller(settings)), path, num_gpus, settings, more)
     document, repeated = read_run_yaml(path)
@@ -51,41 +57,57 @@ def job_from_file(
 
 
 def job_from_text(
-    text: str, num_gpus: int | None, settings: Mapping[str, Any], named: Callable[[str], LoadedModel]
+    text: str,
+    num_gpus: int | None,
+    settings: Mapping[str, Any],
+    named: Callable[[str], LoadedModel],
+    text_of: Callable[[str], str | None] | None = None,
 ) -> TrainingJob:
-    """The job of the text of a config.json, a YAML file, or a launch script; `named` gives a model by its name.
+    """The job of the text of a config.json, a YAML file, or a launch script; `named` gives a model by its name, `text_of` the text of
+    a file that it names, of which there are none without it.
 
     Raises ConfigError for a text that is none of them.
     """
+    from ..dialects.run import Around, nothing_beside
     from ..strict_yaml import LARGEST_YAML, parse_yaml
 
-    where = "the text"
+    where, around = "the text", Around(text_of or nothing_beside, named)
     if len(text) > LARGEST_YAML:
         raise ConfigError(f"{where} is longer than {LARGEST_YAML} characters")
     if text.lstrip().startswith("{"):
         loaded = convert(parse(text.encode("utf-8", "replace"), where), "config.json", where)
         return job_from_parts(loaded, num_gpus, _own(settings), habits=True)
     if SCRIPT.search(text):
-        return _of_launch(launch_of(text, where, _caller(settings)), where, num_gpus, settings, ())
+        return _of_launch(launch_of(text, where, _caller(settings)), where, num_gpus, settings, (), around)
     repeated: list[str] = []
     document = parse_yaml(text, where, repeated)
     if not isinstance(document, dict):
         raise ConfigError(f"{where} is neither a config.json nor a YAML mapping nor a launch script")
     return _of_document(
         document, repeated, where, num_gpus, settings, (),
-        lambda: job_from_document(parse_yaml(text, where), where, num_gpus, _own(settings), named),
+        lambda: job_from_document(parse_yaml(text, where), where, num_gpus, _own(settings), named), around,
     )  # fmt: skip
 
 
 def _of_launch(
-    launch: Launch, path: str, num_gpus: int | None, settings: Mapping[str, Any], more: Sequence[str]
+    launch: Launch,
+    path: str,
+    num_gpus: int | None,
+    settings: Mapping[str, Any],
+    more: Sequence[str],
+    around: Around | None = None,
 ) -> TrainingJob:
     """The job of the launch of a script: of a dialect where it is one's, else of Megatron-LM."""
     from ..dialects.launched import of_launch
+    from ..dialects.table import dialect_of
+    from ..dialects.unknowns import job_of_launch
 
-    found = _of_dialect(of_launch(launch, path, settings), num_gpus, settings, more)
-    if found is not None:
-        return found
+    def run_of(one: Launch) -> Run:
+        return of_launch(one, path, settings, around)
+
+    if dialect_of(run_of(launch)) is not None:
+        job: TrainingJob = job_of_launch(launch, run_of, lambda run: _of_dialect(run, num_gpus, settings, more), alike)
+        return job
     name = os.path.splitext(os.path.basename(path))[0]
     given = from_launch(launch, path, name, ignore_unknown=bool(settings.get("ignore_unknown")))
     return job_from_args(given, num_gpus, {**_without(settings, ("run_model",)), "more_arguments": list(more)})
@@ -99,13 +121,16 @@ def _of_document(
     settings: Mapping[str, Any],
     more: Sequence[str],
     described: Callable[[], TrainingJob],
+    around: Around | None = None,
 ) -> TrainingJob:
     """The job of a YAML mapping; `described` makes it of a run description of ours."""
     from ..dialects.launched import of_document
+    from ..dialects.table import dialect_of
 
-    found = _of_dialect(of_document(document, path, settings), num_gpus, settings, more)
-    if found is not None:
-        return found
+    run = of_document(document, path, settings, around)
+    if dialect_of(run) is not None:
+        job = _of_dialect(run, num_gpus, settings, more)
+        return dataclasses.replace(job, warnings=(*twice(repeated), *job.warnings))
     if has_sections(document):
         if more:
             raise ConfigError(f"{path} is a run description; arguments behind -- go with Megatron-LM arguments only")
@@ -116,19 +141,38 @@ def _of_document(
     return job_from_args(given, num_gpus, {**_without(settings, ("run_model",)), "more_arguments": list(more)})
 
 
-def _of_dialect(run: Run, num_gpus: int | None, settings: Mapping[str, Any], more: Sequence[str]) -> TrainingJob | None:
-    """The job of a run of another framework; None where it is of none. Raises ConfigError for Megatron-LM arguments beside it."""
+def _of_dialect(run: Run, num_gpus: int | None, settings: Mapping[str, Any], more: Sequence[str]) -> TrainingJob:
+    """The job of a run of another framework. Raises ConfigError for Megatron-LM arguments beside it."""
     from ..dialects.job import job_of
     from ..dialects.table import dialect_of
+    from ..dialects.unknowns import job_of_environment
 
     dialect = dialect_of(run)
     if dialect is None:
-        return None
+        raise ConfigError(f"whose run {run.path} is depends on what is not known; give it with --set NAME=VALUE")
     if more:
         raise ConfigError(
             f"{run.path} is a run of {dialect.name}; arguments behind -- go with Megatron-LM arguments only"
         )
-    return job_of(dialect, run, num_gpus, _own(settings))
+    job: TrainingJob = job_of_environment(run, lambda one: job_of(dialect, one, num_gpus, _own(settings)), alike)
+    return job
+
+
+def _with_idle(settings: Mapping[str, Any], read: Callable[[Mapping[str, Any]], TrainingJob]) -> TrainingJob:
+    """The job, with a warning for each variable of the caller without which it would be the same."""
+    job, variables = read(settings), _variables(settings)
+    idle = []
+    for name in variables:
+        others = {other: value for other, value in variables.items() if other != name}
+        try:
+            if alike(read({**settings, "set_variables": others}), job):
+                idle.append(name)
+        except EstimatorError:
+            continue
+    if not idle:
+        return job
+    said = f"--set {', '.join(idle)} changes nothing: the run is the same without it"
+    return dataclasses.replace(job, warnings=(*job.warnings, plain(said)))
 
 
 def _caller(settings: Mapping[str, Any]) -> Caller:

@@ -30,9 +30,9 @@ class Launch:
 
     `entry` is the program: a path, the module behind `-m`, or two words such as `megatron sft`. `words` stand behind it, `launcher`
     in front of it, from the outermost program on, all as bash passes them; what is not known holds marks, which `doubts` explain.
-    `env` is its environment, `header` the options of Slurm's job, `files` the texts that the script wrote itself to files that
-    `words` name, by those words, `lost` the files that it sources and that are not there. Without `num_gpus`, `gpus_unknown` says
-    why, and how to give it, where something says a number that is not known.
+    `env` is its environment, `header` the options of Slurm's job, `files` the texts that the script wrote itself to files until
+    then, by their paths without a leading ./, `lost` the files that it sources and that are not there. Without `num_gpus`,
+    `gpus_unknown` says why, and how to give it, where something says a number that is not known.
     """
 
     entry: str = ""

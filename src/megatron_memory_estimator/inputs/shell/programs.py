@@ -9,7 +9,7 @@ from ..environment import VARIABLES
 from .children import child, environment
 from .doubts import bare, in_doubt, readable
 from .entries import Entry, entry_of, mentions
-from .files import changed, document, known, opened, plain_path, store
+from .files import changed, document, known, opened, store
 from .grammar import Simple
 from .launcher import gpus_of
 from .launches import Launch
@@ -176,20 +176,12 @@ def launched(shell: Shell, words: list[str], entry: Entry, env: dict[str, str]) 
             line=shell.line,
             launcher=launcher,
             gpus_unknown=gpus.unknown,
-            files=_files(shell, arguments),
+            files=dict(shell.state.files),
             branch=shell.branch,
             rounds=shell.rounds,
             header=dict(shell.header),
         )
     )
-
-
-def _files(shell: Shell, words: list[str]) -> dict[str, str]:
-    """The texts of files that the script wrote, by the words that name them."""
-    if not shell.state.files:
-        return {}
-    names = [name for word in words for name in (bare(word), bare(word).partition("=")[2]) if name]
-    return {name: shell.state.files[plain_path(name)] for name in names if plain_path(name) in shell.state.files}
 
 
 def _writes(shell: Shell, name: str, words: list[str], node: Simple) -> None:

@@ -1,0 +1,256 @@
+"""What a launch script leaves open, in a run of another framework: it may stay open where every value gives the same job.
+
+Words, variables and files of a launch hold marks (`shell/doubts.py`). The run is read with what may stand for them: each of the choices
+of a doubt where they are known, and words of every kind where they are not. Where the jobs differ, memory depends on it, and it is asked
+for; no value is ever chosen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from ...dataclass import dataclass
+from ...errors import ConfigError, EstimatorError, QuestionsError
+from ...wording import LONGEST_MESSAGE
+from ..environment import VARIABLES
+from ..megatron.choices import choices, sources
+from ..questions import Question, settle
+from ..shell.doubts import Doubt, bare, doubts_in, in_doubt, loose, marks, unset_in, vanishes
+from ..shell.launches import Launch
+from .run import Run
+
+Read = Callable[[Run], Any]
+"""The job of a run. Jobs are told apart by their fields."""
+Mark = tuple[str, str]
+"""A mark's kind, `$` for a variable that nothing sets and `?` for a doubt, and its name."""
+One = TypeVar("One")
+Values = Mapping[Mark, tuple[str, ...]]
+"""Words that stand for marks."""
+PROBES = (
+    "1",
+    "2",
+    "0.5",
+    "true",
+    "false",
+    "none",
+    "full",
+    "selective",
+    "megatron",
+    "vllm",
+    "lora",
+    "fp16",
+    "ppo",
+    "gae",
+    "auto",
+)
+"""Words that settings tell apart; a value that is not known is read as each of them."""
+ENVIRONMENT = re.compile(r"\$\{(?:oc\.)?env:\s*([A-Za-z_]\w*)\s*\}")
+"""A variable of the environment without a default, in a file."""
+MOST = 60
+"""Values in doubt that are looked at one by one."""
+
+
+def job_of_launch(
+    launch: Launch, run_of: Callable[[Launch], Run], read: Read, alike: Callable[[Any, Any], bool]
+) -> Any:
+    """The job of a launch of a dialect; `alike` says of two jobs whether they differ in words only.
+
+    Raises QuestionsError for every value that is not known and that memory depends on, and what `read` raises.
+    """
+    open_ = list(dict.fromkeys(_identity(mark) for text in _texts(launch) for mark in marks(text)))
+    if not open_:
+        return read(run_of(launch))
+    settle(_unread(launch))
+    known = {one: found for one in open_ if (found := _choices(launch.doubts, one))}
+    first = {one: found[0] for one, found in known.items()}
+    try:
+        job = read(run_of(filled(launch, first)))
+    except EstimatorError as error:
+        raise _with_option(error, launch) from None
+    reading = _Reading(launch, run_of, read, first, job, alike)
+    asked = [one for one, found in known.items() if reading.depends_on(one, found[1:])]
+    unknown = [one for one in open_ if one not in known]
+    asked += _depending(unknown, lambda some, probe: reading.same(dict.fromkeys(some, (probe,))))
+    settle([_question(launch, one) for one in asked])
+    return job
+
+
+def filled(launch: Launch, values: Values) -> Launch:
+    """The launch with words in the place of marks; others stay."""
+    words = [one for word in launch.words for one in _spliced(word, values)]
+    env = {name: _replaced(text, values) for name, text in launch.env.items()}
+    files = {name: _replaced(text, values) for name, text in launch.files.items()}
+    return dataclasses.replace(launch, words=words, env=env, files=files)
+
+
+def _spliced(word: str, values: Values) -> Sequence[str]:
+    """The words that a word becomes: as many as stand for a mark that is not quoted, and one otherwise."""
+    if not bare(word) and len(marks(word)) == 1 and (loose(word) or vanishes(word)):
+        return values.get(_identity(marks(word)[0]), (word,))
+    return (_replaced(word, values),)
+
+
+def _replaced(text: str, values: Values) -> str:
+    for mark in dict.fromkeys(marks(text)):
+        if (found := values.get(_identity(mark))) is not None:
+            text = text.replace(f"\0{mark[0]}{mark[1]}\0", " ".join(found))
+    return text
+
+
+def _identity(mark: Mark) -> Mark:
+    """A mark, quoted or not."""
+    return ("?" if mark[0] in "?!" else "$", mark[1])
+
+
+def _texts(launch: Launch) -> Iterator[str]:
+    yield from launch.words
+    yield from launch.env.values()
+    yield from launch.files.values()
+
+
+def _choices(doubts: Mapping[str, Doubt], mark: Mark) -> list[tuple[str, ...]] | None:
+    """What may stand for a mark, where that is known."""
+    if mark[0] == "$":
+        return None
+    return choices(doubts, f"\0?{mark[1]}\0") or list(doubts[mark[1]].choices) or None
+
+
+def _unread(launch: Launch) -> list[Question]:
+    """Questions about words that may be any arguments, and variables that memory depends on."""
+    asked = []
+    for at, word in enumerate(launch.words):
+        behind = at > 0 and launch.words[at - 1].startswith("-") and "=" not in launch.words[at - 1]
+        if (
+            not behind
+            and loose(word)
+            and not bare(word)
+            and not all(_choices(launch.doubts, ("?", key)) for key in doubts_in(word))
+        ):
+            asked.append(_asking(launch.doubts, word, "which arguments the program is given:"))
+    for name in VARIABLES:
+        text = launch.env.get(name, "")
+        if in_doubt(text) and not all(_choices(launch.doubts, ("?", key)) for key in doubts_in(text)):
+            asked.append(Question(f"the environment variable {name} is not known", f"--set {name}=VALUE"))
+    return asked
+
+
+def _question(launch: Launch, mark: Mark) -> Question:
+    """The question for a value: where it stands first, and where it comes from."""
+    text = f"\0{mark[0]}{mark[1]}\0"
+    return _asking(launch.doubts, text, f"memory depends on {_place(launch, mark)}:")
+
+
+def _place(launch: Launch, mark: Mark) -> str:
+    """What takes its value from a mark: a key, an argument, a variable or a file."""
+    for at, word in enumerate(launch.words):
+        if mark in map(_identity, marks(word)):
+            key, equals, _ = word.partition("=")
+            before = launch.words[at - 1] if at else ""
+            if equals and not marks(key):
+                return key
+            return before if before.startswith("-") and not marks(before) else "which words are passed"
+    named = next((name for name, text in launch.env.items() if mark in map(_identity, marks(text))), None)
+    if named is not None:
+        return f"the variable {named}"
+    return next((name for name, text in launch.files.items() if mark in map(_identity, marks(text))), "a value")
+
+
+def _asking(doubts: Mapping[str, Doubt], text: str, what: str) -> Question:
+    where, _, option = sources(doubts, [text]).rpartition("; give ")
+    return Question(f"{what} taken from {where}", option if option.startswith("--") else "")
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """A launch that was read with the first choices for its marks, and the job that it gave."""
+
+    launch: Launch
+    run_of: Callable[[Launch], Run]
+    read: Read
+    first: Values
+    job: Any
+    alike: Callable[[Any, Any], bool]
+
+    def same(self, values: Values) -> bool | None:
+        """Whether other words for marks give the same job; None where they give none."""
+        try:
+            return self.alike(self.read(self.run_of(filled(self.launch, {**self.first, **values}))), self.job)
+        except EstimatorError:
+            return None
+
+    def depends_on(self, mark: Mark, others: Sequence[tuple[str, ...]]) -> bool:
+        """Whether another choice for a mark gives another job, or none."""
+        return not all(self.same({mark: words}) for words in others)
+
+
+def _depending(unknown: Sequence[One], same: Callable[[Sequence[One], str], bool | None]) -> list[One]:
+    """What the job depends on, of values without choices: all are read as one word at first, and one by one where that differs.
+
+    A probe that cannot be read is none of the values that the run can have.
+    """
+    found: dict[One, None] = {}
+    for probe in PROBES if unknown else ():
+        if same(unknown, probe):
+            continue
+        if len(unknown) > MOST:
+            raise ConfigError(
+                f"the run takes {len(unknown)} values from what is not known; give them with --set NAME=VALUE"
+            )
+        found.update({one: None for one in unknown if one not in found and same([one], probe) is False})
+    return list(found)
+
+
+def job_of_environment(run: Run, read: Read, alike: Callable[[Any, Any], bool]) -> Any:
+    """The job of a run whose files look into the environment, for variables that nobody gives and that have no default.
+
+    Raises QuestionsError for those that memory depends on, and what `read` raises.
+    """
+    named = dict.fromkeys(ENVIRONMENT.findall(str(run.document)))
+
+    def text_of(path: str) -> str | None:
+        text = run.text_of(path)
+        named.update(dict.fromkeys(ENVIRONMENT.findall(text or "")))
+        return text
+
+    try:
+        job = read(dataclasses.replace(run, text_of=text_of))
+    except EstimatorError as error:
+        raise _optioned(error, named) from None
+
+    def same(names: Sequence[str], probe: str) -> bool | None:
+        try:
+            return alike(
+                read(dataclasses.replace(run, variables={**run.variables, **dict.fromkeys(names, probe)})), job
+            )
+        except EstimatorError:
+            return None
+
+    unset = [name for name in named if name not in run.env and name not in run.variables]
+    asked = _depending(unset, same)
+    settle(
+        [
+            Question(f"memory depends on the variable {name}, which nothing sets", f"--set {name}=VALUE")
+            for name in asked
+        ]
+    )
+    return job
+
+
+def _with_option(error: EstimatorError, launch: Launch) -> EstimatorError:
+    """The error, with the option that gives a value which it shows as $NAME."""
+    names = {name for text in _texts(launch) for name in unset_in(text)}
+    names |= {launch.doubts[key].name for text in _texts(launch) for key in doubts_in(text)}
+    return _optioned(error, names)
+
+
+def _optioned(error: EstimatorError, names: Collection[str]) -> EstimatorError:
+    """The error, with the option for the first of these variables that it shows."""
+    shown = [name for name in re.findall(r"\$\{?(?:oc\.)?(?:env:)?([A-Za-z_]\w*)", str(error)) if name in names]
+    if isinstance(error, QuestionsError) or not shown or "--set" in str(error):
+        return error
+    option = f"--set {shown[0]}=VALUE"
+    said = f"{str(error)[: LONGEST_MESSAGE - len(option) - 40]}; ${shown[0]} is not known: give {option}"
+    return QuestionsError(said, (Question(str(error), option),))

@@ -1,0 +1,188 @@
+"""Values that a launch script leaves open, in runs of other frameworks: asked for where memory depends on them, never chosen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from megatron_memory_estimator import EstimatorError, TrainingJob
+from megatron_memory_estimator.errors import ConfigError, QuestionsError
+from megatron_memory_estimator.inputs.dialects.launched import PARENTS, Place
+from megatron_memory_estimator.mcp_worker import answered
+
+from .fuzz.dialects import NEMO, SLIME
+
+SWIFT = "megatron sft --model Qwen/Qwen3-8B --max_length 2048 --packing true"
+ACTOR, ENGINE = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+VERL = (
+    "python3 -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer algorithm.adv_estimator=grpo "
+    f"actor_rollout_ref.model.path=Qwen/Qwen3-8B {ACTOR}.ppo_mini_batch_size=64 {ACTOR}.ppo_micro_batch_size_per_gpu=1"
+)
+FULL = f"+{ACTOR}.megatron.override_transformer_config.recompute_granularity=full"
+EITHER = "if [ -f /x ]; then A='{0}'; else A='{1}'; fi\n"
+
+
+def job(folder: Path, script: str, **given: Any) -> TrainingJob:
+    path = folder / "run.sh"
+    path.write_text(script)
+    return TrainingJob.from_file(str(path), **given)
+
+
+@pytest.mark.parametrize(
+    ("script", "sentence"),
+    [
+        (EITHER.format("--recompute_granularity full", "") + f"NPROC_PER_NODE=8 {SWIFT} $A", "which words are passed"),
+        (EITHER.format("full", "none") + f"NPROC_PER_NODE=8 {SWIFT} --recompute_granularity $A", "(full or none)"),
+        (EITHER.format("2", "4") + f"NPROC_PER_NODE=8 {SWIFT} --tensor_model_parallel_size $A", "depends on `[ -f /x ]` (line 1)"),
+        (f"NPROC_PER_NODE=8 {SWIFT} --optimizer_cpu_offload $A", "takes its value from $A"),
+        (f"NPROC_PER_NODE=8 {SWIFT} $(cat args.txt)", "which arguments the program is given"),
+        (f"export NPROC_PER_NODE=$A\n{SWIFT}", "the variable NPROC_PER_NODE"),
+        (f"export NPROC_PER_NODE=$(nvidia-smi -L | wc -l)\n{SWIFT}", "nothing is executed"),
+        ("if [ -f /x ]; then export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; fi\n" + f"NPROC_PER_NODE=8 {SWIFT}",
+         "PYTORCH_CUDA_ALLOC_CONF"),
+        (EITHER.format(FULL, "") + f"{VERL} $A", "which words are passed"),
+        (EITHER.format("tensor_model_parallel_size", "pipeline_model_parallel_size") + f"{VERL} {ACTOR}.megatron.$A=2", "taken from $A"),
+        (f"{VERL} {ENGINE}.name=$A", f"{ENGINE}.name: taken from $A"),
+        (f"{VERL} algorithm.adv_estimator=$A", "algorithm.adv_estimator: taken from $A"),
+        (f"{VERL} {ACTOR}.megatron.param_offload=$A", "$A is not known"),
+        (f"{VERL} {ACTOR}.megatron.tensor_model_parallel_size=$(nproc)", "--tensor-model-parallel-size VALUE"),
+        (f"python {SLIME} --entropy-coef $A", "--entropy-coef: taken from $A"),
+        ("cat > c.yaml <<X\nactor_rollout_ref: {actor: {strategy: megatron, megatron: {tensor_model_parallel_size: $A}}}\nX\n"
+         f"{VERL} --config-path=. --config-name=c", "takes its value from $A"),
+        (EITHER.format("2", "4") + "cat > c.yaml <<X\nactor_rollout_ref: {actor: {strategy: megatron, megatron: "
+         f"{{tensor_model_parallel_size: $A}}}}}}\nX\n{VERL} --config-path=. --config-name=c", "memory depends on c.yaml"),
+        (f"echo 'a: 1' > c.yaml\nsed -i s/1/2/ c.yaml\n{VERL} --config-path=. --config-name=c", "is written by a command"),
+    ],
+)  # fmt: skip
+def test_what_memory_depends_on_is_asked_for(script: str, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as found:
+        job(tmp_path, script)
+    assert sentence in str(found.value)
+    assert isinstance(found.value, QuestionsError) or "written by a command" in sentence
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        EITHER.format("1", "2") + f"NPROC_PER_NODE=8 {SWIFT} --seed $A --save $B/x --load $(date)",
+        EITHER.format("trainer.logger=wandb", "")
+        + f"{VERL} $A trainer.project_name=$B data.train_files=$HOME/x.parquet",
+        f"{VERL} trainer.experiment_name=$(date) actor_rollout_ref.model.path=$ROOT/models/Qwen3-8B",
+        f"python {SLIME} --sequence-parallel $EXTRA",
+    ],
+)
+def test_what_changes_no_byte_stays_open(script: str, tmp_path: Path) -> None:
+    assert job(tmp_path, script).model.num_layers in (36, 4)
+
+
+def test_a_word_that_vanishes_is_said(tmp_path: Path) -> None:
+    found = job(tmp_path, f"NPROC_PER_NODE=8 {SWIFT} $EXTRA")
+    assert "set nowhere, taken as empty: $EXTRA" in found.warnings
+
+
+def test_an_answer_is_taken(tmp_path: Path) -> None:
+    script = EITHER.format("2", "4") + f"NPROC_PER_NODE=8 {SWIFT} --tensor_model_parallel_size $A"
+    assert job(tmp_path, script, set_variables={"A": "2"}).layout.tp == 2
+    assert job(tmp_path, script, tp=4).layout.tp == 4
+    assert job(tmp_path, f"export NPROC_PER_NODE=$N\n{SWIFT}", num_gpus=16).layout.world_size == 16
+
+
+def test_a_file_that_the_script_writes_wins_over_one_on_disk(tmp_path: Path) -> None:
+    text = "actor_rollout_ref: {{actor: {{strategy: megatron, megatron: {{tensor_model_parallel_size: {}}}}}}}\n"
+    (tmp_path / "c.yaml").write_text(text.format(8))
+    assert job(tmp_path, f"cat > c.yaml <<X\n{text.format(4)}X\n{VERL} --config-path=. --config-name=c").layout.tp == 4
+
+
+def test_files_are_opened_in_the_tree_of_the_run_alone(tmp_path: Path) -> None:
+    outside, tree = tmp_path / "outside", tmp_path / "a" / "b"
+    for folder in (outside, tree):
+        folder.mkdir(parents=True)
+    (outside / "x.yaml").write_text("a: 1")
+    (tmp_path / "a" / "near.yaml").write_text("a: 2")
+    (tree / "link.yaml").symlink_to("/etc/hostname")
+    (tree / "here.yaml").symlink_to(tmp_path / "a" / "near.yaml")
+    (tree / "run.sh").touch()
+    place = Place(str(tree / "run.sh"))
+    assert place.text_of("../near.yaml") == place.text_of("near.yaml") == place.text_of("here.yaml") == "a: 2"
+    assert place.text_of("link.yaml") is None
+    assert place.text_of(str(outside / "x.yaml")) is None
+    assert Place(str(tree / "run.sh"), follow=True).text_of(str(outside / "x.yaml")) == "a: 1"
+    inside = Place(str(tree / "run.sh"), root=str(tmp_path / "a"))
+    assert inside.text_of("../near.yaml") == "a: 2"
+    assert inside.text_of("../../outside/x.yaml") is None
+    deep = outside.joinpath(*"1234567")
+    deep.mkdir(parents=True)
+    (deep / "run.sh").touch()
+    assert Place(str(deep / "run.sh")).text_of("../" * (PARENTS + 1) + "x.yaml") is None
+
+
+def asked(folder: Path | None, **arguments: Any) -> dict[str, Any]:
+    found = answered(
+        {"tool": "estimate", "arguments": arguments, "folder": None if folder is None else str(folder), "seconds": 60}
+    )
+    return dict(found)
+
+
+def test_the_server_opens_no_file_for_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "secret.yaml").write_text("policy: {model_name: Qwen/Qwen3-1.7B}\n")
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path / "a")
+    for name in ("secret.yaml", "../secret.yaml", str(tmp_path / "secret.yaml")):
+        text = f"defaults: [grpo_math_1B_megatron.yaml, {name}]\npolicy: {{megatron_cfg: {{enabled: true}}}}\n"
+        assert "is not there" in asked(None, text=text, num_gpus=8)["error"]
+        assert "follow opens files anywhere" in asked(None, text=text, num_gpus=8, settings={"follow": True})["error"]
+    for model in (str(tmp_path), "..", "-"):
+        error = asked(None, text=f"megatron sft --model {model} --max_length 128\n", num_gpus=8)["error"]
+        assert "is not known" in error and "config.json must" not in error
+
+
+def test_the_server_opens_files_beside_a_run_below_its_folder(tmp_path: Path) -> None:
+    import yaml
+
+    conf = tmp_path / "in" / "conf"
+    conf.mkdir(parents=True)
+    (conf / "run.yaml").write_text(yaml.safe_dump({**NEMO, "defaults": "../base.yaml"}))
+    (tmp_path / "in" / "base.yaml").write_text("defaults: grpo_math_1B_megatron.yaml\n")
+    assert "answer" in asked(tmp_path / "in", model="conf/run.yaml", num_gpus=8)
+    assert "cannot be read" in asked(conf, model="run.yaml", num_gpus=8)["error"]
+
+
+def test_null_bytes_are_refused() -> None:
+    with pytest.raises(EstimatorError, match="null byte"):
+        TrainingJob.from_megatron_args(["--num-layers", "\0?1\0"])
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("run.sh", f"NPROC_PER_NODE=8 {SWIFT}"),
+        ("run.yaml", "model: Qwen/Qwen3-8B\nmax_length: 512\nENV: {NPROC_PER_NODE: 8}\n"),
+        ("run.yaml", "model: {name: Qwen/Qwen3-8B}\nparallelism: {num_gpus: 8}\n"),
+    ],
+)
+def test_a_variable_that_changes_nothing_is_said(name: str, text: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    found = TrainingJob.from_file(str(path), set_variables={"NPROC_PER_NOD": "4"})
+    assert "--set NPROC_PER_NOD changes nothing: the run is the same without it" in found.warnings
+    assert not any("--set" in one for one in TrainingJob.from_file(str(path)).warnings)
+
+
+def test_variables_of_the_caller_win_over_those_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("model: Qwen/Qwen3-8B\nmax_length: 512\nENV: {NPROC_PER_NODE: 8}\n")
+    given = {"NPROC_PER_NODE": "4", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    found = TrainingJob.from_file(str(path), set_variables=given)
+    assert found.layout.world_size == 4
+    assert found.env.expandable_segments
+    assert not any("--set" in one for one in found.warnings)
+
+
+def test_words_that_are_no_numbers_of_gpus_or_tokens_are_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(QuestionsError, match="not both numbers"):
+        job(tmp_path, f"NPROC_PER_NODE=gpu {SWIFT}")
+    with pytest.raises(QuestionsError, match="max_length is True"):
+        job(tmp_path, "NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen3-8B --max_length")
