@@ -60,6 +60,7 @@ def of_launch(launch: Launch, path: str, given: Mapping[str, Any]) -> Run:
     return Run(
         path, launch.entry, words, None, env, launch.num_gpus, given.get("set_variables") or {}, given.get("run_model") or "",
         bool(given.get("ignore_unknown")), place.text_of, launch.gpus_unknown, tuple(launch.notes),
+        lost=launch.lost,
     )  # fmt: skip
 
 

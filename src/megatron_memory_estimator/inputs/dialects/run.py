@@ -29,6 +29,7 @@ class Run:
     text_of    the text of a file by its path: beside the run's file, or written by the script; None where there is none
     gpus_unknown  why the launcher's number of GPUs is not known, where something says one
     notes      what the reader of a script says of it
+    lost       files that the script sources and that are not opened
 
     A variable that has no value stands in `words` as $NAME.
     """
@@ -45,6 +46,7 @@ class Run:
     text_of: Callable[[str], str | None] = nothing_beside
     gpus_unknown: str = ""
     notes: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
 
     @property
     def script(self) -> str:
