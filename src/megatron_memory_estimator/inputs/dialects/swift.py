@@ -114,17 +114,18 @@ def read(run: Run) -> Reading:
     if settings.get("tensor_model_parallel_size", 1) == 1:
         settings["sequence_parallel"] = False
     length, notes = _length(values, questions)
-    settings |= length | _attention(values)
+    warnings: list[str] = []
+    settings |= length | _attention(values, warnings)
     tuned, more_refused = _tuned(values)
-    around, warnings = _around(values, lora=bool(tuned))
+    around, said = _around(values, lora=bool(tuned))
     return Reading(
         model=names[0] if names else "",
         settings={**settings, **tuned, **around},
         defaults=DEFAULTS,
-        num_gpus=_gpus({**env, **run.env}),
+        num_gpus=None if run.gpus_unknown else _gpus({**env, **run.env}),
         env={**env, **run.env},
         assumptions=tuple(notes),
-        warnings=(*warnings, *passed_over(unknown, "ms-swift")),
+        warnings=(*warnings, *said, *passed_over(unknown, "ms-swift")),
         questions=tuple(questions),
         refused=(*refused, *more_refused),
     )
@@ -194,7 +195,13 @@ def _recompute(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _attention(values: Mapping[str, Any]) -> dict[str, Any]:
+def _attention(values: Mapping[str, Any], warnings: list[str]) -> dict[str, Any]:
+    """The kernels of attention; `local` is what NPUs need, which have a flash attention of their own."""
+    if values.get("attention_backend") == "local":
+        warnings.append(
+            "attention_backend=local runs on NPUs alone: their fused attention is counted as flash attention"
+        )
+        return {"attention_kernel": "flash"}
     backend = str(values.get("attention_backend") or "flash").partition("_")[0]
     return {} if backend == "auto" else {"attention_kernel": "cudnn" if backend == "fused" else backend}
 
