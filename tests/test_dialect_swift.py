@@ -193,3 +193,22 @@ def test_models_with_towers_are_their_language_model() -> None:
     assert found.model.num_layers == 28
     assert any("only the language model is counted" in said for said in found.warnings)
     assert any("has the sizes of the catalogue model Qwen/Qwen2.5-7B" in note for note in found.assumptions)
+
+
+def test_a_file_alone_does_not_say_the_gpus_and_a_power_of_ten_is_a_number() -> None:
+    """YAML 1.1 takes 1e-3 for a text; the command's environment has the processes."""
+    document: dict[str, Any] = {
+        "model": "Qwen/Qwen3-30B-A3B", "max_length": 2048, "packing": True, "moe_aux_loss_coeff": "1e-3", "expert_model_parallel_size": 4,
+    }  # fmt: skip
+    with pytest.raises(QuestionsError, match="--num-gpus"):
+        job_of(swift.DIALECT, Run("run.yaml", document=document), None, {})
+    assert job_of(swift.DIALECT, Run("run.yaml", document=document), 8, {}).model.moe_aux_loss_coeff == 1e-3
+    named = {**document, "ENV": {"NPROC_PER_NODE": 4}}
+    assert job_of(swift.DIALECT, Run("run.yaml", document=named), None, {}).layout.world_size == 4
+
+
+def test_the_entry_itself_has_the_gpus_of_its_launcher() -> None:
+    words = ("--model", "Qwen/Qwen3-8B", "--max_length", "2048", "--tensor_model_parallel_size", "4")
+    run = Run("run.sh", "swift/cli/_megatron/sft.py", words, num_gpus=16)
+    assert swift.knows(run)
+    assert job_of(swift.DIALECT, run, None, {}).layout.dp == 4

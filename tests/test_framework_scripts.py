@@ -102,3 +102,22 @@ def test_short_options_of_the_performance_launcher(tmp_path: Path) -> None:
 def test_an_override_file_asks_for_its_model_and_its_gpus(tmp_path: Path) -> None:
     with pytest.raises(QuestionsError, match="--model NAME --num-gpus N"):
         job(tmp_path / "over.yaml", "model: {tensor_model_parallel_size: 2}\ntrain: {global_batch_size: 8}\n")
+
+
+def test_a_count_whose_variable_vanishes_is_asked_for(tmp_path: Path) -> None:
+    """`--actor-num-nodes $NODES`: nothing sets it, and argparse would stop; a list of words that vanishes is no value."""
+    text = MODEL + POLICY.format(model="/dev/null").replace("num-nodes 1", "num-nodes $NODES").replace(
+        "train.py", "train.py $WORDS"
+    )
+    with pytest.raises(QuestionsError, match="--set NODES=VALUE"):
+        job(tmp_path / "run.sh", text.replace("64 --use", "64 $MORE --use"))
+    assert job(tmp_path / "run.sh", text, set_variables={"NODES": "2"}).layout.world_size == 16
+
+
+def test_a_config_whose_path_is_not_known_is_asked_for_by_its_variable(tmp_path: Path) -> None:
+    """NVIDIA-NeMo/RL `tests/test_suites/llm/`: the path stands in a file that is sourced."""
+    with pytest.raises(QuestionsError, match="--set CONFIG_PATH=PATH"):
+        job(
+            tmp_path / "run.sh",
+            "source $HERE/common.env\nuv run examples/run_grpo.py --config $CONFIG_PATH grpo.max_num_steps=2\n",
+        )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...dataclass import dataclass
 from ...errors import ConfigError
-from ..shell.doubts import bare, in_doubt, marks, readable, vanishes
+from ..shell.doubts import MARK, Doubt, bare, doubts_in, in_doubt, marks, readable, unset, vanishes
 from ..shell.launches import Launch
 from ..text_files import read_text
 from .run import Run
@@ -21,6 +21,11 @@ PARENTS = 6
 """Folders above a run file in which a file that it names is looked for: those of the framework's own tree."""
 UNKNOWN = re.compile(r"\$\{?([A-Za-z_0-9@*]+)\}?")
 """How a variable without a value stands in a word."""
+
+COUNT = re.compile(
+    r"--[\w-]*[-_](?:size|nodes?|gpus?|len|length|layers|heads|groups|experts|topk|rank|tokens|prompt|rollout)"
+)
+"""Options whose value is a count in every framework."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,7 @@ class Place:
 
 def of_launch(launch: Launch, path: str, given: Mapping[str, Any]) -> Run:
     """The run of a launch. What is not known stands in the words as $NAME."""
-    words = tuple(_word(word) for word in launch.words if not vanishes(word))
+    words = tuple(_word(word, launch.doubts) for word in _present(launch.words))
     env = {name: bare(value) for name, value in launch.env.items() if not in_doubt(value)}
     place = Place(path, launch.files, bool(given.get("follow")))
     return Run(
@@ -64,9 +69,24 @@ def of_launch(launch: Launch, path: str, given: Mapping[str, Any]) -> Run:
     )  # fmt: skip
 
 
-def _word(word: str) -> str:
-    """A word with what is not known in it as $NAME."""
-    return readable(word) if marks(word) else word
+def _present(words: Sequence[str]) -> Iterator[str]:
+    """The words without those that vanish, but for the value of a count: the run could not start without it."""
+    before = ""
+    for word in words:
+        if not vanishes(word) or (COUNT.fullmatch(before) and "[" not in word):
+            yield word
+        before = word
+
+
+def _word(word: str, doubts: Mapping[str, Doubt]) -> str:
+    """A word with what is not known in it as $NAME, where it has a name."""
+    if not marks(word):
+        return word
+    for key in doubts_in(word):
+        if key in doubts and doubts[key].name:
+            for kind in "?!":
+                word = word.replace(f"{MARK}{kind}{key}{MARK}", unset(doubts[key].name))
+    return readable(word)
 
 
 def of_document(document: Mapping[str, Any], path: str, given: Mapping[str, Any]) -> Run:

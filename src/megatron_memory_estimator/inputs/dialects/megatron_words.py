@@ -12,6 +12,7 @@ from ..megatron.table import arguments
 from ..questions import Question
 from ..shell.doubts import marks, readable, unset_in
 from .keys import DECIDES, patterns
+from .launched import COUNT, UNKNOWN
 
 Found = Mapping[str, Sequence[str]]
 """Arguments by name (underscored), with the words behind each."""
@@ -52,6 +53,18 @@ def for_megatron(found: Found) -> tuple[tuple[str, ...], list[str]]:
     return tuple(words), unknown
 
 
+def waiting(found: Found, args: Sequence[str]) -> list[Question]:
+    """Questions for the counts among `args` whose values are variables that have none."""
+    asked = []
+    for key, words in found.items():
+        name = UNKNOWN.fullmatch(words[-1]) if words and COUNT.fullmatch(dashed(key)) and dashed(key) in args else None
+        if name:
+            asked.append(
+                Question(f"{dashed(key)} takes its value from ${name[1]}, which has none", f"--set {name[1]}=VALUE")
+            )
+    return asked
+
+
 def number(found: Found, key: str, questions: list[Question], default: int | None = None) -> int | None:
     """The whole number behind an argument, `default` where it is not given; what is none becomes a question."""
     words = found.get(key)
@@ -60,7 +73,8 @@ def number(found: Found, key: str, questions: list[Question], default: int | Non
     value = whole(words[-1]) if words else None
     if value is None:
         word = words[-1] if words else ""
-        names = unset_in(word) if marks(word) else []
+        waits = UNKNOWN.search(word)
+        names = unset_in(word) if marks(word) else [waits[1]] if waits else []
         said = shown(readable(word)) if word else "nothing"
         questions.append(
             Question(f"{dashed(key)} must be a whole number, not {said}", f"--set {names[0]}=VALUE" if names else "")

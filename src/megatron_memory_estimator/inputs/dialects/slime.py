@@ -14,7 +14,7 @@ from ...wording import shown
 from ..questions import Question
 from ..strict_yaml import parse_yaml
 from .keys import passed_over
-from .megatron_words import Found, dashed, for_megatron, number, on, positive, real, text, without
+from .megatron_words import Found, dashed, for_megatron, number, on, positive, real, text, waiting, without
 from .run import Dialect, Reading, Run
 from .slime_lora import adapters
 from .slime_tokens import batch
@@ -85,6 +85,8 @@ def read(run: Run) -> Reading:
         args += ("--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", text(found, "hf_checkpoint"))
     if "num_layers" not in found:
         questions.append(_without_model(run))
+    asked = {one.option for one in questions}
+    questions += [one for one in waiting(found, args) if one.option not in asked]
     return Reading(
         args=args,
         settings=settings,

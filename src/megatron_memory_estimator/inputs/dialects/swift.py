@@ -6,6 +6,7 @@ Sources: modelscope/ms-swift 4.6.0 `swift/cli/_megatron/main.py`, `swift/megatro
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ from .keys import SAME, passed_over, translated
 from .run import Dialect, Reading, Run
 from .words import flags, value_of
 
-PROGRAM = "megatron "
+PROGRAM = re.compile(r"megatron .*|(?:.*/)?swift/cli/_megatron/(?:sft|pt|rlhf)\.py")
 OWN = frozenset(
     ("tuner_type", "train_type", "max_length", "padding_free", "packing", "rlhf_type", "split_dataset_ratio")
 )
@@ -99,7 +100,7 @@ def knows(run: Run) -> bool:
     if run.document is not None:
         flat = "model" in run.document and not isinstance(run.document["model"], Mapping)
         return flat and not OWN.isdisjoint(map(str, run.document))
-    return run.program.startswith(PROGRAM)
+    return PROGRAM.fullmatch(run.program) is not None
 
 
 def read(run: Run) -> Reading:
@@ -122,7 +123,7 @@ def read(run: Run) -> Reading:
         model=names[0] if names else "",
         settings={**settings, **tuned, **around},
         defaults=DEFAULTS,
-        num_gpus=None if run.gpus_unknown else _gpus({**env, **run.env}),
+        num_gpus=_gpus(run, {**env, **run.env}, questions),
         env={**env, **run.env},
         assumptions=tuple(notes),
         warnings=(*warnings, *said, *passed_over(unknown, "ms-swift")),
@@ -165,8 +166,14 @@ def _file(run: Run, path: str) -> Mapping[str, Any]:
     return document
 
 
-def _gpus(env: Mapping[str, str]) -> int:
-    """Processes of the launcher: NPROC_PER_NODE for each of NNODES; without both a single one."""
+def _gpus(run: Run, env: Mapping[str, str], questions: list[Question]) -> int | None:
+    """Processes of the launcher: NPROC_PER_NODE for each of NNODES; without both a single one of the command."""
+    if run.gpus_unknown or run.program.endswith(".py"):
+        return run.num_gpus
+    if run.document is not None and run.num_gpus is None and "NPROC_PER_NODE" not in env:
+        asked = "the file does not say the number of GPUs (NPROC_PER_NODE and NNODES of the command's environment do)"
+        questions.append(Question(asked, "--num-gpus N"))
+        return None
     return (whole(env.get("NPROC_PER_NODE", "")) or 1) * (whole(env.get("NNODES", "")) or 1)
 
 
