@@ -193,8 +193,13 @@ def test_lora() -> None:
     assert every.training.peft_dim == 8
     assert "linear_fc2" in every.training.peft_target_modules
     assert noted(every, "output layer is not counted")
+    fewer = grpo(
+        f"{peft}.enabled=true '{peft}.exclude_modules=[linear_fc1,\"*out_proj*\"]'"
+    ).training.peft_target_modules
+    assert "linear_fc2" in fewer
+    assert not {"linear_fc1", "out_proj"} & set(fewer)
     with pytest.raises(ConfigError, match="exclude_modules"):
-        grpo(f"{peft}.enabled=true {peft}.exclude_modules=[linear_fc1]")
+        grpo(f"{peft}.enabled=true {peft}.target_modules=[linear_qkv] {peft}.exclude_modules=[linear_fc1]")
 
 
 def test_supervised_training_and_preferences() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from megatron_memory_estimator.errors import ConfigError, EstimatorError, QuestionsError
 from megatron_memory_estimator.inputs.dialects import primus
 from megatron_memory_estimator.inputs.dialects.job import job_of
+from megatron_memory_estimator.inputs.dialects.primus_files import substituted
 from megatron_memory_estimator.inputs.dialects.primus_models import MODELS
 from megatron_memory_estimator.inputs.dialects.run import Run
 from megatron_memory_estimator.inputs.dialects.table import dialect_of
@@ -273,3 +274,8 @@ def test_no_tree_breaks_the_reader(tree: dict[str, Any], words: list[str]) -> No
         primus.knows(run)
         with contextlib.suppress(EstimatorError):
             job_of(primus.DIALECT, run, 8, {})
+
+
+def test_a_default_in_quotes_is_what_stands_in_them() -> None:
+    assert substituted('${PRIMUS_MOE_LAYER_FREQ:"([0]*3+[1]*58)"}', {}) == "([0]*3+[1]*58)"
+    assert substituted("${A:'x'}-${B:\"}", {"A": "y"}) == 'y-"'

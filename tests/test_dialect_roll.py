@@ -130,7 +130,11 @@ def test_adapters_and_what_is_refused() -> None:
     assert (found.training.peft_dim, found.training.peft_target_modules) == (16, ("linear_qkv", "linear_proj"))
     assert found.rollout.reference_model == "none"
     with pytest.raises(QuestionsError, match="freeze_module_prefix"):
-        job(actor_train__model_args__freeze_module_prefix="vision")
+        job(actor_train__model_args__freeze_module_prefix="vision_model,embedding")
+    with pytest.raises(QuestionsError, match="trainable_module_prefix"):
+        job(actor_train__model_args__trainable_module_prefix="vision_model")
+    towers = job(actor_train__model_args__freeze_module_prefix="vision_model", pretrain="Qwen/Qwen2.5-VL-7B-Instruct")
+    assert any("only the language model is counted" in said for said in towers.warnings)
     with pytest.raises(UnsupportedError, match="deepspeed_train"):
         job(actor_train__strategy_args__strategy_name="deepspeed_train")
     with pytest.raises(UnsupportedError, match="fsdp2_train"):

@@ -165,3 +165,50 @@ def test_any_words_are_read_or_refused(keys: list[tuple[str, list[str]]]) -> Non
     run = Run("run.sh", "megatron rlhf", words, env={"NPROC_PER_NODE": "2"})
     with suppress(EstimatorError):
         assert job_of(swift.DIALECT, run, 2, {}).layout.world_size == 2
+
+
+def test_nodes_that_are_not_known_are_asked_for() -> None:
+    """A launcher that starts NNODES=$WORLD_SIZE is no run on one node."""
+    words = ("--model", "Qwen/Qwen3-8B", "--max_length", "2048", "--tensor_model_parallel_size", "2")
+    run = Run(
+        "run.sh",
+        "megatron sft",
+        words,
+        env={"NPROC_PER_NODE": "8"},
+        gpus_unknown="NNODES takes its value from $WORLD_SIZE",
+    )
+    with pytest.raises(QuestionsError, match=r"WORLD_SIZE.*--num-gpus"):
+        job_of(swift.DIALECT, run, None, {})
+    assert job_of(swift.DIALECT, run, 16, {}).layout.dp == 8
+
+
+def test_attention_of_npus_is_a_fused_one() -> None:
+    """`swift/megatron/model/utils.py`: attention_backend=local is what NPUs run with."""
+    found = job("--model Qwen/Qwen3-8B --max_length 2048 --attention_backend local")
+    assert any("NPU" in said for said in found.warnings)
+
+
+def test_models_with_towers_are_their_language_model() -> None:
+    found = job("--model Qwen/Qwen2.5-VL-7B-Instruct --max_length 2048 --freeze_vit true --freeze_llm false")
+    assert found.model.num_layers == 28
+    assert any("only the language model is counted" in said for said in found.warnings)
+    assert any("has the sizes of the catalogue model Qwen/Qwen2.5-7B" in note for note in found.assumptions)
+
+
+def test_a_file_alone_does_not_say_the_gpus_and_a_power_of_ten_is_a_number() -> None:
+    """YAML 1.1 takes 1e-3 for a text; the command's environment has the processes."""
+    document: dict[str, Any] = {
+        "model": "Qwen/Qwen3-30B-A3B", "max_length": 2048, "packing": True, "moe_aux_loss_coeff": "1e-3", "expert_model_parallel_size": 4,
+    }  # fmt: skip
+    with pytest.raises(QuestionsError, match="--num-gpus"):
+        job_of(swift.DIALECT, Run("run.yaml", document=document), None, {})
+    assert job_of(swift.DIALECT, Run("run.yaml", document=document), 8, {}).model.moe_aux_loss_coeff == 1e-3
+    named = {**document, "ENV": {"NPROC_PER_NODE": 4}}
+    assert job_of(swift.DIALECT, Run("run.yaml", document=named), None, {}).layout.world_size == 4
+
+
+def test_the_entry_itself_has_the_gpus_of_its_launcher() -> None:
+    words = ("--model", "Qwen/Qwen3-8B", "--max_length", "2048", "--tensor_model_parallel_size", "4")
+    run = Run("run.sh", "swift/cli/_megatron/sft.py", words, num_gpus=16)
+    assert swift.knows(run)
+    assert job_of(swift.DIALECT, run, None, {}).layout.dp == 4

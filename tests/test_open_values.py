@@ -38,7 +38,7 @@ def job(folder: Path, script: str, **given: Any) -> TrainingJob:
         (EITHER.format("2", "4") + f"NPROC_PER_NODE=8 {SWIFT} --tensor_model_parallel_size $A", "depends on `[ -f /x ]` (line 1)"),
         (f"NPROC_PER_NODE=8 {SWIFT} --optimizer_cpu_offload $A", "takes its value from $A"),
         (f"NPROC_PER_NODE=8 {SWIFT} $(cat args.txt)", "which arguments the program is given"),
-        (f"export NPROC_PER_NODE=$A\n{SWIFT}", "the variable NPROC_PER_NODE"),
+        (f"export NPROC_PER_NODE=$A\n{SWIFT}", "NPROC_PER_NODE takes its value from $A"),
         (f"export NPROC_PER_NODE=$(nvidia-smi -L | wc -l)\n{SWIFT}", "nothing is executed"),
         ("if [ -f /x ]; then export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; fi\n" + f"NPROC_PER_NODE=8 {SWIFT}",
          "PYTORCH_CUDA_ALLOC_CONF"),
@@ -182,7 +182,7 @@ def test_variables_of_the_caller_win_over_those_of_a_file(tmp_path: Path) -> Non
 
 
 def test_words_that_are_no_numbers_of_gpus_or_tokens_are_asked_for(tmp_path: Path) -> None:
-    with pytest.raises(QuestionsError, match="not both numbers"):
+    with pytest.raises(QuestionsError, match="depends on the machines"):
         job(tmp_path, f"NPROC_PER_NODE=gpu {SWIFT}")
     with pytest.raises(QuestionsError, match="max_length is True"):
         job(tmp_path, "NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen3-8B --max_length")

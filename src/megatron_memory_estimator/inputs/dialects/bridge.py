@@ -19,7 +19,7 @@ from ..strict_yaml import parse_yaml
 from .bridge_models import provider_defaults
 from .bridge_sections import LORA, SECTIONS, common, settings_of, spelled_out, vocabulary
 from .bridge_table import GPUS, UNKNOWN_GPU, Recipe, is_recipe
-from .bridge_words import LAUNCHERS, Chosen, changes_of, choose, gpus_of, scaled, strange_keys
+from .bridge_words import LAUNCHERS, SHORT, Chosen, changes_of, choose, gpus_of, scaled, strange_keys
 from .hydra import merged, overridden, parted
 from .keys import passed_over
 from .run import Dialect, Reading, Run
@@ -85,10 +85,13 @@ def read(run: Run) -> Reading:
             f"{run.path} is a run of NeMo, whose models and defaults are another implementation; only recipes and overrides of "
             "Megatron-Bridge are read"
         )
-    options, words = parted(run.words, {})
+    options, words = parted(run.words, SHORT if run.script == "setup_experiment" else {})
     chosen = choose(run, options)
     if chosen is None:
-        return Reading(questions=(Question(_unnamed(run), "--model NAME"),), num_gpus=run.num_gpus)
+        asked = [Question(_unnamed(run), "--model NAME")]
+        if run.document is not None:
+            asked.append(Question("an override file does not say the number of GPUs", "--num-gpus N"))
+        return Reading(questions=tuple(asked), num_gpus=run.num_gpus)
     gpus = gpus_of(run, options, chosen.base)
     changes = changes_of(options, words)
     base: dict[str, Any] = spelled_out(chosen.base.sections if chosen.base else common(chosen.task))

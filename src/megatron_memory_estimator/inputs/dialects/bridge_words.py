@@ -45,6 +45,10 @@ WORDS = {
     "num-layers": "model.num_layers", "hidden-size": "model.hidden_size",
 }  # fmt: skip
 """Options of the launchers, as keys."""
+SHORT = {
+    "m": "model-family-name", "mr": "model-recipe-name", "c": "compute-dtype", "g": "gpu", "ng": "num-gpus", "gn": "gpus-per-node",
+}  # fmt: skip
+"""Short options of setup_experiment.py; the launchers have no others by these names."""
 LISTS = {"recompute-modules": "model.recompute_modules", "cuda-graph-scope": "model.cuda_graph_modules"}
 TUNED_SCRIPT = re.compile(r"finetune|sft|lora|peft")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...errors import ConfigError
@@ -17,8 +17,10 @@ from .interpolation import Interpolations, split_at_commas
 from .words import scalar
 
 KEY = re.compile(r"[+~]{0,2}[A-Za-z_][\w@/-]*(\.[\w@/-]+)*")
-UNSET = re.compile(r"\$\{(?:oc\.)?env:\s*([A-Za-z_]\w*)\s*\}")
-"""A variable of the environment that has no value."""
+UNSET = re.compile(r"\$\{(?:oc\.)?env:\s*([A-Za-z_]\w*)\s*\}|\$([A-Za-z_]\w*)")
+"""A variable of the environment, or of the script, that has no value."""
+COUNTED = re.compile(r".*(?:size|nodes|gpus|per_gpu|per_node|length|_len|num_layers|per_prompt)|n")
+"""Keys whose values are counts."""
 LARGEST = 10**12
 """Count of anything."""
 DEEPEST = 40
@@ -119,6 +121,21 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
+def _unset(found: Any) -> str:
+    """The variable without a value in a text, or none."""
+    match = UNSET.search(found[:1000]) if isinstance(found, str) else None
+    return match[1] or match[2] if match else ""
+
+
+def _waiting(node: Mapping[str, Any], depth: int = 0) -> Iterator[str]:
+    """The variables without a value that are counts of a tree."""
+    for key, value in node.items():
+        if isinstance(value, Mapping) and depth < DEEPEST:
+            yield from _waiting(value, depth + 1)
+        elif isinstance(value, str) and UNSET.fullmatch(value) and COUNTED.fullmatch(str(key)):
+            yield _unset(value)
+
+
 class Tree:
     """A tree of settings, read by dotted paths; interpolations are evaluated where they are looked at."""
 
@@ -170,9 +187,9 @@ class Tree:
         if isinstance(found, float) and found.is_integer():
             found = int(found)
         if isinstance(found, bool) or not isinstance(found, int) or not 1 <= found <= LARGEST:
-            if name := UNSET.search(str(found)[:1000]):
-                raise ConfigError(
-                    f"{path} is the variable {name.group(1)}, which is not set; give --set {name.group(1)}=N"
-                )
+            if name := _unset(found):
+                names = dict.fromkeys((name, *_waiting(self.root)))
+                options = " ".join(f"--set {one}=N" for one in names)
+                raise ConfigError(f"{path} is the variable {name}, which is not set; give {options}")
             raise ConfigError(f"{path}={shown(found)} must be a whole number of at least 1")
         return found

@@ -9,7 +9,7 @@ from typing import Any
 from ...errors import ConfigError
 from ...job.assumption import Assumption
 from ...job.training_job import TrainingJob
-from ...wording import plain
+from ...wording import plain, shown
 from ..defaults import CLASS_DEFAULTS
 from ..environment import VARIABLES
 from ..hf.load import load
@@ -19,7 +19,7 @@ from ..resolve import job_from_parts
 from ..setting_names import canonical, full_name
 from .degrees import with_degrees
 from .launched import UNKNOWN, UNREAD
-from .models import catalogued
+from .models import Named, named
 from .run import Dialect, Reading, Run
 
 MODEL_OPTION = "--model NAME"
@@ -78,18 +78,35 @@ def model_of(reading: Reading, run: Run) -> tuple[LoadedModel | None, list[str],
     if not name:
         asked = any(one.option == MODEL_OPTION for one in reading.questions)
         return None, [], [] if asked else [Question("the file names no model", MODEL_OPTION)]
-    entry = catalogued(name)
-    if entry is not None:
-        what = "model" if name.count("/") <= 1 and name[:1].isalnum() else "folder"
-        last = name.rstrip("/").rsplit("/", 1)[-1] if what == "folder" else name
-        note = [] if entry == name else [f"the {what} {last} is the catalogue model {entry}"]
-        return load(entry), note, []
+    if (found := named(name)) is not None:
+        return _of_catalogue(name, found), _renamed(name, found), []
     try:
         if name == "-":
             raise ConfigError("standard input is no model of a run's file")
         return (run.named or load)(name), [], []
     except ConfigError as error:
         return None, [], [Question(f"the model {name} is not known ({error})", MODEL_OPTION)]
+
+
+def _of_catalogue(name: str, found: Named) -> LoadedModel:
+    """The catalogue's model of a name; of one with towers the language model, which is said."""
+    model = load(found.entry)
+    if not found.has_towers:
+        return model
+    said = (
+        f"{shown(name)}: only the language model is counted, as large as {found.entry}; vision or audio towers are not"
+    )
+    return dataclasses.replace(model, warnings=(*model.warnings, said))
+
+
+def _renamed(name: str, found: Named) -> list[str]:
+    """What is said where the name is not the catalogue's."""
+    if found.entry == name:
+        return []
+    is_folder = name.count("/") > 1 or not name[:1].isalnum()
+    last = name.rstrip("/").rsplit("/", 1)[-1] if is_folder else name
+    which = "has the sizes of" if found.has_towers else "is"
+    return [f"the {'folder' if is_folder else 'model'} {last} {which} the catalogue model {found.entry}"]
 
 
 def _of_words(reading: Reading, run: Run, gpus: int | None, given: Mapping[str, Any]) -> TrainingJob:

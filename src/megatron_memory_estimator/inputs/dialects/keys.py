@@ -10,6 +10,7 @@ from ...wording import shown
 from ..environment import VARIABLES
 from ..setting_names import full_name, known_settings
 from ..transformer_config import IRRELEVANT, UNSUPPORTED
+from .words import scalar
 
 SAME = ""
 """In a table: the key is a setting of ours by the same name."""
@@ -20,6 +21,8 @@ DECIDES = re.compile(
     r"pattern|layer_types|hetero|param_dtype|optimizer_type"
 )
 """In names of keys that decide memory: one of these that no table has is refused, never passed over."""
+POWER = re.compile(r"[+-]?[0-9]+[eE][+-]?[0-9]{1,3}")
+"""A number that YAML 1.1 takes for a text, and frameworks for a number."""
 
 
 def translated(
@@ -41,7 +44,7 @@ def translated(
         name = table[key] or key if key in table else full_name(key)
         if key in table or name in known_settings() or name in UNSUPPORTED:
             if value is not None:
-                settings[name] = value
+                settings[name] = scalar(value) if isinstance(value, str) and POWER.fullmatch(value) else value
         elif name in IRRELEVANT or value in (None, False, "", [], {}):
             continue
         elif DECIDES.search(key):

@@ -26,6 +26,11 @@ UNKNOWN = re.compile(r"\$\{?([A-Za-z_0-9@*]+)\}?")
 UNREAD = "(unknown)"
 """How something in doubt stands there that has no name."""
 
+COUNT = re.compile(
+    r"--[\w-]*[-_](?:size|nodes?|gpus?|len|length|layers|heads|groups|experts|topk|rank|tokens|prompt|rollout)"
+)
+"""Options whose value is a count in every framework."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -99,6 +104,7 @@ def of_launch(launch: Launch, path: str, given: Mapping[str, Any], around: Aroun
         path, launch.entry, tuple(_known(word, launch.doubts) for word in kept), None, env, launch.num_gpus,
         given.get("set_variables") or {}, given.get("run_model") or "", bool(given.get("ignore_unknown")),
         with_written(files, path, beside.text_of), launch.gpus_unknown, tuple(notes), beside.named,
+        lost=launch.lost,
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from ..megatron.table import arguments
 from ..questions import Question
 from ..shell.doubts import readable
 from .keys import DECIDES, patterns
-from .launched import UNKNOWN
+from .launched import COUNT, UNKNOWN
 
 Found = Mapping[str, Sequence[str]]
 """Arguments by name (underscored), with the words behind each."""
@@ -53,6 +53,18 @@ def for_megatron(found: Found) -> tuple[tuple[str, ...], list[str]]:
         else:
             unknown.append(dashed(key))
     return tuple(words), unknown
+
+
+def waiting(found: Found, args: Sequence[str]) -> list[Question]:
+    """Questions for the counts among `args` whose values are variables that have none."""
+    asked = []
+    for key, words in found.items():
+        name = UNKNOWN.fullmatch(words[-1]) if words and COUNT.fullmatch(dashed(key)) and dashed(key) in args else None
+        if name:
+            asked.append(
+                Question(f"{dashed(key)} takes its value from ${name[1]}, which has none", f"--set {name[1]}=VALUE")
+            )
+    return asked
 
 
 def number(found: Found, key: str, questions: list[Question], default: int | None = None) -> int | None:

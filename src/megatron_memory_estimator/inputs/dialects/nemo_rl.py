@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 from ...errors import UnsupportedError
@@ -246,11 +247,9 @@ def _tuned(tree: Tree, warnings: list[str]) -> tuple[dict[str, Any], list[str]]:
     peft = f"{MEGATRON}.peft"
     if not tree.on(f"{peft}.enabled"):
         return {}, []
-    refused = (
-        [f"{peft}.exclude_modules decides memory and is not modelled"] if tree.at(f"{peft}.exclude_modules") else []
-    )
-    targets = tree.at(f"{peft}.target_modules") or ()
-    names = [str(one) for one in (targets if isinstance(targets, list) else [targets] if targets else [])]
+    names, excluded = (_texts(tree.at(f"{peft}.{key}_modules")) for key in ("target", "exclude"))
+    refused = [f"{peft}.exclude_modules decides memory and is not modelled"] if excluded and names else []
+    everything = tuple(one for one in LORA_ALL if not any(_excludes(pattern, one) for pattern in excluded))
     refused += [
         f"{peft}.target_modules has {shown(one)}; names of linears are modelled"
         for one in names
@@ -263,8 +262,17 @@ def _tuned(tree: Tree, warnings: list[str]) -> tuple[dict[str, Any], list[str]]:
     return {
         "peft": "lora",
         "peft_dim": tree.count(f"{peft}.dim", 8),
-        "peft_target_modules": tuple(names) or LORA_ALL,
+        "peft_target_modules": tuple(names) or everything,
     }, refused
+
+
+def _texts(found: Any) -> list[str]:
+    return [str(one) for one in (found if isinstance(found, list) else [found] if found else [])]
+
+
+def _excludes(pattern: str, linear: str) -> bool:
+    """Whether a pattern means a linear: by its own name, or by a path of modules with * for any part of it."""
+    return linear == pattern or fnmatchcase(f"decoder.layers.0.part.{linear}", pattern)
 
 
 DIALECT = Dialect("NeMo-RL", "dialects/nemo_rl.md", knows, read, lambda run: MEGATRON)

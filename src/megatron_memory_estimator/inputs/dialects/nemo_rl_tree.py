@@ -14,6 +14,7 @@ from ...wording import shown
 from ..questions import Question
 from ..strict_yaml import parse_yaml
 from .hydra import Tree, merged, overridden, parted
+from .launched import UNKNOWN
 from .nemo_rl_bases import base_of, defaults_of
 from .run import Run
 
@@ -52,6 +53,11 @@ class _Files:
                 raise ConfigError(f"{shown(path)} must hold keys of NeMo-RL")
             return self.whole(document, posixpath.dirname(path), depth + 1)
         own = base_of(path)
+        if own is None and (waits := UNKNOWN.search(path)):
+            self.questions.append(
+                Question(f"the config is {shown(path)}, and nothing sets {waits[1]}", f"--set {waits[1]}=PATH")
+            )
+            return {}
         name = path.rsplit("/", 1)[-1]
         if own is None:
             self.questions.append(

@@ -44,8 +44,9 @@ def substituted(value: Any, env: Mapping[str, str], depth: int = 0) -> Any:
 
 def _of(match: re.Match[str], env: Mapping[str, str]) -> str:
     name, default = match.group(1), match.group(2)
-    found = env.get(name) or (default if default is not None else match.group(0))
-    return found
+    if env.get(name) or default is None:
+        return env.get(name) or match.group(0)
+    return default[1:-1] if len(default) > 1 and default[0] == default[-1] and default[0] in "'\"" else default
 
 
 def open_variables(value: Any) -> list[str]:

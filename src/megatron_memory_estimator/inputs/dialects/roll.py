@@ -66,6 +66,8 @@ LORA = {
 }  # fmt: skip
 """Linears by the names of Hugging Face's layers."""
 FROZEN = ("freeze_module_prefix", "trainable_module_prefix")
+TOWER = re.compile(r"(?:\w+\.)*(?:vision|visual|audio)\w*(?:\.\w+)*|multi_modal_projector|merger|aligner")
+"""Prefixes of what is beside the language model, and not counted."""
 MICRO_BATCH = 8
 
 
@@ -230,7 +232,9 @@ def _limit(tree: Tree, worker: str) -> tuple[str, int] | None:
 def _tuned(tree: Tree, worker: str) -> tuple[dict[str, Any], list[str]]:
     """LoRA, and what is refused because it chooses what trains."""
     args = f"{worker}.model_args"
-    refused = [f"{args}.{key} chooses what trains, which is not modelled" for key in FROZEN if tree.at(f"{args}.{key}")]
+    refused = [
+        f"{args}.{key} chooses what trains, which is not modelled" for key in FROZEN if _chooses(tree, f"{args}.{key}")
+    ]
     target = tree.at(f"{args}.lora_target") or tree.at("lora_target")
     if not target:
         return {}, refused
@@ -242,6 +246,16 @@ def _tuned(tree: Tree, worker: str) -> tuple[dict[str, Any], list[str]]:
     )
     rank = tree.count(f"{args}.lora_rank", tree.count("lora_rank", 8)) or 8
     return {"peft": "lora", "peft_dim": rank, "peft_target_modules": modules}, refused
+
+
+def _chooses(tree: Tree, path: str) -> bool:
+    """Whether prefixes choose among the weights of the language model; freezing a tower changes nothing that is counted."""
+    found = tree.at(path)
+    words = found.replace(" ", "").split(",") if isinstance(found, str) else found or []
+    frozen = path.endswith(FROZEN[0])
+    return bool(words) and not (
+        frozen and isinstance(words, list) and all(TOWER.fullmatch(str(word)) for word in words)
+    )
 
 
 DIALECT = Dialect(

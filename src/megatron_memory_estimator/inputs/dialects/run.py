@@ -39,6 +39,7 @@ class Run:
     notes      what the reader of a script says of it
     wanted_gpus  GPUs that the caller asks for, which win over the file's
     named      a model by its name or folder, where not every one may be opened
+    lost       files that the script sources and that are not opened
 
     A variable that has no value stands in `words` as $NAME.
     """
@@ -57,6 +58,7 @@ class Run:
     notes: tuple[str, ...] = ()
     named: Callable[[str], LoadedModel] | None = None
     wanted_gpus: int | None = None
+    lost: tuple[str, ...] = ()
 
     @property
     def script(self) -> str:

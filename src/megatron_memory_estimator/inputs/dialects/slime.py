@@ -14,7 +14,7 @@ from ...wording import shown
 from ..questions import Question
 from ..strict_yaml import parse_yaml
 from .keys import passed_over
-from .megatron_words import Found, dashed, for_megatron, number, on, positive, real, text, without
+from .megatron_words import Found, dashed, for_megatron, number, on, positive, real, text, waiting, without
 from .run import Dialect, Reading, Run
 from .slime_lora import adapters
 from .slime_tokens import batch
@@ -52,6 +52,8 @@ OWN = """
     use_session_server use_slime_* use_tensorboard use_tis use_unbiased_kl use_wandb value_clip wandb_* warn_*
 """
 """Arguments that are read here or change no tensor, and beginnings of such; the rest is Megatron-LM's."""
+MORE_NORMS = ("post_self_attn_layernorm", "post_mlp_layernorm")
+"""Norms behind attention and MLP (GLM-4), which keep their inputs too."""
 CUSTOM = ("custom_model_provider_path", "custom_loss_function_path")
 SYNC_BYTES = 512 * 2**20
 """--update-weight-buffer-size where it is not given."""
@@ -75,16 +77,16 @@ def read(run: Run) -> Reading:
     warnings: list[str] = []
     tokens = batch(found, questions)
     tuned, tuned_notes, refused = adapters(found)
-    args, unknown = for_megatron(without(found, OWN))
+    args, unknown = for_megatron(without(found, " ".join((OWN, *MORE_NORMS))))
     settings = {**_always(found, questions), **tokens.settings, **_loss(found, questions, warnings), **tuned}
     settings |= _around(found, questions, warnings, tokens.log_prob)
     notes = [*tokens.notes, *tuned_notes]
     if "vocab_size" not in found and "padded_vocab_size" not in found and "tokenizer_model" not in found:
         args += ("--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", text(found, "hf_checkpoint"))
     if "num_layers" not in found:
-        questions.append(
-            Question("the model's arguments (--num-layers, --hidden-size ...), which MODEL_ARGS holds, are not there")
-        )
+        questions.append(_without_model(run))
+    asked = {one.option for one in questions}
+    questions += [one for one in waiting(found, args) if one.option not in asked]
     return Reading(
         args=args,
         settings=settings,
@@ -94,6 +96,18 @@ def read(run: Run) -> Reading:
         warnings=(*tokens.warnings, *warnings, *passed_over(unknown, "slime")),
         questions=tuple(questions),
         refused=(*refused, *_refused(found)),
+    )
+
+
+def _without_model(run: Run) -> Question:
+    """The question for the model's arguments, which a file holds that the script sources."""
+    missing = "the model's arguments (--num-layers, --hidden-size ...), which MODEL_ARGS holds, are not there"
+    if not run.lost:
+        return Question(missing)
+    names = ", ".join(shown(path)[1:-1] for path in run.lost[:3])
+    return Question(
+        f"{missing}: {names}, which {run.path} sources, is not opened; put it below the script's folder, or open files elsewhere",
+        "--follow",
     )
 
 
@@ -126,6 +140,7 @@ def _refused(found: Found) -> list[str]:
         refused.append(
             f"--offload-train-target {shown(text(found, 'offload_train_target'))} keeps states on disk, which is not modelled"
         )
+    refused += [f"{dashed(key)} adds norms that are not modelled" for key in MORE_NORMS if on(found, key)]
     refused += [
         f"{dashed(key)} {shown(text(found, key))} is code, which is not read" for key in CUSTOM if found.get(key)
     ]

@@ -49,7 +49,8 @@ def _packed(found: Found, questions: list[Question]) -> Batch:
     limit = positive(found, "max_tokens_per_gpu", questions)
     settings: dict[str, Any] = {"micro_batch_size": 1}
     if limit is None:
-        questions.append(Question("--use-dynamic-batch-size needs --max-tokens-per-gpu", "--seq-length N"))
+        if "max_tokens_per_gpu" not in found:
+            questions.append(Question("--use-dynamic-batch-size needs --max-tokens-per-gpu", "--seq-length N"))
         return Batch(settings, [], [])
     pad = _pad(found, questions)
     tokens = _upwards(limit, pad) * cp

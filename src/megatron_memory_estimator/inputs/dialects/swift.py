@@ -6,18 +6,18 @@ Sources: modelscope/ms-swift 4.6.0 `swift/cli/_megatron/main.py`, `swift/megatro
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from ...errors import ConfigError, UnsupportedError
-from ...wording import shown, whole
+from ...errors import UnsupportedError
+from ...wording import shown
 from ..questions import Question
-from ..strict_yaml import parse_yaml
 from .keys import SAME, passed_over, translated
 from .run import Dialect, Reading, Run
-from .words import flags, value_of
+from .swift_files import gpus_of, values_of
 
-PROGRAM = "megatron "
+PROGRAM = re.compile(r"megatron .*|(?:.*/)?swift/cli/_megatron/(?:sft|pt|rlhf)\.py")
 OWN = frozenset(
     ("tuner_type", "train_type", "max_length", "padding_free", "packing", "rlhf_type", "split_dataset_ratio")
 )
@@ -99,12 +99,12 @@ def knows(run: Run) -> bool:
     if run.document is not None:
         flat = "model" in run.document and not isinstance(run.document["model"], Mapping)
         return flat and not OWN.isdisjoint(map(str, run.document))
-    return run.program.startswith(PROGRAM)
+    return PROGRAM.fullmatch(run.program) is not None
 
 
 def read(run: Run) -> Reading:
     """The settings of a run. Raises UnsupportedError for training that is not modelled, ConfigError for a file that is missing."""
-    values, env = _values(run)
+    values, env = values_of(run)
     questions: list[Question] = []
     names = [str(values[key]) for key in MODEL if values.get(key)]
     settings, unknown, refused = translated(values, TABLE, READ + NOTHING)
@@ -114,63 +114,21 @@ def read(run: Run) -> Reading:
     if settings.get("tensor_model_parallel_size", 1) == 1:
         settings["sequence_parallel"] = False
     length, notes = _length(values, questions)
-    settings |= length | _attention(values)
+    warnings: list[str] = []
+    settings |= length | _attention(values, warnings)
     tuned, more_refused = _tuned(values)
-    around, warnings = _around(values, lora=bool(tuned))
+    around, said = _around(values, lora=bool(tuned))
     return Reading(
         model=names[0] if names else "",
         settings={**settings, **tuned, **around},
         defaults=DEFAULTS,
-        num_gpus=_gpus({**env, **run.env, **run.variables}, questions),
+        num_gpus=gpus_of(run, {**env, **run.env, **run.variables}, questions),
         env={**env, **run.env},
         assumptions=tuple(notes),
-        warnings=(*warnings, *passed_over(unknown, "ms-swift")),
+        warnings=(*warnings, *said, *passed_over(unknown, "ms-swift")),
         questions=tuple(questions),
         refused=(*refused, *more_refused),
     )
-
-
-def _values(run: Run) -> tuple[dict[str, Any], dict[str, str]]:
-    """Keys and values, and the environment that a file sets where the run does not."""
-    if run.document is not None:
-        document: Mapping[str, Any] = run.document
-        words: dict[str, list[str]] = {}
-    else:
-        words, first = flags(run.words)
-        document = _file(run, first[0]) if first else {}
-    env = document.get("ENV") or {}
-    if not isinstance(env, Mapping):
-        raise ConfigError(f"{run.path}: ENV must hold variables, not {shown(repr(env))}")
-    values = {str(key).replace("-", "_"): value for key, value in document.items()}
-    values |= {key: value_of(each) for key, each in words.items()}
-    extra = values.get("megatron_extra_kwargs")
-    if isinstance(extra, str):
-        extra = parse_yaml(extra, "megatron_extra_kwargs")
-    if isinstance(extra, Mapping):
-        values |= {str(key): value for key, value in extra.items()}
-    return values, {str(key): str(value) for key, value in env.items()}
-
-
-def _file(run: Run, path: str) -> Mapping[str, Any]:
-    """The YAML or JSON file that is given as the first word."""
-    text = run.text_of(path)
-    if text is None:
-        raise ConfigError(
-            f"{shown(path)}, which holds the options of {run.program}, is not beside {run.path}; put it there"
-        )
-    document = parse_yaml(text, path)
-    if not isinstance(document, Mapping):
-        raise ConfigError(f"{shown(path)} must hold keys of ms-swift")
-    return document
-
-
-def _gpus(env: Mapping[str, str], questions: list[Question]) -> int | None:
-    """Processes of the launcher: NPROC_PER_NODE for each of NNODES; without both a single one."""
-    counts = [whole(env.get(name) or "1") for name in ("NPROC_PER_NODE", "NNODES")]
-    if not all(counts):
-        questions.append(Question("NPROC_PER_NODE and NNODES are not both numbers of at least 1", "--num-gpus N"))
-        return None
-    return (counts[0] or 1) * (counts[1] or 1)
 
 
 def _precision(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -198,7 +156,13 @@ def _recompute(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _attention(values: Mapping[str, Any]) -> dict[str, Any]:
+def _attention(values: Mapping[str, Any], warnings: list[str]) -> dict[str, Any]:
+    """The kernels of attention; `local` is what NPUs need, which have a flash attention of their own."""
+    if values.get("attention_backend") == "local":
+        warnings.append(
+            "attention_backend=local runs on NPUs alone: their fused attention is counted as flash attention"
+        )
+        return {"attention_kernel": "flash"}
     backend = str(values.get("attention_backend") or "flash").partition("_")[0]
     return {} if backend == "auto" else {"attention_kernel": "cudnn" if backend == "fused" else backend}
 

@@ -12,6 +12,9 @@ LARGEST = 2**20
 NAMES = (".sh", ".bash", ".env", ".rc", ".conf", ".cfg", ".inc", ".config", ".slurm", ".sbatch")
 """Endings of files that scripts source; whether one of them is there can be known."""
 
+PARENTS = 6
+"""Folders above a script in which, with `follow`, the end of a path of another machine is looked for."""
+
 
 @dataclass(frozen=True)
 class Beside:
@@ -38,10 +41,23 @@ class Beside:
         if folder == "" and not os.path.isabs(path):
             return None  # the script has gone where nobody knows
         place = os.path.normpath(os.path.join(folder or self.folder, path))
+        if os.path.isabs(path) and not os.path.isfile(place):
+            place = self._moved(place) or place
         if self.follow:
             here = os.path.abspath(path)
             return here if folder is None and not os.path.exists(place) and os.path.isfile(here) else place
         return place if self._inside(place) else None
+
+    def _moved(self, path: str) -> str | None:
+        """The file that the end of a path of another machine means (scripts/models/a.sh of /root/x/scripts/models/a.sh): in the script's
+        folder, and with `follow` in those above it; a folder and a name at least."""
+        folders = [self.folder]
+        while self.follow and len(folders) <= PARENTS:
+            folders.append(os.path.dirname(folders[-1]))
+        parts = path.strip("/").split("/")
+        ends = ("/".join(parts[start:]) for start in range(len(parts) - 1))
+        found = (os.path.join(folder, end) for end in ends for folder in folders)
+        return next((place for place in found if os.path.isfile(place)), None)
 
     def _inside(self, place: str) -> bool:
         """Whether a place, links followed, is in the script's folder or below."""

@@ -19,6 +19,9 @@ WITHOUT_EFFECT = frozenset(
 )  # fmt: skip
 """Options whose values change no byte, in every framework: runs that differ in them alone are one."""
 
+KEY = re.compile(r"[+~]{0,2}[A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*")
+"""Key of an override (`model.seq_length=4096`), which is no value of the option before it."""
+
 
 def chosen(shell: Shell) -> Launch:
     """The last training; what else could run is said, and asked for or refused where that is a guess."""
@@ -55,14 +58,15 @@ def _same(one: Launch, other: Launch) -> bool:
         return False
     flag = ""
     for left, right in zip(one.words, other.words, strict=True):
-        is_flag = left.startswith("--")
         named, equals, _ = left.partition("=")
-        flag = named if is_flag else flag
+        is_override = KEY.fullmatch(named) is not None and bool(equals)
+        is_flag = left.startswith("--") or is_override
+        flag = named.rsplit(".", 1)[-1] if is_override else named if is_flag else flag
         if left == right:
             continue
         if is_flag and (not equals or not right.startswith(named + "=")):
             return False
-        if flag.lstrip("-").replace("_", "-") not in WITHOUT_EFFECT or right.startswith("--") != is_flag:
+        if flag.lstrip("-").replace("_", "-") not in WITHOUT_EFFECT or (right.startswith("--") and not is_flag):
             return False
     return True
 

@@ -1,9 +1,10 @@
 """Which programs train, by the words of a command: the one table of them.
 
 Sources of the names: zhongbozhu/Megatron-LM `pretrain_*.py`, `examples/`, `tools/`; modelscope/ms-swift `swift/cli/_megatron/main.py`;
-volcengine/verl `verl/trainer/`, `recipe/`; THUDM/slime `train.py`, `train_async.py`; NVIDIA-NeMo/RL `examples/`; alibaba/ROLL
-`examples/start_*_pipeline.py`; FlagOpen/FlagScale `run.py`, `flagscale/cli.py`; AMD-AIG-AIMA/Primus `examples/run_*pretrain.sh`,
-`primus/train.py`; NVIDIA-NeMo/Megatron-Bridge `scripts/training/`, `scripts/performance/setup_experiment.py`.
+volcengine/verl `verl/trainer/`, `verl/experimental/`, `recipe/`; THUDM/slime `train.py`, `train_async.py`; NVIDIA-NeMo/RL
+`examples/`; alibaba/ROLL `examples/start_*_pipeline.py`; FlagOpen/FlagScale `run.py`, `flagscale/cli.py`; AMD-AIG-AIMA/Primus
+`examples/run_*pretrain.sh`, `primus/train.py`; NVIDIA-NeMo/Megatron-Bridge `scripts/training/`,
+`scripts/performance/setup_experiment.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ SCRIPT = re.compile(
 )
 """Files of Python that train."""
 MODULE = re.compile(
-    r"verl\.trainer\.(?:main_ppo|\w*sft_trainer)|(?:\w+\.)*recipe\.(?:\w+\.)*main_\w+|(?:\w+\.)*\w*(?:pretrain|train|finetune)"
+    r"verl\.trainer\.(?:main_ppo\w*|\w*sft_trainer\w*)|(?:(?:\w+\.)*recipe|verl\.experimental)\.(?:\w+\.)*(?:main_\w+|\w+_main)"
+    r"|(?:\w+\.)*\w*(?:pretrain|train|finetune)"
 )
 """Modules behind `-m` that train."""
 COMMANDS = {"megatron": ("sft", "pt", "rlhf"), "flagscale": ("train",)}
