@@ -268,7 +268,7 @@ REQUESTS: list[tuple[Any, str]] = [
     (request("estimate", text=BOMB), "values; a run description does not"),
     (request("compare", models=[QWEN] * 1000), "compare takes at most"),
 ]
-NEMO = {
+NEMO: dict[str, Any] = {
     "policy": {"model_name": "Qwen/Qwen3-0.6B", "megatron_cfg": {"enabled": True}},
     "defaults": "grpo_math_1B_megatron.yaml",
 }
