@@ -48,7 +48,7 @@ def job(folder: Path, script: str, **given: Any) -> TrainingJob:
         (f"{VERL} algorithm.adv_estimator=$A", "algorithm.adv_estimator: taken from $A"),
         (f"{VERL} {ACTOR}.megatron.param_offload=$A", "$A is not known"),
         (f"{VERL} {ACTOR}.megatron.tensor_model_parallel_size=$(nproc)", "--tensor-model-parallel-size VALUE"),
-        (f"python {SLIME} --entropy-coef $A", "--entropy-coef: taken from $A"),
+        (f"python {SLIME} --entropy-coef $A", "$A is not known: give --set A=VALUE"),
         ("cat > c.yaml <<X\nactor_rollout_ref: {actor: {strategy: megatron, megatron: {tensor_model_parallel_size: $A}}}\nX\n"
          f"{VERL} --config-path=. --config-name=c", "takes its value from $A"),
         (EITHER.format("2", "4") + "cat > c.yaml <<X\nactor_rollout_ref: {actor: {strategy: megatron, megatron: "
@@ -227,3 +227,20 @@ def test_keys_that_stand_twice_are_said(tmp_path: Path) -> None:
     found = TrainingJob.from_file(str(path))
     assert found.training.seq_length == 1024
     assert "keys that stand twice, of which the last counts: max_length" in found.warnings
+
+
+@pytest.mark.parametrize(
+    ("script", "sentence"),
+    [
+        (f"python {SLIME} --sglang-mem-fraction-static abc", "--sglang-mem-fraction-static must be a number, not 'abc'"),
+        (f"python {SLIME} --sglang-mem-fraction-static 0", "rollout_memory_share=0.0 must be above 0"),
+        (f"python {SLIME} --entropy-coef 1,0", "--entropy-coef must be a number, not '1,0'"),
+        (f"NPROC_PER_NODE=8 {SWIFT} --tuner_type lora --lora_rank 0", "peft_dim"),
+        ("NPROC_PER_NODE=8 megatron rlhf --rlhf_type grpo --model Qwen/Qwen3-8B --max_length 64 --vllm_gpu_memory_utilization 0",
+         "rollout_memory_share=0.0 must be above 0"),
+    ],
+)  # fmt: skip
+def test_a_value_that_is_none_is_no_default(script: str, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(EstimatorError) as found:
+        job(tmp_path, script)
+    assert sentence in str(found.value)
