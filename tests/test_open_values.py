@@ -48,7 +48,7 @@ def job(folder: Path, script: str, **given: Any) -> TrainingJob:
         (f"{VERL} algorithm.adv_estimator=$A", "algorithm.adv_estimator: taken from $A"),
         (f"{VERL} {ACTOR}.megatron.param_offload=$A", "$A is not known"),
         (f"{VERL} {ACTOR}.megatron.tensor_model_parallel_size=$(nproc)", "--tensor-model-parallel-size VALUE"),
-        (f"python {SLIME} --entropy-coef $A", "--entropy-coef: taken from $A"),
+        (f"python {SLIME} --entropy-coef $A", "$A is not known: give --set A=VALUE"),
         ("cat > c.yaml <<X\nactor_rollout_ref: {actor: {strategy: megatron, megatron: {tensor_model_parallel_size: $A}}}\nX\n"
          f"{VERL} --config-path=. --config-name=c", "takes its value from $A"),
         (EITHER.format("2", "4") + "cat > c.yaml <<X\nactor_rollout_ref: {actor: {strategy: megatron, megatron: "
@@ -186,3 +186,63 @@ def test_words_that_are_no_numbers_of_gpus_or_tokens_are_asked_for(tmp_path: Pat
         job(tmp_path, f"NPROC_PER_NODE=gpu {SWIFT}")
     with pytest.raises(QuestionsError, match="max_length is True"):
         job(tmp_path, "NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen3-8B --max_length")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (f"{ACTOR}.ppo_mini_batch_sise=64", f"{ACTOR}.ppo_mini_batch_sise (is it ppo_mini_batch_size?)"),
+        ("actor_rolout_ref.rollout.n=4", "actor_rolout_ref (is it actor_rollout_ref?)"),
+        ("data.max_response_lenght=64", "data.max_response_lenght (is it max_response_length?)"),
+    ],
+)
+def test_a_misspelled_key_of_a_tree_is_said(words: str, said: str, tmp_path: Path) -> None:
+    text = VERL.replace(f"{ACTOR}.ppo_mini_batch_size=64 ", "")
+    assert any(said in one for one in job(tmp_path, f"{text} {words}").warnings)
+    assert not any("is it" in one for one in job(tmp_path, VERL).warnings)
+
+
+def test_a_misspelled_key_over_a_base_is_said(tmp_path: Path) -> None:
+    import yaml
+
+    path = tmp_path / "run.yaml"
+    policy = {key: value for key, value in NEMO["policy"].items() if key != "train_micro_batch_size"}
+    path.write_text(yaml.safe_dump({**NEMO, "policy": {**policy, "train_micro_batch_sizes": 8}}))
+    assert any("policy.train_micro_batch_sizes (is it" in one for one in TrainingJob.from_file(str(path)).warnings)
+
+
+def test_a_variable_that_a_file_looks_for_is_asked_for(tmp_path: Path) -> None:
+    import yaml
+
+    path = tmp_path / "run.yaml"
+    policy = {**NEMO["policy"], "generation": {"backend": "${oc.env:ENGINE}"}}
+    path.write_text(yaml.safe_dump({**NEMO, "policy": policy, "logger": {"log_dir": "${oc.env:LOGS}"}}))
+    with pytest.raises(QuestionsError, match="memory depends on the variable ENGINE") as found:
+        TrainingJob.from_file(str(path))
+    assert "LOGS" not in str(found.value)
+    assert TrainingJob.from_file(str(path), set_variables={"ENGINE": "vllm"}).rollout.rollout_engine == "vllm"
+
+
+def test_keys_that_stand_twice_are_said(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("model: Qwen/Qwen3-8B\nmax_length: 512\nmax_length: 1024\npacking: true\n")
+    found = TrainingJob.from_file(str(path), 8)
+    assert found.training.seq_length == 1024
+    assert "keys that stand twice, of which the last counts: max_length" in found.warnings
+
+
+@pytest.mark.parametrize(
+    ("script", "sentence"),
+    [
+        (f"python {SLIME} --sglang-mem-fraction-static abc", "--sglang-mem-fraction-static must be a number, not 'abc'"),
+        (f"python {SLIME} --sglang-mem-fraction-static 0", "rollout_memory_share=0.0 must be above 0"),
+        (f"python {SLIME} --entropy-coef 1,0", "--entropy-coef must be a number, not '1,0'"),
+        (f"NPROC_PER_NODE=8 {SWIFT} --tuner_type lora --lora_rank 0", "peft_dim"),
+        ("NPROC_PER_NODE=8 megatron rlhf --rlhf_type grpo --model Qwen/Qwen3-8B --max_length 64 --vllm_gpu_memory_utilization 0",
+         "rollout_memory_share=0.0 must be above 0"),
+    ],
+)  # fmt: skip
+def test_a_value_that_is_none_is_no_default(script: str, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(EstimatorError) as found:
+        job(tmp_path, script)
+    assert sentence in str(found.value)

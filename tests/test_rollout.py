@@ -208,3 +208,13 @@ def test_phases_of_an_estimate_are_those_of_its_fullest_stages() -> None:
 def test_shares_are_shares() -> None:
     with pytest.raises(ConfigError, match=r"rollout_memory_share=1\.5 must be above 0 and at most 1"):
         found(rollout_memory_share=1.5)
+
+
+def test_an_engine_whose_share_nobody_gives_has_its_weights_and_that_is_said() -> None:
+    open_ = found(rollout_memory_share=None)
+    generation = next(one for one in open_.stages[0].rollout if one.name == "generation")
+    assert generation.engine is not None
+    assert generation.engine.low >= 2 * 8_190_735_360 // 2
+    assert any("rollout_memory_share is not given" in one for one in open_.job.warnings)
+    with pytest.raises(ConfigError, match="is awake while the trainer runs"):
+        found(rollout_memory_share=None, rollout_sleeps=False)

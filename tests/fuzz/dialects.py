@@ -53,7 +53,7 @@ WORDS = (
     "model.tensor_model_parallel_size=2 mixed_precision.grad_reduce_in_fp32=false",
     "scripts/training/run_recipe.py --model qwen3_8b --mode lora --num_gpus 8 -tp 2 -mb 1 -gb 8",
 )
-NEMO = {
+NEMO: dict[str, Any] = {
     "defaults": "grpo_math_1B_megatron.yaml",
     "policy": {"model_name": "Qwen/Qwen3-0.6B", "train_micro_batch_size": 2, "max_total_sequence_length": 512,
                "megatron_cfg": {"enabled": True, "tensor_model_parallel_size": 2, "sequence_parallel": True},

@@ -268,7 +268,30 @@ REQUESTS: list[tuple[Any, str]] = [
     (request("estimate", text=BOMB), "values; a run description does not"),
     (request("compare", models=[QWEN] * 1000), "compare takes at most"),
 ]
+NEMO: dict[str, Any] = {
+    "policy": {"model_name": "Qwen/Qwen3-0.6B", "megatron_cfg": {"enabled": True}},
+    "defaults": "grpo_math_1B_megatron.yaml",
+}
+TREES: list[tuple[Any, str]] = [
+    ({**NEMO, "policy": {**NEMO["policy"], "num_experts": 2**40}}, "num_moe_experts=1099511627776 is more than"),
+    (
+        {"system": {"tensor_model_parallel_size": 2, "\x1b[31mx": 1}, "model": {"num_layers": "x" * 2000}},
+        "says the number of GPUs",
+    ),
+    ({"model": "wen" * 400 + "/Qwen3-0.6B", "max_length": 64, "packing": True}, ""),
+    ({"model": "Qwen/Qwen3-0.6B", "max_length": True, "packing": True}, "max_length is True, no whole number"),
+    ({"model": "-", "max_length": 64, "packing": True, "seed": 1}, "standard input is no model"),
+]
+DIALECT_WORDS: list[tuple[list[str], str]] = [
+    (["flagscale/train/gpt.py", "-mtp_num_layers", "\0?\0"], "holds a null byte"),
+    (
+        ["train.py", "--rollout-batch-size", "4", "--tensor-m\0?1\0", "--num-layers", "2"],
+        "the longest sample is not known",
+    ),
+    (["megatron sft", "--model", "Qwen/Qwen3-0.6B", "--max_length"], "max_length is True"),
+]
 KNOWN: dict[str, list[tuple[Any, str]]] = {
+    "dialect_tree": TREES, "dialect_words": list(DIALECT_WORDS),
     "shell": list(SHELL), "hf_tree": CONFIGS, "hf_text": list(CONFIG_TEXTS), "arguments": list(WORDS), "yaml_text": list(YAML),
     "bridge_tree": BRIDGES, "expressions": list(EXPRESSIONS), "logs": list(LOGS), "against": RUNS, "calibrate": STEPS,
     "options": list(OPTIONS), "plan": list(PLANS), "mcp": REQUESTS,

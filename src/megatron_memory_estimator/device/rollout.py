@@ -90,7 +90,7 @@ def _awake(job: TrainingJob) -> Term:
     """The engine's share of the GPU's memory."""
     share = job.rollout.rollout_memory_share
     if share is None:  # nothing says how much: it may take all that is left
-        return Term("engine", 0, 0, "its share is not given: it takes what is left")
+        return _engine_weights(job)
     size = int(share * job.gpu.memory_bytes)
     return Term("engine", size, size, f"{share:g} of the GPU's memory: weights and KV cache")
 

@@ -210,6 +210,11 @@ def _warnings(job: TrainingJob, loaded: LoadedModel, given: Mapping[str, Any], *
     """What the user should know about a job that is decided."""
     yield from loaded.warnings
     yield from without_effect(job.model, job.training, given)
+    if job.rollout.shares_gpus and job.rollout.rollout_memory_share is None:
+        yield (
+            f"rollout_memory_share is not given: of {job.rollout.rollout_engine} its weights and its process are counted, and it may take "
+            "all that is left of the GPU while samples are generated"
+        )
     if costly_core_attention(job):
         yield (
             "recompute_modules core_attn costs memory with fused attention: the packed QKV output stays, beside query "

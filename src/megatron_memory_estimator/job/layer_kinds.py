@@ -33,6 +33,7 @@ OWNS, BORROWS = "dsa", "dsa_shared"
 """Sparse attention with an indexer of its own, and with the keys of an earlier layer."""
 MOST_LAYERS = 10_000
 MOST_MTP_LAYERS = 64
+MOST_EXPERTS = 16_384
 
 
 def frequency_list(name: str, value: object, num_layers: int) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from functools import cached_property
 from ..dataclass import dataclass
 from ..errors import ConfigError
 from ..tape.tensor import round_up
-from .layer_kinds import MOST_LAYERS, MOST_MTP_LAYERS, has_experts, has_heads, layer_pattern, mtp_pattern
+from .layer_kinds import MOST_EXPERTS, MOST_LAYERS, MOST_MTP_LAYERS, has_experts, has_heads, layer_pattern, mtp_pattern
 from .settings import setting
 
 ACTIVATIONS = ("gelu", "silu", "squared_relu", "quick_gelu", "relu")
@@ -142,7 +142,11 @@ class Model:
         for name in ("num_layers", "hidden_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
-        for name, most in (("num_layers", MOST_LAYERS), ("mtp_num_layers", MOST_MTP_LAYERS)):
+        for name, most in (
+            ("num_layers", MOST_LAYERS),
+            ("mtp_num_layers", MOST_MTP_LAYERS),
+            ("num_moe_experts", MOST_EXPERTS),
+        ):
             if (getattr(self, name) or 0) > most:
                 raise ConfigError(f"{name}={getattr(self, name)} is more than {most}, the most that is accepted")
         for name in ("attention_dropout", "hidden_dropout"):

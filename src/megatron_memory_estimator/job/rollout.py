@@ -56,6 +56,11 @@ class Rollout:
             raise ConfigError(f"rollout_tensor_parallel_size={size} must be at least 1")
         if share is not None and not 0 < share <= 1:
             raise ConfigError(f"rollout_memory_share={share} must be above 0 and at most 1")
+        if share is None and self.shares_gpus and not self.rollout_sleeps:
+            raise ConfigError(
+                f"rollout_engine={self.rollout_engine} is awake while the trainer runs (rollout_sleeps is off): what it takes must be "
+                "known; give rollout_memory_share"
+            )
 
     @property
     def has_phases(self) -> bool:

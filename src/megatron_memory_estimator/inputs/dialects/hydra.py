@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from ...errors import ConfigError
@@ -23,6 +23,8 @@ COUNTED = re.compile(r".*(?:size|nodes|gpus|per_gpu|per_node|length|_len|num_lay
 """Keys whose values are counts."""
 LARGEST = 10**12
 """Count of anything."""
+NEAR = 0.88
+"""How alike a key is to another one that is meant: a letter in eight."""
 DEEPEST = 40
 """Parts of a key, and lists within lists of a value."""
 
@@ -136,15 +138,44 @@ def _waiting(node: Mapping[str, Any], depth: int = 0) -> Iterator[str]:
             yield _unset(value)
 
 
+def misspelled(root: Mapping[str, Any], asked: Collection[str]) -> list[str]:
+    """Keys of a tree that are near one that was looked for beside them, with that one: any at the top, below it one that is not there."""
+    from difflib import get_close_matches
+
+    wanted: dict[str, dict[str, None]] = {}
+    for path in asked:
+        parts = path.split(".")
+        for at in range(len(parts)):
+            wanted.setdefault(".".join(parts[:at]), {})[parts[at]] = None
+    found = []
+    for above, names in wanted.items():
+        node: Any = root
+        for part in above.split(".") if above else ():
+            node = node.get(part) if isinstance(node, Mapping) else None
+        keys = [key for key in node if isinstance(key, str)] if isinstance(node, Mapping) else []
+        absent = [name for name in names if not above or name not in keys]
+        for key in keys:
+            near = [] if key in names else get_close_matches(key, absent, 1, NEAR)
+            found += [f"{above}.{key} (is it {near[0]}?)".lstrip(".")] if near else []
+    return found
+
+
 class Tree:
     """A tree of settings, read by dotted paths; interpolations are evaluated where they are looked at."""
 
-    def __init__(self, root: Mapping[str, Any], env: Mapping[str, str]) -> None:
+    def __init__(self, root: Mapping[str, Any], env: Mapping[str, str], own: Mapping[str, Any] | None = None) -> None:
         self.root = root
+        self.own = root if own is None else own
         self.interpolations = Interpolations(root, env)
+        self.asked: dict[str, None] = {}
+
+    def misspelled(self) -> list[str]:
+        """Paths of the run's own that differ by a letter or two from one that was looked for, with what was looked for."""
+        return misspelled(self.own, self.asked)
 
     def at(self, path: str, default: Any = None) -> Any:
         """What stands at a path; the default where nothing does, or ???, which is for the user to fill in."""
+        self.asked[path] = None
         found = self.interpolations.at(path.split("."))
         return default if found is None or found == "???" else found
 

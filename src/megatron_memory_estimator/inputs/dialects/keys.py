@@ -54,6 +54,12 @@ def translated(
     return settings, unknown, refused
 
 
+def given(values: Mapping[str, Any], key: str, default: Any) -> Any:
+    """The value of a key, of which null is none."""
+    value = values.get(key)
+    return default if value is None else value
+
+
 def by_habit(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Settings that a run chose, and those of experts, which files carry for models without experts too and which nobody chose there."""
     experts = {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...errors import ConfigError
 from ...wording import shown, whole
 from ..megatron.destinations import OLD_NAMES
 from ..megatron.table import arguments
@@ -90,12 +92,17 @@ def positive(found: Found, key: str, questions: list[Question], default: int | N
 
 
 def real(found: Found, key: str, default: float) -> float:
-    """The number behind an argument, or `default`."""
-    words = found.get(key) or ()
-    try:
-        return float(words[-1]) if words else default
-    except ValueError:
+    """The number behind an argument, or `default`. Raises ConfigError for what is none."""
+    words = found.get(key)
+    if words is None:
         return default
+    try:
+        value = float(words[-1]) if words else math.nan
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ConfigError(f"{dashed(key)} must be a number, not {shown(words[-1]) if words else 'nothing'}")
+    return value
 
 
 def text(found: Found, key: str) -> str:

@@ -109,7 +109,7 @@ def read(run: Run) -> Reading:
         num_gpus=gpus,
         env=decisive(run.env, tree.section(f"{MEGATRON}.env_vars")),
         assumptions=tuple(notes),
-        warnings=(*warnings, *said, *passed_over(unknown, "NeMo-RL")),
+        warnings=(*warnings, *said, *passed_over([*tree.misspelled(), *unknown], "NeMo-RL")),
         questions=tuple(questions),
         refused=(*refused, *more),
     )

@@ -72,13 +72,13 @@ def tree_of(run: Run) -> tuple[Tree, list[str], list[Question]]:
     """The settings of a run, what was assumed about bases that are not there, and which are missing."""
     files = _Files(run)
     if run.document is not None:
-        root = files.whole(run.document, "")
+        own, root = dict(run.document), files.whole(run.document, "")
     else:
         options, words = parted(run.words)
         path = options.get("config") or OWN_CONFIG.get(_script(run), f"the config of {run.script}")
-        root = overridden(files.base(path, 0), words)
+        own, root = overridden({}, words), overridden(files.base(path, 0), words)
     whole = merged(defaults_of("sft" if "sft" in root else "grpo"), root)
-    return Tree(whole, {**run.env, **run.variables}), files.notes, files.questions
+    return Tree(whole, {**run.env, **run.variables}, own), files.notes, files.questions
 
 
 def _script(run: Run) -> str:

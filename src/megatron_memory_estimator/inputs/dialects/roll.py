@@ -116,7 +116,7 @@ def read(run: Run) -> Reading:
         num_gpus=gpus,
         env={str(key): str(value) for key, value in tree.section("system_envs").items()} | dict(run.env),
         assumptions=(f"the worker {worker} trains", *notes),
-        warnings=(*warnings, *said, *passed_over(unknown, "ROLL")),
+        warnings=(*warnings, *said, *passed_over([*tree.misspelled(), *unknown], "ROLL")),
         questions=tuple(questions),
         refused=(*refused, *more),
     )

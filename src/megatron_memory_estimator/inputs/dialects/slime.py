@@ -235,9 +235,8 @@ def _around(found: Found, questions: list[Question], warnings: list[str], log_pr
     if colocated:
         values["rollout_tensor_parallel_size"] = positive(found, "rollout_num_gpus_per_engine", questions, 1)
         values["rollout_sleeps"] = _switch(found, "offload_rollout", True)
-        share = real(found, "sglang_mem_fraction_static", 0.0)
-        if share > 0:
-            values["rollout_memory_share"] = share
+        if "sglang_mem_fraction_static" in found:
+            values["rollout_memory_share"] = real(found, "sglang_mem_fraction_static", 0.0)
     return values
 
 

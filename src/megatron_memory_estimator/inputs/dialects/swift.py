@@ -13,7 +13,7 @@ from typing import Any
 from ...errors import UnsupportedError
 from ...wording import shown
 from ..questions import Question
-from .keys import SAME, passed_over, translated
+from .keys import SAME, given, passed_over, translated
 from .run import Dialect, Reading, Run
 from .swift_files import gpus_of, values_of
 
@@ -180,7 +180,7 @@ def _length(values: Mapping[str, Any], questions: list[Question]) -> tuple[dict[
         return {}, []
     kind = values.get("rlhf_type")
     if kind in ("grpo", "gkd"):
-        longest = values.get("max_completion_length") or 512
+        longest = given(values, "max_completion_length", 512)
         if not isinstance(longest, int) or isinstance(longest, bool):
             questions.append(Question(f"max_completion_length={shown(str(longest))} is no number", "--seq-length N"))
             return {}, []
@@ -213,7 +213,7 @@ def _tuned(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     if "all-router" in wanted:
         refused.append("target_modules=all-router adapts routers, which is not modelled")
     modules = LORA_ALL if "all-linear" in wanted else tuple(str(one) for one in wanted)
-    return {"peft": "lora", "peft_dim": values.get("lora_rank") or 8, "peft_target_modules": modules}, refused
+    return {"peft": "lora", "peft_dim": given(values, "lora_rank", 8), "peft_target_modules": modules}, refused
 
 
 def _around(values: Mapping[str, Any], *, lora: bool) -> tuple[dict[str, Any], list[str]]:
@@ -244,8 +244,8 @@ def _around(values: Mapping[str, Any], *, lora: bool) -> tuple[dict[str, Any], l
         + (("optimizer",) if values.get("offload_optimizer") else ()),
     }
     if colocated:
-        found["rollout_memory_share"] = values.get("vllm_gpu_memory_utilization") or 0.9
-        found["rollout_tensor_parallel_size"] = values.get("vllm_tensor_parallel_size") or 1
+        found["rollout_memory_share"] = given(values, "vllm_gpu_memory_utilization", 0.9)
+        found["rollout_tensor_parallel_size"] = given(values, "vllm_tensor_parallel_size", 1)
         warnings.append("rlhf_type=grpo: the engine vllm shares the GPUs; what it leaves behind asleep is not known")
     if not lora and values.get("offload_model"):
         found["reference_model"] = "offloaded"

@@ -77,7 +77,7 @@ def read(run: Run) -> Reading:
         num_gpus=gpus,
         env=decisive(tree.section("ray_kwargs.ray_init.runtime_env.env_vars"), run.env),
         assumptions=tuple(notes),
-        warnings=(*warnings, *passed_over(unknown, "verl")),
+        warnings=(*warnings, *passed_over([*tree.misspelled(), *unknown], "verl")),
         questions=tuple(questions),
         refused=tuple(refused),
     )
