@@ -16,7 +16,7 @@ from ..questions import Question
 from ..shell.doubts import bare, in_doubt
 from ..text_files import read_run_yaml, read_text
 from .destinations import normalised
-from .other_models import refuse_other_models
+from .other_models import refuse_other_documents, refuse_other_models
 from .runner import from_document
 from .words import Parsed, parse_words
 
@@ -141,6 +141,7 @@ def from_mapping_file(
 
     `repeated` are keys that stand twice: the last counts, as in the runners.
     """
+    refuse_other_documents(document, path)
     found = from_document(document, path, variables, ignore_unknown=ignore_unknown)
     refuse_other_models(found.words.values, path)
     notes = list(found.notes)

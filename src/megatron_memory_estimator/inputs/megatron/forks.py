@@ -26,6 +26,7 @@ EFFECTS = {
     "engine": "DeepSpeed's engine",
     "frozen": "freezes weights",
     "host": "keeps tensors on the host",
+    "inference": "generates text",
     "lengths": "another length of rows",
     "logits": "logits in other parts",
     "model": "another architecture",

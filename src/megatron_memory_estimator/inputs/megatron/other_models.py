@@ -24,6 +24,18 @@ OWN = {
 """Arguments that only other programs read, by what these train."""
 
 
+NEOX = frozenset({"pipe_parallel_size", "train_micro_batch_size_per_gpu", "zero_optimization", "model_parallel_size"})
+"""Keys of EleutherAI/gpt-neox `configs/*.yml`, at least two of which make such a file."""
+
+
+def refuse_other_documents(document: Mapping[Any, Any], path: str) -> None:
+    """Raises ConfigError for a YAML file of another program, and for a test case that does not train."""
+    if len(NEOX & {str(key).replace("-", "_") for key in document}) > 1:
+        raise ConfigError(f"{path} is a configuration of GPT-NeoX, which DeepSpeed's engine trains; it is not modelled")
+    if str(document.get("MODE", "")).lower() == "inference":
+        raise ConfigError(f"{path} is a test of inference (MODE); it is not a training run")
+
+
 def refuse_other_models(values: Mapping[str, Any], path: str) -> None:
     """Raises ConfigError for arguments of a program that trains another kind of model; `path` is the file's."""
     by_dest = arguments()[1]

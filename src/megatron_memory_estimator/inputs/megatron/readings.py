@@ -38,6 +38,7 @@ SAME: dict[str, tuple[str, Any]] = {
     "RMSNorm": ("normalization", "RMSNorm"),
     "use_rmsnorm": ("normalization", "RMSNorm"),
     "use_rope": ("position_embedding_type", "rope"),
+    "no_scaled_masked_softmax_fusion": ("masked_softmax_fusion", False),
     "fp8_hybrid": ("fp8", "hybrid"),
     "fp8_e4m3": ("fp8", "e4m3"),
     "create_attention_mask_in_dataloader": ("create_attention_mask_in_dataloader", True),
