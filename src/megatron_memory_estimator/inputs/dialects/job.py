@@ -87,7 +87,9 @@ def _of_words(reading: Reading, run: Run, gpus: int | None, given: Mapping[str, 
     from ..megatron.job import job_from_args
 
     values = {**reading.settings, **given, **_environment(reading, given)}
-    job = job_from_args(list(reading.args), gpus, {**values, "ignore_unknown": run.ignore_unknown})
+    job = job_from_args(
+        list(reading.args), gpus, {**values, "ignore_unknown": run.ignore_unknown, "refuse_specs": True}
+    )
     name = run.path.rsplit("/", 1)[-1].rsplit(".", 1)[0]
     return dataclasses.replace(job, name=name, source=run.path, warnings=(*run.notes, *reading.warnings, *job.warnings))
 

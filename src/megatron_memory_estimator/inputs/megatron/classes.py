@@ -18,18 +18,20 @@ from .table import Argument, arguments
 IGNORED = "not modelled, ignored with a warning"
 
 
-def refuse_unmodelled(given: Mapping[str, Any]) -> tuple[str, ...]:
-    """The warning about arguments that belong to other programs. Raises UnsupportedError for all that are not modelled."""
+def refuse_unmodelled(given: Mapping[str, Any], *, specs: bool = False) -> tuple[str, ...]:
+    """The warnings about arguments that belong to other programs, and about layer specs where `specs` are said and not refused.
+
+    Raises UnsupportedError for all that are not modelled."""
     by_dest = arguments()[1]
-    ignored, refused, specs = [], [], list[str]()
+    ignored, refused, own = [], [], list[str]()
     for dest, value in given.items():
         if value == by_dest[dest].default or value in (None, False):
             continue
         kind = argument_class(dest)
         if kind in ("modelled", "irrelevant"):
             continue
-        if dest == "spec" and not _decides(value):
-            specs += [] if known_spec(value) else [_shown_spec(value)]
+        if dest == "spec" and (known_spec(value) or (specs and not _decides(value))):
+            own += [] if known_spec(value) else [_shown_spec(value)]
             continue
         if dest == "eval_micro_batch_size" and _at_most(value, given.get("micro_batch_size", 1)):
             continue  # an evaluation keeps less than a training step of as many samples
@@ -44,7 +46,7 @@ def refuse_unmodelled(given: Mapping[str, Any]) -> tuple[str, ...]:
         raise UnsupportedError(f"Megatron {verb.format(', '.join(refused))} not modelled")
     notes = [f"not modelled and ignored: {', '.join(sorted(ignored))}"] if ignored else []
     notes += [
-        f"--spec {spec} is Python code, which is not read; the layers are taken as Megatron-LM's own" for spec in specs
+        f"--spec {spec} is Python code, which is not read; the layers are taken as Megatron-LM's own" for spec in own
     ]
     return tuple(notes)
 

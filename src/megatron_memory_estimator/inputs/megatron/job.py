@@ -33,6 +33,7 @@ def job_from_args(args: Any, num_gpus: int | None, settings: Mapping[str, Any]) 
     """See `TrainingJob.from_megatron_args`."""
     settings = dict(settings)
     ignoring = bool(settings.pop("ignore_unknown", False))
+    specs = not settings.pop("refuse_specs", False)  # those of a dialect are other layers
     caller = Caller(
         settings.pop("set_variables", None) or {}, settings.pop("words", ()), bool(settings.pop("follow", False))
     )
@@ -47,7 +48,8 @@ def job_from_args(args: Any, num_gpus: int | None, settings: Mapping[str, Any]) 
     vocab = vocabulary(given, settings, others.read)
     _settle(source, more, reading, vocab.question, gpus, settings)
     warnings = (
-        *source.warnings, *source.words.notes, *more.notes, *others.warnings(), *reading.notes, *refuse_unmodelled(given), *vocab.notes
+        *source.warnings, *source.words.notes, *more.notes, *others.warnings(), *reading.notes,
+        *refuse_unmodelled(given, specs=specs), *vocab.notes
     )  # fmt: skip
     values = derive(given, settings)
     for name, size in (("vocab_size", vocab.size), ("padded_vocab_size", vocab.padded)):

@@ -46,7 +46,7 @@ def source(shell: Shell, words: list[str], node: Simple) -> None:
             shell.state.positionals = outer
 
 
-HERE = re.compile(r"(?:`pwd`|\$\(pwd\)) is a command")
+HERE = re.compile(r"(?:`pwd`|\$\(pwd\)) is a command|\$PWD is known on the machine only")
 
 
 def _from_here(shell: Shell, path: str) -> str:
@@ -56,8 +56,7 @@ def _from_here(shell: Shell, path: str) -> str:
     if found is None or shell.state.folder is not None:
         return path
     kind, name, rest = found.groups()
-    is_here = HERE.match(shell.doubts[name].why) is not None if kind in "?!" else name == "PWD"
-    return f"./{rest}" if is_here else path
+    return f"./{rest}" if kind in "?!" and HERE.match(shell.doubts[name].why) else path
 
 
 def _read(shell: Shell, text: str, place: str, node: Simple) -> None:
