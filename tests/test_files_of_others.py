@@ -159,3 +159,28 @@ def test_arguments_that_may_be_passed_stay_with_their_names(tmp_path: Path) -> N
     text = 'if [ -f "$S/latest.txt" ]; then C="--load $S"; else C="--load /x --no-load-rng"; fi\n'
     text += f"torchrun pretrain_gpt.py {WORDS} ${{C}} --save $S"
     assert TrainingJob.from_megatron_args(script(tmp_path, text)).training.seq_length == 64
+
+
+def test_a_file_sourced_from_the_working_folder_is_read_beside_the_script(tmp_path: Path) -> None:
+    (tmp_path / "sizes.sh").write_text(f'export ARGS="--tensor-model-parallel-size $TP {WORDS}"\n')
+    for here in ("`pwd`", "$(pwd)", "$PWD", "${PWD}"):
+        path = script(
+            tmp_path,
+            f'TP=2\n. {here}/sizes.sh\nsource "{here}/sizes.sh"\ntorchrun --nproc_per_node 2 pretrain_gpt.py $ARGS',
+        )
+        assert TrainingJob.from_megatron_args(path).layout.tp == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('"pipe_parallel_size": 1\n"model_parallel_size": 2\n"num_layers": 4\n', "a configuration of GPT-NeoX"),
+        (f"MODE: inference\n{YAML}", "a test of inference"),
+        (f"{YAML}  --prompts: hello\n  --num-tokens-to-generate: 3\n", "--prompts of Megatron-LM \\(generates text\\)"),
+    ],
+)
+def test_a_file_that_trains_nothing_of_megatrons_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "model.yaml"
+    path.write_text(text)
+    with pytest.raises(EstimatorError, match=said):
+        TrainingJob.from_megatron_args(str(path), ignore_unknown=True)

@@ -32,6 +32,7 @@ SAME = [
     ("--layernorm-epsilon 1e-6 --apply-layernorm-1p", ""),
     ("--DDP-impl local --no-contiguous-buffers-in-local-ddp --data-impl mmap --use-mcore-models --use-flash-attn", ""),
     ("--fp8-hybrid", "--fp8-format hybrid"),
+    ("--no-scaled-masked-softmax-fusion", "--no-masked-softmax-fusion"),
     ("--fp8-e4m3", "--fp8-format e4m3"),
     ("--use-custom-fsdp", "--use-megatron-fsdp"),
     ("--checkpoint-activations", "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"),
@@ -96,6 +97,7 @@ OF_EXPERTS = [
         "--pipeline-model-parallel-size 2 --expert-model-parallel-size 4",
     ),
     ("--moe-token-dispatcher-type alltoall_seq", ""),
+    ("--moe-layer-recompute", "--recompute-granularity selective --recompute-modules core_attn moe"),
     ("--use-fused-moe-token-permute-and-unpermute", "--moe-permute-fusion"),
 ]
 
@@ -157,6 +159,8 @@ REFUSED = [
     ("--context-parallel-size 2 --context-parallel-algo adaptive_cp_algo", "adaptive_cp_algo is not modelled"),
     ("--stage dpo", "--stage dpo of MindSpeed decides memory"),
     ("--n-shared-experts two", "--n-shared-experts takes one whole number, not 'two'"),
+    ("--fp16", "--fp16 and --bf16 exclude each other"),
+    ("--moe-layer-recompute --recompute-granularity full", "goes with selective recomputation"),
     ("--step-batch-size-schedule 0:a", "must hold steps such as"),
     ("--step-batch-size-schedule 0:4 --global-batch-size 4", "exclude each other"),
     ("--activations-checkpoint-method odd", "is uniform or block"),
@@ -184,7 +188,7 @@ def test_ratios_of_hybrids_are_the_pattern_that_megatron_allocates() -> None:
 OTHER_PROGRAMS = [
     (
         "--num-tokens-to-generate 30 --prompts Hello",
-        "--num-tokens-to-generate, --prompts of a program that generates text",
+        "--num-tokens-to-generate of Megatron-LM .generates text.*--prompts",
     ),
     ("--decoder-num-layers 12", "--decoder-num-layers of an encoder with a decoder"),
     (

@@ -91,7 +91,7 @@ def _reading(
     run: Run, found: Found, gpus: int | None, envs: Mapping[str, str], questions: list[Question], warnings: list[str]
 ) -> Reading:
     refused = [
-        f"{key}={shown(text(found, key))} {what}, which is not modelled"
+        f"{key}={shown(text(found, key) or 'true')} {what}, which is not modelled"
         for key, what in DECIDE.items()
         if key in found and text(found, key) not in ("1", "none", "None")
     ]

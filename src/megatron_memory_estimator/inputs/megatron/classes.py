@@ -19,7 +19,10 @@ IGNORED = "not modelled, ignored with a warning"
 
 
 def refuse_unmodelled(given: Mapping[str, Any]) -> tuple[str, ...]:
-    """The warning about arguments that belong to other programs. Raises UnsupportedError for all that are not modelled."""
+    """The warnings about arguments that belong to other programs and about specs that follow the arguments.
+
+    Raises UnsupportedError for all that are not modelled.
+    """
     by_dest = arguments()[1]
     ignored, refused, specs = [], [], list[str]()
     for dest, value in given.items():

@@ -25,6 +25,7 @@ DERIVED = frozenset(
         "fp16",
         "apply_query_key_layer_scaling",
         "recompute_activations",
+        "moe_layer_recompute",
         "untie_embeddings_and_output_weights",
         "use_rotary_position_embeddings",
         "attention_backend",
@@ -137,13 +138,28 @@ def _training(values: dict[str, Any], arg: Arg) -> None:
     """Precision, recomputation and sequence parallelism."""
     if not arg("accumulate_allreduce_grads_in_fp32"):
         values.pop("accumulate_allreduce_grads_in_fp32", None)  # left out, bf16 turns it on
+    if arg("bf16") and arg("fp16"):
+        raise ConfigError("--fp16 and --bf16 exclude each other; take one out")
     values["params_dtype"] = "bf16" if arg("bf16") else "fp16" if arg("fp16") else "fp32"
     if arg("nccl_ub"):
         values["nccl_ub"] = True
     if arg("recompute_activations") and arg("recompute_granularity") is None:
         values["recompute_granularity"], values["recompute_modules"] = "selective", ("core_attn",)
+    if arg("moe_layer_recompute"):
+        _recomputed_experts(values)
     if values.get("tensor_model_parallel_size", 1) == 1:
         values["sequence_parallel"] = False
+
+
+def _recomputed_experts(values: dict[str, Any]) -> None:
+    """--moe-layer-recompute: selective recomputation of MoE layers beside what else is recomputed."""
+    if values.get("recompute_granularity") == "full":
+        raise ConfigError(
+            "--moe-layer-recompute goes with selective recomputation, not with --recompute-granularity full"
+        )
+    modules = values.get("recompute_modules") or ("core_attn",)
+    modules = tuple(modules.split()) if isinstance(modules, str) else tuple(modules)
+    values["recompute_granularity"], values["recompute_modules"] = "selective", tuple(dict.fromkeys((*modules, "moe")))
 
 
 def _stages(values: dict[str, Any], arg: Arg) -> None:

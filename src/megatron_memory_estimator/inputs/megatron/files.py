@@ -17,7 +17,7 @@ from ..questions import Question
 from ..shell.doubts import bare, in_doubt
 from ..text_files import read_run_yaml, read_text
 from .destinations import normalised
-from .programs import refuse_folder
+from .programs import refuse_folder, refuse_other_documents
 from .runner import from_document
 from .words import Parsed, parse_words
 
@@ -142,6 +142,7 @@ def from_mapping_file(
 
     `repeated` are keys that stand twice: the last counts, as in the runners.
     """
+    refuse_other_documents(document, path)
     found = from_document(document, path, variables, ignore_unknown=ignore_unknown)
     refuse_folder(path)
     notes = (*twice(repeated), *found.notes)

@@ -26,6 +26,7 @@ EFFECTS = {
     "engine": "DeepSpeed's engine",
     "frozen": "freezes weights",
     "host": "keeps tensors on the host",
+    "inference": "generates text",
     "lengths": "another length of rows",
     "logits": "logits in other parts",
     "model": "another architecture",
@@ -101,8 +102,8 @@ class Others:
         """One more argument, as it is written, with the words behind it."""
         name, flag = flag.lstrip("-").replace("-", "_"), shown(flag)[1:-1]
         known = fork_arguments().get(name)
-        if known is None and self.ignore_unknown and tells(name):
-            self.refused[name] = f"{flag}, whose name says that it decides memory"
+        if known is None and tells(name) and (self.ignore_unknown or not _near(flag)):
+            self.refused[name] = f"{flag} (unknown; by its name)"
         elif known is None and REPORTS.fullmatch(name) and not tells(name):
             self.without_effect[flag] = None
         elif known is None:

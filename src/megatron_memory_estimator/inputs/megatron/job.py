@@ -42,12 +42,13 @@ def job_from_args(args: Any, num_gpus: int | None, settings: Mapping[str, Any]) 
     others.merge(more.others)
     given = {**source.words.values, **more.values}
     gpus = gpus_of(source, num_gpus)
-    reading = in_megatron_terms(given, others, gpus)
+    reading = in_megatron_terms(given, others.read, gpus)
     given = {**given, **reading.changes}
     vocab = vocabulary(given, settings, others.read)
     _settle(source, more, reading, vocab.question, gpus, settings)
     warnings = (
-        *source.warnings, *source.words.notes, *more.notes, *others.warnings(), *reading.notes, *refuse_unmodelled(given), *vocab.notes
+        *source.warnings, *source.words.notes, *more.notes, *others.warnings(), *reading.notes,
+        *refuse_unmodelled(given), *vocab.notes
     )  # fmt: skip
     values = derive(given, settings)
     for name, size in (("vocab_size", vocab.size), ("padded_vocab_size", vocab.padded)):

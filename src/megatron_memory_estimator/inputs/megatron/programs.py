@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from ...errors import UnsupportedError
 from ...wording import shown
 from .reading import Reading
 from .table import arguments
 
-GENERATES = frozenset(
-    {"prompts", "prompt_file", "num_tokens_to_generate", "incoming_requests_per_step", "incoming_requests_per_sec"}
-)
-"""Arguments of the programs of `examples/inference/`."""
+NEOX = frozenset({"pipe_parallel_size", "train_micro_batch_size_per_gpu", "zero_optimization", "model_parallel_size"})
+"""Keys of EleutherAI/gpt-neox `configs/*.yml`, at least two of which make such a file."""
 _VISION = ("img_h", "img_w", "patch_dim", "num_classes", "num_channels", "mask_type")
 OWN = {
     **dict.fromkeys(_VISION, "a vision model"),
@@ -32,13 +32,19 @@ _FOLDER = re.compile(
 """A test case of another program: `bert/case/model_config.yaml`."""
 
 
-def other_programs(reading: Reading, unknown: frozenset[str]) -> None:
+def refuse_other_documents(document: Mapping[Any, Any], path: str) -> None:
+    """Raises UnsupportedError for a YAML file of another program, and for a test case that does not train."""
+    if len(NEOX & {str(key).replace("-", "_") for key in document}) > 1:
+        raise UnsupportedError(
+            f"{path} is a configuration of GPT-NeoX, which DeepSpeed's engine trains; it is not modelled"
+        )
+    if str(document.get("MODE", "")).lower() == "inference":
+        raise UnsupportedError(f"{path} is a test of inference (MODE); it is not a training run")
+
+
+def other_programs(reading: Reading) -> None:
     """Refuses arguments of a program that trains no decoder, by name; an encoder alone is the decoder, as in Megatron-LM."""
     given = reading.given
-    if found := unknown & GENERATES:
-        reading.refused.append(
-            f"{_flags(found)} of a program that generates text: there is no training step to estimate"
-        )
     odd = [name for name in OWN if given.get(name) is not None and given[name] != arguments()[1][name].default]
     if odd:
         kind = OWN[odd[0]]

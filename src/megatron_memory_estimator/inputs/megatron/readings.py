@@ -11,7 +11,6 @@ from typing import Any
 
 from ...wording import shown, whole
 from ..questions import Question
-from .forks import Others
 from .old_arguments import old_recomputation, old_values
 from .old_hybrids import old_hybrid_layers
 from .programs import other_programs
@@ -19,19 +18,19 @@ from .reading import Reading, Words, one_number
 from .stage_lists import layers_per_stage, without_layers
 
 
-def in_megatron_terms(given: Mapping[str, Any], others: Others, num_gpus: int | None) -> Reading:
+def in_megatron_terms(given: Mapping[str, Any], others: Mapping[str, Words], num_gpus: int | None) -> Reading:
     """The readings of all arguments that have one."""
-    reading = Reading(given, others.read, num_gpus)
-    other_programs(reading, frozenset(flag.lstrip("-").replace("-", "_") for flag in others.unknown))
+    reading = Reading(given, others, num_gpus)
+    other_programs(reading)
     old_recomputation(reading)
     old_values(reading)
     old_hybrid_layers(reading)
     for flag, (dest, value) in SAME.items():
-        if flag in others.read and dest not in given:
-            reading.changes[dest] = one_number(reading, flag, others.read[flag]) if value is None else value
+        if flag in others and dest not in given:
+            reading.changes[dest] = one_number(reading, flag, others[flag]) if value is None else value
     for flag, read in READERS.items():
-        if flag in others.read:
-            read(reading, others.read[flag])
+        if flag in others:
+            read(reading, others[flag])
     return reading
 
 
@@ -41,6 +40,7 @@ SAME: dict[str, tuple[str, Any]] = {
     "RMSNorm": ("normalization", "RMSNorm"),
     "use_rmsnorm": ("normalization", "RMSNorm"),
     "use_rope": ("position_embedding_type", "rope"),
+    "no_scaled_masked_softmax_fusion": ("masked_softmax_fusion", False),
     "fp8_hybrid": ("fp8", "hybrid"),
     "fp8_e4m3": ("fp8", "e4m3"),
     "create_attention_mask_in_dataloader": ("create_attention_mask_in_dataloader", True),

@@ -136,7 +136,10 @@ def _nothing(shell: Shell) -> str:
     if shell.stopped is not None:
         where, said = shell.stopped
         text = f"the script stops at {where}, before it starts a training"
-        return text + (f": {plain(readable(said), 200)}" if said else "")
+        text += f": {plain(readable(said), 200)}" if said else ""
+        if shell.takes_numbers and not shell.state.positionals:
+            text += "; it reads words of its caller, which are not given: put them behind its name"
+        return text
     notes = "; ".join(list(shell.notes)[-3:])
     text = "the script starts no training script such as pretrain_gpt.py"
     if shell.lost:

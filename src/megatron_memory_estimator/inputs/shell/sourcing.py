@@ -25,7 +25,7 @@ def source(shell: Shell, words: list[str], node: Simple) -> None:
     """`source FILE`: a file that the script wrote, or one beside it; any other is passed over, and said."""
     words = present(words)
     words = words[1:] if words[:1] == ["--"] else words
-    path = words[0] if words else ""
+    path = _from_here(shell, words[0]) if words else ""
     text, place = (known(shell, path), "") if path else (None, "")
     if text is None and path and not in_doubt(path):
         place, text = opened(shell, bare(path)) or ("", None)
@@ -44,6 +44,19 @@ def source(shell: Shell, words: list[str], node: Simple) -> None:
         shell.places = places
         if len(words) > 1:
             shell.state.positionals = outer
+
+
+HERE = re.compile(r"(?:`pwd`|\$\(pwd\)) is a command|\$PWD is known on the machine only")
+
+
+def _from_here(shell: Shell, path: str) -> str:
+    """A path behind `pwd` or $PWD as a relative one, where the working folder is not known: files are looked for beside the
+    script either way."""
+    found = re.match("\0(.)([^\0]*)\0/(.+)", path)
+    if found is None or shell.state.folder is not None:
+        return path
+    kind, name, rest = found.groups()
+    return f"./{rest}" if kind in "?!" and HERE.match(shell.doubts[name].why) else path
 
 
 def _read(shell: Shell, text: str, place: str, node: Simple) -> None:
