@@ -25,6 +25,8 @@ SLOW = (
     "test_mcp.py::test_text_of_files_is_read_and_no_file_is_opened",
     "test_planner.py::test_arrays_of_jobs_give_the_step_time_of_each[deepseek-ai/DeepSeek-V3]",
     "test_mcp.py::test_files_below_the_folder_are_opened_and_not_quoted", "test_mcp_summary.py::test_no_plan_says_why",
+    "test_plan.py::test_the_text_of_a_plan", "test_plan.py::test_memory_that_may_be_used_is_limited",
+    "test_shell.py::test_random_scripts_are_read_as_bash_runs_them[1]",
 )  # fmt: skip
 """Ends of their names."""
 
