@@ -17,6 +17,7 @@ from megatron_memory_estimator.inputs.dialects.run import Run
 from megatron_memory_estimator.inputs.dialects.table import dialect_of
 
 from .dialect_runs import job, started, written
+from .random_trees import leaves, paths_with_values, trees
 
 RUN = """
 defaults: ../../grpo_math_1B_megatron.yaml
@@ -273,21 +274,13 @@ WORDS = (
     "pipeline_model_parallel_layout recompute_modules activation_checkpointing dpo sft env_vars precision distributed_data_parallel_config"
 )
 PARTS = st.sampled_from(WORDS.split())
-LEAVES = st.one_of(
-    st.none(), st.booleans(), st.integers(-5, 2**70), st.floats(), st.text(max_size=6),
-    st.sampled_from(["${cluster}", "${..}", "${a:b}", "${mul:${cluster.num_nodes},2}", "???", "run.yaml", "full", "[1,2", "{a:b}", "${"]),
-)  # fmt: skip
-TREES = st.recursive(
-    LEAVES,
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(PARTS, inner, max_size=6)),
-    max_leaves=25,
-)
+LEAVES = leaves("${cluster}", "${mul:${cluster.num_nodes},2}", "run.yaml")
 
 
 @settings(max_examples=150, deadline=None)
 @given(
-    tree=st.dictionaries(PARTS, TREES, max_size=8),
-    words=st.lists(st.tuples(st.lists(PARTS, min_size=1, max_size=5), LEAVES), max_size=8),
+    tree=trees(PARTS, LEAVES),
+    words=paths_with_values(PARTS, LEAVES),
 )
 def test_no_tree_and_no_words_crash(tree: dict[str, Any], words: list[tuple[list[str], Any]]) -> None:
     overrides = tuple(f"{'.'.join(path)}={value}" for path, value in words)
