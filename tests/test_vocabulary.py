@@ -95,6 +95,7 @@ def test_a_name_that_only_looks_alike_is_not_known(name: str) -> None:
         ("deepseek-ai/DeepSeek-V2-Lite-Chat", 100002),
         ("mistralai/Mixtral-8x7B-Instruct-v0.1", 32000),
         ("~/.cache/huggingface/hub/models--openai--gpt-oss-20b", 200019),
+        ("$DATA_PATH/utils/nemotron_2_256k.model", 256000),
     ],
 )
 def test_variants_mirrors_and_folders_have_the_vocabulary_of_their_model(name: str, size: int) -> None:

@@ -30,12 +30,17 @@ VARIANT = re.compile(
     r"weights|model|0?\d{4}|\d{6,8})(?=$|[-_])"
 )
 """Parts of a name that say nothing of the vocabulary: tuning, dates, formats, layouts of a converted checkpoint."""
+FILES = {"nemotron_2_256k.model": 256000}
+"""Files of tokenizers whose own name is known. Source: the tokenizer of Nemotron-4, arXiv 2402.16819 section 2, under the name that
+NVIDIA/Megatron-LM `tests/functional_tests/test_cases/gpt/gpt3_15b_8t_release/` has for it."""
 LONGEST_NAME = 100
 
 
 def known_size(model: str) -> int | None:
     """The length of a well-known tokenizer by its Hub id, by a mirror's, or by the folder that is named after the model."""
     parts = [part for part in model.lower().replace("\\", "/").rstrip("/").split("/") if part]
+    if parts and parts[-1] in FILES:
+        return FILES[parts[-1]]
     if parts and parts[-1].endswith((".model", ".json")):
         parts.pop()
     if not parts or len(parts[-1]) > LONGEST_NAME:
