@@ -290,7 +290,11 @@ DIALECT_WORDS: list[tuple[list[str], str]] = [
     ),
     (["megatron sft", "--model", "Qwen/Qwen3-0.6B", "--max_length"], "max_length is True"),
 ]
+SETS: list[tuple[Any, str]] = [
+    ({"file": {"defaults": [{"--vocab-size": "\ud800"}], "experiment": {"runner": {}}}, "set": {}}, "2 things are missing"),
+]
 KNOWN: dict[str, list[tuple[Any, str]]] = {
+    "yaml_set": SETS,
     "dialect_tree": TREES, "dialect_words": list(DIALECT_WORDS),
     "shell": list(SHELL), "hf_tree": CONFIGS, "hf_text": list(CONFIG_TEXTS), "arguments": list(WORDS), "yaml_text": list(YAML),
     "bridge_tree": BRIDGES, "expressions": list(EXPRESSIONS), "logs": list(LOGS), "against": RUNS, "calibrate": STEPS,

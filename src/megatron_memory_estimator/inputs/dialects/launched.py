@@ -46,7 +46,7 @@ class Place:
 
     def text_of(self, path: str) -> str | None:
         """The text of a file by a path in the run's file; None where it is not there or may not be opened."""
-        if not path.lower().endswith(READ) or "\0" in path or (os.path.isabs(path) and not self.follow):
+        if not path.lower().endswith(READ) or not _is_name(path) or (os.path.isabs(path) and not self.follow):
             return None
         if not os.path.isfile(os.path.expanduser(self.path)):  # a text that stands nowhere has nothing beside it
             return None
@@ -70,6 +70,11 @@ class Place:
             above = os.path.dirname(top)
             top = above if above != os.path.sep else top
         return _within(top, real) and (not self.root or _within(os.path.realpath(self.root), real))
+
+
+def _is_name(path: str) -> bool:
+    """Whether a file can have this path: no null byte, no half character."""
+    return "\0" not in path and not re.search("[\ud800-\udfff]", path)
 
 
 def _within(folder: str, place: str) -> bool:
