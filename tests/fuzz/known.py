@@ -291,7 +291,10 @@ DIALECT_WORDS: list[tuple[list[str], str]] = [
     (["megatron sft", "--model", "Qwen/Qwen3-0.6B", "--max_length"], "max_length is True"),
 ]
 SETS: list[tuple[Any, str]] = [
-    ({"file": {"defaults": [{"--vocab-size": "\ud800"}], "experiment": {"runner": {}}}, "set": {}}, "2 things are missing"),
+    (
+        {"file": {"defaults": [{"--vocab-size": "\ud800"}], "experiment": {"runner": {}}}, "set": {}},
+        "2 things are missing",
+    ),
 ]
 KNOWN: dict[str, list[tuple[Any, str]]] = {
     "yaml_set": SETS,
