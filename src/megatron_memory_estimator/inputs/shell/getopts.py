@@ -22,7 +22,10 @@ def getopts(shell: Shell, words: list[str], node: Simple) -> None:
     number = whole(held) if isinstance(held, str) else None
     if not number or any(map(loose, arguments[: number + 1])):
         raise shell.refuse("getopts over words that are not known is not read")
-    at = shell.state.options_at[1] if shell.state.options_at[0] == number else 0
+    before, at, inside = shell.state.options_at
+    at = at if before == number else 0
+    if at and arguments[number - 1 : number] != [inside]:
+        raise shell.refuse("getopts that goes on inside a word that is another now is not read")
     if at == 0:
         word = arguments[number - 1] if number <= len(arguments) else ""
         if in_doubt(word):
@@ -38,7 +41,7 @@ def _ends(shell: Shell, name: str, number: int) -> None:
     shell.assign(name, "?")
     shell.forget("OPTARG")
     shell.assign("OPTIND", str(number))
-    shell.state.options_at = (number, 0)
+    shell.state.options_at = (number, 0, "")
     shell.state.status = 1
 
 
@@ -66,5 +69,5 @@ def _option(shell: Shell, letters: str, name: str, arguments: list[str], number:
     else:
         shell.assign("OPTARG", value)
     shell.assign("OPTIND", str(following))
-    shell.state.options_at = (following, rest)
+    shell.state.options_at = (following, rest, word)
     shell.state.status = 0

@@ -65,7 +65,7 @@ class State:
     """What the next command reads on standard input, where that is known."""
     folder: str | None = None
     """The working folder, where the script says it."""
-    options_at: tuple[int, int] = (1, 0)
+    options_at: tuple[int, int, str] = (1, 0, "")
     """The word that `getopts` reads next, and how far it has come inside it."""
 
     def clone(self) -> State:
