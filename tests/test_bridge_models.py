@@ -1,0 +1,106 @@
+"""Models of Megatron-Bridge: the parameters of a rank, and what a microbatch keeps, of the real classes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from megatron_memory_estimator import LayoutError, TrainingJob, UnsupportedError, estimate
+from megatron_memory_estimator.inputs.catalog import entries
+from megatron_memory_estimator.inputs.hf.convert import convert
+
+from .helpers import FACTS
+
+FILE = json.loads((FACTS / "bridge_models.json").read_text())
+NOT_MODELLED = {
+    "LGAI-EXAONE/EXAONE-4.0-1.2B",
+    "LGAI-EXAONE/EXAONE-4.0-32B",
+    "LGAI-EXAONE/K-EXAONE-236B-A23B",
+    "MiniMaxAI/MiniMax-M2.5",
+    "MiniMaxAI/MiniMax-M3",
+    "XiaomiMiMo/MiMo-V2-Flash",
+    "allenai/OLMoE-1B-7B-0924",
+    "google/gemma-2-27b",
+    "google/gemma-2-2b",
+    "google/gemma-3-1b-pt",
+    "google/gemma-3-27b-pt",
+    "google/gemma-3-4b-pt",
+    "google/gemma-4-26B-A4B",
+    "google/gemma-4-E4B",
+    "moonshotai/Kimi-K3",
+    "nvidia/Llama-3_3-Nemotron-Super-49B-v1",
+    "stepfun-ai/Step-3.5-Flash",
+    "tiiuae/Falcon-H1-0.5B-Instruct",
+    "tiiuae/Falcon-H1-7B-Instruct",
+}
+"""Models of the records that are refused by name."""
+PER_LAYER = ("moe_layer_freq", "linear_attention_freq")
+"""Settings with a value for each layer."""
+TORN = "zai-org/GLM-5.2"
+"""Its record has six stages, whose borders separate layers from the indexers that they share: Megatron-Core builds that, and refuses to
+run it."""
+
+
+FALLBACK = "zai-org/GLM-5"
+"""What PyTorch's fallback of sparse attention keeps is 1.8 % more than is estimated."""
+
+
+def modelled(kind: str) -> list[dict[str, Any]]:
+    return [r for r in FILE["records"] if r["kind"] == kind and r["model"] not in {*NOT_MODELLED, TORN}]
+
+
+def name(record: dict[str, Any]) -> str:
+    own = {k: v for k, v in record["settings"].items() if k.endswith("_size") and "vocab" not in k and "batch" not in k}
+    return f"{record['model']}-{own}"
+
+
+def job(record: dict[str, Any]) -> TrainingJob:
+    """The job of a record; with `layers` (from 1) that of a model made of those layers alone."""
+    config = entries()[record["model"]]["config"]
+    settings = dict(convert(config, record["model"], "the catalogue").config)
+    if "layers" in record:
+        settings.update(of_layers(settings, [layer - 1 for layer in record["layers"]]))
+    given = {"router_imbalance": 1, **FILE["common"], **record["settings"]}
+    return TrainingJob.from_config({**settings, **given}, record["num_gpus"])
+
+
+def of_layers(settings: dict[str, Any], layers: list[int]) -> dict[str, Any]:
+    """What of a model's settings changes where only some of its layers are built."""
+    found: dict[str, Any] = {"num_layers": len(layers)}
+    for key in PER_LAYER:
+        if isinstance(settings.get(key), tuple | list):
+            found[key] = tuple(settings[key][layer] for layer in layers)
+    if isinstance(every := settings.get("linear_attention_freq"), int):
+        found["linear_attention_freq"] = tuple(int((layer + 1) % every != 0) for layer in layers)
+    if pattern := settings.get("hybrid_layer_pattern"):
+        found["hybrid_layer_pattern"] = "".join(pattern[layer] for layer in layers)
+    return found
+
+
+@pytest.mark.parametrize("record", modelled("param_counts"), ids=name)
+def test_parameters_of_a_rank_are_exact(record: dict[str, Any]) -> None:
+    stage = estimate(job(record)).stages[record["pp_rank"]]
+    assert stage.num_parameters == (record["dense"], record["expert"])
+
+
+@pytest.mark.parametrize("record", [r for r in modelled("activation_saved") if r["model"] != FALLBACK], ids=name)
+def test_kept_bytes_within_a_thousandth(record: dict[str, Any]) -> None:
+    plan = estimate(job(record)).stages[0].rank.plans[0]
+    assert plan.saved_bytes == pytest.approx(record["total_saved_bytes"], rel=1e-3)
+    ours = [run.trace.saved_bytes for run in plan.runs for _ in range(run.copies) if run.first_layer >= 0]
+    layers = [n for part, n in record["by_part"].items() if part.startswith("decoder")]
+    assert sum(ours) == pytest.approx(sum(layers), rel=1e-3)
+
+
+def test_borders_that_separate_layers_from_their_indexer_are_refused() -> None:
+    (record,) = (r for r in FILE["records"] if r["model"] == TORN)
+    with pytest.raises(LayoutError, match="takes its keys from an earlier layer"):
+        estimate(job(record))
+
+
+@pytest.mark.parametrize("model", sorted(NOT_MODELLED))
+def test_what_is_not_modelled_is_refused_by_name(model: str) -> None:
+    with pytest.raises(UnsupportedError):
+        estimate(TrainingJob.from_hf(entries()[model]["config"], num_gpus=64))
