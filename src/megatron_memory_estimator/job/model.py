@@ -57,6 +57,13 @@ class Model:
     hidden_dropout: float = setting(0.1, "dropout on the residual stream")
     fp32_residual_connection: bool = setting(False, "residual stream in fp32")
 
+    core_attention: str = setting(
+        "transformer_engine",
+        "whose core attention: TransformerEngine's, Megatron-Core's own with a matrix of all scores (EXAONE 4), or FlexAttention",
+        choices=("transformer_engine", "local", "flex"),
+    )
+    attn_logit_softcapping: float | None = setting(None, "cap of the attention scores (Gemma 2)")
+    final_logit_softcapping: float | None = setting(None, "cap of the logits (Gemma 2)")
     sliding_window: int | None = setting(None, "tokens before it that a query attends to; null: all")
     local_rotary_table: bool = setting(
         False, "a second RoPE table for layers with a sliding window, stacked with the first (Gemma 3, MiMo-V2-Flash)"

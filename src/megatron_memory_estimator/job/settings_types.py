@@ -204,6 +204,9 @@ class Settings(TypedDict, total=False):
     attention_dropout: float  # dropout on attention probabilities
     hidden_dropout: float  # dropout on the residual stream
     fp32_residual_connection: bool  # residual stream in fp32
+    core_attention: Literal["transformer_engine", "local", "flex"]  # whose core attention: TransformerEngine's, Megatron-Core's own ...
+    attn_logit_softcapping: float | None  # cap of the attention scores (Gemma 2)
+    final_logit_softcapping: float | None  # cap of the logits (Gemma 2)
     sliding_window: int | None  # tokens before it that a query attends to; null: all
     local_rotary_table: bool  # a second RoPE table for layers with a sliding window, stacked with the first (Gemma 3, MiMo-V2-Flash)
     parallel_attention: bool  # attention and MLP side by side on one normed input (Falcon, Command-R)

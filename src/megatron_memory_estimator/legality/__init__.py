@@ -24,6 +24,7 @@ from .kernels import (
     hyper_connections,
     kernel_dtype,
     mtp_positions,
+    own_modules,
     positions,
     transformer_impl,
     whole_layers,
@@ -74,6 +75,7 @@ SWITCHES: tuple[Rules, ...] = (
     hyper_connections,
     whole_layers,
     activation_fusion,
+    own_modules,
     windows,
 )
 """Rules between settings, in the order in which they are reported."""

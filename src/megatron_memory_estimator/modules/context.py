@@ -118,6 +118,15 @@ class Context:
         name = self.training.low_precision
         return RECIPES[name] if name and self.te and not self.high_precision else None
 
+    @cached_property
+    def core_kernel(self) -> str:
+        """The kernel of core attention. FlexAttention's module has a matrix of all scores where it shall not be fused, or has dropout."""
+        m = self.model
+        if m.core_attention == "transformer_engine":
+            return self.kernel
+        whole = self.kernel in ("unfused", "local") or m.attention_dropout > 0
+        return "local" if m.core_attention == "local" or whole else "flex"
+
     # -- dtypes --------------------------------------------------------------------------------------------------
     @property
     def dtype(self) -> str:

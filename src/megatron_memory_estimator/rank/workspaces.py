@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from dataclasses import replace
 from functools import partial, reduce
 from operator import attrgetter, eq
 from typing import NamedTuple
@@ -209,9 +210,9 @@ def _global_memory_buffer(c: Context, *, head: bool, attention: bool, moe: bool)
     requests: list[Tensor] = []
     if c.sp_many and (head or not c.te):
         requests.append(c.region("sequence-parallel gather", c.hidden))
-    if c.kernel == "local" and attention:
-        most = max(shape.num_attention_heads for shape, _ in shapes_of(c.model))
-        heads = c.dim("num_attention_heads", most, "tp")
+    scoring = [shape.num_attention_heads for shape, _ in shapes_of(c.model) if replace(c, model=shape).core_kernel == "local"]
+    if scoring and attention:
+        heads = c.dim("num_attention_heads", max(scoring), "tp")
         requests.append(c.new("attention scores", c.batch, heads, c.seq, c.full_seq))
     if moe and c.training.moe_token_dispatcher_type == "allgather" and (c.ep_many or c.etp_many):
         tokens = Dim("tokens*ep*etp", c.tokens.size * c.layout.ep * c.layout.etp)
