@@ -9,7 +9,7 @@ from ..job.model import Model
 from ..job.training import Training
 from ..job.variants import variant_of
 from ..modules.kinds import kinds_in, shapes_of
-from .sharding import CP, PP
+from .sharding import CP, PP, TP
 from .violation import Violation, broken
 
 
@@ -70,6 +70,12 @@ def own_modules(model: Model, layout: Layout, training: Training) -> Iterator[Vi
             yield broken(f"{name}={value} needs transformer_impl=transformer_engine")
         if value and name == "core_attention" and layout.cp > 1:
             yield broken(f"core_attention={value} excludes {{{CP}}}", {CP: layout.cp}, fix="use 1")
+    if (
+        any(one.qk_layernorm and one.qk_layernorm_scope == "projection" for one, _ in shapes_of(model))
+        and layout.tp > 1
+    ):
+        rule = f"qk_layernorm_scope=projection needs {TP}=1: its norm is as wide as all heads"
+        yield broken(rule, said=f"{rule}, not {layout.tp}")
     if model.final_logit_softcapping and training.loss_function == "fused":
         yield broken("final_logit_softcapping excludes loss_function=fused, which never has the logits")
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from .converted import Converted
 from .deepseek import deepseek, glm_lite, sarvam_mla
 from .dense import cohere, falcon, gemma, gpt2, llama, nemotron, plain_llama, qwen2, qwen3
+from .exaone import exaone4, exaone_moe
 from .fields import Fields
-from .foreign import deci, exaone4, gemma4, minimax_m1, minimax_m2, olmo2, olmoe
+from .foreign import gemma4, minimax_m1, olmo2
 from .gemma import gemma2, gemma3
 from .hybrid import nemotron_h, qwen_next
 from .moe import (
@@ -24,6 +25,9 @@ from .moe import (
     qwen2_moe,
     qwen3_moe,
 )
+from .nemotron_nas import nemotron_nas
+from .wide_norms import minimax_m2, olmoe
+from .windowed_moe import mimo_v2, step
 
 Family = Callable[[Fields], Converted]
 
@@ -84,7 +88,12 @@ FAMILIES: dict[str, Family] = {
     "olmoe": olmoe,
     "minimax_m1": minimax_m1,
     "minimax_m2": minimax_m2,
-    "nemotron-nas": deci,
+    "nemotron-nas": nemotron_nas,
+    "exaone_moe": exaone_moe,
+    "mimo_v2_flash": mimo_v2,
+    "step3p5": step,
+    "step3p7": step,
+    "step3p7_text": step,
 }
 
 TIED = frozenset(
@@ -102,13 +111,11 @@ REFUSED: dict[str, str] = {
     "ernie4_5_vl_moe_text": "two pools of experts in a layer",
     "exaone4_5": "norms after attention and after the MLP, and none before them",
     "exaone4_5_text": "norms after attention and after the MLP, and none before them",
-    "exaone_moe": "a dense MTP layer, layers without RoPE",
     "falcon_h1": "Mamba-2 and attention side by side in every layer",
     "glm4v_moe": "its language model was never compared with the real class",
     "glm4v_moe_text": "its language model was never compared with the real class",
     "kimi_k3": "Kimi delta attention and attention residuals",
     "kimi_linear": "Kimi delta attention",
-    "mimo_v2_flash": "two attention shapes",
     "minimax_m3": "a clamped activation with an offset, an fp32 router",
     "minimax_m3_vl": "a clamped activation with an offset, an fp32 router",
     "minimax_m3_vl_text": "a clamped activation with an offset, an fp32 router",
@@ -119,9 +126,6 @@ REFUSED: dict[str, str] = {
     "qwen3_omni_moe": "a language model inside thinker_config",
     "qwen3_omni_moe_thinker": "a language model inside thinker_config",
     "qwen3_omni_moe_text": "a language model inside thinker_config",
-    "step3p5": "two attention shapes, gated attention outputs",
-    "step3p7": "two attention shapes, gated attention outputs",
-    "step3p7_text": "two attention shapes, gated attention outputs",
     "glm4": "norms after attention and after the MLP",
     "hunyuan_v1_dense": "norms on query and key",
     "olmo": "norms without weights",
