@@ -12,14 +12,16 @@ from functools import cached_property
 from ..dataclass import dataclass
 from ..errors import ConfigError
 from ..tape.tensor import round_up
+from .compressed import CompressedModel
 from .layer_kinds import MOST_EXPERTS, MOST_LAYERS, MOST_MTP_LAYERS, has_experts, has_heads, layer_pattern, mtp_pattern
 from .settings import setting
 
+SCORES = ("softmax", "sigmoid", "sqrtsoftplus")
 ACTIVATIONS = ("gelu", "silu", "squared_relu", "quick_gelu", "relu")
 
 
 @dataclass(frozen=True)
-class Model:
+class Model(CompressedModel):
     """A decoder-only GPT-like model. `None` means: derived from the other fields, or absent."""
 
     num_layers: int = setting(0, "decoder layers, without MTP")
@@ -82,9 +84,7 @@ class Model:
     moe_shared_expert_intermediate_size: int | None = setting(None, "total width of the shared experts", of="moe")
     moe_shared_expert_gate: bool = setting(False, "gate on the shared expert", of="moe")
     moe_latent_size: int | None = setting(None, "width in which the experts work (latent MoE)", of="moe")
-    moe_router_score_function: str = setting(
-        "softmax", "score function of the router", choices=("softmax", "sigmoid"), of="moe"
-    )
+    moe_router_score_function: str = setting("softmax", "score function of the router", choices=SCORES, of="moe")
     moe_router_enable_expert_bias: bool = setting(False, "aux-loss-free balancing by an expert bias buffer", of="moe")
     moe_router_load_balancing_type: tuple[str, ...] = setting(
         ("aux_loss",),
@@ -102,7 +102,7 @@ class Model:
     mtp_use_repeated_layer: bool = setting(False, "all MTP depths share one layer")
 
     experimental_attention_variant: str | None = setting(
-        None, "attention of the layers that linear_attention_freq picks", choices=("gdn", "gdn2", "dsa")
+        None, "attention of the layers that linear_attention_freq picks", choices=("gdn", "gdn2", "dsa", "dsv4_hybrid")
     )
     linear_attention_freq: int | tuple[int, ...] | None = setting(
         None, "N: every Nth layer is softmax attention; or a 0/1 list, 1 is linear attention", kind="any"
@@ -123,15 +123,13 @@ class Model:
     dsa_indexer_loss_coeff: float = setting(0.0, "sparse attention: weight of the indexer's loss", of="dsa")
 
     hybrid_layer_pattern: str | None = setting(
-        None, "one character per sub-layer: M Mamba-2, G Gated DeltaNet, * attention, + MLA, D sparse MLA, - MLP, E MoE"
+        None,
+        "one character per sub-layer: M Mamba-2, G Gated DeltaNet, * attention, + MLA, D sparse MLA, WCH DeepSeek-V4, - MLP, E MoE",
     )
     mamba_num_heads: int | None = setting(None, "Mamba-2: heads; default: 2 * hidden_size / mamba_head_dim", of="mamba")
     mamba_head_dim: int = setting(64, "Mamba-2: head dim", of="mamba")
     mamba_num_groups: int = setting(8, "Mamba-2: groups", of="mamba")
     mamba_state_dim: int = setting(128, "Mamba-2: state size", of="mamba")
-
-    enable_mhc_connections: bool = setting(False, "hyper-connections: several residual streams", of="mhc")
-    mhc_num_residual_streams: int = setting(4, "hyper-connections: residual streams", of="mhc")
 
     foreign_layers: tuple[tuple[str, int], ...] = field(
         default=(), metadata={"help": "", "internal": True, "kind": "list"}
@@ -287,5 +285,5 @@ _AT_LEAST_ONE = (
     "moe_router_num_groups", "moe_router_group_topk", "linear_conv_kernel_dim", "linear_key_head_dim", "linear_value_head_dim",
     "linear_num_key_heads", "linear_num_value_heads", "dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk",
     "dsa_indexer_topk_freq", "mamba_num_heads", "mamba_head_dim", "mamba_num_groups", "mamba_state_dim",
-    "mhc_num_residual_streams", "original_max_position_embeddings",
+    "mhc_num_residual_streams", "original_max_position_embeddings", "csa_window_size", "o_groups", "o_lora_rank",
 )  # fmt: skip

@@ -14,13 +14,13 @@ from ..job.hardware import Gpu
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
+from .compressed import compressed_attention, hash_layers, hash_stage, hyper_connections, streams_stages
 from .dims import declared_dims
 from .experts import expert_modules, experts
 from .graphs import graphs
 from .kernels import (
     attention_variants,
     deterministic,
-    hyper_connections,
     kernel_dtype,
     mtp_positions,
     positions,
@@ -69,6 +69,8 @@ SWITCHES: tuple[Rules, ...] = (
     a2a_overlap,
     uniform_mtp,
     transformer_impl,
+    compressed_attention,
+    hash_layers,
     hyper_connections,
     whole_layers,
 )
@@ -118,6 +120,7 @@ def stated_violations(model: Model, layout: Layout, training: Training, num_micr
     ]
     if not found:
         found += [*schedule(model, layout, num_microbatches), *shared_indexers(model, layout)]
+        found += [*hash_stage(model, layout), *streams_stages(model, layout)]
     return tuple(dict.fromkeys(found))
 
 

@@ -8,7 +8,7 @@ from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
 from ..modules.kinds import kinds_in
-from .sharding import CP, PP
+from .sharding import CP
 from .violation import Violation, broken
 
 
@@ -86,16 +86,3 @@ def transformer_impl(model: Model, layout: Layout, training: Training) -> Iterat
         yield broken("moe_grouped_gemm needs transformer_impl=transformer_engine")
     if not t.te_spec and layout.cp > 1:
         yield broken(f"{{{CP}}} needs transformer_impl=transformer_engine", {CP: layout.cp})
-
-
-def hyper_connections(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
-    """What hyper-connections exclude."""
-    if not model.enable_mhc_connections:
-        return
-    if layout.pp > 1:
-        rule = f"enable_mhc_connections needs {PP}=1"
-        yield broken(rule, said=f"{rule}, not {layout.pp}")
-    if model.mtp or model.has_moe or model.hybrid or model.experimental_attention_variant:
-        yield broken("enable_mhc_connections needs a plain transformer with dense MLP layers and no MTP")
-    if training.recompute_granularity == "full" or model.fp32_residual_connection:
-        yield broken("enable_mhc_connections excludes full recomputation and fp32_residual_connection")

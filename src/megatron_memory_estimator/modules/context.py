@@ -161,6 +161,11 @@ class Context:
         return Dim("hidden_size", self.model.hidden_size)
 
     @cached_property
+    def streams(self) -> Dim:
+        """Residual streams of hyper-connections."""
+        return Dim("mhc_num_residual_streams", self.model.mhc_num_residual_streams)
+
+    @cached_property
     def tokens(self) -> Dim:
         """Tokens of one rank's residual stream (rows that enter a MoE layer)."""
         return Dim("tokens/cp" + ("/tp" if self.sp_many else ""), self.seq_sp.local * self.batch.size)
@@ -171,8 +176,9 @@ class Context:
         return tensor(name, shape, dtype or self.dtype)
 
     def residual(self, name: str) -> Tensor:
-        """A tensor of the residual stream."""
-        return tensor(name, (self.seq_sp, self.batch, self.hidden), self.residual_dtype)
+        """A tensor of the residual stream, or of all streams with hyper-connections."""
+        many = (self.streams,) if self.model.enable_mhc_connections else ()
+        return tensor(name, (self.seq_sp, self.batch, *many, self.hidden), self.residual_dtype)
 
     def stream(self, name: str, *features: Dim) -> Tensor:
         """A tensor on the residual stream's tokens, in the compute dtype."""

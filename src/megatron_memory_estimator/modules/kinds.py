@@ -15,7 +15,7 @@ from ..job.model import Model
 from ..job.settings import Owner
 from ..tape.ops import Part
 from ..tape.tensor import Tensor
-from . import attention, gated_delta_net, mamba, mla, mlp, moe, parallel, sparse_attention
+from . import attention, compressed_attention, gated_delta_net, mamba, mla, mlp, moe, parallel, sparse_attention
 from .context import Context
 from .module import Module
 
@@ -48,8 +48,10 @@ class Kind(NamedTuple):
     latent       whether key and value come from a compressed latent
     sparse       whether it attends to keys that an indexer picks; `indexer`: whether it has that indexer
     borrows      whether it needs the keys that an earlier layer of its stage picked
+    compressed   whether it is DeepSeek-V4's attention
     state_heads  which rules the heads of its recurrent state keep
     routed       whether it has routed experts
+    hashed       whether the token's hash chooses them
     dense        whether it has a dense MLP
     reproducible whether deterministic_mode runs the modelled operations
     recomputes   modules of selective recomputation that it has (Megatron-LM `transformer_config.py`, recompute_modules)
@@ -70,8 +72,10 @@ class Kind(NamedTuple):
     sparse: bool = False
     indexer: bool = False
     borrows: bool = False
+    compressed: bool = False
     state_heads: StateHeads = "none"
     routed: bool = False
+    hashed: bool = False
     dense: bool = False
     reproducible: bool = True
     recomputes: frozenset[str] = frozenset()
@@ -91,6 +95,17 @@ _SPARSE = Kind(
     sparse=True,
     indexer=True,
     recomputes=frozenset(("layernorm",)),
+)
+_WINDOW = Kind(
+    name="window",
+    role="mixer",
+    declare=compressed_attention.window_attention,
+    part="attn",
+    residual="attn_residual",
+    owners=frozenset(("mla", "dsa", "csa", "yarn")),
+    latent=True,
+    compressed=True,
+    recomputes=frozenset(("layernorm", "mla_up_proj")),
 )
 _DELTA = Kind(
     name="gdn",
@@ -148,6 +163,9 @@ KINDS: dict[str, Kind] = {
             state_heads="mamba",
             kept=mamba.kept,
         ),
+        _WINDOW,
+        _WINDOW._replace(name="csa", declare=compressed_attention.csa_attention),
+        _WINDOW._replace(name="hca", declare=compressed_attention.hca_attention),
         Kind(
             name="parallel",
             role="layer",
@@ -182,6 +200,18 @@ KINDS: dict[str, Kind] = {
             recomputes=frozenset(("moe", "moe_act", "layernorm", "shared_experts")),
             kept=moe.kept,
         ),
+        Kind(
+            name="hash_moe",
+            role="mlp",
+            declare=moe.moe,
+            part="moe",
+            residual="moe_residual",
+            owners=frozenset(("moe",)),
+            routed=True,
+            hashed=True,
+            recomputes=frozenset(("moe", "moe_act", "layernorm", "shared_experts")),
+            kept=moe.hash_kept,
+        ),
     )
 }
 
@@ -210,6 +240,8 @@ def owners_of(model: Model) -> frozenset[Owner]:
 def recomputable(model: Model) -> frozenset[str]:
     """Modules of selective recomputation that a model has."""
     found = frozenset(module for kind in kinds_in(model.every_kind) for module in kind.recomputes)
+    if model.enable_mhc_connections:
+        found |= {"mhc"}
     return found if model.moe_shared_expert_intermediate_size else found - {"shared_experts"}
 
 

@@ -8,6 +8,7 @@ from operator import attrgetter, eq
 from typing import NamedTuple
 
 from ..job.hardware import MIB, Environment, Gpu
+from ..modules.compressed_tables import tables
 from ..modules.context import Context
 from ..modules.kinds import Kind, kinds_in, layers_with
 from ..modules.linear import cached_wgrad
@@ -59,6 +60,7 @@ def workspaces(
         *_quantized_weights(c, plans),
         *_global_memory_buffer(c, head=head, attention=bool(layers), moe=experts),
         *_rotary(c, plans, layers),
+        *(_sized(t, source) for t, source in tables(c, layers)),
     ]
     if c.training.double_buffered:
         found.extend(_double_buffers(c, plans))
