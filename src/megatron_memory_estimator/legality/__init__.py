@@ -19,13 +19,16 @@ from .dims import declared_dims
 from .experts import expert_modules, experts
 from .graphs import graphs
 from .kernels import (
+    activation_fusion,
     attention_variants,
     deterministic,
     kernel_dtype,
     mtp_positions,
+    own_modules,
     positions,
     transformer_impl,
     whole_layers,
+    windows,
 )
 from .offloading import offloading
 from .optimizer import fully_sharded, optimizer
@@ -73,6 +76,9 @@ SWITCHES: tuple[Rules, ...] = (
     hash_layers,
     hyper_connections,
     whole_layers,
+    activation_fusion,
+    own_modules,
+    windows,
 )
 """Rules between settings, in the order in which they are reported."""
 MOST: dict[str, int] = {"pipeline_model_parallel_size": 4096, "microbatch_group_size_per_vp_stage": 65536}
