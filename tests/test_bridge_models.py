@@ -32,8 +32,6 @@ NOT_MODELLED = {
     "moonshotai/Kimi-K3",
     "nvidia/Llama-3_3-Nemotron-Super-49B-v1",
     "stepfun-ai/Step-3.5-Flash",
-    "tiiuae/Falcon-H1-0.5B-Instruct",
-    "tiiuae/Falcon-H1-7B-Instruct",
 }
 """Models of the records that are refused by name."""
 PER_LAYER = ("moe_layer_freq", "linear_attention_freq")
@@ -43,6 +41,14 @@ TORN = "zai-org/GLM-5.2"
 run it."""
 
 
+UNREAD: dict[str, tuple[str, ...]] = {
+    "tiiuae/Falcon-H1-0.5B-Instruct": (
+        "transformer_impl", "recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules",
+    ),
+    "tiiuae/Falcon-H1-7B-Instruct": ("transformer_impl",),
+}  # fmt: skip
+"""Settings of a record that its classes do not read: full recomputation of Falcon-H1 recomputes nothing, and its modules are
+TransformerEngine's. Here they are refused."""
 FALLBACK = "zai-org/GLM-5"
 """What PyTorch's fallback of sparse attention keeps is 1.8 % more than is estimated."""
 
@@ -62,7 +68,9 @@ def job(record: dict[str, Any]) -> TrainingJob:
     settings = dict(convert(config, record["model"], "the catalogue").config)
     if "layers" in record:
         settings.update(of_layers(settings, [layer - 1 for layer in record["layers"]]))
+    settings.pop("attention_kernel", None)  # the records say attention_backend
     given = {"router_imbalance": 1, **FILE["common"], **record["settings"]}
+    given = {key: value for key, value in given.items() if key not in UNREAD.get(record["model"], ())}
     return TrainingJob.from_config({**settings, **given}, record["num_gpus"])
 
 

@@ -44,5 +44,6 @@ def test_nine_imports_lead_back_up_and_the_circles_are_known() -> None:
 def test_no_file_is_long() -> None:
     package = ROOT / drawing().PACKAGE
     lines = {file.name: len(file.read_text().splitlines()) for file in package.rglob("*.py")}
+    del lines["settings_types.py"]  # made by scripts/settings_types.py, a line for each setting
     assert len(lines) > 200
     assert max(lines.values()) <= LONGEST, max(lines, key=lines.__getitem__)

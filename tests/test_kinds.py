@@ -63,6 +63,10 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "gdn2": {**DELTA, "experimental_attention_variant": "gdn2"},
     "mamba": {"hybrid_layer_pattern": "M*M-", "mamba_num_heads": 8, "mamba_head_dim": 16, "mamba_num_groups": 4},
     "parallel": {"parallel_attention": True, "num_ln_in_parallel_attn": 2},
+    "falcon_h1": {
+        "falcon_h1": True, "mamba_num_heads": 8, "mamba_head_dim": 16, "mamba_num_groups": 4, "mamba_rmsnorm": False,
+        "bias_activation_fusion": False,
+    },
     "dense": {},
     "moe": {
         "num_moe_experts": 4, "moe_ffn_hidden_size": 128, "moe_shared_expert_intermediate_size": 128, "moe_latent_size": 64,
@@ -194,7 +198,7 @@ def test_a_token_is_multiplied_with_every_matrix_of_a_kind_once_and_its_core_is_
             core += one.flops
     assert linears / c.tokens.size == sum(p.numel * share.get(p.split, 1) for p in matrices)
     assert (core > 0) == (row.heads or row.state_heads != "none")
-    if row.heads and not row.sparse:
+    if row.heads and not row.sparse and row.state_heads == "none":
         widths = (m.qk_head_dim + m.qk_pos_emb_head_dim, m.v_head_dim) if row.latent else (m.head_dim, m.head_dim)
         assert core / c.tokens.size == made.training.seq_length * m.num_attention_heads * sum(widths)
 

@@ -31,8 +31,9 @@ class Published(NamedTuple):
 
 def published(job: TrainingJob) -> tuple[Published, ...]:
     """The values of both formulas for a job; hybrid layer patterns are in neither."""
-    if job.model.hybrid or job.model.parallel_attention:
-        what = "hybrid layer patterns are" if job.model.hybrid else "parallel_attention is"
+    if job.model.hybrid or job.model.parallel_attention or job.model.falcon_h1:
+        what = "parallel_attention is" if job.model.parallel_attention else "falcon_h1 is"
+        what = "hybrid layer patterns are" if job.model.hybrid else what
         return tuple(Published(name, None, None, f"{what} not in this formula") for name in NAMES)
     config, args = bridge_container(job), megatron_namespace(job)
     values = []

@@ -109,6 +109,8 @@ def layer_pattern(model: Model) -> tuple[str, ...]:
         return _hybrid(model)
     if model.parallel_attention:
         return ("parallel",) * model.num_layers
+    if model.falcon_h1:
+        return ("falcon_h1",) * model.num_layers
     softmax = "mla" if model.multi_latent_attention else "gqa"
     variant = model.experimental_attention_variant or ""
     mixers = tuple(variant if linear else softmax for linear in linear_attention(model))

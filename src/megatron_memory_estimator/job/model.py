@@ -129,6 +129,11 @@ class Model:
     mamba_head_dim: int = setting(64, "Mamba-2: head dim", of="mamba")
     mamba_num_groups: int = setting(8, "Mamba-2: groups", of="mamba")
     mamba_state_dim: int = setting(128, "Mamba-2: state size", of="mamba")
+    mamba_chunk_size: int = setting(128, "Mamba-2: chunk length of the scan", of="mamba")
+    mamba_rmsnorm: bool = setting(True, "Mamba-2: norm before out_proj", of="mamba")
+    falcon_h1: bool = setting(
+        False, "Falcon-H1's layer: Mamba-2 and attention side by side behind one norm, then the MLP"
+    )
 
     enable_mhc_connections: bool = setting(False, "hyper-connections: several residual streams", of="mhc")
     mhc_num_residual_streams: int = setting(4, "hyper-connections: residual streams", of="mhc")
@@ -177,13 +182,15 @@ class Model:
             raise ConfigError(
                 f"moe_router_topk={self.moe_router_topk} is more than num_moe_experts={self.num_moe_experts}"
             )
-        if self.parallel_attention:
-            self._check_parallel()
+        for name in ("parallel_attention", "falcon_h1"):
+            if getattr(self, name):
+                self._check_whole_layer(name)
         if self.vocab_size is None and self.padded_vocab_size is None:
             raise ConfigError("vocab_size is missing; give it or padded_vocab_size")
         self.kinds, self.mtp_kinds  # noqa: B018  (a wrong layer pattern is refused here)
 
-    def _check_parallel(self) -> None:
+    def _check_whole_layer(self, name: str) -> None:
+        """What excludes layers with a forward of their own."""
         others = {
             "multi_latent_attention": self.multi_latent_attention,
             "num_moe_experts": self.num_moe_experts,
@@ -191,10 +198,11 @@ class Model:
             "hybrid_layer_pattern": self.hybrid_layer_pattern,
             "mtp_num_layers": self.mtp_num_layers,
             "enable_mhc_connections": self.enable_mhc_connections,
+            "falcon_h1": self.falcon_h1 and name != "falcon_h1",
         }
-        given = [name for name, value in others.items() if value]
+        given = [other for other, value in others.items() if value]
         if given:
-            raise ConfigError(f"parallel_attention excludes {' and '.join(given)}; turn one off")
+            raise ConfigError(f"{name} excludes {' and '.join(given)}; turn one off")
         if self.num_ln_in_parallel_attn not in (1, 2):
             raise ConfigError(f"num_ln_in_parallel_attn={self.num_ln_in_parallel_attn} must be 1 or 2")
 
@@ -286,6 +294,6 @@ _AT_LEAST_ONE = (
     "num_moe_experts", "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "moe_latent_size",
     "moe_router_num_groups", "moe_router_group_topk", "linear_conv_kernel_dim", "linear_key_head_dim", "linear_value_head_dim",
     "linear_num_key_heads", "linear_num_value_heads", "dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk",
-    "dsa_indexer_topk_freq", "mamba_num_heads", "mamba_head_dim", "mamba_num_groups", "mamba_state_dim",
+    "dsa_indexer_topk_freq", "mamba_num_heads", "mamba_head_dim", "mamba_num_groups", "mamba_state_dim", "mamba_chunk_size",
     "mhc_num_residual_streams", "original_max_position_embeddings",
 )  # fmt: skip

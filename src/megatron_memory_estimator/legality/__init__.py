@@ -20,6 +20,7 @@ from .graphs import graphs
 from .kernels import (
     attention_variants,
     deterministic,
+    falcon_h1,
     hyper_connections,
     kernel_dtype,
     mtp_positions,
@@ -71,6 +72,7 @@ SWITCHES: tuple[Rules, ...] = (
     transformer_impl,
     hyper_connections,
     whole_layers,
+    falcon_h1,
 )
 """Rules between settings, in the order in which they are reported."""
 MOST: dict[str, int] = {"pipeline_model_parallel_size": 4096, "microbatch_group_size_per_vp_stage": 65536}

@@ -15,7 +15,7 @@ from ..job.model import Model
 from ..job.settings import Owner
 from ..tape.ops import Part
 from ..tape.tensor import Tensor
-from . import attention, gated_delta_net, mamba, mla, mlp, moe, parallel, sparse_attention
+from . import attention, falcon_h1, gated_delta_net, mamba, mla, mlp, moe, parallel, sparse_attention
 from .context import Context
 from .module import Module
 
@@ -54,6 +54,7 @@ class Kind(NamedTuple):
     reproducible whether deterministic_mode runs the modelled operations
     recomputes   modules of selective recomputation that it has (Megatron-LM `transformer_config.py`, recompute_modules)
     kept         tensors that so many layers of it keep between microbatches, each with its source
+    setting      of a whole layer: the setting that makes the layers of a model such, for messages
     """
 
     name: str
@@ -76,6 +77,7 @@ class Kind(NamedTuple):
     reproducible: bool = True
     recomputes: frozenset[str] = frozenset()
     kept: Callable[[Context, int], Iterator[tuple[Tensor, str]]] = nothing_kept
+    setting: str = ""
 
 
 _SPARSE = Kind(
@@ -161,6 +163,24 @@ KINDS: dict[str, Kind] = {
             exchanges=True,
             dense=True,
             recomputes=frozenset(("core_attn",)),
+            setting="parallel_attention",
+        ),
+        Kind(
+            name="falcon_h1",
+            role="layer",
+            declare=falcon_h1.falcon_h1_layer,
+            part="attn",
+            residual="mlp_residual",
+            owners=frozenset(("mamba",)),
+            rotary="chunk",
+            heads=True,
+            groups=True,
+            exchanges=True,
+            state_heads="mamba",
+            dense=True,
+            recomputes=frozenset(("core_attn",)),
+            kept=mamba.kept,
+            setting="falcon_h1",
         ),
         Kind(
             name="dense",

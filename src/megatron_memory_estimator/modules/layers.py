@@ -9,6 +9,7 @@ from ..tape.tensor import Dim, Param, Tensor, uneven
 from .context import Context
 from .delayed_wgrad import with_delayed_wgrads
 from .embedding import embedding, embedding_params
+from .falcon_h1 import in_compute_dtype
 from .head import final_layernorm, loss, output_weight
 from .hyper_connection import connected, contracted, expanded, streams
 from .kinds import Kind, Role, kinds_of
@@ -115,6 +116,8 @@ def final_norm_unit(c: Context) -> Declaration:
 
     def module() -> Module[Tensor]:
         x = (yield from contracted(c, hidden)) if mhc else hidden
+        if c.model.falcon_h1:
+            x = yield from in_compute_dtype(c, "final_layernorm", x)
         return (yield from final_layernorm(c, x))
 
     return Declaration("final_layernorm", hidden, in_part("final_norm", module()))

@@ -9,7 +9,7 @@ from .deepseek import deepseek, glm_lite, sarvam_mla
 from .dense import cohere, falcon, gemma, gpt2, llama, nemotron, plain_llama, qwen2, qwen3
 from .fields import Fields
 from .foreign import deci, exaone4, gemma2, gemma3, gemma4, minimax_m1, minimax_m2, olmo2, olmoe
-from .hybrid import nemotron_h, qwen_next
+from .hybrid import falcon_h1, nemotron_h, qwen_next
 from .moe import (
     bailing,
     dots1,
@@ -72,6 +72,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3_5_text": qwen_next,
     "qwen3_5_moe_text": qwen_next,
     "nemotron_h": nemotron_h,
+    "falcon_h1": falcon_h1,
     "cohere": cohere,
     "cohere2": cohere,
     "exaone4": exaone4,
@@ -102,7 +103,6 @@ REFUSED: dict[str, str] = {
     "exaone4_5": "norms after attention and after the MLP, and none before them",
     "exaone4_5_text": "norms after attention and after the MLP, and none before them",
     "exaone_moe": "a dense MTP layer, layers without RoPE",
-    "falcon_h1": "Mamba-2 and attention side by side in every layer",
     "glm4v_moe": "its language model was never compared with the real class",
     "glm4v_moe_text": "its language model was never compared with the real class",
     "kimi_k3": "Kimi delta attention and attention residuals",
