@@ -24,9 +24,6 @@ NOT_MODELLED = {
     "allenai/OLMoE-1B-7B-0924",
     "google/gemma-2-27b",
     "google/gemma-2-2b",
-    "google/gemma-3-1b-pt",
-    "google/gemma-3-27b-pt",
-    "google/gemma-3-4b-pt",
     "google/gemma-4-26B-A4B",
     "google/gemma-4-E4B",
     "moonshotai/Kimi-K3",
@@ -34,7 +31,7 @@ NOT_MODELLED = {
     "stepfun-ai/Step-3.5-Flash",
 }
 """Models of the records that are refused by name."""
-PER_LAYER = ("moe_layer_freq", "linear_attention_freq")
+PER_LAYER = ("moe_layer_freq", "linear_attention_freq", "layer_variants")
 """Settings with a value for each layer."""
 TORN = "zai-org/GLM-5.2"
 """Its record has six stages, whose borders separate layers from the indexers that they share: Megatron-Core builds that, and refuses to

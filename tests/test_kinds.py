@@ -18,6 +18,7 @@ from megatron_memory_estimator.job.layer_kinds import HYBRID_SYMBOLS
 from megatron_memory_estimator.job.layout import Layout
 from megatron_memory_estimator.job.model import Model
 from megatron_memory_estimator.job.settings import Owner
+from megatron_memory_estimator.job.variants import bare
 from megatron_memory_estimator.modules.context import Context
 from megatron_memory_estimator.modules.delayed_wgrad import LATE
 from megatron_memory_estimator.modules.kinds import KINDS, kinds_of, owners_of
@@ -67,6 +68,10 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "falcon_h1": True, "mamba_num_heads": 8, "mamba_head_dim": 16, "mamba_num_groups": 4, "mamba_rmsnorm": False,
         "bias_activation_fusion": False,
     },
+    "no_attention": {"variants": {"few": {"attention_block": "no_op"}}, "layer_variants": ["base", "few", "base", "few"]},
+    "linear_attention": {"variants": {"few": {"attention_block": "linear"}}, "layer_variants": ["base", "few", "base", "few"]},
+    "no_mlp": {"variants": {"few": {"mlp_block": "no_op"}}, "layer_variants": ["base", "few", "base", "few"]},
+    "linear_mlp": {"variants": {"few": {"mlp_block": "linear"}}, "layer_variants": ["base", "few", "base", "few"]},
     "dense": {},
     "moe": {
         "num_moe_experts": 4, "moe_ffn_hidden_size": 128, "moe_shared_expert_intermediate_size": 128, "moe_latent_size": 64,
@@ -153,8 +158,8 @@ def test_what_a_kind_recomputes_is_what_its_checkpoints_wrap(kind: str) -> None:
         return sum(isinstance(item, Recompute) for item in every_item(unit.unit.items))
 
     base = context_of(job(kind))
-    layer = next(layer for layer in base.model.kinds if kind in layer.split("+"))
-    others = {module for other in layer.split("+") if other != kind for module in KINDS[other].recomputes}
+    layer = next(layer for layer in base.model.kinds if kind in bare(layer).split("+"))
+    others = {module for other in bare(layer).split("+") if other != kind for module in KINDS[other].recomputes}
     found = {module for module in RECOMPUTE_MODULES if regions(module)}
     assert found - others == set(KINDS[kind].recomputes) - others
     assert found >= KINDS[kind].recomputes
@@ -221,8 +226,8 @@ def test_ops_of_a_kind_are_in_the_graph_of_its_module(kind: str) -> None:
     graphed: frozenset[Part] = frozenset().union(*GRAPHED.values())
     assert row.part in graphed
     c = context_of(job(kind))
-    layer = next(layer for layer in c.model.kinds if kind in layer.split("+"))
-    residuals = {KINDS[other].residual for other in layer.split("+")}
+    layer = next(layer for layer in c.model.kinds if kind in bare(layer).split("+"))
+    residuals = {KINDS[other].residual for other in bare(layer).split("+")}
     ops: list[Op] = list(flattened(layer_unit(c, layer).unit.items))
     assert {op.part for op in ops} - graphed <= residuals
 
@@ -231,7 +236,7 @@ def test_ops_of_a_kind_are_in_the_graph_of_its_module(kind: str) -> None:
 def test_a_kind_is_timed_through_its_ops(kind: str) -> None:
     """Its GEMMs are its declared linears, every op that stands for something takes time, and the backward runs them all."""
     c = context_of(job(kind, tensor_model_parallel_size=1, sequence_parallel=False))
-    layer = next(layer for layer in c.model.kinds if kind in layer.split("+"))
+    layer = next(layer for layer in c.model.kinds if kind in bare(layer).split("+"))
     declared = layer_unit(c, layer)
     m = machine(find_gpu("H100"))
     ops = list(flattened(declared.unit.items))

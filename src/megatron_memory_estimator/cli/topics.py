@@ -69,11 +69,13 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "max_position_embeddings", "share_embeddings_and_output_weights", "untie", "position_embedding_type", "rotary_percent",
         "rope_type", "original_max_position_embeddings", "normalization", "gated_linear_unit", "activation_func",
         "activation_func_clamp_value", "add_bias_linear", "hidden_dropout", "fp32_residual_connection", "mtp_num_layers",
-        "mtp_use_repeated_layer", "hybrid_layer_pattern", "enable_mhc_connections", "mhc_num_residual_streams",
+        "mtp_use_repeated_layer", "hybrid_layer_pattern", "norm_placement", "attention_block", "mlp_block", "variants", "layer_variants",
+        "mtp_layer_variant", "enable_mhc_connections", "mhc_num_residual_streams",
     ),
     "model: attention": (
         "num_attention_heads", "num_query_groups", "kv_channels", "add_qkv_bias", "qk_layernorm", "qk_l2_norm",
-        "attention_output_gate", "softmax_type", "attention_dropout", "parallel_attention", "num_ln_in_parallel_attn",
+        "attention_output_gate", "softmax_type", "sliding_window", "local_rotary_table", "attention_dropout",
+        "parallel_attention", "num_ln_in_parallel_attn",
         "multi_latent_attention", "q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim",
     ),
     "model: experts": (

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
 from ..wording import shown, signed
+from .variants import bare, marked
 
 if TYPE_CHECKING:
     from .model import Model
@@ -29,6 +30,9 @@ HYBRID_SYMBOLS = {
 }
 ATTENTION = frozenset("*+D")
 """The symbols of layers with query heads."""
+MIXERS = {"linear": "linear_attention", "no_op": "no_attention"}
+MLPS = {"linear": "linear_mlp", "no_op": "no_mlp"}
+"""Kinds of what stands in the place of attention and of an MLP."""
 OWNS, BORROWS = "dsa", "dsa_shared"
 """Sparse attention with an indexer of its own, and with the keys of an earlier layer."""
 MOST_LAYERS = 10_000
@@ -104,13 +108,18 @@ def owns_indexer(model: Model, layer: int) -> bool:
 
 
 def layer_pattern(model: Model) -> tuple[str, ...]:
-    """The kind of each decoder layer (`Model.kinds`)."""
+    """The kind of each decoder layer (`Model.kinds`); of a layer of another shape that of its variant, with its name."""
+    if model.layer_variants is not None:
+        return tuple(marked(model.variant(name).kinds[layer], name) for layer, name in enumerate(model.layer_variants))
     if model.hybrid_layer_pattern is not None:
         return _hybrid(model)
     if model.parallel_attention:
         return ("parallel",) * model.num_layers
     if model.falcon_h1:
         return ("falcon_h1",) * model.num_layers
+    if model.attention_block != "attention" or model.mlp_block != "mlp":
+        mixer = MIXERS.get(model.attention_block, "gqa")
+        return (f"{mixer}+{MLPS.get(model.mlp_block, 'dense')}",) * model.num_layers
     softmax = "mla" if model.multi_latent_attention else "gqa"
     variant = model.experimental_attention_variant or ""
     mixers = tuple(variant if linear else softmax for linear in linear_attention(model))
@@ -136,7 +145,7 @@ def has_heads(pattern: str | None) -> bool:
 
 def has_experts(model: Model) -> bool:
     """Whether any layer has routed experts, MTP's too."""
-    return any(routed_layers(model)) or (model.mtp > 0 and any(ROUTED in kind.split("+") for kind in model.mtp_kinds))
+    return any(ROUTED in bare(kind).split("+") for kind in model.every_kind)
 
 
 def mtp_pattern(model: Model) -> tuple[str, ...]:
@@ -147,7 +156,8 @@ def mtp_pattern(model: Model) -> tuple[str, ...]:
             f"hybrid_layer_pattern has {len(parts) - 1} MTP parts; at most {MOST_MTP_LAYERS} are accepted"
         )
     if len(parts) < 2:
-        last = model.kinds[-1]
+        name = model.mtp_layer_variant
+        last = model.kinds[-1] if name is None else marked(model.variant(name).kinds[-1], name)
         return (last.replace(BORROWS, OWNS),)  # nothing before it to share with
     for part in parts[1:]:
         wrong = set(part) - set(HYBRID_SYMBOLS)

@@ -18,6 +18,7 @@ from .dims import declared_dims
 from .experts import expert_modules, experts
 from .graphs import graphs
 from .kernels import (
+    activation_fusion,
     attention_variants,
     deterministic,
     falcon_h1,
@@ -27,6 +28,7 @@ from .kernels import (
     positions,
     transformer_impl,
     whole_layers,
+    windows,
 )
 from .offloading import offloading
 from .optimizer import fully_sharded, optimizer
@@ -73,6 +75,8 @@ SWITCHES: tuple[Rules, ...] = (
     hyper_connections,
     whole_layers,
     falcon_h1,
+    activation_fusion,
+    windows,
 )
 """Rules between settings, in the order in which they are reported."""
 MOST: dict[str, int] = {"pipeline_model_parallel_size": 4096, "microbatch_group_size_per_vp_stage": 65536}

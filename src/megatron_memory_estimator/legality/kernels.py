@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
-from ..modules.kinds import kinds_in
+from ..job.variants import variant_of
+from ..modules.kinds import kinds_in, shapes_of
 from ..wording import all_of
 from .overlap import interleaved
 from .sharding import CP, PP
@@ -61,6 +62,21 @@ def attention_variants(model: Model, layout: Layout, training: Training) -> Iter
             yield broken("sparse attention needs add_bias_linear off")
         if layout.cp > 1 and set(layout.cp_comm_type) != {"all_gather"}:
             yield broken("sparse attention with context parallelism needs cp_comm_type all_gather")
+
+
+def activation_fusion(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """Activations that have no fused form beside a bias."""
+    if model.activation_func == "fast_gelu" and training.bias_activation_fusion:
+        yield broken("bias_activation_fusion excludes activation_func=fast_gelu", fix="turn it off")
+
+
+def windows(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """Ways of context parallelism that have sliding windows (TransformerEngine `attention/dot_product_attention/context_parallel.py`)."""
+    ways = layout.cp_comm_type
+    of_layers = enumerate(model.kinds) if any(one.sliding_window for one, _ in shapes_of(model)) else ()
+    used = {ways[layer % len(ways)] for layer, kind in of_layers if model.variant(variant_of(kind)).sliding_window}
+    for way in sorted(used & {"p2p", "a2a+p2p"}) if layout.cp > 1 else ():
+        yield broken(f"cp_comm_type {way} does not exist for sliding windows", fix="use a2a or all_gather")
 
 
 def whole_layers(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:

@@ -17,7 +17,7 @@ from .core_attention import NAME as CORE
 from .core_attention import core_attention
 from .linear import column_linear, keeps_original, linear_params, row_linear
 from .module import Module, in_part, recomputed
-from .norm import norm, norm_params, statistics
+from .norm import before, behind, norm, norm_params, statistics
 from .sends import over_tp
 
 
@@ -35,12 +35,14 @@ def self_attention(
     query_heads = m.num_attention_heads * (2 if m.attention_output_gate else 1)
     qkv_dim = c.dim("qkv", (query_heads + 2 * m.groups) * m.head_dim, "tp")
 
-    own_norm = normed is None
+    own_norm = normed is None and before(c)
     if own_norm and not c.te:
         yield from norm_params(c, "input_layernorm.", c.hidden)
     if m.softmax_type == "learnable":
         yield Param(f"{CORE}.softmax_offset", (heads,), split="tp", matrix=False)
     proj = yield from linear_params(c, f"{name}.linear_proj", c.hidden, width, "tp", m.add_bias_linear)
+    if behind(c):
+        yield from norm_params(c, f"{name}.linear_proj.post_layernorm.", c.hidden)
     if own_norm and c.te:
         yield from norm_params(c, f"{name}.linear_qkv.layer_norm_", c.hidden)
     bias = m.add_bias_linear or m.add_qkv_bias
@@ -49,7 +51,9 @@ def self_attention(
         yield from norm_params(c, f"{name}.q_layernorm.", d)
         yield from norm_params(c, f"{name}.k_layernorm.", d)
 
-    if normed is None:  # TransformerEngine fuses the norm into linear_qkv
+    if normed is None and not own_norm:
+        normed = hidden
+    elif normed is None:  # TransformerEngine fuses the norm into linear_qkv
         normed = yield from in_part("qkv_linear" if c.te else "attn_norm", norm(c, "input_layernorm", hidden))
     qkv = yield from in_part("qkv_linear", column_linear(c, f"{name}.linear_qkv", normed, weight))
     if c.group_is_shared:
@@ -96,7 +100,8 @@ def self_attention(
     if gate is not None:
         context = yield from _output_gate(c, name, context, gate)
     shares = keeps_original(c) and gate is None
-    return (yield from in_part("attn_proj", row_linear(c, f"{name}.linear_proj", context, proj, original=shares)))
+    last = row_linear(c, f"{name}.linear_proj", context, proj, original=shares, normed=behind(c))
+    return (yield from in_part("attn_proj", last))
 
 
 def rotary(c: Context, name: str, q: Tensor, k: Tensor) -> Module[tuple[Tensor, Tensor]]:

@@ -6,6 +6,7 @@ never on a degree, so that one declaration serves one layout and an array of lay
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +14,7 @@ from ..dataclass import dataclass
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
+from ..job.variants import variant_of
 from ..tape.tensor import Dim, MeshAxis, Tensor, ceil_div, chosen, nearest_whole, round_up, smallest, tensor
 from .quantization import RECIPES, Recipe
 from .routing import Factors, factors
@@ -53,6 +55,11 @@ class Context:
     """A GPU whose low-precision GEMMs read a weight in both orientations (compute capability 10 to 11)."""
     high_precision: bool = False
     """A layer that stays in 16 bits although the model is trained in fp8 or fp4."""
+
+    def of(self, kind: str) -> Context:
+        """The context of a layer of a kind: of another shape, where the kind is that of a variant."""
+        name = variant_of(kind)
+        return replace(self, model=self.model.variant(name)) if name else self
 
     # -- structure -----------------------------------------------------------------------------------------------
     @cached_property

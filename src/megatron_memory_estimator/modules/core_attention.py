@@ -48,7 +48,15 @@ def in_fp8(c: Context, tensors: Scratch, *, output: bool = False) -> Scratch:
 def kernel(c: Context, heads: Dim, qk: int, v: int) -> Attention:
     """The fused kernel on the tokens of a rank; with context parallelism each rank has an even share of the square."""
     tokens = c.seq.local * c.batch.size
-    return Attention(tokens, heads.local, c.training.seq_length, qk, v, c.training.fp8_dot_product_attention)
+    return Attention(tokens, heads.local, _attended(c), qk, v, c.training.fp8_dot_product_attention)
+
+
+def _attended(c: Context) -> int:
+    """Twice the keys that a query attends to on average: all before it, or those in its window."""
+    length, window = c.training.seq_length, c.model.sliding_window
+    if window is None or window >= length:
+        return length
+    return 2 * window - window * window // length
 
 
 def _lse(c: Context, heads: Dim) -> Tensor:

@@ -13,17 +13,29 @@ from typing import Literal, NamedTuple
 
 from ..job.model import Model
 from ..job.settings import Owner
+from ..job.variants import bare, variant_of
 from ..tape.ops import Part
 from ..tape.tensor import Tensor
-from . import attention, falcon_h1, gated_delta_net, mamba, mla, mlp, moe, parallel, sparse_attention
+from . import (
+    attention,
+    falcon_h1,
+    gated_delta_net,
+    mamba,
+    mla,
+    mlp,
+    moe,
+    parallel,
+    replacements,
+    sparse_attention,
+)
 from .context import Context
 from .module import Module
 
 Declare = Callable[[Context, Tensor, int], Module[Tensor]]
 """From the residual stream, and the layer's index in the pattern of cp_comm_type, to what is added to the residual stream; of a
 whole layer to the residual stream behind it."""
-Role = Literal["mixer", "mlp", "layer"]
-"""A mixer, an MLP, or both in one with what is added to the residual stream."""
+Role = Literal["mixer", "mlp", "layer", "nothing"]
+"""A mixer, an MLP, both in one with what is added to the residual stream, or nothing, which adds nothing."""
 StateHeads = Literal["none", "mamba", "delta"]
 """Rules of the heads of a recurrent state, by name (legality/sharding.py)."""
 Rotary = Literal["none", "chunk", "layer"]
@@ -182,6 +194,23 @@ KINDS: dict[str, Kind] = {
             kept=mamba.kept,
             setting="falcon_h1",
         ),
+        Kind(name="no_attention", role="nothing", declare=replacements.nothing, part="attn", residual="attn_residual"),
+        Kind(
+            name="linear_attention",
+            role="mixer",
+            declare=replacements.linear_for_attention,
+            part="attn",
+            residual="attn_residual",
+        ),
+        Kind(name="no_mlp", role="nothing", declare=replacements.nothing, part="mlp", residual="mlp_residual"),
+        Kind(
+            name="linear_mlp",
+            role="mlp",
+            declare=replacements.linear_for_mlp,
+            part="mlp",
+            residual="mlp_residual",
+            recomputes=frozenset(("mlp",)),
+        ),
         Kind(
             name="dense",
             role="mlp",
@@ -209,12 +238,20 @@ KINDS: dict[str, Kind] = {
 @cache
 def kinds_of(layer: str) -> tuple[Kind, ...]:
     """The kinds that a decoder layer is made of, in the order in which it runs them."""
-    return tuple(KINDS[name] for name in layer.split("+"))
+    return tuple(KINDS[name] for name in bare(layer).split("+"))
 
 
 def kinds_in(layers: Iterable[str]) -> frozenset[Kind]:
     """The kinds of several layers."""
     return frozenset(kind for layer in frozenset(layers) for kind in kinds_of(layer))
+
+
+def shapes_of(model: Model) -> tuple[tuple[Model, frozenset[Kind]], ...]:
+    """The model as its layers have it, once for each variant that a layer is, with the kinds of those layers."""
+    found: dict[str, set[str]] = {}
+    for layer in model.every_kind:
+        found.setdefault(variant_of(layer), set()).add(layer)
+    return tuple((model.variant(name), kinds_in(layers)) for name, layers in found.items())
 
 
 def owners_of(model: Model) -> frozenset[Owner]:

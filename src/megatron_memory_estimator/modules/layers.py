@@ -51,8 +51,9 @@ class Declaration:
 
 def transformer_layer(c: Context, hidden: Tensor, kind: str, layer: int = 0) -> Module[Tensor]:
     """A layer `mixer+mlp`, or one sub-layer of a hybrid model."""
+    c = c.of(kind)
     for row in kinds_of(kind):
-        if row.role == "layer":
+        if row.role in ("layer", "nothing"):
             hidden = yield from _sublayer(row, layer, c, hidden)
             continue
         added, connection = RESIDUALS[row.role]

@@ -7,7 +7,7 @@ from ..tape.tensor import Dim, Tensor
 from .context import Context
 from .linear import column_linear, linear_params, row_linear
 from .module import Module, in_part, recomputed
-from .norm import norm, norm_params
+from .norm import before, behind, norm, norm_params
 
 
 def mlp(c: Context, hidden: Tensor, layer: int = 0, *, normed: Tensor | None = None) -> Module[Tensor]:
@@ -15,18 +15,21 @@ def mlp(c: Context, hidden: Tensor, layer: int = 0, *, normed: Tensor | None = N
     m = c.model
     ffn = c.dim("ffn_hidden_size", m.ffn, "tp")
     fc1_out = c.dim("gate*ffn_hidden_size", m.gate * m.ffn, "tp")
-    if normed is None:
+    own_norm = normed is None and before(c)
+    if own_norm:
         yield from norm_params(c, "mlp.linear_fc1.layer_norm_" if c.te else "pre_mlp_layernorm.", c.hidden)
     fc1 = yield from linear_params(c, "mlp.linear_fc1", fc1_out, c.hidden, "tp", m.add_bias_linear)
     fc2 = yield from linear_params(c, "mlp.linear_fc2", c.hidden, ffn, "tp", m.add_bias_linear)
+    if behind(c):
+        yield from norm_params(c, "mlp.linear_fc2.post_layernorm.", c.hidden)
 
     def body() -> Module[Tensor]:
-        x = normed
-        if x is None:
+        x = hidden if normed is None else normed
+        if own_norm:
             x = yield from in_part("mlp" if c.te else "mlp_norm", norm(c, "pre_mlp_layernorm", hidden))
         wide = yield from column_linear(c, "mlp.linear_fc1", x, fc1)
         act = yield from activation(c, "mlp.activation", wide, ffn)
-        return (yield from row_linear(c, "mlp.linear_fc2", act, fc2))
+        return (yield from row_linear(c, "mlp.linear_fc2", act, fc2, normed=behind(c)))
 
     return (yield from recomputed(normed is None and c.training.recomputes("mlp"), "mlp.checkpoint", body()))
 

@@ -18,6 +18,16 @@ def norm_params(c: Context, name: str, width: Dim) -> Module[None]:
         yield Param(f"{name}bias", (width,), matrix=False)
 
 
+def before(c: Context) -> bool:
+    """Whether attention and MLP have a norm before them."""
+    return c.model.norm_placement != "post"
+
+
+def behind(c: Context) -> bool:
+    """Whether their last linears have a norm behind them."""
+    return c.model.norm_placement != "pre"
+
+
 def statistics(c: Context, name: str, rows: tuple[Dim, ...]) -> tuple[Tensor, ...]:
     """fp32 statistics that a norm keeps for its backward."""
     kept: tuple[Tensor, ...] = (c.new(f"{name}.rsigma", *rows, dtype="fp32"),)

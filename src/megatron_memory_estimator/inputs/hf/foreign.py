@@ -36,11 +36,6 @@ def gemma2(f: Fields) -> Converted:
     return _sandwich(f)
 
 
-def gemma3(f: Fields) -> Converted:
-    """Gemma 3: four norms per layer, norms per head on query and key."""
-    return _sandwich(f, qk_layernorm=True)
-
-
 def gemma4(f: Fields) -> Converted:
     """Gemma 4: two attention shapes, keys used as values, a dense MLP beside the experts in every layer."""
     if f.whole("hidden_size_per_layer_input", default=0) or f.whole("num_kv_shared_layers", default=0):

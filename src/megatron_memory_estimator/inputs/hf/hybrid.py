@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...errors import ConfigError, UnsupportedError
 from ...job.layer_kinds import MOST_LAYERS
-from .converted import Converted
+from .converted import Converted, built_by
 from .fields import Fields
 from .moe import routed, sparse_step
 
@@ -76,7 +76,7 @@ def nemotron_h(f: Fields) -> Converted:
 
 
 FALCON_H1 = (
-    "the layers are those of NVIDIA-NeMo/Megatron-Bridge (FalconH1ModelProvider), which Megatron-LM cannot train",
+    built_by("FalconH1ModelProvider", "Mamba-2 and attention side by side in a layer"),
     "the residual stream of Falcon-H1 is in fp32: pipeline stages need pipeline_dtype fp32 between them",
 )
 
