@@ -72,6 +72,10 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "csa": {**COMPRESSED, "csa_compress_ratios": [4, 4, 4, 4, 4]},
     "hca": {**COMPRESSED, "csa_compress_ratios": [128, 128, 128, 128, 128]},
     "parallel": {"parallel_attention": True, "num_ln_in_parallel_attn": 2},
+    "falcon_h1": {
+        "falcon_h1": True, "mamba_num_heads": 8, "mamba_head_dim": 16, "mamba_num_groups": 4, "mamba_rmsnorm": False,
+        "bias_activation_fusion": False,
+    },
     "no_attention": {"variants": {"few": {"attention_block": "no_op"}}, "layer_variants": ["base", "few", "base", "few"]},
     "linear_attention": {"variants": {"few": {"attention_block": "linear"}}, "layer_variants": ["base", "few", "base", "few"]},
     "no_mlp": {"variants": {"few": {"mlp_block": "no_op"}}, "layer_variants": ["base", "few", "base", "few"]},
@@ -215,7 +219,7 @@ def test_a_token_is_multiplied_with_every_matrix_of_a_kind_once_and_its_core_is_
         keys = m.csa_window_size + {"window": 0, "csa": 32, "hca": 256 // 128}[kind]
         scores = 256 // 4 * 4 * 16 if kind == "csa" else 0
         assert core / c.tokens.size == 2 * keys * m.num_attention_heads * 2 * m.v_head_dim + scores
-    if row.heads and not row.sparse:
+    if row.heads and not row.sparse and row.state_heads == "none":
         widths = (m.qk_head_dim + m.qk_pos_emb_head_dim, m.v_head_dim) if row.latent else (m.head_dim, m.head_dim)
         assert core / c.tokens.size == made.training.seq_length * m.num_attention_heads * sum(widths)
 
@@ -255,8 +259,8 @@ def test_a_kind_is_timed_through_its_ops(kind: str) -> None:
     products = sum(
         one.n * one.k * (one.experts or 1) for op in ops for one in op.work if isinstance(one, Gemm) and one.counted
     )
-    bare = "self_attention.linear_o_group_proj"  # a parameter of no module
-    assert products == sum(p.numel for p in declared.params if (p.gemm or p.name == bare) and len(p.shape) == 2)
+    alone = "self_attention.linear_o_group_proj"  # a parameter of no module
+    assert products == sum(p.numel for p in declared.params if (p.gemm or p.name == alone) and len(p.shape) == 2)
     for op in ops:
         views = all(t.storage != t.name for t in op.writes)
         assert forward(m, c, op).total > 0 or views

@@ -139,6 +139,8 @@ def layer_pattern(model: Model) -> tuple[str, ...]:
         return _hybrid(model)
     if model.parallel_attention:
         return ("parallel",) * model.num_layers
+    if model.falcon_h1:
+        return ("falcon_h1",) * model.num_layers
     if model.attention_block != "attention" or model.mlp_block != "mlp":
         mixer = MIXERS.get(model.attention_block, "gqa")
         return (f"{mixer}+{MLPS.get(model.mlp_block, 'dense')}",) * model.num_layers

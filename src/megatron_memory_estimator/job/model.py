@@ -143,6 +143,11 @@ class Model(CompressedModel):
     mamba_head_dim: int = setting(64, "Mamba-2: head dim", of="mamba")
     mamba_num_groups: int = setting(8, "Mamba-2: groups", of="mamba")
     mamba_state_dim: int = setting(128, "Mamba-2: state size", of="mamba")
+    mamba_chunk_size: int = setting(128, "Mamba-2: chunk length of the scan", of="mamba")
+    mamba_rmsnorm: bool = setting(True, "Mamba-2: norm before out_proj", of="mamba")
+    falcon_h1: bool = setting(
+        False, "Falcon-H1's layer: Mamba-2 and attention side by side behind one norm, then the MLP"
+    )
 
     norm_placement: str = setting(
         "pre",

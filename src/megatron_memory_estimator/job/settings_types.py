@@ -251,6 +251,9 @@ class Settings(TypedDict, total=False):
     mamba_head_dim: int  # Mamba-2: head dim
     mamba_num_groups: int  # Mamba-2: groups
     mamba_state_dim: int  # Mamba-2: state size
+    mamba_chunk_size: int  # Mamba-2: chunk length of the scan
+    mamba_rmsnorm: bool  # Mamba-2: norm before out_proj
+    falcon_h1: bool  # Falcon-H1's layer: Mamba-2 and attention side by side behind one norm, then the MLP
     enable_mhc_connections: bool  # hyper-connections: several residual streams
     mhc_num_residual_streams: int  # hyper-connections: residual streams
     norm_placement: Literal["pre", "post", "sandwich"]  # norms of a layer: before attention and MLP, behind both (EXAONE 4), or before ...

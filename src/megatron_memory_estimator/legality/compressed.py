@@ -84,8 +84,9 @@ def hyper_connections(model: Model, layout: Layout, training: Training) -> Itera
             yield broken(f"use_fused_mhc needs {name}")
         return
     kinds = kinds_in(model.every_kind)
-    plain = not (model.mtp or model.has_moe or model.hybrid or model.experimental_attention_variant)
-    if not plain and not all(kind.compressed or kind.routed or kind.dense for kind in kinds):
+    usual = all(kind.role in ("mixer", "mlp") for kind in kinds) and not model.layer_variants
+    plain = usual and not (model.mtp or model.has_moe or model.hybrid or model.experimental_attention_variant)
+    if not plain and not (usual and all(kind.compressed or kind.routed or kind.dense for kind in kinds)):
         yield broken(f"{name} is modelled for DeepSeek-V4's layers, and for plain transformers without experts and MTP")
     if model.fp32_residual_connection:
         yield broken(f"{name} excludes fp32_residual_connection")

@@ -136,7 +136,7 @@ class Context:
     @property
     def residual_dtype(self) -> str:
         """Dtype of the residual stream."""
-        return "fp32" if self.model.fp32_residual_connection else self.dtype
+        return "fp32" if self.model.fp32_residual_connection or self.model.falcon_h1 else self.dtype
 
     @property
     def probs_dtype(self) -> str:

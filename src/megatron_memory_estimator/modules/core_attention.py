@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ..errors import UnsupportedError
 from ..tape.ops import Op, Part
-from ..tape.tensor import DTYPE_BYTES, Dim, Tensor, ceil_div, tensor
+from ..tape.tensor import DTYPE_BYTES, Dim, Tensor, ceil_div, chosen, tensor
 from ..tape.work import Attention, Streamed, Work
 from .context import Context
 from .module import Module
@@ -269,7 +269,13 @@ def _unfused(c: Context, q: Tensor, k: Tensor, v: Tensor, heads: Dim, v_dim: Dim
     saved_probs: Tensor = probs
     dropout = c.model.attention_dropout > 0
     torch_softmax = c.training.attention_softmax_in_fp32 and not c.training.masked_softmax_fusion
-    if torch_softmax:
+    if c.kernel == "unfused":
+        wide = _of_torch(c, heads, c.new(f"{NAME}.softmax fp32", *scores_shape, dtype="fp32"))
+        inner, grad = (
+            wide._replace(name=name, storage=name) for name in (f"{NAME}.scores fp32", f"{NAME}.softmax grad fp32")
+        )
+        yield Op(f"{NAME}.softmax", (scores,), (probs,), (probs, wide), (inner,), (grad,), passes=(scores,))
+    elif torch_softmax:
         wide = c.new(f"{NAME}.softmax fp32", *scores_shape, dtype="fp32")
         yield Op(f"{NAME}.softmax", (scores,), (wide,), (wide,), forward=(wide.like(f"{NAME}.scores fp32"),))
         yield Op(f"{NAME}.softmax_cast", (wide,), (probs,))
@@ -283,3 +289,15 @@ def _unfused(c: Context, q: Tensor, k: Tensor, v: Tensor, heads: Dim, v_dim: Dim
         saved_probs = dropped
     yield Op(f"{NAME}.context", (saved_probs, v), (out,), (saved_probs, v), work=products[1:])
     return out
+
+
+def _of_torch(c: Context, heads: Dim, wide: Tensor) -> Tensor:
+    """The fp32 softmax of TransformerEngine's unfused attention, of no bytes where its kernel does it in 16 bits.
+
+    Source: TransformerEngine `pytorch/attention/dot_product_attention/softmax.py` (FusedScaleMaskSoftmax.is_kernel_available).
+    """
+    sequence, rows = c.training.seq_length, heads.local * c.batch.size
+    if c.dtype == "fp32":
+        return wide._replace(nbytes=0)
+    fits = 16 < sequence < 16384 and sequence % 8 == 0
+    return wide._replace(nbytes=chosen(rows % 4 == 0, 0, wide.nbytes)) if fits else wide

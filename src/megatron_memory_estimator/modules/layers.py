@@ -9,9 +9,11 @@ from ..tape.tensor import Dim, Param, Tensor, uneven
 from .context import Context
 from .delayed_wgrad import with_delayed_wgrads
 from .embedding import embedding, embedding_params
+from .falcon_h1 import in_compute_dtype
 from .head import final_layernorm, loss, output_weight
 from .hyper_connection import connected, connection_params, contracted, contraction_params, expanded
-from .kinds import Kind, Role, kinds_of
+from .kind import Kind, Role
+from .kinds import kinds_of
 from .module import GROUP, Module, T, changed, in_part
 from .mtp import concatenated, mtp_depth, mtp_depth_of_streams
 from .residual import bias_dropout_add
@@ -66,7 +68,8 @@ def transformer_layer(c: Context, hidden: Tensor, kind: str, layer: int = 0) -> 
             hidden = yield from in_part(row.residual, bias_dropout_add(c, added, out, hidden))
     if c.model.enable_mhc_connections:
         for row in kinds_of(kind):
-            yield from connection_params(c, RESIDUALS[row.role][1])
+            if row.role in RESIDUALS:
+                yield from connection_params(c, RESIDUALS[row.role][1])
     return hidden
 
 
@@ -152,6 +155,8 @@ def final_norm_unit(c: Context) -> Declaration:
 
 def _final_norm(c: Context, hidden: Tensor) -> Module[Tensor]:
     """The norm after the last decoder layer, of the contracted streams where there are several."""
+    if c.model.falcon_h1:
+        hidden = yield from in_compute_dtype(c, "final_layernorm", hidden)
     if not c.model.enable_mhc_connections:
         return (yield from final_layernorm(c, hidden))
     yield from contraction_params(c, "decoder.")

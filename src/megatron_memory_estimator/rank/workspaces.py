@@ -11,7 +11,8 @@ from typing import NamedTuple
 from ..job.hardware import MIB, Environment, Gpu
 from ..modules.compressed_tables import tables
 from ..modules.context import Context
-from ..modules.kinds import Kind, kinds_in, layers_with, shapes_of
+from ..modules.kind import Kind
+from ..modules.kinds import kinds_in, layers_with, shapes_of
 from ..modules.linear import cached_wgrad
 from ..modules.quantization import RECIPES, data_bytes, orientations, scale_bytes
 from ..modules.sparse_attention import shared_indices

@@ -10,7 +10,7 @@ from .dense import cohere, falcon, gemma, gpt2, llama, nemotron, plain_llama, qw
 from .fields import Fields
 from .foreign import deci, exaone4, gemma4, minimax_m1, minimax_m2, olmo2, olmoe
 from .gemma import gemma2, gemma3
-from .hybrid import nemotron_h, qwen_next
+from .hybrid import falcon_h1, nemotron_h, qwen_next
 from .moe import (
     bailing,
     dots1,
@@ -73,6 +73,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3_5_text": qwen_next,
     "qwen3_5_moe_text": qwen_next,
     "nemotron_h": nemotron_h,
+    "falcon_h1": falcon_h1,
     "cohere": cohere,
     "cohere2": cohere,
     "exaone4": exaone4,
@@ -103,7 +104,6 @@ REFUSED: dict[str, str] = {
     "exaone4_5": "norms after attention and after the MLP, and none before them",
     "exaone4_5_text": "norms after attention and after the MLP, and none before them",
     "exaone_moe": "a dense MTP layer, layers without RoPE",
-    "falcon_h1": "Mamba-2 and attention side by side in every layer",
     "glm4v_moe": "its language model was never compared with the real class",
     "glm4v_moe_text": "its language model was never compared with the real class",
     "kimi_k3": "Kimi delta attention and attention residuals",
