@@ -12,6 +12,7 @@ from typing import Any
 from ...errors import ConfigError
 from ...wording import shown
 from ..strict_yaml import parse_yaml
+from .documents import named_by, needed
 from .run import Run
 from .words import scalar
 
@@ -24,15 +25,9 @@ PACKAGE = re.compile(r"^#\s*@package\s+(_global_|_group_)\s*$", re.MULTILINE)
 Tree = dict[str, Any]
 
 
-def read_file(run: Run, path: str) -> tuple[Tree, str]:
-    """The mapping in a file and its text. Raises ConfigError with the path where it is not there."""
-    text = run.text_of(path)
-    if text is None:
-        raise ConfigError(f"{shown(path)[1:-1]}, which {run.path} names, is not there; put it beside the run's file")
-    document = parse_yaml(text, path)
-    if document is not None and not isinstance(document, Mapping):
-        raise ConfigError(f"{shown(path)} must hold a mapping")
-    return dict(document or {}), text
+def read_file(run: Run, path: str) -> Tree:
+    """The mapping in a file. Raises ConfigError with the path where it is not there."""
+    return needed(run, path, "a mapping", named_by(run, path), empty=True)
 
 
 def composed(run: Run, document: Mapping[str, Any], folder: str, wanted: str) -> Tree:
@@ -54,9 +49,8 @@ def composed(run: Run, document: Mapping[str, Any], folder: str, wanted: str) ->
                 inner = f"{folder}{child}/{name}.yaml" if child else f"{folder}{name}.yaml"
                 if child != wanted and run.text_of(inner) is None:
                     continue
-                tree, text = read_file(run, inner)
-                package = PACKAGE.search(text)
-                tree = one(inner, tree, child)
+                tree = one(inner, read_file(run, inner), child)
+                package = PACKAGE.search(run.text_of(inner) or "")
                 everywhere = not child or child == group or (package is not None and package.group(1) == "_global_")
                 found = merged(found, tree if everywhere else {child: tree})
         return merged(found, rest)
