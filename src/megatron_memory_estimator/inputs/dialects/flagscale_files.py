@@ -11,8 +11,9 @@ from typing import Any
 
 from ...errors import ConfigError
 from ...wording import shown
-from ..strict_yaml import parse_yaml
 from .documents import named_by, needed
+from .hydra import merged
+from .hydra import overridden as override
 from .run import Run
 from .words import scalar
 
@@ -79,34 +80,15 @@ def _named(entry: Any, group: str) -> list[tuple[str, str]]:
     return found
 
 
-def merged(base: Mapping[str, Any], over: Mapping[str, Any], depth: int = 0) -> Tree:
-    """Two trees, key by key; what stands over wins. Raises ConfigError for trees deeper than any file has."""
-    if depth > DEEPEST:
-        raise ConfigError(f"mappings stand more than {DEEPEST} deep inside each other")
-    found = dict(base)
-    for key, value in over.items():
-        held = found.get(key)
-        both = isinstance(held, Mapping) and isinstance(value, Mapping)
-        found[key] = merged(held, value, depth + 1) if both else value  # type: ignore[arg-type]
-    return found
-
-
 def overridden(tree: Tree, words: tuple[str, ...]) -> Tree:
-    """The tree with hydra's words: `a.b=value`, `+a.b=value`, `~a.b`."""
+    """The tree with hydra's words: `a.b=value`, `+a.b=value`, `~a.b`; others are passed over."""
+    pairs = []
     for word in words:
-        path, equals, value = word.lstrip("+").partition("=")
-        keys = path.lstrip("~").split(".")
-        if word.startswith("-") or not all(keys) or len(keys) > DEEPEST or not (equals or word.startswith("~")):
-            continue
-        one: Any = None if word.startswith("~") else _value(value)
-        for key in reversed(keys):
-            one = {key: one}
-        tree = merged(tree, one)
-    return tree
-
-
-def _value(word: str) -> Any:
-    return parse_yaml(word, "a word") if word[:1] in ("[", "{", '"', "'") else scalar(word)
+        path, equals, value = word.partition("=")
+        keys = path.lstrip("+~").split(".")
+        if not word.startswith("-") and all(keys) and len(keys) <= DEEPEST and (equals or word.startswith("~")):
+            pairs.append((path, value))
+    return override(tree, pairs)
 
 
 def resolved(tree: Tree, env: Mapping[str, str]) -> Tree:
