@@ -26,11 +26,6 @@ UNKNOWN = re.compile(r"\$\{?([A-Za-z_0-9@*]+)\}?")
 UNREAD = "(unknown)"
 """How something in doubt stands there that has no name."""
 
-COUNT = re.compile(
-    r"--[\w-]*[-_](?:size|nodes?|gpus?|len|length|layers|heads|groups|experts|topk|rank|tokens|prompt|rollout)"
-)
-"""Options whose value is a count in every framework."""
-
 
 @dataclass(frozen=True)
 class Place:

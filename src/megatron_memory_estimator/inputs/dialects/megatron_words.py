@@ -14,12 +14,16 @@ from ..megatron.table import arguments
 from ..questions import Question
 from ..shell.doubts import readable
 from .keys import DECIDES, patterns
-from .launched import COUNT, UNKNOWN
+from .launched import UNKNOWN
 
 Found = Mapping[str, Sequence[str]]
 """Arguments by name (underscored), with the words behind each."""
 OFF = ("false", "no", "0", "none")
 """Words behind a switch that turn it off."""
+COUNT = re.compile(
+    r"--[\w-]*[-_](?:size|nodes?|gpus?|len|length|layers|heads|groups|experts|topk|rank|tokens|prompt|rollout)"
+)
+"""Options whose value is a count in every framework."""
 SPLITS = re.compile(
     r"parallel_size|extended_tp|extend_ep|schedules|dualpipe|zero_bubble|activations|pipeline_num|model_spec|^spec$"
 )
