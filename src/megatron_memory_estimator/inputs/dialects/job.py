@@ -9,7 +9,7 @@ from typing import Any
 from ...errors import ConfigError
 from ...job.assumption import Assumption
 from ...job.training_job import TrainingJob
-from ...wording import plain, shown
+from ...wording import dashed, plain, shown
 from ..defaults import CLASS_DEFAULTS
 from ..environment import VARIABLES
 from ..hf.load import load
@@ -146,11 +146,7 @@ def unknown(reading: Reading, given: Mapping[str, Any]) -> list[Question]:
     for name, value in canonical(reading.settings, full_name).items():
         missing = UNKNOWN.search(value) if isinstance(value, str) and name not in given else None
         if isinstance(value, str) and UNREAD in value and name not in given:
-            asked.append(
-                Question(
-                    f"{name} is what a command gives, and nothing is executed", f"--{name.replace('_', '-')} VALUE"
-                )
-            )
+            asked.append(Question(f"{name} is what a command gives, and nothing is executed", f"{dashed(name)} VALUE"))
         if missing:
             asked.append(
                 Question(f"{name} takes its value from ${missing[1]}, which has none", f"--set {missing[1]}=VALUE")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...errors import ConfigError
-from ...wording import shown, whole
+from ...wording import dashed, shown, whole
 from ..megatron.destinations import OLD_NAMES
 from ..megatron.table import arguments
 from ..questions import Question
@@ -28,11 +28,6 @@ SPLITS = re.compile(
     r"parallel_size|extended_tp|extend_ep|schedules|dualpipe|zero_bubble|activations|pipeline_num|model_spec|^spec$"
 )
 """In names of arguments that split the model, order its passes or replace its layers."""
-
-
-def dashed(key: str) -> str:
-    """The argument as it is written."""
-    return "--" + key.replace("_", "-")
 
 
 def without(found: Found, keys: str) -> dict[str, Sequence[str]]:
