@@ -32,10 +32,10 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
 
     Raises QuestionsError for all that is missing together, and what `Dialect.read` raises.
     """
-    if run.num_gpus is None and num_gpus is not None:
-        run = dataclasses.replace(run, num_gpus=num_gpus)
+    said = num_gpus if run.num_gpus is None else run.num_gpus
+    run = dataclasses.replace(run, num_gpus=said, wanted_gpus=num_gpus)
     given = canonical(settings, full_name)
-    reading = dialect.read(with_degrees(dialect, dataclasses.replace(run, wanted_gpus=num_gpus), given))
+    reading = dialect.read(with_degrees(dialect, run, given))
     gpus = num_gpus if num_gpus is not None else reading.num_gpus
     loaded, of_model, questions = model_of(reading, run)
     questions += unknown(reading, given)
@@ -58,8 +58,8 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
         job = job_from_parts(
             loaded, gpus, values, habits=False, defaults=CLASS_DEFAULTS, framework=_filled(reading, values)
         )
-    said = tuple(one if isinstance(one, Assumption) else plain(one) for one in (*notes, *job.assumptions))
-    return dataclasses.replace(job, assumptions=said, warnings=tuple(map(plain, job.warnings)))
+    assumed = tuple(one if isinstance(one, Assumption) else plain(one) for one in (*notes, *job.assumptions))
+    return dataclasses.replace(job, assumptions=assumed, warnings=tuple(map(plain, job.warnings)))
 
 
 def _answered(question: Question, gpus: int | None, given: Mapping[str, Any]) -> bool:
