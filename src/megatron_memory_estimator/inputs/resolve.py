@@ -66,8 +66,13 @@ def offloading_is_off(values: dict[str, Any]) -> tuple[str, ...]:
 
 def model_of(loaded: LoadedModel) -> Model:
     """The architecture of a loaded model, without a layout."""
-    model: Model = build(Model, {**sorted_settings(loaded.config)[Model], "foreign_layers": loaded.foreign})
+    model: Model = build(Model, {**sorted_settings(loaded.config)[Model], **_beside(loaded)})
     return model
+
+
+def _beside(loaded: LoadedModel) -> dict[str, Any]:
+    """What a model has beside its settings."""
+    return {"foreign_layers": loaded.foreign, "towers": loaded.towers}
 
 
 def job_from_parts(
@@ -103,7 +108,7 @@ def job_from_parts(
     env = _environment(parts[Environment], variables)
     assumptions: list[str] = [HABITS_ASSUMED] if habits else []
     assumptions += _longer_positions(parts, given) if habits or framework is not None else []
-    model: Model = build(Model, {**parts[Model], "foreign_layers": loaded.foreign})
+    model: Model = build(Model, {**parts[Model], **_beside(loaded)})
     training, notes = _training(parts[Training], model)
     assumptions += notes
     gpu, notes = _gpu(asked_gpu, training)

@@ -14,6 +14,7 @@ from ..errors import ConfigError
 from ..tape.tensor import round_up
 from .layer_kinds import MOST_EXPERTS, MOST_LAYERS, MOST_MTP_LAYERS, has_experts, has_heads, layer_pattern, mtp_pattern
 from .settings import setting
+from .tower import Tower
 
 ACTIVATIONS = ("gelu", "silu", "squared_relu", "quick_gelu", "relu")
 
@@ -137,6 +138,8 @@ class Model:
         default=(), metadata={"help": "", "internal": True, "kind": "list"}
     )
     """Parameters of parts that Megatron-Core does not have: counted, never estimated."""
+    towers: tuple[Tower, ...] = field(default=(), metadata={"help": "", "internal": True, "kind": "list"})
+    """Vision and audio towers in front of the language model."""
 
     def __post_init__(self) -> None:
         for name in ("num_layers", "hidden_size"):

@@ -55,6 +55,7 @@ def verdict_text(found: Verdict, estimate: Estimate) -> str:
         when += f" ({stages[found.pp_rank].peak.candidate.label})"
     held = estimate.job.env.phases
     judged = "" if set(held) == set(PHASES) else f" ({' and '.join(held)} alone judged)"
+    judged += f" ({found.not_counted})" if found.not_counted else ""
     text = f"{found.word}{judged}, {room_text(found.head_room)}: {_takes(estimate)} of {gib(found.memory_bytes, 1)} GiB {where} {when}"
     if found.word == "fits only without fragmentation":
         text += f"; with {ALLOCATOR} it fits, {gib(estimate.without_fragmentation, 1)} at most"

@@ -8,6 +8,7 @@ from typing import Any
 
 from ...errors import ConfigError
 from ...job.assumption import Assumption
+from ...job.tower import UNNAMED, Tower
 from ...job.training_job import TrainingJob
 from ...wording import dashed, plain, shown
 from ..defaults import CLASS_DEFAULTS
@@ -96,7 +97,7 @@ def _of_catalogue(name: str, found: Named) -> LoadedModel:
     said = (
         f"{shown(name)}: only the language model is counted, as large as {found.entry}; vision or audio towers are not"
     )
-    return dataclasses.replace(model, warnings=(*model.warnings, said))
+    return dataclasses.replace(model, warnings=(*model.warnings, said), towers=(Tower(UNNAMED),))
 
 
 def _renamed(name: str, found: Named) -> list[str]:
