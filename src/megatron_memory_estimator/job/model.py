@@ -15,6 +15,7 @@ from .compressed import CompressedModel
 from .layer_kinds import has_experts, layer_pattern, mtp_pattern
 from .model_checks import check, variant
 from .settings import setting
+from .tower import Tower
 from .variants import Variants
 
 SCORES = ("softmax", "sigmoid", "sqrtsoftplus")
@@ -170,6 +171,8 @@ class Model(CompressedModel):
         default=(), metadata={"help": "", "internal": True, "kind": "list"}
     )
     """Parameters of parts that Megatron-Core does not have: counted, never estimated."""
+    towers: tuple[Tower, ...] = field(default=(), metadata={"help": "", "internal": True, "kind": "list"})
+    """Vision and audio towers in front of the language model."""
 
     def __post_init__(self) -> None:
         check(self)
