@@ -23,7 +23,7 @@ def test_a_word_chooses_by_name_or_type(capsys: pytest.CaptureFixture[str]) -> N
     assert [one["name"] for one in found] == [
         name for name, entry in entries().items() if "nemotron" in f"{name} {entry['config']['model_type']}".lower()
     ]
-    assert len(found) == 5
+    assert len(found) == 6
     assert [one["name"] for one in json.loads(printed(capsys, "models", "V4-Flash", "--json"))] == [
         "deepseek-ai/DeepSeek-V4-Flash"
     ]

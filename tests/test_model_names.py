@@ -6,6 +6,7 @@ import pytest
 
 from megatron_memory_estimator.inputs.catalog import entries
 from megatron_memory_estimator.inputs.dialects.models import LANGUAGE_PART, SAME, Named, catalogued, named
+from megatron_memory_estimator.inputs.hf import load
 
 HASH = "0123456789abcdef0123456789abcdef01234567"
 VARIANTS = {
@@ -34,7 +35,7 @@ TWINS = {
     "moonshotai/Kimi-K2-Base": "moonshotai/Kimi-K2-Instruct",
 }
 UNKNOWN = (
-    "Qwen/Qwen3-8B-mine", "/models", "/data/base", "$MODEL", "Qwen/Qwen3-VL-9B", "OpenGVLab/InternVL3-8B", "zai-org/GLM-4.7-Flash",
+    "Qwen/Qwen3-8B-mine", "/models", "/data/base", "$MODEL", "Qwen/Qwen3-VL-9B", "OpenGVLab/InternVL3-8B", "zai-org/GLM-4.7-FlashX",
     "Qwen/Qwen3-Omni-30B-A3B-Instruct", "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B-of-mine", f"/hub/snapshots/{HASH}",
 )  # fmt: skip
 
@@ -52,8 +53,13 @@ def test_other_names_mean_nothing(name: str) -> None:
 
 def test_models_with_towers_mean_their_language_model() -> None:
     assert named("Qwen/Qwen2.5-VL-7B-Instruct") == Named("Qwen/Qwen2.5-7B", has_towers=True)
-    assert named("/m/Qwen3-VL-30B-A3B-Instruct") == Named("Qwen/Qwen3-30B-A3B", has_towers=True)
+    assert named("/m/Qwen3-VL-235B-A22B-Instruct") == Named("Qwen/Qwen3-235B-A22B", has_towers=True)
     assert named("ZhipuAI/GLM-4.5V") == Named("zai-org/GLM-4.5-Air", has_towers=True)
+
+
+def test_an_entry_with_towers_says_itself_that_they_are_not_counted() -> None:
+    assert named("/m/Qwen3-VL-30B-A3B-Thinking") == Named("Qwen/Qwen3-VL-30B-A3B-Instruct")
+    assert any("towers are not" in warning for warning in load("Qwen/Qwen3-VL-30B-A3B-Instruct").warnings)
 
 
 def test_no_twin_is_an_entry_itself() -> None:

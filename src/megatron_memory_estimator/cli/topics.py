@@ -90,7 +90,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "experimental_attention_variant", "linear_attention_freq", "linear_conv_kernel_dim", "linear_key_head_dim",
         "linear_value_head_dim", "linear_num_key_heads", "linear_num_value_heads", "dsa_indexer_n_heads", "dsa_indexer_head_dim",
         "dsa_indexer_topk", "dsa_indexer_topk_freq", "dsa_indexer_skip_topk_offset", "dsa_indexer_loss_coeff", "mamba_num_heads",
-        "mamba_head_dim", "mamba_num_groups", "mamba_state_dim",
+        "mamba_head_dim", "mamba_num_groups", "mamba_state_dim", "mamba_chunk_size", "mamba_rmsnorm", "falcon_h1",
     ),
     "machine and libraries": (
         "gpus_per_node", "nvlink_domain", "network_gbs", "expandable_segments", "fragmentation", "context_gib", "libraries_gib",

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from ..job.model import Model
 from ..job.pipeline import virtual_stages
 from ..job.training_job import TrainingJob
-from ..modules.kinds import Kind, kinds_of, shapes_of
+from ..modules.kind import Kind
+from ..modules.kinds import kinds_of, shapes_of
 from . import bridge, megatron_lm
 
 NAMES = ("bridge", "megatron_lm")
@@ -35,6 +36,7 @@ def published(job: TrainingJob) -> tuple[Published, ...]:
     others = {
         "hybrid layer patterns are": job.model.hybrid,
         "parallel_attention is": job.model.parallel_attention,
+        "falcon_h1 is": job.model.falcon_h1,
         "layers of different widths are": len(set(map(_widths, shapes_of(job.model)))) > 1,
     }
     if what := next((what for what, there in others.items() if there), ""):

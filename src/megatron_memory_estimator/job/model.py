@@ -11,16 +11,19 @@ from functools import cached_property
 
 from ..dataclass import dataclass
 from ..tape.tensor import round_up
+from .compressed import CompressedModel
 from .layer_kinds import has_experts, layer_pattern, mtp_pattern
 from .model_checks import check, variant
 from .settings import setting
+from .tower import Tower
 from .variants import Variants
 
+SCORES = ("softmax", "sigmoid", "sqrtsoftplus")
 ACTIVATIONS = ("gelu", "silu", "squared_relu", "quick_gelu", "relu", "fast_gelu")
 
 
 @dataclass(frozen=True)
-class Model:
+class Model(CompressedModel):
     """A decoder-only GPT-like model. `None` means: derived from the other fields, or absent."""
 
     num_layers: int = setting(0, "decoder layers, without MTP")
@@ -104,9 +107,7 @@ class Model:
     moe_shared_expert_intermediate_size: int | None = setting(None, "total width of the shared experts", of="moe")
     moe_shared_expert_gate: bool = setting(False, "gate on the shared expert", of="moe")
     moe_latent_size: int | None = setting(None, "width in which the experts work (latent MoE)", of="moe")
-    moe_router_score_function: str = setting(
-        "softmax", "score function of the router", choices=("softmax", "sigmoid"), of="moe"
-    )
+    moe_router_score_function: str = setting("softmax", "score function of the router", choices=SCORES, of="moe")
     moe_router_pre_softmax: bool = setting(False, "softmax over all experts, before the choice", of="moe")
     moe_router_enable_expert_bias: bool = setting(False, "aux-loss-free balancing by an expert bias buffer", of="moe")
     moe_router_load_balancing_type: tuple[str, ...] = setting(
@@ -125,7 +126,7 @@ class Model:
     mtp_use_repeated_layer: bool = setting(False, "all MTP depths share one layer")
 
     experimental_attention_variant: str | None = setting(
-        None, "attention of the layers that linear_attention_freq picks", choices=("gdn", "gdn2", "dsa")
+        None, "attention of the layers that linear_attention_freq picks", choices=("gdn", "gdn2", "dsa", "dsv4_hybrid")
     )
     linear_attention_freq: int | tuple[int, ...] | None = setting(
         None, "N: every Nth layer is softmax attention; or a 0/1 list, 1 is linear attention", kind="any"
@@ -146,15 +147,18 @@ class Model:
     dsa_indexer_loss_coeff: float = setting(0.0, "sparse attention: weight of the indexer's loss", of="dsa")
 
     hybrid_layer_pattern: str | None = setting(
-        None, "one character per sub-layer: M Mamba-2, G Gated DeltaNet, * attention, + MLA, D sparse MLA, - MLP, E MoE"
+        None,
+        "one character per sub-layer: M Mamba-2, G Gated DeltaNet, * attention, + MLA, D sparse MLA, WCH DeepSeek-V4, - MLP, E MoE",
     )
     mamba_num_heads: int | None = setting(None, "Mamba-2: heads; default: 2 * hidden_size / mamba_head_dim", of="mamba")
     mamba_head_dim: int = setting(64, "Mamba-2: head dim", of="mamba")
     mamba_num_groups: int = setting(8, "Mamba-2: groups", of="mamba")
     mamba_state_dim: int = setting(128, "Mamba-2: state size", of="mamba")
-
-    enable_mhc_connections: bool = setting(False, "hyper-connections: several residual streams", of="mhc")
-    mhc_num_residual_streams: int = setting(4, "hyper-connections: residual streams", of="mhc")
+    mamba_chunk_size: int = setting(128, "Mamba-2: chunk length of the scan", of="mamba")
+    mamba_rmsnorm: bool = setting(True, "Mamba-2: norm before out_proj", of="mamba")
+    falcon_h1: bool = setting(
+        False, "Falcon-H1's layer: Mamba-2 and attention side by side behind one norm, then the MLP"
+    )
 
     norm_placement: str = setting(
         "pre",
@@ -177,6 +181,8 @@ class Model:
         default=(), metadata={"help": "", "internal": True, "kind": "list"}
     )
     """Parameters of parts that Megatron-Core does not have: counted, never estimated."""
+    towers: tuple[Tower, ...] = field(default=(), metadata={"help": "", "internal": True, "kind": "list"})
+    """Vision and audio towers in front of the language model."""
 
     def __post_init__(self) -> None:
         check(self)

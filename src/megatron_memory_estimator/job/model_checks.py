@@ -57,6 +57,16 @@ def check(model: Model) -> None:
         )
     if model.parallel_attention:
         _check_parallel(model)
+    if model.falcon_h1:
+        _excludes(
+            model,
+            "falcon_h1",
+            *_OTHER_LAYERS,
+            "parallel_attention",
+            "mtp_num_layers",
+            "enable_mhc_connections",
+            "layer_variants",
+        )
     if model.vocab_size is None and model.padded_vocab_size is None:
         raise ConfigError("vocab_size is missing; give it or padded_vocab_size")
     if model.qk_layernorm_scope != "head":
@@ -65,7 +75,7 @@ def check(model: Model) -> None:
         _check_norms(model)
     for name, usual in (("attention_block", "attention"), ("mlp_block", "mlp")):
         if getattr(model, name) != usual:
-            _excludes(model, f"{name}={getattr(model, name)}", *_OTHER_LAYERS, "parallel_attention")
+            _excludes(model, f"{name}={getattr(model, name)}", *_OTHER_LAYERS, "parallel_attention", "falcon_h1")
     _check_variants(model)
     model.kinds, model.mtp_kinds  # noqa: B018  (a wrong layer pattern is refused here)
 
@@ -82,8 +92,9 @@ _AT_LEAST_ONE = (
     "num_moe_experts", "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "moe_latent_size",
     "moe_router_num_groups", "moe_router_group_topk", "linear_conv_kernel_dim", "linear_key_head_dim", "linear_value_head_dim",
     "linear_num_key_heads", "linear_num_value_heads", "dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk",
-    "dsa_indexer_topk_freq", "mamba_num_heads", "mamba_head_dim", "mamba_num_groups", "mamba_state_dim",
-    "mhc_num_residual_streams", "original_max_position_embeddings", "sliding_window", "value_channels",
+    "dsa_indexer_topk_freq", "mamba_num_heads", "mamba_head_dim", "mamba_num_groups", "mamba_state_dim", "mamba_chunk_size",
+    "mhc_num_residual_streams", "original_max_position_embeddings", "sliding_window", "csa_window_size", "o_groups",
+    "o_lora_rank", "value_channels",
 )  # fmt: skip
 _OTHER_LAYERS = (
     "multi_latent_attention", "num_moe_experts", "experimental_attention_variant", "hybrid_layer_pattern",
@@ -93,7 +104,13 @@ _OTHER_LAYERS = (
 
 def _check_norms(model: Model) -> None:
     """Norms behind a layer's linears exist beside attention with query groups and a dense MLP, without biases."""
-    others = ("parallel_attention", "enable_mhc_connections", "fp32_residual_connection", "add_bias_linear")
+    others = (
+        "parallel_attention",
+        "falcon_h1",
+        "enable_mhc_connections",
+        "fp32_residual_connection",
+        "add_bias_linear",
+    )
     _excludes(model, f"norm_placement={model.norm_placement}", *_OTHER_LAYERS, *others)
 
 
@@ -152,6 +169,7 @@ FIXED = frozenset(
     {
         "num_layers", "hidden_size", "vocab_size", "padded_vocab_size", "make_vocab_size_divisible_by", "max_position_embeddings",
         "share_embeddings_and_output_weights", "fp32_residual_connection", "parallel_attention", "num_ln_in_parallel_attn",
+        "falcon_h1",
         "moe_layer_freq", "linear_attention_freq", "moe_router_topk", "mtp_num_layers", "mtp_use_repeated_layer",
         "hybrid_layer_pattern", "enable_mhc_connections", "mhc_num_residual_streams", "variants", "layer_variants",
         "mtp_layer_variant", "foreign_layers",

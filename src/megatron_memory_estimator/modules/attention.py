@@ -22,9 +22,11 @@ from .query_norms import query_norm, query_norm_params
 from .sends import over_tp
 
 
-def self_attention(c: Context, hidden: Tensor, layer: int = 0, *, normed: Tensor | None = None) -> Module[Tensor]:
+def self_attention(
+    c: Context, hidden: Tensor, layer: int = 0, *, normed: Tensor | None = None, scaled_key: bool = False
+) -> Module[Tensor]:
     """Output on the residual stream; includes the input norm, which TransformerEngine fuses into linear_qkv, unless the input is
-    `normed` already."""
+    `normed` already. `scaled_key`: keys are multiplied by a number (Falcon-H1)."""
     m = c.model
     name = "self_attention"
     heads = c.dim("num_attention_heads", m.num_attention_heads, "tp")
@@ -81,6 +83,9 @@ def self_attention(c: Context, hidden: Tensor, layer: int = 0, *, normed: Tensor
         gate = qkv.view(f"{name}.gate", (c.seq, c.batch, heads, d))
         views = (*views, gate)
     yield Op(f"{name}.split_qkv", (qkv,), views)
+    if scaled_key:
+        view, k = k, k.like(f"{name}.k scaled")
+        yield Op(f"{name}.scale_key", (view,), (k,))
     if normed_heads:
         q = yield from query_norm(c, f"{name}.q_layernorm", q)
         k = yield from query_norm(c, f"{name}.k_layernorm", k)

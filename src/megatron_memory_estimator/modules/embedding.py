@@ -47,8 +47,9 @@ def lookup(c: Context, name: str, table: Param, out: Tensor) -> Module[Tensor]:
     grads: tuple[Tensor, ...] = (c.new(f"{table.name}.wgrad", *table.shape),)
     if c.sp_many:
         grads = (*grads, whole.like(f"{name}.output grad gathered"))
-    if c.sp_many and learned and not c.training.clone_scatter_output_in_embedding:
-        # the scatter is a view that pins the whole output: what is beyond this rank's part stays until the end
+    if c.sp_many and (m.towers or (learned and not c.training.clone_scatter_output_in_embedding)):
+        # the scatter is a view that pins the whole output: what is beyond this rank's part stays until the end. Behind a tower it comes
+        # after its rows are put in (NVIDIA-NeMo/Megatron-Bridge, scatter_embedding_sequence_parallel of the VL providers)
         rest = Dim("(tp-1)*seq*b*hidden_size", (whole.nbytes - out.nbytes) // DTYPE_BYTES[whole.dtype])
         kept = (*kept, c.new(f"{name}.output of other ranks", rest))
     if c.training.peft != "none":  # frozen, and nothing before it needs a gradient
@@ -64,4 +65,6 @@ def lookup(c: Context, name: str, table: Param, out: Tensor) -> Module[Tensor]:
 def embedding(c: Context, *, alone: bool) -> Module[Tensor]:
     """The first unit of the first chunk."""
     table = yield from embedding_params(c, alone=alone)
-    return (yield from lookup(c, "embedding", table, c.residual("embedding.output")))
+    mhc = c.model.enable_mhc_connections
+    out = c.stream("embedding.output", c.hidden) if mhc else c.residual("embedding.output")
+    return (yield from lookup(c, "embedding", table, out))

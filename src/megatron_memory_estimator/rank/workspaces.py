@@ -9,8 +9,10 @@ from operator import attrgetter, eq
 from typing import NamedTuple
 
 from ..job.hardware import MIB, Environment, Gpu
+from ..modules.compressed_tables import tables
 from ..modules.context import Context
-from ..modules.kinds import Kind, kinds_in, layers_with, shapes_of
+from ..modules.kind import Kind
+from ..modules.kinds import kinds_in, layers_with, shapes_of
 from ..modules.linear import cached_wgrad
 from ..modules.quantization import RECIPES, data_bytes, orientations, scale_bytes
 from ..modules.sparse_attention import shared_indices
@@ -60,6 +62,7 @@ def workspaces(
         *_quantized_weights(c, plans),
         *_global_memory_buffer(c, head=head, attention=bool(layers), moe=experts),
         *_rotary(c, plans, layers),
+        *(_sized(t, source) for t, source in tables(c, layers)),
     ]
     if c.training.double_buffered:
         found.extend(_double_buffers(c, plans))
@@ -210,7 +213,8 @@ def _global_memory_buffer(c: Context, *, head: bool, attention: bool, moe: bool)
     requests: list[Tensor] = []
     if c.sp_many and (head or not c.te):
         requests.append(c.region("sequence-parallel gather", c.hidden))
-    scoring = [shape.num_attention_heads for shape, _ in shapes_of(c.model) if replace(c, model=shape).core_kernel == "local"]
+    shapes = (one for one, _ in shapes_of(c.model) if replace(c, model=one).core_kernel == "local")
+    scoring = [one.num_attention_heads for one in shapes]
     if scoring and attention:
         heads = c.dim("num_attention_heads", max(scoring), "tp")
         requests.append(c.new("attention scores", c.batch, heads, c.seq, c.full_seq))

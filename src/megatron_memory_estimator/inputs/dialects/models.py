@@ -56,7 +56,7 @@ LANGUAGE_PART: dict[str, str] = {
     r"qwen2\.5-vl-(3b|7b|32b|72b)": "qwen2.5-{0}",
     r"qwen2\.5-omni-7b": "qwen2.5-7b",
     r"qwen3-vl-2b": "qwen3-1.7b",
-    r"qwen3-vl-(4b|8b|32b|30b-a3b|235b-a22b)": "qwen3-{0}",
+    r"qwen3-vl-(4b|32b|235b-a22b)": "qwen3-{0}",
     r"glm-4\.[56]v": "glm-4.5-air",
     r"kimi-vl-a3b": "moonlight-16b-a3b",
 }  # fmt: skip

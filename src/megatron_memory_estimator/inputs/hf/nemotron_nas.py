@@ -26,8 +26,10 @@ def nemotron_nas(f: Fields) -> Converted:
     known: dict[str, dict[str, Any]] = {}
     names = []
     for block in blocks:
-        attention, groups = _attention(Fields(block), heads)
-        mlp, width = _mlp(Fields(block), hidden)
+        one = Fields(block)
+        parts = one.section("attention"), one.section("ffn" if one.has("ffn") else "mlp")
+        mlp, width = _mlp(parts[1], hidden)
+        attention, groups = _attention(parts[0], heads)
         names.append(f"{attention}_{mlp}")
         known[names[-1]] = {**groups, **width}
     return Converted(
@@ -57,8 +59,7 @@ def _block(part: Fields, where: str, usual: str, setting: str) -> tuple[str, dic
     return (f"linear_{usual}", {setting: "linear"}) if linear else None
 
 
-def _attention(block: Fields, heads: int) -> tuple[str, dict[str, Any]]:
-    part = block.section("attention")
+def _attention(part: Fields, heads: int) -> tuple[str, dict[str, Any]]:
     if found := _block(part, "attention", "attention", "attention_block"):
         return found
     groups = part.optional_whole("num_query_groups")
@@ -70,8 +71,7 @@ def _attention(block: Fields, heads: int) -> tuple[str, dict[str, Any]]:
     return f"groups_{groups}", {"num_query_groups": groups}
 
 
-def _mlp(block: Fields, hidden: int) -> tuple[str, dict[str, Any]]:
-    part = block.section("ffn" if block.has("ffn") else "mlp")
+def _mlp(part: Fields, hidden: int) -> tuple[str, dict[str, Any]]:
     if found := _block(part, "ffn", "mlp", "mlp_block"):
         return found
     width = part.optional_whole("ffn_hidden_size", "intermediate_size")

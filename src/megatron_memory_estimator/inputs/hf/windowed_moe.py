@@ -55,6 +55,7 @@ DROPOUT = (
 
 def step(f: Fields) -> Converted:
     """Step-3.5 and 3.7: sliding layers with more heads, gates on the attention output, clamps in the last layers."""
+    f.implied(zero_centered=True, norm_expert_weight=True)
     types = layer_types(f)
     moe = _moe_layers(f, len(types))
     settings = {
