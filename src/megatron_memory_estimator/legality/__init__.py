@@ -14,7 +14,7 @@ from ..job.hardware import Gpu
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
-from .compressed import compressed_attention, hash_layers, hash_stage, hyper_connections, streams_stages
+from .compressed import compressed_attention, hash_layers, hyper_connections, placed
 from .dims import declared_dims
 from .experts import expert_modules, experts
 from .graphs import graphs
@@ -37,7 +37,7 @@ from .overlap import a2a_overlap, deferred_wgrads, interleaved, sequence_paralle
 from .precision import gpu, low_precision
 from .recompute import checkpoints, recompute, shared_experts, uniform_mtp
 from .sharding import attention, world
-from .splits import balanced_split
+from .splits import balanced_split, even_layout
 from .stages import pipeline, schedule, shared_indexers
 from .violation import Violation, broken
 
@@ -47,7 +47,9 @@ __all__ = [
     "beside_pipeline",
     "check",
     "declared_dims",
+    "even_layout",
     "pipeline_sides",
+    "placed",
     "stated_violations",
     "violations",
 ]
@@ -128,7 +130,7 @@ def stated_violations(model: Model, layout: Layout, training: Training, num_micr
     ]
     if not found:
         found += [*schedule(model, layout, num_microbatches), *shared_indexers(model, layout)]
-        found += [*hash_stage(model, layout), *streams_stages(model, layout)]
+        found += placed(model, layout)
     return tuple(dict.fromkeys(found))
 
 

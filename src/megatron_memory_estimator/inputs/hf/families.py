@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from .converted import Converted
 from .deepseek import deepseek, glm_lite, sarvam_mla
+from .deepseek_v4 import deepseek_v4
 from .dense import cohere, falcon, gemma, gpt2, llama, nemotron, plain_llama, qwen2, qwen3
 from .fields import Fields
 from .foreign import deci, exaone4, gemma4, minimax_m1, minimax_m2, olmo2, olmoe
@@ -79,6 +80,7 @@ FAMILIES: dict[str, Family] = {
     "deepseek_v2": deepseek,
     "deepseek_v3": deepseek,
     "deepseek_v32": deepseek,
+    "deepseek_v4": deepseek_v4,
     "kimi_k2": deepseek,
     "glm_moe_dsa": deepseek,
     "glm4_moe_lite": glm_lite,
@@ -113,7 +115,6 @@ TIED = frozenset(
 
 TWO_POOLS = "two pools of experts of different width in a layer, for tokens of text and of images, each with a router of its own"
 REFUSED: dict[str, str] = {
-    "deepseek_v4": "compressed attention, hash routing and hyper-connections",
     "ernie4_5_moe_vl": TWO_POOLS,
     "ernie4_5_vl_moe": TWO_POOLS,
     "ernie4_5_vl_moe_text": TWO_POOLS,
