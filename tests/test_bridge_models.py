@@ -15,18 +15,10 @@ from .helpers import FACTS
 
 FILE = json.loads((FACTS / "bridge_models.json").read_text())
 NOT_MODELLED = {
-    "LGAI-EXAONE/EXAONE-4.0-1.2B",
-    "LGAI-EXAONE/EXAONE-4.0-32B",
-    "LGAI-EXAONE/K-EXAONE-236B-A23B",
-    "MiniMaxAI/MiniMax-M2.5",
     "MiniMaxAI/MiniMax-M3",
-    "XiaomiMiMo/MiMo-V2-Flash",
-    "allenai/OLMoE-1B-7B-0924",
     "google/gemma-4-26B-A4B",
     "google/gemma-4-E4B",
     "moonshotai/Kimi-K3",
-    "nvidia/Llama-3_3-Nemotron-Super-49B-v1",
-    "stepfun-ai/Step-3.5-Flash",
 }
 """Models of the records that are refused by name."""
 PER_LAYER = ("moe_layer_freq", "linear_attention_freq", "layer_variants")

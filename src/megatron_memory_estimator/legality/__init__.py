@@ -14,18 +14,17 @@ from ..job.hardware import Gpu
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
+from .bridge_modules import activation_fusion, capped_logits, narrow_values, own_modules, wide_norms
 from .compressed import compressed_attention, hash_layers, hyper_connections, placed
 from .dims import declared_dims
 from .experts import expert_modules, experts
 from .graphs import graphs
 from .kernels import (
-    activation_fusion,
     attention_variants,
     deterministic,
     falcon_h1,
     kernel_dtype,
     mtp_positions,
-    own_modules,
     positions,
     transformer_impl,
     whole_layers,
@@ -82,6 +81,9 @@ SWITCHES: tuple[Rules, ...] = (
     falcon_h1,
     activation_fusion,
     own_modules,
+    wide_norms,
+    narrow_values,
+    capped_logits,
     windows,
 )
 """Rules between settings, in the order in which they are reported."""

@@ -153,11 +153,11 @@ def router(c: Context, x: Tensor, experts: Dim) -> Module[Tensor]:
     probs = c.new("mlp.router.probs", tokens, experts, dtype=score_dtype)
     routing_map = c.new("mlp.router.routing_map", tokens, experts, dtype="bool")
     logits = c.new("mlp.router.logits", tokens, experts, dtype=score_dtype)
-    kept: list[Tensor] = [
-        x,
-        c.new("mlp.router.topk_indices", tokens, topk, dtype="int64"),
-        c.new("mlp.router.topk_probs", tokens, topk, dtype="fp32"),
-    ]
+    kept: list[Tensor] = [x, c.new("mlp.router.topk_indices", tokens, topk, dtype="int64")]
+    if m.moe_router_pre_softmax and m.moe_router_score_function == "softmax":
+        kept.append(c.new("mlp.router.scores", tokens, experts, dtype="fp32"))
+    else:
+        kept.append(c.new("mlp.router.topk_probs", tokens, topk, dtype="fp32"))
     if m.moe_router_score_function != "softmax":
         kept.append(c.new("mlp.router.scores", tokens, experts, dtype="fp32"))
         kept.append(c.new("mlp.router.topk_sum", tokens, dtype="fp32"))

@@ -65,6 +65,5 @@ def gemma3(f: Fields) -> Converted:
         "qk_layernorm": True,
         "local_rotary_table": True,
         "attention_kernel": "flash",
-        "cp_comm_type": ("a2a",),
     }
     return Converted(settings, warnings=(built_by("Gemma3ModelProvider", "norms behind attention and MLP"),))
