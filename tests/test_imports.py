@@ -43,7 +43,9 @@ def test_nine_imports_lead_back_up_and_the_circles_are_known() -> None:
 
 def test_no_file_is_long() -> None:
     package = ROOT / drawing().PACKAGE
-    written = [file for file in package.rglob("*.py") if file.name != "settings_types.py"]  # that one is made by a script
+    written = [
+        file for file in package.rglob("*.py") if file.name != "settings_types.py"
+    ]  # that one is made by a script
     lines = {file.name: len(file.read_text().splitlines()) for file in written}
     assert len(lines) > 200
     assert max(lines.values()) <= LONGEST, max(lines, key=lines.__getitem__)

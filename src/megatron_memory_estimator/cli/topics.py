@@ -56,6 +56,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "transformer_impl", "attention_kernel", "deterministic_mode", "apply_rope_fusion", "bias_activation_fusion",
         "use_fused_weighted_squared_relu", "use_transformer_engine_op_fuser", "masked_softmax_fusion",
         "cross_entropy_loss_fusion", "cross_entropy_fusion_impl", "clone_scatter_output_in_embedding",
+        "scatter_embedding_sequence_parallel",
         "create_attention_mask_in_dataloader", "compiled_gates", "mamba_mem_eff_path", "dsa_kernel_backend",
     ),
     "reinforcement learning": (
@@ -81,7 +82,8 @@ TOPICS: dict[str, tuple[str, ...]] = {
     "model: experts": (
         "num_moe_experts", "moe_layer_freq", "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size",
         "moe_shared_expert_gate", "moe_latent_size", "moe_router_score_function", "moe_router_enable_expert_bias",
-        "moe_router_load_balancing_type", "moe_aux_loss_coeff", "moe_z_loss_coeff", "moe_router_num_groups", "moe_router_group_topk",
+        "moe_router_weight_in_fp32", "moe_router_load_balancing_type", "moe_aux_loss_coeff", "moe_z_loss_coeff",
+        "moe_router_num_groups", "moe_router_group_topk",
     ),
     "model: linear and sparse attention, Mamba-2": (
         "experimental_attention_variant", "linear_attention_freq", "linear_conv_kernel_dim", "linear_key_head_dim",

@@ -91,6 +91,7 @@ class Model:
     moe_router_score_function: str = setting(
         "softmax", "score function of the router", choices=("softmax", "sigmoid"), of="moe"
     )
+    moe_router_weight_in_fp32: bool = setting(False, "routers keep their weight in fp32 (MiniMax-M3)", of="moe")
     moe_router_enable_expert_bias: bool = setting(False, "aux-loss-free balancing by an expert bias buffer", of="moe")
     moe_router_load_balancing_type: tuple[str, ...] = setting(
         ("aux_loss",),

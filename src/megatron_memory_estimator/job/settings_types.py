@@ -74,6 +74,7 @@ class Settings(TypedDict, total=False):
     freeze_moe_router: bool  # routers are not trained
     gradient_accumulation_fusion: bool  # weight gradients accumulate straight into main_grad
     clone_scatter_output_in_embedding: bool  # the scattered embedding output is a copy
+    scatter_embedding_sequence_parallel: bool  # the embedding scatters its output; else the model does behind it, by a view of the ...
     overlap_p2p_comm: bool  # interleaved schedule: pipeline communication overlaps compute
     create_attention_mask_in_dataloader: bool  # the data loader builds a [b, 1, s, s] mask
     compiled_gates: bool  # torch.compile fuses the output gates of Gated DeltaNet and gated attention
@@ -222,6 +223,7 @@ class Settings(TypedDict, total=False):
     moe_shared_expert_gate: bool  # gate on the shared expert
     moe_latent_size: int | None  # width in which the experts work (latent MoE)
     moe_router_score_function: Literal["softmax", "sigmoid"]  # score function of the router
+    moe_router_weight_in_fp32: bool  # routers keep their weight in fp32 (MiniMax-M3)
     moe_router_enable_expert_bias: bool  # aux-loss-free balancing by an expert bias buffer
     moe_router_load_balancing_type: MoeRouterLoadBalancingType | Sequence[MoeRouterLoadBalancingType]  # load balancing
     moe_aux_loss_coeff: float  # weight of the balancing loss

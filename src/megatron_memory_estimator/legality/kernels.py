@@ -68,6 +68,10 @@ def activation_fusion(model: Model, layout: Layout, training: Training) -> Itera
     """Activations that have no fused form beside a bias."""
     if model.activation_func == "fast_gelu" and training.bias_activation_fusion:
         yield broken("bias_activation_fusion excludes activation_func=fast_gelu", fix="turn it off")
+    dense = any(kind.dense for kind in kinds_in(model.every_kind)) or bool(model.moe_shared_expert_intermediate_size)
+    if model.activation_func == "quick_gelu" and training.bias_activation_fusion and dense:
+        rule = "bias_activation_fusion with activation_func=quick_gelu exists in routed experts alone"
+        yield broken(rule, fix="turn it off: the model has dense MLPs or shared experts")
 
 
 def windows(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
@@ -117,9 +121,7 @@ def falcon_h1(model: Model, layout: Layout, training: Training) -> Iterator[Viol
         yield broken("falcon_h1 excludes virtual pipeline stages", fix="leave virtual_pipeline_model_parallel_size out")
     others = [name for name in SPLIT if getattr(layout, name)]
     if others:
-        yield broken(
-            f"falcon_h1 divides its layers evenly over stages and ignores {all_of(others)}", fix="leave it out"
-        )
+        yield broken(f"falcon_h1 excludes {all_of(others)}: its stack divides the layers evenly over stages")
 
 
 SPLIT = (

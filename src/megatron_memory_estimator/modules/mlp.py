@@ -53,22 +53,21 @@ def activation(c: Context, name: str, x: Tensor, width: Dim, scale: Tensor | Non
     """Input of linear_fc2. `scale` is the routed probability of each row of an expert.
 
     Fused: fc1's output (and the scale) are kept; a clamped gated activation also keeps a clamped copy. Not fused: a gated
-    activation also keeps silu(gate) and the linear half, and the product with the scale keeps the activated rows.
+    activation also keeps silu(gate) and the linear half, a clamped one the clamped gate beside the output of fc1, which the clamps
+    of both halves keep, and the product with the scale keeps the activated rows.
     """
     m = c.model
     kept: tuple[Tensor, ...]
     out = c.new(f"{name}.output", *x.shape[:-1], width)
-    clamped = (
-        (x.like(f"{name}.clamped input"),) if m.gated_linear_unit and m.activation_func_clamp_value is not None else ()
-    )
+    clamps = m.gated_linear_unit and m.activation_func_clamp_value is not None
     if fused(c, weighted=scale is not None):
         reads = (x,) if scale is None else (x, scale)
-        kept = (*reads, *clamped)
+        kept = (*reads, x.like(f"{name}.clamped input")) if clamps else reads
         if c.training.activation_func_fp8_input_store and m.activation_func == "silu" and m.gated_linear_unit:
             kept = (x.like(f"{name}.input fp8", "fp8"), *kept[1:])
         yield Op(name, reads, (out,), kept)
         return out
-    kept = (x, *clamped)
+    kept = (x, out.like(f"{name}.clamped gate")) if clamps else (x,)
     if m.gated_linear_unit:
         kept = (*kept, out.like(f"{name}.activated gate"), out.like(f"{name}.linear half"))
     if scale is None:

@@ -63,9 +63,7 @@ def moe(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
     assert m.num_moe_experts is not None
     experts = Dim("num_moe_experts", m.num_moe_experts)
     yield from norm_params(c, "pre_mlp_layernorm.", c.hidden)
-    yield Param("mlp.router.weight", (experts, c.hidden), frozen=t.freeze_moe_router)
-    if m.add_bias_linear:
-        yield Param("mlp.router.bias", (experts,), matrix=False, frozen=t.freeze_moe_router)
+    yield from _router_params(c, experts)
     latent: tuple[Param, Param] | None = None
     width = Dim("moe_latent_size", m.moe_latent_size) if m.moe_latent_size else c.hidden
     if m.moe_latent_size:
@@ -112,6 +110,13 @@ def moe(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
     return (yield from recomputed(t.recomputes("moe"), "mlp.checkpoint", body()))
 
 
+def _router_params(c: Context, experts: Dim) -> Module[None]:
+    frozen, dtype = c.training.freeze_moe_router, "fp32" if c.model.moe_router_weight_in_fp32 else ""
+    yield Param("mlp.router.weight", (experts, c.hidden), frozen=frozen, dtype=dtype)
+    if c.model.add_bias_linear:
+        yield Param("mlp.router.bias", (experts,), matrix=False, frozen=frozen)
+
+
 def _filled(share: float, module: Module[T]) -> Module[T]:
     """The module with ops on rows of which a share holds a token."""
     return changed(module, partial(filling, share=share))
@@ -146,8 +151,9 @@ def router(c: Context, x: Tensor, experts: Dim) -> Module[Tensor]:
     probs = c.new("mlp.router.probs", tokens, experts, dtype=score_dtype)
     routing_map = c.new("mlp.router.routing_map", tokens, experts, dtype="bool")
     logits = c.new("mlp.router.logits", tokens, experts, dtype=score_dtype)
+    wide = x.like("mlp.router.input fp32", "fp32")
     kept: list[Tensor] = [
-        x,
+        wide if m.moe_router_weight_in_fp32 else x,  # widened to the weight's dtype before the product
         c.new("mlp.router.topk_indices", tokens, topk, dtype="int64"),
         c.new("mlp.router.topk_probs", tokens, topk, dtype="fp32"),
     ]
@@ -165,8 +171,9 @@ def router(c: Context, x: Tensor, experts: Dim) -> Module[Tensor]:
         kept.append(c.new("mlp.router.z_loss_sum", tokens, dtype=gate))
     scratch: tuple[Tensor, ...] = (logits, routing_map)
     backward: tuple[Tensor, ...] = (logits.like("mlp.router.logits grad"),)
-    if t.moe_router_dtype:
-        wide = x.like("mlp.router.input fp32", "fp32")
+    if m.moe_router_weight_in_fp32:
+        backward = (*backward, x.like("mlp.router.input grad fp32", "fp32"))
+    elif t.moe_router_dtype:
         scratch = (*scratch, wide)
         backward = (*backward, wide, x.like("mlp.router.input grad fp32", "fp32"))
     products = (Gemm(tokens.local, experts.local, c.hidden.local, counted=False), Streamed())
