@@ -21,8 +21,6 @@ NOT_MODELLED = {
     "MiniMaxAI/MiniMax-M2.5",
     "XiaomiMiMo/MiMo-V2-Flash",
     "allenai/OLMoE-1B-7B-0924",
-    "google/gemma-2-27b",
-    "google/gemma-2-2b",
     "google/gemma-4-26B-A4B",
     "google/gemma-4-E4B",
     "moonshotai/Kimi-K3",

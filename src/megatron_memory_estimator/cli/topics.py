@@ -75,7 +75,8 @@ TOPICS: dict[str, tuple[str, ...]] = {
     ),
     "model: attention": (
         "num_attention_heads", "num_query_groups", "kv_channels", "add_qkv_bias", "qk_layernorm", "qk_l2_norm",
-        "attention_output_gate", "softmax_type", "sliding_window", "local_rotary_table", "attention_dropout",
+        "attention_output_gate", "softmax_type", "sliding_window", "local_rotary_table", "core_attention",
+        "attn_logit_softcapping", "final_logit_softcapping", "attention_dropout",
         "parallel_attention", "num_ln_in_parallel_attn",
         "multi_latent_attention", "q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim",
     ),

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from ..job.model import Model
 from ..job.pipeline import virtual_stages
 from ..job.training_job import TrainingJob
-from ..modules.kinds import Kind, kinds_of, shapes_of
+from ..modules.kind import Kind
+from ..modules.kinds import kinds_of, shapes_of
 from . import bridge, megatron_lm
 
 NAMES = ("bridge", "megatron_lm")

@@ -17,18 +17,23 @@ if TYPE_CHECKING:
 
 EXPERTS = "E"
 """The symbol of routed experts."""
-ROUTED = "moe"
-"""The kind of routed experts."""
+ROUTED, HASHED = "moe", "hash_moe"
+"""The kinds of routed experts: chosen by a router, and by the token's hash."""
+COMPRESSED = {0: "window", 4: "csa", 128: "hca"}
+"""DeepSeek-V4's kinds of attention by their compression ratio."""
 HYBRID_SYMBOLS = {
     "M": "mamba",
     "G": "gdn",
     "*": "gqa",
     "+": "mla",
     "D": "dsa",
+    "W": "window",
+    "C": "csa",
+    "H": "hca",
     "-": "dense",
     EXPERTS: ROUTED,
 }
-ATTENTION = frozenset("*+D")
+ATTENTION = frozenset("*+DWCH")
 """The symbols of layers with query heads."""
 MIXERS = {"linear": "linear_attention", "no_op": "no_attention"}
 MLPS = {"linear": "linear_mlp", "no_op": "no_mlp"}
@@ -75,7 +80,7 @@ def _expression(name: str, text: str) -> list[int]:
             f"{name}={shown(text)} has more than {MOST_LAYERS} entries, the most that is accepted"
         ) from None
     except ValueError:
-        raise ConfigError(f"{name}={shown(text)} is not a sum of repeated 0/1 lists such as ([0]*3+[1]*58)") from None
+        raise ConfigError(f"{name}={shown(text)} is not a sum of repeated lists such as ([0]*3+[1]*58)") from None
 
 
 def linear_attention(model: Model) -> tuple[int, ...]:
@@ -83,7 +88,7 @@ def linear_attention(model: Model) -> tuple[int, ...]:
     freq = model.linear_attention_freq
     if model.experimental_attention_variant is None:
         return (0,) * model.num_layers
-    if model.experimental_attention_variant == "dsa":
+    if model.experimental_attention_variant in ("dsa", "dsv4_hybrid"):
         return (1,) * model.num_layers
     if freq is None:
         raise ConfigError(
@@ -96,6 +101,25 @@ def linear_attention(model: Model) -> tuple[int, ...]:
             raise ConfigError(f"linear_attention_freq={shown(freq)} must be at least 1")
         return tuple(int((i + 1) % freq != 0) for i in range(model.num_layers))
     return frequency_list("linear_attention_freq", freq, model.num_layers)
+
+
+def compress_ratios(model: Model) -> tuple[int, ...]:
+    """DeepSeek-V4: the compression ratio of each decoder layer, then of MTP.
+
+    Raises ConfigError for a list that is too short, or has other ratios than those of `COMPRESSED`.
+    """
+    value, needed = model.csa_compress_ratios, model.num_layers + model.mtp
+    if isinstance(value, str):
+        value = tuple(_expression("csa_compress_ratios", value))
+    if not isinstance(value, list | tuple) or any(isinstance(x, bool) or x not in COMPRESSED for x in value):
+        raise ConfigError(
+            "experimental_attention_variant=dsv4_hybrid needs csa_compress_ratios, a list of 0, 4 and 128"
+        )
+    if len(value) < needed:
+        raise ConfigError(
+            f"csa_compress_ratios has {len(value)} entries for {needed} layers, those of MTP too; give one per layer"
+        )
+    return tuple(value)
 
 
 def owns_indexer(model: Model, layer: int) -> bool:
@@ -123,10 +147,15 @@ def layer_pattern(model: Model) -> tuple[str, ...]:
     softmax = "mla" if model.multi_latent_attention else "gqa"
     variant = model.experimental_attention_variant or ""
     mixers = tuple(variant if linear else softmax for linear in linear_attention(model))
+    if variant == "dsv4_hybrid":
+        mixers = tuple(COMPRESSED[ratio] for ratio in compress_ratios(model)[: model.num_layers])
     if variant == "dsa" and model.dsa_indexer_topk_freq > 1:
         mixers = tuple(OWNS if owns_indexer(model, layer) else BORROWS for layer in range(model.num_layers))
     routed = routed_layers(model)
-    return tuple(f"{mixer}+{ROUTED if expert else 'dense'}" for mixer, expert in zip(mixers, routed, strict=True))
+    hashed = model.moe_n_hash_layers
+    experts = (HASHED if layer < hashed else ROUTED for layer in range(model.num_layers))
+    mlps = (kind if expert else "dense" for kind, expert in zip(experts, routed, strict=True))
+    return tuple(f"{mixer}+{mlp}" for mixer, mlp in zip(mixers, mlps, strict=True))
 
 
 def routed_layers(model: Model) -> tuple[bool, ...]:
@@ -158,6 +187,10 @@ def mtp_pattern(model: Model) -> tuple[str, ...]:
     if len(parts) < 2:
         name = model.mtp_layer_variant
         last = model.kinds[-1] if name is None else marked(model.variant(name).kinds[-1], name)
+        last = last.replace(HASHED, ROUTED)  # never by the token's hash
+        if model.experimental_attention_variant == "dsv4_hybrid":
+            ratio = compress_ratios(model)[model.num_layers] if model.mtp else 0
+            return (f"{COMPRESSED[ratio]}+{last.partition('+')[2]}",)
         return (last.replace(BORROWS, OWNS),)  # nothing before it to share with
     for part in parts[1:]:
         wrong = set(part) - set(HYBRID_SYMBOLS)

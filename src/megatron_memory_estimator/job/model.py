@@ -11,16 +11,18 @@ from functools import cached_property
 
 from ..dataclass import dataclass
 from ..tape.tensor import round_up
+from .compressed import CompressedModel
 from .layer_kinds import has_experts, layer_pattern, mtp_pattern
 from .model_checks import check, variant
 from .settings import setting
 from .variants import Variants
 
+SCORES = ("softmax", "sigmoid", "sqrtsoftplus")
 ACTIVATIONS = ("gelu", "silu", "squared_relu", "quick_gelu", "relu", "fast_gelu")
 
 
 @dataclass(frozen=True)
-class Model:
+class Model(CompressedModel):
     """A decoder-only GPT-like model. `None` means: derived from the other fields, or absent."""
 
     num_layers: int = setting(0, "decoder layers, without MTP")
@@ -57,6 +59,13 @@ class Model:
     hidden_dropout: float = setting(0.1, "dropout on the residual stream")
     fp32_residual_connection: bool = setting(False, "residual stream in fp32")
 
+    core_attention: str = setting(
+        "transformer_engine",
+        "whose core attention: TransformerEngine's, Megatron-Core's own with a matrix of all scores (EXAONE 4), or FlexAttention",
+        choices=("transformer_engine", "local", "flex"),
+    )
+    attn_logit_softcapping: float | None = setting(None, "cap of the attention scores (Gemma 2)")
+    final_logit_softcapping: float | None = setting(None, "cap of the logits (Gemma 2)")
     sliding_window: int | None = setting(None, "tokens before it that a query attends to; null: all")
     local_rotary_table: bool = setting(
         False, "a second RoPE table for layers with a sliding window, stacked with the first (Gemma 3, MiMo-V2-Flash)"
@@ -88,9 +97,7 @@ class Model:
     moe_shared_expert_intermediate_size: int | None = setting(None, "total width of the shared experts", of="moe")
     moe_shared_expert_gate: bool = setting(False, "gate on the shared expert", of="moe")
     moe_latent_size: int | None = setting(None, "width in which the experts work (latent MoE)", of="moe")
-    moe_router_score_function: str = setting(
-        "softmax", "score function of the router", choices=("softmax", "sigmoid"), of="moe"
-    )
+    moe_router_score_function: str = setting("softmax", "score function of the router", choices=SCORES, of="moe")
     moe_router_weight_in_fp32: bool = setting(False, "routers keep their weight in fp32 (MiniMax-M3)", of="moe")
     moe_router_enable_expert_bias: bool = setting(False, "aux-loss-free balancing by an expert bias buffer", of="moe")
     moe_router_load_balancing_type: tuple[str, ...] = setting(
@@ -109,7 +116,7 @@ class Model:
     mtp_use_repeated_layer: bool = setting(False, "all MTP depths share one layer")
 
     experimental_attention_variant: str | None = setting(
-        None, "attention of the layers that linear_attention_freq picks", choices=("gdn", "gdn2", "dsa")
+        None, "attention of the layers that linear_attention_freq picks", choices=("gdn", "gdn2", "dsa", "dsv4_hybrid")
     )
     linear_attention_freq: int | tuple[int, ...] | None = setting(
         None, "N: every Nth layer is softmax attention; or a 0/1 list, 1 is linear attention", kind="any"
@@ -130,7 +137,8 @@ class Model:
     dsa_indexer_loss_coeff: float = setting(0.0, "sparse attention: weight of the indexer's loss", of="dsa")
 
     hybrid_layer_pattern: str | None = setting(
-        None, "one character per sub-layer: M Mamba-2, G Gated DeltaNet, * attention, + MLA, D sparse MLA, - MLP, E MoE"
+        None,
+        "one character per sub-layer: M Mamba-2, G Gated DeltaNet, * attention, + MLA, D sparse MLA, WCH DeepSeek-V4, - MLP, E MoE",
     )
     mamba_num_heads: int | None = setting(None, "Mamba-2: heads; default: 2 * hidden_size / mamba_head_dim", of="mamba")
     mamba_head_dim: int = setting(64, "Mamba-2: head dim", of="mamba")
@@ -141,9 +149,6 @@ class Model:
     falcon_h1: bool = setting(
         False, "Falcon-H1's layer: Mamba-2 and attention side by side behind one norm, then the MLP"
     )
-
-    enable_mhc_connections: bool = setting(False, "hyper-connections: several residual streams", of="mhc")
-    mhc_num_residual_streams: int = setting(4, "hyper-connections: residual streams", of="mhc")
 
     norm_placement: str = setting(
         "pre",

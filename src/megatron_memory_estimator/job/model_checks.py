@@ -91,7 +91,8 @@ _AT_LEAST_ONE = (
     "moe_router_num_groups", "moe_router_group_topk", "linear_conv_kernel_dim", "linear_key_head_dim", "linear_value_head_dim",
     "linear_num_key_heads", "linear_num_value_heads", "dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk",
     "dsa_indexer_topk_freq", "mamba_num_heads", "mamba_head_dim", "mamba_num_groups", "mamba_state_dim", "mamba_chunk_size",
-    "mhc_num_residual_streams", "original_max_position_embeddings", "sliding_window",
+    "mhc_num_residual_streams", "original_max_position_embeddings", "sliding_window", "csa_window_size", "o_groups",
+    "o_lora_rank",
 )  # fmt: skip
 _OTHER_LAYERS = (
     "multi_latent_attention", "num_moe_experts", "experimental_attention_variant", "hybrid_layer_pattern",

@@ -14,6 +14,7 @@ from ..job.hardware import Gpu
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
+from .compressed import compressed_attention, hash_layers, hash_stage, hyper_connections, streams_stages
 from .dims import declared_dims
 from .experts import expert_modules, experts
 from .graphs import graphs
@@ -22,9 +23,9 @@ from .kernels import (
     attention_variants,
     deterministic,
     falcon_h1,
-    hyper_connections,
     kernel_dtype,
     mtp_positions,
+    own_modules,
     positions,
     transformer_impl,
     whole_layers,
@@ -72,10 +73,13 @@ SWITCHES: tuple[Rules, ...] = (
     a2a_overlap,
     uniform_mtp,
     transformer_impl,
+    compressed_attention,
+    hash_layers,
     hyper_connections,
     whole_layers,
     falcon_h1,
     activation_fusion,
+    own_modules,
     windows,
 )
 """Rules between settings, in the order in which they are reported."""
@@ -124,6 +128,7 @@ def stated_violations(model: Model, layout: Layout, training: Training, num_micr
     ]
     if not found:
         found += [*schedule(model, layout, num_microbatches), *shared_indexers(model, layout)]
+        found += [*hash_stage(model, layout), *streams_stages(model, layout)]
     return tuple(dict.fromkeys(found))
 
 

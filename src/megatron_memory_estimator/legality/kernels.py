@@ -11,7 +11,7 @@ from ..job.variants import variant_of
 from ..modules.kinds import kinds_in, shapes_of
 from ..wording import all_of
 from .overlap import interleaved
-from .sharding import CP, PP
+from .sharding import CP
 from .violation import Violation, broken
 
 
@@ -62,6 +62,18 @@ def attention_variants(model: Model, layout: Layout, training: Training) -> Iter
             yield broken("sparse attention needs add_bias_linear off")
         if layout.cp > 1 and set(layout.cp_comm_type) != {"all_gather"}:
             yield broken("sparse attention with context parallelism needs cp_comm_type all_gather")
+
+
+def own_modules(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """What modules of Megatron-Bridge's own exclude (NVIDIA-NeMo/Megatron-Bridge `models/gemma/`, `models/exaone/`)."""
+    for name, usual in (("norm_placement", "pre"), ("core_attention", "transformer_engine")):
+        value = next((found for one, _ in shapes_of(model) if (found := getattr(one, name)) != usual), "")
+        if value and not training.te_spec:
+            yield broken(f"{name}={value} needs transformer_impl=transformer_engine")
+        if value and name == "core_attention" and layout.cp > 1:
+            yield broken(f"core_attention={value} excludes {{{CP}}}", {CP: layout.cp}, fix="use 1")
+    if model.final_logit_softcapping and training.loss_function == "fused":
+        yield broken("final_logit_softcapping excludes loss_function=fused, which never has the logits")
 
 
 def activation_fusion(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
@@ -141,16 +153,3 @@ def transformer_impl(model: Model, layout: Layout, training: Training) -> Iterat
         yield broken("moe_grouped_gemm needs transformer_impl=transformer_engine")
     if not t.te_spec and layout.cp > 1:
         yield broken(f"{{{CP}}} needs transformer_impl=transformer_engine", {CP: layout.cp})
-
-
-def hyper_connections(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
-    """What hyper-connections exclude."""
-    if not model.enable_mhc_connections:
-        return
-    if layout.pp > 1:
-        rule = f"enable_mhc_connections needs {PP}=1"
-        yield broken(rule, said=f"{rule}, not {layout.pp}")
-    if model.mtp or model.has_moe or model.hybrid or model.experimental_attention_variant:
-        yield broken("enable_mhc_connections needs a plain transformer with dense MLP layers and no MTP")
-    if training.recompute_granularity == "full" or model.fp32_residual_connection:
-        yield broken("enable_mhc_connections excludes full recomputation and fp32_residual_connection")

@@ -8,7 +8,8 @@ from math import lcm
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
-from ..modules.kinds import Kind, StateHeads, shapes_of
+from ..modules.kind import Kind, StateHeads
+from ..modules.kinds import shapes_of
 from ..tape.tensor import divisors
 from .violation import Violation, broken, indivisible
 

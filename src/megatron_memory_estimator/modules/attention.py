@@ -67,6 +67,7 @@ def self_attention(
     normed_heads = m.qk_layernorm or m.qk_l2_norm
     # untouched MHA stays one packed tensor, which the kernels recognise; nothing is copied
     packed = not rope and not normed_heads and m.groups == m.num_attention_heads and not m.attention_output_gate
+    te_core = c.te and m.core_attention == "transformer_engine"
     q = qkv.view(f"{name}.q", (c.seq, c.batch, heads, d))
     k = qkv.view(f"{name}.k", (c.seq, c.batch, groups, d))
     source = qkv.view(f"{name}.v", (c.seq, c.batch, groups, d))
@@ -84,13 +85,13 @@ def self_attention(
         k = yield from _head_norm(c, f"{name}.k_layernorm", k)
     if rope:
         q, k = yield from rotary(c, name, q, k)
-    elif c.te and not packed and not normed_heads:
+    elif te_core and not packed and not normed_heads:
         q, k = yield from in_part("core_attn", _contiguous(c, q, k))
 
     def core() -> Module[Tensor]:
         value = source
-        # The local spec hands the strided view to the batched GEMM, except where key and value are repeated anyway.
-        if c.te and not packed:
+        # Megatron-Core's own hands the strided view to the batched GEMM, except where key and value are repeated anyway.
+        if te_core and not packed:
             value = value.like(f"{name}.v contiguous")
             yield Op(f"{CORE}.contiguous_v", (source,), (value,), passes=(source,))
         return (yield from core_attention(c, q, k, value, heads, layer))

@@ -118,6 +118,15 @@ class Context:
         name = self.training.low_precision
         return RECIPES[name] if name and self.te and not self.high_precision else None
 
+    @cached_property
+    def core_kernel(self) -> str:
+        """The kernel of core attention. FlexAttention's module has a matrix of all scores where it shall not be fused, or has dropout."""
+        m = self.model
+        if m.core_attention == "transformer_engine":
+            return self.kernel
+        whole = self.kernel in ("unfused", "local") or m.attention_dropout > 0
+        return "local" if m.core_attention == "local" or whole else "flex"
+
     # -- dtypes --------------------------------------------------------------------------------------------------
     @property
     def dtype(self) -> str:
@@ -168,6 +177,11 @@ class Context:
         return Dim("hidden_size", self.model.hidden_size)
 
     @cached_property
+    def streams(self) -> Dim:
+        """Residual streams of hyper-connections."""
+        return Dim("mhc_num_residual_streams", self.model.mhc_num_residual_streams)
+
+    @cached_property
     def tokens(self) -> Dim:
         """Tokens of one rank's residual stream (rows that enter a MoE layer)."""
         return Dim("tokens/cp" + ("/tp" if self.sp_many else ""), self.seq_sp.local * self.batch.size)
@@ -178,8 +192,9 @@ class Context:
         return tensor(name, shape, dtype or self.dtype)
 
     def residual(self, name: str) -> Tensor:
-        """A tensor of the residual stream."""
-        return tensor(name, (self.seq_sp, self.batch, self.hidden), self.residual_dtype)
+        """A tensor of the residual stream, or of all streams with hyper-connections."""
+        many = (self.streams,) if self.model.enable_mhc_connections else ()
+        return tensor(name, (self.seq_sp, self.batch, *many, self.hidden), self.residual_dtype)
 
     def stream(self, name: str, *features: Dim) -> Tensor:
         """A tensor on the residual stream's tokens, in the compute dtype."""

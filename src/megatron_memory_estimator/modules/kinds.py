@@ -7,17 +7,15 @@ every row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import cache
-from typing import Literal, NamedTuple
 
 from ..job.model import Model
 from ..job.settings import Owner
 from ..job.variants import bare, variant_of
-from ..tape.ops import Part
-from ..tape.tensor import Tensor
 from . import (
     attention,
+    compressed_attention,
     falcon_h1,
     gated_delta_net,
     mamba,
@@ -28,69 +26,7 @@ from . import (
     replacements,
     sparse_attention,
 )
-from .context import Context
-from .module import Module
-
-Declare = Callable[[Context, Tensor, int], Module[Tensor]]
-"""From the residual stream, and the layer's index in the pattern of cp_comm_type, to what is added to the residual stream; of a
-whole layer to the residual stream behind it."""
-Role = Literal["mixer", "mlp", "layer", "nothing"]
-"""A mixer, an MLP, both in one with what is added to the residual stream, or nothing, which adds nothing."""
-StateHeads = Literal["none", "mamba", "delta"]
-"""Rules of the heads of a recurrent state, by name (legality/sharding.py)."""
-Rotary = Literal["none", "chunk", "layer"]
-"""Whose rotary table is: nobody's, one per model chunk, one per layer."""
-
-
-def nothing_kept(c: Context, layers: int) -> Iterator[tuple[Tensor, str]]:
-    """No layer leaves anything on the GPU between two microbatches."""
-    return iter(())
-
-
-class Kind(NamedTuple):
-    """A kind of mixer or MLP.
-
-    part         what its ops are a part of, where they do not say it themselves
-    residual     the same of the addition to the residual stream behind it
-    owners       whose settings it reads, beside those that every kind reads (`settings.Owner`)
-    rotary       whose rotary table is
-    heads        whether query heads are sharded over tp
-    groups       whether key and value heads are
-    exchanges    whether all-to-all context parallelism exchanges its heads
-    latent       whether key and value come from a compressed latent
-    sparse       whether it attends to keys that an indexer picks; `indexer`: whether it has that indexer
-    borrows      whether it needs the keys that an earlier layer of its stage picked
-    state_heads  which rules the heads of its recurrent state keep
-    routed       whether it has routed experts
-    dense        whether it has a dense MLP
-    reproducible whether deterministic_mode runs the modelled operations
-    recomputes   modules of selective recomputation that it has (Megatron-LM `transformer_config.py`, recompute_modules)
-    kept         tensors that so many layers of it keep between microbatches, each with its source
-    setting      of a whole layer: the setting that makes the layers of a model such, for messages
-    """
-
-    name: str
-    role: Role
-    declare: Declare
-    part: Part
-    residual: Part
-    owners: frozenset[Owner] = frozenset()
-    rotary: Rotary = "none"
-    heads: bool = False
-    groups: bool = False
-    exchanges: bool = False
-    latent: bool = False
-    sparse: bool = False
-    indexer: bool = False
-    borrows: bool = False
-    state_heads: StateHeads = "none"
-    routed: bool = False
-    dense: bool = False
-    reproducible: bool = True
-    recomputes: frozenset[str] = frozenset()
-    kept: Callable[[Context, int], Iterator[tuple[Tensor, str]]] = nothing_kept
-    setting: str = ""
-
+from .kind import Kind
 
 _SPARSE = Kind(
     name="dsa",
@@ -105,6 +41,17 @@ _SPARSE = Kind(
     sparse=True,
     indexer=True,
     recomputes=frozenset(("layernorm",)),
+)
+_WINDOW = Kind(
+    name="window",
+    role="mixer",
+    declare=compressed_attention.window_attention,
+    part="attn",
+    residual="attn_residual",
+    owners=frozenset(("mla", "dsa", "csa", "yarn")),
+    latent=True,
+    compressed=True,
+    recomputes=frozenset(("layernorm", "mla_up_proj")),
 )
 _DELTA = Kind(
     name="gdn",
@@ -162,6 +109,9 @@ KINDS: dict[str, Kind] = {
             state_heads="mamba",
             kept=mamba.kept,
         ),
+        _WINDOW,
+        _WINDOW._replace(name="csa", declare=compressed_attention.csa_attention),
+        _WINDOW._replace(name="hca", declare=compressed_attention.hca_attention),
         Kind(
             name="parallel",
             role="layer",
@@ -231,6 +181,18 @@ KINDS: dict[str, Kind] = {
             recomputes=frozenset(("moe", "moe_act", "layernorm", "shared_experts")),
             kept=moe.kept,
         ),
+        Kind(
+            name="hash_moe",
+            role="mlp",
+            declare=moe.moe,
+            part="moe",
+            residual="moe_residual",
+            owners=frozenset(("moe",)),
+            routed=True,
+            hashed=True,
+            recomputes=frozenset(("moe", "moe_act", "layernorm", "shared_experts")),
+            kept=moe.hash_kept,
+        ),
     )
 }
 
@@ -267,6 +229,8 @@ def owners_of(model: Model) -> frozenset[Owner]:
 def recomputable(model: Model) -> frozenset[str]:
     """Modules of selective recomputation that a model has."""
     found = frozenset(module for kind in kinds_in(model.every_kind) for module in kind.recomputes)
+    if model.enable_mhc_connections:
+        found |= {"mhc"}
     return found if model.moe_shared_expert_intermediate_size else found - {"shared_experts"}
 
 

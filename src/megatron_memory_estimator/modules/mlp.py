@@ -52,9 +52,9 @@ def fused(c: Context, *, weighted: bool) -> bool:
 def activation(c: Context, name: str, x: Tensor, width: Dim, scale: Tensor | None = None) -> Module[Tensor]:
     """Input of linear_fc2. `scale` is the routed probability of each row of an expert.
 
-    Fused: fc1's output (and the scale) are kept; a clamped gated activation also keeps a clamped copy. Not fused: a gated
-    activation also keeps silu(gate) and the linear half, a clamped one the clamped gate beside the output of fc1, which the clamps
-    of both halves keep, and the product with the scale keeps the activated rows.
+    Fused: fc1's output (and the scale) are kept; a clamped gated quick GELU also keeps a clamped copy. Not fused: a gated activation
+    also keeps silu(gate) and the linear half, of a clamped one the clamped gate too, and the product with the scale keeps the
+    activated rows.
     """
     m = c.model
     kept: tuple[Tensor, ...]
@@ -62,7 +62,9 @@ def activation(c: Context, name: str, x: Tensor, width: Dim, scale: Tensor | Non
     clamps = m.gated_linear_unit and m.activation_func_clamp_value is not None
     if fused(c, weighted=scale is not None):
         reads = (x,) if scale is None else (x, scale)
-        kept = (*reads, x.like(f"{name}.clamped input")) if clamps else reads
+        kept = reads
+        if clamps and m.activation_func != "silu":  # the fused SwiGLU clamps again in its backward
+            kept = (*kept, x.like(f"{name}.clamped input"))
         if c.training.activation_func_fp8_input_store and m.activation_func == "silu" and m.gated_linear_unit:
             kept = (x.like(f"{name}.input fp8", "fp8"), *kept[1:])
         yield Op(name, reads, (out,), kept)

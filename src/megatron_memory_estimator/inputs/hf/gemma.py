@@ -37,6 +37,24 @@ def windows(window: int, local: list[bool]) -> dict[str, Any]:
     }
 
 
+def gemma2(f: Fields) -> Converted:
+    """Gemma 2: caps of the scores and of the logits, FlexAttention; odd layers are local."""
+    layers = f.whole("num_hidden_layers")
+    window = f.count("sliding_window", default=4096)
+    settings = {
+        **sandwich(f),
+        **windows(window, [layer % 2 == 0 for layer in range(layers)]),
+        "core_attention": "flex",
+        "attn_logit_softcapping": f.number("attn_logit_softcapping", default=50.0) or None,
+        "final_logit_softcapping": f.number("final_logit_softcapping", default=30.0) or None,
+    }
+    what = "norms behind attention and MLP, capped scores and logits"
+    return Converted(settings, warnings=(built_by("Gemma2ModelProvider", what), FLEX))
+
+
+FLEX = "core attention is FlexAttention; attention_kernel unfused is what runs with a padding mask or without FlexAttention"
+
+
 def gemma3(f: Fields) -> Converted:
     """Gemma 3: norms per head on query and key, a second RoPE table for local layers."""
     layers = f.whole("num_hidden_layers")
