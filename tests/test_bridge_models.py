@@ -21,7 +21,6 @@ NOT_MODELLED = {
     "MiniMaxAI/MiniMax-M2.5",
     "XiaomiMiMo/MiMo-V2-Flash",
     "allenai/OLMoE-1B-7B-0924",
-    "google/gemma-4-26B-A4B",
     "google/gemma-4-E4B",
     "moonshotai/Kimi-K3",
     "nvidia/Llama-3_3-Nemotron-Super-49B-v1",

@@ -20,7 +20,8 @@ def stage(**settings: Any) -> Any:
 
 def saved(kind: str, **settings: Any) -> int:
     plan = stage(**settings).rank.plans[0]
-    return next(run.trace.saved_bytes for run in plan.runs if run.unit.name == kind)
+    found: int = next(run.trace.saved_bytes for run in plan.runs if run.unit.name == kind)
+    return found
 
 
 def test_routers_have_weights_gradients_and_moments_in_fp32_without_a_copy() -> None:

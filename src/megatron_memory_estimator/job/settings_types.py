@@ -211,6 +211,7 @@ class Settings(TypedDict, total=False):
     add_qkv_bias: bool  # bias in linear_qkv only
     qk_layernorm: bool  # norm on query and key (MLA: on the compressed ones)
     qk_l2_norm: bool  # norm on query and key without parameters (Llama 4)
+    value_norm: bool  # norm on value without parameters, in fp32 (Gemma 4)
     attention_output_gate: bool  # gate on the attention output (Qwen3-Next)
     softmax_type: Literal["vanilla", "off-by-one", "learnable"]  # softmax
     attention_dropout: float  # dropout on attention probabilities
@@ -235,6 +236,7 @@ class Settings(TypedDict, total=False):
     moe_ffn_hidden_size: int | None  # width of an expert; default: ffn_hidden_size
     moe_shared_expert_intermediate_size: int | None  # total width of the shared experts
     moe_shared_expert_gate: bool  # gate on the shared expert
+    gemma4_moe: bool  # Gemma 4's experts beside a dense MLP, with norms of their own
     moe_latent_size: int | None  # width in which the experts work (latent MoE)
     moe_router_score_function: Literal["softmax", "sigmoid", "sqrtsoftplus"]  # score function of the router
     moe_router_weight_in_fp32: bool  # routers keep their weight in fp32 (MiniMax-M3)

@@ -14,6 +14,7 @@ from ..job.hardware import Gpu
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
+from .bridge_layers import falcon_h1, gemma4_moe
 from .compressed import compressed_attention, hash_layers, hash_stage, hyper_connections, streams_stages
 from .dims import declared_dims
 from .experts import expert_modules, experts
@@ -22,7 +23,6 @@ from .kernels import (
     activation_fusion,
     attention_variants,
     deterministic,
-    falcon_h1,
     kernel_dtype,
     mtp_positions,
     own_modules,
@@ -78,6 +78,7 @@ SWITCHES: tuple[Rules, ...] = (
     hyper_connections,
     whole_layers,
     falcon_h1,
+    gemma4_moe,
     activation_fusion,
     own_modules,
     windows,

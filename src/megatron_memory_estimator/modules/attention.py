@@ -15,6 +15,7 @@ from ..tape.tensor import Dim, Param, Tensor, smallest
 from .context import Context
 from .core_attention import NAME as CORE
 from .core_attention import core_attention
+from .eager_norm import value_norm
 from .linear import column_linear, keeps_original, linear_params, row_linear
 from .module import Module, in_part, recomputed
 from .norm import before, behind, norm, norm_params, statistics
@@ -66,7 +67,13 @@ def self_attention(
     rope = m.position_embedding_type not in ("none", "learned_absolute")
     normed_heads = m.qk_layernorm or m.qk_l2_norm
     # untouched MHA stays one packed tensor, which the kernels recognise; nothing is copied
-    packed = not rope and not normed_heads and m.groups == m.num_attention_heads and not m.attention_output_gate
+    packed = (
+        not rope
+        and not normed_heads
+        and not m.value_norm
+        and m.groups == m.num_attention_heads
+        and not m.attention_output_gate
+    )
     te_core = c.te and m.core_attention == "transformer_engine"
     q = qkv.view(f"{name}.q", (c.seq, c.batch, heads, d))
     k = qkv.view(f"{name}.k", (c.seq, c.batch, groups, d))
@@ -88,10 +95,13 @@ def self_attention(
     elif te_core and not packed and not normed_heads:
         q, k = yield from in_part("core_attn", _contiguous(c, q, k))
 
+    if m.value_norm:
+        source = yield from value_norm(c, f"{name}.v_norm", source)
+
     def core() -> Module[Tensor]:
         value = source
         # Megatron-Core's own hands the strided view to the batched GEMM, except where key and value are repeated anyway.
-        if te_core and not packed:
+        if te_core and not packed and not m.value_norm:
             value = value.like(f"{name}.v contiguous")
             yield Op(f"{CORE}.contiguous_v", (source,), (value,), passes=(source,))
         return (yield from core_attention(c, q, k, value, heads, layer))

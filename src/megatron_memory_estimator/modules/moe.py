@@ -72,14 +72,14 @@ def moe(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
     assert m.num_moe_experts is not None
     experts = Dim("num_moe_experts", m.num_moe_experts)
     yield from norm_params(c, "pre_mlp_layernorm.", c.hidden)
-    yield from _router_params(c, experts)
+    yield from router_params(c, experts)
     latent: tuple[Param, Param] | None = None
     width = Dim("moe_latent_size", m.moe_latent_size) if m.moe_latent_size else c.hidden
     if m.moe_latent_size:
         down = yield from linear_params(c, "mlp.fc1_latent_proj", width, c.hidden, "replicated", m.add_bias_linear)
         up = yield from linear_params(c, "mlp.fc2_latent_proj", c.hidden, width, "replicated", m.add_bias_linear)
         latent = (down, up)
-    fc1, fc2 = yield from _expert_params(c, width)
+    fc1, fc2 = yield from expert_params(c, width)
     shared: tuple[Param, Param] | None = None
     if m.moe_shared_expert_intermediate_size:
         shared = yield from shared_experts_params(c)
@@ -99,9 +99,9 @@ def moe(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
         if latent:
             down_proj = duplicated_linear(c, "mlp.fc1_latent_proj", normed, latent[0])
             tokens = yield from in_part("latent_down", down_proj)
-        routed = yield from in_part("dispatch", _filled(c.filled, dispatch(c, tokens, probs, width)))
-        done = yield from in_part("experts", _filled(c.filled, _experts(c, routed, fc1, fc2)))
-        out = yield from in_part("combine", _filled(c.filled, combine(c, routed, done, width)))
+        routed = yield from in_part("dispatch", filled(c.filled, dispatch(c, tokens, probs, width)))
+        done = yield from in_part("experts", filled(c.filled, routed_experts(c, routed, fc1, fc2)))
+        out = yield from in_part("combine", filled(c.filled, combine(c, routed, done, width)))
         if latent:
             out = yield from in_part("latent_up", duplicated_linear(c, "mlp.fc2_latent_proj", out, latent[1]))
         if extra is not None:
@@ -117,19 +117,20 @@ def moe(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
     return (yield from recomputed(t.recomputes("moe"), "mlp.checkpoint", body()))
 
 
-def _router_params(c: Context, experts: Dim) -> Module[None]:
+def router_params(c: Context, experts: Dim) -> Module[None]:
+    """The router's weight and bias."""
     frozen, dtype = c.training.freeze_moe_router, "fp32" if c.model.moe_router_weight_in_fp32 else ""
     yield Param("mlp.router.weight", (experts, c.hidden), frozen=frozen, dtype=dtype)
     if c.model.add_bias_linear:
         yield Param("mlp.router.bias", (experts,), matrix=False, frozen=frozen)
 
 
-def _filled(share: float, module: Module[T]) -> Module[T]:
+def filled(share: float, module: Module[T]) -> Module[T]:
     """The module with ops on rows of which a share holds a token."""
     return changed(module, partial(filling, share=share))
 
 
-def _expert_params(c: Context, width: Dim) -> Module[tuple[Param, Param]]:
+def expert_params(c: Context, width: Dim) -> Module[tuple[Param, Param]]:
     """fc1 and fc2 of the local experts; grouped experts are `weight0..weightN` of one module."""
     m = c.model
     one = c.dim("moe_ffn_hidden_size", m.moe_ffn, "etp")
@@ -149,8 +150,11 @@ def _expert_params(c: Context, width: Dim) -> Module[tuple[Param, Param]]:
     return made[0], made[1]
 
 
-def router(c: Context, x: Tensor, experts: Dim) -> Module[Tensor]:
-    """Routing probabilities [tokens, experts]; what stays is the top-k choice and the scores that a loss needs."""
+def router(c: Context, x: Tensor, experts: Dim, *, pre_softmax: bool = False) -> Module[Tensor]:
+    """Routing probabilities [tokens, experts]; what stays is the top-k choice and the scores that a loss needs.
+
+    `pre_softmax`: the softmax is over all experts, before the choice, and its output stays in place of that over the chosen ones.
+    """
     m, t = c.model, c.training
     tokens = c.tokens
     topk = Dim("moe_router_topk", m.moe_router_topk)
@@ -162,7 +166,7 @@ def router(c: Context, x: Tensor, experts: Dim) -> Module[Tensor]:
     kept: list[Tensor] = [
         wide if m.moe_router_weight_in_fp32 else x,  # widened to the weight's dtype before the product
         c.new("mlp.router.topk_indices", tokens, topk, dtype="int64"),
-        c.new("mlp.router.topk_probs", tokens, topk, dtype="fp32"),
+        c.new("mlp.router.topk_probs", tokens, experts if pre_softmax else topk, dtype="fp32"),
     ]
     if m.moe_router_score_function != "softmax":
         kept.append(c.new("mlp.router.scores", tokens, experts, dtype="fp32"))
@@ -199,7 +203,7 @@ def router(c: Context, x: Tensor, experts: Dim) -> Module[Tensor]:
     return probs
 
 
-def _experts(c: Context, routed: Routed, fc1: Param, fc2: Param) -> Module[Tensor]:
+def routed_experts(c: Context, routed: Routed, fc1: Param, fc2: Param) -> Module[Tensor]:
     """fc1, activation times probability, fc2 on the rows of this rank's experts (TEGroupedMLP, SequentialMLP)."""
     gated, one = fc1.shape[0], fc2.shape[1]
     moe_act = c.training.recomputes("moe_act")

@@ -8,8 +8,8 @@ from .converted import Converted
 from .deepseek import deepseek, glm_lite, sarvam_mla
 from .dense import cohere, falcon, gemma, gpt2, llama, nemotron, plain_llama, qwen2, qwen3
 from .fields import Fields
-from .foreign import deci, exaone4, gemma4, minimax_m1, minimax_m2, olmo2, olmoe
-from .gemma import gemma2, gemma3
+from .foreign import deci, exaone4, minimax_m1, minimax_m2, olmo2, olmoe
+from .gemma import gemma2, gemma3, gemma4
 from .hybrid import falcon_h1, nemotron_h, qwen_next
 from .moe import (
     bailing,
