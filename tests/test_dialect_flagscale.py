@@ -18,6 +18,8 @@ from megatron_memory_estimator.inputs.dialects.run import Run
 from megatron_memory_estimator.inputs.dialects.table import dialect_of
 from megatron_memory_estimator.job.training_job import TrainingJob
 
+from .random_trees import leaves, trees
+
 EXPERIMENT = """
 defaults: [_self_, {train: tiny}]
 experiment:
@@ -234,13 +236,7 @@ def test_files_that_name_themselves_end() -> None:
     assert "more than 20 files" in refusal(EXPERIMENT, {"train/tiny.yaml": "defaults: [tiny]"})
 
 
-LEAVES = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-3, 9000),
-    st.text(max_size=8),
-    st.sampled_from(["${experiment.x}", "${a.b}", "[1"]),
-)
+LEAVES = leaves("${experiment.x}", "${a.b}", "[1")
 KEYS = st.sampled_from(
     [
         "defaults",
@@ -267,13 +263,11 @@ KEYS = st.sampled_from(
         "action",
     ]
 )
-TREES = st.recursive(
-    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=5), max_leaves=25
-)
+TREES = trees(KEYS, LEAVES)
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.dictionaries(KEYS, TREES, max_size=5), TREES)
+@given(TREES, LEAVES | TREES)
 def test_no_tree_breaks_the_reader(document: dict[str, Any], second: Any) -> None:
     text = yaml.safe_dump(second)
     for tree in (document, {**yaml.safe_load(EXPERIMENT), **document}):

@@ -20,6 +20,8 @@ from megatron_memory_estimator.inputs.dialects.table import dialect_of
 from megatron_memory_estimator.inputs.hf.load import load
 from megatron_memory_estimator.job.training_job import TrainingJob
 
+from .random_trees import leaves, trees
+
 EXPERIMENT = """
 work_group: ${TEAM:lab}
 user_name: ${USER:root}
@@ -212,14 +214,7 @@ def test_every_model_of_the_framework_is_in_the_catalogue() -> None:
         assert load(entry).config, stem
 
 
-LEAVES = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-3, 9000),
-    st.floats(0, 2),
-    st.text(max_size=8),
-    st.sampled_from(["${A}", "${A:3}", "own.yaml"]),
-)
+LEAVES = leaves("${A}", "${A:3}", "own.yaml")
 KEYS = st.sampled_from(
     [
         "modules",
@@ -243,9 +238,7 @@ KEYS = st.sampled_from(
         "fp8",
     ]
 )
-TREES = st.recursive(
-    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=5), max_leaves=20
-)
+TREES = trees(KEYS, LEAVES)
 
 
 @settings(max_examples=150, deadline=None)
@@ -262,7 +255,7 @@ def test_no_override_breaks_the_reader(model: str, overrides: dict[str, Any]) ->
 
 @settings(max_examples=100, deadline=None)
 @given(
-    st.dictionaries(KEYS, TREES, max_size=5),
+    TREES,
     st.lists(st.sampled_from(["a=1", "--b", "c", "=", "--d=[", "x={", "--", "-1"]), max_size=5),
 )
 def test_no_tree_breaks_the_reader(tree: dict[str, Any], words: list[str]) -> None:

@@ -15,7 +15,9 @@ LAYERS = {"num_layers": 4, "moe_layer_freq": (0, 0, 0, 1), "expert_model_paralle
 
 
 def stage(**settings: Any) -> Any:
-    return estimate(TrainingJob.from_hf(NAME, 32, **{**LAYERS, **settings})).stages[0]
+    return estimate(TrainingJob.from_hf(entries()[NAME]["config"]["text_config"], 32, **{**LAYERS, **settings})).stages[
+        0
+    ]
 
 
 def saved(kind: str, **settings: Any) -> int:

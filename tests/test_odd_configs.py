@@ -35,6 +35,8 @@ EXTRA: dict[str, dict[str, Any]] = {
     "hy_v3": EXPERTS,
     "sarvam_mla": {**EXPERTS, **LATENT, "q_lora_rank": None},
     "glm4_moe_lite": {**EXPERTS, **LATENT, "n_routed_experts": 8},
+    "exaone4_5_text": {"mtp_share_layers": True},
+    "glm4v_moe_text": EXPERTS,
 }
 
 

@@ -12,6 +12,7 @@ from .inputs.hf import load, load_named
 from .inputs.loaded_model import LoadedModel
 from .inputs.resolve import job_from_parts
 from .inputs.setting_names import canonical, full_name
+from .inputs.text_files import is_within
 from .job.training_job import TrainingJob
 from .wording import shown
 
@@ -33,8 +34,7 @@ class Files:
             full = os.path.realpath(os.path.join(self.folder, name))
         except ValueError:  # a null byte or half a character, which no file's name has
             return None
-        inside = os.path.commonpath([self.folder, full]) == self.folder
-        return full if inside and os.path.exists(full) else None
+        return full if is_within(self.folder, full) and os.path.exists(full) else None
 
     def named(self, name: str) -> LoadedModel:
         """The model of a name, or of a config.json below the folder."""

@@ -1,4 +1,4 @@
-"""Whole numbers read from text, and text that is safe to print: the only places where either is decided."""
+"""Whole numbers read from text, options as they are written, and text that is safe to print: the only place where each is decided."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ def whole(text: object) -> int | None:
 def signed(text: object) -> int | None:
     """The whole number that ASCII digits say behind at most one minus sign, or None."""
     return int(text) if isinstance(text, str) and _SIGNED.fullmatch(text) else None
+
+
+def dashed(name: str) -> str:
+    """An option as it is written on a command line: `--num-layers` of num_layers."""
+    return f"--{name.replace('_', '-')}"
 
 
 def any_of(values: Iterable[object]) -> str:

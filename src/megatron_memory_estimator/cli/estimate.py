@@ -8,6 +8,7 @@ import click
 
 from ..errors import ConfigError
 from ..job.training_job import TrainingJob
+from ..wording import dashed
 from .options import job_command, json_option
 
 HELP = """What every GPU of every pipeline stage holds, and when it peaks.
@@ -29,7 +30,7 @@ def run(job: TrainingJob, *, as_json: bool, form: str, formulas: bool, **shown: 
     asked = {**shown, "formulas": formulas, "json": as_json}
     held = ("table", "assumptions", "verbose", "all_gpus") if form not in RECORDS else tuple(asked)
     if (form in RECORDS or as_json or form == "json") and (beside := [name for name in held if asked[name]]):
-        options = ", ".join(f"--{name.replace('_', '-')}" for name in beside)
+        options = ", ".join(dashed(name) for name in beside)
         what = "a row for each stage" if form in RECORDS else "the whole document"
         raise ConfigError(f"--format {form if form in RECORDS else 'json'} is {what}; leave {options} out")
     form = "json" if as_json else form

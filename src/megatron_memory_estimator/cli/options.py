@@ -18,7 +18,7 @@ from ..job.rollout import Rollout
 from ..job.settings import field_kind
 from ..job.training import Training
 from ..job.training_job import DEFAULT_GPU, TrainingJob
-from ..wording import shown, signed, whole
+from ..wording import dashed, shown, signed, whole
 from . import completion
 from .verb import LongVerb
 
@@ -49,7 +49,7 @@ def tokens(text: str) -> int:
 def option_names(field: dataclasses.Field[Any]) -> list[str]:
     """Every spelling of a setting's option."""
     names = [*OTHER_NAMES.get(field.name, ())]
-    names.append("--" + field.name.replace("_", "-"))
+    names.append(dashed(field.name))
     if field.metadata.get("flag"):
         names.append("--" + str(field.metadata["flag"]))
     return list(dict.fromkeys(names))

@@ -8,6 +8,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from ..dataclass import dataclass
+from ..job.tower import lacking
 from ..job.training_job import TrainingJob
 from ..rank.peak import Peak
 from ..rank.rank import Rank
@@ -38,6 +39,8 @@ class Verdict:
     device: Range
     phase: str
     pp_rank: int
+    not_counted: str = ""
+    """What of the model these bytes are without, as a clause."""
 
     def __str__(self) -> str:
         return self.word
@@ -146,7 +149,7 @@ def verdict(job: TrainingJob, ranges: Ranges, unbroken: Ranges, memory_bytes: in
     device = reduce(widest, (found for _, _, found in here))
     word = judged(device, max(found.high for _, _, found in apart), memory_bytes)
     pp_rank, phase = deciding(here, word)
-    return Verdict(word, gpu, memory_bytes, device, phase, pp_rank)
+    return Verdict(word, gpu, memory_bytes, device, phase, pp_rank, lacking(job.model.towers))
 
 
 def judged(device: Range, expandable_high: int, memory_bytes: int) -> Word:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from math import lcm
 from typing import Any
 
 from ..errors import ConfigError
 from ..job.assumption import Assumption
-from ..job.layout import SHORT, Layout
+from ..job.layout import SHORT, Layout, fewest_gpus
 from ..job.model import Model
 from ..job.pipeline import split_layers, virtual_stages
 from ..job.training import Training
@@ -68,7 +67,7 @@ def decide_layout(
         if values["sequence_parallel"]:
             notes.append(Assumption("sequence_parallel on (tensor_model_parallel_size above 1)", "sequence_parallel"))
     if world is None:
-        world = lcm(draft.tp * draft.cp, draft.etp * draft.ep if model.num_moe_experts else 1) * draft.pp
+        world = fewest_gpus(draft.tp * draft.cp, draft.etp * draft.ep if model.num_moe_experts else 1, draft.pp)
         if habits and strict:
             raise ConfigError(f"num_gpus is not given; the smallest legal count is {world}")
         notes.append(_smallest(world, habits=habits))

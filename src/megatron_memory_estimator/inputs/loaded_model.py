@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..dataclass import dataclass
+from ..job.tower import Tower
 
 LONGEST_NAME = 300
 """Characters of a name or a source that are kept."""
@@ -22,3 +23,4 @@ class LoadedModel:
     refusal: str = ""
     warnings: tuple[str, ...] = ()
     foreign: tuple[tuple[str, int], ...] = ()
+    towers: tuple[Tower, ...] = ()

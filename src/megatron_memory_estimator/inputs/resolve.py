@@ -20,7 +20,7 @@ from ..job.rollout import Rollout
 from ..job.settings import LARGEST_INTEGER, build, checked
 from ..job.training import Training
 from ..job.training_job import DEFAULT_GPU, TrainingJob
-from ..legality.precision import LEAST_CAPABILITY
+from ..legality.precision import has_recipe
 from ..modules.context import Context
 from ..modules.kinds import kinds_in
 from ..wording import plain
@@ -66,8 +66,13 @@ def offloading_is_off(values: dict[str, Any]) -> tuple[str, ...]:
 
 def model_of(loaded: LoadedModel) -> Model:
     """The architecture of a loaded model, without a layout."""
-    model: Model = build(Model, {**sorted_settings(loaded.config)[Model], "foreign_layers": loaded.foreign})
+    model: Model = build(Model, {**sorted_settings(loaded.config)[Model], **_beside(loaded)})
     return model
+
+
+def _beside(loaded: LoadedModel) -> dict[str, Any]:
+    """What a model has beside its settings."""
+    return {"foreign_layers": loaded.foreign, "towers": loaded.towers}
 
 
 def job_from_parts(
@@ -103,7 +108,7 @@ def job_from_parts(
     env = _environment(parts[Environment], variables)
     assumptions: list[str] = [HABITS_ASSUMED] if habits else []
     assumptions += _longer_positions(parts, given) if habits or framework is not None else []
-    model: Model = build(Model, {**parts[Model], "foreign_layers": loaded.foreign})
+    model: Model = build(Model, {**parts[Model], **_beside(loaded)})
     training, notes = _training(parts[Training], model)
     assumptions += notes
     gpu, notes = _gpu(asked_gpu, training)
@@ -137,15 +142,16 @@ def job_from_parts(
 
 def _gpu(name: Any, training: Training) -> tuple[Gpu, list[str]]:
     """The GPU that is judged; where none is given, one that has the numbers of the run."""
-    recipe = training.low_precision
     if name is not None:
         return find_gpu(_name("gpu", name)), []
-    if recipe and LEAST_CAPABILITY[recipe] >= BLACKWELL:
-        return find_gpu(DEFAULT_BLACKWELL), [f"gpu not given: {DEFAULT_BLACKWELL}, as {recipe} needs Blackwell"]
-    return find_gpu(DEFAULT_GPU), []
+    usual = find_gpu(DEFAULT_GPU)
+    if has_recipe(training, usual):
+        return usual, []
+    return find_gpu(DEFAULT_BLACKWELL), [
+        f"gpu not given: {DEFAULT_BLACKWELL}, as {training.low_precision} needs Blackwell"
+    ]
 
 
-BLACKWELL = (10, 0)
 DEFAULT_BLACKWELL = "B200-180GB"
 
 HABITS_ASSUMED = Assumption(

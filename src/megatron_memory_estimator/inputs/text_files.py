@@ -18,6 +18,15 @@ def shortened(name: str) -> str:
     return plain(name, LONGEST_SHOWN)
 
 
+def is_within(folder: str, place: str) -> bool:
+    """Whether a place, links followed, is a folder or below it; what cannot be a path is not."""
+    try:
+        root = os.path.realpath(folder)
+        return os.path.commonpath([root, os.path.realpath(place)]) == root
+    except (OSError, ValueError):
+        return False
+
+
 def read_text(path: str, most: int = LARGEST_FILE) -> str:
     """A UTF-8 text file of at most so many bytes. Raises ConfigError for one that cannot be read, and for a pipe or a device, which
     might never end."""

@@ -82,7 +82,6 @@ IRRELEVANT = frozenset(
         "min_lr",
         "moe_per_layer_logging",
         "moe_router_bias_update_rate",
-        "moe_router_pre_softmax",
         "moe_router_topk_limited_devices",
         "moe_router_topk_scaling_factor",
         "moe_token_drop_policy",

@@ -7,6 +7,7 @@ Sources: Megatron-LM `megatron/core/model_parallel_config.py`, `megatron/core/pa
 from __future__ import annotations
 
 from functools import cached_property
+from math import lcm
 
 from ..dataclass import dataclass
 from .settings import setting
@@ -20,6 +21,11 @@ SHORT = {
     "vpp": "virtual_pipeline_model_parallel_size",
 }
 """Short names of degrees."""
+
+
+def fewest_gpus(dense: int, experts: int, pp: int) -> int:
+    """GPUs over which both grids divide: stages of `dense` ranks (tp times cp), and of `experts` (etp times ep; 1 without experts)."""
+    return lcm(dense, experts) * pp
 
 
 @dataclass(frozen=True)

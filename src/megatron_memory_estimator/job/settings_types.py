@@ -193,6 +193,7 @@ class Settings(TypedDict, total=False):
     num_attention_heads: int  # query heads
     num_query_groups: int | None  # key and value heads; default: num_attention_heads
     kv_channels: int | None  # head dim; default: hidden_size / num_attention_heads
+    value_channels: int | None  # head dim of value; default: kv_channels
     ffn_hidden_size: int | None  # width of a dense MLP, per gate half; default: 4 * hidden_size
     vocab_size: int | None  # vocabulary before padding
     padded_vocab_size: int | None  # vocabulary after padding; wins over vocab_size
@@ -207,9 +208,11 @@ class Settings(TypedDict, total=False):
     gated_linear_unit: bool  # gated MLP (SwiGLU, GEGLU)
     activation_func: Literal["gelu", "silu", "squared_relu", "quick_gelu", "relu", "fast_gelu"]  # activation of the MLP
     activation_func_clamp_value: float | None  # clamp of the gated activation (gpt-oss)
+    activation_func_clamp_value_shared_expert: float | None  # clamp of shared experts; default: activation_func_clamp_value
     add_bias_linear: bool  # biases in all linears
     add_qkv_bias: bool  # bias in linear_qkv only
     qk_layernorm: bool  # norm on query and key (MLA: on the compressed ones)
+    qk_layernorm_scope: Literal["head", "projection", "sharded_projection"]  # what a norm on query and key is over: a head, the whole ...
     qk_l2_norm: bool  # norm on query and key without parameters (Llama 4)
     value_norm: bool  # norm on value without parameters, in fp32 (Gemma 4)
     attention_output_gate: bool  # gate on the attention output (Qwen3-Next)
@@ -240,6 +243,7 @@ class Settings(TypedDict, total=False):
     moe_latent_size: int | None  # width in which the experts work (latent MoE)
     moe_router_score_function: Literal["softmax", "sigmoid", "sqrtsoftplus"]  # score function of the router
     moe_router_weight_in_fp32: bool  # routers keep their weight in fp32 (MiniMax-M3)
+    moe_router_pre_softmax: bool  # softmax over all experts, before the choice
     moe_router_enable_expert_bias: bool  # aux-loss-free balancing by an expert bias buffer
     moe_router_load_balancing_type: MoeRouterLoadBalancingType | Sequence[MoeRouterLoadBalancingType]  # load balancing
     moe_aux_loss_coeff: float  # weight of the balancing loss

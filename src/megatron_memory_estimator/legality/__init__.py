@@ -15,17 +15,16 @@ from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
 from .bridge_layers import falcon_h1, gemma4_moe
+from .bridge_modules import activation_fusion, capped_logits, narrow_values, own_modules, wide_norms
 from .compressed import compressed_attention, hash_layers, hash_stage, hyper_connections, streams_stages
 from .dims import declared_dims
 from .experts import expert_modules, experts
 from .graphs import graphs
 from .kernels import (
-    activation_fusion,
     attention_variants,
     deterministic,
     kernel_dtype,
     mtp_positions,
-    own_modules,
     positions,
     transformer_impl,
     whole_layers,
@@ -81,6 +80,9 @@ SWITCHES: tuple[Rules, ...] = (
     gemma4_moe,
     activation_fusion,
     own_modules,
+    wide_norms,
+    narrow_values,
+    capped_logits,
     windows,
 )
 """Rules between settings, in the order in which they are reported."""

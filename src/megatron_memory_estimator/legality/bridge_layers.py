@@ -29,9 +29,7 @@ def falcon_h1(model: Model, layout: Layout, training: Training) -> Iterator[Viol
         yield broken("the stack of falcon_h1 recomputes no layer, whatever recompute_granularity=full says",
                      fix="leave it out, or use selective recomputation of core_attn")  # fmt: skip
     if t.cpu_offloading_num_layers:
-        yield broken(
-            "the stack of falcon_h1 offloads no layer, whatever cpu_offloading_num_layers says", fix="leave it out"
-        )
+        yield broken("falcon_h1 excludes cpu_offloading_num_layers: its stack offloads no layer")
     if interleaved(model, layout):
         yield broken("falcon_h1 excludes virtual pipeline stages", fix="leave virtual_pipeline_model_parallel_size out")
     others = [name for name in SPLIT if getattr(layout, name)]

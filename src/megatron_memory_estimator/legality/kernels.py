@@ -62,28 +62,6 @@ def attention_variants(model: Model, layout: Layout, training: Training) -> Iter
             yield broken("sparse attention with context parallelism needs cp_comm_type all_gather")
 
 
-def own_modules(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
-    """What modules of Megatron-Bridge's own exclude (NVIDIA-NeMo/Megatron-Bridge `models/gemma/`, `models/exaone/`)."""
-    for name, usual in (("norm_placement", "pre"), ("core_attention", "transformer_engine")):
-        value = next((found for one, _ in shapes_of(model) if (found := getattr(one, name)) != usual), "")
-        if value and not training.te_spec:
-            yield broken(f"{name}={value} needs transformer_impl=transformer_engine")
-        if value and name == "core_attention" and layout.cp > 1:
-            yield broken(f"core_attention={value} excludes {{{CP}}}", {CP: layout.cp}, fix="use 1")
-    if model.final_logit_softcapping and training.loss_function == "fused":
-        yield broken("final_logit_softcapping excludes loss_function=fused, which never has the logits")
-
-
-def activation_fusion(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
-    """Activations that have no fused form beside a bias."""
-    if model.activation_func == "fast_gelu" and training.bias_activation_fusion:
-        yield broken("bias_activation_fusion excludes activation_func=fast_gelu", fix="turn it off")
-    dense = any(kind.dense for kind in kinds_in(model.every_kind)) or bool(model.moe_shared_expert_intermediate_size)
-    if model.activation_func == "quick_gelu" and training.bias_activation_fusion and dense:
-        rule = "bias_activation_fusion with activation_func=quick_gelu exists in routed experts alone"
-        yield broken(rule, fix="turn it off: the model has dense MLPs or shared experts")
-
-
 def windows(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
     """Ways of context parallelism that have sliding windows (TransformerEngine `attention/dot_product_attention/context_parallel.py`)."""
     ways = layout.cp_comm_type

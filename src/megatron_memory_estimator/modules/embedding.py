@@ -48,8 +48,9 @@ def lookup(c: Context, name: str, table: Param, out: Tensor) -> Module[Tensor]:
     if c.sp_many:
         grads = (*grads, whole.like(f"{name}.output grad gathered"))
     scatters = c.training.scatter_embedding_sequence_parallel
-    if c.sp_many and not (scatters and (c.training.clone_scatter_output_in_embedding or not learned)):
-        # the scatter is a view that pins the whole output: what is beyond this rank's part stays until the end
+    if c.sp_many and (m.towers or not scatters or (learned and not c.training.clone_scatter_output_in_embedding)):
+        # the scatter is a view that pins the whole output: what is beyond this rank's part stays until the end. Behind a tower it comes
+        # after its rows are put in (NVIDIA-NeMo/Megatron-Bridge, scatter_embedding_sequence_parallel of the VL providers)
         rest = Dim("(tp-1)*seq*b*hidden_size", (whole.nbytes - out.nbytes) // DTYPE_BYTES[whole.dtype])
         kept = (*kept, c.new(f"{name}.output of other ranks", rest))
     if c.training.peft != "none":  # frozen, and nothing before it needs a gradient

@@ -66,7 +66,7 @@ def _router(c: Context, hidden: Tensor, experts: Dim) -> Module[Tensor]:
     scaled, x = normed.like(f"{name}.scaled"), normed.like(f"{name}.input")
     yield Op(f"{name}.scale", (normed,), (scaled,), (normed,))
     yield Op(f"{name}.root_scale", (scaled,), (x,))
-    probs = yield from router(c, x, experts, pre_softmax=True)
+    probs = yield from router(c, x, experts)
     sums = tuple(c.new(f"{name}.{word} of probs", c.tokens, dtype="fp32") for word in ("sum", "clamped sum"))
     one, out = probs.like(f"{name}.probs of one"), probs.like(f"{name}.probs scaled")
     yield Op(f"{name}.normalize", (probs,), (one,), (probs, *sums), calls=3)

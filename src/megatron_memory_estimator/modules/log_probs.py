@@ -25,6 +25,7 @@ from .module import Module
 
 SPLIT = 9504
 """Columns of the vocabulary whose gradient of the logits the fused kernel has at a time (`kernels.py`, _Split_Dlogits_N)."""
+Tensors = tuple[Tensor, ...]
 PASSES = (8, 4)
 """Passes over fp32 logits, forward and backward, of a cross entropy and its scaling."""
 
@@ -45,15 +46,7 @@ def _in_place(c: Context, name: str, logits: Tensor) -> Module[Tensor]:
         source = scaled.like(f"{name}.logits copied", "fp32")
         yield Op(f"{name}.clone", (scaled,), (source,), (source,), passes=(scaled,))
         parts.append((yield from _entropy(c, name, scaled, in_place=True)))
-    found = _per_token(c, f"{name}.log_probs")
-    yield Op(
-        f"{name}.log_probs",
-        (source,),
-        (found,),
-        (source, *_targets(c, name)),
-        passes=(source,),
-        work=(_streamed(whole),),
-    )
+    found = yield from _chosen(c, name, source, source, whole, passes=(source,))
     return (yield from _reduced(c, name, (found, *parts)))
 
 
@@ -65,48 +58,30 @@ def _beside(c: Context, name: str, logits: Tensor) -> Module[Tensor]:
         scaled = whole.like(f"{name}.logits over temperature", "fp32")
         yield Op(f"{name}.temperature", (whole,), (scaled,), holds=(logits,))
     parts = [(yield from _entropy(c, name, scaled, in_place=False))] if c.training.loss_entropy else []
-    found = _per_token(c, f"{name}.log_probs")
     softmax = whole.like(f"{name}.softmax", "fp32")
     scratch = (c.new(f"{name}.logits of a chunk", *rows, dtype="fp32"),) if c.training.loss_chunk_size else ()
-    yield Op(
-        f"{name}.log_probs", (scaled,), (found,), (softmax, *_targets(c, name)), forward=scratch, holds=(logits, whole),
-        work=(_streamed(whole),),
-    )  # fmt: skip
+    found = yield from _chosen(c, name, scaled, softmax, whole, forward=scratch, holds=(logits, whole))
     return (yield from _reduced(c, name, (found, *parts), held=(logits,)))
 
 
 def _log_softmax(c: Context, name: str, logits: Tensor) -> Module[Tensor]:
-    found = _per_token(c, f"{name}.log_probs")
     if c.training.loss_chunk_size is not None:
         rows = _chunked(c, logits)
         pair = tuple(c.new(f"{name}.{what} of a chunk", *rows, dtype="fp32") for what in ("logits", "log-softmax"))
-        yield Op(
-            f"{name}.log_probs", (logits,), (found,), (logits, *_targets(c, name)), forward=pair, backward=pair,
-            work=(_streamed(logits.like(f"{name}.streamed", "fp32")),),
-        )  # fmt: skip
+        streamed = logits.like(f"{name}.streamed", "fp32")
+        found = yield from _chosen(c, name, logits, logits, streamed, forward=pair, backward=pair)
         return (yield from _reduced(c, name, (found,)))
     whole = yield from _to_fp32(name, logits)
     exponential = whole.like(f"{name}.softmax", "fp32")
     scratch = (whole.like(f"{name}.log-softmax", "fp32"),)
-    yield Op(
-        f"{name}.log_probs", (whole,), (found,), (exponential, *_targets(c, name)), forward=scratch, holds=(whole,),
-        work=(_streamed(whole),),
-    )  # fmt: skip
+    found = yield from _chosen(c, name, whole, exponential, whole, forward=scratch, holds=(whole,))
     return (yield from _reduced(c, name, (found,)))
 
 
 def _sixteen_bits(c: Context, name: str, logits: Tensor) -> Module[Tensor]:
     parts = [(yield from _entropy(c, name, logits, in_place=False))] if c.training.loss_entropy else []
-    found = _per_token(c, f"{name}.log_probs")
     softmax = logits.like(f"{name}.softmax", "fp32")
-    yield Op(
-        f"{name}.log_probs",
-        (logits,),
-        (found,),
-        (softmax, *_targets(c, name)),
-        holds=(logits,),
-        work=(_streamed(softmax),),
-    )
+    found = yield from _chosen(c, name, logits, softmax, softmax, holds=(logits,))
     return (yield from _reduced(c, name, (found, *parts), held=(logits,)))
 
 
@@ -129,6 +104,19 @@ def fused(c: Context, name: str, hidden: Tensor, weight: Param) -> Module[Tensor
         work=(gemm(c, weight, c.seq.local * c.batch.size),),
     )  # fmt: skip
     return (yield from _reduced(c, name, (found,)))
+
+
+def _chosen(
+    c: Context, name: str, source: Tensor, kept: Tensor, streamed: Tensor, *,
+    forward: Tensors = (), backward: Tensors = (), passes: Tensors = (), holds: Tensors = (),
+) -> Module[Tensor]:  # fmt: skip
+    """The log-probability of every token that is wanted; the backward pass keeps one tensor of their size and the targets."""
+    found = _per_token(c, f"{name}.log_probs")
+    yield Op(
+        f"{name}.log_probs", (source,), (found,), (kept, *_targets(c, name)), forward=forward, backward=backward,
+        passes=passes, holds=holds, work=(_streamed(streamed),),
+    )  # fmt: skip
+    return found
 
 
 def _to_fp32(name: str, logits: Tensor) -> Module[Tensor]:

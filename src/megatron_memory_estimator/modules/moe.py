@@ -150,11 +150,8 @@ def expert_params(c: Context, width: Dim) -> Module[tuple[Param, Param]]:
     return made[0], made[1]
 
 
-def router(c: Context, x: Tensor, experts: Dim, *, pre_softmax: bool = False) -> Module[Tensor]:
-    """Routing probabilities [tokens, experts]; what stays is the top-k choice and the scores that a loss needs.
-
-    `pre_softmax`: the softmax is over all experts, before the choice, and its output stays in place of that over the chosen ones.
-    """
+def router(c: Context, x: Tensor, experts: Dim) -> Module[Tensor]:
+    """Routing probabilities [tokens, experts]; what stays is the top-k choice and the scores that a loss needs."""
     m, t = c.model, c.training
     tokens = c.tokens
     topk = Dim("moe_router_topk", m.moe_router_topk)
@@ -162,12 +159,15 @@ def router(c: Context, x: Tensor, experts: Dim, *, pre_softmax: bool = False) ->
     probs = c.new("mlp.router.probs", tokens, experts, dtype=score_dtype)
     routing_map = c.new("mlp.router.routing_map", tokens, experts, dtype="bool")
     logits = c.new("mlp.router.logits", tokens, experts, dtype=score_dtype)
-    wide = x.like("mlp.router.input fp32", "fp32")
+    wide = x.like("mlp.router.input fp32", "fp32")  # widened to the weight's dtype before the product
     kept: list[Tensor] = [
-        wide if m.moe_router_weight_in_fp32 else x,  # widened to the weight's dtype before the product
+        wide if m.moe_router_weight_in_fp32 else x,
         c.new("mlp.router.topk_indices", tokens, topk, dtype="int64"),
-        c.new("mlp.router.topk_probs", tokens, experts if pre_softmax else topk, dtype="fp32"),
     ]
+    if m.moe_router_pre_softmax and m.moe_router_score_function == "softmax":
+        kept.append(c.new("mlp.router.scores", tokens, experts, dtype="fp32"))
+    else:
+        kept.append(c.new("mlp.router.topk_probs", tokens, topk, dtype="fp32"))
     if m.moe_router_score_function != "softmax":
         kept.append(c.new("mlp.router.scores", tokens, experts, dtype="fp32"))
         kept.append(c.new("mlp.router.topk_sum", tokens, dtype="fp32"))

@@ -213,8 +213,8 @@ def _global_memory_buffer(c: Context, *, head: bool, attention: bool, moe: bool)
     requests: list[Tensor] = []
     if c.sp_many and (head or not c.te):
         requests.append(c.region("sequence-parallel gather", c.hidden))
-    kernels = ((shape.num_attention_heads, replace(c, model=shape).core_kernel) for shape, _ in shapes_of(c.model))
-    scoring = [heads for heads, kernel in kernels if kernel == "local"]
+    shapes = (one for one, _ in shapes_of(c.model) if replace(c, model=one).core_kernel == "local")
+    scoring = [one.num_attention_heads for one in shapes]
     if scoring and attention:
         heads = c.dim("num_attention_heads", max(scoring), "tp")
         requests.append(c.new("attention scores", c.batch, heads, c.seq, c.full_seq))

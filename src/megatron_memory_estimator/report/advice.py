@@ -13,6 +13,7 @@ from ..device.phases import lower_load
 from ..device.verdict import Verdict
 from ..job.training_job import TrainingJob
 from ..planner.advise import Advice, Outcome, cost_of
+from ..wording import dashed
 from .document import bounds
 from .figures import gib
 from .records import Record, verdict_record
@@ -151,7 +152,7 @@ def option_words(one: Outcome, job: TrainingJob) -> Iterator[str]:
 
 
 def _option(name: str, value: Any) -> str:
-    word = "--num-gpus" if name == "world_size" else f"--{name.replace('_', '-')}"
+    word = "--num-gpus" if name == "world_size" else dashed(name)
     if value is True:
         return word
     text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

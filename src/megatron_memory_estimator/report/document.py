@@ -83,6 +83,7 @@ def verdict_section(found: Verdict) -> dict[str, Any]:
         "pp_rank": found.pp_rank,
         "device_bytes": bounds(found.device),
         "head_room_bytes": bounds(found.head_room),
+        "not_counted": found.not_counted or None,
     }
 
 

@@ -75,6 +75,8 @@ def headline(found: Found, rows: Sequence[Row]) -> Iterator[str]:
         else "none kept free, --head-room keeps some"
     )
     yield f"{first.plan.job.gpu.name}, {gib(found.limit, 1)} GiB ({kept}): {FIRST[found.objective]} first"
+    if first.verdict.not_counted:
+        yield first.verdict.not_counted
 
 
 def launch_lines(plan: Plan, shown: int, form: str) -> Iterator[str]:

@@ -9,6 +9,7 @@ from ..device.verdict import VERDICTS, Verdict, Word
 from ..estimator import Estimate
 from ..job.choices import PHASES
 from ..job.hardware import GPUS
+from ..legality.precision import has_recipe
 from .figures import gib, plural
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def verdict_text(found: Verdict, estimate: Estimate) -> str:
         when += f" ({stages[found.pp_rank].peak.candidate.label})"
     held = estimate.job.env.phases
     judged = "" if set(held) == set(PHASES) else f" ({' and '.join(held)} alone judged)"
+    judged += f" ({found.not_counted})" if found.not_counted else ""
     text = f"{found.word}{judged}, {room_text(found.head_room)}: {_takes(estimate)} of {gib(found.memory_bytes, 1)} GiB {where} {when}"
     if found.word == "fits only without fragmentation":
         text += f"; with {ALLOCATOR} it fits, {gib(estimate.without_fragmentation, 1)} at most"
@@ -111,8 +113,9 @@ def others_line(estimate: Estimate, width: int) -> str:
     groups = other_gpus(estimate)
     words = {"fits": "also fits", "fits only without fragmentation": "only unfragmented", "does not fit": "not"}
     parts = [f"{words.get(word, word)} {', '.join(names)}" for word, names in groups.items()]
-    without = len(GPUS) - len(estimate.verdicts())
-    lacking = [f"{without} lack the {estimate.job.training.low_precision} recipe"] if without else []
+    training = estimate.job.training
+    without = sum(not has_recipe(training, gpu) for gpu in GPUS)
+    lacking = [f"{without} lack the {training.low_precision} recipe"] if without else []
     line = "GPUs: " + "; ".join([*parts, *lacking])
     if len(line) > width and len(parts) > 1 and "does not fit" in groups:
         count = len(groups["does not fit"])

@@ -10,6 +10,7 @@ from ..errors import ConfigError, EstimatorError
 from ..estimator import estimate
 from ..inputs.catalog import entries
 from ..inputs.hf.load import HUB_ID
+from ..inputs.text_files import is_within
 from ..job.training_job import TrainingJob
 from ..throughput.calibrate import Measured
 from ..wording import shown
@@ -86,7 +87,7 @@ def _confined(kind: str, name: str, folder: str) -> str:
             if kind == "model" and os.path.isdir(path):
                 path = os.path.join(path, "config.json")
             path = os.path.realpath(path)
-            if os.path.isfile(path) and path.startswith(os.path.realpath(folder).rstrip(os.sep) + os.sep):
+            if os.path.isfile(path) and is_within(folder, path):
                 return path
         elif kind == "model" and (name in entries() or HUB_ID.fullmatch(name)):
             if not os.path.exists(name):

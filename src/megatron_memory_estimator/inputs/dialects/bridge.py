@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...errors import ConfigError, UnsupportedError
+from ...errors import UnsupportedError
 from ...job.model import Model
 from ...wording import shown
 from ..questions import Question
@@ -20,6 +20,7 @@ from .bridge_models import provider_defaults
 from .bridge_sections import LORA, SECTIONS, common, settings_of, spelled_out, vocabulary
 from .bridge_table import GPUS, UNKNOWN_GPU, Recipe, is_recipe
 from .bridge_words import LAUNCHERS, SHORT, Chosen, changes_of, choose, gpus_of, scaled, strange_keys
+from .documents import needed
 from .hydra import merged, overridden, parted
 from .keys import passed_over
 from .run import Dialect, Reading, Run
@@ -201,13 +202,8 @@ def override_of(run: Run, options: Mapping[str, str]) -> dict[str, Any]:
     path = options.get("config-file") or options.get("config") or ""
     if not path:
         return {}
-    text = run.text_of(path)
-    if text is None:
-        raise ConfigError(f"{shown(path)}, which is laid over the recipe, is not beside {run.path}; put it there")
-    document = parse_yaml(text, path)
-    if not isinstance(document, Mapping):
-        raise ConfigError(f"{shown(path)} must hold sections of Megatron-Bridge")
-    return {str(key): value for key, value in document.items()}
+    missing = f"{shown(path)}, which is laid over the recipe, is not beside {run.path}; put it there"
+    return needed(run, path, "sections of Megatron-Bridge", missing)
 
 
 def known_only(file: Mapping[str, Any]) -> dict[str, Any]:

@@ -135,7 +135,7 @@ def _tree(run: Run) -> Tree:
     if not path:
         raise ConfigError("flagscale train needs the name of a model or a file")
     path = path.removeprefix("./")
-    document, _ = read_file(run, path)
+    document = read_file(run, path)
     folder = path.rpartition("/")[0]
     return overridden(composed(run, document, f"{folder}/" if folder else "", "train"), run.words)
 

@@ -11,7 +11,9 @@ from typing import Any
 
 from ...errors import ConfigError
 from ...wording import shown
-from ..strict_yaml import parse_yaml
+from .documents import named_by, needed
+from .hydra import merged
+from .hydra import overridden as override
 from .run import Run
 from .words import scalar
 
@@ -24,15 +26,9 @@ PACKAGE = re.compile(r"^#\s*@package\s+(_global_|_group_)\s*$", re.MULTILINE)
 Tree = dict[str, Any]
 
 
-def read_file(run: Run, path: str) -> tuple[Tree, str]:
-    """The mapping in a file and its text. Raises ConfigError with the path where it is not there."""
-    text = run.text_of(path)
-    if text is None:
-        raise ConfigError(f"{shown(path)[1:-1]}, which {run.path} names, is not there; put it beside the run's file")
-    document = parse_yaml(text, path)
-    if document is not None and not isinstance(document, Mapping):
-        raise ConfigError(f"{shown(path)} must hold a mapping")
-    return dict(document or {}), text
+def read_file(run: Run, path: str) -> Tree:
+    """The mapping in a file. Raises ConfigError with the path where it is not there."""
+    return needed(run, path, "a mapping", named_by(run, path), empty=True)
 
 
 def composed(run: Run, document: Mapping[str, Any], folder: str, wanted: str) -> Tree:
@@ -54,9 +50,8 @@ def composed(run: Run, document: Mapping[str, Any], folder: str, wanted: str) ->
                 inner = f"{folder}{child}/{name}.yaml" if child else f"{folder}{name}.yaml"
                 if child != wanted and run.text_of(inner) is None:
                     continue
-                tree, text = read_file(run, inner)
-                package = PACKAGE.search(text)
-                tree = one(inner, tree, child)
+                tree = one(inner, read_file(run, inner), child)
+                package = PACKAGE.search(run.text_of(inner) or "")
                 everywhere = not child or child == group or (package is not None and package.group(1) == "_global_")
                 found = merged(found, tree if everywhere else {child: tree})
         return merged(found, rest)
@@ -85,34 +80,15 @@ def _named(entry: Any, group: str) -> list[tuple[str, str]]:
     return found
 
 
-def merged(base: Mapping[str, Any], over: Mapping[str, Any], depth: int = 0) -> Tree:
-    """Two trees, key by key; what stands over wins. Raises ConfigError for trees deeper than any file has."""
-    if depth > DEEPEST:
-        raise ConfigError(f"mappings stand more than {DEEPEST} deep inside each other")
-    found = dict(base)
-    for key, value in over.items():
-        held = found.get(key)
-        both = isinstance(held, Mapping) and isinstance(value, Mapping)
-        found[key] = merged(held, value, depth + 1) if both else value  # type: ignore[arg-type]
-    return found
-
-
 def overridden(tree: Tree, words: tuple[str, ...]) -> Tree:
-    """The tree with hydra's words: `a.b=value`, `+a.b=value`, `~a.b`."""
+    """The tree with hydra's words: `a.b=value`, `+a.b=value`, `~a.b`; others are passed over."""
+    pairs = []
     for word in words:
-        path, equals, value = word.lstrip("+").partition("=")
-        keys = path.lstrip("~").split(".")
-        if word.startswith("-") or not all(keys) or len(keys) > DEEPEST or not (equals or word.startswith("~")):
-            continue
-        one: Any = None if word.startswith("~") else _value(value)
-        for key in reversed(keys):
-            one = {key: one}
-        tree = merged(tree, one)
-    return tree
-
-
-def _value(word: str) -> Any:
-    return parse_yaml(word, "a word") if word[:1] in ("[", "{", '"', "'") else scalar(word)
+        path, equals, value = word.partition("=")
+        keys = path.lstrip("+~").split(".")
+        if not word.startswith("-") and all(keys) and len(keys) <= DEEPEST and (equals or word.startswith("~")):
+            pairs.append((path, value))
+    return override(tree, pairs)
 
 
 def resolved(tree: Tree, env: Mapping[str, str]) -> Tree:

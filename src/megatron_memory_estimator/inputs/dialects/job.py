@@ -8,8 +8,9 @@ from typing import Any
 
 from ...errors import ConfigError
 from ...job.assumption import Assumption
+from ...job.tower import UNNAMED, Tower
 from ...job.training_job import TrainingJob
-from ...wording import plain, shown
+from ...wording import dashed, plain, shown
 from ..defaults import CLASS_DEFAULTS
 from ..environment import VARIABLES
 from ..hf.load import load
@@ -32,10 +33,10 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
 
     Raises QuestionsError for all that is missing together, and what `Dialect.read` raises.
     """
-    if run.num_gpus is None and num_gpus is not None:
-        run = dataclasses.replace(run, num_gpus=num_gpus)
+    said = num_gpus if run.num_gpus is None else run.num_gpus
+    run = dataclasses.replace(run, num_gpus=said, wanted_gpus=num_gpus)
     given = canonical(settings, full_name)
-    reading = dialect.read(with_degrees(dialect, dataclasses.replace(run, wanted_gpus=num_gpus), given))
+    reading = dialect.read(with_degrees(dialect, run, given))
     gpus = num_gpus if num_gpus is not None else reading.num_gpus
     loaded, of_model, questions = model_of(reading, run)
     questions += unknown(reading, given)
@@ -58,8 +59,8 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
         job = job_from_parts(
             loaded, gpus, values, habits=False, defaults=CLASS_DEFAULTS, framework=_filled(reading, values)
         )
-    said = tuple(one if isinstance(one, Assumption) else plain(one) for one in (*notes, *job.assumptions))
-    return dataclasses.replace(job, assumptions=said, warnings=tuple(map(plain, job.warnings)))
+    assumed = tuple(one if isinstance(one, Assumption) else plain(one) for one in (*notes, *job.assumptions))
+    return dataclasses.replace(job, assumptions=assumed, warnings=tuple(map(plain, job.warnings)))
 
 
 def _answered(question: Question, gpus: int | None, given: Mapping[str, Any]) -> bool:
@@ -96,7 +97,7 @@ def _of_catalogue(name: str, found: Named) -> LoadedModel:
     said = (
         f"{shown(name)}: only the language model is counted, as large as {found.entry}; vision or audio towers are not"
     )
-    return dataclasses.replace(model, warnings=(*model.warnings, said))
+    return dataclasses.replace(model, warnings=(*model.warnings, said), towers=(Tower(UNNAMED),))
 
 
 def _renamed(name: str, found: Named) -> list[str]:
@@ -146,11 +147,7 @@ def unknown(reading: Reading, given: Mapping[str, Any]) -> list[Question]:
     for name, value in canonical(reading.settings, full_name).items():
         missing = UNKNOWN.search(value) if isinstance(value, str) and name not in given else None
         if isinstance(value, str) and UNREAD in value and name not in given:
-            asked.append(
-                Question(
-                    f"{name} is what a command gives, and nothing is executed", f"--{name.replace('_', '-')} VALUE"
-                )
-            )
+            asked.append(Question(f"{name} is what a command gives, and nothing is executed", f"{dashed(name)} VALUE"))
         if missing:
             asked.append(
                 Question(f"{name} takes its value from ${missing[1]}, which has none", f"--set {missing[1]}=VALUE")

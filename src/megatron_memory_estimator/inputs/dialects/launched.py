@@ -12,7 +12,7 @@ from ...errors import ConfigError
 from ...wording import shown
 from ..shell.doubts import Doubt, bare, doubts_in, in_doubt, marks, readable, unset_in, vanishes
 from ..shell.launches import Launch
-from ..text_files import read_text
+from ..text_files import is_within, read_text
 from .run import Around, Run
 from .words import NEGATIVE
 
@@ -25,11 +25,6 @@ UNKNOWN = re.compile(r"\$\{?([A-Za-z_0-9@*]+)\}?")
 """How a variable without a value stands in a word."""
 UNREAD = "(unknown)"
 """How something in doubt stands there that has no name."""
-
-COUNT = re.compile(
-    r"--[\w-]*[-_](?:size|nodes?|gpus?|len|length|layers|heads|groups|experts|topk|rank|tokens|prompt|rollout)"
-)
-"""Options whose value is a count in every framework."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +75,7 @@ def _is_name(path: str) -> bool:
 def _within(folder: str, place: str) -> bool:
     if folder == os.path.sep:
         return os.path.dirname(place) == folder
-    return os.path.commonpath([folder, place]) == folder
+    return is_within(folder, place)
 
 
 def with_written(

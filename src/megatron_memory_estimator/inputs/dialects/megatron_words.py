@@ -8,27 +8,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...errors import ConfigError
-from ...wording import shown, whole
+from ...wording import dashed, shown, whole
 from ..megatron.destinations import OLD_NAMES
 from ..megatron.table import arguments
 from ..questions import Question
 from ..shell.doubts import readable
 from .keys import DECIDES, patterns
-from .launched import COUNT, UNKNOWN
+from .launched import UNKNOWN
 
 Found = Mapping[str, Sequence[str]]
 """Arguments by name (underscored), with the words behind each."""
 OFF = ("false", "no", "0", "none")
 """Words behind a switch that turn it off."""
+COUNT = re.compile(
+    r"--[\w-]*[-_](?:size|nodes?|gpus?|len|length|layers|heads|groups|experts|topk|rank|tokens|prompt|rollout)"
+)
+"""Options whose value is a count in every framework."""
 SPLITS = re.compile(
     r"parallel_size|extended_tp|extend_ep|schedules|dualpipe|zero_bubble|activations|pipeline_num|model_spec|^spec$"
 )
 """In names of arguments that split the model, order its passes or replace its layers."""
-
-
-def dashed(key: str) -> str:
-    """The argument as it is written."""
-    return "--" + key.replace("_", "-")
 
 
 def without(found: Found, keys: str) -> dict[str, Sequence[str]]:

@@ -12,7 +12,7 @@ from typing import Any
 from ...errors import ConfigError, UnsupportedError
 from ...wording import shown
 from ..questions import Question
-from ..strict_yaml import parse_yaml
+from .documents import document_of
 from .hydra import Tree, merged, overridden, parted
 from .launched import UNKNOWN
 from .nemo_rl_bases import base_of, defaults_of
@@ -46,11 +46,8 @@ class _Files:
 
     def base(self, path: str, depth: int) -> dict[str, Any]:
         """A base by its path: beside the run, or the framework's own."""
-        text = self.run.text_of(path)
-        if text is not None:
-            document = parse_yaml(text, path)
-            if not isinstance(document, Mapping):
-                raise ConfigError(f"{shown(path)} must hold keys of NeMo-RL")
+        document = document_of(self.run, path, "keys of NeMo-RL")
+        if document is not None:
             return self.whole(document, posixpath.dirname(path), depth + 1)
         own = base_of(path)
         if own is None and (waits := UNKNOWN.search(path)):

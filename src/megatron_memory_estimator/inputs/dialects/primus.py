@@ -16,6 +16,7 @@ from ..megatron.harmless import HARMLESS
 from ..megatron.table import arguments
 from ..questions import Question
 from ..strict_yaml import parse_yaml
+from .documents import named_by, needed
 from .keys import passed_over
 from .primus_arguments import KERNELS, known_and_own, megatron_words, over_a_model, own_arguments, tokenizer_of
 from .primus_files import model_file, open_variables, substituted, variables
@@ -133,13 +134,7 @@ def _document(run: Run) -> tuple[Mapping[str, Any], tuple[str, ...]]:
             break
     if not path:
         raise ConfigError(f"{run.path}: Primus needs --config FILE, or EXP=FILE in the environment")
-    text = run.text_of(path)
-    if text is None:
-        raise ConfigError(f"{shown(path)[1:-1]}, which {run.path} names, is not there; put it beside the run's file")
-    document = parse_yaml(text, path)
-    if not isinstance(document, Mapping):
-        raise ConfigError(f"{shown(path)} must hold modules of Primus")
-    return document, tuple(words)
+    return needed(run, path, "modules of Primus", named_by(run, path)), tuple(words)
 
 
 def _module(document: Mapping[str, Any], path: str) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...errors import ConfigError
 from ...job.model import Model
-from ...wording import shown
+from ...wording import dashed, shown
 from ..hf.load import load
 from ..megatron.classes import refuse_unmodelled
 from ..megatron.derive import derive
@@ -103,15 +103,11 @@ def megatron_words(given: Mapping[str, Any]) -> tuple[str, ...]:
             continue
         if argument.kind == "Store":
             several = argument.nargs and isinstance(value, list | tuple)
-            words += [_dashed(argument.flag), *(map(str, value) if several else [str(value)])]
+            words += [dashed(argument.flag), *(map(str, value) if several else [str(value)])]
             continue
         wanted = "StoreTrue" if str(value).lower() == "true" else "StoreFalse"
-        words += [_dashed(one.flag) for one in by_flag.values() if one.dest == dest and one.kind == wanted][:1]
+        words += [dashed(one.flag) for one in by_flag.values() if one.dest == dest and one.kind == wanted][:1]
     return tuple(words)
-
-
-def _dashed(flag: str) -> str:
-    return "--" + flag.replace("_", "-")
 
 
 def over_a_model(

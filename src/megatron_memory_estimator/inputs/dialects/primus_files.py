@@ -11,7 +11,7 @@ from typing import Any
 
 from ...errors import ConfigError
 from ...wording import shown
-from ..strict_yaml import parse_yaml
+from .documents import document_of
 from .run import Run
 from .words import scalar
 
@@ -65,10 +65,10 @@ def model_file(run: Run, name: str) -> dict[str, Any] | None:
         left[0] -= 1
         if left[0] < 0:
             raise ConfigError(f"{shown(name)}: more than {MOST_FILES} files are its bases")
-        text = run.text_of(path)
-        if text is None:
+        held = document_of(run, path, "a mapping", empty=True)
+        if held is None:
             return None
-        tree = substituted(_mapping(parse_yaml(text, path), path), variables(run))
+        tree = substituted(held, variables(run))
         found: dict[str, Any] = {}
         for base in (*_listed(tree.pop("bases", None), path), *_listed(tree.pop("includes", None), path)):
             where = path.rpartition("/")[0] + "/" + base
@@ -82,12 +82,6 @@ def model_file(run: Run, name: str) -> dict[str, Any] | None:
         return found
 
     return one(MODELS + name)
-
-
-def _mapping(document: Any, path: str) -> dict[str, Any]:
-    if document is not None and not isinstance(document, Mapping):
-        raise ConfigError(f"{shown(path)} must hold a mapping")
-    return {str(key): value for key, value in (document or {}).items()}
 
 
 def _listed(value: Any, path: str) -> list[str]:

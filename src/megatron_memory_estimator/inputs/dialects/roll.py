@@ -14,7 +14,7 @@ from typing import Any
 from ...errors import ConfigError, UnsupportedError
 from ...wording import shown
 from ..questions import Question
-from ..strict_yaml import parse_yaml
+from .documents import document_of
 from .hydra import Tree, overridden, parted
 from .keys import SAME, passed_over, translated
 from .roll_devices import devices
@@ -132,13 +132,9 @@ def tree_of(run: Run) -> Tree:
     file = name if name.endswith((".yaml", ".yml")) else f"{name}.yaml"
     tried = dict.fromkeys((posixpath.join(options.get("config-path", ""), file), file))
     for path in tried:
-        text = run.text_of(path)
-        if text is None:
-            continue
-        document = parse_yaml(text, path)
-        if not isinstance(document, Mapping):
-            raise ConfigError(f"{shown(path)} must hold keys of ROLL")
-        return Tree(overridden({str(key): value for key, value in document.items()}, words), env)
+        document = document_of(run, path, "keys of ROLL")
+        if document is not None:
+            return Tree(overridden(document, words), env)
     raise ConfigError(f"{shown(next(iter(tried)))}, which {run.script} reads, is not beside {run.path}; put it there")
 
 

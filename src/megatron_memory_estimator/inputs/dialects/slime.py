@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...errors import UnsupportedError
-from ...wording import shown
+from ...wording import dashed, shown
 from ..questions import Question
 from ..strict_yaml import parse_yaml
 from .keys import passed_over
-from .megatron_words import Found, dashed, for_megatron, number, on, positive, real, text, waiting, without
+from .megatron_words import Found, for_megatron, number, on, positive, real, text, waiting, without
 from .run import Dialect, Reading, Run
 from .slime_lora import adapters
 from .slime_tokens import batch

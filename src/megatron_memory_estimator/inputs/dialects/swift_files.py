@@ -12,6 +12,7 @@ from ...errors import ConfigError
 from ...wording import shown, whole
 from ..questions import Question
 from ..strict_yaml import parse_yaml
+from .documents import needed
 from .run import Run
 from .words import flags, value_of
 
@@ -39,15 +40,8 @@ def values_of(run: Run) -> tuple[dict[str, Any], dict[str, str]]:
 
 def _file(run: Run, path: str) -> Mapping[str, Any]:
     """The YAML or JSON file that is given as the first word."""
-    text = run.text_of(path)
-    if text is None:
-        raise ConfigError(
-            f"{shown(path)}, which holds the options of {run.program}, is not beside {run.path}; put it there"
-        )
-    document = parse_yaml(text, path)
-    if not isinstance(document, Mapping):
-        raise ConfigError(f"{shown(path)} must hold keys of ms-swift")
-    return document
+    missing = f"{shown(path)}, which holds the options of {run.program}, is not beside {run.path}; put it there"
+    return needed(run, path, "keys of ms-swift", missing)
 
 
 def gpus_of(run: Run, env: Mapping[str, str], questions: list[Question]) -> int | None:

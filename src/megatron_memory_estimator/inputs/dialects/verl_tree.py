@@ -14,7 +14,7 @@ from typing import Any
 from ...errors import ConfigError, UnsupportedError
 from ...wording import shown
 from ..questions import Question
-from ..strict_yaml import parse_yaml
+from .documents import document_of
 from .hydra import Tree, merged, overridden, parted
 from .run import Run
 
@@ -57,11 +57,8 @@ def _listed(found: Any) -> list[Any]:
 def _file(run: Run, folder: str, name: str, questions: list[Question], depth: int = 0) -> dict[str, Any]:
     """A config by its name, with those it builds on; verl's own configs are not looked for."""
     for path in dict.fromkeys((posixpath.join(folder, f"{name}.yaml"), f"{name}.yaml")):
-        text = run.text_of(path)
-        if text is not None:
-            document = parse_yaml(text, path)
-            if not isinstance(document, Mapping):
-                raise ConfigError(f"{shown(path)} must hold keys of verl")
+        document = document_of(run, path, "keys of verl")
+        if document is not None:
             return _with_bases(run, document, posixpath.dirname(path), questions, depth)
     if not OWN.fullmatch(name.rsplit("/", 1)[-1]):
         questions.append(Question(f"{name}.yaml, on which the run builds, is not beside {run.path}; put it there"))

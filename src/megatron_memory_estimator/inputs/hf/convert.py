@@ -11,13 +11,9 @@ from ...wording import LONGEST_SHOWN, plain, shown
 from ..loaded_model import LoadedModel
 from .families import FAMILIES, REFUSED, TIED, Converted, Family, plain_llama
 from .fields import Fields, meant
+from .nested import levels, unwrap
 from .unread import check_unread
 
-INNER = ("text_config", "llm_config", "language_config")
-TOWERS = (
-    "vision_config", "audio_config", "vision_tower", "audio_tower", "mm_vision_tower", "vit_config", "visual", "sound_config",
-    "speech_config", "image_config",
-)  # fmt: skip
 PLAIN = {
     "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "intermediate_size",
 }  # fmt: skip
@@ -37,10 +33,12 @@ HEADS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 def convert(config: Mapping[str, Any], name: str, source: str) -> LoadedModel:
     """The model that a config.json describes."""
     name, source = plain(name, LONGEST_SHOWN), plain(source)
-    values, inner, warnings = unwrap(config)
-    if not all(isinstance(key, str) for level in (values, config) for key in level):
+    if not all(isinstance(key, str) for key in config):
         raise ConfigError("the keys of a config.json must be words")
-    fields, towers = Fields(values), bool(warnings)
+    values, inner, towers, warnings = unwrap(config)
+    if not all(isinstance(key, str) for level in levels(config, inner) for key in level):
+        raise ConfigError("the keys of a config.json must be words")
+    fields = Fields(values)
     given = fields.word("model_type")
     model_type = given if given in FAMILIES or given in REFUSED else by_architecture(fields) or given
     if model_type in REFUSED:
@@ -48,14 +46,14 @@ def convert(config: Mapping[str, Any], name: str, source: str) -> LoadedModel:
     who = f'model_type "{plain(given, LONGEST_SHOWN)}"' if given else "a config.json without model_type"
     family = FAMILIES.get(model_type)
     if family is None:
-        family = _plain(who, values, towers=towers)
+        family = _plain(who, values, towers=bool(towers))
         warnings.append(f"{who} is unknown; read as a plain Llama-like decoder")
     elif model_type != given:
         warnings.append(f"{who} is unknown; read as {model_type}, as its architectures say")
     check_counts(fields)
     converted, settings = mapped(fields, family, model_type)
     on_looks = family is plain_llama or model_type != given
-    warnings += check_unread(fields, config, inner, towers=towers, strict=on_looks, who=who)
+    warnings += check_unread(fields, config, inner, towers=bool(towers), strict=on_looks, who=who)
     refusal = f"{name}: {converted.refusal}" if converted.refusal else ""
     return LoadedModel(
         settings,
@@ -65,6 +63,7 @@ def convert(config: Mapping[str, Any], name: str, source: str) -> LoadedModel:
         refusal,
         (*warnings, *converted.warnings),
         foreign=converted.extra,
+        towers=towers,
     )
 
 
@@ -81,25 +80,6 @@ def mapped(f: Fields, family: Family, model_type: str) -> tuple[Converted, dict[
     if dense and "ffn_hidden_size" not in settings:
         f.count("intermediate_size")  # says that it is missing, or zero, and what is near
     return converted, settings
-
-
-def unwrap(config: Mapping[str, Any]) -> tuple[dict[str, Any], str, list[str]]:
-    """The language model's fields, the key that they stand under, and what else there is.
-
-    A wrapped config gives the rest only where the inner level lacks it.
-    """
-    warnings = [f"{tower} is not counted: only the language model is" for tower in TOWERS if config.get(tower)]
-    for key in INNER:
-        inner = config.get(key)
-        if isinstance(inner, Mapping):
-            values = {**{k: v for k, v in config.items() if k in ("tie_word_embeddings", "architectures")}, **inner}
-            values.setdefault("model_type", config.get("model_type"))
-            if not any(warnings):
-                warnings.append(f"only the language model ({key}) is counted; vision or audio towers are not")
-            return values, key, warnings
-        if inner is not None:
-            raise ConfigError(f"{key} in config.json must be an object")
-    return dict(config), "", warnings
 
 
 def by_architecture(f: Fields) -> str:
@@ -165,7 +145,7 @@ def _plain(who: str, values: Mapping[str, Any], *, towers: bool) -> Family:
 def common(f: Fields, model_type: str) -> dict[str, Any]:
     """Fields that every family shares."""
     hidden = f.whole("hidden_size", "n_embd")
-    layers = f.whole(*LAYERS)
+    layers = f.optional_whole(*LAYERS) or len(f.items("layers_block_type")) or f.whole(*LAYERS)
     heads = f.whole("num_attention_heads", "n_head", default=_default(model_type, "num_attention_heads"))
     groups = f.optional_whole("num_key_value_heads", "num_kv_heads")
     if groups is None:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from .converted import Converted
 from .deepseek import deepseek, glm_lite, sarvam_mla
 from .dense import cohere, falcon, gemma, gpt2, llama, nemotron, plain_llama, qwen2, qwen3
+from .exaone import exaone4, exaone_moe
 from .fields import Fields
-from .foreign import deci, exaone4, minimax_m1, minimax_m2, olmo2, olmoe
+from .foreign import minimax_m1, olmo2
 from .gemma import gemma2, gemma3, gemma4
 from .hybrid import falcon_h1, nemotron_h, qwen_next
 from .moe import (
@@ -25,6 +26,10 @@ from .moe import (
     qwen2_moe,
     qwen3_moe,
 )
+from .nemotron_nas import nemotron_nas
+from .towered import exaone45, glm4v_moe
+from .wide_norms import minimax_m2, olmoe
+from .windowed_moe import mimo_v2, step
 
 Family = Callable[[Fields], Converted]
 
@@ -44,16 +49,28 @@ FAMILIES: dict[str, Family] = {
     "qwen2_vl_text": qwen2,
     "qwen2_5_vl": qwen2,
     "qwen2_5_vl_text": qwen2,
+    "qwen2_5_omni": qwen2,
+    "qwen2_5_omni_thinker": qwen2,
+    "qwen2_5_omni_text": qwen2,
+    "qwen2_audio": qwen2,
     "mimo": qwen2,
     "qwen3": qwen3,
     "qwen3_vl_text": qwen3,
+    "qwen3_asr": qwen3,
+    "qwen3_asr_thinker": qwen3,
+    "qwen3_asr_text": qwen3,
     "gpt2": gpt2,
     "falcon": falcon,
     "mixtral": mixtral,
     "qwen2_moe": qwen2_moe,
     "qwen3_moe": qwen3_moe,
     "qwen3_vl_moe_text": qwen3_moe,
+    "qwen3_omni_moe": qwen3_moe,
+    "qwen3_omni_moe_thinker": qwen3_moe,
+    "qwen3_omni_moe_text": qwen3_moe,
     "glm4_moe": glm4_moe,
+    "glm4v_moe": glm4v_moe,
+    "glm4v_moe_text": glm4v_moe,
     "dots1": dots1,
     "bailing_moe": bailing,
     "bailing_moe_v2": bailing,
@@ -81,6 +98,8 @@ FAMILIES: dict[str, Family] = {
     "cohere": cohere,
     "cohere2": cohere,
     "exaone4": exaone4,
+    "exaone4_5": exaone45,
+    "exaone4_5_text": exaone45,
     "gemma2": gemma2,
     "gemma3_text": gemma3,
     "gemma4_text": gemma4,
@@ -89,7 +108,12 @@ FAMILIES: dict[str, Family] = {
     "olmoe": olmoe,
     "minimax_m1": minimax_m1,
     "minimax_m2": minimax_m2,
-    "nemotron-nas": deci,
+    "nemotron-nas": nemotron_nas,
+    "exaone_moe": exaone_moe,
+    "mimo_v2_flash": mimo_v2,
+    "step3p5": step,
+    "step3p7": step,
+    "step3p7_text": step,
 }
 
 TIED = frozenset(
@@ -100,29 +124,14 @@ TIED = frozenset(
 )  # fmt: skip
 """Families whose embeddings are tied when the config does not say (huggingface/transformers configuration classes)."""
 
+TWO_POOLS = "two pools of experts of different width in a layer, for tokens of text and of images, each with a router of its own"
 REFUSED: dict[str, str] = {
     "deepseek_v4": "compressed attention, hash routing and hyper-connections",
-    "ernie4_5_moe_vl": "two pools of experts in a layer",
-    "ernie4_5_vl_moe": "two pools of experts in a layer",
-    "ernie4_5_vl_moe_text": "two pools of experts in a layer",
-    "exaone4_5": "norms after attention and after the MLP, and none before them",
-    "exaone4_5_text": "norms after attention and after the MLP, and none before them",
-    "exaone_moe": "a dense MTP layer, layers without RoPE",
-    "glm4v_moe": "its language model was never compared with the real class",
-    "glm4v_moe_text": "its language model was never compared with the real class",
+    "ernie4_5_moe_vl": TWO_POOLS,
+    "ernie4_5_vl_moe": TWO_POOLS,
+    "ernie4_5_vl_moe_text": TWO_POOLS,
     "kimi_k3": "Kimi delta attention and attention residuals",
     "kimi_linear": "Kimi delta attention",
-    "mimo_v2_flash": "two attention shapes",
-    "qwen2_5_omni": "a language model inside thinker_config",
-    "qwen2_5_omni_thinker": "a language model inside thinker_config",
-    "qwen2_5_omni_text": "a language model inside thinker_config",
-    "qwen3_asr": "a language model inside thinker_config",
-    "qwen3_omni_moe": "a language model inside thinker_config",
-    "qwen3_omni_moe_thinker": "a language model inside thinker_config",
-    "qwen3_omni_moe_text": "a language model inside thinker_config",
-    "step3p5": "two attention shapes, gated attention outputs",
-    "step3p7": "two attention shapes, gated attention outputs",
-    "step3p7_text": "two attention shapes, gated attention outputs",
     "glm4": "norms after attention and after the MLP",
     "hunyuan_v1_dense": "norms on query and key",
     "olmo": "norms without weights",

@@ -67,7 +67,6 @@ def gemma3(f: Fields) -> Converted:
         "qk_layernorm": True,
         "local_rotary_table": True,
         "attention_kernel": "flash",
-        "cp_comm_type": ("a2a",),
     }
     return Converted(settings, warnings=(built_by("Gemma3ModelProvider", "norms behind attention and MLP"),))
 
@@ -102,6 +101,7 @@ def gemma4(f: Fields) -> Converted:
         "value_norm": True,
         "gemma4_moe": True,
         "moe_shared_expert_intermediate_size": f.count("intermediate_size"),
+        "moe_router_pre_softmax": True,
         "moe_router_dtype": "fp32",
         "apply_rope_fusion": False,
         "final_logit_softcapping": f.number("final_logit_softcapping", default=0) or None,

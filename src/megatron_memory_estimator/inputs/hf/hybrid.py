@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...errors import ConfigError, UnsupportedError
 from ...job.layer_kinds import MOST_LAYERS
+from ...wording import any_of, shown
 from .converted import Converted, built_by
 from .fields import Fields
 from .moe import routed, sparse_step
@@ -36,13 +37,25 @@ def qwen_next(f: Fields) -> Converted:
     return Converted(settings)
 
 
+SYMBOLS = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
+"""Kinds of layers by the names of huggingface/transformers (`models/nemotron_h/configuration_nemotron_h.py`)."""
+
+
+def _listed(f: Fields, name: str) -> str:
+    """The pattern that a list of kinds means. Raises ConfigError for a kind that there is not."""
+    kinds = f.items(name)
+    unknown = [kind for kind in kinds if not isinstance(kind, str) or kind not in SYMBOLS]
+    if unknown:
+        raise ConfigError(f"{name} in config.json has the kind {shown(unknown[0])}; known are {any_of(SYMBOLS)}")
+    return "".join(SYMBOLS[kind] for kind in kinds)
+
+
 def nemotron_h(f: Fields) -> Converted:
     """Nemotron-H: one mixer per layer, by the symbols of its pattern."""
-    pattern = f.word("hybrid_override_pattern")
-    if not pattern and f.has("layers_block_type"):
-        symbols = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
-        pattern = "".join(
-            symbols.get(kind, "?") if isinstance(kind, str) else "?" for kind in f.items("layers_block_type")
+    pattern = f.word("hybrid_override_pattern") or _listed(f, "layers_block_type")
+    if not pattern:
+        raise ConfigError(
+            "config.json has neither hybrid_override_pattern nor layers_block_type; give one kind per layer"
         )
     settings: dict[str, object] = {
         "hybrid_layer_pattern": pattern,
@@ -65,7 +78,7 @@ def nemotron_h(f: Fields) -> Converted:
     f.implied(conv_kernel=4, use_conv_bias=True, mamba_hidden_act="silu", mlp_hidden_act="relu2")
     f.implied(expand=2, chunk_size=128, n_shared_experts=1, num_query_groups=f.values.get("num_key_value_heads"))
     depths = f.optional_whole("num_nextn_predict_layers") or 0
-    inner = f.word("mtp_hybrid_override_pattern")
+    inner = f.word("mtp_hybrid_override_pattern") or _listed(f, "mtp_layers_block_type")
     if depths and inner:
         settings["hybrid_layer_pattern"] = pattern + f"/{inner}" * depths
     if max(len(pattern), len(inner)) > 2 * MOST_LAYERS:

@@ -8,6 +8,7 @@ from typing import Any
 from ...errors import ConfigError
 from ...wording import plain
 from .fields import Fields, meant
+from .nested import levels
 
 MOST_NAMED = 6
 MOST_GUESSED = 200
@@ -105,8 +106,9 @@ def outer_unread(config: Mapping[str, Any], inner: str, f: Fields) -> list[str]:
     """Keys outside the language model's object that look like its shapes and that it does not repeat."""
     return [
         key
-        for key, value in config.items()
-        if key != inner
+        for level in levels(config, inner)[:-1]
+        for key, value in level.items()
+        if key not in inner.split(".")
         and shape_like(key)
         and not irrelevant(key, value)
         and not tower_like(key)

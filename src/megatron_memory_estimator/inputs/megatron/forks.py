@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
-from ...wording import shown
+from ...wording import dashed, shown
 from ..questions import Question
 from .table import arguments
 
@@ -150,4 +150,4 @@ def _near(flag: str) -> str:
     from difflib import get_close_matches
 
     found = get_close_matches(flag.lstrip("-").replace("-", "_"), list(arguments()[0]), n=1, cutoff=0.8)
-    return f" (did you mean --{found[0].replace('_', '-')}?)" if found else ""
+    return f" (did you mean {dashed(found[0])}?)" if found else ""

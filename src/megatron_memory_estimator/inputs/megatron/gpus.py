@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import lcm
 from typing import Any
 
+from ...job.layout import fewest_gpus
 from ..questions import Question
 from ..setting_names import full_name
 from .files import Given
@@ -63,7 +63,7 @@ def _grid(reading: Reading) -> tuple[int, str]:
     tp, pp, cp, ep = (max(reading.number(name), 1) for name in DEGREES[:4])
     etp = reading.number(DEGREES[4]) or tp
     dense = _dense(reading)
-    least = lcm(tp * cp, etp * ep if reading.get("num_experts") else 1) * pp
+    least = fewest_gpus(tp * cp, etp * ep if reading.get("num_experts") else 1, pp)
     if least == dense:
         return least, "tensor_model_parallel_size*pipeline_model_parallel_size*context_parallel_size"
     return least, f"the least of tp {tp}, pp {pp}, cp {cp} and ep {ep}, etp {etp}"

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ...job.training_job import TrainingJob
+from ...wording import dashed
 from ..effects import OWNERS
 from ..environment import VARIABLES
 from ..loaded_model import LoadedModel
@@ -106,7 +107,7 @@ def _sizes(given: Mapping[str, Any], settings: Mapping[str, Any], asked: Collect
     for name in ("num_layers", "hidden_size", "num_attention_heads"):
         if given.get(name) is None and settings.get(name) is None and name not in asked:
             why = "stands in a checkpoint, which is not read" if given.get("use_checkpoint_args") else "is not given"
-            option = f"--{name.replace('_', '-')}"
+            option = dashed(name)
             questions.append(Question(f"{option} {why}", f"{option} VALUE"))
     return questions
 

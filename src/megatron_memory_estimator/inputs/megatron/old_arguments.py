@@ -5,7 +5,7 @@ Sources: NVIDIA/Megatron-LM `megatron/training/arguments.py` of 2021 to 2026, `m
 
 from __future__ import annotations
 
-from ...wording import shown, whole
+from ...wording import dashed, shown, whole
 from ..questions import Question
 from .reading import Reading, one_number
 
@@ -18,11 +18,7 @@ def old_recomputation(reading: Reading) -> None:
     on = bool(reading.given.get("checkpoint_activations"))
     if not (on or method or kind) or reading.given.get("recompute_granularity") is not None:
         return
-    words = [
-        f"--{name.replace('_', '-')}"
-        for name in reading.others
-        if name.startswith(("activations_checkpoint", "checkpoint_num"))
-    ]
+    words = [dashed(name) for name in reading.others if name.startswith(("activations_checkpoint", "checkpoint_num"))]
     flags = ", ".join([*(["--checkpoint-activations"] if on else []), *words])
     if kind == ("selective",):
         reading.changes["recompute_granularity"] = "selective"
@@ -48,7 +44,7 @@ def old_values(reading: Reading) -> None:
         value = reading.given.get(old)
         if value is not None and new not in reading.given:
             reading.changes[new] = value
-            reading.is_read_as(old, f"--{new.replace('_', '-')} {value}; Megatron-LM of today stops at it")
+            reading.is_read_as(old, f"{dashed(new)} {value}; Megatron-LM of today stops at it")
     if reading.given.get("position_embedding_type") == "learned":
         reading.changes["position_embedding_type"] = "learned_absolute"
     if reading.given.get("moe_token_dispatcher_type") == "alltoall_seq":

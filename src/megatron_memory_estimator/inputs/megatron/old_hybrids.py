@@ -5,7 +5,7 @@ Source: NVIDIA/Megatron-LM `megatron/core/ssm/mamba_hybrid_layer_allocation.py` 
 
 from __future__ import annotations
 
-from ...wording import LONGEST_SHOWN, plain, shown
+from ...wording import LONGEST_SHOWN, dashed, plain, shown
 from ..questions import Question
 from .classes import known_spec
 from .reading import Reading, Words
@@ -29,7 +29,7 @@ def old_hybrid_layers(reading: Reading) -> None:
         return
     pattern = spread_layers(layers, attention, mlp)
     reading.changes["hybrid_layer_pattern"] = pattern
-    what = " ".join(f"--{name.replace('_', '-')}" for name in flags) or "--spec without a pattern"
+    what = " ".join(dashed(name) for name in flags) or "--spec without a pattern"
     reading.notes.append(f"{what}: read as --hybrid-layer-pattern {plain(pattern, LONGEST_SHOWN)}")
 
 
@@ -65,7 +65,7 @@ def _ratio(reading: Reading, name: str) -> float:
     except ValueError:
         share = -1.0
     if not 0 <= share <= 1:
-        flag = f"--{name.replace('_', '-')}"
+        flag = dashed(name)
         reading.questions.append(Question(f"{flag} takes a share from 0 to 1, not {shown(' '.join(words))}"))
         return 0.0
     return share

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...errors import UnsupportedError
-from ...wording import shown
+from ...wording import dashed, shown
 from .reading import Reading
 from .table import arguments
 
@@ -70,4 +70,4 @@ def refuse_folder(path: str) -> None:
 
 
 def _flags(names: frozenset[str]) -> str:
-    return ", ".join(f"--{name.replace('_', '-')}" for name in sorted(names))
+    return ", ".join(dashed(name) for name in sorted(names))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...wording import shown, whole
+from ...wording import dashed, shown, whole
 from ..questions import Question
 from .table import arguments
 
@@ -38,11 +38,11 @@ class Reading:
 
     def is_read_as(self, flag: str, meaning: str) -> None:
         """Says what an argument was read as."""
-        self.notes.append(f"--{flag.replace('_', '-')} is read as {meaning}")
+        self.notes.append(f"{dashed(flag)} is read as {meaning}")
 
     def refuse(self, flag: str, why: str) -> None:
         """Refuses an argument by name."""
-        self.refused.append(f"--{flag.replace('_', '-')} {why}")
+        self.refused.append(f"{dashed(flag)} {why}")
 
 
 def one_number(reading: Reading, flag: str, words: Words) -> int:
@@ -50,5 +50,5 @@ def one_number(reading: Reading, flag: str, words: Words) -> int:
     number = whole(words[0]) if len(words) == 1 else None
     if number is None:
         said = shown(" ".join(words)) if words else "nothing"
-        reading.questions.append(Question(f"--{flag.replace('_', '-')} takes one whole number, not {said}"))
+        reading.questions.append(Question(f"{dashed(flag)} takes one whole number, not {said}"))
     return number or 0

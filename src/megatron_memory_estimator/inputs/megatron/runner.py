@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import ConfigError, UnsupportedError
-from ...wording import shown, whole
+from ...wording import dashed, shown, whole
 from ..questions import Question
 from ..shell.doubts import bare, marks, unset, unset_in
 from .classes import passes_over
@@ -79,7 +79,7 @@ def _environment(raw: Mapping[Any, Any], given: Mapping[str, str]) -> dict[str, 
 
 def _read(words: Parsed, key: str, value: Any, variables: Mapping[str, str]) -> None:
     """One argument with its value."""
-    flag = "--" + key.lstrip("-").replace("_", "-")
+    flag = dashed(key.lstrip("-"))
     argument = arguments()[0].get(flag[2:].replace("-", "_"))
     texts = (
         [filled(_text(one), variables) for one in value]

@@ -6,7 +6,7 @@ Source: Ascend/MindSpeed-LLM (--num-layer-list, --noop-layers); Megatron-LM `meg
 from __future__ import annotations
 
 from ...job.layer_kinds import frequency_list
-from ...wording import whole
+from ...wording import dashed, whole
 from .reading import Reading
 
 SPLITS = (
@@ -26,7 +26,7 @@ def layers_per_stage(reading: Reading, words: tuple[str, ...]) -> None:
     if len(found) != len(counts) or len(found) != stages or sum(found) != reading.number("num_layers"):
         reading.refuse("num_layer_list", f"{','.join(words)} does not give {stages} stages their layers")
     elif other := _said_elsewhere(reading, split):
-        reading.refuse("num_layer_list", f"with --{other.replace('_', '-')} is not modelled")
+        reading.refuse("num_layer_list", f"with {dashed(other)} is not modelled")
     elif stages > 1:
         reading.changes["pipeline_model_parallel_layout"] = _layout(found)
 
@@ -40,7 +40,7 @@ def without_layers(reading: Reading, words: tuple[str, ...]) -> None:
     if None in indices or not layers or layers % chunks or max(i for i in indices if i is not None) >= layers:
         reading.refuse("noop_layers", f"{','.join(words)} does not name layers of {layers} over {chunks} stages")
     elif other := _said_elsewhere(reading, SPLITS):
-        reading.refuse("noop_layers", f"with --{other.replace('_', '-')} is not modelled")
+        reading.refuse("noop_layers", f"with {dashed(other)} is not modelled")
     else:
         held = [at not in indices for at in range(layers)]
         per = layers // chunks

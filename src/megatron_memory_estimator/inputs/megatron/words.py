@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import ConfigError
-from ...wording import shown, signed
+from ...wording import dashed, shown, signed
 from ..questions import Question, settle
 from ..setting_names import current_name, known_settings
 from ..shell.doubts import MARK, Doubt, bare, doubts_in, loose, marks, readable, unset_in, vanishes
@@ -145,13 +145,11 @@ def _choice(reading: Parsed, word: str) -> None:
             reading.problems.pop(dest, None)
             continue
         flag = dest if dest in by_flag else next((f for f, one in by_flag.items() if one.dest == dest), dest)
-        option = f"--set {doubt.name}=VALUE" if doubt.name else f"-- --{flag.replace('_', '-')}, or its opposite"
-        reading.problems[dest] = Question(
-            f"whether --{flag.replace('_', '-')} is passed is not known: {doubt.why}", option
-        )
+        option = f"--set {doubt.name}=VALUE" if doubt.name else f"-- {dashed(flag)}, or its opposite"
+        reading.problems[dest] = Question(f"whether {dashed(flag)} is passed is not known: {doubt.why}", option)
     for name in {name: None for inner in read for name in inner.others.read}:
         if len({inner.others.read.get(name) for inner in read}) > 1:
-            reading.problems[name] = Question(f"whether --{name.replace('_', '-')} is passed is not known: {doubt.why}")
+            reading.problems[name] = Question(f"whether {dashed(name)} is passed is not known: {doubt.why}")
 
 
 def _choice_values(reading: Parsed, words: tuple[str, ...], whole: str) -> Parsed:
@@ -204,12 +202,12 @@ def source_and_option(doubts: Mapping[str, Doubt], words: Sequence[str], argumen
 
 def option_for(argument: Argument) -> str:
     """The option of the command line that gives a value to an argument; behind -- where only Megatron-LM has it."""
-    flag = f"--{argument.flag.replace('_', '-')}"
+    flag = dashed(argument.flag)
     value = " VALUE" if argument.kind == "Store" else ""
     name = current_name(argument.dest)
     owner = known_settings().get(name)
     if owner is not None and argument.kind == "Store":
-        return f"--{name.replace('_', '-')}{value}"
+        return f"{dashed(name)}{value}"
     return f"-- {flag}{value}"
 
 

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from ...errors import ConfigError
-from ..text_files import read_text
+from ..text_files import is_within, read_text
 
 LARGEST = 2**20
 NAMES = (".sh", ".bash", ".env", ".rc", ".conf", ".cfg", ".inc", ".config", ".slurm", ".sbatch")
@@ -49,7 +49,7 @@ class Beside:
         return place if self._inside(place) else None
 
     def _moved(self, path: str) -> str | None:
-        """The file that the end of a path of another machine means (scripts/models/a.sh of /root/x/scripts/models/a.sh): in the script's
+        """The file that the end of a path of another machine means (scripts/models/a.sh where the path ends so): in the script's
         folder, and with `follow` in those above it; a folder and a name at least."""
         folders = [self.folder]
         while self.follow and len(folders) <= PARENTS:
@@ -61,11 +61,7 @@ class Beside:
 
     def _inside(self, place: str) -> bool:
         """Whether a place, links followed, is in the script's folder or below."""
-        try:
-            root, real = os.path.realpath(self.folder), os.path.realpath(place)
-            return os.path.commonpath([root, real]) == root and root != os.path.sep
-        except (OSError, ValueError):
-            return False
+        return is_within(self.folder, place) and os.path.realpath(self.folder) != os.path.sep
 
     def shown(self, place: str) -> str:
         """A place as the caller would name it: from the script's folder."""

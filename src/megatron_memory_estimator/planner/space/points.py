@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from math import lcm
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...dataclass import dataclass
-from ...job.layout import Layout
+from ...job.layout import Layout, fewest_gpus
 from ...job.model import Model
 from ...job.settings import LARGEST_INTEGER
 from ...modules.kinds import shapes_of
@@ -146,7 +145,7 @@ def at_point(base: Layout, point: Point, style: Style, *, moe: bool) -> Layout:
     tp, cp, ep, etp = point
     return dataclasses.replace(
         base,
-        world_size=lcm(tp * cp, ep * etp) * base.pp,
+        world_size=fewest_gpus(tp * cp, ep * etp, base.pp),
         tensor_model_parallel_size=tp,
         context_parallel_size=cp,
         expert_model_parallel_size=ep,

@@ -1,0 +1,77 @@
+"""Configs with a language model inside: which object is its own, and which towers stand beside it.
+
+Sources: huggingface/transformers `src/transformers/models/*/configuration_*.py`; NVIDIA-NeMo/Megatron-Bridge
+`src/megatron/bridge/models/` (`qwen_vl/`, `qwen_omni/`, `qwen3_asr/`, `nemotron_omni/`, `ministral3/`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ...errors import ConfigError
+from ...job.tower import UNNAMED, Tower
+from ...wording import LONGEST_SHOWN, plain
+
+THINKER = "thinker_config"
+"""What reads and writes text in an omni model."""
+INNER = ("text_config", "llm_config", "language_config")
+TOWERS = {
+    "vision_config": "vision tower", "audio_config": "audio tower", "vision_tower": "vision tower",
+    "audio_tower": "audio tower", "mm_vision_tower": "vision tower", "vit_config": "vision tower", "visual": "vision tower",
+    "sound_config": "sound tower", "speech_config": "speech tower", "image_config": "image tower",
+}  # fmt: skip
+"""Keys of towers, and what each is called."""
+SPEAKERS = ("talker_config", "token2wav_config", "code2wav_config")
+"""Parts of omni models that write sound; Megatron-Bridge trains none of them."""
+SHARED = ("tie_word_embeddings", "architectures")
+"""Keys of an outer object that hold for the language model where its own lacks them."""
+
+
+class Nested(NamedTuple):
+    """The language model's fields, the key that they stand under, the towers beside it, and what is said of that."""
+
+    values: dict[str, Any]
+    key: str
+    towers: tuple[Tower, ...]
+    warnings: list[str]
+
+
+def unwrap(config: Mapping[str, Any]) -> Nested:
+    """The language model of a config. Raises ConfigError for an inner key that holds no object."""
+    warnings = [
+        f"{part} is not counted: Megatron-Bridge trains what reads and writes text"
+        for part in SPEAKERS
+        if config.get(part)
+    ]
+    outer, above = config, ""
+    if THINKER in config:
+        outer, above = _object(config, THINKER), f"{THINKER}."
+    found = {key: name for key, name in TOWERS.items() if outer.get(key)}
+    towers = tuple(Tower(name) for name in dict.fromkeys(found.values()))
+    warnings += [f"{above}{key} is not counted: only the language model is" for key in found]
+    for key in INNER:
+        if outer.get(key) is None:
+            continue
+        inner = _object(outer, key)
+        if not found:
+            warnings.append(f"only the language model ({above}{key}) is counted; vision or audio towers are not")
+        shared = {name: level[name] for level in (config, outer) for name in SHARED if name in level}
+        values = {"model_type": outer.get("model_type") or config.get("model_type"), **shared, **inner}
+        return Nested(values, above + key, towers or (Tower(UNNAMED),), warnings)
+    return Nested(dict(outer), above.rstrip("."), towers, warnings)
+
+
+def _object(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    inner = config[key]
+    if not isinstance(inner, Mapping):
+        raise ConfigError(f"{plain(key, LONGEST_SHOWN)} in config.json must be an object")
+    return inner
+
+
+def levels(config: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    """The objects that hold the language model's, the outermost first, and its own last."""
+    found = [config]
+    for part in key.split(".") if key else ():
+        found.append(found[-1][part])
+    return found
