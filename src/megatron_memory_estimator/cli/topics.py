@@ -56,6 +56,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "transformer_impl", "attention_kernel", "deterministic_mode", "apply_rope_fusion", "bias_activation_fusion",
         "use_fused_weighted_squared_relu", "use_transformer_engine_op_fuser", "masked_softmax_fusion",
         "cross_entropy_loss_fusion", "cross_entropy_fusion_impl", "clone_scatter_output_in_embedding",
+        "scatter_embedding_sequence_parallel",
         "create_attention_mask_in_dataloader", "compiled_gates", "mamba_mem_eff_path", "dsa_kernel_backend",
     ),
     "reinforcement learning": (
@@ -75,15 +76,16 @@ TOPICS: dict[str, tuple[str, ...]] = {
     ),
     "model: attention": (
         "num_attention_heads", "num_query_groups", "kv_channels", "value_channels", "add_qkv_bias", "qk_layernorm",
-        "qk_layernorm_scope", "qk_l2_norm", "attention_output_gate", "softmax_type", "sliding_window", "local_rotary_table",
-        "core_attention", "attn_logit_softcapping", "final_logit_softcapping", "attention_dropout", "parallel_attention",
-        "num_ln_in_parallel_attn", "multi_latent_attention", "q_lora_rank", "kv_lora_rank", "qk_head_dim",
+        "qk_layernorm_scope", "qk_l2_norm", "value_norm", "attention_output_gate", "softmax_type", "sliding_window",
+        "local_rotary_table", "core_attention", "attn_logit_softcapping", "final_logit_softcapping", "attention_dropout",
+        "parallel_attention", "num_ln_in_parallel_attn", "multi_latent_attention", "q_lora_rank", "kv_lora_rank", "qk_head_dim",
         "qk_pos_emb_head_dim", "v_head_dim",
     ),
     "model: experts": (
         "num_moe_experts", "moe_layer_freq", "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size",
-        "moe_shared_expert_gate", "moe_latent_size", "moe_router_score_function", "moe_router_pre_softmax",
-        "moe_router_enable_expert_bias", "moe_router_load_balancing_type", "moe_aux_loss_coeff", "moe_z_loss_coeff",
+        "moe_shared_expert_gate", "gemma4_moe", "moe_latent_size", "moe_router_score_function", "moe_router_pre_softmax",
+        "moe_router_weight_in_fp32", "moe_router_enable_expert_bias", "moe_router_load_balancing_type", "moe_aux_loss_coeff",
+        "moe_z_loss_coeff",
         "moe_router_num_groups", "moe_router_group_topk",
     ),
     "model: linear and sparse attention, Mamba-2": (

@@ -63,6 +63,7 @@ class Model(CompressedModel):
         choices=("head", "projection", "sharded_projection"),
     )
     qk_l2_norm: bool = setting(False, "norm on query and key without parameters (Llama 4)")
+    value_norm: bool = setting(False, "norm on value without parameters, in fp32 (Gemma 4)")
     attention_output_gate: bool = setting(False, "gate on the attention output (Qwen3-Next)")
     softmax_type: str = setting("vanilla", "softmax", choices=("vanilla", "off-by-one", "learnable"))
     attention_dropout: float = setting(0.1, "dropout on attention probabilities")
@@ -106,8 +107,10 @@ class Model(CompressedModel):
     moe_ffn_hidden_size: int | None = setting(None, "width of an expert; default: ffn_hidden_size", of="moe")
     moe_shared_expert_intermediate_size: int | None = setting(None, "total width of the shared experts", of="moe")
     moe_shared_expert_gate: bool = setting(False, "gate on the shared expert", of="moe")
+    gemma4_moe: bool = setting(False, "Gemma 4's experts beside a dense MLP, with norms of their own", of="moe")
     moe_latent_size: int | None = setting(None, "width in which the experts work (latent MoE)", of="moe")
     moe_router_score_function: str = setting("softmax", "score function of the router", choices=SCORES, of="moe")
+    moe_router_weight_in_fp32: bool = setting(False, "routers keep their weight in fp32 (MiniMax-M3)", of="moe")
     moe_router_pre_softmax: bool = setting(False, "softmax over all experts, before the choice", of="moe")
     moe_router_enable_expert_bias: bool = setting(False, "aux-loss-free balancing by an expert bias buffer", of="moe")
     moe_router_load_balancing_type: tuple[str, ...] = setting(

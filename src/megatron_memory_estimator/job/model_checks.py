@@ -69,6 +69,8 @@ def check(model: Model) -> None:
         )
     if model.vocab_size is None and model.padded_vocab_size is None:
         raise ConfigError("vocab_size is missing; give it or padded_vocab_size")
+    if model.gemma4_moe:
+        _check_gemma4(model)
     if model.qk_layernorm_scope != "head":
         _check_query_norms(model)
     if model.norm_placement != "pre":
@@ -102,6 +104,13 @@ _OTHER_LAYERS = (
 """Settings of layers that are not attention with query groups and a dense MLP."""
 
 
+def _check_gemma4(model: Model) -> None:
+    others = ("moe_latent_size", "moe_shared_expert_gate", "moe_n_hash_layers", "mtp_num_layers", "add_bias_linear")
+    _excludes(model, "gemma4_moe", *others, "multi_latent_attention", "enable_mhc_connections", "hybrid_layer_pattern")
+    if not model.moe_shared_expert_intermediate_size:
+        raise ConfigError("gemma4_moe needs moe_shared_expert_intermediate_size, the width of the dense MLP")
+
+
 def _check_norms(model: Model) -> None:
     """Norms behind a layer's linears exist beside attention with query groups and a dense MLP, without biases."""
     others = (
@@ -111,7 +120,8 @@ def _check_norms(model: Model) -> None:
         "fp32_residual_connection",
         "add_bias_linear",
     )
-    _excludes(model, f"norm_placement={model.norm_placement}", *_OTHER_LAYERS, *others)
+    layers = tuple(name for name in _OTHER_LAYERS if name != "num_moe_experts" or not model.gemma4_moe)
+    _excludes(model, f"norm_placement={model.norm_placement}", *layers, *others)
 
 
 def _check_query_norms(model: Model) -> None:

@@ -14,6 +14,7 @@ from ..job.hardware import Gpu
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
+from .bridge_layers import falcon_h1, gemma4_moe
 from .bridge_modules import activation_fusion, capped_logits, narrow_values, own_modules, wide_norms
 from .compressed import compressed_attention, hash_layers, hyper_connections, placed
 from .dims import declared_dims
@@ -22,7 +23,6 @@ from .graphs import graphs
 from .kernels import (
     attention_variants,
     deterministic,
-    falcon_h1,
     kernel_dtype,
     mtp_positions,
     positions,
@@ -79,6 +79,7 @@ SWITCHES: tuple[Rules, ...] = (
     hyper_connections,
     whole_layers,
     falcon_h1,
+    gemma4_moe,
     activation_fusion,
     own_modules,
     wide_norms,

@@ -10,8 +10,8 @@ from .deepseek_v4 import deepseek_v4
 from .dense import cohere, falcon, gemma, gpt2, llama, nemotron, plain_llama, qwen2, qwen3
 from .exaone import exaone4, exaone_moe
 from .fields import Fields
-from .foreign import gemma4, minimax_m1, olmo2
-from .gemma import gemma2, gemma3
+from .foreign import minimax_m1, olmo2
+from .gemma import gemma2, gemma3, gemma4
 from .hybrid import falcon_h1, nemotron_h, qwen_next
 from .moe import (
     bailing,
@@ -21,6 +21,7 @@ from .moe import (
     gpt_oss,
     hunyuan_moe,
     llama4,
+    minimax_m3,
     mixtral,
     normed_moe,
     qwen2_moe,
@@ -81,6 +82,9 @@ FAMILIES: dict[str, Family] = {
     "sarvam_mla": sarvam_mla,
     "llama4_text": llama4,
     "gpt_oss": gpt_oss,
+    "minimax_m3": minimax_m3,
+    "minimax_m3_vl": minimax_m3,
+    "minimax_m3_vl_text": minimax_m3,
     "deepseek_v2": deepseek,
     "deepseek_v3": deepseek,
     "deepseek_v32": deepseek,
@@ -129,9 +133,6 @@ REFUSED: dict[str, str] = {
     "ernie4_5_vl_moe_text": TWO_POOLS,
     "kimi_k3": "Kimi delta attention and attention residuals",
     "kimi_linear": "Kimi delta attention",
-    "minimax_m3": "a clamped activation with an offset, an fp32 router",
-    "minimax_m3_vl": "a clamped activation with an offset, an fp32 router",
-    "minimax_m3_vl_text": "a clamped activation with an offset, an fp32 router",
     "glm4": "norms after attention and after the MLP",
     "hunyuan_v1_dense": "norms on query and key",
     "olmo": "norms without weights",
