@@ -13,9 +13,9 @@ from typing import Any, Literal
 from ..errors import ConfigError
 
 LARGEST_INTEGER = 2**40
-Owner = Literal["", "mla", "gdn", "dsa", "mamba", "moe", "mhc", "yarn", "parallel"]
+Owner = Literal["", "mla", "gdn", "dsa", "mamba", "moe", "mhc", "yarn", "parallel", "tower"]
 """Whose setting it is, where only some models have what it describes: latent attention, Gated DeltaNet, sparse attention, Mamba-2,
-routed experts, hyper-connections, YaRN, attention and MLP side by side."""
+routed experts, hyper-connections, YaRN, attention and MLP side by side, a vision tower that is counted."""
 
 
 def setting(

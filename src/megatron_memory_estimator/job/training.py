@@ -11,10 +11,11 @@ from ..errors import ConfigError
 from .choices import ADAPTED, KERNELS, RECOMPUTE_MODULES, ROUTING, WORST_ROUTING, check_least, version
 from .loss import Loss
 from .settings import setting
+from .tower import TowerTraining
 
 
 @dataclass(frozen=True)
-class Training(Loss):
+class Training(Loss, TowerTraining):
     """The settings of a run that are neither architecture nor layout."""
 
     seq_length: int = setting(4096, "tokens of a sequence")

@@ -12,10 +12,11 @@ from typing import NamedTuple
 from ..errors import LayoutError, UnsupportedError
 from ..job.layout import Layout
 from ..job.model import Model
+from ..job.tower import counted
 from ..job.training import Training
 from ..modules.context import Context
 from ..modules.kinds import kinds_of
-from ..modules.layers import Declaration, embedding_unit, layer_unit, mtp_unit, output_unit
+from ..modules.layers import Declaration, embedding_unit, layer_unit, mtp_unit, output_unit, towers_unit
 from .violation import Violation
 
 
@@ -40,6 +41,8 @@ def declared_units(model: Model) -> Iterator[Declared]:
     """Everything that a model declares."""
     for row in dict.fromkeys(row for layer in model.every_kind for row in kinds_of(layer)):
         yield Declared(row.name, row.routed, partial(layer_unit, kind=row.name))
+    if counted(model.towers):
+        yield Declared("towers", False, towers_unit)
     yield Declared("embedding", False, partial(embedding_unit, alone=True))
     yield Declared("output", False, partial(output_unit, owns_weight=True, shared=False))
     if model.mtp:

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 from ..job.model import Model
 from ..job.settings import Owner
+from ..job.tower import counted
 from ..tape.ops import Part
 from ..tape.tensor import Tensor
 from . import attention, gated_delta_net, mamba, mla, mlp, moe, parallel, sparse_attention
@@ -204,6 +205,8 @@ def owners_of(model: Model) -> frozenset[Owner]:
         found.add("mhc")
     if model.position_embedding_type == "yarn" or "mla" in found:
         found.add("yarn")
+    if counted(model.towers):
+        found.add("tower")
     return frozenset(found)
 
 

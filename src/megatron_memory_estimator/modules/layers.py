@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from ..job.tower import counted
 from ..tape.ops import Item, Op, Recompute, Unit, renaming
 from ..tape.tensor import Dim, Param, Tensor, uneven
+from ..wording import all_of
 from .context import Context
 from .delayed_wgrad import with_delayed_wgrads
 from .embedding import embedding, embedding_params
@@ -15,6 +17,7 @@ from .kinds import Kind, Role, kinds_of
 from .module import Module, changed, in_part
 from .mtp import concatenated, mtp_depth
 from .residual import bias_dropout_add
+from .towers import towers
 
 RESIDUALS: dict[Role, tuple[str, str]] = {"mixer": ("self_attn_bda", "attention"), "mlp": ("mlp_bda", "mlp")}
 """Names of the addition to the residual stream behind a sub-layer, and of its hyper-connection."""
@@ -26,7 +29,7 @@ class Declaration:
     Raises LayoutError for a parameter that does not divide over the ranks that share it.
     """
 
-    def __init__(self, name: str, entry: Tensor | None, module: Module[Tensor]) -> None:
+    def __init__(self, name: str, entry: Tensor | None, module: Module[Tensor] | Module[Tensor | None]) -> None:
         self.params: list[Param] = []
         items: list[Item] = []
         exit_: Tensor | None = None
@@ -96,6 +99,12 @@ def checkpointed(c: Context, layers: tuple[Declaration, ...]) -> Unit:
         stored = (c.new("checkpoint input shard", shard, dtype=c.residual_dtype),)
     name = " ".join(layer.unit.name for layer in layers)
     return Unit(name, (Recompute("checkpoint", items, stored=stored, part="layers"),), first.entry, exit_)
+
+
+def towers_unit(c: Context) -> Declaration:
+    """The towers in front of the embedding."""
+    names = [tower.name for tower in counted(c.model.towers)]
+    return Declaration(all_of(names) if names else "towers", None, towers(c))
 
 
 def embedding_unit(c: Context, *, alone: bool) -> Declaration:

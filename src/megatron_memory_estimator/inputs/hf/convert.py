@@ -12,6 +12,7 @@ from ..loaded_model import LoadedModel
 from .families import FAMILIES, REFUSED, TIED, Converted, Family, plain_llama
 from .fields import Fields, meant
 from .nested import levels, unwrap
+from .towers import towers_of
 from .unread import check_unread
 
 PLAIN = {
@@ -35,10 +36,12 @@ def convert(config: Mapping[str, Any], name: str, source: str) -> LoadedModel:
     name, source = plain(name, LONGEST_SHOWN), plain(source)
     if not all(isinstance(key, str) for key in config):
         raise ConfigError("the keys of a config.json must be words")
-    values, inner, towers, warnings = unwrap(config)
+    nested = unwrap(config)
+    values, inner, warnings = nested.values, nested.key, nested.warnings
     if not all(isinstance(key, str) for level in levels(config, inner) for key in level):
         raise ConfigError("the keys of a config.json must be words")
     fields = Fields(values)
+    towers, of_towers = towers_of(nested, config, fields)
     given = fields.word("model_type")
     model_type = given if given in FAMILIES or given in REFUSED else by_architecture(fields) or given
     if model_type in REFUSED:
@@ -61,7 +64,7 @@ def convert(config: Mapping[str, Any], name: str, source: str) -> LoadedModel:
         source,
         plain(model_type, LONGEST_SHOWN),
         refusal,
-        (*warnings, *converted.warnings),
+        (*of_towers, *warnings, *converted.warnings),
         foreign=converted.extra,
         towers=towers,
     )
