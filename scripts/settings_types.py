@@ -124,7 +124,9 @@ def kind(field: Any) -> str:
         return literal(choices) + none
     if field.metadata.get("words"):
         return f"{declared.removesuffix(' | None')} | {literal(field.metadata['words'])}{none}"
-    return declared.replace("tuple[int, ...]", "Sequence[int]")
+    if declared == "Variants":
+        return "Mapping[str, Mapping[str, object]]"
+    return declared.replace("tuple[int, ...]", "Sequence[int]").replace("tuple[str, ...]", "Sequence[str]")
 
 
 def literal(words: Any) -> str:

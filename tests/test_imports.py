@@ -38,11 +38,14 @@ def test_nine_imports_lead_back_up_and_the_circles_are_known() -> None:
     for arrow in found:
         ends[arrow.start].add(arrow.end)
     circles = [circle for circle in words.circles(files, ends) if len(circle) > 1]
-    assert sorted(map(len, circles)) == [2, 3, 3, 7, 14, 16]
+    assert sorted(map(len, circles)) == [3, 3, 3, 7, 14, 16]
 
 
 def test_no_file_is_long() -> None:
     package = ROOT / drawing().PACKAGE
-    lines = {file.name: len(file.read_text().splitlines()) for file in package.rglob("*.py")}
+    written = [
+        file for file in package.rglob("*.py") if file.name != "settings_types.py"
+    ]  # that one is made by a script
+    lines = {file.name: len(file.read_text().splitlines()) for file in written}
     assert len(lines) > 200
     assert max(lines.values()) <= LONGEST, max(lines, key=lines.__getitem__)

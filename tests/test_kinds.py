@@ -18,6 +18,7 @@ from megatron_memory_estimator.job.layer_kinds import HYBRID_SYMBOLS
 from megatron_memory_estimator.job.layout import Layout
 from megatron_memory_estimator.job.model import Model
 from megatron_memory_estimator.job.settings import Owner
+from megatron_memory_estimator.job.variants import bare
 from megatron_memory_estimator.modules.context import Context
 from megatron_memory_estimator.modules.delayed_wgrad import LATE
 from megatron_memory_estimator.modules.kinds import KINDS, kinds_of, owners_of
@@ -52,6 +53,11 @@ SPARSE = {
     "dsa_indexer_head_dim": 16,
     "dsa_indexer_topk": 32,
 }
+COMPRESSED = {
+    **LATENT, "tensor_model_parallel_size": 1, "sequence_parallel": False, "experimental_attention_variant": "dsv4_hybrid",
+    "csa_window_size": 32, "o_groups": 2, "o_lora_rank": 16, "dsa_indexer_n_heads": 4, "dsa_indexer_head_dim": 16,
+    "dsa_indexer_topk": 32, "dsa_kernel_backend": "cudnn",
+}  # fmt: skip
 DELTA = {"linear_attention_freq": 2, "linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_num_key_heads": 8,
          "linear_num_value_heads": 8}  # fmt: skip
 EXAMPLES: dict[str, dict[str, Any]] = {
@@ -62,10 +68,24 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "gdn": {**DELTA, "experimental_attention_variant": "gdn"},
     "gdn2": {**DELTA, "experimental_attention_variant": "gdn2"},
     "mamba": {"hybrid_layer_pattern": "M*M-", "mamba_num_heads": 8, "mamba_head_dim": 16, "mamba_num_groups": 4},
+    "window": {**COMPRESSED, "csa_compress_ratios": [0, 0, 0, 0, 0]},
+    "csa": {**COMPRESSED, "csa_compress_ratios": [4, 4, 4, 4, 4]},
+    "hca": {**COMPRESSED, "csa_compress_ratios": [128, 128, 128, 128, 128]},
     "parallel": {"parallel_attention": True, "num_ln_in_parallel_attn": 2},
+    "falcon_h1": {
+        "falcon_h1": True, "mamba_num_heads": 8, "mamba_head_dim": 16, "mamba_num_groups": 4, "mamba_rmsnorm": False,
+        "bias_activation_fusion": False,
+    },
+    "no_attention": {"variants": {"few": {"attention_block": "no_op"}}, "layer_variants": ["base", "few", "base", "few"]},
+    "linear_attention": {"variants": {"few": {"attention_block": "linear"}}, "layer_variants": ["base", "few", "base", "few"]},
+    "no_mlp": {"variants": {"few": {"mlp_block": "no_op"}}, "layer_variants": ["base", "few", "base", "few"]},
+    "linear_mlp": {"variants": {"few": {"mlp_block": "linear"}}, "layer_variants": ["base", "few", "base", "few"]},
     "dense": {},
     "moe": {
         "num_moe_experts": 4, "moe_ffn_hidden_size": 128, "moe_shared_expert_intermediate_size": 128, "moe_latent_size": 64,
+    },
+    "hash_moe": {
+        "num_moe_experts": 4, "moe_ffn_hidden_size": 128, "moe_shared_expert_intermediate_size": 128, "moe_n_hash_layers": 2,
     },
 }  # fmt: skip
 """Settings of a small model that has a kind."""
@@ -73,7 +93,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 
 def job(kind: str, **settings: Any) -> TrainingJob:
     degrees = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
-    return TrainingJob.from_config({**SMALL, **EXAMPLES[kind], **degrees, **settings}, 8)
+    return TrainingJob.from_config({**SMALL, **degrees, **EXAMPLES[kind], **settings}, 8)
 
 
 def units(c: Context) -> Iterator[Declaration]:
@@ -106,7 +126,8 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {"moe_token_dispatcher_type": "flex", "expert_model_parallel_size": 2, "moe_router_dtype": "fp32"},
     {"transformer_impl": "local", "attention_kernel": "local"},
     {"attention_kernel": "flash", "micro_batch_size": 2},
-    {"enable_mhc_connections": True},
+    {"enable_mhc_connections": True, "hidden_dropout": 0.0},
+    {"dsa_kernel_backend": "none", "apply_rope_fusion": False},
     {"mtp_num_layers": 1},
 )
 
@@ -149,8 +170,8 @@ def test_what_a_kind_recomputes_is_what_its_checkpoints_wrap(kind: str) -> None:
         return sum(isinstance(item, Recompute) for item in every_item(unit.unit.items))
 
     base = context_of(job(kind))
-    layer = next(layer for layer in base.model.kinds if kind in layer.split("+"))
-    others = {module for other in layer.split("+") if other != kind for module in KINDS[other].recomputes}
+    layer = next(layer for layer in base.model.kinds if kind in bare(layer).split("+"))
+    others = {module for other in bare(layer).split("+") if other != kind for module in KINDS[other].recomputes}
     found = {module for module in RECOMPUTE_MODULES if regions(module)}
     assert found - others == set(KINDS[kind].recomputes) - others
     assert found >= KINDS[kind].recomputes
@@ -184,7 +205,7 @@ def test_a_token_is_multiplied_with_every_matrix_of_a_kind_once_and_its_core_is_
     m = made.model
     c = Context(m, Layout(), made.training, "cudnn")
     unit = layer_unit(c, kind)
-    matrices = [p for p in unit.params if len(p.shape) == 2 and not p.name.endswith("conv1d.weight")]
+    matrices = [p for p in unit.params if len(p.shape) == 2 and not p.name.endswith(("conv1d.weight", ".ape"))]
     share = {"expert": m.moe_router_topk / (m.num_moe_experts or 1)}
     linears = core = 0.0
     for one in (one for op in flattened(unit.unit.items) for one in op.work):
@@ -193,8 +214,12 @@ def test_a_token_is_multiplied_with_every_matrix_of_a_kind_once_and_its_core_is_
         else:
             core += one.flops
     assert linears / c.tokens.size == sum(p.numel * share.get(p.split, 1) for p in matrices)
-    assert (core > 0) == (row.heads or row.state_heads != "none")
-    if row.heads and not row.sparse:
+    assert (core > 0) == (row.heads or row.compressed or row.state_heads != "none")
+    if row.compressed:  # of a window, of picked keys or all compressed ones: products with each as key and as value; scores of the indexer
+        keys = m.csa_window_size + {"window": 0, "csa": 32, "hca": 256 // 128}[kind]
+        scores = 256 // 4 * 4 * 16 if kind == "csa" else 0
+        assert core / c.tokens.size == 2 * keys * m.num_attention_heads * 2 * m.v_head_dim + scores
+    if row.heads and not row.sparse and row.state_heads == "none":
         widths = (m.qk_head_dim + m.qk_pos_emb_head_dim, m.v_head_dim) if row.latent else (m.head_dim, m.head_dim)
         assert core / c.tokens.size == made.training.seq_length * m.num_attention_heads * sum(widths)
 
@@ -217,8 +242,8 @@ def test_ops_of_a_kind_are_in_the_graph_of_its_module(kind: str) -> None:
     graphed: frozenset[Part] = frozenset().union(*GRAPHED.values())
     assert row.part in graphed
     c = context_of(job(kind))
-    layer = next(layer for layer in c.model.kinds if kind in layer.split("+"))
-    residuals = {KINDS[other].residual for other in layer.split("+")}
+    layer = next(layer for layer in c.model.kinds if kind in bare(layer).split("+"))
+    residuals = {KINDS[other].residual for other in bare(layer).split("+")}
     ops: list[Op] = list(flattened(layer_unit(c, layer).unit.items))
     assert {op.part for op in ops} - graphed <= residuals
 
@@ -227,14 +252,15 @@ def test_ops_of_a_kind_are_in_the_graph_of_its_module(kind: str) -> None:
 def test_a_kind_is_timed_through_its_ops(kind: str) -> None:
     """Its GEMMs are its declared linears, every op that stands for something takes time, and the backward runs them all."""
     c = context_of(job(kind, tensor_model_parallel_size=1, sequence_parallel=False))
-    layer = next(layer for layer in c.model.kinds if kind in layer.split("+"))
+    layer = next(layer for layer in c.model.kinds if kind in bare(layer).split("+"))
     declared = layer_unit(c, layer)
     m = machine(find_gpu("H100"))
     ops = list(flattened(declared.unit.items))
     products = sum(
         one.n * one.k * (one.experts or 1) for op in ops for one in op.work if isinstance(one, Gemm) and one.counted
     )
-    assert products == sum(p.numel for p in declared.params if p.gemm and len(p.shape) == 2)
+    alone = "self_attention.linear_o_group_proj"  # a parameter of no module
+    assert products == sum(p.numel for p in declared.params if (p.gemm or p.name == alone) and len(p.shape) == 2)
     for op in ops:
         views = all(t.storage != t.name for t in op.writes)
         assert forward(m, c, op).total > 0 or views

@@ -162,7 +162,7 @@ RECORDS = records("towers.json")
 QWEN, MINISTRAL = "Qwen/Qwen3-VL-8B-Instruct", "mistralai/Ministral-3-8B-Instruct-2512"
 
 
-def parameters(model: str, **settings: Any) -> list[int]:
+def parameters(model: str | Config, **settings: Any) -> list[int]:
     """Dense parameters of every stage."""
     given = {"num_gpus": 8, "seq_length": 1024, **settings}
     return [stage.num_parameters[0] for stage in estimate(TrainingJob.from_hf(model, **given)).stages]

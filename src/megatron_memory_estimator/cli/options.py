@@ -281,7 +281,9 @@ def parsed(field: dataclasses.Field[Any], text: str) -> Any:
     kind = field_kind(field)
     if text.lower() in ("none", "null") and "None" in str(field.type):
         return None
-    if kind == "list":
+    if kind == "variants":
+        return _object(field.name, text)
+    if kind in ("list", "words"):
         return tuple(word for word in text.replace(",", " ").split() if word)
     if kind == "ints":
         words = text.strip("[]() ").replace(",", " ").split()
@@ -298,6 +300,16 @@ def parsed(field: dataclasses.Field[Any], text: str) -> Any:
     if field.name in NUMBER_OR_EXPRESSION and (number := signed(text.strip())) is not None:
         return number
     return text
+
+
+def _object(name: str, text: str) -> Any:
+    """A JSON object of the command line."""
+    import json
+
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise ConfigError(f"{name}={shown(text)} must be a JSON object") from None
 
 
 def json_option() -> click.Option:

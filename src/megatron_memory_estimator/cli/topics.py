@@ -63,17 +63,20 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "rollout_memory_share", "rollout_tensor_parallel_size", "rollout_sleeps", "rollout_offload", "log_prob_offload",
         "log_prob_micro_batch_tokens", "reference_model", "critic_model", "weight_sync_bytes",
     ),
-    "fine-tuning": ("peft", "peft_dim", "peft_target_modules"),
+    "fine-tuning": ("peft", "peft_dim", "peft_target_modules", "freeze_vision_model", "freeze_vision_projection"),
     "model (overrides of the config)": (
         "num_layers", "hidden_size", "ffn_hidden_size", "vocab_size", "padded_vocab_size", "make_vocab_size_divisible_by",
         "max_position_embeddings", "share_embeddings_and_output_weights", "untie", "position_embedding_type", "rotary_percent",
         "rope_type", "original_max_position_embeddings", "normalization", "gated_linear_unit", "activation_func",
         "activation_func_clamp_value", "add_bias_linear", "hidden_dropout", "fp32_residual_connection", "mtp_num_layers",
-        "mtp_use_repeated_layer", "hybrid_layer_pattern", "enable_mhc_connections", "mhc_num_residual_streams",
+        "mtp_use_repeated_layer", "hybrid_layer_pattern", "norm_placement", "attention_block", "mlp_block", "variants", "layer_variants",
+        "mtp_layer_variant", "enable_mhc_connections", "mhc_num_residual_streams",
     ),
     "model: attention": (
         "num_attention_heads", "num_query_groups", "kv_channels", "add_qkv_bias", "qk_layernorm", "qk_l2_norm",
-        "attention_output_gate", "softmax_type", "attention_dropout", "parallel_attention", "num_ln_in_parallel_attn",
+        "attention_output_gate", "softmax_type", "sliding_window", "local_rotary_table", "core_attention",
+        "attn_logit_softcapping", "final_logit_softcapping", "attention_dropout",
+        "parallel_attention", "num_ln_in_parallel_attn",
         "multi_latent_attention", "q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim",
     ),
     "model: experts": (
@@ -85,7 +88,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "experimental_attention_variant", "linear_attention_freq", "linear_conv_kernel_dim", "linear_key_head_dim",
         "linear_value_head_dim", "linear_num_key_heads", "linear_num_value_heads", "dsa_indexer_n_heads", "dsa_indexer_head_dim",
         "dsa_indexer_topk", "dsa_indexer_topk_freq", "dsa_indexer_skip_topk_offset", "dsa_indexer_loss_coeff", "mamba_num_heads",
-        "mamba_head_dim", "mamba_num_groups", "mamba_state_dim",
+        "mamba_head_dim", "mamba_num_groups", "mamba_state_dim", "mamba_chunk_size", "mamba_rmsnorm", "falcon_h1",
     ),
     "machine and libraries": (
         "gpus_per_node", "nvlink_domain", "network_gbs", "expandable_segments", "fragmentation", "context_gib", "libraries_gib",

@@ -61,8 +61,8 @@ def rollout_terms(job: TrainingJob, rank: Rank) -> Iterator[Term]:
         if size:
             yield Term(f"{part} (offload between phases)", size, 2 * size, "pinned copies while others run")
     if r.reference_model in ("host", "offloaded"):
-        numel = sum(p.numel * count for plan in rank.plans for p, count in plan.params)
-        size = numel * DTYPE_BYTES[job.training.params_dtype]
+        own = job.training.params_dtype
+        size = sum(p.numel * count * DTYPE_BYTES[p.dtype or own] for plan in rank.plans for p, count in plan.params)
         yield Term("reference weights (offload)", size, 2 * size, "a pinned copy of the weights")
     if r.critic_model == "in_turn":
         size = sum(s.nbytes for s in rank.states if s.part != "gradients")
@@ -82,5 +82,5 @@ def checkpoint_term(job: TrainingJob, rank: Rank) -> Term:
         kept = sum(4 * one.numel for one in optimizer_tensors(rank.context, buffer) if one.saved)
         kept += CHECKPOINT_STATE * buffer.offloaded
         total += kept if shared else ceil_div(kept, shards)
-        total += ceil_div(DTYPE_BYTES[t.params_dtype] * buffer.numel_unpadded, buffer.weight_ways)
+        total += ceil_div(DTYPE_BYTES[buffer.kept_dtype or t.params_dtype] * buffer.numel_unpadded, buffer.weight_ways)
     return Term("checkpoint while it is written", 0, total, "filesystem_async.py: staged before the first write")

@@ -16,13 +16,15 @@ is why ranks that own different parameters reserve differently, although they al
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from ..errors import UnsupportedError
 from ..job.training_job import TrainingJob
+from ..modules.context import Context
 from ..rank.chunks import ChunkPlan
 from ..rank.rank import Rank
-from ..states.buffers import Buffer
+from ..states.buffers import Buffer, belongs
 from ..states.kept import Since
 from ..states.optimizers import OPTIMIZERS, optimizer_tensors
 from ..states.padding import bucket_multiple, buckets, default_bucket_size, piece
@@ -111,14 +113,14 @@ Parts = tuple[Buffer, list[int]]
 
 def _build(memory: Allocator, rank: Rank, place: int) -> list[Parts]:
     c, layout = rank.context, rank.context.layout
-    each = DTYPE_BYTES[c.training.params_dtype]
-    chunks = [[(p, memory.allocate(each * p.numel_each)) for p in _params(plan)] for plan in rank.plans]
+    chunks = [[(p, memory.allocate(_bytes(c, p))) for p in _params(plan)] for plan in rank.plans]
     found: list[Parts] = []
     for plan, params in zip(rank.plans, chunks, strict=True):
         for buffer in (b for b in rank.buffers if b.chunk == plan.chunk.vp_stage):
             expert, sharded = buffer.expert, c.training.use_distributed_optimizer
             owner = (place // (layout.ep * layout.etp) if expert else place // layout.tp) if sharded else 0
-            members = [one for one in params if not one[0].frozen and one[0].expert_buffer == expert]
+            its = partial(belongs, c.training, recipe=buffer.recipe, dtype=buffer.kept_dtype, expert=expert)
+            members = [one for one in params if its(one[0])]
             if sharded:
                 memory.allocate(buffer.numel * DTYPE_BYTES[buffer.param_dtype])
             memory.allocate(buffer.numel * DTYPE_BYTES[buffer.grad_dtype])
@@ -130,6 +132,10 @@ def _build(memory: Allocator, rank: Rank, place: int) -> list[Parts]:
             multiple = bucket_multiple(shards, busbw=c.training.ddp_pad_buckets_for_high_nccl_busbw) if sharded else 1
             found.append((buffer, list(owned_parts([p for p, _ in members], owner, shards, size, multiple))))
     return found
+
+
+def _bytes(c: Context, param: Param) -> int:
+    return param.numel_each * DTYPE_BYTES[param.dtype or c.training.params_dtype]
 
 
 def _masters(memory: Allocator, rank: Rank, parts: list[Parts]) -> None:

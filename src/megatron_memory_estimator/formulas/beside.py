@@ -5,9 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from ..job.model import Model
 from ..job.pipeline import virtual_stages
 from ..job.training_job import TrainingJob
-from ..modules.kinds import kinds_of
+from ..modules.kind import Kind
+from ..modules.kinds import kinds_of, shapes_of
 from . import bridge, megatron_lm
 
 NAMES = ("bridge", "megatron_lm")
@@ -31,8 +33,13 @@ class Published(NamedTuple):
 
 def published(job: TrainingJob) -> tuple[Published, ...]:
     """The values of both formulas for a job; hybrid layer patterns are in neither."""
-    if job.model.hybrid or job.model.parallel_attention:
-        what = "hybrid layer patterns are" if job.model.hybrid else "parallel_attention is"
+    others = {
+        "hybrid layer patterns are": job.model.hybrid,
+        "parallel_attention is": job.model.parallel_attention,
+        "falcon_h1 is": job.model.falcon_h1,
+        "layers of different widths are": len(set(map(_widths, shapes_of(job.model)))) > 1,
+    }
+    if what := next((what for what, there in others.items() if there), ""):
         return tuple(Published(name, None, None, f"{what} not in this formula") for name in NAMES)
     config, args = bridge_container(job), megatron_namespace(job)
     values = []
@@ -50,6 +57,12 @@ def published(job: TrainingJob) -> tuple[Published, ...]:
     )(args, job.num_microbatches)
     values.append(Published("megatron_lm", round(state), round(activations)))
     return tuple(values)
+
+
+def _widths(shape: tuple[Model, frozenset[Kind]]) -> tuple[object, ...]:
+    """What both formulas take to be the same in every layer."""
+    m, kinds = shape
+    return m.num_attention_heads, m.groups, m.head_dim, m.ffn, frozenset(kind.role == "nothing" for kind in kinds)
 
 
 def _shared(job: TrainingJob) -> dict[str, Any]:

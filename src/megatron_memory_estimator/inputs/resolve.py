@@ -230,7 +230,7 @@ def _warnings(job: TrainingJob, loaded: LoadedModel, given: Mapping[str, Any], *
 
 def costly_core_attention(job: TrainingJob) -> bool:
     """Whether recomputing core attention keeps more than it drops."""
-    fused = job.kernel in ("flash", "cudnn")
+    fused = job.kernel in ("flash", "cudnn") and job.model.core_attention == "transformer_engine"
     grouped = any(kind.groups for kind in kinds_in(job.model.every_kind))
     return fused and grouped and job.training.recomputes("core_attn") and job.model.position_embedding_type == "rope"
 

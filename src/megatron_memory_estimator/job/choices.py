@@ -6,7 +6,7 @@ from ..errors import ConfigError
 from ..wording import shown, whole
 
 RECOMPUTE_MODULES = (
-    "core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts", "gdn_norm_out",
+    "core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts", "gdn_norm_out", "mhc",
 )  # fmt: skip
 ROUTING: dict[str, tuple[float, float, float]] = {
     "forced_balance": (1.00, 1.01, 1.03),
@@ -41,7 +41,7 @@ LOSSES = ("cross_entropy", "slime", "verl", "nemo_rl", "roll", "swift", "fused")
 logits whole."""
 AT_LEAST_ONE = (
     "seq_length", "micro_batch_size", "global_batch_size", "ddp_bucket_size", "ddp_num_buckets", "peft_dim",
-    "suggested_communication_unit_size", "loss_chunk_size",
+    "suggested_communication_unit_size", "loss_chunk_size", "mhc_recompute_layer_num",
 )  # fmt: skip
 NOT_NEGATIVE = ("recompute_num_layers", "moe_paged_stash_buffer_size_factor_cpu")
 POSITIVE = (

@@ -10,25 +10,34 @@ from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
 from ..wording import shown, signed
+from .variants import bare, marked
 
 if TYPE_CHECKING:
     from .model import Model
 
 EXPERTS = "E"
 """The symbol of routed experts."""
-ROUTED = "moe"
-"""The kind of routed experts."""
+ROUTED, HASHED = "moe", "hash_moe"
+"""The kinds of routed experts: chosen by a router, and by the token's hash."""
+COMPRESSED = {0: "window", 4: "csa", 128: "hca"}
+"""DeepSeek-V4's kinds of attention by their compression ratio."""
 HYBRID_SYMBOLS = {
     "M": "mamba",
     "G": "gdn",
     "*": "gqa",
     "+": "mla",
     "D": "dsa",
+    "W": "window",
+    "C": "csa",
+    "H": "hca",
     "-": "dense",
     EXPERTS: ROUTED,
 }
-ATTENTION = frozenset("*+D")
+ATTENTION = frozenset("*+DWCH")
 """The symbols of layers with query heads."""
+MIXERS = {"linear": "linear_attention", "no_op": "no_attention"}
+MLPS = {"linear": "linear_mlp", "no_op": "no_mlp"}
+"""Kinds of what stands in the place of attention and of an MLP."""
 OWNS, BORROWS = "dsa", "dsa_shared"
 """Sparse attention with an indexer of its own, and with the keys of an earlier layer."""
 MOST_LAYERS = 10_000
@@ -71,7 +80,7 @@ def _expression(name: str, text: str) -> list[int]:
             f"{name}={shown(text)} has more than {MOST_LAYERS} entries, the most that is accepted"
         ) from None
     except ValueError:
-        raise ConfigError(f"{name}={shown(text)} is not a sum of repeated 0/1 lists such as ([0]*3+[1]*58)") from None
+        raise ConfigError(f"{name}={shown(text)} is not a sum of repeated lists such as ([0]*3+[1]*58)") from None
 
 
 def linear_attention(model: Model) -> tuple[int, ...]:
@@ -79,7 +88,7 @@ def linear_attention(model: Model) -> tuple[int, ...]:
     freq = model.linear_attention_freq
     if model.experimental_attention_variant is None:
         return (0,) * model.num_layers
-    if model.experimental_attention_variant == "dsa":
+    if model.experimental_attention_variant in ("dsa", "dsv4_hybrid"):
         return (1,) * model.num_layers
     if freq is None:
         raise ConfigError(
@@ -94,6 +103,25 @@ def linear_attention(model: Model) -> tuple[int, ...]:
     return frequency_list("linear_attention_freq", freq, model.num_layers)
 
 
+def compress_ratios(model: Model) -> tuple[int, ...]:
+    """DeepSeek-V4: the compression ratio of each decoder layer, then of MTP.
+
+    Raises ConfigError for a list that is too short, or has other ratios than those of `COMPRESSED`.
+    """
+    value, needed = model.csa_compress_ratios, model.num_layers + model.mtp
+    if isinstance(value, str):
+        value = tuple(_expression("csa_compress_ratios", value))
+    if not isinstance(value, list | tuple) or any(isinstance(x, bool) or x not in COMPRESSED for x in value):
+        raise ConfigError(
+            "experimental_attention_variant=dsv4_hybrid needs csa_compress_ratios, a list of 0, 4 and 128"
+        )
+    if len(value) < needed:
+        raise ConfigError(
+            f"csa_compress_ratios has {len(value)} entries for {needed} layers, those of MTP too; give one per layer"
+        )
+    return tuple(value)
+
+
 def owns_indexer(model: Model, layer: int) -> bool:
     """Whether a sparse-attention layer (from 0) picks its keys itself; others take those of the last layer that does.
 
@@ -104,18 +132,30 @@ def owns_indexer(model: Model, layer: int) -> bool:
 
 
 def layer_pattern(model: Model) -> tuple[str, ...]:
-    """The kind of each decoder layer (`Model.kinds`)."""
+    """The kind of each decoder layer (`Model.kinds`); of a layer of another shape that of its variant, with its name."""
+    if model.layer_variants is not None:
+        return tuple(marked(model.variant(name).kinds[layer], name) for layer, name in enumerate(model.layer_variants))
     if model.hybrid_layer_pattern is not None:
         return _hybrid(model)
     if model.parallel_attention:
         return ("parallel",) * model.num_layers
+    if model.falcon_h1:
+        return ("falcon_h1",) * model.num_layers
+    if model.attention_block != "attention" or model.mlp_block != "mlp":
+        mixer = MIXERS.get(model.attention_block, "gqa")
+        return (f"{mixer}+{MLPS.get(model.mlp_block, 'dense')}",) * model.num_layers
     softmax = "mla" if model.multi_latent_attention else "gqa"
     variant = model.experimental_attention_variant or ""
     mixers = tuple(variant if linear else softmax for linear in linear_attention(model))
+    if variant == "dsv4_hybrid":
+        mixers = tuple(COMPRESSED[ratio] for ratio in compress_ratios(model)[: model.num_layers])
     if variant == "dsa" and model.dsa_indexer_topk_freq > 1:
         mixers = tuple(OWNS if owns_indexer(model, layer) else BORROWS for layer in range(model.num_layers))
     routed = routed_layers(model)
-    return tuple(f"{mixer}+{ROUTED if expert else 'dense'}" for mixer, expert in zip(mixers, routed, strict=True))
+    hashed = model.moe_n_hash_layers
+    experts = (HASHED if layer < hashed else ROUTED for layer in range(model.num_layers))
+    mlps = (kind if expert else "dense" for kind, expert in zip(experts, routed, strict=True))
+    return tuple(f"{mixer}+{mlp}" for mixer, mlp in zip(mixers, mlps, strict=True))
 
 
 def routed_layers(model: Model) -> tuple[bool, ...]:
@@ -134,7 +174,7 @@ def has_heads(pattern: str | None) -> bool:
 
 def has_experts(model: Model) -> bool:
     """Whether any layer has routed experts, MTP's too."""
-    return any(routed_layers(model)) or (model.mtp > 0 and any(ROUTED in kind.split("+") for kind in model.mtp_kinds))
+    return any(ROUTED in bare(kind).split("+") for kind in model.every_kind)
 
 
 def mtp_pattern(model: Model) -> tuple[str, ...]:
@@ -145,7 +185,12 @@ def mtp_pattern(model: Model) -> tuple[str, ...]:
             f"hybrid_layer_pattern has {len(parts) - 1} MTP parts; at most {MOST_MTP_LAYERS} are accepted"
         )
     if len(parts) < 2:
-        last = model.kinds[-1]
+        name = model.mtp_layer_variant
+        last = model.kinds[-1] if name is None else marked(model.variant(name).kinds[-1], name)
+        last = last.replace(HASHED, ROUTED)  # never by the token's hash
+        if model.experimental_attention_variant == "dsv4_hybrid":
+            ratio = compress_ratios(model)[model.num_layers] if model.mtp else 0
+            return (f"{COMPRESSED[ratio]}+{last.partition('+')[2]}",)
         return (last.replace(BORROWS, OWNS),)  # nothing before it to share with
     for part in parts[1:]:
         wrong = set(part) - set(HYBRID_SYMBOLS)

@@ -10,17 +10,20 @@ from dataclasses import field
 from functools import cached_property
 
 from ..dataclass import dataclass
-from ..errors import ConfigError
 from ..tape.tensor import round_up
-from .layer_kinds import MOST_EXPERTS, MOST_LAYERS, MOST_MTP_LAYERS, has_experts, has_heads, layer_pattern, mtp_pattern
+from .compressed import CompressedModel
+from .layer_kinds import has_experts, layer_pattern, mtp_pattern
+from .model_checks import check, variant
 from .settings import setting
 from .tower import Tower
+from .variants import Variants
 
-ACTIVATIONS = ("gelu", "silu", "squared_relu", "quick_gelu", "relu")
+SCORES = ("softmax", "sigmoid", "sqrtsoftplus")
+ACTIVATIONS = ("gelu", "silu", "squared_relu", "quick_gelu", "relu", "fast_gelu")
 
 
 @dataclass(frozen=True)
-class Model:
+class Model(CompressedModel):
     """A decoder-only GPT-like model. `None` means: derived from the other fields, or absent."""
 
     num_layers: int = setting(0, "decoder layers, without MTP")
@@ -57,6 +60,18 @@ class Model:
     hidden_dropout: float = setting(0.1, "dropout on the residual stream")
     fp32_residual_connection: bool = setting(False, "residual stream in fp32")
 
+    core_attention: str = setting(
+        "transformer_engine",
+        "whose core attention: TransformerEngine's, Megatron-Core's own with a matrix of all scores (EXAONE 4), or FlexAttention",
+        choices=("transformer_engine", "local", "flex"),
+    )
+    attn_logit_softcapping: float | None = setting(None, "cap of the attention scores (Gemma 2)")
+    final_logit_softcapping: float | None = setting(None, "cap of the logits (Gemma 2)")
+    sliding_window: int | None = setting(None, "tokens before it that a query attends to; null: all")
+    local_rotary_table: bool = setting(
+        False, "a second RoPE table for layers with a sliding window, stacked with the first (Gemma 3, MiMo-V2-Flash)"
+    )
+
     parallel_attention: bool = setting(
         False, "attention and MLP side by side on one normed input (Falcon, Command-R)", of="parallel"
     )
@@ -83,9 +98,7 @@ class Model:
     moe_shared_expert_intermediate_size: int | None = setting(None, "total width of the shared experts", of="moe")
     moe_shared_expert_gate: bool = setting(False, "gate on the shared expert", of="moe")
     moe_latent_size: int | None = setting(None, "width in which the experts work (latent MoE)", of="moe")
-    moe_router_score_function: str = setting(
-        "softmax", "score function of the router", choices=("softmax", "sigmoid"), of="moe"
-    )
+    moe_router_score_function: str = setting("softmax", "score function of the router", choices=SCORES, of="moe")
     moe_router_enable_expert_bias: bool = setting(False, "aux-loss-free balancing by an expert bias buffer", of="moe")
     moe_router_load_balancing_type: tuple[str, ...] = setting(
         ("aux_loss",),
@@ -103,7 +116,7 @@ class Model:
     mtp_use_repeated_layer: bool = setting(False, "all MTP depths share one layer")
 
     experimental_attention_variant: str | None = setting(
-        None, "attention of the layers that linear_attention_freq picks", choices=("gdn", "gdn2", "dsa")
+        None, "attention of the layers that linear_attention_freq picks", choices=("gdn", "gdn2", "dsa", "dsv4_hybrid")
     )
     linear_attention_freq: int | tuple[int, ...] | None = setting(
         None, "N: every Nth layer is softmax attention; or a 0/1 list, 1 is linear attention", kind="any"
@@ -124,15 +137,35 @@ class Model:
     dsa_indexer_loss_coeff: float = setting(0.0, "sparse attention: weight of the indexer's loss", of="dsa")
 
     hybrid_layer_pattern: str | None = setting(
-        None, "one character per sub-layer: M Mamba-2, G Gated DeltaNet, * attention, + MLA, D sparse MLA, - MLP, E MoE"
+        None,
+        "one character per sub-layer: M Mamba-2, G Gated DeltaNet, * attention, + MLA, D sparse MLA, WCH DeepSeek-V4, - MLP, E MoE",
     )
     mamba_num_heads: int | None = setting(None, "Mamba-2: heads; default: 2 * hidden_size / mamba_head_dim", of="mamba")
     mamba_head_dim: int = setting(64, "Mamba-2: head dim", of="mamba")
     mamba_num_groups: int = setting(8, "Mamba-2: groups", of="mamba")
     mamba_state_dim: int = setting(128, "Mamba-2: state size", of="mamba")
+    mamba_chunk_size: int = setting(128, "Mamba-2: chunk length of the scan", of="mamba")
+    mamba_rmsnorm: bool = setting(True, "Mamba-2: norm before out_proj", of="mamba")
+    falcon_h1: bool = setting(
+        False, "Falcon-H1's layer: Mamba-2 and attention side by side behind one norm, then the MLP"
+    )
 
-    enable_mhc_connections: bool = setting(False, "hyper-connections: several residual streams", of="mhc")
-    mhc_num_residual_streams: int = setting(4, "hyper-connections: residual streams", of="mhc")
+    norm_placement: str = setting(
+        "pre",
+        "norms of a layer: before attention and MLP, behind both (EXAONE 4), or before and behind (Gemma 2 and 3)",
+        choices=("pre", "post", "sandwich"),
+    )
+    attention_block: str = setting(
+        "attention", "what attention is, or stands in its place", choices=("attention", "linear", "no_op")
+    )
+    mlp_block: str = setting("mlp", "what the MLP is, or stands in its place", choices=("mlp", "linear", "no_op"))
+    variants: Variants = setting(
+        (), 'layers of other shapes, by name: {"sliding": {"num_attention_heads": 96}}', kind="variants"
+    )
+    layer_variants: tuple[str, ...] | None = setting(
+        None, "the variant that each decoder layer is; base: the model as it is", kind="words"
+    )
+    mtp_layer_variant: str | None = setting(None, "the variant of an MTP layer; default: the last decoder layer's")
 
     foreign_layers: tuple[tuple[str, int], ...] = field(
         default=(), metadata={"help": "", "internal": True, "kind": "list"}
@@ -142,64 +175,17 @@ class Model:
     """Vision and audio towers in front of the language model."""
 
     def __post_init__(self) -> None:
-        for name in ("num_layers", "hidden_size"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
-        for name, most in (
-            ("num_layers", MOST_LAYERS),
-            ("mtp_num_layers", MOST_MTP_LAYERS),
-            ("num_moe_experts", MOST_EXPERTS),
-        ):
-            if (getattr(self, name) or 0) > most:
-                raise ConfigError(f"{name}={getattr(self, name)} is more than {most}, the most that is accepted")
-        for name in ("attention_dropout", "hidden_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 0 and less than 1")
-        if not 0 < self.rotary_percent <= 1:
-            raise ConfigError(f"rotary_percent={self.rotary_percent} must be more than 0 and at most 1")
-        softmax = self.hybrid_layer_pattern is None or "*" in self.hybrid_layer_pattern
-        if has_heads(self.hybrid_layer_pattern) and self.num_attention_heads < 1:
-            raise ConfigError(f"num_attention_heads={self.num_attention_heads} must be at least 1")
-        if (
-            softmax
-            and self.kv_channels is None
-            and not self.multi_latent_attention
-            and self.hidden_size % self.num_attention_heads
-        ):
-            raise ConfigError(
-                f"hidden_size={self.hidden_size} is not divisible by num_attention_heads={self.num_attention_heads}; "
-                "set kv_channels"
-            )
-        for name in _AT_LEAST_ONE:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name}={value} must be at least 1")
-        if self.mtp_num_layers is not None and self.mtp_num_layers < 0:
-            raise ConfigError(f"mtp_num_layers={self.mtp_num_layers} must not be negative")
-        if self.num_moe_experts and self.moe_router_topk > self.num_moe_experts:
-            raise ConfigError(
-                f"moe_router_topk={self.moe_router_topk} is more than num_moe_experts={self.num_moe_experts}"
-            )
-        if self.parallel_attention:
-            self._check_parallel()
-        if self.vocab_size is None and self.padded_vocab_size is None:
-            raise ConfigError("vocab_size is missing; give it or padded_vocab_size")
-        self.kinds, self.mtp_kinds  # noqa: B018  (a wrong layer pattern is refused here)
+        check(self)
 
-    def _check_parallel(self) -> None:
-        others = {
-            "multi_latent_attention": self.multi_latent_attention,
-            "num_moe_experts": self.num_moe_experts,
-            "experimental_attention_variant": self.experimental_attention_variant,
-            "hybrid_layer_pattern": self.hybrid_layer_pattern,
-            "mtp_num_layers": self.mtp_num_layers,
-            "enable_mhc_connections": self.enable_mhc_connections,
-        }
-        given = [name for name, value in others.items() if value]
-        if given:
-            raise ConfigError(f"parallel_attention excludes {' and '.join(given)}; turn one off")
-        if self.num_ln_in_parallel_attn not in (1, 2):
-            raise ConfigError(f"num_ln_in_parallel_attn={self.num_ln_in_parallel_attn} must be 1 or 2")
+    def variant(self, name: str) -> Model:
+        """The model as the layers of a variant have it."""
+        if name not in self._variants:
+            self._variants[name] = variant(self, name)
+        return self._variants[name]
+
+    @cached_property
+    def _variants(self) -> dict[str, Model]:
+        return {}
 
     # -- derived -------------------------------------------------------------------------------------------------
     @property
@@ -281,14 +267,3 @@ class Model:
     def has_moe(self) -> bool:
         """Whether any layer has routed experts."""
         return has_experts(self)
-
-
-_AT_LEAST_ONE = (
-    "num_query_groups", "kv_channels", "ffn_hidden_size", "vocab_size", "padded_vocab_size", "make_vocab_size_divisible_by",
-    "max_position_embeddings", "q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim",
-    "num_moe_experts", "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "moe_latent_size",
-    "moe_router_num_groups", "moe_router_group_topk", "linear_conv_kernel_dim", "linear_key_head_dim", "linear_value_head_dim",
-    "linear_num_key_heads", "linear_num_value_heads", "dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk",
-    "dsa_indexer_topk_freq", "mamba_num_heads", "mamba_head_dim", "mamba_num_groups", "mamba_state_dim",
-    "mhc_num_residual_streams", "original_max_position_embeddings",
-)  # fmt: skip

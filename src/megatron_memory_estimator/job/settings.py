@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from ..errors import ConfigError
+from .variants import frozen
 
 LARGEST_INTEGER = 2**40
-Owner = Literal["", "mla", "gdn", "dsa", "mamba", "moe", "mhc", "yarn", "parallel", "tower"]
-"""Whose setting it is, where only some models have what it describes: latent attention, Gated DeltaNet, sparse attention, Mamba-2,
-routed experts, hyper-connections, YaRN, attention and MLP side by side, a vision tower that is counted."""
+Owner = Literal["", "mla", "gdn", "dsa", "csa", "mamba", "moe", "mhc", "yarn", "parallel", "tower"]
+"""Whose setting it is, where only some models have what it describes: latent attention, Gated DeltaNet, sparse attention, compressed
+sparse attention, Mamba-2, routed experts, hyper-connections, YaRN, attention and MLP side by side, a vision
+tower that is counted."""
 
 
 def setting(
@@ -93,11 +95,15 @@ def checked(field: dataclasses.Field[Any], value: Any) -> Any:
         ):
             raise ConfigError(f"{name}={value!r} must be a list of whole numbers of at least 1")
         value = tuple(value)
-    elif kind == "list":
+    elif kind == "variants":
+        value = frozen(value)
+    elif kind in ("list", "words"):
         value = value.replace(",", " ").split() if isinstance(value, str) else value
         if not isinstance(value, list | tuple):
             raise ConfigError(f"{name}={value!r} must be a list")
         value = tuple(value)
+        if kind == "words" and not all(isinstance(word, str) for word in value):
+            raise ConfigError(f"{name}={value!r} must be a list of words")
     choices = field.metadata.get("choices") or ()
     for word in value if kind == "list" else (value,):
         if choices and word not in choices:

@@ -193,7 +193,7 @@ class Settings(TypedDict, total=False):
     original_max_position_embeddings: int  # YaRN: positions that its tables cover from the start
     normalization: Literal["LayerNorm", "RMSNorm", "L2Norm"]  # norm
     gated_linear_unit: bool  # gated MLP (SwiGLU, GEGLU)
-    activation_func: Literal["gelu", "silu", "squared_relu", "quick_gelu", "relu"]  # activation of the MLP
+    activation_func: Literal["gelu", "silu", "squared_relu", "quick_gelu", "relu", "fast_gelu"]  # activation of the MLP
     activation_func_clamp_value: float | None  # clamp of the gated activation (gpt-oss)
     add_bias_linear: bool  # biases in all linears
     add_qkv_bias: bool  # bias in linear_qkv only
@@ -204,6 +204,11 @@ class Settings(TypedDict, total=False):
     attention_dropout: float  # dropout on attention probabilities
     hidden_dropout: float  # dropout on the residual stream
     fp32_residual_connection: bool  # residual stream in fp32
+    core_attention: Literal["transformer_engine", "local", "flex"]  # whose core attention: TransformerEngine's, Megatron-Core's own ...
+    attn_logit_softcapping: float | None  # cap of the attention scores (Gemma 2)
+    final_logit_softcapping: float | None  # cap of the logits (Gemma 2)
+    sliding_window: int | None  # tokens before it that a query attends to; null: all
+    local_rotary_table: bool  # a second RoPE table for layers with a sliding window, stacked with the first (Gemma 3, MiMo-V2-Flash)
     parallel_attention: bool  # attention and MLP side by side on one normed input (Falcon, Command-R)
     num_ln_in_parallel_attn: int  # norms of a layer with parallel_attention: 2 where the MLP has its own
     multi_latent_attention: bool  # multi-latent attention (DeepSeek)
@@ -246,8 +251,17 @@ class Settings(TypedDict, total=False):
     mamba_head_dim: int  # Mamba-2: head dim
     mamba_num_groups: int  # Mamba-2: groups
     mamba_state_dim: int  # Mamba-2: state size
+    mamba_chunk_size: int  # Mamba-2: chunk length of the scan
+    mamba_rmsnorm: bool  # Mamba-2: norm before out_proj
+    falcon_h1: bool  # Falcon-H1's layer: Mamba-2 and attention side by side behind one norm, then the MLP
     enable_mhc_connections: bool  # hyper-connections: several residual streams
     mhc_num_residual_streams: int  # hyper-connections: residual streams
+    norm_placement: Literal["pre", "post", "sandwich"]  # norms of a layer: before attention and MLP, behind both (EXAONE 4), or before ...
+    attention_block: Literal["attention", "linear", "no_op"]  # what attention is, or stands in its place
+    mlp_block: Literal["mlp", "linear", "no_op"]  # what the MLP is, or stands in its place
+    variants: Mapping[str, Mapping[str, object]]  # layers of other shapes, by name: {"sliding": {"num_attention_heads": 96}}
+    layer_variants: Sequence[str] | None  # the variant that each decoder layer is; base: the model as it is
+    mtp_layer_variant: str | None  # the variant of an MTP layer; default: the last decoder layer's
 
     # environment
     cublas_workspace_config: str | None  # value of CUBLAS_WORKSPACE_CONFIG

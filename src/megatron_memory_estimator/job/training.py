@@ -9,13 +9,14 @@ from __future__ import annotations
 from ..dataclass import dataclass
 from ..errors import ConfigError
 from .choices import ADAPTED, KERNELS, RECOMPUTE_MODULES, ROUTING, WORST_ROUTING, check_least, version
+from .compressed import CompressedTraining
 from .loss import Loss
 from .settings import setting
 from .tower import TowerTraining
 
 
 @dataclass(frozen=True)
-class Training(Loss, TowerTraining):
+class Training(Loss, CompressedTraining, TowerTraining):
     """The settings of a run that are neither architecture nor layout."""
 
     seq_length: int = setting(4096, "tokens of a sequence")

@@ -14,18 +14,22 @@ from ..job.hardware import Gpu
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
+from .compressed import compressed_attention, hash_layers, hash_stage, hyper_connections, streams_stages
 from .dims import declared_dims
 from .experts import expert_modules, experts
 from .graphs import graphs
 from .kernels import (
+    activation_fusion,
     attention_variants,
     deterministic,
-    hyper_connections,
+    falcon_h1,
     kernel_dtype,
     mtp_positions,
+    own_modules,
     positions,
     transformer_impl,
     whole_layers,
+    windows,
 )
 from .offloading import offloading
 from .optimizer import fully_sharded, optimizer
@@ -70,8 +74,14 @@ SWITCHES: tuple[Rules, ...] = (
     a2a_overlap,
     uniform_mtp,
     transformer_impl,
+    compressed_attention,
+    hash_layers,
     hyper_connections,
     whole_layers,
+    falcon_h1,
+    activation_fusion,
+    own_modules,
+    windows,
     towers,
 )
 """Rules between settings, in the order in which they are reported."""
@@ -120,6 +130,7 @@ def stated_violations(model: Model, layout: Layout, training: Training, num_micr
     ]
     if not found:
         found += [*schedule(model, layout, num_microbatches), *shared_indexers(model, layout)]
+        found += [*hash_stage(model, layout), *streams_stages(model, layout)]
     return tuple(dict.fromkeys(found))
 
 

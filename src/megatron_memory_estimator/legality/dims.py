@@ -14,6 +14,7 @@ from ..job.layout import Layout
 from ..job.model import Model
 from ..job.tower import counted
 from ..job.training import Training
+from ..job.variants import marked, variant_of
 from ..modules.context import Context
 from ..modules.kinds import kinds_of
 from ..modules.layers import Declaration, embedding_unit, layer_unit, mtp_unit, output_unit, towers_unit
@@ -39,8 +40,9 @@ def declared_dims(model: Model, layout: Layout, training: Training) -> Iterator[
 
 def declared_units(model: Model) -> Iterator[Declared]:
     """Everything that a model declares."""
-    for row in dict.fromkeys(row for layer in model.every_kind for row in kinds_of(layer)):
-        yield Declared(row.name, row.routed, partial(layer_unit, kind=row.name))
+    parts = {marked(row.name, variant_of(layer)): row for layer in model.every_kind for row in kinds_of(layer)}
+    for name, row in parts.items():
+        yield Declared(name, row.routed, partial(layer_unit, kind=name))
     if counted(model.towers):
         yield Declared("towers", False, towers_unit)
     yield Declared("embedding", False, partial(embedding_unit, alone=True))

@@ -8,7 +8,8 @@ from math import lcm
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
-from ..modules.kinds import StateHeads, kinds_in
+from ..modules.kind import Kind, StateHeads
+from ..modules.kinds import shapes_of
 from ..tape.tensor import divisors
 from .violation import Violation, broken, indivisible
 
@@ -55,8 +56,15 @@ def _uneven_grid(gpus: int, names: tuple[str, ...], degrees: tuple[int, int, int
 
 def attention(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
     """Heads, groups, state-space heads and widths divide over tp (and cp where heads are redistributed)."""
-    m, tp = model, layout.tp
-    kinds = kinds_in(m.every_kind)
+    for shape, kinds in shapes_of(model):
+        yield from _heads(shape, kinds, layout.tp)
+        for way in sorted({kind.state_heads for kind in kinds}, reverse=True):
+            yield from STATE_HEADS[way](shape, layout)
+    yield from _context_parallel(model, layout, training)
+    yield from _widths(model, layout, training)
+
+
+def _heads(m: Model, kinds: frozenset[Kind], tp: int) -> Iterator[Violation]:
     heads = m.num_attention_heads
     if any(kind.heads for kind in kinds) and heads % tp:
         yield indivisible("num_attention_heads", heads, TP, tp, fix=f"use {divisors(heads)}")
@@ -69,10 +77,6 @@ def attention(model: Model, layout: Layout, training: Training) -> Iterator[Viol
                 {"num_query_groups": m.groups, TP: tp},
                 fix=f"use {divisors(m.groups)}, or a multiple of {m.groups}",
             )
-    for way in sorted({kind.state_heads for kind in kinds}, reverse=True):
-        yield from STATE_HEADS[way](model, layout)
-    yield from _context_parallel(model, layout, training)
-    yield from _widths(model, layout, training)
 
 
 def _none(model: Model, layout: Layout) -> Iterator[Violation]:
@@ -137,11 +141,11 @@ def _heads_over_cp(model: Model, layout: Layout, kind: str) -> Iterator[Violatio
         return
     within = sizes[0] if kind == "a2a+p2p" and sizes else cp
     ways = layout.tp * within
-    exchanging = [row for row in kinds_in(model.every_kind) if row.exchanges]
-    if kind.startswith("a2a") and exchanging:
-        counted = [("num_attention_heads", model.num_attention_heads)]
+    for shape, kinds in shapes_of(model) if kind.startswith("a2a") else ():
+        exchanging = [row for row in kinds if row.exchanges]
+        counted = [("num_attention_heads", shape.num_attention_heads)] if exchanging else []
         if any(row.groups for row in exchanging):
-            counted.append(("num_query_groups", model.groups))
+            counted.append(("num_query_groups", shape.groups))
         for name, heads in counted:
             if heads % ways:
                 by = f"{TP}*{CP}" if kind == "a2a" else f"{TP} times the all-to-all size"
@@ -154,12 +158,12 @@ def _widths(model: Model, layout: Layout, training: Training) -> Iterator[Violat
     """Every other sharded dim, and the sequence under sequence parallelism."""
     m, tp, etp = model, layout.tp, layout.etp
     vocab, shared, sequence = m.padded_vocab(tp), m.moe_shared_expert_intermediate_size, training.seq_length
-    kinds = kinds_in(m.every_kind)
     if vocab % tp:
         yield indivisible("padded_vocab_size", vocab, TP, tp, fix=f"use a multiple of {tp}")
-    if any(kind.dense for kind in kinds) and m.ffn % tp:
-        where = " in linear_fc1.weight"
-        yield indivisible("ffn_hidden_size", m.ffn, TP, tp, where=where, fix=f"use {divisors(m.ffn)}")
+    for shape, kinds in shapes_of(model):
+        if any(kind.dense for kind in kinds) and shape.ffn % tp:
+            where = " in linear_fc1.weight"
+            yield indivisible("ffn_hidden_size", shape.ffn, TP, tp, where=where, fix=f"use {divisors(shape.ffn)}")
     if m.has_moe and shared and shared % tp:
         yield indivisible("moe_shared_expert_intermediate_size", shared, TP, tp, fix=f"use {divisors(shared)}")
     if m.has_moe and m.moe_ffn % etp:
@@ -167,13 +171,8 @@ def _widths(model: Model, layout: Layout, training: Training) -> Iterator[Violat
     if m.mtp and m.hidden_size % tp:
         where = " in mtp eh_proj.weight"
         yield indivisible("hidden_size", m.hidden_size, TP, tp, where=where, fix=f"use {divisors(m.hidden_size)}")
-    if any(kind.groups for kind in kinds):
-        gate = 2 if m.attention_output_gate else 1
-        qkv = (gate * m.num_attention_heads + 2 * m.groups) * m.head_dim
-        if qkv % tp:
-            rule = f"the rows of linear_qkv.weight are not divisible by {TP}"
-            said = f"the {qkv} rows of linear_qkv.weight are not divisible by {TP}={tp}"
-            yield broken(rule, said=said, fix=f"use {divisors(qkv)}")
+    for shape, kinds in shapes_of(model):
+        yield from _qkv_rows(shape, kinds, tp)
     ways = tp * layout.cp
     if layout.sequence_parallel and sequence % ways:
         yield broken(
@@ -181,3 +180,12 @@ def _widths(model: Model, layout: Layout, training: Training) -> Iterator[Violat
             {"seq_length": sequence, f"{TP}*{CP}": ways},
             fix=f"use a multiple of {ways}",
         )
+
+
+def _qkv_rows(m: Model, kinds: frozenset[Kind], tp: int) -> Iterator[Violation]:
+    gate = 2 if m.attention_output_gate else 1
+    rows = (gate * m.num_attention_heads + 2 * m.groups) * m.head_dim
+    if any(kind.groups for kind in kinds) and rows % tp:
+        rule = f"the rows of linear_qkv.weight are not divisible by {TP}"
+        said = f"the {rows} rows of linear_qkv.weight are not divisible by {TP}={tp}"
+        yield broken(rule, said=said, fix=f"use {divisors(rows)}")

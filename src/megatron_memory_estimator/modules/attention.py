@@ -17,13 +17,15 @@ from .core_attention import NAME as CORE
 from .core_attention import core_attention
 from .linear import column_linear, keeps_original, linear_params, row_linear
 from .module import Module, in_part, recomputed
-from .norm import norm, norm_params, statistics
+from .norm import before, behind, norm, norm_params, statistics
 from .sends import over_tp
 
 
-def self_attention(c: Context, hidden: Tensor, layer: int = 0, *, normed: Tensor | None = None) -> Module[Tensor]:
+def self_attention(
+    c: Context, hidden: Tensor, layer: int = 0, *, normed: Tensor | None = None, scaled_key: bool = False
+) -> Module[Tensor]:
     """Output on the residual stream; includes the input norm, which TransformerEngine fuses into linear_qkv, unless the input is
-    `normed` already."""
+    `normed` already. `scaled_key`: keys are multiplied by a number (Falcon-H1)."""
     m = c.model
     name = "self_attention"
     heads = c.dim("num_attention_heads", m.num_attention_heads, "tp")
@@ -33,12 +35,14 @@ def self_attention(c: Context, hidden: Tensor, layer: int = 0, *, normed: Tensor
     query_heads = m.num_attention_heads * (2 if m.attention_output_gate else 1)
     qkv_dim = c.dim("qkv", (query_heads + 2 * m.groups) * m.head_dim, "tp")
 
-    own_norm = normed is None
+    own_norm = normed is None and before(c)
     if own_norm and not c.te:
         yield from norm_params(c, "input_layernorm.", c.hidden)
     if m.softmax_type == "learnable":
         yield Param(f"{CORE}.softmax_offset", (heads,), split="tp", matrix=False)
     proj = yield from linear_params(c, f"{name}.linear_proj", c.hidden, width, "tp", m.add_bias_linear)
+    if behind(c):
+        yield from norm_params(c, f"{name}.linear_proj.post_layernorm.", c.hidden)
     if own_norm and c.te:
         yield from norm_params(c, f"{name}.linear_qkv.layer_norm_", c.hidden)
     bias = m.add_bias_linear or m.add_qkv_bias
@@ -47,7 +51,9 @@ def self_attention(c: Context, hidden: Tensor, layer: int = 0, *, normed: Tensor
         yield from norm_params(c, f"{name}.q_layernorm.", d)
         yield from norm_params(c, f"{name}.k_layernorm.", d)
 
-    if normed is None:  # TransformerEngine fuses the norm into linear_qkv
+    if normed is None and not own_norm:
+        normed = hidden
+    elif normed is None:  # TransformerEngine fuses the norm into linear_qkv
         normed = yield from in_part("qkv_linear" if c.te else "attn_norm", norm(c, "input_layernorm", hidden))
     qkv = yield from in_part("qkv_linear", column_linear(c, f"{name}.linear_qkv", normed, weight))
     if c.group_is_shared:
@@ -61,6 +67,7 @@ def self_attention(c: Context, hidden: Tensor, layer: int = 0, *, normed: Tensor
     normed_heads = m.qk_layernorm or m.qk_l2_norm
     # untouched MHA stays one packed tensor, which the kernels recognise; nothing is copied
     packed = not rope and not normed_heads and m.groups == m.num_attention_heads and not m.attention_output_gate
+    te_core = c.te and m.core_attention == "transformer_engine"
     q = qkv.view(f"{name}.q", (c.seq, c.batch, heads, d))
     k = qkv.view(f"{name}.k", (c.seq, c.batch, groups, d))
     source = qkv.view(f"{name}.v", (c.seq, c.batch, groups, d))
@@ -70,18 +77,21 @@ def self_attention(c: Context, hidden: Tensor, layer: int = 0, *, normed: Tensor
         gate = qkv.view(f"{name}.gate", (c.seq, c.batch, heads, d))
         views = (*views, gate)
     yield Op(f"{name}.split_qkv", (qkv,), views)
+    if scaled_key:
+        view, k = k, k.like(f"{name}.k scaled")
+        yield Op(f"{name}.scale_key", (view,), (k,))
     if normed_heads:
         q = yield from _head_norm(c, f"{name}.q_layernorm", q)
         k = yield from _head_norm(c, f"{name}.k_layernorm", k)
     if rope:
         q, k = yield from rotary(c, name, q, k)
-    elif c.te and not packed and not normed_heads:
+    elif te_core and not packed and not normed_heads:
         q, k = yield from in_part("core_attn", _contiguous(c, q, k))
 
     def core() -> Module[Tensor]:
         value = source
-        # The local spec hands the strided view to the batched GEMM, except where key and value are repeated anyway.
-        if c.te and not packed:
+        # Megatron-Core's own hands the strided view to the batched GEMM, except where key and value are repeated anyway.
+        if te_core and not packed:
             value = value.like(f"{name}.v contiguous")
             yield Op(f"{CORE}.contiguous_v", (source,), (value,), passes=(source,))
         return (yield from core_attention(c, q, k, value, heads, layer))
@@ -91,7 +101,8 @@ def self_attention(c: Context, hidden: Tensor, layer: int = 0, *, normed: Tensor
     if gate is not None:
         context = yield from _output_gate(c, name, context, gate)
     shares = keeps_original(c) and gate is None
-    return (yield from in_part("attn_proj", row_linear(c, f"{name}.linear_proj", context, proj, original=shares)))
+    last = row_linear(c, f"{name}.linear_proj", context, proj, original=shares, normed=behind(c))
+    return (yield from in_part("attn_proj", last))
 
 
 def rotary(c: Context, name: str, q: Tensor, k: Tensor) -> Module[tuple[Tensor, Tensor]]:

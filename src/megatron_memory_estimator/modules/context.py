@@ -6,6 +6,7 @@ never on a degree, so that one declaration serves one layout and an array of lay
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +14,7 @@ from ..dataclass import dataclass
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
+from ..job.variants import variant_of
 from ..tape.tensor import Dim, MeshAxis, Tensor, ceil_div, chosen, nearest_whole, round_up, smallest, tensor
 from .quantization import RECIPES, Recipe
 from .routing import Factors, factors
@@ -53,6 +55,11 @@ class Context:
     """A GPU whose low-precision GEMMs read a weight in both orientations (compute capability 10 to 11)."""
     high_precision: bool = False
     """A layer that stays in 16 bits although the model is trained in fp8 or fp4."""
+
+    def of(self, kind: str) -> Context:
+        """The context of a layer of a kind: of another shape, where the kind is that of a variant."""
+        name = variant_of(kind)
+        return replace(self, model=self.model.variant(name)) if name else self
 
     # -- structure -----------------------------------------------------------------------------------------------
     @cached_property
@@ -111,6 +118,15 @@ class Context:
         name = self.training.low_precision
         return RECIPES[name] if name and self.te and not self.high_precision else None
 
+    @cached_property
+    def core_kernel(self) -> str:
+        """The kernel of core attention. FlexAttention's module has a matrix of all scores where it shall not be fused, or has dropout."""
+        m = self.model
+        if m.core_attention == "transformer_engine":
+            return self.kernel
+        whole = self.kernel in ("unfused", "local") or m.attention_dropout > 0
+        return "local" if m.core_attention == "local" or whole else "flex"
+
     # -- dtypes --------------------------------------------------------------------------------------------------
     @property
     def dtype(self) -> str:
@@ -120,7 +136,7 @@ class Context:
     @property
     def residual_dtype(self) -> str:
         """Dtype of the residual stream."""
-        return "fp32" if self.model.fp32_residual_connection else self.dtype
+        return "fp32" if self.model.fp32_residual_connection or self.model.falcon_h1 else self.dtype
 
     @property
     def probs_dtype(self) -> str:
@@ -161,6 +177,11 @@ class Context:
         return Dim("hidden_size", self.model.hidden_size)
 
     @cached_property
+    def streams(self) -> Dim:
+        """Residual streams of hyper-connections."""
+        return Dim("mhc_num_residual_streams", self.model.mhc_num_residual_streams)
+
+    @cached_property
     def tokens(self) -> Dim:
         """Tokens of one rank's residual stream (rows that enter a MoE layer)."""
         return Dim("tokens/cp" + ("/tp" if self.sp_many else ""), self.seq_sp.local * self.batch.size)
@@ -171,8 +192,9 @@ class Context:
         return tensor(name, shape, dtype or self.dtype)
 
     def residual(self, name: str) -> Tensor:
-        """A tensor of the residual stream."""
-        return tensor(name, (self.seq_sp, self.batch, self.hidden), self.residual_dtype)
+        """A tensor of the residual stream, or of all streams with hyper-connections."""
+        many = (self.streams,) if self.model.enable_mhc_connections else ()
+        return tensor(name, (self.seq_sp, self.batch, *many, self.hidden), self.residual_dtype)
 
     def stream(self, name: str, *features: Dim) -> Tensor:
         """A tensor on the residual stream's tokens, in the compute dtype."""

@@ -14,10 +14,11 @@ from typing import NamedTuple
 from ..errors import UnsupportedError
 from ..tape.ops import Op, Part
 from ..tape.tensor import DTYPE_BYTES, Dim, Tensor, ceil_div, tensor
-from ..tape.work import Attention, Streamed, Work
+from ..tape.work import Attention, Work
 from .context import Context
 from .module import Module
 from .sends import Sends, over_cp
+from .unfused_attention import unfused
 
 NAME = "self_attention.core_attention"
 EXCHANGES: tuple[Part, Part] = ("heads_out", "heads_back")
@@ -28,8 +29,10 @@ Scratch = tuple[Tensor, ...]
 def core_attention(c: Context, q: Tensor, k: Tensor, v: Tensor, heads: Dim, layer: int) -> Module[Tensor]:
     """Output [s, b, n, dv] of the attention kernel that the run uses."""
     v_dim = v.shape[-1]
-    if c.kernel in ("unfused", "local"):
-        return (yield from _unfused(c, q, k, v, heads, v_dim))
+    if c.core_kernel == "flex":
+        return (yield from _flex(c, q, k, v, heads, v_dim))
+    if c.core_kernel in ("unfused", "local"):
+        return (yield from unfused(c, NAME, q, k, v, heads, v_dim))
     if c.cp_many:
         return (yield from _context_parallel(c, q, k, v, heads, v_dim, layer))
     return (yield from _fused(c, q, k, v, heads, v_dim))
@@ -48,7 +51,15 @@ def in_fp8(c: Context, tensors: Scratch, *, output: bool = False) -> Scratch:
 def kernel(c: Context, heads: Dim, qk: int, v: int) -> Attention:
     """The fused kernel on the tokens of a rank; with context parallelism each rank has an even share of the square."""
     tokens = c.seq.local * c.batch.size
-    return Attention(tokens, heads.local, c.training.seq_length, qk, v, c.training.fp8_dot_product_attention)
+    return Attention(tokens, heads.local, _attended(c), qk, v, c.training.fp8_dot_product_attention)
+
+
+def _attended(c: Context) -> int:
+    """Twice the keys that a query attends to on average: all before it, or those in its window."""
+    length, window = c.training.seq_length, c.model.sliding_window
+    if window is None or window >= length:
+        return length
+    return 2 * window - window * window // length
 
 
 def _lse(c: Context, heads: Dim) -> Tensor:
@@ -78,6 +89,19 @@ def _fused(c: Context, q: Tensor, k: Tensor, v: Tensor, heads: Dim, v_dim: Dim) 
     yield Op(NAME, (q, k, v), (inner,), (q, k, v, inner, lse), backward=_backward_scratch(c, q, k, heads), work=work)
     if inner is not out:  # copied back, or trimmed, for linear_proj
         yield Op(f"{NAME}.back", (inner,), (out,))
+    return out
+
+
+def _flex(c: Context, q: Tensor, k: Tensor, v: Tensor, heads: Dim, v_dim: Dim) -> Module[Tensor]:
+    """PyTorch's FlexAttention, compiled: caps and windows inside one kernel that works on [b, n, s, d] (Gemma 2).
+
+    Source: NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/gemma/gemma2_provider.py` (Gemma2FlexDotProductAttention).
+    """
+    inner, out = c.region(f"{NAME}.kernel output", heads, v_dim), c.region(f"{NAME}.output", heads, v_dim)
+    work = (kernel(c, heads, q.shape[-1].size, v_dim.size),)
+    rows = c.new(f"{NAME}.softmax_d", c.batch, heads, c.seq, dtype="fp32")
+    yield Op(NAME, (q, k, v), (inner,), (q, k, v, inner, _lse(c, heads)), backward=(rows,), work=work)
+    yield Op(f"{NAME}.back", (inner,), (out,))
     return out
 
 
@@ -217,43 +241,3 @@ def _ring(ranks: int, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> tuple[Scr
     buffers = _sized(f"{NAME}.kv ring buffers and dkv", (k, v), 4)
     step = _sized(f"{NAME}.dq, dk, dv of one ring step", (q, k, v), 1)
     return (received, steps), (buffers, step)
-
-
-def _unfused(c: Context, q: Tensor, k: Tensor, v: Tensor, heads: Dim, v_dim: Dim) -> Module[Tensor]:
-    """Attention with a score matrix [b, n, s, s] (TransformerEngine UnfusedDotProductAttention, local spec)."""
-    if c.cp_many:
-        raise UnsupportedError(
-            f"attention_kernel={c.kernel} does not support context parallelism "
-            f"(context_parallel_size={c.layout.cp}); use flash or cudnn",
-            f"attention_kernel={c.kernel} does not support context parallelism (context_parallel_size)",
-        )
-    out = c.region(f"{NAME}.output", heads, v_dim)
-    scores_shape = (c.batch, heads, c.seq, c.full_seq)
-    if k.shape[-2].size != heads.size:  # key and value are repeated to all heads
-        repeated = tuple(c.region(f"{t.name} repeated", heads, t.shape[-1]) for t in (k, v))
-        yield Op(f"{NAME}.repeat_kv", (k, v), repeated)
-        k, v = repeated
-    scores = c.new(f"{NAME}.scores", *scores_shape)
-    if c.kernel == "local":  # the score buffer is persistent (GlobalMemoryBuffer, see workspaces.py)
-        scores = scores._replace(nbytes=0)
-    square = heads.local * c.seq.local * c.batch.size * c.full_seq.size
-    products = tuple(Streamed(2 * square * x.shape[-1].size) for x in (q, v))
-    yield Op(f"{NAME}.scores", (q, k), (scores,), (q, k), work=products[:1])
-    probs = c.new(f"{NAME}.softmax", *scores_shape)
-    saved_probs: Tensor = probs
-    dropout = c.model.attention_dropout > 0
-    torch_softmax = c.training.attention_softmax_in_fp32 and not c.training.masked_softmax_fusion
-    if torch_softmax:
-        wide = c.new(f"{NAME}.softmax fp32", *scores_shape, dtype="fp32")
-        yield Op(f"{NAME}.softmax", (scores,), (wide,), (wide,), forward=(wide.like(f"{NAME}.scores fp32"),))
-        yield Op(f"{NAME}.softmax_cast", (wide,), (probs,))
-    else:
-        # the kernels write the gradient in place (TransformerEngine `pytorch/csrc/extensions/softmax.cpp`)
-        yield Op(f"{NAME}.softmax", (scores,), (probs,), (probs,), passes=(scores,))
-    if dropout:
-        mask = c.new(f"{NAME}.dropout_mask", *scores_shape, dtype="bool")
-        dropped = c.new(f"{NAME}.dropped softmax", *scores_shape)
-        yield Op(f"{NAME}.attention_dropout", (probs,), (dropped,), (mask,))
-        saved_probs = dropped
-    yield Op(f"{NAME}.context", (saved_probs, v), (out,), (saved_probs, v), work=products[1:])
-    return out

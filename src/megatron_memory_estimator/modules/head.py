@@ -14,8 +14,9 @@ from .context import Context
 from .embedding import vocab
 from .linear import column_sends, gemm, weight_grad
 from .log_probs import fused, log_probs
-from .module import Module
+from .module import Module, in_part
 from .norm import norm, norm_params
+from .softcap import capped
 
 UNFUSED, NATIVE = (8, 2), (3, 0)
 """Passes over the fp32 logits beyond making and keeping them, forward and backward. Unfused: maximum (one read), subtraction, exp
@@ -56,9 +57,10 @@ def _output_layer(c: Context, name: str, kept: Tensor, hidden: Tensor, weight: P
     if c.sp_many:
         backward = (*backward, c.region(f"{name}.input grad before reduce-scatter", c.hidden))
     part = kept if kept.name == hidden.name else kept.view(hidden.name, hidden.shape)
+    cap = c.model.final_logit_softcapping
     # the gradient of TransformerEngine's cross entropy is what it kept, which lives until this backward
     own = gradient_storage(c, name, logits)
-    saves: tuple[Tensor, ...] = (part,) if own is None else (part, own)
+    saves: tuple[Tensor, ...] = (part,) if own is None or cap else (part, own)
     if c.training.peft != "none":  # linear_with_frozen_weight keeps no input
         saves = saves[1:]
     sends, returns = column_sends(c, f"{name}.output_layer", c.hidden, quantizes=False)
@@ -66,6 +68,10 @@ def _output_layer(c: Context, name: str, kept: Tensor, hidden: Tensor, weight: P
         f"{name}.output_layer", (part,), (logits,), saves, backward=backward, part="head",
         work=(gemm(c, weight, c.seq.local * c.batch.size),), sends=sends, returns=returns,
     )  # fmt: skip
+    if cap:
+        out = logits.like(f"{name}.softcap.capped")
+        own = gradient_storage(c, name, out)
+        return (yield from in_part("head", capped(f"{name}.softcap", logits, until=() if own is None else (own,))))
     return logits
 
 

@@ -7,77 +7,27 @@ every row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import cache
-from typing import Literal, NamedTuple
 
 from ..job.model import Model
 from ..job.settings import Owner
 from ..job.tower import counted
-from ..tape.ops import Part
-from ..tape.tensor import Tensor
-from . import attention, gated_delta_net, mamba, mla, mlp, moe, parallel, sparse_attention
-from .context import Context
-from .module import Module
-
-Declare = Callable[[Context, Tensor, int], Module[Tensor]]
-"""From the residual stream, and the layer's index in the pattern of cp_comm_type, to what is added to the residual stream; of a
-whole layer to the residual stream behind it."""
-Role = Literal["mixer", "mlp", "layer"]
-"""A mixer, an MLP, or both in one with what is added to the residual stream."""
-StateHeads = Literal["none", "mamba", "delta"]
-"""Rules of the heads of a recurrent state, by name (legality/sharding.py)."""
-Rotary = Literal["none", "chunk", "layer"]
-"""Whose rotary table is: nobody's, one per model chunk, one per layer."""
-
-
-def nothing_kept(c: Context, layers: int) -> Iterator[tuple[Tensor, str]]:
-    """No layer leaves anything on the GPU between two microbatches."""
-    return iter(())
-
-
-class Kind(NamedTuple):
-    """A kind of mixer or MLP.
-
-    part         what its ops are a part of, where they do not say it themselves
-    residual     the same of the addition to the residual stream behind it
-    owners       whose settings it reads, beside those that every kind reads (`settings.Owner`)
-    rotary       whose rotary table is
-    heads        whether query heads are sharded over tp
-    groups       whether key and value heads are
-    exchanges    whether all-to-all context parallelism exchanges its heads
-    latent       whether key and value come from a compressed latent
-    sparse       whether it attends to keys that an indexer picks; `indexer`: whether it has that indexer
-    borrows      whether it needs the keys that an earlier layer of its stage picked
-    state_heads  which rules the heads of its recurrent state keep
-    routed       whether it has routed experts
-    dense        whether it has a dense MLP
-    reproducible whether deterministic_mode runs the modelled operations
-    recomputes   modules of selective recomputation that it has (Megatron-LM `transformer_config.py`, recompute_modules)
-    kept         tensors that so many layers of it keep between microbatches, each with its source
-    """
-
-    name: str
-    role: Role
-    declare: Declare
-    part: Part
-    residual: Part
-    owners: frozenset[Owner] = frozenset()
-    rotary: Rotary = "none"
-    heads: bool = False
-    groups: bool = False
-    exchanges: bool = False
-    latent: bool = False
-    sparse: bool = False
-    indexer: bool = False
-    borrows: bool = False
-    state_heads: StateHeads = "none"
-    routed: bool = False
-    dense: bool = False
-    reproducible: bool = True
-    recomputes: frozenset[str] = frozenset()
-    kept: Callable[[Context, int], Iterator[tuple[Tensor, str]]] = nothing_kept
-
+from ..job.variants import bare, variant_of
+from . import (
+    attention,
+    compressed_attention,
+    falcon_h1,
+    gated_delta_net,
+    mamba,
+    mla,
+    mlp,
+    moe,
+    parallel,
+    replacements,
+    sparse_attention,
+)
+from .kind import Kind
 
 _SPARSE = Kind(
     name="dsa",
@@ -92,6 +42,17 @@ _SPARSE = Kind(
     sparse=True,
     indexer=True,
     recomputes=frozenset(("layernorm",)),
+)
+_WINDOW = Kind(
+    name="window",
+    role="mixer",
+    declare=compressed_attention.window_attention,
+    part="attn",
+    residual="attn_residual",
+    owners=frozenset(("mla", "dsa", "csa", "yarn")),
+    latent=True,
+    compressed=True,
+    recomputes=frozenset(("layernorm", "mla_up_proj")),
 )
 _DELTA = Kind(
     name="gdn",
@@ -149,6 +110,9 @@ KINDS: dict[str, Kind] = {
             state_heads="mamba",
             kept=mamba.kept,
         ),
+        _WINDOW,
+        _WINDOW._replace(name="csa", declare=compressed_attention.csa_attention),
+        _WINDOW._replace(name="hca", declare=compressed_attention.hca_attention),
         Kind(
             name="parallel",
             role="layer",
@@ -162,6 +126,41 @@ KINDS: dict[str, Kind] = {
             exchanges=True,
             dense=True,
             recomputes=frozenset(("core_attn",)),
+            setting="parallel_attention",
+        ),
+        Kind(
+            name="falcon_h1",
+            role="layer",
+            declare=falcon_h1.falcon_h1_layer,
+            part="attn",
+            residual="mlp_residual",
+            owners=frozenset(("mamba",)),
+            rotary="chunk",
+            heads=True,
+            groups=True,
+            exchanges=True,
+            state_heads="mamba",
+            dense=True,
+            recomputes=frozenset(("core_attn",)),
+            kept=mamba.kept,
+            setting="falcon_h1",
+        ),
+        Kind(name="no_attention", role="nothing", declare=replacements.nothing, part="attn", residual="attn_residual"),
+        Kind(
+            name="linear_attention",
+            role="mixer",
+            declare=replacements.linear_for_attention,
+            part="attn",
+            residual="attn_residual",
+        ),
+        Kind(name="no_mlp", role="nothing", declare=replacements.nothing, part="mlp", residual="mlp_residual"),
+        Kind(
+            name="linear_mlp",
+            role="mlp",
+            declare=replacements.linear_for_mlp,
+            part="mlp",
+            residual="mlp_residual",
+            recomputes=frozenset(("mlp",)),
         ),
         Kind(
             name="dense",
@@ -183,6 +182,18 @@ KINDS: dict[str, Kind] = {
             recomputes=frozenset(("moe", "moe_act", "layernorm", "shared_experts")),
             kept=moe.kept,
         ),
+        Kind(
+            name="hash_moe",
+            role="mlp",
+            declare=moe.moe,
+            part="moe",
+            residual="moe_residual",
+            owners=frozenset(("moe",)),
+            routed=True,
+            hashed=True,
+            recomputes=frozenset(("moe", "moe_act", "layernorm", "shared_experts")),
+            kept=moe.hash_kept,
+        ),
     )
 }
 
@@ -190,12 +201,20 @@ KINDS: dict[str, Kind] = {
 @cache
 def kinds_of(layer: str) -> tuple[Kind, ...]:
     """The kinds that a decoder layer is made of, in the order in which it runs them."""
-    return tuple(KINDS[name] for name in layer.split("+"))
+    return tuple(KINDS[name] for name in bare(layer).split("+"))
 
 
 def kinds_in(layers: Iterable[str]) -> frozenset[Kind]:
     """The kinds of several layers."""
     return frozenset(kind for layer in frozenset(layers) for kind in kinds_of(layer))
+
+
+def shapes_of(model: Model) -> tuple[tuple[Model, frozenset[Kind]], ...]:
+    """The model as its layers have it, once for each variant that a layer is, with the kinds of those layers."""
+    found: dict[str, set[str]] = {}
+    for layer in model.every_kind:
+        found.setdefault(variant_of(layer), set()).add(layer)
+    return tuple((model.variant(name), kinds_in(layers)) for name, layers in found.items())
 
 
 def owners_of(model: Model) -> frozenset[Owner]:
@@ -213,6 +232,8 @@ def owners_of(model: Model) -> frozenset[Owner]:
 def recomputable(model: Model) -> frozenset[str]:
     """Modules of selective recomputation that a model has."""
     found = frozenset(module for kind in kinds_in(model.every_kind) for module in kind.recomputes)
+    if model.enable_mhc_connections:
+        found |= {"mhc"}
     return found if model.moe_shared_expert_intermediate_size else found - {"shared_experts"}
 
 

@@ -11,15 +11,20 @@ from ..wording import all_of
 from .context import Context
 from .delayed_wgrad import with_delayed_wgrads
 from .embedding import embedding, embedding_params
+from .falcon_h1 import in_compute_dtype
 from .head import final_layernorm, loss, output_weight
-from .hyper_connection import connected, contracted, expanded, streams
-from .kinds import Kind, Role, kinds_of
-from .module import Module, changed, in_part
-from .mtp import concatenated, mtp_depth
+from .hyper_connection import connected, connection_params, contracted, contraction_params, expanded
+from .kind import Kind, Role
+from .kinds import kinds_of
+from .module import GROUP, Module, T, changed, in_part
+from .mtp import concatenated, mtp_depth, mtp_depth_of_streams
 from .residual import bias_dropout_add
 from .towers import towers
 
-RESIDUALS: dict[Role, tuple[str, str]] = {"mixer": ("self_attn_bda", "attention"), "mlp": ("mlp_bda", "mlp")}
+RESIDUALS: dict[Role, tuple[str, str]] = {
+    "mixer": ("self_attn_bda", "self_attention_hyper_connection"),
+    "mlp": ("mlp_bda", "mlp_hyper_connection"),
+}
 """Names of the addition to the residual stream behind a sub-layer, and of its hyper-connection."""
 
 
@@ -53,16 +58,21 @@ class Declaration:
 
 def transformer_layer(c: Context, hidden: Tensor, kind: str, layer: int = 0) -> Module[Tensor]:
     """A layer `mixer+mlp`, or one sub-layer of a hybrid model."""
+    c = c.of(kind)
     for row in kinds_of(kind):
-        if row.role == "layer":
+        if row.role in ("layer", "nothing"):
             hidden = yield from _sublayer(row, layer, c, hidden)
             continue
         added, connection = RESIDUALS[row.role]
         if c.model.enable_mhc_connections:
-            hidden = yield from connected(c, f"mhc.{connection}", hidden, partial(_sublayer, row, layer))
+            hidden = yield from connected(c, connection, hidden, partial(_sublayer, row, layer))
         else:
             out = yield from _sublayer(row, layer, c, hidden)
             hidden = yield from in_part(row.residual, bias_dropout_add(c, added, out, hidden))
+    if c.model.enable_mhc_connections:
+        for row in kinds_of(kind):
+            if row.role in RESIDUALS:
+                yield from connection_params(c, RESIDUALS[row.role][1])
     return hidden
 
 
@@ -72,7 +82,7 @@ def _sublayer(row: Kind, layer: int, c: Context, hidden: Tensor) -> Module[Tenso
 
 def layer_unit(c: Context, kind: str, layer: int = 0) -> Declaration:
     """One decoder layer; `layer` is its index in the pattern of context-parallel communication."""
-    hidden = streams(c, "hidden_states") if c.model.enable_mhc_connections else c.residual("hidden_states")
+    hidden = c.residual("hidden_states")
     declared = Declaration(kind, hidden, transformer_layer(c, hidden, kind, layer))
     if c.training.delay_wgrad_compute:
         declared.unit = with_delayed_wgrads(declared.unit)
@@ -81,24 +91,49 @@ def layer_unit(c: Context, kind: str, layer: int = 0) -> Declaration:
 
 def checkpointed(c: Context, layers: tuple[Declaration, ...]) -> Unit:
     """Consecutive layers under one full-recompute checkpoint: only the input of the first is kept."""
-    first = layers[0].unit
-    if len(layers) == 1:
-        items, exit_ = first.items, first.exit
-    else:
-        joined: list[Item] = []
-        before, exit_ = first.entry, first.exit
-        for index, layer in enumerate(layers):
-            assert layer.unit.entry is not None and layer.unit.exit is not None and before is not None
-            prefix = f"{index}."
-            joined.extend(map(renaming(prefix, {layer.unit.entry.name: before.name}), layer.unit.items))
-            before = layer.unit.exit._replace(name=prefix + layer.unit.exit.name, storage=prefix + layer.unit.exit.name)
-        items, exit_ = tuple(joined), before
+    whole = joined(layers)
     stored: tuple[Tensor, ...] = ()
     if c.training.distribute_saved_activations and c.tp_many:
         shard = c.dim("seq*b*hidden_size", c.seq.local * c.batch.size * c.hidden.size, "tp")
         stored = (c.new("checkpoint input shard", shard, dtype=c.residual_dtype),)
-    name = " ".join(layer.unit.name for layer in layers)
-    return Unit(name, (Recompute("checkpoint", items, stored=stored, part="layers"),), first.entry, exit_)
+    return whole._replace(items=(Recompute("checkpoint", whole.items, stored=stored, part="layers"),))
+
+
+def joined(layers: tuple[Declaration, ...]) -> Unit:
+    """Consecutive layers as one unit."""
+    first = layers[0].unit
+    if len(layers) == 1:
+        return first
+    items: list[Item] = []
+    before = first.entry
+    for index, layer in enumerate(layers):
+        assert layer.unit.entry is not None and layer.unit.exit is not None and before is not None
+        prefix = f"{index}."
+        items.extend(map(renaming(prefix, {layer.unit.entry.name: before.name}), layer.unit.items))
+        before = layer.unit.exit._replace(name=prefix + layer.unit.exit.name, storage=prefix + layer.unit.exit.name)
+    return Unit(" ".join(layer.unit.name for layer in layers), tuple(items), first.entry, before)
+
+
+def grouped(layers: tuple[Declaration, ...]) -> Unit:
+    """Consecutive layers whose checkpoints of hyper-connections run again together, before the backward of the last op.
+
+    What that op makes is the next group's input and stays (Megatron-LM `dev` `transformer_block.py`, mhc_recompute_layer_num).
+    """
+    unit = joined(layers)
+    return unit._replace(items=ending(unit.items))
+
+
+def ending(items: tuple[Item, ...]) -> tuple[Item, ...]:
+    """A group's items: the last one without its checkpoint, and every checkpoint of the group hooked to it."""
+    *before, last = items
+    ends = last.ops if isinstance(last, Recompute) and last.hook.endswith(GROUP) else (last,)
+    return *(_hooked(item, ends[-1].name) for item in before), *ends
+
+
+def _hooked(item: Item, to: str) -> Item:
+    if isinstance(item, Recompute) and item.hook.endswith(GROUP):
+        return item._replace(hook=to)
+    return item
 
 
 def towers_unit(c: Context) -> Declaration:
@@ -119,23 +154,33 @@ def embedding_unit(c: Context, *, alone: bool) -> Declaration:
 
 def final_norm_unit(c: Context) -> Declaration:
     """The norm after the last decoder layer."""
-    mhc = c.model.enable_mhc_connections
-    hidden = streams(c, "hidden_states") if mhc else c.residual("hidden_states")
+    hidden = c.residual("hidden_states")
 
     def module() -> Module[Tensor]:
-        x = (yield from contracted(c, hidden)) if mhc else hidden
-        return (yield from final_layernorm(c, x))
+        return (yield from _final_norm(c, hidden))
 
     return Declaration("final_layernorm", hidden, in_part("final_norm", module()))
+
+
+def _final_norm(c: Context, hidden: Tensor) -> Module[Tensor]:
+    """The norm after the last decoder layer, of the contracted streams where there are several."""
+    if c.model.falcon_h1:
+        hidden = yield from in_compute_dtype(c, "final_layernorm", hidden)
+    if not c.model.enable_mhc_connections:
+        return (yield from final_layernorm(c, hidden))
+    yield from contraction_params(c, "decoder.")
+    return (yield from final_layernorm(c, (yield from contracted(c, "", hidden))))
 
 
 def mtp_unit(c: Context, *, owns_embedding: bool, kinds: tuple[str, ...] | None = None) -> Declaration:
     """All MTP depths of the stage that holds them; a copy of the embedding table where it is not the first stage.
 
-    `kinds` are those of the layers of each depth, by default the model's.
+    With hyper-connections it reads the streams, and the norm after the last decoder layer belongs to it. `kinds` are those of the
+    layers of each depth, by default the model's.
     """
     kinds = c.model.mtp_kinds if kinds is None else kinds
-    hidden = c.stream("hidden_states", c.hidden)
+    mhc = c.model.enable_mhc_connections
+    hidden = c.residual("hidden_states") if mhc else c.stream("hidden_states", c.hidden)
 
     def module() -> Module[Tensor]:
         if owns_embedding:
@@ -144,19 +189,22 @@ def mtp_unit(c: Context, *, owns_embedding: bool, kinds: tuple[str, ...] | None 
             table = Param(
                 "embedding.word_embeddings.weight", (c.dim("vocab", c.model.padded_vocab(c.layout.tp), "tp"), c.hidden)
             )
-        parts = [hidden]
+        parts = [(yield from in_part("final_norm", _final_norm(c, hidden)))] if mhc else [hidden]
+        carried = hidden
         for depth in range(c.model.mtp):
             prefix = f"mtp.layers.{depth}"
 
             def layers(inner: Context, x: Tensor, prefix: str = prefix) -> Module[Tensor]:
                 for index, kind in enumerate(kinds):
-                    x = yield from _prefixed(transformer_layer(inner, x, kind), f"{prefix}.layers.{index}.", x)
+                    one = _prefixed(transformer_layer(inner, x, kind), f"{prefix}.layers.{index}.", x)
+                    x = yield from _ended(one) if inner.training.recomputes("mhc") else one
                 return x
 
-            depth_module = mtp_depth(c, parts[-1], table, layers, prefix)
+            depth_module = (mtp_depth_of_streams if mhc else mtp_depth)(c, carried, table, layers, prefix)
             if c.model.mtp_use_repeated_layer and depth:
                 depth_module = _without_params(depth_module)
-            parts.append((yield from depth_module))
+            out, carried = yield from depth_module
+            parts.append(out)
         return (yield from concatenated(c, "mtp.output", tuple(parts)))
 
     declared = Declaration("mtp", hidden, in_part("mtp", module()))
@@ -171,7 +219,23 @@ def _prefixed(module: Module[Tensor], prefix: str, entry: Tensor) -> Module[Tens
     return out._replace(name=prefix + out.name, storage=prefix + out.storage)
 
 
-def _without_params(module: Module[Tensor]) -> Module[Tensor]:
+def _ended(module: Module[Tensor]) -> Module[Tensor]:
+    """A layer as a group of its own (`ending`)."""
+    items: list[Item] = []
+    while True:
+        try:
+            item = next(module)
+        except StopIteration as stop:
+            yield from ending(tuple(items))
+            result: Tensor = stop.value
+            return result
+        if isinstance(item, Param):
+            yield item
+        else:
+            items.append(item)
+
+
+def _without_params(module: Module[T]) -> Module[T]:
     return changed(module, param=lambda _: None)
 
 

@@ -20,6 +20,7 @@ from ..tape.work import Beside, Gemm, linear
 from .adapters import adapted, adapter_params
 from .context import Context
 from .module import Module
+from .norm import norm
 from .quantization import quantized
 from .sends import Sends, over_tp
 
@@ -207,8 +208,13 @@ def column_linear(
     return (yield from adapted(c, name, x, out, weight, gathers=c.sp_many and gathers))
 
 
-def row_linear(c: Context, name: str, x: Tensor, weight: Param, *, original: bool = False) -> Module[Tensor]:
-    """Output on the residual stream: the input is sharded over features, the output over the sequence."""
+def row_linear(
+    c: Context, name: str, x: Tensor, weight: Param, *, original: bool = False, normed: bool = False
+) -> Module[Tensor]:
+    """Output on the residual stream: the input is sharded over features, the output over the sequence.
+
+    `normed`: with a norm behind it, in the same module (NVIDIA-NeMo/Megatron-Bridge `models/common/te_layers.py`).
+    """
     out = c.stream(f"{name}.output", c.hidden)
     partial: tuple[Tensor, ...] = ()
     gathered: tuple[Tensor, ...] = ()
@@ -230,6 +236,8 @@ def row_linear(c: Context, name: str, x: Tensor, weight: Param, *, original: boo
         sends=sends,
         returns=returns,
     )
+    if normed:
+        out = yield from norm(c, f"{name}.post_layernorm", out)
     return (yield from adapted(c, name, x, out, weight))
 
 

@@ -22,8 +22,6 @@ from .norm import norm, norm_params
 from .sends import over_cp
 
 NAME = "mixer"
-CHUNK = 128
-"""Chunk length of the scan (mamba_mixer.py, chunk_size)."""
 CONV = 4
 """Width of the convolution (mamba_mixer.py, d_conv)."""
 SCAN_FLOPS = 7
@@ -39,8 +37,13 @@ def kept(c: Context, layers: int) -> Iterator[tuple[Tensor, str]]:
     yield c.new("mixer.-exp(A_log)", Dim("layers", layers), nh, dtype="fp32"), source
 
 
-def mamba_mixer(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
-    """Output on the residual stream; includes the norm that is fused into in_proj."""
+def mamba_mixer(
+    c: Context, hidden: Tensor, layer: int = 0, *, normed: Tensor | None = None, scaled: bool = False
+) -> Module[Tensor]:
+    """Output on the residual stream; includes the norm that is fused into in_proj, unless the input is `normed` already.
+
+    `scaled`: what the scan reads is in_proj's output times a vector (Falcon-H1).
+    """
     m = c.model
     heads = m.mamba_heads
     inner = heads * m.mamba_head_dim
@@ -53,11 +56,13 @@ def mamba_mixer(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
 
     for name in ("dt_bias", "A_log", "D"):
         yield Param(f"{NAME}.{name}", (nh,), "tp", matrix=False)
-    yield from norm_params(c, f"{NAME}.in_proj.layer_norm_", c.hidden)
+    if normed is None:
+        yield from norm_params(c, f"{NAME}.in_proj.layer_norm_", c.hidden)
     in_proj = yield from linear_params(c, f"{NAME}.in_proj", in_width, c.hidden, "tp", m.add_bias_linear)
     yield Param(f"{NAME}.conv1d.weight", (conv, Dim("one", 1), Dim("d_conv", CONV)), "tp", matrix=False)
     yield Param(f"{NAME}.conv1d.bias", (conv,), "tp", matrix=False)
-    yield Param(f"{NAME}.norm.weight", (di,), "tp", matrix=False)
+    if m.mamba_rmsnorm:
+        yield Param(f"{NAME}.norm.weight", (di,), "tp", matrix=False)
     out_proj = yield from linear_params(c, f"{NAME}.out_proj", c.hidden, di, "tp", m.add_bias_linear)
 
     # groups after context parallelism: replicated to at least one per rank
@@ -66,7 +71,8 @@ def mamba_mixer(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
     conv_wide = c.dim("conv", inner + 2 * spread * state, "tp")
     rows = Dim("mamba_num_groups", groups, ("tp",), c.layout.tp)
 
-    normed = yield from norm(c, f"{NAME}.norm_in", hidden)
+    if normed is None:
+        normed = yield from norm(c, f"{NAME}.norm_in", hidden)
     packed = yield from column_linear(c, f"{NAME}.in_proj", normed, in_proj)
     if c.cp_many:
         moved = c.region(f"{NAME}.zxBCdt after all-to-all", wide)
@@ -79,6 +85,11 @@ def mamba_mixer(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
             returns=both, work=(Streamed(),),
         )  # fmt: skip
         packed = moved
+    if scaled:
+        scales = c.new(f"{NAME}.scales", packed.shape[-1])
+        product = packed.like(f"{NAME}.zxBCdt scaled")
+        yield Op(f"{NAME}.scale", (packed,), (product,), (scales,))
+        packed = product
     head_params = c.new(f"{NAME}.A, dt_bias, D", Dim("three", 3), nh, dtype="fp32")
     y = c.region(f"{NAME}.scan output", di)
     work = (
@@ -111,6 +122,8 @@ def mamba_mixer(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
             backward=_backward_scratch(c, inner, state, conv_wide, di, nh, spread), work=work, calls=SCAN_KERNELS,
         )  # fmt: skip
         gate_kept = (z,)
+    if not m.mamba_rmsnorm:  # the scan has gated its output
+        return (yield from row_linear(c, f"{NAME}.out_proj", y, out_proj))
     normed_y = c.region(f"{NAME}.norm.output", di)
     rstd = c.new(f"{NAME}.norm.rstd", c.seq, c.batch, rows, dtype="fp32")
     yield Op(f"{NAME}.norm", (y, *gate_kept), (normed_y,), (y, *gate_kept, rstd))
@@ -132,11 +145,19 @@ def _scanned(c: Context, y: Tensor, conv: Tensor, gram: Tensor, flops: int) -> S
 def _states(c: Context, name: str, inner: int, state: int, dtype: str) -> Tensor:
     """Chunk states [tokens / chunk, heads, head dim, state]."""
     chunks = c.seq._replace(name="seq/chunk")
-    return c.new(name, chunks, c.batch, c.dim("mamba_inner*state/chunk", inner * state // CHUNK, "tp"), dtype=dtype)
+    return c.new(
+        name,
+        chunks,
+        c.batch,
+        c.dim("mamba_inner*state/chunk", inner * state // c.model.mamba_chunk_size, "tp"),
+        dtype=dtype,
+    )
 
 
 def _gram(c: Context, groups: int) -> Tensor:
-    return c.new(f"{NAME}.CB", c.seq, c.batch, c.dim("groups*chunk", groups * CHUNK, "tp"), dtype="fp32")
+    return c.new(
+        f"{NAME}.CB", c.seq, c.batch, c.dim("groups*chunk", groups * c.model.mamba_chunk_size, "tp"), dtype="fp32"
+    )
 
 
 def _forward_scratch(

@@ -7,7 +7,7 @@ from ..tape.tensor import Dim, Tensor
 from .context import Context
 from .linear import column_linear, linear_params, row_linear
 from .module import Module, in_part, recomputed
-from .norm import norm, norm_params
+from .norm import before, behind, norm, norm_params
 
 
 def mlp(c: Context, hidden: Tensor, layer: int = 0, *, normed: Tensor | None = None) -> Module[Tensor]:
@@ -15,18 +15,21 @@ def mlp(c: Context, hidden: Tensor, layer: int = 0, *, normed: Tensor | None = N
     m = c.model
     ffn = c.dim("ffn_hidden_size", m.ffn, "tp")
     fc1_out = c.dim("gate*ffn_hidden_size", m.gate * m.ffn, "tp")
-    if normed is None:
+    own_norm = normed is None and before(c)
+    if own_norm:
         yield from norm_params(c, "mlp.linear_fc1.layer_norm_" if c.te else "pre_mlp_layernorm.", c.hidden)
     fc1 = yield from linear_params(c, "mlp.linear_fc1", fc1_out, c.hidden, "tp", m.add_bias_linear)
     fc2 = yield from linear_params(c, "mlp.linear_fc2", c.hidden, ffn, "tp", m.add_bias_linear)
+    if behind(c):
+        yield from norm_params(c, "mlp.linear_fc2.post_layernorm.", c.hidden)
 
     def body() -> Module[Tensor]:
-        x = normed
-        if x is None:
+        x = hidden if normed is None else normed
+        if own_norm:
             x = yield from in_part("mlp" if c.te else "mlp_norm", norm(c, "pre_mlp_layernorm", hidden))
         wide = yield from column_linear(c, "mlp.linear_fc1", x, fc1)
         act = yield from activation(c, "mlp.activation", wide, ffn)
-        return (yield from row_linear(c, "mlp.linear_fc2", act, fc2))
+        return (yield from row_linear(c, "mlp.linear_fc2", act, fc2, normed=behind(c)))
 
     return (yield from recomputed(normed is None and c.training.recomputes("mlp"), "mlp.checkpoint", body()))
 
@@ -49,23 +52,24 @@ def fused(c: Context, *, weighted: bool) -> bool:
 def activation(c: Context, name: str, x: Tensor, width: Dim, scale: Tensor | None = None) -> Module[Tensor]:
     """Input of linear_fc2. `scale` is the routed probability of each row of an expert.
 
-    Fused: fc1's output (and the scale) are kept; a clamped gated activation also keeps a clamped copy. Not fused: a gated
-    activation also keeps silu(gate) and the linear half, and the product with the scale keeps the activated rows.
+    Fused: fc1's output (and the scale) are kept; a clamped gated quick GELU also keeps a clamped copy. Not fused: a gated activation
+    also keeps silu(gate) and the linear half, of a clamped one the clamped gate too, and the product with the scale keeps the
+    activated rows.
     """
     m = c.model
     kept: tuple[Tensor, ...]
     out = c.new(f"{name}.output", *x.shape[:-1], width)
-    clamped = (
-        (x.like(f"{name}.clamped input"),) if m.gated_linear_unit and m.activation_func_clamp_value is not None else ()
-    )
+    clamps = m.gated_linear_unit and m.activation_func_clamp_value is not None
     if fused(c, weighted=scale is not None):
         reads = (x,) if scale is None else (x, scale)
-        kept = (*reads, *clamped)
+        kept = reads
+        if clamps and m.activation_func != "silu":  # the fused SwiGLU clamps again in its backward
+            kept = (*kept, x.like(f"{name}.clamped input"))
         if c.training.activation_func_fp8_input_store and m.activation_func == "silu" and m.gated_linear_unit:
             kept = (x.like(f"{name}.input fp8", "fp8"), *kept[1:])
         yield Op(name, reads, (out,), kept)
         return out
-    kept = (x, *clamped)
+    kept = (x, out.like(f"{name}.clamped gate")) if clamps else (x,)
     if m.gated_linear_unit:
         kept = (*kept, out.like(f"{name}.activated gate"), out.like(f"{name}.linear half"))
     if scale is None:

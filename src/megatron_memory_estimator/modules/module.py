@@ -15,6 +15,10 @@ Module = Generator[Param | Item, None, T]
 the next module reads."""
 
 
+GROUP = "the group's backward"
+"""The hook of checkpoints that run again together, where the backward of a group of layers begins (`layers.grouped`)."""
+
+
 def recomputed(active: bool, name: str, module: Module[T], hook: str = "") -> Module[T]:
     """The module's ops wrapped in one checkpoint when active; its parameters and its result pass through."""
     ops: list[Item] = []

@@ -33,7 +33,7 @@ from .linear import (
 )
 from .mlp import activation
 from .module import Module, T, changed, in_part, recomputed
-from .norm import norm, norm_params
+from .norm import norm_params, separate_norm
 from .shared_experts import shared_experts, shared_experts_params
 
 GATING, BALANCING = 12, 10
@@ -41,7 +41,16 @@ GATING, BALANCING = 12, 10
 Megatron-Core 0.16: topk_routing_with_score_function, compute_routing_scores_for_aux_loss, switch_load_balancing_loss_func)."""
 
 
-def kept(c: Context, layers: int) -> Iterator[tuple[Tensor, str]]:
+def hash_kept(c: Context, layers: int) -> Iterator[tuple[Tensor, str]]:
+    """The same of layers whose experts the token's hash chooses: a table of them, and no balancing buffers."""
+    m = c.model
+    yield from kept(c, layers, hashed=True)
+    vocab = Dim("actual_vocab_size", m.vocab_size or m.padded_vocab(1))
+    shape = (Dim("moe_layers", layers), vocab, Dim("moe_router_topk", m.moe_router_topk))
+    yield c.new("router tid2eid", *shape, dtype="int32"), "Megatron-LM dev moe/router.py: experts of every token id"
+
+
+def kept(c: Context, layers: int, *, hashed: bool = False) -> Iterator[tuple[Tensor, str]]:
     """What every MoE layer keeps between microbatches: the dispatcher's last map and probabilities, balancing buffers."""
     m = c.model
     assert m.num_moe_experts is not None
@@ -50,7 +59,7 @@ def kept(c: Context, layers: int) -> Iterator[tuple[Tensor, str]]:
         source = "moe/token_dispatcher.py: self.probs and self.routing_map of the last microbatch"
         yield c.new("dispatcher probs", count, c.tokens, experts, dtype="fp32"), source
         yield c.new("dispatcher routing_map", count, c.tokens, experts, dtype="bool"), source
-    if m.moe_router_enable_expert_bias:
+    if m.moe_router_enable_expert_bias and not hashed:
         two = Dim("expert_bias, local_tokens_per_expert", 2)
         yield c.new("router balancing buffers", count, two, experts, dtype="fp32"), "moe/router.py"
     if m.aux_loss and "global_aux_loss" in m.moe_router_load_balancing_type:
@@ -78,10 +87,8 @@ def moe(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
         shared = yield from shared_experts_params(c)
 
     last = "mlp.shared_experts.add" if shared else ("mlp.fc2_latent_proj" if latent else "mlp.unpermute")
-    before = norm(c, "pre_mlp_layernorm", hidden)
     hook = "mlp.checkpoint" if t.recomputes("moe") else last
-    before = recomputed(t.recomputes("layernorm"), "pre_mlp_layernorm.checkpoint", before, hook)
-    normed = yield from in_part("router_norm", before)
+    normed = yield from in_part("router_norm", separate_norm(c, "pre_mlp_layernorm", hidden, hook))
 
     def body() -> Module[Tensor]:
         extra: Tensor | None = None
@@ -151,13 +158,15 @@ def router(c: Context, x: Tensor, experts: Dim) -> Module[Tensor]:
         c.new("mlp.router.topk_indices", tokens, topk, dtype="int64"),
         c.new("mlp.router.topk_probs", tokens, topk, dtype="fp32"),
     ]
-    if m.moe_router_score_function == "sigmoid":
+    if m.moe_router_score_function != "softmax":
         kept.append(c.new("mlp.router.scores", tokens, experts, dtype="fp32"))
         kept.append(c.new("mlp.router.topk_sum", tokens, dtype="fp32"))
+    if m.moe_router_score_function == "sqrtsoftplus":  # the softplus keeps its input, the root its output
+        kept.append(c.new("mlp.router.softplus_input", tokens, experts, dtype="fp32"))
     if m.aux_loss:
         kept.append(c.new("mlp.router.aux_loss_scores", tokens, experts, dtype="fp32"))
         kept.append(c.new("mlp.router.tokens_per_expert", experts, dtype="int64"))
-        if m.moe_router_score_function == "sigmoid":
+        if m.moe_router_score_function != "softmax":
             kept.append(c.new("mlp.router.aux_loss_sum", tokens, dtype="fp32"))
     if m.moe_z_loss_coeff is not None:  # `moe_utils.py`, z_loss_func: logsumexp keeps what it read and its result
         gate = "fp32" if t.moe_router_dtype else c.dtype

@@ -12,7 +12,8 @@ from ..tape.ops import Op
 from ..tape.tensor import Dim, Param, Tensor
 from .context import Context
 from .embedding import lookup
-from .linear import column_linear, linear_params
+from .hyper_connection import contracted, contraction_params
+from .linear import column_linear, duplicated_linear, linear_params
 from .module import Module, recomputed
 from .norm import norm, norm_params
 from .sends import over_tp
@@ -20,8 +21,8 @@ from .sends import over_tp
 Layer = Callable[[Context, Tensor], Module[Tensor]]
 
 
-def mtp_depth(c: Context, hidden: Tensor, table: Param, layer: Layer, prefix: str) -> Module[Tensor]:
-    """Hidden states of one depth, from those of the depth before."""
+def mtp_depth(c: Context, hidden: Tensor, table: Param, layer: Layer, prefix: str) -> Module[tuple[Tensor, Tensor]]:
+    """Hidden states of one depth, from those of the depth before; and what the next depth reads, which are the same."""
     m = c.model
     both = Dim("2*hidden_size", 2 * m.hidden_size)
     eh_out = c.dim("hidden_size", m.hidden_size, "tp")
@@ -49,7 +50,37 @@ def mtp_depth(c: Context, hidden: Tensor, table: Param, layer: Layer, prefix: st
 
     out = yield from recomputed(c.training.recomputes_layers(), f"{prefix}.checkpoint", body())
     yield from norm_params(c, f"{prefix}.final_layernorm.", c.hidden)
-    return (yield from norm(c, f"{prefix}.final_layernorm", out))
+    normed = yield from norm(c, f"{prefix}.final_layernorm", out)
+    return normed, normed
+
+
+def mtp_depth_of_streams(
+    c: Context, streams: Tensor, table: Param, layer: Layer, prefix: str
+) -> Module[tuple[Tensor, Tensor]]:
+    """The same with hyper-connections: the embedding is added to every stream; hidden states of the contracted streams, and the streams.
+
+    Source: Megatron-LM `dev` (2f2f8ebae) `megatron/core/transformer/multi_token_prediction.py` (_postprocess).
+    """
+    yield from contraction_params(c, f"{prefix}.")
+    yield from norm_params(c, f"{prefix}.enorm.", c.hidden)
+    yield from norm_params(c, f"{prefix}.hnorm.", c.hidden)
+    e_proj = yield from linear_params(c, f"{prefix}.e_proj", c.hidden, c.hidden, "replicated", False)
+    h_proj = yield from linear_params(c, f"{prefix}.h_proj", c.hidden, c.hidden, "replicated", False)
+    embedded = yield from lookup(c, f"{prefix}.embedding", table, c.stream(f"{prefix}.embedding.output", c.hidden))
+
+    def body() -> Module[Tensor]:
+        e = yield from norm(c, f"{prefix}.enorm", embedded)
+        h = yield from norm(c, f"{prefix}.hnorm", streams)
+        one = yield from duplicated_linear(c, f"{prefix}.e_proj", e, e_proj)
+        every = yield from duplicated_linear(c, f"{prefix}.h_proj", h, h_proj)
+        x = c.residual(f"{prefix}.layer input")
+        yield Op(f"{prefix}.add_to_streams", (one, every), (x,), passes=(every,))
+        return (yield from layer(c, x))
+
+    out = yield from recomputed(c.training.recomputes_layers(), f"{prefix}.checkpoint", body())
+    single = yield from contracted(c, f"{prefix}.", out)
+    yield from norm_params(c, f"{prefix}.final_layernorm.", c.hidden)
+    return (yield from norm(c, f"{prefix}.final_layernorm", single)), out
 
 
 def concatenated(c: Context, name: str, parts: tuple[Tensor, ...]) -> Module[Tensor]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ..tape.ops import Op
 from ..tape.tensor import Dim, Param, Tensor
 from .context import Context
-from .module import Module
+from .module import GROUP, Module, recomputed
 
 
 def norm_params(c: Context, name: str, width: Dim) -> Module[None]:
@@ -18,12 +18,31 @@ def norm_params(c: Context, name: str, width: Dim) -> Module[None]:
         yield Param(f"{name}bias", (width,), matrix=False)
 
 
+def before(c: Context) -> bool:
+    """Whether attention and MLP have a norm before them."""
+    return c.model.norm_placement != "post"
+
+
+def behind(c: Context) -> bool:
+    """Whether their last linears have a norm behind them."""
+    return c.model.norm_placement != "pre"
+
+
 def statistics(c: Context, name: str, rows: tuple[Dim, ...]) -> tuple[Tensor, ...]:
     """fp32 statistics that a norm keeps for its backward."""
     kept: tuple[Tensor, ...] = (c.new(f"{name}.rsigma", *rows, dtype="fp32"),)
     if c.model.normalization == "LayerNorm":
         kept += (c.new(f"{name}.mu", *rows, dtype="fp32"),)
     return kept
+
+
+def separate_norm(c: Context, name: str, x: Tensor, hook: str) -> Module[Tensor]:
+    """A norm of its own in front of a sub-layer, under the checkpoint that drops its output if there is one: until the backward of
+    `hook` with recompute_modules layernorm; with mhc until that of the group, except in hybrid models."""
+    t = c.training
+    if t.recomputes("mhc") and c.model.enable_mhc_connections and not c.model.hybrid:
+        return (yield from recomputed(True, f"{name}.checkpoint", norm(c, name, x), GROUP))
+    return (yield from recomputed(t.recomputes("layernorm"), f"{name}.checkpoint", norm(c, name, x), hook))
 
 
 def norm(c: Context, name: str, x: Tensor) -> Module[Tensor]:

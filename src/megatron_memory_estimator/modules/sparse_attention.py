@@ -90,11 +90,11 @@ def sparse_attention(c: Context, hidden: Tensor, layer: int = 0, *, indexer: boo
     )  # fmt: skip
     loss: Tensor | None = None
     if indexer:
-        loss = yield from in_part("core_attn", _indexer(c, normed, query, q_absorbed, rot))
+        loss = yield from in_part("core_attn", _indexer(c, normed, query, (q_absorbed, latent), rot))
     out = yield from in_part("core_attn", _core(c, q_absorbed, latent, heads, kr, indexer=indexer))
     if loss is not None:  # the output carries the loss into the backward
         carrier = out.view(f"{CORE}.output with loss", out.shape)
-        yield Op(f"{CORE}.attach_loss", (out, loss), (carrier,), passes=(out, loss), part="core_attn")
+        yield Op(f"{CORE}.attach_loss", (out, loss), (carrier,), (loss,), passes=(out, loss), part="core_attn")
         out = carrier
     context = c.region(f"{NAME}.value up projection.output", heads, dv)
     weight_copy = c.new(f"{NAME}.value up projection.weight copy", heads, kr, dv)
@@ -115,11 +115,14 @@ def _indexer_params(c: Context, qr: Dim) -> Module[None]:
     yield Param(f"{name}.linear_weights_proj.weight", (Dim("dsa_indexer_n_heads", m.dsa_indexer_n_heads), c.hidden))
 
 
-def _indexer(c: Context, normed: Tensor, query: Tensor, q: Tensor, rot: Dim) -> Module[Tensor | None]:
+def _indexer(
+    c: Context, normed: Tensor, query: Tensor, attended: tuple[Tensor, Tensor], rot: Dim
+) -> Module[Tensor | None]:
     """The indexer's loss, if it has one. It runs on every tensor-parallel rank in full, with detached inputs.
 
     Without a loss it keeps nothing but its top-k (kept by the core). With a loss it keeps its projections, the input of
-    its key norm and RoPE tables, with sequence parallelism its gathered inputs, and what the back end needs for the loss.
+    its key norm and RoPE tables, with sequence parallelism its gathered inputs, and what the back end needs for the loss:
+    without kernels the query and latent keys of the attention (`attended`) that it learns from.
     """
     m, backend = c.model, c.training.dsa_kernel_backend
     assert m.dsa_indexer_n_heads is not None and m.dsa_indexer_head_dim is not None and m.dsa_indexer_topk is not None
@@ -159,9 +162,9 @@ def _indexer(c: Context, normed: Tensor, query: Tensor, q: Tensor, rot: Dim) -> 
         )
     backward: tuple[Tensor, ...] = (q_index.like(f"{name}.q grad"), k_index.like(f"{name}.k grad"))
     if backend == "none":
-        wide = c.new(f"{name}.attention fp32", c.batch, q.shape[-2], c.seq, c.full_seq, dtype="fp32")
+        wide = c.new(f"{name}.attention fp32", c.batch, attended[0].shape[-2], c.seq, c.full_seq, dtype="fp32")
         topk = Dim("dsa_indexer_topk", m.dsa_indexer_topk)
-        kept = (*kept, c.new(f"{name}.topk_indices", c.seq, c.batch, topk, dtype="int64"))
+        kept = (*kept, *attended, c.new(f"{name}.topk_indices", c.seq, c.batch, topk, dtype="int64"))
         scratch = (*scratch, wide, wide.like(f"{name}.attention probs fp32"))
         backward = (*backward, *scratch)
     if backend == "cudnn":
@@ -196,6 +199,7 @@ def _core(c: Context, q: Tensor, kv: Tensor, heads: Dim, kr: Dim, *, indexer: bo
             c.new(f"{CORE}.probs fp32", *scores, dtype="fp32"),
             c.new(f"{CORE}.probs", *scores),
             *(c.new(f"{CORE}.mask {i}", *scores, dtype="bool") for i in range(3)),
+            *_of_rows(c, heads),
             q.like(f"{CORE}.q fp32", "fp32"),
             kv.like(f"{CORE}.kv fp32", "fp32"),
         )
@@ -214,6 +218,16 @@ def _core(c: Context, q: Tensor, kv: Tensor, heads: Dim, kr: Dim, *, indexer: bo
         backward = (out.like(f"{CORE}.output recomputed"), kv.like(f"{CORE}.dkv fp32", "fp32"))
     yield Op(CORE, (q, kv), (out,), kept_fused, backward=backward, work=(dense,))
     return out
+
+
+def _of_rows(c: Context, heads: Dim) -> tuple[Tensor, ...]:
+    """What the masked softmax of PyTorch keeps of a row of scores: where its largest is, whether it has one, and two sums."""
+    row = (c.batch, heads, c.seq)
+    return (
+        c.new(f"{CORE}.largest of a row", *row, dtype="int64"),
+        c.new(f"{CORE}.row without keys", *row, dtype="bool"),
+        *(c.new(f"{CORE}.sum of a row {i}", *row, dtype="fp32") for i in range(2)),
+    )
 
 
 def topk_indices(c: Context) -> Tensor:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import groupby
+from typing import Literal
 
 from ..features.cuda_graphs import captured, captures, replayed
 from ..features.offload import offloaded, offloaded_layers, offloads
@@ -19,6 +21,8 @@ from ..modules.layers import (
     checkpointed,
     embedding_unit,
     final_norm_unit,
+    grouped,
+    joined,
     layer_unit,
     mtp_unit,
     output_unit,
@@ -32,8 +36,10 @@ from .chunks import ChunkPlan, Run
 
 LayerKey = tuple[str, int, bool]
 """What tells layers apart: the kind, the index in the pattern of cp_comm_type, and whether it stays in 16 bits."""
-UnitKey = tuple[tuple[LayerKey, ...], bool]
-"""The kinds of the layers of a unit, and whether a full-recompute checkpoint wraps them."""
+Form = Literal["layer", "checkpoint", "group"]
+"""What a unit is: a layer, layers under a full-recompute checkpoint, or layers whose hyper-connections are recomputed together."""
+UnitKey = tuple[tuple[LayerKey, ...], Form]
+"""The kinds of the layers of a unit, and what it is."""
 OUTSIDE = ("towers", "embedding", "final_norm", "mtp", "output")
 PartKey = tuple[str, bool]
 """A unit outside the decoder layers: towers, embedding (True: no other stage has a copy), final_norm, mtp (True: with an embedding of its
@@ -120,7 +126,8 @@ class Declarer:
         before: list[PartKey] = [("embedding", chunk.output)] if chunk.embedding else []
         if chunk.embedding and counted(self.context.model.towers):
             before.insert(0, ("towers", True))
-        behind: list[PartKey] = [("final_norm", True)] if chunk.final_norm else []
+        mhc = self.context.model.enable_mhc_connections and chunk.mtp  # MTP reads the streams before that norm
+        behind: list[PartKey] = [("final_norm", True)] if chunk.final_norm and not mhc else []
         if chunk.mtp:
             behind.append(("mtp", not chunk.embedding))
         if chunk.output:
@@ -134,6 +141,10 @@ class Declarer:
             return ()
         shape = (c.batch, c.seq)
         found = [c.new(f"batch.{name}", *shape, dtype="int64") for name in ("tokens", "position_ids", "labels")]
+        if (
+            chunk.embedding and c.model.enable_mhc_connections
+        ):  # no stream: referenced until the model's forward returns
+            found.append(c.stream("embedding.output", c.hidden))
         found.append(c.new("batch.loss_mask", *shape, dtype="fp32"))
         if c.training.create_attention_mask_in_dataloader:
             found.append(
@@ -172,9 +183,9 @@ class Declarer:
         groups = [(*group, leaving[group[0] - chunk.layers[0]]) for group in self._groups(chunk)]
         for key, members in groupby(groups, key=lambda group: group[1:]):
             firsts = [group[0] for group in members]
-            kinds, full, leaves = key
+            kinds, form, leaves = key
             params = tuple(param for kind in kinds for param in self._params(self._declare(kind)))
-            unit, traced, graphed = self.unit((kinds, full))
+            unit, traced, graphed = self.unit((kinds, form))
             beside = gathered(self.context, "", params, len(chunk.layers))
             traced, paged = self._paged(traced)
             gone: tuple[Tensor, ...] = ()
@@ -190,27 +201,33 @@ class Declarer:
             runs.append(Run(unit, traced, len(firsts), firsts[0], params, graphed, beside, gone, paged, away, moving))
         return runs
 
-    def _groups(self, chunk: Chunk) -> list[tuple[int, tuple[LayerKey, ...], bool]]:
-        """(first layer, kinds of the layers of one unit, whether a full-recompute checkpoint wraps them)."""
+    def _groups(self, chunk: Chunk) -> list[tuple[int, tuple[LayerKey, ...], Form]]:
+        """(first layer, kinds of the layers of one unit, what it is)."""
         t = self.context.training
         layers = chunk.layers
+        if t.recomputes("mhc"):
+            return self._in_groups(layers, t.mhc_recompute_layer_num or max(len(layers), 1), "group")
         if t.recompute_granularity != "full":
-            return [(i, (self.kinds[i],), False) for i in layers]
+            return [(i, (self.kinds[i],), "layer") for i in layers]
         n = 1 if t.recompute_num_layers is None else t.recompute_num_layers
         if t.recompute_method == "block":
-            return [(i, (self.kinds[i],), index < n) for index, i in enumerate(layers)]
-        n = max(n, 1)
+            return [(i, (self.kinds[i],), "checkpoint" if index < n else "layer") for index, i in enumerate(layers)]
+        return self._in_groups(layers, max(n, 1), "checkpoint")
+
+    def _in_groups(self, layers: Sequence[int], n: int, form: Form) -> list[tuple[int, tuple[LayerKey, ...], Form]]:
+        """Units of n consecutive layers."""
         return [
-            (layers[start], tuple(self.kinds[i] for i in layers[start : start + n]), True)
+            (layers[start], tuple(self.kinds[i] for i in layers[start : start + n]), form)
             for start in range(0, len(layers), n)
         ]
 
     def unit(self, key: UnitKey) -> tuple[Unit, Trace, tuple[Tensor, ...]]:
         """Layers that form one unit: as declared, traced, and what their CUDA graphs keep."""
         if key not in self._units:
-            kinds, full = key
+            kinds, form = key
             declared = tuple(self._declare(kind) for kind in kinds)
-            self._units[key] = self._traced(checkpointed(self.context, declared) if full else declared[0].unit)
+            unit = grouped(declared) if form == "group" else joined(declared)
+            self._units[key] = self._traced(checkpointed(self.context, declared) if form == "checkpoint" else unit)
         return self._units[key]
 
     def part(self, key: PartKey) -> Run:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import operator
+from dataclasses import replace
 from functools import partial, reduce
 from operator import attrgetter, eq
 from typing import NamedTuple
 
 from ..job.hardware import MIB, Environment, Gpu
+from ..modules.compressed_tables import tables
 from ..modules.context import Context
-from ..modules.kinds import Kind, kinds_in, layers_with
+from ..modules.kind import Kind
+from ..modules.kinds import kinds_in, layers_with, shapes_of
 from ..modules.linear import cached_wgrad
 from ..modules.quantization import RECIPES, data_bytes, orientations, scale_bytes
 from ..modules.sparse_attention import shared_indices
@@ -59,6 +62,7 @@ def workspaces(
         *_quantized_weights(c, plans),
         *_global_memory_buffer(c, head=head, attention=bool(layers), moe=experts),
         *_rotary(c, plans, layers),
+        *(_sized(t, source) for t, source in tables(c, layers)),
     ]
     if c.training.double_buffered:
         found.extend(_double_buffers(c, plans))
@@ -209,8 +213,11 @@ def _global_memory_buffer(c: Context, *, head: bool, attention: bool, moe: bool)
     requests: list[Tensor] = []
     if c.sp_many and (head or not c.te):
         requests.append(c.region("sequence-parallel gather", c.hidden))
-    if c.kernel == "local" and attention:
-        heads = c.dim("num_attention_heads", c.model.num_attention_heads, "tp")
+    scoring = [
+        shape.num_attention_heads for shape, _ in shapes_of(c.model) if replace(c, model=shape).core_kernel == "local"
+    ]
+    if scoring and attention:
+        heads = c.dim("num_attention_heads", max(scoring), "tp")
         requests.append(c.new("attention scores", c.batch, heads, c.seq, c.full_seq))
     if moe and c.training.moe_token_dispatcher_type == "allgather" and (c.ep_many or c.etp_many):
         tokens = Dim("tokens*ep*etp", c.tokens.size * c.layout.ep * c.layout.etp)
@@ -235,7 +242,8 @@ def _rotary(c: Context, plans: tuple[ChunkPlan, ...], layers: dict[str, int]) ->
     if any(map(_chunk_table, kinds_in(m.every_kind))) and m.position_embedding_type not in ("none", "learned_absolute"):
         rot = Dim("rotary", int(m.head_dim * m.rotary_percent))
         chunks = Dim("chunks", len(plans))  # of every chunk, whatever its layers are (`gpt_model.py` _preprocess)
-        found.append(_sized(c.new("rotary table", chunks, c.seq, rot, dtype="fp32"),
+        tables = (Dim("local, global, and both stacked", 4),) if m.local_rotary_table else ()
+        found.append(_sized(c.new("rotary table", chunks, *tables, c.seq, rot, dtype="fp32"),
                             "models/common/embeddings/rotary_pos_embedding.py: lru_cache per chunk"))  # fmt: skip
     if any(map(_own_table, kinds)):
         rot, count = Dim("qk_pos_emb_head_dim", m.qk_pos_emb_head_dim), Dim("layers", layers_with(layers, _own_table))

@@ -9,7 +9,9 @@ from ..device.terms import Range
 from ..device.verdict import Verdict, explain_terms
 from ..estimator import Estimate, Stage
 from ..job.model import Model
+from ..job.settings import field_kind
 from ..job.training_job import TrainingJob
+from ..job.variants import as_object
 from ..modules.counts import count_parameters
 from ..modules.kinds import owners_of
 from ..rank.rank import Row
@@ -94,9 +96,14 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
+def _setting(field: dataclasses.Field[Any], value: Any) -> Any:
+    return as_object(value) if field_kind(field) == "variants" else _plain(value)
+
+
 def settings_of(part: Any) -> dict[str, Any]:
     """Every setting of a dataclass that users can give."""
-    return {f.name: _plain(getattr(part, f.name)) for f in dataclasses.fields(part) if not f.metadata.get("internal")}
+    fields = (f for f in dataclasses.fields(part) if not f.metadata.get("internal"))
+    return {f.name: _setting(f, getattr(part, f.name)) for f in fields}
 
 
 def config_section(model: Model) -> dict[str, Any]:

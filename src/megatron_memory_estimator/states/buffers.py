@@ -5,8 +5,10 @@ Source: Megatron-LM `megatron/core/distributed/distributed_data_parallel.py`, `p
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
+from ..job.training import Training
 from ..modules.context import Context
 from ..modules.quantization import RECIPES, scale_bytes
 from ..tape.tensor import Param, ceil_div, whole_below
@@ -15,6 +17,8 @@ from .layer_wise import packed, ping_pong, sizes
 from .optimizers import OPTIMIZERS
 from .padding import Runs, default_bucket_size, padded_buffer
 
+KEPT = "fp32"
+"""The dtype of parameters that the cast to 16 bits leaves alone."""
 LAYER_WISE_BUFFERS = (0, 17)
 """Megatron-Core version from which the layer-wise optimizer packs the DDP buffers."""
 
@@ -25,7 +29,8 @@ class Buffer(NamedTuple):
     `expert`: of experts that have a data-parallel group of their own. `owned` elements have their optimizer state on this rank,
     `owned_matrices` of them are updated by an optimizer of matrices. `recipe` is that of weights kept in low precision, `scale_bytes`
     those of all their scales. Fully sharded, a rank has 1 of `weight_ways` parts of the weights and 1 of `grad_ways` of the gradients.
-    `offloaded` of the owned elements have their state in host memory. `frozen`: weights that are not trained.
+    `offloaded` of the owned elements have their state in host memory. `frozen`: weights that are not trained. `kept_dtype`: the dtype of
+    parameters that the model's cast to 16 bits leaves alone, which have a buffer of their own.
     """
 
     chunk: int
@@ -43,13 +48,14 @@ class Buffer(NamedTuple):
     grad_ways: int = 1
     offloaded: int = 0
     frozen: bool = False
+    kept_dtype: str = ""
 
     @property
     def group(self) -> str:
         """Which parameters it holds, as reports name them."""
         if self.frozen:
             return "frozen"
-        return " ".join(filter(None, ("expert" if self.expert else "dense", self.recipe)))
+        return " ".join(filter(None, ("expert" if self.expert else "dense", self.recipe, self.kept_dtype)))
 
 
 class _Share(NamedTuple):
@@ -68,17 +74,30 @@ def ddp_buffers(c: Context, chunk: int, runs: Runs, *, first_chunk: bool) -> lis
     t = c.training
     found: list[Buffer] = []
     for expert in (False, True):
-        for recipe in ("", t.low_precision) if t.low_precision_weights else ("",):
-            members = [([p for p in params if _belongs(c, p, recipe, expert=expert)], count) for params, count in runs]
+        recipes = ("", t.low_precision) if t.low_precision_weights else ("",)
+        for recipe, dtype in (*((recipe, "") for recipe in recipes), ("", KEPT)):
+            one = partial(belongs, t, recipe=recipe, dtype=dtype, expert=expert)
+            members = [(list(filter(one, params)), count) for params, count in runs]
             members = [(params, count) for params, count in members if params]
             if members:
-                found.append(_buffer(c, chunk, members, recipe, expert=expert, first_chunk=first_chunk))
+                buffer = _buffer(c, chunk, members, recipe, expert=expert, first_chunk=first_chunk)
+                found.append(in_own_dtype(c, buffer) if dtype else buffer)
     return found
 
 
-def _belongs(c: Context, param: Param, recipe: str, *, expert: bool) -> bool:
-    own = param.quantized if c.training.low_precision_weights else ""
-    return not param.frozen and param.expert_buffer == expert and own == recipe
+def belongs(t: Training, param: Param, *, recipe: str, dtype: str, expert: bool) -> bool:
+    """Whether a parameter is in the buffer of a recipe or of a dtype of its own."""
+    own = param.quantized if t.low_precision_weights else ""
+    kept = param.dtype if param.dtype != t.params_dtype else ""
+    return not param.frozen and param.expert_buffer == expert and (own, kept) == (recipe, dtype)
+
+
+def in_own_dtype(c: Context, buffer: Buffer) -> Buffer:
+    """The buffer of parameters in fp32: their gradients are fp32 too, whatever grad_reduce_in_fp32 says.
+
+    Source: Megatron-LM `megatron/core/distributed/distributed_data_parallel.py` (grad_dtype).
+    """
+    return buffer._replace(param_dtype=KEPT, grad_dtype=KEPT, kept_dtype=KEPT)
 
 
 def _buffer(c: Context, chunk: int, members: Runs, recipe: str, *, expert: bool, first_chunk: bool) -> Buffer:

@@ -62,7 +62,7 @@ def precision_aware(c: Context, buffer: Owned) -> list[Kept]:
     )
     if core and buffer.grad_dtype != "fp32" and not active(c):
         found.append(Kept("fp32 copy of gradients", "fp32", owned, "step", saved=False))
-    if t.params_dtype != "fp32":
+    if t.params_dtype != "fp32" and not (core and buffer.param_dtype == "fp32"):
         name, dtype = ("main_param remainder", "int16") if remainder else ("main_param", t.main_params_dtype)
         found.append(Kept(name, dtype, owned, "setup" if core else "first step"))
     moments = (("exp_avg", t.exp_avg_dtype), ("exp_avg_sq", t.exp_avg_sq_dtype))

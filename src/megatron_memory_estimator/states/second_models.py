@@ -31,10 +31,9 @@ def reference(c: Context, params: list[tuple[Param, int]]) -> State:
     """The reference's weights: no DDP buffers, no gradients."""
     dtype = c.training.params_dtype
     numel = sum(p.numel * count for p, count in params)
+    nbytes = sum(p.numel * count * DTYPE_BYTES[p.dtype or dtype] for p, count in params)
     why = "forward only; stays beside the policy's weights"
-    return State(
-        "weights", "weights", REFERENCE, 0, dtype, numel, numel * DTYPE_BYTES[dtype], "setup", why, frozen=True
-    )
+    return State("weights", "weights", REFERENCE, 0, dtype, numel, nbytes, "setup", why, frozen=True)
 
 
 def critic(states: tuple[State, ...], params: list[tuple[Param, int]]) -> tuple[State, ...]:

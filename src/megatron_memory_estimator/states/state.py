@@ -52,14 +52,15 @@ def frozen_weights(c: Context, chunk: int, params: list[tuple[Param, int]]) -> l
     t = c.training
     frozen = [(p, count) for p, count in params if p.frozen]
     low = [(p, count) for p, count in frozen if p.quantized and t.low_precision_weights]
-    plain = sum(p.numel * count for p, count in frozen) - sum(p.numel * count for p, count in low)
     found: list[State] = []
-    if not isinstance(plain, int) or plain:
-        size = plain * DTYPE_BYTES[t.params_dtype]
-        why = "not trained"
-        found.append(
-            State("weights", "frozen weights", "", chunk, t.params_dtype, plain, size, "setup", why, frozen=True)
-        )
+    for dtype in dict.fromkeys((t.params_dtype, "fp32")):
+        own = [(p, count) for p, count in frozen if (p.dtype or t.params_dtype) == dtype]
+        plain = sum(p.numel * count for p, count in own if not (p.quantized and t.low_precision_weights))
+        if not isinstance(plain, int) or plain:
+            size = plain * DTYPE_BYTES[dtype]
+            found.append(
+                State("weights", "frozen weights", "", chunk, dtype, plain, size, "setup", "not trained", frozen=True)
+            )
     if low:
         recipe = RECIPES[t.low_precision]
         numel = sum(p.numel * count for p, count in low)

@@ -208,6 +208,7 @@ class Param(NamedTuple):
     `expert_buffer` is True where Megatron reduces it over the expert data-parallel group (`param.allreduce` is False).
     `frozen`: not trained; it has no gradient and no optimizer state. `quantized` names the low-precision recipe of its layer.
     `gemm` is "te" or "megatron" for a weight whose gradient goes through gradient accumulation fusion, else "".
+    `dtype` is its own where the model's cast to 16 bits leaves it alone, else "".
     """
 
     name: str
@@ -220,6 +221,7 @@ class Param(NamedTuple):
     matrix: bool = True
     quantized: str = ""
     frozen: bool = False
+    dtype: str = ""
 
     @property
     def numel_each(self) -> int:

@@ -8,8 +8,9 @@ from .converted import Converted
 from .deepseek import deepseek, glm_lite, sarvam_mla
 from .dense import cohere, falcon, gemma, gpt2, llama, nemotron, plain_llama, qwen2, qwen3
 from .fields import Fields
-from .foreign import deci, exaone4, gemma2, gemma3, gemma4, minimax_m1, minimax_m2, olmo2, olmoe
-from .hybrid import nemotron_h, qwen_next
+from .foreign import deci, exaone4, gemma4, minimax_m1, minimax_m2, olmo2, olmoe
+from .gemma import gemma2, gemma3
+from .hybrid import falcon_h1, nemotron_h, qwen_next
 from .moe import (
     bailing,
     dots1,
@@ -77,6 +78,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3_5_text": qwen_next,
     "qwen3_5_moe_text": qwen_next,
     "nemotron_h": nemotron_h,
+    "falcon_h1": falcon_h1,
     "cohere": cohere,
     "cohere2": cohere,
     "exaone4": exaone4,
@@ -107,7 +109,6 @@ REFUSED: dict[str, str] = {
     "ernie4_5_vl_moe": TWO_POOLS,
     "ernie4_5_vl_moe_text": TWO_POOLS,
     "exaone_moe": "a dense MTP layer, layers without RoPE",
-    "falcon_h1": "Mamba-2 and attention side by side in every layer",
     "kimi_k3": "Kimi delta attention and attention residuals",
     "kimi_linear": "Kimi delta attention",
     "mimo_v2_flash": "two attention shapes",

@@ -22,25 +22,6 @@ def _heads(f: Fields) -> int:
     return f.count("num_attention_heads")
 
 
-def _sandwich(f: Fields, **settings: Any) -> Converted:
-    hidden, layers = _sizes(f)
-    return Converted(
-        settings,
-        extra=(("norms after attention and after MLP", 2 * hidden * layers),),
-        refusal="norms after attention and after the MLP (Gemma) are not in Megatron-Core's transformer layer",
-    )
-
-
-def gemma2(f: Fields) -> Converted:
-    """Gemma 2: four norms per layer."""
-    return _sandwich(f)
-
-
-def gemma3(f: Fields) -> Converted:
-    """Gemma 3: four norms per layer, norms per head on query and key."""
-    return _sandwich(f, qk_layernorm=True)
-
-
 def gemma4(f: Fields) -> Converted:
     """Gemma 4: two attention shapes, keys used as values, a dense MLP beside the experts in every layer."""
     if f.whole("hidden_size_per_layer_input", default=0) or f.whole("num_kv_shared_layers", default=0):

@@ -1,11 +1,11 @@
-"""Hybrids: Qwen3-Next and Qwen3.5 (Gated DeltaNet), Nemotron-H (Mamba-2)."""
+"""Hybrids: Qwen3-Next and Qwen3.5 (Gated DeltaNet), Nemotron-H and Falcon-H1 (Mamba-2)."""
 
 from __future__ import annotations
 
-from ...errors import ConfigError
+from ...errors import ConfigError, UnsupportedError
 from ...job.layer_kinds import MOST_LAYERS
 from ...wording import any_of, shown
-from .converted import Converted
+from .converted import Converted, built_by
 from .fields import Fields
 from .moe import routed, sparse_step
 
@@ -86,3 +86,38 @@ def nemotron_h(f: Fields) -> Converted:
             f"the layer pattern in config.json has {len(pattern)} symbols; at most {MOST_LAYERS} are read"
         )
     return Converted(settings)
+
+
+FALCON_H1 = (
+    built_by("FalconH1ModelProvider", "Mamba-2 and attention side by side in a layer"),
+    "the residual stream of Falcon-H1 is in fp32: pipeline stages need pipeline_dtype fp32 between them",
+)
+
+
+def falcon_h1(f: Fields) -> Converted:
+    """Falcon-H1: Mamba-2 and attention side by side behind one norm, then an MLP.
+
+    Source: NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/falcon_h1/falconh1_bridge.py`, `falconh1_provider.py`.
+    """
+    heads, d = f.count("mamba_n_heads"), f.count("mamba_d_head")
+    f.implied(
+        mamba_d_conv=4, mamba_conv_bias=True, mamba_norm_before_gate=False, mamba_d_ssm=heads * d, mamba_use_mlp=True
+    )
+    f.has("mamba_expand")  # the number of heads says the width
+    bias = f.switch("projectors_bias", default=False)
+    if bias or f.switch("mlp_bias", default=False) or f.switch("attention_bias", default=False):
+        raise UnsupportedError("falcon_h1 with biases (projectors_bias, mlp_bias, attention_bias) is not supported")
+    settings: dict[str, object] = {
+        "falcon_h1": True,
+        "mamba_num_heads": heads,
+        "mamba_head_dim": d,
+        "mamba_num_groups": f.count("mamba_n_groups", default=1),
+        "mamba_state_dim": f.count("mamba_d_state", default=256),
+        "mamba_chunk_size": f.count("mamba_chunk_size", default=256),
+        "mamba_rmsnorm": f.switch("mamba_rms_norm", default=False),
+        "attention_kernel": "unfused",
+        "bias_activation_fusion": False,
+        "apply_rope_fusion": False,
+        "cross_entropy_loss_fusion": False,
+    }
+    return Converted(settings, warnings=FALCON_H1)

@@ -106,7 +106,7 @@ class Peaks:
         for name, column in self.basis.columns.items():
             key = name[0] if isinstance(name, tuple) else None
             layers = isinstance(key, tuple) and isinstance(key[0], tuple)
-            basis.columns[((key[0], True), name[1]) if layers else name] = column  # type: ignore[index]
+            basis.columns[((key[0], "checkpoint"), name[1]) if layers else name] = column  # type: ignore[index]
         return dataclasses.replace(self, basis=basis)
 
     def values(self, known: Array) -> Array:
@@ -118,7 +118,9 @@ class Peaks:
 def symbols(context: Context) -> _Symbols:
     """A declarer of unknown units for the model and the training of a context."""
     kinds = len(context.model.every_kind)
-    width = 8 + 3 * (5 + 4 * kinds) + 3 * (context.training.recompute_num_layers or 1)
+    training = context.training
+    joined = context.model.num_layers if training.recomputes("mhc") else training.recompute_num_layers or 1
+    width = 8 + 3 * (5 + 4 * kinds) + 3 * joined
     names = {f.name: getattr(context, f.name) for f in dataclasses.fields(Context)}
     basis = Basis(width)
     return _Symbols(_Unknown(**names, basis=basis), basis)
@@ -198,7 +200,9 @@ def real_run(declarer: Declarer, key: Key) -> Run:
     """One copy of a unit as a declarer traces it."""
     first, second = key
     if isinstance(first, str):
+        assert isinstance(second, bool)
         return declarer.part((first, second))
+    assert not isinstance(second, bool)
     unit, traced, graphed = declarer.unit((first, second))
     params = tuple(param for kind in first for param in declarer.params(kind))
     return Run(unit, traced, 1, 0, params, graphed)

@@ -9,6 +9,7 @@ from ...errors import ConfigError, UnsupportedError
 from ...job.layout import Layout
 from ...job.training import Training
 from ...job.training_job import TrainingJob
+from ...job.variants import bare
 from ...modules.context import Context
 from ...modules.kinds import recomputable
 from ...modules.layers import layer_unit
@@ -43,9 +44,12 @@ def _modelled(job: TrainingJob, training: Training) -> bool:
     return not _refusal(dataclasses.replace(context_of(job), layout=Layout(), training=training))
 
 
-def _declare(c: Context) -> None:
-    for kind in c.model.every_kind:
-        layer_unit(c, kind)
+def _declare(c: Context) -> list[Context]:
+    """Declare every kind of layer; the contexts that they were declared in, which know what was asked of them."""
+    found = {kind: c.of(kind) for kind in c.model.every_kind}
+    for kind, one in found.items():
+        layer_unit(one, bare(kind))
+    return list(found.values())
 
 
 def _refusal(c: Context) -> str:
@@ -66,8 +70,7 @@ def asks_for_sequences(job: TrainingJob, space: Space) -> bool:
             c = dataclasses.replace(
                 context_of(job), layout=Layout(cp, context_parallel_size=cp, cp_comm_type=(way,)), training=training
             )
-            _declare(c)
-            if "several_sequences" in vars(c):
+            if any("several_sequences" in vars(one) for one in _declare(c)):
                 return True
     return False
 

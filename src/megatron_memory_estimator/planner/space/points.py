@@ -11,6 +11,7 @@ from ...dataclass import dataclass
 from ...job.layout import Layout, fewest_gpus
 from ...job.model import Model
 from ...job.settings import LARGEST_INTEGER
+from ...modules.kinds import shapes_of
 from ...rank.schedule import enough_microbatches
 from .choices import Style
 
@@ -57,8 +58,8 @@ class Structure(NamedTuple):
     cp_many: bool
     ep_many: bool
     etp_many: bool
-    tp_and_groups: int
-    """-1, 0 or 1: fewer tensor-parallel ranks than query groups, as many, or more."""
+    tp_and_groups: tuple[int, ...]
+    """-1, 0 or 1: fewer tensor-parallel ranks than query groups, as many, or more; of every shape of layers."""
     tp_and_etp: int
     """The same of the experts' tensor-parallel ranks, where experts are not reduced over ranks of their own anyway."""
     local_experts: int
@@ -74,7 +75,7 @@ def structure_of(model: Model, point: Point) -> Structure:
         cp > 1,
         ep > 1,
         etp > 1,
-        _side(tp, model.groups),
+        tuple(_side(tp, shape.groups) for shape, _ in shapes_of(model)),
         _side(tp, etp) if experts and ep == 1 else 0,
         _side(experts // ep, 1) if experts else 0,
     )

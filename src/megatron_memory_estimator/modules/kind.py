@@ -1,0 +1,76 @@
+"""What the engine asks about a kind of mixer or MLP: the fields of its row (`kinds.KINDS`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Literal, NamedTuple
+
+from ..job.settings import Owner
+from ..tape.ops import Part
+from ..tape.tensor import Tensor
+from .context import Context
+from .module import Module
+
+Declare = Callable[[Context, Tensor, int], Module[Tensor]]
+"""From the residual stream, and the layer's index in the pattern of cp_comm_type, to what is added to the residual stream; of a
+whole layer to the residual stream behind it."""
+Role = Literal["mixer", "mlp", "layer", "nothing"]
+"""A mixer, an MLP, both in one with what is added to the residual stream, or nothing, which adds nothing."""
+StateHeads = Literal["none", "mamba", "delta"]
+"""Rules of the heads of a recurrent state, by name (legality/sharding.py)."""
+Rotary = Literal["none", "chunk", "layer"]
+"""Whose rotary table is: nobody's, one per model chunk, one per layer."""
+
+
+def nothing_kept(c: Context, layers: int) -> Iterator[tuple[Tensor, str]]:
+    """No layer leaves anything on the GPU between two microbatches."""
+    return iter(())
+
+
+class Kind(NamedTuple):
+    """A kind of mixer or MLP.
+
+    part         what its ops are a part of, where they do not say it themselves
+    residual     the same of the addition to the residual stream behind it
+    owners       whose settings it reads, beside those that every kind reads (`settings.Owner`)
+    rotary       whose rotary table is
+    heads        whether query heads are sharded over tp
+    groups       whether key and value heads are
+    exchanges    whether all-to-all context parallelism exchanges its heads
+    latent       whether key and value come from a compressed latent
+    sparse       whether it attends to keys that an indexer picks; `indexer`: whether it has that indexer
+    borrows      whether it needs the keys that an earlier layer of its stage picked
+    compressed   whether it is DeepSeek-V4's attention
+    state_heads  which rules the heads of its recurrent state keep
+    routed       whether it has routed experts
+    hashed       whether the token's hash chooses them
+    dense        whether it has a dense MLP
+    reproducible whether deterministic_mode runs the modelled operations
+    recomputes   modules of selective recomputation that it has (Megatron-LM `transformer_config.py`, recompute_modules)
+    kept         tensors that so many layers of it keep between microbatches, each with its source
+    setting      of a whole layer: the setting that makes the layers of a model such, for messages
+    """
+
+    name: str
+    role: Role
+    declare: Declare
+    part: Part
+    residual: Part
+    owners: frozenset[Owner] = frozenset()
+    rotary: Rotary = "none"
+    heads: bool = False
+    groups: bool = False
+    exchanges: bool = False
+    latent: bool = False
+    sparse: bool = False
+    indexer: bool = False
+    borrows: bool = False
+    compressed: bool = False
+    state_heads: StateHeads = "none"
+    routed: bool = False
+    hashed: bool = False
+    dense: bool = False
+    reproducible: bool = True
+    recomputes: frozenset[str] = frozenset()
+    kept: Callable[[Context, int], Iterator[tuple[Tensor, str]]] = nothing_kept
+    setting: str = ""
