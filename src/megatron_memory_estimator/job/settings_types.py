@@ -12,7 +12,7 @@ from .hardware import Environment
 
 # fmt: off
 CpCommType = Literal["p2p", "a2a", "all_gather", "a2a+p2p"]
-RecomputeModules = Literal["core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts", "gdn_norm_out"]
+RecomputeModules = Literal["core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts", "gdn_norm_out", "mhc"]
 PeftTargetModules = Literal[
     "linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "linear_q", "linear_k", "linear_v", "linear_fc1_up", "linear_fc1_gate",
     "linear_q_proj", "linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj", "linear_kv_up_proj", "in_proj", "out_proj",
@@ -53,6 +53,11 @@ class Settings(TypedDict, total=False):
     num_distributed_optimizer_instances: int  # replicas of the distributed optimizer's shards
 
     # training
+    freeze_vision_model: bool  # vision tower: its layers are not trained
+    freeze_vision_projection: bool  # vision tower: what leads from it into the language model is not trained
+    use_fused_mhc: bool  # hyper-connections: fused kernels
+    mhc_recompute_layer_num: int | None  # recompute_modules mhc: layers that come back together; default: those of a chunk
+    dsa_indexer_use_sparse_loss: bool  # sparse attention: the indexer's loss of its own keys
     cross_entropy_loss_fusion: bool  # fused cross entropy
     cross_entropy_fusion_impl: Literal["native", "te"]  # which fused cross entropy
     loss_function: Literal["cross_entropy", "slime", "verl", "nemo_rl", "roll", "swift", "fused"]  # what the loss makes of the logits: ...
@@ -176,6 +181,14 @@ class Settings(TypedDict, total=False):
     weight_sync_bytes: int  # bytes of a bucket of the weight sync to the engine
 
     # model (overrides of the config)
+    csa_compress_ratios: Sequence[int] | str | None  # DeepSeek-V4: tokens per compressed key of each layer (0 window only, 4 CSA, 128 ...
+    csa_window_size: int  # DeepSeek-V4: keys of the sliding window
+    csa_dense_mode: bool  # DeepSeek-V4: CSA layers attend to every compressed key, no indexer
+    o_groups: int  # DeepSeek-V4: groups of the output projection
+    o_lora_rank: int  # DeepSeek-V4: width of a group of the output projection
+    moe_n_hash_layers: int  # first layers whose experts are chosen by the token's hash
+    enable_mhc_connections: bool  # hyper-connections: several residual streams
+    mhc_num_residual_streams: int  # hyper-connections: residual streams
     num_layers: int  # decoder layers, without MTP
     hidden_size: int  # width of the residual stream
     num_attention_heads: int  # query heads
@@ -224,7 +237,7 @@ class Settings(TypedDict, total=False):
     moe_shared_expert_intermediate_size: int | None  # total width of the shared experts
     moe_shared_expert_gate: bool  # gate on the shared expert
     moe_latent_size: int | None  # width in which the experts work (latent MoE)
-    moe_router_score_function: Literal["softmax", "sigmoid"]  # score function of the router
+    moe_router_score_function: Literal["softmax", "sigmoid", "sqrtsoftplus"]  # score function of the router
     moe_router_enable_expert_bias: bool  # aux-loss-free balancing by an expert bias buffer
     moe_router_load_balancing_type: MoeRouterLoadBalancingType | Sequence[MoeRouterLoadBalancingType]  # load balancing
     moe_aux_loss_coeff: float  # weight of the balancing loss
@@ -233,7 +246,7 @@ class Settings(TypedDict, total=False):
     moe_router_group_topk: int | None  # groups that a token may use
     mtp_num_layers: int | None  # multi-token prediction depths
     mtp_use_repeated_layer: bool  # all MTP depths share one layer
-    experimental_attention_variant: Literal["gdn", "gdn2", "dsa"] | None  # attention of the layers that linear_attention_freq picks
+    experimental_attention_variant: Literal["gdn", "gdn2", "dsa", "dsv4_hybrid"] | None  # attention of the layers that ...
     linear_attention_freq: int | Sequence[int] | None  # N: every Nth layer is softmax attention; or a 0/1 list, 1 is linear attention
     linear_conv_kernel_dim: int  # Gated DeltaNet: width of the convolution
     linear_key_head_dim: int  # Gated DeltaNet: key head dim
@@ -246,7 +259,7 @@ class Settings(TypedDict, total=False):
     dsa_indexer_topk_freq: int  # sparse attention: layers that share the keys one indexer picks
     dsa_indexer_skip_topk_offset: int  # sparse attention: first layers with an indexer of their own
     dsa_indexer_loss_coeff: float  # sparse attention: weight of the indexer's loss
-    hybrid_layer_pattern: str | None  # one character per sub-layer: M Mamba-2, G Gated DeltaNet, * attention, + MLA, D sparse MLA, - ...
+    hybrid_layer_pattern: str | None  # one character per sub-layer: M Mamba-2, G Gated DeltaNet, * attention, + MLA, D sparse MLA, WCH ...
     mamba_num_heads: int | None  # Mamba-2: heads; default: 2 * hidden_size / mamba_head_dim
     mamba_head_dim: int  # Mamba-2: head dim
     mamba_num_groups: int  # Mamba-2: groups
@@ -254,8 +267,6 @@ class Settings(TypedDict, total=False):
     mamba_chunk_size: int  # Mamba-2: chunk length of the scan
     mamba_rmsnorm: bool  # Mamba-2: norm before out_proj
     falcon_h1: bool  # Falcon-H1's layer: Mamba-2 and attention side by side behind one norm, then the MLP
-    enable_mhc_connections: bool  # hyper-connections: several residual streams
-    mhc_num_residual_streams: int  # hyper-connections: residual streams
     norm_placement: Literal["pre", "post", "sandwich"]  # norms of a layer: before attention and MLP, behind both (EXAONE 4), or before ...
     attention_block: Literal["attention", "linear", "no_op"]  # what attention is, or stands in its place
     mlp_block: Literal["mlp", "linear", "no_op"]  # what the MLP is, or stands in its place
