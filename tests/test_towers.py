@@ -105,7 +105,10 @@ def test_a_pattern_as_a_list_of_kinds_is_the_pattern() -> None:
         TrainingJob.from_hf(listed).model.hybrid_layer_pattern == TrainingJob.from_hf(name).model.hybrid_layer_pattern
     )
     listed["layers_block_type"][-1] = "conv"
-    with pytest.raises(ConfigError, match=r"has the kind 'conv'; known are mamba, attention, mlp or moe"):
+    with pytest.raises(
+        ConfigError,
+        match=r"has the kind 'conv'; known are linear_attention, full_attention, mlp, moe, mamba or attention",
+    ):
         TrainingJob.from_hf(listed)
     del listed["layers_block_type"]
     with pytest.raises(ConfigError, match="num_hidden_layers"):

@@ -120,7 +120,7 @@ def namespace(value: Any) -> Any:
 def refuse(config: Any) -> None:
     """Raise UnsupportedError for sections and providers that are not modelled."""
     towers = ("vision_config", "freeze_vision_model", "freeze_vision_projection")
-    if any(getattr(config.model, name, None) for name in towers) or hasattr(config.model, "freeze_language_model"):
+    if any(getattr(config.model, name, None) for name in towers):
         raise UnsupportedError("vision towers are not modelled; only GPT-like providers and hybrids are")
 
 

@@ -24,6 +24,8 @@ NOT_PLAIN = (
 )  # fmt: skip
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
 DEPTHS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
+PATTERN = ("layers_block_type",)
+"""Lists whose length is the number of layers where nothing else says it (nemotron_h files of transformers 5)."""
 LAYER_LISTS = (
     "layer_types", "mlp_layer_types", "indexer_types", "block_configs", "attn_type_list", "layers_block_type",
     "moe_layer_freq", "layernorm_types",
@@ -107,7 +109,7 @@ def _bare(word: str) -> str:
 
 def check_counts(f: Fields) -> None:
     """Refuse counts that would size a list, before a mapping makes one; and lists that are not one value per layer."""
-    if not f.has("layers_block_type") or f.has(*LAYERS):
+    if not f.items(*PATTERN) or f.has(*LAYERS):
         f.count(*LAYERS, most=MOST_LAYERS)
     layers = f.optional_whole(*LAYERS)
     if f.whole(*DEPTHS, default=0) > MOST_MTP_LAYERS:
@@ -148,7 +150,7 @@ def _plain(who: str, values: Mapping[str, Any], *, towers: bool) -> Family:
 def common(f: Fields, model_type: str) -> dict[str, Any]:
     """Fields that every family shares."""
     hidden = f.whole("hidden_size", "n_embd")
-    layers = f.optional_whole(*LAYERS) or len(f.items("layers_block_type")) or f.whole(*LAYERS)
+    layers = f.optional_whole(*LAYERS) or len(f.items(*PATTERN)) or f.whole(*LAYERS)
     heads = f.whole("num_attention_heads", "n_head", default=_default(model_type, "num_attention_heads"))
     groups = f.optional_whole("num_key_value_heads", "num_kv_heads")
     if groups is None:

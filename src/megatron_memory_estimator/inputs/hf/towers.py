@@ -120,7 +120,7 @@ def pixtral(v: Fields, outer: Fields, hidden: int) -> Tower:
     bias = outer.switch("multimodal_projector_bias", default=False)
     layers = outer.raw("vision_feature_layer")
     taken = len(layers) if isinstance(layers, list) else 1
-    v.raw("num_attention_heads", "head_dim", "image_size")
+    v.raw("num_attention_heads", "head_dim", "image_size", "vocab_size")
     channels = v.count("num_channels", default=3)
     attention = (linear(f"attention.{name}_proj", h, h, bias=False) for name in "kvqo")
     return _tower(
