@@ -38,6 +38,7 @@ from .recompute import checkpoints, recompute, shared_experts, uniform_mtp
 from .sharding import attention, world
 from .splits import balanced_split, even_layout
 from .stages import pipeline, schedule, shared_indexers
+from .towers import towers
 from .violation import Violation, broken
 
 __all__ = [
@@ -86,6 +87,7 @@ SWITCHES: tuple[Rules, ...] = (
     narrow_values,
     capped_logits,
     windows,
+    towers,
 )
 """Rules between settings, in the order in which they are reported."""
 MOST: dict[str, int] = {"pipeline_model_parallel_size": 4096, "microbatch_group_size_per_vp_stage": 65536}
