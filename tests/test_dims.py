@@ -9,7 +9,6 @@ from itertools import product
 import pytest
 
 from megatron_memory_estimator import LayoutError, TrainingJob
-from megatron_memory_estimator.inputs.catalog import entries
 from megatron_memory_estimator.inputs.hf import load
 from megatron_memory_estimator.job.layout import Layout
 from megatron_memory_estimator.legality import beside_pipeline
@@ -21,8 +20,9 @@ from megatron_memory_estimator.tape.ops import flattened
 from megatron_memory_estimator.tape.tensor import Dim, Param, tensor
 
 from .helpers import SWEEP
+from .test_hf_models import COUNTS
 
-MODELS = [name for name in entries() if not name.startswith("deepseek-ai/DeepSeek-V4") and not load(name).refusal]
+MODELS = [name for name in COUNTS if not load(name).refusal]
 DEGREES = [
     (tp, cp, ep, etp)
     for tp, cp, ep, etp in product((1, 2, 3, 4, 5, 6, 8, 16), (1, 2, 3), (1, 4, 8), (1, 2))

@@ -205,11 +205,13 @@ def test_nemotron_is_not_gated_and_has_layer_norms_with_bias() -> None:
     assert model.rotary_percent == 0.5 and not model.add_bias_linear and not model.add_qkv_bias
 
 
-@pytest.mark.parametrize("more", [{}, {"layer_types": ["full_attention"] * 2}])
-def test_exaone4_is_refused_with_and_without_layer_types(more: Config) -> None:
+@pytest.mark.parametrize(
+    "more", [{}, {"layer_types": ["full_attention"] * 2}, {"layer_types": ["sliding_attention"] * 2}]
+)
+def test_exaone4_has_norms_behind_its_linears_alone_with_and_without_layer_types(more: Config) -> None:
     job = TrainingJob.from_hf({**LLAMA, "model_type": "exaone4", **more})
-    with pytest.raises(UnsupportedError, match="EXAONE 4"):
-        estimate(job)
+    assert job.model.norm_placement == "post" and job.model.kinds == ("gqa+dense",) * 2
+    assert any("exaone4_layer_spec" in warning for warning in job.warnings)
 
 
 def test_the_indexers_of_glm_5_2_are_where_its_file_says() -> None:
@@ -271,8 +273,8 @@ def test_architectures_say_what_an_unknown_type_is() -> None:
         assert convert({**config, "architectures": ["Qwen3VLForConditionalGeneration"]}, "x", "t").config[
             "qk_layernorm"
         ]
-        with pytest.raises(UnsupportedError, match="step3p5"):
-            convert({**config, "architectures": ["Step3p5ForCausalLM"]}, "x", "t")
+        with pytest.raises(UnsupportedError, match="glm4 is"):
+            convert({**config, "architectures": ["Glm4ForCausalLM"]}, "x", "t")
     assert any("without model_type" in warning for warning in convert(bare, "x", "t").warnings)
 
 

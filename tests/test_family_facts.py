@@ -40,4 +40,5 @@ def test_every_family_has_a_recorded_count() -> None:
         SARVAM_MLA,
         LING_V2,
     ]
-    assert {convert(config, "x", "t").model_type for config in configs} == set(FAMILIES)
+    found = {FAMILIES[convert(config, "x", "t").model_type] for config in configs}
+    assert not {kind for kind, family in FAMILIES.items() if family not in found}

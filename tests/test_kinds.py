@@ -72,6 +72,10 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "csa": {**COMPRESSED, "csa_compress_ratios": [4, 4, 4, 4, 4]},
     "hca": {**COMPRESSED, "csa_compress_ratios": [128, 128, 128, 128, 128]},
     "parallel": {"parallel_attention": True, "num_ln_in_parallel_attn": 2},
+    "gemma4_moe": {
+        "num_moe_experts": 4, "moe_ffn_hidden_size": 128, "moe_shared_expert_intermediate_size": 128, "gemma4_moe": True,
+        "value_norm": True,
+    },
     "falcon_h1": {
         "falcon_h1": True, "mamba_num_heads": 8, "mamba_head_dim": 16, "mamba_num_groups": 4, "mamba_rmsnorm": False,
         "bias_activation_fusion": False,

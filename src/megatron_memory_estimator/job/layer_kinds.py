@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 EXPERTS = "E"
 """The symbol of routed experts."""
-ROUTED, HASHED = "moe", "hash_moe"
+ROUTED, HASHED, GEMMA4 = "moe", "hash_moe", "gemma4_moe"
 """The kinds of routed experts: chosen by a router, and by the token's hash."""
 COMPRESSED = {0: "window", 4: "csa", 128: "hca"}
 """DeepSeek-V4's kinds of attention by their compression ratio."""
@@ -153,7 +153,8 @@ def layer_pattern(model: Model) -> tuple[str, ...]:
         mixers = tuple(OWNS if owns_indexer(model, layer) else BORROWS for layer in range(model.num_layers))
     routed = routed_layers(model)
     hashed = model.moe_n_hash_layers
-    experts = (HASHED if layer < hashed else ROUTED for layer in range(model.num_layers))
+    usual = GEMMA4 if model.gemma4_moe else ROUTED
+    experts = (HASHED if layer < hashed else usual for layer in range(model.num_layers))
     mlps = (kind if expert else "dense" for kind, expert in zip(experts, routed, strict=True))
     return tuple(f"{mixer}+{mlp}" for mixer, mlp in zip(mixers, mlps, strict=True))
 
@@ -174,7 +175,7 @@ def has_heads(pattern: str | None) -> bool:
 
 def has_experts(model: Model) -> bool:
     """Whether any layer has routed experts, MTP's too."""
-    return any(ROUTED in bare(kind).split("+") for kind in model.every_kind)
+    return any({ROUTED, GEMMA4} & set(bare(kind).split("+")) for kind in model.every_kind)
 
 
 def mtp_pattern(model: Model) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ class Model(CompressedModel):
     num_attention_heads: int = setting(0, "query heads")
     num_query_groups: int | None = setting(None, "key and value heads; default: num_attention_heads")
     kv_channels: int | None = setting(None, "head dim; default: hidden_size / num_attention_heads")
+    value_channels: int | None = setting(None, "head dim of value; default: kv_channels")
     ffn_hidden_size: int | None = setting(None, "width of a dense MLP, per gate half; default: 4 * hidden_size")
     vocab_size: int | None = setting(None, "vocabulary before padding")
     padded_vocab_size: int | None = setting(None, "vocabulary after padding; wins over vocab_size")
@@ -50,10 +51,19 @@ class Model(CompressedModel):
     gated_linear_unit: bool = setting(False, "gated MLP (SwiGLU, GEGLU)")
     activation_func: str = setting("gelu", "activation of the MLP", choices=ACTIVATIONS)
     activation_func_clamp_value: float | None = setting(None, "clamp of the gated activation (gpt-oss)")
+    activation_func_clamp_value_shared_expert: float | None = setting(
+        None, "clamp of shared experts; default: activation_func_clamp_value", of="moe"
+    )
     add_bias_linear: bool = setting(True, "biases in all linears")
     add_qkv_bias: bool = setting(False, "bias in linear_qkv only")
     qk_layernorm: bool = setting(False, "norm on query and key (MLA: on the compressed ones)")
+    qk_layernorm_scope: str = setting(
+        "head",
+        "what a norm on query and key is over: a head, the whole projection (OLMoE), or its parts on all ranks (MiniMax-M2)",
+        choices=("head", "projection", "sharded_projection"),
+    )
     qk_l2_norm: bool = setting(False, "norm on query and key without parameters (Llama 4)")
+    value_norm: bool = setting(False, "norm on value without parameters, in fp32 (Gemma 4)")
     attention_output_gate: bool = setting(False, "gate on the attention output (Qwen3-Next)")
     softmax_type: str = setting("vanilla", "softmax", choices=("vanilla", "off-by-one", "learnable"))
     attention_dropout: float = setting(0.1, "dropout on attention probabilities")
@@ -97,8 +107,11 @@ class Model(CompressedModel):
     moe_ffn_hidden_size: int | None = setting(None, "width of an expert; default: ffn_hidden_size", of="moe")
     moe_shared_expert_intermediate_size: int | None = setting(None, "total width of the shared experts", of="moe")
     moe_shared_expert_gate: bool = setting(False, "gate on the shared expert", of="moe")
+    gemma4_moe: bool = setting(False, "Gemma 4's experts beside a dense MLP, with norms of their own", of="moe")
     moe_latent_size: int | None = setting(None, "width in which the experts work (latent MoE)", of="moe")
     moe_router_score_function: str = setting("softmax", "score function of the router", choices=SCORES, of="moe")
+    moe_router_weight_in_fp32: bool = setting(False, "routers keep their weight in fp32 (MiniMax-M3)", of="moe")
+    moe_router_pre_softmax: bool = setting(False, "softmax over all experts, before the choice", of="moe")
     moe_router_enable_expert_bias: bool = setting(False, "aux-loss-free balancing by an expert bias buffer", of="moe")
     moe_router_load_balancing_type: tuple[str, ...] = setting(
         ("aux_loss",),
@@ -197,6 +210,17 @@ class Model(CompressedModel):
     def head_dim(self) -> int:
         """Head dim of softmax attention."""
         return self.kv_channels or self.hidden_size // self.num_attention_heads
+
+    @property
+    def value_dim(self) -> int:
+        """Head dim of value in softmax attention."""
+        return self.value_channels or self.head_dim
+
+    @property
+    def qkv_rows(self) -> int:
+        """Rows of linear_qkv: query heads (and their gates), keys, values."""
+        queries = self.num_attention_heads * (2 if self.attention_output_gate else 1)
+        return (queries + self.groups) * self.head_dim + self.groups * self.value_dim
 
     @property
     def ffn(self) -> int:

@@ -69,6 +69,10 @@ def check(model: Model) -> None:
         )
     if model.vocab_size is None and model.padded_vocab_size is None:
         raise ConfigError("vocab_size is missing; give it or padded_vocab_size")
+    if model.gemma4_moe:
+        _check_gemma4(model)
+    if model.qk_layernorm_scope != "head":
+        _check_query_norms(model)
     if model.norm_placement != "pre":
         _check_norms(model)
     for name, usual in (("attention_block", "attention"), ("mlp_block", "mlp")):
@@ -92,12 +96,19 @@ _AT_LEAST_ONE = (
     "linear_num_key_heads", "linear_num_value_heads", "dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk",
     "dsa_indexer_topk_freq", "mamba_num_heads", "mamba_head_dim", "mamba_num_groups", "mamba_state_dim", "mamba_chunk_size",
     "mhc_num_residual_streams", "original_max_position_embeddings", "sliding_window", "csa_window_size", "o_groups",
-    "o_lora_rank",
+    "o_lora_rank", "value_channels",
 )  # fmt: skip
 _OTHER_LAYERS = (
     "multi_latent_attention", "num_moe_experts", "experimental_attention_variant", "hybrid_layer_pattern",
 )  # fmt: skip
 """Settings of layers that are not attention with query groups and a dense MLP."""
+
+
+def _check_gemma4(model: Model) -> None:
+    others = ("moe_latent_size", "moe_shared_expert_gate", "moe_n_hash_layers", "mtp_num_layers", "add_bias_linear")
+    _excludes(model, "gemma4_moe", *others, "multi_latent_attention", "enable_mhc_connections", "hybrid_layer_pattern")
+    if not model.moe_shared_expert_intermediate_size:
+        raise ConfigError("gemma4_moe needs moe_shared_expert_intermediate_size, the width of the dense MLP")
 
 
 def _check_norms(model: Model) -> None:
@@ -109,7 +120,20 @@ def _check_norms(model: Model) -> None:
         "fp32_residual_connection",
         "add_bias_linear",
     )
-    _excludes(model, f"norm_placement={model.norm_placement}", *_OTHER_LAYERS, *others)
+    layers = tuple(name for name in _OTHER_LAYERS if name != "num_moe_experts" or not model.gemma4_moe)
+    _excludes(model, f"norm_placement={model.norm_placement}", *layers, *others)
+
+
+def _check_query_norms(model: Model) -> None:
+    """Norms over whole projections are RMSNorms of attention with query groups; OLMoE's is as wide for keys as for queries."""
+    scope = f"qk_layernorm_scope={model.qk_layernorm_scope}"
+    _excludes(model, scope, "multi_latent_attention", "experimental_attention_variant", "hybrid_layer_pattern")
+    if model.normalization != "RMSNorm":
+        raise ConfigError(f"{scope} needs normalization RMSNorm, not {model.normalization}")
+    if model.qk_layernorm_scope == "projection" and model.groups != model.num_attention_heads:
+        raise ConfigError(
+            f"{scope} needs num_query_groups={model.groups} to be num_attention_heads={model.num_attention_heads}"
+        )
 
 
 def _excludes(model: Model, what: str, *others: str) -> None:

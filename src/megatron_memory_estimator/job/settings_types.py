@@ -79,6 +79,7 @@ class Settings(TypedDict, total=False):
     freeze_moe_router: bool  # routers are not trained
     gradient_accumulation_fusion: bool  # weight gradients accumulate straight into main_grad
     clone_scatter_output_in_embedding: bool  # the scattered embedding output is a copy
+    scatter_embedding_sequence_parallel: bool  # the embedding scatters its output; else the model does behind it, by a view of the ...
     overlap_p2p_comm: bool  # interleaved schedule: pipeline communication overlaps compute
     create_attention_mask_in_dataloader: bool  # the data loader builds a [b, 1, s, s] mask
     compiled_gates: bool  # torch.compile fuses the output gates of Gated DeltaNet and gated attention
@@ -194,6 +195,7 @@ class Settings(TypedDict, total=False):
     num_attention_heads: int  # query heads
     num_query_groups: int | None  # key and value heads; default: num_attention_heads
     kv_channels: int | None  # head dim; default: hidden_size / num_attention_heads
+    value_channels: int | None  # head dim of value; default: kv_channels
     ffn_hidden_size: int | None  # width of a dense MLP, per gate half; default: 4 * hidden_size
     vocab_size: int | None  # vocabulary before padding
     padded_vocab_size: int | None  # vocabulary after padding; wins over vocab_size
@@ -208,10 +210,13 @@ class Settings(TypedDict, total=False):
     gated_linear_unit: bool  # gated MLP (SwiGLU, GEGLU)
     activation_func: Literal["gelu", "silu", "squared_relu", "quick_gelu", "relu", "fast_gelu"]  # activation of the MLP
     activation_func_clamp_value: float | None  # clamp of the gated activation (gpt-oss)
+    activation_func_clamp_value_shared_expert: float | None  # clamp of shared experts; default: activation_func_clamp_value
     add_bias_linear: bool  # biases in all linears
     add_qkv_bias: bool  # bias in linear_qkv only
     qk_layernorm: bool  # norm on query and key (MLA: on the compressed ones)
+    qk_layernorm_scope: Literal["head", "projection", "sharded_projection"]  # what a norm on query and key is over: a head, the whole ...
     qk_l2_norm: bool  # norm on query and key without parameters (Llama 4)
+    value_norm: bool  # norm on value without parameters, in fp32 (Gemma 4)
     attention_output_gate: bool  # gate on the attention output (Qwen3-Next)
     softmax_type: Literal["vanilla", "off-by-one", "learnable"]  # softmax
     attention_dropout: float  # dropout on attention probabilities
@@ -236,8 +241,11 @@ class Settings(TypedDict, total=False):
     moe_ffn_hidden_size: int | None  # width of an expert; default: ffn_hidden_size
     moe_shared_expert_intermediate_size: int | None  # total width of the shared experts
     moe_shared_expert_gate: bool  # gate on the shared expert
+    gemma4_moe: bool  # Gemma 4's experts beside a dense MLP, with norms of their own
     moe_latent_size: int | None  # width in which the experts work (latent MoE)
     moe_router_score_function: Literal["softmax", "sigmoid", "sqrtsoftplus"]  # score function of the router
+    moe_router_weight_in_fp32: bool  # routers keep their weight in fp32 (MiniMax-M3)
+    moe_router_pre_softmax: bool  # softmax over all experts, before the choice
     moe_router_enable_expert_bias: bool  # aux-loss-free balancing by an expert bias buffer
     moe_router_load_balancing_type: MoeRouterLoadBalancingType | Sequence[MoeRouterLoadBalancingType]  # load balancing
     moe_aux_loss_coeff: float  # weight of the balancing loss

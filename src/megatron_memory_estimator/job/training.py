@@ -40,6 +40,10 @@ class Training(Loss, CompressedTraining, TowerTraining):
     freeze_moe_router: bool = setting(False, "routers are not trained")
     gradient_accumulation_fusion: bool = setting(False, "weight gradients accumulate straight into main_grad")
     clone_scatter_output_in_embedding: bool = setting(True, "the scattered embedding output is a copy")
+    scatter_embedding_sequence_parallel: bool = setting(
+        True,
+        "the embedding scatters its output; else the model does behind it, by a view of the whole (Megatron-Bridge)",
+    )
     overlap_p2p_comm: bool = setting(True, "interleaved schedule: pipeline communication overlaps compute")
     create_attention_mask_in_dataloader: bool = setting(False, "the data loader builds a [b, 1, s, s] mask")
     compiled_gates: bool = setting(True, "torch.compile fuses the output gates of Gated DeltaNet and gated attention")

@@ -14,18 +14,17 @@ from ..job.hardware import Gpu
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
-from .compressed import compressed_attention, hash_layers, hash_stage, hyper_connections, streams_stages
+from .bridge_layers import falcon_h1, gemma4_moe
+from .bridge_modules import activation_fusion, capped_logits, narrow_values, own_modules, wide_norms
+from .compressed import compressed_attention, hash_layers, hyper_connections, placed
 from .dims import declared_dims
 from .experts import expert_modules, experts
 from .graphs import graphs
 from .kernels import (
-    activation_fusion,
     attention_variants,
     deterministic,
-    falcon_h1,
     kernel_dtype,
     mtp_positions,
-    own_modules,
     positions,
     transformer_impl,
     whole_layers,
@@ -37,7 +36,7 @@ from .overlap import a2a_overlap, deferred_wgrads, interleaved, sequence_paralle
 from .precision import gpu, low_precision
 from .recompute import checkpoints, recompute, shared_experts, uniform_mtp
 from .sharding import attention, world
-from .splits import balanced_split
+from .splits import balanced_split, even_layout
 from .stages import pipeline, schedule, shared_indexers
 from .towers import towers
 from .violation import Violation, broken
@@ -48,7 +47,9 @@ __all__ = [
     "beside_pipeline",
     "check",
     "declared_dims",
+    "even_layout",
     "pipeline_sides",
+    "placed",
     "stated_violations",
     "violations",
 ]
@@ -79,8 +80,12 @@ SWITCHES: tuple[Rules, ...] = (
     hyper_connections,
     whole_layers,
     falcon_h1,
+    gemma4_moe,
     activation_fusion,
     own_modules,
+    wide_norms,
+    narrow_values,
+    capped_logits,
     windows,
     towers,
 )
@@ -130,7 +135,7 @@ def stated_violations(model: Model, layout: Layout, training: Training, num_micr
     ]
     if not found:
         found += [*schedule(model, layout, num_microbatches), *shared_indexers(model, layout)]
-        found += [*hash_stage(model, layout), *streams_stages(model, layout)]
+        found += placed(model, layout)
     return tuple(dict.fromkeys(found))
 
 

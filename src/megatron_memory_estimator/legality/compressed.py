@@ -62,7 +62,13 @@ def hash_layers(model: Model, layout: Layout, training: Training) -> Iterator[Vi
         yield broken(f"moe_n_hash_layers with {PP} above 1 needs pipeline_model_parallel_layout")
 
 
-def hash_stage(model: Model, layout: Layout) -> Iterator[Violation]:
+def placed(model: Model, layout: Layout) -> Iterator[Violation]:
+    """What must be in one chunk together: asked of a pipeline that can be built."""
+    yield from _hash_stage(model, layout)
+    yield from _streams_stages(model, layout)
+
+
+def _hash_stage(model: Model, layout: Layout) -> Iterator[Violation]:
     """All hash layers are in the chunk of the embedding, because they read token ids."""
     if layout.pp == 1 or model.hybrid or not any(kind.hashed for kind in kinds_in(model.kinds)):
         return
@@ -120,7 +126,7 @@ def _recomputed(model: Model, training: Training, *, plain: bool) -> Iterator[Vi
         yield broken(f"recompute_modules mhc with cuda_graph_impl=transformer_engine needs {needs}")
 
 
-def streams_stages(model: Model, layout: Layout) -> Iterator[Violation]:
+def _streams_stages(model: Model, layout: Layout) -> Iterator[Violation]:
     """MTP reads the streams in front of the final norm: it is in the chunk of the last decoder layer."""
     if not (model.enable_mhc_connections and model.mtp):
         return

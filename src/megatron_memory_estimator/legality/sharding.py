@@ -183,8 +183,7 @@ def _widths(model: Model, layout: Layout, training: Training) -> Iterator[Violat
 
 
 def _qkv_rows(m: Model, kinds: frozenset[Kind], tp: int) -> Iterator[Violation]:
-    gate = 2 if m.attention_output_gate else 1
-    rows = (gate * m.num_attention_heads + 2 * m.groups) * m.head_dim
+    rows = m.qkv_rows
     if any(kind.groups for kind in kinds) and rows % tp:
         rule = f"the rows of linear_qkv.weight are not divisible by {TP}"
         said = f"the {rows} rows of linear_qkv.weight are not divisible by {TP}={tp}"

@@ -66,7 +66,7 @@ def _part(c: Context, out: Dim, part: str) -> Dim:
         return out._replace(name=f"{out.name}/2", size=out.size // 2)
     if part in CANONICAL["linear_qkv"]:
         heads = m.num_attention_heads if part == "linear_q" else m.groups
-        return out._replace(name=part, size=heads * m.head_dim)
+        return out._replace(name=part, size=heads * (m.value_dim if part == "linear_v" else m.head_dim))
     return out
 
 

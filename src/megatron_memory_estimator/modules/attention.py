@@ -15,9 +15,11 @@ from ..tape.tensor import Dim, Param, Tensor, smallest
 from .context import Context
 from .core_attention import NAME as CORE
 from .core_attention import core_attention
+from .eager_norm import value_norm
 from .linear import column_linear, keeps_original, linear_params, row_linear
 from .module import Module, in_part, recomputed
-from .norm import before, behind, norm, norm_params, statistics
+from .norm import before, behind, norm, norm_params
+from .query_norms import query_norm, query_norm_params
 from .sends import over_tp
 
 
@@ -31,9 +33,9 @@ def self_attention(
     heads = c.dim("num_attention_heads", m.num_attention_heads, "tp")
     groups = Dim("num_query_groups", m.groups, ("tp",), smallest(c.layout.tp, m.groups))
     d = Dim("kv_channels", m.head_dim)
-    width = c.dim("heads*kv_channels", m.num_attention_heads * m.head_dim, "tp")
-    query_heads = m.num_attention_heads * (2 if m.attention_output_gate else 1)
-    qkv_dim = c.dim("qkv", (query_heads + 2 * m.groups) * m.head_dim, "tp")
+    dv = Dim("value_channels", m.value_dim) if m.value_channels else d
+    width = c.dim(f"heads*{dv.name}", m.num_attention_heads * m.value_dim, "tp")
+    qkv_dim = c.dim("qkv", m.qkv_rows, "tp")
 
     own_norm = normed is None and before(c)
     if own_norm and not c.te:
@@ -48,8 +50,7 @@ def self_attention(
     bias = m.add_bias_linear or m.add_qkv_bias
     weight = yield from linear_params(c, f"{name}.linear_qkv", qkv_dim, c.hidden, "tp", bias)
     if m.qk_layernorm:
-        yield from norm_params(c, f"{name}.q_layernorm.", d)
-        yield from norm_params(c, f"{name}.k_layernorm.", d)
+        yield from query_norm_params(c, name, heads, groups, d)
 
     if normed is None and not own_norm:
         normed = hidden
@@ -66,11 +67,18 @@ def self_attention(
     rope = m.position_embedding_type not in ("none", "learned_absolute")
     normed_heads = m.qk_layernorm or m.qk_l2_norm
     # untouched MHA stays one packed tensor, which the kernels recognise; nothing is copied
-    packed = not rope and not normed_heads and m.groups == m.num_attention_heads and not m.attention_output_gate
+    packed = (
+        m.value_dim == m.head_dim
+        and not rope
+        and not normed_heads
+        and not m.value_norm
+        and m.groups == m.num_attention_heads
+        and not m.attention_output_gate
+    )
     te_core = c.te and m.core_attention == "transformer_engine"
     q = qkv.view(f"{name}.q", (c.seq, c.batch, heads, d))
     k = qkv.view(f"{name}.k", (c.seq, c.batch, groups, d))
-    source = qkv.view(f"{name}.v", (c.seq, c.batch, groups, d))
+    source = qkv.view(f"{name}.v", (c.seq, c.batch, groups, dv))
     views: tuple[Tensor, ...] = (q, k, source)
     gate: Tensor | None = None
     if m.attention_output_gate:
@@ -81,17 +89,20 @@ def self_attention(
         view, k = k, k.like(f"{name}.k scaled")
         yield Op(f"{name}.scale_key", (view,), (k,))
     if normed_heads:
-        q = yield from _head_norm(c, f"{name}.q_layernorm", q)
-        k = yield from _head_norm(c, f"{name}.k_layernorm", k)
+        q = yield from query_norm(c, f"{name}.q_layernorm", q)
+        k = yield from query_norm(c, f"{name}.k_layernorm", k)
     if rope:
         q, k = yield from rotary(c, name, q, k)
     elif te_core and not packed and not normed_heads:
         q, k = yield from in_part("core_attn", _contiguous(c, q, k))
 
+    if m.value_norm:
+        source = yield from value_norm(c, f"{name}.v_norm", source)
+
     def core() -> Module[Tensor]:
         value = source
         # Megatron-Core's own hands the strided view to the batched GEMM, except where key and value are repeated anyway.
-        if te_core and not packed:
+        if te_core and not packed and not m.value_norm:
             value = value.like(f"{name}.v contiguous")
             yield Op(f"{CORE}.contiguous_v", (source,), (value,), passes=(source,))
         return (yield from core_attention(c, q, k, value, heads, layer))
@@ -127,15 +138,6 @@ def _contiguous(c: Context, q: Tensor, k: Tensor) -> Module[tuple[Tensor, Tensor
     copies = (q.like(f"{q.name} contiguous"), k.like(f"{k.name} contiguous"))
     yield Op(f"{CORE}.contiguous_qk", (q, k), copies)
     return copies
-
-
-def _head_norm(c: Context, name: str, x: Tensor) -> Module[Tensor]:
-    """Norm over the head dim; its input must be contiguous, so the strided view is copied and the copy kept."""
-    copied = x.like(f"{name}.input")
-    yield Op(f"{name}.contiguous", (x,), (copied,), passes=(x,))
-    out = copied.like(f"{name}.output")
-    yield Op(name, (copied,), (out,), (copied, *statistics(c, name, copied.shape[:-1])))
-    return out
 
 
 def _output_gate(c: Context, name: str, context: Tensor, gate: Tensor) -> Module[Tensor]:

@@ -120,12 +120,11 @@ class Context:
 
     @cached_property
     def core_kernel(self) -> str:
-        """The kernel of core attention. FlexAttention's module has a matrix of all scores where it shall not be fused, or has dropout."""
-        m = self.model
-        if m.core_attention == "transformer_engine":
+        """The kernel of core attention; FlexAttention's module makes a matrix of all scores where it is not fused, or has dropout."""
+        if self.model.core_attention == "transformer_engine":
             return self.kernel
-        whole = self.kernel in ("unfused", "local") or m.attention_dropout > 0
-        return "local" if m.core_attention == "local" or whole else "flex"
+        whole = self.kernel in ("unfused", "local") or self.model.attention_dropout > 0
+        return "local" if whole else self.model.core_attention
 
     # -- dtypes --------------------------------------------------------------------------------------------------
     @property

@@ -19,6 +19,7 @@ from . import (
     compressed_attention,
     falcon_h1,
     gated_delta_net,
+    gemma4_moe,
     mamba,
     mla,
     mlp,
@@ -183,6 +184,18 @@ KINDS: dict[str, Kind] = {
             kept=moe.kept,
         ),
         Kind(
+            name="gemma4_moe",
+            role="layer",
+            declare=gemma4_moe.gemma4_moe,
+            part="moe",
+            residual="moe_residual",
+            owners=frozenset(("moe",)),
+            routed=True,
+            recomputes=frozenset(("moe", "moe_act", "shared_experts")),
+            kept=moe.kept,
+            setting="gemma4_moe",
+        ),
+        Kind(
             name="hash_moe",
             role="mlp",
             declare=moe.moe,
@@ -215,6 +228,12 @@ def shapes_of(model: Model) -> tuple[tuple[Model, frozenset[Kind]], ...]:
     for layer in model.every_kind:
         found.setdefault(variant_of(layer), set()).add(layer)
     return tuple((model.variant(name), kinds_in(layers)) for name, layers in found.items())
+
+
+def rotary_width(model: Model) -> int:
+    """Elements of a row of a chunk's RoPE tables: Gemma 4 has one for each shape of heads."""
+    shapes = [shape for shape, _ in shapes_of(model)] if model.gemma4_moe else [model]
+    return sum({int(shape.head_dim * shape.rotary_percent) for shape in shapes})
 
 
 def owners_of(model: Model) -> frozenset[Owner]:

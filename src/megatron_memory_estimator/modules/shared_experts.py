@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..tape.ops import Op
 from ..tape.tensor import Dim, Param, Tensor
 from .context import Context
@@ -42,7 +44,7 @@ def shared_experts(c: Context, x: Tensor, weights: tuple[Param, Param]) -> Modul
         gathers = False
     # in low precision too fc1 keeps its input, which the router keeps anyway (moe/shared_experts.py: set_save_original_input)
     wide = yield from column_linear(c, f"{name}.linear_fc1", source, fc1, gathers=gathers, original=keeps_original(c))
-    act = yield from activation(c, f"{name}.activation", wide, fc2.shape[1])
+    act = yield from activation(_clamped(c), f"{name}.activation", wide, fc2.shape[1])
     out = yield from row_linear(c, f"{name}.linear_fc2", act, fc2)
     if c.model.moe_shared_expert_gate:
         gated = c.stream(f"{name}.gated output", c.hidden)
@@ -51,3 +53,9 @@ def shared_experts(c: Context, x: Tensor, weights: tuple[Param, Param]) -> Modul
         yield Op(f"{name}.gate", (out, x), (gated,), (out, x, score), forward=(logit,))
         out = gated
     return out
+
+
+def _clamped(c: Context) -> Context:
+    """The context with the shared experts' own clamp, where they have one."""
+    clamp = c.model.activation_func_clamp_value_shared_expert
+    return c if clamp is None else replace(c, model=replace(c.model, activation_func_clamp_value=clamp))

@@ -41,7 +41,7 @@ def unfused(c: Context, name: str, q: Tensor, k: Tensor, v: Tensor, heads: Dim, 
     saved_probs: Tensor = probs
     dropout = c.model.attention_dropout > 0
     torch_softmax = c.training.attention_softmax_in_fp32 and not c.training.masked_softmax_fusion
-    if c.kernel == "unfused":
+    if c.core_kernel == "unfused":
         wide = _of_torch(c, heads, c.new(f"{name}.softmax fp32", *scores_shape, dtype="fp32"))
         inner, grad = (
             wide._replace(name=one, storage=one) for one in (f"{name}.scores fp32", f"{name}.softmax grad fp32")

@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 from .converted import Converted
 from .deepseek import deepseek, glm_lite, sarvam_mla
+from .deepseek_v4 import deepseek_v4
 from .dense import cohere, falcon, gemma, gpt2, llama, nemotron, plain_llama, qwen2, qwen3
+from .exaone import exaone4, exaone_moe
 from .fields import Fields
-from .foreign import deci, exaone4, gemma4, minimax_m1, minimax_m2, olmo2, olmoe
-from .gemma import gemma2, gemma3
+from .foreign import minimax_m1, olmo2
+from .gemma import gemma2, gemma3, gemma4
 from .hybrid import falcon_h1, nemotron_h, qwen_next
 from .moe import (
     bailing,
@@ -19,12 +21,16 @@ from .moe import (
     gpt_oss,
     hunyuan_moe,
     llama4,
+    minimax_m3,
     mixtral,
     normed_moe,
     qwen2_moe,
     qwen3_moe,
 )
+from .nemotron_nas import nemotron_nas
 from .towered import exaone45, glm4v_moe
+from .wide_norms import minimax_m2, olmoe
+from .windowed_moe import mimo_v2, step
 
 Family = Callable[[Fields], Converted]
 
@@ -68,9 +74,13 @@ FAMILIES: dict[str, Family] = {
     "sarvam_mla": sarvam_mla,
     "llama4_text": llama4,
     "gpt_oss": gpt_oss,
+    "minimax_m3": minimax_m3,
+    "minimax_m3_vl": minimax_m3,
+    "minimax_m3_vl_text": minimax_m3,
     "deepseek_v2": deepseek,
     "deepseek_v3": deepseek,
     "deepseek_v32": deepseek,
+    "deepseek_v4": deepseek_v4,
     "kimi_k2": deepseek,
     "glm_moe_dsa": deepseek,
     "glm4_moe_lite": glm_lite,
@@ -91,7 +101,12 @@ FAMILIES: dict[str, Family] = {
     "olmoe": olmoe,
     "minimax_m1": minimax_m1,
     "minimax_m2": minimax_m2,
-    "nemotron-nas": deci,
+    "nemotron-nas": nemotron_nas,
+    "exaone_moe": exaone_moe,
+    "mimo_v2_flash": mimo_v2,
+    "step3p5": step,
+    "step3p7": step,
+    "step3p7_text": step,
 }
 
 TIED = frozenset(
@@ -104,20 +119,11 @@ TIED = frozenset(
 
 TWO_POOLS = "two pools of experts of different width in a layer, for tokens of text and of images, each with a router of its own"
 REFUSED: dict[str, str] = {
-    "deepseek_v4": "compressed attention, hash routing and hyper-connections",
     "ernie4_5_moe_vl": TWO_POOLS,
     "ernie4_5_vl_moe": TWO_POOLS,
     "ernie4_5_vl_moe_text": TWO_POOLS,
-    "exaone_moe": "a dense MTP layer, layers without RoPE",
     "kimi_k3": "Kimi delta attention and attention residuals",
     "kimi_linear": "Kimi delta attention",
-    "mimo_v2_flash": "two attention shapes",
-    "minimax_m3": "a clamped activation with an offset, an fp32 router",
-    "minimax_m3_vl": "a clamped activation with an offset, an fp32 router",
-    "minimax_m3_vl_text": "a clamped activation with an offset, an fp32 router",
-    "step3p5": "two attention shapes, gated attention outputs",
-    "step3p7": "two attention shapes, gated attention outputs",
-    "step3p7_text": "two attention shapes, gated attention outputs",
     "glm4": "norms after attention and after the MLP",
     "hunyuan_v1_dense": "norms on query and key",
     "olmo": "norms without weights",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .converted import Converted
+from .exaone import exaone4
 from .fields import Fields
-from .foreign import exaone4
 from .moe import glm4_moe
 
 

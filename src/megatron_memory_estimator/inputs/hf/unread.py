@@ -30,7 +30,7 @@ IRRELEVANT = frozenset(
         "bad_words_ids suppress_tokens begin_suppress_tokens remove_invalid_values max_new_tokens num_logits_to_keep ",
         # factors: they scale a tensor and keep none
         "router_scaling_factor attention_value_scale query_pre_attn_scalar logit_scale softmax_scale layer_switch ",
-        "swiglu_alpha clip_qkv logits_scaling rescale_prenorm_residual compression_ratio ",
+        "swiglu_alpha clip_qkv logits_scaling hc_sinkhorn_iters hc_eps rescale_prenorm_residual compression_ratio ",
         # windows and positions: the fused attention kernels keep the same tensors
         "sliding_window sliding_window_size sliding_window_pattern use_sliding_window max_window_layers attention_chunk_size ",
         "window_size attention_window_size order_of_interleaved_layers no_rope_layers no_rope_layer_interval alibi ",

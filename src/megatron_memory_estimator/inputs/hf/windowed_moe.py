@@ -1,0 +1,140 @@
+"""MiMo-V2-Flash and Step-3.5: sliding layers with attention of another shape, experts, dense MTP layers.
+
+Sources: NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/mimo_v2_flash/`, `stepfun/`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...errors import ConfigError
+from ...wording import shown
+from .converted import Converted, built_by
+from .fields import Fields
+from .layers import FULL, SLIDING, clamp, clamps, layer_types, variants
+from .moe import first_dense, placement, routed
+
+FEW_NOTE = "MTP layers of MiMo-V2-Flash are in its checkpoint and not in its config.json; mtp_num_layers adds them"
+
+
+def mimo_v2(f: Fields) -> Converted:
+    """MiMo-V2-Flash: values narrower than keys; sliding layers have more groups, and sinks."""
+    heads, d, dv = f.count("num_attention_heads"), f.count("head_dim"), f.count("v_head_dim")
+    f.implied(
+        swa_num_attention_heads=heads, swa_head_dim=d, swa_v_head_dim=dv, add_swa_attention_sink_bias=True, num_nextn_predict_layers=0,
+        n_shared_experts=None,
+    )  # fmt: skip
+    pattern = f.items("hybrid_layer_pattern")
+    if len(pattern) != f.count("num_hidden_layers") or any(one not in (0, 1) for one in pattern):
+        raise ConfigError("hybrid_layer_pattern in config.json must be a list with 0 or 1 for each layer")
+    sliding = {
+        "num_query_groups": f.count("swa_num_key_value_heads"),
+        "sliding_window": f.count("sliding_window_size", "sliding_window"),
+        "softmax_type": "learnable",
+    }
+    settings = {
+        **routed(f),
+        **variants([sliding if one else {} for one in pattern], mtp={"num_moe_experts": None, **sliding}),
+        "kv_channels": d,
+        "value_channels": dv,
+        "moe_layer_freq": first_dense(f),
+        "moe_router_load_balancing_type": ("none",),
+        "moe_router_enable_expert_bias": True,
+        "local_rotary_table": True,
+        "hidden_dropout": 0.1,
+        "mtp_num_layers": None,
+    }
+    what = "values of another width than keys, sliding layers with groups of their own"
+    return Converted(settings, warnings=(built_by("MiMoV2FlashModelProvider", what), DROPOUT, FEW_NOTE))
+
+
+DROPOUT = (
+    "hidden_dropout is 0.1, which Megatron-Bridge leaves as Megatron-Core has it; hidden_dropout 0 is without its masks"
+)
+
+
+def step(f: Fields) -> Converted:
+    """Step-3.5 and 3.7: sliding layers with more heads, gates on the attention output, clamps in the last layers."""
+    f.implied(zero_centered=True, norm_expert_weight=True)
+    types = layer_types(f)
+    moe = _moe_layers(f, len(types))
+    settings = {
+        "num_query_groups": f.count("num_attention_groups"),
+        "qk_layernorm": f.switch("use_qk_norm", default=f.word("model_type") != "step3p5"),
+        "share_embeddings_and_output_weights": f.switch("tie_word_embeddings", default=False),
+        "attention_output_gate": f.switch("use_head_wise_attn_gate", "attention_output_gate", default=False),
+        "num_moe_experts": f.count("moe_num_experts"),
+        "moe_router_topk": f.count("moe_top_k"),
+        "moe_ffn_hidden_size": f.count("moe_intermediate_size"),
+        "moe_shared_expert_intermediate_size": f.whole("share_expert_dim", "share_expert_dims", default=0) or None,
+        "moe_router_score_function": f.word("moe_router_activation", default="softmax"),
+        "moe_router_enable_expert_bias": f.switch("use_moe_router_bias", default=False),
+        "moe_router_dtype": "fp32" if f.switch("need_fp32_gate", default=False) else None,
+        "moe_layer_freq": placement(f, moe),
+        **_step_layers(f, types),
+    }
+    what = "sliding layers with heads of their own, dense MTP layers"
+    warnings = [built_by("Step35ModelProvider", what)]
+    if settings["attention_output_gate"]:
+        warnings.append(GATES)
+    if isinstance(f.raw("rope_theta"), list):
+        warnings.append("rope_theta differs by layer: the table of every layer is not counted")
+    return Converted(settings, warnings=tuple(warnings))
+
+
+GATES = (
+    "gates of whole heads stand for one gate per head, as Megatron-Bridge builds them on a Megatron-Core without head_wise_attn_gate: "
+    "more parameters than published"
+)
+
+
+def _moe_layers(f: Fields, layers: int) -> list[bool]:
+    """Layers with experts by their numbers, in a list or a string with commas."""
+    given = f.raw("moe_layers_enum")
+    words = (
+        given.split(",")
+        if isinstance(given, str)
+        else given
+        if isinstance(given, list)
+        else []
+        if given is None
+        else None
+    )
+    if words is None:
+        raise ConfigError(f"moe_layers_enum={shown(given)} in config.json must be a list of layers")
+    numbers = [int(one) if str(one).strip().isdecimal() else -1 for one in words if one != ""]
+    if any(one < 0 for one in numbers):
+        raise ConfigError(f"moe_layers_enum={shown(given)} in config.json must be a list of layers")
+    return [not numbers or layer in numbers for layer in range(layers)]
+
+
+def _step_layers(f: Fields, types: list[str]) -> dict[str, Any]:
+    """What each layer changes; lists go on with those of the MTP layers, which must be alike."""
+    depths = f.whole("num_nextn_predict_layers", default=0)
+    more = f.items("mtp_layer_types")
+    every = [*types, *(more + [FULL] * depths)[:depths]]
+    rotary = f.items("partial_rotary_factors")
+    limits, shared = (clamps(f, name, len(every)) for name in ("swiglu_limits", "swiglu_limits_shared"))
+    sliding, layers = _sliding(f), []
+    for at, kind in enumerate(every):
+        part = rotary[at] if at < len(rotary) else 1.0
+        own: dict[str, Any] = dict(sliding) if kind == SLIDING else {}
+        own.update({"rotary_percent": part} if part != 1.0 else {})
+        own.update({**clamp(limits[at]), **clamp(shared[at], "activation_func_clamp_value_shared_expert")})
+        layers.append(own)
+    ends = layers[len(types) :]
+    if any(one != ends[0] for one in ends):
+        raise ConfigError("config.json has MTP layers that differ from one another, which are not modelled")
+    return variants(layers[: len(types)], mtp={"num_moe_experts": None, **ends[0]} if ends else None)
+
+
+def _sliding(f: Fields) -> dict[str, Any]:
+    """Attention of a sliding layer, with the heads of Step-3.5-Flash where the config says none."""
+    other = f.section("attention_other_setting")
+    own = other if other.word("attention_type") == SLIDING else Fields({})
+    return {
+        "num_attention_heads": own.count("num_attention_heads", default=96),
+        "num_query_groups": own.count("num_attention_groups", default=8),
+        "kv_channels": own.count("head_dim", default=128),
+        "sliding_window": f.count("sliding_window", default=512),
+    }
