@@ -41,7 +41,7 @@ EXTRA: dict[str, dict[str, Any]] = {
     "hy_v3": EXPERTS,
     "sarvam_mla": {**EXPERTS, **LATENT, "q_lora_rank": None},
     "glm4v_moe_text": ROUTED,
-    "exaone4_5_text": {"layer_types": ["full_attention"] * 2, "mtp_share_layers": True},
+    "exaone4_5_text": {"mtp_share_layers": True},
     "glm4_moe_lite": {**ROUTED, **LATENT},
 }
 

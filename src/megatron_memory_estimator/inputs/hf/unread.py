@@ -21,9 +21,9 @@ IRRELEVANT = frozenset(
         "quantization_config compression_config expert_dtype checkpoint_dtype mamba_ssm_dtype pretraining_tp ep_size ",
         "torchscript use_bfloat16 model_max_length seq_length max_seq_len max_length tokenizer_class tokenizer_name ",
         "use_cache cache_implementation attn_implementation use_flash_attn use_flash_attention flash_attn use_fused_rms_norm ",
-        "mamba_ssm_cache_dtype use_mamba_kernels use_triton fuse_cross_entropy gradient_checkpointing is_decoder is_encoder_decoder task_specific_params ",
+        "use_mamba_kernels use_triton fuse_cross_entropy gradient_checkpointing is_decoder is_encoder_decoder task_specific_params ",
         "id2label label2id num_labels problem_type finetuning_task return_dict return_dict_in_generate pruned_heads ",
-        "tie_encoder_decoder tf_legacy_loss prefix bridge_version use_safetensors ",
+        "tie_encoder_decoder tf_legacy_loss prefix bridge_version use_safetensors mamba_ssm_cache_dtype ",
         # generation
         "num_beams num_beam_groups num_return_sequences top_k top_p typical_p temperature do_sample min_length ",
         "length_penalty repetition_penalty diversity_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size early_stopping ",
