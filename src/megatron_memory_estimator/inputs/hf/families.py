@@ -8,7 +8,7 @@ from .converted import Converted
 from .deepseek import deepseek, glm_lite, sarvam_mla
 from .deepseek_v4 import deepseek_v4
 from .dense import cohere, falcon, gemma, gpt2, llama, nemotron, plain_llama, qwen2, qwen3
-from .exaone import exaone4, exaone_moe
+from .exaone import exaone4, exaone45, exaone_moe
 from .fields import Fields
 from .foreign import minimax_m1, olmo2
 from .gemma import gemma2, gemma3, gemma4
@@ -28,7 +28,7 @@ from .moe import (
     qwen3_moe,
 )
 from .nemotron_nas import nemotron_nas
-from .towered import exaone45, glm4v_moe
+from .towered import glm4v_moe
 from .wide_norms import minimax_m2, olmoe
 from .windowed_moe import mimo_v2, step
 
