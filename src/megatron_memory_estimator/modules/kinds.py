@@ -19,6 +19,7 @@ from . import (
     falcon_h1,
     gated_delta_net,
     gemma4_moe,
+    kimi_k3,
     mamba,
     mla,
     mlp,
@@ -64,6 +65,17 @@ _DELTA = Kind(
     state_heads="delta",
     reproducible=False,
     recomputes=frozenset(("gdn_norm_out",)),
+)
+
+_KIMI = Kind(
+    name="k3_dense",
+    role="layer",
+    declare=kimi_k3.dense_layer,
+    part="mlp",
+    residual="mlp_residual",
+    owners=frozenset(("kimi",)),
+    dense=True,
+    setting="attn_res_block_size",
 )
 
 KINDS: dict[str, Kind] = {
@@ -206,6 +218,38 @@ KINDS: dict[str, Kind] = {
             recomputes=frozenset(("moe", "moe_act", "layernorm", "shared_experts")),
             kept=moe.hash_kept,
         ),
+        _KIMI,
+        _KIMI._replace(
+            name="k3_moe",
+            declare=kimi_k3.moe_layer,
+            part="moe",
+            residual="moe_residual",
+            dense=False,
+            routed=True,
+            owners=frozenset(("kimi", "moe")),
+            recomputes=frozenset(("moe_act",)),
+            kept=moe.kept,
+        ),  # fmt: skip
+        _KIMI._replace(
+            name="k3_kda",
+            declare=kimi_k3.kda_layer,
+            part="attn",
+            residual="attn_residual",
+            dense=False,
+            owners=frozenset(("kimi", "gdn")),
+            state_heads="delta",
+            reproducible=False,
+        ),  # fmt: skip
+        _KIMI._replace(
+            name="k3_mla",
+            declare=kimi_k3.mla_layer,
+            part="attn",
+            residual="attn_residual",
+            dense=False,
+            owners=frozenset(("kimi", "mla")),
+            heads=True,
+            latent=True,
+        ),  # fmt: skip
     )
 }
 
