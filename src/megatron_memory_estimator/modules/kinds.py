@@ -16,10 +16,7 @@ from ..job.variants import bare, variant_of
 from . import (
     attention,
     compressed_attention,
-    falcon_h1,
     gated_delta_net,
-    gemma4_moe,
-    kimi_k3,
     mamba,
     mla,
     mlp,
@@ -28,6 +25,7 @@ from . import (
     replacements,
     sparse_attention,
 )
+from .bridge_kinds import BRIDGE
 from .kind import Kind
 
 _SPARSE = Kind(
@@ -65,17 +63,6 @@ _DELTA = Kind(
     state_heads="delta",
     reproducible=False,
     recomputes=frozenset(("gdn_norm_out",)),
-)
-
-_KIMI = Kind(
-    name="k3_dense",
-    role="layer",
-    declare=kimi_k3.dense_layer,
-    part="mlp",
-    residual="mlp_residual",
-    owners=frozenset(("kimi",)),
-    dense=True,
-    setting="attn_res_block_size",
 )
 
 KINDS: dict[str, Kind] = {
@@ -140,23 +127,6 @@ KINDS: dict[str, Kind] = {
             recomputes=frozenset(("core_attn",)),
             setting="parallel_attention",
         ),
-        Kind(
-            name="falcon_h1",
-            role="layer",
-            declare=falcon_h1.falcon_h1_layer,
-            part="attn",
-            residual="mlp_residual",
-            owners=frozenset(("mamba",)),
-            rotary="chunk",
-            heads=True,
-            groups=True,
-            exchanges=True,
-            state_heads="mamba",
-            dense=True,
-            recomputes=frozenset(("core_attn",)),
-            kept=mamba.kept,
-            setting="falcon_h1",
-        ),
         Kind(name="no_attention", role="nothing", declare=replacements.nothing, part="attn", residual="attn_residual"),
         Kind(
             name="linear_attention",
@@ -195,18 +165,6 @@ KINDS: dict[str, Kind] = {
             kept=moe.kept,
         ),
         Kind(
-            name="gemma4_moe",
-            role="layer",
-            declare=gemma4_moe.gemma4_moe,
-            part="moe",
-            residual="moe_residual",
-            owners=frozenset(("moe",)),
-            routed=True,
-            recomputes=frozenset(("moe", "moe_act", "shared_experts")),
-            kept=moe.kept,
-            setting="gemma4_moe",
-        ),
-        Kind(
             name="hash_moe",
             role="mlp",
             declare=moe.moe,
@@ -218,38 +176,7 @@ KINDS: dict[str, Kind] = {
             recomputes=frozenset(("moe", "moe_act", "layernorm", "shared_experts")),
             kept=moe.hash_kept,
         ),
-        _KIMI,
-        _KIMI._replace(
-            name="k3_moe",
-            declare=kimi_k3.moe_layer,
-            part="moe",
-            residual="moe_residual",
-            dense=False,
-            routed=True,
-            owners=frozenset(("kimi", "moe")),
-            recomputes=frozenset(("moe_act",)),
-            kept=moe.kept,
-        ),  # fmt: skip
-        _KIMI._replace(
-            name="k3_kda",
-            declare=kimi_k3.kda_layer,
-            part="attn",
-            residual="attn_residual",
-            dense=False,
-            owners=frozenset(("kimi", "gdn")),
-            state_heads="delta",
-            reproducible=False,
-        ),  # fmt: skip
-        _KIMI._replace(
-            name="k3_mla",
-            declare=kimi_k3.mla_layer,
-            part="attn",
-            residual="attn_residual",
-            dense=False,
-            owners=frozenset(("kimi", "mla")),
-            heads=True,
-            latent=True,
-        ),  # fmt: skip
+        *BRIDGE,
     )
 }
 
