@@ -13,6 +13,7 @@ from .fields import Fields
 from .foreign import minimax_m1, olmo2
 from .gemma import gemma2, gemma3, gemma4
 from .hybrid import falcon_h1, nemotron_h, qwen_next
+from .kimi import kimi_k3
 from .moe import (
     bailing,
     dots1,
@@ -88,6 +89,8 @@ FAMILIES: dict[str, Family] = {
     "qwen3_5_text": qwen_next,
     "qwen3_5_moe_text": qwen_next,
     "nemotron_h": nemotron_h,
+    "kimi_linear": kimi_k3,
+    "kimi_k3": kimi_k3,
     "falcon_h1": falcon_h1,
     "cohere": cohere,
     "cohere2": cohere,
@@ -122,8 +125,6 @@ REFUSED: dict[str, str] = {
     "ernie4_5_moe_vl": TWO_POOLS,
     "ernie4_5_vl_moe": TWO_POOLS,
     "ernie4_5_vl_moe_text": TWO_POOLS,
-    "kimi_k3": "Kimi delta attention and attention residuals",
-    "kimi_linear": "Kimi delta attention",
     "glm4": "norms after attention and after the MLP",
     "hunyuan_v1_dense": "norms on query and key",
     "olmo": "norms without weights",
