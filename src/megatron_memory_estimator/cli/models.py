@@ -84,7 +84,7 @@ def _table(records: Sequence[dict[str, Any]], kinds: tuple[str, ...], room: int)
     table.add_column("model", overflow="fold")
     for kind in kinds:
         table.add_column("MTP (B)" if kind == "mtp" else f"{kind} (B)", justify="right", no_wrap=True)
-    table.add_column("memory", no_wrap=True)
+    table.add_column("memory", no_wrap=True, min_width=LEAST)
     for record in records:
         numbers = [billions(record[f"num_parameters_{kind}"]) for kind in kinds]
         text, most = said(record), LEAST + room
