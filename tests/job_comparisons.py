@@ -175,7 +175,7 @@ def arrays_have_the_bytes_of_each(jobs: Sequence[TrainingJob]) -> int:
 
 def arrays_equal_single_estimates(case: Case) -> None:
     """The job and its neighbours as arrays."""
-    if route(case.job.training) != "one at a time":
+    if route(case.job.training, case.job.model) != "one at a time":
         arrays_have_the_bytes_of_each(neighbours(case.job))
 
 

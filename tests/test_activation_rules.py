@@ -44,7 +44,10 @@ DENSE: list[tuple[dict[str, Any], int]] = [
     ({"gated_linear_unit": False, "activation_func": "gelu", "add_bias_linear": True}, -2 * T * F),
     ({"gated_linear_unit": False, "activation_func": "squared_relu"}, -2 * T * F),
     ({"bias_activation_fusion": False}, 4 * T * F),
-    ({"activation_func": "quick_gelu", "activation_func_clamp_value": 7.0}, 4 * T * F),
+    (
+        {"activation_func": "quick_gelu", "activation_func_clamp_value": 7.0, "bias_activation_fusion": False},
+        3 * 2 * T * F,
+    ),
     ({"attention_kernel": "flash"}, 2 * T * N * D),
     ({"attention_kernel": "flash", "micro_batch_size": 1, "seq_length": 2 * S}, 0),
     ({"attention_kernel": "unfused"}, -4 * T * N + 2 * PROBS + 2 * T * 2 * (N - M) * D),

@@ -43,7 +43,7 @@ def test_the_norm_of_the_gated_output_keeps_its_input() -> None:
         ({"transformer_impl": "local"}, "made of TransformerEngine's modules"),
         ({"tensor_model_parallel_size": 2}, "mamba_num_groups=1 is not divisible by tensor_model_parallel_size=2"),
         ({"pipeline_model_parallel_size": 4, "virtual_pipeline_model_parallel_size": 3}, "excludes virtual pipeline stages"),
-        ({"pipeline_model_parallel_size": 4, "num_layers_in_first_pipeline_stage": 6}, "divides its layers evenly"),
+        ({"pipeline_model_parallel_size": 4, "num_layers_in_first_pipeline_stage": 6}, "divides the layers evenly"),
         ({"context_parallel_size": 2}, "unfused does not support context parallelism"),
         ({"cpu_offloading_num_layers": 2}, "offloads no layer"),
     ],

@@ -60,6 +60,13 @@ COMPRESSED = {
 }  # fmt: skip
 DELTA = {"linear_attention_freq": 2, "linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_num_key_heads": 8,
          "linear_num_value_heads": 8}  # fmt: skip
+KIMI = {
+    **LATENT, "experimental_attention_variant": "kda", "attn_res_block_size": 2, "linear_attention_freq": [1, 0, 1, 0],
+    "linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_num_key_heads": 8, "linear_num_value_heads": 8,
+    "num_moe_experts": 4, "moe_ffn_hidden_size": 128, "moe_shared_expert_intermediate_size": 128, "moe_latent_size": 64,
+    "moe_latent_norm": True, "moe_layer_freq": [0, 0, 1, 1], "activation_func": "situ", "position_embedding_type": "none",
+    "bias_activation_fusion": False, "attention_dropout": 0.0, "hidden_dropout": 0.0,
+}  # fmt: skip
 EXAMPLES: dict[str, dict[str, Any]] = {
     "gqa": {},
     "mla": LATENT,
@@ -72,6 +79,10 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "csa": {**COMPRESSED, "csa_compress_ratios": [4, 4, 4, 4, 4]},
     "hca": {**COMPRESSED, "csa_compress_ratios": [128, 128, 128, 128, 128]},
     "parallel": {"parallel_attention": True, "num_ln_in_parallel_attn": 2},
+    "gemma4_moe": {
+        "num_moe_experts": 4, "moe_ffn_hidden_size": 128, "moe_shared_expert_intermediate_size": 128, "gemma4_moe": True,
+        "value_norm": True,
+    },
     "falcon_h1": {
         "falcon_h1": True, "mamba_num_heads": 8, "mamba_head_dim": 16, "mamba_num_groups": 4, "mamba_rmsnorm": False,
         "bias_activation_fusion": False,
@@ -80,6 +91,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "linear_attention": {"variants": {"few": {"attention_block": "linear"}}, "layer_variants": ["base", "few", "base", "few"]},
     "no_mlp": {"variants": {"few": {"mlp_block": "no_op"}}, "layer_variants": ["base", "few", "base", "few"]},
     "linear_mlp": {"variants": {"few": {"mlp_block": "linear"}}, "layer_variants": ["base", "few", "base", "few"]},
+    **dict.fromkeys(("k3_kda", "k3_mla", "k3_dense", "k3_moe"), KIMI),
     "dense": {},
     "moe": {
         "num_moe_experts": 4, "moe_ffn_hidden_size": 128, "moe_shared_expert_intermediate_size": 128, "moe_latent_size": 64,
@@ -154,7 +166,7 @@ def items_of(kind: str, variant: dict[str, Any]) -> list[Item]:
 def test_every_part_is_a_part_of_some_kind() -> None:
     """A name in a set of parts that no op has would be a part that a feature misses in silence."""
     found: set[str] = {"", *(part for kind in KINDS for part in parts_of(kind))}
-    assert found | {"layers"} == set(get_args(Part))
+    assert found | {"layers", "towers"} == set(get_args(Part))
     sets = [*GRAPHED.values(), *OFFLOADED.values(), *LATE.values(), AFTER_DISPATCH, PAGED]
     assert frozenset().union(*sets) <= found
 
@@ -231,7 +243,7 @@ def test_every_kind_has_an_example_and_symbols_name_kinds() -> None:
 
 def test_owners_are_those_of_some_kind_or_of_the_model() -> None:
     of = {owner for row in KINDS.values() for owner in row.owners}
-    assert of | {"", "mhc", "yarn"} == set(get_args(Owner))
+    assert of | {"", "mhc", "yarn", "tower"} == set(get_args(Owner))
     assert {f.metadata.get("of", "") for f in dataclasses.fields(Model)} >= of
 
 

@@ -12,6 +12,7 @@ from functools import cached_property
 from ..dataclass import dataclass
 from ..tape.tensor import round_up
 from .compressed import CompressedModel
+from .kimi import KimiModel
 from .layer_kinds import has_experts, layer_pattern, mtp_pattern
 from .model_checks import check, variant
 from .settings import setting
@@ -19,11 +20,11 @@ from .tower import Tower
 from .variants import Variants
 
 SCORES = ("softmax", "sigmoid", "sqrtsoftplus")
-ACTIVATIONS = ("gelu", "silu", "squared_relu", "quick_gelu", "relu", "fast_gelu")
+ACTIVATIONS = ("gelu", "silu", "squared_relu", "quick_gelu", "relu", "fast_gelu", "situ")
 
 
 @dataclass(frozen=True)
-class Model(CompressedModel):
+class Model(CompressedModel, KimiModel):
     """A decoder-only GPT-like model. `None` means: derived from the other fields, or absent."""
 
     num_layers: int = setting(0, "decoder layers, without MTP")
@@ -63,6 +64,7 @@ class Model(CompressedModel):
         choices=("head", "projection", "sharded_projection"),
     )
     qk_l2_norm: bool = setting(False, "norm on query and key without parameters (Llama 4)")
+    value_norm: bool = setting(False, "norm on value without parameters, in fp32 (Gemma 4)")
     attention_output_gate: bool = setting(False, "gate on the attention output (Qwen3-Next)")
     softmax_type: str = setting("vanilla", "softmax", choices=("vanilla", "off-by-one", "learnable"))
     attention_dropout: float = setting(0.1, "dropout on attention probabilities")
@@ -106,8 +108,10 @@ class Model(CompressedModel):
     moe_ffn_hidden_size: int | None = setting(None, "width of an expert; default: ffn_hidden_size", of="moe")
     moe_shared_expert_intermediate_size: int | None = setting(None, "total width of the shared experts", of="moe")
     moe_shared_expert_gate: bool = setting(False, "gate on the shared expert", of="moe")
+    gemma4_moe: bool = setting(False, "Gemma 4's experts beside a dense MLP, with norms of their own", of="moe")
     moe_latent_size: int | None = setting(None, "width in which the experts work (latent MoE)", of="moe")
     moe_router_score_function: str = setting("softmax", "score function of the router", choices=SCORES, of="moe")
+    moe_router_weight_in_fp32: bool = setting(False, "routers keep their weight in fp32 (MiniMax-M3)", of="moe")
     moe_router_pre_softmax: bool = setting(False, "softmax over all experts, before the choice", of="moe")
     moe_router_enable_expert_bias: bool = setting(False, "aux-loss-free balancing by an expert bias buffer", of="moe")
     moe_router_load_balancing_type: tuple[str, ...] = setting(
@@ -126,7 +130,9 @@ class Model(CompressedModel):
     mtp_use_repeated_layer: bool = setting(False, "all MTP depths share one layer")
 
     experimental_attention_variant: str | None = setting(
-        None, "attention of the layers that linear_attention_freq picks", choices=("gdn", "gdn2", "dsa", "dsv4_hybrid")
+        None,
+        "attention of the layers that linear_attention_freq picks",
+        choices=("gdn", "gdn2", "dsa", "dsv4_hybrid", "kda"),
     )
     linear_attention_freq: int | tuple[int, ...] | None = setting(
         None, "N: every Nth layer is softmax attention; or a 0/1 list, 1 is linear attention", kind="any"

@@ -53,6 +53,8 @@ class Settings(TypedDict, total=False):
     num_distributed_optimizer_instances: int  # replicas of the distributed optimizer's shards
 
     # training
+    freeze_vision_model: bool  # vision tower: its layers are not trained
+    freeze_vision_projection: bool  # vision tower: what leads from it into the language model is not trained
     use_fused_mhc: bool  # hyper-connections: fused kernels
     mhc_recompute_layer_num: int | None  # recompute_modules mhc: layers that come back together; default: those of a chunk
     dsa_indexer_use_sparse_loss: bool  # sparse attention: the indexer's loss of its own keys
@@ -77,6 +79,7 @@ class Settings(TypedDict, total=False):
     freeze_moe_router: bool  # routers are not trained
     gradient_accumulation_fusion: bool  # weight gradients accumulate straight into main_grad
     clone_scatter_output_in_embedding: bool  # the scattered embedding output is a copy
+    scatter_embedding_sequence_parallel: bool  # the embedding scatters its output; else the model does behind it, by a view of the ...
     overlap_p2p_comm: bool  # interleaved schedule: pipeline communication overlaps compute
     create_attention_mask_in_dataloader: bool  # the data loader builds a [b, 1, s, s] mask
     compiled_gates: bool  # torch.compile fuses the output gates of Gated DeltaNet and gated attention
@@ -179,6 +182,8 @@ class Settings(TypedDict, total=False):
     weight_sync_bytes: int  # bytes of a bucket of the weight sync to the engine
 
     # model (overrides of the config)
+    attn_res_block_size: int | None  # Kimi K3: layers of a block of attention residuals
+    moe_latent_norm: bool  # Kimi K3: norm before the experts' width is left again
     csa_compress_ratios: Sequence[int] | str | None  # DeepSeek-V4: tokens per compressed key of each layer (0 window only, 4 CSA, 128 ...
     csa_window_size: int  # DeepSeek-V4: keys of the sliding window
     csa_dense_mode: bool  # DeepSeek-V4: CSA layers attend to every compressed key, no indexer
@@ -205,7 +210,7 @@ class Settings(TypedDict, total=False):
     original_max_position_embeddings: int  # YaRN: positions that its tables cover from the start
     normalization: Literal["LayerNorm", "RMSNorm", "L2Norm"]  # norm
     gated_linear_unit: bool  # gated MLP (SwiGLU, GEGLU)
-    activation_func: Literal["gelu", "silu", "squared_relu", "quick_gelu", "relu", "fast_gelu"]  # activation of the MLP
+    activation_func: Literal["gelu", "silu", "squared_relu", "quick_gelu", "relu", "fast_gelu", "situ"]  # activation of the MLP
     activation_func_clamp_value: float | None  # clamp of the gated activation (gpt-oss)
     activation_func_clamp_value_shared_expert: float | None  # clamp of shared experts; default: activation_func_clamp_value
     add_bias_linear: bool  # biases in all linears
@@ -213,6 +218,7 @@ class Settings(TypedDict, total=False):
     qk_layernorm: bool  # norm on query and key (MLA: on the compressed ones)
     qk_layernorm_scope: Literal["head", "projection", "sharded_projection"]  # what a norm on query and key is over: a head, the whole ...
     qk_l2_norm: bool  # norm on query and key without parameters (Llama 4)
+    value_norm: bool  # norm on value without parameters, in fp32 (Gemma 4)
     attention_output_gate: bool  # gate on the attention output (Qwen3-Next)
     softmax_type: Literal["vanilla", "off-by-one", "learnable"]  # softmax
     attention_dropout: float  # dropout on attention probabilities
@@ -237,8 +243,10 @@ class Settings(TypedDict, total=False):
     moe_ffn_hidden_size: int | None  # width of an expert; default: ffn_hidden_size
     moe_shared_expert_intermediate_size: int | None  # total width of the shared experts
     moe_shared_expert_gate: bool  # gate on the shared expert
+    gemma4_moe: bool  # Gemma 4's experts beside a dense MLP, with norms of their own
     moe_latent_size: int | None  # width in which the experts work (latent MoE)
     moe_router_score_function: Literal["softmax", "sigmoid", "sqrtsoftplus"]  # score function of the router
+    moe_router_weight_in_fp32: bool  # routers keep their weight in fp32 (MiniMax-M3)
     moe_router_pre_softmax: bool  # softmax over all experts, before the choice
     moe_router_enable_expert_bias: bool  # aux-loss-free balancing by an expert bias buffer
     moe_router_load_balancing_type: MoeRouterLoadBalancingType | Sequence[MoeRouterLoadBalancingType]  # load balancing
@@ -248,7 +256,7 @@ class Settings(TypedDict, total=False):
     moe_router_group_topk: int | None  # groups that a token may use
     mtp_num_layers: int | None  # multi-token prediction depths
     mtp_use_repeated_layer: bool  # all MTP depths share one layer
-    experimental_attention_variant: Literal["gdn", "gdn2", "dsa", "dsv4_hybrid"] | None  # attention of the layers that ...
+    experimental_attention_variant: Literal["gdn", "gdn2", "dsa", "dsv4_hybrid", "kda"] | None  # attention of the layers that ...
     linear_attention_freq: int | Sequence[int] | None  # N: every Nth layer is softmax attention; or a 0/1 list, 1 is linear attention
     linear_conv_kernel_dim: int  # Gated DeltaNet: width of the convolution
     linear_key_head_dim: int  # Gated DeltaNet: key head dim

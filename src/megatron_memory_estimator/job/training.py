@@ -12,10 +12,11 @@ from .choices import ADAPTED, KERNELS, RECOMPUTE_MODULES, ROUTING, WORST_ROUTING
 from .compressed import CompressedTraining
 from .loss import Loss
 from .settings import setting
+from .tower import TowerTraining
 
 
 @dataclass(frozen=True)
-class Training(Loss, CompressedTraining):
+class Training(Loss, CompressedTraining, TowerTraining):
     """The settings of a run that are neither architecture nor layout."""
 
     seq_length: int = setting(4096, "tokens of a sequence")
@@ -39,6 +40,10 @@ class Training(Loss, CompressedTraining):
     freeze_moe_router: bool = setting(False, "routers are not trained")
     gradient_accumulation_fusion: bool = setting(False, "weight gradients accumulate straight into main_grad")
     clone_scatter_output_in_embedding: bool = setting(True, "the scattered embedding output is a copy")
+    scatter_embedding_sequence_parallel: bool = setting(
+        True,
+        "the embedding scatters its output; else the model does behind it, by a view of the whole (Megatron-Bridge)",
+    )
     overlap_p2p_comm: bool = setting(True, "interleaved schedule: pipeline communication overlaps compute")
     create_attention_mask_in_dataloader: bool = setting(False, "the data loader builds a [b, 1, s, s] mask")
     compiled_gates: bool = setting(True, "torch.compile fuses the output gates of Gated DeltaNet and gated attention")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
-from ..modules.kinds import shapes_of
+from ..modules.kinds import kinds_in, shapes_of
 from ..tape.tensor import divisors
 from .sharding import CP, TP
 from .violation import Violation, broken
@@ -65,3 +65,7 @@ def activation_fusion(model: Model, layout: Layout, training: Training) -> Itera
     """Activations that have no fused form beside a bias."""
     if model.activation_func == "fast_gelu" and training.bias_activation_fusion:
         yield broken("bias_activation_fusion excludes activation_func=fast_gelu", fix="turn it off")
+    dense = any(kind.dense for kind in kinds_in(model.every_kind)) or bool(model.moe_shared_expert_intermediate_size)
+    if model.activation_func == "quick_gelu" and training.bias_activation_fusion and dense:
+        rule = "bias_activation_fusion with activation_func=quick_gelu exists in routed experts alone"
+        yield broken(rule, fix="turn it off: the model has dense MLPs or shared experts")

@@ -9,8 +9,6 @@ from ..job.model import Model
 from ..job.training import Training
 from ..job.variants import variant_of
 from ..modules.kinds import kinds_in, shapes_of
-from ..wording import all_of
-from .overlap import interleaved
 from .sharding import CP
 from .violation import Violation, broken
 
@@ -85,42 +83,6 @@ def whole_layers(model: Model, layout: Layout, training: Training) -> Iterator[V
         yield broken(f"{name} excludes fine_grained_activation_offloading")
     if t.cuda_graph_impl in ("transformer_engine", "local"):
         yield broken(f"{name} excludes cuda_graph_impl={t.cuda_graph_impl}", fix="use full_iteration or none")
-
-
-def falcon_h1(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
-    """What Falcon-H1's layers and their stack do not have (NVIDIA-NeMo/Megatron-Bridge
-    `src/megatron/bridge/models/falcon_h1/modeling_falconh1/`, `falconh1_provider.py`)."""
-    t = training
-    if not model.falcon_h1:
-        return
-    if not t.te_spec:
-        rule = "falcon_h1 is made of TransformerEngine's modules, whatever transformer_impl=local says"
-        yield broken(rule, fix="use transformer_engine")
-    if t.bias_activation_fusion:
-        yield broken("falcon_h1 needs bias_activation_fusion off: the gate is scaled before its activation")
-    if not model.gated_linear_unit:
-        yield broken("falcon_h1 without gated_linear_unit is not modelled")
-    if t.recompute_granularity == "full":
-        yield broken("the stack of falcon_h1 recomputes no layer, whatever recompute_granularity=full says",
-                     fix="leave it out, or use selective recomputation of core_attn")  # fmt: skip
-    if t.cpu_offloading_num_layers:
-        yield broken(
-            "the stack of falcon_h1 offloads no layer, whatever cpu_offloading_num_layers says", fix="leave it out"
-        )
-    if interleaved(model, layout):
-        yield broken("falcon_h1 excludes virtual pipeline stages", fix="leave virtual_pipeline_model_parallel_size out")
-    others = [name for name in SPLIT if getattr(layout, name)]
-    if others:
-        yield broken(
-            f"falcon_h1 divides its layers evenly over stages and ignores {all_of(others)}", fix="leave it out"
-        )
-
-
-SPLIT = (
-    "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage", "pipeline_model_parallel_layout",
-    "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split",
-)  # fmt: skip
-"""Settings of an uneven split of layers."""
 
 
 def transformer_impl(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:

@@ -15,6 +15,7 @@ from ..tape.tensor import Dim, Param, Tensor, smallest
 from .context import Context
 from .core_attention import NAME as CORE
 from .core_attention import core_attention
+from .eager_norm import value_norm
 from .linear import column_linear, keeps_original, linear_params, row_linear
 from .module import Module, in_part, recomputed
 from .norm import before, behind, norm, norm_params
@@ -70,6 +71,7 @@ def self_attention(
         m.value_dim == m.head_dim
         and not rope
         and not normed_heads
+        and not m.value_norm
         and m.groups == m.num_attention_heads
         and not m.attention_output_gate
     )
@@ -94,10 +96,13 @@ def self_attention(
     elif te_core and not packed and not normed_heads:
         q, k = yield from in_part("core_attn", _contiguous(c, q, k))
 
+    if m.value_norm:
+        source = yield from value_norm(c, f"{name}.v_norm", source)
+
     def core() -> Module[Tensor]:
         value = source
         # Megatron-Core's own hands the strided view to the batched GEMM, except where key and value are repeated anyway.
-        if te_core and not packed:
+        if te_core and not packed and not m.value_norm:
             value = value.like(f"{name}.v contiguous")
             yield Op(f"{CORE}.contiguous_v", (source,), (value,), passes=(source,))
         return (yield from core_attention(c, q, k, value, heads, layer))

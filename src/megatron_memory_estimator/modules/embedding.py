@@ -47,14 +47,15 @@ def lookup(c: Context, name: str, table: Param, out: Tensor) -> Module[Tensor]:
     grads: tuple[Tensor, ...] = (c.new(f"{table.name}.wgrad", *table.shape),)
     if c.sp_many:
         grads = (*grads, whole.like(f"{name}.output grad gathered"))
-    if c.sp_many and (m.towers or (learned and not c.training.clone_scatter_output_in_embedding)):
+    scatters = c.training.scatter_embedding_sequence_parallel
+    if c.sp_many and (m.towers or not scatters or (learned and not c.training.clone_scatter_output_in_embedding)):
         # the scatter is a view that pins the whole output: what is beyond this rank's part stays until the end. Behind a tower it comes
         # after its rows are put in (NVIDIA-NeMo/Megatron-Bridge, scatter_embedding_sequence_parallel of the VL providers)
         rest = Dim("(tp-1)*seq*b*hidden_size", (whole.nbytes - out.nbytes) // DTYPE_BYTES[whole.dtype])
         kept = (*kept, c.new(f"{name}.output of other ranks", rest))
     if c.training.peft != "none":  # frozen, and nothing before it needs a gradient
         kept, grads = (), ()
-    sends = over_tp(c, "reduce_scatter" if c.sp_many else "all_reduce", whole)
+    sends = over_tp(c, "reduce_scatter" if c.sp_many and scatters else "all_reduce", whole)
     returns = over_tp(c, "all_gather", whole) if c.sp_many and grads else ()
     added = 2 * table.numel * DTYPE_BYTES[c.training.grad_dtype] if grads else 0  # main_grad, read and written
     work = Streamed(backward=added)

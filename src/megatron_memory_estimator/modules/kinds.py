@@ -12,11 +12,11 @@ from functools import cache
 
 from ..job.model import Model
 from ..job.settings import Owner
+from ..job.tower import counted
 from ..job.variants import bare, variant_of
 from . import (
     attention,
     compressed_attention,
-    falcon_h1,
     gated_delta_net,
     mamba,
     mla,
@@ -26,6 +26,7 @@ from . import (
     replacements,
     sparse_attention,
 )
+from .bridge_kinds import BRIDGE
 from .kind import Kind
 
 _SPARSE = Kind(
@@ -127,23 +128,6 @@ KINDS: dict[str, Kind] = {
             recomputes=frozenset(("core_attn",)),
             setting="parallel_attention",
         ),
-        Kind(
-            name="falcon_h1",
-            role="layer",
-            declare=falcon_h1.falcon_h1_layer,
-            part="attn",
-            residual="mlp_residual",
-            owners=frozenset(("mamba",)),
-            rotary="chunk",
-            heads=True,
-            groups=True,
-            exchanges=True,
-            state_heads="mamba",
-            dense=True,
-            recomputes=frozenset(("core_attn",)),
-            kept=mamba.kept,
-            setting="falcon_h1",
-        ),
         Kind(name="no_attention", role="nothing", declare=replacements.nothing, part="attn", residual="attn_residual"),
         Kind(
             name="linear_attention",
@@ -193,6 +177,7 @@ KINDS: dict[str, Kind] = {
             recomputes=frozenset(("moe", "moe_act", "layernorm", "shared_experts")),
             kept=moe.hash_kept,
         ),
+        *BRIDGE,
     )
 }
 
@@ -216,6 +201,12 @@ def shapes_of(model: Model) -> tuple[tuple[Model, frozenset[Kind]], ...]:
     return tuple((model.variant(name), kinds_in(layers)) for name, layers in found.items())
 
 
+def rotary_width(model: Model) -> int:
+    """Elements of a row of a chunk's RoPE tables: Gemma 4 has one for each shape of heads."""
+    shapes = [shape for shape, _ in shapes_of(model)] if model.gemma4_moe else [model]
+    return sum({int(shape.head_dim * shape.rotary_percent) for shape in shapes})
+
+
 def owners_of(model: Model) -> frozenset[Owner]:
     """Whose settings mean something in a model."""
     found: set[Owner] = {owner for kind in kinds_in(model.every_kind) for owner in kind.owners}
@@ -223,6 +214,8 @@ def owners_of(model: Model) -> frozenset[Owner]:
         found.add("mhc")
     if model.position_embedding_type == "yarn" or "mla" in found:
         found.add("yarn")
+    if counted(model.towers):
+        found.add("tower")
     return frozenset(found)
 
 

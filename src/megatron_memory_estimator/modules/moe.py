@@ -34,6 +34,7 @@ from .linear import (
 from .mlp import activation
 from .module import Module, T, changed, in_part, recomputed
 from .norm import norm_params, separate_norm
+from .projection import split_norm
 from .shared_experts import shared_experts, shared_experts_params
 
 GATING, BALANCING = 12, 10
@@ -72,19 +73,19 @@ def moe(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
     assert m.num_moe_experts is not None
     experts = Dim("num_moe_experts", m.num_moe_experts)
     yield from norm_params(c, "pre_mlp_layernorm.", c.hidden)
-    yield Param("mlp.router.weight", (experts, c.hidden), frozen=t.freeze_moe_router)
-    if m.add_bias_linear:
-        yield Param("mlp.router.bias", (experts,), matrix=False, frozen=t.freeze_moe_router)
+    yield from router_params(c, experts)
     latent: tuple[Param, Param] | None = None
     width = Dim("moe_latent_size", m.moe_latent_size) if m.moe_latent_size else c.hidden
     if m.moe_latent_size:
         down = yield from linear_params(c, "mlp.fc1_latent_proj", width, c.hidden, "replicated", m.add_bias_linear)
         up = yield from linear_params(c, "mlp.fc2_latent_proj", c.hidden, width, "replicated", m.add_bias_linear)
         latent = (down, up)
-    fc1, fc2 = yield from _expert_params(c, width)
+    fc1, fc2 = yield from expert_params(c, width)
     shared: tuple[Param, Param] | None = None
     if m.moe_shared_expert_intermediate_size:
         shared = yield from shared_experts_params(c)
+    if m.moe_latent_norm:
+        yield from norm_params(c, "mlp.routed_expert_norm.", width)
 
     last = "mlp.shared_experts.add" if shared else ("mlp.fc2_latent_proj" if latent else "mlp.unpermute")
     hook = "mlp.checkpoint" if t.recomputes("moe") else last
@@ -101,9 +102,11 @@ def moe(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
         if latent:
             down_proj = duplicated_linear(c, "mlp.fc1_latent_proj", normed, latent[0])
             tokens = yield from in_part("latent_down", down_proj)
-        routed = yield from in_part("dispatch", _filled(c.filled, dispatch(c, tokens, probs, width)))
-        done = yield from in_part("experts", _filled(c.filled, _experts(c, routed, fc1, fc2)))
-        out = yield from in_part("combine", _filled(c.filled, combine(c, routed, done, width)))
+        routed = yield from in_part("dispatch", filled(c.filled, dispatch(c, tokens, probs, width)))
+        done = yield from in_part("experts", filled(c.filled, routed_experts(c, routed, fc1, fc2)))
+        out = yield from in_part("combine", filled(c.filled, combine(c, routed, done, width)))
+        if m.moe_latent_norm:
+            out = yield from in_part("latent_up", split_norm(c, "mlp.routed_expert_norm", out))
         if latent:
             out = yield from in_part("latent_up", duplicated_linear(c, "mlp.fc2_latent_proj", out, latent[1]))
         if extra is not None:
@@ -119,12 +122,20 @@ def moe(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
     return (yield from recomputed(t.recomputes("moe"), "mlp.checkpoint", body()))
 
 
-def _filled(share: float, module: Module[T]) -> Module[T]:
+def router_params(c: Context, experts: Dim) -> Module[None]:
+    """The router's weight and bias."""
+    frozen, dtype = c.training.freeze_moe_router, "fp32" if c.model.moe_router_weight_in_fp32 else ""
+    yield Param("mlp.router.weight", (experts, c.hidden), frozen=frozen, dtype=dtype)
+    if c.model.add_bias_linear:
+        yield Param("mlp.router.bias", (experts,), matrix=False, frozen=frozen)
+
+
+def filled(share: float, module: Module[T]) -> Module[T]:
     """The module with ops on rows of which a share holds a token."""
     return changed(module, partial(filling, share=share))
 
 
-def _expert_params(c: Context, width: Dim) -> Module[tuple[Param, Param]]:
+def expert_params(c: Context, width: Dim) -> Module[tuple[Param, Param]]:
     """fc1 and fc2 of the local experts; grouped experts are `weight0..weightN` of one module."""
     m = c.model
     one = c.dim("moe_ffn_hidden_size", m.moe_ffn, "etp")
@@ -153,7 +164,11 @@ def router(c: Context, x: Tensor, experts: Dim) -> Module[Tensor]:
     probs = c.new("mlp.router.probs", tokens, experts, dtype=score_dtype)
     routing_map = c.new("mlp.router.routing_map", tokens, experts, dtype="bool")
     logits = c.new("mlp.router.logits", tokens, experts, dtype=score_dtype)
-    kept: list[Tensor] = [x, c.new("mlp.router.topk_indices", tokens, topk, dtype="int64")]
+    wide = x.like("mlp.router.input fp32", "fp32")  # widened to the weight's dtype before the product
+    kept: list[Tensor] = [
+        wide if m.moe_router_weight_in_fp32 else x,
+        c.new("mlp.router.topk_indices", tokens, topk, dtype="int64"),
+    ]
     if m.moe_router_pre_softmax and m.moe_router_score_function == "softmax":
         kept.append(c.new("mlp.router.scores", tokens, experts, dtype="fp32"))
     else:
@@ -174,8 +189,9 @@ def router(c: Context, x: Tensor, experts: Dim) -> Module[Tensor]:
         kept.append(c.new("mlp.router.z_loss_sum", tokens, dtype=gate))
     scratch: tuple[Tensor, ...] = (logits, routing_map)
     backward: tuple[Tensor, ...] = (logits.like("mlp.router.logits grad"),)
-    if t.moe_router_dtype:
-        wide = x.like("mlp.router.input fp32", "fp32")
+    if m.moe_router_weight_in_fp32:
+        backward = (*backward, x.like("mlp.router.input grad fp32", "fp32"))
+    elif t.moe_router_dtype:
         scratch = (*scratch, wide)
         backward = (*backward, wide, x.like("mlp.router.input grad fp32", "fp32"))
     products = (Gemm(tokens.local, experts.local, c.hidden.local, counted=False), Streamed())
@@ -192,7 +208,7 @@ def router(c: Context, x: Tensor, experts: Dim) -> Module[Tensor]:
     return probs
 
 
-def _experts(c: Context, routed: Routed, fc1: Param, fc2: Param) -> Module[Tensor]:
+def routed_experts(c: Context, routed: Routed, fc1: Param, fc2: Param) -> Module[Tensor]:
     """fc1, activation times probability, fc2 on the rows of this rank's experts (TEGroupedMLP, SequentialMLP)."""
     gated, one = fc1.shape[0], fc2.shape[1]
     moe_act = c.training.recomputes("moe_act")

@@ -12,7 +12,7 @@ from ..job.hardware import MIB, Environment, Gpu
 from ..modules.compressed_tables import tables
 from ..modules.context import Context
 from ..modules.kind import Kind
-from ..modules.kinds import kinds_in, layers_with, shapes_of
+from ..modules.kinds import kinds_in, layers_with, rotary_width, shapes_of
 from ..modules.linear import cached_wgrad
 from ..modules.quantization import RECIPES, data_bytes, orientations, scale_bytes
 from ..modules.sparse_attention import shared_indices
@@ -238,9 +238,9 @@ def _rotary(c: Context, plans: tuple[ChunkPlan, ...], layers: dict[str, int]) ->
     m, t = c.model, c.training
     found = []
     kinds = kinds_in(layers)
-    if any(map(_chunk_table, kinds_in(m.every_kind))) and m.position_embedding_type not in ("none", "learned_absolute"):
-        rot = Dim("rotary", int(m.head_dim * m.rotary_percent))
-        chunks = Dim("chunks", len(plans))  # of every chunk, whatever its layers are (`gpt_model.py` _preprocess)
+    in_chunks = any(kind.rotary == "chunk" for kind in kinds_in(m.every_kind))
+    if in_chunks and m.position_embedding_type not in ("none", "learned_absolute"):
+        rot, chunks = Dim("rotary", rotary_width(m)), Dim("chunks", len(plans))  # of every chunk (`gpt_model.py`)
         tables = (Dim("local, global, and both stacked", 4),) if m.local_rotary_table else ()
         found.append(_sized(c.new("rotary table", chunks, *tables, c.seq, rot, dtype="fp32"),
                             "models/common/embeddings/rotary_pos_embedding.py: lru_cache per chunk"))  # fmt: skip
@@ -266,10 +266,6 @@ def layer_counts(c: Context, plans: tuple[ChunkPlan, ...]) -> dict[str, int]:
         for kind, count in plan.layers(c.model).items():
             found[kind] = found.get(kind, 0) + count
     return found
-
-
-def _chunk_table(kind: Kind) -> bool:
-    return kind.rotary == "chunk"
 
 
 def _own_table(kind: Kind) -> bool:

@@ -6,12 +6,14 @@ from collections.abc import Callable
 
 from .converted import Converted
 from .deepseek import deepseek, glm_lite, sarvam_mla
+from .deepseek_v4 import deepseek_v4
 from .dense import cohere, falcon, gemma, gpt2, llama, nemotron, plain_llama, qwen2, qwen3
 from .exaone import exaone4, exaone45, exaone_moe
 from .fields import Fields
-from .foreign import gemma4, minimax_m1, olmo2
-from .gemma import gemma2, gemma3
+from .foreign import minimax_m1, olmo2
+from .gemma import gemma2, gemma3, gemma4
 from .hybrid import falcon_h1, nemotron_h, qwen_next
+from .kimi import kimi_k3
 from .moe import (
     bailing,
     dots1,
@@ -20,6 +22,7 @@ from .moe import (
     gpt_oss,
     hunyuan_moe,
     llama4,
+    minimax_m3,
     mixtral,
     normed_moe,
     qwen2_moe,
@@ -48,15 +51,10 @@ FAMILIES: dict[str, Family] = {
     "qwen2_vl_text": qwen2,
     "qwen2_5_vl": qwen2,
     "qwen2_5_vl_text": qwen2,
-    "qwen2_5_omni": qwen2,
-    "qwen2_5_omni_thinker": qwen2,
     "qwen2_5_omni_text": qwen2,
-    "qwen2_audio": qwen2,
     "mimo": qwen2,
     "qwen3": qwen3,
     "qwen3_vl_text": qwen3,
-    "qwen3_asr": qwen3,
-    "qwen3_asr_thinker": qwen3,
     "qwen3_asr_text": qwen3,
     "gpt2": gpt2,
     "falcon": falcon,
@@ -64,11 +62,8 @@ FAMILIES: dict[str, Family] = {
     "qwen2_moe": qwen2_moe,
     "qwen3_moe": qwen3_moe,
     "qwen3_vl_moe_text": qwen3_moe,
-    "qwen3_omni_moe": qwen3_moe,
-    "qwen3_omni_moe_thinker": qwen3_moe,
     "qwen3_omni_moe_text": qwen3_moe,
     "glm4_moe": glm4_moe,
-    "glm4v_moe": glm4v_moe,
     "glm4v_moe_text": glm4v_moe,
     "dots1": dots1,
     "bailing_moe": bailing,
@@ -80,9 +75,13 @@ FAMILIES: dict[str, Family] = {
     "sarvam_mla": sarvam_mla,
     "llama4_text": llama4,
     "gpt_oss": gpt_oss,
+    "minimax_m3": minimax_m3,
+    "minimax_m3_vl": minimax_m3,
+    "minimax_m3_vl_text": minimax_m3,
     "deepseek_v2": deepseek,
     "deepseek_v3": deepseek,
     "deepseek_v32": deepseek,
+    "deepseek_v4": deepseek_v4,
     "kimi_k2": deepseek,
     "glm_moe_dsa": deepseek,
     "glm4_moe_lite": glm_lite,
@@ -90,11 +89,12 @@ FAMILIES: dict[str, Family] = {
     "qwen3_5_text": qwen_next,
     "qwen3_5_moe_text": qwen_next,
     "nemotron_h": nemotron_h,
+    "kimi_linear": kimi_k3,
+    "kimi_k3": kimi_k3,
     "falcon_h1": falcon_h1,
     "cohere": cohere,
     "cohere2": cohere,
     "exaone4": exaone4,
-    "exaone4_5": exaone45,
     "exaone4_5_text": exaone45,
     "gemma2": gemma2,
     "gemma3_text": gemma3,
@@ -122,15 +122,9 @@ TIED = frozenset(
 
 TWO_POOLS = "two pools of experts of different width in a layer, for tokens of text and of images, each with a router of its own"
 REFUSED: dict[str, str] = {
-    "deepseek_v4": "compressed attention, hash routing and hyper-connections",
     "ernie4_5_moe_vl": TWO_POOLS,
     "ernie4_5_vl_moe": TWO_POOLS,
     "ernie4_5_vl_moe_text": TWO_POOLS,
-    "kimi_k3": "Kimi delta attention and attention residuals",
-    "kimi_linear": "Kimi delta attention",
-    "minimax_m3": "a clamped activation with an offset, an fp32 router",
-    "minimax_m3_vl": "a clamped activation with an offset, an fp32 router",
-    "minimax_m3_vl_text": "a clamped activation with an offset, an fp32 router",
     "glm4": "norms after attention and after the MLP",
     "hunyuan_v1_dense": "norms on query and key",
     "olmo": "norms without weights",

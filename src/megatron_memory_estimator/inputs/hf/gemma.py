@@ -1,16 +1,18 @@
-"""Gemma 2 and 3: norms before and behind attention and MLP, local and global layers, an activation that is never fused.
+"""Gemma 2, 3 and 4: norms before and behind attention and MLP, local and global layers, an activation that is never fused.
 
-Sources: NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/gemma/` (gemma2_provider.py, gemma3_provider.py) and
-`models/common/te_layers.py`.
+Sources: NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/gemma/` (gemma2_provider.py, gemma3_provider.py,
+gemma4_provider.py, gemma4_bridge.py, modeling_gemma4.py) and `models/common/te_layers.py`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from ...errors import UnsupportedError
 from ...job.variants import BASE
 from .converted import Converted, built_by
 from .fields import Fields
+from .moe import routed
 
 LOCAL = "local"
 """The variant of a layer with a sliding window."""
@@ -67,3 +69,62 @@ def gemma3(f: Fields) -> Converted:
         "attention_kernel": "flash",
     }
     return Converted(settings, warnings=(built_by("Gemma3ModelProvider", "norms behind attention and MLP"),))
+
+
+GLOBAL = "full"
+"""The variant of a layer of Gemma 4 without a window, whose heads have another width."""
+
+
+def gemma4(f: Fields) -> Converted:
+    """Gemma 4 with experts (26B-A4B): two attention shapes, values normed without a weight, a dense MLP beside the experts.
+
+    Megatron-Bridge allocates value rows in layers whose values are their keys (`attention_k_eq_v`), and never reads them.
+    """
+    if not f.switch("enable_moe_block", default=False):
+        raise UnsupportedError(
+            "gemma4 without experts (E2B, E4B, 31B: per-layer inputs, shared keys) is not supported: its parameters are not counted"
+        )
+    f.implied(hidden_size_per_layer_input=0, num_kv_shared_layers=0, use_double_wide_mlp=False)
+    f.implied(vocab_size_per_layer_input=f.values.get("vocab_size"))
+    groups, wide = f.count("num_key_value_heads"), f.count("global_head_dim", default=512)
+    few = f.whole("num_global_key_value_heads", default=groups)
+    local = local_layers(f)
+    settings = {
+        **sandwich(f),
+        **routed(f),
+        "kv_channels": f.count("head_dim", default=256),
+        "sliding_window": f.count("sliding_window", default=1024),
+        "variants": ((GLOBAL, (("kv_channels", wide), ("num_query_groups", few), ("sliding_window", None))),),
+        "layer_variants": tuple(BASE if one else GLOBAL for one in local),
+        "rotary_percent": 1.0,
+        "qk_layernorm": True,
+        "value_norm": True,
+        "gemma4_moe": True,
+        "moe_shared_expert_intermediate_size": f.count("intermediate_size"),
+        "moe_router_pre_softmax": True,
+        "moe_router_dtype": "fp32",
+        "apply_rope_fusion": False,
+        "final_logit_softcapping": f.number("final_logit_softcapping", default=0) or None,
+        "cp_comm_type": ("a2a",),
+    }
+    tied = few * wide * f.count("hidden_size") if f.switch("attention_k_eq_v", default=False) else 0
+    what = "a dense MLP beside the experts of a layer, two attention shapes"
+    heads = f"kernels for heads of {wide} are not checked: cuDNN and flash attention publish at most 256"
+    return Converted(
+        settings,
+        extra=(("value rows of layers whose values are their keys", -tied * local.count(False)),),
+        warnings=(built_by("Gemma4ModelProvider", what), heads),
+    )
+
+
+def local_layers(f: Fields) -> list[bool]:
+    """Whether each layer has a window: Megatron-Bridge repeats the layers up to the end of the first global ones."""
+    kinds = f.items("layer_types")
+    local = [kind != "full_attention" for kind in kinds]
+    before = local.index(False) if False in local else len(local)
+    behind = next((i for i in range(before, len(local)) if local[i]), len(local))
+    if not kinds or local != [i % behind < before for i in range(len(local))]:
+        raise UnsupportedError(
+            "layer_types of gemma4 that do not repeat the layers up to the first global one are not supported"
+        )
+    return local

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import ConfigError
-from .converted import Converted
+from .converted import Converted, built_by
 from .fields import Fields
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -238,3 +238,45 @@ def gpt_oss(f: Fields) -> Converted:
             "activation_func_clamp_value": f.number("swiglu_limit", default=7.0) or 7.0,
         }
     )
+
+
+def minimax_m3(f: Fields) -> Converted:
+    """MiniMax-M3's language model: dense first layers, routers in fp32, a clamped quick GELU with an offset; no MTP weights are published.
+
+    The published lightning indexer is frozen state of the vision-language model that never runs: attention is full in every layer.
+    Source: NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/minimax_m3/minimax_m3_bridge.py`.
+    """
+    if f.word("qk_norm_type", default="per_head") != "per_head":
+        raise ConfigError("qk_norm_type in config.json of minimax_m3 must be per_head")
+    f.implied(use_gemma_norm=True, scoring_func="sigmoid", use_routing_bias=True)
+    shared = f.whole("n_shared_experts", default=1) * f.whole("shared_intermediate_size", default=0)
+    d = f.count("head_dim", default=128)
+    settings = {
+        **routed(f, ("intermediate_size",)),
+        "ffn_hidden_size": f.count("dense_intermediate_size"),
+        "moe_layer_freq": first_dense(f),
+        "moe_shared_expert_intermediate_size": shared or None,
+        "moe_router_score_function": "sigmoid",
+        "moe_router_enable_expert_bias": True,
+        "moe_router_weight_in_fp32": True,
+        "moe_router_dtype": "fp32",
+        "activation_func": "quick_gelu",
+        "activation_func_clamp_value": f.number("swiglu_limit", default=7.0) or 7.0,
+        "qk_layernorm": f.switch("use_qk_norm", default=True),
+        "rotary_percent": f.count("rotary_dim", default=d, most=d) / d,
+        "mtp_num_layers": None,
+        "bias_activation_fusion": False,
+        "apply_rope_fusion": False,
+        "scatter_embedding_sequence_parallel": False,
+    }
+    what = "routers in fp32, a clamped activation with an offset"
+    return Converted(settings, extra=_lightning_indexer(f), warnings=(built_by("MiniMaxM3ModelProvider", what),))
+
+
+def _lightning_indexer(f: Fields) -> tuple[tuple[str, int], ...]:
+    """Projections and norms of the indexer's queries and of its one key, in the layers that have it."""
+    sparse = f.section("sparse_attention_config")
+    listed = sparse.items("sparse_attention_freq")
+    heads, d = sparse.whole("sparse_num_index_heads", default=0), sparse.whole("sparse_index_dim", default=0)
+    each = (heads + 1) * d * f.count("hidden_size") + 2 * d
+    return (("lightning indexer (frozen, never run)", each * sum(one == 1 for one in listed)),)
