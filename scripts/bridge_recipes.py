@@ -26,6 +26,7 @@ from megatron_memory_estimator.inputs.defaults import CLASS_DEFAULTS
 from megatron_memory_estimator.inputs.setting_names import current_name, known_settings
 from megatron_memory_estimator.inputs.transformer_config import RENAMED, UNSUPPORTED
 from megatron_memory_estimator.job.model import Model
+from megatron_memory_estimator.legality import even_layout
 
 TABLE = Path(__file__).parents[1] / "src/megatron_memory_estimator/inputs/dialects/bridge_recipes.json.gz"
 SOURCE = (
@@ -55,6 +56,50 @@ SECTIONS = {
 
 SAYS_NO = ("mixed_precision", "comm_overlap")
 """Sections whose false and zero win over what other sections say."""
+
+
+V4 = "deepseek_v4_"
+FUSED_V4 = ("gb200_bf16", "128gpu_gb200_fp8mx", "128gpu_gb300_fp8mx", "256gpu_gb300_fp8mx")
+"""DeepSeek-V4 recipes with fused sparse attention (`recipes/deepseek/*/deepseek_v4.py`, `perf_recipes/deepseek/*/deepseek_v4.py`)."""
+
+
+GRAPHED_V4 = {
+    "cuda_graph_impl": "full_iteration",
+    "moe_paged_stash": True,
+    "moe_paged_stash_buffer_size_factor_cuda": 1.2,
+    "moe_expert_rank_capacity_factor": 1.5,
+    "moe_router_force_load_balancing": True,
+    "moe_router_padding_for_quantization": True,
+    "use_transformer_engine_op_fuser": True,
+}
+"""What the 128 GPUs of the verification cards ran with (0.6.2 `perf_recipes/deepseek/gb200/deepseek_v4.py`)."""
+V4_SETTINGS = frozenset(("dsa_kernel_backend", "dsa_indexer_use_sparse_loss", "use_fused_mhc"))
+"""Settings that the mapping of the model's config gives other defaults than the classes have."""
+
+
+def with_provider(recipe: dict[str, Any]) -> dict[str, Any]:
+    """The recipe with what its provider sets on the GPU that it is for, and a machine without one does not: kernels, MTP, stages.
+
+    Source: NVIDIA-NeMo/Megatron-Bridge `models/deepseek/deepseek_v4_bridge.py`.
+    """
+    name, model = recipe["recipe"], dict(recipe["model"])
+    if not name.startswith(V4):
+        return recipe
+    flash = name.startswith("deepseek_v4_flash")
+    depths = 0 if "no_mtp" in name else 1
+    fused = any(part in name for part in FUSED_V4)
+    model |= {
+        "mtp_num_layers": depths,
+        "dsa_kernel_backend": "cudnn" if fused else "none",
+        "dsa_indexer_use_sparse_loss": fused,
+        "use_fused_mhc": str(recipe.get("gpu")).startswith(("gb", "b")),
+    }
+    if "128gpu" in name:
+        model |= GRAPHED_V4
+    stages = model.get("pipeline_model_parallel_size") or 1
+    if stages > 1 and not model.get("pipeline_model_parallel_layout"):
+        model["pipeline_model_parallel_layout"] = even_layout(43 if flash else 61, stages, depths)
+    return {**recipe, "model": model}
 
 
 def kept(recipe: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
@@ -89,7 +134,13 @@ def of_interest(key: str, value: Any, *, own_model: bool) -> bool:
 
 def is_default(name: str, owner: type[Any], value: Any) -> bool:
     """Whether the setting holds without being said."""
-    if name in OVER_MODEL or name in PROVIDER_DEFAULTS or name in CLASS_DEFAULTS or name in RENAMED:
+    if (
+        name in OVER_MODEL
+        or name in V4_SETTINGS
+        or name in PROVIDER_DEFAULTS
+        or name in CLASS_DEFAULTS
+        or name in RENAMED
+    ):
         return False
     default = owner.__dataclass_fields__[name].default
     if isinstance(value, list) and not value:
@@ -122,7 +173,7 @@ def table(recipes: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    recipes = [json.loads(line) for line in Path(sys.argv[1]).read_text().splitlines()]
+    recipes = [with_provider(json.loads(line)) for line in Path(sys.argv[1]).read_text().splitlines()]
     text = json.dumps(table(recipes), separators=(",", ":"))
     TABLE.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
     print(f"{len(recipes)} recipes, {len(text)} bytes, {TABLE.stat().st_size} packed")

@@ -27,38 +27,46 @@ def settings() -> str:
 
 def models() -> str:
     """Bundled models with their parameters."""
-    from megatron_memory_estimator import count_parameters
     from megatron_memory_estimator.inputs.catalog import entries
-    from megatron_memory_estimator.inputs.hf import load
-    from megatron_memory_estimator.inputs.resolve import model_of
+    from megatron_memory_estimator.report.catalogue import model_facts, model_record
 
     rows = []
     for name, entry in entries().items():
-        if name == "deepseek-ai/DeepSeek-V4-Flash":
-            rows.append((f"`{name}`", "deepseek_v4", "-", "-", "refused", entry["source"]))
-            continue
-        loaded = load(name)
-        count = count_parameters(model_of(loaded))
-        memory = "parameters only" if loaded.refusal else "yes"
-        active = f"{count.active:,}" if count.active != count.total else ""
-        rows.append((f"`{name}`", loaded.model_type, f"{count.total:,}", active, memory, entry["source"]))
+        record = model_record(model_facts(name))
+        total, active = record["num_parameters_total"], record["num_parameters_active"]
+        memory = record["memory"] + (
+            f"; {record['not_counted']}" if record["supported"] and record["not_counted"] else ""
+        )
+        kind = record["model_type"] or entry["config"]["model_type"]
+        counts = ("-", "-") if total is None else (f"{total:,}", f"{active:,}" if active != total else "")
+        rows.append((f"`{name}`", kind, *counts, memory, entry["source"]))
     return markdown(("model", "type", "parameters", "active", "memory", "source of the config"), rows)
+
+
+def bridges() -> str:
+    """Every bridge of Megatron-Bridge, and what becomes of its models."""
+    from megatron_memory_estimator.inputs.hf.coverage import BRIDGES, status
+
+    rows = []
+    for bridge in BRIDGES:
+        found = status(bridge)
+        memory = f"{found.memory}: {found.reason}" if found.reason else found.memory
+        rows.append((f"`{bridge.file}`", bridge.checkpoints, memory, found.code, found.tower))
+    estimated = sum(row[2] == "estimated" for row in rows)
+    head = ("bridge", "models", "memory", "true of", "vision or audio tower")
+    return f"{estimated} of {len(rows)} are estimated.\n\n{markdown(head, rows)}"
 
 
 def refused() -> str:
     """Why the memory of a family is refused."""
     from megatron_memory_estimator.inputs.catalog import entries
-    from megatron_memory_estimator.inputs.hf import load
-    from megatron_memory_estimator.inputs.hf.families import FAMILIES
-    from megatron_memory_estimator.inputs.hf.fields import Fields
+    from megatron_memory_estimator.report.catalogue import model_facts, model_record
 
     reasons: dict[str, str] = {}
     for name in entries():
-        if name != "deepseek-ai/DeepSeek-V4-Flash":
-            loaded = load(name)
-            if loaded.refusal:
-                reasons.setdefault(loaded.model_type, loaded.refusal.split(": ", 1)[1])
-    reasons["exaone4"] = FAMILIES["exaone4"](Fields({})).refusal
+        record = model_record(model_facts(name))
+        if record["memory"] == "parameters only":
+            reasons.setdefault(record["model_type"], record["reason"])
     return markdown(("model_type", "why"), [(f"`{kind}`", why) for kind, why in reasons.items()])
 
 
@@ -103,6 +111,7 @@ def axes() -> str:
 TABLES = {
     "settings": settings,
     "models": models,
+    "bridges": bridges,
     "refused": refused,
     "not_read": not_read,
     "megatron arguments": megatron_arguments,

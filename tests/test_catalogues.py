@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 
 import pytest
 
 from megatron_memory_estimator.cli import main
 from megatron_memory_estimator.inputs.catalog import entries
+from megatron_memory_estimator.inputs.hf import coverage
+from megatron_memory_estimator.inputs.hf.families import FAMILIES, REFUSED
 from megatron_memory_estimator.job.hardware import GPUS
 
 
@@ -36,7 +39,7 @@ def test_a_whole_name_shows_one_model(name: str, capsys: pytest.CaptureFixture[s
         "  parameters    8,190,735,360",
         "  active        8,190,735,360",
         "  of MTP layers 0",
-        "  supported     yes",
+        "  memory        estimated",
     ]
 
 
@@ -50,11 +53,11 @@ def test_every_model_is_a_line_and_no_number_is_cut(
     models = json.loads(printed(capsys, "models", *words, "--json"))
     lines = printed(capsys, "models", *words).splitlines()
     assert max(map(len, lines)) <= width
-    rows = [line for line in lines if " yes" in line or " no" in line]
+    rows = [line for line in lines if re.search(" (estimated|parameters only|refused)", line)]
     for model, row in zip(models, rows, strict=True):
         count = model["num_parameters"]
         assert (f"{count['total'] / 1e9:.3f}" if count else " -") in row
-        assert (" no" in row) == bool(model["refused"])
+        assert (" estimated" not in row) == bool(model["refused"])
         assert width < 80 or row.split()[0] == model["name"]
 
 
@@ -66,6 +69,9 @@ def test_models_as_csv_are_plain_numbers(capsys: pytest.CaptureFixture[str]) -> 
         assert row["name"] == model["name"]
         assert all(int(row[f"num_parameters_{kind}"]) == number for kind, number in counts.items())
         assert row["supported"] == str(not model["refused"])
+        assert row["memory"] == (
+            "estimated" if not model["refused"] else "parameters only" if model["num_parameters"] else "refused"
+        )
         assert (row["reason"] in model["refused"]) if model["refused"] else row["reason"] == ""
     assert len(printed(capsys, "models", "--format", "markdown").splitlines()) == 2 + len(models)
 
@@ -106,3 +112,30 @@ def test_one_sentence(words: list[str], sentence: str, capsys: pytest.CaptureFix
 def test_tokens_by_the_k(text: str, tokens: int, capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(printed(capsys, "estimate", "Qwen/Qwen3-0.6B", "--seq-length", text, "--json"))
     assert found["training"]["seq_length"] == tokens
+
+
+BRIDGES = """
+bailing/bailing_moe2 deepseek/deepseek_v2 deepseek/deepseek_v3 deepseek/deepseek_v4 ernie/ernie_45 ernie_vl/ernie45_vl exaone/exaone4
+exaone/exaone45 exaone/exaone_moe falcon_h1/falconh1 gemma/gemma gemma/gemma2 gemma/gemma3 gemma/gemma4 gemma_vl/gemma3_vl
+gemma_vl/gemma4_vl glm/glm45 glm/glm47_flash glm_moe_dsa/glm5 glm_vl/glm_45v gpt_oss/gpt_oss hy_v3/hy_v3 kimi/kimi kimi/kimi_k3
+kimi_vl/kimi_k25_vl llama/llama llama_nemotron/llama_nemotron mimo/mimo mimo_v2_flash/mimo_v2_flash minimax_m2/minimax_m2
+minimax_m3/minimax_m3 ministral3/ministral3 mistral/mistral nemotron/nemotron nemotron_omni/nemotron_omni nemotron_vl/nemotron_vl
+nemotronh/nemotron_h olmoe/olmoe qwen/qwen2 qwen/qwen3 qwen/qwen35 qwen/qwen3_moe qwen/qwen3_next qwen3_asr/qwen3_asr
+qwen_audio/qwen2_audio qwen_omni/qwen25_omni qwen_omni/qwen3_omni qwen_vl/qwen25_vl qwen_vl/qwen35_vl qwen_vl/qwen3_vl sarvam/sarvam_mla
+sarvam/sarvam_moe stepfun/step35 stepfun/step37
+"""
+"""Every bridge of a decoder (NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/*/*_bridge.py`, 0.6.2 and 067f987d)."""
+
+
+def test_every_bridge_is_listed_and_estimated_or_says_why_not() -> None:
+    assert {bridge.file.removesuffix(" (MoE)") for bridge in coverage.BRIDGES} == set(BRIDGES.split())
+    found = {bridge: coverage.status(bridge) for bridge in coverage.BRIDGES}
+    assert all((one.memory == "estimated") != bool(one.reason) for one in found.values())
+    assert sum(one.memory == "estimated" for one in found.values()) >= 50
+
+
+def test_an_example_is_of_its_bridge() -> None:
+    """With a kind it is read as that family; without one it is what the catalogue has."""
+    for bridge in coverage.BRIDGES:
+        assert bridge.example in entries()
+        assert not bridge.kind or bridge.kind in {*FAMILIES, *REFUSED}

@@ -7,9 +7,16 @@ from typing import Any
 
 import pytest
 
-from megatron_memory_estimator import TrainingJob, estimate
+from megatron_memory_estimator import EstimatorError, TrainingJob, count_parameters, estimate
+from megatron_memory_estimator.inputs.catalog import entries
+from megatron_memory_estimator.inputs.dialects.bridge import DIALECT, run_of_recipe
+from megatron_memory_estimator.inputs.dialects.job import job_of
+from megatron_memory_estimator.planner.launch import megatron_lm
+from megatron_memory_estimator.planner.search import search
+from megatron_memory_estimator.planner.space.axes import Space
 
 from .helpers import FACTS
+from .test_planner import same_figures
 
 FILE = json.loads((FACTS / "deepseek_v4.json").read_text())
 
@@ -49,3 +56,149 @@ def test_kept_bytes_within_a_thousandth(record: dict[str, Any]) -> None:
     layers = [n for part, n in record["by_part"].items() if part.startswith("decoder.layers")]
     if "recompute_granularity" not in record["settings"]:
         assert ours == pytest.approx(layers, rel=1e-3)
+
+
+FLASH, PRO = "deepseek-ai/DeepSeek-V4-Flash", "deepseek-ai/DeepSeek-V4-Pro"
+
+
+@pytest.mark.parametrize(
+    ("name", "total", "mtp"), [(FLASH, 284_332_230_231, 6_610_048_635), (PRO, 1_572_997_179_491, 25_840_145_595)]
+)
+def test_the_published_parameters(name: str, total: int, mtp: int) -> None:
+    """Of the Hugging Face class without MTP, and of the real class with it."""
+    count = count_parameters(TrainingJob.from_hf(name).model)
+    assert (count.total, count.mtp) == (total, mtp)
+
+
+PUBLISHED = {
+    "deepseek_v4_flash_pretrain_64gpu_gb200_bf16_config": {"fits", "tight"},
+    "deepseek_v4_flash_pretrain_128gpu_gb200_fp8mx_config": {"fits", "tight"},
+    "deepseek_v4_flash_pretrain_128gpu_gb300_fp8mx_config": {"fits", "tight"},
+    "deepseek_v4_pro_pretrain_256gpu_gb300_fp8mx_config": {"fits", "tight"},
+    "deepseek_v4_flash_pretrain_32gpu_h100_bf16_config": {"does not fit"},
+}
+"""Recipes of Megatron-Bridge that ran on their GPUs (its verification cards; PR #4808), and one that its README says does not."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_recipes_have_a_verdict(name: str) -> None:
+    made = job_of(DIALECT, run_of_recipe([name]), None, {"phases": "training"})
+    assert estimate(made).verdict().word in PUBLISHED[name]
+
+
+def test_a_group_brings_its_streams_back_together() -> None:
+    """What recompute_modules mhc drops of a layer: streams twice, aggregated inputs and norm outputs of both sub-layers; the first layer of
+    a group keeps its input. In the backward of a group everything that it dropped is there again."""
+    record = next(r for r in of("activation_saved") if r["id"] == "v4-act-mix-fused-rc-mhc")
+    one, four = (estimate(job(record, mhc_recompute_layer_num=n)).stages[0].rank.plans[0] for n in (1, 4))
+    streams = 4096 * 4 * 4096 * 2
+    assert one.saved_bytes - four.saved_bytes == 3 * streams
+    tops = [
+        max(event.nbytes for event in run.trace.backward)
+        for plan in (one, four)
+        for run in plan.runs
+        if run.first_layer >= 0
+    ]
+    dropped = 2 * streams + 4 * 4096 * 4096 * 2
+    saved = four.saved_bytes - sum(run.trace.saved_bytes for run in four.runs if run.first_layer < 0)
+    assert tops[-1] >= saved + 3 * dropped
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tp": 2}, "needs tensor_model_parallel_size=1, not 2"),
+        ({"recompute_granularity": "selective"}, "excludes recompute_modules core_attn"),
+        ({"recompute_granularity": "selective", "recompute_modules": ("mhc", "mlp")}, "mhc and mlp exclude each other"),
+        ({"dsa_kernel_backend": "tilelang"}, "has no dsa_kernel_backend=tilelang"),
+        ({"pp": 2, "pipeline_model_parallel_layout": "Ett|t*41mL"}, "moe_n_hash_layers=3 must all be in the first chunk"),
+        ({"overlap_moe_expert_parallel_comm": True, "ep": 8}, "moe_n_hash_layers excludes overlap_moe_expert_parallel_comm"),
+        ({"hidden_dropout": 0.1}, "with hidden_dropout is not modelled"),
+        ({"use_megatron_fsdp": True}, "fully sharded data parallelism is not modelled"),
+        ({"fine_grained_activation_offloading": True, "offload_modules": ("qkv_linear",)}, "excludes offload_modules qkv_linear"),
+        ({"csa_compress_ratios": [0, 0, 4]}, "has 3 entries for 44 layers"),
+        ({"csa_compress_ratios": [0, 3] * 22}, "a list of 0, 4 and 128"),
+        ({"o_groups": 7}, "is not divisible by o_groups=7"),
+    ],
+)  # fmt: skip
+def test_what_the_code_refuses_is_refused_with_the_rule(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(EstimatorError, match=message):
+        estimate(TrainingJob.from_hf(FLASH, 64, **settings))
+
+
+def test_a_pipeline_without_a_layout_gets_an_even_one() -> None:
+    made = TrainingJob.from_hf(FLASH, 64, pp=4, ep=8)
+    assert made.layout.pipeline_model_parallel_layout == "Et*11|t*11|t*11|t*10mL"
+    assert estimate(made).stages[0].num_parameters == (2_115_903_378, 8_858_370_048)
+
+
+def test_a_plan_has_the_bytes_of_estimate() -> None:
+    base = TrainingJob.from_hf(FLASH, 64, seq_length=4096, global_batch_size=256, gpu="GB300")
+    space = Space(
+        tensor_model_parallel_size=(1,), context_parallel_size=(1,), pipeline_model_parallel_size=(1, 4, 8),
+        virtual_pipeline_model_parallel_size=(1, 2), expert_model_parallel_size=(8, 32), micro_batch_size=(1,),
+        recompute=("none", "mla_up_proj+moe_act+mhc", "full"),
+    )  # fmt: skip
+    found = search(base, space, best=12)
+    assert len(found.plans) >= 3
+    assert any("mhc" in plan.job.training.recomputed_modules for plan in found.plans)
+    for plan in (*found.plans, *found.front):
+        same_figures(plan)
+
+
+NEWER = {
+    "compress_ratios": None,
+    "layer_types": [
+        *["sliding_attention"] * 2, *["compressed_sparse_attention", "heavily_compressed_attention"] * 20, "compressed_sparse_attention",
+    ],
+    "compress_rates": {"sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_compressed_attention": 128},
+    "num_hash_layers": None,
+    "mlp_layer_types": ["hash_moe"] * 3 + ["moe"] * 40,
+}  # fmt: skip
+
+
+def test_newer_files_name_the_layers() -> None:
+    config = {**entries()[FLASH]["config"], **NEWER}
+    assert TrainingJob.from_hf(config).model == TrainingJob.from_hf(FLASH).model
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"compress_ratios": [0, 5] * 22},
+        {"compress_ratios": "many"},
+        {**NEWER, "layer_types": ["strange"] * 43},
+        {**NEWER, "compress_rates": {"compressed_sparse_attention": 8}},
+        {**NEWER, "mlp_layer_types": ["moe", "hash_moe", *["moe"] * 41]},
+        {"o_groups": 0},
+        {"q_lora_rank": None},
+        {"head_dim": "wide"},
+        {"hc_mult": 0},
+        {"num_hash_layers": 99},
+        {"index_topk": None},
+        {"swiglu_limit": "x"},
+    ],
+)
+def test_odd_configs_are_a_sentence_or_a_figure(change: dict[str, Any]) -> None:
+    said = ""
+    try:
+        estimate(TrainingJob.from_hf({**entries()[FLASH]["config"], **change}, 64))
+    except EstimatorError as error:
+        said = str(error)
+    assert "\n" not in said and len(said) < 600
+
+
+def test_both_branches_names_are_one_setting() -> None:
+    """`enable_hyper_connections` and `num_residual_streams` of dev, `enable_mhc_connections` and `mhc_num_residual_streams` of main."""
+    record = next(r for r in of("param_counts") if r["id"] == "v4-par-00")
+    given = {**FILE["common"], **record["settings"]}
+    other = {k: v for k, v in given.items() if not k.startswith(("enable_mhc", "mhc_num"))}
+    named = TrainingJob.from_config({**other, "enable_hyper_connections": True, "num_residual_streams": 4}, 4)
+    assert named.model == TrainingJob.from_config(given, 4).model
+
+
+def test_launch_arguments_of_the_dev_branch_are_read() -> None:
+    words = megatron_lm(TrainingJob.from_hf(FLASH, 64, pp=4, ep=8, gpu="GB200")).words()
+    assert "--enable-hyper-connections" in words and "--csa-compress-ratios" in words
+    read = TrainingJob.from_megatron_args(words, 64, gpu="GB200")
+    assert read.model.kinds == TrainingJob.from_hf(FLASH).model.kinds

@@ -166,7 +166,7 @@ def items_of(kind: str, variant: dict[str, Any]) -> list[Item]:
 def test_every_part_is_a_part_of_some_kind() -> None:
     """A name in a set of parts that no op has would be a part that a feature misses in silence."""
     found: set[str] = {"", *(part for kind in KINDS for part in parts_of(kind))}
-    assert found | {"layers"} == set(get_args(Part))
+    assert found | {"layers", "towers"} == set(get_args(Part))
     sets = [*GRAPHED.values(), *OFFLOADED.values(), *LATE.values(), AFTER_DISPATCH, PAGED]
     assert frozenset().union(*sets) <= found
 
@@ -243,7 +243,7 @@ def test_every_kind_has_an_example_and_symbols_name_kinds() -> None:
 
 def test_owners_are_those_of_some_kind_or_of_the_model() -> None:
     of = {owner for row in KINDS.values() for owner in row.owners}
-    assert of | {"", "mhc", "yarn"} == set(get_args(Owner))
+    assert of | {"", "mhc", "yarn", "tower"} == set(get_args(Owner))
     assert {f.metadata.get("of", "") for f in dataclasses.fields(Model)} >= of
 
 

@@ -21,9 +21,15 @@ BASE: dict[str, Any] = {
     "intermediate_size": 128, "head_dim": 16, "max_position_embeddings": 2048,
 }  # fmt: skip
 EXPERTS: dict[str, Any] = {
-    "num_experts": 8, "num_experts_per_tok": 2, "num_shared_experts": 1, "n_shared_experts": 1, "moe_intermediate_size": 32,
-    "first_k_dense_replace": 1,
+    "num_experts": 8, "num_experts_per_tok": 2, "num_shared_experts": 1, "moe_intermediate_size": 32, "first_k_dense_replace": 1,
 }  # fmt: skip
+ROUTED = {
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
+    "moe_intermediate_size": 32,
+    "first_k_dense_replace": 1,
+}
 LATENT: dict[str, Any] = {
     "kv_lora_rank": 16, "q_lora_rank": 32, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8,
 }  # fmt: skip
@@ -31,12 +37,12 @@ EXTRA: dict[str, dict[str, Any]] = {
     "nemotron": {"hidden_act": "relu2", "partial_rotary_factor": 0.5},
     "exaone4": {"layer_types": ["full_attention"] * 2},
     "gemma": {},
-    "dots1": EXPERTS,
+    "dots1": ROUTED,
     "hy_v3": EXPERTS,
     "sarvam_mla": {**EXPERTS, **LATENT, "q_lora_rank": None},
-    "glm4_moe_lite": {**EXPERTS, **LATENT, "n_routed_experts": 8},
+    "glm4v_moe_text": ROUTED,
     "exaone4_5_text": {"mtp_share_layers": True},
-    "glm4v_moe_text": EXPERTS,
+    "glm4_moe_lite": {**ROUTED, **LATENT},
 }
 
 

@@ -34,6 +34,7 @@ MODELS = [
     "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
     "openai/gpt-oss-20b",
     "zai-org/GLM-5",
+    "deepseek-ai/DeepSeek-V4-Flash",
 ]
 RECOMPUTE: list[dict[str, Any]] = [
     {},
@@ -137,6 +138,7 @@ EVERY_ARCHITECTURE = [
     "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
     "zai-org/GLM-4.5-Air",
     "zai-org/GLM-5",
+    "deepseek-ai/DeepSeek-V4-Flash",
     "Qwen/Qwen2.5-7B",
     "openai-community/gpt2",
     "inclusionAI/Ling-flash-2.0",

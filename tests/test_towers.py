@@ -7,12 +7,24 @@ from typing import Any
 
 import pytest
 
-from megatron_memory_estimator import ConfigError, TrainingJob, UnsupportedError, count_parameters, estimate
+from megatron_memory_estimator import (
+    ConfigError,
+    LayoutError,
+    TrainingJob,
+    UnsupportedError,
+    count_parameters,
+    estimate,
+)
 from megatron_memory_estimator.inputs.catalog import entries
 from megatron_memory_estimator.inputs.hf.convert import convert
+from megatron_memory_estimator.planner.search import sampled
+from megatron_memory_estimator.planner.space.axes import Space
 from megatron_memory_estimator.report.document import document
 from megatron_memory_estimator.report.summary import estimate_summary
 from megatron_memory_estimator.report.verdict import verdict_text
+
+from .helpers import records
+from .test_planner import same_figures
 
 Config = dict[str, Any]
 SOME = {"depth": 2}
@@ -69,6 +81,13 @@ def test_glm_45v_has_no_mtp_layer() -> None:
     assert TrainingJob.from_hf(seeing(GLM, model_type="glm4v_moe_text")).model.mtp == 0
 
 
+def test_what_stands_around_a_language_model_may_change_what_it_is() -> None:
+    """EXAONE 4.5 leaves RoPE out of layers that have it in EXAONE 4, whose name its text_config has."""
+    found = convert({"model_type": "exaone4_5", **seeing(EXAONE, model_type="exaone4")}, "x", "t")
+    assert found.model_type == "exaone4_5_text"
+    assert "layers without RoPE" in found.refusal
+
+
 def test_what_speaks_is_named_as_not_counted() -> None:
     assert (
         "talker_config is not counted: Megatron-Bridge trains what reads and writes text"
@@ -86,7 +105,10 @@ def test_a_pattern_as_a_list_of_kinds_is_the_pattern() -> None:
         TrainingJob.from_hf(listed).model.hybrid_layer_pattern == TrainingJob.from_hf(name).model.hybrid_layer_pattern
     )
     listed["layers_block_type"][-1] = "conv"
-    with pytest.raises(ConfigError, match=r"has the kind 'conv'; known are mamba, attention, mlp or moe"):
+    with pytest.raises(
+        ConfigError,
+        match=r"has the kind 'conv'; known are linear_attention, full_attention, mlp, moe, mamba or attention",
+    ):
         TrainingJob.from_hf(listed)
     del listed["layers_block_type"]
     with pytest.raises(ConfigError, match="num_hidden_layers"):
@@ -137,3 +159,118 @@ def test_behind_a_tower_the_whole_embedding_stays() -> None:
         for one in (text, seeing("Qwen/Qwen3-0.6B"))
     )
     assert behind - alone == 1024 * 1024 * 2 // 2
+
+
+RECORDS = records("towers.json")
+QWEN, MINISTRAL = "Qwen/Qwen3-VL-8B-Instruct", "mistralai/Ministral-3-8B-Instruct-2512"
+
+
+def parameters(model: str | Config, **settings: Any) -> list[int]:
+    """Dense parameters of every stage."""
+    given = {"num_gpus": 8, "seq_length": 1024, **settings}
+    return [stage.num_parameters[0] for stage in estimate(TrainingJob.from_hf(model, **given)).stages]
+
+
+def alone(model: str) -> Config:
+    """The same without its tower's config, so that the tower is not counted."""
+    return {key: value for key, value in config(model).items() if key != "vision_config"}
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=[record["model"] for record in RECORDS])
+def test_a_tower_has_the_parameters_of_its_class(record: dict[str, Any]) -> None:
+    model = TrainingJob.from_hf(record["model"]).model
+    (tower,) = model.towers
+    assert tower.num_parameters == record["total"]
+    assert count_parameters(model).total == record.get("published", count_parameters(model).total)
+    if "tp2" in record:
+        whole, half = parameters(record["model"]), parameters(record["model"], tp=2)
+        rest, rest_half = parameters(alone(record["model"])), parameters(alone(record["model"]), tp=2)
+        assert (whole[0] - rest[0], half[0] - rest_half[0]) == (record["total"], record["tp2"])
+
+
+def test_glm_45v_and_qwen25_vl_are_counted_in_either_form_of_their_files() -> None:
+    """107,710,933,120 and 8,292,166,656 are published: of GLM-4.5V with 45 biases of its routers, which are no parameters here."""
+    seen = {
+        "depth": 24,
+        "hidden_size": 1536,
+        "intermediate_size": 10944,
+        "num_heads": 12,
+        "image_size": 336,
+        "patch_size": 14,
+    }
+    glm = {
+        "model_type": "glm4v_moe", "vision_config": {**seen, "out_hidden_size": 4096},
+        "text_config": config(GLM, model_type="glm4v_moe_text"),
+    }  # fmt: skip
+    assert count_parameters(TrainingJob.from_hf(glm).model).total == 107_710_933_120 - 45 * 128
+    flat = config("Qwen/Qwen2.5-7B", model_type="qwen2_5_vl") | {
+        "vision_config": {
+            "depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16, "in_chans": 3, "out_hidden_size": 3584,
+            "patch_size": 14, "spatial_patch_size": 14, "spatial_merge_size": 2, "temporal_patch_size": 2, "tokens_per_second": 2,
+            "window_size": 112, "fullatt_block_indexes": [7, 15, 23, 31],
+        },
+    }  # fmt: skip
+    assert count_parameters(TrainingJob.from_hf(flat).model).total == 8_292_166_656
+
+
+def test_a_tower_stands_on_the_first_stage_alone_and_says_what_is_missing() -> None:
+    more = [a - b for a, b in zip(parameters(QWEN, pp=4), parameters(alone(QWEN), pp=4), strict=True)]
+    assert more == [576_388_336, 0, 0, 0]
+    found = estimate(TrainingJob.from_hf(QWEN, num_gpus=8))
+    assert "(the activations of its vision tower are not counted)" in verdict_text(found.verdict(), found)
+
+
+def test_a_frozen_tower_has_weights_and_nothing_else() -> None:
+    both = {"freeze_vision_model": True, "freeze_vision_projection": True}
+    cases: dict[str, dict[str, Any]] = {"trained": {}, "frozen": both, "layers": {"freeze_vision_model": True}}
+    shares = {
+        name: estimate(TrainingJob.from_hf(MINISTRAL, num_gpus=8, **settings)).stages[0].breakdown_bytes
+        for name, settings in cases.items()
+    }
+    projection = 1024 + 4 * 1024 * 1024 + 1024 * 4096 + 4096 * 4096
+    assert shares["trained"]["gradients"] - shares["frozen"]["gradients"] == pytest.approx(4 * 428_472_320, rel=1e-6)
+    assert shares["trained"]["gradients"] - shares["layers"]["gradients"] == pytest.approx(
+        4 * (428_472_320 - projection), rel=1e-6
+    )
+    assert shares["trained"]["weights"] == pytest.approx(shares["frozen"]["weights"], rel=1e-6)
+
+
+def test_adapters_of_a_tower_are_named_as_missing() -> None:
+    for model, said in ((QWEN, "the activations and the adapters of its"), (MINISTRAL, "(the activations of its")):
+        found = estimate(TrainingJob.from_hf(model, num_gpus=8, peft="lora"))
+        assert said in verdict_text(found.verdict(), found)
+
+
+def test_heads_of_a_tower_divide_over_tensor_parallel_ranks() -> None:
+    with pytest.raises(
+        LayoutError, match=r"heads of the vision tower=16 is not divisible by tensor_model_parallel_size=32"
+    ):
+        estimate(TrainingJob.from_hf(QWEN, num_gpus=32, tp=32))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"extra_heads": 3}, "stand keys that nothing here reads: extra_heads"),
+        ({"depth": "x"}, "depth='x' in config.json must be a whole number"),
+        ({"depth": None}, "config.json has no depth"),
+        ({"depth": 10**9}, "at most 1000"),
+        ({"out_hidden_size": 5}, "is not the language model's hidden_size=4096"),
+        ({"num_heads": 7}, "is not divisible by num_heads=7"),
+        ({"deepstack_visual_indexes": 3}, "must be a list"),
+        ({1: 2}, "must be words"),
+    ],
+)
+def test_a_tower_that_is_not_understood_is_not_counted_and_says_why(change: dict[Any, Any], said: str) -> None:
+    whole = config(QWEN)
+    found = convert({**whole, "vision_config": {**whole["vision_config"], **change}}, "x", "t")
+    assert [tower.blocks for tower in found.towers] == [()]
+    assert any(said in warning and "not counted" in warning for warning in found.warnings)
+
+
+@pytest.mark.parametrize("model", [QWEN, MINISTRAL])
+def test_plans_of_a_model_with_a_tower_have_the_figures_of_its_estimate(model: str) -> None:
+    base = TrainingJob.from_hf(model, 8, seq_length=2048, global_batch_size=32, gpu="H200")
+    space = Space(num_gpus=(8,), tensor_model_parallel_size=(1, 2, 4), pipeline_model_parallel_size=(1, 2, 4))
+    for plan in sampled(base, space, 12, seed=3):
+        same_figures(plan)

@@ -10,8 +10,10 @@ from megatron_memory_estimator import ConfigError, UnsupportedError
 from megatron_memory_estimator.inputs.catalog import entries
 from megatron_memory_estimator.inputs.hf import load
 from megatron_memory_estimator.inputs.hf.convert import convert
+from megatron_memory_estimator.inputs.hf.families import FAMILIES
 
 from .test_hf_models import COUNTS
+from .test_odd_configs import CONFIGS
 
 Config = dict[str, Any]
 LLAMA: Config = {
@@ -35,10 +37,38 @@ def test_every_key_of_the_catalogue_is_known(name: str) -> None:
 
 
 def test_keys_that_nothing_reads_are_named_once_with_the_nearest_that_is_read() -> None:
-    config = {**LLAMA, "head_dimm": 32, "num_experts": 8, "foo": "bar", "nothing": None, "off": False, "none": 0}
+    config = {**LLAMA, "rope_tetha": 1, "attention_biass": True, "foo": "bar", "nothing": None, "off": False, "none": 0}
     assert unread(config) == [
-        "config.json has keys that nothing here reads: head_dimm (did you mean head_dim?), num_experts, foo"
+        "config.json has keys that nothing here reads: attention_biass (did you mean attention_bias?), foo"
     ]
+
+
+def test_a_misspelt_shape_is_refused_with_the_one_that_is_meant() -> None:
+    said = r"shapes that nothing here reads: head_dimm \(did you mean head_dim\?\), num_experts; correct them, or take out those"
+    with pytest.raises(ConfigError, match=said):
+        convert({**LLAMA, "head_dimm": 32, "num_experts": 8, "foo": "bar"}, "x", "t")
+
+
+NEW: list[Config] = [
+    {"attn_extra_heads": 3}, {"mlp_extra_dim": 8}, {"num_extra_layers": 1}, {"d_inner_attention": 64},
+    {"other_attention": {"num_heads": 2}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", sorted(FAMILIES))
+def test_a_new_shape_in_a_config_of_a_known_family_is_refused_and_anything_else_is_named(kind: str) -> None:
+    base = CONFIGS[kind]
+    inner = base.get("text_config") or base
+
+    def with_key(more: Config) -> Config:
+        return {**base, "text_config": {**inner, **more}} if "text_config" in base else {**base, **more}
+
+    layers = inner.get("num_hidden_layers", 0)
+    for more in (*NEW, *([{"per_layer": [*range(layers)]}] if layers > 1 else [])):
+        with pytest.raises(ConfigError, match=rf"shapes that nothing here reads: {next(iter(more))}"):
+            convert(with_key(more), "x", "t")
+    for plain in ({"flavour": "sweet"}, {"options": {"sweet": True}}, {"switch_it": True}, {"some": ["a", "b"]}):
+        assert unread(with_key(plain)) == [f"config.json has keys that nothing here reads: {next(iter(plain))}"]
 
 
 def test_of_many_unread_keys_some_are_named() -> None:

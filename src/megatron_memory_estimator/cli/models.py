@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+LEAST = len("parameters only")
+"""Characters of the last column, of which more says why."""
 NARROW = 100
 """Columns of a terminal below which the list has the fewest columns."""
-SUPPORTED = "supported"
 HELP = """The bundled models: all, those whose name or type has WORD in it, or the parameters of one.
 
 One model is a name, a config.json or a directory, or a Hub id; parameters are counted of models whose memory is refused as well.
@@ -55,7 +56,14 @@ def print_model(record: dict[str, Any], source: str) -> None:
     for kind, what in (("total", "parameters"), ("active", "active"), ("mtp", "of MTP layers")):
         number = record[f"num_parameters_{kind}"]
         click.echo(f"  {what:14}{'-' if number is None else format(number, ',')}")
-    click.echo(f"  {'supported':14}{'yes' if record['supported'] else 'no: ' + record['reason']}")
+    click.echo(f"  {'memory':14}{said(record)}")
+
+
+def said(record: dict[str, Any]) -> str:
+    """Whether memory is estimated, and without what; or why not."""
+    if not record["supported"]:
+        return f"{record['memory']}: {record['reason']}"
+    return f"estimated; {record['not_counted']}" if record["not_counted"] else "estimated"
 
 
 def models_table(records: Sequence[dict[str, Any]], console: Console) -> Table:
@@ -76,12 +84,12 @@ def _table(records: Sequence[dict[str, Any]], kinds: tuple[str, ...], room: int)
     table.add_column("model", overflow="fold")
     for kind in kinds:
         table.add_column("MTP (B)" if kind == "mtp" else f"{kind} (B)", justify="right", no_wrap=True)
-    table.add_column(SUPPORTED, no_wrap=True)
+    table.add_column("memory", no_wrap=True, min_width=LEAST)
     for record in records:
         numbers = [billions(record[f"num_parameters_{kind}"]) for kind in kinds]
-        refused = f"no: {record['reason']}"
-        word = "yes" if record["supported"] else plain(refused, len(SUPPORTED) + room)
-        table.add_row(record["name"], *numbers, word)
+        text, most = said(record), LEAST + room
+        cut = plain(text, most) if most > 2 * LEAST else record["memory"]
+        table.add_row(record["name"], *numbers, text if len(text) <= most else cut)
     return table
 
 

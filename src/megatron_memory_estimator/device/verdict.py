@@ -149,7 +149,9 @@ def verdict(job: TrainingJob, ranges: Ranges, unbroken: Ranges, memory_bytes: in
     device = reduce(widest, (found for _, _, found in here))
     word = judged(device, max(found.high for _, _, found in apart), memory_bytes)
     pp_rank, phase = deciding(here, word)
-    return Verdict(word, gpu, memory_bytes, device, phase, pp_rank, lacking(job.model.towers))
+    return Verdict(
+        word, gpu, memory_bytes, device, phase, pp_rank, lacking(job.model.towers, adapters=job.training.peft != "none")
+    )
 
 
 def judged(device: Range, expandable_high: int, memory_bytes: int) -> Word:

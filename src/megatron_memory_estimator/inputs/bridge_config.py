@@ -119,7 +119,8 @@ def namespace(value: Any) -> Any:
 
 def refuse(config: Any) -> None:
     """Raise UnsupportedError for sections and providers that are not modelled."""
-    if getattr(config.model, "vision_config", None) is not None or hasattr(config.model, "freeze_vision_model"):
+    towers = ("vision_config", "freeze_vision_model", "freeze_vision_projection")
+    if any(getattr(config.model, name, None) for name in towers):
         raise UnsupportedError("vision towers are not modelled; only GPT-like providers and hybrids are")
 
 

@@ -12,7 +12,7 @@ from ..job.layout import SHORT, Layout, fewest_gpus
 from ..job.model import Model
 from ..job.pipeline import split_layers, virtual_stages
 from ..job.training import Training
-from ..legality import balanced_split
+from ..legality import balanced_split, even_layout
 from ..rank.schedule import saturating_microbatches
 from ..wording import shown
 
@@ -101,6 +101,12 @@ def _split(model: Model, layout: Layout, *, strict: bool, habits: bool) -> tuple
         return layout, []
     vp = layout.virtual_pipeline_model_parallel_size or 1
     total = split_layers(model, layout)
+    if model.moe_n_hash_layers and not model.hybrid and vp > 0 and (text := even_layout(total, pp * vp, model.mtp)):
+        said = f"moe_n_hash_layers needs a pipeline_model_parallel_layout: {text}, layers as even as can be"
+        changed = dataclasses.replace(
+            layout, pipeline_model_parallel_layout=text, virtual_pipeline_model_parallel_size=None
+        )
+        return changed, [Assumption(said, f"layout {text}")]
     if vp < 1 or (total % pp == 0 and total // pp % vp == 0) or total != model.num_layers:
         return layout, []
     split = balanced_split(model.num_layers, pp, vp)

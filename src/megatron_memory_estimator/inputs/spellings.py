@@ -83,6 +83,9 @@ def respelled(values: dict[str, Any]) -> dict[str, Any]:
     modules = out.get("offload_modules")
     if isinstance(modules, str):
         out["offload_modules"] = _listed(modules)
+    fused = out.pop("apply_dsa_kernel_fusion", None)
+    if fused is not None:  # the older spelling
+        out.setdefault("dsa_kernel_backend", "cudnn" if fused else "none")
     _fully_sharded(out)
     if out.get("optimizer") == "dist_muon":
         out.update(optimizer="muon", use_distributed_optimizer=True)

@@ -27,6 +27,8 @@ RENAMED = {
     "use_custom_fsdp": "use_megatron_fsdp",
     "use_nccl_ub": "nccl_ub",
     "te_version": "transformer_engine_version",
+    "enable_hyper_connections": "enable_mhc_connections",
+    "num_residual_streams": "mhc_num_residual_streams",
     "num_gpus": "world_size",
 }
 
@@ -121,6 +123,14 @@ IRRELEVANT = frozenset(
         "moe_paged_stash_page_size",
         "rope_scaling_factor",
         "rampup_batch_size",
+        "actual_vocab_size",
+        "cp_partition_mode",
+        "csa_compress_rotary_base",
+        "dsa_indexer_rotate_activation",
+        "max_seqlen_per_dp_cp_rank",
+        "mhc_init_gating_factor",
+        "mhc_sinkhorn_iterations",
+        "sequence_packing_scheduler",
     ]
 )
 """Accepted and ignored: they change no tensor that this engine counts."""

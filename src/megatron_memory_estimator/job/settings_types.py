@@ -53,6 +53,8 @@ class Settings(TypedDict, total=False):
     num_distributed_optimizer_instances: int  # replicas of the distributed optimizer's shards
 
     # training
+    freeze_vision_model: bool  # vision tower: its layers are not trained
+    freeze_vision_projection: bool  # vision tower: what leads from it into the language model is not trained
     use_fused_mhc: bool  # hyper-connections: fused kernels
     mhc_recompute_layer_num: int | None  # recompute_modules mhc: layers that come back together; default: those of a chunk
     dsa_indexer_use_sparse_loss: bool  # sparse attention: the indexer's loss of its own keys

@@ -12,10 +12,11 @@ from .choices import ADAPTED, KERNELS, RECOMPUTE_MODULES, ROUTING, WORST_ROUTING
 from .compressed import CompressedTraining
 from .loss import Loss
 from .settings import setting
+from .tower import TowerTraining
 
 
 @dataclass(frozen=True)
-class Training(Loss, CompressedTraining):
+class Training(Loss, CompressedTraining, TowerTraining):
     """The settings of a run that are neither architecture nor layout."""
 
     seq_length: int = setting(4096, "tokens of a sequence")

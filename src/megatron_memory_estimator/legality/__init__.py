@@ -16,7 +16,7 @@ from ..job.model import Model
 from ..job.training import Training
 from .bridge_layers import attention_residuals, falcon_h1, gemma4_moe
 from .bridge_modules import activation_fusion, capped_logits, narrow_values, own_modules, wide_norms
-from .compressed import compressed_attention, hash_layers, hash_stage, hyper_connections, streams_stages
+from .compressed import compressed_attention, hash_layers, hyper_connections, placed
 from .dims import declared_dims
 from .experts import expert_modules, experts
 from .graphs import graphs
@@ -36,8 +36,9 @@ from .overlap import a2a_overlap, deferred_wgrads, interleaved, sequence_paralle
 from .precision import gpu, low_precision
 from .recompute import checkpoints, recompute, shared_experts, uniform_mtp
 from .sharding import attention, world
-from .splits import balanced_split
+from .splits import balanced_split, even_layout
 from .stages import pipeline, schedule, shared_indexers
+from .towers import towers
 from .violation import Violation, broken
 
 __all__ = [
@@ -46,7 +47,9 @@ __all__ = [
     "beside_pipeline",
     "check",
     "declared_dims",
+    "even_layout",
     "pipeline_sides",
+    "placed",
     "stated_violations",
     "violations",
 ]
@@ -85,6 +88,7 @@ SWITCHES: tuple[Rules, ...] = (
     narrow_values,
     capped_logits,
     windows,
+    towers,
 )
 """Rules between settings, in the order in which they are reported."""
 MOST: dict[str, int] = {"pipeline_model_parallel_size": 4096, "microbatch_group_size_per_vp_stage": 65536}
@@ -132,7 +136,7 @@ def stated_violations(model: Model, layout: Layout, training: Training, num_micr
     ]
     if not found:
         found += [*schedule(model, layout, num_microbatches), *shared_indexers(model, layout)]
-        found += [*hash_stage(model, layout), *streams_stages(model, layout)]
+        found += placed(model, layout)
     return tuple(dict.fromkeys(found))
 
 

@@ -62,7 +62,13 @@ def hash_layers(model: Model, layout: Layout, training: Training) -> Iterator[Vi
         yield broken(f"moe_n_hash_layers with {PP} above 1 needs pipeline_model_parallel_layout")
 
 
-def hash_stage(model: Model, layout: Layout) -> Iterator[Violation]:
+def placed(model: Model, layout: Layout) -> Iterator[Violation]:
+    """What must be in one chunk together: asked of a pipeline that can be built."""
+    yield from _hash_stage(model, layout)
+    yield from _streams_stages(model, layout)
+
+
+def _hash_stage(model: Model, layout: Layout) -> Iterator[Violation]:
     """All hash layers are in the chunk of the embedding, because they read token ids."""
     if layout.pp == 1 or model.hybrid or not any(kind.hashed for kind in kinds_in(model.kinds)):
         return
@@ -87,7 +93,8 @@ def hyper_connections(model: Model, layout: Layout, training: Training) -> Itera
     usual = all(kind.role in ("mixer", "mlp") for kind in kinds) and not model.layer_variants
     plain = usual and not (model.mtp or model.has_moe or model.hybrid or model.experimental_attention_variant)
     if not plain and not (usual and all(kind.compressed or kind.routed or kind.dense for kind in kinds)):
-        yield broken(f"{name} is modelled for DeepSeek-V4's layers, and for plain transformers without experts and MTP")
+        other = "layers other than DeepSeek-V4's and those of plain transformers without experts and MTP"
+        yield broken(f"{name} with {other} is not modelled")
     if model.fp32_residual_connection:
         yield broken(f"{name} excludes fp32_residual_connection")
     if model.hidden_dropout:
@@ -103,7 +110,7 @@ def _recomputed(model: Model, training: Training, *, plain: bool) -> Iterator[Vi
     if t.recomputes("mlp"):
         yield broken("recompute_modules mhc and mlp exclude each other", fix="drop one")
     if plain:
-        yield broken("recompute_modules mhc is modelled for DeepSeek-V4's layers")
+        yield broken("recompute_modules mhc with layers other than DeepSeek-V4's is not modelled")
     for module in ("attn_norm", "mlp_norm"):
         if module in t.offload_modules:
             yield broken(f"recompute_modules mhc excludes offload_modules {module}")
@@ -120,7 +127,7 @@ def _recomputed(model: Model, training: Training, *, plain: bool) -> Iterator[Vi
         yield broken(f"recompute_modules mhc with cuda_graph_impl=transformer_engine needs {needs}")
 
 
-def streams_stages(model: Model, layout: Layout) -> Iterator[Violation]:
+def _streams_stages(model: Model, layout: Layout) -> Iterator[Violation]:
     """MTP reads the streams in front of the final norm: it is in the chunk of the last decoder layer."""
     if not (model.enable_mhc_connections and model.mtp):
         return

@@ -12,11 +12,12 @@ from typing import NamedTuple
 from ..errors import LayoutError, UnsupportedError
 from ..job.layout import Layout
 from ..job.model import Model
+from ..job.tower import counted
 from ..job.training import Training
 from ..job.variants import marked, variant_of
 from ..modules.context import Context
 from ..modules.kinds import kinds_of
-from ..modules.layers import Declaration, embedding_unit, layer_unit, mtp_unit, output_unit
+from ..modules.layers import Declaration, embedding_unit, layer_unit, mtp_unit, output_unit, towers_unit
 from .violation import Violation
 
 
@@ -42,6 +43,8 @@ def declared_units(model: Model) -> Iterator[Declared]:
     parts = {marked(row.name, variant_of(layer)): row for layer in model.every_kind for row in kinds_of(layer)}
     for name, row in parts.items():
         yield Declared(name, row.routed, partial(layer_unit, kind=name))
+    if counted(model.towers):
+        yield Declared("towers", False, towers_unit)
     yield Declared("embedding", False, partial(embedding_unit, alone=True))
     yield Declared("output", False, partial(output_unit, owns_weight=True, shared=False))
     if model.mtp:

@@ -38,6 +38,19 @@ def balanced_split(num_layers: int, pp: int, vp: int) -> Counts | None:
     return min(splits, key=lambda item: item[0])[1] if splits else None
 
 
+def even_layout(num_layers: int, chunks: int, mtp: int) -> str | None:
+    """A pipeline_model_parallel_layout of as many layers in each chunk, one more in the first ones, MTP and the loss in the last; None
+    for more chunks than layers.
+
+    Source: NVIDIA-NeMo/Megatron-Bridge `models/deepseek/deepseek_v4_bridge.py` (set_deepseek_v4_pipeline_model_parallel_layout).
+    """
+    each, more = divmod(num_layers, chunks)
+    if not each:
+        return None
+    counts = [f"t*{each + (at < more)}" for at in range(chunks)]
+    return f"E{'|'.join(counts)}{'m' * mtp}L"
+
+
 def stages_of(layers: int, vp: int, least: int) -> list[int]:
     """Numbers of stages from `least` on over which layers divide, and over the chunks of each."""
     return [pp for pp in range(least, min(layers, MOST_NAMED) + 1) if layers % (pp * vp) == 0]

@@ -11,7 +11,7 @@ from operator import attrgetter
 
 from ..tape.tensor import Dim, Tensor
 from .context import Context
-from .kinds import KINDS, layers_with
+from .kinds import KINDS, kinds_in, layers_with
 
 ROPE = "yarn_rotary_pos_embedding.py: cos and sin per layer"
 INDICES = "experimental_attention_variant/csa.py: cached by process"
@@ -20,23 +20,23 @@ INDICES = "experimental_attention_variant/csa.py: cached by process"
 def tables(c: Context, counts: dict[str, int]) -> Iterator[tuple[Tensor, str]]:
     """Tables of a rank that has so many layers of each kind, each with its source."""
     m = c.model
-    layers = layers_with(counts, attrgetter("compressed"))
-    if not layers:
+    present = {kind.name for kind in kinds_in(counts) if kind.compressed}
+    if not present:
         return
+    layers = layers_with(counts, attrgetter("compressed"))
     squeezed = layers - layers_with(counts, lambda kind: kind is KINDS["window"])
     rot, two = Dim("qk_pos_emb_head_dim", m.qk_pos_emb_head_dim), Dim("two", 2)
     if c.training.apply_rope_fusion:  # replaces the tables of the construction in the first forward
         yield c.new("rotary cos and sin", Dim("layers", layers), two, c.full_seq, rot), ROPE
     else:
         yield c.new("rotary angles", Dim("layers", layers), c.full_seq, rot, dtype="fp32"), ROPE
-        if squeezed:
+        if present != {"window"}:
             rows = Dim("positions", m.original_max_position_embeddings)
             yield c.new("rotary cos and sin of YaRN", Dim("layers", squeezed), two, rows, rot), ROPE
     if c.cp_many:  # packed sequences have indices of their own
         return
     yield c.new("window indices", c.seq, Dim("csa_window_size", m.csa_window_size), dtype="int64"), INDICES
     for kind, ratio in (("csa", 4), ("hca", 128)):
-        present = any(kind == name.split("+")[0] for name in counts)
-        if present and (kind == "hca" or m.csa_dense_mode):
+        if kind in present and (kind == "hca" or m.csa_dense_mode):
             keys = Dim(f"seq/{ratio}", c.training.seq_length // ratio)
             yield c.new(f"indices of compressed keys of {kind}", c.seq, keys, dtype="int64"), INDICES

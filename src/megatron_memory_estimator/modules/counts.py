@@ -10,7 +10,7 @@ from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
 from .context import Context
-from .layers import Declaration, embedding_unit, final_norm_unit, layer_unit, mtp_unit, output_unit
+from .layers import Declaration, embedding_unit, final_norm_unit, layer_unit, mtp_unit, output_unit, towers_unit
 
 PUBLISHED_SHAPES = "0.16"
 """Later Megatron-Core versions add a norm that published MLA models without query compression do not have."""
@@ -33,11 +33,14 @@ def count_parameters(model: Model) -> Count:
         layer, used = _sums(c, layer_unit(c, kind))
         total, active = total + layer * count, active + used * count
     tied = model.share_embeddings_and_output_weights
-    for unit in (embedding_unit(c, alone=True), final_norm_unit(c), output_unit(c, owns_weight=not tied, shared=False)):
+    outside = (embedding_unit(c, alone=True), final_norm_unit(c), output_unit(c, owns_weight=not tied, shared=False))
+    for unit in (*outside, towers_unit(c)):
         size, _ = _sums(c, unit)
         total, active = total + size, active + size
     extra = sum(n for _, n in model.foreign_layers)
     mtp = _sums(c, mtp_unit(c, owns_embedding=False))[0] if model.mtp else 0
+    if mtp and model.enable_mhc_connections:  # the norm in front of it is not its own
+        mtp -= _sums(c, final_norm_unit(c))[0]
     return Count(total + extra, active + extra, mtp)
 
 

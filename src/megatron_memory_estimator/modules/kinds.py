@@ -12,6 +12,7 @@ from functools import cache
 
 from ..job.model import Model
 from ..job.settings import Owner
+from ..job.tower import counted
 from ..job.variants import bare, variant_of
 from . import (
     attention,
@@ -213,6 +214,8 @@ def owners_of(model: Model) -> frozenset[Owner]:
         found.add("mhc")
     if model.position_embedding_type == "yarn" or "mla" in found:
         found.add("yarn")
+    if counted(model.towers):
+        found.add("tower")
     return frozenset(found)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from ..job.tower import counted
 from ..tape.ops import Item, Op, Recompute, Unit, renaming
 from ..tape.tensor import Dim, Param, Tensor, uneven
+from ..wording import all_of
 from .context import Context
 from .delayed_wgrad import with_delayed_wgrads
 from .embedding import embedding, embedding_params
@@ -17,6 +19,7 @@ from .kinds import kinds_of
 from .module import GROUP, Module, T, changed, in_part
 from .mtp import concatenated, mtp_depth, mtp_depth_of_streams
 from .residual import bias_dropout_add
+from .towers import towers
 
 RESIDUALS: dict[Role, tuple[str, str]] = {
     "mixer": ("self_attn_bda", "self_attention_hyper_connection"),
@@ -31,7 +34,7 @@ class Declaration:
     Raises LayoutError for a parameter that does not divide over the ranks that share it.
     """
 
-    def __init__(self, name: str, entry: Tensor | None, module: Module[Tensor]) -> None:
+    def __init__(self, name: str, entry: Tensor | None, module: Module[Tensor] | Module[Tensor | None]) -> None:
         self.params: list[Param] = []
         items: list[Item] = []
         exit_: Tensor | None = None
@@ -131,6 +134,12 @@ def _hooked(item: Item, to: str) -> Item:
     if isinstance(item, Recompute) and item.hook.endswith(GROUP):
         return item._replace(hook=to)
     return item
+
+
+def towers_unit(c: Context) -> Declaration:
+    """The towers in front of the embedding."""
+    names = [tower.name for tower in counted(c.model.towers)]
+    return Declaration(all_of(names) if names else "towers", None, towers(c))
 
 
 def embedding_unit(c: Context, *, alone: bool) -> Declaration:

@@ -125,7 +125,8 @@ class _Forms:
         t = training
         full = t.recompute_granularity == "full"
         low = bool(t.low_precision and t.first_last_layers_bf16)
-        key = (full and (t.recompute_method, t.recompute_num_layers), low)
+        groups = t.recomputes("mhc") and (t.mhc_recompute_layer_num or "chunk")
+        key = (full and (t.recompute_method, t.recompute_num_layers), groups, low)
         if key not in self.known and full and t.recompute_method == "uniform" and t.recompute_num_layers == 1:
             plain = dataclasses.replace(t, recompute_granularity=None, recompute_method=None, recompute_num_layers=None)
             self.known[key] = self.peaks(plain).checkpointed()

@@ -80,13 +80,15 @@ def _megatron_values(job: TrainingJob) -> Iterator[tuple[str, Any]]:
             continue
         if not concerns(model, name):
             continue
-        if name in ("moe_layer_freq", "linear_attention_freq") and isinstance(value, tuple):
+        if name in LISTS and isinstance(value, tuple):
             value = "[" + ",".join(map(str, value)) + "]"
         if name == "moe_router_load_balancing_type" and len(value) == 1:
             value = value[0]
         yield dest, value
 
 
+LISTS = ("moe_layer_freq", "linear_attention_freq", "csa_compress_ratios")
+"""Settings of every layer that are one word, a list in brackets."""
 _DERIVED_HERE = frozenset(
     ["activation_func", "gated_linear_unit", "params_dtype", "bias_activation_fusion", "mamba_mem_eff_path"]
 )

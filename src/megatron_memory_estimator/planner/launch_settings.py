@@ -44,7 +44,7 @@ def _same(job: TrainingJob, other: TrainingJob, name: str) -> bool:
             theirs.ffn,
             theirs.moe_ffn,
         ) or model.multi_latent_attention
-    if name in ("moe_layer_freq", "hybrid_layer_pattern", "linear_attention_freq"):
+    if name in ("moe_layer_freq", "hybrid_layer_pattern", "linear_attention_freq", "csa_compress_ratios"):
         return model.kinds == theirs.kinds and model.mtp_kinds == theirs.mtp_kinds
     if name in ("transformer_engine_version", "megatron_core_version"):
         return False

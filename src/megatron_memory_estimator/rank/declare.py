@@ -12,6 +12,7 @@ from ..features.cuda_graphs import captured, captures, replayed
 from ..features.offload import offloaded, offloaded_layers, offloads
 from ..features.paged_stash import stashed
 from ..job.pipeline import Chunk
+from ..job.tower import counted
 from ..modules.adapters import MARK
 from ..modules.attention_residuals import beside_layer, keeping_bank
 from ..modules.context import Context
@@ -26,6 +27,7 @@ from ..modules.layers import (
     layer_unit,
     mtp_unit,
     output_unit,
+    towers_unit,
 )
 from ..states.fsdp import gathered
 from ..tape.ops import Unit
@@ -42,9 +44,9 @@ Group = tuple[int, tuple["LayerKey", ...], "Form"]
 Beside = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 UnitKey = tuple[tuple[LayerKey, ...], Form]
 """The kinds of the layers of a unit, and what it is."""
-OUTSIDE = ("embedding", "final_norm", "mtp", "output")
+OUTSIDE = ("towers", "embedding", "final_norm", "mtp", "output")
 PartKey = tuple[str, bool]
-"""A unit outside the decoder layers: embedding (True: no other stage has a copy), final_norm, mtp (True: with an embedding of its
+"""A unit outside the decoder layers: towers, embedding (True: no other stage has a copy), final_norm, mtp (True: with an embedding of its
 own) or output (True: it uses the embedding's weight)."""
 
 
@@ -118,7 +120,7 @@ class Declarer:
         for key in behind:
             run = self.part(key)
             if key == ("output", True) and runs:  # the embedding's weights, whole again
-                run = run._replace(beside=runs[0].beside)
+                run = run._replace(beside=runs[before.index(("embedding", True))].beside)
             runs.append(run)
         return ChunkPlan(chunk, tuple(runs), self.inputs(chunk))
 
@@ -126,6 +128,8 @@ class Declarer:
         """The units of a chunk before its decoder layers, and behind them."""
         tied = self.context.model.share_embeddings_and_output_weights
         before: list[PartKey] = [("embedding", chunk.output)] if chunk.embedding else []
+        if chunk.embedding and counted(self.context.model.towers):
+            before.insert(0, ("towers", True))
         mhc = self.context.model.enable_mhc_connections and chunk.mtp  # MTP reads the streams before that norm
         behind: list[PartKey] = [("final_norm", True)] if chunk.final_norm and not mhc else []
         if chunk.mtp:
@@ -270,7 +274,9 @@ class Declarer:
     def _declare_part(self, key: PartKey) -> Declaration:
         if key not in self._declared:
             c, (name, variant) = self.context, key
-            if name == "embedding":
+            if name == "towers":
+                self._declared[key] = towers_unit(c)
+            elif name == "embedding":
                 self._declared[key] = embedding_unit(c, alone=variant)
             elif name == "final_norm":
                 self._declared[key] = final_norm_unit(c)

@@ -11,6 +11,7 @@ from ..inputs.catalog import entries
 from ..inputs.hf import load
 from ..inputs.loaded_model import LoadedModel
 from ..inputs.resolve import model_of
+from ..job.tower import lacking
 from ..modules.counts import count_parameters
 from ..wording import plain
 
@@ -20,7 +21,9 @@ def model_facts(name: str, read: Callable[[str], LoadedModel] = load) -> dict[st
     try:
         loaded = read(name)
     except UnsupportedError as error:
-        return {"name": name, "source": "", "model_type": "", "num_parameters": None, "refused": str(error)}
+        return {
+            "name": name, "source": "", "model_type": "", "num_parameters": None, "refused": str(error), "not_counted": None,
+        }  # fmt: skip
     count = count_parameters(model_of(loaded))
     return {
         "name": loaded.name,
@@ -28,6 +31,7 @@ def model_facts(name: str, read: Callable[[str], LoadedModel] = load) -> dict[st
         "model_type": loaded.model_type,
         "num_parameters": {"total": count.total, "active": count.active, "mtp": count.mtp},
         "refused": loaded.refusal or None,
+        "not_counted": lacking(loaded.towers) or None,
     }
 
 
@@ -54,5 +58,7 @@ def model_record(facts: dict[str, Any]) -> dict[str, Any]:
         "model_type": plain(facts["model_type"]),
         **{f"num_parameters_{kind}": number for kind, number in count.items()},
         "supported": not facts["refused"],
+        "memory": "estimated" if not facts["refused"] else "parameters only" if facts["num_parameters"] else "refused",
+        "not_counted": facts["not_counted"],
         "reason": plain(facts["refused"] or "").removeprefix(f"{plain(facts['name'])}: "),
     }

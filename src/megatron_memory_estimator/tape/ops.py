@@ -16,7 +16,7 @@ Part = Literal[
     "", "attn_norm", "qkv_linear", "core_attn", "heads_out", "heads_back", "attn_proj", "attn", "mamba", "attn_residual", "attn_wgrads",
     "mlp_norm", "mlp", "mlp_residual", "mlp_wgrads", "router_norm", "router", "permute", "dispatch", "expert_fc1", "moe_act",
     "experts", "combine", "latent_down", "latent_up", "shared_experts", "shared_experts_add", "moe", "moe_residual",
-    "experts_wgrads", "streams", "embedding", "final_norm", "mtp", "head", "loss", "layers",
+    "experts_wgrads", "streams", "towers", "embedding", "final_norm", "mtp", "head", "loss", "layers",
 ]  # fmt: skip
 """What an op is a part of: what CUDA graphs, all-to-all overlap, offloading, the paged stash and delayed weight gradients choose
 by. A region that a checkpoint wraps has one too. "" is an op that no part was given yet (`in_part`)."""

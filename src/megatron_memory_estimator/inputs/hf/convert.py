@@ -12,6 +12,7 @@ from ..loaded_model import LoadedModel
 from .families import FAMILIES, REFUSED, TIED, Converted, Family, plain_llama
 from .fields import Fields, meant
 from .nested import levels, unwrap
+from .towers import towers_of
 from .unread import check_unread
 
 PLAIN = {
@@ -23,6 +24,8 @@ NOT_PLAIN = (
 )  # fmt: skip
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
 DEPTHS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
+PATTERN = ("layers_block_type",)
+"""Lists whose length is the number of layers where nothing else says it (nemotron_h files of transformers 5)."""
 LAYER_LISTS = (
     "layer_types", "mlp_layer_types", "indexer_types", "block_configs", "attn_type_list", "layers_block_type",
     "moe_layer_freq", "layernorm_types",
@@ -35,10 +38,12 @@ def convert(config: Mapping[str, Any], name: str, source: str) -> LoadedModel:
     name, source = plain(name, LONGEST_SHOWN), plain(source)
     if not all(isinstance(key, str) for key in config):
         raise ConfigError("the keys of a config.json must be words")
-    values, inner, towers, warnings = unwrap(config)
+    nested = unwrap(config)
+    values, inner, warnings = nested.values, nested.key, nested.warnings
     if not all(isinstance(key, str) for level in levels(config, inner) for key in level):
         raise ConfigError("the keys of a config.json must be words")
     fields = Fields(values)
+    towers, of_towers = towers_of(nested, config, fields)
     given = fields.word("model_type")
     model_type = given if given in FAMILIES or given in REFUSED else by_architecture(fields) or given
     if model_type in REFUSED:
@@ -61,7 +66,7 @@ def convert(config: Mapping[str, Any], name: str, source: str) -> LoadedModel:
         source,
         plain(model_type, LONGEST_SHOWN),
         refusal,
-        (*warnings, *converted.warnings),
+        (*of_towers, *warnings, *converted.warnings),
         foreign=converted.extra,
         towers=towers,
     )
@@ -104,7 +109,7 @@ def _bare(word: str) -> str:
 
 def check_counts(f: Fields) -> None:
     """Refuse counts that would size a list, before a mapping makes one; and lists that are not one value per layer."""
-    if not f.has("layers_block_type") or f.has(*LAYERS):
+    if not f.items(*PATTERN) or f.has(*LAYERS):
         f.count(*LAYERS, most=MOST_LAYERS)
     layers = f.optional_whole(*LAYERS)
     if f.whole(*DEPTHS, default=0) > MOST_MTP_LAYERS:
@@ -145,7 +150,7 @@ def _plain(who: str, values: Mapping[str, Any], *, towers: bool) -> Family:
 def common(f: Fields, model_type: str) -> dict[str, Any]:
     """Fields that every family shares."""
     hidden = f.whole("hidden_size", "n_embd")
-    layers = f.optional_whole(*LAYERS) or len(f.items("layers_block_type")) or f.whole(*LAYERS)
+    layers = f.optional_whole(*LAYERS) or len(f.items(*PATTERN)) or f.whole(*LAYERS)
     heads = f.whole("num_attention_heads", "n_head", default=_default(model_type, "num_attention_heads"))
     groups = f.optional_whole("num_key_value_heads", "num_kv_heads")
     if groups is None:

@@ -46,6 +46,7 @@ def sparse(f: Fields) -> dict[str, Any]:
     """The indexer, and which layers have one: GLM-5.2 shares the keys of one among `index_topk_freq` layers."""
     every, skipped = f.count("index_topk_freq", default=1), f.whole("index_skip_topk_offset", default=0)
     check_indexers(f, every, skipped)
+    f.implied(layer_types=["indexed_attention"] * f.whole("num_hidden_layers"))
     shared = {"dsa_indexer_topk_freq": every, "dsa_indexer_skip_topk_offset": skipped} if every > 1 else {}
     return {
         "experimental_attention_variant": "dsa",

@@ -99,7 +99,7 @@ def cohere(f: Fields) -> Converted:
 def falcon(f: Fields) -> Converted:
     """Falcon: attention and MLP side by side, behind one norm or a norm each."""
     hidden = f.whole("hidden_size")
-    f.implied(parallel_attn=True)
+    f.implied(parallel_attn=True, activation="gelu")
     new = f.switch("new_decoder_architecture", default=False)
     groups = (
         f.whole("num_kv_heads")
@@ -111,7 +111,7 @@ def falcon(f: Fields) -> Converted:
     return Converted(
         {
             "num_query_groups": groups,
-            "ffn_hidden_size": 4 * hidden,
+            "ffn_hidden_size": f.whole("ffn_hidden_size", default=4 * hidden),
             "normalization": "LayerNorm",
             "gated_linear_unit": False,
             "activation_func": "gelu",

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from .converted import Converted
 from .deepseek import deepseek, glm_lite, sarvam_mla
+from .deepseek_v4 import deepseek_v4
 from .dense import cohere, falcon, gemma, gpt2, llama, nemotron, plain_llama, qwen2, qwen3
-from .exaone import exaone4, exaone_moe
+from .exaone import exaone4, exaone45, exaone_moe
 from .fields import Fields
 from .foreign import minimax_m1, olmo2
 from .gemma import gemma2, gemma3, gemma4
@@ -28,7 +29,7 @@ from .moe import (
     qwen3_moe,
 )
 from .nemotron_nas import nemotron_nas
-from .towered import exaone45, glm4v_moe
+from .towered import glm4v_moe
 from .wide_norms import minimax_m2, olmoe
 from .windowed_moe import mimo_v2, step
 
@@ -50,15 +51,10 @@ FAMILIES: dict[str, Family] = {
     "qwen2_vl_text": qwen2,
     "qwen2_5_vl": qwen2,
     "qwen2_5_vl_text": qwen2,
-    "qwen2_5_omni": qwen2,
-    "qwen2_5_omni_thinker": qwen2,
     "qwen2_5_omni_text": qwen2,
-    "qwen2_audio": qwen2,
     "mimo": qwen2,
     "qwen3": qwen3,
     "qwen3_vl_text": qwen3,
-    "qwen3_asr": qwen3,
-    "qwen3_asr_thinker": qwen3,
     "qwen3_asr_text": qwen3,
     "gpt2": gpt2,
     "falcon": falcon,
@@ -66,11 +62,8 @@ FAMILIES: dict[str, Family] = {
     "qwen2_moe": qwen2_moe,
     "qwen3_moe": qwen3_moe,
     "qwen3_vl_moe_text": qwen3_moe,
-    "qwen3_omni_moe": qwen3_moe,
-    "qwen3_omni_moe_thinker": qwen3_moe,
     "qwen3_omni_moe_text": qwen3_moe,
     "glm4_moe": glm4_moe,
-    "glm4v_moe": glm4v_moe,
     "glm4v_moe_text": glm4v_moe,
     "dots1": dots1,
     "bailing_moe": bailing,
@@ -88,6 +81,7 @@ FAMILIES: dict[str, Family] = {
     "deepseek_v2": deepseek,
     "deepseek_v3": deepseek,
     "deepseek_v32": deepseek,
+    "deepseek_v4": deepseek_v4,
     "kimi_k2": deepseek,
     "glm_moe_dsa": deepseek,
     "glm4_moe_lite": glm_lite,
@@ -101,7 +95,6 @@ FAMILIES: dict[str, Family] = {
     "cohere": cohere,
     "cohere2": cohere,
     "exaone4": exaone4,
-    "exaone4_5": exaone45,
     "exaone4_5_text": exaone45,
     "gemma2": gemma2,
     "gemma3_text": gemma3,
@@ -129,7 +122,6 @@ TIED = frozenset(
 
 TWO_POOLS = "two pools of experts of different width in a layer, for tokens of text and of images, each with a router of its own"
 REFUSED: dict[str, str] = {
-    "deepseek_v4": "compressed attention, hash routing and hyper-connections",
     "ernie4_5_moe_vl": TWO_POOLS,
     "ernie4_5_vl_moe": TWO_POOLS,
     "ernie4_5_vl_moe_text": TWO_POOLS,

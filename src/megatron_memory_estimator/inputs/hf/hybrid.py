@@ -37,22 +37,28 @@ def qwen_next(f: Fields) -> Converted:
     return Converted(settings)
 
 
-SYMBOLS = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
-"""Kinds of layers by the names of huggingface/transformers (`models/nemotron_h/configuration_nemotron_h.py`)."""
+SYMBOLS = {
+    "linear_attention": "M", "full_attention": "*", "mlp": "-", "moe": "E", "mamba": "M", "attention": "*",
+}  # fmt: skip
+"""Kinds of layers by their names and older names (huggingface/transformers `models/nemotron_h/configuration_nemotron_h.py`)."""
 
 
-def _listed(f: Fields, name: str) -> str:
-    """The pattern that a list of kinds means. Raises ConfigError for a kind that there is not."""
-    kinds = f.items(name)
+KINDS = ("layers_block_type", "layer_types")
+"""Keys of the list of kinds."""
+
+
+def _listed(f: Fields, *names: str) -> str:
+    """The pattern that a list of kinds under one of some names means. Raises ConfigError for a kind that there is not."""
+    kinds = f.items(*names)
     unknown = [kind for kind in kinds if not isinstance(kind, str) or kind not in SYMBOLS]
     if unknown:
-        raise ConfigError(f"{name} in config.json has the kind {shown(unknown[0])}; known are {any_of(SYMBOLS)}")
+        raise ConfigError(f"{names[0]} in config.json has the kind {shown(unknown[0])}; known are {any_of(SYMBOLS)}")
     return "".join(SYMBOLS[kind] for kind in kinds)
 
 
 def nemotron_h(f: Fields) -> Converted:
     """Nemotron-H: one mixer per layer, by the symbols of its pattern."""
-    pattern = f.word("hybrid_override_pattern") or _listed(f, "layers_block_type")
+    pattern = f.word("hybrid_override_pattern") or _listed(f, *KINDS)
     if not pattern:
         raise ConfigError(
             "config.json has neither hybrid_override_pattern nor layers_block_type; give one kind per layer"
@@ -94,6 +100,14 @@ FALCON_H1 = (
 )
 
 
+def _gated_norm(f: Fields) -> bool:
+    """Whether Mamba-2 has a norm; where it has none, its place means nothing."""
+    present = f.switch("mamba_rms_norm", default=False)
+    if not present:
+        f.raw("mamba_norm_before_gate")
+    return present
+
+
 def falcon_h1(f: Fields) -> Converted:
     """Falcon-H1: Mamba-2 and attention side by side behind one norm, then an MLP.
 
@@ -114,7 +128,7 @@ def falcon_h1(f: Fields) -> Converted:
         "mamba_num_groups": f.count("mamba_n_groups", default=1),
         "mamba_state_dim": f.count("mamba_d_state", default=256),
         "mamba_chunk_size": f.count("mamba_chunk_size", default=256),
-        "mamba_rmsnorm": f.switch("mamba_rms_norm", default=False),
+        "mamba_rmsnorm": _gated_norm(f),
         "attention_kernel": "unfused",
         "bias_activation_fusion": False,
         "apply_rope_fusion": False,

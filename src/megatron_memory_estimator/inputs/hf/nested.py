@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ...errors import ConfigError
-from ...job.tower import UNNAMED, Tower
 from ...wording import LONGEST_SHOWN, plain
 
 THINKER = "thinker_config"
@@ -24,17 +23,23 @@ TOWERS = {
 """Keys of towers, and what each is called."""
 SPEAKERS = ("talker_config", "token2wav_config", "code2wav_config")
 """Parts of omni models that write sound; Megatron-Bridge trains none of them."""
+OF_ITS_OWN = {"exaone4_5": "exaone4_5_text"}
+"""Models whose language model is another one than the object of its own says, and what it is."""
 SHARED = ("tie_word_embeddings", "architectures")
 """Keys of an outer object that hold for the language model where its own lacks them."""
 
 
 class Nested(NamedTuple):
-    """The language model's fields, the key that they stand under, the towers beside it, and what is said of that."""
+    """The language model's fields, the key that they stand under, the towers beside it by their keys, and what is said of that.
+
+    `apart`: the language model stands in an object of its own.
+    """
 
     values: dict[str, Any]
     key: str
-    towers: tuple[Tower, ...]
+    towers: dict[str, str]
     warnings: list[str]
+    apart: bool = False
 
 
 def unwrap(config: Mapping[str, Any]) -> Nested:
@@ -47,9 +52,7 @@ def unwrap(config: Mapping[str, Any]) -> Nested:
     outer, above = config, ""
     if THINKER in config:
         outer, above = _object(config, THINKER), f"{THINKER}."
-    found = {key: name for key, name in TOWERS.items() if outer.get(key)}
-    towers = tuple(Tower(name) for name in dict.fromkeys(found.values()))
-    warnings += [f"{above}{key} is not counted: only the language model is" for key in found]
+    found = {above + key: name for key, name in TOWERS.items() if outer.get(key)}
     for key in INNER:
         if outer.get(key) is None:
             continue
@@ -58,8 +61,10 @@ def unwrap(config: Mapping[str, Any]) -> Nested:
             warnings.append(f"only the language model ({above}{key}) is counted; vision or audio towers are not")
         shared = {name: level[name] for level in (config, outer) for name in SHARED if name in level}
         values = {"model_type": outer.get("model_type") or config.get("model_type"), **shared, **inner}
-        return Nested(values, above + key, towers or (Tower(UNNAMED),), warnings)
-    return Nested(dict(outer), above.rstrip("."), towers, warnings)
+        if isinstance(kind := config.get("model_type"), str) and kind in OF_ITS_OWN:
+            values["model_type"] = OF_ITS_OWN[kind]
+        return Nested(values, above + key, found, warnings, apart=True)
+    return Nested(dict(outer), above.rstrip("."), found, warnings)
 
 
 def _object(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -23,14 +23,14 @@ IRRELEVANT = frozenset(
         "use_cache cache_implementation attn_implementation use_flash_attn use_flash_attention flash_attn use_fused_rms_norm ",
         "use_mamba_kernels use_triton fuse_cross_entropy gradient_checkpointing is_decoder is_encoder_decoder task_specific_params ",
         "id2label label2id num_labels problem_type finetuning_task return_dict return_dict_in_generate pruned_heads ",
-        "tie_encoder_decoder tf_legacy_loss prefix bridge_version use_safetensors ",
+        "tie_encoder_decoder tf_legacy_loss prefix bridge_version use_safetensors mamba_ssm_cache_dtype ",
         # generation
         "num_beams num_beam_groups num_return_sequences top_k top_p typical_p temperature do_sample min_length ",
         "length_penalty repetition_penalty diversity_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size early_stopping ",
         "bad_words_ids suppress_tokens begin_suppress_tokens remove_invalid_values max_new_tokens num_logits_to_keep ",
         # factors: they scale a tensor and keep none
         "router_scaling_factor attention_value_scale query_pre_attn_scalar logit_scale softmax_scale layer_switch ",
-        "swiglu_alpha clip_qkv logits_scaling rescale_prenorm_residual compression_ratio ",
+        "swiglu_alpha clip_qkv logits_scaling hc_sinkhorn_iters hc_eps rescale_prenorm_residual compression_ratio ",
         # windows and positions: the fused attention kernels keep the same tensors
         "sliding_window sliding_window_size sliding_window_pattern use_sliding_window max_window_layers attention_chunk_size ",
         "window_size attention_window_size order_of_interleaved_layers no_rope_layers no_rope_layer_interval alibi ",
@@ -124,23 +124,47 @@ def named(keys: Iterable[str], f: Fields) -> str:
     return ", ".join(parts) + (f" and {more} more" if more > 0 else "")
 
 
-def shapes_among(keys: list[str], f: Fields) -> list[str]:
-    """The keys that are a shape by their name, hold values of their own, or (of the first few) are a misspelt shape."""
+def shapes_among(keys: list[str], f: Fields, *, strict: bool) -> list[str]:
+    """The keys that change a shape: by their name, as a misspelt shape (of the first few), or by what they hold.
+
+    With `strict` those that hold a list or an object of any kind.
+    """
     widths = sorted(name for name in f.read if shape_like(name))
     near = {key for key in keys[:MOST_GUESSED] if meant(key, widths)}
-    return [key for key in keys if key in near or shape_like(key) or isinstance(f.values[key], list | dict)]
+    layers = f.values.get("num_hidden_layers")
+    return [
+        key for key in keys if key in near or shape_like(key) or _holds_shapes(f.values[key], layers, strict=strict)
+    ]
+
+
+def _holds_shapes(value: object, layers: object, *, strict: bool) -> bool:
+    """Whether a value holds shapes: an object with one among its keys, or a number or an object for each layer."""
+    if strict:
+        return isinstance(value, list | dict)
+    if isinstance(value, Mapping):
+        return any(isinstance(key, str) and shape_like(key) and not says_nothing(held) for key, held in value.items())
+    if not isinstance(value, list) or len(value) != layers or all(one == value[0] for one in value):
+        return False
+    return all(isinstance(one, int | float | dict) for one in value)
 
 
 def check_unread(
     f: Fields, config: Mapping[str, Any], inner: str, *, towers: bool, strict: bool, who: str
 ) -> list[str]:
-    """Warnings about keys that nothing reads; where a model is read on its looks alone, a shape among them is refused."""
+    """Warnings about keys that nothing reads. Raises ConfigError where one of them changes a shape.
+
+    With `strict` a model is read on its looks alone.
+    """
     keys, outside = unread(f, towers), outer_unread(config, inner, f) if inner else []
-    shapes = [*shapes_among(keys, f), *outside] if strict else []
-    if shapes:
+    shapes = [*shapes_among(keys, f, strict=strict), *(outside if strict else ())]
+    if shapes and strict:
         raise ConfigError(
             f"{who} is unknown, and its config.json has shapes that a plain Llama-like decoder does not have: "
             f"{named(shapes, f)}"
+        )
+    if shapes:
+        raise ConfigError(
+            f"config.json has shapes that nothing here reads: {named(shapes, f)}; correct them, or take out those that change nothing"
         )
     warnings = [f"config.json has keys that nothing here reads: {named(keys, f)}"] if keys else []
     if outside:

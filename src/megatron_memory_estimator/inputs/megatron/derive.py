@@ -46,6 +46,7 @@ DERIVED = frozenset(
         "disable_bias_linear",
         "yarn_original_max_position_embeddings",
         "add_position_embedding",
+        "apply_dsa_kernel_fusion",
         "moe_router_force_load_balancing",
         "nccl_ub",
     ]
@@ -109,6 +110,8 @@ def _attention(values: dict[str, Any], arg: Arg) -> None:
         values["apply_rope_fusion"] = False
     if arg("apply_query_key_layer_scaling"):
         values["attention_softmax_in_fp32"] = True
+    if arg("apply_dsa_kernel_fusion"):  # the older spelling of dsa_kernel_backend
+        values["dsa_kernel_backend"] = "cudnn"
     values["mamba_mem_eff_path"] = bool(arg("use_mamba_mem_eff_path"))
 
 

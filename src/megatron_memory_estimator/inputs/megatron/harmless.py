@@ -28,7 +28,6 @@ HARMLESS = IRRELEVANT | frozenset(
         "decrease_batch_size_if_needed",
         "disable_jit_fuser",
         "distributed_backend",
-        "dsa_indexer_use_sparse_loss",
         "empty_unused_memory_level",
         "encoder_seq_length",
         "flash_attention_version",

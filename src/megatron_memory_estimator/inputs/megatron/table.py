@@ -1,4 +1,4 @@
-"""Every argument of Megatron-LM (August 2026), from the table beside this file.
+"""Every argument of Megatron-LM (August 2026), and those of DeepSeek-V4 in its dev branch (2f2f8ebae), from the table beside this file.
 
 Source: Megatron-LM `megatron/training/arguments.py`.
 """

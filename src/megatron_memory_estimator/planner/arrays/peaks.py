@@ -29,6 +29,8 @@ from .batch import different_stages
 from .forms import Array, Basis, Form, largest_sum, needed
 
 Key = UnitKey | PartKey
+MOST_GROUPS = 1000
+"""Different groups of layers whose hyper-connections are recomputed together, of all pipelines of a space."""
 """A unit of a chunk."""
 
 
@@ -119,7 +121,7 @@ def symbols(context: Context) -> _Symbols:
     """A declarer of unknown units for the model and the training of a context."""
     kinds = len(context.model.every_kind)
     training = context.training
-    joined = context.model.num_layers if training.recomputes("mhc") else training.recompute_num_layers or 1
+    joined = MOST_GROUPS if training.recomputes("mhc") else training.recompute_num_layers or 1
     width = 8 + 3 * (5 + 4 * kinds) + 3 * joined
     names = {f.name: getattr(context, f.name) for f in dataclasses.fields(Context)}
     basis = Basis(width)

@@ -44,12 +44,14 @@ def generated_layout(model: Model, pp: int, vp: int) -> str | None:
     if chunks < 2 or len(layers) < chunks:
         return None
     balanced = []
-    for behind in (0, 1) if mtp else (0,):  # MTP in the last chunk, or in the one before
+    first = max(model.moe_n_hash_layers, 1)  # hash layers are beside the embedding
+    streams = model.enable_mhc_connections and mtp > 0  # and MTP beside the last layer
+    for behind in (0, 1) if mtp and not streams else (0,):  # MTP in the last chunk, or in the one before
         extra = [0.0] * chunks
         extra[-1] += loss
         extra[-1 - behind] += mtp
-        least = [1] * (chunks - 1) + [0]
-        if mtp:
+        least = [first] + [1] * (chunks - 2) + [int(streams)]
+        if mtp and not streams:
             least[-1 - behind] = 0
         held = chunks - behind  # no layer may follow MTP
         counts, load = _balanced(layers, extra, least, pp, held)

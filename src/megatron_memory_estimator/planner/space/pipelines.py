@@ -9,7 +9,7 @@ from itertools import product
 from ...job.layout import Layout
 from ...job.pipeline import split_layers
 from ...job.training_job import TrainingJob
-from ...legality import Violation, balanced_split
+from ...legality import Violation, balanced_split, even_layout, placed
 from ...legality.stages import pipeline
 from ...legality.violation import broken
 from .axes import Space
@@ -27,7 +27,7 @@ def shapes(job: TrainingJob, space: Space) -> Iterator[Shape | Violation]:
             violations = pipeline(
                 job.model, layout, overlap_p2p_comm=job.training.overlap_p2p_comm, mcore=job.training.mcore
             )
-            yield next(violations, None) or Shape(layout, vp)
+            yield next(violations, None) or next(placed(job.model, layout), None) or Shape(layout, vp)
 
 
 def _plain(job: TrainingJob, pp: int, vp: int) -> Layout:
@@ -55,6 +55,10 @@ def _splits(job: TrainingJob, space: Space, pp: int, vp: int) -> Iterator[Layout
         yield plain
         return
     splits = []
+    if model.moe_n_hash_layers:  # whose experts are chosen beside the embedding: Megatron-LM wants a layout string
+        text = generated_layout(model, pp, vp) or even_layout(model.num_layers, pp * vp, model.mtp)
+        yield dataclasses.replace(plain, virtual_pipeline_model_parallel_size=None, pipeline_model_parallel_layout=text)
+        return
     divides = split_layers(model, plain) % (pp * vp) == 0
     if divides and "even" in space.split:
         splits.append(plain)

@@ -32,6 +32,12 @@ RECOMPUTE: dict[str, dict[str, Any]] = {
         "recompute_granularity": "selective",
         "recompute_modules": ("mla_up_proj", "mlp", "moe", "layernorm"),
     },
+    "mla_up_proj+mhc": {"recompute_granularity": "selective", "recompute_modules": ("mla_up_proj", "mhc")},
+    "moe_act+mhc": {"recompute_granularity": "selective", "recompute_modules": ("moe_act", "mhc")},
+    "mla_up_proj+moe_act+mhc": {
+        "recompute_granularity": "selective",
+        "recompute_modules": ("mla_up_proj", "moe_act", "mhc"),
+    },
     "full": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
 }
 """Sets of recomputation by name; those that have nothing to recompute in a model are dropped. `block:N` is full recomputation of N

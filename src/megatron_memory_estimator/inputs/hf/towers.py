@@ -1,0 +1,241 @@
+"""Vision towers from their configs: every parameter, in the shapes of the classes that Megatron-Bridge makes of them.
+
+Sources: NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/` (`qwen_vl/modelling_qwen3_vl/vision_model.py`,
+`qwen_vl/modeling_qwen25_vl.py`, `ministral3/modeling_ministral3.py`, `gemma_vl/modeling_gemma3_vl.py`,
+`glm_vl/modeling_glm_45v.py`); huggingface/transformers
+`src/transformers/models/` (`qwen2_5_vl`, `pixtral`, `mistral3`, `siglip`, `glm4v_moe`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ...errors import ConfigError
+from ...job.tower import SEEN, UNNAMED, Block, Tower, Weight
+from .fields import Fields
+from .nested import Nested
+from .unread import irrelevant, named
+
+MOST_LAYERS = 1000
+"""Layers of a tower."""
+Reader = Callable[[Fields, Fields, int], Tower]
+"""A tower from its fields, those beside it, and the width of the language model."""
+
+
+def linear(name: str, out: int, inp: int, *, bias: bool = True, split: int | None = None) -> Iterator[Weight]:
+    """A matrix and its bias; `split` is its dimension that tensor-parallel ranks share, of which the bias is the first."""
+    yield Weight(f"{name}.weight", (out, inp), split)
+    if bias:
+        yield Weight(f"{name}.bias", (out,), 0 if split == 0 else None)
+
+
+def norm(name: str, width: int, *, bias: bool = True) -> Iterator[Weight]:
+    """The weight of a norm, and its bias where it has one."""
+    yield Weight(f"{name}.weight", (width,))
+    if bias:
+        yield Weight(f"{name}.bias", (width,))
+
+
+def convolution(name: str, out: int, *shape: int, bias: bool = True) -> Iterator[Weight]:
+    """A convolution."""
+    yield Weight(f"{name}.weight", (out, *shape))
+    if bias:
+        yield Weight(f"{name}.bias", (out,))
+
+
+def _block(name: str, copies: int, *parts: Iterator[Weight], projection: bool = False) -> Block:
+    return Block(name, copies, tuple(weight for part in parts for weight in part), projection)
+
+
+def _tower(*blocks: Block, heads: int = 0) -> Tower:
+    return Tower(SEEN, tuple(block for block in blocks if block.copies), heads)
+
+
+def _patches(v: Fields) -> tuple[int, ...]:
+    """Channels, frames, height and width of a patch of images and videos."""
+    patch = v.count("patch_size")
+    return v.count("in_channels", "in_chans", default=3), v.count("temporal_patch_size", default=2), patch, patch
+
+
+def _same_width(v: Fields, hidden: int) -> int:
+    out = v.count("out_hidden_size")
+    if out != hidden:
+        raise ConfigError(f"out_hidden_size={out} in config.json is not the language model's hidden_size={hidden}")
+    return out
+
+
+def qwen3_vl(v: Fields, outer: Fields, hidden: int) -> Tower:
+    """Qwen3-VL and Qwen3.5: Megatron's own layers, split over tensor-parallel ranks; without sequence parallelism."""
+    h, f, depth = v.count("hidden_size"), v.count("intermediate_size"), v.count("depth", most=MOST_LAYERS)
+    heads, merge, out = v.count("num_heads"), v.count("spatial_merge_size", default=2) ** 2, _same_width(v, hidden)
+    if h % heads:
+        raise ConfigError(f"hidden_size={h} of the tower in config.json is not divisible by num_heads={heads}")
+    deep = v.wholes("deepstack_visual_indexes")
+    return _tower(
+        _block("patch_embed", 1, convolution("proj", h, *_patches(v))),
+        _block("pos_embed", 1, iter([Weight("weight", (v.count("num_position_embeddings"), h))])),
+        _block(
+            "decoder.layers", depth,
+            linear("self_attention.linear_proj", h, h, split=1), norm("self_attention.linear_qkv.layer_norm", h),
+            linear("self_attention.linear_qkv", 3 * h, h, split=0), norm("mlp.linear_fc1.layer_norm", h),
+            linear("mlp.linear_fc1", f, h, split=0), linear("mlp.linear_fc2", h, f, split=1),
+        ),
+        _block("decoder.deepstack_merger_list", len(deep), *_merger(merge * h, merge * h, out), projection=True),
+        _block("merger", 1, *_merger(h, merge * h, out), projection=True),
+        heads=heads,
+    )  # fmt: skip
+
+
+def _merger(normed: int, width: int, out: int) -> tuple[Iterator[Weight], ...]:
+    return (
+        norm("patch_norm", normed),
+        linear("linear_fc1", width, width, split=0),
+        linear("linear_fc2", out, width, split=1),
+    )
+
+
+def qwen25_vl(v: Fields, outer: Fields, hidden: int) -> Tower:
+    """Qwen2.5-VL: the class of huggingface/transformers, whole on every tensor-parallel rank."""
+    h, f, depth = v.count("hidden_size"), v.count("intermediate_size"), v.count("depth", most=MOST_LAYERS)
+    merged, out = v.count("spatial_merge_size", default=2) ** 2 * h, _same_width(v, hidden)
+    v.raw("num_heads", "window_size", "fullatt_block_indexes", "spatial_patch_size")
+    return _tower(
+        _block("patch_embed", 1, convolution("proj", h, *_patches(v), bias=False)),
+        _block(
+            "blocks", depth, norm("norm1", h, bias=False), norm("norm2", h, bias=False), linear("attn.qkv", 3 * h, h),
+            linear("attn.proj", h, h), linear("mlp.gate_proj", f, h), linear("mlp.up_proj", f, h), linear("mlp.down_proj", h, f),
+        ),
+        _block(
+            "merger", 1, norm("ln_q", h, bias=False), linear("mlp.0", merged, merged), linear("mlp.2", out, merged),
+            projection=True,
+        ),
+    )  # fmt: skip
+
+
+def pixtral(v: Fields, outer: Fields, hidden: int) -> Tower:
+    """Mistral 3, Ministral 3: Pixtral's tower and a projector that merges patches, whole on every tensor-parallel rank."""
+    h, f, depth = v.count("hidden_size"), v.count("intermediate_size"), v.count("num_hidden_layers", most=MOST_LAYERS)
+    merge, patch = outer.count("spatial_merge_size", default=2) ** 2, v.count("patch_size")
+    bias = outer.switch("multimodal_projector_bias", default=False)
+    layers = outer.raw("vision_feature_layer")
+    taken = len(layers) if isinstance(layers, list) else 1
+    v.raw("num_attention_heads", "head_dim", "image_size", "vocab_size")
+    channels = v.count("num_channels", default=3)
+    attention = (linear(f"attention.{name}_proj", h, h, bias=False) for name in "kvqo")
+    return _tower(
+        _block(
+            "vision_tower", 1, convolution("patch_conv", h, channels, patch, patch, bias=False),
+            norm("ln_pre", h, bias=False),
+        ),
+        _block(
+            "vision_tower.transformer.layers", depth, norm("attention_norm", h, bias=False),
+            linear("feed_forward.gate_proj", f, h, bias=False), linear("feed_forward.up_proj", f, h, bias=False),
+            linear("feed_forward.down_proj", h, f, bias=False), *attention, norm("ffn_norm", h, bias=False),
+        ),
+        _block(
+            "multi_modal_projector", 1, norm("norm", h, bias=False),
+            linear("patch_merger.merging_layer", h, merge * h, bias=False), linear("linear_1", hidden, taken * h, bias=bias),
+            linear("linear_2", hidden, hidden, bias=bias), projection=True,
+        ),
+    )  # fmt: skip
+
+
+def gemma3(v: Fields, outer: Fields, hidden: int) -> Tower:
+    """Gemma 3: SigLIP, whole on every tensor-parallel rank, and a projection that is split over them."""
+    h, f, depth = v.count("hidden_size"), v.count("intermediate_size"), v.count("num_hidden_layers", most=MOST_LAYERS)
+    patch, channels = v.count("patch_size"), v.count("num_channels", default=3)
+    side = v.count("image_size") // patch
+    v.raw("num_attention_heads", "vision_use_head")
+    attention = (linear(f"self_attn.{name}_proj", h, h) for name in ("k", "v", "q", "out"))
+    return _tower(
+        _block(
+            "vision_tower.embeddings", 1, convolution("patch_embedding", h, channels, patch, patch),
+            iter([Weight("position_embedding.weight", (side * side, h))]),
+        ),
+        _block(
+            "vision_tower.encoder.layers", depth, norm("layer_norm1", h), *attention, norm("layer_norm2", h),
+            linear("mlp.fc1", f, h), linear("mlp.fc2", h, f),
+        ),
+        _block("vision_tower", 1, norm("post_layernorm", h)),
+        _block(
+            "multi_modal_projector", 1, norm("mm_soft_embed_norm", h, bias=False),
+            linear("proj", hidden, h, bias=False, split=0), projection=True,
+        ),
+    )  # fmt: skip
+
+
+def glm4v(v: Fields, outer: Fields, hidden: int) -> Tower:
+    """GLM-4.5V: the class of huggingface/transformers, whole on every tensor-parallel rank."""
+    h, f, depth = v.count("hidden_size"), v.count("intermediate_size"), v.count("depth", most=MOST_LAYERS)
+    merge, out, bias = (
+        v.count("spatial_merge_size", default=2),
+        _same_width(v, hidden),
+        v.switch("attention_bias", default=False),
+    )
+    side = v.count("image_size") // v.count("patch_size")
+    v.raw("num_heads")
+    return _tower(
+        _block("embeddings", 1, iter([Weight("position_embedding.weight", (side * side, h))])),
+        _block("patch_embed", 1, convolution("proj", h, *_patches(v))),
+        _block(
+            "blocks", depth, norm("norm1", h, bias=False), norm("norm2", h, bias=False),
+            linear("attn.qkv", 3 * h, h, bias=bias), linear("attn.proj", h, h, bias=False),
+            linear("mlp.gate_proj", out, h, bias=False), linear("mlp.up_proj", out, h, bias=False),
+            linear("mlp.down_proj", h, out, bias=False),
+        ),
+        _block(
+            "merger", 1, linear("proj", out, out, bias=False), norm("post_projection_norm", out),
+            linear("gate_proj", f, out, bias=False), linear("up_proj", f, out, bias=False),
+            linear("down_proj", out, f, bias=False), projection=True,
+        ),
+        _block(
+            "post", 1, norm("conv_layernorm", h, bias=False), convolution("downsample", out, h, merge, merge),
+            norm("layernorm", h, bias=False),
+        ),
+    )  # fmt: skip
+
+
+READERS: dict[str, Reader] = {
+    "qwen3_vl": qwen3_vl,
+    "qwen3_vl_moe": qwen3_vl,
+    "qwen3_5": qwen3_vl,
+    "qwen3_5_moe": qwen3_vl,
+    "qwen2_5_vl": qwen25_vl,
+    "mistral3": pixtral,
+    "gemma3": gemma3,
+    "glm4v_moe": glm4v,
+}
+"""Towers that are counted, by the model_type of the whole model."""
+
+
+ACTIVATIONS = {"hidden_act", "hidden_activation"}
+"""Keys of functions without parameters."""
+
+
+def towers_of(nested: Nested, config: Mapping[str, Any], text: Fields) -> tuple[tuple[Tower, ...], list[str]]:
+    """The towers of a config, counted where their class is known, and a sentence for each key of one that is not."""
+    kind = config.get("model_type")
+    reader = READERS.get(kind) if isinstance(kind, str) and nested.towers == {"vision_config": SEEN} else None
+    if reader is None:
+        said = [f"{key} is not counted: only the language model is" for key in nested.towers]
+        names = dict.fromkeys(nested.towers.values()) or ([UNNAMED] if nested.apart else [])
+        return tuple(map(Tower, names)), said
+    try:
+        return (_read(reader, config, text),), []
+    except ConfigError as error:
+        return (Tower(SEEN),), [f"vision_config is not counted, only the language model is: in it {error}"]
+
+
+def _read(reader: Reader, config: Mapping[str, Any], text: Fields) -> Tower:
+    """A tower that is counted. Raises ConfigError where a key is missing, of another type, or read by nothing."""
+    vision = config["vision_config"]
+    if not isinstance(vision, Mapping) or not all(isinstance(key, str) for key in vision):
+        raise ConfigError("the keys must be words of an object")
+    v = Fields(dict(vision))
+    found = reader(v, Fields(dict(config)), text.count("hidden_size"))
+    known = v.read | ACTIVATIONS
+    left = [key for key, value in v.values.items() if key not in known and not irrelevant(key, value)]
+    if left:
+        raise ConfigError(f"stand keys that nothing here reads: {named(left, v)}")
+    return found
