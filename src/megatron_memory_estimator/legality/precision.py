@@ -88,7 +88,9 @@ def gpu(training: Training, machine: Gpu) -> Iterator[Violation]:
     if training.dsa_kernel_backend == "cudnn" and machine.capability < SPARSE_KERNELS:
         major, minor = SPARSE_KERNELS
         rule = f"dsa_kernel_backend=cudnn needs a GPU of compute capability {major}.{minor} or above"
-        yield broken(rule, said=f"{rule}, and {machine.name} has {machine.capability[0]}.{machine.capability[1]}", fix="use none")
+        yield broken(
+            rule, said=f"{rule}, and {machine.name} has {machine.capability[0]}.{machine.capability[1]}", fix="use none"
+        )
     if recipe and not has_recipe(training, machine):
         major, minor = LEAST_CAPABILITY[recipe]
         setting, name = ("fp4", f"fp4={training.fp4}") if training.fp4 else ("fp8", f"fp8_recipe={recipe}")
