@@ -278,6 +278,14 @@ class Training(Loss, CompressedTraining, TowerTraining):
         """Whether full recomputation covers all layers, uniformly."""
         return self.recompute_granularity == "full" and self.recompute_method != "block"
 
+    def recomputes_selectively(self) -> bool:
+        """Whether recomputation is selective."""
+        return self.recompute_granularity == "selective"
+
+    def recomputed_together(self) -> int:
+        """Layers of a checkpoint of full recomputation, or (block) layers that have one; 0 without."""
+        return max(self.recompute_num_layers or 1, 1) if self.recompute_granularity == "full" else 0
+
     def recomputes_whole_layers(self) -> bool:
         """Whether full recomputation covers some layers, or all."""
         return self.recompute_granularity == "full"
