@@ -302,8 +302,9 @@ def test_what_a_tower_keeps_grows_with_images_and_microbatches_in_flight() -> No
     assert some - none == pytest.approx(
         2 * 2_711_248_896, rel=0.02
     )  # two microbatches in flight on the first of two stages, and pixels
-    assert more - none == pytest.approx(2 * (some - none), rel=1e-3)
-    assert activations(image_tokens=1024, micro_batch_size=2) - activations(micro_batch_size=2) == 2 * (some - none)
+    assert more - none == pytest.approx(2 * (some - none), rel=0.02)
+    two = activations(image_tokens=1024, micro_batch_size=2) - activations(micro_batch_size=2)
+    assert two == pytest.approx(2 * (some - none), rel=0.02)
 
 
 def test_a_frozen_tower_keeps_nothing_of_images_but_for_a_trained_projection() -> None:
