@@ -6,7 +6,7 @@ Source: NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/` (the VL models
 from __future__ import annotations
 
 from ..job.tower import Block, Tower, Weight
-from ..tape.ops import Item, Op, Recompute
+from ..tape.ops import Item, Op, Recompute, renaming
 from ..tape.tensor import Dim, Param, Tensor
 from .context import Context
 from .module import Module, changed
@@ -42,7 +42,8 @@ def towers(c: Context) -> Module[Tensor | None]:
         yield from tower_params(c, tower)
     computed = [tower.vit for tower in c.model.towers if tower.vit and c.training.image_tokens]
     for vit in computed:
-        yield from changed(images(c, vit), _of_towers)
+        rename = renaming(f"{PREFIX}.", {})
+        yield from changed(changed(images(c, vit), rename), _of_towers)
     if not computed:
         yield Op("without images", part="towers", calls=0)
     return None

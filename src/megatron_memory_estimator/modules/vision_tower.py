@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from functools import cached_property
 
 from ..job.model import Model
 from ..job.tower import Vit
@@ -28,6 +29,14 @@ POSITIONS = 4
 """Position embeddings that are interpolated for a patch."""
 
 
+class _Patches(Context):
+    """A context whose sequence is patches of images, on every context-parallel rank all of them."""
+
+    @cached_property
+    def seq(self) -> Dim:
+        return Dim("patches", self.training.seq_length)
+
+
 def seen(c: Context, vit: Vit) -> Context:
     """The context of the tower's layers: its sequence is the patches of a microbatch."""
     t = c.training
@@ -43,7 +52,7 @@ def seen(c: Context, vit: Vit) -> Context:
     )  # fmt: skip
     training = dataclasses.replace(training, micro_batch_size=t.micro_batch_size)
     layout = dataclasses.replace(c.layout, sequence_parallel=False, context_parallel_size=1)
-    return Context(model, layout, training, c.kernel, c.num_sms)
+    return _Patches(model, layout, training, c.kernel, c.num_sms)
 
 
 def images(c: Context, vit: Vit) -> Module[None]:
