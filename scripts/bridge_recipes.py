@@ -63,6 +63,16 @@ FUSED_V4 = ("gb200_bf16", "128gpu_gb200_fp8mx", "128gpu_gb300_fp8mx", "256gpu_gb
 """DeepSeek-V4 recipes with fused sparse attention (`recipes/deepseek/*/deepseek_v4.py`, `perf_recipes/deepseek/*/deepseek_v4.py`)."""
 
 
+GRAPHED_V4 = {
+    "cuda_graph_impl": "full_iteration",
+    "moe_paged_stash": True,
+    "moe_paged_stash_buffer_size_factor_cuda": 1.2,
+    "moe_expert_rank_capacity_factor": 1.5,
+    "moe_router_force_load_balancing": True,
+    "moe_router_padding_for_quantization": True,
+    "use_transformer_engine_op_fuser": True,
+}
+"""What the 128 GPUs of the verification cards ran with (0.6.2 `perf_recipes/deepseek/gb200/deepseek_v4.py`)."""
 V4_SETTINGS = frozenset(("dsa_kernel_backend", "dsa_indexer_use_sparse_loss", "use_fused_mhc"))
 """Settings that the mapping of the model's config gives other defaults than the classes have."""
 
@@ -84,6 +94,8 @@ def with_provider(recipe: dict[str, Any]) -> dict[str, Any]:
         "dsa_indexer_use_sparse_loss": fused,
         "use_fused_mhc": str(recipe.get("gpu")).startswith(("gb", "b")),
     }
+    if "128gpu" in name:
+        model |= GRAPHED_V4
     stages = model.get("pipeline_model_parallel_size") or 1
     if stages > 1 and not model.get("pipeline_model_parallel_layout"):
         model["pipeline_model_parallel_layout"] = even_layout(43 if flash else 61, stages, depths)
@@ -122,7 +134,13 @@ def of_interest(key: str, value: Any, *, own_model: bool) -> bool:
 
 def is_default(name: str, owner: type[Any], value: Any) -> bool:
     """Whether the setting holds without being said."""
-    if name in OVER_MODEL or name in V4_SETTINGS or name in PROVIDER_DEFAULTS or name in CLASS_DEFAULTS or name in RENAMED:
+    if (
+        name in OVER_MODEL
+        or name in V4_SETTINGS
+        or name in PROVIDER_DEFAULTS
+        or name in CLASS_DEFAULTS
+        or name in RENAMED
+    ):
         return False
     default = owner.__dataclass_fields__[name].default
     if isinstance(value, list) and not value:

@@ -24,6 +24,7 @@ import docs_runs
 import docs_tables
 import docs_throughput
 import docs_timeline
+import docs_v4
 import docs_verdicts
 import settings_types
 from docs_markdown import ROOT
@@ -37,6 +38,7 @@ TABLES = {
     **docs_mcp.TABLES,
     **docs_throughput.TABLES,
     **docs_timeline.TABLES,
+    **docs_v4.TABLES,
     **docs_verdicts.TABLES,
 }
 """Makers of the tables by the names that blocks have."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from megatron_memory_estimator import TrainingJob
 from megatron_memory_estimator.job.model import Model
+from megatron_memory_estimator.job.variants import bare
 
 from .random_models import Choice, Settings, models
 
@@ -59,7 +60,14 @@ def random_job(random: Random) -> RandomJob:
         settings["hybrid_layer_pattern"] = settings["hybrid_layer_pattern"].replace("|", "")
     gpu = choice.of(*GPUS)
     fp32 = choice.rarely(1)
-    local = not hybrid and experts == 0 and "experimental_attention_variant" not in settings and choice.rarely(1)
+    own = (model.norm_placement, model.core_attention) != ("pre", "transformer_engine")
+    local = (
+        not own
+        and not hybrid
+        and experts == 0
+        and "experimental_attention_variant" not in settings
+        and choice.rarely(1)
+    )
     tp = choice.of(*tensor_parallel(model))
     cp = 1 if local or fp32 else choice.of(*context_parallel(model, tp))
     ep = choice.of(*(n for n in (1, 2, 4, 8) if experts and experts % n == 0)) if experts else 1
@@ -123,14 +131,24 @@ def split(way: str, pp: int, vpp: int, counts: list[int], mtp: int) -> Settings:
 
 def tensor_parallel(model: Model) -> list[int]:
     """Legal tensor parallel sizes."""
-    return [tp for tp in (1, 2, 4, 8) if not any(n % tp for n in widths(model)) and groups_divide(model, tp)]
+    if model.qk_layernorm_scope == "projection":
+        return [1]
+    every = shapes(model)
+    most = min((one.groups for one in every if one.value_channels), default=8)
+    legal = (tp for tp in (1, 2, 4, 8) if tp <= most)
+    return [tp for tp in legal if all(not any(n % tp for n in widths(one)) and groups_divide(one, tp) for one in every)]
+
+
+def shapes(model: Model) -> list[Model]:
+    """The model as each of its layers may have it."""
+    return [model.variant(name) for name in ("", *dict(model.variants))]
 
 
 def widths(model: Model) -> list[int]:
     """What tensor parallelism divides."""
-    mixers = {kind.split("+")[0] for kind in model.kinds}
+    mixers = {bare(kind).split("+")[0] for kind in model.kinds}
     found = [model.num_attention_heads] if mixers & {"gqa", "mla", "dsa"} else []
-    if any(kind.endswith("dense") for kind in model.kinds) or model.num_moe_experts:
+    if any(bare(kind).endswith("dense") for kind in model.kinds) or model.num_moe_experts:
         found.append(model.ffn)
     found += [model.moe_shared_expert_intermediate_size or 8, model.hidden_size]
     if "mamba" in mixers:
@@ -142,13 +160,13 @@ def widths(model: Model) -> list[int]:
 
 def groups_divide(model: Model, tp: int) -> bool:
     """Whether query groups and ranks divide one another, and the rows of a narrow qkv divide."""
-    gate = 2 if model.attention_output_gate else 1
-    rows = (gate * model.num_attention_heads + 2 * model.groups) * model.head_dim
-    return not ((model.groups % tp and tp % model.groups) or rows % tp)
+    return not ((model.groups % tp and tp % model.groups) or model.qkv_rows % tp)
 
 
 def context_parallel(model: Model, tp: int) -> list[int]:
     """Legal context parallel sizes."""
+    if model.core_attention != "transformer_engine" or model.value_channels:
+        return [1]
     kinds = " ".join(model.kinds)
     heads = [model.mamba_heads] if "mamba" in kinds else []
     heads += [model.linear_num_key_heads, model.linear_num_value_heads] if "gdn" in kinds else []
@@ -163,9 +181,15 @@ def communication(choice: Choice, model: Model, tp: int, cp: int) -> str:
     """How context parallel ranks exchange keys."""
     if any(kind.startswith("dsa") for kind in model.kinds):
         return "all_gather"
-    heads = (model.num_attention_heads, model.num_attention_heads if model.multi_latent_attention else model.groups)
+    every = shapes(model)
+    heads = [
+        n
+        for one in every
+        for n in (one.num_attention_heads, one.num_attention_heads if one.multi_latent_attention else one.groups)
+    ]
     redistributed = ["a2a"] if not any(n % (tp * cp) for n in heads) else []
-    return str(choice.of("p2p", "all_gather", *redistributed))
+    ring = [] if any(one.sliding_window for one in every) else ["p2p"]
+    return str(choice.of(*ring, "all_gather", *redistributed))
 
 
 class Job(NamedTuple):

@@ -70,6 +70,8 @@ def models(choice: Choice, layers: int, borders: tuple[int, ...]) -> Drawn:
         settings["hybrid_layer_pattern"] = hybrid_pattern(choice, model, layers, borders)
     if isinstance(model.moe_layer_freq, tuple):
         settings["moe_layer_freq"] = experts_of(choice, layers)
+    if model.layer_variants is not None:
+        settings["layer_variants"] = tuple(choice.of("base", *dict(model.variants)) for _ in range(layers))
     if model.linear_attention_freq is not None:
         settings["linear_attention_freq"] = choice.of(2, 3, 4)
     if not model.hybrid and model.position_embedding_type == "rope":

@@ -16,7 +16,6 @@ from .helpers import FACTS
 FILE = json.loads((FACTS / "bridge_models.json").read_text())
 NOT_MODELLED = {
     "google/gemma-4-E4B",
-    "moonshotai/Kimi-K3",
 }
 """Models of the records that are refused by name."""
 PER_LAYER = ("moe_layer_freq", "linear_attention_freq", "layer_variants")

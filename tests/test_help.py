@@ -142,7 +142,7 @@ def completed(args: list[str], incomplete: str) -> list[CompletionItem]:
         (["estimate", "x", "--gpu"], "b", ["B200-180GB", "B300-288GB"]),
         (["estimate", "x", "--gpu"], "a6", ["A6000"]),
         (["estimate", "x", "--recompute-granularity"], "", ["full", "selective"]),
-        (["estimate", "x", "--recompute-modules"], "mlp,m", ["mlp,moe_act", "mlp,mla_up_proj", "mlp,moe"]),
+        (["estimate", "x", "--recompute-modules"], "mlp,m", ["mlp,moe_act", "mlp,mla_up_proj", "mlp,moe", "mlp,mhc"]),
         (["estimate", "x", "--format"], "c", ["csv"]),
         (["estimate", "--tp", "--pp", "x"], "--seq", ["--sequence-parallel", "--seq-length"]),
         (["estimat"], "", list(VERBS)),

@@ -60,6 +60,13 @@ COMPRESSED = {
 }  # fmt: skip
 DELTA = {"linear_attention_freq": 2, "linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_num_key_heads": 8,
          "linear_num_value_heads": 8}  # fmt: skip
+KIMI = {
+    **LATENT, "experimental_attention_variant": "kda", "attn_res_block_size": 2, "linear_attention_freq": [1, 0, 1, 0],
+    "linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_num_key_heads": 8, "linear_num_value_heads": 8,
+    "num_moe_experts": 4, "moe_ffn_hidden_size": 128, "moe_shared_expert_intermediate_size": 128, "moe_latent_size": 64,
+    "moe_latent_norm": True, "moe_layer_freq": [0, 0, 1, 1], "activation_func": "situ", "position_embedding_type": "none",
+    "bias_activation_fusion": False, "attention_dropout": 0.0, "hidden_dropout": 0.0,
+}  # fmt: skip
 EXAMPLES: dict[str, dict[str, Any]] = {
     "gqa": {},
     "mla": LATENT,
@@ -84,6 +91,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "linear_attention": {"variants": {"few": {"attention_block": "linear"}}, "layer_variants": ["base", "few", "base", "few"]},
     "no_mlp": {"variants": {"few": {"mlp_block": "no_op"}}, "layer_variants": ["base", "few", "base", "few"]},
     "linear_mlp": {"variants": {"few": {"mlp_block": "linear"}}, "layer_variants": ["base", "few", "base", "few"]},
+    **dict.fromkeys(("k3_kda", "k3_mla", "k3_dense", "k3_moe"), KIMI),
     "dense": {},
     "moe": {
         "num_moe_experts": 4, "moe_ffn_hidden_size": 128, "moe_shared_expert_intermediate_size": 128, "moe_latent_size": 64,

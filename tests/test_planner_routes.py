@@ -64,11 +64,11 @@ def space(name: str) -> Space:
 def test_every_feature_has_settings_and_a_reason() -> None:
     assert set(ON) == {feature.name for feature in FEATURES}
     assert all(feature.why for feature in FEATURES)
-    assert route(job({}).training) == "tables"
+    assert route(job({}).training, job({}).model) == "tables"
     for feature in FEATURES:
         training = job(ON[feature.name]).training
         assert [one.name for one in FEATURES if one.on(training)] == [feature.name]
-        assert route(training) == feature.route
+        assert route(training, job({}).model) == feature.route
 
 
 def equal_to_estimate(name: str, count: int) -> None:

@@ -69,8 +69,12 @@ def test_every_setting_is_typed() -> None:
 
 
 def test_every_key_is_a_setting_that_from_hf_knows() -> None:
-    """A value that no setting takes is refused as a value, not as a name; two frequencies are read where layers need them."""
-    for name in set(typing.get_type_hints(Settings)) - {"moe_layer_freq", "linear_attention_freq"}:
+    """A value that no setting takes is refused as a value, not as a name; three lists of layers are read where layers need them."""
+    for name in set(typing.get_type_hints(Settings)) - {
+        "moe_layer_freq",
+        "linear_attention_freq",
+        "csa_compress_ratios",
+    }:
         nothing: dict[str, Any] = {name: object()}
         with pytest.raises(package.ConfigError) as refused:
             TrainingJob.from_hf("Qwen/Qwen3-8B", None, **nothing)

@@ -19,6 +19,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
     ),
     "recomputation": (
         "recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules", "distribute_saved_activations",
+        "mhc_recompute_layer_num",
     ),
     "precision": (
         "bf16", "fp16", "params_dtype", "fp8", "fp8_recipe", "fp8_param_gather", "fp4", "fp4_param_gather",
@@ -58,6 +59,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "cross_entropy_loss_fusion", "cross_entropy_fusion_impl", "clone_scatter_output_in_embedding",
         "scatter_embedding_sequence_parallel",
         "create_attention_mask_in_dataloader", "compiled_gates", "mamba_mem_eff_path", "dsa_kernel_backend",
+        "dsa_indexer_use_sparse_loss", "use_fused_mhc",
     ),
     "reinforcement learning": (
         "loss_function", "loss_chunk_size", "loss_entropy", "loss_temperature", "rollout_engine", "rollout_colocated",
@@ -87,12 +89,15 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "moe_router_weight_in_fp32", "moe_router_enable_expert_bias", "moe_router_load_balancing_type", "moe_aux_loss_coeff",
         "moe_z_loss_coeff",
         "moe_router_num_groups", "moe_router_group_topk",
+        "moe_n_hash_layers",
     ),
     "model: linear and sparse attention, Mamba-2": (
         "experimental_attention_variant", "linear_attention_freq", "linear_conv_kernel_dim", "linear_key_head_dim",
         "linear_value_head_dim", "linear_num_key_heads", "linear_num_value_heads", "dsa_indexer_n_heads", "dsa_indexer_head_dim",
-        "dsa_indexer_topk", "dsa_indexer_topk_freq", "dsa_indexer_skip_topk_offset", "dsa_indexer_loss_coeff", "mamba_num_heads",
+        "dsa_indexer_topk", "dsa_indexer_topk_freq", "dsa_indexer_skip_topk_offset", "dsa_indexer_loss_coeff", "csa_compress_ratios",
+        "csa_window_size", "csa_dense_mode", "o_groups", "o_lora_rank", "mamba_num_heads",
         "mamba_head_dim", "mamba_num_groups", "mamba_state_dim", "mamba_chunk_size", "mamba_rmsnorm", "falcon_h1",
+        "attn_res_block_size", "moe_latent_norm",
     ),
     "machine and libraries": (
         "gpus_per_node", "nvlink_domain", "network_gbs", "expandable_segments", "fragmentation", "context_gib", "libraries_gib",

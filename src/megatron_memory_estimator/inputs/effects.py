@@ -11,7 +11,7 @@ from ..job.layout import Layout
 from ..job.model import Model
 from ..job.settings import Owner
 from ..job.training import Training
-from ..modules.kinds import owners_of, recomputable
+from ..modules.kinds import kinds_in, owners_of, recomputable
 from ..states.optimizers import OPTIMIZERS
 
 _SETTINGS = tuple(field for part in (Model, Layout, Training) for field in dataclasses.fields(part))
@@ -68,3 +68,19 @@ def without_effect(model: Model, training: Training, given: Mapping[str, Any]) -
         yield optimizer.unmodelled
     if optimizer.by_matrix and t.use_distributed_optimizer:
         yield "Muon's layer-wise packing of parameters onto ranks is modelled as largest first"
+
+
+def not_established(model: Model, layout: Layout, training: Training) -> Iterator[str]:
+    """What of DeepSeek-V4's layers is modelled by rule and was read off no run."""
+    if not any(kind.compressed for kind in kinds_in(model.every_kind)):
+        return
+    if training.low_precision:
+        yield (
+            f"{training.low_precision} of DeepSeek-V4's attention is taken as of other TransformerEngine linears: no record of "
+            "what its compressors and its indexer keep is public"
+        )
+    if layout.cp > 1:
+        yield (
+            "context parallelism of DeepSeek-V4 runs packed sequences in contiguous shards alone (cp_partition_mode contiguous, a "
+            "sequence_packing_scheduler)"
+        )

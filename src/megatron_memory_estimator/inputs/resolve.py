@@ -26,7 +26,7 @@ from ..modules.kinds import kinds_in
 from ..wording import plain
 from .decide import decide_layout, recompute_defaults
 from .defaults import CLASS_DEFAULTS, DEFAULT_SEQ_LENGTH, habits_for
-from .effects import without_effect
+from .effects import not_established, without_effect
 from .environment import environment_settings
 from .loaded_model import LONGEST_NAME, LoadedModel
 from .setting_names import canonical, full_name, sorted_settings
@@ -216,6 +216,7 @@ def _warnings(job: TrainingJob, loaded: LoadedModel, given: Mapping[str, Any], *
     """What the user should know about a job that is decided."""
     yield from loaded.warnings
     yield from without_effect(job.model, job.training, given)
+    yield from not_established(job.model, job.layout, job.training)
     if job.rollout.shares_gpus and job.rollout.rollout_memory_share is None:
         yield (
             f"rollout_memory_share is not given: of {job.rollout.rollout_engine} its weights and its process are counted, and it may take "

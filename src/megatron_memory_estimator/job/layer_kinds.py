@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 EXPERTS = "E"
 """The symbol of routed experts."""
-ROUTED, HASHED, GEMMA4 = "moe", "hash_moe", "gemma4_moe"
+ROUTED, HASHED, GEMMA4, KIMI = "moe", "hash_moe", "gemma4_moe", "k3_moe"
 """The kinds of routed experts: chosen by a router, and by the token's hash."""
 COMPRESSED = {0: "window", 4: "csa", 128: "hca"}
 """DeepSeek-V4's kinds of attention by their compression ratio."""
@@ -137,6 +137,8 @@ def layer_pattern(model: Model) -> tuple[str, ...]:
         return tuple(marked(model.variant(name).kinds[layer], name) for layer, name in enumerate(model.layer_variants))
     if model.hybrid_layer_pattern is not None:
         return _hybrid(model)
+    if model.attn_res_block_size:
+        return _kimi(model)
     if model.parallel_attention:
         return ("parallel",) * model.num_layers
     if model.falcon_h1:
@@ -159,6 +161,14 @@ def layer_pattern(model: Model) -> tuple[str, ...]:
     return tuple(f"{mixer}+{mlp}" for mixer, mlp in zip(mixers, mlps, strict=True))
 
 
+def _kimi(model: Model) -> tuple[str, ...]:
+    """Kimi K3: every layer is a variant of its own by what it does with the bank of prefixes."""
+    mixers = ("k3_kda" if linear else "k3_mla" for linear in linear_attention(model))
+    mlps = (KIMI if expert else "k3_dense" for expert in routed_layers(model))
+    layers = enumerate(zip(mixers, mlps, strict=True))
+    return tuple(marked(f"{a}+{b}", model.bank_variant(i, model.num_layers)) for i, (a, b) in layers)
+
+
 def routed_layers(model: Model) -> tuple[bool, ...]:
     """Whether each decoder layer has routed experts."""
     if model.hybrid_layer_pattern is not None:
@@ -175,7 +185,7 @@ def has_heads(pattern: str | None) -> bool:
 
 def has_experts(model: Model) -> bool:
     """Whether any layer has routed experts, MTP's too."""
-    return any({ROUTED, GEMMA4} & set(bare(kind).split("+")) for kind in model.every_kind)
+    return any({ROUTED, GEMMA4, KIMI} & set(bare(kind).split("+")) for kind in model.every_kind)
 
 
 def mtp_pattern(model: Model) -> tuple[str, ...]:

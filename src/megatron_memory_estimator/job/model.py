@@ -12,6 +12,7 @@ from functools import cached_property
 from ..dataclass import dataclass
 from ..tape.tensor import round_up
 from .compressed import CompressedModel
+from .kimi import KimiModel
 from .layer_kinds import has_experts, layer_pattern, mtp_pattern
 from .model_checks import check, variant
 from .settings import setting
@@ -19,11 +20,11 @@ from .tower import Tower
 from .variants import Variants
 
 SCORES = ("softmax", "sigmoid", "sqrtsoftplus")
-ACTIVATIONS = ("gelu", "silu", "squared_relu", "quick_gelu", "relu", "fast_gelu")
+ACTIVATIONS = ("gelu", "silu", "squared_relu", "quick_gelu", "relu", "fast_gelu", "situ")
 
 
 @dataclass(frozen=True)
-class Model(CompressedModel):
+class Model(CompressedModel, KimiModel):
     """A decoder-only GPT-like model. `None` means: derived from the other fields, or absent."""
 
     num_layers: int = setting(0, "decoder layers, without MTP")
@@ -129,7 +130,9 @@ class Model(CompressedModel):
     mtp_use_repeated_layer: bool = setting(False, "all MTP depths share one layer")
 
     experimental_attention_variant: str | None = setting(
-        None, "attention of the layers that linear_attention_freq picks", choices=("gdn", "gdn2", "dsa", "dsv4_hybrid")
+        None,
+        "attention of the layers that linear_attention_freq picks",
+        choices=("gdn", "gdn2", "dsa", "dsv4_hybrid", "kda"),
     )
     linear_attention_freq: int | tuple[int, ...] | None = setting(
         None, "N: every Nth layer is softmax attention; or a 0/1 list, 1 is linear attention", kind="any"

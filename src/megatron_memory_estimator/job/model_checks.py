@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
 from ..wording import shown
+from .kimi import of_bank
 from .layer_kinds import MOST_EXPERTS, MOST_LAYERS, MOST_MTP_LAYERS, has_heads
 from .settings import checked, nearest
 from .variants import BASE, as_object
@@ -71,6 +72,10 @@ def check(model: Model) -> None:
         raise ConfigError("vocab_size is missing; give it or padded_vocab_size")
     if model.gemma4_moe:
         _check_gemma4(model)
+    if model.attn_res_block_size:
+        _check_kimi(model)
+    elif model.experimental_attention_variant == "kda":
+        raise ConfigError("experimental_attention_variant=kda needs attn_res_block_size (Kimi K3)")
     if model.qk_layernorm_scope != "head":
         _check_query_norms(model)
     if model.norm_placement != "pre":
@@ -96,7 +101,7 @@ _AT_LEAST_ONE = (
     "linear_num_key_heads", "linear_num_value_heads", "dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk",
     "dsa_indexer_topk_freq", "mamba_num_heads", "mamba_head_dim", "mamba_num_groups", "mamba_state_dim", "mamba_chunk_size",
     "mhc_num_residual_streams", "original_max_position_embeddings", "sliding_window", "csa_window_size", "o_groups",
-    "o_lora_rank", "value_channels",
+    "o_lora_rank", "value_channels", "attn_res_block_size",
 )  # fmt: skip
 _OTHER_LAYERS = (
     "multi_latent_attention", "num_moe_experts", "experimental_attention_variant", "hybrid_layer_pattern",
@@ -109,6 +114,29 @@ def _check_gemma4(model: Model) -> None:
     _excludes(model, "gemma4_moe", *others, "multi_latent_attention", "enable_mhc_connections", "hybrid_layer_pattern")
     if not model.moe_shared_expert_intermediate_size:
         raise ConfigError("gemma4_moe needs moe_shared_expert_intermediate_size, the width of the dense MLP")
+
+
+def _check_kimi(model: Model) -> None:
+    others = (
+        "hybrid_layer_pattern",
+        "parallel_attention",
+        "falcon_h1",
+        "gemma4_moe",
+        "enable_mhc_connections",
+        "mtp_num_layers",
+    )
+    more = ("layer_variants", "fp32_residual_connection", "add_bias_linear", "hidden_dropout", "moe_n_hash_layers")
+    _excludes(model, "attn_res_block_size", *others, *more)
+    needs = {
+        "experimental_attention_variant kda": model.experimental_attention_variant == "kda",
+        "multi_latent_attention": model.multi_latent_attention,
+        "q_lora_rank": model.q_lora_rank is not None,
+        "position_embedding_type none": model.position_embedding_type == "none",
+        "moe_latent_size": model.moe_latent_size is not None or not model.num_moe_experts,
+    }
+    lacks = [name for name, there in needs.items() if not there]
+    if lacks:
+        raise ConfigError(f"attn_res_block_size (Kimi K3) needs {' and '.join(lacks)}")
 
 
 def _check_norms(model: Model) -> None:
@@ -147,6 +175,8 @@ def variant(model: Model, name: str) -> Model:
     plain: dict[str, Any] = {"variants": (), "layer_variants": None, "mtp_layer_variant": None}
     if name in ("", BASE):
         return model if model.layer_variants is None else dataclasses.replace(model, **plain)
+    if model.attn_res_block_size and (of_layer := of_bank(name)) is not None:
+        return dataclasses.replace(model, **plain, **of_layer)
     known = as_object(model.variants)
     if name not in known:
         raise ConfigError(f"variants has no {shown(name)}.{nearest(name, known)}")
@@ -182,7 +212,7 @@ FIXED = frozenset(
         "falcon_h1",
         "moe_layer_freq", "linear_attention_freq", "moe_router_topk", "mtp_num_layers", "mtp_use_repeated_layer",
         "hybrid_layer_pattern", "enable_mhc_connections", "mhc_num_residual_streams", "variants", "layer_variants",
-        "mtp_layer_variant", "foreign_layers",
+        "mtp_layer_variant", "foreign_layers", "attn_res_block_size",
     }
 )  # fmt: skip
 """Settings of the whole model, which no layer changes."""

@@ -183,6 +183,8 @@ class Settings(TypedDict, total=False):
     weight_sync_bytes: int  # bytes of a bucket of the weight sync to the engine
 
     # model (overrides of the config)
+    attn_res_block_size: int | None  # Kimi K3: layers of a block of attention residuals
+    moe_latent_norm: bool  # Kimi K3: norm before the experts' width is left again
     csa_compress_ratios: Sequence[int] | str | None  # DeepSeek-V4: tokens per compressed key of each layer (0 window only, 4 CSA, 128 ...
     csa_window_size: int  # DeepSeek-V4: keys of the sliding window
     csa_dense_mode: bool  # DeepSeek-V4: CSA layers attend to every compressed key, no indexer
@@ -209,7 +211,7 @@ class Settings(TypedDict, total=False):
     original_max_position_embeddings: int  # YaRN: positions that its tables cover from the start
     normalization: Literal["LayerNorm", "RMSNorm", "L2Norm"]  # norm
     gated_linear_unit: bool  # gated MLP (SwiGLU, GEGLU)
-    activation_func: Literal["gelu", "silu", "squared_relu", "quick_gelu", "relu", "fast_gelu"]  # activation of the MLP
+    activation_func: Literal["gelu", "silu", "squared_relu", "quick_gelu", "relu", "fast_gelu", "situ"]  # activation of the MLP
     activation_func_clamp_value: float | None  # clamp of the gated activation (gpt-oss)
     activation_func_clamp_value_shared_expert: float | None  # clamp of shared experts; default: activation_func_clamp_value
     add_bias_linear: bool  # biases in all linears
@@ -255,7 +257,7 @@ class Settings(TypedDict, total=False):
     moe_router_group_topk: int | None  # groups that a token may use
     mtp_num_layers: int | None  # multi-token prediction depths
     mtp_use_repeated_layer: bool  # all MTP depths share one layer
-    experimental_attention_variant: Literal["gdn", "gdn2", "dsa", "dsv4_hybrid"] | None  # attention of the layers that ...
+    experimental_attention_variant: Literal["gdn", "gdn2", "dsa", "dsv4_hybrid", "kda"] | None  # attention of the layers that ...
     linear_attention_freq: int | Sequence[int] | None  # N: every Nth layer is softmax attention; or a 0/1 list, 1 is linear attention
     linear_conv_kernel_dim: int  # Gated DeltaNet: width of the convolution
     linear_key_head_dim: int  # Gated DeltaNet: key head dim

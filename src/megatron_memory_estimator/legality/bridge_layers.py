@@ -9,6 +9,7 @@ from ..job.model import Model
 from ..job.training import Training
 from ..wording import all_of
 from .overlap import interleaved
+from .sharding import CP
 from .violation import Violation, broken
 
 
@@ -42,6 +43,30 @@ SPLIT = (
     "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split",
 )  # fmt: skip
 """Settings of an uneven split of layers."""
+
+
+def attention_residuals(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """What layers that carry a bank of prefixes do not have (`src/megatron/bridge/models/kimi/`)."""
+    t, name = training, "attn_res_block_size"
+    if not model.attn_res_block_size:
+        return
+    if interleaved(model, layout):
+        yield broken(f"{name} excludes virtual pipeline stages", fix="leave virtual_pipeline_model_parallel_size out")
+    if layout.cp > 1:
+        yield broken(f"{name} excludes {{{CP}}}: Kimi Delta Attention has none", {CP: layout.cp}, fix="use 1")
+    if t.bias_activation_fusion:
+        yield broken(
+            f"{name} excludes bias_activation_fusion: its activation is a module of its own", fix="turn it off"
+        )
+    for other in ("overlap_moe_expert_parallel_comm", "moe_shared_expert_overlap", "distribute_saved_activations"):
+        if getattr(t, other):
+            yield broken(f"{name} excludes {other}", fix="turn it off")
+    if t.low_precision:
+        yield broken(f"{name} with fp8 or fp4 is not modelled", fix="use bf16")
+    if t.peft != "none":
+        yield broken(f"{name} with peft is not modelled")
+    if t.cpu_offloading_num_layers:
+        yield broken(f"{name} with cpu_offloading_num_layers is not modelled")
 
 
 def gemma4_moe(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:

@@ -93,7 +93,8 @@ def hyper_connections(model: Model, layout: Layout, training: Training) -> Itera
     usual = all(kind.role in ("mixer", "mlp") for kind in kinds) and not model.layer_variants
     plain = usual and not (model.mtp or model.has_moe or model.hybrid or model.experimental_attention_variant)
     if not plain and not (usual and all(kind.compressed or kind.routed or kind.dense for kind in kinds)):
-        yield broken(f"{name} is modelled for DeepSeek-V4's layers, and for plain transformers without experts and MTP")
+        other = "layers other than DeepSeek-V4's and those of plain transformers without experts and MTP"
+        yield broken(f"{name} with {other} is not modelled")
     if model.fp32_residual_connection:
         yield broken(f"{name} excludes fp32_residual_connection")
     if model.hidden_dropout:
@@ -109,7 +110,7 @@ def _recomputed(model: Model, training: Training, *, plain: bool) -> Iterator[Vi
     if t.recomputes("mlp"):
         yield broken("recompute_modules mhc and mlp exclude each other", fix="drop one")
     if plain:
-        yield broken("recompute_modules mhc is modelled for DeepSeek-V4's layers")
+        yield broken("recompute_modules mhc with layers other than DeepSeek-V4's is not modelled")
     for module in ("attn_norm", "mlp_norm"):
         if module in t.offload_modules:
             yield broken(f"recompute_modules mhc excludes offload_modules {module}")

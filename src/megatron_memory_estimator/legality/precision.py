@@ -72,6 +72,10 @@ def _of_wide_weights(training: Training, name: str) -> Iterator[Violation]:
         yield broken("use_transformer_engine_op_fuser with fp8 needs params_dtype bf16 or fp16")
 
 
+SPARSE_KERNELS = (9, 0)
+"""The least compute capability of cuDNN's and FlashMLA's sparse attention."""
+
+
 def has_recipe(training: Training, machine: Gpu) -> bool:
     """Whether the tensor cores of a GPU have the run's fp8 or fp4 recipe, if there is one."""
     recipe = training.low_precision
@@ -79,8 +83,14 @@ def has_recipe(training: Training, machine: Gpu) -> bool:
 
 
 def gpu(training: Training, machine: Gpu) -> Iterator[Violation]:
-    """A recipe needs a GPU whose tensor cores have it."""
+    """A recipe needs a GPU whose tensor cores have it, and a kernel one that it was written for."""
     recipe = training.low_precision
+    if training.dsa_kernel_backend == "cudnn" and machine.capability < SPARSE_KERNELS:
+        major, minor = SPARSE_KERNELS
+        rule = f"dsa_kernel_backend=cudnn needs a GPU of compute capability {major}.{minor} or above"
+        yield broken(
+            rule, said=f"{rule}, and {machine.name} has {machine.capability[0]}.{machine.capability[1]}", fix="use none"
+        )
     if recipe and not has_recipe(training, machine):
         major, minor = LEAST_CAPABILITY[recipe]
         setting, name = ("fp4", f"fp4={training.fp4}") if training.fp4 else ("fp8", f"fp8_recipe={recipe}")

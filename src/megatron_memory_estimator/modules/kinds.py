@@ -17,9 +17,7 @@ from ..job.variants import bare, variant_of
 from . import (
     attention,
     compressed_attention,
-    falcon_h1,
     gated_delta_net,
-    gemma4_moe,
     mamba,
     mla,
     mlp,
@@ -28,6 +26,7 @@ from . import (
     replacements,
     sparse_attention,
 )
+from .bridge_kinds import BRIDGE
 from .kind import Kind
 
 _SPARSE = Kind(
@@ -129,23 +128,6 @@ KINDS: dict[str, Kind] = {
             recomputes=frozenset(("core_attn",)),
             setting="parallel_attention",
         ),
-        Kind(
-            name="falcon_h1",
-            role="layer",
-            declare=falcon_h1.falcon_h1_layer,
-            part="attn",
-            residual="mlp_residual",
-            owners=frozenset(("mamba",)),
-            rotary="chunk",
-            heads=True,
-            groups=True,
-            exchanges=True,
-            state_heads="mamba",
-            dense=True,
-            recomputes=frozenset(("core_attn",)),
-            kept=mamba.kept,
-            setting="falcon_h1",
-        ),
         Kind(name="no_attention", role="nothing", declare=replacements.nothing, part="attn", residual="attn_residual"),
         Kind(
             name="linear_attention",
@@ -184,18 +166,6 @@ KINDS: dict[str, Kind] = {
             kept=moe.kept,
         ),
         Kind(
-            name="gemma4_moe",
-            role="layer",
-            declare=gemma4_moe.gemma4_moe,
-            part="moe",
-            residual="moe_residual",
-            owners=frozenset(("moe",)),
-            routed=True,
-            recomputes=frozenset(("moe", "moe_act", "shared_experts")),
-            kept=moe.kept,
-            setting="gemma4_moe",
-        ),
-        Kind(
             name="hash_moe",
             role="mlp",
             declare=moe.moe,
@@ -207,6 +177,7 @@ KINDS: dict[str, Kind] = {
             recomputes=frozenset(("moe", "moe_act", "layernorm", "shared_experts")),
             kept=moe.hash_kept,
         ),
+        *BRIDGE,
     )
 }
 

@@ -60,6 +60,8 @@ def activation(c: Context, name: str, x: Tensor, width: Dim, scale: Tensor | Non
     kept: tuple[Tensor, ...]
     out = c.new(f"{name}.output", *x.shape[:-1], width)
     clamps = m.gated_linear_unit and m.activation_func_clamp_value is not None
+    if m.activation_func == "situ":
+        return (yield from situ(c, name, x, out, scale))
     if fused(c, weighted=scale is not None):
         reads = (x,) if scale is None else (x, scale)
         kept = reads
@@ -77,6 +79,22 @@ def activation(c: Context, name: str, x: Tensor, width: Dim, scale: Tensor | Non
         return out
     activated = out.like(f"{name}.activated")
     yield Op(name, (x,), (activated,), kept)
+    promoted = (out.like(f"{name}.product in fp32", "fp32"),) if scale.dtype == "fp32" else ()
+    yield Op(f"{name}.times_probs", (activated, scale), (out,), (activated, scale), promoted, promoted)
+    return out
+
+
+def situ(c: Context, name: str, x: Tensor, out: Tensor, scale: Tensor | None) -> Module[Tensor]:
+    """Kimi K3's gated activation, op by op in fp32: six tensors of the output's shape stay, and none in 16 bits.
+
+    Source: NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/kimi/kimi_k3_ops.py` (situ_and_mul).
+    """
+    wide = tuple(out.like(f"{name}.fp32 {i}", "fp32") for i in range(6))
+    activated = out if scale is None else out.like(f"{name}.activated")
+    scratch = (x.like(f"{name}.input fp32", "fp32"),)
+    yield Op(name, (x,), (activated,), wide, scratch, (*scratch, *wide[:1]), calls=10)
+    if scale is None:
+        return out
     promoted = (out.like(f"{name}.product in fp32", "fp32"),) if scale.dtype == "fp32" else ()
     yield Op(f"{name}.times_probs", (activated, scale), (out,), (activated, scale), promoted, promoted)
     return out

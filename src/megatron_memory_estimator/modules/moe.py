@@ -34,6 +34,7 @@ from .linear import (
 from .mlp import activation
 from .module import Module, T, changed, in_part, recomputed
 from .norm import norm_params, separate_norm
+from .projection import split_norm
 from .shared_experts import shared_experts, shared_experts_params
 
 GATING, BALANCING = 12, 10
@@ -83,6 +84,8 @@ def moe(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
     shared: tuple[Param, Param] | None = None
     if m.moe_shared_expert_intermediate_size:
         shared = yield from shared_experts_params(c)
+    if m.moe_latent_norm:
+        yield from norm_params(c, "mlp.routed_expert_norm.", width)
 
     last = "mlp.shared_experts.add" if shared else ("mlp.fc2_latent_proj" if latent else "mlp.unpermute")
     hook = "mlp.checkpoint" if t.recomputes("moe") else last
@@ -102,6 +105,8 @@ def moe(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
         routed = yield from in_part("dispatch", filled(c.filled, dispatch(c, tokens, probs, width)))
         done = yield from in_part("experts", filled(c.filled, routed_experts(c, routed, fc1, fc2)))
         out = yield from in_part("combine", filled(c.filled, combine(c, routed, done, width)))
+        if m.moe_latent_norm:
+            out = yield from in_part("latent_up", split_norm(c, "mlp.routed_expert_norm", out))
         if latent:
             out = yield from in_part("latent_up", duplicated_linear(c, "mlp.fc2_latent_proj", out, latent[1]))
         if extra is not None:

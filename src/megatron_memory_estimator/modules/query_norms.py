@@ -24,9 +24,8 @@ def query_norm_params(c: Context, name: str, heads: Dim, groups: Dim, d: Dim) ->
         elif scope == "projection":  # of the query's width for the key too
             yield from norm_params(c, weight, Dim("heads*kv_channels", heads.size * d.size))
         else:
-            yield Param(
-                f"{weight}weight", (of._replace(size=of.size * d.size, name=f"{of.name}*kv_channels"),), matrix=False
-            )
+            width = of._replace(size=of.size * d.size, name=f"{of.name}*kv_channels")
+            yield Param(f"{weight}weight", (width,), split="tp", matrix=False)
 
 
 def query_norm(c: Context, name: str, x: Tensor) -> Module[Tensor]:

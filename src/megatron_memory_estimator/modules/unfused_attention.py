@@ -30,8 +30,6 @@ def unfused(c: Context, name: str, q: Tensor, k: Tensor, v: Tensor, heads: Dim, 
         yield Op(f"{name}.repeat_kv", (k, v), repeated)
         k, v = repeated
     scores = c.new(f"{name}.scores", *scores_shape)
-    if c.core_kernel == "local":  # the score buffer is persistent (GlobalMemoryBuffer, see workspaces.py)
-        scores = scores._replace(nbytes=0)
     square = heads.local * c.seq.local * c.batch.size * c.full_seq.size
     products = tuple(Streamed(2 * square * x.shape[-1].size) for x in (q, v))
     yield Op(f"{name}.scores", (q, k), (scores,), (q, k), work=products[:1])
@@ -59,7 +57,9 @@ def unfused(c: Context, name: str, q: Tensor, k: Tensor, v: Tensor, heads: Dim, 
         dropped = c.new(f"{name}.dropped softmax", *scores_shape)
         yield Op(f"{name}.attention_dropout", (probs,), (dropped,), (mask,))
         saved_probs = dropped
-    yield Op(f"{name}.context", (saved_probs, v), (out,), (saved_probs, v), work=products[1:])
+    # Megatron-Core's forward refers to the scores to its end; they are a tensor beside the persistent buffer (workspaces.py)
+    held = (scores,) if c.core_kernel == "local" else ()
+    yield Op(f"{name}.context", (saved_probs, v), (out,), (saved_probs, v), holds=held, work=products[1:])
     return out
 
 

@@ -75,7 +75,7 @@ class Evaluation:
 
     def __init__(self, base: TrainingJob, machine: Machine, legal: LegalSpace) -> None:
         self.base, self.machine, self.legal = base, machine, legal
-        self.tabled = route(base.training) == "tables"
+        self.tabled = route(base.training, base.model) == "tables"
 
     def pieces(self, chosen: Sequence[int], limit: int | None, ask: Callable[[], None]) -> Iterator[Piece]:
         """The figures of the chosen structures. Layouts whose model state alone is above a limit may have infinite ones."""

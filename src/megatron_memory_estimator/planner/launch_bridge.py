@@ -6,6 +6,7 @@ import shlex
 from typing import Any
 
 from ..inputs.bridge_config import DDP, OPTIMIZER
+from ..job.model import Model
 from ..job.training_job import TrainingJob
 from .launch_settings import settings_of
 
@@ -54,6 +55,14 @@ ELSEWHERE = ("world_size", "params_dtype", "grad_reduce_in_bf16", "accumulate_al
 """Settings that are said in another way."""
 NEMO = ("parallel_attention", "num_ln_in_parallel_attn")
 """Settings of a layer of NeMo's, which Megatron-Bridge's models do not have."""
+OWN = frozenset(
+    {
+        "variants", "layer_variants", "mtp_layer_variant", "norm_placement", "attention_block", "mlp_block", "core_attention",
+        "qk_layernorm_scope", "value_channels", "local_rotary_table", "sliding_window", "attn_logit_softcapping",
+        "final_logit_softcapping", "activation_func_clamp_value_shared_expert",
+    }
+)  # fmt: skip
+"""What the class of a provider says by itself; it stands there only where a model has it."""
 
 
 def bridge_sections(job: TrainingJob) -> dict[str, dict[str, Any]]:
@@ -66,6 +75,8 @@ def bridge_sections(job: TrainingJob) -> dict[str, dict[str, Any]]:
     sections["mixed_precision"]["grad_reduce_in_fp32"] = t.grad_dtype == "fp32"
     for name, value in settings.items():
         if value is None or name in ELSEWHERE or (name in NEMO and not job.model.parallel_attention):
+            continue
+        if name in OWN and value == getattr(Model, name):
             continue
         if name in ("micro_batch_size", "global_batch_size"):
             sections["train"][name] = value

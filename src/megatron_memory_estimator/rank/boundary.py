@@ -36,13 +36,14 @@ def pipeline_tensors(rank: Rank, direction: Direction) -> tuple[Tensor, ...]:
         return (*(boundary(c, f"pipeline.{name}") for name in names), *deferred)
     found: list[Tensor] = []
     chunk = rank.plans[0].chunk
+    first, behind = (chunk.layers[0], chunk.layers[-1] + 1) if chunk.layers else (0, 0)
     if rank.pp_rank > 0:
-        found.append(boundary(c, "pipeline.input_tensor_grad", with_mtp=chunk.after_mtp))
+        found.append(boundary(c, "pipeline.input_tensor_grad", with_mtp=chunk.after_mtp, layer=first))
         if direction == "F":
             name = "pipeline.input_tensor of the microbatch before"
-            found.append(boundary(c, name, with_mtp=chunk.after_mtp))
+            found.append(boundary(c, name, with_mtp=chunk.after_mtp, layer=first))
     if direction == "F" and rank.pp_rank < pp - 1:
-        found.append(boundary(c, "pipeline.output_tensor_grad", with_mtp=chunk.after_mtp or chunk.mtp))
+        found.append(boundary(c, "pipeline.output_tensor_grad", with_mtp=chunk.after_mtp or chunk.mtp, layer=behind))
     return (*found, *deferred)
 
 
@@ -87,7 +88,8 @@ def deferred_wgrads(rank: Rank, microbatches: int) -> tuple[Tensor, ...]:
     pinned = Dim("deferred microbatches but the last", count - int(count == microbatches))
     if pinned.size:
         for what in ("input_tensor", "input_tensor.grad"):
-            one = boundary(c, what)
+            layers = rank.plans[0].chunk.layers
+            one = boundary(c, what, layer=layers[0] if layers else 0)
             found.append(tensor(f"pipeline.{what} of deferred graphs", (pinned, *one.shape), one.dtype))
     return tuple(found)
 
@@ -104,8 +106,9 @@ def resting_tensors(rank: Rank) -> tuple[Tensor, ...]:
     for plan in rank.plans:
         name = f"pipeline.chunk {plan.chunk.vp_stage}"
         if not plan.chunk.embedding and c.layout.pp > 1:
-            wide = plan.chunk.after_mtp
-            found += [boundary(c, f"{name} {what}", with_mtp=wide) for what in ("input_tensor", "input_tensor.grad")]
+            wide, first = plan.chunk.after_mtp, plan.chunk.layers[0] if plan.chunk.layers else 0
+            names = (f"{name} input_tensor", f"{name} input_tensor.grad")
+            found += [boundary(c, one, with_mtp=wide, layer=first) for one in names]
         layers = plan.layers(c.model)
         routed = any(kind.routed for kind in kinds_in(layers))
         alltoall = c.training.moe_token_dispatcher_type == "alltoall"

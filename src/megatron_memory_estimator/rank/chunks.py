@@ -191,9 +191,11 @@ def _highest_events(found: Trace) -> list[tuple[Direction, int, int]]:
     return highest
 
 
-def boundary(c: Context, name: str, *, with_mtp: bool = False) -> Tensor:
-    """A hidden-states tensor that crosses pipeline stages."""
+def boundary(c: Context, name: str, *, with_mtp: bool = False, layer: int = 0) -> Tensor:
+    """A hidden-states tensor that crosses pipeline stages; with attention residuals the bank in front of a layer too."""
     one = c.residual(name)
+    if rows := c.model.rows_before(layer):
+        return one._replace(shape=(Dim("1+bank rows", 1 + rows), *one.shape), nbytes=one.nbytes * (1 + rows))
     if with_mtp:
         depths = 1 + c.model.mtp
         return one._replace(shape=(Dim("1+mtp_num_layers", depths), *one.shape), nbytes=one.nbytes * depths)

@@ -14,6 +14,7 @@ from ..features.paged_stash import stashed
 from ..job.pipeline import Chunk
 from ..job.tower import counted
 from ..modules.adapters import MARK
+from ..modules.attention_residuals import beside_layer, keeping_bank
 from ..modules.context import Context
 from ..modules.kinds import kinds_of
 from ..modules.layers import (
@@ -37,8 +38,11 @@ from .chunks import ChunkPlan, Run
 
 LayerKey = tuple[str, int, bool]
 """What tells layers apart: the kind, the index in the pattern of cp_comm_type, and whether it stays in 16 bits."""
-Form = Literal["layer", "checkpoint", "group"]
+Form = Literal["layer", "checkpoint", "group", "received", "banked"]
 """What a unit is: a layer, layers under a full-recompute checkpoint, or layers whose hyper-connections are recomputed together."""
+Group = tuple[int, tuple["LayerKey", ...], "Form"]
+"""The first layer of a unit, the kinds of its layers, what it is."""
+Beside = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 UnitKey = tuple[tuple[LayerKey, ...], Form]
 """The kinds of the layers of a unit, and what it is."""
 OUTSIDE = ("towers", "embedding", "final_norm", "mtp", "output")
@@ -182,13 +186,16 @@ class Declarer:
         leaving: tuple[bool, ...] = (False,) * len(chunk.layers)
         if offloads(t):
             leaving = offloaded_layers(t, len(chunk.layers))
-        groups = [(*group, leaving[group[0] - chunk.layers[0]]) for group in self._groups(chunk)]
+        found = (
+            self._banked(chunk, self._groups(chunk)) if self.context.model.attn_res_block_size else self._groups(chunk)
+        )
+        groups = [(*group, leaving[group[0] - chunk.layers[0]]) for group in found]
         for key, members in groupby(groups, key=lambda group: group[1:]):
             firsts = [group[0] for group in members]
             kinds, form, leaves = key
             params = tuple(param for kind in kinds for param in self._params(self._declare(kind)))
             unit, traced, graphed = self.unit((kinds, form))
-            beside = gathered(self.context, "", params, len(chunk.layers))
+            beside = self._beside(kinds, gathered(self.context, "", params, len(chunk.layers)))
             traced, paged = self._paged(traced)
             gone: tuple[Tensor, ...] = ()
             away: tuple[tuple[str, tuple[Tensor, ...]], ...] = ()
@@ -216,6 +223,25 @@ class Declarer:
             return [(i, (self.kinds[i],), "checkpoint" if index < n else "layer") for index, i in enumerate(layers)]
         return self._in_groups(layers, max(n, 1), "checkpoint")
 
+    def _banked(self, chunk: Chunk, groups: list[Group]) -> list[Group]:
+        """The same with attention residuals: a stage keeps the bank that it receives, a checkpoint one that is new to its stage."""
+        model, found, new = self.context.model, [], not chunk.embedding
+        for first, kinds, form in groups:
+            if new and form == "layer" and first == chunk.layers[0]:
+                form = "received"
+            elif new and form == "checkpoint" and model.rows_before(first):
+                form = "banked"
+            found.append((first, kinds, form))
+            new = any(self.context.of(kind[0]).model.bank_joined for kind in kinds)
+        return found
+
+    def _beside(self, kinds: tuple[LayerKey, ...], beside: Beside) -> Beside:
+        """What stands beside a unit, with the bank of attention residuals at its fullest."""
+        if not self.context.model.attn_res_block_size:
+            return beside
+        there, back = beside_layer(self.context.of(kinds[-1][0]))
+        return (*beside[0], *there), (*beside[1], *back)
+
     def _in_groups(self, layers: Sequence[int], n: int, form: Form) -> list[tuple[int, tuple[LayerKey, ...], Form]]:
         """Units of n consecutive layers."""
         return [
@@ -229,7 +255,12 @@ class Declarer:
             kinds, form = key
             declared = tuple(self._declare(kind) for kind in kinds)
             unit = grouped(declared) if form == "group" else joined(declared)
-            self._units[key] = self._traced(checkpointed(self.context, declared) if form == "checkpoint" else unit)
+            if form in ("checkpoint", "banked"):
+                unit = checkpointed(self.context, declared)
+            if form in ("received", "banked"):
+                rows = self.context.of(kinds[0][0]).model.bank_rows
+                unit = keeping_bank(self.context, unit, rows, received=form == "received")
+            self._units[key] = self._traced(unit)
         return self._units[key]
 
     def part(self, key: PartKey) -> Run:

@@ -38,7 +38,7 @@ def _record(estimate: Estimate, stage: Stage) -> Record:
         "gpu_memory_bytes": found.memory_bytes,
         "verdict": found.word,
         "phase": found.phase,
-        "not_counted": found.not_counted or None,
+        "not_counted": found.not_counted,
         "head_room_low_bytes": found.head_room.low,
         "head_room_high_bytes": found.head_room.high,
         "peak_event": stage.peak.candidate.label,
@@ -55,7 +55,7 @@ def verdict_record(found: Verdict) -> Record:
         "limit_bytes": found.memory_bytes,
         "verdict": found.word,
         "phase": found.phase,
-        "not_counted": found.not_counted or None,
+        "not_counted": found.not_counted,
     }
 
 

@@ -76,12 +76,12 @@ def bus(m: Machine, op: str) -> float:
 
 
 def between(x: Any, xs: Sequence[float], ys: Sequence[float]) -> Any:
-    """What lies at `x` on the line through points."""
+    """What lies at `x` on the line through points; behind the last one the line goes on."""
     if hasattr(x, "shape"):
         import numpy as np
 
-        return np.interp(x, xs, ys)
-    at = next(at for at in range(1, len(xs)) if x <= xs[at])
+        return np.interp(x, xs, ys) + np.maximum(x - xs[-1], 0) * (ys[-1] - ys[-2]) / (xs[-1] - xs[-2])
+    at = next((at for at in range(1, len(xs)) if x <= xs[at]), len(xs) - 1)
     return ys[at - 1] + (x - xs[at - 1]) / (xs[at] - xs[at - 1]) * (ys[at] - ys[at - 1])
 
 

@@ -133,7 +133,16 @@ def stage_time(m: Machine, declarer: Declarer, rank: Rank, shared: Shared | None
     total = StageTime()
     for key, count in timed_units(declarer, rank):
         total = StageTime(*(a + b * count for a, b in zip(total, unit_time(m, declarer, key, shared), strict=True)))
-    return total._replace(pp=p2p(m, declarer.context, len(rank.plans)))
+    c = declarer.context
+    return total._replace(pp=p2p(m, c, len(rank.plans)) * carried(c, rank))
+
+
+def carried(c: Context, rank: Rank) -> float:
+    """Hidden states that cross the borders of a stage at once, on average: with attention residuals the bank goes along."""
+    layers = rank.plans[0].chunk.layers
+    if not c.model.attn_res_block_size or not layers:
+        return 1
+    return 1 + (c.model.rows_before(layers[0]) + c.model.rows_before(layers[-1] + 1)) / 2
 
 
 def p2p(m: Machine, c: Context, chunks: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ..rank.declare import Declarer
 from ..rank.rank import Rank
 from ..throughput.machine import Machine
-from ..throughput.step import StageTime, p2p, timed_units, unit_time
+from ..throughput.step import StageTime, carried, p2p, timed_units, unit_time
 from .passes import Pass
 
 
@@ -35,7 +35,7 @@ def chunk_times(m: Machine, declarer: Declarer, ranks: Sequence[Rank]) -> list[l
     known: dict[Any, StageTime] = {}
     found = []
     for rank in ranks:
-        sent = p2p(m, declarer.context, len(rank.plans)) / (2 * len(rank.plans))
+        sent = p2p(m, declarer.context, len(rank.plans)) * carried(declarer.context, rank) / (2 * len(rank.plans))
         times = []
         for plan in rank.plans:
             ahead, behind = sent, sent

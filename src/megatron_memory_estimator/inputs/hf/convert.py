@@ -197,6 +197,8 @@ def activation(f: Fields, model_type: str) -> str:
     word = f.word("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act", default=default)
     if word in ("silu", "swish"):
         return "silu"
+    if word == "situ":
+        return "situ"
     if word == "swigluoai":
         return "quick_gelu"
     if word in ("relu2", "squared_relu"):

@@ -35,6 +35,7 @@ def deepseek(f: Fields) -> Converted:
         settings.update(routed(f, aux="seq_aux_loss"))
         settings["moe_layer_freq"] = first_dense(f)
         settings["moe_shared_expert_intermediate_size"] = shared or None
+        settings["moe_router_pre_softmax"] = "moe_router_score_function" not in settings  # DeepSeek-V2
     if not f.has("index_topk"):
         return Converted(settings)
     settings.update(sparse(f))

@@ -1,6 +1,6 @@
 """EXAONE 4: norms only behind attention and MLP. K-EXAONE: sliding layers with RoPE, full layers without, a dense MTP layer.
 
-Sources: NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/exaone/` (exaone4/, exaone_moe/).
+Sources: NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/exaone/` (exaone4/, exaone45/, exaone_moe/).
 """
 
 from __future__ import annotations
@@ -20,6 +20,25 @@ def exaone4(f: Fields) -> Converted:
     settings = {"qk_layernorm": True, "norm_placement": "post", "core_attention": "local"}
     what = "norms behind attention and MLP alone, core attention that makes a matrix of all scores"
     return Converted(settings, warnings=(built_by("exaone4_layer_spec", what),))
+
+
+def exaone45(f: Fields) -> Converted:
+    """EXAONE 4.5: EXAONE 4's layers, of which those with full attention have no RoPE, and MTP layers as the first layer is."""
+    f.raw("sliding_window_pattern", "mtp_loss_scaling_factor")
+    window = f.optional_whole("sliding_window")
+    layers = [_layer(kind, window, None) for kind in layer_types(f, default=SLIDING)]
+    plain = exaone4(f)
+    settings = {
+        **plain.settings,
+        **variants(layers, mtp=layers[0]),
+        "add_qkv_bias": f.switch("attention_bias", default=False),
+        "attention_softmax_in_fp32": True,
+        "mtp_use_repeated_layer": f.switch("mtp_share_layers", default=False),
+    }
+    return Converted(
+        settings,
+        warnings=(*plain.warnings, "EXAONE 4.5 was never compared with the real class; its layers are EXAONE 4's"),
+    )
 
 
 def exaone_moe(f: Fields) -> Converted:

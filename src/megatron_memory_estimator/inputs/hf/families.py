@@ -8,11 +8,12 @@ from .converted import Converted
 from .deepseek import deepseek, glm_lite, sarvam_mla
 from .deepseek_v4 import deepseek_v4
 from .dense import cohere, falcon, gemma, gpt2, llama, nemotron, plain_llama, qwen2, qwen3
-from .exaone import exaone4, exaone_moe
+from .exaone import exaone4, exaone45, exaone_moe
 from .fields import Fields
 from .foreign import minimax_m1, olmo2
 from .gemma import gemma2, gemma3, gemma4
 from .hybrid import falcon_h1, nemotron_h, qwen_next
+from .kimi import kimi_k3
 from .moe import (
     bailing,
     dots1,
@@ -28,7 +29,7 @@ from .moe import (
     qwen3_moe,
 )
 from .nemotron_nas import nemotron_nas
-from .towered import exaone45, glm4v_moe
+from .towered import glm4v_moe
 from .wide_norms import minimax_m2, olmoe
 from .windowed_moe import mimo_v2, step
 
@@ -88,6 +89,8 @@ FAMILIES: dict[str, Family] = {
     "qwen3_5_text": qwen_next,
     "qwen3_5_moe_text": qwen_next,
     "nemotron_h": nemotron_h,
+    "kimi_linear": kimi_k3,
+    "kimi_k3": kimi_k3,
     "falcon_h1": falcon_h1,
     "cohere": cohere,
     "cohere2": cohere,
@@ -122,8 +125,6 @@ REFUSED: dict[str, str] = {
     "ernie4_5_moe_vl": TWO_POOLS,
     "ernie4_5_vl_moe": TWO_POOLS,
     "ernie4_5_vl_moe_text": TWO_POOLS,
-    "kimi_k3": "Kimi delta attention and attention residuals",
-    "kimi_linear": "Kimi delta attention",
     "glm4": "norms after attention and after the MLP",
     "hunyuan_v1_dense": "norms on query and key",
     "olmo": "norms without weights",

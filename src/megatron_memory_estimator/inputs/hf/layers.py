@@ -12,9 +12,8 @@ from .fields import Fields
 SLIDING, FULL = "sliding_attention", "full_attention"
 MTP = "mtp"
 """The variant of an MTP layer."""
-WORDS = {"sliding_window": "sliding", "position_embedding_type": "no_rope", "activation_func_clamp_value": "clamped",
-         "activation_func_clamp_value_shared_expert": "clamped_shared"}  # fmt: skip
-"""What a setting that a layer changes is called in the layer's name."""
+WORDS = {"sliding_window": "sliding", "position_embedding_type": "no_rope", "activation_func_clamp_value": "clamped"}
+"""What settings that a layer changes are called in the layer's name."""
 
 
 def layer_types(f: Fields, default: str = FULL) -> list[str]:
@@ -59,7 +58,7 @@ def _named(known: dict[str, tuple[tuple[str, Any], ...]], own: dict[str, Any]) -
     changes = tuple(own.items())
     name = next((name for name, other in known.items() if other == changes), "")
     if not name:
-        name = stem = "_".join(WORDS.get(key, key) for key in own)
+        name = stem = "_".join(word for key, word in WORDS.items() if key in own) or "other"
         count = 1
         while name in known:
             count += 1

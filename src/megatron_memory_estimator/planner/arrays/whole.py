@@ -41,7 +41,7 @@ class WholeRanks:
         """The figures of every training and option, in pieces."""
         for (at, training), (number, option) in product(enumerate(trainings), enumerate(optimizers)):
             changed = training_with(training, option)
-            if route(changed) == "one at a time":
+            if route(changed, self.job.model) == "one at a time":
                 for place in range(len(cells)):
                     figures = self.alone(cells.at(slice(place, place + 1)), changed)
                     yield at, number, partial(np.add, place), figures

@@ -43,7 +43,7 @@ def _usual(job: TrainingJob, worlds: tuple[int, ...], *, everything: bool) -> di
     """What is tried of every axis that is not given."""
     model, t = job.model, job.training
     most, stages = max(worlds), model.num_layers + model.mtp + 1
-    moe, fast = bool(model.num_moe_experts), route(t) == "tables"
+    moe, fast = bool(model.num_moe_experts), route(t, model) == "tables"
     widest_tp = min(most, max(job.gpu.nvlink_domain, 8), 16)
     deepest = min(most, stages, 64)
     return {

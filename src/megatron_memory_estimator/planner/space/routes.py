@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from ...dataclass import dataclass
+from ...job.model import Model
 from ...job.training import Training
 from ...states.optimizers import OPTIMIZERS
 
@@ -94,7 +95,12 @@ FEATURES = (
 """What takes a slower route than the tables. Every feature that is not named here is held by them."""
 
 
-def route(training: Training) -> Route:
-    """The fastest route that holds every feature of a training."""
+def route(training: Training, model: Model) -> Route:
+    """The fastest route that holds every feature of a training, and of a model.
+
+    With attention residuals what crosses the border of a stage depends on which layer stands there: one at a time.
+    """
     taken = {feature.route for feature in FEATURES if feature.on(training)}
+    if model.attn_res_block_size:
+        return "one at a time"
     return "one at a time" if "one at a time" in taken else "arrays" if "arrays" in taken else "tables"

@@ -1,0 +1,116 @@
+"""Kimi K3: attention residuals with their bank of prefixes, between layers, under checkpoints and between pipeline stages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from megatron_memory_estimator import ConfigError, LayoutError, TrainingJob, UnsupportedError, estimate
+from megatron_memory_estimator.inputs.catalog import entries
+from megatron_memory_estimator.rank.boundary import pipeline_tensors
+from megatron_memory_estimator.rank.chunks import ChunkPlan
+
+NAME = "moonshotai/Kimi-K3"
+S, H = 3584, 7168
+PREFIX = 2 * S * H
+FULL = {"recompute_granularity": "full", "recompute_method": "uniform"}
+
+
+def job(**settings: Any) -> TrainingJob:
+    return TrainingJob.from_hf(
+        NAME, 192, **{"seq_length": S, "expert_model_parallel_size": 64, "router_imbalance": 1, **settings}
+    )
+
+
+def plans(**settings: Any) -> list[ChunkPlan]:
+    return [stage.rank.plans[0] for stage in estimate(job(pipeline_model_parallel_size=3, **settings)).stages]
+
+
+def kept(plan: ChunkPlan) -> int:
+    return sum(run.trace.saved_bytes * run.copies for run in plan.runs if run.first_layer >= 0)
+
+
+def test_a_bank_has_the_prefixes_of_the_blocks_before() -> None:
+    kinds = job().model.kinds
+    assert kinds[:2] == ("k3_kda+k3_dense@bank0_joined", "k3_kda+k3_moe@bank1")
+    assert kinds[11:14] == ("k3_mla+k3_moe@bank1", "k3_kda+k3_moe@bank1_joined", "k3_kda+k3_moe@bank2")
+    assert kinds[92] == "k3_mla+k3_moe@bank8_last"
+
+
+def test_a_checkpoint_keeps_a_prefix_and_a_stage_each_bank_once() -> None:
+    """Of 31 layers each: banks of 1, 2, 3 rows behind the layers 0, 12, 24; then those received and made behind 36, 48, 60; 72, 84."""
+    found = [kept(plan) for plan in plans(**FULL)]
+    assert found == [PREFIX * (31 + banks) for banks in (1 + 2 + 3, 3 + 4 + 5 + 6, 6 + 7 + 8)]
+
+
+def test_layers_of_one_checkpoint_keep_a_bank_that_is_new_to_them() -> None:
+    """Checkpoints of 13 layers begin at 0, 13, 26: behind the banks that the layers 12 and 24 made."""
+    assert kept(plans(**FULL, recompute_num_layers=13)[0]) == PREFIX * (3 + 2 + 3)
+
+
+def test_a_stage_keeps_what_it_received() -> None:
+    """Without a checkpoint the first layer of a stage behind the first keeps prefix and bank beside its own."""
+    first, second, _ = plans()
+    like = {run.unit.name: run.trace.saved_bytes for run in second.runs[1:]}
+    alone = second.runs[0]
+    assert alone.copies == 1
+    assert alone.trace.saved_bytes - like[alone.unit.name] == PREFIX * (1 + 3)
+    assert first.runs[0].unit.name == "embedding"
+
+
+def test_what_crosses_the_border_of_a_stage_has_the_bank_with_it() -> None:
+    middle = estimate(job(pipeline_model_parallel_size=3)).stages[1].rank
+    assert [t.nbytes for t in pipeline_tensors(middle, "F")] == [PREFIX * (1 + rows) for rows in (3, 3, 6)]
+
+
+def test_a_sum_of_more_rows_keeps_more() -> None:
+    """Two tensors in fp32 of the rows and the prefix in each of two sums, and two numbers of each."""
+    like = {run.unit.name: run.trace.saved_bytes for plan in plans() for run in plan.runs}
+    apart = like["k3_kda+k3_moe@bank2"] - like["k3_kda+k3_moe@bank1"]
+    assert apart == 2 * (2 * 4 * S * H + 2 * 4 * S)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"context_parallel_size": 2}, "Kimi Delta Attention has none"),
+        ({"pipeline_model_parallel_size": 3, "virtual_pipeline_model_parallel_size": 31}, "excludes virtual pipeline stages"),
+        ({"bias_activation_fusion": True}, "excludes bias_activation_fusion"),
+        ({"fp8": "hybrid"}, "fp8 or fp4 is not modelled"),
+        ({"cuda_graph_impl": "transformer_engine"}, "excludes cuda_graph_impl"),
+        ({"recompute_granularity": "selective", "recompute_modules": ("moe",)}, "only moe_act is modelled"),
+        ({"moe_shared_expert_overlap": True}, "excludes moe_shared_expert_overlap"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_not_modelled_is_refused_by_name(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises((LayoutError, UnsupportedError), match=sentence):
+        estimate(job(**settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"mtp_num_layers": 1}, "attn_res_block_size excludes mtp_num_layers"),
+        ({"position_embedding_type": "rope"}, "needs position_embedding_type none"),
+        ({"attn_res_block_size": 0}, "attn_res_block_size=0 must be at least 1"),
+    ],
+    ids=str,
+)
+def test_other_models_are_no_kimi_k3(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        job(**settings)
+
+
+def test_kimi_linear_without_attention_residuals_is_refused() -> None:
+    text = {**entries()[NAME]["config"]["text_config"], "attn_res_block_size": None}
+    with pytest.raises(UnsupportedError, match="Kimi Linear without attention residuals"):
+        TrainingJob.from_hf(text, 64)
+
+
+def test_layers_that_are_named_twice_or_not_are_refused() -> None:
+    text = entries()[NAME]["config"]["text_config"]
+    odd = {**text, "linear_attn_config": {**text["linear_attn_config"], "kda_layers": [1, 2, 3]}}
+    with pytest.raises(ConfigError, match="must be all layers, each once"):
+        TrainingJob.from_hf(odd, 64)
