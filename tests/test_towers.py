@@ -22,8 +22,9 @@ from megatron_memory_estimator.planner.space.axes import Space
 from megatron_memory_estimator.report.document import document
 from megatron_memory_estimator.report.summary import estimate_summary
 from megatron_memory_estimator.report.verdict import verdict_text
+from megatron_memory_estimator.throughput import throughput
 
-from .helpers import records
+from .helpers import FACTS, records
 from .test_planner import same_figures
 
 Config = dict[str, Any]
@@ -217,7 +218,9 @@ def test_a_tower_stands_on_the_first_stage_alone_and_says_what_is_missing() -> N
     more = [a - b for a, b in zip(parameters(QWEN, pp=4), parameters(alone(QWEN), pp=4), strict=True)]
     assert more == [576_388_336, 0, 0, 0]
     found = estimate(TrainingJob.from_hf(QWEN, num_gpus=8))
-    assert "(the activations of its vision tower are not counted)" in verdict_text(found.verdict(), found)
+    assert "(the activations of its vision tower are not counted; --image-tokens counts them)" in verdict_text(
+        found.verdict(), found
+    )
 
 
 def test_a_frozen_tower_has_weights_and_nothing_else() -> None:
@@ -268,9 +271,90 @@ def test_a_tower_that_is_not_understood_is_not_counted_and_says_why(change: dict
     assert any(said in warning and "not counted" in warning for warning in found.warnings)
 
 
+KEPT = json.loads((FACTS / "towers.json").read_text())["kept"]["records"]
+
+
+@pytest.mark.parametrize("record", KEPT, ids=lambda record: f"tp{record['tp']}-{record.get('settings', {})}")
+def test_a_tower_keeps_what_its_class_keeps(record: dict[str, Any]) -> None:
+    """Equal but for a few numbers of the random state and of where images begin."""
+    model = QWEN if record.get("deepstack", True) else "Qwen/Qwen3.5-9B"
+    given = {
+        "num_gpus": 8,
+        "seq_length": 2048,
+        "image_tokens": record.get("patches", 4096) // 4,
+        **record.get("settings", {}),
+    }
+    found = estimate(TrainingJob.from_hf(model, tp=record["tp"], **given))
+    run = found.stages[0].rank.plans[0].runs[0]
+    assert run.unit.name == "vision tower"
+    assert 0 <= record["total_saved_bytes"] - run.trace.saved_bytes < 1024
+    assert not found.verdict().not_counted
+
+
+def test_what_a_tower_keeps_grows_with_images_and_microbatches_in_flight() -> None:
+    def activations(**settings: Any) -> int:
+        given = {"num_gpus": 8, "seq_length": 4096, "tp": 2, "pp": 2, "global_batch_size": 32, **settings}
+        stages = estimate(TrainingJob.from_hf(QWEN, **given)).stages
+        assert stages[1].rank.plans[0].runs[0].unit.name != "vision tower"
+        return stages[0].breakdown_bytes["activations"]
+
+    none, some, more = (activations(image_tokens=tokens) for tokens in (0, 1024, 2048))
+    assert some - none == pytest.approx(
+        2 * 2_711_248_896, rel=0.02
+    )  # two microbatches in flight on the first of two stages, and pixels
+    assert more - none == pytest.approx(2 * (some - none), rel=0.02)
+    two = activations(image_tokens=1024, micro_batch_size=2) - activations(micro_batch_size=2)
+    assert two == pytest.approx(2 * (some - none), rel=0.02)
+
+
+def test_a_frozen_tower_keeps_nothing_of_images_but_for_a_trained_projection() -> None:
+    def kept(**settings: Any) -> int:
+        found = estimate(TrainingJob.from_hf(QWEN, num_gpus=8, image_tokens=1024, **settings))
+        return found.stages[0].rank.plans[0].runs[0].trace.saved_bytes
+
+    assert kept(freeze_vision_model=True, freeze_vision_projection=True) == kept(peft="lora") == 0
+    assert 0 < kept(freeze_vision_model=True) < kept() // 20
+
+
+def test_images_take_seconds_and_none_of_the_model_s_flops() -> None:
+    without, some = (
+        throughput(estimate(TrainingJob.from_hf(QWEN, num_gpus=8, tp=2, image_tokens=n))) for n in (0, 2048)
+    )
+    assert some.step > 1.1 * without.step
+    assert some.tflops_gpu * some.step == pytest.approx(without.tflops_gpu * without.step)
+
+
+def test_more_images_than_the_sequence_holds_are_refused() -> None:
+    with pytest.raises(LayoutError, match=r"image_tokens=5000 is not between 0 and seq_length=4096"):
+        estimate(TrainingJob.from_hf(QWEN, num_gpus=8, seq_length=4096, image_tokens=5000))
+
+
+def test_images_of_a_tower_that_is_not_modelled_stay_named() -> None:
+    found = estimate(TrainingJob.from_hf(MINISTRAL, num_gpus=8, image_tokens=512))
+    assert found.verdict().not_counted == "the activations of its vision tower are not counted"
+
+
+@pytest.mark.parametrize("name", ["cuda_graphs", "offload", "megatron_fsdp", "fp8", "muon"])
+def test_other_features_pass_over_a_tower(name: str) -> None:
+    cases: dict[str, dict[str, Any]] = {
+        "cuda_graphs": {"cuda_graph_impl": "transformer_engine", "cuda_graph_modules": ("attn",)},
+        "offload": {"cpu_offloading_num_layers": 4},
+        "megatron_fsdp": {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads_params"},
+        "fp8": {"fp8": "hybrid"},
+        "muon": {"optimizer": "muon"},
+    }
+    found = estimate(TrainingJob.from_hf(QWEN, num_gpus=8, image_tokens=1024, **cases[name]))
+    assert found.stages[0].rank.plans[0].runs[0].trace.saved_bytes == 4_214_120_448
+    rows = found.stages[0].rows
+    assert sum(row.nbytes for row in rows) == found.stages[0].peak_allocated_bytes
+
+
 @pytest.mark.parametrize("model", [QWEN, MINISTRAL])
 def test_plans_of_a_model_with_a_tower_have_the_figures_of_its_estimate(model: str) -> None:
-    base = TrainingJob.from_hf(model, 8, seq_length=2048, global_batch_size=32, gpu="H200")
-    space = Space(num_gpus=(8,), tensor_model_parallel_size=(1, 2, 4), pipeline_model_parallel_size=(1, 2, 4))
-    for plan in sampled(base, space, 12, seed=3):
+    base = TrainingJob.from_hf(model, 8, seq_length=2048, global_batch_size=32, gpu="H200", image_tokens=512)
+    space = Space(
+        num_gpus=(8,), tensor_model_parallel_size=(1, 2, 4), pipeline_model_parallel_size=(1, 2, 4), context_parallel_size=(1, 2),
+        micro_batch_size=(1, 2), recompute=("none", "core_attn", "mlp", "full", "uniform:2", "block:2"),
+    )  # fmt: skip
+    for plan in sampled(base, space, 40, seed=3):
         same_figures(plan)

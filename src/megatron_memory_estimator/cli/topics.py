@@ -66,7 +66,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "rollout_memory_share", "rollout_tensor_parallel_size", "rollout_sleeps", "rollout_offload", "log_prob_offload",
         "log_prob_micro_batch_tokens", "reference_model", "critic_model", "weight_sync_bytes",
     ),
-    "fine-tuning": ("peft", "peft_dim", "peft_target_modules", "freeze_vision_model", "freeze_vision_projection"),
+    "fine-tuning": ("peft", "peft_dim", "peft_target_modules", "image_tokens", "freeze_vision_model", "freeze_vision_projection"),
     "model (overrides of the config)": (
         "num_layers", "hidden_size", "ffn_hidden_size", "vocab_size", "padded_vocab_size", "make_vocab_size_divisible_by",
         "max_position_embeddings", "share_embeddings_and_output_weights", "untie", "position_embedding_type", "rotary_percent",
@@ -97,7 +97,8 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "dsa_indexer_topk", "dsa_indexer_topk_freq", "dsa_indexer_skip_topk_offset", "dsa_indexer_loss_coeff", "csa_compress_ratios",
         "csa_window_size", "csa_dense_mode", "o_groups", "o_lora_rank", "mamba_num_heads",
         "mamba_head_dim", "mamba_num_groups", "mamba_state_dim", "mamba_chunk_size", "mamba_rmsnorm", "falcon_h1",
-        "attn_res_block_size", "moe_latent_norm",
+        "attn_res_block_size", "moe_latent_norm", "gemma4_dense", "per_layer_embed_dim",
+        "per_layer_embed_vocab_size", "kv_shared", "kv_stored",
     ),
     "machine and libraries": (
         "gpus_per_node", "nvlink_domain", "network_gbs", "expandable_segments", "fragmentation", "context_gib", "libraries_gib",

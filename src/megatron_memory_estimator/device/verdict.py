@@ -150,7 +150,13 @@ def verdict(job: TrainingJob, ranges: Ranges, unbroken: Ranges, memory_bytes: in
     word = judged(device, max(found.high for _, _, found in apart), memory_bytes)
     pp_rank, phase = deciding(here, word)
     return Verdict(
-        word, gpu, memory_bytes, device, phase, pp_rank, lacking(job.model.towers, adapters=job.training.peft != "none")
+        word,
+        gpu,
+        memory_bytes,
+        device,
+        phase,
+        pp_rank,
+        lacking(job.model.towers, job.training, adapters=job.training.peft != "none"),
     )
 
 

@@ -53,6 +53,7 @@ class Settings(TypedDict, total=False):
     num_distributed_optimizer_instances: int  # replicas of the distributed optimizer's shards
 
     # training
+    image_tokens: int  # vision tower: tokens of a sequence that stand for images
     freeze_vision_model: bool  # vision tower: its layers are not trained
     freeze_vision_projection: bool  # vision tower: what leads from it into the language model is not trained
     use_fused_mhc: bool  # hyper-connections: fused kernels

@@ -34,18 +34,33 @@ class Block(NamedTuple):
 class TowerTraining:
     """How towers are trained, by the names of Megatron-Bridge's providers."""
 
+    image_tokens: int = setting(0, "vision tower: tokens of a sequence that stand for images", of="tower")
     freeze_vision_model: bool = setting(False, "vision tower: its layers are not trained", of="tower")
     freeze_vision_projection: bool = setting(
         False, "vision tower: what leads from it into the language model is not trained", of="tower"
     )
 
 
+class Vit(NamedTuple):
+    """Sizes of a vision tower of Megatron's own layers: `patch` numbers of a patch, `merge` patches that become one token, `out` the
+    width of the language model; behind the layers `deepstack` stand mergers of their own."""
+
+    hidden: int
+    ffn: int
+    heads: int
+    depth: int
+    patch: int
+    merge: int
+    out: int
+    deepstack: tuple[int, ...] = ()
+
+
 class Tower(NamedTuple):
-    """A tower. Without blocks it is not counted; `heads` are those of attention that tensor-parallel ranks share, if they do."""
+    """A tower. Without blocks it is not counted; with `vit` what it computes of images is known too."""
 
     name: str
     blocks: tuple[Block, ...] = ()
-    heads: int = 0
+    vit: Vit | None = None
 
     @property
     def num_parameters(self) -> int:
@@ -62,14 +77,15 @@ class Tower(NamedTuple):
     @property
     def adaptable(self) -> bool:
         """Whether it is made of Megatron's layers, which adapters are put into."""
-        return self.heads > 0
+        return self.vit is not None
 
-    def lacks(self, *, adapters: bool) -> str:
-        """What of it no figure has."""
+    def lacks(self, training: TowerTraining, *, adapters: bool) -> str:
+        """What of it no figure has, if anything."""
         if not self.blocks:
             return f"its {self.name}"
-        more = " and the adapters" if adapters and self.adaptable else ""
-        return f"the activations{more} of its {self.name}"
+        known = self.vit is not None and training.image_tokens > 0
+        parts = [*([] if known else ["activations"]), *(["adapters"] if adapters and self.adaptable else [])]
+        return f"the {' and the '.join(parts)} of its {self.name}" if parts else ""
 
 
 def counted(towers: tuple[Tower, ...]) -> tuple[Tower, ...]:
@@ -77,11 +93,17 @@ def counted(towers: tuple[Tower, ...]) -> tuple[Tower, ...]:
     return tuple(tower for tower in towers if tower.blocks)
 
 
-def lacking(towers: tuple[Tower, ...], *, adapters: bool = False) -> str:
+def lacking(towers: tuple[Tower, ...], training: TowerTraining | None = None, *, adapters: bool = False) -> str:
     """What no figure of a model with towers has, as a clause; nothing of a model without. With `adapters` its weights are frozen."""
-    if not towers:
+    held = training or TowerTraining()
+    found = [(tower, said) for tower in towers if (said := tower.lacks(held, adapters=adapters))]
+    if not found:
         return ""
-    parts = all_of(tower.lacks(adapters=adapters) for tower in towers)
-    alone = "" if any(tower.blocks for tower in towers) else "the language model alone: "
-    plural = len(towers) > 1 or bool(towers[0].blocks)
-    return f"{alone}{parts} {'are' if plural else 'is'} not counted"
+    alone = "" if counted(towers) else "the language model alone: "
+    several = len(found) > 1 or bool(found[0][0].blocks)
+    clause = f"{alone}{all_of(said for _, said in found)} {'are' if several else 'is'} not counted"
+    return (
+        f"{clause}; --image-tokens counts them"
+        if any(tower.vit and not held.image_tokens for tower in towers)
+        else clause
+    )

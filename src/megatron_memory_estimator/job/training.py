@@ -11,12 +11,13 @@ from ..errors import ConfigError
 from .choices import ADAPTED, KERNELS, RECOMPUTE_MODULES, ROUTING, WORST_ROUTING, check_least, version
 from .compressed import CompressedTraining
 from .loss import Loss
+from .recomputing import Recomputing
 from .settings import setting
 from .tower import TowerTraining
 
 
 @dataclass(frozen=True)
-class Training(Loss, CompressedTraining, TowerTraining):
+class Training(Loss, CompressedTraining, TowerTraining, Recomputing):
     """The settings of a run that are neither architecture nor layout."""
 
     seq_length: int = setting(4096, "tokens of a sequence")
@@ -273,22 +274,3 @@ class Training(Loss, CompressedTraining, TowerTraining):
         """Whether experts have as many rows whatever the router does: those of a capacity that is padded to, or of a rank's."""
         padded = self.moe_expert_capacity_factor is not None and self.moe_pad_expert_input_to_capacity
         return padded or self.moe_expert_rank_capacity_factor is not None
-
-    def recomputes_layers(self) -> bool:
-        """Whether full recomputation covers all layers, uniformly."""
-        return self.recompute_granularity == "full" and self.recompute_method != "block"
-
-    def recomputes_whole_layers(self) -> bool:
-        """Whether full recomputation covers some layers, or all."""
-        return self.recompute_granularity == "full"
-
-    def recomputes(self, module: str) -> bool:
-        """Whether selective recomputation covers the module."""
-        return module in self.recomputed_modules
-
-    @property
-    def recomputed_modules(self) -> tuple[str, ...]:
-        """The modules of selective recomputation, which may be none (Megatron-LM `transformer_config.py`: None is core_attn)."""
-        if self.recompute_granularity != "selective":
-            return ()
-        return ("core_attn",) if self.recompute_modules is None else self.recompute_modules

@@ -8,14 +8,18 @@ from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
 from ..tape.tensor import divisors
-from .violation import Violation, indivisible
+from .violation import Violation, broken, indivisible
 
 
 def towers(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
-    """Heads of a tower of Megatron's own layers divide over tensor-parallel ranks."""
+    """Heads of a tower of Megatron's own layers divide over tensor-parallel ranks; images are a part of a sequence."""
     for tower in model.towers:
-        if tower.heads % layout.tp:
-            fix = f"use {divisors(tower.heads, model.num_attention_heads or tower.heads)}"
-            yield indivisible(
-                f"heads of the {tower.name}", tower.heads, "tensor_model_parallel_size", layout.tp, fix=fix
-            )
+        heads = tower.vit.heads if tower.vit else 0
+        if heads % layout.tp:
+            fix = f"use {divisors(heads, model.num_attention_heads or heads)}"
+            yield indivisible(f"heads of the {tower.name}", heads, "tensor_model_parallel_size", layout.tp, fix=fix)
+    if not 0 <= training.image_tokens <= training.seq_length:
+        numbers = {"image_tokens": training.image_tokens, "seq_length": training.seq_length}
+        yield broken(
+            "{image_tokens} is not between 0 and {seq_length}", numbers, fix="images are a part of the sequence"
+        )

@@ -6,10 +6,11 @@ Source: NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/` (the VL models
 from __future__ import annotations
 
 from ..job.tower import Block, Tower, Weight
-from ..tape.ops import Op
+from ..tape.ops import Item, Op, Recompute, renaming
 from ..tape.tensor import Dim, Param, Tensor
 from .context import Context
-from .module import Module
+from .module import Module, changed
+from .vision_tower import images
 
 PREFIX = "vision_model"
 
@@ -39,5 +40,17 @@ def towers(c: Context) -> Module[Tensor | None]:
     """The towers of a model that are counted; without images in a microbatch they compute nothing."""
     for tower in c.model.towers:
         yield from tower_params(c, tower)
-    yield Op("without images", part="towers", calls=0)
+    computed = [tower.vit for tower in c.model.towers if tower.vit and c.training.image_tokens]
+    for vit in computed:
+        rename = renaming(f"{PREFIX}.", {})
+        yield from changed(changed(images(c, vit), rename), _of_towers)
+    if not computed:
+        yield Op("without images", part="towers", calls=0)
     return None
+
+
+def _of_towers(item: Item) -> Item:
+    """Nothing inside a tower is a part of a decoder layer: what chooses by parts passes over it."""
+    if isinstance(item, Recompute):
+        return item._replace(ops=tuple(map(_of_towers, item.ops)), part="towers")
+    return item._replace(part="towers")

@@ -29,6 +29,7 @@ from ..modules.layers import (
     output_unit,
     towers_unit,
 )
+from ..modules.vision_tower import inputs as pixels
 from ..states.fsdp import gathered
 from ..tape.ops import Unit
 from ..tape.simulate import Trace, trace
@@ -154,7 +155,8 @@ class Declarer:
             found.append(
                 c.new("batch.attention_mask", c.batch, c.full_seq, c.full_seq._replace(name="seq"), dtype="bool")
             )
-        return tuple(found)
+        vits = [tower.vit for tower in c.model.towers if tower.vit and c.training.image_tokens]
+        return (*found, *(x for vit in vits for x in pixels(c, vit)))
 
     @cached_property
     def kinds(self) -> tuple[LayerKey, ...]:

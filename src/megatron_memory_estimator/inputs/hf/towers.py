@@ -9,10 +9,11 @@ Sources: NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/` (`qwen_vl/mod
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from math import prod
 from typing import Any
 
 from ...errors import ConfigError
-from ...job.tower import SEEN, UNNAMED, Block, Tower, Weight
+from ...job.tower import SEEN, UNNAMED, Block, Tower, Vit, Weight
 from .fields import Fields
 from .nested import Nested
 from .unread import irrelevant, named
@@ -48,8 +49,8 @@ def _block(name: str, copies: int, *parts: Iterator[Weight], projection: bool = 
     return Block(name, copies, tuple(weight for part in parts for weight in part), projection)
 
 
-def _tower(*blocks: Block, heads: int = 0) -> Tower:
-    return Tower(SEEN, tuple(block for block in blocks if block.copies), heads)
+def _tower(*blocks: Block, vit: Vit | None = None) -> Tower:
+    return Tower(SEEN, tuple(block for block in blocks if block.copies), vit)
 
 
 def _patches(v: Fields) -> tuple[int, ...]:
@@ -83,7 +84,7 @@ def qwen3_vl(v: Fields, outer: Fields, hidden: int) -> Tower:
         ),
         _block("decoder.deepstack_merger_list", len(deep), *_merger(merge * h, merge * h, out), projection=True),
         _block("merger", 1, *_merger(h, merge * h, out), projection=True),
-        heads=heads,
+        vit=Vit(h, f, heads, depth, prod(_patches(v)), merge, out, tuple(sorted(deep))),
     )  # fmt: skip
 
 

@@ -23,19 +23,23 @@ T = TypeVar("T")
 class Question(NamedTuple):
     """What a declaration may ask about recomputation: does it cover a module, every layer, or whole layers at all."""
 
-    about: Literal["module", "every layer", "whole layers"]
+    about: Literal["module", "every layer", "whole layers", "selective", "together"]
     module: str = ""
 
-    def answer(self, training: Training) -> bool:
+    def answer(self, training: Training) -> int:
         """What a training answers."""
         if self.about == "module":
             return Training.recomputes(training, self.module)
         if self.about == "every layer":
             return Training.recomputes_layers(training)
+        if self.about == "together":
+            return Training.recomputed_together(training)
+        if self.about == "selective":
+            return Training.recomputes_selectively(training)
         return Training.recomputes_whole_layers(training)
 
 
-Answers = dict[Question, bool]
+Answers = dict[Question, int]
 
 
 @dataclass(frozen=True)
@@ -49,19 +53,28 @@ class AskedTraining(Training):
     known: Answers = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def recomputes(self, module: str) -> bool:
-        return self._noted(Question("module", module))
+        return self._holds(Question("module", module))
 
     def recomputes_layers(self) -> bool:
-        return self._noted(Question("every layer"))
+        return self._holds(Question("every layer"))
+
+    def recomputes_selectively(self) -> bool:
+        return self._holds(Question("selective"))
+
+    def recomputed_together(self) -> int:
+        return self._noted(Question("together"))
 
     def recomputes_whole_layers(self) -> bool:
-        return self._noted(Question("whole layers"))
+        return self._holds(Question("whole layers"))
 
-    def _noted(self, question: Question) -> bool:
+    def _holds(self, question: Question) -> bool:
+        return bool(self._noted(question))
+
+    def _noted(self, question: Question) -> int:
         answer = self.answers[question] = self.answered(question)
         return answer
 
-    def answered(self, question: Question) -> bool:
+    def answered(self, question: Question) -> int:
         """The answer, without a note."""
         answer = self.known.get(question)
         if answer is None:
@@ -78,7 +91,7 @@ class Known:
     """What has been made for one structure, by the questions that its making asked and the answers it got."""
 
     def __init__(self) -> None:
-        self.made: dict[Any, dict[tuple[Question, ...], dict[tuple[bool, ...], Any]]] = {}
+        self.made: dict[Any, dict[tuple[Question, ...], dict[tuple[int, ...], Any]]] = {}
 
     def find(self, key: Any, training: AskedTraining, make: Callable[[], T]) -> T:
         """What was made with the answers that a training gives, or what `make` makes. The training notes its questions as asked."""

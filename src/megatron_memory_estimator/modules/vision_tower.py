@@ -1,0 +1,230 @@
+"""What Qwen3-VL's tower computes and keeps of the images of a microbatch: Megatron's own layers, without sequence parallelism.
+
+Source: NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/qwen_vl/modelling_qwen3_vl/` (vision_model.py, transformer_block.py,
+transformer_config.py get_vision_model_config, attention.py, utils.py). Its configuration is made anew: of the language model's it takes the
+tensor parallel size and full recomputation alone; selective recomputation is of core attention, whatever modules are named.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from functools import cached_property
+
+from ..job.model import Model
+from ..job.tower import Vit
+from ..job.training import Training
+from ..tape.ops import Item, Op, Recompute, renaming
+from ..tape.tensor import Dim, Param, Tensor
+from ..tape.work import Gemm, Streamed
+from .context import Context
+from .core_attention import NAME as CORE
+from .linear import column_linear, row_linear
+from .mlp import activation
+from .module import Module, changed, recomputed
+from .norm import norm
+from .residual import bias_dropout_add
+
+POSITIONS = 4
+"""Position embeddings that are interpolated for a patch."""
+
+
+class _Patches(Context):
+    """A context whose sequence is patches of images, on every context-parallel rank all of them."""
+
+    @cached_property
+    def seq(self) -> Dim:
+        return Dim("patches", self.training.seq_length)
+
+
+def seen(c: Context, vit: Vit) -> Context:
+    """The context of the tower's layers: its sequence is the patches of a microbatch."""
+    t = c.training
+    model = Model(
+        num_layers=vit.depth, hidden_size=vit.hidden, num_attention_heads=vit.heads, ffn_hidden_size=vit.ffn,
+        normalization="LayerNorm", activation_func="gelu", add_bias_linear=True, hidden_dropout=0.0, attention_dropout=0.0,
+        vocab_size=1,
+    )  # fmt: skip
+    training = Training(
+        params_dtype=t.params_dtype, transformer_engine_version=t.transformer_engine_version, megatron_core_version=t.megatron_core_version,
+        seq_length=t.image_tokens * vit.merge, apply_rope_fusion=False, bias_activation_fusion=False,
+        recompute_granularity="selective" if t.recomputes_selectively() else None,
+    )  # fmt: skip
+    training = dataclasses.replace(training, micro_batch_size=t.micro_batch_size)
+    layout = dataclasses.replace(c.layout, sequence_parallel=False, context_parallel_size=1)
+    return _Patches(model, layout, training, c.kernel, c.num_sms)
+
+
+def images(c: Context, vit: Vit) -> Module[None]:
+    """From pixels to rows of the embedding: patches, layers, and the mergers of some layers and of the last."""
+    v, t = seen(c, vit), c.training
+    table = v.new("rotary_pos_emb", v.seq, v.batch, Dim("kv_channels", vit.hidden // vit.heads), dtype="fp32")
+    if t.freeze_vision_model or t.peft != "none":
+        last, sources = yield from _without_gradients(v, vit)
+        merged = [
+            ("merger", last, vit.hidden),
+            *((f"deepstack.{at}", x, vit.hidden * vit.merge) for at, x in sources.items()),
+        ]
+        if t.freeze_vision_projection or t.peft != "none":
+            return
+        for name, x, normed in merged:
+            yield from _merged(v, name, x, normed, vit)
+        return
+    yield from _embedded(v, table, vit)
+    for group, covered in _groups(t, vit.depth):
+        inside = tuple(item for at in group for item in _layer(v, table, vit, at))
+        if covered:
+            yield Recompute(f"layers {group[0]} to {group[-1]}", inside)
+        else:
+            yield from inside
+    yield from _merged(v, "merger", v.residual(_output(vit.depth - 1)), vit.hidden, vit)
+
+
+def _groups(t: Training, depth: int) -> Iterator[tuple[range, bool]]:
+    """Layers that are a stretch, and whether a checkpoint of full recomputation wraps them."""
+    many, every = t.recomputed_together(), t.recomputes_layers()
+    step = many if every else 1
+    for at in range(0, depth, step):
+        yield range(at, min(at + step, depth)), every or at < many
+
+
+def _output(layer: int) -> str:
+    """The name of what a layer hands on."""
+    return f"layers.{layer}.mlp_bda.output" if layer >= 0 else "hidden_states"
+
+
+def _without_gradients(v: Context, vit: Vit) -> Module[tuple[Tensor, dict[int, Tensor]]]:
+    """The layers where they are not trained: they keep nothing, and the widest of them holds two tensors of the MLP."""
+    wide = tuple(
+        v.region(f"mlp.{name}", v.dim("ffn_hidden_size", vit.ffn, "tp"))
+        for name in ("linear_fc1.output", "activation.output")
+    )
+    sources = {at: v.residual(_output(at)) for at in vit.deepstack}
+    last = v.residual(_output(vit.depth - 1))
+    each = 4 * vit.hidden * vit.hidden + 2 * vit.hidden * vit.ffn
+    flops = 2 * v.seq.local * v.batch.size * each * vit.depth // v.layout.tp
+    yield Op("layers", (), (last, *sources.values()), forward=wide, work=(Streamed(flops, counted=False),))
+    return last, sources
+
+
+def _embedded(v: Context, table: Tensor, vit: Vit) -> Module[None]:
+    """Patches through the convolution, the interpolated position of each, and their rotary table."""
+    features, rows = Dim("channels*frames*height*width", vit.patch), Dim("positions", POSITIONS)
+    pixels, x = v.new("patches", v.seq, v.batch, features), v.residual("patch_embed.output")
+    work = (Gemm(v.seq.local * v.batch.size, vit.hidden, vit.patch, counted=False),)
+    wgrad = v.new("patch_embed.proj.weight.wgrad", v.hidden, features)
+    yield Op("patch_embed.proj", (), (pixels, x), (pixels,), backward=(wgrad,), work=work)
+    ids, weights = (
+        v.new("pos_embed.ids", rows, v.seq, v.batch, dtype="int64"),
+        v.new("pos_embed.weights", rows, v.seq, v.batch),
+    )
+    found = v.new("pos_embed.output", rows, v.seq, v.batch, v.hidden)
+    scaled = found.like("pos_embed.scaled")
+    yield Op("pos_embed", (), (ids, weights, found), (ids,))
+    yield Op("pos_embed.interpolate", (found, weights), (scaled,), (weights,), stops=(weights,))
+    sums = (x.like("pos_embed.sum"), x.like("pos_embed.by patch"))
+    yield Op("pos_embed.add", (x, scaled), (v.residual(_output(-1)), table), forward=sums, passes=(x,))
+
+
+def _layer(v: Context, table: Tensor, vit: Vit, at: int) -> list[Item]:
+    """A layer, and the merger behind it if it has one, with names of its own."""
+    entry = v.residual("entry")
+
+    def module() -> Module[None]:
+        out = yield from _attention(v, entry, table, vit)
+        x = yield from bias_dropout_add(v, "self_attn_bda", out, entry)
+        out = yield from _mlp(v, x)
+        x = yield from bias_dropout_add(v, "mlp_bda", out, x)
+        if at in vit.deepstack:
+            yield from _merged(v, "deepstack", x, vit.hidden * vit.merge, vit)
+
+    rename = renaming(f"layers.{at}.", {entry.name: _output(at - 1), table.name: table.name})
+    return [item for item in changed(module(), rename) if not isinstance(item, Param)]
+
+
+def _attention(v: Context, hidden: Tensor, table: Tensor, vit: Vit) -> Module[Tensor]:
+    name, heads = "self_attention", v.dim("num_attention_heads", vit.heads, "tp")
+    d = Dim("kv_channels", vit.hidden // vit.heads)
+    x = yield from norm(v, "input_layernorm", hidden)
+    weight = Param(f"{name}.linear_qkv.weight", (v.dim("qkv", 3 * vit.hidden, "tp"), v.hidden), "tp")
+    qkv = yield from _uncounted(column_linear(v, f"{name}.linear_qkv", x, weight))
+    q, k, source = (qkv.view(f"{name}.{which}", (v.seq, v.batch, heads, d)) for which in "qkv")
+    yield Op(f"{name}.split_qkv", (qkv,), (q, k, source))
+    turned = (q.like(f"{name}.q rotated"), k.like(f"{name}.k rotated"))
+    tables = tuple(table.like(f"{name}.rotary.{part}") for part in ("cos (q)", "sin (q)", "cos (k)", "sin (k)"))
+    wide = (q.like(f"{name}.q fp32", "fp32"), q.like(f"{name}.q turned fp32", "fp32"))
+    yield Op(f"{name}.rotary", (q, k, table), turned, tables, wide, wide, stops=(table,))
+
+    def core() -> Module[Tensor]:
+        value = source.like(f"{name}.v contiguous")
+        yield Op(f"{CORE}.contiguous_v", (source,), (value,), passes=(source,))
+        out = v.region(f"{CORE}.output", heads, d)
+        lse = v.new(f"{CORE}.softmax_lse", v.batch, heads, v.seq, dtype="fp32")
+        scores = Streamed(4 * v.seq.local * v.seq.local * v.batch.size * heads.local * d.size, counted=False)
+        back = (turned[0].like(f"{CORE}.dq fp32 accumulator", "fp32"),)
+        yield Op(CORE, (*turned, value), (out,), (*turned, value, out, lse), backward=back, work=(scores,))
+        return out
+
+    context = yield from recomputed(v.training.recomputes("core_attn"), f"{CORE}.checkpoint", core())
+    proj = Param(f"{name}.linear_proj.weight", (v.hidden, v.dim("heads*kv_channels", vit.hidden, "tp")), "tp")
+    return (yield from _uncounted(row_linear(v, f"{name}.linear_proj", context, proj)))
+
+
+def _mlp(v: Context, hidden: Tensor) -> Module[Tensor]:
+    width = v.dim("ffn_hidden_size", v.model.ffn, "tp")
+    x = yield from norm(v, "pre_mlp_layernorm", hidden)
+    wide = yield from _uncounted(
+        column_linear(v, "mlp.linear_fc1", x, Param("mlp.linear_fc1.weight", (width, v.hidden), "tp"))
+    )
+    act = yield from activation(v, "mlp.activation", wide, width)
+    return (
+        yield from _uncounted(
+            row_linear(v, "mlp.linear_fc2", act, Param("mlp.linear_fc2.weight", (v.hidden, width), "tp"))
+        )
+    )
+
+
+def _merged(v: Context, name: str, hidden: Tensor, normed: int, vit: Vit) -> Module[None]:
+    """Patches that belong together as one row of the language model's width; the norm is over a patch, or over all of them."""
+    tokens, width = Dim("image_tokens", v.seq.local // vit.merge), vit.hidden * vit.merge
+    rows = v.seq if normed == vit.hidden else tokens
+    x = yield from norm(v, f"{name}.patch_norm", hidden.view(f"{name}.rows", (rows, v.batch, Dim("features", normed))))
+    x = x.view(f"{name}.rows merged", (tokens, v.batch, Dim("features", width)))
+    shared, out = v.dim("merged width", width, "tp"), Dim("out_hidden_size", vit.out)
+    wide = v.new(f"{name}.linear_fc1.output", tokens, v.batch, shared)
+    yield _linear(v, f"{name}.linear_fc1", x, wide, (shared, x.shape[-1]))
+    act = wide.like(f"{name}.activation.output")
+    yield Op(f"{name}.activation", (wide,), (act,), (wide,))
+    yield _linear(v, f"{name}.linear_fc2", act, v.new(f"{name}.output", tokens, v.batch, out), (out, shared))
+
+
+def _linear(v: Context, name: str, x: Tensor, out: Tensor, shape: tuple[Dim, Dim]) -> Op:
+    """A linear of the mergers, which keeps its input."""
+    n, k = (dim.local for dim in shape)
+    work = (Gemm(x.shape[0].local * v.batch.size, n, k, counted=False),)
+    return Op(name, (x,), (out,), (x,), backward=(v.new(f"{name}.weight.wgrad", *shape),), work=work)
+
+
+def _uncounted(module: Module[Tensor]) -> Module[Tensor]:
+    """The module with products that are no part of the model's FLOPs, as Megatron counts them."""
+
+    def change(item: Item) -> Item:
+        assert isinstance(item, Op)
+        return item._replace(
+            work=tuple(one._replace(counted=False) if isinstance(one, Gemm) else one for one in item.work)
+        )
+
+    return changed(module, change)
+
+
+def inputs(c: Context, vit: Vit) -> Iterator[Tensor]:
+    """What of the images is there while a microbatch runs forward: pixels in fp32, and rows for the first decoder layers."""
+    v = seen(c, vit)
+    yield v.new("batch.pixel_values", v.seq, v.batch, Dim("channels*frames*height*width", vit.patch), dtype="fp32")
+    for at in vit.deepstack:
+        yield v.new(
+            f"deepstack.{at}.output",
+            Dim("image_tokens", v.seq.local // vit.merge),
+            v.batch,
+            Dim("out_hidden_size", vit.out),
+        )
