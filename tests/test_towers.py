@@ -16,7 +16,10 @@ from megatron_memory_estimator import (
     estimate,
 )
 from megatron_memory_estimator.inputs.catalog import entries
+from megatron_memory_estimator.inputs.hf import load
 from megatron_memory_estimator.inputs.hf.convert import convert
+from megatron_memory_estimator.inputs.runs.files import job_from_text
+from megatron_memory_estimator.job.tower import counted
 from megatron_memory_estimator.planner.search import sampled
 from megatron_memory_estimator.planner.space.axes import Space
 from megatron_memory_estimator.report.document import document
@@ -358,3 +361,18 @@ def test_plans_of_a_model_with_a_tower_have_the_figures_of_its_estimate(model: s
     )  # fmt: skip
     for plan in sampled(base, space, 40, seed=3):
         same_figures(plan)
+
+
+SWIFT = """#!/bin/bash
+NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen3-VL-8B-Instruct --tensor_model_parallel_size 2 --max_length 2048 --micro_batch_size 1 --global_batch_size 16
+"""
+BRIDGE = """#!/bin/bash
+torchrun --nproc_per_node=8 run_recipe.py --recipe llama3_8b_sft_config
+"""
+
+
+def test_towers_of_frameworks_that_make_their_own_are_not_counted() -> None:
+    towers = job_from_text(SWIFT, None, {}, load).model.towers
+    assert [tower.name for tower in towers] == ["vision tower"]
+    assert not counted(towers)
+    assert counted(job_from_text(BRIDGE, None, {"run_model": QWEN}, load).model.towers)
