@@ -226,6 +226,14 @@ def test_a_tower_stands_on_the_first_stage_alone_and_says_what_is_missing() -> N
     )
 
 
+def test_positions_of_a_model_with_a_tower_are_not_fused() -> None:
+    """mrope and yarn: query and key keep cos and sin of each layer (Megatron-Bridge `utils/fusions.py`)."""
+    settings: dict[str, Any] = {"num_gpus": 8, "seq_length": 1024}
+    some = estimate(TrainingJob.from_hf(QWEN, **settings)).stages[0].rank.plans[0]
+    fused = estimate(TrainingJob.from_hf(QWEN, apply_rope_fusion=True, **settings)).stages[0].rank.plans[0]
+    assert some.saved_bytes - fused.saved_bytes == 36 * 4 * 1024 * 128 * 2
+
+
 def test_a_frozen_tower_has_weights_and_nothing_else() -> None:
     both = {"freeze_vision_model": True, "freeze_vision_projection": True}
     cases: dict[str, dict[str, Any]] = {"trained": {}, "frozen": both, "layers": {"freeze_vision_model": True}}
@@ -364,7 +372,8 @@ def test_plans_of_a_model_with_a_tower_have_the_figures_of_its_estimate(model: s
 
 
 SWIFT = """#!/bin/bash
-NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen3-VL-8B-Instruct --tensor_model_parallel_size 2 --max_length 2048 --micro_batch_size 1 --global_batch_size 16
+NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen3-VL-8B-Instruct --tensor_model_parallel_size 2 --max_length 2048 \\
+  --micro_batch_size 1 --global_batch_size 16
 """
 BRIDGE = """#!/bin/bash
 torchrun --nproc_per_node=8 run_recipe.py --recipe llama3_8b_sft_config
