@@ -235,9 +235,9 @@ def test_a_refused_family_has_no_mapping() -> None:
     assert not set(FAMILIES) & set(REFUSED)
 
 
-def test_gemma_4_with_per_layer_inputs_gives_no_count() -> None:
+def test_gemma_4_without_experts_says_what_every_layer_is() -> None:
     config = {**LLAMA, "model_type": "gemma4_text", "hidden_size_per_layer_input": 256}
-    with pytest.raises(UnsupportedError, match="per-layer inputs"):
+    with pytest.raises(ConfigError, match="layer_types with a word for each layer"):
         TrainingJob.from_hf(config)
 
 

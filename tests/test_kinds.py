@@ -83,6 +83,12 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "num_moe_experts": 4, "moe_ffn_hidden_size": 128, "moe_shared_expert_intermediate_size": 128, "gemma4_moe": True,
         "value_norm": True,
     },
+    "gemma4_dense": {
+        "gemma4_dense": True, "transformer_impl": "local", "qk_layernorm": True, "value_norm": True, "bias_activation_fusion": False,
+        "per_layer_embed_dim": 16, "per_layer_embed_vocab_size": 1024,
+        "variants": {"stored": {"kv_stored": True}, "shared": {"kv_shared": True}},
+        "layer_variants": ["base", "stored", "shared", "shared"],
+    },
     "falcon_h1": {
         "falcon_h1": True, "mamba_num_heads": 8, "mamba_head_dim": 16, "mamba_num_groups": 4, "mamba_rmsnorm": False,
         "bias_activation_fusion": False,

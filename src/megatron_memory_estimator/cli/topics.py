@@ -97,7 +97,8 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "dsa_indexer_topk", "dsa_indexer_topk_freq", "dsa_indexer_skip_topk_offset", "dsa_indexer_loss_coeff", "csa_compress_ratios",
         "csa_window_size", "csa_dense_mode", "o_groups", "o_lora_rank", "mamba_num_heads",
         "mamba_head_dim", "mamba_num_groups", "mamba_state_dim", "mamba_chunk_size", "mamba_rmsnorm", "falcon_h1",
-        "attn_res_block_size", "moe_latent_norm",
+        "attn_res_block_size", "moe_latent_norm", "gemma4_dense", "per_layer_embed_dim",
+        "per_layer_embed_vocab_size", "kv_shared", "kv_stored",
     ),
     "machine and libraries": (
         "gpus_per_node", "nvlink_domain", "network_gbs", "expandable_segments", "fragmentation", "context_gib", "libraries_gib",

@@ -141,6 +141,8 @@ def layer_pattern(model: Model) -> tuple[str, ...]:
         return _kimi(model)
     if model.parallel_attention:
         return ("parallel",) * model.num_layers
+    if model.gemma4_dense:
+        return ("gemma4_dense",) * model.num_layers
     if model.falcon_h1:
         return ("falcon_h1",) * model.num_layers
     if model.attention_block != "attention" or model.mlp_block != "mlp":

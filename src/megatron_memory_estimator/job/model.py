@@ -12,6 +12,7 @@ from functools import cached_property
 from ..dataclass import dataclass
 from ..tape.tensor import round_up
 from .compressed import CompressedModel
+from .gemma4 import Gemma4Model
 from .kimi import KimiModel
 from .layer_kinds import has_experts, layer_pattern, mtp_pattern
 from .model_checks import check, variant
@@ -24,7 +25,7 @@ ACTIVATIONS = ("gelu", "silu", "squared_relu", "quick_gelu", "relu", "fast_gelu"
 
 
 @dataclass(frozen=True)
-class Model(CompressedModel, KimiModel):
+class Model(CompressedModel, KimiModel, Gemma4Model):
     """A decoder-only GPT-like model. `None` means: derived from the other fields, or absent."""
 
     num_layers: int = setting(0, "decoder layers, without MTP")

@@ -72,6 +72,18 @@ def check(model: Model) -> None:
         raise ConfigError("vocab_size is missing; give it or padded_vocab_size")
     if model.gemma4_moe:
         _check_gemma4(model)
+    if model.gemma4_dense:
+        others = (
+            "parallel_attention",
+            "falcon_h1",
+            "mtp_num_layers",
+            "enable_mhc_connections",
+            "add_bias_linear",
+            "attn_res_block_size",
+        )
+        _excludes(model, "gemma4_dense", *_OTHER_LAYERS, *others, "fp32_residual_connection", "attention_output_gate")
+    if (model.per_layer_embed_dim is None) != (model.per_layer_embed_vocab_size is None):
+        raise ConfigError("per_layer_embed_dim and per_layer_embed_vocab_size belong together; give both")
     if model.attn_res_block_size:
         _check_kimi(model)
     elif model.experimental_attention_variant == "kda":
@@ -101,7 +113,7 @@ _AT_LEAST_ONE = (
     "linear_num_key_heads", "linear_num_value_heads", "dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk",
     "dsa_indexer_topk_freq", "mamba_num_heads", "mamba_head_dim", "mamba_num_groups", "mamba_state_dim", "mamba_chunk_size",
     "mhc_num_residual_streams", "original_max_position_embeddings", "sliding_window", "csa_window_size", "o_groups",
-    "o_lora_rank", "value_channels", "attn_res_block_size",
+    "o_lora_rank", "value_channels", "attn_res_block_size", "per_layer_embed_dim", "per_layer_embed_vocab_size",
 )  # fmt: skip
 _OTHER_LAYERS = (
     "multi_latent_attention", "num_moe_experts", "experimental_attention_variant", "hybrid_layer_pattern",
@@ -212,7 +224,8 @@ FIXED = frozenset(
         "falcon_h1",
         "moe_layer_freq", "linear_attention_freq", "moe_router_topk", "mtp_num_layers", "mtp_use_repeated_layer",
         "hybrid_layer_pattern", "enable_mhc_connections", "mhc_num_residual_streams", "variants", "layer_variants",
-        "mtp_layer_variant", "foreign_layers", "attn_res_block_size",
+        "mtp_layer_variant", "foreign_layers", "attn_res_block_size", "gemma4_dense",
+        "per_layer_embed_dim", "per_layer_embed_vocab_size",
     }
 )  # fmt: skip
 """Settings of the whole model, which no layer changes."""

@@ -14,7 +14,7 @@ from ..job.hardware import Gpu
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
-from .bridge_layers import attention_residuals, falcon_h1, gemma4_moe
+from .bridge_layers import attention_residuals, falcon_h1, gemma4_dense, gemma4_moe
 from .bridge_modules import activation_fusion, capped_logits, narrow_values, own_modules, wide_norms
 from .compressed import compressed_attention, hash_layers, hyper_connections, placed
 from .dims import declared_dims
@@ -81,6 +81,7 @@ SWITCHES: tuple[Rules, ...] = (
     whole_layers,
     falcon_h1,
     gemma4_moe,
+    gemma4_dense,
     attention_residuals,
     activation_fusion,
     own_modules,

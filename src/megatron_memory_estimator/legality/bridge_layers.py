@@ -9,7 +9,7 @@ from ..job.model import Model
 from ..job.training import Training
 from ..wording import all_of
 from .overlap import interleaved
-from .sharding import CP
+from .sharding import CP, PP
 from .violation import Violation, broken
 
 
@@ -67,6 +67,19 @@ def attention_residuals(model: Model, layout: Layout, training: Training) -> Ite
         yield broken(f"{name} with peft is not modelled")
     if t.cpu_offloading_num_layers:
         yield broken(f"{name} with cpu_offloading_num_layers is not modelled")
+
+
+def gemma4_dense(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """What Gemma 4 without experts does not have (`src/megatron/bridge/models/gemma/gemma4_provider.py`, Gemma4DenseProvider)."""
+    if not model.gemma4_dense:
+        return
+    if training.te_spec:
+        yield broken("gemma4_dense is made of Megatron-Core's local modules", fix="use transformer_impl=local")
+    if layout.pp > 1:
+        yield broken(f"gemma4_dense excludes {{{PP}}}", {PP: layout.pp}, fix="use 1")
+    if training.recompute_granularity == "full":
+        rule = "gemma4_dense excludes recompute_granularity=full: its pair of rotary tables is no tensor that a checkpoint keeps"
+        yield broken(rule)
 
 
 def gemma4_moe(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:

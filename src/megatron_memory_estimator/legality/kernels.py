@@ -77,7 +77,7 @@ def whole_layers(model: Model, layout: Layout, training: Training) -> Iterator[V
     name = next((kind.setting for kind in kinds_in(model.every_kind) if kind.role == "layer"), "")
     if not name:
         return
-    if not t.te_spec and not model.falcon_h1:
+    if not t.te_spec and not (model.falcon_h1 or model.gemma4_dense):
         yield broken(f"{name} needs transformer_impl=transformer_engine")
     if t.fine_grained_activation_offloading:
         yield broken(f"{name} excludes fine_grained_activation_offloading")

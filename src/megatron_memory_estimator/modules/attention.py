@@ -15,7 +15,7 @@ from ..tape.tensor import Dim, Param, Tensor, smallest
 from .context import Context
 from .core_attention import NAME as CORE
 from .core_attention import core_attention
-from .eager_norm import value_norm
+from .eager_norm import dropped_norm, value_norm
 from .linear import column_linear, keeps_original, linear_params, row_linear
 from .module import Module, in_part, recomputed
 from .norm import before, behind, norm, norm_params
@@ -97,7 +97,7 @@ def self_attention(
         q, k = yield from in_part("core_attn", _contiguous(c, q, k))
 
     if m.value_norm:
-        source = yield from value_norm(c, f"{name}.v_norm", source)
+        source = yield from (dropped_norm if m.kv_shared else value_norm)(c, f"{name}.v_norm", source)
 
     def core() -> Module[Tensor]:
         value = source

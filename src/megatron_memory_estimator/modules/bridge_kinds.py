@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import falcon_h1, gemma4_moe, kimi_k3, mamba, moe
+from . import falcon_h1, gemma4_dense, gemma4_moe, kimi_k3, mamba, moe
 from .kind import Kind
 
 _KIMI = Kind(
@@ -33,6 +33,21 @@ BRIDGE: tuple[Kind, ...] = (
         recomputes=frozenset(("core_attn",)),
         kept=mamba.kept,
         setting="falcon_h1",
+    ),
+    Kind(
+        name="gemma4_dense",
+        role="layer",
+        declare=gemma4_dense.gemma4_dense,
+        part="attn",
+        residual="mlp_residual",
+        owners=frozenset(("gemma4",)),
+        rotary="chunk",
+        heads=True,
+        groups=True,
+        dense=True,
+        recomputes=frozenset(("core_attn",)),
+        kept=gemma4_dense.kept,
+        setting="gemma4_dense",
     ),
     Kind(
         name="gemma4_moe",

@@ -35,10 +35,23 @@ def eager_norm(c: Context, name: str, x: Tensor, *, weighted: bool = True) -> Mo
 
 
 def value_norm(c: Context, name: str, value: Tensor) -> Module[Tensor]:
-    """Values divided by their root mean square, without a weight: their fp32 copy and the root stay."""
+    """Values divided by their root mean square, without a weight: their fp32 copy and the root stay; with a power in place of the root
+    what it takes too (Gemma 4 without experts)."""
     out = value.like(f"{name}.output")
-    kept = (value.like(f"{name}.input fp32", "fp32"), c.new(f"{name}.root", *value.shape[:-1], dtype="fp32"))
+    rows = ("mean square", "power") if c.model.gemma4_dense else ("root",)
+    kept = (
+        value.like(f"{name}.input fp32", "fp32"),
+        *(c.new(f"{name}.{row}", *value.shape[:-1], dtype="fp32") for row in rows),
+    )
     scratch = (value.like(f"{name}.square fp32", "fp32"),)
     grads = tuple(value.like(f"{name}.grad fp32 {i}", "fp32") for i in range(2))
     yield Op(name, (value,), (out,), kept, scratch, grads, calls=CALLS - 1)
+    return out
+
+
+def dropped_norm(c: Context, name: str, x: Tensor) -> Module[Tensor]:
+    """A norm whose output nothing reads in the end: what it would keep goes with it, and what takes its place is as large."""
+    out = x.like(f"{name}.output of an earlier layer")
+    wide = tuple(x.like(f"{name}.fp32 {i}", "fp32") for i in range(4))
+    yield Op(name, (x,), (out,), forward=(*wide, x.like(f"{name}.output")), calls=CALLS)
     return out

@@ -203,7 +203,7 @@ def shapes_of(model: Model) -> tuple[tuple[Model, frozenset[Kind]], ...]:
 
 def rotary_width(model: Model) -> int:
     """Elements of a row of a chunk's RoPE tables: Gemma 4 has one for each shape of heads."""
-    shapes = [shape for shape, _ in shapes_of(model)] if model.gemma4_moe else [model]
+    shapes = [shape for shape, _ in shapes_of(model)] if model.gemma4_moe or model.gemma4_dense else [model]
     return sum({int(shape.head_dim * shape.rotary_percent) for shape in shapes})
 
 

@@ -12,6 +12,7 @@ from .context import Context
 from .delayed_wgrad import with_delayed_wgrads
 from .embedding import embedding, embedding_params
 from .falcon_h1 import in_compute_dtype
+from .gemma4_dense import per_layer_inputs
 from .head import final_layernorm, loss, output_weight
 from .hyper_connection import connected, connection_params, contracted, contraction_params, expanded
 from .kind import Kind, Role
@@ -147,6 +148,8 @@ def embedding_unit(c: Context, *, alone: bool) -> Declaration:
 
     def module() -> Module[Tensor]:
         out = yield from embedding(c, alone=alone)
+        if c.model.per_layer_embed_dim:
+            yield from per_layer_inputs(c, out)
         return (yield from expanded(c, out)) if c.model.enable_mhc_connections else out
 
     return Declaration("embedding", None, in_part("embedding", module()))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from ..tape.ops import Op
 from ..tape.tensor import Dim, Param, Tensor
 from .context import Context
+from .eager_norm import dropped_norm, eager_norm
 from .module import Module
 from .norm import norm_params, statistics
 from .sends import over_tp
@@ -30,6 +31,9 @@ def query_norm_params(c: Context, name: str, heads: Dim, groups: Dim, d: Dim) ->
 
 def query_norm(c: Context, name: str, x: Tensor) -> Module[Tensor]:
     """The normalized query or key [s, b, heads, d]. The norm's input must be contiguous, so the strided view is copied."""
+    if c.model.gemma4_dense:
+        borrowed = c.model.kv_shared and name.endswith("k_layernorm")
+        return (yield from (dropped_norm if borrowed else eager_norm)(c, name, x))
     if c.model.qk_layernorm_scope == "sharded_projection":
         return (yield from _summed(c, name, x))
     copied = x.like(f"{name}.input")

@@ -12,6 +12,7 @@ from ...errors import UnsupportedError
 from ...job.variants import BASE
 from .converted import Converted, built_by
 from .fields import Fields
+from .gemma4_dense import gemma4_dense
 from .moe import routed
 
 LOCAL = "local"
@@ -76,14 +77,13 @@ GLOBAL = "full"
 
 
 def gemma4(f: Fields) -> Converted:
-    """Gemma 4 with experts (26B-A4B): two attention shapes, values normed without a weight, a dense MLP beside the experts.
+    """Gemma 4 with experts (26B-A4B), or without (`gemma4_dense`): two attention shapes, values normed without a weight.
 
-    Megatron-Bridge allocates value rows in layers whose values are their keys (`attention_k_eq_v`), and never reads them.
+    Beside the experts is a dense MLP. Megatron-Bridge allocates value rows in layers whose values are their keys (`attention_k_eq_v`),
+    and never reads them.
     """
     if not f.switch("enable_moe_block", default=False):
-        raise UnsupportedError(
-            "gemma4 without experts (E2B, E4B, 31B: per-layer inputs, shared keys) is not supported: its parameters are not counted"
-        )
+        return gemma4_dense(f)
     f.implied(hidden_size_per_layer_input=0, num_kv_shared_layers=0, use_double_wide_mlp=False)
     f.implied(vocab_size_per_layer_input=f.values.get("vocab_size"))
     groups, wide = f.count("num_key_value_heads"), f.count("global_head_dim", default=512)
