@@ -63,8 +63,15 @@ def attention_variants(model: Model, layout: Layout, training: Training) -> Iter
 
 
 def windows(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
-    """Ways of context parallelism that have sliding windows (TransformerEngine `attention/dot_product_attention/context_parallel.py`)."""
+    """Ways of context parallelism that have sliding windows, and those that have a softmax with a sink
+    (TransformerEngine `attention/dot_product_attention/context_parallel.py`, attn_forward_func_with_cp)."""
     ways = layout.cp_comm_type
+    if layout.cp > 1 and set(ways) != {"a2a"} and model.softmax_type != "vanilla":
+        yield broken(
+            f"softmax_type={model.softmax_type} with context parallelism needs cp_comm_type a2a",
+            fix="set cp_comm_type a2a",
+        )
+        return
     of_layers = enumerate(model.kinds) if any(one.sliding_window for one, _ in shapes_of(model)) else ()
     used = {ways[layer % len(ways)] for layer, kind in of_layers if model.variant(variant_of(kind)).sliding_window}
     for way in sorted(used & {"p2p", "a2a+p2p"}) if layout.cp > 1 else ():
