@@ -163,7 +163,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("google/gemma-2-2b", {"context_parallel_size": 2}, "core_attention=flex excludes context_parallel_size=2"),
     ("LGAI-EXAONE/EXAONE-4.0-32B", {"context_parallel_size": 2}, "core_attention=local excludes context_parallel_size=2"),
     ("google/gemma-3-27b-pt", {"context_parallel_size": 2}, "cp_comm_type p2p does not exist for sliding windows; use a2a or all_gather"),
-    ("openai/gpt-oss-20b", {"context_parallel_size": 2}, "softmax_type=learnable with context parallelism needs cp_comm_type a2a; set cp_comm_type a2a"),
+    ("openai/gpt-oss-20b", {"context_parallel_size": 2}, "softmax_type=learnable with context parallelism needs cp_comm_type a2a"),
     ("google/gemma-3-27b-pt", {"bias_activation_fusion": True}, "bias_activation_fusion excludes activation_func=fast_gelu; turn it off"),
     ("XiaomiMiMo/MiMo-V2-Flash", {"tensor_model_parallel_size": 8}, "at most num_query_groups=4; use 1, 2 or 4"),
     ("XiaomiMiMo/MiMo-V2-Flash", {"context_parallel_size": 2}, "value_channels=128 excludes context_parallel_size=2"),
