@@ -183,6 +183,11 @@ class Settings(TypedDict, total=False):
     weight_sync_bytes: int  # bytes of a bucket of the weight sync to the engine
 
     # model (overrides of the config)
+    gemma4_dense: bool  # Gemma 4's layers without experts, of local modules and norms op by op
+    per_layer_embed_dim: int | None  # Gemma 4: width of every layer's own embedding
+    per_layer_embed_vocab_size: int | None  # Gemma 4: rows of the layers' own embedding
+    kv_shared: bool  # Gemma 4: keys and values are those of an earlier layer (of a variant)
+    kv_stored: bool  # Gemma 4: keys and values are held for later layers (of a variant)
     attn_res_block_size: int | None  # Kimi K3: layers of a block of attention residuals
     moe_latent_norm: bool  # Kimi K3: norm before the experts' width is left again
     csa_compress_ratios: Sequence[int] | str | None  # DeepSeek-V4: tokens per compressed key of each layer (0 window only, 4 CSA, 128 ...
