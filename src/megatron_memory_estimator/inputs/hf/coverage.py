@@ -109,6 +109,7 @@ BRIDGES = (
 
 OWN = "Megatron-Bridge's own modules"
 CORE = "Megatron-Core's modules"
+DEV = "Megatron-LM's dev branch"
 
 
 def status(bridge: Bridge) -> Status:
@@ -123,8 +124,9 @@ def status(bridge: Bridge) -> Status:
         return Status("refused", reason_of(str(error), bridge.example), "", "")
     if found.refusal:
         return Status("parameters only", reason_of(found.refusal, bridge.example), "", tower)
-    own = any("Megatron-Bridge's" in warning for warning in found.warnings)
-    return Status("estimated", "", OWN if own else CORE, tower)
+    code = OWN if any("Megatron-Bridge's" in warning for warning in found.warnings) else CORE
+    dev = found.config.get("experimental_attention_variant") == "dsv4_hybrid"
+    return Status("estimated", "", DEV if dev else code, tower)
 
 
 def reason_of(said: str, name: str) -> str:
