@@ -202,3 +202,11 @@ def test_launch_arguments_of_the_dev_branch_are_read() -> None:
     assert "--enable-hyper-connections" in words and "--csa-compress-ratios" in words
     read = TrainingJob.from_megatron_args(words, 64, gpu="GB200")
     assert read.model.kinds == TrainingJob.from_hf(FLASH).model.kinds
+
+
+def test_position_tables_of_the_construction_are_there_while_a_checkpoint_loads() -> None:
+    """41 layers with compressed keys have 65,536 positions of cos and sin: 656 MiB, with the weights 47.57 GiB of 16 H100
+    (NVIDIA-NeMo/Megatron-Bridge, conversion examples of deepseek_v4)."""
+    _, load, _ = estimate(TrainingJob.from_hf(FLASH, 16, ep=16)).stages[0].phases
+    table = next(term for term in load.terms if term.name == "rotary cos and sin of YaRN")
+    assert table.low == table.high == 41 * 2 * 65_536 * 64 * 2 == 656 * 2**20

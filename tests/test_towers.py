@@ -16,7 +16,10 @@ from megatron_memory_estimator import (
     estimate,
 )
 from megatron_memory_estimator.inputs.catalog import entries
+from megatron_memory_estimator.inputs.hf import load
 from megatron_memory_estimator.inputs.hf.convert import convert
+from megatron_memory_estimator.inputs.runs.files import job_from_text
+from megatron_memory_estimator.job.tower import counted
 from megatron_memory_estimator.planner.search import sampled
 from megatron_memory_estimator.planner.space.axes import Space
 from megatron_memory_estimator.report.document import document
@@ -223,6 +226,14 @@ def test_a_tower_stands_on_the_first_stage_alone_and_says_what_is_missing() -> N
     )
 
 
+def test_positions_of_a_model_with_a_tower_are_not_fused() -> None:
+    """mrope and yarn: query and key keep cos and sin of each layer (Megatron-Bridge `utils/fusions.py`)."""
+    settings: dict[str, Any] = {"num_gpus": 8, "seq_length": 1024}
+    some = estimate(TrainingJob.from_hf(QWEN, **settings)).stages[0].rank.plans[0]
+    fused = estimate(TrainingJob.from_hf(QWEN, apply_rope_fusion=True, **settings)).stages[0].rank.plans[0]
+    assert some.saved_bytes - fused.saved_bytes == 36 * 4 * 1024 * 128 * 2
+
+
 def test_a_frozen_tower_has_weights_and_nothing_else() -> None:
     both = {"freeze_vision_model": True, "freeze_vision_projection": True}
     cases: dict[str, dict[str, Any]] = {"trained": {}, "frozen": both, "layers": {"freeze_vision_model": True}}
@@ -358,3 +369,19 @@ def test_plans_of_a_model_with_a_tower_have_the_figures_of_its_estimate(model: s
     )  # fmt: skip
     for plan in sampled(base, space, 40, seed=3):
         same_figures(plan)
+
+
+SWIFT = """#!/bin/bash
+NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen3-VL-8B-Instruct --tensor_model_parallel_size 2 --max_length 2048 \\
+  --micro_batch_size 1 --global_batch_size 16
+"""
+BRIDGE = """#!/bin/bash
+torchrun --nproc_per_node=8 run_recipe.py --recipe llama3_8b_sft_config
+"""
+
+
+def test_towers_of_frameworks_that_make_their_own_are_not_counted() -> None:
+    towers = job_from_text(SWIFT, None, {}, load).model.towers
+    assert [tower.name for tower in towers] == ["vision tower"]
+    assert not counted(towers)
+    assert counted(job_from_text(BRIDGE, None, {"run_model": QWEN}, load).model.towers)

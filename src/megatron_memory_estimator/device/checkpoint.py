@@ -17,12 +17,14 @@ from functools import reduce
 from typing import NamedTuple
 
 from ..job.training import Training
+from ..modules.compressed_tables import built_tables
 from ..rank.rank import Rank
+from ..rank.workspaces import layer_counts
 from ..states.buffers import Buffer
 from ..states.fsdp import active
 from ..states.kept import Kept
 from ..states.optimizers import OPTIMIZERS, optimizer_tensors
-from ..tape.tensor import DTYPE_BYTES, Param, chosen, largest, smallest
+from ..tape.tensor import DTYPE_BYTES, Param, Tensor, chosen, largest, smallest
 from .terms import Term
 
 ENTRY = 160
@@ -162,7 +164,13 @@ def load_terms(rank: Rank, *, short: bool = False) -> list[list[Term]]:
         Term("one tensor at a time", 0, one, "exchange_utils.py (fully parallel load), fused_adam.py: set_scaled_state")
     )
     read = [term for term in end if term.name.startswith("fp32 copies to read")]
-    return [_real(moment) for moment in (end, first, [*read, metadata(rank)])]
+    built = [Term(t.name, t.nbytes, t.nbytes, source) for t, source in tables_of(rank)]
+    return [_real((*moment, *built)) for moment in (end, first, [*read, metadata(rank)])]
+
+
+def tables_of(rank: Rank) -> list[tuple[Tensor, str]]:
+    """What layers are built with beside their parameters."""
+    return list(built_tables(rank.context, layer_counts(rank.context, rank.plans)))
 
 
 def _real(terms: Iterable[Term]) -> list[Term]:

@@ -14,7 +14,7 @@ from ..rank.rank import Rank, state_bytes
 from ..states.fsdp import active
 from ..states.state import State
 from ..tape.tensor import largest
-from .checkpoint import IN_PLACE, load_terms, save_terms, shards
+from .checkpoint import IN_PLACE, load_terms, save_terms, shards, tables_of
 from .terms import Range, Term, widest
 
 SOURCES = {
@@ -43,19 +43,19 @@ def build(rank: Rank) -> int:
 
     Source: Megatron-LM `megatron/core/distributed/param_and_grad_buffer.py`.
     """
-    pending, sizes, frozen = _built(rank)
+    pending, sizes, beside = _built(rank)
     built = top = 0
     for both, weights in sizes:
         top = largest(top, built + pending + both)
         built, pending = built + both, pending - weights
-    return top + frozen
+    return top + beside
 
 
 def built_apart(rank: Rank) -> int:
     """What building the model allocates in all: more than its peak where there are several buffers, for each of which the freed
     parameters of those before are too small."""
-    pending, sizes, frozen = _built(rank)
-    total: int = pending + sum(both for both, _ in sizes) + frozen
+    pending, sizes, beside = _built(rank)
+    total: int = pending + sum(both for both, _ in sizes) + beside
     return total
 
 
@@ -65,10 +65,11 @@ def own_storage(rank: Rank) -> int:
 
 
 def _built(rank: Rank) -> tuple[int, list[tuple[int, int]], int]:
-    """Bytes of the parameters' own storage, of each buffer's weights and gradients together and weights alone, and of frozen weights."""
-    frozen = sum(s.nbytes for s in rank.states if s.frozen)
+    """Bytes of the parameters' own storage, of each buffer's weights and gradients together and weights alone, and of frozen weights
+    and tables."""
+    beside = sum(s.nbytes for s in rank.states if s.frozen) + sum(t.nbytes for t, _ in tables_of(rank))
     if not rank.buffers:
-        return 0, [], frozen
+        return 0, [], beside
     own: dict[tuple[str, int], list[State]] = {}
     for state in rank.states:
         if state.part in ("weights", "gradients"):
@@ -80,7 +81,7 @@ def _built(rank: Rank) -> tuple[int, list[tuple[int, int]], int]:
     pending = (
         0 if active(rank.context) else sum(weights for _, weights in sizes)
     )  # fully sharded: built on the meta device
-    return pending, sizes, frozen
+    return pending, sizes, beside
 
 
 def load_range(rank: Rank) -> Range:

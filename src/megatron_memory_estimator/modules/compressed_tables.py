@@ -24,15 +24,12 @@ def tables(c: Context, counts: dict[str, int]) -> Iterator[tuple[Tensor, str]]:
     if not present:
         return
     layers = layers_with(counts, attrgetter("compressed"))
-    squeezed = layers - layers_with(counts, lambda kind: kind is KINDS["window"])
     rot, two = Dim("qk_pos_emb_head_dim", m.qk_pos_emb_head_dim), Dim("two", 2)
     if c.training.apply_rope_fusion:  # replaces the tables of the construction in the first forward
         yield c.new("rotary cos and sin", Dim("layers", layers), two, c.full_seq, rot), ROPE
     else:
         yield c.new("rotary angles", Dim("layers", layers), c.full_seq, rot, dtype="fp32"), ROPE
-        if present != {"window"}:
-            rows = Dim("positions", m.original_max_position_embeddings)
-            yield c.new("rotary cos and sin of YaRN", Dim("layers", squeezed), two, rows, rot), ROPE
+        yield from built_tables(c, counts)
     if c.cp_many:  # packed sequences have indices of their own
         return
     yield c.new("window indices", c.seq, Dim("csa_window_size", m.csa_window_size), dtype="int64"), INDICES
@@ -40,3 +37,16 @@ def tables(c: Context, counts: dict[str, int]) -> Iterator[tuple[Tensor, str]]:
         if kind in present and (kind == "hca" or m.csa_dense_mode):
             keys = Dim(f"seq/{ratio}", c.training.seq_length // ratio)
             yield c.new(f"indices of compressed keys of {kind}", c.seq, keys, dtype="int64"), INDICES
+
+
+def built_tables(c: Context, counts: dict[str, int]) -> Iterator[tuple[Tensor, str]]:
+    """Tables that layers with compressed keys are built with: there until the first forward, with apply_rope_fusion."""
+    m = c.model
+    compressed = [kind for kind in kinds_in(counts) if kind.compressed and kind is not KINDS["window"]]
+    if compressed:
+        layers = layers_with(counts, compressed.__contains__)
+        rows, rot = (
+            Dim("positions", m.original_max_position_embeddings),
+            Dim("qk_pos_emb_head_dim", m.qk_pos_emb_head_dim),
+        )
+        yield c.new("rotary cos and sin of YaRN", Dim("layers", layers), Dim("two", 2), rows, rot), ROPE

@@ -24,6 +24,8 @@ from .models import Named, named
 from .run import Dialect, Reading, Run
 
 MODEL_OPTION = "--model NAME"
+BRIDGED = ("Megatron-Bridge", "NeMo-RL")
+"""Frameworks that make towers of Megatron-Bridge's modules; what other ones make of a tower is not counted."""
 COMPANIONS = ("recompute_method", "recompute_num_layers", "recompute_modules")
 """Settings that mean something to one kind of recomputation."""
 
@@ -39,6 +41,8 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
     reading = dialect.read(with_degrees(dialect, run, given))
     gpus = num_gpus if num_gpus is not None else reading.num_gpus
     loaded, of_model, questions = model_of(reading, run)
+    if loaded is not None and dialect.name not in BRIDGED:
+        loaded = dataclasses.replace(loaded, towers=tuple(Tower(tower.name) for tower in loaded.towers))
     questions += unknown(reading, given)
     if gpus is None and run.gpus_unknown:
         why = run.gpus_unknown.split("; give ")[0]

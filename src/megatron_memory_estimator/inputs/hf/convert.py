@@ -11,7 +11,7 @@ from ...wording import LONGEST_SHOWN, plain, shown
 from ..loaded_model import LoadedModel
 from .families import FAMILIES, REFUSED, TIED, Converted, Family, plain_llama
 from .fields import Fields, meant
-from .nested import levels, unwrap
+from .nested import OTHER_POSITIONS, levels, unwrap
 from .towers import towers_of
 from .unread import check_unread
 
@@ -57,6 +57,8 @@ def convert(config: Mapping[str, Any], name: str, source: str) -> LoadedModel:
         warnings.append(f"{who} is unknown; read as {model_type}, as its architectures say")
     check_counts(fields)
     converted, settings = mapped(fields, family, model_type)
+    if nested.towers and str(config.get("model_type")) in OTHER_POSITIONS:
+        settings.setdefault("apply_rope_fusion", False)
     on_looks = family is plain_llama or model_type != given
     warnings += check_unread(fields, config, inner, towers=bool(towers), strict=on_looks, who=who)
     refusal = f"{name}: {converted.refusal}" if converted.refusal else ""

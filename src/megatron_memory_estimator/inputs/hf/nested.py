@@ -25,6 +25,13 @@ SPEAKERS = ("talker_config", "token2wav_config", "code2wav_config")
 """Parts of omni models that write sound; Megatron-Bridge trains none of them."""
 OF_ITS_OWN = {"exaone4_5": "exaone4_5_text"}
 """Models whose language model is another one than the object of its own says, and what it is."""
+OTHER_POSITIONS = frozenset(
+    (
+        "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "qwen2_5_omni", "qwen3_omni_moe", "qwen3_asr", "glm4v_moe",
+        "mistral3",
+    )
+)  # fmt: skip
+"""Models whose provider has mrope or yarn for positions, which Megatron-Bridge never fuses (`utils/fusions.py`)."""
 SHARED = ("tie_word_embeddings", "architectures")
 """Keys of an outer object that hold for the language model where its own lacks them."""
 
