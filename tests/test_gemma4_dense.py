@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from megatron_memory_estimator import ConfigError, EstimatorError, TrainingJob, estimate
+from megatron_memory_estimator import ConfigError, EstimatorError, TrainingJob, count_parameters, estimate
 from megatron_memory_estimator.inputs.catalog import entries
 
 NAME = "google/gemma-4-E4B"
@@ -54,6 +54,7 @@ def test_stored_keys_and_values_stay_until_the_next_forward() -> None:
 def test_a_model_without_inputs_of_its_layers_has_no_second_embedding() -> None:
     model = made(LARGE).model
     assert model.per_layer_embed_dim is None
+    assert count_parameters(model).total == 30_697_345_280  # transformers 5.23, Gemma4ForCausalLM
     assert not {name for name in model.layer_variants or () if "_" in name}
     assert estimate(made(LARGE, tensor_model_parallel_size=8)).peak_stage.peak_allocated_bytes > 0
 

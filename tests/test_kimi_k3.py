@@ -8,8 +8,13 @@ import pytest
 
 from megatron_memory_estimator import ConfigError, LayoutError, TrainingJob, UnsupportedError, estimate
 from megatron_memory_estimator.inputs.catalog import entries
+from megatron_memory_estimator.planner.search import sampled
+from megatron_memory_estimator.planner.space.axes import Space
+from megatron_memory_estimator.planner.space.routes import route
 from megatron_memory_estimator.rank.boundary import pipeline_tensors
 from megatron_memory_estimator.rank.chunks import ChunkPlan
+
+from .test_planner import same_figures
 
 NAME = "moonshotai/Kimi-K3"
 S, H = 3584, 7168
@@ -114,3 +119,18 @@ def test_layers_that_are_named_twice_or_not_are_refused() -> None:
     odd = {**text, "linear_attn_config": {**text["linear_attn_config"], "kda_layers": [1, 2, 3]}}
     with pytest.raises(ConfigError, match="must be all layers, each once"):
         TrainingJob.from_hf(odd, 64)
+
+
+def test_plans_have_the_figures_of_estimate() -> None:
+    """What crosses the border of a stage depends on its layers, which tables of the planner do not hold: whole ranks on arrays."""
+    assert route(job().training, job().model) == "arrays"
+    space = Space(
+        tensor_model_parallel_size=(1, 2), expert_model_parallel_size=(32, 64), micro_batch_size=(1, 2),
+        pipeline_model_parallel_size=(3, 8), virtual_pipeline_model_parallel_size=(1,), context_parallel_size=(1,),
+        recompute=("none", "moe_act"),
+    )  # fmt: skip
+    made = TrainingJob.from_hf(NAME, 1536, gpu="H200", seq_length=S, global_batch_size=1536)
+    plans = sampled(made, space, 12, seed=3)
+    assert len(plans) == 12
+    for plan in plans:
+        same_figures(plan)

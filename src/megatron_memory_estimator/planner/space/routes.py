@@ -98,9 +98,9 @@ FEATURES = (
 def route(training: Training, model: Model) -> Route:
     """The fastest route that holds every feature of a training, and of a model.
 
-    With attention residuals what crosses the border of a stage depends on which layer stands there: one at a time.
+    With attention residuals what crosses the border of a stage depends on which layer stands there: whole ranks.
     """
     taken = {feature.route for feature in FEATURES if feature.on(training)}
     if model.attn_res_block_size:
-        return "one at a time"
+        taken.add("arrays")
     return "one at a time" if "one at a time" in taken else "arrays" if "arrays" in taken else "tables"
