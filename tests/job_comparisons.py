@@ -112,7 +112,8 @@ def kept_bytes_scale(case: Case) -> None:
     job = case.job
     same = [wider(job, "dp")]
     t, layout = job.training, job.layout
-    whole = any(kind.startswith(("dsa", "mamba")) for kind in job.model.kinds)  # keys or groups of the whole sequence
+    of_all = ("dsa", "csa", "hca", "mamba")  # keys or groups of the whole sequence
+    whole = any(kind.startswith(of_all) for kind in (*job.model.kinds, *job.model.mtp_kinds))
     if layout.cp > 1 and not whole and set(layout.cp_comm_type) == {"p2p"} and not t.moe_expert_capacity_factor:
         same.append(
             changed(

@@ -14,6 +14,7 @@ from megatron_memory_estimator.inputs.dialects.job import job_of
 from megatron_memory_estimator.planner.launch import megatron_lm
 from megatron_memory_estimator.planner.search import search
 from megatron_memory_estimator.planner.space.axes import Space
+from megatron_memory_estimator.planner.space.defaults import completed
 
 from .helpers import FACTS
 from .test_planner import same_figures
@@ -186,6 +187,30 @@ def test_odd_configs_are_a_sentence_or_a_figure(change: dict[str, Any]) -> None:
     except EstimatorError as error:
         said = str(error)
     assert "\n" not in said and len(said) < 600
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"num_hash_layers": 99}, "moe_n_hash_layers=99 is more than num_layers=43"),
+        (
+            {"qk_rope_head_dim": 1024},
+            "qk_pos_emb_head_dim=1024 is a part of each head: it must be less than v_head_dim=512",
+        ),
+    ],
+)
+def test_shapes_that_no_model_has_are_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(EstimatorError, match=said):
+        TrainingJob.from_hf({**entries()[FLASH]["config"], **change}, 64)
+
+
+def test_context_parallelism_is_launched_with_packing() -> None:
+    """And is not tried by itself: it runs packed sequences alone (Megatron-LM dev `deepseek_v4_hybrid_attention.py`)."""
+    job = TrainingJob.from_hf(FLASH, 64, cp=2, ep=32)
+    words = " ".join(megatron_lm(job).words())
+    assert "--cp-partition-mode contiguous --sequence-packing-scheduler dp_balanced" in words
+    assert TrainingJob.from_megatron_args(words.split(), 64).layout.cp == 2
+    assert completed(Space(), TrainingJob.from_hf(FLASH, 64)).context_parallel_size == (1,)
 
 
 def test_both_branches_names_are_one_setting() -> None:

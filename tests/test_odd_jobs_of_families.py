@@ -180,6 +180,30 @@ def test_what_the_real_classes_refuse_is_refused_with_a_fix(name: str, given: di
     assert said in str(found.value)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["LGAI-EXAONE/K-EXAONE-236B-A23B", "XiaomiMiMo/MiMo-V2-Flash", "stepfun-ai/Step-3.5-Flash", "google/gemma-2-2b"],
+)
+def test_fusions_are_those_of_the_provider_unless_asked_for(name: str) -> None:
+    """A provider of Megatron-Bridge leaves them off (`models/gpt_provider.py`); Megatron-LM's arguments have them on."""
+    training = TrainingJob.from_hf(name, 64).training
+    assert not training.bias_activation_fusion and not training.apply_rope_fusion
+    assert TrainingJob.from_hf(name, 64, apply_rope_fusion=True).training.apply_rope_fusion
+    assert TrainingJob.from_hf("Qwen/Qwen3-8B", 64).training.bias_activation_fusion
+
+
+def test_clamps_of_the_last_layers_keep_copies() -> None:
+    """Step-3.5's `swiglu_limits`: gate and linear half clamped, as unfused SwiGLU keeps them."""
+    config = entries()["stepfun-ai/Step-3.5-Flash"]["config"]
+    kept = [
+        estimate(TrainingJob.from_hf({**config, "swiglu_limits": [limit] * 48}, 64, ep=16))
+        .stages[0]
+        .peak_allocated_bytes
+        for limit in (0.0, 7.0)
+    ]
+    assert kept[1] > kept[0]
+
+
 def test_who_builds_a_family_is_said() -> None:
     for name, provider in (
         ("google/gemma-2-2b", "Gemma2ModelProvider"),

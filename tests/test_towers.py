@@ -385,3 +385,21 @@ def test_towers_of_frameworks_that_make_their_own_are_not_counted() -> None:
     assert [tower.name for tower in towers] == ["vision tower"]
     assert not counted(towers)
     assert counted(job_from_text(BRIDGE, None, {"run_model": QWEN}, load).model.towers)
+
+
+@pytest.mark.parametrize(("kind", "tied"), [("qwen3_vl", True), ("mistral3", False)])
+def test_tied_embeddings_that_differ_are_read_as_megatron_bridge_reads_them(kind: str, tied: bool) -> None:
+    """`qwen_vl/qwen3_vl_bridge.py` reads the outer object, `ministral3/ministral3_bridge.py` the inner one; both say so."""
+    name = {"qwen3_vl": "Qwen/Qwen3-0.6B", "mistral3": "mistralai/Mistral-7B-v0.1"}[kind]
+    text = {**entries()[name]["config"], "tie_word_embeddings": False}
+    found = convert({"model_type": kind, "tie_word_embeddings": True, "text_config": text}, "x", "t")
+    assert found.config["share_embeddings_and_output_weights"] is tied
+    assert any("tie_word_embeddings differs" in warning for warning in found.warnings)
+
+
+def test_a_key_that_is_absent_has_the_default_of_its_class() -> None:
+    """Gemma2Config has 4 groups (huggingface/transformers `configuration_gemma2.py`)."""
+    config = {
+        key: value for key, value in entries()["google/gemma-2-2b"]["config"].items() if key != "num_key_value_heads"
+    }
+    assert convert(config, "x", "t").config["num_query_groups"] == 4

@@ -56,6 +56,12 @@ def check(model: Model) -> None:
         raise ConfigError(
             f"moe_router_topk={model.moe_router_topk} is more than num_moe_experts={model.num_moe_experts}"
         )
+    if model.moe_n_hash_layers > model.num_layers:
+        raise ConfigError(f"moe_n_hash_layers={model.moe_n_hash_layers} is more than num_layers={model.num_layers}")
+    if model.experimental_attention_variant == "dsv4_hybrid" and model.qk_pos_emb_head_dim >= model.v_head_dim:
+        raise ConfigError(
+            f"qk_pos_emb_head_dim={model.qk_pos_emb_head_dim} is a part of each head: it must be less than v_head_dim={model.v_head_dim}"
+        )
     if model.parallel_attention:
         _check_parallel(model)
     if model.falcon_h1:

@@ -32,10 +32,12 @@ def own_modules(model: Model, layout: Layout, training: Training) -> Iterator[Vi
         other = next((value for value in values if value != usual), usual)
         if other == usual:
             continue
+        numbers = {name: other} if isinstance(other, int) else {}
+        what = f"{{{name}}}" if numbers else f"{name}={other}"
         if not training.te_spec:
-            yield broken(f"{name}={other} needs transformer_impl=transformer_engine")
+            yield broken(f"{what} needs transformer_impl=transformer_engine", numbers)
         if name in ("core_attention", "value_channels") and layout.cp > 1:
-            yield broken(f"{name}={other} excludes {{{CP}}}", {CP: layout.cp}, fix="use 1")
+            yield broken(f"{what} excludes {{{CP}}}", {**numbers, CP: layout.cp}, fix="use 1")
 
 
 def wide_norms(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:

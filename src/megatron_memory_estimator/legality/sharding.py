@@ -57,23 +57,25 @@ def _uneven_grid(gpus: int, names: tuple[str, ...], degrees: tuple[int, int, int
 def attention(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
     """Heads, groups, state-space heads and widths divide over tp (and cp where heads are redistributed)."""
     for shape, kinds in shapes_of(model):
-        yield from _heads(shape, kinds, layout.tp)
+        own = (shape.num_attention_heads, shape.groups) != (model.num_attention_heads, model.groups)
+        yield from _heads(shape, kinds, layout.tp, " in layers of `variants`" if own else "")
         for way in sorted({kind.state_heads for kind in kinds}, reverse=True):
             yield from STATE_HEADS[way](shape, layout)
     yield from _context_parallel(model, layout, training)
     yield from _widths(model, layout, training)
 
 
-def _heads(m: Model, kinds: frozenset[Kind], tp: int) -> Iterator[Violation]:
+def _heads(m: Model, kinds: frozenset[Kind], tp: int, where: str) -> Iterator[Violation]:
     heads = m.num_attention_heads
     if any(kind.heads for kind in kinds) and heads % tp:
-        yield indivisible("num_attention_heads", heads, TP, tp, fix=f"use {divisors(heads)}")
+        yield indivisible("num_attention_heads", heads, TP, tp, fix=f"use {divisors(heads)}", where=where)
     if any(kind.groups for kind in kinds):
         if heads % m.groups:
-            yield indivisible("num_attention_heads", heads, "num_query_groups", m.groups, fix=f"use {divisors(heads)}")
+            fix = f"use {divisors(heads)}"
+            yield indivisible("num_attention_heads", heads, "num_query_groups", m.groups, fix=fix, where=where)
         if m.groups % tp and tp % m.groups:
             yield broken(
-                f"{{num_query_groups}} and {{{TP}}} must divide one another",
+                f"{{num_query_groups}} and {{{TP}}} must divide one another{where}",
                 {"num_query_groups": m.groups, TP: tp},
                 fix=f"use {divisors(m.groups)}, or a multiple of {m.groups}",
             )

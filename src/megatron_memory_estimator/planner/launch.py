@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ..inputs.megatron.table import Argument, arguments
 from ..job.training_job import TrainingJob
+from ..modules.kinds import kinds_in
 from .launch_bridge import bridge_overrides
 from .launch_settings import concerns, differing, settings_of
 
@@ -69,6 +70,8 @@ def _megatron_values(job: TrainingJob) -> Iterator[tuple[str, Any]]:
     if t.attention_kernel in ("flash", "unfused", "local", "cudnn"):
         yield "attention_backend", "fused" if t.attention_kernel == "cudnn" else t.attention_kernel
     yield "use_mamba_mem_eff_path", t.mamba_mem_eff_path
+    if job.layout.cp > 1 and any(kind.compressed for kind in kinds_in(model.every_kind)):
+        yield from PACKED.items()
     by_dest = arguments()[1]
     for name, value in settings.items():
         dest = OTHER_NAMES.get(name, name)
@@ -87,6 +90,8 @@ def _megatron_values(job: TrainingJob) -> Iterator[tuple[str, Any]]:
         yield dest, value
 
 
+PACKED = {"cp_partition_mode": "contiguous", "sequence_packing_scheduler": "dp_balanced"}
+"""What context parallelism of compressed attention needs (Megatron-LM `dev` `deepseek_v4_hybrid_attention.py`)."""
 LISTS = ("moe_layer_freq", "linear_attention_freq", "csa_compress_ratios")
 """Settings of every layer that are one word, a list in brackets."""
 _DERIVED_HERE = frozenset(

@@ -9,6 +9,7 @@ from ...errors import ConfigError, UnsupportedError
 from ...job.layer_kinds import MOST_LAYERS, MOST_MTP_LAYERS
 from ...wording import LONGEST_SHOWN, plain, shown
 from ..loaded_model import LoadedModel
+from .converted import UNFUSED
 from .families import FAMILIES, REFUSED, TIED, Converted, Family, plain_llama
 from .fields import Fields, meant
 from .nested import OTHER_POSITIONS, levels, unwrap
@@ -62,13 +63,14 @@ def convert(config: Mapping[str, Any], name: str, source: str) -> LoadedModel:
     on_looks = family is plain_llama or model_type != given
     warnings += check_unread(fields, config, inner, towers=bool(towers), strict=on_looks, who=who)
     refusal = f"{name}: {converted.refusal}" if converted.refusal else ""
+    built_by = (converted.provider.warning,) if converted.provider else ()
     return LoadedModel(
         settings,
         name,
         source,
         plain(model_type, LONGEST_SHOWN),
         refusal,
-        (*of_towers, *warnings, *converted.warnings),
+        (*of_towers, *warnings, *built_by, *converted.warnings),
         foreign=converted.extra,
         towers=towers,
     )
@@ -79,6 +81,8 @@ def mapped(f: Fields, family: Family, model_type: str) -> tuple[Converted, dict[
     converted: Converted = family(f)
     settings = common(f, model_type)
     settings.update(converted.settings)
+    for fusion in UNFUSED if converted.provider else ():
+        settings.setdefault(fusion, False)
     depths = f.whole(*DEPTHS, default=0)
     if depths and not converted.refusal:
         settings.setdefault("mtp_num_layers", depths)
@@ -156,7 +160,8 @@ def common(f: Fields, model_type: str) -> dict[str, Any]:
     heads = f.whole("num_attention_heads", "n_head", default=_default(model_type, "num_attention_heads"))
     groups = f.optional_whole("num_key_value_heads", "num_kv_heads")
     if groups is None:
-        groups = 1 if f.switch("multi_query", default=False) else _default(model_type, "num_key_value_heads") or heads
+        usual = None if "num_key_value_heads" in f.values else _default(model_type, "num_key_value_heads")
+        groups = 1 if f.switch("multi_query", default=False) else usual or heads
     head_dim = f.optional_whole("head_dim", "attention_head_dim")
     if head_dim is None:
         head_dim = _default(model_type, "head_dim")
@@ -215,8 +220,11 @@ GELU = ("gemma", "gpt2", "falcon")
 
 DEFAULTS: dict[str, dict[str, int]] = {
     "gemma3_text": {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262208},
-    "gemma": {"head_dim": 256},
-    "gemma2": {"head_dim": 256},
+    "gemma": {"num_key_value_heads": 16, "head_dim": 256},
+    "gemma2": {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256},
+    "mistral": {"num_key_value_heads": 8},
+    "mixtral": {"num_key_value_heads": 8},
+    "qwen3_moe": {"num_key_value_heads": 4},
 }
 """Class defaults of families whose published files leave fields out (huggingface/transformers configuration classes)."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import ConfigError
-from .converted import Converted, built_by
+from .converted import Converted, Provider
 from .fields import Fields
 from .layers import FULL, SLIDING, clamp, clamps, layer_types, variants
 from .moe import first_dense, placement, sigmoid_moe
@@ -19,7 +19,7 @@ def exaone4(f: Fields) -> Converted:
     layer_types(f)
     settings = {"qk_layernorm": True, "norm_placement": "post", "core_attention": "local"}
     what = "norms behind attention and MLP alone, core attention that makes a matrix of all scores"
-    return Converted(settings, warnings=(built_by("exaone4_layer_spec", what),))
+    return Converted(settings, provider=Provider("exaone4_layer_spec", what))
 
 
 def exaone45(f: Fields) -> Converted:
@@ -35,10 +35,8 @@ def exaone45(f: Fields) -> Converted:
         "attention_softmax_in_fp32": True,
         "mtp_use_repeated_layer": f.switch("mtp_share_layers", default=False),
     }
-    return Converted(
-        settings,
-        warnings=(*plain.warnings, "EXAONE 4.5 was never compared with the real class; its layers are EXAONE 4's"),
-    )
+    unseen = "EXAONE 4.5 was never compared with the real class; its layers are EXAONE 4's"
+    return plain._replace(settings=settings, warnings=(unseen,))
 
 
 def exaone_moe(f: Fields) -> Converted:
@@ -63,7 +61,7 @@ def exaone_moe(f: Fields) -> Converted:
     for name in ("mtp_share_layers", "mtp_use_repeated_layer"):
         if f.switch(name, default=False):
             settings["mtp_use_repeated_layer"] = True
-    return Converted(settings, warnings=(built_by("ExaoneMoeModelProvider", "an MTP layer without experts"),))
+    return Converted(settings, provider=Provider("ExaoneMoeModelProvider", "an MTP layer without experts"))
 
 
 def _layer(kind: str, window: Any, limit: float | None) -> dict[str, Any]:

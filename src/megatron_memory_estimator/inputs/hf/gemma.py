@@ -10,7 +10,7 @@ from typing import Any
 
 from ...errors import UnsupportedError
 from ...job.variants import BASE
-from .converted import Converted, built_by
+from .converted import Converted, Provider
 from .fields import Fields
 from .gemma4_dense import gemma4_dense
 from .moe import routed
@@ -27,7 +27,6 @@ def sandwich(f: Fields) -> dict[str, Any]:
         "norm_placement": "sandwich",
         "activation_func": "fast_gelu",
         "add_bias_linear": False,
-        "bias_activation_fusion": False,
         "share_embeddings_and_output_weights": f.switch("tie_word_embeddings", default=True),
     }
 
@@ -52,7 +51,7 @@ def gemma2(f: Fields) -> Converted:
         "final_logit_softcapping": f.number("final_logit_softcapping", default=30.0) or None,
     }
     what = "norms behind attention and MLP, capped scores and logits"
-    return Converted(settings, warnings=(built_by("Gemma2ModelProvider", what), FLEX))
+    return Converted(settings, provider=Provider("Gemma2ModelProvider", what), warnings=(FLEX,))
 
 
 FLEX = "core attention is FlexAttention; attention_kernel unfused is what runs with a padding mask or without FlexAttention"
@@ -69,7 +68,7 @@ def gemma3(f: Fields) -> Converted:
         "local_rotary_table": True,
         "attention_kernel": "flash",
     }
-    return Converted(settings, warnings=(built_by("Gemma3ModelProvider", "norms behind attention and MLP"),))
+    return Converted(settings, provider=Provider("Gemma3ModelProvider", "norms behind attention and MLP"))
 
 
 GLOBAL = "full"
@@ -103,7 +102,6 @@ def gemma4(f: Fields) -> Converted:
         "moe_shared_expert_intermediate_size": f.count("intermediate_size"),
         "moe_router_pre_softmax": True,
         "moe_router_dtype": "fp32",
-        "apply_rope_fusion": False,
         "final_logit_softcapping": f.number("final_logit_softcapping", default=0) or None,
         "cp_comm_type": ("a2a",),
     }
@@ -113,7 +111,8 @@ def gemma4(f: Fields) -> Converted:
     return Converted(
         settings,
         extra=(("value rows of layers whose values are their keys", -tied * local.count(False)),),
-        warnings=(built_by("Gemma4ModelProvider", what), heads),
+        warnings=(heads,),
+        provider=Provider("Gemma4ModelProvider", what),
     )
 
 

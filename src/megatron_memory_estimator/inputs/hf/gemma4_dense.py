@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import ConfigError
-from .converted import Converted, built_by
+from .converted import Converted, Provider
 from .fields import Fields
 
 WORDS = ("", "_stored", "_shared")
@@ -34,7 +34,6 @@ def gemma4_dense(f: Fields) -> Converted:
     settings = {
         "activation_func": "fast_gelu",
         "add_bias_linear": False,
-        "bias_activation_fusion": False,
         "share_embeddings_and_output_weights": f.switch("tie_word_embeddings", default=True),
         "gemma4_dense": True,
         "transformer_impl": "local",
@@ -47,10 +46,9 @@ def gemma4_dense(f: Fields) -> Converted:
         "per_layer_embed_dim": size or None,
         "per_layer_embed_vocab_size": rows if size else None,
         "final_logit_softcapping": f.number("final_logit_softcapping", default=0) or None,
-        "apply_rope_fusion": False,
     }
     what = "an embedding for every layer, keys and values of earlier layers, norms op by op"
-    return Converted(settings, extra=_unread(f, names, variants), warnings=(built_by("Gemma4DenseProvider", what),))
+    return Converted(settings, extra=_unread(f, names, variants), provider=Provider("Gemma4DenseProvider", what))
 
 
 def _variants(f: Fields) -> dict[str, dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...errors import ConfigError, UnsupportedError
 from ...job.layer_kinds import MOST_LAYERS
 from ...wording import any_of, shown
-from .converted import Converted, built_by
+from .converted import Converted, Provider
 from .fields import Fields
 from .moe import routed, sparse_step
 
@@ -94,10 +94,8 @@ def nemotron_h(f: Fields) -> Converted:
     return Converted(settings)
 
 
-FALCON_H1 = (
-    built_by("FalconH1ModelProvider", "Mamba-2 and attention side by side in a layer"),
-    "the residual stream of Falcon-H1 is in fp32: pipeline stages need pipeline_dtype fp32 between them",
-)
+FALCON_H1 = Provider("FalconH1ModelProvider", "Mamba-2 and attention side by side in a layer")
+BORDERS = "the residual stream of Falcon-H1 is in fp32: pipeline stages need pipeline_dtype fp32 between them"
 
 
 def _gated_norm(f: Fields) -> bool:
@@ -130,8 +128,6 @@ def falcon_h1(f: Fields) -> Converted:
         "mamba_chunk_size": f.count("mamba_chunk_size", default=256),
         "mamba_rmsnorm": _gated_norm(f),
         "attention_kernel": "unfused",
-        "bias_activation_fusion": False,
-        "apply_rope_fusion": False,
         "cross_entropy_loss_fusion": False,
     }
-    return Converted(settings, warnings=FALCON_H1)
+    return Converted(settings, warnings=(BORDERS,), provider=FALCON_H1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...errors import ConfigError, UnsupportedError
-from .converted import Converted, built_by
+from .converted import Converted, Provider
 from .deepseek import latent
 from .fields import Fields
 from .moe import first_dense, routed
@@ -52,7 +52,6 @@ def kimi_k3(f: Fields) -> Converted:
         "moe_router_enable_expert_bias": True,
         "moe_router_load_balancing_type": ("none",),
         "moe_router_dtype": "fp32",
-        "bias_activation_fusion": False,
     }
     what = "Kimi Delta Attention, attention residuals and an activation op by op in fp32"
-    return Converted(settings, warnings=(built_by("Kimi K3 provider", what),))
+    return Converted(settings, provider=Provider("Kimi K3 provider", what))

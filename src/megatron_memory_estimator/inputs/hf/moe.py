@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import ConfigError
-from .converted import Converted, built_by
+from .converted import Converted, Provider
 from .fields import Fields
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -265,12 +265,10 @@ def minimax_m3(f: Fields) -> Converted:
         "qk_layernorm": f.switch("use_qk_norm", default=True),
         "rotary_percent": f.count("rotary_dim", default=d, most=d) / d,
         "mtp_num_layers": None,
-        "bias_activation_fusion": False,
-        "apply_rope_fusion": False,
         "scatter_embedding_sequence_parallel": False,
     }
     what = "routers in fp32, a clamped activation with an offset"
-    return Converted(settings, extra=_lightning_indexer(f), warnings=(built_by("MiniMaxM3ModelProvider", what),))
+    return Converted(settings, extra=_lightning_indexer(f), provider=Provider("MiniMaxM3ModelProvider", what))
 
 
 def _lightning_indexer(f: Fields) -> tuple[tuple[str, int], ...]:

@@ -32,8 +32,12 @@ OTHER_POSITIONS = frozenset(
     )
 )  # fmt: skip
 """Models whose provider has mrope or yarn for positions, which Megatron-Bridge never fuses (`utils/fusions.py`)."""
-SHARED = ("tie_word_embeddings", "architectures")
+TIED = "tie_word_embeddings"
+SHARED = (TIED, "architectures")
 """Keys of an outer object that hold for the language model where its own lacks them."""
+TIED_OUTSIDE = ("qwen2_5_vl", "qwen3_vl", "qwen3_5", "exaone4_5", "minimax_m3")
+"""Beginnings of models whose outer object says whether embeddings are tied, also where the inner one says otherwise
+(`qwen_vl/qwen3_vl_bridge.py`, `exaone/exaone45/exaone45_bridge.py`, `minimax_m3/minimax_m3_bridge.py`)."""
 
 
 class Nested(NamedTuple):
@@ -68,8 +72,14 @@ def unwrap(config: Mapping[str, Any]) -> Nested:
             warnings.append(f"only the language model ({above}{key}) is counted; vision or audio towers are not")
         shared = {name: level[name] for level in (config, outer) for name in SHARED if name in level}
         values = {"model_type": outer.get("model_type") or config.get("model_type"), **shared, **inner}
-        if isinstance(kind := config.get("model_type"), str) and kind in OF_ITS_OWN:
+        kind = str(config.get("model_type"))
+        if kind in OF_ITS_OWN:
             values["model_type"] = OF_ITS_OWN[kind]
+        if values.get(TIED) != shared.get(TIED, values.get(TIED)):
+            of_outer = kind.startswith(TIED_OUTSIDE)
+            values[TIED] = shared[TIED] if of_outer else values[TIED]
+            read = "the outer one" if of_outer else f"that of {above}{key}"
+            warnings.append(f"{TIED} differs inside and outside of {above}{key}; {read} is read, as in Megatron-Bridge")
         return Nested(values, above + key, found, warnings, apart=True)
     return Nested(dict(outer), above.rstrip("."), found, warnings)
 

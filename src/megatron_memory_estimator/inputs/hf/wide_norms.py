@@ -5,7 +5,7 @@ Sources: NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/olmoe/`, `minim
 
 from __future__ import annotations
 
-from .converted import Converted, built_by
+from .converted import Converted, Provider
 from .fields import Fields
 from .moe import DENSE_WIDTH, routed
 
@@ -21,7 +21,7 @@ def olmoe(f: Fields) -> Converted:
         "moe_router_pre_softmax": True,
         "moe_router_dtype": "fp32",
     }
-    return Converted(settings, warnings=(built_by("OlMoEModelProvider", WHAT),))
+    return Converted(settings, provider=Provider("OlMoEModelProvider", WHAT))
 
 
 def minimax_m2(f: Fields) -> Converted:
@@ -38,4 +38,4 @@ def minimax_m2(f: Fields) -> Converted:
     }
     dropped = f.whole("num_mtp_modules", default=0)
     note = ("MTP modules of MiniMax-M2 are not built by Megatron-Bridge, nor counted",) if dropped else ()
-    return Converted(settings, warnings=(built_by("minimax_m2_layer_spec", WHAT), *note))
+    return Converted(settings, provider=Provider("minimax_m2_layer_spec", WHAT), warnings=note)

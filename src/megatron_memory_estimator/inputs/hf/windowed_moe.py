@@ -9,7 +9,7 @@ from typing import Any
 
 from ...errors import ConfigError
 from ...wording import shown
-from .converted import Converted, built_by
+from .converted import Converted, Provider
 from .fields import Fields
 from .layers import FULL, SLIDING, clamp, clamps, layer_types, variants
 from .moe import first_dense, placement, routed
@@ -45,7 +45,7 @@ def mimo_v2(f: Fields) -> Converted:
         "mtp_num_layers": None,
     }
     what = "values of another width than keys, sliding layers with groups of their own"
-    return Converted(settings, warnings=(built_by("MiMoV2FlashModelProvider", what), DROPOUT, FEW_NOTE))
+    return Converted(settings, provider=Provider("MiMoV2FlashModelProvider", what), warnings=(DROPOUT, FEW_NOTE))
 
 
 DROPOUT = (
@@ -74,12 +74,12 @@ def step(f: Fields) -> Converted:
         **_step_layers(f, types),
     }
     what = "sliding layers with heads of their own, dense MTP layers"
-    warnings = [built_by("Step35ModelProvider", what)]
+    warnings = []
     if settings["attention_output_gate"]:
         warnings.append(GATES)
     if isinstance(f.raw("rope_theta"), list):
         warnings.append("rope_theta differs by layer: the table of every layer is not counted")
-    return Converted(settings, warnings=tuple(warnings))
+    return Converted(settings, warnings=tuple(warnings), provider=Provider("Step35ModelProvider", what))
 
 
 GATES = (
