@@ -223,6 +223,12 @@ class Estimate:
 
         return timeline(self, self.stage(stage).rank)
 
+    def memory_snapshot(self, stage: int | None = None) -> dict[str, Any]:
+        """A step of a stage for PyTorch's memory visualizer. Raises UnsupportedError where a forward runs beside a backward."""
+        from .timeline.snapshot import snapshot
+
+        return snapshot(self, self.stage(stage).rank)
+
     def table(self) -> list[dict[str, Any]]:
         """One record per stage with plain numbers, bytes in columns that say so."""
         from .report import views

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 
 import click
 
 from ..errors import ConfigError
-from ..estimator import estimate
+from ..estimator import Estimate, estimate
 from ..job.training_job import TrainingJob
 from ..timeline.axis import Axis
 from ..timeline.timeline import Timeline
@@ -21,6 +22,8 @@ Without --stage, the stage with the highest peak. Seconds are those of the throu
 """
 RECORDS = ("csv", "markdown")
 """Formats of one row for each moment."""
+TRACES = (".pickle", ".json")
+"""A snapshot of the stage's allocations for PyTorch's memory visualizer, and a trace of all stages for Perfetto."""
 PIPED = 80
 """Columns where standard output is no terminal and COLUMNS is not set."""
 
@@ -35,13 +38,19 @@ def run(
     axis: Axis,
     png: str | None,
     svg: str | None,
+    trace: tuple[str, ...],
 ) -> None:
     """Print the timeline of one stage; write its figures."""
     forms = [name for name, given in (("json", as_json), ("csv", as_csv), (form, form != "chart")) if given]
     if len(set(forms)) > 1:
         raise ConfigError("--json, --csv and --format exclude each other; give one")
+    for target in trace:
+        if not target.lower().endswith(tuple(TRACES)):
+            raise ConfigError(f"--trace {shown(target)} must end in {' or '.join(TRACES)}")
     result = estimate(job)
     found = result.timeline(stage)
+    for target in trace:
+        write(target, traced(result, stage, target), "--trace")
     for kind, path in (("png", png), ("svg", svg)):
         if path is not None:
             if not path.lower().endswith(f".{kind}"):
@@ -63,6 +72,17 @@ def run(
         from ..report.records import FORMATS
 
         click.echo(FORMATS[forms[0]](found.table()), nl=False)
+
+
+def traced(result: Estimate, stage: int | None, path: str) -> bytes:
+    """A trace in the format of its name."""
+    if path.lower().endswith(".json"):
+        from ..timeline.perfetto import schedule_trace
+
+        return json.dumps(schedule_trace(result), separators=(",", ":")).encode()
+    from ..timeline.snapshot import pickled
+
+    return pickled(result.memory_snapshot(stage))
 
 
 def drawn(timeline: Timeline, axis: Axis, form: str) -> bytes:
@@ -91,6 +111,11 @@ command = job_command(
         click.Option(
             ["--axis"], type=click.Choice(["seconds", "events"]), default="seconds", show_default=True,
             help="what the chart runs along",
+        ),
+        click.Option(
+            ["--trace"], metavar="FILE", multiple=True,
+            help="also write FILE.pickle, every allocation of the stage for PyTorch's memory visualizer (pytorch.org/memory_viz), or "
+            "FILE.json, the schedule of all stages with their memory for Perfetto (ui.perfetto.dev) or Chrome",
         ),
         click.Option(["--png"], metavar="FILE", help="also write the chart as a PNG; needs the extra `plot`"),
         click.Option(["--svg"], metavar="FILE", help="also write the chart as an SVG; needs the extra `plot`"),

@@ -1,0 +1,170 @@
+"""Every allocation of a rank along one training step: which tensors come and go at each event of each forward and backward.
+
+The events are those that `rank/peak.py` takes the maximum of; what is alive at one is what `explain` lists of it, so that the bytes
+alive are the estimate's at every event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from ..errors import UnsupportedError
+from ..rank.boundary import deferred_wgrads, pipeline_tensors, resting_tensors
+from ..rank.chunks import ChunkPlan, Run
+from ..rank.peak import draining, finalising, optimizer_step
+from ..rank.rank import Rank, Row
+from ..rank.rows import row_of, rows_at_rest, state_rows, why
+from ..rank.schedule import Direction
+from ..tape.simulate import Event, Live
+from ..tape.tensor import Tensor
+from ..tape.watcher import alive_through
+from .passes import Pass
+
+Key = Hashable
+Rows = Mapping[Key, Row]
+BESIDE, INPUTS, PIPE, OUTSIDE = "beside", "inputs", "pipeline", "outside"
+"""Groups of tensors that are replaced as a whole, beside those of each unit of each microbatch."""
+WORDS: dict[Direction, str] = {"F": "forward", "B": "backward"}
+
+
+class Instant(NamedTuple):
+    """An event of the step: what runs, which moment of the timeline it is in, its place among that one's events, and what changes.
+
+    Tensors are freed first; `nbytes` is what is alive then.
+    """
+
+    label: str
+    moment: int
+    place: tuple[int, int]
+    freed: tuple[Key, ...]
+    made: tuple[tuple[Key, Row], ...]
+    nbytes: int
+
+
+class Ledger:
+    """What is alive, by group; a change of groups becomes an instant."""
+
+    def __init__(self) -> None:
+        self.groups: dict[Key, Rows] = {}
+        self.nbytes = 0
+
+    def change(self, label: str, moment: int, groups: Mapping[Key, Rows], place: tuple[int, int] = (0, 1)) -> Instant:
+        """Replace groups; a tensor that stays has the same key before and after, in whatever group."""
+        before: dict[Key, Row] = {}
+        after: dict[Key, Row] = {}
+        for name, rows in groups.items():
+            before.update(self.groups.get(name, {}))
+            after.update(rows)
+            self.groups[name] = rows
+        freed = tuple(key for key in before if key not in after)
+        made = tuple((key, row) for key, row in after.items() if key not in before)
+        self.nbytes += sum(row.nbytes for _, row in made) - sum(before[key].nbytes for key in freed)
+        return Instant(label, moment, place, freed, made, self.nbytes)
+
+
+def instants(rank: Rank, passes: Sequence[Pass]) -> Iterator[Instant]:
+    """The events of a step whose forwards and backwards are these, from what rests before it to what rests behind it.
+
+    Raises UnsupportedError where a forward runs beside a backward: which of their ops meet is not known.
+    """
+    if any(one.step.beside >= 0 for one in passes):
+        raise UnsupportedError(
+            "a trace of allocations with overlap_moe_expert_parallel_comm is not modelled: which ops of the forward and the backward "
+            "meet on their streams is not known; turn it off"
+        )
+    ledger = Ledger()
+    rest = keyed(OUTSIDE, rows_at_rest(rank))
+    yield ledger.change("between two steps", 0, {OUTSIDE: rest})
+    state = keyed(OUTSIDE, state_rows(rank, ("setup", "first step")))
+    units: dict[int, Played] = {}
+    for moment, one in enumerate(passes, 1):
+        way = one.step.direction
+        base: dict[Key, Rows] = {
+            OUTSIDE: state,
+            PIPE: boundary(pipeline_tensors(rank, way), "boundary of the pipeline stage"),
+        }
+        for label, place, groups in _events(rank.plans[one.step.chunk], way, one, units):
+            yield ledger.change(label, moment, {**base, **groups}, place)
+            base = {}
+    resting = boundary(resting_tensors(rank), "kept between steps")
+    between = sum(row.nbytes for row in resting.values())
+    last = [draining(rank)] if deferred_wgrads(rank, rank.num_microbatches) else []
+    last += [finalising(rank, between), optimizer_step(rank, between)]
+    for moment, found in enumerate(last, 1 + len(passes)):
+        rows = {**state, **keyed(OUTSIDE, found.extras)}
+        yield ledger.change(found.label, moment, {OUTSIDE: rows, PIPE: resting, BESIDE: {}, INPUTS: {}})
+    yield ledger.change("between two steps", 1 + len(passes) + len(last), {OUTSIDE: rest, PIPE: {}})
+
+
+class Played(NamedTuple):
+    """What is alive of a unit at each of its events, and between its forward and its backward."""
+
+    events: tuple[tuple[Live, ...], ...]
+    saved: tuple[Live, ...]
+
+
+def _events(
+    plan: ChunkPlan, way: Direction, one: Pass, units: dict[int, Played]
+) -> Iterator[tuple[str, tuple[int, int], dict[Key, Rows]]]:
+    """The events of one forward or backward of a chunk: label, place among them, and the groups that change."""
+    copies = [(index, copy) for index, run in enumerate(plan.runs) for copy in range(run.copies)]
+    if way == "B":
+        copies.reverse()
+    total = sum(len(_of(way, plan.runs[index])) for index, _ in copies)
+    inputs = keyed(INPUTS, (row_of("transient", t, "input of the running microbatch") for t in plan.batch))
+    done = 0
+    for index, copy in copies:
+        run = plan.runs[index]
+        played = units.setdefault(id(run.unit), Played(alive_through(run.unit), run.trace.saved))
+        group = (one.step.chunk, one.microbatch, index, copy)
+        prefix = f"layers.{run.first_layer + copy}." if run.first_layer >= 0 else ""
+        where = f" of layer {run.first_layer + copy}" if run.first_layer >= 0 else ""
+        shift = 0 if way == "F" else len(run.trace.forward)
+        tensors = (*run.beside[0 if way == "F" else 1], *run.moving)
+        beside = keyed(BESIDE, (row_of("transient", t, "whole while its unit runs") for t in tensors))
+        extra: dict[Key, Rows] = {BESIDE: beside, INPUTS: inputs if way == "F" else {}}
+        for place, event in enumerate(_of(way, run)):
+            rows = _rows(group, prefix, played.events[shift + place], place)
+            label = f"{event.phase} of {event.op}{where}, microbatch {one.microbatch}"
+            yield label, (done + place, total), {group: rows, **extra}
+            extra = {}
+        done += len(_of(way, run))
+        left = _rows(group, prefix, played.saved, -1) if way == "F" else {}
+        yield f"end of {WORDS[way]}{where}, microbatch {one.microbatch}", (done, total), {group: left}
+
+
+def events_of(rank: Rank) -> int:
+    """Events of a forward or backward of one microbatch, of the chunk that has most."""
+    ways: tuple[Direction, Direction] = ("F", "B")
+    return max(sum(len(_of(way, run)) * run.copies for run in plan.runs) for plan in rank.plans for way in ways)
+
+
+def _of(way: Direction, run: Run) -> tuple[Event, ...]:
+    return run.trace.forward if way == "F" else run.trace.backward
+
+
+def _rows(group: Key, prefix: str, alive: Sequence[Live], place: int) -> dict[Key, Row]:
+    """The rows of a unit's tensors; scratch is of one event alone."""
+    found: dict[Key, Row] = {}
+    for number, live in enumerate(alive):
+        key = (group, place, number) if live.role == "scratch" else (group, live.tensor.storage)
+        row = row_of("activations" if live.role == "saved" else "transient", live.tensor, why(live))
+        found[key] = row._replace(name=prefix + row.name)
+    return found
+
+
+def keyed(group: str, rows: Iterator[Row] | Sequence[Row]) -> dict[Key, Row]:
+    """Rows by their part, name and place among equal ones."""
+    found: dict[Key, Row] = {}
+    for row in rows:
+        number = 0
+        while (group, row.part, row.name, number) in found:
+            number += 1
+        found[group, row.part, row.name, number] = row
+    return found
+
+
+def boundary(tensors: Sequence[Tensor], reason: str) -> dict[Key, Row]:
+    """Tensors at the boundaries of a stage."""
+    return keyed(PIPE, [row_of("pipeline", t, reason) for t in tensors])
