@@ -6,6 +6,7 @@ import json
 import pickle
 from itertools import groupby
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from megatron_memory_estimator.timeline.allocations import Instant, instants
 from megatron_memory_estimator.timeline.moments import moments
 from megatron_memory_estimator.timeline.passes import listing, passes
 from megatron_memory_estimator.timeline.perfetto import schedule_trace
+
+from .random_jobs import random_job
 
 SMALL: dict[str, Any] = {"global_batch_size": 32, "seq_length": 2048}
 JOBS: dict[str, tuple[str, int, dict[str, Any]]] = {
@@ -30,6 +33,12 @@ JOBS: dict[str, tuple[str, int, dict[str, Any]]] = {
     ),
     "hyper-connections": ("deepseek-ai/DeepSeek-V4-Flash", 64, {"pp": 2, "ep": 32, "global_batch_size": 64}),
     "hybrid": ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", 16, {"ep": 8, "tp": 2}),
+    "sharded gathers, unequal chunks": (
+        "Qwen/Qwen3-8B", 8, {"use_torch_fsdp2": True, "gradient_accumulation_fusion": False, "use_distributed_optimizer": False},
+    ),
+    "deferred weight gradients": (
+        "Qwen/Qwen3-8B", 8, {"pp": 4, "defer_embedding_wgrad_compute": True, "use_distributed_optimizer": True},
+    ),
     "graphs": ("Qwen/Qwen3-8B", 8, {"pp": 2, "cuda_graph_impl": "transformer_engine"}),
     "layers in host memory": (
         "Qwen/Qwen3-30B-A3B", 8,
@@ -50,7 +59,7 @@ def played(found: Estimate, rank: Rank, most: int = 24) -> tuple[list[Any], list
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_each_pass_has_the_bytes_of_the_timeline(name: str) -> None:
+def test_each_moment_has_the_bytes_of_the_timeline(name: str) -> None:
     """And what comes and goes leaves what rests between two steps; no tensor is freed twice."""
     found = estimated(name)
     for stage in found.stages:
@@ -58,8 +67,7 @@ def test_each_pass_has_the_bytes_of_the_timeline(name: str) -> None:
         highest = {
             moment: max(one.nbytes for one in group) for moment, group in groupby(events, lambda one: one.moment)
         }
-        passing = [place for place, moment in enumerate(listed) if moment.microbatch >= 0]
-        assert [highest[place] for place in passing] == [listed[place].highest_bytes for place in passing]
+        assert [highest[place] for place in range(len(listed))] == [moment.highest_bytes for moment in listed]
         assert events[0].nbytes == events[-1].nbytes == stage.peak.steady
         alive: dict[Any, int] = {}
         for one in events:
@@ -123,3 +131,19 @@ def test_the_command_writes_both(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert ended.value.code == 2
     assert "must end in .pickle or .json" in capsys.readouterr().err
     assert not (tmp_path / "step.txt").exists()
+
+
+def test_random_jobs_have_the_bytes_of_their_timeline() -> None:
+    seen = 0
+    for seed in range(60):
+        drawn = random_job(Random(seed))
+        try:
+            found = estimate(drawn.job())
+            steps = [played(found, stage.rank, 12) for stage in found.stages]
+        except EstimatorError:
+            continue
+        for listed, events in steps:
+            seen += 1
+            highest = {at: max(one.nbytes for one in group) for at, group in groupby(events, lambda one: one.moment)}
+            assert list(highest.values()) == [moment.highest_bytes for moment in listed], drawn
+    assert seen > 20

@@ -78,22 +78,24 @@ def instants(rank: Rank, passes: Sequence[Pass]) -> Iterator[Instant]:
     yield ledger.change("between two steps", 0, {OUTSIDE: rest})
     state = keyed(OUTSIDE, state_rows(rank, ("setup", "first step")))
     units: dict[int, Played] = {}
-    for moment, one in enumerate(passes, 1):
-        way = one.step.direction
-        base: dict[Key, Rows] = {
-            OUTSIDE: state,
-            PIPE: boundary(pipeline_tensors(rank, way), "boundary of the pipeline stage"),
-        }
-        for label, place, groups in _events(rank.plans[one.step.chunk], way, one, units):
-            yield ledger.change(label, moment, {**base, **groups}, place)
-            base = {}
+    edges: dict[Direction, Rows] = {
+        way: boundary(pipeline_tensors(rank, way), "boundary of the pipeline stage") for way in WORDS
+    }
     resting = boundary(resting_tensors(rank), "kept between steps")
+    yield ledger.change("the first forward is next", 0, {OUTSIDE: state, PIPE: edges["F"]}, (1, 1))
+    following = [edges[one.step.direction] for one in passes[1:]]
+    for moment, (one, after) in enumerate(zip(passes, [*following, resting], strict=True), 1):
+        way = one.step.direction
+        for label, place, groups in _events(rank.plans[one.step.chunk], way, one, units):
+            yield ledger.change(label, moment, groups, place)
+        ended = f"end of the {WORDS[way]} of microbatch {one.microbatch}"
+        yield ledger.change(ended, moment, {PIPE: after, BESIDE: {}, INPUTS: {}}, (1, 1))
     between = sum(row.nbytes for row in resting.values())
     last = [draining(rank)] if deferred_wgrads(rank, rank.num_microbatches) else []
     last += [finalising(rank, between), optimizer_step(rank, between)]
     for moment, found in enumerate(last, 1 + len(passes)):
         rows = {**state, **keyed(OUTSIDE, found.extras)}
-        yield ledger.change(found.label, moment, {OUTSIDE: rows, PIPE: resting, BESIDE: {}, INPUTS: {}})
+        yield ledger.change(found.label, moment, {OUTSIDE: rows, PIPE: resting})
     yield ledger.change("between two steps", 1 + len(passes) + len(last), {OUTSIDE: rest, PIPE: {}})
 
 
@@ -112,17 +114,23 @@ def _events(
     if way == "B":
         copies.reverse()
     total = sum(len(_of(way, plan.runs[index])) for index, _ in copies)
-    inputs = keyed(INPUTS, (row_of("transient", t, "input of the running microbatch") for t in plan.batch))
+    inputs = keyed(
+        (INPUTS, one.step.chunk), (row_of("transient", t, "input of the running microbatch") for t in plan.batch)
+    )
     done = 0
     for index, copy in copies:
         run = plan.runs[index]
-        played = units.setdefault(id(run.unit), Played(alive_through(run.unit), run.trace.saved))
+        if id(run.trace) not in units:
+            units[id(run.trace)] = Played(alive_through(run.unit), run.trace.saved)
+        played = units[id(run.trace)]
         group = (one.step.chunk, one.microbatch, index, copy)
         prefix = f"layers.{run.first_layer + copy}." if run.first_layer >= 0 else ""
         where = f" of layer {run.first_layer + copy}" if run.first_layer >= 0 else ""
         shift = 0 if way == "F" else len(run.trace.forward)
         tensors = (*run.beside[0 if way == "F" else 1], *run.moving)
-        beside = keyed(BESIDE, (row_of("transient", t, "whole while its unit runs") for t in tensors))
+        beside = keyed(
+            (BESIDE, one.step.chunk, index, way), (row_of("transient", t, "whole while its unit runs") for t in tensors)
+        )
         extra: dict[Key, Rows] = {BESIDE: beside, INPUTS: inputs if way == "F" else {}}
         for place, event in enumerate(_of(way, run)):
             rows = _rows(group, prefix, played.events[shift + place], place)
@@ -131,7 +139,7 @@ def _events(
             extra = {}
         done += len(_of(way, run))
         left = _rows(group, prefix, played.saved, -1) if way == "F" else {}
-        yield f"end of {WORDS[way]}{where}, microbatch {one.microbatch}", (done, total), {group: left}
+        yield f"end of the {WORDS[way]}{where}, microbatch {one.microbatch}", (done, total), {group: left}
 
 
 def events_of(rank: Rank) -> int:
@@ -154,7 +162,7 @@ def _rows(group: Key, prefix: str, alive: Sequence[Live], place: int) -> dict[Ke
     return found
 
 
-def keyed(group: str, rows: Iterator[Row] | Sequence[Row]) -> dict[Key, Row]:
+def keyed(group: Key, rows: Iterator[Row] | Sequence[Row]) -> dict[Key, Row]:
     """Rows by their part, name and place among equal ones."""
     found: dict[Key, Row] = {}
     for row in rows:
