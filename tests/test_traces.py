@@ -135,7 +135,7 @@ def test_the_command_writes_both(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_random_jobs_have_the_bytes_of_their_timeline() -> None:
     seen = 0
-    for seed in range(60):
+    for seed in range(25):
         drawn = random_job(Random(seed))
         try:
             found = estimate(drawn.job())
@@ -146,4 +146,4 @@ def test_random_jobs_have_the_bytes_of_their_timeline() -> None:
             seen += 1
             highest = {at: max(one.nbytes for one in group) for at, group in groupby(events, lambda one: one.moment)}
             assert list(highest.values()) == [moment.highest_bytes for moment in listed], drawn
-    assert seen > 20
+    assert seen > 8
