@@ -16,7 +16,7 @@ from megatron_memory_estimator.cli import main
 from megatron_memory_estimator.rank.rank import Rank
 from megatron_memory_estimator.timeline.allocations import Instant, instants
 from megatron_memory_estimator.timeline.moments import moments
-from megatron_memory_estimator.timeline.passes import listing, passes
+from megatron_memory_estimator.timeline.passes import listed_passes
 from megatron_memory_estimator.timeline.perfetto import schedule_trace
 
 from .random_jobs import random_job
@@ -53,8 +53,7 @@ def estimated(name: str) -> Estimate:
 
 
 def played(found: Estimate, rank: Rank, most: int = 24) -> tuple[list[Any], list[Instant]]:
-    plan = listing(found.declarer.context, len(rank.plans), rank.num_microbatches, most)
-    own = list(passes(plan.schedule(rank.pp_rank), [one.saved_bytes for one in rank.plans]))
+    own = listed_passes(found.declarer.context, rank, most)[1]
     return list(moments(rank, own)), list(instants(rank, own))
 
 

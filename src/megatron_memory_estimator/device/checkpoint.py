@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from ..job.training import Training
 from ..modules.compressed_tables import built_tables
+from ..modules.kinds import has_compressed
 from ..rank.rank import Rank
 from ..rank.workspaces import layer_counts
 from ..states.buffers import Buffer
@@ -170,6 +171,8 @@ def load_terms(rank: Rank, *, short: bool = False) -> list[list[Term]]:
 
 def tables_of(rank: Rank) -> list[tuple[Tensor, str]]:
     """What layers are built with beside their parameters."""
+    if not has_compressed(rank.context.model):
+        return []
     return list(built_tables(rank.context, layer_counts(rank.context, rank.plans)))
 
 

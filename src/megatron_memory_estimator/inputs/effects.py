@@ -11,7 +11,7 @@ from ..job.layout import Layout
 from ..job.model import Model
 from ..job.settings import Owner
 from ..job.training import Training
-from ..modules.kinds import kinds_in, owners_of, recomputable
+from ..modules.kinds import has_compressed, owners_of, recomputable
 from ..states.optimizers import OPTIMIZERS
 
 _SETTINGS = tuple(field for part in (Model, Layout, Training) for field in dataclasses.fields(part))
@@ -72,7 +72,7 @@ def without_effect(model: Model, training: Training, given: Mapping[str, Any]) -
 
 def not_established(model: Model, layout: Layout, training: Training) -> Iterator[str]:
     """What of DeepSeek-V4's layers is modelled by rule and was read off no run."""
-    if not any(kind.compressed for kind in kinds_in(model.every_kind)):
+    if not has_compressed(model):
         return
     if training.low_precision:
         yield (

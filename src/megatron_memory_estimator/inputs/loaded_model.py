@@ -24,3 +24,4 @@ class LoadedModel:
     warnings: tuple[str, ...] = ()
     foreign: tuple[tuple[str, int], ...] = ()
     towers: tuple[Tower, ...] = ()
+    provider: str = ""

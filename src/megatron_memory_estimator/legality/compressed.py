@@ -13,7 +13,7 @@ from ..job.layout import Layout
 from ..job.model import Model
 from ..job.pipeline import build_pipeline
 from ..job.training import Training
-from ..modules.kinds import kinds_in
+from ..modules.kinds import has_compressed, kinds_in
 from .sharding import PP, TP
 from .violation import Violation, broken
 
@@ -24,7 +24,7 @@ GRAPHED = ("attn",)
 
 def compressed_attention(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
     """What DeepSeek-V4's attention requires and excludes."""
-    if not any(kind.compressed for kind in kinds_in(model.every_kind)):
+    if not has_compressed(model):
         return
     t = training
     if layout.tp != 1:

@@ -66,6 +66,18 @@ _DELTA = Kind(
     recomputes=frozenset(("gdn_norm_out",)),
 )
 
+_MOE = Kind(
+    name="moe",
+    role="mlp",
+    declare=moe.moe,
+    part="moe",
+    residual="moe_residual",
+    owners=frozenset(("moe",)),
+    routed=True,
+    recomputes=frozenset(("moe", "moe_act", "layernorm", "shared_experts")),
+    kept=moe.kept,
+)
+
 KINDS: dict[str, Kind] = {
     row.name: row
     for row in (
@@ -154,29 +166,8 @@ KINDS: dict[str, Kind] = {
             dense=True,
             recomputes=frozenset(("mlp",)),
         ),
-        Kind(
-            name="moe",
-            role="mlp",
-            declare=moe.moe,
-            part="moe",
-            residual="moe_residual",
-            owners=frozenset(("moe",)),
-            routed=True,
-            recomputes=frozenset(("moe", "moe_act", "layernorm", "shared_experts")),
-            kept=moe.kept,
-        ),
-        Kind(
-            name="hash_moe",
-            role="mlp",
-            declare=moe.moe,
-            part="moe",
-            residual="moe_residual",
-            owners=frozenset(("moe",)),
-            routed=True,
-            hashed=True,
-            recomputes=frozenset(("moe", "moe_act", "layernorm", "shared_experts")),
-            kept=moe.hash_kept,
-        ),
+        _MOE,
+        _MOE._replace(name="hash_moe", hashed=True, kept=moe.hash_kept),
         *BRIDGE,
     )
 }
@@ -199,6 +190,11 @@ def shapes_of(model: Model) -> tuple[tuple[Model, frozenset[Kind]], ...]:
     for layer in model.every_kind:
         found.setdefault(variant_of(layer), set()).add(layer)
     return tuple((model.variant(name), kinds_in(layers)) for name, layers in found.items())
+
+
+def has_compressed(model: Model) -> bool:
+    """Whether a layer has DeepSeek-V4's attention."""
+    return any(kind.compressed for kind in kinds_in(model.every_kind))
 
 
 def rotary_width(model: Model) -> int:

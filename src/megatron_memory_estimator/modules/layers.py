@@ -17,7 +17,7 @@ from .head import final_layernorm, loss, output_weight
 from .hyper_connection import connected, connection_params, contracted, contraction_params, expanded
 from .kind import Kind, Role
 from .kinds import kinds_of
-from .module import GROUP, Module, T, changed, in_part
+from .module import GROUP, Module, T, changed, collected, in_part
 from .mtp import concatenated, mtp_depth, mtp_depth_of_streams
 from .residual import bias_dropout_add
 from .towers import towers
@@ -224,18 +224,9 @@ def _prefixed(module: Module[Tensor], prefix: str, entry: Tensor) -> Module[Tens
 
 def _ended(module: Module[Tensor]) -> Module[Tensor]:
     """A layer as a group of its own (`ending`)."""
-    items: list[Item] = []
-    while True:
-        try:
-            item = next(module)
-        except StopIteration as stop:
-            yield from ending(tuple(items))
-            result: Tensor = stop.value
-            return result
-        if isinstance(item, Param):
-            yield item
-        else:
-            items.append(item)
+    items, out = yield from collected(module)
+    yield from ending(items)
+    return out
 
 
 def _without_params(module: Module[T]) -> Module[T]:

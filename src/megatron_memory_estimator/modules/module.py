@@ -19,23 +19,28 @@ GROUP = "the group's backward"
 """The hook of checkpoints that run again together, where the backward of a group of layers begins (`layers.grouped`)."""
 
 
-def recomputed(active: bool, name: str, module: Module[T], hook: str = "") -> Module[T]:
-    """The module's ops wrapped in one checkpoint when active; its parameters and its result pass through."""
-    ops: list[Item] = []
+def collected(module: Module[T]) -> Module[tuple[tuple[Item, ...], T]]:
+    """The module's ops, held back, and its result; its parameters pass through."""
+    items: list[Item] = []
     while True:
         try:
             item = next(module)
         except StopIteration as stop:
-            if active:
-                yield Recompute(name, tuple(ops), hook)
-            else:
-                yield from ops
-            result: T = stop.value
-            return result
+            return tuple(items), stop.value
         if isinstance(item, Param):
             yield item
         else:
-            ops.append(item)
+            items.append(item)
+
+
+def recomputed(active: bool, name: str, module: Module[T], hook: str = "") -> Module[T]:
+    """The module's ops wrapped in one checkpoint when active; its parameters and its result pass through."""
+    ops, result = yield from collected(module)
+    if active:
+        yield Recompute(name, ops, hook)
+    else:
+        yield from ops
+    return result
 
 
 def changed(

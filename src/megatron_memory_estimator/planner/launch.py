@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ..inputs.megatron.table import Argument, arguments
 from ..job.training_job import TrainingJob
-from ..modules.kinds import kinds_in
+from ..modules.kinds import has_compressed
 from .launch_bridge import bridge_overrides
 from .launch_settings import concerns, differing, settings_of
 
@@ -70,7 +70,7 @@ def _megatron_values(job: TrainingJob) -> Iterator[tuple[str, Any]]:
     if t.attention_kernel in ("flash", "unfused", "local", "cudnn"):
         yield "attention_backend", "fused" if t.attention_kernel == "cudnn" else t.attention_kernel
     yield "use_mamba_mem_eff_path", t.mamba_mem_eff_path
-    if job.layout.cp > 1 and any(kind.compressed for kind in kinds_in(model.every_kind)):
+    if job.layout.cp > 1 and has_compressed(model):
         yield from PACKED.items()
     by_dest = arguments()[1]
     for name, value in settings.items():

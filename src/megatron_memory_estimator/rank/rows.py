@@ -8,9 +8,10 @@ from ..states.kept import Since
 from ..tape.simulate import Live, alive_at
 from ..tape.tensor import Tensor
 from .boundary import pipeline_tensors, resting_tensors
-from .chunks import ChunkPlan, Moment
+from .chunks import ChunkPlan, Moment, Run
 from .peak import Peak
 from .rank import PARTS, Rank, Row
+from .schedule import Direction
 
 
 def state_rows(rank: Rank, since: Collection[Since]) -> Iterator[Row]:
@@ -41,7 +42,8 @@ def why(live: Live) -> str:
     }[live.role]
 
 
-def _boundary_rows(tensors: tuple[Tensor, ...], why: str) -> Iterator[Row]:
+def boundary_rows(tensors: tuple[Tensor, ...], why: str) -> Iterator[Row]:
+    """Rows of tensors at the boundaries of a stage."""
     return (row_of("pipeline", t, why) for t in tensors)
 
 
@@ -85,9 +87,9 @@ def rows_at_peak(rank: Rank, peak: Peak) -> list[Row]:
     if candidate.capture:
         return merged(rows + list(candidate.extras))
     if step is None:
-        rows.extend(_boundary_rows(resting_tensors(rank), "kept between steps"))
+        rows.extend(boundary_rows(resting_tensors(rank), "kept between steps"))
         return rows + list(candidate.extras)
-    rows.extend(_boundary_rows(pipeline_tensors(rank, step.direction), "boundary of the pipeline stage"))
+    rows.extend(boundary_rows(pipeline_tensors(rank, step.direction), "boundary of the pipeline stage"))
     known: dict[int, list[Row]] = {}
     for index, (plan, count) in enumerate(zip(rank.plans, rank.schedule.in_flight(step), strict=True)):
         rows.extend(saved_rows(plan, count - candidate.apart.count(index), known))
@@ -100,23 +102,38 @@ def running_rows(plan: ChunkPlan, moment: Moment, known: dict[int, list[Row]], *
     """What the microbatch of a running chunk has alive; its inputs only in the forward, unless two run at once."""
     yield from saved_rows(plan, 1, known, upto=moment.run, copy=moment.copy)
     if moment.direction == "F" or combined:
-        for t in plan.batch:
-            yield row_of("transient", t, "input of the running microbatch")
+        yield from input_rows(plan)
     run = plan.runs[moment.run]
     waits = combined and moment.direction == "B" and moment.event == len(run.trace.forward)
     if not waits:
-        beside = run.beside[0 if moment.direction == "F" else 1]
-        yield from (row_of("transient", t, "whole while its unit runs") for t in beside)
-        yield from (row_of("transient", t, "on its way") for t in run.moving)
-    copy = run.copies - 1 if moment.copy < 0 else moment.copy
-    prefix = f"layers.{run.first_layer + copy}." if run.first_layer >= 0 else ""
+        yield from beside_rows(run, moment.direction)
+    prefix = layer_prefix(run, run.copies - 1 if moment.copy < 0 else moment.copy)
     key = "alive", moment.run, moment.event
     if key not in plan.extremes:
         found = alive_at(run.unit, moment.event)
-        plan.extremes[key] = [
-            row_of("activations" if live.role == "saved" else "transient", live.tensor, why(live)) for live in found
-        ]
+        plan.extremes[key] = list(map(live_row, found))
     yield from (row._replace(name=prefix + row.name) for row in plan.extremes[key])
+
+
+def input_rows(plan: ChunkPlan) -> Iterator[Row]:
+    """Input tensors of the microbatch that a chunk runs forward."""
+    return (row_of("transient", t, "input of the running microbatch") for t in plan.batch)
+
+
+def beside_rows(run: Run, direction: Direction) -> Iterator[Row]:
+    """Tensors of no microbatch while a copy of a unit runs."""
+    yield from (row_of("transient", t, "whole while its unit runs") for t in run.beside[0 if direction == "F" else 1])
+    yield from (row_of("transient", t, "on its way") for t in run.moving)
+
+
+def live_row(live: Live) -> Row:
+    """The row of a unit's tensor at a moment."""
+    return row_of("activations" if live.role == "saved" else "transient", live.tensor, why(live))
+
+
+def layer_prefix(run: Run, copy: int) -> str:
+    """What the tensors of a copy of a unit are called behind; empty outside the decoder."""
+    return f"layers.{run.first_layer + copy}." if run.first_layer >= 0 else ""
 
 
 def merged(rows: list[Row]) -> list[Row]:
@@ -135,7 +152,7 @@ def rows_at_rest(rank: Rank) -> list[Row]:
     """Every tensor alive between two steps; the bytes add up to the steady figure exactly."""
     return [
         *state_rows(rank, ("setup", "first step", "step")),
-        *_boundary_rows(resting_tensors(rank), "kept between steps"),
+        *boundary_rows(resting_tensors(rank), "kept between steps"),
     ]
 
 

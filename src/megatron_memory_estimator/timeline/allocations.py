@@ -6,7 +6,8 @@ alive are the estimate's at every event.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ..errors import UnsupportedError
@@ -14,10 +15,9 @@ from ..rank.boundary import deferred_wgrads, pipeline_tensors, resting_tensors
 from ..rank.chunks import ChunkPlan, Run
 from ..rank.peak import draining, finalising, optimizer_step
 from ..rank.rank import Rank, Row
-from ..rank.rows import row_of, rows_at_rest, state_rows, why
+from ..rank.rows import beside_rows, boundary_rows, input_rows, layer_prefix, live_row, rows_at_rest, state_rows
 from ..rank.schedule import Direction
 from ..tape.simulate import Event, Live
-from ..tape.tensor import Tensor
 from ..tape.watcher import alive_through
 from .passes import Pass
 
@@ -79,9 +79,9 @@ def instants(rank: Rank, passes: Sequence[Pass]) -> Iterator[Instant]:
     state = keyed(OUTSIDE, state_rows(rank, ("setup", "first step")))
     units: dict[int, Played] = {}
     edges: dict[Direction, Rows] = {
-        way: boundary(pipeline_tensors(rank, way), "boundary of the pipeline stage") for way in WORDS
+        way: keyed(PIPE, boundary_rows(pipeline_tensors(rank, way), "boundary of the pipeline stage")) for way in WORDS
     }
-    resting = boundary(resting_tensors(rank), "kept between steps")
+    resting = keyed(PIPE, boundary_rows(resting_tensors(rank), "kept between steps"))
     yield ledger.change("the first forward is next", 0, {OUTSIDE: state, PIPE: edges["F"]}, (1, 1))
     following = [edges[one.step.direction] for one in passes[1:]]
     for moment, (one, after) in enumerate(zip(passes, [*following, resting], strict=True), 1):
@@ -114,9 +114,7 @@ def _events(
     if way == "B":
         copies.reverse()
     total = sum(len(_of(way, plan.runs[index])) for index, _ in copies)
-    inputs = keyed(
-        (INPUTS, one.step.chunk), (row_of("transient", t, "input of the running microbatch") for t in plan.batch)
-    )
+    inputs = keyed((INPUTS, one.step.chunk), input_rows(plan))
     done = 0
     for index, copy in copies:
         run = plan.runs[index]
@@ -124,13 +122,10 @@ def _events(
             units[id(run.trace)] = Played(alive_through(run.unit), run.trace.saved)
         played = units[id(run.trace)]
         group = (one.step.chunk, one.microbatch, index, copy)
-        prefix = f"layers.{run.first_layer + copy}." if run.first_layer >= 0 else ""
+        prefix = layer_prefix(run, copy)
         where = f" of layer {run.first_layer + copy}" if run.first_layer >= 0 else ""
         shift = 0 if way == "F" else len(run.trace.forward)
-        tensors = (*run.beside[0 if way == "F" else 1], *run.moving)
-        beside = keyed(
-            (BESIDE, one.step.chunk, index, way), (row_of("transient", t, "whole while its unit runs") for t in tensors)
-        )
+        beside = keyed((BESIDE, one.step.chunk, index, way), beside_rows(run, way))
         extra: dict[Key, Rows] = {BESIDE: beside, INPUTS: inputs if way == "F" else {}}
         for place, event in enumerate(_of(way, run)):
             rows = _rows(group, prefix, played.events[shift + place], place)
@@ -157,22 +152,16 @@ def _rows(group: Key, prefix: str, alive: Sequence[Live], place: int) -> dict[Ke
     found: dict[Key, Row] = {}
     for number, live in enumerate(alive):
         key = (group, place, number) if live.role == "scratch" else (group, live.tensor.storage)
-        row = row_of("activations" if live.role == "saved" else "transient", live.tensor, why(live))
+        row = live_row(live)
         found[key] = row._replace(name=prefix + row.name)
     return found
 
 
-def keyed(group: Key, rows: Iterator[Row] | Sequence[Row]) -> dict[Key, Row]:
+def keyed(group: Key, rows: Iterable[Row]) -> dict[Key, Row]:
     """Rows by their part, name and place among equal ones."""
     found: dict[Key, Row] = {}
+    equal: Counter[tuple[str, str]] = Counter()
     for row in rows:
-        number = 0
-        while (group, row.part, row.name, number) in found:
-            number += 1
-        found[group, row.part, row.name, number] = row
+        found[group, row.part, row.name, equal[row.part, row.name]] = row
+        equal[row.part, row.name] += 1
     return found
-
-
-def boundary(tensors: Sequence[Tensor], reason: str) -> dict[Key, Row]:
-    """Tensors at the boundaries of a stage."""
-    return keyed(PIPE, [row_of("pipeline", t, reason) for t in tensors])

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ..dataclass import dataclass
 from ..modules.context import Context
+from ..rank.rank import Rank
 from ..rank.schedule import Occupancy, Step, enough_microbatches, whole
 
 MOST_PASSES = 1024
@@ -76,6 +77,12 @@ def listing(c: Context, vp: int, num_microbatches: int, most: int = MOST_PASSES)
     period = group if vp > 1 else 1
     fits = num_microbatches - max(-(-(num_microbatches - most // (2 * vp)) // period), 0) * period
     return Listed(layout.pp, vp, group, together, num_microbatches, max(least, fits))
+
+
+def listed_passes(c: Context, rank: Rank, most: int = MOST_PASSES) -> tuple[Listed, list[Pass]]:
+    """Which microbatches of a rank are listed, and their passes."""
+    plan = listing(c, len(rank.plans), rank.num_microbatches, most)
+    return plan, list(passes(plan.schedule(rank.pp_rank), [one.saved_bytes for one in rank.plans]))
 
 
 def passes(schedule: Occupancy, saved: Sequence[int]) -> Iterator[Pass]:

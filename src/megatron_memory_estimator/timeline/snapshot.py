@@ -13,7 +13,7 @@ from ..rank.rank import Rank, Row
 from ..throughput.step import Estimated
 from .allocations import Instant, Key, events_of, instants
 from .moments import Moment
-from .passes import MOST_PASSES, listing, passes
+from .passes import MOST_PASSES, listed_passes
 from .timeline import timeline
 
 MOST_EVENTS = 100_000
@@ -29,8 +29,7 @@ def snapshot(estimate: Estimated, rank: Rank) -> dict[str, Any]:
     Sizes are the bytes of the tensors; no address is used twice. Raises UnsupportedError as `instants` does.
     """
     most = min(MOST_PASSES, MOST_EVENTS // max(events_of(rank), 1))
-    plan = listing(estimate.declarer.context, len(rank.plans), rank.num_microbatches, most)
-    own = list(passes(plan.schedule(rank.pp_rank), [one.saved_bytes for one in rank.plans]))
+    own = listed_passes(estimate.declarer.context, rank, most)[1]
     moments = timeline(estimate, rank, most).moments
     return {"segments": [], "device_traces": [list(_entries(instants(rank, own), moments))], "allocator_settings": {}}
 

@@ -12,7 +12,7 @@ from ..throughput.step import Estimated
 from .axis import Axis, Stretch, seconds_of, stretches
 from .lanes import Span
 from .moments import NONE, Moment, capture, moments
-from .passes import MOST_PASSES, LeftOut, listing, passes
+from .passes import MOST_PASSES, LeftOut, listed_passes
 from .seconds import seconds
 
 if TYPE_CHECKING:
@@ -136,12 +136,12 @@ def record(index: int | None, moment: Moment) -> Record:
 def timeline(estimate: Estimated, rank: Rank, most: int = MOST_PASSES) -> Timeline:
     """The step of one rank of an estimate; of more than `most` passes the middle is left out."""
     job, c = estimate.job, estimate.declarer.context
-    plan = listing(c, len(rank.plans), rank.num_microbatches, most)
-    schedule = plan.schedule(rank.pp_rank)
-    own = list(passes(schedule, [one.saved_bytes for one in rank.plans]))
+    plan, own = listed_passes(c, rank, most)
     left_out = None
     if plan.left_out:
-        left_out = LeftOut(1 + plan.cut(schedule), plan.span(plan.left_out), plan.left_out, plan.span(plan.period))
+        left_out = LeftOut(
+            1 + plan.cut(plan.schedule(rank.pp_rank)), plan.span(plan.left_out), plan.left_out, plan.span(plan.period)
+        )
     times = seconds(estimate, rank.pp_rank, plan)
     spans = iter(times.passes)
     found = []

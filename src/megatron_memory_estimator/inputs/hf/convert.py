@@ -73,6 +73,7 @@ def convert(config: Mapping[str, Any], name: str, source: str) -> LoadedModel:
         (*of_towers, *warnings, *built_by, *converted.warnings),
         foreign=converted.extra,
         towers=towers,
+        provider=converted.provider.name if converted.provider else "",
     )
 
 

@@ -124,7 +124,7 @@ def status(bridge: Bridge) -> Status:
         return Status("refused", reason_of(str(error), bridge.example), "", "")
     if found.refusal:
         return Status("parameters only", reason_of(found.refusal, bridge.example), "", tower)
-    code = OWN if any("Megatron-Bridge's" in warning for warning in found.warnings) else CORE
+    code = OWN if found.provider else CORE
     dev = found.config.get("experimental_attention_variant") == "dsv4_hybrid"
     return Status("estimated", "", DEV if dev else code, tower)
 

@@ -9,7 +9,7 @@ from ...errors import ConfigError
 from ...job.model import Model
 from ...job.settings import nearest
 from ...job.training_job import TrainingJob
-from ...modules.kinds import kinds_in
+from ...modules.kinds import has_compressed
 from ...states.optimizers import OPTIMIZERS
 from .axes import AXES, COMM_TYPES, DEGREES, PIPELINE, SPLITS, WHOLE, Space
 from .choices import PRECISIONS, precision_of
@@ -47,9 +47,7 @@ def _usual(job: TrainingJob, worlds: tuple[int, ...], *, everything: bool) -> di
     moe, fast = bool(model.num_moe_experts), route(t, model) == "tables"
     widest_tp = min(most, max(job.gpu.nvlink_domain, 8), 16)
     deepest = min(most, stages, 64)
-    divides = not any(
-        kind.compressed for kind in kinds_in(model.every_kind)
-    )  # those need packed sequences: another data set
+    widest_cp = 1 if has_compressed(model) else most  # which needs packed sequences: another data set
     return {
         "num_gpus": worlds,
         "tensor_model_parallel_size": tuple(n for n in POWERS[:5] if n <= widest_tp),
@@ -58,7 +56,7 @@ def _usual(job: TrainingJob, worlds: tuple[int, ...], *, everything: bool) -> di
         ),
         "virtual_pipeline_model_parallel_size": (1, 2, 3, 4, 5, 6, 8, 10) if fast else (1, 2, 4, 8),
         "context_parallel_size": tuple(
-            n for n in POWERS[:7] if n == 1 or (divides and n <= most and t.seq_length // n >= 1024)
+            n for n in POWERS[:7] if n == 1 or (n <= widest_cp and t.seq_length // n >= 1024)
         ),
         "expert_model_parallel_size": tuple(n for n in POWERS if n <= most and (model.num_moe_experts or 1) % n == 0),
         "expert_tensor_parallel_size": tuple(n for n in (1, 2, 4, 8) if n <= most) if moe and everything else (1,),
