@@ -17,7 +17,7 @@ import pytest
 from megatron_memory_estimator import ConfigError
 from megatron_memory_estimator.inputs.hf import load as hf_load
 from megatron_memory_estimator.inputs.shell.script import read_script
-from megatron_memory_estimator.mcp_worker import answered
+from megatron_memory_estimator.service.answers import answered
 
 from .fuzz import seeds
 from .fuzz.hunt import Pool, cases, hunted

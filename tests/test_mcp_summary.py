@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import TrainingJob, estimate
-from megatron_memory_estimator.mcp_worker import answered
 from megatron_memory_estimator.report.short import MOST_TOKENS, compact, shortened, tokens
+from megatron_memory_estimator.service.answers import answered
 
 LARGE = [
     "deepseek-ai/DeepSeek-V3", "moonshotai/Kimi-K2-Instruct", "inclusionAI/Ling-1T", "meta-llama/Llama-3.1-405B",

@@ -11,8 +11,8 @@ from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.cli import main
 from megatron_memory_estimator.cli.estimate_from_hf import main as skill
 from megatron_memory_estimator.device.verdict import Verdict
-from megatron_memory_estimator.mcp_worker import answered
 from megatron_memory_estimator.report.verdict import verdict_text
+from megatron_memory_estimator.service.answers import answered
 
 from .helpers import FACTS, long
 

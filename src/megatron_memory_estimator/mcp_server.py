@@ -1,6 +1,6 @@
 """The verbs as tools of a Model Context Protocol server; needs the extra `mcp`.
 
-Every request is answered by a process of its own (`mcp_worker.py`): it is ended after a time, or when the client cancels it.
+Every request is answered by a process of its own (`service/worker.py`): it is ended after a time, or when the client cancels it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from . import __version__
 from .job.settings import nearest
-from .mcp_parameters import (
+from .service.parameters import (
     At,
     Axes,
     CommonSettings,
@@ -81,7 +81,7 @@ class Workers:
     async def _worked(self, request: bytes) -> bytes:
         """What a process of its own says to the request; the process is ended where that takes too long, or is cancelled."""
         worker = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "megatron_memory_estimator.mcp_worker", stdin=asyncio.subprocess.PIPE,
+            sys.executable, "-m", "megatron_memory_estimator.service.worker", stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
         )  # fmt: skip
         try:

@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from megatron_memory_estimator.mcp_worker import answered
 from megatron_memory_estimator.report.short import MOST_TOKENS, compact, tokens
+from megatron_memory_estimator.service.answers import answered
 
 from . import seeds
 from .mutate import Words, tree

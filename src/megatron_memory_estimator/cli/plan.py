@@ -11,9 +11,10 @@ from ..errors import ConfigError, LayoutError
 from ..inputs import SCRIPTS, YAML
 from ..job.hardware import GIB
 from ..job.training_job import TrainingJob
+from ..planner.asked import AXES, OTHER_AXES, fixed
 from .bar import Bar
 from .options import JobCommand, job_from_options, model_argument, one_format, special_options
-from .plan_options import AXES, OTHER_AXES, axis_options, other_settings, plan_options
+from .plan_options import axis_options, other_settings, plan_options
 
 if TYPE_CHECKING:
     from ..planner.planning import Planned
@@ -25,10 +26,7 @@ MODEL is what `estimate` takes; a whole run is planned anew, only its model and 
 (8), a list (1,2,4), a range (2-16) or an exclusion (not:8); what is not given is searched. Precision and optimizer dtypes stay as
 given unless --complete or their axes say otherwise.
 """
-SWITCHES = ("sequence_parallel", "use_distributed_optimizer", "use_precision_aware_optimizer")
-"""Settings that stay options of their own and fix their axis."""
 LARGEST_GIB = 10**6
-RECOMPUTE = ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules")
 
 
 def callback(model: tuple[str, ...], **values: Any) -> None:
@@ -138,27 +136,6 @@ def starting_job(
         return job, batch if batch is not None else job.training.global_batch_size, []
     habits, said = overlap_habits(given, complete=complete)
     return job_from_options({**given, **habits, "model": model}), batch, [said] if said else []
-
-
-def fixed(given: dict[str, str], values: dict[str, Any], job: TrainingJob) -> None:
-    """Axes that other options fix: switches, and recomputation by Megatron's own names."""
-    for name in SWITCHES:
-        if values.get(name) is not None:
-            given[name] = "on" if values[name] else "off"
-    if values.get("recompute_granularity") is None and any(
-        values.get(name) not in (None, ()) for name in RECOMPUTE[1:]
-    ):
-        raise ConfigError(
-            "recompute_method, _num_layers and _modules go with --recompute-granularity; or use --recompute"
-        )
-    if any(values.get(name) not in (None, ()) for name in RECOMPUTE):
-        if "recompute" in given:
-            raise ConfigError("--recompute and --recompute-granularity say the same thing; give one of them")
-        from ..planner.space.recompute import own_recompute
-
-        given["recompute"] = own_recompute(job.training)
-    if values.get("optimizer_cpu_offload") and "optimizer_offload_fraction" not in given:
-        given["optimizer_offload_fraction"] = "1"
 
 
 def memory_limit(job: TrainingJob, max_memory: float | None, head_room: str | None) -> int:

@@ -51,14 +51,30 @@ def load(model: str | Mapping[str, Any]) -> LoadedModel:
 
 def load_named(model: str) -> LoadedModel:
     """The model of a name: of the catalogue, the local cache or the Hub; no file of that name is looked for."""
+    return _bundled(model) or _from_hub(model)
+
+
+def load_bundled(model: str) -> LoadedModel:
+    """The model of a name of the catalogue; nothing else is looked for. Raises ConfigError with the nearest names."""
+    found = _bundled(model)
+    if found is None:
+        raise ConfigError(
+            f'"{shortened(model)}" is not in the catalogue, and names are not looked up elsewhere here; give the content of its '
+            f"config.json as text; {nearest_entries(model)}"
+        )
+    return found
+
+
+def _bundled(model: str) -> LoadedModel | None:
+    """The model of the catalogue with a name, or with its part behind the owner where no other has it."""
     known = entries()
-    if model in known:
-        entry = known[model]
-        return convert(entry["config"], model, f"bundled catalogue ({entry['source']})")
-    alike = [name for name in known if model.lower() in (name.lower(), name.split("/")[1].lower())]
-    if len(alike) == 1:
-        return load_named(alike[0])
-    return _from_hub(model)
+    if model not in known:
+        alike = [name for name in known if model.lower() in (name.lower(), name.split("/")[1].lower())]
+        if len(alike) != 1:
+            return None
+        model = alike[0]
+    entry = known[model]
+    return convert(entry["config"], model, f"bundled catalogue ({entry['source']})")
 
 
 def standard_input() -> dict[str, Any]:

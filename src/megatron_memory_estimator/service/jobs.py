@@ -1,4 +1,4 @@
-"""The job of a request of the MCP server: of a name, of a file below the one folder that may be opened, or of a text."""
+"""The job of a request: of a name, of a file below the one folder that may be opened, or of a text."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .errors import ConfigError, EstimatorError, LayoutError
-from .inputs import SCRIPTS, YAML
-from .inputs.hf import load, load_named
-from .inputs.loaded_model import LoadedModel
-from .inputs.resolve import job_from_parts
-from .inputs.setting_names import canonical, full_name
-from .inputs.text_files import is_within
-from .job.training_job import TrainingJob
-from .wording import shown
+from ..errors import ConfigError, EstimatorError, LayoutError
+from ..inputs import SCRIPTS, YAML
+from ..inputs.hf import load, load_bundled, load_named
+from ..inputs.loaded_model import LoadedModel
+from ..inputs.resolve import job_from_parts
+from ..inputs.setting_names import canonical, full_name
+from ..inputs.text_files import is_within
+from ..job.training_job import TrainingJob
+from ..wording import shown
 
 PARAMETERS = {"cls", "model", "path", "self", "num_gpus", "text", "config", "settings"}
 """Names that are parameters of Python functions on the way, not settings."""
 
 
 class Files:
-    """Which files may be opened: those below one folder, or none."""
+    """Which files may be opened: those below one folder, or none; and whether names may be looked up in the local cache and the Hub."""
 
-    def __init__(self, folder: str | None) -> None:
+    def __init__(self, folder: str | None, *, hub: bool = True) -> None:
         self.folder = None if folder is None else os.path.realpath(folder)
+        self.by_name: Callable[[str], LoadedModel] = load_named if hub else load_bundled
 
     def path(self, name: str) -> str | None:
         """The path of a name that stands for a file below the folder, or None. Nothing outside is looked at."""
@@ -40,7 +41,7 @@ class Files:
         """The model of a name, or of a config.json below the folder."""
         full = self.path(name)
         if full is None:
-            return load_named(name)
+            return self.by_name(name)
         inner = os.path.join(full, "config.json") if os.path.isdir(full) else full
         if self.path(os.path.relpath(inner, self.folder)) is None:
             raise ConfigError("a config.json outside the folder is not opened")
@@ -57,7 +58,7 @@ class Files:
 
     def text_beside(self, path: str) -> Callable[[str], str | None]:
         """Texts of files by their paths seen from a file below the folder, where they are below it too."""
-        from .inputs.dialects.launched import Place
+        from ..inputs.dialects.launched import Place
 
         return Place(path, root=self.folder or path).text_of
 
@@ -69,8 +70,8 @@ def job_of(
 
     Raises EstimatorError with the sentence that says what is wrong; nothing of a file's content is in it.
     """
-    from .inputs.runs.files import job_from_text
-    from .inputs.text_files import read_text
+    from ..inputs.runs.files import job_from_text
+    from ..inputs.text_files import read_text
 
     given = canonical(settings or {}, full_name)
     world = given.pop("world_size", None)

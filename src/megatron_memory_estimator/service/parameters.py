@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-MOST_PLANS = 50
+from .request import MOST_PLANS
 
 Model = Annotated[
     str | None,

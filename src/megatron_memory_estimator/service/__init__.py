@@ -1,0 +1,1 @@
+"""Questions as JSON, answers as JSON documents: what every server and the page in a browser share."""

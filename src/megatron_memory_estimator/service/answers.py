@@ -1,0 +1,40 @@
+"""The answers to requests: which tools there are, and what becomes of an error.
+
+What the MCP server, the HTTP server and the page have in common. Nothing here needs more than the engine needs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from ..errors import EstimatorError
+from .jobs import Files
+from .request import Progress, Request
+
+TOOLS = ("advise", "compare", "estimate", "explain", "models", "plan")
+"""Files of `tools/`."""
+LARGEST_MEMORY = 4 * 2**30
+"""Bytes of address space of one request."""
+
+
+def answered(request: Mapping[str, Any], progress: Progress | None = None) -> dict[str, Any]:
+    """`{"answer": document}` of a request, or `{"error": sentence}`.
+
+    A request has `tool`, `arguments`, `folder` (the only one in which files may be opened, or null), `seconds`, and `hub`: false
+    where names are looked up in the catalogue alone.
+    """
+    assert request["tool"] in TOOLS
+    tool = import_module(f".tools.{request['tool']}", __package__)
+    deadline = time.monotonic() + 0.9 * float(request["seconds"])
+    files = Files(request["folder"], hub=bool(request.get("hub", True)))
+    try:
+        return {"answer": tool.answer(Request(request["arguments"], files, deadline, progress))}
+    except EstimatorError as error:
+        return {"error": str(error)}
+    except RecursionError:
+        return {"error": "the request is nested too deeply"}
+    except MemoryError:
+        return {"error": f"the request needs more than {LARGEST_MEMORY // 2**30} GiB"}

@@ -1,0 +1,79 @@
+"""The best legal layouts of a run that fit."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ...errors import ConfigError
+from ...inputs import SCRIPTS, YAML
+from ...inputs.setting_names import canonical, full_name
+from ...job.training_job import TrainingJob
+from ...planner.asked import AXES, FIXED, fixed
+from ...planner.base import overlap_habits
+from ...planner.space.axes import axis_name
+from ..jobs import job_of
+from ..request import MOST_PLANS, Request
+
+
+def answer(request: Request) -> Any:
+    """The plans as a document, or their summary."""
+    from ...planner.planning import plan
+    from ...report.plans import rows_of
+    from ...report.plans_document import found_document
+    from ...report.summary_plans import plan_summary
+
+    full = request.full
+    job, axes, batch, habits, said = search_of(request)
+    fewest = bool(request.get("fewest_gpus"))
+    if not fewest and "num_gpus" not in axes:
+        if job.layout.world_size == 1:
+            raise ConfigError("num_gpus is needed, or fewest_gpus=true to find how many GPUs hold the model")
+        said = [*said, f"num_gpus as the run has it: {job.layout.world_size}"]
+    result, notes = plan(
+        job,
+        axes,
+        global_batch_size=batch,
+        objective=request.get("objective") or "throughput",
+        top=min(max(int(request.get("top", 5)), 1), MOST_PLANS),
+        fewest_gpus=fewest,
+        stop=request.late,
+    )
+    rows, said = rows_of(result), [*said, *notes]
+    return found_document(result, rows, said) if full else plan_summary(result, rows, said, job, habits)
+
+
+class Search(NamedTuple):
+    """The job that is planned anew, the axes of its search, the global batch where it is given, and what was decided."""
+
+    job: TrainingJob
+    axes: dict[str, str]
+    global_batch_size: int | None
+    habits: dict[str, bool]
+    said: list[str]
+
+
+def search_of(request: Request) -> Search:
+    """What a request of `plan` searches.
+
+    Settings that are axes say which of their values are tried, as on the command line.
+    """
+    given = canonical(request.get("settings") or {}, full_name)
+    for name in given:
+        if name in FIXED:
+            raise ConfigError(f"{name} is decided by the search; the axis split says which splits are tried")
+    batch = given.pop("global_batch_size", None)
+    axes = {axis_name(name): str(value) for name, value in (request.get("axes") or {}).items()}
+    if request.get("num_gpus") is not None:
+        axes.setdefault("num_gpus", str(request.get("num_gpus")))
+    for name in [name for name in given if name in AXES]:
+        value = given.pop(name)
+        words = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+        if value is not None and axes.setdefault(axis_name(name), words) != words:
+            raise ConfigError(f"{name} is given twice, as an axis and as a setting, with different values; give one")
+    whole_run = request.get("text") is not None or str(request.get("model")).lower().endswith((*YAML, *SCRIPTS))
+    habits, note = ({}, "") if whole_run else overlap_habits(given)
+    job = job_of(request.get("model"), request.get("text"), None, {**given, **habits}, request.files)
+    fixed(axes, given, job)
+    if batch is None and whole_run and not job.batch_is_assumed:
+        batch = job.training.global_batch_size
+    return Search(job, axes, batch, habits, [note] if note else [])
