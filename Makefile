@@ -7,7 +7,7 @@ MINUTES ?= 10
 MODULES ?= *
 SAMPLE ?= 60
 
-.PHONY: demo test test-all fmt docs imports bench fuzz mutants clean
+.PHONY: demo test test-all fmt docs page imports bench fuzz mutants clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -36,6 +36,10 @@ fmt: $(READY)
 
 docs: $(READY)
 	$(BIN)/python scripts/generate_docs.py
+
+# The page from its sources in web/; who installs the package needs none of this.
+page:
+	cd web && npm ci --ignore-scripts --silent && npm run --silent build
 
 imports: $(READY)
 	$(BIN)/python scripts/imports.py $(CHECKOUT)

@@ -1,0 +1,2 @@
+// The engine in a Web Worker.
+export {};
