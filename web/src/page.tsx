@@ -1,2 +1,94 @@
+// The page: one state, which is in the address; three views of it.
 import { render } from "preact";
-render(<p>Megatron memory</p>, document.body);
+import { useCallback, useEffect, useMemo, useState } from "preact/hooks";
+import { EMPTY, type State, type View, addressOf, stateOf } from "./address";
+import { CompareView, PinButton } from "./compare";
+import { type Page, PageContext } from "./context";
+import { type Engine, FrozenEngine, engineOf, frozen, sentence } from "./engine";
+import { EstimateView } from "./estimate";
+import { PlanView } from "./plan";
+
+const VIEWS: readonly (readonly [View, string])[] = [["estimate", "Estimate"], ["plan", "Plan"], ["compare", "Compare"]];
+
+type Theme = "light dark" | "light" | "dark";
+const THEMES: readonly Theme[] = ["light dark", "light", "dark"];
+const THEME_WORDS: Readonly<Record<Theme, string>> = { "light dark": "Auto", light: "Light", dark: "Dark" };
+
+const useTheme = () => {
+  const [theme, setTheme] = useState<Theme>(() => THEMES.find((one) => one === localStorage.getItem("theme")) ?? "light dark");
+  useEffect(() => {
+    document.documentElement.style.colorScheme = theme;
+    localStorage.setItem("theme", theme);
+  }, [theme]);
+  return [theme, () => setTheme(THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length]!)] as const;
+};
+
+/** Settles the address behind a state; of several changes at once the last is the address. */
+let writing = 0;
+const write = async (state: State, how: "step" | "replace") => {
+  const number = ++writing;
+  const address = await addressOf(state);
+  if (number !== writing && how === "replace") return;
+  if (address !== location.hash) history[how === "step" ? "pushState" : "replaceState"](null, "", address);
+};
+
+const App = ({ engine, first }: { engine: Engine; first: State }) => {
+  const [state, setState] = useState(first);
+  const [said, setSaid] = useState("");
+  const [theme, turn] = useTheme();
+  const say = useCallback((words: string) => {
+    setSaid(words);
+    setTimeout(() => setSaid((now) => (now === words ? "" : now)), 6000);
+  }, []);
+  const go = useCallback<Page["go"]>((change, how = "step") => {
+    setState((before) => {
+      const sameRun = !change.run || JSON.stringify(change.run) === JSON.stringify(before.run);
+      const { moment: _, ...rest } = before;
+      const next = { ...(sameRun ? before : rest), ...change };
+      void write(next, how);
+      return next;
+    });
+  }, []);
+  useEffect(() => {
+    const read = () => stateOf(location.hash).then((found) => setState(found ?? first)).catch((error: unknown) => say(`The address cannot be read: ${sentence(error)}`));
+    window.addEventListener("popstate", read);
+    return () => window.removeEventListener("popstate", read);
+  }, []);
+  const page = useMemo(() => ({ engine, state, go, say }), [engine, state, go, say]);
+  return (
+    <PageContext.Provider value={page}>
+      <header class="top">
+        <h1>Megatron memory</h1>
+        <nav aria-label="Views">
+          {VIEWS.filter(([view]) => engine.live || view === "estimate").map(([view, label]) => (
+            <button key={view} type="button" aria-current={state.view === view ? "page" : undefined} onClick={() => go({ view })}>
+              {label}
+              {view === "compare" && state.pins.length > 0 && ` (${state.pins.length})`}
+            </button>
+          ))}
+        </nav>
+        <span class="tools">
+          {engine.live && <PinButton />}
+          <button type="button" class="quiet" title="Light or dark" onClick={turn}>{THEME_WORDS[theme]}</button>
+        </span>
+      </header>
+      {state.view === "plan" ? <PlanView /> : state.view === "compare" ? <CompareView /> : <EstimateView />}
+      <div class="said" role="status" aria-live="polite">{said && <p>{said}</p>}</div>
+    </PageContext.Provider>
+  );
+};
+
+const start = async () => {
+  const report = await frozen();
+  const kind = document.querySelector<HTMLMetaElement>('meta[name="engine"]')?.content ?? "http";
+  const engine = report ? new FrozenEngine(report.documents) : engineOf(kind);
+  let first = EMPTY;
+  try {
+    first = (await stateOf(report ? report.address : location.hash)) ?? EMPTY;
+  } catch {
+    // an address that cannot be read opens the page as it is without one
+  }
+  render(<App engine={engine} first={first} />, document.body);
+};
+
+void start();

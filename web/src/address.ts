@@ -1,0 +1,125 @@
+// The whole state of the page, and how it stands in the address behind the #, which no server ever sees.
+import type { Run, Settings, Value } from "./documents";
+
+export type View = "estimate" | "plan" | "compare";
+
+export type State = {
+  readonly view: View;
+  readonly run: Run;
+  /** The name of the file that `run.text` is the content of. */
+  readonly file?: string;
+  readonly stage?: number;
+  readonly moment?: number;
+  readonly advice: boolean;
+  readonly axes: Readonly<Record<string, string>>;
+  readonly objective: string;
+  readonly planned: boolean;
+  readonly pins: readonly Pin[];
+};
+
+export type Pin = { readonly label: string; readonly run: Run };
+
+export const EXAMPLE: Run = { model: "meta-llama/Llama-3.1-8B", num_gpus: 8, settings: { tensor_model_parallel_size: 2 } };
+export const EMPTY: State = { view: "estimate", run: EXAMPLE, advice: false, axes: {}, objective: "throughput", planned: false, pins: [] };
+
+const VIEWS: readonly View[] = ["estimate", "plan", "compare"];
+const LONGEST = 2 * 2 ** 20;
+
+const toBase64 = (bytes: Uint8Array): string => {
+  let letters = "";
+  for (let at = 0; at < bytes.length; at += 8192) letters += String.fromCharCode(...bytes.subarray(at, at + 8192));
+  return btoa(letters).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
+};
+
+const fromBase64 = (text: string): Uint8Array<ArrayBuffer> =>
+  Uint8Array.from(atob(text.replaceAll("-", "+").replaceAll("_", "/")), (letter) => letter.charCodeAt(0));
+
+export const packed = async (text: string): Promise<string> => {
+  const stream = new Blob([text]).stream().pipeThrough(new CompressionStream("deflate-raw"));
+  return toBase64(new Uint8Array(await new Response(stream).arrayBuffer()));
+};
+
+/** The text of packed letters; rejects where they are none, or are more than a request may hold. */
+export const unpacked = async (letters: string): Promise<string> => {
+  const reader = new Blob([fromBase64(letters)]).stream().pipeThrough(new DecompressionStream("deflate-raw")).getReader();
+  const parts: Uint8Array<ArrayBuffer>[] = [];
+  for (let size = 0; ; ) {
+    const { done, value } = await reader.read();
+    if (done) return new Blob(parts).text();
+    size += value.length;
+    if (size > LONGEST) throw new Error("the address holds more than a request may");
+    parts.push(value as Uint8Array<ArrayBuffer>);
+  }
+};
+
+/** `8`, `true`, `null` and lists as JSON, everything else as it is. */
+const written = (value: Value): string => {
+  const text = typeof value === "string" ? value : JSON.stringify(value);
+  return typeof value === "string" && typeof read(text) !== "string" ? JSON.stringify(value) : text;
+};
+
+const read = (text: string): Value => {
+  try {
+    const value: unknown = JSON.parse(text);
+    return typeof value === "object" && value !== null && !Array.isArray(value) ? text : (value as Value);
+  } catch {
+    return text;
+  }
+};
+
+const whole = (text: string | null): number | undefined => (text !== null && /^\d{1,15}$/.test(text) ? Number(text) : undefined);
+
+const given = <T extends object>(parts: { [K in keyof T]: T[K] | undefined }): T =>
+  Object.fromEntries(Object.entries(parts).filter(([, value]) => value !== undefined)) as T;
+
+/** The state as what stands behind the #. */
+export const addressOf = async (state: State): Promise<string> => {
+  const words = new URLSearchParams();
+  const { run } = state;
+  if (run.model !== undefined) words.set("model", run.model);
+  if (run.text !== undefined) words.set("text", await packed(run.text));
+  if (state.file) words.set("file", state.file);
+  if (run.num_gpus !== undefined) words.set("num_gpus", String(run.num_gpus));
+  for (const [name, value] of Object.entries(run.settings)) words.set(`s.${name}`, written(value));
+  if (state.stage !== undefined) words.set("stage", String(state.stage));
+  if (state.moment !== undefined) words.set("moment", String(state.moment));
+  if (state.advice) words.set("advice", "1");
+  for (const [name, value] of Object.entries(state.axes)) if (value) words.set(`axis.${name}`, value);
+  if (state.objective !== EMPTY.objective) words.set("objective", state.objective);
+  if (state.planned) words.set("planned", "1");
+  if (state.pins.length) words.set("pins", await packed(JSON.stringify(state.pins)));
+  return `#/${state.view}?${words.toString().replaceAll("%2F", "/").replaceAll("%2C", ",")}`;
+};
+
+/** The state of an address; null where there is none. Rejects where it cannot be read. */
+export const stateOf = async (hash: string): Promise<State | null> => {
+  const match = /^#\/(\w+)(?:\?(.*))?$/s.exec(hash);
+  if (!match) return null;
+  const words = new URLSearchParams(match[2] ?? "");
+  const settings: Record<string, Value> = {};
+  const axes: Record<string, string> = {};
+  for (const [name, text] of words) {
+    if (name.startsWith("s.")) settings[name.slice(2)] = read(text);
+    if (name.startsWith("axis.")) axes[name.slice(5)] = text;
+  }
+  const text = words.get("text");
+  const pins = words.get("pins");
+  const run = given<Run>({
+    model: words.get("model") ?? undefined,
+    text: text === null ? undefined : await unpacked(text),
+    num_gpus: whole(words.get("num_gpus")),
+    settings: settings as Settings,
+  });
+  return given<State>({
+    view: VIEWS.find((view) => view === match[1]) ?? "estimate",
+    run: run.model === undefined && run.text === undefined ? { ...EXAMPLE } : run,
+    file: words.get("file") ?? undefined,
+    stage: whole(words.get("stage")),
+    moment: whole(words.get("moment")),
+    advice: words.get("advice") === "1",
+    axes,
+    objective: words.get("objective") ?? EMPTY.objective,
+    planned: words.get("planned") === "1",
+    pins: pins === null ? [] : (JSON.parse(await unpacked(pins)) as Pin[]),
+  });
+};

@@ -1,0 +1,53 @@
+// What every component may need: who answers, the state of the page, and how to change it.
+import { createContext } from "preact";
+import { useContext } from "preact/hooks";
+import type { State } from "./address";
+import type { Run, Settings, Value } from "./documents";
+import type { Engine } from "./engine";
+
+export type Page = {
+  readonly engine: Engine;
+  readonly state: State;
+  /** Change the state: a step that the browser's back button undoes, or with `replace` none of its own. */
+  readonly go: (change: Partial<State>, how?: "step" | "replace") => void;
+  readonly say: (sentence: string) => void;
+};
+
+export const PageContext = createContext<Page | null>(null);
+
+export const usePage = (): Page => {
+  const page = useContext(PageContext);
+  if (!page) throw new Error("a component outside of the page");
+  return page;
+};
+
+/** A run with settings changed. null takes a setting of a name away; in a file's run it says that there is none. */
+export const changed = (run: Run, change: Settings): Run => {
+  const settings: Record<string, Value> = { ...run.settings };
+  let gpus = run.num_gpus;
+  for (const [name, value] of Object.entries(change)) {
+    if (name === "num_gpus" || name === "world_size") {
+      gpus = typeof value === "number" ? value : undefined;
+      delete settings["world_size"];
+    } else if (value === null && run.text === undefined) delete settings[name];
+    else settings[name] = value;
+  }
+  const { num_gpus: _, ...rest } = run;
+  return gpus === undefined ? { ...rest, settings } : { ...rest, num_gpus: gpus, settings };
+};
+
+/** A run without some of its settings. */
+export const without = (run: Run, names: readonly string[]): Run => ({
+  ...run,
+  settings: Object.fromEntries(Object.entries(run.settings).filter(([name]) => !names.includes(name))),
+});
+
+/** What requests about a run have in common. */
+export const requestOf = (run: Run) => ({
+  ...(run.text === undefined ? { model: run.model } : { text: run.text }),
+  ...(run.num_gpus === undefined ? {} : { num_gpus: run.num_gpus }),
+  settings: run.settings,
+  detail: "full",
+});
+
+export const nameOf = (state: State): string => state.file ?? state.run.model ?? "pasted run";

@@ -1,0 +1,198 @@
+// The settings of a run as controls: values that are legal can be chosen, of the others it is said why not.
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useAnswer } from "./asking";
+import { changed, requestOf, usePage, without } from "./context";
+import type { Choice, Choices, Estimate, SettingFacts, Settings, Value } from "./documents";
+
+const LABELS: readonly (readonly [string, string])[] = [
+  ["tensor_model_parallel_size", "tp"], ["pipeline_model_parallel_size", "pp"], ["virtual_pipeline_model_parallel_size", "vpp"],
+  ["context_parallel_size", "cp"], ["expert_model_parallel_size", "ep"], ["expert_tensor_parallel_size", "etp"],
+  ["sequence_parallel", "sequence parallel"], ["micro_batch_size", "micro batch"], ["recompute", "recompute"], ["precision", "precision"],
+  ["use_distributed_optimizer", "distributed optimizer"], ["use_precision_aware_optimizer", "precision-aware optimizer"],
+];
+const NUMBERS = [["num_gpus", "GPUs"], ["seq_length", "sequence length"], ["global_batch_size", "global batch"]] as const;
+
+const shown = (value: Value): string => (value === true ? "on" : value === false ? "off" : value === null ? "1" : Array.isArray(value) ? value.join("+") : String(value));
+const same = (one: Value, other: Value) => JSON.stringify(one ?? 1) === JSON.stringify(other ?? 1);
+
+/** A group of values; arrows go from one to the next, those that are refused say why while they have the focus. */
+const Group = ({ name, label, current, values, choose }: {
+  name: string;
+  label: string;
+  current: Value;
+  values: readonly Choice[];
+  choose: (settings: Settings) => void;
+}) => {
+  const [focus, setFocus] = useState<number | null>(null);
+  const box = useRef<HTMLDivElement>(null);
+  const now = values.findIndex((one) => same(one.value, current));
+  const refusal = focus === null ? null : values[focus]?.refusal;
+  const move = (event: KeyboardEvent, place: number) => {
+    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    if (step === undefined) return;
+    event.preventDefault();
+    box.current?.querySelectorAll<HTMLButtonElement>("button")[(place + step + values.length) % values.length]?.focus();
+  };
+  return (
+    <div class="control" onPointerLeave={() => setFocus(null)}>
+      <span class="label" id={`label-${name}`} title={name}>{label}</span>
+      <div class="values" role="radiogroup" aria-labelledby={`label-${name}`} ref={box}>
+        {values.map((one, place) => (
+          <button
+            key={shown(one.value)}
+            type="button"
+            role="radio"
+            data-setting={name}
+            aria-checked={place === now}
+            aria-disabled={one.refusal !== null}
+            aria-describedby={one.refusal === null ? undefined : `why-${name}`}
+            title={one.refusal ?? `${name}: ${shown(one.value)}`}
+            tabIndex={place === Math.max(0, now) ? 0 : -1}
+            onFocus={() => setFocus(place)}
+            onBlur={() => setFocus(null)}
+            onPointerEnter={() => setFocus(place)}
+            onKeyDown={(event) => move(event, place)}
+            onClick={() => (one.refusal === null ? choose(one.settings) : setFocus(place))}
+          >
+            {shown(one.value)}
+          </button>
+        ))}
+      </div>
+      {refusal && <p class="why" id={`why-${name}`} role="note">{refusal}</p>}
+    </div>
+  );
+};
+
+const NumberField = ({ name, label, value, given, set }: { name: string; label: string; value: number | null; given: boolean; set: (value: number | null) => void }) => {
+  const [text, setText] = useState<string | null>(null);
+  return (
+    <label class="control number">
+      <span class="label" title={name}>{label}</span>
+      <input
+        type="text"
+        inputMode="numeric"
+        name={name}
+        class={given ? "given" : ""}
+        value={text ?? (value === null ? "" : String(value))}
+        onInput={(event) => {
+          const typed = event.currentTarget.value.trim();
+          setText(typed);
+          if (typed === "") set(null);
+          else if (/^\d+$/.test(typed)) set(Number(typed));
+        }}
+        onBlur={() => setText(null)}
+      />
+    </label>
+  );
+};
+
+const parsed = (kind: string, text: string): Value => {
+  if (kind === "bool") return text === "true" || text === "on";
+  if ((kind === "int" || kind === "float") && text.trim() !== "" && Number.isFinite(Number(text))) return Number(text);
+  if (kind === "list" || kind === "words") return text.split(/[\s,]+/).filter(Boolean);
+  if (kind === "ints") return text.split(/[\s,]+/).filter(Boolean).map(Number);
+  return text;
+};
+
+/** Every other setting, found by a word of its name or its help. */
+const Others = ({ facts }: { facts: readonly SettingFacts[] }) => {
+  const { state, go } = usePage();
+  const [name, setName] = useState("");
+  const own = new Set([...LABELS.map(([own]) => own), ...NUMBERS.map(([own]) => own as string), "world_size", "gpu", "num_gpus"]);
+  const known = useMemo(() => new Map(facts.map((one) => [one.name, one])), [facts]);
+  const given = Object.entries(state.run.settings).filter(([one]) => !own.has(one));
+  const set = (one: string, value: Value) => go({ run: { ...state.run, settings: { ...state.run.settings, [one]: value } } });
+  const chosen = known.get(name.trim());
+  const add = () => {
+    if (!chosen) return;
+    const value = chosen.kind === "bool" ? chosen.default !== true : (chosen.choices?.[0] ?? chosen.default ?? 0);
+    set(chosen.name, value);
+    setName("");
+  };
+  return (
+    <fieldset>
+      <legend>Any other setting</legend>
+      <form class="add" onSubmit={(event) => (event.preventDefault(), add())}>
+        <input list="settings" aria-label="Name of a setting" placeholder="a Megatron name" value={name} onInput={(event) => setName(event.currentTarget.value)} />
+        <datalist id="settings">{facts.map((one) => <option key={one.name} value={one.name}>{one.help}</option>)}</datalist>
+        <button type="submit" disabled={!chosen}>Add</button>
+      </form>
+      {chosen && <p class="quiet-text">{chosen.help}</p>}
+      {given.map(([one, value]) => {
+        const fact = known.get(one);
+        return (
+          <div class="control given-row" key={one}>
+            <label>
+              <span class="label" title={fact?.help}>{one}</span>
+              {fact?.kind === "bool" || fact?.choices?.length ? (
+                <select value={String(value)} onChange={(event) => set(one, parsed(fact.kind, event.currentTarget.value))}>
+                  {(fact.kind === "bool" ? ["true", "false"] : fact.choices!).map((word) => <option key={word} value={word}>{word}</option>)}
+                </select>
+              ) : (
+                <input value={value === null ? "null" : Array.isArray(value) ? value.join(",") : String(value)} onChange={(event) => set(one, parsed(fact?.kind ?? "str", event.currentTarget.value))} />
+              )}
+            </label>
+            <button type="button" class="quiet" aria-label={`Remove ${one}`} onClick={() => go({ run: without(state.run, [one]) })}>×</button>
+          </div>
+        );
+      })}
+    </fieldset>
+  );
+};
+
+/** All controls of a run; what the engine has decided is shown where nothing was chosen. */
+export const Controls = ({ found }: { found: Estimate | undefined }) => {
+  const { engine, state, go } = usePage();
+  const { run } = state;
+  const [ready, setReady] = useState(false);
+  useEffect(() => setReady(true), [found]); // behind the first answer
+  const choices = useAnswer<Choices>(engine, "choices", ready ? requestOf(run) : null).found?.choices;
+  const facts = useAnswer<{ settings: readonly SettingFacts[] }>(engine, "settings", ready ? {} : null).found?.settings ?? [];
+  const choose = (settings: Settings) => go({ run: changed(run, settings) });
+  const gpu = choices?.["gpu"];
+  const numbers: Record<string, Value | undefined> = {
+    num_gpus: found?.layout["world_size"],
+    seq_length: found?.training["seq_length"] as number | undefined,
+    global_batch_size: found?.training["global_batch_size"] as number | undefined,
+  };
+  const set = (name: string, value: number | null) => {
+    const settings = { ...run.settings };
+    delete settings[name];
+    const { num_gpus, ...rest } = run;
+    if (name === "num_gpus") go({ run: value === null ? rest : { ...rest, num_gpus: value } });
+    else go({ run: { ...run, settings: value === null ? settings : { ...settings, [name]: value } } });
+  };
+  return (
+    <form class="controls" aria-label="Settings" onSubmit={(event) => event.preventDefault()}>
+      <fieldset>
+        <legend>GPUs and batch</legend>
+        {gpu && (
+          <label class="control">
+            <span class="label">GPU</span>
+            <select name="gpu" value={String(gpu.value)} onChange={(event) => choose({ gpu: event.currentTarget.value })}>
+              {gpu.values.map((one) => <option key={String(one.value)} value={String(one.value)} disabled={one.refusal !== null} title={one.refusal ?? ""}>{String(one.value)}{one.refusal ? " (refused)" : ""}</option>)}
+            </select>
+          </label>
+        )}
+        {NUMBERS.map(([name, label]) => (
+          <NumberField
+            key={name}
+            name={name}
+            label={label}
+            given={name === "num_gpus" ? run.num_gpus !== undefined : name in run.settings}
+            value={((name === "num_gpus" ? run.num_gpus : run.settings[name]) ?? numbers[name] ?? null) as number | null}
+            set={(value) => set(name, value)}
+          />
+        ))}
+      </fieldset>
+      <fieldset>
+        <legend>Layout and training</legend>
+        {LABELS.map(([name, label]) => {
+          const one = choices?.[name];
+          return one && one.values.length > 0 && <Group key={name} name={name} label={label} current={one.value} values={one.values} choose={choose} />;
+        })}
+      </fieldset>
+      <Others facts={facts} />
+    </form>
+  );
+};

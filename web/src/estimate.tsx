@@ -1,0 +1,59 @@
+// The view of one run.
+import { useAnswer } from "./asking";
+import { AdviceCard } from "./advice";
+import { Bars } from "./bars";
+import { requestOf, usePage } from "./context";
+import { Controls } from "./controls";
+import type { Estimate, Lanes, Moment } from "./documents";
+import { Exports } from "./exports";
+import { Source } from "./source";
+import { Tensors } from "./tensors";
+import { Timeline } from "./timeline";
+import { Notes, OtherGpus, VerdictLine } from "./verdict";
+
+const Results = ({ found, current }: { found: Estimate; current: boolean }) => {
+  const { engine, state } = usePage();
+  const stage = state.stage !== undefined && state.stage < found.stages.length ? state.stage : found.peak.pp_rank;
+  const request = requestOf(state.run);
+  const lanes = useAnswer<Lanes>(engine, "lanes", current ? request : null);
+  const lane = lanes.found?.stages.find((one) => one.pp_rank === stage);
+  const places = lane?.columns.index ?? [];
+  const moment = state.moment !== undefined && places.includes(state.moment) && state.stage === stage ? state.moment : undefined;
+  const place = moment ?? lane?.peak_moment;
+  const alive = useAnswer<Moment>(engine, "moment", current && lane && place !== null && place !== undefined ? { ...request, stage, moment: place } : null);
+  return (
+    <div class={current ? "results" : "results stale"} aria-busy={!current}>
+      <VerdictLine found={found} />
+      <Bars found={found} stage={stage} />
+      {lanes.found && lane && <Timeline lanes={lanes.found} stage={stage} moment={moment} />}
+      {lanes.error && <p class="refusal">{lanes.error}</p>}
+      {alive.found && alive.found.pp_rank === stage && <Tensors found={alive.found} />}
+      {alive.error && <p class="refusal">{alive.error}</p>}
+      <AdviceCard />
+      <section class="card" aria-label="GPUs">
+        <h2>On other GPUs</h2>
+        <OtherGpus found={found} />
+      </section>
+      <Exports stage={stage} moment={place ?? undefined} />
+      <Notes assumptions={found.assumptions} warnings={found.warnings} />
+    </div>
+  );
+};
+
+export const EstimateView = () => {
+  const { engine, state } = usePage();
+  const { found, error, busy } = useAnswer<Estimate>(engine, "estimate", requestOf(state.run));
+  return (
+    <main class="estimate">
+      <aside>
+        <Source />
+        {engine.live && <Controls found={error === undefined ? found : undefined} />}
+      </aside>
+      <div>
+        {error !== undefined && <p class="refusal" role="alert">{error}</p>}
+        {!found && busy && <p class="busy" role="status">The engine starts …</p>}
+        {found && <Results found={found} current={error === undefined} />}
+      </div>
+    </main>
+  );
+};

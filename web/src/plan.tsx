@@ -1,0 +1,174 @@
+// Plans: what is searched, how far the search is, memory against speed, and the best as a table.
+import { useEffect, useRef, useState } from "preact/hooks";
+import { asked } from "./asking";
+import { tone } from "./colours";
+import { changed, requestOf, usePage } from "./context";
+import type { Plan, Plans } from "./documents";
+import { type Progress, isCancelled, sentence } from "./engine";
+import { copy } from "./exports";
+import { count, gib, percent, seconds } from "./figures";
+import { Scatter } from "./scatter";
+import { Source } from "./source";
+import { Table } from "./table";
+
+const AXES = [
+  ["num_gpus", "GPUs", "64 or 32,64"], ["tensor_model_parallel_size", "tp", "1-8"], ["pipeline_model_parallel_size", "pp", "1,2,4"],
+  ["virtual_pipeline_model_parallel_size", "vpp", "1,2"], ["context_parallel_size", "cp", "1"], ["expert_model_parallel_size", "ep", "8"],
+  ["expert_tensor_parallel_size", "etp", "1"], ["micro_batch_size", "micro batch", "1,2"], ["recompute", "recompute", "none,full"],
+  ["split", "split", "even"], ["precision", "precision", "bf16"],
+] as const;
+const OBJECTIVES = ["throughput", "memory", "head-room"];
+const TOP = 50;
+
+const degree = (plan: Plan, name: string): number => Number(plan.layout[name] ?? 1);
+export const layoutOf = (plan: Plan): string =>
+  [["tp", "tensor_model_parallel_size"], ["pp", "pipeline_model_parallel_size"], ["vpp", "virtual_pipeline_model_parallel_size"], ["cp", "context_parallel_size"], ["ep", "expert_model_parallel_size"], ["etp", "expert_tensor_parallel_size"]]
+    .filter(([short, name]) => short === "tp" || short === "pp" || degree(plan, name!) > 1)
+    .map(([short, name]) => `${short}${degree(plan, name!)}`)
+    .join(" ") + ` mbs${plan.micro_batch_size}`;
+
+const columns = [
+  { head: "layout", left: true, value: layoutOf },
+  { head: "GPUs", value: (one: Plan) => degree(one, "num_gpus") },
+  { head: "recompute", left: true, value: (one: Plan) => one.recompute },
+  { head: "precision", left: true, value: (one: Plan) => one.precision },
+  { head: "tokens/s/GPU", value: (one: Plan) => one.tokens_per_s_gpu, shown: (one: Plan) => count(Math.round(one.tokens_per_s_gpu)) },
+  { head: "step", value: (one: Plan) => one.step_s, shown: (one: Plan) => seconds(one.step_s) },
+  { head: "MFU", value: (one: Plan) => one.mfu, shown: (one: Plan) => percent(one.mfu, 1) },
+  { head: "bubble", value: (one: Plan) => one.bubble, shown: (one: Plan) => percent(one.bubble, 1) },
+  { head: "peak GiB", value: (one: Plan) => one.peak_allocated_bytes, shown: (one: Plan) => gib(one.peak_allocated_bytes) },
+  { head: "device GiB", value: (one: Plan) => one.device_bytes.high, shown: (one: Plan) => `${gib(one.device_bytes.low, 1)}–${gib(one.device_bytes.high, 1)}` },
+  { head: "verdict", left: true, value: (one: Plan) => one.verdict, shown: (one: Plan) => <span class={`word ${tone(one.verdict)}`}>{one.verdict}</span> },
+];
+
+const Found = ({ found }: { found: Plans }) => {
+  const { state, go, say } = usePage();
+  const [filter, setFilter] = useState("");
+  const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
+  const rows = found.plans.filter((one) => {
+    const text = `${layoutOf(one)} ${one.recompute} ${one.precision} ${one.verdict} ${degree(one, "num_gpus")}gpus`.toLowerCase();
+    return words.every((word) => text.includes(word));
+  });
+  const open = (one: Plan) => go({ view: "estimate", run: changed(state.run, one.settings) });
+  const { counts } = found;
+  const launch = { head: "launch", left: true, value: () => "", shown: (one: Plan) => (
+    <button type="button" class="quiet" onClick={(event) => (event.stopPropagation(), void copy(one.launch.megatron_lm.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`)).join(" "), say))}>copy</button>
+  ) };
+  return (
+    <>
+      <section class="card" aria-label="Result of the search" aria-live="polite">
+        <p>
+          <strong>{count(counts.fits)}</strong> of {count(counts.legal)} legal layouts fit {gib(found.limit_bytes, 1)} GiB, {count(counts.tight)} are tight, {count(counts.too_large)} are too large;{" "}
+          {count(counts.examined)} were examined.
+        </p>
+        {found.plans.length === 0 && (
+          <p class="refusal">
+            No layout fits.{found.least && ` The one that needs least takes ${gib(found.least.device_bytes.low, 1)} to ${gib(found.least.device_bytes.high, 1)} GiB: ${found.least.layout}.`}
+          </p>
+        )}
+        {[...found.assumptions, ...found.warnings].map((note) => <p key={note} class="quiet-text">{note}</p>)}
+        <details>
+          <summary>What ruled layouts out</summary>
+          <ul>{Object.entries(counts.ruled_out).filter(([, many]) => many).map(([rule, many]) => <li key={rule}>{count(many)}: {rule}</li>)}</ul>
+        </details>
+      </section>
+      {found.plans.length > 0 && (
+        <>
+          <Scatter found={found} rows={rows} open={open} />
+          <section class="card" aria-label="Plans">
+            <header class="card-head">
+              <h2>The best {found.plans.length} by {found.objective}</h2>
+              <label class="search">
+                <span class="only-read">Filter plans</span>
+                <input type="search" placeholder="Filter: tp4 full fits" value={filter} onInput={(event) => setFilter(event.currentTarget.value)} />
+              </label>
+            </header>
+            <Table rows={rows} columns={[...columns, launch]} label="Plans" keyOf={(one) => JSON.stringify(one.layout) + one.recompute + one.precision + one.micro_batch_size} pressed={open} />
+          </section>
+        </>
+      )}
+    </>
+  );
+};
+
+/** How far a search is. */
+const Bar = ({ how, cancel }: { how: Progress; cancel: () => void }) => (
+  <section class="card" aria-label="Search">
+    <p class="row">
+      <progress max={1} value={how.share ?? 0} aria-label="Share of the layouts that are evaluated" />
+      <span>{percent(how.share ?? 0)}{typeof how["fits"] === "number" && `, ${count(how["fits"])} of ${count(Number(how["legal"] ?? 0))} legal layouts fit so far`}</span>
+      <button type="button" onClick={cancel}>Cancel</button>
+    </p>
+  </section>
+);
+
+export const PlanView = () => {
+  const { engine, state, go, say } = usePage();
+  const [found, setFound] = useState<Plans | null>(null);
+  const [how, setHow] = useState<Progress | null>(null);
+  const [error, setError] = useState("");
+  const abort = useRef<AbortController | null>(null);
+  const { num_gpus, ...rest } = requestOf(state.run) as { num_gpus?: number };
+  const axes = { ...(num_gpus === undefined ? {} : { num_gpus: String(num_gpus) }), ...state.axes };
+  const request = { ...rest, axes, objective: state.objective, top: TOP };
+  const key = JSON.stringify(request);
+
+  useEffect(() => {
+    setFound(null);
+    setError("");
+    setHow(null);
+    if (!state.planned) return;
+    const control = new AbortController();
+    abort.current = control;
+    setHow({ share: 0 });
+    asked<Plans>(engine, "plan", request, { signal: control.signal, progress: setHow })
+      .then((answer) => !control.signal.aborted && setFound(answer))
+      .catch((problem: unknown) => !isCancelled(problem) && !control.signal.aborted && setError(sentence(problem)))
+      .finally(() => abort.current === control && setHow(null));
+    return () => control.abort();
+  }, [key, state.planned]);
+
+  const cancel = () => {
+    abort.current?.abort();
+    abort.current = null;
+    setHow(null);
+    go({ planned: false }, "replace");
+    say("The search was cancelled.");
+  };
+  return (
+    <main class="estimate">
+      <aside>
+        <Source />
+        <form class="controls" aria-label="What is searched" onSubmit={(event) => (event.preventDefault(), go({ planned: true }))}>
+          <fieldset>
+            <legend>What is searched</legend>
+            <p class="quiet-text">A value, a list 1,2,4, a range 2-16, or not:8; what is empty is searched whole. Other settings are those of the run.</p>
+            {AXES.map(([name, label, example]) => (
+              <label class="control number" key={name}>
+                <span class="label" title={name}>{label}</span>
+                <input
+                  name={`axis-${name}`}
+                  placeholder={name === "num_gpus" && num_gpus !== undefined ? String(num_gpus) : example}
+                  value={state.axes[name] ?? ""}
+                  onInput={(event) => go({ axes: Object.fromEntries(Object.entries({ ...state.axes, [name]: event.currentTarget.value.trim() }).filter(([, words]) => words)), planned: false }, "replace")}
+                />
+              </label>
+            ))}
+            <label class="control">
+              <span class="label">best by</span>
+              <select value={state.objective} onChange={(event) => go({ objective: event.currentTarget.value, planned: false })}>
+                {OBJECTIVES.map((one) => <option key={one} value={one}>{one}</option>)}
+              </select>
+            </label>
+            <button type="submit" class="main" disabled={how !== null}>Plan</button>
+          </fieldset>
+        </form>
+      </aside>
+      <div>
+        {how && <Bar how={how} cancel={cancel} />}
+        {error && <p class="refusal" role="alert">{error}</p>}
+        {found ? <Found found={found} /> : !how && !error && <p class="card">Press Plan: every legal layout of the space is estimated and timed, and the best that fit are listed.</p>}
+      </div>
+    </main>
+  );
+};

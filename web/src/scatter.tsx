@@ -1,0 +1,80 @@
+// Memory against speed: the plans, and the front that nothing beats in both.
+import { scaleLinear } from "d3-scale";
+import { useState } from "preact/hooks";
+import type { Plan, Plans } from "./documents";
+import { Figure } from "./figure";
+import { GIB, count, gib } from "./figures";
+import { layoutOf } from "./plan";
+import { type Spot, Tip } from "./tip";
+
+const HEIGHT = 280;
+const [LEFT, RIGHT, TOP, FOOT] = [64, 16, 10, 36];
+
+const extent = (values: readonly number[]): [number, number] => {
+  const [low, high] = [Math.min(...values), Math.max(...values)];
+  const room = (high - low) * 0.06 || high * 0.05 || 1;
+  return [Math.max(0, low - room), high + room];
+};
+
+export const Scatter = ({ found, rows, open }: { found: Plans; rows: readonly Plan[]; open: (plan: Plan) => void }) => {
+  const [spot, setSpot] = useState<Spot | null>(null);
+  return (
+    <Figure title="Memory against speed" name="plans">
+      {(width) => {
+        const front = [...found.front].sort((one, other) => one.peak_allocated_bytes - other.peak_allocated_bytes);
+        const memory = [...found.plans, ...front].map((one) => one.peak_allocated_bytes / GIB);
+        const x = scaleLinear(extent(memory), [LEFT, width - RIGHT]).nice();
+        const y = scaleLinear(extent([...found.plans, ...front].map((one) => one.tokens_per_s_gpu)), [HEIGHT - FOOT, TOP]).nice();
+        return (
+          <>
+            <svg class="figure" width={width} height={HEIGHT} role="img" aria-label={`${rows.length} plans; the table below lists them`}>
+              {x.ticks(Math.max(3, width / 110)).map((tick) => (
+                <g key={`x${tick}`}>
+                  <line class="grid" x1={x(tick)} x2={x(tick)} y1={TOP} y2={HEIGHT - FOOT} />
+                  <text class="tick" x={x(tick)} y={HEIGHT - FOOT + 14} text-anchor="middle">{tick}</text>
+                </g>
+              ))}
+              {y.ticks(5).map((tick) => (
+                <g key={`y${tick}`}>
+                  <line class="grid" x1={LEFT} x2={width - RIGHT} y1={y(tick)} y2={y(tick)} />
+                  <text class="tick" x={LEFT - 6} y={y(tick)} text-anchor="end" dominant-baseline="central">{count(tick)}</text>
+                </g>
+              ))}
+              <text class="tick" x={width - RIGHT} y={HEIGHT - 4} text-anchor="end">peak allocated, GiB</text>
+              <text class="tick" x={4} y={HEIGHT - 4}>tokens/s/GPU ↑</text>
+              {front.length > 1 && <path class="front" d={`M${front.map((one) => `${x(one.peak_allocated_bytes / GIB)},${y(one.tokens_per_s_gpu)}`).join("L")}`} />}
+              {front.map((one) => (
+                <circle
+                  key={`${one.peak_allocated_bytes} ${one.layout}`}
+                  class="on-front"
+                  cx={x(one.peak_allocated_bytes / GIB)}
+                  cy={y(one.tokens_per_s_gpu)}
+                  r={3}
+                  onPointerMove={(event) => setSpot({ x: event.offsetX, y: event.offsetY, content: <>{one.layout}<br />{gib(one.peak_allocated_bytes)} GiB, {count(Math.round(one.tokens_per_s_gpu))} tokens/s/GPU, on the front</> })}
+                  onPointerLeave={() => setSpot(null)}
+                />
+              ))}
+              {rows.map((one) => (
+                <circle
+                  key={JSON.stringify(one.layout) + one.recompute + one.precision + one.micro_batch_size}
+                  class={`plan ${one.verdict === "fits" ? "" : "tight"}`}
+                  cx={x(one.peak_allocated_bytes / GIB)}
+                  cy={y(one.tokens_per_s_gpu)}
+                  r={5}
+                  onClick={() => open(one)}
+                  onPointerMove={(event) => setSpot({ x: event.offsetX, y: event.offsetY, content: <><strong>{layoutOf(one)}</strong>, recompute {one.recompute}<br />{gib(one.peak_allocated_bytes)} GiB, {count(Math.round(one.tokens_per_s_gpu))} tokens/s/GPU; limited by {one.limited_by}</> })}
+                  onPointerLeave={() => setSpot(null)}
+                />
+              ))}
+            </svg>
+            <Tip at={spot} width={width} />
+            <p class="legend">
+              <span>● a plan: press it to open it</span>
+              <span>— the front: nothing that fits is faster with less memory</span>
+            </p>
+          </>
+        );
+      }}
+    </Figure>
+  );
+};

@@ -1,0 +1,175 @@
+// One training step: what every stage runs, and what one of them has allocated; a moment that is pressed shows its tensors.
+import { bisectRight } from "d3-array";
+import { scaleLinear } from "d3-scale";
+import { useMemo, useState } from "preact/hooks";
+import { eventColour } from "./colours";
+import { usePage } from "./context";
+import type { Lane, Lanes } from "./documents";
+import { Figure, Legend } from "./figure";
+import { GIB, gib, seconds, size } from "./figures";
+import { type Spot, Tip } from "./tip";
+
+const LEFT = 46;
+const RIGHT = 10;
+const FOOT = 20;
+const CURVE = 190;
+
+/** Places of a lane's columns that have seconds, in the order in which they start. */
+const placesOf = (lane: Lane): number[] =>
+  lane.columns.start_s.flatMap((start, place) => (start === null ? [] : [place]));
+
+const at = (lane: Lane, name: keyof Lane["columns"], place: number): number => lane.columns[name][place] ?? 0;
+
+/** The rectangles of one event as one path: a thousand passes are one element. */
+const boxes = (lane: Lane, places: readonly number[], event: number, x: (s: number) => number, top: number, tall: number): string =>
+  places
+    .filter((place) => lane.columns.event[place] === event)
+    .map((place) => {
+      const [from, to] = [x(at(lane, "start_s", place)), x(at(lane, "end_s", place))];
+      return to - from < 0.05 ? "" : `M${from.toFixed(2)},${top}H${(to - Math.min(0.6, (to - from) / 4)).toFixed(2)}V${top + tall}H${from.toFixed(2)}Z`;
+    })
+    .join("");
+
+/** The bytes along the step: from where a moment starts, over its highest, to where it ends. */
+const curve = (lane: Lane, places: readonly number[], x: (s: number) => number, y: (bytes: number) => number): string =>
+  places
+    .map((place) => {
+      const [from, to] = [at(lane, "start_s", place), at(lane, "end_s", place)];
+      return [
+        [from, "start_bytes"], [(from + to) / 2, "highest_bytes"], [to, "end_bytes"],
+      ].map(([when, name]) => `${x(when as number).toFixed(2)},${y(at(lane, name as "start_bytes", place)).toFixed(2)}`).join("L");
+    })
+    .join("L");
+
+const what = (lanes: Lanes, lane: Lane, place: number): string => {
+  const event = lanes.events[at(lane, "event", place)] ?? "";
+  const micro = lane.columns.microbatch[place];
+  if (micro === null || micro === undefined) return event;
+  const chunk = Math.max(...lane.columns.chunk.map((one) => one ?? 0)) > 0 ? `, chunk ${lane.columns.chunk[place]}` : "";
+  const beside = lane.columns.beside_microbatch[place];
+  return beside === null || beside === undefined ? `${event} of microbatch ${micro}${chunk}` : `forward of microbatch ${micro}${chunk} beside the backward of ${beside}`;
+};
+
+const Hint = ({ lanes, lane, place }: { lanes: Lanes; lane: Lane; place: number }) => (
+  <>
+    <strong>Stage {lane.pp_rank}, {what(lanes, lane, place)}</strong>
+    <br />
+    {lane.columns.start_s[place] === null ? "once in a run" : `${seconds(at(lane, "start_s", place))} to ${seconds(at(lane, "end_s", place))}`}, {at(lane, "in_flight", place)} in flight
+    <br />
+    at most {size(at(lane, "highest_bytes", place))}: {lanes.labels[at(lane, "label", place)]}
+  </>
+);
+
+export const Timeline = ({ lanes, stage, moment }: { lanes: Lanes; stage: number; moment: number | undefined }) => {
+  const { go } = usePage();
+  const [spot, setSpot] = useState<Spot | null>(null);
+  const ordered = useMemo(() => lanes.stages.map(placesOf), [lanes]);
+  const lane = lanes.stages.find((one) => one.pp_rank === stage) ?? lanes.stages[0]!;
+  const mine = ordered[lanes.stages.indexOf(lane)]!;
+  const chosen = lane.columns.index.indexOf(moment ?? lane.peak_moment);
+  const peak = lane.columns.index.indexOf(lane.peak_moment);
+  const tall = lanes.stages.length > 24 ? 9 : 15;
+  const field = lanes.stages.length * tall + 8;
+  const height = field + CURVE + FOOT;
+  const end = Math.max(...lanes.stages.map((one, place) => at(one, "end_s", ordered[place]!.at(-1) ?? 0)), 1e-9);
+  const top = Math.max(lanes.gpu_memory_bytes, ...mine.map((place) => at(lane, "highest_bytes", place)));
+  const words = lanes.events.filter((word, number) => word === "forward" || word === "backward" || lanes.stages.some((one) => one.columns.event.includes(number) && eventColour(word) !== "#999999"));
+  const pick = (one: Lane, place: number) => go({ stage: one.pp_rank, moment: one.columns.index[place]! }, "replace");
+
+  const keys = (event: KeyboardEvent) => {
+    const now = Math.max(0, mine.indexOf(chosen));
+    const step = { ArrowRight: 1, ArrowLeft: -1, PageDown: 16, PageUp: -16, Home: -1e9, End: 1e9 }[event.key];
+    const other = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (step !== undefined) pick(lane, mine[Math.min(mine.length - 1, Math.max(0, now + step))]!);
+    else if (other !== undefined) {
+      const next = lanes.stages[lanes.stages.indexOf(lane) + other];
+      if (next) go({ stage: next.pp_rank, ...(next.peak_moment === null ? {} : { moment: next.peak_moment }) }, "replace");
+    } else if (event.key.toLowerCase() === "p" && peak >= 0) pick(lane, peak);
+    else return;
+    event.preventDefault();
+  };
+
+  return (
+    <Figure
+      title={`A step, and the memory of stage ${lane.pp_rank}`}
+      name={`timeline-stage-${lane.pp_rank}`}
+      note={<Legend of={[...words.map((word) => [word, eventColour(word)] as const), ["other", "#999999"]]} />}
+    >
+      {(width) => {
+        const x = scaleLinear([0, end], [LEFT, width - RIGHT]);
+        const y = scaleLinear([0, (top / GIB) * 1.06], [field + CURVE, field + 8]);
+        const of = (bytes: number) => y(bytes / GIB);
+        const found = (event: PointerEvent | MouseEvent): readonly [Lane, number] | null => {
+          const row = Math.floor(event.offsetY / tall);
+          const number = event.offsetY < field - 8 ? Math.min(row, lanes.stages.length - 1) : lanes.stages.indexOf(lane);
+          const one = lanes.stages[number];
+          const places = ordered[number];
+          if (!one || !places?.length) return null;
+          const when = x.invert(event.offsetX);
+          const place = bisectRight(places.map((p) => at(one, "start_s", p)), when) - 1;
+          return [one, places[Math.max(0, place)]!];
+        };
+        const line = curve(lane, mine, x, of);
+        const marks = [[peak, "peak"], [chosen, "moment"]] as const;
+        return (
+          <>
+            <svg
+              class="figure timeline"
+              width={width}
+              height={height}
+              tabIndex={0}
+              role="application"
+              aria-label={`Timeline of stage ${lane.pp_rank}. Left and right go from moment to moment, up and down from stage to stage, P goes to the peak. ${chosen >= 0 ? what(lanes, lane, chosen) : ""}`}
+              onKeyDown={keys}
+              onPointerMove={(event) => {
+                const one = found(event);
+                setSpot(one && { x: event.offsetX, y: event.offsetY, content: <Hint lanes={lanes} lane={one[0]} place={one[1]} /> });
+              }}
+              onPointerLeave={() => setSpot(null)}
+              onClick={(event) => {
+                const one = found(event);
+                if (one) pick(one[0], one[1]);
+              }}
+            >
+              {lanes.stages.map((one, row) => (
+                <g key={one.pp_rank} class={one === lane ? "lane chosen" : "lane"}>
+                  <rect class="hit" x={LEFT} y={row * tall} width={width - LEFT - RIGHT} height={tall - 2} />
+                  {(lanes.stages.length <= 24 || row % 4 === 0) && <text class="name" x={LEFT - 8} y={row * tall + tall / 2} text-anchor="end" dominant-baseline="central">{one.pp_rank}</text>}
+                  {lanes.events.map((word, number) => (
+                    <path key={word} fill={eventColour(word)} d={boxes(one, ordered[row]!, number, x, row * tall, tall - 3)} />
+                  ))}
+                </g>
+              ))}
+              {y.ticks(5).map((tick) => (
+                <g key={tick}>
+                  <line class="grid" x1={LEFT} x2={width - RIGHT} y1={y(tick)} y2={y(tick)} />
+                  <text class="tick" x={LEFT - 6} y={y(tick)} text-anchor="end" dominant-baseline="central">{tick}</text>
+                </g>
+              ))}
+              {x.ticks(Math.max(3, width / 140)).map((tick) => (
+                <text key={tick} class="tick" x={x(tick)} y={height - 5} text-anchor="middle">{seconds(tick)}</text>
+              ))}
+              <text class="tick" x={LEFT - 6} y={field + 2} text-anchor="end">GiB</text>
+              {line && <path class="area" d={`M${x(0)},${y(0)}L${line}V${y(0)}Z`} />}
+              {line && <path class="line" d={`M${line}`} />}
+              <line class="limit" x1={LEFT} x2={width - RIGHT} y1={of(lanes.gpu_memory_bytes)} y2={of(lanes.gpu_memory_bytes)} />
+              {marks.map(([place, name]) => place >= 0 && lane.columns.start_s[place] !== null && (
+                <g key={name} class={`mark ${name}`}>
+                  <line x1={x((at(lane, "start_s", place) + at(lane, "end_s", place)) / 2)} x2={x((at(lane, "start_s", place) + at(lane, "end_s", place)) / 2)} y1={lanes.stages.indexOf(lane) * tall} y2={field + CURVE} />
+                  <circle cx={x((at(lane, "start_s", place) + at(lane, "end_s", place)) / 2)} cy={of(at(lane, "highest_bytes", place))} r={name === "peak" ? 4 : 5} />
+                </g>
+              ))}
+            </svg>
+            <Tip at={spot} width={width} />
+            <p class="legend">
+              <span>● peak of the stage, {gib(lane.peak_allocated_bytes)} GiB</span>
+              <span>○ the moment below</span>
+              <span>╌ {lanes.gpu}, {gib(lanes.gpu_memory_bytes, 1)} GiB</span>
+              {lane.left_out && <span>the middle of the step, {lane.left_out.microbatches} microbatches that repeat, is left out</span>}
+            </p>
+          </>
+        );
+      }}
+    </Figure>
+  );
+};

@@ -1,0 +1,73 @@
+// The verdict in words, what is judged, and the verdict on other GPUs.
+import { tone } from "./colours";
+import { changed, usePage } from "./context";
+import type { Estimate } from "./documents";
+import { gib, parameters } from "./figures";
+
+const DEGREES = [
+  ["tp", "tensor_model_parallel_size"], ["pp", "pipeline_model_parallel_size"], ["vpp", "virtual_pipeline_model_parallel_size"],
+  ["cp", "context_parallel_size"], ["ep", "expert_model_parallel_size"], ["etp", "expert_tensor_parallel_size"], ["dp", "data_parallel_size"],
+] as const;
+
+const degrees = (found: Estimate): string => {
+  const moe = found.layout["expert_data_parallel_size"] !== null;
+  return DEGREES.filter(([short, name]) => (["tp", "pp", "dp"].includes(short) ? true : (found.layout[name] ?? 1) !== 1 && (moe || !["ep", "etp"].includes(short))))
+    .map(([short, name]) => `${short} ${String(found.layout[name] ?? 1)}`)
+    .join(", ");
+};
+
+export const VerdictLine = ({ found }: { found: Estimate }) => {
+  const { verdict, model, training, peak, layout } = found;
+  const { total, active } = model.num_parameters;
+  return (
+    <section class={`verdict ${tone(verdict.verdict)}`} aria-label="Verdict" aria-live="polite">
+      <p class="sentence">
+        <strong>{verdict.gpu}: {verdict.verdict}</strong>
+        {verdict.sentence?.startsWith(verdict.verdict) ? verdict.sentence.slice(verdict.verdict.length) : ""}
+      </p>
+      <p>
+        <span class="figure-of" data-bytes={peak.allocated_bytes}>Peak {gib(peak.allocated_bytes)} GiB</span> allocated on stage {peak.pp_rank}. {model.name || "model"},{" "}
+        {parameters(total)} parameters{active !== total && ` (${parameters(active)} active)`}, on {String(layout["world_size"])} GPUs: {degrees(found)}; seq{" "}
+        {String(training["seq_length"])}, mbs {String(training["micro_batch_size"])}, global batch {String(training["global_batch_size"])}.
+      </p>
+    </section>
+  );
+};
+
+export const OtherGpus = ({ found }: { found: Estimate }) => {
+  const { engine, state, go } = usePage();
+  return (
+    <p class="gpus">
+      {found.gpus.map((one) => (
+        <button
+          key={one.name}
+          type="button"
+          class={`chip ${tone(one.verdict)}`}
+          aria-pressed={one.name === found.verdict.gpu}
+          disabled={!engine.live}
+          title={`${one.name}, ${gib(one.memory_bytes, 1)} GiB: ${one.verdict}`}
+          onClick={() => go({ run: changed(state.run, { gpu: one.name }) })}
+        >
+          {one.name} <small>{one.verdict === "fits only without fragmentation" ? "fits unfragmented" : one.verdict}</small>
+        </button>
+      ))}
+    </p>
+  );
+};
+
+export const Notes = ({ assumptions, warnings }: { assumptions: readonly string[]; warnings: readonly string[] }) => (
+  <section class="card notes" aria-label="Notes">
+    {warnings.length > 0 && (
+      <>
+        <h2>Warnings</h2>
+        <ul>{warnings.map((note) => <li key={note} class="warning">{note}</li>)}</ul>
+      </>
+    )}
+    {assumptions.length > 0 && (
+      <details>
+        <summary>{assumptions.length} {assumptions.length === 1 ? "thing was" : "things were"} decided because not given</summary>
+        <ul>{assumptions.map((note) => <li key={note}>{note}</li>)}</ul>
+      </details>
+    )}
+  </section>
+);
