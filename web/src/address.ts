@@ -22,6 +22,12 @@ export type Pin = { readonly label: string; readonly run: Run };
 export const EXAMPLE: Run = { model: "meta-llama/Llama-3.1-8B", num_gpus: 8, settings: { tensor_model_parallel_size: 2 } };
 export const EMPTY: State = { view: "estimate", run: EXAMPLE, advice: false, axes: {}, objective: "throughput", planned: false, pins: [] };
 
+/** Short names of settings, as on the command line; the page keeps the long ones. */
+export const SHORT: Readonly<Record<string, string>> = {
+  tp: "tensor_model_parallel_size", pp: "pipeline_model_parallel_size", vpp: "virtual_pipeline_model_parallel_size",
+  cp: "context_parallel_size", ep: "expert_model_parallel_size", etp: "expert_tensor_parallel_size",
+};
+
 const VIEWS: readonly View[] = ["estimate", "plan", "compare"];
 const LONGEST = 2 * 2 ** 20;
 
@@ -67,7 +73,7 @@ const read = (text: string): Value => {
   }
 };
 
-const whole = (text: string | null): number | undefined => (text !== null && /^\d{1,15}$/.test(text) ? Number(text) : undefined);
+const whole = (text: string | null): number | undefined => (text !== null && /^-?\d{1,15}$/.test(text) ? Number(text) : undefined);
 
 const given = <T extends object>(parts: { [K in keyof T]: T[K] | undefined }): T =>
   Object.fromEntries(Object.entries(parts).filter(([, value]) => value !== undefined)) as T;
@@ -99,7 +105,7 @@ export const stateOf = async (hash: string): Promise<State | null> => {
   const settings: Record<string, Value> = {};
   const axes: Record<string, string> = {};
   for (const [name, text] of words) {
-    if (name.startsWith("s.")) settings[name.slice(2)] = read(text);
+    if (name.startsWith("s.")) settings[SHORT[name.slice(2)] ?? name.slice(2)] = read(text);
     if (name.startsWith("axis.")) axes[name.slice(5)] = text;
   }
   const text = words.get("text");

@@ -1,18 +1,16 @@
 // Pinned runs side by side: figures, categories, tensors, and the settings that differ.
+import { SHORT } from "./address";
 import { useAnswer } from "./asking";
 import { PARTS, colourOf } from "./colours";
 import { nameOf, requestOf, usePage } from "./context";
 import type { Compared, Value } from "./documents";
 import { size } from "./figures";
 
-const SHORT: Readonly<Record<string, string>> = {
-  tensor_model_parallel_size: "tp", pipeline_model_parallel_size: "pp", virtual_pipeline_model_parallel_size: "vpp",
-  context_parallel_size: "cp", expert_model_parallel_size: "ep", expert_tensor_parallel_size: "etp",
-};
+const WORDS = Object.fromEntries(Object.entries(SHORT).map(([short, name]) => [name, short]));
 const MOST = 20;
 
 const labelOf = (name: string, gpus: number | undefined, settings: Readonly<Record<string, Value>>): string =>
-  [name.split("/").at(-1), gpus === undefined ? "" : `${gpus} GPUs`, ...Object.entries(settings).slice(0, 6).map(([one, value]) => `${SHORT[one] ?? one} ${String(value)}`)].filter(Boolean).join(" ");
+  [name.split("/").at(-1), gpus === undefined ? "" : `${gpus} GPUs`, ...Object.entries(settings).slice(0, 6).map(([one, value]) => `${WORDS[one] ?? one} ${String(value)}`)].filter(Boolean).join(" ");
 
 export const PinButton = () => {
   const { state, go, say } = usePage();

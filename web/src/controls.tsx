@@ -15,14 +15,30 @@ const NUMBERS = [["num_gpus", "GPUs"], ["seq_length", "sequence length"], ["glob
 const shown = (value: Value): string => (value === true ? "on" : value === false ? "off" : value === null ? "1" : Array.isArray(value) ? value.join("+") : String(value));
 const same = (one: Value, other: Value) => JSON.stringify(one ?? 1) === JSON.stringify(other ?? 1);
 
+const MOST = 9;
+
+/** A list, where there are too many values for buttons. */
+const List = ({ name, label, current, values, choose }: GroupProps) => {
+  const now = values.findIndex((one) => same(one.value, current));
+  return (
+    <label class="control">
+      <span class="label" title={name}>{label}</span>
+      <select name={name} value={String(now)} onChange={(event) => choose(values[Number(event.currentTarget.value)]!.settings)}>
+        {now < 0 && <option value="-1">{shown(current)}</option>}
+        {values.map((one, place) => (
+          <option key={shown(one.value)} value={String(place)} disabled={one.refusal !== null} title={one.refusal ?? ""}>
+            {shown(one.value)}{one.refusal === null ? "" : ` (${one.refusal})`}
+          </option>
+        ))}
+      </select>
+    </label>
+  );
+};
+
+type GroupProps = { name: string; label: string; current: Value; values: readonly Choice[]; choose: (settings: Settings) => void };
+
 /** A group of values; arrows go from one to the next, those that are refused say why while they have the focus. */
-const Group = ({ name, label, current, values, choose }: {
-  name: string;
-  label: string;
-  current: Value;
-  values: readonly Choice[];
-  choose: (settings: Settings) => void;
-}) => {
+const Group = ({ name, label, current, values, choose }: GroupProps) => {
   const [focus, setFocus] = useState<number | null>(null);
   const box = useRef<HTMLDivElement>(null);
   const now = values.findIndex((one) => same(one.value, current));
@@ -189,7 +205,8 @@ export const Controls = ({ found }: { found: Estimate | undefined }) => {
         <legend>Layout and training</legend>
         {LABELS.map(([name, label]) => {
           const one = choices?.[name];
-          return one && one.values.length > 0 && <Group key={name} name={name} label={label} current={one.value} values={one.values} choose={choose} />;
+          const Kind = one && one.values.length > MOST ? List : Group;
+          return one && one.values.length > 1 && <Kind key={name} name={name} label={label} current={one.value} values={one.values} choose={choose} />;
         })}
       </fieldset>
       <Others facts={facts} />

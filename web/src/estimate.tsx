@@ -1,4 +1,5 @@
 // The view of one run.
+import { useState } from "preact/hooks";
 import { useAnswer } from "./asking";
 import { AdviceCard } from "./advice";
 import { Bars } from "./bars";
@@ -6,10 +7,14 @@ import { requestOf, usePage } from "./context";
 import { Controls } from "./controls";
 import type { Estimate, Lanes, Moment } from "./documents";
 import { Exports } from "./exports";
+import { Resolved } from "./resolved";
 import { Source } from "./source";
 import { Tensors } from "./tensors";
 import { Timeline } from "./timeline";
-import { Notes, OtherGpus, VerdictLine } from "./verdict";
+import { Assumptions, OtherGpus, VerdictLine, Warnings } from "./verdict";
+
+/** Pixels up to which settings stand above the figures, folded. */
+const NARROW = 900;
 
 const Results = ({ found, current }: { found: Estimate; current: boolean }) => {
   const { engine, state } = usePage();
@@ -24,18 +29,20 @@ const Results = ({ found, current }: { found: Estimate; current: boolean }) => {
   return (
     <div class={current ? "results" : "results stale"} aria-busy={!current}>
       <VerdictLine found={found} />
+      <Warnings warnings={found.warnings} />
       <Bars found={found} stage={stage} />
       {lanes.found && lane && <Timeline lanes={lanes.found} stage={stage} moment={moment} />}
       {lanes.error && <p class="refusal">{lanes.error}</p>}
+      <AdviceCard />
       {alive.found && alive.found.pp_rank === stage && <Tensors found={alive.found} />}
       {alive.error && <p class="refusal">{alive.error}</p>}
-      <AdviceCard />
       <section class="card" aria-label="GPUs">
         <h2>On other GPUs</h2>
         <OtherGpus found={found} />
       </section>
       <Exports stage={stage} moment={place ?? undefined} />
-      <Notes assumptions={found.assumptions} warnings={found.warnings} />
+      <Resolved found={found} />
+      <Assumptions assumptions={found.assumptions} />
     </div>
   );
 };
@@ -43,11 +50,17 @@ const Results = ({ found, current }: { found: Estimate; current: boolean }) => {
 export const EstimateView = () => {
   const { engine, state } = usePage();
   const { found, error, busy } = useAnswer<Estimate>(engine, "estimate", requestOf(state.run));
+  const [wide] = useState(() => window.innerWidth > NARROW);
   return (
     <main class="estimate">
       <aside>
         <Source />
-        {engine.live && <Controls found={error === undefined ? found : undefined} />}
+        {engine.live && (
+          <details open={wide} class="fold">
+            <summary>Settings</summary>
+            <Controls found={error === undefined ? found : undefined} />
+          </details>
+        )}
       </aside>
       <div>
         {error !== undefined && <p class="refusal" role="alert">{error}</p>}

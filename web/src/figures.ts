@@ -29,3 +29,9 @@ export const ranges = (numbers: readonly number[]): string => {
   }
   return found.map(([first, last]) => (first === last ? `${first}` : `${first}–${last}`)).join(", ");
 };
+
+/** Seconds along an axis: all of one unit, with no more digits than tell them apart. */
+export const tickSeconds = (value: number, end: number): string => {
+  const [unit, name] = end >= 1 ? [1, "s"] : end >= 1e-3 ? [1e-3, "ms"] : [1e-6, "µs"];
+  return `${Number((value / unit).toPrecision(6)).toLocaleString("en-US")} ${name}`;
+};

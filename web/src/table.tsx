@@ -8,6 +8,8 @@ export type Column<Row> = {
   readonly value: (row: Row) => string | number;
   readonly shown?: (row: Row) => ComponentChildren;
   readonly left?: boolean;
+  /** Whether its cells are never broken into lines. */
+  readonly whole?: boolean;
 };
 
 export const Table = <Row,>({ rows, columns, label, most = 100, pressed, keyOf, sorted = null }: {
@@ -60,7 +62,7 @@ export const Table = <Row,>({ rows, columns, label, most = 100, pressed, keyOf, 
               })}
             >
               {columns.map((column) => (
-                <td key={column.head} class={column.left ? "left" : ""}>
+                <td key={column.head} class={`${column.left ? "left" : ""} ${column.whole ? "unbroken" : ""}`}>
                   {column.shown ? column.shown(row) : column.value(row)}
                 </td>
               ))}

@@ -45,12 +45,12 @@ const Hint = ({ node }: { node: Node }) => (
 
 const columns = [
   { head: "tensor", left: true, value: (one: Tensor) => one.name },
-  { head: "part", left: true, value: (one: Tensor) => one.part, shown: (one: Tensor) => <><i class="swatch" style={{ background: colourOf(one.part) }} /> {one.part}</> },
+  { head: "part", left: true, whole: true, value: (one: Tensor) => one.part, shown: (one: Tensor) => <><i class="swatch" style={{ background: colourOf(one.part) }} /> {one.part}</> },
   { head: "shape", left: true, value: (one: Tensor) => one.shape, title: "what it is sharded by" },
-  { head: "on this GPU", left: true, value: shapeOf },
+  { head: "on this GPU", left: true, whole: true, value: shapeOf },
   { head: "dtype", left: true, value: (one: Tensor) => one.dtype },
   { head: "count", value: (one: Tensor) => one.count, shown: (one: Tensor) => count(one.count) },
-  { head: "size", value: (one: Tensor) => one.bytes, shown: (one: Tensor) => <span title={exact(one.bytes)}>{size(one.bytes)}</span> },
+  { head: "size", whole: true, value: (one: Tensor) => one.bytes, shown: (one: Tensor) => <span title={exact(one.bytes)}>{size(one.bytes)}</span> },
   { head: "why alive", left: true, value: (one: Tensor) => one.why },
 ];
 
@@ -110,7 +110,7 @@ export const Tensors = ({ found }: { found: Moment }) => {
           </label>
         </header>
         {words.length > 0 && <p>{count(matching.length)} of them, {size(sum)}</p>}
-        <Table rows={matching} columns={columns} label="Tensors" keyOf={(one) => `${one.part} ${one.name} ${one.local_shape} ${one.dtype} ${one.why}`} sorted={[6, true]} most={40} />
+        <Table rows={matching} columns={columns} label="Tensors" keyOf={(one) => `${one.part} ${one.name} ${one.local_shape} ${one.dtype} ${one.why}`} sorted={[6, true]} most={15} />
       </section>
     </>
   );

@@ -6,7 +6,7 @@ import { eventColour } from "./colours";
 import { usePage } from "./context";
 import type { Lane, Lanes } from "./documents";
 import { Figure, Legend } from "./figure";
-import { GIB, gib, seconds, size } from "./figures";
+import { GIB, gib, seconds, size, tickSeconds } from "./figures";
 import { type Spot, Tip } from "./tip";
 
 const LEFT = 46;
@@ -147,7 +147,7 @@ export const Timeline = ({ lanes, stage, moment }: { lanes: Lanes; stage: number
                 </g>
               ))}
               {x.ticks(Math.max(3, width / 140)).map((tick) => (
-                <text key={tick} class="tick" x={x(tick)} y={height - 5} text-anchor="middle">{seconds(tick)}</text>
+                <text key={tick} class="tick" x={x(tick)} y={height - 5} text-anchor="middle">{tickSeconds(tick, end)}</text>
               ))}
               <text class="tick" x={LEFT - 6} y={field + 2} text-anchor="end">GiB</text>
               {line && <path class="area" d={`M${x(0)},${y(0)}L${line}V${y(0)}Z`} />}

@@ -55,19 +55,19 @@ export const OtherGpus = ({ found }: { found: Estimate }) => {
   );
 };
 
-export const Notes = ({ assumptions, warnings }: { assumptions: readonly string[]; warnings: readonly string[] }) => (
-  <section class="card notes" aria-label="Notes">
-    {warnings.length > 0 && (
-      <>
-        <h2>Warnings</h2>
-        <ul>{warnings.map((note) => <li key={note} class="warning">{note}</li>)}</ul>
-      </>
-    )}
-    {assumptions.length > 0 && (
+export const Warnings = ({ warnings }: { warnings: readonly string[] }) =>
+  warnings.length > 0 ? (
+    <section class="card notes" aria-label="Warnings">
+      <ul>{warnings.map((note) => <li key={note} class="warning">{note}</li>)}</ul>
+    </section>
+  ) : null;
+
+export const Assumptions = ({ assumptions }: { assumptions: readonly string[] }) =>
+  assumptions.length > 0 ? (
+    <section class="card notes" aria-label="Assumptions">
       <details>
         <summary>{assumptions.length} {assumptions.length === 1 ? "thing was" : "things were"} decided because not given</summary>
         <ul>{assumptions.map((note) => <li key={note}>{note}</li>)}</ul>
       </details>
-    )}
-  </section>
-);
+    </section>
+  ) : null;
