@@ -10,8 +10,8 @@ from ..tape.tensor import Tensor
 from .boundary import pipeline_tensors, resting_tensors
 from .chunks import ChunkPlan, Moment, Run
 from .peak import Peak
-from .rank import PARTS, Rank, Row
-from .schedule import Direction
+from .rank import PARTS, Candidate, Rank, Row
+from .schedule import Direction, Occupancy
 
 
 def state_rows(rank: Rank, since: Collection[Since]) -> Iterator[Row]:
@@ -81,7 +81,11 @@ def _unit_prefix(plan: ChunkPlan, index: int) -> str:
 
 def rows_at_peak(rank: Rank, peak: Peak) -> list[Row]:
     """Every tensor alive at the peak; the bytes add up to it exactly."""
-    candidate = peak.candidate
+    return rows_at(rank, peak.candidate, rank.schedule)
+
+
+def rows_at(rank: Rank, candidate: Candidate, schedule: Occupancy) -> list[Row]:
+    """Every tensor alive at a moment whose step is one of a schedule of the rank."""
     rows = list(state_rows(rank, candidate.since))
     step = candidate.step
     if candidate.capture:
@@ -91,7 +95,7 @@ def rows_at_peak(rank: Rank, peak: Peak) -> list[Row]:
         return rows + list(candidate.extras)
     rows.extend(boundary_rows(pipeline_tensors(rank, step.direction), "boundary of the pipeline stage"))
     known: dict[int, list[Row]] = {}
-    for index, (plan, count) in enumerate(zip(rank.plans, rank.schedule.in_flight(step), strict=True)):
+    for index, (plan, count) in enumerate(zip(rank.plans, schedule.in_flight(step), strict=True)):
         rows.extend(saved_rows(plan, count - candidate.apart.count(index), known))
     for chunk, moment in candidate.running:
         rows.extend(running_rows(rank.plans[chunk], moment, known, combined=step.beside >= 0))

@@ -7,6 +7,7 @@ as it counts them: all that a forward (a backward) ever sees, at each, and betwe
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Literal, NamedTuple, get_args
 
 from ..rank.boundary import deferred_wgrads, pipeline_tensors, resting_tensors
@@ -49,6 +50,13 @@ class Moment(NamedTuple):
     start_s: float | None = None
     end_s: float | None = None
 
+    def later(self, microbatches: int) -> Moment:
+        """The same of so many microbatches later."""
+        here, beside = (
+            place if place == NONE else place + microbatches for place in (self.microbatch, self.beside_microbatch)
+        )
+        return self._replace(microbatch=here, beside_microbatch=beside)
+
 
 class Level(NamedTuple):
     """The most that a pass has allocated beyond state and what is kept in flight."""
@@ -77,6 +85,12 @@ class Levels:
             for way in get_args(Direction)
         }
         self.known: dict[tuple[str, int, int], Level] = {}
+
+    @cached_property
+    def left(self) -> int:
+        """Bytes behind the last pass."""
+        behind = draining(self.rank).nbytes if drains(self.rank) else sum(t.nbytes for t in resting_tensors(self.rank))
+        return self.state + behind
 
     def between(self, kept: int, way: Direction) -> int:
         """Bytes when nothing runs and a forward ("F") or backward ("B") follows."""
@@ -111,8 +125,8 @@ class Levels:
             self.known[key] = Level(top.nbytes + self.pipe[step.direction], parts, top)
         return self.known[key]
 
-    def moment(self, one: Pass, after: Direction | None, rest: int) -> Moment:
-        """A pass; `after` is the direction of the one that follows, None for none, which leaves `rest`."""
+    def moment(self, one: Pass, after: Direction | None) -> Moment:
+        """A pass; `after` is the direction of the one that follows, None for none."""
         step, kept = one.step, one.kept
         level = self.level(step)
         before = kept - (self.saved[step.chunk] if step.direction == "F" else 0)
@@ -121,7 +135,7 @@ class Levels:
         event: Event = "forward beside backward" if step.beside >= 0 else EVENTS[step.direction]
         highest, parts = self.state + kept + level.nbytes, added(self.settled, level.parts)
         parts["activations"] += kept
-        end = rest if after is None else self.between(left, after)
+        end = self.left if after is None else self.between(left, after)
         if end > highest:  # boundary tensors of what follows
             highest, parts = end, self.outside(end, 0 if after is None else left)
         label = (
@@ -148,18 +162,23 @@ def moments(rank: Rank, passes: list[Pass]) -> Iterator[Moment]:
     resting = breakdown(rows_at_rest(rank))
     steady = sum(resting.values())
     rest = steady - sum(s.nbytes for s in rank.states if s.since == "step")
-    drain = draining(rank) if deferred_wgrads(rank, rank.num_microbatches) else None
-    left = levels.state + drain.nbytes if drain else rest
+    drain = draining(rank) if drains(rank) else None
+    left = levels.left
     yield levels.begin(resting)
     following = [*(one.step.direction for one in passes[1:]), None]
     for one, after in zip(passes, following, strict=True):
-        yield levels.moment(one, after, left)
+        yield levels.moment(one, after)
     between = rest - levels.state
     if drain:
         yield levels.alone("drain", drain, left, rest)
     yield levels.alone("finalize", finalising(rank, between), rest, rest)
     yield levels.alone("optimizer", optimizer_step(rank, between), rest, steady)
     yield Moment("end", "between two steps", resting, steady, steady, steady)
+
+
+def drains(rank: Rank) -> bool:
+    """Whether weight gradients are deferred until the passes are over."""
+    return bool(deferred_wgrads(rank, rank.num_microbatches))
 
 
 def capture(rank: Rank) -> Moment | None:

@@ -67,6 +67,13 @@ class Listed:
         turns = self.listed // self.period * self.period * self.vp - schedule.num_warmup
         return schedule.num_warmup + turns // 2 * (1 if self.together else 2)
 
+    def hole(self, pp_rank: int) -> LeftOut | None:
+        """What a rank leaves out, None where every microbatch is listed."""
+        if not self.left_out:
+            return None
+        behind = 1 + self.cut(self.schedule(pp_rank))
+        return LeftOut(behind, self.span(self.left_out), self.left_out, self.span(self.period))
+
 
 def listing(c: Context, vp: int, num_microbatches: int, most: int = MOST_PASSES) -> Listed:
     """Which microbatches are listed: all, or as many as `most` passes hold, but each step of the schedule at least once."""

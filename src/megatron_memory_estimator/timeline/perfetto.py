@@ -11,15 +11,14 @@ from typing import Any
 from ..throughput.step import Estimated
 from .axis import seconds_of
 from .moments import NONE, Moment
-from .timeline import Timeline, timeline
+from .timeline import Timeline, timelines
 
 COUNTER = "allocated bytes"
 
 
 def schedule_trace(estimate: Estimated) -> dict[str, Any]:
     """The trace of all stages of an estimate. What a timeline leaves out of a long step is a hole in it."""
-    timelines = (timeline(estimate, stage.rank) for stage in estimate.stages)
-    return {"traceEvents": [event for one in timelines for event in _stage(one)], "displayTimeUnit": "ms"}
+    return {"traceEvents": [event for one in timelines(estimate) for event in _stage(one)], "displayTimeUnit": "ms"}
 
 
 def _stage(step: Timeline) -> Iterator[dict[str, Any]]:

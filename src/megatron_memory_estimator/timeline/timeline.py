@@ -10,10 +10,9 @@ from ..job.hardware import GIB
 from ..rank.rank import PARTS, Rank
 from ..throughput.step import Estimated
 from .axis import Axis, Stretch, seconds_of, stretches
-from .lanes import Span
 from .moments import NONE, Moment, capture, moments
-from .passes import MOST_PASSES, LeftOut, listed_passes
-from .seconds import seconds
+from .passes import MOST_PASSES, LeftOut, Listed, Pass, listed_passes
+from .seconds import Seconds, seconds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -135,29 +134,30 @@ def record(index: int | None, moment: Moment) -> Record:
 
 def timeline(estimate: Estimated, rank: Rank, most: int = MOST_PASSES) -> Timeline:
     """The step of one rank of an estimate; of more than `most` passes the middle is left out."""
-    job, c = estimate.job, estimate.declarer.context
-    plan, own = listed_passes(c, rank, most)
-    left_out = None
-    if plan.left_out:
-        left_out = LeftOut(
-            1 + plan.cut(plan.schedule(rank.pp_rank)), plan.span(plan.left_out), plan.left_out, plan.span(plan.period)
-        )
-    times = seconds(estimate, rank.pp_rank, plan)
+    plan, own = listed_passes(estimate.declarer.context, rank, most)
+    return _timeline(estimate, rank, plan, own, seconds(estimate, plan)[rank.pp_rank])
+
+
+def timelines(estimate: Estimated, most: int = MOST_PASSES) -> list[Timeline]:
+    """The step of every rank, in the time of little more than one."""
+    c = estimate.declarer.context
+    ranks = [stage.rank for stage in estimate.stages]
+    found = [listed_passes(c, rank, most) for rank in ranks]
+    times = seconds(estimate, found[0][0])
+    return [
+        _timeline(estimate, rank, plan, own, its) for rank, (plan, own), its in zip(ranks, found, times, strict=True)
+    ]
+
+
+def _timeline(estimate: Estimated, rank: Rank, plan: Listed, own: list[Pass], times: Seconds) -> Timeline:
+    left_out = plan.hole(rank.pp_rank)
     spans = iter(times.passes)
     found = []
     for place, moment in enumerate(moments(rank, own)):
         span = times.others[moment.event] if moment.event in times.others else next(spans)
         moved = left_out.microbatches if left_out and place >= left_out.behind else 0
-        found.append(_placed(moment, span, moved))
-    gpu = job.gpu
+        found.append(moment.later(moved)._replace(start_s=span.start, end_s=span.end))
+    job, gpu = estimate.job, estimate.job.gpu
     return Timeline(
         job.name, rank.pp_rank, gpu.name, gpu.memory_bytes, tuple(found), times.step, capture(rank), left_out
     )
-
-
-def _placed(moment: Moment, span: Span, moved: int) -> Moment:
-    """The moment with its seconds, and so many microbatches later."""
-    microbatch, beside = (
-        place if place == NONE else place + moved for place in (moment.microbatch, moment.beside_microbatch)
-    )
-    return moment._replace(microbatch=microbatch, beside_microbatch=beside, start_s=span.start, end_s=span.end)

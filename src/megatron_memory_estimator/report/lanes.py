@@ -1,0 +1,73 @@
+"""The timelines of all stages as one document, in columns: a tenth of the length of a record for each moment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import UnsupportedError
+from ..estimator import Estimate
+from ..timeline.alive import CAPTURE
+from ..timeline.passes import MOST_PASSES, listing
+from ..timeline.timeline import Timeline, record, timelines
+
+SCHEMA = "megatron-memory-lanes/1"
+MOST_MOMENTS = 8_000
+"""Moments of all stages: of longer steps the middle is left out."""
+TOO_MANY = 100_000
+"""Moments that are refused: a schedule of many stages and chunks needs so many until it repeats itself."""
+COLUMNS = (
+    "start_s", "end_s", "start_bytes", "highest_bytes", "end_bytes", "chunk", "microbatch", "beside_chunk", "beside_microbatch",
+    "in_flight",
+)  # fmt: skip
+"""Columns that are those of a timeline's records."""
+
+
+def lanes_document(estimate: Estimate) -> dict[str, Any]:
+    """Schema `megatron-memory-lanes/1`, described in docs/json.md. Raises UnsupportedError for more than TOO_MANY moments."""
+    steps = timelines(estimate, _most_passes(estimate))
+    events: dict[str, int] = {}
+    labels: dict[str, int] = {}
+    stages = [_stage(one, events, labels) for one in steps]
+    return {
+        "schema": SCHEMA,
+        "gpu": estimate.job.gpu.name,
+        "gpu_memory_bytes": estimate.job.gpu.memory_bytes,
+        "step_s": steps[0].step_s,
+        "timeline_s": steps[0].moments[-1].end_s,
+        "events": list(events),
+        "labels": list(labels),
+        "stages": stages,
+    }
+
+
+def _most_passes(estimate: Estimate) -> int:
+    """How many passes of a stage are listed."""
+    stages, c = len(estimate.stages), estimate.declarer.context
+    most = min(MOST_PASSES, max(MOST_MOMENTS // stages, 1))
+    plan = listing(c, len(estimate.stages[0].rank.plans), estimate.job.num_microbatches, most)
+    passes = plan.span(plan.listed)
+    if passes * stages > TOO_MANY:
+        raise UnsupportedError(
+            f"lanes of {stages} stages with {passes:,} forwards and backwards each are more than {TOO_MANY:,}; look at the timeline of "
+            "one stage"
+        )
+    return most
+
+
+def _stage(step: Timeline, events: dict[str, int], labels: dict[str, int]) -> dict[str, Any]:
+    """The lane of a stage; words that are new are added to `events` and `labels`, which number them."""
+    places = [CAPTURE] if step.capture else []
+    places += [step.index(place) for place in range(len(step.moments))]
+    records = [record(None, moment) for moment in step.every]
+    columns: dict[str, list[Any]] = {"index": places}
+    columns["event"] = [events.setdefault(one["event"], len(events)) for one in records]
+    columns.update({name: [one[name] for one in records] for name in COLUMNS})
+    columns["label"] = [labels.setdefault(one["highest_event"], len(labels)) for one in records]
+    return {
+        "pp_rank": step.pp_rank,
+        "steady_allocated_bytes": step.steady_allocated_bytes,
+        "peak_allocated_bytes": step.peak.highest_bytes,
+        "peak_moment": places[step.every.index(step.peak)],
+        "left_out": step.left_out._asdict() if step.left_out else None,
+        "columns": columns,
+    }
