@@ -1,5 +1,5 @@
 // The view of one run.
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { useAnswer } from "./asking";
 import { AdviceCard } from "./advice";
 import { Bars } from "./bars";
@@ -13,8 +13,19 @@ import { Tensors } from "./tensors";
 import { Timeline } from "./timeline";
 import { Assumptions, OtherGpus, VerdictLine, Warnings } from "./verdict";
 
-/** Pixels up to which settings stand above the figures, folded. */
-const NARROW = 900;
+const WIDE = "(min-width: 901px)";
+
+/** Whether settings stand beside the figures, and not above them, folded. */
+const useWide = (): boolean => {
+  const [wide, setWide] = useState(() => matchMedia(WIDE).matches);
+  useEffect(() => {
+    const media = matchMedia(WIDE);
+    const change = () => setWide(media.matches);
+    media.addEventListener("change", change);
+    return () => media.removeEventListener("change", change);
+  }, []);
+  return wide;
+};
 
 const Results = ({ found, current }: { found: Estimate; current: boolean }) => {
   const { engine, state } = usePage();
@@ -50,18 +61,18 @@ const Results = ({ found, current }: { found: Estimate; current: boolean }) => {
 export const EstimateView = () => {
   const { engine, state } = usePage();
   const { found, error, busy } = useAnswer<Estimate>(engine, "estimate", requestOf(state.run));
-  const [wide] = useState(() => window.innerWidth > NARROW);
+  const wide = useWide();
   return (
-    <main class="estimate">
-      <aside>
-        <Source />
-        {engine.live && (
+    <main class={engine.live ? "estimate" : "whole"}>
+      {engine.live && (
+        <aside>
+          <Source />
           <details open={wide} class="fold">
             <summary>Settings</summary>
             <Controls found={error === undefined ? found : undefined} />
           </details>
-        )}
-      </aside>
+        </aside>
+      )}
       <div>
         {error !== undefined && <p class="refusal" role="alert">{error}</p>}
         {!found && busy && <p class="busy" role="status">The engine starts …</p>}

@@ -14,11 +14,21 @@ type Theme = "light dark" | "light" | "dark";
 const THEMES: readonly Theme[] = ["light dark", "light", "dark"];
 const THEME_WORDS: Readonly<Record<Theme, string>> = { "light dark": "Auto", light: "Light", dark: "Dark" };
 
+/** What the browser remembers, where it lets the page. */
+const remembered = (name: string, value?: string): string | null => {
+  try {
+    if (value !== undefined) localStorage.setItem(name, value);
+    return localStorage.getItem(name);
+  } catch {
+    return null;
+  }
+};
+
 const useTheme = () => {
-  const [theme, setTheme] = useState<Theme>(() => THEMES.find((one) => one === localStorage.getItem("theme")) ?? "light dark");
+  const [theme, setTheme] = useState<Theme>(() => THEMES.find((one) => one === remembered("theme")) ?? "light dark");
   useEffect(() => {
     document.documentElement.style.colorScheme = theme;
-    localStorage.setItem("theme", theme);
+    remembered("theme", theme);
   }, [theme]);
   return [theme, () => setTheme(THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length]!)] as const;
 };

@@ -1,7 +1,7 @@
 // The model or the run: by name with search as one types, or the content of a file, dropped or pasted.
 import { useEffect, useId, useState } from "preact/hooks";
 import { useAnswer } from "./asking";
-import { nameOf, usePage } from "./context";
+import { usePage } from "./context";
 import type { ModelFacts, Run } from "./documents";
 import { parameters } from "./figures";
 
@@ -127,11 +127,10 @@ const Search = () => {
 };
 
 export const Source = () => {
-  const { engine, state, go, say } = usePage();
+  const { state, go, say } = usePage();
   const { run } = state;
   const [open, setOpen] = useState(false);
   useDrops();
-  if (!engine.live) return <p class="source"><strong>{nameOf(state)}</strong></p>;
   const texted = run.text !== undefined;
   return (
     <section class="source" aria-label="Model or run">

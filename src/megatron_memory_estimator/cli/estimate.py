@@ -9,6 +9,7 @@ import click
 from ..errors import ConfigError
 from ..job.training_job import TrainingJob
 from ..wording import dashed
+from ..wording import shown as quoted
 from .options import job_command, json_option
 
 HELP = """What every GPU of every pipeline stage holds, and when it peaks.
@@ -25,7 +26,7 @@ RECORDS = ("csv", "markdown")
 """Formats of one row for each stage."""
 
 
-def run(job: TrainingJob, *, as_json: bool, form: str, formulas: bool, **shown: bool) -> None:
+def run(job: TrainingJob, *, as_json: bool, form: str, formulas: bool, html: str | None, **shown: bool) -> None:
     """Print the estimate."""
     asked = {**shown, "formulas": formulas, "json": as_json}
     held = ("table", "assumptions", "verbose", "all_gpus") if form not in RECORDS else tuple(asked)
@@ -37,7 +38,14 @@ def run(job: TrainingJob, *, as_json: bool, form: str, formulas: bool, **shown: 
     shown["table"] = shown["table"] or form == "table"
     from ..estimator import estimate
 
+    if html is not None and not html.lower().endswith((".html", ".htm")):
+        raise ConfigError(f"--html {quoted(html)} must end in .html")
     result = estimate(job)
+    if html is not None:
+        from ..report.page import page_report
+        from .files import write
+
+        write(html, page_report(result).encode(), "--html")
     if form in RECORDS:
         from ..report.records import FORMATS, stage_records
 
@@ -89,6 +97,11 @@ command = job_command(
         ),
         click.Option(
             ["--all-gpus"], is_flag=True, help="the verdict and head-room on every GPU of the catalogue, as a table"
+        ),
+        click.Option(
+            ["--html"],
+            metavar="FILE",
+            help="also write the page of this run, with every stage's step and tensors, as one file",
         ),
         click.Option(
             ["--formulas"], is_flag=True, help="also print what Megatron-Bridge's and Megatron-LM's formulas say"

@@ -9,9 +9,9 @@ import click
 
 from ..errors import ConfigError, LayoutError
 from ..inputs import SCRIPTS, YAML
+from ..inputs.searched import AXES, OTHER_AXES
 from ..job.hardware import GIB
 from ..job.training_job import TrainingJob
-from ..planner.asked import AXES, OTHER_AXES, fixed
 from .bar import Bar
 from .options import JobCommand, job_from_options, model_argument, one_format, special_options
 from .plan_options import axis_options, other_settings, plan_options
@@ -63,6 +63,7 @@ def searched(
 ) -> tuple[Planned, tuple[str, ...]]:
     """The result of the search, and what was decided for it."""
     from ..job.settings import nearest
+    from ..planner.asked import fixed
     from ..planner.found import OBJECTIVES
     from ..planner.planning import plan
 

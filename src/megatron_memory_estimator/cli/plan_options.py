@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ..planner.asked import AXES, FIXED
+from ..inputs.searched import AXES, FIXED
 from .options import SECTIONS, format_option, json_option, option_names, setting_fields
 
 TOP = 5

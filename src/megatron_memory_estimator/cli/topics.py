@@ -133,6 +133,7 @@ RARE = {
         "recompute_granularity", "recompute_modules", "fp8", "optimizer_cpu_offload", "calibrate", "tight", "complete", "split",
     ),
     "advise": ("calibrate",),
+    "estimate": ("formulas",),
 }  # fmt: skip
 """Options that `--help` of a command leaves to `--help-all`."""
 

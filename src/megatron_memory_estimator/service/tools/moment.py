@@ -8,24 +8,12 @@ from ...errors import ConfigError
 from ...wording import shown
 from ..request import Request
 
-SCHEMA = "megatron-memory-moment/1"
-
 
 def answer(request: Request) -> Any:
-    """The tensors at the highest of a moment; they add up to its `highest_bytes`."""
-    from ...report.document import row_section
-    from ...timeline.alive import alive
+    """The tensors at the highest of a moment."""
+    from ...report.moment import moment_document
 
     index = request.get("moment")
     if not isinstance(index, int) or isinstance(index, bool):
         raise ConfigError(f"moment={shown(index)} must be the number of a moment of the timeline")
-    stage = request.estimate.stage(request.get("stage"))
-    found = alive(stage.rank, index)
-    return {
-        "schema": SCHEMA,
-        "pp_rank": stage.pp_rank,
-        "moment": index,
-        "event": found.moment.label,
-        "allocated_bytes": found.moment.highest_bytes,
-        "tensors": [row_section(row) for row in found.rows],
-    }
+    return moment_document(request.estimate.stage(request.get("stage")), index)

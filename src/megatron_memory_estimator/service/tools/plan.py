@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 from ...errors import ConfigError
 from ...inputs import SCRIPTS, YAML
+from ...inputs.searched import AXES, FIXED
 from ...inputs.setting_names import canonical, full_name
 from ...job.training_job import TrainingJob
-from ...planner.asked import AXES, FIXED, fixed
+from ...planner.asked import fixed
 from ...planner.base import overlap_habits
 from ...planner.space.axes import axis_name
 from ..jobs import job_of

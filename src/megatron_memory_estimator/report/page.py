@@ -1,0 +1,80 @@
+"""The page frozen around the documents of one run: a file of its own that opens from disk."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from importlib.resources import files
+from typing import Any
+from urllib.parse import quote
+
+from ..estimator import Estimate
+from .lanes import lanes_document
+from .moment import moment_document
+
+POLICY = (
+    "default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; img-src data: blob:; base-uri 'none'; "
+    "form-action 'none'"
+)
+"""What the browser may load: the script and the sheet that stand in the file, by their checksums, and nothing else."""
+
+
+def page_report(estimate: Estimate) -> str:
+    """The page with the estimate, the step of every stage, and the tensors of every stage's peak and of what stays between steps, as
+    HTML in one file."""
+    page = {name: _file(name) for name in ("index.html", "page.css", "page.js")}
+    script = page["page.js"].replace("</script", "<\\/script").strip()
+    style = page["page.css"].strip()
+    policy = POLICY.format(script=_checksum(script), style=_checksum(style))
+    held = f'<script type="application/json" id="frozen">{_packed(_frozen(estimate))}</script>'
+    parts = {
+        r'content="default-src[^"]*"': f'content="{policy}"',
+        r'<link rel="stylesheet"[^>]*>': f"<style>{style}</style>",
+        r'<script type="module"[^>]*></script>': "",
+        r"<body>": f'<body>{held}<script type="module">{script}</script>',
+        r"<title>[^<]*</title>": f"<title>{_escaped(estimate.job.name or 'run')}: Megatron memory</title>",
+    }
+    html = page["index.html"]
+    for pattern, text in parts.items():
+        html, found = re.subn(pattern, lambda _, text=text: text, html)  # type: ignore[misc]
+        assert found == 1, pattern
+    return html
+
+
+def _file(name: str) -> str:
+    return (files("megatron_memory_estimator") / "web" / "page" / name).read_text(encoding="utf-8")
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;")
+
+
+def _checksum(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _packed(document: dict[str, Any]) -> str:
+    """As the page reads it: JSON, deflated without a header, in base 64."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    data = packer.compress(json.dumps(document, separators=(",", ":")).encode()) + packer.flush()
+    return base64.b64encode(data).decode()
+
+
+def _frozen(estimate: Estimate) -> dict[str, Any]:
+    """The documents, each with the tool and the arguments that it answers, and the address of the page."""
+    name = quote(estimate.job.name or "run", safe="/")
+    return {"address": f"#/estimate?model={name}", "documents": list(_documents(estimate))}
+
+
+def _documents(estimate: Estimate) -> Iterator[dict[str, Any]]:
+    yield {"tool": "estimate", "arguments": {}, "answer": estimate.to_dict()}
+    lanes = lanes_document(estimate)
+    yield {"tool": "lanes", "arguments": {}, "answer": lanes}
+    for stage, lane in zip(estimate.stages, lanes["stages"], strict=True):
+        for moment in dict.fromkeys((lane["peak_moment"], lane["columns"]["index"][-1])):
+            found = moment_document(stage, moment)
+            yield {"tool": "moment", "arguments": {"stage": stage.pp_rank, "moment": moment}, "answer": found}
