@@ -7,7 +7,11 @@ export type Answer<T> = {
   readonly found?: T;
   readonly error?: string;
   readonly busy: boolean;
+  /** Whether `found` answers the request as it is now. */
+  readonly fresh: boolean;
 };
+
+type Kept<T> = { readonly key: string; readonly found?: T; readonly error?: string; readonly busy: boolean };
 
 const KEPT = 60;
 const known = new Map<string, unknown>();
@@ -22,23 +26,20 @@ export const asked = async <T>(engine: Engine, tool: string, request: object, as
   return found;
 };
 
-/** The answer to a request; null asks nothing. */
+/** The answer to a request; null asks nothing, and leaves what was answered before. */
 export const useAnswer = <T>(engine: Engine, tool: string, request: object | null): Answer<T> => {
-  const [answer, setAnswer] = useState<Answer<T>>({ busy: request !== null });
+  const [kept, setKept] = useState<Kept<T>>({ key: "", busy: request !== null });
   const key = request === null ? "" : JSON.stringify(request);
   useEffect(() => {
-    if (request === null) {
-      setAnswer({ busy: false });
-      return;
-    }
+    if (request === null) return;
     const abort = new AbortController();
-    const hint = setTimeout(() => setAnswer((before) => ({ ...before, busy: true })), 60); // short ones do not flicker
+    const hint = setTimeout(() => setKept((before) => ({ ...before, busy: true })), 60); // short ones do not flicker
     asked<T>(engine, tool, request, { signal: abort.signal })
-      .then((found) => !abort.signal.aborted && setAnswer({ found, busy: false }))
+      .then((found) => !abort.signal.aborted && setKept({ key, found, busy: false }))
       .catch((error: unknown) => {
         if (abort.signal.aborted || isCancelled(error)) return;
         if (!(error instanceof Refusal)) console.error(error);
-        setAnswer((before) => ({ ...(before.found === undefined ? {} : { found: before.found }), error: sentence(error), busy: false }));
+        setKept(({ key: before, found }) => ({ key: before, ...(found === undefined ? {} : { found }), error: sentence(error), busy: false }));
       })
       .finally(() => clearTimeout(hint));
     return () => {
@@ -46,5 +47,6 @@ export const useAnswer = <T>(engine: Engine, tool: string, request: object | nul
       abort.abort();
     };
   }, [engine, tool, key]);
-  return answer;
+  const { key: of, ...answer } = kept;
+  return { ...answer, fresh: of === key && answer.found !== undefined && answer.error === undefined };
 };

@@ -1,5 +1,5 @@
 // The settings of a run as controls: values that are legal can be chosen, of the others it is said why not.
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useMemo, useRef, useState } from "preact/hooks";
 import { useAnswer } from "./asking";
 import { changed, requestOf, usePage, without } from "./context";
 import type { Choice, Choices, Estimate, SettingFacts, Settings, Value } from "./documents";
@@ -15,9 +15,9 @@ const NUMBERS = [["num_gpus", "GPUs"], ["seq_length", "sequence length"], ["glob
 const shown = (value: Value): string => (value === true ? "on" : value === false ? "off" : value === null ? "1" : Array.isArray(value) ? value.join("+") : String(value));
 const same = (one: Value, other: Value) => JSON.stringify(one ?? 1) === JSON.stringify(other ?? 1);
 
-const MOST = 9;
+const MOST = 60;
 
-/** A list, where there are too many values for buttons. */
+/** A list, where the values together have more letters than buttons have room for. */
 const List = ({ name, label, current, values, choose }: GroupProps) => {
   const now = values.findIndex((one) => same(one.value, current));
   return (
@@ -43,6 +43,7 @@ const Group = ({ name, label, current, values, choose }: GroupProps) => {
   const box = useRef<HTMLDivElement>(null);
   const now = values.findIndex((one) => same(one.value, current));
   const refusal = focus === null ? null : values[focus]?.refusal;
+  const wayOut = (values[now]?.refusal ?? null) !== null && values.some((one) => one.refusal === null);
   const move = (event: KeyboardEvent, place: number) => {
     const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
     if (step === undefined) return;
@@ -52,7 +53,7 @@ const Group = ({ name, label, current, values, choose }: GroupProps) => {
   return (
     <div class="control" onPointerLeave={() => setFocus(null)}>
       <span class="label" id={`label-${name}`} title={name}>{label}</span>
-      <div class="values" role="radiogroup" aria-labelledby={`label-${name}`} ref={box}>
+      <div class={wayOut ? "values way-out" : "values"} role="radiogroup" aria-labelledby={`label-${name}`} ref={box}>
         {values.map((one, place) => (
           <button
             key={shown(one.value)}
@@ -157,13 +158,11 @@ const Others = ({ facts }: { facts: readonly SettingFacts[] }) => {
 };
 
 /** All controls of a run; what the engine has decided is shown where nothing was chosen. */
-export const Controls = ({ found }: { found: Estimate | undefined }) => {
+export const Controls = ({ found, current }: { found: Estimate | undefined; current: boolean }) => {
   const { engine, state, go } = usePage();
   const { run } = state;
-  const [ready, setReady] = useState(false);
-  useEffect(() => setReady(true), [found]); // behind the first answer
-  const choices = useAnswer<Choices>(engine, "choices", ready ? requestOf(run) : null).found?.choices;
-  const facts = useAnswer<{ settings: readonly SettingFacts[] }>(engine, "settings", ready ? {} : null).found?.settings ?? [];
+  const choices = useAnswer<Choices>(engine, "choices", current ? requestOf(run) : null).found?.choices; // behind the answer itself
+  const facts = useAnswer<{ settings: readonly SettingFacts[] }>(engine, "settings", current ? {} : null).found?.settings ?? [];
   const choose = (settings: Settings) => go({ run: changed(run, settings) });
   const gpu = choices?.["gpu"];
   const numbers: Record<string, Value | undefined> = {
@@ -205,7 +204,8 @@ export const Controls = ({ found }: { found: Estimate | undefined }) => {
         <legend>Layout and training</legend>
         {LABELS.map(([name, label]) => {
           const one = choices?.[name];
-          const Kind = one && one.values.length > MOST ? List : Group;
+          const letters = one?.values.reduce((sum, value) => sum + shown(value.value).length + 2, 0) ?? 0;
+          const Kind = letters > MOST ? List : Group;
           return one && one.values.length > 1 && <Kind key={name} name={name} label={label} current={one.value} values={one.values} choose={choose} />;
         })}
       </fieldset>

@@ -27,7 +27,7 @@ const useWide = (): boolean => {
   return wide;
 };
 
-const Results = ({ found, current }: { found: Estimate; current: boolean }) => {
+const Results = ({ found, current, stale }: { found: Estimate; current: boolean; stale: boolean }) => {
   const { engine, state } = usePage();
   const stage = state.stage !== undefined && state.stage < found.stages.length ? state.stage : found.peak.pp_rank;
   const request = requestOf(state.run);
@@ -36,17 +36,17 @@ const Results = ({ found, current }: { found: Estimate; current: boolean }) => {
   const places = lane?.columns.index ?? [];
   const moment = state.moment !== undefined && places.includes(state.moment) && state.stage === stage ? state.moment : undefined;
   const place = moment ?? lane?.peak_moment;
-  const alive = useAnswer<Moment>(engine, "moment", current && lane && place !== null && place !== undefined ? { ...request, stage, moment: place } : null);
+  const alive = useAnswer<Moment>(engine, "moment", current && lanes.fresh && lane && place !== null && place !== undefined ? { ...request, stage, moment: place } : null);
   return (
-    <div class={current ? "results" : "results stale"} aria-busy={!current}>
+    <div class={stale ? "results stale" : "results"} aria-busy={stale}>
       <VerdictLine found={found} />
       <Warnings warnings={found.warnings} />
       <Bars found={found} stage={stage} />
       {lanes.found && lane && <Timeline lanes={lanes.found} stage={stage} moment={moment} />}
-      {lanes.error && <p class="refusal">{lanes.error}</p>}
+      {current && lanes.error && <p class="refusal">{lanes.error}</p>}
       <AdviceCard />
       {alive.found && alive.found.pp_rank === stage && <Tensors found={alive.found} />}
-      {alive.error && <p class="refusal">{alive.error}</p>}
+      {current && alive.error && <p class="refusal">{alive.error}</p>}
       <section class="card" aria-label="GPUs">
         <h2>On other GPUs</h2>
         <OtherGpus found={found} />
@@ -60,7 +60,7 @@ const Results = ({ found, current }: { found: Estimate; current: boolean }) => {
 
 export const EstimateView = () => {
   const { engine, state } = usePage();
-  const { found, error, busy } = useAnswer<Estimate>(engine, "estimate", requestOf(state.run));
+  const { found, error, busy, fresh } = useAnswer<Estimate>(engine, "estimate", requestOf(state.run));
   const wide = useWide();
   return (
     <main class={engine.live ? "estimate" : "whole"}>
@@ -69,14 +69,14 @@ export const EstimateView = () => {
           <Source />
           <details open={wide} class="fold">
             <summary>Settings</summary>
-            <Controls found={error === undefined ? found : undefined} />
+            <Controls found={found} current={fresh || error !== undefined} />
           </details>
         </aside>
       )}
       <div>
         {error !== undefined && <p class="refusal" role="alert">{error}</p>}
         {!found && busy && <p class="busy" role="status">The engine starts …</p>}
-        {found && <Results found={found} current={error === undefined} />}
+        {found && <Results found={found} current={fresh} stale={busy || error !== undefined} />}
       </div>
     </main>
   );

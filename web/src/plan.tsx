@@ -23,12 +23,12 @@ const TOP = 50;
 const degree = (plan: Plan, name: string): number => Number(plan.layout[name] ?? 1);
 export const layoutOf = (plan: Plan): string =>
   [["tp", "tensor_model_parallel_size"], ["pp", "pipeline_model_parallel_size"], ["vpp", "virtual_pipeline_model_parallel_size"], ["cp", "context_parallel_size"], ["ep", "expert_model_parallel_size"], ["etp", "expert_tensor_parallel_size"]]
-    .filter(([short, name]) => short === "tp" || short === "pp" || degree(plan, name!) > 1)
+    .filter(([short, name]) => short === "tp" || short === "pp" || (degree(plan, name!) > 1 && (short !== "etp" || degree(plan, "expert_model_parallel_size") > 1)))
     .map(([short, name]) => `${short}${degree(plan, name!)}`)
     .join(" ") + ` mbs${plan.micro_batch_size}`;
 
 const columns = [
-  { head: "layout", left: true, value: layoutOf },
+  { head: "layout", left: true, whole: true, value: layoutOf },
   { head: "GPUs", value: (one: Plan) => degree(one, "num_gpus") },
   { head: "recompute", left: true, value: (one: Plan) => one.recompute },
   { head: "precision", left: true, value: (one: Plan) => one.precision },

@@ -1,0 +1,95 @@
+"""Screenshots of every view of the page: light, dark and narrow; a dense model, DeepSeek-V3 on 16 stages, a hybrid.
+
+python scripts/screenshots.py URL FOLDER [WORD]    the address of a running page; those with a word in their names
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from playwright.sync_api import Page, sync_playwright
+
+DENSE = "model=meta-llama/Llama-3.1-70B&num_gpus=64&s.tp=4&s.pp=4&s.global_batch_size=128"
+V3 = "model=deepseek-ai/DeepSeek-V3&num_gpus=1024&s.pp=16&s.ep=64&s.global_batch_size=4096&s.recompute_granularity=full&s.recompute_method=uniform&s.recompute_num_layers=1"
+HYBRID = "model=Qwen/Qwen3-Next-80B-A3B-Instruct&num_gpus=32&s.pp=4&s.ep=8&s.gpu=H200-141GB&s.global_batch_size=256"
+WIDE, NARROW = (1360, 1000), (400, 860)
+
+
+class Shot(NamedTuple):
+    """A picture: the address behind #/, the size of the window, and how far down it is scrolled."""
+
+    name: str
+    link: str
+    size: tuple[int, int] = WIDE
+    scheme: str = "light"
+    to: str = ""
+    press: str = ""
+
+
+SHOTS = (
+    Shot("estimate", f"estimate?{V3}"),
+    Shot("estimate-dark", f"estimate?{V3}", scheme="dark"),
+    Shot("estimate-dense", f"estimate?{DENSE}"),
+    Shot("estimate-hybrid", f"estimate?{HYBRID}"),
+    Shot("estimate-narrow", f"estimate?{DENSE}", NARROW, to=".verdict"),
+    Shot("tensors", f"estimate?{V3}", to="section[aria-label^='Alive']"),
+    Shot("tensors-dark", f"estimate?{HYBRID}", scheme="dark", to="section[aria-label^='Alive']"),
+    Shot("advice", f"estimate?{DENSE}&advice=1", to="section[aria-label='What to change']"),
+    Shot("refused", f"estimate?{DENSE}&s.vpp=3"),
+    Shot("plan", "plan?model=Qwen/Qwen3-8B&num_gpus=8&planned=1"),
+    Shot("plan-dark", "plan?model=Qwen/Qwen3-30B-A3B&num_gpus=32&planned=1&axis.micro_batch_size=1,2", scheme="dark"),
+    Shot("plan-narrow", "plan?model=Qwen/Qwen3-8B&num_gpus=8&planned=1", NARROW, to="svg.figure"),
+    Shot("compare", f"estimate?{DENSE}", press="compare"),
+    Shot("compare-dark", f"estimate?{DENSE}", scheme="dark", press="compare"),
+    Shot("compare-narrow", f"estimate?{DENSE}", NARROW, press="compare"),
+)  # fmt: skip
+
+
+def settled(page: Page) -> None:
+    """Wait until nothing is asked any more."""
+    page.wait_for_selector(".verdict, .refusal, table", timeout=120_000)
+    page.wait_for_load_state("networkidle")
+    page.wait_for_timeout(600)
+    page.wait_for_function("!document.querySelector('progress, .busy, [aria-busy=true]')", timeout=180_000)
+    page.wait_for_timeout(400)
+
+
+def compare(page: Page) -> None:
+    """Pin three layouts and compare them."""
+    for tp in (4, 2, 8):
+        page.evaluate("tp => { location.hash = location.hash.replace(/(s\\.t[a-z_]+)=\\d+/, '$1=' + tp) }", tp)
+        settled(page)
+        page.get_by_role("button", name="Pin this run").click()
+    page.get_by_role("button", name="Compare").click()
+
+
+def main(url: str, folder: str, word: str = "") -> None:
+    """Take the pictures."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"])
+        for shot in SHOTS:
+            if word not in shot.name:
+                continue
+            width, height = shot.size
+            scheme = "dark" if shot.scheme == "dark" else "light"
+            page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+            page.goto(f"{url}#/{shot.link}")
+            settled(page)
+            if shot.press == "compare":
+                compare(page)
+                settled(page)
+            if shot.to:
+                page.locator(shot.to).first.scroll_into_view_if_needed()
+                page.evaluate("selector => window.scrollTo(0, document.querySelector(selector).getBoundingClientRect().top + scrollY - 12)", shot.to)
+                page.wait_for_timeout(200)
+            page.screenshot(path=Path(folder) / f"{shot.name}.png")
+            print(shot.name, flush=True)
+            page.close()
+        browser.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

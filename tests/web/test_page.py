@@ -1,0 +1,334 @@
+"""The page in a real browser, with both engines: what a person does, and the figures beside the library's."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from megatron_memory_estimator import LayoutError, TrainingJob, advise, estimate
+
+from .browser import Opened
+
+QWEN = "#/estimate?model=Qwen/Qwen3-8B&num_gpus=8&s.gpu=H100-80GB"
+V3 = (
+    "#/estimate?model=deepseek-ai/DeepSeek-V3&num_gpus=1024&s.pipeline_model_parallel_size=16"
+    "&s.expert_model_parallel_size=64&s.global_batch_size=1024&s.recompute_granularity=selective"
+)
+SCRIPT = """#!/bin/bash
+torchrun --nproc_per_node 8 pretrain_gpt.py \\
+  --num-layers 32 --hidden-size 4096 --num-attention-heads 32 --ffn-hidden-size 11008 --swiglu \\
+  --seq-length 4096 --max-position-embeddings 4096 --micro-batch-size 1 --global-batch-size 64 \\
+  --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel \\
+  --vocab-size 32000 --bf16 --use-distributed-optimizer --normalization RMSNorm --disable-bias-linear \\
+  --untie-embeddings-and-output-weights --position-embedding-type rope
+"""
+YAML = """MODEL_ARGS:
+  --num-layers: 24
+  --hidden-size: 2048
+  --num-attention-heads: 16
+  --seq-length: 2048
+  --max-position-embeddings: 2048
+  --micro-batch-size: 2
+  --global-batch-size: 32
+  --vocab-size: 50304
+  --tensor-model-parallel-size: 2
+  --bf16: true
+"""
+CONFIG = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 2048, "intermediate_size": 5632,
+    "num_hidden_layers": 22, "num_attention_heads": 32, "num_key_value_heads": 4, "vocab_size": 32000,
+    "max_position_embeddings": 2048, "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "hidden_act": "silu",
+    "tie_word_embeddings": False, "attention_bias": False, "mlp_bias": False,
+}  # fmt: skip
+BRIDGE = """model:
+  _target_: megatron.bridge.models.llama.llama_provider.Llama31ModelProvider8B
+  num_layers: 32
+  hidden_size: 4096
+  ffn_hidden_size: 14336
+  num_attention_heads: 32
+  num_query_groups: 8
+  kv_channels: 128
+  seq_length: 8192
+  vocab_size: 128256
+  tensor_model_parallel_size: 2
+  gated_linear_unit: true
+  normalization: RMSNorm
+train:
+  micro_batch_size: 1
+  global_batch_size: 64
+optimizer:
+  use_distributed_optimizer: true
+ddp:
+  use_distributed_optimizer: true
+mixed_precision: bf16_mixed
+data_parallel_size: 4
+"""
+
+
+def qwen(**settings: Any) -> TrainingJob:
+    return TrainingJob.from_hf("Qwen/Qwen3-8B", 8, gpu="H100-80GB", **settings)
+
+
+def peak_of(job: TrainingJob) -> int:
+    return estimate(job).peak_stage.peak_allocated_bytes
+
+
+def shown_peak(page: Page) -> Locator:
+    return page.locator(".verdict .figure-of")
+
+
+def expect_peak(page: Page, nbytes: int) -> None:
+    expect(shown_peak(page)).to_have_attribute("data-bytes", str(nbytes))
+
+
+def choice(page: Page, setting: str, value: str) -> Locator:
+    return page.locator(f'button[data-setting="{setting}"]', has_text=re.compile(f"^{re.escape(value)}$"))
+
+
+def test_a_model_is_found_as_one_types_and_its_layout_changed(opened: Opened) -> None:
+    page = opened("")
+    model = page.get_by_role("combobox", name="Model")
+    model.fill("qwen3 8b")
+    expect(page.get_by_role("option").first).to_be_visible()
+    page.get_by_role("option", name=re.compile("^Qwen/Qwen3-8B ")).click()
+    expect(page.locator(".verdict")).to_contain_text("Qwen/Qwen3-8B")
+    expect_peak(page, peak_of(TrainingJob.from_hf("Qwen/Qwen3-8B", 8)))
+    choice(page, "tensor_model_parallel_size", "4").click()
+    expect_peak(page, peak_of(TrainingJob.from_hf("Qwen/Qwen3-8B", 8, tensor_model_parallel_size=4)))
+    page.get_by_label("sequence length").fill("8192")
+    expect_peak(page, peak_of(TrainingJob.from_hf("Qwen/Qwen3-8B", 8, tensor_model_parallel_size=4, seq_length=8192)))
+    page.go_back()
+    page.go_back()
+    page.wait_for_function("!location.hash.includes('seq_length')")
+
+
+def test_the_back_button_undoes(opened: Opened) -> None:
+    page = opened(QWEN)
+    choice(page, "tensor_model_parallel_size", "2").click()
+    expect_peak(page, peak_of(qwen(tensor_model_parallel_size=2)))
+    page.go_back()
+    expect_peak(page, peak_of(qwen()))
+    page.go_forward()
+    expect_peak(page, peak_of(qwen(tensor_model_parallel_size=2)))
+
+
+def test_a_value_that_is_refused_says_why(opened: Opened) -> None:
+    page = opened(QWEN)
+    with pytest.raises(LayoutError) as refused:
+        estimate(qwen(pipeline_model_parallel_size=3))
+    three = choice(page, "pipeline_model_parallel_size", "3")
+    expect(three).to_have_attribute("aria-disabled", "true")
+    three.click()
+    expect(page.get_by_role("note")).to_have_text(str(refused.value))
+    expect_peak(page, peak_of(qwen()))  # nothing was chosen
+    page.get_by_role("textbox", name="GPUs").fill("7")
+    expect_peak(page, peak_of(TrainingJob.from_hf("Qwen/Qwen3-8B", 7, gpu="H100-80GB")))
+    choice(page, "tensor_model_parallel_size", "1").focus()
+    page.goto(page.url.replace("num_gpus=7", "num_gpus=7&s.tensor_model_parallel_size=2"))
+    expect(page.get_by_role("alert")).to_contain_text("num_gpus=7")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("config.json", json.dumps(CONFIG)), ("train.sh", SCRIPT), ("model.yaml", YAML), ("run.yaml", BRIDGE)]
+)
+def test_what_is_pasted_dropped_or_opened_is_the_run(opened: Opened, name: str, text: str, tmp_path: Path) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+    job = TrainingJob.from_hf(str(file)) if name.endswith(".json") else TrainingJob.from_file(str(file))
+    wanted = peak_of(job)
+    page = opened(QWEN)
+    expect_peak(page, peak_of(qwen()))
+    page.locator("input[type=file]").set_input_files(file)
+    expect_peak(page, wanted)
+    page.goto(opened.url + QWEN)
+    expect_peak(page, peak_of(qwen()))
+    page.evaluate(
+        """text => { const data = new DataTransfer(); data.setData("text", text);
+        document.dispatchEvent(new ClipboardEvent("paste", {clipboardData: data, bubbles: true})) }""",
+        text,
+    )
+    expect_peak(page, wanted)
+    page.goto(opened.url + QWEN)
+    expect_peak(page, peak_of(qwen()))
+    page.evaluate(
+        """([text, name]) => { const data = new DataTransfer(); data.items.add(new File([text], name));
+        window.dispatchEvent(new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true})) }""",
+        [text, name],
+    )
+    expect_peak(page, wanted)
+    again = opened.another(page.url)  # the link holds the text
+    expect_peak(again, wanted)
+    expect(again.locator("textarea")).to_have_value(text)
+
+
+def test_a_moment_of_the_timeline_shows_its_tensors(opened: Opened) -> None:
+    page = opened(V3)
+    job = TrainingJob.from_hf(
+        "deepseek-ai/DeepSeek-V3", 1024, pipeline_model_parallel_size=16, expert_model_parallel_size=64,
+        global_batch_size=1024, recompute_granularity="selective",
+    )  # fmt: skip
+    found = estimate(job)
+    figure = page.locator("svg.timeline")
+    box = figure.bounding_box()
+    assert box is not None
+    for share, row in ((0.3, 4), (0.55, 9), (0.93, 15)):
+        figure.click(position={"x": 46 + share * (box["width"] - 56), "y": 15 * row + 5})
+        page.wait_for_function(f"location.hash.includes('stage={row}&') || location.hash.endsWith('stage={row}')")
+        index = int(page.evaluate("new URLSearchParams(location.hash.split('?')[1]).get('moment')"))
+        moment = found.timeline(row).moments[index]
+        heading = page.locator("h2 [data-bytes]")
+        expect(heading).to_have_attribute("data-bytes", str(moment.highest_bytes))
+        table = page.get_by_role("table", name="Tensors")
+        more = page.get_by_role("button", name=re.compile("Show all .* rows"))
+        if more.count():
+            more.click()
+        expect(more).to_have_count(0)
+        sizes = table.locator("tbody td:nth-child(7) span").evaluate_all("cells => cells.map(cell => cell.title)")
+        assert sum(int(one.removesuffix(" bytes").replace(",", "")) for one in sizes) == moment.highest_bytes
+
+
+def test_advice_is_applied(opened: Opened) -> None:
+    page = opened(QWEN)
+    page.get_by_role("button", name="Find changes").click()
+    apply = page.get_by_role("button", name="Apply")
+    expect(apply.first).to_be_visible(timeout=60_000)
+    advice = advise(qwen())
+    assert apply.count() == len(advice.outcomes) > 0
+    apply.first.click()
+    expect_peak(page, advice.outcomes[0].peak)
+
+
+def test_a_plan_shows_how_far_it_is_and_can_be_cancelled(opened: Opened) -> None:
+    page = opened("#/plan?model=deepseek-ai/DeepSeek-V3&num_gpus=1024" + opened.narrow)
+    page.get_by_role("button", name="Plan", exact=True).last.click()
+    expect(page.locator("progress")).to_be_visible()
+    page.wait_for_function("document.querySelector('progress')?.value > 0", timeout=120_000)
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_text("The search was cancelled.")).to_be_visible()
+    expect(page.locator("progress")).to_have_count(0)
+    # the engine answers others at once
+    page.goto(opened.url + QWEN)
+    expect_peak(page, peak_of(qwen()))
+
+
+def test_a_plan_opens_on_the_page_of_estimates(opened: Opened) -> None:
+    page = opened("#/plan?model=Qwen/Qwen3-8B&num_gpus=8&axis.pp=1&axis.vpp=1&axis.cp=1&axis.micro_batch_size=1&axis.recompute=none,full")
+    page.get_by_role("button", name="Plan", exact=True).last.click()
+    rows = page.get_by_role("table", name="Plans").locator("tbody tr")
+    expect(rows.first).to_be_visible(timeout=120_000)
+    peak = rows.first.locator("td").nth(8).inner_text()
+    expect(page.locator("svg circle.plan")).to_have_count(rows.count())
+    page.get_by_role("searchbox", name="Filter plans").fill("tp8")
+    expect(rows.first).to_contain_text("tp8")
+    page.get_by_role("searchbox", name="Filter plans").fill("")
+    rows.first.locator("td").first.click()
+    expect(shown_peak(page)).to_have_text(f"Peak {peak} GiB")
+
+
+def test_a_link_restores_the_page(opened: Opened) -> None:
+    page = opened(QWEN)
+    choice(page, "tensor_model_parallel_size", "2").click()
+    expect_peak(page, peak_of(qwen(tensor_model_parallel_size=2)))
+    figure = page.locator("svg.timeline")
+    box = figure.bounding_box()
+    assert box is not None
+    figure.click(position={"x": box["width"] * 0.7, "y": box["height"] * 0.6})
+    page.wait_for_function("location.hash.includes('moment=')")
+    heading = page.locator("section[aria-label^='Alive on stage'] h2")
+    words = heading.inner_text()
+    again = opened.another(page.url)
+    expect_peak(again, peak_of(qwen(tensor_model_parallel_size=2)))
+    expect(again.locator("section[aria-label^='Alive on stage'] h2")).to_have_text(words)
+
+
+def test_runs_are_compared(opened: Opened) -> None:
+    page = opened(QWEN)
+    expect_peak(page, peak_of(qwen()))
+    page.get_by_role("button", name="Pin this run").click()
+    choice(page, "tensor_model_parallel_size", "4").click()
+    expect_peak(page, peak_of(qwen(tensor_model_parallel_size=4)))
+    page.get_by_role("button", name="Pin this run").click()
+    page.get_by_role("button", name="Compare (2)").click()
+    weights = page.locator("section[aria-label=Categories] tr", has_text="weights")
+    parts = [estimate(job).peak_stage.breakdown_bytes["weights"] for job in (qwen(), qwen(tensor_model_parallel_size=4))]
+    for place, nbytes in enumerate(parts):
+        expect(weights.locator("[data-bytes]").nth(place)).to_have_attribute("data-bytes", str(nbytes))
+    expect(page.locator("section[aria-label='Settings that differ']")).to_contain_text("tensor_model_parallel_size")
+    expect(page.locator("section[aria-label='Tensors that differ']")).to_contain_text("main_grad")
+
+
+def test_everything_is_handed_out(opened: Opened) -> None:
+    page = opened(QWEN)
+    expect_peak(page, peak_of(qwen()))
+    found = estimate(qwen())
+
+    def taken(button: str) -> Path:
+        with page.expect_download() as waiting:
+            page.get_by_role("button", name=button, exact=True).first.click()
+        return Path(waiting.value.path())
+
+    assert json.loads(taken("JSON").read_text())["peak"]["allocated_bytes"] == peak_of(qwen())
+    assert json.loads(taken("Timeline JSON").read_text())["peak_allocated_bytes"] == peak_of(qwen())
+    assert str(peak_of(qwen())) in taken("Stages CSV").read_text()
+    assert len(taken("Moments CSV").read_text().splitlines()) == 1 + len(found.timeline().moments)
+    assert len(taken("Tensors CSV").read_text().splitlines()) == 1 + len(found.peak_stage.rows)
+    assert taken("SVG").read_text().startswith("<?xml")
+    assert taken("PNG").read_bytes().startswith(b"\x89PNG")
+    report = taken("HTML report")
+    assert report.stat().st_size < 1_000_000
+    page.get_by_role("button", name="Launch arguments").click()
+    expect(page.locator("pre")).to_contain_text("--num-layers 36")
+    page.get_by_role("tab", name="YAML").click()
+    expect(page.locator("pre")).to_contain_text("--num-layers: 36")
+    kept = report.rename(report.with_suffix(".html"))
+    frozen = opened.another(kept.as_uri())
+    expect_peak(frozen, peak_of(qwen()))
+    expect(frozen.locator("svg.timeline")).to_be_visible()
+    expect(frozen.locator("h2 [data-bytes]")).to_have_attribute("data-bytes", str(peak_of(qwen())))
+    frozen.locator("svg.timeline").focus()
+    frozen.keyboard.press("End")  # between two steps
+    expect(frozen.locator("h2 [data-bytes]")).to_have_attribute("data-bytes", str(found.peak_stage.steady_allocated_bytes))
+
+
+def test_by_keyboard_alone(opened: Opened) -> None:
+    page = opened("")
+    expect(page.locator(".verdict")).to_be_visible()
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement?.name") == "model":
+            break
+    page.keyboard.type("qwen3 8b")
+    expect(page.get_by_role("option").first).to_be_visible()
+    names = page.get_by_role("option").all_inner_texts()
+    for _ in range([one.startswith("Qwen/Qwen3-8B ") for one in names].index(True)):
+        page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect_peak(page, peak_of(TrainingJob.from_hf("Qwen/Qwen3-8B", 8)))
+    expect(choice(page, "tensor_model_parallel_size", "1")).to_be_visible()
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement?.dataset?.setting") == "tensor_model_parallel_size":
+            break
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    expect_peak(page, peak_of(TrainingJob.from_hf("Qwen/Qwen3-8B", 8, tensor_model_parallel_size=2)))
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement?.classList.contains('timeline')"):
+            break
+    page.keyboard.press("Home")
+    page.wait_for_function("location.hash.includes('moment=0')")
+    page.keyboard.press("p")
+    page.wait_for_function("!location.hash.includes('moment=0')")
+
+
+@pytest.mark.parametrize("link", [QWEN, V3, QWEN.replace("estimate", "plan"), QWEN.replace("estimate", "compare")])
+def test_a_narrow_screen_is_wide_enough(opened: Opened, link: str) -> None:
+    page = opened(link, width=400)
+    page.wait_for_timeout(1500)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
