@@ -52,7 +52,7 @@ def settled(page: Page) -> None:
     page.wait_for_selector(".verdict, .refusal, table", timeout=120_000)
     page.wait_for_load_state("networkidle")
     page.wait_for_timeout(600)
-    page.wait_for_function("!document.querySelector('progress, .busy, [aria-busy=true]')", timeout=180_000)
+    page.wait_for_function("() => !document.querySelector('progress, .busy, [aria-busy=true]')", timeout=180_000)
     page.wait_for_timeout(400)
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import ConfigError, EstimatorError, TrainingJob, UnsupportedError, estimate
+from megatron_memory_estimator.inputs.runs.files import job_from_file
+from megatron_memory_estimator.job.training_job import alike
 
 from .helpers import records, small_config
 
@@ -86,6 +88,9 @@ mixed_precision: bf16_mixed
     )
     job = TrainingJob.from_bridge(file, 8)
     assert (job.model.activation_func, job.training.seq_length, job.layout.dp) == ("silu", 1024, 8)
+    assert alike(TrainingJob.from_file(file, 8), job)  # it says itself whose it is
+    with pytest.raises(ConfigError, match="arguments behind -- go with Megatron-LM arguments only"):
+        job_from_file(str(file), 8, {}, ["--seq-length", "2048"])
 
 
 @pytest.mark.parametrize("recipe", records("bridge_recipes.json"), ids=lambda recipe: str(recipe["id"]))

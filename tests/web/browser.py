@@ -27,7 +27,11 @@ class Opened:
     @property
     def narrow(self) -> str:
         """Axes of a search that takes some seconds with this engine."""
-        return "" if self.kind == "serve" else "&axis.tp=1,2&axis.pp=16&axis.vpp=1&axis.cp=1&axis.ep=32,64&axis.recompute=none,full"
+        return (
+            ""
+            if self.kind == "serve"
+            else "&axis.tp=1,2&axis.pp=16&axis.vpp=1&axis.cp=1&axis.ep=32,64&axis.recompute=none,full"
+        )
 
     def __call__(self, link: str, width: int = 1280, height: int = 900) -> Page:
         return self.another(self.url + link, width, height)
@@ -38,7 +42,9 @@ class Opened:
         context.set_default_timeout(30_000)
         self.contexts.append(context)
         page = context.new_page()
-        page.on("console", lambda said: said.type == "error" and REFUSED not in said.text and self.wrong.append(said.text))
+        page.on(
+            "console", lambda said: said.type == "error" and REFUSED not in said.text and self.wrong.append(said.text)
+        )
         page.on("pageerror", lambda error: self.wrong.append(str(error)))
         page.on("request", lambda request: self.origins.add("{0.scheme}://{0.netloc}".format(urlsplit(request.url))))
         page.goto(url)

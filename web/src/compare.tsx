@@ -1,7 +1,7 @@
 // Pinned runs side by side: figures, categories, tensors, and the settings that differ.
 import { SHORT } from "./address";
 import { useAnswer } from "./asking";
-import { PARTS, colourOf } from "./colours";
+import { colourOf } from "./colours";
 import { nameOf, requestOf, usePage } from "./context";
 import type { Compared, Value } from "./documents";
 import { size } from "./figures";
@@ -41,8 +41,8 @@ const Share = ({ bytes, most, part }: { bytes: number | null; most: number; part
 
 const Sides = ({ found }: { found: Compared }) => {
   const heads = found.cases.map((one) => one.label);
-  const parts = PARTS.filter((part) => found.parts?.[part]?.some((bytes) => bytes));
-  const most = Math.max(1, ...parts.flatMap((part) => (found.parts![part] ?? []).map((bytes) => bytes ?? 0)));
+  const parts = found.parts.filter((one) => one.bytes.some((bytes) => bytes));
+  const most = Math.max(1, ...parts.flatMap((one) => one.bytes.map((bytes) => bytes ?? 0)));
   const head = (first: string) => <tr><th class="left">{first}</th>{heads.map((one) => <th key={one}>{one}</th>)}</tr>;
   const differs = new Set(found.differs);
   return (
@@ -67,15 +67,15 @@ const Sides = ({ found }: { found: Compared }) => {
             <table>
               <thead>{head("category")}</thead>
               <tbody>
-                {parts.map((part) => (
-                  <tr key={part}><th class="left">{part}</th>{found.parts![part]!.map((bytes, place) => <Share key={place} bytes={bytes} most={most} part={part} />)}</tr>
+                {parts.map(({ part, bytes: own }) => (
+                  <tr key={part}><th class="left">{part}</th>{own.map((bytes, place) => <Share key={place} bytes={bytes} most={most} part={part} />)}</tr>
                 ))}
               </tbody>
             </table>
           </div>
         </section>
       )}
-      {found.tensors && found.tensors.length > 0 && (
+      {found.tensors.length > 0 && (
         <section class="card" aria-label="Tensors that differ">
           <h2>Tensors that differ most</h2>
           <div class="scroll">
@@ -93,14 +93,14 @@ const Sides = ({ found }: { found: Compared }) => {
           </div>
         </section>
       )}
-      {found.settings && Object.keys(found.settings).length > 0 && (
+      {found.settings.length > 0 && (
         <section class="card" aria-label="Settings that differ">
           <h2>Settings that differ</h2>
           <div class="scroll">
             <table>
               <thead>{head("setting")}</thead>
               <tbody>
-                {Object.entries(found.settings).map(([name, values]) => (
+                {found.settings.map(({ name, values }) => (
                   <tr key={name}><th class="left">{name}</th>{values.map((value, place) => <td key={place}>{written(value)}</td>)}</tr>
                 ))}
               </tbody>

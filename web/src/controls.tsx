@@ -2,7 +2,7 @@
 import { useMemo, useRef, useState } from "preact/hooks";
 import { useAnswer } from "./asking";
 import { changed, requestOf, usePage, without } from "./context";
-import type { Choice, Choices, Estimate, SettingFacts, Settings, Value } from "./documents";
+import type { Choice, Choices, Estimate, SettingFacts, Value } from "./documents";
 
 const LABELS: readonly (readonly [string, string])[] = [
   ["tensor_model_parallel_size", "tp"], ["pipeline_model_parallel_size", "pp"], ["virtual_pipeline_model_parallel_size", "vpp"],
@@ -23,7 +23,7 @@ const List = ({ name, label, current, values, choose }: GroupProps) => {
   return (
     <label class="control">
       <span class="label" title={name}>{label}</span>
-      <select name={name} value={String(now)} onChange={(event) => choose(values[Number(event.currentTarget.value)]!.settings)}>
+      <select name={name} value={String(now)} onChange={(event) => choose(values[Number(event.currentTarget.value)]!)}>
         {now < 0 && <option value="-1">{shown(current)}</option>}
         {values.map((one, place) => (
           <option key={shown(one.value)} value={String(place)} disabled={one.refusal !== null} title={one.refusal ?? ""}>
@@ -35,7 +35,7 @@ const List = ({ name, label, current, values, choose }: GroupProps) => {
   );
 };
 
-type GroupProps = { name: string; label: string; current: Value; values: readonly Choice[]; choose: (settings: Settings) => void };
+type GroupProps = { name: string; label: string; current: Value; values: readonly Choice[]; choose: (one: Choice) => void };
 
 /** A group of values; arrows go from one to the next, those that are refused say why while they have the focus. */
 const Group = ({ name, label, current, values, choose }: GroupProps) => {
@@ -69,7 +69,7 @@ const Group = ({ name, label, current, values, choose }: GroupProps) => {
             onBlur={() => setFocus(null)}
             onPointerEnter={() => setFocus(place)}
             onKeyDown={(event) => move(event, place)}
-            onClick={() => (one.refusal === null ? choose(one.settings) : setFocus(place))}
+            onClick={() => (one.refusal === null ? choose(one) : setFocus(place))}
           >
             {shown(one.value)}
           </button>
@@ -161,9 +161,10 @@ const Others = ({ facts }: { facts: readonly SettingFacts[] }) => {
 export const Controls = ({ found, current }: { found: Estimate | undefined; current: boolean }) => {
   const { engine, state, go } = usePage();
   const { run } = state;
-  const choices = useAnswer<Choices>(engine, "choices", current ? requestOf(run) : null).found?.choices; // behind the answer itself
+  const { found: known, fresh } = useAnswer<Choices>(engine, "choices", current ? requestOf(run) : null); // behind the answer itself
+  const choices = known?.choices;
   const facts = useAnswer<{ settings: readonly SettingFacts[] }>(engine, "settings", current ? {} : null).found?.settings ?? [];
-  const choose = (settings: Settings) => go({ run: changed(run, settings) });
+  const choose = (one: Choice) => go({ run: changed(run, one.num_gpus === null ? one.settings : { ...one.settings, num_gpus: one.num_gpus }) });
   const gpu = choices?.["gpu"];
   const numbers: Record<string, Value | undefined> = {
     num_gpus: found?.layout["world_size"],
@@ -178,13 +179,13 @@ export const Controls = ({ found, current }: { found: Estimate | undefined; curr
     else go({ run: { ...run, settings: value === null ? settings : { ...settings, [name]: value } } });
   };
   return (
-    <form class="controls" aria-label="Settings" onSubmit={(event) => event.preventDefault()}>
+    <form class="controls" aria-label="Settings" aria-busy={!fresh} onSubmit={(event) => event.preventDefault()}>
       <fieldset>
         <legend>GPUs and batch</legend>
         {gpu && (
           <label class="control">
             <span class="label">GPU</span>
-            <select name="gpu" value={String(gpu.value)} onChange={(event) => choose({ gpu: event.currentTarget.value })}>
+            <select name="gpu" value={String(gpu.value)} onChange={(event) => go({ run: changed(run, { gpu: event.currentTarget.value }) })}>
               {gpu.values.map((one) => <option key={String(one.value)} value={String(one.value)} disabled={one.refusal !== null} title={one.refusal ?? ""}>{String(one.value)}{one.refusal ? " (refused)" : ""}</option>)}
             </select>
           </label>

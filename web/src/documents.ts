@@ -106,7 +106,7 @@ export type Moment = {
   readonly tensors: readonly Tensor[];
 };
 
-export type Choice = { readonly value: Value; readonly settings: Settings; readonly refusal: string | null };
+export type Choice = { readonly value: Value; readonly settings: Settings; readonly num_gpus: number | null; readonly refusal: string | null };
 export type Choices = {
   readonly choices: Readonly<Record<string, { readonly value: Value; readonly values: readonly Choice[] }>>;
 };
@@ -194,7 +194,7 @@ export type Compared = {
   readonly differs: readonly string[];
   readonly figures: Readonly<Record<string, readonly string[]>>;
   readonly cases: readonly ({ readonly label: string; readonly estimate: Estimate } | { readonly label: string; readonly refusal: string })[];
-  readonly parts?: Readonly<Record<string, readonly (number | null)[]>>;
-  readonly tensors?: readonly { readonly name: string; readonly part: string; readonly bytes: readonly (number | null)[] }[];
-  readonly settings?: Readonly<Record<string, readonly Value[]>>;
+  readonly parts: readonly { readonly part: string; readonly bytes: readonly (number | null)[] }[];
+  readonly tensors: readonly { readonly name: string; readonly part: string; readonly bytes: readonly (number | null)[] }[];
+  readonly settings: readonly { readonly name: string; readonly values: readonly Value[] }[];
 };

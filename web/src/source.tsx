@@ -30,8 +30,7 @@ export const useDrops = () => {
       else if (text) take(text, "dropped text");
     };
     const paste = (event: ClipboardEvent) => {
-      const target = event.target as HTMLElement | null;
-      if (target?.closest("input, textarea, select")) return;
+      if (event.target instanceof Element && event.target.closest("input, textarea, select")) return;
       const file = event.clipboardData?.files[0];
       const text = event.clipboardData?.getData("text") ?? "";
       if (file) ofFile(file).then((content) => take(content, file.name)).catch((error: Error) => say(error.message));

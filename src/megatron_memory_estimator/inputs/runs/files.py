@@ -12,6 +12,7 @@ from ...errors import ConfigError, EstimatorError
 from ...job.training_job import TrainingJob, alike
 from ...wording import plain
 from .. import SCRIPTS, YAML
+from ..bridge_config import job_from_bridge
 from ..hf.convert import convert
 from ..hf.load import parse
 from ..loaded_model import LoadedModel
@@ -127,6 +128,13 @@ def _of_document(
     from ..dialects.launched import of_document
     from ..dialects.table import dialect_of
 
+    if is_saved_by_bridge(document):
+        if more:
+            raise ConfigError(
+                f"{path} is a Megatron-Bridge config; arguments behind -- go with Megatron-LM arguments only"
+            )
+        job = job_from_bridge(document, num_gpus, _own(settings))
+        return dataclasses.replace(job, warnings=(*twice(repeated), *job.warnings))
     run = of_document(document, path, settings, around)
     if dialect_of(run) is not None:
         job = _of_dialect(run, num_gpus, settings, more)
@@ -139,6 +147,15 @@ def _of_document(
     ignoring = bool(settings.get("ignore_unknown"))
     given = from_mapping_file(document, path, name, _variables(settings), repeated, ignore_unknown=ignoring)
     return job_from_args(given, num_gpus, {**_without(settings, ("run_model",)), "more_arguments": list(more)})
+
+
+def is_saved_by_bridge(document: Mapping[Any, Any]) -> bool:
+    """Whether a YAML document is the configuration that Megatron-Bridge saves beside its checkpoints (run_config.yaml): the model, or
+    the whole, names the class of Bridge that it is (`src/megatron/bridge/training/utils/config_utils.py`)."""
+    model = document.get("model")
+    if not isinstance(model, Mapping):
+        return False
+    return any(str(part.get("_target_")).startswith("megatron.bridge.") for part in (document, model))
 
 
 def _of_dialect(run: Run, num_gpus: int | None, settings: Mapping[str, Any], more: Sequence[str]) -> TrainingJob:
