@@ -15,7 +15,6 @@ from pydantic import ValidationError
 
 from . import __version__
 from .errors import EstimatorError
-from .job.settings import nearest
 from .service.parameters import (
     At,
     Axes,
@@ -33,9 +32,11 @@ from .service.parameters import (
     Text,
     Top,
     Word,
+    mistaken,
+    unknown_argument,
 )
 from .service.pool import SECONDS, Workers
-from .wording import plain, shown
+from .wording import plain
 
 INSTRUCTIONS = (
     "GPU memory of Megatron training runs, for every pipeline stage. `estimate` says whether a run fits, `advise` what to change, `plan` "
@@ -68,25 +69,14 @@ class Server(MCPServer[Any]):
         known = tool.input_schema.get("properties", {}) if tool is not None else arguments
         for word in arguments:
             if word not in known:
-                settings = '; settings go under "settings"' if "settings" in known else ""
-                raise ToolError(plain(f'unknown argument "{word}" of {name}{settings}.{nearest(word, known)}'))
+                raise ToolError(plain(unknown_argument(word, name, known)))
         try:
             return await super().call_tool(name, arguments, context)
         except ToolError as error:
             cause = error.__cause__
-            text = mistaken(cause) if isinstance(cause, ValidationError) else str(error)
+            first = cause.errors(include_url=False)[0] if isinstance(cause, ValidationError) else None
+            text = str(error) if first is None else mistaken(first, name, known)
             raise ToolError(plain(text.removeprefix(f"Error executing tool {name}: "))) from None
-
-
-def mistaken(error: ValidationError) -> str:
-    """The first mistake of a tool's arguments, with the nearest of the choices where there are some."""
-    first = error.errors(include_url=False)[0]
-    where, given = ".".join(str(part) for part in first["loc"][:1]), first["input"]
-    expected = first.get("ctx", {}).get("expected")
-    if expected is None:
-        return f"{where}: {first['msg']}"
-    choices = [word.strip("' ") for word in expected.replace(" or ", ",").split(",")]
-    return f"{where}={shown(given)} is not one of {', '.join(choices)}.{nearest(str(given), choices)}"
 
 
 class Runs:

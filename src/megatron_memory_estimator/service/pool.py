@@ -136,7 +136,9 @@ class Pool:
     async def _worker(self) -> Worker:
         """A process that is idle and lives; a new one where there is none."""
         while self.idle:
-            task = self.idle.pop()
+            ready = [task for task in self.idle if task.done()]  # others are being started
+            task = (ready or self.idle)[-1]
+            self.idle.remove(task)
             try:
                 worker = await asyncio.shield(task)
             except asyncio.CancelledError:

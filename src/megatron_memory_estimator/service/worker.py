@@ -19,6 +19,8 @@ from .answers import LARGEST_MEMORY, answered
 
 LARGE = 2**30
 """Resident bytes above which a process is not used again."""
+OBJECTS = 100_000
+"""Objects made between two collections of garbage: a request makes many that live until its answer."""
 WARM: dict[str, Any] = {
     "tool": "estimate", "arguments": {"model": "Qwen/Qwen3-0.6B", "num_gpus": 8, "detail": "full"}, "folder": None, "seconds": 60,
     "hub": False,
@@ -35,6 +37,7 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no answer
     answered(WARM)
     gc.freeze()
+    gc.set_threshold(OBJECTS)
     serve(sys.stdin.buffer, out)
 
 

@@ -1,0 +1,1 @@
+"""The page, and the servers of it."""
