@@ -53,6 +53,10 @@ At = Annotated[Literal["peak", "steady"], Field(description="peak: when most is 
 Models = Annotated[
     list[str], Field(min_length=1, description="Bundled models or Hub ids.", examples=[["Qwen/Qwen3-8B"]])
 ]
+SomeModels = Annotated[
+    list[str] | None,
+    Field(min_length=1, description="Bundled models or Hub ids. Give either models or cases.", examples=[["Qwen/Qwen3-8B"]]),
+]  # fmt: skip
 Layouts = Annotated[
     list[dict[str, Any]] | None,
     Field(

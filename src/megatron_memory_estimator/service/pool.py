@@ -97,7 +97,7 @@ class Pool:
     def __init__(self, size: int, waiting: int) -> None:
         self.size, self.waiting, self.asked = size, waiting, 0
         self.free: asyncio.Semaphore | None = None
-        self.idle: list[asyncio.Task[Worker]] = []
+        self.idle: list[asyncio.Future[Worker]] = []
         self.busy: set[Worker] = set()
 
     def start(self) -> None:
@@ -128,7 +128,8 @@ class Pool:
         finally:  # also where the client cancels: nothing here waits
             self.busy.discard(worker)
             if worker.usable:
-                self.idle.append(asyncio.create_task(_same(worker)))
+                self.idle.append(ready := asyncio.get_running_loop().create_future())
+                ready.set_result(worker)
             else:
                 worker.end()
                 self.idle.append(asyncio.create_task(started()))
@@ -161,10 +162,6 @@ class Pool:
             worker.end()
         for worker in found:
             await worker.process.wait()
-
-
-async def _same(worker: Worker) -> Worker:
-    return worker
 
 
 class Workers:

@@ -62,7 +62,7 @@ class Plan(DetailedRun):
 class Compare(Arguments):
     """Runs side by side: models and layouts, each with each; or cases, each a run."""
 
-    models: p.Models | None = None
+    models: p.SomeModels = None
     layouts: p.Layouts = None
     num_gpus: p.NumGpus = None
     settings: p.CommonSettings = None
