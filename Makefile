@@ -7,7 +7,7 @@ MINUTES ?= 10
 MODULES ?= *
 SAMPLE ?= 60
 
-.PHONY: demo test test-all fmt docs page imports bench fuzz mutants clean
+.PHONY: demo test test-all test-web test-trace fmt docs page imports bench fuzz mutants clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -29,6 +29,16 @@ test-all: test
 	SWEEP=1 MANY_JOBS=3000 MANY_SCRIPTS=20000 $(BIN)/python -m pytest -n auto -rP \
 		$(addprefix tests/test_,$(addsuffix .py,random_jobs planted_errors shell user_types verdicts widths planner \
 		planner_space dims docs plan help legality fuzz_seeds features mcp mcp_summary))
+
+test-web: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,webtest]'
+	$(BIN)/python -m pytest -rP tests/web
+
+# CPU torch takes gigabytes, so that it has an environment of its own.
+test-trace:
+	test -x build/trace/bin/python || $(PYTHON) -m venv build/trace
+	build/trace/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trace]'
+	build/trace/bin/python -m pytest -rP tests/trace
 
 fmt: $(READY)
 	$(BIN)/ruff check --fix src tests scripts skills

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from .helpers import SWEEP
@@ -19,6 +21,7 @@ SLOW = (
     "test_planner.py::test_arrays_of_jobs_give_the_bytes_of_each[Qwen/Qwen3-Next-80B-A3B-Instruct]",
     "test_plan.py::test_calibration", "test_plan.py::test_published_layouts_beside_the_first_choice",
     "test_help.py::test_every_example_runs[validate]", "test_help.py::test_every_example_runs[mcp --folder ~/configs]",
+    "test_help.py::test_every_example_runs[serve --port 0 --allow-hub]",
     "test_legality.py::test_rules_are_sentences_without_the_numbers_of_a_run", "test_legality.py::test_numbers_of_a_fix_are_accepted",
     "test_fuzz_seeds.py::test_a_hunt_finds_every_fault", "test_features.py::test_every_pair_runs_or_is_refused_by_a_rule",
     "test_mcp.py::test_a_request_ends_with_its_time_or_when_it_is_cancelled",
@@ -29,6 +32,17 @@ SLOW = (
     "test_shell.py::test_random_scripts_are_read_as_bash_runs_them[1]",
 )  # fmt: skip
 """Ends of their names."""
+
+
+APART = ("web", "trace")
+"""Folders of tests that only targets of their own run: they need programs and packages that others do not."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave them out where they are not named."""
+    named = any(Path(arg.partition("::")[0]).resolve().is_relative_to(collection_path) for arg in config.args)
+    apart = collection_path.parent == Path(__file__).parent and collection_path.name in APART
+    return True if apart and not named else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -123,7 +125,22 @@ def test_every_example_runs(words: str, own_files: Path, capsys: pytest.CaptureF
         served = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
         assert served.stdout == ""
         return
+    if words.startswith("serve"):
+        assert ended_by_hand(shlex.split(words)) == 0
+        return
     assert printed(capsys, *shlex.split(words))
+
+
+def ended_by_hand(words: list[str]) -> int:
+    """The exit code of a server that gets Ctrl-C once it has said where it listens."""
+    line = [sys.executable, "-m", "megatron_memory_estimator", *words, "--port", "0"]
+    environment = {**os.environ, "BROWSER": "true"}
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline().startswith("http://127.0.0.1:")
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.read() == process.stderr.read() == ""
+    return process.returncode
 
 
 def completed(args: list[str], incomplete: str) -> list[CompletionItem]:

@@ -1,14 +1,12 @@
 """The verbs as tools of a Model Context Protocol server; needs the extra `mcp`.
 
-Every request is answered by a process of its own (`service/worker.py`): it is ended after a time, or when the client cancels it.
+Requests are answered by processes (`service/pool.py`): one is ended when its request takes too long, or the client cancels it.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import json
-import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from mcp.server.mcpserver import MCPServer
@@ -16,7 +14,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import ValidationError
 
 from . import __version__
-from .job.settings import nearest
+from .errors import EstimatorError
 from .service.parameters import (
     At,
     Axes,
@@ -34,66 +32,33 @@ from .service.parameters import (
     Text,
     Top,
     Word,
+    mistaken,
+    unknown_argument,
 )
-from .wording import plain, shown
+from .service.pool import SECONDS, Workers
+from .wording import plain
 
 INSTRUCTIONS = (
     "GPU memory of Megatron training runs, for every pipeline stage. `estimate` says whether a run fits, `advise` what to change, `plan` "
     'which layouts are best, `explain` what is in memory. Answers are short JSON, in GiB where a name says so; detail="full" gives the '
     "whole document. Repeat the assumptions and warnings to the user."
 )
-SECONDS = 60.0
-"""Time of one request."""
-AT_ONCE = 2
-"""Requests that are worked on at once; others wait."""
-LARGEST_REQUEST = 2 * 2**20
-"""Characters of a request's arguments."""
+AT_ONCE = (1, 64)
+"""Quick requests that are worked on at once, and that may wait; and slow ones."""
 
 
-class Workers:
-    """Answers requests in processes of their own, so many at once, each for so many seconds."""
+class Answers:
+    """The answers of the processes as text, and their errors as the protocol has them."""
 
-    def __init__(self, folder: str | None, seconds: float) -> None:
-        self.folder, self.seconds = folder, seconds
-        self.free: asyncio.Semaphore | None = None
+    def __init__(self, workers: Workers) -> None:
+        self.workers = workers
 
     async def answer(self, tool: str, **arguments: Any) -> str:
         """The answer of a tool as compact JSON. Raises ToolError with the sentence that says what is wrong."""
-        if isinstance(arguments.get("text"), dict):  # a config.json as an object; clients also make one of its text
-            arguments["text"] = json.dumps(arguments["text"])
-        request = json.dumps({"tool": tool, "arguments": arguments, "folder": self.folder, "seconds": self.seconds})
-        if len(request) > LARGEST_REQUEST:
-            raise ToolError(f"the request is longer than {LARGEST_REQUEST} characters")
-        if self.free is None:
-            self.free = asyncio.Semaphore(AT_ONCE)
-        async with self.free:
-            out = await self._worked(request.encode())
         try:
-            found = json.loads(out)
-        except ValueError:
-            raise ToolError(
-                "the request could not be answered within the limits of memory; ask for less at once"
-            ) from None
-        if "error" in found:
-            raise ToolError(found["error"])
-        return json.dumps(found["answer"], separators=(",", ":"))
-
-    async def _worked(self, request: bytes) -> bytes:
-        """What a process of its own says to the request; the process is ended where that takes too long, or is cancelled."""
-        worker = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "megatron_memory_estimator.service.worker", stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
-        )  # fmt: skip
-        try:
-            out, _ = await asyncio.wait_for(worker.communicate(request), self.seconds)
-        except (TimeoutError, asyncio.TimeoutError):  # two classes before Python 3.11
-            raise ToolError(f"the request took longer than {self.seconds:g} s; ask for less at once") from None
-        finally:  # also where the client cancels
-            if worker.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    worker.kill()
-                await worker.wait()
-        return out
+            return (await self.workers.answer(tool, arguments)).decode()
+        except EstimatorError as error:
+            raise ToolError(str(error)) from None
 
 
 class Server(MCPServer[Any]):
@@ -104,31 +69,20 @@ class Server(MCPServer[Any]):
         known = tool.input_schema.get("properties", {}) if tool is not None else arguments
         for word in arguments:
             if word not in known:
-                settings = '; settings go under "settings"' if "settings" in known else ""
-                raise ToolError(plain(f'unknown argument "{word}" of {name}{settings}.{nearest(word, known)}'))
+                raise ToolError(plain(unknown_argument(word, name, known)))
         try:
             return await super().call_tool(name, arguments, context)
         except ToolError as error:
             cause = error.__cause__
-            text = mistaken(cause) if isinstance(cause, ValidationError) else str(error)
+            first = cause.errors(include_url=False)[0] if isinstance(cause, ValidationError) else None
+            text = str(error) if first is None else mistaken(first, name, known)
             raise ToolError(plain(text.removeprefix(f"Error executing tool {name}: "))) from None
-
-
-def mistaken(error: ValidationError) -> str:
-    """The first mistake of a tool's arguments, with the nearest of the choices where there are some."""
-    first = error.errors(include_url=False)[0]
-    where, given = ".".join(str(part) for part in first["loc"][:1]), first["input"]
-    expected = first.get("ctx", {}).get("expected")
-    if expected is None:
-        return f"{where}: {first['msg']}"
-    choices = [word.strip("' ") for word in expected.replace(" or ", ",").split(",")]
-    return f"{where}={shown(given)} is not one of {', '.join(choices)}.{nearest(str(given), choices)}"
 
 
 class Runs:
     """The tools that answer about one run."""
 
-    def __init__(self, workers: Workers) -> None:
+    def __init__(self, workers: Answers) -> None:
         self.workers = workers
 
     async def estimate(
@@ -162,7 +116,7 @@ class Runs:
 class Choices:
     """The tools that answer about several runs, or about models."""
 
-    def __init__(self, workers: Workers) -> None:
+    def __init__(self, workers: Answers) -> None:
         self.workers = workers
 
     async def compare(
@@ -192,9 +146,19 @@ class Choices:
 
 def server(folder: str | None = None, seconds: float = SECONDS) -> MCPServer[Any]:
     """The server with the tools estimate, plan, advise, explain, compare and models. Files are opened below `folder` only."""
-    app = Server("megatron-memory", instructions=INSTRUCTIONS, version=__version__, log_level="ERROR")
-    workers = Workers(folder, seconds)
-    runs, choices = Runs(workers), Choices(workers)
+    workers = Workers(folder, seconds, quick=AT_ONCE, slow=AT_ONCE)
+
+    @asynccontextmanager
+    async def until_it_ends(app: MCPServer[Any]) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await workers.close()
+
+    app = Server(
+        "megatron-memory", instructions=INSTRUCTIONS, version=__version__, log_level="ERROR", lifespan=until_it_ends
+    )
+    runs, choices = Runs(Answers(workers)), Choices(Answers(workers))
     for tool in (runs.estimate, choices.plan, runs.advise, runs.explain, choices.compare, choices.models):
         app.add_tool(tool, structured_output=False)  # the answer once, as text
     return app

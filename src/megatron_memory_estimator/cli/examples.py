@@ -43,6 +43,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "validate",
         "validate --log train.log run.sh",
     ),
+    "serve": (
+        "serve --open",
+        "serve --port 0 --allow-hub",
+    ),
     "mcp": ("mcp --folder ~/configs",),
     "gpus": (
         "gpus",

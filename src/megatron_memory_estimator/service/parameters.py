@@ -1,11 +1,14 @@
-"""The parameters of the MCP server's tools: types, choices, and what an agent must know to fill them in."""
+"""The parameters of the tools of servers: types, choices, and what must be known to fill them in; needs pydantic."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from ..job.settings import nearest
+from ..wording import LONGEST_SHOWN, shown
 from .request import MOST_PLANS
 
 Model = Annotated[
@@ -50,6 +53,10 @@ At = Annotated[Literal["peak", "steady"], Field(description="peak: when most is 
 Models = Annotated[
     list[str], Field(min_length=1, description="Bundled models or Hub ids.", examples=[["Qwen/Qwen3-8B"]])
 ]
+SomeModels = Annotated[
+    list[str] | None,
+    Field(min_length=1, description="Bundled models or Hub ids. Give either models or cases.", examples=[["Qwen/Qwen3-8B"]]),
+]  # fmt: skip
 Layouts = Annotated[
     list[dict[str, Any]] | None,
     Field(
@@ -86,3 +93,43 @@ Word = Annotated[
     str | None,
     Field(description="A word of names or types (qwen, llama, moe), or one model by name or Hub id.", examples=["qwen3"]),
 ]  # fmt: skip
+Moment = Annotated[
+    int, Field(ge=0, description="The number of a moment: `index` of `timeline` and `lanes`.", examples=[12])
+]
+Names = Annotated[
+    list[str],
+    Field(min_length=1, max_length=100, description="Settings, by full or short names.", examples=[["tp", "recompute_granularity"]]),
+]  # fmt: skip
+Cases = Annotated[
+    list[dict[str, Any]] | None,
+    Field(
+        min_length=2, max_length=20,
+        description="Instead of models: runs, each with label, model or text, num_gpus and settings as `estimate` takes them.",
+        examples=[[{"label": "tp=2", "model": "Qwen/Qwen3-8B", "num_gpus": 8, "settings": {"tp": 2}},
+                   {"label": "tp=4", "model": "Qwen/Qwen3-8B", "num_gpus": 8, "settings": {"tp": 4}}]],
+    ),
+]  # fmt: skip
+What = Annotated[
+    str, Field(description="What is exported, such as stages, moments, tensors or plans.", examples=["stages"])
+]
+Form = Annotated[Literal["csv"], Field(description="The format of the text.")]
+
+
+def mistaken(error: Mapping[str, Any], tool: str, known: Iterable[str]) -> str:
+    """A mistake in a tool's arguments as pydantic describes it, in one sentence, with the nearest of the choices where there are some."""
+    place, given = list(error["loc"]), error["input"]
+    if error["type"] == "extra_forbidden":
+        return unknown_argument(str(place[-1]), tool, known)
+    where = ".".join(str(part) for part in place[: 3 if len(place) > 1 and isinstance(place[1], int) else 1])
+    expected = error.get("ctx", {}).get("expected")
+    if expected is None:
+        return f"{where}: {error['msg']}"
+    choices = [word.strip("' ") for word in expected.replace(" or ", ",").split(",")]
+    return f"{where}={shown(given)} is not one of {', '.join(choices)}.{nearest(str(given), choices)}"
+
+
+def unknown_argument(word: str, tool: str, known: Iterable[str]) -> str:
+    """The sentence that refuses an argument that a tool does not have."""
+    word = word[:LONGEST_SHOWN]
+    settings = '; settings go under "settings"' if "settings" in known else ""
+    return f'unknown argument "{word}" of {tool}{settings}.{nearest(word, known)}'

@@ -1,0 +1,106 @@
+"""`megatron-memory serve`: the page and the API on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+
+import click
+
+from ..errors import ConfigError
+from ..wording import shown
+from .verb import Verb
+
+PORT = 8000
+HELP = """Serve the page and its API on this machine: everything in a browser tab, and JSON for programs.
+
+Nothing leaves the machine: requests open no files and look no names up, but with --allow-hub those of the Hugging Face Hub.
+"""
+
+
+def run(host: str, port: int, open_page: bool, allow_host: tuple[str, ...], allow_hub: bool, seconds: float) -> None:
+    """Serve until Ctrl-C."""
+    try:
+        import uvicorn
+
+        from ..service.pool import Workers
+        from ..web.app import server
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ("fastapi", "pydantic", "starlette", "uvicorn", "anyio"):
+            raise
+        raise ConfigError(
+            "`megatron-memory serve` needs fastapi and uvicorn: pip install 'megatron-memory-estimator[web]'"
+        ) from None
+    listening = listener(host, port)
+    port = listening.getsockname()[1]
+    app = server(Workers(None, seconds, hub=allow_hub), host=host, port=port, allowed=allow_host)
+    config = uvicorn.Config(
+        app, log_level="critical", access_log=False, server_header=False, timeout_graceful_shutdown=1, ws="none"
+    )
+    with contextlib.suppress(KeyboardInterrupt):  # uvicorn has ended everything by then
+        announce(address(host, port), open_page=open_page)
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def announce(url: str, *, open_page: bool) -> None:
+    """Say where the page is, and open it; the socket listens already, so that a browser waits until it is served."""
+    print(f"{url} (Ctrl-C ends it)", flush=True)
+    if open_page:
+        import webbrowser
+
+        threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+
+
+def listener(host: str, port: int) -> socket.socket:
+    """A socket that listens there. Raises ConfigError where that is not possible."""
+    try:
+        kind = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=kind, backlog=2048)
+    except OSError as error:
+        why = (
+            "another program listens there; give another --port, or --port 0 for any"
+            if _taken(error)
+            else error.strerror
+        )
+        raise ConfigError(f"cannot listen at {shown(host)} port {port}: {why}") from None
+
+
+def _taken(error: OSError) -> bool:
+    import errno
+
+    return error.errno == errno.EADDRINUSE
+
+
+def address(host: str, port: int) -> str:
+    """The URL of the page, as this machine's browsers have it."""
+    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{name}:{port}/"
+
+
+command = Verb(
+    "serve",
+    params=[
+        click.Option(
+            ["--host"], default="127.0.0.1", help="address to listen at (default 127.0.0.1: this machine only)"
+        ),
+        click.Option(
+            ["--port"], type=click.IntRange(0, 65535), default=PORT, help=f"port (default {PORT}; 0: any that is free)"
+        ),
+        click.Option(["--open", "open_page"], is_flag=True, help="open the page in a browser"),
+        click.Option(
+            ["--allow-host"],
+            metavar="NAME",
+            multiple=True,
+            help="another name that browsers know this server by; may be repeated",
+        ),
+        click.Option(
+            ["--allow-hub"], is_flag=True, help="look names of models up in the local cache and the Hugging Face Hub"
+        ),
+        click.Option(
+            ["--seconds"], type=click.FloatRange(1, 3600), default=60.0, help="time of one request (default 60)"
+        ),
+    ],
+    callback=run,
+    help=HELP,
+)

@@ -1,0 +1,197 @@
+"""Requests answered by warm processes (`worker.py`): so many at once, others wait, and each has its time.
+
+A process whose request takes too long, is cancelled, or ends it, is replaced. Quick tools do not wait for slow ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import EstimatorError
+from .answers import LARGEST_MEMORY
+from .request import Progress
+
+SECONDS = 60.0
+"""Time of one request."""
+LARGEST_REQUEST = 2 * 2**20
+"""Characters of a request."""
+LARGEST_ANSWER = 64 * 2**20
+"""Bytes of a line that a process writes."""
+SLOW = ("advise", "compare", "plan")
+"""Tools whose requests take seconds."""
+ANSWER = b'{"answer":'
+
+
+class BusyError(EstimatorError):
+    """So many requests wait already that this one is not taken."""
+
+
+class FaultError(EstimatorError):
+    """The estimator failed, which is not the fault of the request."""
+
+
+class Worker:
+    """A process that answers one request at a time."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process, self.usable = process, True
+
+    async def answer(self, request: bytes, progress: Progress | None) -> bytes:
+        """The document as compact JSON. Raises EstimatorError with its sentence. Not usable again unless this ends by itself."""
+        assert self.process.stdin is not None
+        self.usable, last = False, False
+        with contextlib.suppress(ConnectionError):  # a process that ended is found below
+            self.process.stdin.write(request + b"\n")
+            await self.process.stdin.drain()
+        while line := await self._line():
+            if line.startswith(ANSWER):
+                self.usable = not last
+                return line[len(ANSWER) : -2]
+            found = json.loads(line)
+            if "progress" in found and progress is not None:
+                progress(found["progress"])
+            last = last or "last" in found
+            if "error" in found or "fault" in found:
+                self.usable = not last
+                raise EstimatorError(found["error"]) if "error" in found else FaultError(found["fault"])
+        raise FaultError(
+            f"the process that worked on this request ended ({await self.process.wait()}) before it answered; it may have needed more "
+            f"than {LARGEST_MEMORY // 2**30} GiB, or more than the machine has; ask for less at once"
+        )
+
+    async def _line(self) -> bytes:
+        """What the process writes next; nothing where it ended."""
+        assert self.process.stdout is not None
+        try:
+            line = await self.process.stdout.readline()
+        except ValueError:
+            most = LARGEST_ANSWER // 2**20
+            raise EstimatorError(f"the answer is longer than {most} MiB; ask for less at once") from None
+        return line if line.endswith(b"\n") else b""
+
+    def end(self) -> None:
+        """End the process, whatever it does."""
+        self.usable = False
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.kill()
+
+
+async def started() -> Worker:
+    """A process that warms up by itself."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "megatron_memory_estimator.service.worker", stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL, limit=LARGEST_ANSWER,
+    )  # fmt: skip
+    return Worker(process)
+
+
+class Pool:
+    """At most `size` processes; `waiting` more requests may wait for one."""
+
+    def __init__(self, size: int, waiting: int) -> None:
+        self.size, self.waiting, self.asked = size, waiting, 0
+        self.free: asyncio.Semaphore | None = None
+        self.idle: list[asyncio.Future[Worker]] = []
+        self.busy: set[Worker] = set()
+
+    def start(self) -> None:
+        """Start all processes ahead of the first request; without this each starts when it is needed."""
+        while len(self.idle) < self.size:
+            self.idle.append(asyncio.create_task(started()))
+
+    async def answer(self, request: bytes, seconds: float, progress: Progress | None = None) -> bytes:
+        """The document as compact JSON. Raises EstimatorError with the sentence that says what is wrong, BusyError, FaultError."""
+        if self.asked >= self.size + self.waiting:
+            raise BusyError(f"{self.asked} requests are being answered or wait already; ask again in a moment")
+        self.free = self.free or asyncio.Semaphore(self.size)
+        self.asked += 1
+        try:
+            async with self.free:
+                return await self._answered(request, seconds, progress)
+        finally:
+            self.asked -= 1
+
+    async def _answered(self, request: bytes, seconds: float, progress: Progress | None) -> bytes:
+        """The answer of a process; one that did not end its answer by itself is ended, and another started."""
+        worker = await self._worker()
+        self.busy.add(worker)
+        try:
+            return await asyncio.wait_for(worker.answer(request, progress), seconds)
+        except (TimeoutError, asyncio.TimeoutError):  # two classes before Python 3.11
+            raise EstimatorError(f"the request took longer than {seconds:g} s; ask for less at once") from None
+        finally:  # also where the client cancels: nothing here waits
+            self.busy.discard(worker)
+            if worker.usable:
+                self.idle.append(ready := asyncio.get_running_loop().create_future())
+                ready.set_result(worker)
+            else:
+                worker.end()
+                self.idle.append(asyncio.create_task(started()))
+
+    async def _worker(self) -> Worker:
+        """A process that is idle and lives; a new one where there is none."""
+        while self.idle:
+            ready = [task for task in self.idle if task.done()]  # others are being started
+            task = (ready or self.idle)[-1]
+            self.idle.remove(task)
+            try:
+                worker = await asyncio.shield(task)
+            except asyncio.CancelledError:
+                self.idle.append(task)
+                raise
+            except OSError:
+                continue
+            if worker.process.returncode is None:
+                return worker
+        try:
+            return await started()
+        except OSError as error:
+            raise BusyError(f"no process can be started to answer this request: {error.strerror}") from None
+
+    async def close(self) -> None:
+        """End every process."""
+        tasks, self.idle = self.idle, []
+        found = [one for one in await asyncio.gather(*tasks, return_exceptions=True) if isinstance(one, Worker)]
+        for worker in (*found, *self.busy):
+            worker.end()
+        for worker in found:
+            await worker.process.wait()
+
+
+class Workers:
+    """The answers of all tools: quick and slow ones have processes of their own."""
+
+    def __init__(
+        self, folder: str | None, seconds: float = SECONDS, *, hub: bool = True, quick: tuple[int, int] = (2, 256),
+        slow: tuple[int, int] = (2, 16),
+    ) -> None:  # fmt: skip
+        self.folder, self.seconds, self.hub = folder, seconds, hub
+        self.quick, self.slow = Pool(*quick), Pool(*slow)
+
+    async def answer(self, tool: str, arguments: Mapping[str, Any], progress: Progress | None = None) -> bytes:
+        """The document as compact JSON. Raises EstimatorError with the sentence that says what is wrong, BusyError, FaultError."""
+        if isinstance(arguments.get("text"), dict):  # a config.json as an object
+            arguments = {**arguments, "text": json.dumps(arguments["text"])}
+        request = json.dumps(
+            {"tool": tool, "arguments": arguments, "folder": self.folder, "seconds": self.seconds, "hub": self.hub}
+        )
+        if len(request) > LARGEST_REQUEST:
+            raise EstimatorError(f"the request is longer than {LARGEST_REQUEST} characters")
+        pool = self.slow if tool in SLOW else self.quick
+        return await pool.answer(request.encode(), self.seconds, progress)
+
+    def start(self) -> None:
+        """Start the processes ahead of the first request."""
+        self.quick.start()
+        self.slow.start()
+
+    async def close(self) -> None:
+        """End every process."""
+        await self.quick.close()
+        await self.slow.close()
