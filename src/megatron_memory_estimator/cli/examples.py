@@ -43,6 +43,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "validate",
         "validate --log train.log run.sh",
     ),
+    "site": ("site --out page", "site --out page --pyodide ~/pyodide-314.0.7.tgz"),
     "mcp": ("mcp --folder ~/configs",),
     "gpus": (
         "gpus",

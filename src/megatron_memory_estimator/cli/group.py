@@ -21,6 +21,7 @@ VERBS = {
     "compare": "several models, files and layouts side by side",
     "models": "the bundled models, or the parameters of one model",
     "validate": "measured runs beside their estimates",
+    "site": "the page as a folder for any file host, the library inside",
     "mcp": "estimate, plan, advise and the others as an MCP server",
     "gpus": "the GPUs that estimates are judged against",
     "help": "what a command does, on one screen",

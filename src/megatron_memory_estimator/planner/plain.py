@@ -89,7 +89,7 @@ def too_large(found: Found) -> NumPyError:
     axes = ", ".join(f"{name} ({values[name]} values)" for name in several[:4])
     return NumPyError(
         f"without NumPy a space of at most {MOST:,} legal layouts is searched, and this one has {found.legal:,}; list fewer values of "
-        f"{axes}, or install NumPy"
+        f"{axes}, or search where NumPy is installed"
     )
 
 
