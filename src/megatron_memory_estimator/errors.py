@@ -6,6 +6,7 @@ EstimatorError              anything this package refuses; the command line prin
   LayoutError               a layout that Megatron-Core would refuse; `reasons` lists every violated rule
   UnsupportedError          a legal run with a feature that is not modelled; it is refused by name
   StoppedError              work that its caller ended before it was done
+  NumPyError                work that is only done where NumPy is installed
 """
 
 from __future__ import annotations
@@ -60,6 +61,10 @@ class UnsupportedError(EstimatorError):
 
 class StoppedError(EstimatorError):
     """Work that its caller ended before it was done."""
+
+
+class NumPyError(EstimatorError):
+    """Work that is only done where NumPy is installed."""
 
 
 class LayoutError(EstimatorError):

@@ -1,2 +1,139 @@
-// The engine in a Web Worker.
-export {};
+// The engine in a Web Worker: the Python package itself, run by Pyodide. In: `{id, tool, arguments}`. Out: `{ready}` once,
+// `{id, progress}`, and `{id, answer}` or `{id, error}`, which is one sentence; an error without an id is about the start.
+
+type Question = { readonly id: number; readonly tool: string; readonly arguments: object };
+type Found = { answer?: unknown; error?: string; needs?: "numpy" };
+type Asked = (request: string, tell: (how: string) => void) => string;
+
+/** What is used of Pyodide (pyodide.d.ts of its package has all of it). */
+interface Pyodide {
+  readonly version: string;
+  unpackArchive(archive: ArrayBuffer, format: "zip"): void;
+  pyimport(module: string): { readonly asked: Asked; readonly __version__: string };
+  loadPackage(names: string, options: { checkIntegrity: boolean; messageCallback: () => void; errorCallback: () => void }): Promise<unknown[]>;
+}
+type Loader = { loadPyodide(options: object): Promise<Pyodide> };
+type Module = { readonly default: object };
+
+/** What the site holds beside Pyodide: written with it. */
+interface Contents {
+  readonly version: string;
+  readonly wheel: string;
+  readonly numpy: string | null;
+}
+interface Engine {
+  readonly pyodide: Pyodide;
+  readonly asked: Asked;
+}
+
+const scope = self as unknown as { postMessage(message: object): void; onmessage: (event: MessageEvent<Question>) => void };
+const folder = new URL("./pyodide/", import.meta.url).href;
+
+async function fetched(name: string): Promise<Response> {
+  let response: Response;
+  try {
+    response = await fetch(new URL(name, import.meta.url));
+  } catch {
+    throw new Error(`${name} of this site cannot be fetched`);
+  }
+  if (!response.ok) throw new Error(`${name} of this site cannot be fetched: HTTP ${response.status}`);
+  return response;
+}
+
+/** Lets WebAssembly compile while it loads, whatever type the file server gives the file; a file that is missing is an error. */
+function streamAnyType(failed: (error: Error) => void): void {
+  const compile = WebAssembly.instantiateStreaming.bind(WebAssembly);
+  WebAssembly.instantiateStreaming = async (source: Response | PromiseLike<Response>, imports?: WebAssembly.Imports) => {
+    try {
+      const response = await source;
+      if (!response.ok) throw new Error(`pyodide.asm.wasm of this site cannot be fetched: HTTP ${response.status}`);
+      if (response.headers.get("Content-Type") === "application/wasm") return await compile(response, imports);
+      return await compile(new Response(response.body, { headers: { "Content-Type": "application/wasm" } }), imports);
+    } catch (error) {
+      failed(error instanceof Error ? error : new Error(String(error)));
+      throw error;
+    }
+  };
+}
+
+async function loaded(contents: Contents): Promise<Pyodide> {
+  const parts = [`${folder}pyodide.js`, `${folder}pyodide.asm.js`].map((url) => import(/* @vite-ignore */ url));
+  const lock = fetched("pyodide/pyodide-lock.json").then((response) => response.json());
+  const [loader, module] = (await Promise.all(parts)) as [Loader, Module];
+  return new Promise((resolve, reject) => {
+    streamAnyType(reject);
+    loader
+      .loadPyodide({
+        indexURL: folder,
+        createPyodideModule: module.default,
+        lockFileContents: lock,
+        // without a wheel of NumPy in the site, Pyodide takes it from its own distribution
+        ...(contents.numpy === null ? {} : { packageBaseUrl: folder }),
+        fullStdLib: false,
+      })
+      .then(resolve, reject);
+  });
+}
+
+async function start(): Promise<Engine> {
+  const began = performance.now();
+  const listed = fetched("engine.json").then((response) => response.json() as Promise<Contents>);
+  const wheel = listed.then((contents) => fetched(contents.wheel)).then((response) => response.arrayBuffer());
+  const contents = await listed;
+  const [pyodide, archive] = await Promise.all([loaded(contents), wheel]);
+  const python = performance.now();
+  pyodide.unpackArchive(archive, "zip");
+  const unpacked = performance.now();
+  const { asked } = pyodide.pyimport("megatron_memory_estimator.service.page");
+  const imported = performance.now();
+  const seconds = { python: python - began, unpack: unpacked - python, import: imported - unpacked, all: imported - began };
+  for (const name of Object.keys(seconds) as (keyof typeof seconds)[]) seconds[name] /= 1000;
+  scope.postMessage({ ready: { version: contents.version, python: pyodide.version, seconds } });
+  return { pyodide, asked };
+}
+
+let engine: Promise<Engine> | undefined;
+
+/** The engine; one that failed is started anew. */
+function running(): Promise<Engine> {
+  engine ??= start().catch((error: unknown) => {
+    engine = undefined;
+    throw new Error(`the engine of the page could not start: ${error instanceof Error ? error.message : String(error)}`);
+  });
+  return engine;
+}
+
+/** Whether NumPy is there now: of the site, or where the page is online of Pyodide's own distribution. */
+async function numpy(pyodide: Pyodide): Promise<boolean> {
+  try {
+    const packages = await pyodide.loadPackage("numpy", { checkIntegrity: true, messageCallback: () => undefined, errorCallback: () => undefined });
+    return packages.length > 0;
+  } catch {
+    return false;
+  }
+}
+
+async function answered({ id, tool, arguments: given }: Question): Promise<Found> {
+  const { pyodide, asked } = await running();
+  const request = JSON.stringify({ tool, arguments: given });
+  const tell = (how: string) => scope.postMessage({ id, progress: JSON.parse(how) as object });
+  const ask = () => {
+    try {
+      return JSON.parse(asked(request, tell)) as Found;
+    } catch (error) {
+      engine = undefined; // an interpreter that ended is no good for the next question
+      throw new Error(`the engine of the page ended: ${error instanceof Error ? error.message : String(error)}`);
+    }
+  };
+  const found = ask();
+  if (found.needs !== "numpy") return found;
+  return (await numpy(pyodide)) ? ask() : { error: found.error ?? "" };
+}
+
+scope.onmessage = ({ data }) => {
+  answered(data).then(
+    (found) => scope.postMessage({ id: data.id, ...found }),
+    (error: unknown) => scope.postMessage({ id: data.id, error: error instanceof Error ? error.message : String(error) }),
+  );
+};
+running().catch((error: Error) => scope.postMessage({ error: error.message }));

@@ -47,6 +47,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "serve --open",
         "serve --port 0 --allow-hub",
     ),
+    "site": ("site --out page", "site --out page --pyodide ~/pyodide-314.0.7.tgz"),
     "mcp": ("mcp --folder ~/configs",),
     "gpus": (
         "gpus",

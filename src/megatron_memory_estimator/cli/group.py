@@ -22,6 +22,7 @@ VERBS = {
     "models": "the bundled models, or the parameters of one model",
     "validate": "measured runs beside their estimates",
     "serve": "the page in a browser, and its API, on this machine",
+    "site": "the page as a folder for any file host, the library inside",
     "mcp": "estimate, plan, advise and the others as an MCP server",
     "gpus": "the GPUs that estimates are judged against",
     "help": "what a command does, on one screen",

@@ -16,13 +16,14 @@ from .reference import Reference, Rules
 from .space.axes import DEGREES, Space
 from .space.choices import Option, Style, styles, training_with
 from .space.defaults import completed
-from .space.legal import cells
 from .space.modelled import asks_for_sequences, unsupported
 from .space.pipelines import shapes
 from .space.points import Cells, Grid, Point, Shape, structure_of
 
 Ask = Callable[[], None]
 """Raises StoppedError where the caller wants no more."""
+CellsOf = Callable[[TrainingJob, Sequence[Shape], Grid, Sequence[bool], int, Counter[str]], Cells]
+"""Finds the legal cells of pipelines and a grid: `cells.py` or `plain_cells.py` of `space/`."""
 
 
 @dataclass(frozen=True)
@@ -74,19 +75,19 @@ class _Choices(NamedTuple):
     broken: list[str]
 
 
-def legal_space(base: TrainingJob, space: Space, ruled_out: Counter[str], ask: Ask) -> LegalSpace:
+def legal_space(base: TrainingJob, space: Space, ruled_out: Counter[str], ask: Ask, cells: CellsOf) -> LegalSpace:
     """The legal layouts of a space; counts what is ruled out."""
-    return _Legality(base, space, ruled_out, ask).legal()
+    return _Legality(base, space, ruled_out, ask, cells).legal()
 
 
-def relaxations(base: TrainingJob, space: Space, ask: Ask) -> Iterator[str]:
+def relaxations(base: TrainingJob, space: Space, ask: Ask, cells: CellsOf) -> Iterator[str]:
     """Axes whose usual values would leave something legal."""
     usual = completed(Space(num_gpus=space.num_gpus), base, everything=True)
     for axis in dataclasses.fields(Space):
         mine, values = getattr(space, axis.name), getattr(usual, axis.name)
         if set(values) <= set(mine):
             continue
-        wider = legal_space(base, dataclasses.replace(space, **{axis.name: values}), Counter(), ask)
+        wider = legal_space(base, dataclasses.replace(space, **{axis.name: values}), Counter(), ask, cells)
         if wider.layouts:
             shown = ", ".join(map(str, values if len(values) < 9 else (*values[:8], "...")))
             yield f"with {axis.name} {shown}, {wider.layouts:,} layouts are legal"
@@ -95,8 +96,8 @@ def relaxations(base: TrainingJob, space: Space, ask: Ask) -> Iterator[str]:
 class _Legality:
     """The rules asked of a space, each once for all layouts that it sees as one."""
 
-    def __init__(self, base: TrainingJob, space: Space, ruled_out: Counter[str], ask: Ask) -> None:
-        self.base, self.space, self.ruled_out, self.ask = base, space, ruled_out, ask
+    def __init__(self, base: TrainingJob, space: Space, ruled_out: Counter[str], ask: Ask, cells: CellsOf) -> None:
+        self.base, self.space, self.ruled_out, self.ask, self.cells = base, space, ruled_out, ask, cells
         self.rules = Rules(base, space)
         pipelines = list(shapes(base, space))
         self.shapes = [one for one in pipelines if isinstance(one, Shape)]
@@ -178,7 +179,7 @@ class _Legality:
             return None
         if (allowed, each) not in known:
             counts: Counter[str] = Counter()
-            known[allowed, each] = cells(self.base, self.shapes, grid, allowed, each, counts), counts
+            known[allowed, each] = self.cells(self.base, self.shapes, grid, allowed, each, counts), counts
         legal, counts = known[allowed, each]
         self.ruled_out.update(counts)
         return LegalStyle(style, legal, choices.trainings, choices.options) if len(legal) else None

@@ -18,9 +18,10 @@ from .arrays.peaks import Peaks, peaks, stages, symbols
 from .arrays.tables import Pipelines
 from .arrays.view import Evaluated, Figures
 from .arrays.whole import WholeRanks
+from .cell_ideas import CellIdeas, cell_ideas
 from .counting import LegalSpace, LegalStructure, LegalStyle
-from .ideas import CellIdeas, cell_ideas, idea_of
-from .places import Place
+from .ideas import idea_of
+from .places import NANOSECONDS, Place
 from .space.points import Array, Cells, Grid, Shape
 from .space.routes import route
 
@@ -89,8 +90,9 @@ class Evaluation:
             numbers = cell_ideas(structure.grid, self.legal.shapes)
             for place, style in enumerate(structure.styles):
                 for at, option, cells_of, figures in self._figures(structure, style, tables, forms):
+                    rounded = dataclasses.replace(figures, step=np.rint(figures.step * NANOSECONDS) / NANOSECONDS)
                     yield Piece(
-                        number, place, at, option, style, cells_of, figures, structure.grid, self.legal.shapes, numbers
+                        number, place, at, option, style, cells_of, rounded, structure.grid, self.legal.shapes, numbers
                     )
 
     def _figures(

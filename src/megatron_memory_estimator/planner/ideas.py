@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from ..job.layout import Layout
 from ..job.training import Training
 from .found import Plan
 from .space.choices import Option, Style
-from .space.points import Array, Cells, Grid, Point, Shape
+from .space.points import Point, Shape
 
 NEAR = 1.01
 """Plans of one idea are alike up to this ratio."""
@@ -38,28 +36,6 @@ class Idea(NamedTuple):
     recompute: str
 
 
-class CellIdeas(NamedTuple):
-    """The ideas of the cells of a structure, as numbers: those of its points, and the pipeline stages of all shapes."""
-
-    points: Array
-    stages: Array
-
-    def of(self, cells: Cells, at: Array) -> Array:
-        """A number for each of some cells: equal ones are of one idea, as far as their degrees say."""
-        many = int(self.points.max()) + 1
-        found: Array = (cells.world[at] * many + self.points[cells.point[at]]) * (
-            int(self.stages.max()) + 1
-        ) + self.stages[cells.shape[at]]
-        return found
-
-
-def cell_ideas(grid: Grid, shapes: Sequence[Shape]) -> CellIdeas:
-    """The numbers of a structure."""
-    degrees = [(point.tp, point.ep, point.etp) for point in grid.points]
-    numbers = {one: number for number, one in enumerate(dict.fromkeys(degrees))}
-    return CellIdeas(np.array([numbers[one] for one in degrees]), np.array([shape.pp for shape in shapes]))
-
-
 def idea_of(gpus: int, point: Point, shape: Shape, style: Style, option: Option, training: Training) -> Idea:
     """The idea of one layout."""
     kind = training.recompute_granularity or "none"
@@ -67,24 +43,9 @@ def idea_of(gpus: int, point: Point, shape: Shape, style: Style, option: Option,
     return Idea(gpus, point.tp, shape.pp, point.ep, point.etp, parallel, precision, option, kind)
 
 
-def best_of_each(key: Array, step: Array, ideas: Array, most: int) -> Array:
-    """Places of the plans of the best ideas that are within `NEAR` of the best of their idea."""
-    order = np.lexsort((step, key))
-    _, first, which = np.unique(ideas[order], return_index=True, return_inverse=True)
-    best = order[first]
-    kept = np.zeros(len(first), dtype=bool)
-    kept[np.argsort(first, kind="stable")[:most]] = True
-    which = which.ravel()
-    alike = near(key[order], step[order], key[best][which], step[best][which])
-    found: Array = order[alike & kept[which]]
-    return found
-
-
-def near(key: Array | float, step: Array | float, best: Array | float, best_step: Array | float) -> Array:
-    """Whether plans are as good as the best of their idea, or nearly."""
-    return np.logical_and(
-        np.less_equal(key, NEAR * np.asarray(best)), np.less_equal(step, NEAR * np.asarray(best_step))
-    )
+def near(key: Any, step: Any, best: Any, best_step: Any) -> Any:
+    """Whether plans are as good as the best of their idea, or nearly; element by element for arrays."""
+    return (key <= NEAR * best) & (step <= NEAR * best_step)
 
 
 def shown(alike: Sequence[Plan]) -> Plan:

@@ -16,6 +16,8 @@ from .space.points import at_point
 
 Order = tuple[int, int, int, int, int]
 """Structure, style, training, option and cell by number: the order in which layouts are evaluated."""
+NANOSECONDS = 1e9
+"""A second has so many. Steps of a search are whole nanoseconds: layouts that are as fast tie, whatever order their parts are added in."""
 
 
 @dataclass(frozen=True)

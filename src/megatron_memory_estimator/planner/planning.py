@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import LayoutError
@@ -12,7 +13,6 @@ from ..modules.counts import count_parameters
 from ..throughput.machine import Efficiency
 from .base import base_job, fewest
 from .found import Found
-from .search import search
 from .space.words import space_of
 
 if TYPE_CHECKING:
@@ -68,11 +68,12 @@ def plan(
     `axes` says what is searched, by name or short name: "4", "1,2,4", "2-16", "not:8"; the rest is searched whole. Without num_gpus the
     job's own number is taken. `top` counts ideas (`ideas.py`), or with `every` plans. `limit` is bytes of a GPU. With `fewest_gpus` the
     smallest number of GPUs that holds the model is sought;
-    with two `workers` a large space is shared with a second process (Linux). `stop` is asked again and again while it searches; once it
+    with two `workers` a large space is shared with a second process (Linux). Where NumPy is missing, a small space is searched all the
+    same (`plain.py`), and NumPyError refuses a large one. `stop` is asked again and again while it searches; once it
     says True, StoppedError says how far the search got. A deadline is `lambda: time.monotonic() > deadline`.
     Raises LayoutError where nothing is legal, ConfigError for words that make no sense.
     """
-    words = dict(axes or {})
+    words, (search, said_of_it) = dict(axes or {}), _engine(workers)
     limit = job.gpu.memory_bytes if limit is None else limit
     worlds = space_of(job, {"num_gpus": words.pop("num_gpus")}).num_gpus if "num_gpus" in words else ()
 
@@ -87,17 +88,29 @@ def plan(
             limit=limit,
             efficiency=efficiency,
             tight=tight,
-            workers=workers,
             progress=progress,
             stop=stop,
             nearest=not fewest_gpus,
             folded=not every,
         )
-        return Planned(found, tuple(said))
+        return Planned(found, (*said, *said_of_it))
 
     if not fewest_gpus:
         return on(worlds or (job.layout.world_size,))
     return _fewest(on, sorted(fewest(worlds, job.gpu.gpus_per_node)), job, limit)
+
+
+def _engine(workers: int) -> tuple[Callable[..., Found], tuple[str, ...]]:
+    """What searches, and what is said of it: without NumPy, layouts are taken one after the other."""
+    try:
+        from .search import search
+    except ImportError as error:
+        if error.name != "numpy":
+            raise
+        from .plain import search as plain
+
+        return plain, ("searched without NumPy: one layout after the other",)
+    return partial(search, workers=workers), ()
 
 
 def _fewest(on: Callable[[tuple[int, ...]], Planned], tried: list[int], job: TrainingJob, limit: int) -> Planned:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
-import numpy as np
-
-from ..job.hardware import GIB
-from .arrays.view import Figures
-from .ideas import NEAR, Idea, best_of_each, near
+from .ideas import NEAR, Idea, near
 from .places import Place
-from .space.points import Array
 
 MOST_GIB = 4096
 """Steps of the front, one for each GiB: more than any GPU has."""
@@ -22,8 +18,6 @@ Ranked = tuple[float, float, Place]
 """The value of the objective, seconds of a step, and the place."""
 Counts = tuple[int, int, int]
 """Layouts that fit, are tight, and are too large."""
-Ideas = Callable[[Array], Array]
-"""A number for each of some layouts: equal ones are of one idea."""
 
 
 @dataclass
@@ -42,44 +36,17 @@ class Ranking:
     front: dict[int, Place] = field(default_factory=dict)
     """The fastest layout for each GiB of allocated memory, where less memory is not as fast."""
     least: Place | None = None
-    _reach: Array = field(default_factory=lambda: np.full(MOST_GIB, np.inf), repr=False)
 
-    def judge(self, figures: Figures, place: Callable[[int], Place], ideas: Ideas, *, untimed: bool) -> Counts:
-        """Keep what is best of some layouts, and count them. `untimed`: their step times are not modelled."""
-        fits = figures.high <= self.limit
-        fitting, too_large = int(np.count_nonzero(fits)), int(np.count_nonzero(figures.low > self.limit))
-        lowest = int(figures.low.argmin())
-        if figures.low[lowest] < (np.inf if self.least is None else self.least.low):
-            self.least = place(lowest)
-        taken = figures.low <= self.limit if self.tight else fits
-        if taken.any():
-            self._rank(taken, figures, place, ideas, untimed=untimed)
-            if not untimed:
-                self._extend_front(taken, figures, place)
-        return fitting, len(fits) - fitting - too_large, too_large
+    def add(self, items: Sequence[Ranked]) -> None:
+        """Keep what is best of some layouts that fit."""
+        self.top = self._shortened([*self.top, *items])
 
-    def _rank(
-        self, fits: Array, figures: Figures, place: Callable[[int], Place], ideas: Ideas, *, untimed: bool
-    ) -> None:
-        key = {"throughput": figures.step, "memory": figures.peak, "head-room": figures.high}[self.objective]
-        if untimed and self.objective == "throughput":
-            key = key + UNTIMED
-        chosen = np.nonzero(fits & (key <= self._worst()))[0]
-        if not len(chosen):
-            return
-        if self.folded:
-            chosen = chosen[best_of_each(key[chosen], figures.step[chosen], ideas(chosen), self.best)]
-        elif len(chosen) > self.best:
-            chosen = chosen[np.lexsort((figures.step[chosen], key[chosen]))[: self.best]]
-        self.top += [(float(key[i]), float(figures.step[i]), place(int(i))) for i in chosen]
-        self.top = self._shortened(self.top)
-
-    def _worst(self) -> float:
+    def worst(self) -> float:
         """The value of the objective behind which nothing is kept."""
         if self.folded:
             firsts = [alike[0][0] for alike in self.by_idea().values()]
-            return NEAR * firsts[-1] if len(firsts) >= self.best else np.inf
-        return self.top[-1][0] if len(self.top) >= self.best else np.inf
+            return NEAR * firsts[-1] if len(firsts) >= self.best else inf
+        return self.top[-1][0] if len(self.top) >= self.best else inf
 
     def by_idea(self) -> dict[Idea, list[Ranked]]:
         """The layouts that are kept by their ideas, the best first."""
@@ -104,19 +71,6 @@ class Ranking:
                 several.append(item)
         return [item for several in list(ideas.values())[: self.best] for item in several]
 
-    def _extend_front(self, fits: Array, figures: Figures, place: Callable[[int], Place]) -> None:
-        room = np.minimum(figures.peak / GIB, MOST_GIB - 1).astype(np.int32)
-        better = np.nonzero(fits & (figures.step < self._reach.take(room)))[0]
-        if not len(better):
-            return
-        order = better[np.lexsort((figures.step[better], room[better]))]
-        firsts = np.unique(room[order], return_index=True)[1]
-        for index in order[firsts].tolist():
-            at, step = int(room[index]), float(figures.step[index])
-            if step < self._reach[at]:
-                self.front[at] = place(index)
-                self._reach[at:] = np.minimum(self._reach[at:], step)
-
     def join(self, other: Ranking) -> None:
         """Keep what is best of this ranking and of one of other layouts."""
         self.top = self._shortened([*self.top, *other.top])
@@ -129,7 +83,7 @@ class Ranking:
 
     def fastest_by_memory(self) -> list[Place]:
         """The front, least memory first."""
-        front, fastest = [], np.inf
+        front, fastest = [], inf
         for _, place in sorted(self.front.items()):
             if place.step < fastest:
                 front.append(place)

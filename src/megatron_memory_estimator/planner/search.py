@@ -7,23 +7,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import ConfigError, LayoutError, UnsupportedError
 from ..job.training_job import TrainingJob
 from ..throughput.machine import Efficiency, machine
-from .counting import Ask, LegalSpace, legal_space, relaxations
+from .counting import Ask, LegalSpace, legal_space
 from .evaluation import Evaluation
-from .found import OBJECTIVES, Found, Plan
-from .ideas import shown
+from .found import Found, Plan
+from .judge import Judge
+from .outcome import Progress, begun, ended, nothing_legal
 from .places import plan_of
 from .ranking import Counts, Ranking
 from .sampling import Sampler
 from .space.axes import Space
+from .space.cells import cells
 from .space.defaults import completed
 from .watch import Watch
 from .workers import beside, halves
-
-Progress = Callable[[float, Found], None]
-"""Told the share of layouts that are evaluated, and what is found so far."""
 
 
 def search(
@@ -50,40 +48,21 @@ def search(
     pieces of work, says True. Without `nearest` no `least` layout is sought where nothing fits. With `folded`, the `best` ideas, each as
     one plan with those that are nearly as good beside it (`ideas.py`).
     """
-    if base.refusal:
-        raise UnsupportedError(base.refusal)
-    if base.training.global_batch_size is None:
-        raise ConfigError("the search needs global_batch_size")
-    if objective not in OBJECTIVES:
-        raise ConfigError(f"objective {objective!r} is not one of {', '.join(OBJECTIVES)}")
-    whole = completed(space or Space(), base, everything=everything)
-    found = Found(whole, base.gpu.memory_bytes if limit is None else limit, objective)
+    found = begun(base, space, objective, limit, efficiency, everything=everything)
     ranking = Ranking(best, objective, found.limit, tight, folded)
-    found.efficiency = efficiency
-    watch = Watch(whole.num_gpus, stop)
+    watch = Watch(found.space.num_gpus, stop)
     legal = LegalSpace((), ())
     try:
         with np.errstate(divide="ignore", invalid="ignore"):
-            legal = legal_space(base, whole, found.illegal, watch.ask)
+            legal = legal_space(base, found.space, found.illegal, watch.ask, cells)
             found.legal = legal.layouts
             if not found.legal:
-                raise _nothing_legal(base, found, watch)
+                raise nothing_legal(base, found, watch, cells)
             evaluation = Evaluation(base, machine(base.gpu, efficiency, base.env.network_gbs), legal)
             _Search(evaluation, found, ranking, watch, workers, progress).run(nearest=nearest)
     except KeyboardInterrupt:
         found.interrupted = True
-    found.plans = _plans(ranking, base, legal)
-    found.front = [plan_of(base, legal, place) for place in ranking.fastest_by_memory()]
-    found.least = plan_of(base, legal, ranking.least) if ranking.least else None
-    return found
-
-
-def _plans(ranking: Ranking, base: TrainingJob, legal: LegalSpace) -> list[Plan]:
-    """The best plans, or the best ideas; the plan that is shown of an idea may be behind another idea's."""
-    if not ranking.folded:
-        return [plan_of(base, legal, place) for _, _, place in ranking.top]
-    ideas = [[plan_of(base, legal, place) for _, _, place in alike] for alike in ranking.by_idea().values()]
-    return sorted(map(shown, ideas), key=OBJECTIVES[ranking.objective])
+    return ended(found, ranking, base, legal)
 
 
 def sampled(base: TrainingJob, space: Space, count: int, seed: int) -> list[Plan]:
@@ -92,20 +71,13 @@ def sampled(base: TrainingJob, space: Space, count: int, seed: int) -> list[Plan
     watch = Watch(found.space.num_gpus)
     sampler = Sampler(count, np.random.default_rng(seed))
     with np.errstate(divide="ignore", invalid="ignore"):
-        legal = legal_space(base, found.space, found.illegal, watch.ask)
+        legal = legal_space(base, found.space, found.illegal, watch.ask, cells)
         if not legal.layouts:
-            raise _nothing_legal(base, found, watch)
+            raise nothing_legal(base, found, watch, cells)
         evaluation = Evaluation(base, machine(base.gpu, None, base.env.network_gbs), legal)
         for piece in evaluation.pieces(range(len(legal.structures)), None, watch.ask):
             sampler.offer(len(piece.figures.step), piece.place)
     return [plan_of(base, legal, place) for _, place in sampler.kept]
-
-
-def _nothing_legal(base: TrainingJob, found: Found, watch: Watch) -> LayoutError:
-    """What most layouts break, and which axes would leave something legal."""
-    rules = [f"{rule} ({count:,} layouts)" for rule, count in found.illegal.most_common(3)]
-    help_ = relaxations(base, found.space, watch.ask)
-    return LayoutError(("no layout of the space is legal: " + "; ".join((*rules, *help_)),))
 
 
 class _Half(NamedTuple):
@@ -129,6 +101,7 @@ class _Search:
         progress: Progress | None,
     ) -> None:
         self.evaluation, self.found, self.ranking, self.watch = evaluation, found, ranking, watch
+        self.judge = Judge(ranking)
         self.workers, self.progress = workers, progress
 
     def run(self, *, nearest: bool) -> None:
@@ -151,7 +124,7 @@ class _Search:
         watch, structures = self.watch, self.evaluation.legal.structures
         watch.done, watch.total = 0, sum(structures[number].layouts for number in chosen)
         for piece in self.evaluation.pieces(chosen, limit, ask):
-            self._count(self.ranking.judge(piece.figures, piece.place, piece.ideas, untimed=piece.untimed))
+            self._count(self.judge.judge(piece.figures, piece.place, piece.ideas, untimed=piece.untimed))
             watch.done += len(piece.figures.step)
             ask()
             if self.progress is not None:

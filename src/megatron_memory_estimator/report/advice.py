@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
-
-from rich import box
-from rich.console import Console
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from ..device.phases import lower_load
 from ..device.verdict import Verdict
@@ -18,6 +14,10 @@ from .document import bounds
 from .figures import gib
 from .records import Record, verdict_record
 from .verdict import ALLOCATOR, bounds_text, training_alone, verdict_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 SCHEMA = "megatron-memory-advice/1"
 FEWEST = "`megatron-memory plan MODEL --min-num-gpus` finds how many GPUs hold it"
@@ -93,6 +93,9 @@ def about(advice: Advice, found: Verdict) -> str:
 
 def advice_table(advice: Advice, width: int) -> Table:
     """A row for each change, or changes together; in a narrow terminal without what they save."""
+    from rich import box
+    from rich.table import Table
+
     verdicts = [str(one.verdict(advice.limit)) for one in advice.outcomes]
     each = len(set(verdicts)) > 1
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)

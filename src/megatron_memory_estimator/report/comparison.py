@@ -12,7 +12,7 @@ from ..modules.counts import count_parameters
 from ..rank.rank import PARTS
 from .figures import gib
 from .records import Record
-from .text import features_text, recompute_text
+from .settings_text import features_text, recompute_text
 from .verdict import bounds_text, short_names
 
 MARK = "*"

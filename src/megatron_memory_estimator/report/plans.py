@@ -14,7 +14,7 @@ from ..throughput.machine import Efficiency
 from ..throughput.step import Throughput, throughput
 from .figures import gib
 from .records import Record, verdict_record
-from .text import features_text
+from .settings_text import features_text
 from .verdict import WHILE
 
 WORDS = {

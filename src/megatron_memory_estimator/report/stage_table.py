@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-
-from rich import box
-from rich.console import Console
-from rich.table import Table
+from typing import TYPE_CHECKING
 
 from ..estimator import Stage
 from ..rank.rank import PARTS
 from .figures import gib, layers_text
 from .widths import needed
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 Cell = Callable[[Stage], str]
 
@@ -49,6 +50,9 @@ def stage_table(stages: Sequence[Stage], console: Console) -> Table:
 
 
 def _table(stages: Sequence[Stage], form: dict[str, Cell]) -> Table:
+    from rich import box
+    from rich.table import Table
+
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in form:
         style = "bold" if name in BOLD else ""

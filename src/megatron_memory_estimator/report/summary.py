@@ -18,9 +18,9 @@ from .comparison import Case, rows
 from .comparison import notes as notes_of_cases
 from .document import row_section, verdict_section
 from .figures import gib, layers_text
+from .settings_text import features_text, recompute_text
 from .short import Document, in_gib, shortened
 from .stage_table import MAIN, REST, folded, part
-from .text import features_text, recompute_text
 from .verdict import other_gpus, verdict_text
 
 MOST_STAGES = 16

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from rich.console import Console
@@ -12,13 +12,13 @@ from ..device.verdict import explain_terms
 from ..estimator import Estimate
 from ..job.assumption import short_of, stands_above
 from ..job.choices import ROUTING_SHORT
-from ..job.training import Training
 from ..job.training_job import TrainingJob
 from ..modules.counts import count_parameters
 from ..routing import Routing, routing
 from .bars import print_bars
 from .document import per_node
 from .figures import gib, plural
+from .settings_text import features_text, recompute_text
 from .stage_table import stage_table
 from .verdict import bounds_text, gpu_table, next_step, others_line, training_alone, verdict_line
 
@@ -153,41 +153,6 @@ def summary(estimate: Estimate) -> list[str]:
     if features:
         lines.append(f"  features      {features}")
     return lines
-
-
-def features_text(t: Training) -> Iterator[str]:
-    """Low precision, sharding, offloading, graphs and adapters, those that are on."""
-    if t.low_precision:
-        kept = ", weights in low precision" if t.low_precision_weights else ""
-        yield f"{'fp4' if t.fp4 else f'fp8 {t.fp8}'} {t.low_precision}{kept}"
-    if t.use_megatron_fsdp:
-        yield f"Megatron-FSDP {t.data_parallel_sharding_strategy}"
-    if t.use_torch_fsdp2:
-        yield "torch FSDP2"
-    if t.peft != "none":
-        yield f"{t.peft} dim {t.peft_dim}"
-    if t.optimizer_cpu_offload:
-        yield f"optimizer offloaded {t.optimizer_offload_fraction:.0%}"
-    if t.cpu_offloading_num_layers:
-        yield f"{t.cpu_offloading_num_layers} layers offloaded"
-    if t.fine_grained_activation_offloading:
-        yield f"offloaded {', '.join(t.offload_modules)}"
-    if t.cuda_graph_impl != "none":
-        scope = f" ({', '.join(t.cuda_graph_modules)})" if t.cuda_graph_modules else ""
-        yield f"CUDA graphs {t.cuda_graph_impl}{scope}"
-    if t.moe_paged_stash:
-        yield "paged stash"
-    if t.overlap_moe_expert_parallel_comm:
-        yield "all-to-all overlap"
-
-
-def recompute_text(t: Training) -> str:
-    """Recomputation in a few words."""
-    if t.recompute_granularity == "full":
-        return f"full ({t.recompute_method}, {t.recompute_num_layers})"
-    if t.recompute_granularity == "selective":
-        return f"selective ({', '.join(t.recomputed_modules) or 'nothing'})"
-    return "none"
 
 
 def architecture(job: TrainingJob) -> str:

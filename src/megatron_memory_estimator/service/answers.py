@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from ..errors import EstimatorError
+from ..errors import EstimatorError, NumPyError
 from .jobs import Files
 from .request import Progress, Request
 
@@ -24,7 +24,7 @@ def answered(request: Mapping[str, Any], progress: Progress | None = None) -> di
     """`{"answer": document}` of a request, or `{"error": sentence}`.
 
     A request has `tool`, `arguments`, `folder` (the only one in which files may be opened, or null), `seconds`, and `hub`: false
-    where names are looked up in the catalogue alone.
+    where names are looked up in the catalogue alone. With an error, `needs` may say what would answer it: "numpy".
     """
     assert request["tool"] in TOOLS
     tool = import_module(f".tools.{request['tool']}", __package__)
@@ -32,6 +32,8 @@ def answered(request: Mapping[str, Any], progress: Progress | None = None) -> di
     files = Files(request["folder"], hub=bool(request.get("hub", True)))
     try:
         return {"answer": tool.answer(Request(request["arguments"], files, deadline, progress))}
+    except NumPyError as error:
+        return {"error": str(error), "needs": "numpy"}
     except EstimatorError as error:
         return {"error": str(error)}
     except RecursionError:

@@ -15,8 +15,7 @@ import numpy as np
 
 from ...dataclass import dataclass
 from ...job.layout import Layout
-from ...job.model import Model
-from ...job.pipeline import Chunk, build_pipeline
+from ...job.pipeline import build_pipeline
 from ...job.training_job import TrainingJob
 from ...modules.context import Context
 from ...rank.build import build_rank, context_of
@@ -26,6 +25,7 @@ from ...rank.rank import Rank
 from ...rank.schedule import enough_microbatches
 from ..space.axes import DEGREES
 from ..space.points import Point, structure_of
+from ..space.stages import different_stages
 
 COLUMNS = ("world_size", *DEGREES)
 """Fields of a layout that may differ within a batch."""
@@ -94,19 +94,6 @@ def engine(batch: Batch) -> tuple[Declarer, list[Rank]]:
     declarer, job = Declarer(context(batch)), batch.job
     chunks = build_pipeline(job.model, job.layout).chunks
     return declarer, [build_rank(declarer, stage, job.num_microbatches, job.gpu, job.env) for stage in chunks]
-
-
-def different_stages(declarer: Declarer, model: Model, layout: Layout) -> list[tuple[tuple[Chunk, ...], int]]:
-    """The chunks of the stages of a pipeline, and how many stages each stands for. A stage between the first and the last that holds
-    the same layers as one before it has fewer microbatches in flight and never more memory: it is counted with that one."""
-    found: dict[Any, tuple[tuple[Chunk, ...], int]] = {}
-    for chunks in build_pipeline(model, layout).chunks:
-        at = chunks[0].pp_rank
-        end = at if at in (0, layout.pp - 1) else None
-        key = (end, *((*map(declarer.kind, c.layers), c.embedding, c.final_norm, c.mtp, c.output) for c in chunks))
-        first, copies = found.get(key, (chunks, 0))
-        found[key] = first, copies + 1
-    return list(found.values())
 
 
 def fullest(batch: Batch) -> tuple[Declarer, list[tuple[Rank, int]]]:

@@ -25,7 +25,7 @@ from ...tape.ops import Unit
 from ...tape.simulate import Event, Trace
 from ...tape.tensor import Tensor
 from ..space.points import Shape
-from .batch import different_stages
+from ..space.stages import different_stages
 from .forms import Array, Basis, Form, largest_sum, needed
 
 Key = UnitKey | PartKey

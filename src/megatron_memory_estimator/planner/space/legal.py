@@ -1,4 +1,4 @@
-"""Which cells of a space are legal, and how many layouts each rule takes out.
+"""Which GPUs a pipeline and its degrees divide, and how many layouts each rule takes out.
 
 Every rule is `legality`'s own. The rules of degrees are asked once for each set of degrees, those of the pipeline once for each shape,
 those of GPUs for both together, those of the schedule for each number of microbatches.
@@ -9,9 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
 
 from ...job.layout import Layout
 from ...job.training import Training
@@ -19,8 +16,7 @@ from ...job.training_job import TrainingJob
 from ...legality import Violation, beside_pipeline, violations
 from ...legality.precision import gpu
 from ...legality.sharding import world
-from ...legality.stages import schedule
-from .points import Array, Cells, Grid, Shape
+from .points import Grid, Shape
 
 BATCH = "global_batch_size is not divisible by micro_batch_size*data_parallel_size"
 
@@ -35,30 +31,27 @@ def hopeless(job: TrainingJob, layout: Layout, training: Training) -> bool:
     return any(True for rules in (beside_pipeline(job.model, layout, training), gpu(training, job.gpu)) for _ in rules)
 
 
-def cells(
+Replicas = dict[int, list[list[int]]]
+"""Data parallel sizes by pipeline stages: a row for each number of GPUs with a value for each point, 0 where they do not divide."""
+
+
+def replicas(
     job: TrainingJob, shapes: Sequence[Shape], grid: Grid, allowed: Sequence[bool], each: int, ruled_out: Counter[str]
-) -> Cells:
-    """The legal cells of the allowed points. Every cell stands for `each` layouts in the counts of what is ruled out."""
+) -> Replicas:
+    """How often a pipeline stands beside itself. Every cell stands for `each` layouts in the counts of what is ruled out."""
     members = Counter(shape.pp for shape in shapes)
-    replicas = {
+    return {
         shape.pp: _replicas(job, shape, grid, allowed, members[shape.pp] * len(grid.micro) * each, ruled_out)
         for shape in {shape.pp: shape for shape in shapes}.values()
     }
-    parts = [
-        _of_shape(job, number, shape, replicas[shape.pp], grid, each, ruled_out) for number, shape in enumerate(shapes)
-    ]
-    if not parts:
-        empty = np.zeros(0, dtype=np.int64)
-        return Cells(empty, empty, empty, empty, empty)
-    return Cells(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 def _replicas(
     job: TrainingJob, shape: Shape, grid: Grid, allowed: Sequence[bool], each: int, ruled_out: Counter[str]
-) -> Array:
+) -> list[list[int]]:
     """Data parallel size of each (GPUs, point), 0 where the GPUs do not divide."""
     moe = bool(job.model.num_moe_experts)
-    table = np.zeros((len(grid.worlds), len(grid.points)), dtype=np.int64)
+    table = [[0] * len(grid.points) for _ in grid.worlds]
     for w, gpus in enumerate(grid.worlds):
         for p, point in enumerate(grid.points):
             if not allowed[p]:
@@ -75,27 +68,5 @@ def _replicas(
             if broken:
                 ruled_out[broken.rule] += each
             else:
-                table[w, p] = gpus // (point.tp * point.cp * shape.pp)
+                table[w][p] = gpus // (point.tp * point.cp * shape.pp)
     return table
-
-
-def _of_shape(
-    job: TrainingJob, number: int, shape: Shape, replicas: Array, grid: Grid, each: int, ruled_out: Counter[str]
-) -> tuple[Array, ...]:
-    """The legal cells of one shape: its number, GPUs, point, micro batch size and microbatches."""
-    batch: Any = job.training.global_batch_size
-    per_step: Array = replicas[:, :, None] * np.array(grid.micro)
-    counts: Array = np.floor_divide(batch, np.maximum(per_step, 1))
-    rest: Array = np.remainder(batch, np.maximum(per_step, 1))
-    divides = (per_step > 0) & (rest == 0) & (counts > 0)
-    ruled_out[BATCH] += int(((per_step > 0) & ~divides).sum()) * each
-    places = np.nonzero(divides)
-    count_of = counts[places]
-    known, which = np.unique(count_of, return_inverse=True)
-    unscheduled = [next(iter(schedule(job.model, shape.layout, int(count))), None) for count in known]
-    for broken, cells_of in zip(unscheduled, np.bincount(which, minlength=len(known)).tolist(), strict=True):
-        if broken:
-            ruled_out[broken.rule] += cells_of * each
-    fine = np.array([broken is None for broken in unscheduled], dtype=bool)
-    keep = fine[which] if len(known) else np.zeros(0, dtype=bool)
-    return (np.full(int(keep.sum()), number), *(index[keep] for index in places), count_of[keep])

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ...dataclass import dataclass
 from ...job.layout import Layout, fewest_gpus
@@ -15,7 +13,10 @@ from ...modules.kinds import shapes_of
 from ...rank.schedule import enough_microbatches
 from .choices import Style
 
-Array = np.ndarray[Any, Any]
+if TYPE_CHECKING:
+    import numpy as np
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
 MICROBATCHES = 2 * LARGEST_INTEGER
 """More than any run has: no global batch is larger than LARGEST_INTEGER."""
 
@@ -101,6 +102,8 @@ class Grid:
 
     def layout(self, base: Layout, pp: Any, style: Style) -> Layout:
         """A layout of arrays. Cells that are not legal get GPUs enough for one replica, so that every figure is defined."""
+        import numpy as np
+
         columns: list[Any] = [np.array(column).reshape(-1, 1) for column in zip(*self.points, strict=True)]
         tp, cp, ep, etp = columns
         world: Any = np.array(self.worlds).reshape(-1, 1, 1)
@@ -119,7 +122,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Cells:
-    """Legal cells by index: shape, GPUs, point, micro batch size; and the microbatches of each."""
+    """Legal cells by index: shape, GPUs, point, micro batch size; and the microbatches of each. Without NumPy they are tuples."""
 
     shape: Array
     world: Array
@@ -136,6 +139,8 @@ class Cells:
 
     def counts(self) -> tuple[list[tuple[int, int]], Array]:
         """Every different (shape, microbatches), and which of them each cell has."""
+        import numpy as np
+
         pairs, which = np.unique(self.shape * MICROBATCHES + self.count, return_inverse=True)
         return [divmod(pair, MICROBATCHES) for pair in pairs.tolist()], which.ravel()
 

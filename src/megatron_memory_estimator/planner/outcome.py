@@ -1,0 +1,63 @@
+"""How every search begins and ends: what is refused at once, what is said where nothing is legal, the plans of what was ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..errors import ConfigError, LayoutError, UnsupportedError
+from ..job.training_job import TrainingJob
+from ..throughput.machine import Efficiency
+from .counting import CellsOf, LegalSpace, relaxations
+from .found import OBJECTIVES, Found, Plan
+from .ideas import shown
+from .places import plan_of
+from .ranking import Ranking
+from .space.axes import Space
+from .space.defaults import completed
+from .watch import Watch
+
+Progress = Callable[[float, Found], None]
+"""Told the share of layouts that are evaluated, and what is found so far."""
+
+
+def begun(
+    base: TrainingJob,
+    space: Space | None,
+    objective: str,
+    limit: int | None,
+    efficiency: Efficiency | None,
+    *,
+    everything: bool,
+) -> Found:
+    """The result of a search before it looks at anything. Raises UnsupportedError and ConfigError for what cannot be searched."""
+    if base.refusal:
+        raise UnsupportedError(base.refusal)
+    if base.training.global_batch_size is None:
+        raise ConfigError("the search needs global_batch_size")
+    if objective not in OBJECTIVES:
+        raise ConfigError(f"objective {objective!r} is not one of {', '.join(OBJECTIVES)}")
+    whole = completed(space or Space(), base, everything=everything)
+    return Found(whole, base.gpu.memory_bytes if limit is None else limit, objective, efficiency=efficiency)
+
+
+def nothing_legal(base: TrainingJob, found: Found, watch: Watch, cells: CellsOf) -> LayoutError:
+    """What most layouts break, and which axes would leave something legal."""
+    rules = [f"{rule} ({count:,} layouts)" for rule, count in found.illegal.most_common(3)]
+    help_ = relaxations(base, found.space, watch.ask, cells)
+    return LayoutError(("no layout of the space is legal: " + "; ".join((*rules, *help_)),))
+
+
+def ended(found: Found, ranking: Ranking, base: TrainingJob, legal: LegalSpace) -> Found:
+    """The result with its plans, its front and the layout that needs least memory."""
+    found.plans = _plans(ranking, base, legal)
+    found.front = [plan_of(base, legal, place) for place in ranking.fastest_by_memory()]
+    found.least = plan_of(base, legal, ranking.least) if ranking.least else None
+    return found
+
+
+def _plans(ranking: Ranking, base: TrainingJob, legal: LegalSpace) -> list[Plan]:
+    """The best plans, or the best ideas; the plan that is shown of an idea may be behind another idea's."""
+    if not ranking.folded:
+        return [plan_of(base, legal, place) for _, _, place in ranking.top]
+    ideas = [[plan_of(base, legal, place) for _, _, place in alike] for alike in ranking.by_idea().values()]
+    return sorted(map(shown, ideas), key=OBJECTIVES[ranking.objective])
