@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import groupby
@@ -104,6 +104,13 @@ class Declarer:
     def params(self, kind: LayerKey) -> list[Param]:
         """Parameters that a layer of a kind declares."""
         return self._declare(kind).params
+
+    def params_of(self, chunk: Chunk) -> Iterator[Param]:
+        """Parameters of the units of a chunk, of equal layers once; with PEFT all but the adapters' are frozen."""
+        for kind in dict.fromkeys(self.kinds[i] for i in chunk.layers):
+            yield from self._params(self._declare(kind))
+        for key in (key for keys in self.parts(chunk) for key in keys):
+            yield from self._params(self._declare_part(key))
 
     def context_of(self, kind: LayerKey) -> Context:
         """The context that a layer of a kind is declared in."""

@@ -14,7 +14,7 @@ from ..errors import EstimatorError
 from .jobs import Files
 from .request import Progress, Request
 
-TOOLS = ("advise", "compare", "estimate", "explain", "lanes", "models", "moment", "plan")
+TOOLS = ("advise", "choices", "compare", "estimate", "explain", "lanes", "models", "moment", "plan")
 """Files of `tools/`."""
 LARGEST_MEMORY = 4 * 2**30
 """Bytes of address space of one request."""

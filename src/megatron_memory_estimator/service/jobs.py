@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from ..errors import ConfigError, EstimatorError, LayoutError
@@ -26,6 +27,12 @@ class Files:
     def __init__(self, folder: str | None, *, hub: bool = True) -> None:
         self.folder = None if folder is None else os.path.realpath(folder)
         self.by_name: Callable[[str], LoadedModel] = load_named if hub else load_bundled
+
+    def remembering(self) -> Files:
+        """The same, which reads each model once."""
+        found = Files(self.folder)
+        found.by_name = cache(self.by_name)
+        return found
 
     def path(self, name: str) -> str | None:
         """The path of a name that stands for a file below the folder, or None. Nothing outside is looked at."""
