@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator.service.answers import answered
-from megatron_memory_estimator.service.choosing import DEFAULT_NAMES, NUM_GPUS
+from megatron_memory_estimator.service.choosing import DEFAULT_NAMES
 
 from .random_jobs import random_job
 
@@ -28,18 +28,10 @@ def ask(tool: str, run: Run, **arguments: Any) -> Any:
     return found["answer"] if "answer" in found else found["error"]
 
 
-def changed(run: Run, name: str, choice: Run) -> Run:
+def changed(run: Run, choice: Run) -> Run:
     """The request with a choice, as its reader makes it."""
-    settings = dict(run.get("settings") or {})
-    for word, value in choice["settings"].items():
-        if value is None:
-            settings.pop(word, None)
-        else:
-            settings[word] = value
-    found = {**run, "settings": settings}
-    if name == NUM_GPUS:
-        found["num_gpus"] = choice["num_gpus"]
-    return found
+    found = {**run, "settings": {**(run.get("settings") or {}), **choice["settings"]}}
+    return found if choice["num_gpus"] is None else {**found, "num_gpus": choice["num_gpus"]}
 
 
 def check(run: Run, random: Random, count: int) -> tuple[Run, int]:
@@ -49,12 +41,12 @@ def check(run: Run, random: Random, count: int) -> tuple[Run, int]:
     every = [(name, one) for name, found in choices.items() for one in found["values"]]
     refusals = 0
     for name, one in random.sample(every, count):
-        after = changed(run, name, one)
+        after = changed(run, one)
         found = ask("estimate", after, detail="full")
         assert (found if isinstance(found, str) else None) == one["refusal"], (name, after)
         refusals += one["refusal"] is not None
     name, one = random.choice(every)
-    return changed(run, name, one), refusals
+    return changed(run, one), refusals
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -89,7 +81,7 @@ def test_what_is_chosen_is_the_value_of_the_new_request(settings: Run) -> None:
         assert [one["settings"] for one in now] == [{}], name  # the request's own value is one of them
         for one in found["values"]:
             if one["refusal"] is None:
-                again = ask("choices", changed(run, name, one), names=[name])["choices"][name]
+                again = ask("choices", changed(run, one), names=[name])["choices"][name]
                 assert again["value"] == one["value"], (name, one)
                 assert all(word not in ("tp", "pp", "vpp") or value is None for word, value in one["settings"].items())
 
@@ -115,6 +107,12 @@ def test_a_refused_request_is_told_the_ways_out() -> None:
     assert {one["value"] for one in counts["values"] if one["refusal"] is None} == {1, 2, 4}
 
 
+SCRIPT = """#!/bin/bash
+torchrun --nproc-per-node 8 --nnodes 1 pretrain_gpt.py --num-layers 8 --hidden-size 64 --num-attention-heads 4 \\
+  --seq-length 64 --max-position-embeddings 64 --micro-batch-size 1 --vocab-size 1000 --tokenizer-type NullTokenizer \\
+  --bf16 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2 \\
+  --recompute-granularity full --recompute-method uniform --recompute-num-layers 1 --fp8-format hybrid --global-batch-size 32
+"""
 TEXT = "model: {name: Qwen/Qwen3-0.6B}\nparallelism: {num_gpus: 8, tp: 2, pp: 2}\ntraining: {recompute_granularity: full}\n"
 
 
@@ -124,7 +122,24 @@ def test_what_a_text_says_is_changed_where_a_setting_reaches_it() -> None:
     tp = {one["value"]: one["refusal"] for one in found["tensor_model_parallel_size"]["values"]}
     assert tp[1] is None and tp[4] is None
     words = {one["value"]: one["refusal"] for one in found["recompute"]["values"]}
-    assert words["full"] is None and "no setting takes that away" in words["none"]
+    assert words["full"] is None and words["none"] is None
+    none = next(one for one in found["recompute"]["values"] if one["value"] == "none")
+    after = changed({"text": TEXT}, none)
+    assert ask("estimate", after, detail="full")["training"]["recompute_granularity"] is None
+
+
+@pytest.mark.parametrize("text", [TEXT, SCRIPT])
+def test_what_is_chosen_over_a_text_is_the_value_of_the_new_request(text: str) -> None:
+    run: Run = {"text": text, "settings": {}}
+    for name, found in ask("choices", run)["choices"].items():
+        for one in found["values"]:
+            after = changed(run, one)
+            said = ask("estimate", after, detail="full")
+            if one["refusal"] is None:
+                assert not isinstance(said, str)
+                assert ask("choices", after, names=[name])["choices"][name]["value"] == one["value"], (name, one)
+            else:
+                assert said == one["refusal"] or "no setting takes that away" in one["refusal"]
 
 
 def test_any_switch_or_word_can_be_asked_for() -> None:

@@ -14,7 +14,7 @@ from .counting import Ask, LegalSpace, legal_space, relaxations
 from .evaluation import Evaluation
 from .found import OBJECTIVES, Found, Plan
 from .ideas import shown
-from .places import plan_of
+from .places import Place, plan_of
 from .ranking import Counts, Ranking
 from .sampling import Sampler
 from .space.axes import Space
@@ -23,7 +23,7 @@ from .watch import Watch
 from .workers import beside, halves
 
 Progress = Callable[[float, Found], None]
-"""Told the share of layouts that are evaluated, and what is found so far."""
+"""Told the share of layouts that are evaluated, and what is found so far: counts, and the best plan."""
 
 
 def search(
@@ -130,6 +130,7 @@ class _Search:
     ) -> None:
         self.evaluation, self.found, self.ranking, self.watch = evaluation, found, ranking, watch
         self.workers, self.progress = workers, progress
+        self.best: Place | None = None
 
     def run(self, *, nearest: bool) -> None:
         """Memory and time of every legal layout."""
@@ -155,7 +156,14 @@ class _Search:
             watch.done += len(piece.figures.step)
             ask()
             if self.progress is not None:
+                self._best_so_far()
                 self.progress(watch.done / watch.total, self.found)
+
+    def _best_so_far(self) -> None:
+        place = self.ranking.top[0][2] if self.ranking.top else None
+        if place is not None and place is not self.best:
+            self.best = place
+            self.found.plans = [plan_of(self.evaluation.base, self.evaluation.legal, place)]
 
     def _count(self, counts: Counts) -> None:
         fits, tight, too_large = counts

@@ -8,12 +8,12 @@ from typing import Any
 from ..accept import accepted
 from ..errors import ConfigError, EstimatorError
 from ..job.training_job import TrainingJob
-from ..wording import shown
-from .choosing import DEFAULT_NAMES, NUM_GPUS, Tried, canonical_name, chosen
+from .choosing import DEFAULT_NAMES, NUM_GPUS, Chosen, canonical_name, chosen
+from .following import following
 from .request import Request
 
 MOST_NAMES = 50
-FIXED = "what is pasted says {name} by itself, and no setting takes that away; change it there"
+FIXED = "what is pasted says this by itself, and no setting takes that away; change it there"
 
 
 def choices_of(request: Request, names: list[str]) -> dict[str, Any]:
@@ -34,15 +34,11 @@ def choices_of(request: Request, names: list[str]) -> dict[str, Any]:
         rows = []
         for tried in way.tried(base):
             own = now and tried.value == value
-            change = Tried(tried.value, {}) if own else tried._replace(settings=spelled(asked, name, tried.settings))
-            rows.append(_row(name, change, refusal if own else _refused(asked, name, change)))
+            change = following(asked, {} if own else {NUM_GPUS: tried.value} if name == NUM_GPUS else tried.settings)
+            said = refusal if own else _refused(asked, change, way, tried.value)
+            rows.append({"value": tried.value, **change, "refusal": said})
         found[name] = {"value": value, "values": rows}
     return found
-
-
-def _row(name: str, one: Tried, refusal: str | None) -> dict[str, Any]:
-    row = {"value": one.value, "settings": one.settings, "refusal": refusal}
-    return {**row, "num_gpus": one.value} if name == NUM_GPUS else row
 
 
 def _base(request: Request) -> tuple[TrainingJob, bool]:
@@ -72,18 +68,11 @@ def _given(request: Request, name: str) -> Any:
     return next((value for word, value in settings.items() if canonical_name(word) == name), None)
 
 
-def spelled(request: Request, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a change, and None for what a request says of the same in other words."""
-    names = {NUM_GPUS} if name == NUM_GPUS else set(settings)
-    given = request.get("settings") or {}
-    return {**{word: None for word in given if canonical_name(word) in names}, **settings}
-
-
-def with_settings(request: Request, settings: Mapping[str, Any], **arguments: Any) -> Request:
-    """The request with more settings; None takes one away."""
-    merged = {**(request.get("settings") or {}), **settings}
-    kept = {name: value for name, value in merged.items() if name not in settings or value is not None}
-    return request._replace(arguments={**request.arguments, "settings": kept, **arguments})
+def with_changes(request: Request, change: Mapping[str, Any]) -> Request:
+    """The request with the `settings` and `num_gpus` of an answer."""
+    settings = {**(request.get("settings") or {}), **change["settings"]}
+    gpus = request.get(NUM_GPUS) if change[NUM_GPUS] is None else change[NUM_GPUS]
+    return request._replace(arguments={**request.arguments, "settings": settings, NUM_GPUS: gpus})
 
 
 def refused(request: Request) -> str | None:
@@ -95,12 +84,11 @@ def refused(request: Request) -> str | None:
     return None
 
 
-def _refused(request: Request, name: str, one: Tried) -> str | None:
+def _refused(request: Request, change: Mapping[str, Any], way: Chosen, value: Any) -> str | None:
     """The sentence that refuses a change, or None; also where settings do not reach what a text says."""
-    other = with_settings(request, one.settings, **({NUM_GPUS: one.value} if name == NUM_GPUS else {}))
     try:
-        job = other.job
+        job = with_changes(request, change).job
         accepted(job)
     except EstimatorError as error:
         return str(error)
-    return None if chosen(name).value(job) == one.value else FIXED.format(name=shown(name))
+    return None if way.value(job) == value else FIXED

@@ -19,7 +19,7 @@ def answer(request: Request) -> Any:
     index = request.get("moment")
     if not isinstance(index, int) or isinstance(index, bool):
         raise ConfigError(f"moment={shown(index)} must be the number of a moment of the timeline")
-    stage = request.estimate.stage(request.get("stage"))
+    stage = request.estimate.stage(request.stage)
     found = alive(stage.rank, index)
     return {
         "schema": SCHEMA,
