@@ -84,9 +84,7 @@ def test_official_client() -> None:
     assert document == json.loads(json.dumps(expected.to_dict()))
     sentence = document["verdict"].pop("sentence")
     assert short["verdict"] == document["verdict"] and short["answer"].startswith(sentence)
-    assert sentence.startswith(
-        f"{job.gpu.name}: {expected.verdict()}, "
-    )
+    assert sentence.startswith(f"{job.gpu.name}: {expected.verdict()}, ")
     explained = json.loads(found["explain"].content[0].text)
     assert sum(row["bytes"] for row in explained["tensors"]) == expected.stages[0].steady_allocated_bytes
     compared = json.loads(found["compare"].content[0].text)

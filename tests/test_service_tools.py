@@ -96,7 +96,12 @@ def test_defaults_of_the_catalogue_are_those_of_a_run() -> None:
         default = tuple(one["default"]) if isinstance(one["default"], list) else one["default"]
         given: dict[str, Any] = {one["name"]: default}
         job = TrainingJob.from_hf("Qwen/Qwen3-8B", 1, **given)
-        assert (job.layout, job.training, job.env, job.rollout) == (bare.layout, bare.training, bare.env, bare.rollout), given
+        assert (job.layout, job.training, job.env, job.rollout) == (
+            bare.layout,
+            bare.training,
+            bare.env,
+            bare.rollout,
+        ), given
         checked += 1
     assert checked > 80
 

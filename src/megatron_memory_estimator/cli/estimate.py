@@ -9,7 +9,8 @@ import click
 from ..errors import ConfigError
 from ..job.training_job import TrainingJob
 from ..wording import dashed
-from .options import job_command, json_option
+from .job_command import job_command
+from .options import json_option
 
 HELP = """What every GPU of every pipeline stage holds, and when it peaks.
 

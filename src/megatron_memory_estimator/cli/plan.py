@@ -13,7 +13,9 @@ from ..job.hardware import GIB
 from ..job.training_job import TrainingJob
 from ..planner.asked import AXES, OTHER_AXES, fixed
 from .bar import Bar
-from .options import JobCommand, job_from_options, model_argument, one_format, special_options
+from .given import job_from_options
+from .job_command import JobCommand
+from .options import model_argument, one_format, special_options
 from .plan_options import axis_options, other_settings, plan_options
 
 if TYPE_CHECKING:
