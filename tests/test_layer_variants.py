@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import ConfigError, LayoutError, TrainingJob, estimate
-from megatron_memory_estimator.cli.options import parsed
+from megatron_memory_estimator.cli.given import parsed
 from megatron_memory_estimator.job.model import Model
 from megatron_memory_estimator.modules.kinds import kinds_of, shapes_of
 from megatron_memory_estimator.modules.layers import layer_unit, mtp_unit

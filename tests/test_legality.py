@@ -16,6 +16,7 @@ from megatron_memory_estimator.legality import Violation, check, violations
 from megatron_memory_estimator.legality.sharding import CP, PP
 from megatron_memory_estimator.legality.stages import FIRST, LAST, LAYOUT, VPP, pipeline
 from megatron_memory_estimator.legality.violation import broken, indivisible
+from megatron_memory_estimator.modules.context import Context
 
 from .broken_layouts import Broken, collected
 
@@ -63,7 +64,7 @@ def test_a_refusal_names_its_rules() -> None:
     job = TrainingJob.from_hf("Qwen/Qwen3-8B", 6)
     layout = dataclasses.replace(job.layout, tensor_model_parallel_size=3)
     with pytest.raises(LayoutError) as refused:
-        check(job.model, layout, job.training, job.gpu, 1)
+        check(Context(job.model, layout, job.training, job.kernel), job.gpu, 1)
     assert len(refused.value.rules) == len(refused.value.reasons) > 1
     assert refused.value.rules[0] == "num_attention_heads is not divisible by tensor_model_parallel_size"
     assert refused.value.reasons[0].startswith(

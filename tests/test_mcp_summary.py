@@ -41,7 +41,9 @@ def test_sixteen_different_stages_are_small_enough(model: str) -> None:
 def test_an_estimate_says_what_the_document_says() -> None:
     run = {"model": "Qwen/Qwen3-30B-A3B", "num_gpus": 32, "settings": {"pp": 4, "ep": 8, "gpu": "H200"}}
     short, full = ask("estimate", **run), ask("estimate", **run, detail="full")
+    sentence = full["verdict"].pop("sentence")
     assert short["verdict"] == full["verdict"] and short["verdict"]["gpu"] == "H200-141GB"
+    assert short["answer"].startswith(sentence)
     assert short["answer"].startswith(f"H200-141GB: {full['verdict']['verdict']}, ") and " GiB left" in short["answer"]
     stages = rows_of(short, "stage_columns", "stages")
     assert [one["peak_allocated_gib"] for one in stages] == [

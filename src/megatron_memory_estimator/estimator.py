@@ -6,20 +6,20 @@ from dataclasses import field, replace
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any
 
+from .accept import accepted
 from .dataclass import dataclass
 from .device.host import host_terms
 from .device.phases import Phase, phases
 from .device.reserved import reserved_bytes
 from .device.terms import Range, Term, widest
 from .device.verdict import Allocated, Ranges, Verdict, allocated, phase_ranges, unfragmented, verdict
-from .errors import ConfigError, UnsupportedError
+from .errors import ConfigError
 from .frames import frame
 from .job.hardware import GIB, GPUS
-from .job.pipeline import Chunk, build_pipeline
+from .job.pipeline import Chunk
 from .job.training_job import TrainingJob
-from .legality import check
 from .legality.precision import has_recipe
-from .rank.build import build_rank, context_of
+from .rank.build import build_rank
 from .rank.declare import Declarer
 from .rank.parts import parts_at_peak
 from .rank.peak import Peak, find_peak
@@ -273,17 +273,8 @@ def estimate(job: TrainingJob) -> Estimate:
         raise ConfigError(
             "estimate takes a TrainingJob; make one with TrainingJob.from_hf, from_config or from_megatron_args"
         )
-    if job.refusal:
-        raise UnsupportedError(job.refusal)
-    check(job.model, job.layout, job.training, job.gpu, job.num_microbatches)
-    pipeline = build_pipeline(job.model, job.layout)
-    declarer = Declarer(context_of(job))
-    stages = tuple(_stage(job, declarer, chunks) for chunks in pipeline.chunks)
-    if job.training.peft != "none" and not any(stage.rank.buffers for stage in stages):
-        raise ConfigError(
-            f"peft_target_modules={','.join(job.training.peft_target_modules)} names no linear of this model"
-        )
-    return Estimate(job, stages, declarer)
+    pipeline, declarer = accepted(job)
+    return Estimate(job, tuple(_stage(job, declarer, chunks) for chunks in pipeline.chunks), declarer)
 
 
 def _stage(job: TrainingJob, declarer: Declarer, chunks: tuple[Chunk, ...]) -> Stage:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from ..job.training_job import TrainingJob
-from .options import format_option, job_command, json_option, one_format
+from .job_command import job_command
+from .options import format_option, json_option, one_format
 
 HELP = """What makes a run fit: the smallest changes, each with what it saves and what it costs. For a run that fits with room, what
 makes it faster.

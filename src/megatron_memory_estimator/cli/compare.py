@@ -11,15 +11,9 @@ from ..errors import ConfigError, EstimatorError, LayoutError, UnsupportedError
 from ..inputs.loaded_model import LONGEST_NAME
 from ..wording import plain
 from .files import write
-from .options import (
-    JobCommand,
-    job_from_options,
-    json_option,
-    model_argument,
-    one_format,
-    setting_fields,
-    special_options,
-)  # fmt: skip
+from .given import job_from_options
+from .job_command import JobCommand
+from .options import json_option, model_argument, one_format, setting_fields, special_options
 
 if TYPE_CHECKING:
     from ..report.comparison import Columns

@@ -10,7 +10,8 @@ from ..errors import ConfigError
 from ..job.training_job import TrainingJob
 from ..wording import dashed
 from ..wording import shown as quoted
-from .options import job_command, json_option
+from .job_command import job_command
+from .options import json_option
 
 HELP = """What every GPU of every pipeline stage holds, and when it peaks.
 

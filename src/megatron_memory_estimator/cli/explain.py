@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from ..job.training_job import TrainingJob
-from .options import job_command, json_option
+from .job_command import job_command
+from .options import json_option
 
 HELP = """Every tensor alive at a stage's peak, or between two steps: shape, dtype, count, bytes, and why it is alive.
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ..errors import ConfigError
-from ..job.hardware import GIB, GPUS
-from ..wording import plain
+from ..job.hardware import GIB
 from .options import format_option, json_option, one_format
 from .verb import Verb
 
@@ -14,13 +12,9 @@ from .verb import Verb
 def run(word: str | None, form: str, as_json: bool) -> None:
     """Print the GPU catalogue, or those with a word in their names."""
     form = one_format(form, as_json=as_json)
-    shown = [gpu for gpu in GPUS if any((word or "").lower() in name.lower() for name in (gpu.name, *gpu.aliases))]
-    if not shown:
-        raise ConfigError(f'no GPU has "{plain(word or "")}" in its name; `megatron-memory gpus` lists them')
-    found = [
-        {"name": gpu.name, "memory_bytes": gpu.memory_bytes, "aliases": list(gpu.aliases), "source": gpu.source}
-        for gpu in shown
-    ]
+    from ..report.catalogue import gpu_facts
+
+    found = gpu_facts(word or "")
     if form == "json":
         from .documents import print_json
 
@@ -30,7 +24,7 @@ def run(word: str | None, form: str, as_json: bool) -> None:
         from ..report.records import FORMATS
 
         click.echo(
-            FORMATS[form]([{**one, "aliases": ", ".join(gpu.aliases)} for one, gpu in zip(found, shown, strict=True)]),
+            FORMATS[form]([{**one, "aliases": ", ".join(one["aliases"])} for one in found]),
             nl=False,
         )
         return
@@ -44,8 +38,8 @@ def run(word: str | None, form: str, as_json: bool) -> None:
     table.add_column("memory (GiB)", justify="right", no_wrap=True)
     for name in ("also", "source of the memory figure"):
         table.add_column(name, overflow="fold")
-    for one in shown:
-        table.add_row(one.name, f"{one.memory_bytes / GIB:.2f}", ", ".join(one.aliases), one.source)
+    for one in found:
+        table.add_row(one["name"], f"{one['memory_bytes'] / GIB:.2f}", ", ".join(one["aliases"]), one["source"])
     console().print(table)
 
 

@@ -13,7 +13,9 @@ from ..inputs.searched import AXES, OTHER_AXES
 from ..job.hardware import GIB
 from ..job.training_job import TrainingJob
 from .bar import Bar
-from .options import JobCommand, job_from_options, model_argument, one_format, special_options
+from .given import job_from_options
+from .job_command import JobCommand
+from .options import model_argument, one_format, special_options
 from .plan_options import axis_options, other_settings, plan_options
 
 if TYPE_CHECKING:
@@ -35,8 +37,16 @@ def callback(model: tuple[str, ...], **values: Any) -> None:
     asked = Asked(**{name: values.pop(name) for name in Asked._fields})
     form = one_format(asked.form, as_json=asked.as_json)
     efficiency = fitted(asked.calibrate, quiet=form != "table")
-    planned, said = searched(model, values, asked, efficiency)
-    print_plans(planned, said, asked, form)
+    print_plans(searched(model, values, asked, efficiency), asked, form)
+
+
+class Searched(NamedTuple):
+    """The result of a search, the job that was planned anew with the settings that are habits in it, and what was decided."""
+
+    planned: Planned
+    job: TrainingJob
+    habits: dict[str, bool]
+    said: tuple[str, ...]
 
 
 class Asked(NamedTuple):
@@ -58,10 +68,8 @@ class Asked(NamedTuple):
     complete: bool
 
 
-def searched(
-    model: tuple[str, ...], values: dict[str, Any], asked: Asked, efficiency: Efficiency | None
-) -> tuple[Planned, tuple[str, ...]]:
-    """The result of the search, and what was decided for it."""
+def searched(model: tuple[str, ...], values: dict[str, Any], asked: Asked, efficiency: Efficiency | None) -> Searched:
+    """The result of the search."""
     from ..job.settings import nearest
     from ..planner.asked import fixed
     from ..planner.found import OBJECTIVES
@@ -72,13 +80,13 @@ def searched(
             f"--objective {asked.objective!r} is not one of {', '.join(OBJECTIVES)}.{nearest(asked.objective, OBJECTIVES)}"
         )
     words = {AXES.get(name) or name: values.pop(name) for name in (*AXES, *OTHER_AXES)}
-    job, batch, habit = starting_job(model, values, complete=asked.complete)
+    job, batch, habits, said = starting_job(model, values, complete=asked.complete)
     given = {name: text for name, text in words.items() if text is not None}
     fixed(given, values, job)
     if not asked.min_num_gpus and "num_gpus" not in given:
         if job.layout.world_size == 1:
             raise ConfigError("--num-gpus is needed (or --min-num-gpus, to find how many GPUs hold the model)")
-        habit.append(f"num_gpus as the run has it: {job.layout.world_size}")
+        said.append(f"num_gpus as the run has it: {job.layout.world_size}")
     with Bar() as progress:
         planned = plan(
             job,
@@ -95,14 +103,14 @@ def searched(
             workers=min(os.cpu_count() or 1, 2),
             progress=progress,
         )
-    return planned, (*habit, *planned.assumptions)
+    return Searched(planned, job, habits, (*said, *planned.assumptions))
 
 
-def print_plans(planned: Planned, said: tuple[str, ...], asked: Asked, form: str) -> None:
+def print_plans(one: Searched, asked: Asked, form: str) -> None:
     """Print the result of a search: as text, as a document, or as a row for each plan."""
     from ..report.plans import nothing_fits, plan_records, rows_of
 
-    found = planned.found
+    found, said = one.planned.found, one.said
     rows = rows_of(found)
     if rows and asked.show > len(rows):
         raise ConfigError(f"--show {asked.show}: there are {len(rows)} plans")
@@ -110,7 +118,7 @@ def print_plans(planned: Planned, said: tuple[str, ...], asked: Asked, form: str
         from ..report.plans_document import found_document
         from .documents import print_json
 
-        print_json(found_document(found, rows, said))
+        print_json(found_document(found, rows, said, one.job, one.habits))
     elif form == "table":
         from ..report.plans_text import print_found
         from .console import console
@@ -126,17 +134,17 @@ def print_plans(planned: Planned, said: tuple[str, ...], asked: Asked, form: str
 
 def starting_job(
     model: tuple[str, ...], values: dict[str, Any], *, complete: bool
-) -> tuple[TrainingJob, int | None, list[str]]:
-    """The job that is planned anew, its global batch where it is given, and what was decided."""
+) -> tuple[TrainingJob, int | None, dict[str, bool], list[str]]:
+    """The job that is planned anew, its global batch where it is given, habits that are settings of it, and what was decided."""
     from ..planner.base import overlap_habits
 
     given = dict(values)
     batch = given.pop("global_batch_size", None)
     if model[0].startswith("--") or model[0].lower().endswith((*YAML, *SCRIPTS)):  # a whole run
         job = job_from_options({**given, "model": model})
-        return job, batch if batch is not None else job.training.global_batch_size, []
+        return job, batch if batch is not None else job.training.global_batch_size, {}, []
     habits, said = overlap_habits(given, complete=complete)
-    return job_from_options({**given, **habits, "model": model}), batch, [said] if said else []
+    return job_from_options({**given, **habits, "model": model}), batch, habits, [said] if said else []
 
 
 def memory_limit(job: TrainingJob, max_memory: float | None, head_room: str | None) -> int:

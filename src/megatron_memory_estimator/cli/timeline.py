@@ -14,7 +14,8 @@ from ..timeline.axis import Axis
 from ..timeline.timeline import Timeline
 from ..wording import shown
 from .files import write
-from .options import job_command, json_option
+from .job_command import job_command
+from .options import json_option
 
 HELP = """What a stage has allocated along one training step, forward by forward and backward by backward, and what runs at the peak.
 

@@ -109,7 +109,7 @@ def compare_log(log: str, arguments: tuple[str, ...], num_gpus: int | None, gpu:
     from ..estimator import estimate
     from ..inputs.text_files import read_text
     from ..validation.logs import read_log
-    from .options import job_from_options
+    from .given import job_from_options
 
     if not arguments:
         raise ConfigError("--log needs the run's arguments: a YAML file, a launch script, or words behind --")

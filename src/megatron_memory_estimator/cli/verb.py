@@ -7,9 +7,10 @@ from collections.abc import Iterable
 import click
 from click.formatting import join_options
 
+from ..inputs.topics import TOPICS, topic
 from ..wording import any_of
 from .examples import EXAMPLES
-from .topics import OFTEN, RARE, TOPICS, topic
+from .topics import OFTEN, RARE
 
 PROGRAM = "megatron-memory"
 

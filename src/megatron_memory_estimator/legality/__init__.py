@@ -14,10 +14,11 @@ from ..job.hardware import Gpu
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
+from ..modules.context import Context
 from .bridge_layers import attention_residuals, falcon_h1, gemma4_dense, gemma4_moe
 from .bridge_modules import activation_fusion, capped_logits, narrow_values, own_modules, wide_norms
 from .compressed import compressed_attention, hash_layers, hyper_connections, placed
-from .dims import declared_dims
+from .dims import declared_dims, refusals, undivided
 from .experts import expert_modules, experts
 from .graphs import graphs
 from .kernels import (
@@ -111,11 +112,17 @@ DEGREES = (
 """Numbers of a layout that are at least 1."""
 
 
-def check(model: Model, layout: Layout, training: Training, machine: Gpu, num_microbatches: int) -> None:
-    """Raise LayoutError with every violated rule, or return."""
-    found = (*violations(model, layout, training, num_microbatches), *gpu(training, machine))
+def check(context: Context, machine: Gpu, num_microbatches: int) -> None:
+    """Raise LayoutError with every violated rule, or UnsupportedError for what is legal and not modelled, or return."""
+    model, layout, training = context.model, context.layout, context.training
+    stated = stated_violations(model, layout, training, num_microbatches)
+    declared = () if stated else tuple(refusals(context))
+    dims = [one for error in declared if isinstance(error, LayoutError) for one in undivided(error)]
+    found = (*(stated or dict.fromkeys(dims)), *gpu(training, machine))
     if found:
         raise LayoutError(tuple(one.text for one in found), tuple(one.rule for one in found))
+    for error in declared:
+        raise error
 
 
 def violations(model: Model, layout: Layout, training: Training, num_microbatches: int) -> tuple[Violation, ...]:

@@ -53,10 +53,27 @@ def declared_units(model: Model) -> Iterator[Declared]:
 
 def refused(unit: Declared, model: Model, layout: Layout, training: Training) -> tuple[Violation, ...]:
     """The dims of a unit that do not divide: the first of a layout, as declaring it stops there."""
+    error = refusal(unit, Context(model, layout, training, "cudnn"))  # kernels of attention differ in scratch alone
+    return undivided(error) if isinstance(error, LayoutError) else ()  # else refused by name where it is estimated
+
+
+def refusal(unit: Declared, context: Context) -> LayoutError | UnsupportedError | None:
+    """What declaring a unit stops at: a dim that does not divide, or what is not modelled."""
     try:
-        unit.declare(Context(model, layout, training, "cudnn"))  # kernels of attention differ in scratch alone
-    except LayoutError as error:
-        return tuple(map(Violation, error.rules, error.reasons))
-    except UnsupportedError:
-        pass  # refused by name where it is estimated
-    return ()
+        unit.declare(context)
+    except (LayoutError, UnsupportedError) as error:
+        return error
+    return None
+
+
+def undivided(error: LayoutError) -> tuple[Violation, ...]:
+    """Its rules."""
+    return tuple(map(Violation, error.rules, error.reasons))
+
+
+def refusals(context: Context) -> Iterator[LayoutError | UnsupportedError]:
+    """What declaring the units of a model stops at."""
+    for unit in declared_units(context.model):
+        error = refusal(unit, context)
+        if error is not None:
+            yield error

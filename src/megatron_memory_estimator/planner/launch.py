@@ -144,8 +144,29 @@ def _quoted(text: str) -> str:
     return text if plain else "'" + text.replace("'", "''") + "'"
 
 
+def command_text(launch: Launch) -> str:
+    """Arguments as lines of a command."""
+    return " \\\n".join(map(shlex.join, launch.flags()))
+
+
+def launch_document(job: TrainingJob) -> dict[str, Any]:
+    """Every form of a run's arguments, and the settings that Megatron-LM has no argument for."""
+    launch = megatron_lm(job)
+    return {
+        "megatron_lm": command_text(launch),
+        "yaml": yaml_text(launch),
+        "bridge": "\n".join(bridge_overrides(job)),
+        "without_argument": {name: plain_value(value) for name, value in launch.beside.items()},
+    }
+
+
+def plain_value(value: Any) -> Any:
+    """A setting's value as JSON has it."""
+    return list(value) if isinstance(value, tuple) else value
+
+
 FORMS: dict[str, Callable[[TrainingJob], str]] = {
-    "megatron-lm": lambda job: " \\\n".join(map(shlex.join, megatron_lm(job).flags())),
+    "megatron-lm": lambda job: command_text(megatron_lm(job)),
     "yaml": lambda job: yaml_text(megatron_lm(job)).rstrip(),
     "bridge": lambda job: "\n".join(bridge_overrides(job)),
 }

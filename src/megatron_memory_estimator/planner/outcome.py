@@ -17,7 +17,7 @@ from .space.defaults import completed
 from .watch import Watch
 
 Progress = Callable[[float, Found], None]
-"""Told the share of layouts that are evaluated, and what is found so far."""
+"""Told the share of layouts that are evaluated, and what is found so far: counts, and the best plan."""
 
 
 def begun(

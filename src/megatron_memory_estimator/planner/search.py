@@ -14,7 +14,7 @@ from .evaluation import Evaluation
 from .found import Found, Plan
 from .judge import Judge
 from .outcome import Progress, begun, ended, nothing_legal
-from .places import plan_of
+from .places import Place, plan_of
 from .ranking import Counts, Ranking
 from .sampling import Sampler
 from .space.axes import Space
@@ -103,6 +103,7 @@ class _Search:
         self.evaluation, self.found, self.ranking, self.watch = evaluation, found, ranking, watch
         self.judge = Judge(ranking)
         self.workers, self.progress = workers, progress
+        self.best: Place | None = None
 
     def run(self, *, nearest: bool) -> None:
         """Memory and time of every legal layout."""
@@ -128,7 +129,14 @@ class _Search:
             watch.done += len(piece.figures.step)
             ask()
             if self.progress is not None:
+                self._best_so_far()
                 self.progress(watch.done / watch.total, self.found)
+
+    def _best_so_far(self) -> None:
+        place = self.ranking.top[0][2] if self.ranking.top else None
+        if place is not None and place is not self.best:
+            self.best = place
+            self.found.plans = [plan_of(self.evaluation.base, self.evaluation.legal, place)]
 
     def _count(self, counts: Counts) -> None:
         fits, tight, too_large = counts

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import groupby
-from typing import Literal
 
 from ..features.cuda_graphs import captured, captures, replayed
 from ..features.offload import offloaded, offloaded_layers, offloads
@@ -16,7 +15,6 @@ from ..job.tower import counted
 from ..modules.adapters import MARK
 from ..modules.attention_residuals import beside_layer, keeping_bank
 from ..modules.context import Context
-from ..modules.kinds import kinds_of
 from ..modules.layers import (
     Declaration,
     checkpointed,
@@ -35,30 +33,9 @@ from ..tape.ops import Unit
 from ..tape.simulate import Trace, trace
 from ..tape.tensor import Param, Tensor
 from .chunks import ChunkPlan, Run
+from .keys import Form, Group, LayerKey, PartKey, UnitKey, routed
 
-LayerKey = tuple[str, int, bool]
-"""What tells layers apart: the kind, the index in the pattern of cp_comm_type, and whether it stays in 16 bits."""
-Form = Literal["layer", "checkpoint", "group", "received", "banked"]
-"""What a unit is: a layer, layers under a full-recompute checkpoint, or layers whose hyper-connections are recomputed together."""
-Group = tuple[int, tuple["LayerKey", ...], "Form"]
-"""The first layer of a unit, the kinds of its layers, what it is."""
 Beside = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
-UnitKey = tuple[tuple[LayerKey, ...], Form]
-"""The kinds of the layers of a unit, and what it is."""
-OUTSIDE = ("towers", "embedding", "final_norm", "mtp", "output")
-PartKey = tuple[str, bool]
-"""A unit outside the decoder layers: towers, embedding (True: no other stage has a copy), final_norm, mtp (True: with an embedding of its
-own) or output (True: it uses the embedding's weight)."""
-
-
-def routed(key: object) -> bool:
-    """Whether a declaration or a unit has routed experts: a layer's kind, the kinds of a unit's layers, or a part outside them."""
-    assert isinstance(key, tuple)
-    if isinstance(key[0], tuple):  # the kinds of several layers
-        return any(routed(kind) for kind in key[0])
-    if key[0] in OUTSIDE:
-        return bool(key[0] == "mtp")
-    return any(kind.routed for kind in kinds_of(key[0]))
 
 
 class Declarer:
@@ -104,6 +81,13 @@ class Declarer:
     def params(self, kind: LayerKey) -> list[Param]:
         """Parameters that a layer of a kind declares."""
         return self._declare(kind).params
+
+    def params_of(self, chunk: Chunk) -> Iterator[Param]:
+        """Parameters of the units of a chunk, of equal layers once; with PEFT all but the adapters' are frozen."""
+        for kind in dict.fromkeys(self.kinds[i] for i in chunk.layers):
+            yield from self._params(self._declare(kind))
+        for key in (key for keys in self.parts(chunk) for key in keys):
+            yield from self._params(self._declare_part(key))
 
     def context_of(self, kind: LayerKey) -> Context:
         """The context that a layer of a kind is declared in."""

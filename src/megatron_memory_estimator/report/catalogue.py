@@ -6,11 +6,12 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import UnsupportedError
+from ..errors import ConfigError, UnsupportedError
 from ..inputs.catalog import entries
 from ..inputs.hf import load
 from ..inputs.loaded_model import LoadedModel
 from ..inputs.resolve import model_of
+from ..job.hardware import GPUS
 from ..job.tower import lacking
 from ..modules.counts import count_parameters
 from ..wording import plain
@@ -62,3 +63,14 @@ def model_record(facts: dict[str, Any]) -> dict[str, Any]:
         "not_counted": facts["not_counted"],
         "reason": plain(facts["refused"] or "").removeprefix(f"{plain(facts['name'])}: "),
     }
+
+
+def gpu_facts(word: str = "") -> list[dict[str, Any]]:
+    """The GPUs with a word in their names. Raises ConfigError where there is none."""
+    shown = [gpu for gpu in GPUS if any(word.lower() in name.lower() for name in (gpu.name, *gpu.aliases))]
+    if not shown:
+        raise ConfigError(f'no GPU has "{plain(word)}" in its name; `megatron-memory gpus` lists them')
+    return [
+        {"name": gpu.name, "memory_bytes": gpu.memory_bytes, "aliases": list(gpu.aliases), "source": gpu.source}
+        for gpu in shown
+    ]

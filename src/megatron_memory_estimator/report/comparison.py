@@ -10,6 +10,7 @@ from ..device.verdict import Verdict
 from ..estimator import Estimate
 from ..modules.counts import count_parameters
 from ..rank.rank import PARTS
+from .differences import differences
 from .figures import gib
 from .records import Record
 from .settings_text import features_text, recompute_text
@@ -194,13 +195,14 @@ def notes(cases: Columns) -> list[str]:
 
 
 def as_json(cases: Columns) -> dict[str, Any]:
-    """The compared figures and every whole estimate."""
+    """The compared figures, what differs, and every whole estimate."""
     table = rows(cases)
     return {
         "schema": "megatron-memory-compare/1",
         "cases": [_case(case) for case in cases],
         "differs": [row[1] for row in table if row[0]],
         "figures": {row[1]: list(row[2:]) for row in table},
+        **differences([case.estimate if isinstance(case, Case) else None for case in cases]),
     }
 
 

@@ -16,6 +16,7 @@ from ..modules.counts import count_parameters
 from ..modules.kinds import owners_of
 from ..rank.rank import Row
 from ..routing import routing
+from .verdict import verdict_sentence
 
 SCHEMA = "megatron-memory-estimate/1"
 
@@ -36,7 +37,7 @@ def document(estimate: Estimate) -> dict[str, Any]:
             "device_bytes": bounds(top.device),
         },
         "routing": routing_section(estimate),
-        "verdict": verdict_section(estimate.verdict()),
+        "verdict": {**verdict_section(estimate.verdict()), "sentence": verdict_sentence(estimate)},
         "gpus": [
             {"name": found.gpu, "memory_bytes": found.memory_bytes, "verdict": found.word}
             for found in estimate.verdicts()

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 from ..dataclass import dataclass
 from ..device.verdict import Verdict
 from ..estimator import Estimate, estimate
+from ..job.layout import SHORT
 from ..job.pipeline import parse_layout
+from ..job.training_job import TrainingJob
 from ..planner.found import Found, Plan
 from ..throughput.machine import Efficiency
 from ..throughput.step import Throughput, throughput
+from .document import settings_of
 from .figures import gib
 from .records import Record, verdict_record
 from .settings_text import features_text
@@ -195,3 +199,18 @@ def layout_text(plan: Plan) -> str:
         words += [f"ep {layout.ep}", f"etp {layout.etp}"]
     words += [f"micro batch {t.micro_batch_size}", f"recompute {plan.recompute}", *features_text(t)]
     return ", ".join(words)
+
+
+def plan_settings(plan: Plan, asked: TrainingJob) -> dict[str, Any]:
+    """The settings of a plan that say its layout, and all others that were not asked for."""
+    layout, training = plan.job.layout, plan.job.training
+    found: dict[str, Any] = {"num_gpus": layout.world_size, "tp": layout.tp, "pp": layout.pp, "cp": layout.cp}
+    if plan.job.model.num_moe_experts:
+        found |= {"ep": layout.ep, "etp": layout.etp}
+    found["micro_batch_size"] = training.micro_batch_size
+    said = {"world_size", "micro_batch_size", SHORT["etp"], *(SHORT[name] for name in found if name in SHORT)}
+    for part, before in ((layout, asked.layout), (training, asked.training)):
+        for name, value in settings_of(part).items():
+            if name not in said and value != settings_of(before)[name]:
+                found[name] = value
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..device.verdict import Verdict
@@ -11,13 +11,18 @@ from ..planner.found import Found, Plan
 from ..planner.launch import megatron_lm
 from ..planner.launch_bridge import bridge_overrides, bridge_sections
 from .document import bounds
-from .plans import Row, layout_text, split_text, virtual, warnings
+from .plans import Row, layout_text, plan_settings, split_text, virtual, warnings
 
 SCHEMA = "megatron-memory-plan/1"
 
 
-def found_document(found: Found, rows: Sequence[Row], said: Sequence[str]) -> dict[str, Any]:
-    """The JSON document of a search."""
+def found_document(
+    found: Found, rows: Sequence[Row], said: Sequence[str], asked: TrainingJob, habits: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The JSON document of a search.
+
+    The settings of a plan, added to what was asked (`asked`, in which `habits` are too), describe it.
+    """
     least = found.least
     return {
         "schema": SCHEMA,
@@ -34,7 +39,7 @@ def found_document(found: Found, rows: Sequence[Row], said: Sequence[str]) -> di
             "too_large": found.too_large,
             "ruled_out": dict(found.illegal.most_common()),
         },
-        "plans": [plan_document(row) for row in rows],
+        "plans": [{**plan_document(row), "settings": {**habits, **plan_settings(row.plan, asked)}} for row in rows],
         "front": [_on_the_front(plan) for plan in found.front],
         "least": None if least is None else {"device_bytes": bounds(least.device), "layout": layout_text(least)},
         "assumptions": list(said),

@@ -14,7 +14,7 @@ from ..estimator import Estimate, Stage
 from ..modules.counts import count_parameters
 from ..routing import routing
 from ..wording import plain
-from .comparison import Case, rows
+from .comparison import Case, Columns, Refused, rows
 from .comparison import notes as notes_of_cases
 from .document import row_section, verdict_section
 from .figures import gib, layers_text
@@ -151,7 +151,7 @@ def explain_summary(estimate: Estimate, stage: int | None, at: str) -> Document:
     )
 
 
-def compare_summary(cases: Sequence[Case]) -> Document:
+def compare_summary(cases: Columns) -> Document:
     """The verdict of every case, and the figures that differ."""
     shown = {"verdict", "peak allocated (GiB)", "on the device (GiB)", "fits"}
     table = [row for row in rows(cases) if row[1] not in shown]
@@ -167,8 +167,10 @@ def compare_summary(cases: Sequence[Case]) -> Document:
     )
 
 
-def case_row(case: Case) -> list[Any]:
-    """The verdict of a case as one row."""
+def case_row(case: Case | Refused) -> list[Any]:
+    """The verdict of a case as one row; of one that is refused, why."""
+    if isinstance(case, Refused):
+        return [plain(case.label, LONGEST_LABEL), f"refused: {case.refusal}", *[None] * (len(CASE_COLUMNS) - 2)]
     found = case.estimate.verdict()
     return [
         plain(case.label, LONGEST_LABEL),

@@ -9,13 +9,13 @@ from typing import Any
 from ..job.layout import SHORT
 from ..job.training_job import TrainingJob
 from ..planner.advise import Advice, Outcome
-from ..planner.found import Found, Plan
+from ..planner.found import Found
 from ..planner.launch import megatron_lm
 from ..wording import counted
 from .advice import cost, headline, name_of
-from .document import settings_of, verdict_section
+from .document import verdict_section
 from .figures import gib
-from .plans import Row, nothing_fits, warnings
+from .plans import Row, nothing_fits, plan_settings, warnings
 from .short import Document, in_gib, shortened
 from .summary import notes_section
 
@@ -84,21 +84,6 @@ def nothing_section(found: Found) -> Document:
         "ruled_out": {rule: count for rule, count in found.illegal.most_common(MOST_RULES) if count},
         "next": "fewest_gpus=true finds how many GPUs hold the model",
     }
-
-
-def plan_settings(plan: Plan, asked: TrainingJob) -> Document:
-    """The settings of a plan that say its layout, and all others that were not asked for."""
-    layout, training = plan.job.layout, plan.job.training
-    found: Document = {"num_gpus": layout.world_size, "tp": layout.tp, "pp": layout.pp, "cp": layout.cp}
-    if plan.job.model.num_moe_experts:
-        found |= {"ep": layout.ep, "etp": layout.etp}
-    found["micro_batch_size"] = training.micro_batch_size
-    said = {"world_size", "micro_batch_size", SHORT["etp"], *(SHORT[name] for name in found if name in SHORT)}
-    for part, before in ((layout, asked.layout), (training, asked.training)):
-        for name, value in settings_of(part).items():
-            if name not in said and value != settings_of(before)[name]:
-                found[name] = value
-    return found
 
 
 def plan_row(row: Row, settings: Document, common: Document) -> list[Any]:

@@ -74,6 +74,12 @@ def _takes(estimate: Estimate) -> str:
     return f"{gib(low, 1)} ({first}) to {gib(high, 1)} ({last})"
 
 
+def verdict_sentence(estimate: Estimate) -> str:
+    """The verdict for the job's GPU: what the command line prints first."""
+    found = estimate.verdict()
+    return f"{found.gpu}: {verdict_text(found, estimate)}"
+
+
 def verdict_line(estimate: Estimate) -> str:
     """The verdict for the job's GPU, marked up."""
     found = estimate.verdict()

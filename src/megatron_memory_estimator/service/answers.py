@@ -14,7 +14,10 @@ from ..errors import EstimatorError, NumPyError
 from .jobs import Files
 from .request import Progress, Request
 
-TOOLS = ("advise", "compare", "estimate", "explain", "lanes", "mbridge", "megatron_config", "models", "moment", "plan")
+TOOLS = (
+    "advise", "choices", "compare", "estimate", "explain", "export", "gpus", "lanes", "launch", "mbridge", "megatron_config", "models",
+    "moment", "plan", "settings", "timeline",
+)  # fmt: skip
 """Files of `tools/`."""
 LARGEST_MEMORY = 4 * 2**30
 """Bytes of address space of one request."""

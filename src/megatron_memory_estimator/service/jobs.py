@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from ..errors import ConfigError, EstimatorError, LayoutError
@@ -26,6 +27,12 @@ class Files:
     def __init__(self, folder: str | None, *, hub: bool = True) -> None:
         self.folder = None if folder is None else os.path.realpath(folder)
         self.by_name: Callable[[str], LoadedModel] = load_named if hub else load_bundled
+
+    def remembering(self) -> Files:
+        """The same, which reads each model once."""
+        found = Files(self.folder)
+        found.by_name = cache(self.by_name)
+        return found
 
     def path(self, name: str) -> str | None:
         """The path of a name that stands for a file below the folder, or None. Nothing outside is looked at."""
@@ -73,7 +80,7 @@ def job_of(
     from ..inputs.runs.files import job_from_text
     from ..inputs.text_files import read_text
 
-    given = canonical(settings or {}, full_name)
+    given = canonical(without_other_words(settings or {}), full_name)
     world = given.pop("world_size", None)
     if None not in (world, num_gpus) and world != num_gpus:
         raise ConfigError(f"num_gpus={num_gpus} and world_size={shown(world)} of the settings differ; give one")
@@ -104,6 +111,12 @@ def job_of(
         if path is None or isinstance(error, _NoFileError):
             raise
         raise ConfigError(f"{shown(model)} cannot be read as a run; pass its content as text to be told why") from None
+
+
+def without_other_words(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings without nulls of what another word gives a value: null takes away what is said in one word, or by a text."""
+    given = {full_name(word) for word, value in settings.items() if value is not None}
+    return {word: value for word, value in settings.items() if value is not None or full_name(word) not in given}
 
 
 class _NoFileError(ConfigError):

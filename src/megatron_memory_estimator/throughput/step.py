@@ -14,7 +14,8 @@ from typing import Any, NamedTuple, Protocol
 from ..dataclass import dataclass
 from ..job.training_job import TrainingJob
 from ..modules.context import Context
-from ..rank.declare import Declarer, routed
+from ..rank.declare import Declarer
+from ..rank.keys import routed
 from ..rank.rank import Rank
 from ..states.fsdp import active
 from ..tape.tensor import DTYPE_BYTES, chosen

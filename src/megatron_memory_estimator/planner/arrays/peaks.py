@@ -17,7 +17,8 @@ from ...job.training_job import TrainingJob
 from ...modules.context import Context
 from ...modules.layers import Declaration
 from ...rank.chunks import ChunkPlan, Run
-from ...rank.declare import Declarer, PartKey, UnitKey
+from ...rank.declare import Declarer
+from ...rank.keys import PartKey, UnitKey
 from ...rank.peak import scheduled
 from ...rank.rank import Rank
 from ...rank.schedule import occupancy

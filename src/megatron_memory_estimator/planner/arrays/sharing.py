@@ -12,7 +12,8 @@ from ...job.training import Training
 from ...modules.context import Context
 from ...modules.layers import Declaration
 from ...rank.chunks import Run
-from ...rank.declare import Declarer, LayerKey, PartKey, UnitKey
+from ...rank.declare import Declarer
+from ...rank.keys import LayerKey, PartKey, UnitKey
 from ...tape.ops import Unit
 from ...tape.simulate import Trace
 from ...tape.tensor import Param, Tensor

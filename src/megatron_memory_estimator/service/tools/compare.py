@@ -1,24 +1,81 @@
-"""Several runs side by side: models and layouts, each with each."""
+"""Several runs side by side: requests of their own, or models and layouts, each with each."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigError, EstimatorError
 from ...estimator import estimate
+from ...inputs.loaded_model import LONGEST_NAME
 from ...inputs.setting_names import canonical, full_name
+from ...wording import plain, shown
 from ..jobs import job_of
 from ..request import Request
 
-MOST_CASES = 20
+if TYPE_CHECKING:
+    from ...report.comparison import Case, Columns, Refused
+
+LEAST_CASES, MOST_CASES = 2, 20
+PARTS_OF_A_CASE = ("label", "model", "text", "num_gpus", "settings")
 
 
 def answer(request: Request) -> Any:
     """The figures of every case, or those that differ."""
-    from ...report.comparison import Case, as_json
+    from ...report.comparison import as_json
     from ...report.summary import compare_summary
 
-    models, layouts = request.arguments["models"], request.get("layouts") or [{}]
+    report = as_json if request.full else compare_summary
+    return report(cases_of(request))
+
+
+def cases_of(request: Request) -> Columns:
+    """What is compared."""
+    if request.get("cases") is None:
+        return _combined(request)
+    for name in ("models", "layouts", "model", "text", "num_gpus", "settings"):
+        if request.get(name) is not None:
+            raise ConfigError(f"{name} goes without cases: each case is a run of its own")
+    return _own(request, request.get("cases"))
+
+
+def _own(request: Request, given: Any) -> list[Case | Refused]:
+    """A case for each request. Raises the refusal of the first where all are refused, ConfigError for what is none."""
+    from ...report.comparison import Refused
+
+    if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
+        raise ConfigError(f"cases={shown(given)} must be a list of objects with {', '.join(PARTS_OF_A_CASE)}")
+    if not LEAST_CASES <= len(given) <= MOST_CASES:
+        raise ConfigError(f"compare takes {LEAST_CASES} to {MOST_CASES} cases, not {len(given)}")
+    cases: list[Case | Refused] = []
+    refused: list[EstimatorError] = []
+    for number, one in enumerate(given, 1):
+        unknown = next((name for name in one if name not in PARTS_OF_A_CASE), None)
+        if unknown is not None:
+            raise ConfigError(f"case {number}: {shown(unknown)} is not one of {', '.join(PARTS_OF_A_CASE)}")
+        label = plain(str(one.get("label") or one.get("model") or f"case {number}"), LONGEST_NAME)
+        found = _estimated(request._replace(arguments=one), label)
+        refused += [found] if isinstance(found, EstimatorError) else []
+        cases.append(Refused(label, str(found)) if isinstance(found, EstimatorError) else found)
+    if len(refused) == len(cases):
+        raise refused[0]
+    return cases
+
+
+def _estimated(request: Request, label: str) -> Case | EstimatorError:
+    """The case of a request, or why it is refused."""
+    from ...report.comparison import Case
+
+    try:
+        return Case(label, request.estimate)
+    except EstimatorError as error:
+        return error
+
+
+def _combined(request: Request) -> list[Case]:
+    """A case for each model with each layout."""
+    from ...report.comparison import Case
+
+    models, layouts = request.get("models"), request.get("layouts") or [{}]
     if not models:
         raise ConfigError("give at least one model")
     if len(models) * len(layouts) > MOST_CASES:
@@ -35,4 +92,4 @@ def answer(request: Request) -> Any:
                 cases.append(Case(label, estimate(job_of(model, None, gpus, given, request.files))))
             except EstimatorError as error:
                 raise ConfigError(f"{label}: {error}") from None
-    return as_json(cases) if request.full else compare_summary(cases)
+    return cases

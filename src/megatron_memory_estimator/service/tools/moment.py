@@ -16,4 +16,4 @@ def answer(request: Request) -> Any:
     index = request.get("moment")
     if not isinstance(index, int) or isinstance(index, bool):
         raise ConfigError(f"moment={shown(index)} must be the number of a moment of the timeline")
-    return moment_document(request.estimate.stage(request.get("stage")), index)
+    return moment_document(request.estimate.stage(request.stage), index)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import ConfigError
 from ...inputs import SCRIPTS, YAML
@@ -12,35 +12,60 @@ from ...job.training_job import TrainingJob
 from ...planner.asked import fixed
 from ...planner.base import overlap_habits
 from ...planner.space.axes import axis_name
+from ..following import following
 from ..jobs import job_of
 from ..request import MOST_PLANS, Request
+from ..telling import told
+
+if TYPE_CHECKING:
+    from ...planner.found import Found
+    from ...report.plans import Row
 
 
 def answer(request: Request) -> Any:
     """The plans as a document, or their summary."""
-    from ...planner.planning import plan
-    from ...report.plans import rows_of
     from ...report.plans_document import found_document
     from ...report.summary_plans import plan_summary
 
     full = request.full
-    job, axes, batch, habits, said = search_of(request)
-    fewest = bool(request.get("fewest_gpus"))
-    if not fewest and "num_gpus" not in axes:
-        if job.layout.world_size == 1:
+    one = planned(request)
+    if full:
+        document = found_document(one.found, one.rows, one.said, one.search.job, one.search.habits)
+        return {**document, "plans": [{**plan, **following(request, plan["settings"])} for plan in document["plans"]]}
+    return plan_summary(one.found, one.rows, one.said, one.search.job, one.search.habits)
+
+
+class Answered(NamedTuple):
+    """A search, what it found, its plans with their estimates, and what was decided for it."""
+
+    search: Search
+    found: Found
+    rows: list[Row]
+    said: list[str]
+
+
+def planned(request: Request) -> Answered:
+    """The search of a request, done."""
+    from ...planner.planning import plan
+    from ...report.plans import rows_of
+
+    search = search_of(request)
+    fewest, said = bool(request.get("fewest_gpus")), search.said
+    if not fewest and "num_gpus" not in search.axes:
+        if search.job.layout.world_size == 1:
             raise ConfigError("num_gpus is needed, or fewest_gpus=true to find how many GPUs hold the model")
-        said = [*said, f"num_gpus as the run has it: {job.layout.world_size}"]
-    result, notes = plan(
-        job,
-        axes,
-        global_batch_size=batch,
+        said = [*said, f"num_gpus as the run has it: {search.job.layout.world_size}"]
+    found, notes = plan(
+        search.job,
+        search.axes,
+        global_batch_size=search.global_batch_size,
         objective=request.get("objective") or "throughput",
         top=min(max(int(request.get("top", 5)), 1), MOST_PLANS),
         fewest_gpus=fewest,
+        progress=told(request.progress) if request.progress else None,
         stop=request.late,
     )
-    rows, said = rows_of(result), [*said, *notes]
-    return found_document(result, rows, said) if full else plan_summary(result, rows, said, job, habits)
+    return Answered(search, found, rows_of(found), [*said, *notes])
 
 
 class Search(NamedTuple):

@@ -1,0 +1,43 @@
+"""Whether a job is estimated at all: every refusal of `estimate`, found before anything is traced."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .errors import ConfigError, UnsupportedError
+from .job.pipeline import Pipeline, build_pipeline
+from .job.training_job import TrainingJob
+from .legality import check
+from .rank.build import context_of
+from .rank.declare import Declarer
+
+
+class Accepted(NamedTuple):
+    """What an estimate of a job starts from."""
+
+    pipeline: Pipeline
+    declarer: Declarer
+
+
+def accepted(job: TrainingJob) -> Accepted:
+    """The chunks of a job that is legal and modelled, and what declares their units.
+
+    Raises LayoutError for a layout that Megatron-Core refuses, UnsupportedError for features that are not modelled, and ConfigError
+    for adapters of linears that the model does not have: all that `estimate` raises.
+    """
+    if job.refusal:
+        raise UnsupportedError(job.refusal)
+    context = context_of(job)
+    check(context, job.gpu, job.num_microbatches)
+    found = Accepted(build_pipeline(job.model, job.layout), Declarer(context))
+    if job.training.peft != "none" and not _trains(found):
+        raise ConfigError(
+            f"peft_target_modules={','.join(job.training.peft_target_modules)} names no linear of this model"
+        )
+    return found
+
+
+def _trains(one: Accepted) -> bool:
+    """Whether any parameter is trained."""
+    chunks = (chunk for row in one.pipeline.chunks for chunk in row)
+    return any(not param.frozen for chunk in chunks for param in one.declarer.params_of(chunk))

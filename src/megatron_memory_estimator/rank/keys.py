@@ -1,0 +1,30 @@
+"""What tells the units of a context apart: equal keys are declared and traced once."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ..modules.kinds import kinds_of
+
+LayerKey = tuple[str, int, bool]
+"""What tells layers apart: the kind, the index in the pattern of cp_comm_type, and whether it stays in 16 bits."""
+Form = Literal["layer", "checkpoint", "group", "received", "banked"]
+"""What a unit is: a layer, layers under a full-recompute checkpoint, or layers whose hyper-connections are recomputed together."""
+Group = tuple[int, tuple["LayerKey", ...], "Form"]
+"""The first layer of a unit, the kinds of its layers, what it is."""
+UnitKey = tuple[tuple[LayerKey, ...], Form]
+"""The kinds of the layers of a unit, and what it is."""
+OUTSIDE = ("towers", "embedding", "final_norm", "mtp", "output")
+PartKey = tuple[str, bool]
+"""A unit outside the decoder layers: towers, embedding (True: no other stage has a copy), final_norm, mtp (True: with an embedding of its
+own) or output (True: it uses the embedding's weight)."""
+
+
+def routed(key: object) -> bool:
+    """Whether a declaration or a unit has routed experts: a layer's kind, the kinds of a unit's layers, or a part outside them."""
+    assert isinstance(key, tuple)
+    if isinstance(key[0], tuple):  # the kinds of several layers
+        return any(routed(kind) for kind in key[0])
+    if key[0] in OUTSIDE:
+        return bool(key[0] == "mtp")
+    return any(kind.routed for kind in kinds_of(key[0]))

@@ -1,0 +1,96 @@
+"""Tables of a run, of plans or of compared runs as a file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ...errors import ConfigError
+from ...wording import shown
+from ..request import Request
+
+Records = list[dict[str, Any]]
+ENDINGS = {"csv": "csv", "markdown": "md"}
+
+
+def answer(request: Request) -> Any:
+    """`name` of the file and its `text`: a row for each of `what`, in the format `csv` or `markdown`."""
+    from ...report.records import FORMATS
+
+    what, form = request.get("what"), request.get("format", "csv")
+    if what not in TABLES:
+        raise ConfigError(f"what={shown(what)} is not one of {', '.join(TABLES)}")
+    if form not in ENDINGS:
+        raise ConfigError(f"format={shown(form)} is not one of {', '.join(ENDINGS)}")
+    table = TABLES[what](request)
+    if not table.records:
+        raise ConfigError(f"there are no {what} to export")
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(part for part in (table.of, table.name) if part)).strip("-.")
+    return {"name": f"{name}.{ENDINGS[form]}", "text": FORMATS[form](table.records)}
+
+
+class Table(NamedTuple):
+    """The records of a file, the model they are of, and what they are called."""
+
+    of: str
+    name: str
+    records: Records
+
+
+def _stages(request: Request) -> Table:
+    found = request.estimate
+    return Table(_model(found.job.name), "stages", found.table())
+
+
+def _moments(request: Request) -> Table:
+    found = request.estimate.timeline(request.stage)
+    return Table(_model(found.name), f"stage {found.pp_rank} moments", found.table())
+
+
+def _tensors(request: Request) -> Table:
+    """Those of `explain`, or of a moment where one is given."""
+    from ...report.document import explanation
+    from .moment import answer as at_moment
+
+    if request.get("moment") is not None:
+        found, where = at_moment(request), f"moment {request.get('moment')}"
+    else:
+        found, where = (
+            explanation(request.estimate, request.stage, request.get("at", "peak")),
+            request.get("at", "peak"),
+        )
+    rows = [{**row, "local_shape": "x".join(map(str, row["local_shape"]))} for row in found["tensors"]]
+    return Table(_model(request.job.name), f"stage {found['pp_rank']} {where} tensors", rows)
+
+
+def _plans(request: Request) -> Table:
+    from ...report.plans import plan_records
+    from .plan import planned
+
+    found = planned(request)
+    return Table(_model(found.search.job.name), "plans", plan_records(found.rows))
+
+
+def _advice(request: Request) -> Table:
+    from ...planner.advise import advise
+
+    return Table(_model(request.job.name), "advice", advise(request.job).table())
+
+
+def _cases(request: Request) -> Table:
+    from ...report.comparison import records
+    from .compare import cases_of
+
+    return Table("", "compared", records(cases_of(request)))
+
+
+def _model(name: str) -> str:
+    """The last part of a model's name."""
+    return name.rpartition("/")[2]
+
+
+TABLES: dict[str, Callable[[Request], Table]] = {
+    "stages": _stages, "moments": _moments, "tensors": _tensors, "plans": _plans, "advice": _advice, "cases": _cases,
+}  # fmt: skip
+"""What is exported."""
