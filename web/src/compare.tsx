@@ -115,11 +115,8 @@ const Sides = ({ found }: { found: Compared }) => {
 export const CompareView = () => {
   const { engine, state, go } = usePage();
   const { pins } = state;
-  const cases = pins.map((pin) => {
-    const { detail: _, ...request } = requestOf(pin.run);
-    return { label: pin.label, ...request };
-  });
-  const { found, error, busy } = useAnswer<Compared>(engine, "compare", pins.length > 1 ? { cases, detail: "full" } : null);
+  const cases = pins.map((pin) => ({ label: pin.label, ...requestOf(pin.run) }));
+  const { found, error, busy } = useAnswer<Compared>(engine, "compare", pins.length > 1 ? { cases } : null);
   return (
     <main class="whole">
       <section class="card" aria-label="Pinned runs">

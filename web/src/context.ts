@@ -47,7 +47,6 @@ export const requestOf = (run: Run) => ({
   ...(run.text === undefined ? { model: run.model } : { text: run.text }),
   ...(run.num_gpus === undefined ? {} : { num_gpus: run.num_gpus }),
   settings: run.settings,
-  detail: "full",
 });
 
 export const nameOf = (state: State): string => state.file ?? state.run.model ?? "pasted run";

@@ -17,6 +17,11 @@ export const cancelled = () => new DOMException("cancelled", "AbortError");
 export const isCancelled = (error: unknown) => error instanceof DOMException && error.name === "AbortError";
 export const sentence = (error: unknown) => (error instanceof Error ? error.message : String(error));
 
+/** Tools that answer in short where the whole document is not asked for. */
+const SHORTENED = new Set(["estimate", "plan", "advise", "compare", "explain", "models"]);
+
+const whole = (tool: string, request: object): object => (SHORTENED.has(tool) ? { ...request, detail: "full" } : request);
+
 type Line = { readonly progress?: Progress; readonly answer?: unknown; readonly error?: string };
 
 /** `megatron-memory serve`, on the page's own origin. */
@@ -29,7 +34,7 @@ export class HttpEngine implements Engine {
       response = await fetch(`api/v1/${tool}`, {
         method: "POST",
         headers: { "Content-Type": "application/json", Accept: progress ? "application/x-ndjson" : "application/json" },
-        body: JSON.stringify(request),
+        body: JSON.stringify(whole(tool, request)),
         ...(signal ? { signal } : {}),
       });
     } catch (error) {
@@ -163,7 +168,7 @@ export class WorkerEngine implements Engine {
 
   ask<T>(tool: string, request: object, asking: Asking = {}): Promise<T> {
     const worker = SLOW.has(tool) ? this.slow : this.quick;
-    return worker.ask(tool, request, asking) as Promise<T>;
+    return worker.ask(tool, whole(tool, request), asking) as Promise<T>;
   }
 }
 

@@ -55,7 +55,7 @@ const Search = () => {
   const [place, setPlace] = useState(0);
   const [wanted, setWanted] = useState(false);
   const list = useId();
-  const models = useAnswer<readonly ModelFacts[]>(engine, "models", wanted ? { detail: "full" } : null).found ?? [];
+  const models = useAnswer<readonly ModelFacts[]>(engine, "models", wanted ? {} : null).found ?? [];
   const words = (typed ?? "").toLowerCase().split(/\s+/).filter(Boolean);
   const matching = models.filter((one) => rank(`${one.name} ${one.model_type}`.toLowerCase(), words)).slice(0, 60);
   const open = typed !== null;

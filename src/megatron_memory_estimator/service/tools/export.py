@@ -12,22 +12,39 @@ from ..request import Request
 
 Records = list[dict[str, Any]]
 ENDINGS = {"csv": "csv", "markdown": "md"}
+REPORT = "report"
+"""The page frozen around a run, which is no table."""
 
 
 def answer(request: Request) -> Any:
-    """`name` of the file and its `text`: a row for each of `what`, in the format `csv` or `markdown`."""
+    """`name` of the file and its `text`: a row for each of `what`, in the format `csv` or `markdown`; a `report` is HTML."""
     from ...report.records import FORMATS
 
-    what, form = request.get("what"), request.get("format", "csv")
-    if what not in TABLES:
-        raise ConfigError(f"what={shown(what)} is not one of {', '.join(TABLES)}")
-    if form not in ENDINGS:
-        raise ConfigError(f"format={shown(form)} is not one of {', '.join(ENDINGS)}")
+    what = request.get("what")
+    if what not in (*TABLES, REPORT):
+        raise ConfigError(f"what={shown(what)} is not one of {', '.join((*TABLES, REPORT))}")
+    forms, form = (["html"], "html") if what == REPORT else (list(ENDINGS), "csv")
+    form = request.get("format", form)
+    if form not in forms:
+        raise ConfigError(f"format={shown(form)} of {what} is not one of {', '.join(forms)}")
+    if what == REPORT:
+        return _report(request)
     table = TABLES[what](request)
     if not table.records:
         raise ConfigError(f"there are no {what} to export")
-    name = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(part for part in (table.of, table.name) if part)).strip("-.")
-    return {"name": f"{name}.{ENDINGS[form]}", "text": FORMATS[form](table.records)}
+    return {"name": f"{_file_name(table.of, table.name)}.{ENDINGS[form]}", "text": FORMATS[form](table.records)}
+
+
+def _file_name(*parts: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(part for part in parts if part)).strip("-.")
+
+
+def _report(request: Request) -> dict[str, str]:
+    """The page of the run as one file."""
+    from ...report.page import page_report
+
+    found = request.estimate
+    return {"name": f"{_file_name(_model(found.job.name), 'memory')}.html", "text": page_report(found)}
 
 
 class Table(NamedTuple):
