@@ -21,7 +21,7 @@ from megatron_memory_estimator.web.guard import HEADERS, LARGEST_BODY
 
 from .serving import OWN, PORT, RUN
 
-JSON_KINDS = {
+JSON_KINDS: dict[str, Any] = {
     "object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "boolean": bool, "null": type(None),
 }  # fmt: skip
 OTHERS = {"mbridge", "megatron_config"}

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
+from ..serving import served as serving
 from .browser import ARGUMENTS, Opened
 
 COMMAND = str(Path(sys.executable).with_name("megatron-memory"))
@@ -45,6 +46,13 @@ def served() -> Iterator[str]:
     process, url = started([COMMAND, "serve", "--port", "0"])
     yield url
     ended(process)
+
+
+@pytest.fixture(scope="session")
+def port() -> Iterator[int]:
+    """The port of a server whose requests may take 20 s."""
+    with serving("--seconds", "20") as (found, _):
+        yield found
 
 
 @pytest.fixture(scope="session")
