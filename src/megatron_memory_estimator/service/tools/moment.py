@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import ConfigError
-from ...wording import shown
 from ..request import Request
 
 SCHEMA = "megatron-memory-moment/1"
@@ -17,9 +16,9 @@ def answer(request: Request) -> Any:
     from ...timeline.alive import alive
 
     index = request.get("moment")
-    if not isinstance(index, int) or isinstance(index, bool):
-        raise ConfigError(f"moment={shown(index)} must be the number of a moment of the timeline")
-    stage = request.estimate.stage(request.stage)
+    if index is None:
+        raise ConfigError("moment is needed: the number of a moment, as `lanes` has them")
+    stage = request.estimate.stage(request.get("stage"))
     found = alive(stage.rank, index)
     return {
         "schema": SCHEMA,
