@@ -69,7 +69,9 @@ def main(url: str, folder: str, word: str = "") -> None:
     """Take the pictures."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"])
+        browser = playwright.chromium.launch(
+            executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"]
+        )
         for shot in SHOTS:
             if word not in shot.name:
                 continue
@@ -83,7 +85,10 @@ def main(url: str, folder: str, word: str = "") -> None:
                 settled(page)
             if shot.to:
                 page.locator(shot.to).first.scroll_into_view_if_needed()
-                page.evaluate("selector => window.scrollTo(0, document.querySelector(selector).getBoundingClientRect().top + scrollY - 12)", shot.to)
+                page.evaluate(
+                    "selector => window.scrollTo(0, document.querySelector(selector).getBoundingClientRect().top + scrollY - 12)",
+                    shot.to,
+                )
                 page.wait_for_timeout(200)
             page.screenshot(path=Path(folder) / f"{shot.name}.png")
             print(shot.name, flush=True)

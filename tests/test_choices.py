@@ -152,7 +152,7 @@ def test_any_switch_or_word_can_be_asked_for() -> None:
     assert found["moe_token_dispatcher_type"]["value"] == "alltoall" and found["cp_comm_type"]["value"] == "p2p"
     assert "has no list of values" in ask("choices", run, names=["seq_length"])
     assert 'Did you mean "micro_batch_size"?' in ask("choices", run, names=["micro_batch_sise"])
-    assert "must be a list of names" in ask("choices", run, names="tp")
+    assert "must be a list of words" in ask("choices", run, names="tp")
     assert "at most 50 names" in ask("choices", run, names=["tp"] * 51)
     assert ask("choices", {"model": "no/such-model"}) == ask("estimate", {"model": "no/such-model"})
 

@@ -113,8 +113,9 @@ def test_a_moment_is_a_document() -> None:
     assert peak["schema"] == "megatron-memory-moment/1"
     assert peak["tensors"] == explained["tensors"] and peak["allocated_bytes"] == explained["allocated_bytes"]
     assert f"peak: {peak['event']}" == explained["event"]
-    assert "must be the number of a moment" in ask("moment", **run, moment="peak")
-    assert "must be the number of a moment" in ask("moment", **run, moment=True)
+    assert "must be a whole number" in ask("moment", **run, moment="peak")
+    assert "must be a whole number" in ask("moment", **run, moment=True)
+    assert "moment is needed" in ask("moment", **run)
     assert "the moments of this stage are 0 to" in ask("moment", **run, moment=10**9)
     assert "capture of CUDA graphs, which this run does not have" in ask("moment", **run, moment=CAPTURE)
     assert "stage 4 does not exist" in ask("moment", **run, stage=4, moment=0)

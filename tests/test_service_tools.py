@@ -18,6 +18,7 @@ from megatron_memory_estimator.inputs.setting_names import known_settings
 from megatron_memory_estimator.job.model import Model
 from megatron_memory_estimator.report.settings import UNITS
 from megatron_memory_estimator.service.answers import TOOLS, answered
+from megatron_memory_estimator.service.arguments import ARGUMENTS
 from megatron_memory_estimator.service.telling import EVERY_S
 
 from .helpers import ROOT
@@ -112,6 +113,33 @@ def test_gpus_are_those_of_the_command_line(capsys: pytest.CaptureFixture[str]) 
     assert 'no GPU has "X1" in its name' in ask("gpus", gpu="X1") and "must be a word" in ask("gpus", gpu=3)
 
 
+ODD: list[Any] = [
+    True, 3, -1, 10**30, 1.5, float("nan"), "", "x", "\x00", [], [1], ["x"], [[]], {}, {"a": 1}, {"a": {"b": [None]}}, {1: 2}, [{}, {}],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_odd_arguments_get_one_sentence(tool: str) -> None:
+    base = {"model": "Qwen/Qwen3-0.6B", "num_gpus": 2, "settings": {"pp": 2}, "moment": 1, "what": "stages", "names": ["tp"],
+            "axes": dict.fromkeys(("tp", "cp", "pp", "micro_batch_size"), "1")}  # fmt: skip
+    known = ARGUMENTS[tool]
+    run = {name: value for name, value in base.items() if name in known}
+    sentences = 0
+    for name in known:
+        for odd in ODD:
+            found = answered(
+                {"tool": tool, "arguments": {**run, name: odd}, "folder": None, "seconds": 60, "hub": False}
+            )
+            assert set(found) in ({"answer"}, {"error"})
+            if "error" in found:
+                sentences += 1
+                assert found["error"] and len(found["error"]) <= 500 and "\n" not in found["error"]
+    assert sentences >= 10 * len(known)
+    for bad in (None, 3, [run], "x"):
+        assert "must be an object" in answered({"tool": tool, "arguments": bad, "folder": None, "seconds": 60})["error"]
+    assert 'unknown argument "details"' in ask(tool, {**run, "details": "full"})
+
+
 # -- one run ----------------------------------------------------------------------------------------------------------
 
 WORDS = ["Qwen/Qwen3-8B", "--num-gpus", "8", "--pp", "4", "--global-batch-size", "32"]
@@ -120,8 +148,8 @@ WORDS = ["Qwen/Qwen3-8B", "--num-gpus", "8", "--pp", "4", "--global-batch-size",
 def test_the_timeline_is_that_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert ask("timeline", QWEN, stage=1) == json.loads(printed(capsys, "timeline", *WORDS, "--stage", "1", "--json"))
     assert ask("timeline", QWEN)["pp_rank"] == 0
-    assert "must be the number of a pipeline stage" in ask("timeline", QWEN, stage="1")
-    assert "must be the number of a pipeline stage" in ask("explain", QWEN, stage=True)
+    assert "must be a whole number" in ask("timeline", QWEN, stage="1")
+    assert "must be a whole number" in ask("explain", QWEN, stage=True)
 
 
 def test_the_verdict_is_the_sentence_that_the_command_line_prints_first(
@@ -328,6 +356,7 @@ def test_cases_that_make_no_sense_are_refused() -> None:
     assert "2 to 20 cases, not 21" in ask("compare", cases=[QWEN] * 21)
     assert "must be a list of objects" in ask("compare", cases=["Qwen/Qwen3-8B"] * 2)
     assert "'gpus' is not one of label, model" in ask("compare", cases=[QWEN, {**QWEN, "gpus": 3}])
+    assert "case 2: settings=3 must be an object" in ask("compare", cases=[QWEN, {**QWEN, "settings": 3}])
     assert "goes without cases" in ask("compare", cases=[QWEN, QWEN], models=["Qwen/Qwen3-8B"])
     refused = {**QWEN, "settings": {"tp": 3}}
     assert ask("compare", cases=[refused, refused]) == ask("estimate", refused)

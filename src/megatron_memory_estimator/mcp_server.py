@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from . import __version__
 from .errors import EstimatorError
+from .service.arguments import unknown_argument
 from .service.parameters import (
     At,
     Axes,
@@ -33,7 +34,6 @@ from .service.parameters import (
     Top,
     Word,
     mistaken,
-    unknown_argument,
 )
 from .service.pool import SECONDS, Workers
 from .wording import plain

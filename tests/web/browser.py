@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, BrowserContext, Page
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page, Request
 
 REFUSED = "the server responded with a status of 4"
 """What the browser itself says of a request that is refused with a sentence."""
@@ -45,10 +45,20 @@ class Opened:
         page.on(
             "console", lambda said: said.type == "error" and REFUSED not in said.text and self.wrong.append(said.text)
         )
-        page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        page.on("request", lambda request: self.origins.add("{0.scheme}://{0.netloc}".format(urlsplit(request.url))))
+        page.on("pageerror", self._failed)
+        page.on("request", self._asked)
         page.goto(url)
         return page
+
+    def _heard(self, said: ConsoleMessage) -> None:
+        if said.type == "error" and REFUSED not in said.text:
+            self.wrong.append(said.text)
+
+    def _asked(self, request: Request) -> None:
+        self.origins.add("{0.scheme}://{0.netloc}".format(urlsplit(request.url)))
+
+    def _failed(self, error: Error) -> None:
+        self.wrong.append(str(error))
 
     def close(self) -> None:
         """Close all pages, and hold what they did."""

@@ -11,13 +11,11 @@ from importlib import import_module
 from typing import Any
 
 from ..errors import EstimatorError, NumPyError
+from .arguments import ARGUMENTS, checked
 from .jobs import Files
 from .request import Progress, Request
 
-TOOLS = (
-    "advise", "choices", "compare", "estimate", "explain", "export", "gpus", "lanes", "launch", "mbridge", "megatron_config", "models",
-    "moment", "plan", "settings", "timeline",
-)  # fmt: skip
+TOOLS = tuple(ARGUMENTS)
 """Files of `tools/`."""
 LARGEST_MEMORY = 4 * 2**30
 """Bytes of address space of one request."""
@@ -34,7 +32,8 @@ def answered(request: Mapping[str, Any], progress: Progress | None = None) -> di
     deadline = time.monotonic() + 0.9 * float(request["seconds"])
     files = Files(request["folder"], hub=bool(request.get("hub", True)))
     try:
-        return {"answer": tool.answer(Request(request["arguments"], files, deadline, progress))}
+        arguments = checked(request["tool"], request["arguments"])
+        return {"answer": tool.answer(Request(arguments, files, deadline, progress))}
     except NumPyError as error:
         return {"error": str(error), "needs": "numpy"}
     except EstimatorError as error:

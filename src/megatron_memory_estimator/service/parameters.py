@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from ..job.settings import nearest
-from ..wording import LONGEST_SHOWN, shown
+from ..wording import shown
+from .arguments import unknown_argument
 from .request import MOST_PLANS
 
 Model = Annotated[
@@ -94,11 +95,20 @@ Word = Annotated[
     Field(description="A word of names or types (qwen, llama, moe), or one model by name or Hub id.", examples=["qwen3"]),
 ]  # fmt: skip
 Moment = Annotated[
-    int, Field(ge=0, description="The number of a moment: `index` of `timeline` and `lanes`.", examples=[12])
+    int,
+    Field(
+        ge=-1,
+        description="The number of a moment: `index` of `lanes`; -1 is the capture of CUDA graphs.",
+        examples=[12],
+    ),
 ]
+AnyMoment = Moment | None
 Names = Annotated[
-    list[str],
-    Field(min_length=1, max_length=100, description="Settings, by full or short names.", examples=[["tp", "recompute_granularity"]]),
+    list[str] | None,
+    Field(
+        min_length=1, max_length=100, description="Settings, by full or short names; else what people try.",
+        examples=[["tp", "recompute_granularity"]],
+    ),
 ]  # fmt: skip
 Cases = Annotated[
     list[dict[str, Any]] | None,
@@ -112,7 +122,10 @@ Cases = Annotated[
 What = Annotated[
     str, Field(description="What is exported, such as stages, moments, tensors or plans.", examples=["stages"])
 ]
-Form = Annotated[Literal["csv"], Field(description="The format of the text.")]
+Form = Annotated[
+    Literal["csv", "markdown", "html"] | None,
+    Field(description="The format of the text: csv by default; a report is html."),
+]
 
 
 def mistaken(error: Mapping[str, Any], tool: str, known: Iterable[str]) -> str:
@@ -126,10 +139,3 @@ def mistaken(error: Mapping[str, Any], tool: str, known: Iterable[str]) -> str:
         return f"{where}: {error['msg']}"
     choices = [word.strip("' ") for word in expected.replace(" or ", ",").split(",")]
     return f"{where}={shown(given)} is not one of {', '.join(choices)}.{nearest(str(given), choices)}"
-
-
-def unknown_argument(word: str, tool: str, known: Iterable[str]) -> str:
-    """The sentence that refuses an argument that a tool does not have."""
-    word = word[:LONGEST_SHOWN]
-    settings = '; settings go under "settings"' if "settings" in known else ""
-    return f'unknown argument "{word}" of {tool}{settings}.{nearest(word, known)}'

@@ -43,14 +43,6 @@ class Request(NamedTuple):
         return estimate(self.job)
 
     @property
-    def stage(self) -> int | None:
-        """The pipeline stage that is asked about, None for the highest peak."""
-        stage = self.get("stage")
-        if stage is not None and (isinstance(stage, bool) or not isinstance(stage, int)):
-            raise ConfigError(f"stage={shown(stage)} must be the number of a pipeline stage")
-        return stage
-
-    @property
     def full(self) -> bool:
         """Whether the whole document is wanted, and not its summary."""
         detail = self.get("detail", "summary")

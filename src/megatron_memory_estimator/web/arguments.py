@@ -80,15 +80,19 @@ class Models(Arguments):
 class Choices(Run):
     """A run, and the settings whose values are asked about."""
 
-    names: p.Names
+    names: p.Names = None
 
 
 class Export(Stage):
-    """What is exported of a run."""
+    """What is exported: of a run, of plans, or of cases."""
 
     what: p.What
-    format: p.Form = "csv"
+    format: p.Form = None
     at: p.At = "peak"
+    moment: p.AnyMoment = None
+    models: p.SomeModels = None
+    layouts: p.Layouts = None
+    cases: p.Cases = None
     axes: p.Axes = None
     objective: p.Objective = "throughput"
     top: p.Top = 5

@@ -9,6 +9,7 @@ from ...estimator import estimate
 from ...inputs.loaded_model import LONGEST_NAME
 from ...inputs.setting_names import canonical, full_name
 from ...wording import plain, shown
+from ..arguments import of_kinds
 from ..jobs import job_of
 from ..request import Request
 
@@ -32,18 +33,16 @@ def cases_of(request: Request) -> Columns:
     """What is compared."""
     if request.get("cases") is None:
         return _combined(request)
-    for name in ("models", "layouts", "model", "text", "num_gpus", "settings"):
+    for name in ("models", "layouts", "num_gpus", "settings"):
         if request.get(name) is not None:
             raise ConfigError(f"{name} goes without cases: each case is a run of its own")
     return _own(request, request.get("cases"))
 
 
-def _own(request: Request, given: Any) -> list[Case | Refused]:
+def _own(request: Request, given: list[dict[str, Any]]) -> list[Case | Refused]:
     """A case for each request. Raises the refusal of the first where all are refused, ConfigError for what is none."""
     from ...report.comparison import Refused
 
-    if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
-        raise ConfigError(f"cases={shown(given)} must be a list of objects with {', '.join(PARTS_OF_A_CASE)}")
     if not LEAST_CASES <= len(given) <= MOST_CASES:
         raise ConfigError(f"compare takes {LEAST_CASES} to {MOST_CASES} cases, not {len(given)}")
     cases: list[Case | Refused] = []
@@ -52,8 +51,12 @@ def _own(request: Request, given: Any) -> list[Case | Refused]:
         unknown = next((name for name in one if name not in PARTS_OF_A_CASE), None)
         if unknown is not None:
             raise ConfigError(f"case {number}: {shown(unknown)} is not one of {', '.join(PARTS_OF_A_CASE)}")
+        try:
+            own = of_kinds({name: value for name, value in one.items() if name != "label"})
+        except ConfigError as error:
+            raise ConfigError(f"case {number}: {error}") from None
         label = plain(str(one.get("label") or one.get("model") or f"case {number}"), LONGEST_NAME)
-        found = _estimated(request._replace(arguments=one), label)
+        found = _estimated(request._replace(arguments=own), label)
         refused += [found] if isinstance(found, EstimatorError) else []
         cases.append(Refused(label, str(found)) if isinstance(found, EstimatorError) else found)
     if len(refused) == len(cases):

@@ -13,4 +13,4 @@ def answer(request: Request) -> Any:
     from ...report.summary import explain_summary
 
     report = explanation if request.full else explain_summary
-    return report(request.estimate, request.stage, request.get("at", "peak"))
+    return report(request.estimate, request.get("stage"), request.get("at", "peak"))

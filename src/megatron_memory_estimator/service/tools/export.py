@@ -61,7 +61,7 @@ def _stages(request: Request) -> Table:
 
 
 def _moments(request: Request) -> Table:
-    found = request.estimate.timeline(request.stage)
+    found = request.estimate.timeline(request.get("stage"))
     return Table(_model(found.name), f"stage {found.pp_rank} moments", found.table())
 
 
@@ -74,7 +74,7 @@ def _tensors(request: Request) -> Table:
         found, where = at_moment(request), f"moment {request.get('moment')}"
     else:
         found, where = (
-            explanation(request.estimate, request.stage, request.get("at", "peak")),
+            explanation(request.estimate, request.get("stage"), request.get("at", "peak")),
             request.get("at", "peak"),
         )
     rows = [{**row, "local_shape": "x".join(map(str, row["local_shape"]))} for row in found["tensors"]]

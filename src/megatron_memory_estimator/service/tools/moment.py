@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import ConfigError
-from ...wording import shown
 from ..request import Request
 
 
@@ -14,6 +13,6 @@ def answer(request: Request) -> Any:
     from ...report.moment import moment_document
 
     index = request.get("moment")
-    if not isinstance(index, int) or isinstance(index, bool):
-        raise ConfigError(f"moment={shown(index)} must be the number of a moment of the timeline")
-    return moment_document(request.estimate.stage(request.stage), index)
+    if index is None:
+        raise ConfigError("moment is needed: the number of a moment, as `lanes` has them")
+    return moment_document(request.estimate.stage(request.get("stage")), index)

@@ -9,4 +9,4 @@ from ..request import Request
 
 def answer(request: Request) -> Any:
     """The moments of a stage, of the highest peak where none is given."""
-    return request.estimate.timeline(request.stage).to_dict()
+    return request.estimate.timeline(request.get("stage")).to_dict()
