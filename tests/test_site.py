@@ -239,7 +239,8 @@ def test_the_package_of_a_site_runs_with_python_alone(tmp_path: Path, compile_it
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     assert compile_it == (not list(tmp_path.rglob("*.py")))
-    for request in ({"tool": "estimate", "arguments": QWEN}, {"tool": "advise", "arguments": QWEN}):
+    report = {"tool": "export", "arguments": {**QWEN, "what": "report"}}
+    for request in ({"tool": "estimate", "arguments": QWEN}, {"tool": "advise", "arguments": QWEN}, report):
         done = subprocess.run(
             [sys.executable, "-I", "-S", "-c", ALONE_IN_A_FOLDER, str(tmp_path)],
             input=json.dumps(request), capture_output=True, text=True, check=False,
@@ -249,12 +250,17 @@ def test_the_package_of_a_site_runs_with_python_alone(tmp_path: Path, compile_it
         assert json.loads(done.stdout) == json.loads(json.dumps(here)) and "answer" in here
 
 
+REPORT = ("index.html", "page.css", "page.js")
+"""What `estimate --html` and the page's own export of a report are made of."""
+
+
 def test_the_wheel_is_small_and_whole() -> None:
     made = wheel(contents())
     assert made == wheel(contents()), "the same bytes each time"
     files = files_of(made)
     package = {name.split("/", 1)[1] for name in files if name.startswith("megatron_memory_estimator/")}
-    assert not [name for name in package if name.startswith(("cli/", "web/")) or name.endswith((".jsonl", ".pyc"))]
+    assert not [name for name in package if name.startswith("cli/") or name.endswith((".jsonl", ".pyc"))]
+    assert {name for name in package if name.startswith("web/")} == {f"web/page/{name}" for name in REPORT}
     assert {f"service/tools/{tool}.py" for tool in TOOLS} < package and "mcp_server.py" not in package
     assert "yaml/__init__.py" in files and any(name.endswith("LICENSE") and "yaml" in name.lower() for name in files)
     info = f"megatron_memory_estimator-{__version__}.dist-info"
