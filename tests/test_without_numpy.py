@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from megatron_memory_estimator.service.answers import TOOLS, answered
+from megatron_memory_estimator.web.documents import DOCUMENTS
 
 from .helpers import ROOT
 
@@ -29,8 +30,11 @@ REQUESTS: list[tuple[str, dict[str, Any]]] = [
     ("estimate", {"text": "num_layers: 2\nhidden_size: 64\nnum_attention_heads: 4\nseq_length: 128\nmax_position_embeddings: 128\n"
                           "micro_batch_size: 1\nvocab_size: 1000\n", "num_gpus": 2}),
     ("compare", {"models": ["Qwen/Qwen3-8B"], "layouts": [{"tp": 2}, {"tp": 4}], "num_gpus": 8}),
-    ("models", {}),
     ("models", {"model": "qwen3"}),
+    ("export", {**QWEN, "what": "report"}),
+    ("megatron_config", QWEN),
+    ("mbridge", {"hf_model_path": "Qwen/Qwen3-8B", "num_gpus": 8, "tp": 2}),
+    *((tool, document.example) for tool, document in DOCUMENTS.items() if tool != "plan"),
     ("plan", {**QWEN, "axes": {"tp": "1,2", "cp": "1", "pp": "1,2", "recompute": "none,full", "micro_batch_size": "1"}}),
 ]  # fmt: skip
 BLOCKED = ("numpy", "rich", "click", "huggingface_hub", "mcp", "pydantic", "matplotlib", "pandas")

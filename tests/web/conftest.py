@@ -38,6 +38,8 @@ def started(command: list[str]) -> tuple[subprocess.Popen[str], str]:
 def ended(process: subprocess.Popen[str]) -> None:
     process.terminate()
     process.wait(10)
+    if process.stdout is not None:
+        process.stdout.close()
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,8 @@ type Asked = (request: string, tell: (how: string) => void) => string;
 /** What is used of Pyodide (pyodide.d.ts of its package has all of it). */
 interface Pyodide {
   readonly version: string;
+  readonly lockfile: { readonly packages: { readonly numpy: { file_name: string } } };
+  readonly _api: { readonly config: { readonly cdnUrl: string } };
   unpackArchive(archive: ArrayBuffer, format: "zip"): void;
   pyimport(module: string): { readonly asked: Asked; readonly __version__: string };
   loadPackage(names: string, options: { checkIntegrity: boolean; messageCallback: () => void; errorCallback: () => void }): Promise<unknown[]>;
@@ -21,7 +23,11 @@ interface Contents {
   readonly wheel: string;
   readonly numpy: string | null;
 }
+/** How long NumPy may take to come from another host. */
+const LATE_MS = 60_000;
+
 interface Engine {
+  readonly contents: Contents;
   readonly pyodide: Pyodide;
   readonly asked: Asked;
 }
@@ -56,7 +62,7 @@ function streamAnyType(failed: (error: Error) => void): void {
   };
 }
 
-async function loaded(contents: Contents): Promise<Pyodide> {
+async function loaded(): Promise<Pyodide> {
   const parts = [`${folder}pyodide.js`, `${folder}pyodide.asm.js`].map((url) => import(/* @vite-ignore */ url));
   const lock = fetched("pyodide/pyodide-lock.json").then((response) => response.json());
   const [loader, module] = (await Promise.all(parts)) as [Loader, Module];
@@ -67,8 +73,6 @@ async function loaded(contents: Contents): Promise<Pyodide> {
         indexURL: folder,
         createPyodideModule: module.default,
         lockFileContents: lock,
-        // without a wheel of NumPy in the site, Pyodide takes it from its own distribution
-        ...(contents.numpy === null ? {} : { packageBaseUrl: folder }),
         fullStdLib: false,
       })
       .then(resolve, reject);
@@ -79,8 +83,7 @@ async function start(): Promise<Engine> {
   const began = performance.now();
   const listed = fetched("engine.json").then((response) => response.json() as Promise<Contents>);
   const wheel = listed.then((contents) => fetched(contents.wheel)).then((response) => response.arrayBuffer());
-  const contents = await listed;
-  const [pyodide, archive] = await Promise.all([loaded(contents), wheel]);
+  const [contents, pyodide, archive] = await Promise.all([listed, loaded(), wheel]);
   const python = performance.now();
   pyodide.unpackArchive(archive, "zip");
   const unpacked = performance.now();
@@ -89,7 +92,7 @@ async function start(): Promise<Engine> {
   const seconds = { python: python - began, unpack: unpacked - python, import: imported - unpacked, all: imported - began };
   for (const name of Object.keys(seconds) as (keyof typeof seconds)[]) seconds[name] /= 1000;
   scope.postMessage({ ready: { version: contents.version, python: pyodide.version, seconds } });
-  return { pyodide, asked };
+  return { contents, pyodide, asked };
 }
 
 let engine: Promise<Engine> | undefined;
@@ -104,30 +107,33 @@ function running(): Promise<Engine> {
 }
 
 /** Whether NumPy is there now: of the site, or where the page is online of Pyodide's own distribution. */
-async function numpy(pyodide: Pyodide): Promise<boolean> {
+async function numpy({ contents, pyodide }: Engine): Promise<boolean> {
   try {
-    const packages = await pyodide.loadPackage("numpy", { checkIntegrity: true, messageCallback: () => undefined, errorCallback: () => undefined });
-    return packages.length > 0;
+    const wheel = pyodide.lockfile.packages.numpy; // its checksum is that of the site's own list, wherever it comes from
+    wheel.file_name = new URL(wheel.file_name, contents.numpy === null ? pyodide._api.config.cdnUrl : folder).href;
+    const quiet = { checkIntegrity: true, messageCallback: () => undefined, errorCallback: () => undefined };
+    const late = new Promise<[]>((resolve) => setTimeout(() => resolve([]), LATE_MS));
+    return (await Promise.race([pyodide.loadPackage("numpy", quiet), late])).length > 0;
   } catch {
     return false;
   }
 }
 
 async function answered({ id, tool, arguments: given }: Question): Promise<Found> {
-  const { pyodide, asked } = await running();
+  const found = await running();
   const request = JSON.stringify({ tool, arguments: given });
   const tell = (how: string) => scope.postMessage({ id, progress: JSON.parse(how) as object });
   const ask = () => {
     try {
-      return JSON.parse(asked(request, tell)) as Found;
+      return JSON.parse(found.asked(request, tell)) as Found;
     } catch (error) {
       engine = undefined; // an interpreter that ended is no good for the next question
       throw new Error(`the engine of the page ended: ${error instanceof Error ? error.message : String(error)}`);
     }
   };
-  const found = ask();
-  if (found.needs !== "numpy") return found;
-  return (await numpy(pyodide)) ? ask() : { error: found.error ?? "" };
+  const first = ask();
+  if (first.needs !== "numpy") return first;
+  return (await numpy(found)) ? ask() : { error: first.error ?? "" };
 }
 
 scope.onmessage = ({ data }) => {

@@ -19,6 +19,8 @@ LEFT_OUT = (
     "throughput/calibrate.py", "validation/differences.jsonl", "validation/runs.jsonl", "web",
 )  # fmt: skip
 """What only the command line, the servers and measured runs need."""
+REPORT = ("web/page/index.html", "web/page/page.css", "web/page/page.js")
+"""What reports are made of, all the same."""
 
 
 def wheel_name() -> str:
@@ -44,7 +46,7 @@ def _package() -> Iterator[tuple[str, bytes]]:
     root = Path(__file__).parent.parent
     for path in root.rglob("*"):
         name = path.relative_to(root).as_posix()
-        left = any(name == one or name.startswith(f"{one}/") for one in LEFT_OUT)
+        left = name not in REPORT and any(name == one or name.startswith(f"{one}/") for one in LEFT_OUT)
         if path.is_file() and "__pycache__" not in path.parts and not left:
             yield f"{NAME}/{name}", path.read_bytes()
 
