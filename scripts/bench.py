@@ -1,13 +1,17 @@
-"""Speed, as ratios measured side by side in one run: cold start, memory, the estimate itself, and the planner."""
+"""Speed, as ratios measured side by side in one run: cold start, memory, the estimate itself, the server, and the planner."""
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -148,6 +152,50 @@ def against(checkout: Path) -> None:
         print(f"{words[0]:8} {words[1]:28} {there:.3f} s there, {here:.3f} s here, ratio {ratio:.3f}")
 
 
+def served() -> None:
+    """The server: how soon it answers, an estimate after a change, and the distribution of many at once."""
+    tool = str(Path(sys.executable).with_name("megatron-memory"))
+    start = time.perf_counter()
+    process = subprocess.Popen([tool, "serve", "--port", "0"], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    port = int(process.stdout.readline().split("/ ")[0].rpartition(":")[2])
+    try:
+        asked(port, 0)
+        print(f"megatron-memory serve, from its start to a first answer: {time.perf_counter() - start:.2f} s")
+        for at in range(len(MODELS)):
+            asked(port, at)
+        spent = statistics.median(asked(port, 0) for _ in range(RUNS))
+        print(f"an estimate over HTTP         {spent * 1e3:7.1f} ms (at most 50)")
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            times = sorted(threads.map(lambda at: asked(port, at), range(AT_ONCE)))
+        shares = ", ".join(f"{share} % {times[AT_ONCE * share // 100 - 1]:.2f} s" for share in (10, 50, 90, 99, 100))
+        print(f"{AT_ONCE} mixed estimates at once: {shares}")
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait()
+
+
+def asked(port: int, at: int) -> float:
+    """Seconds of an estimate of one of the models."""
+    model, num_gpus, settings = MODELS[at % len(MODELS)]
+    body = json.dumps({"model": model, "num_gpus": num_gpus, "settings": settings})
+    start = time.perf_counter()
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("POST", "/api/v1/estimate", body, {"content-type": "application/json"})
+    answer = connection.getresponse()
+    found = json.loads(answer.read())
+    spent = time.perf_counter() - start
+    connection.close()
+    assert answer.status == 200 and found["stages"], found
+    return spent
+
+
+AT_ONCE = 200
+MODELS = (
+    ("Qwen/Qwen3-8B", 8, {"tp": 2}), ("deepseek-ai/DeepSeek-V3", 1024, {"tp": 2, "pp": 16, "ep": 16}),
+    ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", 16, {"tp": 2, "ep": 8}), ("meta-llama/Llama-3.1-70B", 64, {"tp": 8, "pp": 2}),
+    ("Qwen/Qwen3-30B-A3B", 16, {"ep": 8}),
+)  # fmt: skip
 SAMPLE = 200
 PLAN = ["plan", "deepseek-ai/DeepSeek-V3", "--num-gpus", "2048", "--gpu", "H100", "--launch", "none"]
 
@@ -159,6 +207,7 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         cold_start(installed(Path(folder)))
     in_process()
+    served()
     whole_process()
     planner("meta-llama/Meta-Llama-3-70B", (64, 128, 256, 512, 1024, 2048, 4096, 8192), 8192, 1_000_000)
     planner("deepseek-ai/DeepSeek-V3", (2048,), 8192, 300_000, precision=("bf16",))

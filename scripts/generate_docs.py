@@ -21,6 +21,7 @@ import docs_mcp
 import docs_python
 import docs_rl
 import docs_runs
+import docs_serve
 import docs_tables
 import docs_throughput
 import docs_timeline
@@ -36,6 +37,7 @@ TABLES = {
     **docs_accuracy.TABLES,
     **docs_device.TABLES,
     **docs_mcp.TABLES,
+    **docs_serve.TABLES,
     **docs_throughput.TABLES,
     **docs_timeline.TABLES,
     **docs_v4.TABLES,

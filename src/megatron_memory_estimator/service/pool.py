@@ -187,9 +187,8 @@ class Workers:
         return await pool.answer(request.encode(), self.seconds, progress)
 
     def start(self) -> None:
-        """Start the processes ahead of the first request."""
+        """Start those for quick tools ahead of the first request; a slow one does not notice the start of its process."""
         self.quick.start()
-        self.slow.start()
 
     async def close(self) -> None:
         """End every process."""
