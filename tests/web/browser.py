@@ -42,9 +42,7 @@ class Opened:
         context.set_default_timeout(30_000)
         self.contexts.append(context)
         page = context.new_page()
-        page.on(
-            "console", lambda said: said.type == "error" and REFUSED not in said.text and self.wrong.append(said.text)
-        )
+        page.on("console", self._heard)
         page.on("pageerror", self._failed)
         page.on("request", self._asked)
         page.goto(url)

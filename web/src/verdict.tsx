@@ -1,7 +1,7 @@
 // The verdict in words, what is judged, and the verdict on other GPUs.
 import { tone } from "./colours";
 import { changed, usePage } from "./context";
-import type { Estimate } from "./documents";
+import type { Estimate, Verdict } from "./documents";
 import { gib, parameters } from "./figures";
 
 const DEGREES = [
@@ -16,6 +16,12 @@ const degrees = (found: Estimate): string => {
     .join(", ");
 };
 
+/** The sentence behind the GPU and the verdict's word. */
+const restOf = ({ gpu, verdict, sentence }: Verdict): string => {
+  const start = `${gpu}: ${verdict}`;
+  return sentence?.startsWith(start) ? sentence.slice(start.length) : "";
+};
+
 export const VerdictLine = ({ found }: { found: Estimate }) => {
   const { verdict, model, training, peak, layout } = found;
   const { total, active } = model.num_parameters;
@@ -23,7 +29,7 @@ export const VerdictLine = ({ found }: { found: Estimate }) => {
     <section class={`verdict ${tone(verdict.verdict)}`} aria-label="Verdict" aria-live="polite">
       <p class="sentence">
         <strong>{verdict.gpu}: {verdict.verdict}</strong>
-        {verdict.sentence?.startsWith(verdict.verdict) ? verdict.sentence.slice(verdict.verdict.length) : ""}
+        {restOf(verdict)}
       </p>
       <p>
         <span class="figure-of" data-bytes={peak.allocated_bytes}>Peak {gib(peak.allocated_bytes)} GiB</span> allocated on stage {peak.pp_rank}. {model.name || "model"},{" "}

@@ -30,8 +30,8 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "gpus": ("gpu", "detail"),
     "lanes": (*RUN, "detail"),
     "launch": (*RUN, "detail"),
-    "mbridge": MBRIDGE,
-    "megatron_config": ("model",),
+    "mbridge": (*MBRIDGE, "detail"),
+    "megatron_config": ("model", "detail"),
     "models": ("model", "detail"),
     "moment": (*RUN, "stage", "moment", "detail"),
     "plan": (*SEARCH, "detail"),
@@ -58,13 +58,24 @@ def _several(one: Is) -> Is:
     return lambda value: isinstance(value, list) and all(map(one, value))
 
 
+WORDS = (
+    "model", "text", "objective", "what", "format", "at", "detail", "gpu", "hf_model_path", "recompute_granularity", "recompute_method",
+    "pipeline_model_parallel_layout",
+)  # fmt: skip
+NUMBERS = (
+    "num_gpus", "stage", "moment", "top", "mbs", "seq_len", "recompute_num_layers", "tp", "pp", "ep", "cp", "vpp", "etp",
+    "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage",
+)  # fmt: skip
+SWITCHES = (
+    "fewest_gpus", "use_distributed_optimizer", "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split",
+)  # fmt: skip
 KINDS: dict[str, tuple[str, Is]] = {
-    **dict.fromkeys(("model", "text", "objective", "what", "format", "at", "detail", "gpu"), ("a word", _word)),
-    **dict.fromkeys(("num_gpus", "stage", "moment", "top"), ("a whole number", _whole)),
-    **dict.fromkeys(("settings", "axes"), ("an object", _object)),
-    **dict.fromkeys(("models", "names"), ("a list of words", _several(_word))),
+    **dict.fromkeys(WORDS, ("a word", _word)),
+    **dict.fromkeys(NUMBERS, ("a whole number", _whole)),
+    **dict.fromkeys(SWITCHES, ("true or false", lambda value: isinstance(value, bool))),
+    **dict.fromkeys(("settings", "axes", "custom_hf_config"), ("an object", _object)),
+    **dict.fromkeys(("models", "names", "recompute_modules"), ("a list of words", _several(_word))),
     **dict.fromkeys(("layouts", "cases"), ("a list of objects", _several(_object))),
-    "fewest_gpus": ("true or false", lambda value: isinstance(value, bool)),
 }
 """What an argument must be where it is not null, in words and as a test."""
 

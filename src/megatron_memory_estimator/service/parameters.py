@@ -102,7 +102,9 @@ Moment = Annotated[
         examples=[12],
     ),
 ]
-AnyMoment = Moment | None
+AnyMoment = Annotated[
+    int | None, Field(ge=-1, description="Instead of the peak, a moment by its number.", examples=[12])
+]
 Names = Annotated[
     list[str] | None,
     Field(
