@@ -259,6 +259,15 @@ QWEN = "Qwen/Qwen3-0.6B"
 REQUESTS: list[tuple[Any, str]] = [
     (request("estimate", model="\0"), "is neither a file nor a Hub id"),
     (request("advise", model="\ud800x", num_gpus=8), "is neither a file nor a Hub id"),
+    (
+        request(
+            "estimate",
+            model="moonshotai/Kimi-K3",
+            num_gpus=8,
+            settings={"num_layers_per_virtual_pipeline_stage": 0, "pp": 2},
+        ),
+        "num_layers_per_virtual_pipeline_stage=0 must be at least 1",
+    ),
     (request("estimate", model="/etc/passwd"), "files are opened below the folder that the server was"),
     (
         request("plan", model=QWEN, num_gpus=8, settings={"global_batch_size": {}}),

@@ -2,7 +2,7 @@
 import { asked } from "./asking";
 import { useEffect, useState } from "preact/hooks";
 import { changed, requestOf, usePage } from "./context";
-import type { Advice, Settings } from "./documents";
+import type { Advice } from "./documents";
 import { isCancelled, sentence } from "./engine";
 import { gib, percent, seconds } from "./figures";
 import { tone } from "./colours";
@@ -47,7 +47,6 @@ export const AdviceCard = () => {
           <p>{found.purpose === "faster" ? "It fits with room. Changes that make it faster:" : "Changes that save memory, the cheapest first:"}</p>
           <ol class="advice">
             {found.advice.map((one) => {
-              const settings: Settings = Object.assign({}, ...one.changes.map((change) => change.settings));
               const name = one.changes.map((change) => change.name).join(" + ");
               return (
                 <li key={name}>
@@ -58,7 +57,7 @@ export const AdviceCard = () => {
                     {one.step_s !== null && `, ${seconds(one.step_s)} a step`} {cost(one.cost)}
                     {one.changes.map((change) => change.note && <small key={change.name}><br />{change.name}: {change.note}</small>)}
                   </span>
-                  <button type="button" onClick={() => go({ run: changed(state.run, settings) })}>Apply</button>
+                  <button type="button" onClick={() => go({ run: changed(state.run, one.settings, one.num_gpus) })}>Apply</button>
                 </li>
               );
             })}

@@ -21,16 +21,15 @@ export const usePage = (): Page => {
   return page;
 };
 
-/** A run with settings changed. null takes a setting of a name away; in a file's run it says that there is none. */
-export const changed = (run: Run, change: Settings): Run => {
+/** A run with settings changed. null is kept: it also overrides what a file or a model says. */
+export const changed = (run: Run, change: Settings, num_gpus: number | null = null): Run => {
   const settings: Record<string, Value> = { ...run.settings };
-  let gpus = run.num_gpus;
+  let gpus = num_gpus ?? run.num_gpus;
   for (const [name, value] of Object.entries(change)) {
     if (name === "num_gpus" || name === "world_size") {
-      gpus = typeof value === "number" ? value : undefined;
+      gpus = typeof value === "number" ? value : gpus;
       delete settings["world_size"];
-    } else if (value === null && run.text === undefined) delete settings[name];
-    else settings[name] = value;
+    } else settings[name] = value;
   }
   const { num_gpus: _, ...rest } = run;
   return gpus === undefined ? { ...rest, settings } : { ...rest, num_gpus: gpus, settings };

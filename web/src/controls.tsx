@@ -117,7 +117,7 @@ const Others = ({ facts }: { facts: readonly SettingFacts[] }) => {
   const [name, setName] = useState("");
   const own = new Set([...LABELS.map(([own]) => own), ...NUMBERS.map(([own]) => own as string), "world_size", "gpu", "num_gpus"]);
   const known = useMemo(() => new Map(facts.map((one) => [one.name, one])), [facts]);
-  const given = Object.entries(state.run.settings).filter(([one]) => !own.has(one));
+  const given = Object.entries(state.run.settings).filter(([one, value]) => !own.has(one) && value !== null);
   const set = (one: string, value: Value) => go({ run: { ...state.run, settings: { ...state.run.settings, [one]: value } } });
   const chosen = known.get(name.trim());
   const add = () => {
@@ -164,7 +164,7 @@ export const Controls = ({ found, current }: { found: Estimate | undefined; curr
   const { found: known, fresh } = useAnswer<Choices>(engine, "choices", current ? requestOf(run) : null); // behind the answer itself
   const choices = known?.choices;
   const facts = useAnswer<{ settings: readonly SettingFacts[] }>(engine, "settings", current ? {} : null).found?.settings ?? [];
-  const choose = (one: Choice) => go({ run: changed(run, one.num_gpus === null ? one.settings : { ...one.settings, num_gpus: one.num_gpus }) });
+  const choose = (one: Choice) => go({ run: changed(run, one.settings, one.num_gpus) });
   const gpu = choices?.["gpu"];
   const numbers: Record<string, Value | undefined> = {
     num_gpus: found?.layout["world_size"],

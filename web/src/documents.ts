@@ -140,7 +140,9 @@ export type Advice = {
   readonly assumptions: readonly string[];
   readonly now: Figures;
   readonly advice: readonly (Figures & {
-    readonly changes: readonly { readonly name: string; readonly settings: Settings; readonly note?: string }[];
+    readonly settings: Settings;
+    readonly num_gpus: number | null;
+    readonly changes: readonly { readonly name: string; readonly note?: string }[];
     readonly saved_bytes: number;
     readonly cost: number | null;
   })[];
@@ -149,6 +151,7 @@ export type Advice = {
 export type Plan = {
   readonly layout: Readonly<Record<string, Value>>;
   readonly settings: Settings;
+  readonly num_gpus?: number | null;
   readonly micro_batch_size: number;
   readonly global_batch_size: number;
   readonly recompute: string;

@@ -49,7 +49,7 @@ const Found = ({ found }: { found: Plans }) => {
     const text = `${layoutOf(one)} ${one.recompute} ${one.precision} ${one.verdict} ${degree(one, "num_gpus")}gpus`.toLowerCase();
     return words.every((word) => text.includes(word));
   });
-  const open = (one: Plan) => go({ view: "estimate", run: changed(state.run, one.settings) });
+  const open = (one: Plan) => go({ view: "estimate", run: changed(state.run, one.settings, one.num_gpus ?? null) });
   const { counts } = found;
   const launch = { head: "launch", left: true, value: () => "", shown: (one: Plan) => (
     <button type="button" class="quiet" onClick={(event) => (event.stopPropagation(), void copy(one.launch.megatron_lm.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`)).join(" "), say))}>copy</button>

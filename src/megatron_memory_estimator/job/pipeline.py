@@ -92,7 +92,7 @@ def _other_chunks(model: Model, total: int, pp: int, per: int, *, overlap_p2p_co
         return f"use {total // pp}"  # the interleaved schedule needs more stages
     if total % pp == 0:
         return "leave it out" if model.hybrid or pp == 1 else f"use {divisors(total // pp)}"
-    plain = model.hybrid or bool(total % per)
+    plain = model.hybrid or per < 1 or bool(total % per)
     fitting = range(1, total + 1) if plain else range(min(2 if overlap_p2p_comm else 3, total // per), total // per + 1)
     stages = any_count((n for n in fitting if (total if plain else total // per) % n == 0), "stage")
     return f"use {stages} without it" if plain else f"use {stages}"
