@@ -69,7 +69,7 @@ export const Bars = ({ found, stage }: { found: Estimate; stage: number }) => {
                   <g
                     key={one.pp_rank}
                     class={`bar ${one.pp_rank === stage ? "chosen" : ""}`}
-                    tabIndex={0}
+                    tabindex={0}
                     role="button"
                     aria-pressed={one.pp_rank === stage}
                     aria-label={`Stage ${one.pp_rank}: ${gib(one.peak_allocated_bytes)} GiB allocated, ${layersOf(one)}`}

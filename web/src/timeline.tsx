@@ -117,7 +117,7 @@ export const Timeline = ({ lanes, stage, moment }: { lanes: Lanes; stage: number
               class="figure timeline"
               width={width}
               height={height}
-              tabIndex={0}
+              tabindex={0}
               role="application"
               aria-label={`Timeline of stage ${lane.pp_rank}. Left and right go from moment to moment, up and down from stage to stage, P goes to the peak. ${chosen >= 0 ? what(lanes, lane, chosen) : ""}`}
               onKeyDown={keys}
