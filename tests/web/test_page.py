@@ -158,6 +158,7 @@ def test_what_is_pasted_dropped_or_opened_is_the_run(opened: Opened, name: str, 
         [text, name],
     )
     expect_peak(page, wanted)
+    page.wait_for_function("() => location.hash.includes('text=')")
     again = opened.another(page.url)  # the link holds the text
     expect_peak(again, wanted)
     expect(again.locator("textarea")).to_have_value(text)

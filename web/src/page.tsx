@@ -33,13 +33,15 @@ const useTheme = () => {
   return [theme, () => setTheme(THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length]!)] as const;
 };
 
-/** Settles the address behind a state; of several changes at once the last is the address. */
-let writing = 0;
-const write = async (state: State, how: "step" | "replace") => {
-  const number = ++writing;
-  const address = await addressOf(state);
-  if (number !== writing && how === "replace") return;
-  if (address !== location.hash) history[how === "step" ? "pushState" : "replaceState"](null, "", address);
+/** The last address that is written, or on its way: they follow one another as the states did. */
+let written: Promise<void> = Promise.resolve();
+
+const write = (state: State, how: "step" | "replace"): void => {
+  const address = addressOf(state);
+  written = written.then(async () => {
+    const next = await address;
+    if (next !== location.hash) history[how === "step" ? "pushState" : "replaceState"](null, "", next);
+  });
 };
 
 const App = ({ engine, first }: { engine: Engine; first: State }) => {
@@ -55,7 +57,7 @@ const App = ({ engine, first }: { engine: Engine; first: State }) => {
       const sameRun = !change.run || JSON.stringify(change.run) === JSON.stringify(before.run);
       const { moment: _, ...rest } = before;
       const next = { ...(sameRun ? before : rest), ...change };
-      void write(next, how);
+      write(next, how);
       return next;
     });
   }, []);
