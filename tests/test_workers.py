@@ -192,7 +192,7 @@ def worked_seconds(server: int) -> dict[int, float]:
 
 def busier(server: int, rested: dict[int, float]) -> list[int]:
     """The processes that have worked for nearly a second since, which is longer than they warm up."""
-    return [task for task, seconds in worked_seconds(server).items() if seconds > rested.get(task, seconds) + 0.9]
+    return [task for task, seconds in worked_seconds(server).items() if seconds > rested.get(task, 0.0) + 0.9]
 
 
 def test_a_port_in_use_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:

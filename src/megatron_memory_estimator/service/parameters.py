@@ -93,12 +93,16 @@ Word = Annotated[
     str | None,
     Field(description="A word of names or types (qwen, llama, moe), or one model by name or Hub id.", examples=["qwen3"]),
 ]  # fmt: skip
-Moment = Annotated[
-    int, Field(ge=0, description="The number of a moment: `index` of `timeline` and `lanes`.", examples=[12])
-]
+INDEX = "The number of a moment: `index` of `timeline` and `lanes`; -1 is the capture of CUDA graphs."
+Moment = Annotated[int, Field(ge=-1, description=INDEX, examples=[12])]
+SomeMoment = Annotated[int | None, Field(ge=-1, description=INDEX, examples=[12])]
+GpuWord = Annotated[str | None, Field(description="A word of their names.", examples=["H100"])]
 Names = Annotated[
-    list[str],
-    Field(min_length=1, max_length=100, description="Settings, by full or short names.", examples=[["tp", "recompute_granularity"]]),
+    list[str] | None,
+    Field(
+        max_length=100, description="Settings, by full or short names; without them those that most runs change.",
+        examples=[["tp", "recompute_granularity"]],
+    ),
 ]  # fmt: skip
 Cases = Annotated[
     list[dict[str, Any]] | None,
@@ -110,9 +114,10 @@ Cases = Annotated[
     ),
 ]  # fmt: skip
 What = Annotated[
-    str, Field(description="What is exported, such as stages, moments, tensors or plans.", examples=["stages"])
+    Literal["stages", "moments", "tensors", "plans", "advice", "cases"],
+    Field(description="What there is a row for in the table."),
 ]
-Form = Annotated[Literal["csv"], Field(description="The format of the text.")]
+Form = Annotated[Literal["csv", "markdown"], Field(description="The format of the text.")]
 
 
 def mistaken(error: Mapping[str, Any], tool: str, known: Iterable[str]) -> str:
