@@ -69,7 +69,9 @@ DOCUMENTS: dict[str, Document] = {
         {"models": ["Qwen/Qwen3-8B"], "layouts": [{"tp": 1}, {"tp": 4}], "num_gpus": 8},
     ),
     "choices": Document(
-        "The values of settings, and why each that is refused is refused", "megatron-memory-choices/1", {"choices": "object"}, RUN | {"names": ["tp"]},
+        "The values of settings, and why each that is refused is refused",
+        "megatron-memory-choices/1", {"choices": "object"},
+        RUN | {"names": ["tp"]},
     ),
     "launch": Document(
         "A run as launch arguments", "",
@@ -86,7 +88,10 @@ DOCUMENTS: dict[str, Document] = {
         "The GPUs that estimates are judged against", "",
         {"name": "string", "memory_bytes": "integer", "aliases": "array", "source": "string"}, {"gpu": "H100"}, rows=True,
     ),
-    "settings": Document("Every setting that can be given, with its kind and default", "megatron-memory-settings/1", {"topics": "array", "settings": "array"}, {}),
+    "settings": Document(
+        "Every setting that can be given, with its kind and default", "megatron-memory-settings/1",
+        {"topics": "array", "settings": "array"}, {},
+    ),
 }  # fmt: skip
 
 
