@@ -59,11 +59,11 @@ def test_answers_are_those_of_the_tools_and_as_described(tool: str, client: Test
     document = DOCUMENTS[tool]
     arguments = document.example
     status, found = asked(client, tool, arguments)
-    detail = {"detail": "full"} if "detail" in ARGUMENTS[tool].model_fields else {}
+    found, rows = (found[0], found) if isinstance(found, list) else (found, found)
     expected = answered(
-        {"tool": tool, "arguments": {**arguments, **detail}, "folder": None, "seconds": 60, "hub": False}
+        {"tool": tool, "arguments": {**arguments, "detail": "full"}, "folder": None, "seconds": 60, "hub": False}
     )
-    assert status == 200 and found == json.loads(json.dumps(expected["answer"]))
+    assert status == 200 and rows == json.loads(json.dumps(expected["answer"]))
     found = found[0] if document.rows and isinstance(found, list) else found
     assert found.get("schema", "") == document.schema
     assert {name: kinds for name, kinds in found.items() if name != "schema"}.keys() == document.kinds.keys()
@@ -79,7 +79,7 @@ def test_an_estimate_is_the_librarys_to_the_byte(client: TestClient) -> None:
         status, found = asked(client, "estimate", {**RUN, "model": None, "text": text})
         assert status == 200 and found["stages"] == json.loads(json.dumps(expected.to_dict()["stages"]))
     status, short = asked(client, "estimate", {**RUN, "detail": "summary"})
-    assert status == 200 and short["verdict"].items() <= expected.to_dict()["verdict"].items() and "schema" not in short
+    assert status == 200 and short["verdict"]["verdict"] == expected.verdict().word and "schema" not in short
 
 
 def test_lists_answer_to_get_too(client: TestClient) -> None:

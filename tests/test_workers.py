@@ -17,9 +17,11 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator.cli import main
+from megatron_memory_estimator.cli.serve import address
 from megatron_memory_estimator.errors import EstimatorError
 from megatron_memory_estimator.service.answers import LARGEST_MEMORY
 from megatron_memory_estimator.service.pool import BusyError, FaultError, Pool, Workers
+from megatron_memory_estimator.web.guard import own_names
 
 from .serving import RUN, SLOW, posted, served
 
@@ -192,7 +194,7 @@ def worked_seconds(server: int) -> dict[int, float]:
 
 def busier(server: int, rested: dict[int, float]) -> list[int]:
     """The processes that have worked for nearly a second since, which is longer than they warm up."""
-    return [task for task, seconds in worked_seconds(server).items() if seconds > rested.get(task, seconds) + 0.9]
+    return [task for task, seconds in worked_seconds(server).items() if seconds > rested.get(task, 0.0) + 0.9]
 
 
 def test_a_port_in_use_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,3 +216,28 @@ def test_without_the_extra_serve_is_one_sentence(
         main(["serve"])
     assert ended.value.code == 2
     assert "pip install 'megatron-memory-estimator[web]'" in capsys.readouterr().err
+
+
+def test_addresses_as_browsers_have_them() -> None:
+    assert address("127.0.0.1", 8000) == "http://127.0.0.1:8000/"
+    assert address("0.0.0.0", 80) == "http://127.0.0.1:80/"
+    assert address("::1", 8000) == address("::", 8000) == "http://[::1]:8000/"
+    assert own_names("0.0.0.0", 80) == {"127.0.0.1", "127.0.0.1:80", "localhost", "localhost:80", "[::1]", "[::1]:80"}
+    assert own_names("Box", 8000) - own_names("::", 8000) == {"box:8000"}
+
+
+def test_an_address_of_another_machine_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", "--host", "192.0.2.1"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("error: cannot listen at '192.0.2.1' port 8000: ")
+
+
+def test_ctrl_c_ends_a_request_that_is_worked_on() -> None:
+    with served() as (port, pid):
+        connection = HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("POST", "/api/v1/plan", json.dumps(SLOW), {"content-type": "application/json"})
+        asyncio.run(until(lambda: len(worked_seconds(pid)) == 3))
+        at_work = list(worked_seconds(pid))
+    connection.close()
+    assert not any(map(living, at_work))

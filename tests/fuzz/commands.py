@@ -54,7 +54,7 @@ def plans() -> list[Any]:
 def changed(random: Any, case: Any, other: Any, words: Words) -> Any:
     """A command line changed; a server is none."""
     found = argv(random, case, other, words)
-    return case if "mcp" in found[:1] or any("/dev" in word for word in found) else found
+    return case if {"mcp", "serve"} & set(found[:1]) or any("/dev" in word for word in found) else found
 
 
 def options() -> Words:

@@ -94,21 +94,14 @@ Word = Annotated[
     str | None,
     Field(description="A word of names or types (qwen, llama, moe), or one model by name or Hub id.", examples=["qwen3"]),
 ]  # fmt: skip
-Moment = Annotated[
-    int,
-    Field(
-        ge=-1,
-        description="The number of a moment: `index` of `lanes`; -1 is the capture of CUDA graphs.",
-        examples=[12],
-    ),
-]
-AnyMoment = Annotated[
-    int | None, Field(ge=-1, description="Instead of the peak, a moment by its number.", examples=[12])
-]
+INDEX = "The number of a moment: `index` of `timeline` and `lanes`; -1 is the capture of CUDA graphs."
+Moment = Annotated[int, Field(ge=-1, description=INDEX, examples=[12])]
+SomeMoment = Annotated[int | None, Field(ge=-1, description=INDEX, examples=[12])]
+GpuWord = Annotated[str | None, Field(description="A word of their names.", examples=["H100"])]
 Names = Annotated[
     list[str] | None,
     Field(
-        min_length=1, max_length=100, description="Settings, by full or short names; else what people try.",
+        max_length=100, description="Settings, by full or short names; without them those that most runs change.",
         examples=[["tp", "recompute_granularity"]],
     ),
 ]  # fmt: skip
@@ -122,11 +115,12 @@ Cases = Annotated[
     ),
 ]  # fmt: skip
 What = Annotated[
-    str, Field(description="What is exported, such as stages, moments, tensors or plans.", examples=["stages"])
+    Literal["stages", "moments", "tensors", "plans", "advice", "cases", "report"],
+    Field(description="What there is a row for in the table; or report, the page frozen around the run."),
 ]
 Form = Annotated[
     Literal["csv", "markdown", "html"] | None,
-    Field(description="The format of the text: csv by default; a report is html."),
+    Field(description="The format of the text: csv by default; that of a report is html."),
 ]
 
 

@@ -99,6 +99,8 @@ class Pool:
         self.free: asyncio.Semaphore | None = None
         self.idle: list[asyncio.Future[Worker]] = []
         self.busy: set[Worker] = set()
+        self.ending: set[asyncio.Task[object]] = set()
+        self.closed = False
 
     def start(self) -> None:
         """Start all processes ahead of the first request; without this each starts when it is needed."""
@@ -131,8 +133,9 @@ class Pool:
                 self.idle.append(ready := asyncio.get_running_loop().create_future())
                 ready.set_result(worker)
             else:
-                worker.end()
-                self.idle.append(asyncio.create_task(started()))
+                self._end(worker)
+                if not self.closed:
+                    self.idle.append(asyncio.create_task(started()))
 
     async def _worker(self) -> Worker:
         """A process that is idle and lives; a new one where there is none."""
@@ -154,14 +157,25 @@ class Pool:
         except OSError as error:
             raise BusyError(f"no process can be started to answer this request: {error.strerror}") from None
 
+    def _end(self, worker: Worker) -> None:
+        """End a process, and collect it when it has ended."""
+        worker.end()
+        task: asyncio.Task[object] = asyncio.create_task(worker.process.communicate())
+        self.ending.add(task)
+        task.add_done_callback(self.ending.discard)
+
     async def close(self) -> None:
-        """End every process."""
-        tasks, self.idle = self.idle, []
-        found = [one for one in await asyncio.gather(*tasks, return_exceptions=True) if isinstance(one, Worker)]
-        for worker in (*found, *self.busy):
+        """End every process, whatever it works on."""
+        self.closed = True
+        for worker in self.busy:
             worker.end()
-        for worker in found:
-            await worker.process.wait()
+        while self.busy:  # each is left by the request that has it
+            await asyncio.sleep(0.001)
+        idle, self.idle = self.idle, []
+        for one in await asyncio.gather(*idle, return_exceptions=True):
+            if isinstance(one, Worker):
+                self._end(one)
+        await asyncio.gather(*self.ending, return_exceptions=True)
 
 
 class Workers:

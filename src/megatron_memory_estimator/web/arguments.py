@@ -14,6 +14,8 @@ class Arguments(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
+    detail: p.Detail = "full"
+
 
 class Run(Arguments):
     """A run, by a model's name or by the text of a file."""
@@ -24,12 +26,6 @@ class Run(Arguments):
     settings: p.Settings = None
 
 
-class DetailedRun(Run):
-    """A run, and how much is told of it."""
-
-    detail: p.Detail = "full"
-
-
 class Stage(Run):
     """A pipeline stage of a run."""
 
@@ -37,10 +33,9 @@ class Stage(Run):
 
 
 class Explain(Stage):
-    """A moment of a stage, and how much is told of it."""
+    """A moment of a stage."""
 
     at: p.At = "peak"
-    detail: p.Detail = "full"
 
 
 class Moment(Stage):
@@ -49,7 +44,7 @@ class Moment(Stage):
     moment: p.Moment
 
 
-class Plan(DetailedRun):
+class Plan(Run):
     """What is searched, and what is best."""
 
     num_gpus: p.PlanGpus = None
@@ -67,14 +62,18 @@ class Compare(Arguments):
     num_gpus: p.NumGpus = None
     settings: p.CommonSettings = None
     cases: p.Cases = None
-    detail: p.Detail = "full"
 
 
 class Models(Arguments):
     """Which models."""
 
     model: p.Word = None
-    detail: p.Detail = "full"
+
+
+class Gpus(Arguments):
+    """Which GPUs."""
+
+    gpu: p.GpuWord = None
 
 
 class Choices(Run):
@@ -83,30 +82,23 @@ class Choices(Run):
     names: p.Names = None
 
 
-class Export(Stage):
-    """What is exported: of a run, of plans, or of cases."""
+class Export(Plan):
+    """What is exported, and of what: a run, a search or runs side by side."""
 
     what: p.What
     format: p.Form = None
+    stage: p.StageNumber = None
+    moment: p.SomeMoment = None
     at: p.At = "peak"
-    moment: p.AnyMoment = None
     models: p.SomeModels = None
     layouts: p.Layouts = None
     cases: p.Cases = None
-    axes: p.Axes = None
-    objective: p.Objective = "throughput"
-    top: p.Top = 5
-    fewest_gpus: p.FewestGpus = False
-
-
-class Nothing(Arguments):
-    """No arguments."""
 
 
 ARGUMENTS: dict[str, type[Arguments]] = {
-    "estimate": DetailedRun, "timeline": Stage, "lanes": Run, "moment": Moment, "explain": Explain, "advise": DetailedRun,
-    "plan": Plan, "compare": Compare, "choices": Choices, "launch": Run, "export": Export, "models": Models, "gpus": Nothing,
-    "settings": Nothing,
+    "estimate": Run, "timeline": Stage, "lanes": Run, "moment": Moment, "explain": Explain, "advise": Run,
+    "plan": Plan, "compare": Compare, "choices": Choices, "launch": Run, "export": Export, "models": Models, "gpus": Gpus,
+    "settings": Arguments,
 }  # fmt: skip
 """The arguments of the tools that are asked under /api/v1."""
 LISTS = ("models", "gpus", "settings")

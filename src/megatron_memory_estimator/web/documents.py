@@ -70,7 +70,8 @@ DOCUMENTS: dict[str, Document] = {
         {"models": ["Qwen/Qwen3-8B"], "layouts": [{"tp": 1}, {"tp": 4}], "num_gpus": 8},
     ),
     "choices": Document(
-        "The values of settings, and why each that is refused is refused", "megatron-memory-choices/1", {"choices": "object"},
+        "The values of settings, and why each that is refused is refused",
+        "megatron-memory-choices/1", {"choices": "object"},
         RUN | {"names": ["tp"]},
     ),
     "launch": Document(
@@ -86,13 +87,17 @@ DOCUMENTS: dict[str, Document] = {
     ),
     "gpus": Document(
         "The GPUs that estimates are judged against", "",
-        {"name": "string", "memory_bytes": "integer", "aliases": "array", "source": "string"}, {}, rows=True,
+        {"name": "string", "memory_bytes": "integer", "aliases": "array", "source": "string"}, {"gpu": "H100"}, rows=True,
     ),
     "settings": Document(
         "Every setting that can be given, with its kind and default", "megatron-memory-settings/1",
         {"topics": "array", "settings": "array"}, {},
     ),
 }  # fmt: skip
+
+
+SUMMARISED = ("advise", "compare", "estimate", "explain", "models", "plan")
+"""Tools that have a summary too."""
 
 
 def schema_of(document: Document) -> dict[str, Any]:
@@ -104,10 +109,10 @@ def schema_of(document: Document) -> dict[str, Any]:
     return {"anyOf": [found, {"type": "array", "items": found}]} if document.rows else found
 
 
-def answers_of(tool: str, document: Document, summaries: bool) -> dict[int | str, dict[str, Any]]:
+def answers_of(tool: str, document: Document) -> dict[int | str, dict[str, Any]]:
     """The responses of a tool."""
     schema = schema_of(document)
-    if summaries:
+    if tool in SUMMARISED:
         short = {
             "type": "object",
             "description": 'The summary, with `"detail": "summary"`: figures in GiB where a name says so.',

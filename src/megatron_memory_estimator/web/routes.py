@@ -40,7 +40,7 @@ def add(routes: APIRouter, workers: Workers, tool: str) -> None:
 
     described: dict[str, Any] = {
         "summary": document.says, "response_class": Response, "response_model": None, "tags": ["tools"],
-        "responses": answers_of(tool, document, "detail" in arguments.model_fields),
+        "responses": answers_of(tool, document),
     }  # fmt: skip
     ask.__annotations__["given"] = Annotated[arguments, Body(examples=[document.example])]
     routes.add_api_route(f"/{tool}", ask, methods=["POST"], operation_id=tool, **described)
