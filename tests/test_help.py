@@ -45,7 +45,7 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 def options_of(verb: str) -> list[click.Option]:
     """Every option of a verb."""
-    group = click.Context(command, info_name="megatron-memory")
+    group = click.Context(command, info_name="megatron-memory", help_option_names=["-h", "--help"])
     found = command.get_command(group, verb)
     assert found is not None
     params = found.get_params(click.Context(found, parent=group, info_name=verb))
