@@ -131,7 +131,7 @@ def test_a_process_that_dies_is_a_sentence_and_is_replaced() -> None:
 def test_a_fault_of_the_estimator_is_not_a_refusal() -> None:
     async def use(workers: Workers) -> None:
         with pytest.raises(FaultError, match=r"failed at this request \(\w+\); please report it"):
-            await workers.answer("estimate", {**RUN, "settings": 5})
+            await workers.answer("no tool", RUN)
         assert await workers.answer("estimate", RUN)
 
     worked(use)

@@ -190,8 +190,6 @@ class Workers:
 
     async def answer(self, tool: str, arguments: Mapping[str, Any], progress: Progress | None = None) -> bytes:
         """The document as compact JSON. Raises EstimatorError with the sentence that says what is wrong, BusyError, FaultError."""
-        if isinstance(arguments.get("text"), dict):  # a config.json as an object
-            arguments = {**arguments, "text": json.dumps(arguments["text"])}
         request = json.dumps(
             {"tool": tool, "arguments": arguments, "folder": self.folder, "seconds": self.seconds, "hub": self.hub}
         )
