@@ -12,7 +12,7 @@ from typing import NamedTuple
 from playwright.sync_api import Page, sync_playwright
 
 DENSE = "model=meta-llama/Llama-3.1-70B&num_gpus=64&s.tp=4&s.pp=4&s.global_batch_size=128"
-V3 = "model=deepseek-ai/DeepSeek-V3&num_gpus=1024&s.pp=16&s.ep=64&s.global_batch_size=4096&s.recompute_granularity=full&s.recompute_method=uniform&s.recompute_num_layers=1"
+V3 = "model=deepseek-ai/DeepSeek-V3&num_gpus=1024&s.pp=16&s.ep=64&s.global_batch_size=2048&s.recompute_granularity=selective&s.recompute_modules=["mla_up_proj","moe_act","layernorm","mlp"]"
 HYBRID = "model=Qwen/Qwen3-Next-80B-A3B-Instruct&num_gpus=32&s.pp=4&s.ep=8&s.gpu=H200-141GB&s.global_batch_size=256"
 WIDE, NARROW = (1360, 1000), (400, 860)
 
@@ -30,6 +30,8 @@ class Shot(NamedTuple):
 
 SHOTS = (
     Shot("estimate", f"estimate?{V3}"),
+    Shot("page-estimate", f"estimate?{V3}", (1360, 1290)),
+    Shot("page-plan", "plan?model=Qwen/Qwen3-30B-A3B&num_gpus=32&planned=1&axis.micro_batch_size=1,2", (1360, 900)),
     Shot("estimate-dark", f"estimate?{V3}", scheme="dark"),
     Shot("estimate-dense", f"estimate?{DENSE}"),
     Shot("estimate-hybrid", f"estimate?{HYBRID}"),

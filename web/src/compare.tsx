@@ -43,7 +43,7 @@ const Sides = ({ found }: { found: Compared }) => {
   const heads = found.cases.map((one) => one.label);
   const parts = found.parts.filter((one) => one.bytes.some((bytes) => bytes));
   const most = Math.max(1, ...parts.flatMap((one) => one.bytes.map((bytes) => bytes ?? 0)));
-  const head = (first: string) => <tr><th class="left">{first}</th>{heads.map((one) => <th key={one}>{one}</th>)}</tr>;
+  const head = (first: string) => <tr><th class="left">{first}</th>{heads.map((one) => <th key={one} class="case">{one}</th>)}</tr>;
   const differs = new Set(found.differs);
   return (
     <>

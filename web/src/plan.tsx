@@ -30,7 +30,7 @@ export const layoutOf = (plan: Plan): string =>
 const columns = [
   { head: "layout", left: true, whole: true, value: layoutOf },
   { head: "GPUs", value: (one: Plan) => degree(one, "num_gpus") },
-  { head: "recompute", left: true, value: (one: Plan) => one.recompute },
+  { head: "recompute", left: true, whole: true, value: (one: Plan) => one.recompute },
   { head: "precision", left: true, value: (one: Plan) => one.precision },
   { head: "tokens/s/GPU", value: (one: Plan) => one.tokens_per_s_gpu, shown: (one: Plan) => count(Math.round(one.tokens_per_s_gpu)) },
   { head: "step", value: (one: Plan) => one.step_s, shown: (one: Plan) => seconds(one.step_s) },
@@ -38,7 +38,7 @@ const columns = [
   { head: "bubble", value: (one: Plan) => one.bubble, shown: (one: Plan) => percent(one.bubble, 1) },
   { head: "peak GiB", value: (one: Plan) => one.peak_allocated_bytes, shown: (one: Plan) => gib(one.peak_allocated_bytes) },
   { head: "device GiB", value: (one: Plan) => one.device_bytes.high, shown: (one: Plan) => `${gib(one.device_bytes.low, 1)}–${gib(one.device_bytes.high, 1)}` },
-  { head: "verdict", left: true, value: (one: Plan) => one.verdict, shown: (one: Plan) => <span class={`word ${tone(one.verdict)}`}>{one.verdict}</span> },
+  { head: "verdict", left: true, whole: true, value: (one: Plan) => one.verdict, shown: (one: Plan) => <span class={`word ${tone(one.verdict)}`}>{one.verdict}</span> },
 ];
 
 const Found = ({ found }: { found: Plans }) => {
