@@ -78,10 +78,17 @@ class Unknowing(SimpleHTTPRequestHandler):
         """Nothing is printed."""
 
 
+class Quiet(ThreadingHTTPServer):
+    """Says nothing of a browser that stops reading."""
+
+    def handle_error(self, *_: Any) -> None:
+        """Nothing is printed."""
+
+
 @contextmanager
 def unknowing(folder: Path) -> Iterator[str]:
     """The address of a file server that knows no types but those of scripts and styles."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Unknowing, directory=str(folder)))
+    server = Quiet(("127.0.0.1", 0), functools.partial(Unknowing, directory=str(folder)))
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
