@@ -7,7 +7,7 @@ MINUTES ?= 10
 MODULES ?= *
 SAMPLE ?= 60
 
-.PHONY: demo test test-all test-web test-trace fmt docs page imports bench fuzz mutants clean
+.PHONY: demo test test-all test-web test-trace screenshots fmt docs page imports bench bench-page fuzz mutants clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -30,9 +30,23 @@ test-all: test
 		$(addprefix tests/test_,$(addsuffix .py,random_jobs planted_errors shell user_types verdicts widths planner \
 		planner_space dims docs plan help legality fuzz_seeds features mcp mcp_summary))
 
-test-web: $(READY)
+# What tests in a browser need: Chromium, from Debian's packages where there is none.
+BROWSER := build/.browser
+
+$(BROWSER): $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,webtest]'
+	test -x /usr/bin/chromium || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } > /dev/null
+	mkdir -p build && touch $(BROWSER)
+
+test-web: $(BROWSER)
 	$(BIN)/python -m pytest -rP tests/web
+
+# Pictures of every view, to be looked at; those of the README with FOLDER=docs/images WORD=page-
+FOLDER ?= build/screenshots
+WORD ?=
+
+screenshots: $(BROWSER)
+	$(BIN)/python scripts/screenshots.py $(FOLDER) $(WORD)
 
 # CPU torch takes gigabytes, so that it has an environment of its own.
 test-trace:
@@ -57,6 +71,9 @@ imports: $(READY)
 bench: $(READY)
 	$(BIN)/python -m compileall -q src
 	$(BIN)/python scripts/bench.py $(AGAINST)
+
+bench-page: $(BROWSER)
+	$(BIN)/python scripts/bench_page.py
 
 fuzz: $(READY)
 	$(BIN)/python scripts/fuzz.py --minutes $(MINUTES)

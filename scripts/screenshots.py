@@ -1,10 +1,11 @@
 """Screenshots of every view of the page: light, dark and narrow; a dense model, DeepSeek-V3 on 16 stages, a hybrid.
 
-python scripts/screenshots.py URL FOLDER [WORD]    the address of a running page; those with a word in their names
+python scripts/screenshots.py FOLDER [WORD [URL]]    those with a word in their names; of a page of its own, or a running one
 """
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +13,10 @@ from typing import NamedTuple
 from playwright.sync_api import Page, sync_playwright
 
 DENSE = "model=meta-llama/Llama-3.1-70B&num_gpus=64&s.tp=4&s.pp=4&s.global_batch_size=128"
-V3 = "model=deepseek-ai/DeepSeek-V3&num_gpus=1024&s.pp=16&s.ep=64&s.global_batch_size=2048&s.recompute_granularity=selective&s.recompute_modules=["mla_up_proj","moe_act","layernorm","mlp"]"
+V3 = (
+    "model=deepseek-ai/DeepSeek-V3&num_gpus=1024&s.pp=16&s.ep=64&s.global_batch_size=2048&s.recompute_granularity=selective"
+    "&s.recompute_modules=%5B%22mla_up_proj%22,%22moe_act%22,%22mlp%22%5D"
+)
 HYBRID = "model=Qwen/Qwen3-Next-80B-A3B-Instruct&num_gpus=32&s.pp=4&s.ep=8&s.gpu=H200-141GB&s.global_batch_size=256"
 WIDE, NARROW = (1360, 1000), (400, 860)
 
@@ -67,9 +71,22 @@ def compare(page: Page) -> None:
     page.get_by_role("button", name="Compare").click()
 
 
-def main(url: str, folder: str, word: str = "") -> None:
+def main(folder: str, word: str = "", url: str = "") -> None:
     """Take the pictures."""
     Path(folder).mkdir(parents=True, exist_ok=True)
+    if url:
+        return taken(url, Path(folder), word)
+    command = [str(Path(sys.executable).with_name("megatron-memory")), "serve", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            taken(server.stdout.readline().split()[0], Path(folder), word)
+        finally:
+            server.terminate()
+
+
+def taken(url: str, folder: Path, word: str) -> None:
+    """Take the pictures of a running page."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"]
@@ -92,7 +109,7 @@ def main(url: str, folder: str, word: str = "") -> None:
                     shot.to,
                 )
                 page.wait_for_timeout(200)
-            page.screenshot(path=Path(folder) / f"{shot.name}.png")
+            page.screenshot(path=folder / f"{shot.name}.png")
             print(shot.name, flush=True)
             page.close()
         browser.close()

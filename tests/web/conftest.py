@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
@@ -31,6 +32,7 @@ def started(command: list[str]) -> tuple[subprocess.Popen[str], str]:
     assert process.stdout is not None
     for line in process.stdout:
         if found := re.search(r"http://[\w.:\[\]]+/?", line):
+            Thread(target=process.stdout.read, daemon=True).start()  # what it says later fills no pipe
             return process, found[0].rstrip("/") + "/"
     raise AssertionError(f"{command} ended with {process.wait()}")
 
@@ -38,8 +40,8 @@ def started(command: list[str]) -> tuple[subprocess.Popen[str], str]:
 def ended(process: subprocess.Popen[str]) -> None:
     process.terminate()
     process.wait(10)
-    if process.stdout is not None:
-        process.stdout.close()
+    assert process.stdout is not None
+    process.stdout.close()
 
 
 @pytest.fixture(scope="session")
