@@ -22,15 +22,18 @@ RUNS = {
     "DeepSeek-V3, pp 16": "#/estimate?model=deepseek-ai/DeepSeek-V3&num_gpus=1024&s.pp=16&s.ep=32&s.global_batch_size=1024",
 }
 TIMES = 5
-CHANGED = """async value => {
+CHANGED = """value => new Promise((done) => {
   const peak = () => document.querySelector(".figure-of").dataset.bytes;
   const was = peak();
   const buttons = [...document.querySelectorAll("button[data-setting=tensor_model_parallel_size]")];
   const start = performance.now();
+  new MutationObserver((_, watch) => {
+    if (peak() === was) return;
+    watch.disconnect();
+    done(performance.now() - start);
+  }).observe(document.body, { subtree: true, attributes: true, childList: true, characterData: true });
   buttons.find((one) => one.textContent === value).click();
-  while (peak() === was) await new Promise((done) => requestAnimationFrame(done));
-  return performance.now() - start;
-}"""
+})"""
 
 
 @contextmanager

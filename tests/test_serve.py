@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from megatron_memory_estimator import TrainingJob, estimate
+from megatron_memory_estimator.cli.serve import listener
 from megatron_memory_estimator.inputs.catalog import entries
 from megatron_memory_estimator.report.classic import stage_report
 from megatron_memory_estimator.service.answers import TOOLS, answered
@@ -293,3 +295,8 @@ def test_mistakes_of_mbridge_clients_are_one_sentence(client: TestClient) -> Non
         (client.get("/get-megatron-config//etc/passwd"), "files are opened below"),
     ):
         assert answer.status_code == 422 and words in answer.json()["error"] == answer.json()["detail"]
+
+
+def test_answers_wait_for_no_acknowledgement() -> None:
+    with listener("127.0.0.1", 0) as found:
+        assert found.proto == socket.IPPROTO_TCP  # else asyncio leaves Nagle's algorithm on

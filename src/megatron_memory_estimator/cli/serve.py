@@ -53,10 +53,14 @@ def announce(url: str, *, open_page: bool) -> None:
 
 
 def listener(host: str, port: int) -> socket.socket:
-    """A socket that listens there. Raises ConfigError where that is not possible."""
+    """A socket that listens there. Raises ConfigError where that is not possible.
+
+    It names its protocol: asyncio sends the end of an answer without waiting for the other side only then (TCP_NODELAY).
+    """
     try:
         kind = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=kind, backlog=2048)
+        found = socket.create_server((host, port), family=kind, backlog=2048)
+        return socket.socket(kind, socket.SOCK_STREAM, socket.IPPROTO_TCP, found.detach())
     except OSError as error:
         why = (
             "another program listens there; give another --port, or --port 0 for any"
