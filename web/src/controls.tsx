@@ -10,6 +10,8 @@ const LABELS: readonly (readonly [string, string])[] = [
   ["sequence_parallel", "sequence parallel"], ["micro_batch_size", "micro batch"], ["recompute", "recompute"], ["precision", "precision"],
   ["use_distributed_optimizer", "distributed optimizer"], ["use_precision_aware_optimizer", "precision-aware optimizer"],
 ];
+/** Choices are asked in parts, so that a change does not wait for all of them. */
+const GROUPS = [["gpu", ...LABELS.slice(0, 4).map(([name]) => name)], LABELS.slice(4, 8).map(([name]) => name), LABELS.slice(8).map(([name]) => name)];
 const NUMBERS = [["num_gpus", "GPUs"], ["seq_length", "sequence length"], ["global_batch_size", "global batch"]] as const;
 
 const shown = (value: Value): string => (value === true ? "on" : value === false ? "off" : value === null ? "1" : Array.isArray(value) ? value.join("+") : String(value));
@@ -161,11 +163,12 @@ const Others = ({ facts }: { facts: readonly SettingFacts[] }) => {
 export const Controls = ({ found, current }: { found: Estimate | undefined; current: boolean }) => {
   const { engine, state, go } = usePage();
   const { run } = state;
-  const { found: known, fresh } = useAnswer<Choices>(engine, "choices", current ? requestOf(run) : null); // behind the answer itself
-  const choices = known?.choices;
+  const groups = GROUPS.map((names) => useAnswer<Choices>(engine, "choices", current ? { ...requestOf(run), names } : null)); // behind the answer itself
+  const fresh = groups.every((group) => group.fresh);
+  const choices: Choices["choices"] = Object.assign({}, ...groups.map((group) => group.found?.choices));
   const facts = useAnswer<{ settings: readonly SettingFacts[] }>(engine, "settings", current ? {} : null).found?.settings ?? [];
   const choose = (one: Choice) => go({ run: changed(run, one.settings, one.num_gpus) });
-  const gpu = choices?.["gpu"];
+  const gpu = choices["gpu"];
   const numbers: Record<string, Value | undefined> = {
     num_gpus: found?.layout["world_size"],
     seq_length: found?.training["seq_length"] as number | undefined,
@@ -204,7 +207,7 @@ export const Controls = ({ found, current }: { found: Estimate | undefined; curr
       <fieldset>
         <legend>Layout and training</legend>
         {LABELS.map(([name, label]) => {
-          const one = choices?.[name];
+          const one = choices[name];
           const letters = one?.values.reduce((sum, value) => sum + shown(value.value).length + 2, 0) ?? 0;
           const Kind = letters > MOST ? List : Group;
           return one && one.values.length > 1 && <Kind key={name} name={name} label={label} current={one.value} values={one.values} choose={choose} />;
