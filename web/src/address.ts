@@ -37,6 +37,9 @@ const toBase64 = (bytes: Uint8Array): string => {
   return btoa(letters).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
 };
 
+/** What is said of letters that were cut off or changed on their way. */
+const INCOMPLETE = "a part of it is missing or changed";
+
 const fromBase64 = (text: string): Uint8Array<ArrayBuffer> =>
   Uint8Array.from(atob(text.replaceAll("-", "+").replaceAll("_", "/")), (letter) => letter.charCodeAt(0));
 
@@ -47,10 +50,11 @@ export const packed = async (text: string): Promise<string> => {
 
 /** The text of packed letters; rejects where they are none, or are more than a request may hold. */
 export const unpacked = async (letters: string): Promise<string> => {
-  const reader = new Blob([fromBase64(letters)]).stream().pipeThrough(new DecompressionStream("deflate-raw")).getReader();
+  const bytes = await Promise.resolve(letters).then(fromBase64).catch(() => Promise.reject(new Error(INCOMPLETE)));
+  const reader = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw")).getReader();
   const parts: Uint8Array<ArrayBuffer>[] = [];
   for (let size = 0; ; ) {
-    const { done, value } = await reader.read();
+    const { done, value } = await reader.read().catch(() => Promise.reject(new Error(INCOMPLETE)));
     if (done) return new Blob(parts).text();
     size += value.length;
     if (size > LONGEST) throw new Error("the address holds more than a request may");
@@ -67,6 +71,7 @@ const written = (value: Value): string => {
 const read = (text: string): Value => {
   try {
     const value: unknown = JSON.parse(text);
+    if (typeof value === "number" && !Number.isFinite(value)) return text;
     return typeof value === "object" && value !== null && !Array.isArray(value) ? text : (value as Value);
   } catch {
     return text;
@@ -74,6 +79,17 @@ const read = (text: string): Value => {
 };
 
 const whole = (text: string | null): number | undefined => (text !== null && /^-?\d{1,15}$/.test(text) ? Number(text) : undefined);
+
+const isObject = (value: unknown): value is Record<string, unknown> => typeof value === "object" && value !== null && !Array.isArray(value);
+const isRun = (value: unknown): value is Run =>
+  isObject(value) && typeof (value["text"] ?? value["model"]) === "string" && ["number", "undefined"].includes(typeof value["num_gpus"]) && isObject(value["settings"]);
+
+/** The pinned runs that a text says. Throws where it says none. */
+const pinsOf = (text: string): readonly Pin[] => {
+  const found: unknown = JSON.parse(text);
+  if (!Array.isArray(found) || !found.every((one) => isObject(one) && typeof one["label"] === "string" && isRun(one["run"]))) throw new Error(INCOMPLETE);
+  return found as Pin[];
+};
 
 const given = <T extends object>(parts: { [K in keyof T]: T[K] | undefined }): T =>
   Object.fromEntries(Object.entries(parts).filter(([, value]) => value !== undefined)) as T;
@@ -102,18 +118,17 @@ export const stateOf = async (hash: string): Promise<State | null> => {
   const match = /^#\/(\w+)(?:\?(.*))?$/s.exec(hash);
   if (!match) return null;
   const words = new URLSearchParams(match[2] ?? "");
-  const settings: Record<string, Value> = {};
-  const axes: Record<string, string> = {};
-  for (const [name, text] of words) {
-    if (name.startsWith("s.")) settings[SHORT[name.slice(2)] ?? name.slice(2)] = read(text);
-    if (name.startsWith("axis.")) axes[name.slice(5)] = text;
-  }
+  const named = (start: string) => [...words].filter(([name]) => name.startsWith(start)).map(([name, text]) => [name.slice(start.length), text] as const);
+  const settings = Object.fromEntries(named("s.").map(([name, text]) => [Object.hasOwn(SHORT, name) ? SHORT[name] : name, read(text)]));
+  const axes = Object.fromEntries(named("axis."));
   const text = words.get("text");
+  const gpus = words.get("num_gpus");
+  if (gpus !== null && whole(gpus) === undefined) throw new Error(`num_gpus=${gpus} is no number of GPUs`);
   const pins = words.get("pins");
   const run = given<Run>({
     model: words.get("model") ?? undefined,
     text: text === null ? undefined : await unpacked(text),
-    num_gpus: whole(words.get("num_gpus")),
+    num_gpus: whole(gpus),
     settings: settings as Settings,
   });
   return given<State>({
@@ -126,6 +141,6 @@ export const stateOf = async (hash: string): Promise<State | null> => {
     axes,
     objective: words.get("objective") ?? EMPTY.objective,
     planned: words.get("planned") === "1",
-    pins: pins === null ? [] : (JSON.parse(await unpacked(pins)) as Pin[]),
+    pins: pins === null ? [] : pinsOf(await unpacked(pins)),
   });
 };

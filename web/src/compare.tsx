@@ -103,7 +103,7 @@ export const CompareView = () => {
   const { engine, state, go } = usePage();
   const { pins } = state;
   const cases = pins.map((pin) => ({ label: pin.label, ...requestOf(pin.run) }));
-  const { found, error, busy } = useAnswer<Compared>(engine, "compare", pins.length > 1 ? { cases } : null);
+  const { found, error, busy, fresh } = useAnswer<Compared>(engine, "compare", pins.length > 1 ? { cases } : null);
   return (
     <main class="whole">
       <section class="card" aria-label="Pinned runs">
@@ -120,7 +120,12 @@ export const CompareView = () => {
       </section>
       {error !== undefined && <p class="refusal" role="alert">{error}</p>}
       {busy && !found && <p class="busy">The runs are estimated …</p>}
-      {found && error === undefined && pins.length > 1 && found.cases.length === pins.length && <Sides found={found} />}
+      {found && error === undefined && pins.length > 1 && (
+        <div class={fresh ? "" : "stale"} aria-busy={!fresh}>
+          {found.cases.map((one) => "refusal" in one && <p key={one.label} class="refusal"><strong>{one.label}</strong>: {one.refusal}</p>)}
+          <Sides found={found} />
+        </div>
+      )}
     </main>
   );
 };

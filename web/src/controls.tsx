@@ -143,12 +143,12 @@ const Others = ({ facts }: { facts: readonly SettingFacts[] }) => {
           <div class="control given-row" key={one}>
             <label>
               <span class="label" title={fact?.help}>{one}</span>
-              {fact?.kind === "bool" || fact?.choices?.length ? (
+              {fact && fact.kind !== "list" && (fact.kind === "bool" || fact.choices?.length) ? (
                 <select value={String(value)} onChange={(event) => set(one, parsed(fact.kind, event.currentTarget.value))}>
-                  {(fact.kind === "bool" ? ["true", "false"] : fact.choices!).map((word) => <option key={word} value={word}>{word}</option>)}
+                  {[...new Set([...(fact.kind === "bool" ? ["true", "false"] : fact.choices!), String(value)])].map((word) => <option key={word} value={word}>{word}</option>)}
                 </select>
               ) : (
-                <input value={value === null ? "null" : Array.isArray(value) ? value.join(",") : String(value)} onChange={(event) => set(one, parsed(fact?.kind ?? "str", event.currentTarget.value))} />
+                <input title={fact?.choices?.join(", ")} value={value === null ? "null" : Array.isArray(value) ? value.join(",") : String(value)} onChange={(event) => set(one, parsed(fact?.kind ?? "str", event.currentTarget.value))} />
               )}
             </label>
             <button type="button" class="quiet" aria-label={`Remove ${one}`} onClick={() => go({ run: without(state.run, [one]) })}>×</button>
@@ -164,7 +164,6 @@ export const Controls = ({ found, current }: { found: Estimate | undefined; curr
   const { engine, state, go } = usePage();
   const { run } = state;
   const groups = GROUPS.map((names) => useAnswer<Choices>(engine, "choices", current ? { ...requestOf(run), names } : null)); // behind the answer itself
-  const fresh = groups.every((group) => group.fresh);
   const choices: Choices["choices"] = Object.assign({}, ...groups.map((group) => group.found?.choices));
   const facts = useAnswer<{ settings: readonly SettingFacts[] }>(engine, "settings", current ? {} : null).found?.settings ?? [];
   const choose = (one: Choice) => go({ run: changed(run, one.settings, one.num_gpus) });
@@ -182,7 +181,7 @@ export const Controls = ({ found, current }: { found: Estimate | undefined; curr
     else go({ run: { ...run, settings: value === null ? settings : { ...settings, [name]: value } } });
   };
   return (
-    <form class="controls" aria-label="Settings" aria-busy={!fresh} onSubmit={(event) => event.preventDefault()}>
+    <form class="controls" aria-label="Settings" aria-busy={groups.some((group) => !group.fresh && group.error === undefined)} onSubmit={(event) => event.preventDefault()}>
       <fieldset>
         <legend>GPUs and batch</legend>
         {gpu && (

@@ -29,7 +29,7 @@ const useWide = (): boolean => {
 
 const Results = ({ found, current, stale }: { found: Estimate; current: boolean; stale: boolean }) => {
   const { engine, state } = usePage();
-  const stage = state.stage !== undefined && state.stage < found.stages.length ? state.stage : found.peak.pp_rank;
+  const stage = found.stages.find((one) => one.pp_rank === state.stage)?.pp_rank ?? found.peak.pp_rank;
   const request = requestOf(state.run);
   const lanes = useAnswer<Lanes>(engine, "lanes", current ? request : null);
   const lane = lanes.found?.stages.find((one) => one.pp_rank === stage);
@@ -37,21 +37,31 @@ const Results = ({ found, current, stale }: { found: Estimate; current: boolean;
   const moment = state.moment !== undefined && places.includes(state.moment) && state.stage === stage ? state.moment : undefined;
   const place = moment ?? lane?.peak_moment;
   const alive = useAnswer<Moment>(engine, "moment", current && lanes.fresh && lane && place !== null && place !== undefined ? { ...request, stage, moment: place } : null);
+  const refused = current && lanes.error !== undefined;
+  const old = (fresh: boolean) => (current && !fresh ? "stale" : ""); // what the settings before had, beside an estimate of these
   return (
     <div class={stale ? "results stale" : "results"} aria-busy={stale}>
       <VerdictLine found={found} />
       <Warnings warnings={found.warnings} />
       <Bars found={found} stage={stage} />
-      {lanes.found && lane && <Timeline lanes={lanes.found} stage={stage} moment={moment} />}
+      {lanes.found && lane && !refused && (
+        <div class={old(lanes.fresh)}>
+          <Timeline lanes={lanes.found} stage={stage} moment={moment} />
+        </div>
+      )}
       {current && lanes.error && <p class="refusal">{lanes.error}</p>}
       <AdviceCard />
-      {alive.found && alive.found.pp_rank === stage && <Tensors found={alive.found} />}
+      {alive.found && alive.found.pp_rank === stage && !refused && (
+        <div class={old(alive.fresh)}>
+          <Tensors found={alive.found} />
+        </div>
+      )}
       {current && alive.error && <p class="refusal">{alive.error}</p>}
       <section class="card" aria-label="GPUs">
         <h2>On other GPUs</h2>
         <OtherGpus found={found} />
       </section>
-      <Exports stage={stage} moment={place ?? undefined} />
+      <Exports stage={stage} moment={lanes.fresh ? (place ?? undefined) : undefined} />
       <Resolved found={found} />
       <Assumptions assumptions={found.assumptions} />
     </div>

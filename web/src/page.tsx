@@ -44,9 +44,11 @@ const write = (state: State, how: "step" | "replace"): void => {
   });
 };
 
-const App = ({ engine, first }: { engine: Engine; first: State }) => {
+const unread = (error: unknown): string => `The address cannot be read: ${sentence(error)}.`;
+
+const App = ({ engine, first, problem }: { engine: Engine; first: State; problem: string }) => {
   const [state, setState] = useState(first);
-  const [said, setSaid] = useState("");
+  const [said, setSaid] = useState(problem);
   const [theme, turn] = useTheme();
   const say = useCallback((words: string) => {
     setSaid(words);
@@ -62,7 +64,11 @@ const App = ({ engine, first }: { engine: Engine; first: State }) => {
     });
   }, []);
   useEffect(() => {
-    const read = () => stateOf(location.hash).then((found) => setState(found ?? first)).catch((error: unknown) => say(`The address cannot be read: ${sentence(error)}`));
+    let last = 0; // long addresses take longer to read than short ones
+    const read = () => {
+      const own = ++last;
+      stateOf(location.hash).then((found) => own === last && setState(found ?? first)).catch((error: unknown) => own === last && say(unread(error)));
+    };
     window.addEventListener("popstate", read);
     return () => window.removeEventListener("popstate", read);
   }, []);
@@ -95,12 +101,13 @@ const start = async () => {
   const kind = document.querySelector<HTMLMetaElement>('meta[name="engine"]')?.content ?? "http";
   const engine = report ? new FrozenEngine(report.documents) : engineOf(kind);
   let first = EMPTY;
+  let problem = "";
   try {
     first = (await stateOf(report ? report.address : location.hash)) ?? EMPTY;
-  } catch {
-    // an address that cannot be read opens the page as it is without one
+  } catch (error) {
+    problem = `${unread(error)} This is the page as it is without one.`;
   }
-  render(<App engine={engine} first={first} />, document.body);
+  render(<App engine={engine} first={first} problem={problem} />, document.body);
 };
 
 void start();

@@ -2,8 +2,8 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { asked } from "./asking";
 import { tone } from "./colours";
-import { changed, requestOf, usePage } from "./context";
-import type { Plan, Plans } from "./documents";
+import { changed, requestOf, usePage, without } from "./context";
+import type { Plan, Plans, Run } from "./documents";
 import { type Progress, isCancelled, sentence } from "./engine";
 import { copy } from "./exports";
 import { count, gib, percent, seconds } from "./figures";
@@ -17,6 +17,14 @@ const AXES = [
   ["expert_tensor_parallel_size", "etp", "1"], ["micro_batch_size", "micro batch", "1,2"], ["recompute", "recompute", "none,full"],
   ["split", "split", "even"], ["precision", "precision", "bf16"],
 ] as const;
+/** Settings that say what the axes search: recomputation, and how layers are split. */
+const SEARCHED = [
+  "recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules",
+  "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage", "pipeline_model_parallel_layout", "num_layers_per_virtual_pipeline_stage",
+  "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split", "microbatch_group_size_per_vp_stage", "hierarchical_context_parallel_sizes",
+];
+/** What a search is about: the run without what the search decides. */
+const searched = (run: Run): Run => without(run, [...AXES.map(([name]) => name), ...SEARCHED]);
 const OBJECTIVES = ["throughput", "memory", "head-room"];
 const TOP = 50;
 
@@ -49,7 +57,7 @@ const Found = ({ found }: { found: Plans }) => {
     const text = `${layoutOf(one)} ${one.recompute} ${one.precision} ${one.verdict} ${degree(one, "num_gpus")}gpus`.toLowerCase();
     return words.every((word) => text.includes(word));
   });
-  const open = (one: Plan) => go({ view: "estimate", run: changed(state.run, one.settings, one.num_gpus ?? null) });
+  const open = (one: Plan) => go({ view: "estimate", run: changed(searched(state.run), one.settings, one.num_gpus ?? null) });
   const { counts } = found;
   const launch = { head: "launch", left: true, value: () => "", shown: (one: Plan) => (
     <button type="button" class="quiet" onClick={(event) => (event.stopPropagation(), void copy(one.launch.megatron_lm.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`)).join(" "), say))}>copy</button>
@@ -108,7 +116,7 @@ export const PlanView = () => {
   const [how, setHow] = useState<Progress | null>(null);
   const [error, setError] = useState("");
   const abort = useRef<AbortController | null>(null);
-  const { num_gpus, ...rest } = requestOf(state.run) as { num_gpus?: number };
+  const { num_gpus, ...rest } = requestOf(searched(state.run)) as { num_gpus?: number };
   const axes = { ...(num_gpus === undefined ? {} : { num_gpus: String(num_gpus) }), ...state.axes };
   const request = { ...rest, axes, objective: state.objective, top: TOP };
   const key = JSON.stringify(request);
