@@ -16,6 +16,7 @@ from megatron_memory_estimator.service.answers import answered
 from megatron_memory_estimator.timeline.alive import CAPTURE, alive
 from megatron_memory_estimator.timeline.timeline import timeline
 
+from .helpers import SWEEP
 from .random_jobs import random_job
 from .test_timeline import CASES, PP, VPP, case
 
@@ -65,14 +66,15 @@ def test_the_tensors_of_every_moment_add_up_to_it(name: str) -> None:
 def test_the_same_of_random_jobs() -> None:
     seen: set[str] = set()
     checked = 0
-    for seed in range(60):
+    for seed in range(60 if SWEEP else 15):
         try:
             found = estimate(random_job(Random(seed)).job())
         except EstimatorError:
             continue
         seen |= check(found)
         checked += 1
-    assert checked >= 45 and seen >= {"begin", "forward", "backward", "finalize", "optimizer", "end", "capture"}
+    assert checked >= (45 if SWEEP else 10) and seen >= {"begin", "forward", "backward", "finalize", "optimizer", "end"}
+    assert "capture" in seen or not SWEEP
 
 
 def test_what_follows_a_pass_can_be_its_highest() -> None:

@@ -19,7 +19,7 @@ from .helpers import SWEEP
 from .test_planner import EVERY_ARCHITECTURE, PRECISION, SETS
 
 OFFLOADED: dict[str, Any] = {"fine_grained_activation_offloading": True, "offload_modules": ("core_attn",)}
-SEEDS = 100 if SWEEP else 12
+SEEDS = 100 if SWEEP else 4
 
 
 def drawn(number: int) -> tuple[TrainingJob, Space, dict[str, Any]]:
