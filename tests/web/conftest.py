@@ -10,11 +10,12 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
 from ..serving import served as serving
 from .browser import ARGUMENTS, Opened
 
+expect.set_options(timeout=30_000)  # other work on the machine is not the page's
 COMMAND = str(Path(sys.executable).with_name("megatron-memory"))
 
 

@@ -191,19 +191,6 @@ def test_what_is_wrong_is_one_sentence(tried: tuple[Page, list[str]], site: str)
     assert "answer" in right and not elsewhere
 
 
-def test_it_starts_in_time(tried: tuple[Page, list[str]], site: str) -> None:
-    """The best of three starts: other work on this machine is not the page's."""
-    page, _ = tried
-    starts = [drive(page, site, *[("estimate", QWEN)] * 6, *[("estimate", DEEPSEEK)] * 6) for _ in range(3)]
-    found = min(starts, key=lambda one: float(one["answers"][0]["milliseconds"]))
-    (ready,) = (said["ready"] for said in found["said"] if "ready" in said)
-    times = [answer["milliseconds"] for answer in found["answers"]]
-    quick, deep = sorted(times[1:6])[2], sorted(times[7:])[2]
-    parts = ", ".join(f"{name} {value:.2f} s" for name, value in ready["seconds"].items())
-    print(f"\nfirst answer {times[0] / 1000:.2f} s ({parts}); then {quick:.0f} ms, DeepSeek-V3 on pp 16 {deep:.0f} ms")
-    assert times[0] < 3000 and quick < 100 and deep < 100
-
-
 def test_a_file_server_that_knows_no_wasm_will_do(browser: Browser, tmp_path: Path) -> None:
     write_site(str(tmp_path / "below" / "site"), site_files())
     with unknowing(tmp_path) as url, browser.new_page() as page:
