@@ -300,3 +300,14 @@ def test_mistakes_of_mbridge_clients_are_one_sentence(client: TestClient) -> Non
 def test_answers_wait_for_no_acknowledgement() -> None:
     with listener("127.0.0.1", 0) as found:
         assert found.proto == socket.IPPROTO_TCP  # else asyncio leaves Nagle's algorithm on
+
+
+@pytest.mark.parametrize(("path", "method"), [("/estimate_with_mbridge", "POST"), ("/local-hf-configs", "GET")])
+def test_other_methods_of_mbridges_paths_are_refused_with_the_one_they_have(
+    client: TestClient, path: str, method: str
+) -> None:
+    for other in ("OPTIONS", "PUT", "GET" if method == "POST" else "POST"):
+        answer = client.request(other, path, headers={"content-type": "application/json"})
+        assert (answer.status_code, answer.headers["allow"]) == (405, method) and "is not asked with" in answer.json()[
+            "error"
+        ]

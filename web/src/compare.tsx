@@ -1,4 +1,5 @@
 // Pinned runs side by side: figures, categories, tensors, and the settings that differ.
+import type { ComponentChildren } from "preact";
 import { SHORT } from "./address";
 import { useAnswer } from "./asking";
 import { colourOf } from "./colours";
@@ -28,86 +29,72 @@ export const PinButton = () => {
 
 const written = (value: Value | undefined): string => (value === undefined ? "" : value === null ? "none" : Array.isArray(value) ? value.join(", ") || "none" : String(value));
 
-const Share = ({ bytes, most, part }: { bytes: number | null; most: number; part: string }) => (
-  <td>
-    {bytes === null ? "–" : (
-      <span class="share">
-        <i style={{ width: `${most ? (60 * bytes) / most : 0}px`, background: colourOf(part) }} />
-        <span data-bytes={bytes}>{size(bytes)}</span>
-      </span>
-    )}
-  </td>
-);
+const Share = ({ bytes, most, part }: { bytes: number | null; most: number; part: string }) =>
+  bytes === null ? (
+    <>–</>
+  ) : (
+    <span class="share">
+      <i style={{ width: `${most ? (60 * bytes) / most : 0}px`, background: colourOf(part) }} />
+      <span data-bytes={bytes}>{size(bytes)}</span>
+    </span>
+  );
+
+type Row = { readonly key: string; readonly head: ComponentChildren; readonly cells: readonly ComponentChildren[] };
+
+/** A table with a column for each run. */
+const Sheet = ({ title, label, first, heads, rows }: { title: string; label: string; first: string; heads: readonly string[]; rows: readonly Row[] }) =>
+  rows.length === 0 ? null : (
+    <section class="card" aria-label={label}>
+      <h2>{title}</h2>
+      <div class="scroll">
+        <table>
+          <thead><tr><th class="left">{first}</th>{heads.map((one) => <th key={one} class="case">{one}</th>)}</tr></thead>
+          <tbody>
+            {rows.map(({ key, head, cells }) => (
+              <tr key={key}><th class="left">{head}</th>{cells.map((cell, place) => <td key={place}>{cell}</td>)}</tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </section>
+  );
+
+const MOST_TENSORS = 60;
 
 const Sides = ({ found }: { found: Compared }) => {
   const heads = found.cases.map((one) => one.label);
   const parts = found.parts.filter((one) => one.bytes.some((bytes) => bytes));
   const most = Math.max(1, ...parts.flatMap((one) => one.bytes.map((bytes) => bytes ?? 0)));
-  const head = (first: string) => <tr><th class="left">{first}</th>{heads.map((one) => <th key={one} class="case">{one}</th>)}</tr>;
   const differs = new Set(found.differs);
+  const figures = Object.entries(found.figures).filter(([name]) => differs.has(name));
   return (
     <>
-      <section class="card" aria-label="Figures">
-        <h2>Figures that differ</h2>
-        <div class="scroll">
-          <table>
-            <thead>{head("figure")}</thead>
-            <tbody>
-              {Object.entries(found.figures).filter(([name]) => differs.has(name)).map(([name, values]) => (
-                <tr key={name}><th class="left">{name}</th>{values.map((value, place) => <td key={place}>{value}</td>)}</tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
-      </section>
-      {parts.length > 0 && (
-        <section class="card" aria-label="Categories">
-          <h2>At the peak, by category</h2>
-          <div class="scroll">
-            <table>
-              <thead>{head("category")}</thead>
-              <tbody>
-                {parts.map(({ part, bytes: own }) => (
-                  <tr key={part}><th class="left">{part}</th>{own.map((bytes, place) => <Share key={place} bytes={bytes} most={most} part={part} />)}</tr>
-                ))}
-              </tbody>
-            </table>
-          </div>
-        </section>
-      )}
-      {found.tensors.length > 0 && (
-        <section class="card" aria-label="Tensors that differ">
-          <h2>Tensors that differ most</h2>
-          <div class="scroll">
-            <table>
-              <thead>{head("tensor")}</thead>
-              <tbody>
-                {found.tensors.slice(0, 60).map((one) => (
-                  <tr key={`${one.part} ${one.name}`}>
-                    <th class="left"><i class="swatch" style={{ background: colourOf(one.part) }} /> {one.name}</th>
-                    {one.bytes.map((bytes, place) => <td key={place}>{bytes === null ? "–" : size(bytes)}</td>)}
-                  </tr>
-                ))}
-              </tbody>
-            </table>
-          </div>
-        </section>
-      )}
-      {found.settings.length > 0 && (
-        <section class="card" aria-label="Settings that differ">
-          <h2>Settings that differ</h2>
-          <div class="scroll">
-            <table>
-              <thead>{head("setting")}</thead>
-              <tbody>
-                {found.settings.map(({ name, values }) => (
-                  <tr key={name}><th class="left">{name}</th>{values.map((value, place) => <td key={place}>{written(value)}</td>)}</tr>
-                ))}
-              </tbody>
-            </table>
-          </div>
-        </section>
-      )}
+      <Sheet title="Figures that differ" label="Figures" first="figure" heads={heads} rows={figures.map(([name, cells]) => ({ key: name, head: name, cells }))} />
+      <Sheet
+        title="At the peak, by category"
+        label="Categories"
+        first="category"
+        heads={heads}
+        rows={parts.map(({ part, bytes }) => ({ key: part, head: part, cells: bytes.map((own) => <Share bytes={own} most={most} part={part} />) }))}
+      />
+      <Sheet
+        title="Tensors that differ most"
+        label="Tensors that differ"
+        first="tensor"
+        heads={heads}
+        rows={found.tensors.slice(0, MOST_TENSORS).map(({ part, name, bytes }) => ({
+          key: `${part} ${name}`,
+          head: <><i class="swatch" style={{ background: colourOf(part) }} /> {name}</>,
+          cells: bytes.map((own) => (own === null ? "–" : size(own))),
+        }))}
+      />
+      <Sheet
+        title="Settings that differ"
+        label="Settings that differ"
+        first="setting"
+        heads={heads}
+        rows={found.settings.map(({ name, values }) => ({ key: name, head: name, cells: values.map(written) }))}
+      />
     </>
   );
 };

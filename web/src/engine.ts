@@ -6,6 +6,8 @@ export type Asking = { readonly signal?: AbortSignal; readonly progress?: (how: 
 export interface Engine {
   /** Whether runs can be changed: not those of a frozen report. */
   readonly live: boolean;
+  /** Where what is asked stays. */
+  readonly place: string;
   /** The document of a tool. Rejects with a Refusal that says in one sentence what is wrong, or an AbortError. */
   ask<T>(tool: string, request: object, asking?: Asking): Promise<T>;
 }
@@ -27,6 +29,7 @@ type Line = { readonly progress?: Progress; readonly answer?: unknown; readonly 
 /** `megatron-memory serve`, on the page's own origin. */
 export class HttpEngine implements Engine {
   readonly live = true;
+  readonly place = "goes to this page's server alone";
 
   async ask<T>(tool: string, request: object, { signal, progress }: Asking = {}): Promise<T> {
     let response: Response;
@@ -163,6 +166,7 @@ const SLOW = new Set(["plan", "advise"]);
 /** The library itself, in workers of the page: one for quick questions, one for those that take long. */
 export class WorkerEngine implements Engine {
   readonly live = true;
+  readonly place = "stays in this tab";
   private readonly quick = new OneWorker();
   private readonly slow = new OneWorker();
 
@@ -177,6 +181,7 @@ type Held = { readonly tool: string; readonly arguments: Readonly<Record<string,
 /** The documents of a report: those of one run. */
 export class FrozenEngine implements Engine {
   readonly live = false;
+  readonly place = "";
   constructor(private readonly held: readonly Held[]) {}
 
   async ask<T>(tool: string, request: object): Promise<T> {

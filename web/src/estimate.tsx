@@ -72,6 +72,9 @@ export const EstimateView = () => {
   const { engine, state } = usePage();
   const { found, error, busy, fresh } = useAnswer<Estimate>(engine, "estimate", requestOf(state.run));
   const wide = useWide();
+  useEffect(() => {
+    if (found) document.title = `${found.model.name.split("/").at(-1) || "run"}: ${found.verdict.verdict}, Megatron memory`;
+  }, [found]);
   return (
     <main class={engine.live ? "estimate" : "whole"}>
       {engine.live && (

@@ -126,7 +126,7 @@ const Search = () => {
 };
 
 export const Source = () => {
-  const { state, go, say } = usePage();
+  const { engine, state, go, say } = usePage();
   const { run } = state;
   const [open, setOpen] = useState(false);
   useDrops();
@@ -148,7 +148,7 @@ export const Source = () => {
             }}
           />
         </label>
-        <span class="quiet-text">or drop it anywhere: config.json, launch script, YAML, Bridge config. It stays in {"this tab"}.</span>
+        <span class="quiet-text">or drop it anywhere: config.json, launch script, YAML, Bridge config. It {engine.place}.</span>
       </div>
       {(open || texted) && (
         <label class="text">

@@ -32,7 +32,8 @@ def page_of(description: Json) -> str:
     body = "".join(part for one in operations for part in _operation(*one, description))
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title} API</title>'
-        '<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="docs.css"></head><body>'
+        '<meta name="viewport" content="width=device-width"><link rel="icon" href="data:,">'
+        '<link rel="stylesheet" href="docs.css"></head><body>'
         f"<h1>{title} API</h1><p>{escape(description['info']['description'])}</p>"
         f'<p><a href="openapi.json">OpenAPI description</a></p><ul>{links}</ul>{body}</body></html>'
     )

@@ -11,6 +11,9 @@ from ..errors import EstimatorError
 from ..service.pool import BusyError, FaultError
 from ..wording import LONGEST_QUESTIONS, plain
 
+EVERY = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+"""The methods that are answered with a sentence where a path has them not."""
+
 
 def status_of(error: EstimatorError) -> int:
     """422 where the request is refused, 429 where too many wait, 500 where the estimator failed."""

@@ -6,17 +6,21 @@ those that its `estimate_from_hf.py` prints (`report/classic.py`).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, HTTPException, Request, Response
 
 from ..service.pool import Workers
 from .answering import answer
 from .arguments import MBridge
 from .documents import refusals
+from .errors import EVERY
 
 PATHS = ("/local-hf-configs", "/get-megatron-config/", "/estimate_with_mbridge")
 """Beginnings of the paths."""
+METHODS = {"/local-hf-configs": "GET", "/get-megatron-config/{hf_id:path}": "GET", "/estimate_with_mbridge": "POST"}
+"""The method of each path."""
 
 
 def router(workers: Workers) -> APIRouter:
@@ -43,4 +47,17 @@ def router(workers: Workers) -> APIRouter:
         asked = given.model_dump()
         return await answer(request, lambda progress: workers.answer("mbridge", asked, progress))
 
+    for path, method in METHODS.items():
+        found.add_api_route(
+            path, other(method), methods=[one for one in EVERY if one != method], include_in_schema=False
+        )
     return found
+
+
+def other(method: str) -> Callable[[], Coroutine[Any, Any, None]]:
+    """What answers the other methods of a path, which the files of the page behind it would answer with theirs."""
+
+    async def refused() -> None:
+        raise HTTPException(405, headers={"allow": method})
+
+    return refused

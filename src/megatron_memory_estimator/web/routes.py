@@ -13,10 +13,9 @@ from ..wording import LONGEST_SHOWN
 from .answering import answer
 from .arguments import ARGUMENTS, LISTS, Arguments
 from .documents import DOCUMENTS, answers_of
-from .errors import refusal
+from .errors import EVERY, refusal
 
 PREFIX = "/api/v1"
-EVERY = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 
 def router(workers: Workers, tools: Collection[str]) -> APIRouter:
