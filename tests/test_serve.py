@@ -105,8 +105,8 @@ REFUSED: dict[str, tuple[str, Any, int, str]] = {
     "tool": ("estimat", {}, 404, 'no tool "estimat". Did you mean "estimate"?'),
     "unlike any": ("xyzzy", {}, 404, "The tools are estimate, "),
     "stage": ("explain", {**RUN, "stage": 7}, 422, "stages are 0 to 0"),
-    "path": ("estimate", {"model": "/etc/passwd"}, 422, "files are opened below the folder"),
-    "relative path": ("estimate", {"model": "../../etc/passwd.yaml"}, 422, "files are opened below the folder"),
+    "path": ("estimate", {"model": "/etc/passwd"}, 422, "this looks like a file, and none is opened here"),
+    "relative path": ("estimate", {"model": "../../etc/passwd.yaml"}, 422, "this looks like a file, and none is opened here"),
     "name elsewhere": ("estimate", {"model": "somebody/unheard-of"}, 422, "is not in the catalogue"),
     "follow": ("estimate", {**RUN, "settings": {"follow": True}}, 422, "follow opens files anywhere"),
     "half a character": ("estimate", {"model": "\ud800"}, 422, "is not in the catalogue"),
@@ -292,7 +292,7 @@ def test_mistakes_of_mbridge_clients_are_one_sentence(client: TestClient) -> Non
             "tensor_model_parallel",
         ),
         (client.get("/get-megatron-config/somebody/unheard-of"), "is not in the catalogue"),
-        (client.get("/get-megatron-config//etc/passwd"), "files are opened below"),
+        (client.get("/get-megatron-config//etc/passwd"), "this looks like a file"),
     ):
         assert answer.status_code == 422 and words in answer.json()["error"] == answer.json()["detail"]
 

@@ -23,6 +23,7 @@ from megatron_memory_estimator.errors import NumPyError
 from megatron_memory_estimator.service import page
 from megatron_memory_estimator.service.answers import TOOLS, answered
 from megatron_memory_estimator.web import pyodide as pinned
+from megatron_memory_estimator.web import static
 from megatron_memory_estimator.web.archive import archived, compiled, files_of
 from megatron_memory_estimator.web.pyodide import FILES, Release, pyodide
 from megatron_memory_estimator.web.static import ALONE, LISTED, SERVED, site, write_site
@@ -185,6 +186,20 @@ def test_an_older_site_is_replaced_and_nothing_else_is(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is a file; give a folder"):
         write_site(str(tmp_path / "file"), files)
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+    (out / "CNAME").unlink()
+    (out / "linked").symlink_to(tmp_path, target_is_directory=True)
+    with pytest.raises(ConfigError, match=r"such as .?linked"):
+        write_site(str(out), files)
+    with pytest.raises(ConfigError, match="--out is empty"):
+        write_site("", files)
+
+
+def test_a_folder_with_other_files_is_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine").write_text("mine")
+    monkeypatch.setattr(static, "site", None)
+    with pytest.raises(SystemExit) as ended:
+        main(["site", "--out", str(tmp_path)])
+    assert ended.value.code == 2
 
 
 def test_what_fails_while_writing_leaves_the_old_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +212,7 @@ def test_what_fails_while_writing_leaves_the_old_site(tmp_path: Path, monkeypatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(ConfigError, match="cannot be written: No space"):
         write_site(str(out), files)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]

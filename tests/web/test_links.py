@@ -65,3 +65,13 @@ def test_a_pinned_run_that_is_refused_says_why(opened: Opened) -> None:
 def test_a_list_of_words_is_shown_whole(opened: Opened) -> None:
     page = opened(f'#/estimate?{QWEN}&s.recompute_granularity=selective&s.recompute_modules=["core_attn","mlp"]')
     expect(page.get_by_label("recompute_modules", exact=True)).to_have_value("core_attn,mlp")
+
+
+def test_a_number_that_cannot_be_read_says_whose_figures_stand_beside_it(opened: Opened) -> None:
+    page = opened(f"#/estimate?{QWEN}")
+    field = page.locator("input[name=seq_length]")
+    field.fill("8k")
+    expect(page.get_by_text("8k is no whole number")).to_be_visible()
+    field.fill("8,192")
+    expect(page.get_by_text("is no whole number")).to_have_count(0)
+    expect(page.get_by_label("Verdict")).to_contain_text("seq 8192")

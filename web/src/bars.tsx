@@ -52,7 +52,7 @@ export const Bars = ({ found, stage }: { found: Estimate; stage: number }) => {
         const limit = x(verdict.memory_bytes / GIB);
         return (
           <>
-            <svg class="figure" width={width} height={height} role="img" aria-label={`Peak of ${stages.length} stages; ${verdict.gpu} has ${gib(verdict.memory_bytes, 1)} GiB`}>
+            <svg class="figure" width={width} height={height} role="group" aria-label={`Peak of ${stages.length} stages; ${verdict.gpu} has ${gib(verdict.memory_bytes, 1)} GiB`}>
               {x.ticks(Math.max(3, width / 110)).map((tick) => (
                 <g key={tick}>
                   <line class="grid" x1={x(tick)} x2={x(tick)} y1={0} y2={height - FOOT} />

@@ -82,13 +82,21 @@ const Group = ({ name, label, current, values, choose }: GroupProps) => {
   );
 };
 
+/** What is typed as a whole number, also with its thousands apart; null where it is none. */
+const wholeOf = (typed: string): number | null => {
+  const digits = typed.replace(/(?<=\d)[,_ ](?=\d{3}(?!\d))/g, "");
+  return /^[0-9]+$/.test(digits) ? Number(digits) : null;
+};
+
 const NumberField = ({ name, label, value, given, set }: { name: string; label: string; value: number | null; given: boolean; set: (value: number | null) => void }) => {
   const [text, setText] = useState<string | null>(null);
+  const unread = text !== null && text !== "" && wholeOf(text) === null;
   return (
     <label class="control number">
       <span class="label" title={name}>{label}</span>
       <input
         type="text"
+        aria-invalid={unread}
         inputMode="numeric"
         name={name}
         class={given ? "given" : ""}
@@ -96,11 +104,12 @@ const NumberField = ({ name, label, value, given, set }: { name: string; label: 
         onInput={(event) => {
           const typed = event.currentTarget.value.trim();
           setText(typed);
-          if (typed === "") set(null);
-          else if (/^\d+$/.test(typed)) set(Number(typed));
+          const number = wholeOf(typed);
+          if (typed === "" || number !== null) set(number);
         }}
         onBlur={() => setText(null)}
       />
+      {unread && <span class="why" role="alert" style={{ gridColumn: "1 / -1" }}>{text} is no whole number; the figures are those of {value ?? "what is decided"}</span>}
     </label>
   );
 };

@@ -27,7 +27,7 @@ const useWide = (): boolean => {
   return wide;
 };
 
-const Results = ({ found, current, stale }: { found: Estimate; current: boolean; stale: boolean }) => {
+const Results = ({ found, current, stale, busy }: { found: Estimate; current: boolean; stale: boolean; busy: boolean }) => {
   const { engine, state } = usePage();
   const stage = found.stages.find((one) => one.pp_rank === state.stage)?.pp_rank ?? found.peak.pp_rank;
   const request = requestOf(state.run);
@@ -40,7 +40,7 @@ const Results = ({ found, current, stale }: { found: Estimate; current: boolean;
   const refused = current && lanes.error !== undefined;
   const old = (fresh: boolean) => (current && !fresh ? "stale" : ""); // what the settings before had, beside an estimate of these
   return (
-    <div class={stale ? "results stale" : "results"} aria-busy={stale}>
+    <div class={stale ? "results stale" : "results"} aria-busy={busy}>
       <VerdictLine found={found} />
       <Warnings warnings={found.warnings} />
       <Bars found={found} stage={stage} />
@@ -89,7 +89,7 @@ export const EstimateView = () => {
       <div>
         {error !== undefined && <p class="refusal" role="alert">{error}</p>}
         {!found && busy && <p class="busy" role="status">The engine starts …</p>}
-        {found && <Results found={found} current={fresh} stale={busy || error !== undefined} />}
+        {found && <Results found={found} current={fresh} stale={busy || error !== undefined} busy={busy} />}
       </div>
     </main>
   );

@@ -41,7 +41,7 @@ const write = (state: State, how: "step" | "replace"): void => {
   written = written.then(async () => {
     const next = await address;
     if (next !== location.hash) history[how === "step" ? "pushState" : "replaceState"](null, "", next);
-  });
+  }).catch((error: unknown) => console.warn(error)); // some browsers refuse very long addresses, and very many; the next is written again
 };
 
 const unread = (error: unknown): string => `The address cannot be read: ${sentence(error)}.`;
@@ -90,7 +90,7 @@ const App = ({ engine, first, problem }: { engine: Engine; first: State; problem
           <button type="button" class="quiet" title="Light or dark" onClick={turn}>{THEME_WORDS[theme]}</button>
         </span>
       </header>
-      {state.view === "plan" ? <PlanView /> : state.view === "compare" ? <CompareView /> : <EstimateView />}
+      {engine.live && state.view === "plan" ? <PlanView /> : engine.live && state.view === "compare" ? <CompareView /> : <EstimateView />}
       <div class="said" role="status" aria-live="polite">{said && <p>{said}</p>}</div>
     </PageContext.Provider>
   );

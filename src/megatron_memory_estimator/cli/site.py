@@ -12,8 +12,9 @@ from .verb import Verb
 
 def run(out: str, pyodide: str | None, numpy: str | None, as_json: bool) -> None:
     """Write the site and say how large it is."""
-    from ..web.static import LISTED, site, write_site
+    from ..web.static import LISTED, folder_of, site, write_site
 
+    folder_of(out)  # before the work
     files = site(pyodide, numpy)
     write_site(out, files)
     nbytes = sum(map(len, files.values()))

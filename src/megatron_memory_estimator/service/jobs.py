@@ -21,6 +21,10 @@ PARAMETERS = {"cls", "model", "path", "self", "num_gpus", "text", "config", "set
 """Names that are parameters of Python functions on the way, not settings."""
 
 
+NO_FILES = "this looks like a file, and none is opened here; give its content as text"
+ELSEWHERE = "files are opened below the folder that the server was started with (--folder), and nowhere else; pass the file's content as text"
+
+
 class Files:
     """Which files may be opened: those below one folder, or none; and whether names may be looked up in the local cache and the Hub."""
 
@@ -100,10 +104,7 @@ def job_of(
         if path is not None and path.lower().endswith((*YAML, *SCRIPTS)):
             return job_from_text(read_text(path), gpus, given, files.beside(path), files.text_beside(path))
         if path is None and (model.startswith(("/", ".", "~")) or model.lower().endswith((*YAML, *SCRIPTS, ".json"))):
-            raise _NoFileError(
-                "files are opened below the folder that the server was started with (--folder), and nowhere else; pass the "
-                "file's content as text"
-            )
+            raise _NoFileError(NO_FILES if files.folder is None else ELSEWHERE)
         return job_from_parts(files.named(model), gpus, given, habits=True)
     except LayoutError:
         raise

@@ -86,8 +86,15 @@ def write_site(out: str, files: dict[str, bytes]) -> None:
     All of it is written beside the folder first, so that there is the old one or the new one, never a part. Raises ConfigError for a
     folder with other files.
     """
-    folder = Path(out).expanduser().resolve()
-    _check(folder)
+    folder = folder_of(out)
+    try:
+        _replace(folder, files)
+    except OSError as error:
+        raise ConfigError(f"--out {shown(str(folder))} cannot be written: {error.strerror}") from None
+
+
+def _replace(folder: Path, files: dict[str, bytes]) -> None:
+    """Write the files beside the folder, and put them in its place."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
@@ -103,18 +110,22 @@ def write_site(out: str, files: dict[str, bytes]) -> None:
         shutil.rmtree(beside, ignore_errors=True)
 
 
-def _check(folder: Path) -> None:
-    """Raise ConfigError for what is no folder, or a folder that a site may not take the place of."""
+def folder_of(out: str) -> Path:
+    """The folder that a site is written to. Raises ConfigError for what is none, or one that a site may not take the place of."""
+    if not out.strip():
+        raise ConfigError("--out is empty; give a folder")
+    folder = Path(out).expanduser().resolve()
     if not folder.exists():
-        return
+        return folder
     if not folder.is_dir():
         raise ConfigError(f"--out {shown(str(folder))} is a file; give a folder")
-    here = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+    here = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()}
     strange = sorted(here - _listed(folder))
     if strange:
         raise ConfigError(
             f"--out {shown(str(folder))} has files that are not of a site, such as {shown(strange[0])}; give a new or empty folder"
         )
+    return folder
 
 
 def _listed(folder: Path) -> set[str]:
