@@ -75,3 +75,14 @@ def test_a_number_that_cannot_be_read_says_whose_figures_stand_beside_it(opened:
     field.fill("8,192")
     expect(page.get_by_text("is no whole number")).to_have_count(0)
     expect(page.get_by_label("Verdict")).to_contain_text("seq 8192")
+
+
+def test_a_pinned_model_that_is_opened_has_not_the_name_of_another_runs_file(opened: Opened) -> None:
+    pins = [{"label": "the model", "run": {"model": "Qwen/Qwen3-8B", "num_gpus": 8, "settings": {}}}]
+    page = opened(f"#/compare?{QWEN}&file=other.sh&pins={packed(pins)}")
+    page.get_by_role("button", name="the model", exact=True).click()
+    page.locator("button[data-setting=tensor_model_parallel_size]", has_text="2").click()
+    page.get_by_role("button", name="Pin this run").click()
+    page.get_by_role("navigation").get_by_role("button", name="Compare").click()
+    expect(page.locator("ul.pins")).to_contain_text("Qwen3-8B 8 GPUs tp 2")
+    expect(page.locator("ul.pins")).not_to_contain_text("other.sh")

@@ -11,7 +11,7 @@ const WORDS = Object.fromEntries(Object.entries(SHORT).map(([short, name]) => [n
 const MOST = 20;
 
 const labelOf = (name: string, gpus: number | undefined, settings: Readonly<Record<string, Value>>): string =>
-  [name.split("/").at(-1), gpus === undefined ? "" : `${gpus} GPUs`, ...Object.entries(settings).slice(0, 6).map(([one, value]) => `${WORDS[one] ?? one} ${String(value)}`)].filter(Boolean).join(" ");
+  [name.split("/").at(-1)?.slice(0, 60), gpus === undefined ? "" : `${gpus} GPUs`, ...Object.entries(settings).slice(0, 6).map(([one, value]) => `${WORDS[one] ?? one} ${String(value)}`)].filter(Boolean).join(" ");
 
 export const PinButton = () => {
   const { state, go, say } = usePage();
@@ -48,7 +48,7 @@ const Sheet = ({ title, label, first, heads, rows }: { title: string; label: str
       <h2>{title}</h2>
       <div class="scroll">
         <table>
-          <thead><tr><th class="left">{first}</th>{heads.map((one) => <th key={one} class="case">{one}</th>)}</tr></thead>
+          <thead><tr><th class="left">{first}</th>{heads.map((one, place) => <th key={place} class="case">{one}</th>)}</tr></thead>
           <tbody>
             {rows.map(({ key, head, cells }) => (
               <tr key={key}><th class="left">{head}</th>{cells.map((cell, place) => <td key={place}>{cell}</td>)}</tr>
@@ -112,7 +112,7 @@ export const CompareView = () => {
         <ul class="pins">
           {pins.map((pin, place) => (
             <li key={place}>
-              <button type="button" onClick={() => go({ view: "estimate", run: pin.run })}>{pin.label}</button>
+              <button type="button" onClick={() => go({ view: "estimate", run: pin.run, file: undefined as never })}>{pin.label}</button>
               <button type="button" class="quiet" aria-label={`Unpin ${pin.label}`} onClick={() => go({ pins: pins.filter((_, other) => other !== place) })}>×</button>
             </li>
           ))}
@@ -122,7 +122,7 @@ export const CompareView = () => {
       {busy && !found && <p class="busy">The runs are estimated …</p>}
       {found && error === undefined && pins.length > 1 && (
         <div class={fresh ? "" : "stale"} aria-busy={!fresh}>
-          {found.cases.map((one) => "refusal" in one && <p key={one.label} class="refusal"><strong>{one.label}</strong>: {one.refusal}</p>)}
+          {found.cases.map((one, place) => "refusal" in one && <p key={place} class="refusal"><strong>{one.label}</strong>: {one.refusal}</p>)}
           <Sides found={found} />
         </div>
       )}

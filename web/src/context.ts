@@ -48,4 +48,4 @@ export const requestOf = (run: Run) => ({
   settings: run.settings,
 });
 
-export const nameOf = (state: State): string => state.file ?? state.run.model ?? "pasted run";
+export const nameOf = (state: State): string => state.run.text === undefined ? (state.run.model ?? "") : (state.file ?? "pasted run");

@@ -73,8 +73,8 @@ export const EstimateView = () => {
   const { found, error, busy, fresh } = useAnswer<Estimate>(engine, "estimate", requestOf(state.run));
   const wide = useWide();
   useEffect(() => {
-    if (found) document.title = `${found.model.name.split("/").at(-1) || "run"}: ${found.verdict.verdict}, Megatron memory`;
-  }, [found]);
+    document.title = found && error === undefined ? `${found.model.name.split("/").at(-1) || "run"}: ${found.verdict.verdict}, Megatron memory` : "Megatron memory";
+  }, [found, error]);
   return (
     <main class={engine.live ? "estimate" : "whole"}>
       {engine.live && (

@@ -74,7 +74,7 @@ const Search = () => {
     } else if (event.key === "Enter") {
       event.preventDefault();
       const name = matching[place]?.name ?? typed?.trim();
-      if (open && name) choose(name);
+      if (open && name && (typed?.trim() || place > 0)) choose(name);
     } else if (event.key === "Escape") setTyped(null);
   };
   return (
