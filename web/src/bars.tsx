@@ -5,7 +5,7 @@ import { PARTS, colourOf } from "./colours";
 import { usePage } from "./context";
 import type { Estimate, Stage } from "./documents";
 import { Figure, Legend } from "./figure";
-import { GIB, gib, ranges, size } from "./figures";
+import { GIB, counted, gib, ranges, size } from "./figures";
 import { type Spot, Tip } from "./tip";
 
 const layersOf = (stage: Stage): string => {
@@ -52,7 +52,7 @@ export const Bars = ({ found, stage }: { found: Estimate; stage: number }) => {
         const limit = x(verdict.memory_bytes / GIB);
         return (
           <>
-            <svg class="figure" width={width} height={height} role="group" aria-label={`Peak of ${stages.length} stages; ${verdict.gpu} has ${gib(verdict.memory_bytes, 1)} GiB`}>
+            <svg class="figure" width={width} height={height} role="group" aria-label={`Peak of ${counted(stages.length, "stage")}; ${verdict.gpu} has ${gib(verdict.memory_bytes, 1)} GiB`}>
               {x.ticks(Math.max(3, width / 110)).map((tick) => (
                 <g key={tick}>
                   <line class="grid" x1={x(tick)} x2={x(tick)} y1={0} y2={height - FOOT} />

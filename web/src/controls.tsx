@@ -88,7 +88,7 @@ const wholeOf = (typed: string): number | null => {
   return /^[0-9]+$/.test(digits) ? Number(digits) : null;
 };
 
-const NumberField = ({ name, label, value, given, set }: { name: string; label: string; value: number | null; given: boolean; set: (value: number | null) => void }) => {
+const NumberField = ({ name, label, value, given, set }: { name: string; label: string; value: number | null; given: boolean; set: (value: number | null, how: "step" | "replace") => void }) => {
   const [text, setText] = useState<string | null>(null);
   const unread = text !== null && text !== "" && wholeOf(text) === null;
   return (
@@ -105,7 +105,7 @@ const NumberField = ({ name, label, value, given, set }: { name: string; label: 
           const typed = event.currentTarget.value.trim();
           setText(typed);
           const number = wholeOf(typed);
-          if (typed === "" || number !== null) set(number);
+          if (typed === "" || number !== null) set(number, text === null ? "step" : "replace"); // what is typed at once is undone at once
         }}
         onBlur={() => setText(null)}
       />
@@ -182,12 +182,12 @@ export const Controls = ({ found, current }: { found: Estimate | undefined; curr
     seq_length: found?.training["seq_length"] as number | undefined,
     global_batch_size: found?.training["global_batch_size"] as number | undefined,
   };
-  const set = (name: string, value: number | null) => {
+  const set = (name: string, value: number | null, how: "step" | "replace") => {
     const settings = { ...run.settings };
     delete settings[name];
     const { num_gpus, ...rest } = run;
-    if (name === "num_gpus") go({ run: value === null ? rest : { ...rest, num_gpus: value } });
-    else go({ run: { ...run, settings: value === null ? settings : { ...settings, [name]: value } } });
+    if (name === "num_gpus") go({ run: value === null ? rest : { ...rest, num_gpus: value } }, how);
+    else go({ run: { ...run, settings: value === null ? settings : { ...settings, [name]: value } } }, how);
   };
   return (
     <form class="controls" aria-label="Settings" aria-busy={groups.some((group) => !group.fresh && group.error === undefined)} onSubmit={(event) => event.preventDefault()}>
@@ -208,7 +208,7 @@ export const Controls = ({ found, current }: { found: Estimate | undefined; curr
             label={label}
             given={name === "num_gpus" ? run.num_gpus !== undefined : name in run.settings}
             value={((name === "num_gpus" ? run.num_gpus : run.settings[name]) ?? numbers[name] ?? null) as number | null}
-            set={(value) => set(name, value)}
+            set={(value, how) => set(name, value, how)}
           />
         ))}
       </fieldset>

@@ -15,9 +15,8 @@ export const seconds = (value: number): string =>
 export const parameters = (value: number): string =>
   value >= 1e12 ? `${digits(value / 1e12, 2)} T` : value >= 1e9 ? `${digits(value / 1e9, 1)} B` : `${digits(value / 1e6, 0)} M`;
 
-/** The words of a list in English: `a, b and c`. */
-export const listed = (words: readonly string[]): string =>
-  words.length < 2 ? (words[0] ?? "") : `${words.slice(0, -1).join(", ")} and ${words.at(-1)}`;
+/** So many of something: `1 GPU`, `8 GPUs`. */
+export const counted = (many: number, word: string): string => `${count(many)} ${word}${many === 1 ? "" : "s"}`;
 
 /** Neighbouring numbers as ranges: `0-3, 7`. */
 export const ranges = (numbers: readonly number[]): string => {

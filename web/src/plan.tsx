@@ -150,7 +150,7 @@ export const PlanView = () => {
         <form class="controls" aria-label="What is searched" onSubmit={(event) => (event.preventDefault(), go({ planned: true }))}>
           <fieldset>
             <legend>What is searched</legend>
-            <p class="quiet-text">A value, a list 1,2,4, a range 2-16, or not:8; what is empty is searched whole. Other settings are those of the run.</p>
+            <p class="quiet-text">A value, a list 1,2,4, a range 2-16, or not:8; what is empty is searched whole, but for the precision, which stays that of the run as other settings do.</p>
             {AXES.map(([name, label, example]) => (
               <label class="control number" key={name}>
                 <span class="label" title={name}>{label}</span>

@@ -2,7 +2,7 @@
 import { tone } from "./colours";
 import { changed, usePage } from "./context";
 import type { Estimate, Verdict } from "./documents";
-import { gib, parameters } from "./figures";
+import { counted, gib, parameters } from "./figures";
 
 const DEGREES = [
   ["tp", "tensor_model_parallel_size"], ["pp", "pipeline_model_parallel_size"], ["vpp", "virtual_pipeline_model_parallel_size"],
@@ -33,7 +33,7 @@ export const VerdictLine = ({ found }: { found: Estimate }) => {
       </p>
       <p>
         <span class="figure-of" data-bytes={peak.allocated_bytes}>Peak {gib(peak.allocated_bytes)} GiB</span> allocated on stage {peak.pp_rank}. {model.name || "model"},{" "}
-        {parameters(total)} parameters{active !== total && ` (${parameters(active)} active)`}, on {String(layout["world_size"])} GPUs: {degrees(found)}; seq{" "}
+        {parameters(total)} parameters{active !== total && ` (${parameters(active)} active)`}, on {counted(Number(layout["world_size"]), "GPU")}: {degrees(found)}; seq{" "}
         {String(training["seq_length"])}, mbs {String(training["micro_batch_size"])}, global batch {String(training["global_batch_size"])}.
       </p>
     </section>
