@@ -122,7 +122,7 @@ def test_a_value_that_is_refused_says_why(opened: Opened) -> None:
     three.dispatch_event("click")
     expect(page.get_by_role("note")).to_have_text(str(refused.value))
     expect_peak(page, peak_of(qwen()))  # nothing was chosen
-    page.get_by_role("textbox", name="GPUs").fill("7")
+    page.get_by_role("combobox", name="GPUs").fill("7")
     expect_peak(page, peak_of(TrainingJob.from_hf("Qwen/Qwen3-8B", 7, gpu="H100-80GB")))
     choice(page, "tensor_model_parallel_size", "1").focus()
     page.goto(page.url.replace("num_gpus=7", "num_gpus=7&s.tensor_model_parallel_size=2"))

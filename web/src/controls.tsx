@@ -11,7 +11,7 @@ const LABELS: readonly (readonly [string, string])[] = [
   ["use_distributed_optimizer", "distributed optimizer"], ["use_precision_aware_optimizer", "precision-aware optimizer"],
 ];
 /** Choices are asked in parts, so that a change does not wait for all of them. */
-const GROUPS = [["gpu", ...LABELS.slice(0, 4).map(([name]) => name)], LABELS.slice(4, 8).map(([name]) => name), LABELS.slice(8).map(([name]) => name)];
+const GROUPS = [["gpu", "num_gpus", ...LABELS.slice(0, 4).map(([name]) => name)], LABELS.slice(4, 8).map(([name]) => name), LABELS.slice(8).map(([name]) => name)];
 const NUMBERS = [["num_gpus", "GPUs"], ["seq_length", "sequence length"], ["global_batch_size", "global batch"]] as const;
 
 const shown = (value: Value): string => (value === true ? "on" : value === false ? "off" : value === null ? "1" : Array.isArray(value) ? value.join("+") : String(value));
@@ -88,7 +88,7 @@ const wholeOf = (typed: string): number | null => {
   return /^[0-9]+$/.test(digits) ? Number(digits) : null;
 };
 
-const NumberField = ({ name, label, value, given, set }: { name: string; label: string; value: number | null; given: boolean; set: (value: number | null, how: "step" | "replace") => void }) => {
+const NumberField = ({ name, label, value, given, legal, set }: { name: string; label: string; value: number | null; given: boolean; legal: readonly Choice[]; set: (value: number | null, how: "step" | "replace") => void }) => {
   const [text, setText] = useState<string | null>(null);
   const unread = text !== null && text !== "" && wholeOf(text) === null;
   return (
@@ -99,6 +99,7 @@ const NumberField = ({ name, label, value, given, set }: { name: string; label: 
         aria-invalid={unread}
         inputMode="numeric"
         name={name}
+        list={legal.length ? `legal-${name}` : undefined}
         class={given ? "given" : ""}
         value={text ?? (value === null ? "" : String(value))}
         onInput={(event) => {
@@ -109,6 +110,7 @@ const NumberField = ({ name, label, value, given, set }: { name: string; label: 
         }}
         onBlur={() => setText(null)}
       />
+      {legal.length > 0 && <datalist id={`legal-${name}`}>{legal.map((one) => <option key={String(one.value)} value={String(one.value)} />)}</datalist>}
       {unread && <span class="why" role="alert" style={{ gridColumn: "1 / -1" }}>{text} is no whole number; the figures are those of {value ?? "what is decided"}</span>}
     </label>
   );
@@ -208,6 +210,7 @@ export const Controls = ({ found, current }: { found: Estimate | undefined; curr
             label={label}
             given={name === "num_gpus" ? run.num_gpus !== undefined : name in run.settings}
             value={((name === "num_gpus" ? run.num_gpus : run.settings[name]) ?? numbers[name] ?? null) as number | null}
+            legal={choices[name]?.values.filter((one) => one.refusal === null) ?? []}
             set={(value, how) => set(name, value, how)}
           />
         ))}
