@@ -38,7 +38,7 @@ export class HttpEngine implements Engine {
         method: "POST",
         headers: { "Content-Type": "application/json", Accept: progress ? "application/x-ndjson" : "application/json" },
         body: JSON.stringify(whole(tool, request)),
-        ...(signal ? { signal } : {}),
+        ...(signal && progress ? { signal } : {}), // a short one that is no longer wanted ends by itself: its process is needed at once
       });
     } catch (error) {
       if (isCancelled(error)) throw error;
@@ -54,6 +54,7 @@ export class HttpEngine implements Engine {
       if (isCancelled(error)) throw error;
       throw new Refusal(`the server answered with HTTP ${response.status}`);
     }
+    if (signal?.aborted) throw cancelled();
     if (!response.ok) throw new Refusal(found.error ?? `the server answered with HTTP ${response.status}`);
     return found as T;
   }
