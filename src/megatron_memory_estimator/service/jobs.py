@@ -20,7 +20,10 @@ from ..wording import shown
 PARAMETERS = {"cls", "model", "path", "self", "num_gpus", "text", "config", "settings"}
 """Names that are parameters of Python functions on the way, not settings."""
 NO_FILES = "this looks like a file, and none is opened here; give its content as text"
-ELSEWHERE = "files are opened below the folder that the server was started with (--folder), and nowhere else; pass the file's content as text"
+ELSEWHERE = (
+    "files are opened below the folder that the server was started with (--folder), and nowhere else; "
+    "pass the file's content as text"
+)
 
 
 class Files:
