@@ -268,7 +268,7 @@ REQUESTS: list[tuple[Any, str]] = [
         ),
         "num_layers_per_virtual_pipeline_stage=0 must be at least 1",
     ),
-    (request("estimate", model="/etc/passwd"), "this looks like a file, and none is opened here"),
+    (request("estimate", model="/etc/passwd"), "files are opened below the folder"),
     (
         request("plan", model=QWEN, num_gpus=8, settings={"global_batch_size": {}}),
         "global_batch_size={} must be a whole number between",
