@@ -35,6 +35,9 @@ SLOW = (
     *(f"test_moments.py::test_moments_that_a_timeline_leaves_out_have_their_tensors_too[settings{at}]" for at in (0, 2)),
     "test_moments.py::test_the_tensors_of_every_moment_add_up_to_it[two at a time]",
     "test_without_numpy.py::test_every_tool_answers_the_same_without_numpy",
+    "test_plain_search.py::test_it_finds_what_arrays_find", "test_choices.py::test_the_same_of_random_jobs",
+    "test_moments.py::test_lanes_of_many_stages_stay_short",
+    "test_choices.py::test_what_is_chosen_over_a_text_is_the_value_of_the_new_request[text1]",
 )  # fmt: skip
 """Ends of their names."""
 

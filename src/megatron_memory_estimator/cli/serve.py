@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import signal
 import socket
 import threading
 
@@ -38,9 +38,12 @@ def run(host: str, port: int, open_page: bool, allow_host: tuple[str, ...], allo
     config = uvicorn.Config(
         app, log_level="critical", access_log=False, server_header=False, timeout_graceful_shutdown=1, ws="none"
     )
-    with contextlib.suppress(KeyboardInterrupt):  # uvicorn has ended everything by then
-        announce(address(host, port), open_page=open_page)
-        uvicorn.Server(config).run(sockets=[listening])
+    running = uvicorn.Server(config)
+    signal.signal(
+        signal.SIGINT, running.handle_exit
+    )  # also before it runs: who reads the address may press Ctrl-C at once
+    announce(address(host, port), open_page=open_page)
+    running.run(sockets=[listening])
 
 
 def announce(url: str, *, open_page: bool) -> None:
