@@ -8,6 +8,7 @@ import click
 
 from ..errors import ConfigError
 from ..wording import shown
+from .extras import needed, seconds_option
 from .verb import Verb
 
 
@@ -15,14 +16,8 @@ def run(folder: str | None, seconds: float) -> None:
     """Serve until standard input ends."""
     if folder is not None and not os.path.isdir(os.path.expanduser(folder)):
         raise ConfigError(f"--folder {shown(folder)} is not a folder")
-    try:
+    with needed("mcp", "the mcp package", "mcp", ("mcp", "pydantic", "anyio")):
         from ..mcp_server import server
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in ("mcp", "pydantic", "anyio"):
-            raise
-        raise ConfigError(
-            "`megatron-memory mcp` needs the mcp package: pip install 'megatron-memory-estimator[mcp]'"
-        ) from None
     server(None if folder is None else os.path.expanduser(folder), seconds).run("stdio")
 
 
@@ -32,9 +27,7 @@ command = Verb(
         click.Option(
             ["--folder"], metavar="DIR", help="open files below this folder, and nowhere else (default: no files)"
         ),
-        click.Option(
-            ["--seconds"], type=click.FloatRange(1, 3600), default=60.0, help="time of one request (default 60)"
-        ),
+        seconds_option(),
     ],
     callback=run,
     help="Serve estimate, plan, advise, explain, compare and models as an MCP server over standard input and output.",

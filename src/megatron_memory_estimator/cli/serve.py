@@ -10,6 +10,7 @@ import click
 
 from ..errors import ConfigError
 from ..wording import shown
+from .extras import needed, seconds_option
 from .verb import Verb
 
 PORT = 8000
@@ -21,17 +22,11 @@ Nothing leaves the machine: requests open no files and look no names up, but wit
 
 def run(host: str, port: int, open_page: bool, allow_host: tuple[str, ...], allow_hub: bool, seconds: float) -> None:
     """Serve until Ctrl-C."""
-    try:
+    with needed("serve", "fastapi and uvicorn", "web", ("fastapi", "pydantic", "starlette", "uvicorn", "anyio")):
         import uvicorn
 
         from ..service.pool import Workers
         from ..web.app import server
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in ("fastapi", "pydantic", "starlette", "uvicorn", "anyio"):
-            raise
-        raise ConfigError(
-            "`megatron-memory serve` needs fastapi and uvicorn: pip install 'megatron-memory-estimator[web]'"
-        ) from None
     listening = listener(host, port)
     port = listening.getsockname()[1]
     app = server(Workers(None, seconds, hub=allow_hub), host=host, port=port, allowed=allow_host)
@@ -104,9 +99,7 @@ command = Verb(
         click.Option(
             ["--allow-hub"], is_flag=True, help="look names of models up in the local cache and the Hugging Face Hub"
         ),
-        click.Option(
-            ["--seconds"], type=click.FloatRange(1, 3600), default=60.0, help="time of one request (default 60)"
-        ),
+        seconds_option(),
     ],
     callback=run,
     help=HELP,

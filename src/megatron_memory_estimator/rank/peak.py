@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, reduce
-from typing import NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 from ..dataclass import dataclass
 from ..tape.tensor import DTYPE_BYTES, largest, largest_sum
@@ -22,6 +22,8 @@ from .chunks import Moment
 from .rank import Candidate, Rank, Row, state_bytes, workspace_bytes
 from .schedule import Direction, Occupancy, Step
 
+Closing = Literal["drain", "finalize", "optimizer"]
+"""What runs behind the passes of a step, by name."""
 Sums = Callable[[Sequence[Sequence[int]], Sequence[int]], int]
 """The largest of several sums of so many times each size."""
 
@@ -200,6 +202,18 @@ class Peak:
         return self.persistent + self.candidate.nbytes
 
 
+def closing(rank: Rank) -> dict[Closing, Candidate]:
+    """What runs behind the passes of a step, in order."""
+    rest = sum(t.nbytes for t in resting_tensors(rank))
+    drain: dict[Closing, Candidate] = {"drain": draining(rank)} if drains(rank) else {}
+    return {**drain, "finalize": finalising(rank, rest), "optimizer": optimizer_step(rank, rest)}
+
+
+def drains(rank: Rank) -> bool:
+    """Whether weight gradients are deferred until the passes are over."""
+    return bool(deferred_wgrads(rank, rank.num_microbatches))
+
+
 def _highest(candidates: list[Candidate], totals: list[int]) -> Candidate:
     """The candidate with the largest total; of arrays of layouts the largest of each, as one candidate."""
     if all(isinstance(total, int) for total in totals):
@@ -212,9 +226,9 @@ def find_peak(rank: Rank) -> Peak:
     """The peak of a training step once moments exist, the peak of the first step, and the bytes between two steps."""
     scratch = workspace_bytes(rank)
     rest = sum(t.nbytes for t in resting_tensors(rank))
-    drain = [draining(rank)] if deferred_wgrads(rank, rank.num_microbatches) else []
+    *drain, finalize, optimizer = closing(rank).values()
     capture = [capturing(rank)] if pool(rank)[1] is not None else []
-    candidates = [*scheduled(rank), *drain, *capture, finalising(rank, rest), optimizer_step(rank, rest)]
+    candidates = [*scheduled(rank), *drain, *capture, finalize, optimizer]
 
     state = {since: state_bytes(rank, *since) for since in {candidate.since for candidate in candidates}}
     top = _highest(candidates, [state[candidate.since] + candidate.nbytes for candidate in candidates])

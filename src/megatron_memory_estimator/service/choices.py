@@ -8,8 +8,8 @@ from typing import Any
 from ..accept import accepted
 from ..errors import ConfigError, EstimatorError
 from ..job.training_job import TrainingJob
-from .choosing import DEFAULT_NAMES, NUM_GPUS, Chosen, canonical_name, chosen
-from .following import following
+from .choosing import DEFAULT_NAMES, Chosen, canonical_name, chosen
+from .following import NUM_GPUS, following
 from .request import Request
 
 MOST_NAMES = 50
@@ -62,8 +62,8 @@ def _job(request: Request) -> TrainingJob | EstimatorError:
 
 def _given(request: Request, name: str) -> Any:
     """What a request that is no job says of a name, or None."""
-    if name == NUM_GPUS and request.get("num_gpus") is not None:
-        return request.get("num_gpus")
+    if name == NUM_GPUS and request.get(NUM_GPUS) is not None:
+        return request.get(NUM_GPUS)
     settings = request.get("settings") or {}
     return next((value for word, value in settings.items() if canonical_name(word) == name), None)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from ..errors import ConfigError, EstimatorError
+from ..inputs.searched import RECOMPUTE as RECOMPUTED_BY
 from ..inputs.setting_names import full_name, known_settings
 from ..job.hardware import GPUS
 from ..job.pipeline import virtual_stages
@@ -15,9 +16,10 @@ from ..job.training_job import TrainingJob
 from ..modules.kinds import recomputable
 from ..planner.space.choices import PRECISIONS, precision_of
 from ..planner.space.recompute import RECOMPUTE, own_recompute, recompute_settings
+from .following import NUM_GPUS
 
-NUM_GPUS, RECOMPUTATION, PRECISION = "num_gpus", "recompute", "precision"
-"""Names that are no setting: the GPUs of the run, and two axes of a plan that stand for several settings."""
+RECOMPUTATION, PRECISION = "recompute", "precision"
+"""Names that are no setting, as NUM_GPUS is none: two axes of a plan that stand for several settings."""
 DEFAULT_NAMES = (
     NUM_GPUS, "tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size",
     "context_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size", "sequence_parallel", "micro_batch_size",
@@ -139,9 +141,7 @@ def _recompute_word(job: TrainingJob) -> str:
     return next((word for word in RECOMPUTE if set(word.split("+")) == modules), own)
 
 
-NO_RECOMPUTATION = dict.fromkeys(
-    ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules")
-)
+NO_RECOMPUTATION = dict.fromkeys(RECOMPUTED_BY)
 
 
 def _recompute(job: TrainingJob) -> Iterator[Tried]:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from ..errors import ConfigError
 from ..rank.boundary import pipeline_tensors, resting_tensors
 from ..rank.captures import capturing
-from ..rank.peak import draining, finalising, optimizer_step
+from ..rank.peak import Closing, closing, draining, drains
 from ..rank.rank import Candidate, Rank, Row
 from ..rank.rows import boundary_rows, merged, rows_at, rows_at_rest, saved_rows, state_rows
 from ..rank.schedule import Direction, Occupancy, Step
 from ..wording import shown
-from .moments import NONE, Levels, Moment, capture, drains, moments
+from .moments import NONE, Levels, Moment, capture, moments
 from .passes import MOST_PASSES, Listed, Pass, listed_passes
 
 CAPTURE = -1
@@ -51,19 +51,11 @@ def alive(rank: Rank, index: int) -> Alive:
 
 def _rows(rank: Rank, plan: Listed, passes: list[Pass], place: int, moment: Moment) -> list[Row]:
     """The rows of a listed moment: the first is before all passes, and a few are behind them."""
-    if moment.event in ("drain", "finalize", "optimizer"):
-        return rows_at(rank, outside(rank, moment.event), rank.schedule)
+    if (behind := closing(rank).get(cast(Closing, moment.event))) is not None:
+        return rows_at(rank, behind, rank.schedule)
     if moment.event == "end" or (moment.event == "begin" and moment.start_bytes >= moment.end_bytes):
         return rows_at_rest(rank)
     return merged(list(waiting(rank, "F") if moment.event == "begin" else _of_pass(rank, plan, passes, place - 1)))
-
-
-def outside(rank: Rank, event: str) -> Candidate:
-    """What runs behind the passes of a step."""
-    rest = sum(t.nbytes for t in resting_tensors(rank))
-    if event == "drain":
-        return draining(rank)
-    return finalising(rank, rest) if event == "finalize" else optimizer_step(rank, rest)
 
 
 def waiting(rank: Rank, way: Direction) -> Iterator[Row]:

@@ -11,9 +11,9 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ..errors import UnsupportedError
-from ..rank.boundary import deferred_wgrads, pipeline_tensors, resting_tensors
+from ..rank.boundary import pipeline_tensors, resting_tensors
 from ..rank.chunks import ChunkPlan, Run
-from ..rank.peak import draining, finalising, optimizer_step
+from ..rank.peak import closing
 from ..rank.rank import Rank, Row
 from ..rank.rows import beside_rows, boundary_rows, input_rows, layer_prefix, live_row, rows_at_rest, state_rows
 from ..rank.schedule import Direction
@@ -90,10 +90,8 @@ def instants(rank: Rank, passes: Sequence[Pass]) -> Iterator[Instant]:
             yield ledger.change(label, moment, groups, place)
         ended = f"end of the {WORDS[way]} of microbatch {one.microbatch}"
         yield ledger.change(ended, moment, {PIPE: after, BESIDE: {}, INPUTS: {}}, (1, 1))
-    between = sum(row.nbytes for row in resting.values())
-    last = [draining(rank)] if deferred_wgrads(rank, rank.num_microbatches) else []
-    last += [finalising(rank, between), optimizer_step(rank, between)]
-    for moment, found in enumerate(last, 1 + len(passes)):
+    last = closing(rank)
+    for moment, found in enumerate(last.values(), 1 + len(passes)):
         rows = {**state, **keyed(OUTSIDE, found.extras)}
         yield ledger.change(found.label, moment, {OUTSIDE: rows, PIPE: resting})
     yield ledger.change("between two steps", 1 + len(passes) + len(last), {OUTSIDE: rest, PIPE: {}})

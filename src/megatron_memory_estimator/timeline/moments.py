@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Literal, NamedTuple, get_args
 
-from ..rank.boundary import deferred_wgrads, pipeline_tensors, resting_tensors
+from ..rank.boundary import pipeline_tensors, resting_tensors
 from ..rank.captures import capturing, pool
-from ..rank.peak import Peak, Running, draining, finalising, fullest_of, label_of, optimizer_step, running_in
+from ..rank.peak import Peak, Running, closing, draining, drains, fullest_of, label_of, running_in
 from ..rank.rank import PARTS, Candidate, Rank
 from ..rank.rows import breakdown, rows_at_peak, rows_at_rest, running_rows, state_rows
 from ..rank.schedule import Direction, Step
@@ -162,23 +162,16 @@ def moments(rank: Rank, passes: list[Pass]) -> Iterator[Moment]:
     resting = breakdown(rows_at_rest(rank))
     steady = sum(resting.values())
     rest = steady - sum(s.nbytes for s in rank.states if s.since == "step")
-    drain = draining(rank) if drains(rank) else None
-    left = levels.left
     yield levels.begin(resting)
     following = [*(one.step.direction for one in passes[1:]), None]
     for one, after in zip(passes, following, strict=True):
         yield levels.moment(one, after)
-    between = rest - levels.state
-    if drain:
-        yield levels.alone("drain", drain, left, rest)
-    yield levels.alone("finalize", finalising(rank, between), rest, rest)
-    yield levels.alone("optimizer", optimizer_step(rank, between), rest, steady)
+    before = levels.left
+    for event, candidate in closing(rank).items():
+        after_it = steady if event == "optimizer" else rest
+        yield levels.alone(event, candidate, before, after_it)
+        before = after_it
     yield Moment("end", "between two steps", resting, steady, steady, steady)
-
-
-def drains(rank: Rank) -> bool:
-    """Whether weight gradients are deferred until the passes are over."""
-    return bool(deferred_wgrads(rank, rank.num_microbatches))
 
 
 def capture(rank: Rank) -> Moment | None:
