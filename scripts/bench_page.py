@@ -9,14 +9,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from statistics import median
 
+from page_servers import COMMAND, SERVE, running
 from playwright.sync_api import Browser, Page, sync_playwright
 
-COMMAND = str(Path(sys.executable).with_name("megatron-memory"))
 RUNS = {
     "Qwen3-8B": "#/estimate?model=Qwen/Qwen3-8B&num_gpus=8",
     "DeepSeek-V3, pp 16": "#/estimate?model=deepseek-ai/DeepSeek-V3&num_gpus=1024&s.pp=16&s.ep=32&s.global_batch_size=1024",
@@ -34,21 +31,6 @@ CHANGED = """value => new Promise((done) => {
   }).observe(document.body, { subtree: true, attributes: true, childList: true, characterData: true });
   buttons.find((one) => one.textContent === value).click();
 })"""
-
-
-@contextmanager
-def running(command: list[str], ending: str = "") -> Iterator[str]:
-    """A server, and the address of its page."""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
-        assert server.stdout is not None
-        line = server.stdout.readline()
-        try:
-            yield (
-                next(word for word in line.replace("(", " ").replace(")", " ").split() if word.startswith("http"))
-                + ending
-            )
-        finally:
-            server.terminate()
 
 
 def opened(browser: Browser, url: str) -> tuple[Page, float]:
@@ -89,7 +71,7 @@ def main() -> None:
         browser = playwright.chromium.launch(
             executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"]
         )
-        with running([COMMAND, "serve", "--port", "0"]) as url:
+        with running(SERVE) as url:
             timed(browser, "serve", url)
         subprocess.run([COMMAND, "site", "--out", f"{folder}/site"], check=True, stdout=subprocess.DEVNULL)
         files = [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "--directory", f"{folder}/site"]

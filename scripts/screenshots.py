@@ -5,11 +5,12 @@ python scripts/screenshots.py FOLDER [WORD [URL]]    those with a word in their 
 
 from __future__ import annotations
 
-import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
+from page_servers import BROWSER, SERVE, running
 from playwright.sync_api import Page, sync_playwright
 
 DENSE = "model=meta-llama/Llama-3.1-70B&num_gpus=64&s.tp=4&s.pp=4&s.global_batch_size=128"
@@ -74,23 +75,14 @@ def compare(page: Page) -> None:
 def main(folder: str, word: str = "", url: str = "") -> None:
     """Take the pictures."""
     Path(folder).mkdir(parents=True, exist_ok=True)
-    if url:
-        return taken(url, Path(folder), word)
-    command = [str(Path(sys.executable).with_name("megatron-memory")), "serve", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        try:
-            taken(server.stdout.readline().split()[0], Path(folder), word)
-        finally:
-            server.terminate()
+    with nullcontext(url) if url else running(SERVE) as page:
+        taken(page, Path(folder), word)
 
 
 def taken(url: str, folder: Path, word: str) -> None:
     """Take the pictures of a running page."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"]
-        )
+        browser = playwright.chromium.launch(**BROWSER)
         for shot in SHOTS:
             if word not in shot.name:
                 continue

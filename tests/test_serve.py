@@ -15,9 +15,11 @@ from megatron_memory_estimator.cli.serve import listener
 from megatron_memory_estimator.inputs.catalog import entries
 from megatron_memory_estimator.report.classic import stage_report
 from megatron_memory_estimator.service.answers import TOOLS, answered
+from megatron_memory_estimator.service.arguments import ARGUMENTS as NAMES
+from megatron_memory_estimator.service.arguments import MBRIDGE
 from megatron_memory_estimator.service.pool import Workers
 from megatron_memory_estimator.web.app import server
-from megatron_memory_estimator.web.arguments import ARGUMENTS, LISTS
+from megatron_memory_estimator.web.arguments import ARGUMENTS, LISTS, MBridge
 from megatron_memory_estimator.web.documents import DOCUMENTS
 from megatron_memory_estimator.web.guard import HEADERS, LARGEST_BODY
 
@@ -49,6 +51,14 @@ def asked(client: TestClient, tool: str, arguments: Any, **headers: str) -> tupl
     answer = client.post(f"/api/v1/{tool}", json=arguments, headers=headers)
     assert answer.headers["content-type"] == "application/json"
     return answer.status_code, answer.json()
+
+
+def test_both_checks_of_arguments_know_the_same_names() -> None:
+    """HTTP's, with types for the description, and that of every request, which needs no pydantic."""
+    assert {tool: set(model.model_fields) for tool, model in ARGUMENTS.items()} == {
+        tool: set(names) for tool, names in NAMES.items() if tool in ARGUMENTS
+    }
+    assert set(MBridge.model_fields) == set(MBRIDGE)
 
 
 def test_every_tool_is_served() -> None:

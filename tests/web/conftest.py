@@ -48,9 +48,8 @@ def ended(process: subprocess.Popen[str]) -> None:
 @pytest.fixture(scope="session")
 def served() -> Iterator[str]:
     """The address of `megatron-memory serve`."""
-    process, url = started([COMMAND, "serve", "--port", "0"])
-    yield url
-    ended(process)
+    with serving() as (found, _):
+        yield f"http://127.0.0.1:{found}/"
 
 
 @pytest.fixture(scope="session")
