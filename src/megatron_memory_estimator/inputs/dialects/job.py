@@ -142,6 +142,7 @@ def _filled(reading: Reading, values: Mapping[str, Any]) -> dict[str, Any]:
 def _environment(reading: Reading, run: Run, given: Mapping[str, Any]) -> dict[str, Any]:
     """The variables of the run that memory depends on, under what the caller gives."""
     known = {name: value for name, value in {**reading.env, **run.variables}.items() if name in VARIABLES}
+    known |= {"container": run.container} if run.container else {}
     return {"env": {**known, **(given.get("env") or {})}} if known else {}
 
 

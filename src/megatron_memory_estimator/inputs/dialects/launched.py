@@ -104,7 +104,7 @@ def of_launch(launch: Launch, path: str, given: Mapping[str, Any], around: Aroun
         path, launch.entry, tuple(_known(word, launch.doubts) for word in kept), None, env, launch.num_gpus,
         given.get("set_variables") or {}, given.get("run_model") or "", bool(given.get("ignore_unknown")),
         with_written(files, path, beside.text_of), launch.gpus_unknown, tuple(notes), beside.named,
-        lost=launch.lost,
+        lost=launch.lost, container=launch.container,
     )  # fmt: skip
 
 

@@ -40,6 +40,7 @@ class Run:
     wanted_gpus  GPUs that the caller asks for, which win over the file's
     named      a model by its name or folder, where not every one may be opened
     lost       files that the script sources and that are not opened
+    container  the image that the script runs in, where its name says something of its libraries
 
     A variable that has no value stands in `words` as $NAME.
     """
@@ -59,6 +60,7 @@ class Run:
     named: Callable[[str], LoadedModel] | None = None
     wanted_gpus: int | None = None
     lost: tuple[str, ...] = ()
+    container: str = ""
 
     @property
     def script(self) -> str:

@@ -133,7 +133,7 @@ def _tasks(
 ) -> Gpus:
     """Tasks of srun and sbatch, else the WORLD_SIZE that the script gives."""
     of_line = slurm.options([*own, *(words[1:] if words[:1] == ["sbatch"] else ())])
-    unknown = next((name for name, value in of_line.items() if MARK in value), None)
+    unknown = next((name for name, value in of_line.items() if MARK in value and name != slurm.IMAGE), None)
     if unknown is not None:
         return Gpus(*_part(of_line[unknown], doubts, f"--{unknown}"))
     counted = slurm.tasks(of_line) or slurm.tasks({**header, **of_line})

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .doubts import Doubt
+from ..containers import OPTION, image_in
+from .doubts import Doubt, bare
+from .slurm import IMAGE
 
 
 class Branch(NamedTuple):
@@ -49,3 +51,8 @@ class Launch:
     branch: tuple[Branch, ...] = ()
     rounds: tuple[Round, ...] = ()
     header: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def container(self) -> str:
+        """The container image that it runs in, where its name says something of its libraries."""
+        return image_in([f"{OPTION}={self.header.get(IMAGE, '')}", *map(bare, self.launcher)])

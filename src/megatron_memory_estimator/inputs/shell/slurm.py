@@ -16,17 +16,19 @@ SHORT = {"N": "nodes", "n": "ntasks", "G": "gpus"}
 VALUED = frozenset(
     {"nodes", "ntasks", "ntasks-per-node", "gpus-per-node", "gres", "gpus", "gpus-per-task", "tasks-per-node"}
 )
+IMAGE = "container-image"
+"""The option of NVIDIA/pyxis that says which container a job runs in."""
 
 
 def options(words: Sequence[str]) -> dict[str, str]:
-    """The options of Slurm that count nodes, tasks or GPUs, by their long names; the last of each wins."""
+    """The options of Slurm that count nodes, tasks or GPUs, and the container, by their long names; the last of each wins."""
     found: dict[str, str] = {}
     for at, word in enumerate(words):
         match = re.fullmatch(r"--([a-z-]+)(?:=(.*))?|-([NnG])(.*)", word, re.DOTALL)
         if match is None:
             continue
         name = match.group(1) or SHORT[match.group(3)]
-        if name in VALUED:
+        if name in VALUED or name == IMAGE:
             value = match.group(2) if match.group(1) else match.group(4) or None
             found[name] = value if value is not None else words[at + 1] if at + 1 < len(words) else ""
     if "tasks-per-node" in found:

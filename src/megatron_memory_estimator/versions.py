@@ -1,0 +1,122 @@
+"""What library versions that nothing gives may change: peaks with each that the run may have, beside the estimate's."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from .errors import EstimatorError
+from .estimator import Estimate, Stage, stage_of
+from .job.assumption import Assumption
+from .job.hardware import GIB
+from .job.library_versions import LIBRARIES, OpenVersion, Version, before, text_of
+from .version_changes import changes_of
+from .wording import dashed
+
+PEAK, LOADING = "at the peak", "while loading a checkpoint"
+MOST_LAYERS = 1000
+"""Layers up to which versions are tried: no model has more, and each version is an estimate of its own."""
+MATTERS = 0.01
+"""Share of a figure that a version must move to be said."""
+
+
+class Effect(NamedTuple):
+    """What versions from the lowest to below another one move: the phase, and bytes more than with the version that is taken."""
+
+    low: Version
+    below: Version
+    phase: str
+    more: int
+    why: str
+
+
+def assumptions(found: Estimate) -> tuple[str, ...]:
+    """What was decided because it was not given; of library versions that matter, what older ones move."""
+    return (*found.job.assumptions, *version_notes(found))
+
+
+def version_notes(found: Estimate) -> tuple[Assumption, ...]:
+    """A note for each version that nothing gives and that moves the peak, or what a load takes, by more than 1 %."""
+    if found.job.model.num_layers > MOST_LAYERS:
+        return ()
+    return tuple(note for one in found.job.open_versions if (note := _note(found, one)) is not None)
+
+
+def _note(found: Estimate, one: OpenVersion) -> Assumption | None:
+    effects = [effect for loading in (False, True) for effect in effects_of(found, one, loading=loading)]
+    if not effects:
+        return None
+    library, taken = LIBRARIES[one.setting], text_of(one.high)
+    said = "; ".join(f"with {library} {_span(one, effect)}: {_more(effect)} ({effect.why})" for effect in effects)
+    short = "; ".join(
+        f"{_span(one, effect)}: {effect.more / GIB:+.1f} GiB" for effect in effects if effect.phase == PEAK
+    )
+    return Assumption(
+        f"{one.setting} not given: {taken}; {said}; {dashed(one.setting)} or --container says which",
+        f"{library} {taken} ({short})" if short else "",
+    )
+
+
+def _span(one: OpenVersion, effect: Effect) -> str:
+    last = before(effect.below)
+    if effect.low == one.low:
+        return f"before {text_of(effect.below)}"
+    return text_of(last) if last == effect.low else f"{text_of(effect.low)} to {text_of(last)}"
+
+
+def _more(effect: Effect) -> str:
+    return f"{effect.more / GIB:+.1f} GiB {effect.phase}"
+
+
+def effects_of(found: Estimate, one: OpenVersion, *, loading: bool) -> list[Effect]:
+    """What each older stretch of versions moves by more than 1 %, the newest first."""
+    changes = changes_of(found.job, one, loading=loading)
+    if not changes or (loading and "load" not in found.job.env.phases):
+        return []
+    measure = _loading if loading else _peak
+    ranks = sorted({found.peak_stage.pp_rank, found.verdict().pp_rank}) if loading else [found.peak_stage.pp_rank]
+    now = measure([found.stages[rank] for rank in ranks])
+    effects = []
+    for number, change in enumerate(changes):
+        low = changes[number + 1].since if number + 1 < len(changes) else one.low
+        older: dict[str, Any] = {one.setting: text_of(before(change.since))}
+        job = dataclasses.replace(found.job, training=dataclasses.replace(found.job.training, **older))
+        try:
+            then = measure([stage_of(job, rank) for rank in ranks])
+        except EstimatorError:  # older versions refuse the run
+            break
+        phase = next((phase for phase in now if abs(then[phase] - now[phase]) > MATTERS * now[phase]), None)
+        if phase is not None:
+            effects.append(Effect(low, change.since, phase, then[phase] - now[phase], change.before))
+    return joined(effects)
+
+
+def _peak(stages: Sequence[Stage]) -> dict[str, int]:
+    """Bytes at the peak of training."""
+    return {PEAK: max(stage.peak_allocated_bytes for stage in stages)}
+
+
+def _loading(stages: Sequence[Stage]) -> dict[str, int]:
+    """Bytes on the device while a checkpoint is loaded, at least and at most."""
+    loads = [stage.phase_ranges["load"] for stage in stages]
+    return {
+        f"{LOADING}, at least": max(load.low for load in loads),
+        f"{LOADING}, at most": max(load.high for load in loads),
+    }
+
+
+def joined(effects: list[Effect]) -> list[Effect]:
+    """Neighbouring stretches that move the same by as much, as one."""
+    found: list[Effect] = []
+    for one in effects:
+        last = found[-1] if found else None
+        if last is not None and last.low == one.below and last.phase == one.phase and _alike(last.more, one.more):
+            found[-1] = last._replace(low=one.low)
+        else:
+            found.append(one)
+    return found
+
+
+def _alike(one: int, other: int) -> bool:
+    return abs(one - other) <= 0.1 * max(abs(one), abs(other))
