@@ -8,7 +8,7 @@ import pytest
 
 from megatron_memory_estimator import estimate
 from megatron_memory_estimator.job.hardware import GIB
-from megatron_memory_estimator.states.padding import Piece, bucket_multiple, padded_numel
+from megatron_memory_estimator.states.padding import Piece, bucket_multiple, laid_out
 
 from .helpers import small_job
 
@@ -90,7 +90,7 @@ def test_several_optimizer_instances_shard_less() -> None:
 def padded(*sizes: int, bucket_size: int | None = None, shared: int | None = None) -> int:
     """Elements of a buffer of such parameters over 24 ranks: buckets end at multiples of 384."""
     pieces = [Piece(size, 1, index == shared) for index, size in enumerate(sizes)]
-    return padded_numel(pieces, bucket_multiple(24, busbw=False), bucket_size)
+    return laid_out(pieces, bucket_multiple(24, busbw=False), bucket_size).numel
 
 
 def test_padding_vectors() -> None:

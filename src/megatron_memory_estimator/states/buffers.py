@@ -5,6 +5,7 @@ Source: Megatron-LM `megatron/core/distributed/distributed_data_parallel.py`, `p
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -13,30 +14,38 @@ from ..modules.context import Context
 from ..modules.quantization import RECIPES, scale_bytes
 from ..tape.tensor import Param, ceil_div, whole_below
 from .fsdp import active, grad_dtype, ways
-from .layer_wise import packed, ping_pong, sizes
+from .layer_wise import Dealt, Whole, packed
 from .optimizers import OPTIMIZERS
 from .padding import Runs, default_bucket_size, padded_buffer
 
 KEPT = "fp32"
 """The dtype of parameters that the cast to 16 bits leaves alone."""
-LAYER_WISE_BUFFERS = (0, 17)
-"""Megatron-Core version from which the layer-wise optimizer packs the DDP buffers."""
+LAYER_WISE_LAYOUT = (0, 18)
+"""Megatron-Core version from which the layer-wise optimizer lays the DDP buffers out by whole matrices (0.17.1 does not)."""
+MTP_EMBEDDING_MARKED = (0, 19)
+"""Megatron-Core version from which the embedding of an MTP stage is no matrix of Muon's (`language_module.py`)."""
+IN_PROJ_OUTSIDE = (0, 20)
+"""Megatron-Core version from which Mamba's in_proj is no matrix of Muon's; 0.19.2 knows no use_muon (`emerging_optimizers.py`)."""
 
 
 class Buffer(NamedTuple):
-    """One contiguous DDP buffer of a chunk. `numel` is padded with the distributed optimizer.
+    """One contiguous DDP buffer of a chunk of so many `elements`. `numel` is padded with the distributed optimizer, `numel_unpadded`
+    without the ends of buckets (Megatron's field of that name).
 
     `expert`: of experts that have a data-parallel group of their own. `owned` elements have their optimizer state on this rank,
     `owned_matrices` of them are updated by an optimizer of matrices. `recipe` is that of weights kept in low precision, `scale_bytes`
     those of all their scales. Fully sharded, a rank has 1 of `weight_ways` parts of the weights and 1 of `grad_ways` of the gradients.
     `offloaded` of the owned elements have their state in host memory. `frozen`: weights that are not trained. `kept_dtype`: the dtype of
-    parameters that the model's cast to 16 bits leaves alone, which have a buffer of their own.
+    parameters that the model's cast to 16 bits leaves alone, which have a buffer of their own. `matrices`: of matrices alone, which a
+    layer-wise optimizer deals whole. `dealt`: the parameters of every data-parallel rank (of one, until all buffers of a rank are dealt
+    together); `owner`: the rank that this one is, which has its own of them.
     """
 
     chunk: int
     expert: bool
     param_dtype: str
     grad_dtype: str
+    elements: int
     numel: int
     numel_unpadded: int
     owned: int
@@ -49,17 +58,33 @@ class Buffer(NamedTuple):
     offloaded: int = 0
     frozen: bool = False
     kept_dtype: str = ""
+    matrices: bool = False
+    dealt: Dealt = ()
+    owner: int = 0
 
     @property
     def group(self) -> str:
         """Which parameters it holds, as reports name them."""
         if self.frozen:
             return "frozen"
-        return " ".join(filter(None, ("expert" if self.expert else "dense", self.recipe, self.kept_dtype)))
+        found = (
+            "expert" if self.expert else "dense",
+            "matrices" if self.matrices else "",
+            self.recipe,
+            self.kept_dtype,
+        )
+        return " ".join(filter(None, found))
+
+    @property
+    def owns(self) -> tuple[Whole, ...]:
+        """The whole parameters that this rank owns, where they are dealt whole."""
+        return self.dealt[self.owner] if self.dealt else ()
 
 
 class _Share(NamedTuple):
-    """Elements of a buffer, those that a rank owns, those of them that are matrices of the optimizer's, and how they are shared."""
+    """Elements of a buffer, those that a rank owns, those of them that are matrices of the optimizer's, and how they are shared.
+
+    `unpadded`: elements without the ends of buckets, where that differs from the parameters'."""
 
     numel: int
     owned: int
@@ -67,6 +92,7 @@ class _Share(NamedTuple):
     said: str
     weight_ways: int = 1
     grad_ways: int = 1
+    unpadded: int | None = None
 
 
 def ddp_buffers(c: Context, chunk: int, runs: Runs, *, first_chunk: bool) -> list[Buffer]:
@@ -77,12 +103,57 @@ def ddp_buffers(c: Context, chunk: int, runs: Runs, *, first_chunk: bool) -> lis
         recipes = ("", t.low_precision) if t.low_precision_weights else ("",)
         for recipe, dtype in (*((recipe, "") for recipe in recipes), ("", KEPT)):
             one = partial(belongs, t, recipe=recipe, dtype=dtype, expert=expert)
-            members = [(list(filter(one, params)), count) for params, count in runs]
-            members = [(params, count) for params, count in members if params]
-            if members:
-                buffer = _buffer(c, chunk, members, recipe, expert=expert, first_chunk=first_chunk)
-                found.append(in_own_dtype(c, buffer) if dtype else buffer)
+            for part, muon in _parts(t, runs, one, first_chunk=first_chunk):
+                members = [(params, count) for params, count in part if params]
+                if members:
+                    buffer = _buffer(c, chunk, members, recipe, expert=expert, first_chunk=first_chunk)
+                    if deals_whole(t) and (muon or not by_layout(t)):
+                        buffer = _whole(c, buffer, part, first_chunk=first_chunk)
+                    found.append(in_own_dtype(c, buffer) if dtype else buffer)
     return found
+
+
+def _parts(t: Training, runs: Runs, one: Callable[[Param], bool], *, first_chunk: bool) -> Iterator[tuple[Runs, bool]]:
+    """The parameters of a buffer: all, or with a layer-wise layout the matrices of the optimizer apart from the others."""
+    of_buffer = [(list(filter(one, params)), count) for params, count in runs]
+    if not by_layout(t):
+        yield of_buffer, False
+        return
+    managed = partial(is_muon_managed, t, first_chunk=first_chunk)
+    for muon in (False, True):
+        yield [([p for p in params if managed(p) is muon], count) for params, count in of_buffer], muon
+
+
+def deals_whole(t: Training) -> bool:
+    """Whether a layer-wise optimizer deals whole parameters to data-parallel ranks."""
+    return OPTIMIZERS[t.optimizer].by_matrix and t.use_distributed_optimizer and not t.use_megatron_fsdp
+
+
+def by_layout(t: Training) -> bool:
+    """Whether it does so by a layout of the DDP buffers, and of matrices alone."""
+    return deals_whole(t) and t.use_layer_wise_param_layout and t.mcore >= LAYER_WISE_LAYOUT
+
+
+def _whole(c: Context, buffer: Buffer, runs: Runs, *, first_chunk: bool) -> Buffer:
+    """The buffer with its parameters dealt to ranks by its layout; in ping-pong order they are dealt later, all together."""
+    t = c.training
+
+    def group(param: Param) -> int:
+        return 0 if is_muon_managed(t, param, first_chunk=first_chunk) else 1 if len(param.shape) > 1 else 2
+
+    items = [
+        Whole(p.name, run, copy, p.numel_each, group(p), p.shared_embedding)
+        for run, (params, count) in enumerate(runs)
+        for copy in range(count)
+        for p in params
+        for _ in range(p.copies)
+    ]
+    if not by_layout(t):
+        return buffer._replace(dealt=(tuple(items),))
+    shards = c.layout.shards(expert=buffer.expert)
+    size = default_bucket_size(c, buffer.numel_unpadded, first_chunk=first_chunk)
+    numel, dealt = packed(items, shards, size, busbw=t.ddp_pad_buckets_for_high_nccl_busbw)
+    return buffer._replace(numel=numel, dealt=dealt, matrices=True)
 
 
 def belongs(t: Training, param: Param, *, recipe: str, dtype: str, expert: bool) -> bool:
@@ -110,8 +181,9 @@ def _buffer(c: Context, chunk: int, members: Runs, recipe: str, *, expert: bool,
         expert=expert,
         param_dtype="fp8" if recipe else t.params_dtype,
         grad_dtype=grad_dtype(c) if active(c) else t.grad_dtype,
+        elements=plain,
         numel=share.numel,
-        numel_unpadded=plain,
+        numel_unpadded=plain if share.unpadded is None else share.unpadded,
         owned=share.owned,
         owned_matrices=share.matrices,
         share=share.said,
@@ -127,21 +199,17 @@ def _share(c: Context, members: Runs, plain: int, *, expert: bool, first_chunk: 
     """How a buffer of so many elements is padded and shared over the data-parallel ranks."""
     t, shards = c.training, c.layout.shards(expert=expert)
     by_matrix = OPTIMIZERS[t.optimizer].by_matrix
-    managed = {p.name for params, _ in members for p in params if is_muon_managed(p)} if by_matrix else set()
-    matrices = sum(p.numel * count for params, count in members for p in params if p.name in managed)
+    managed = partial(is_muon_managed, t, first_chunk=first_chunk)
+    matrices = sum(p.numel * count for params, count in members for p in params if by_matrix and managed(p))
     if active(c):
         weight_ways, parts, grad_ways = ways(c, expert=expert)
         said = _one_of(parts, ", fully sharded")
         return _Share(plain, ceil_div(plain, parts), matrices, said, weight_ways, grad_ways)
-    if not t.use_distributed_optimizer:
+    if not t.use_distributed_optimizer or (by_matrix and (matrices or not by_layout(t))):
         return _Share(plain, plain, matrices, "the whole buffer")
-    if by_matrix:
-        pack = t.use_layer_wise_param_layout and t.mcore >= LAYER_WISE_BUFFERS
-        deal = (packed if pack else ping_pong)(sizes(members, managed), shards)
-        return _Share(*deal, _one_of(shards, ": whole parameters dealt to ranks"))
     size = default_bucket_size(c, plain, first_chunk=first_chunk)
-    numel = padded_buffer(members, shards, size, busbw=t.ddp_pad_buckets_for_high_nccl_busbw)
-    return _Share(numel, numel // shards, matrices, _one_of(shards, " of the buffer"))
+    numel, unpadded = padded_buffer(members, shards, size, busbw=t.ddp_pad_buckets_for_high_nccl_busbw)
+    return _Share(numel, numel // shards, matrices, _one_of(shards, " of the buffer"), unpadded=unpadded)
 
 
 def _one_of(ways: int, what: str) -> str:
@@ -149,7 +217,11 @@ def _one_of(ways: int, what: str) -> str:
     return f"1/{ways}{what}" if isinstance(ways, int) else what
 
 
-def is_muon_managed(param: Param) -> bool:
-    """Matrices that are neither embedding nor output weight (Megatron-LM `optimizer/emerging_optimizers.py`)."""
-    outside = param.name.startswith(("embedding.", "output_layer.")) or param.name.endswith("in_proj.weight")
+def is_muon_managed(t: Training, param: Param, *, first_chunk: bool) -> bool:
+    """Matrices that are neither word embedding nor output weight (Megatron-LM `optimizer/layer_wise_optimizer.py`,
+    `emerging_optimizers.py`; `models/common/language_module/language_module.py` marks the two). Position embeddings are matrices."""
+    marked = first_chunk or t.mcore >= MTP_EMBEDDING_MARKED
+    outside = param.name.startswith(("output_layer.", "embedding.word_embeddings.") if marked else "output_layer.")
+    if t.mcore >= IN_PROJ_OUTSIDE:
+        outside = outside or param.name.endswith("mixer.in_proj.weight")
     return param.matrix and len(param.shape) == 2 and not outside

@@ -1,65 +1,97 @@
-"""The layer-wise distributed optimizer: whole parameters are dealt out to data-parallel ranks (Muon).
+"""The layer-wise distributed optimizer: which data-parallel rank owns which whole parameters (Muon).
 
-Source: Megatron-LM `megatron/core/optimizer/layer_wise_optimizer.py`. Until Megatron-Core 0.16 parameters are sorted by
-size and dealt in ping-pong order, and the DDP buffers stay as without a distributed optimizer. Later they are packed into
-one shard per rank, and both buffers grow to the number of ranks times the largest shard; the packing is modelled as
-largest first onto the emptiest shard.
+Source: Megatron-LM `megatron/core/optimizer/layer_wise_optimizer.py`. In Megatron-Core 0.16 and 0.17, and later without a parameter
+layout, all parameters of a rank are dealt in ping-pong order of their sizes (_shard_params_ping_pong), and the DDP buffers stay as
+without a distributed optimizer. Since 0.18 the matrices of a buffer are packed, bucket by bucket, into one shard per rank
+(_compute_per_buffer_param_layout), which pads the buffer to so many times its largest shard; everything else is in buffers of its own
+that a DistributedOptimizer shards by elements (`megatron/core/optimizer/__init__.py`).
 """
 
 from __future__ import annotations
 
-from heapq import heapify, heapreplace
+from collections.abc import Iterator, Sequence
+from heapq import heapreplace
 from math import lcm
 from typing import NamedTuple
 
-from ..tape.tensor import Param, round_up
-from .padding import ALIGNMENT, BUCKET_MULTIPLE
+from ..job.layout import Layout
+from ..tape.tensor import round_up
+from .padding import ALIGNMENT, bucket_multiple
+
+PADDING_FLOOR = 0.9
+"""A bucket is continued until it has that much of the ranks times its largest parameter (layer_wise_optimizer.py, PADDING_FLOOR)."""
 
 
-class Deal(NamedTuple):
-    """Elements of the buffer, and of the rank whose optimizer state is largest: all, and those of Muon matrices."""
+class Whole(NamedTuple):
+    """A parameter that is dealt whole: its name, the run of its chunk and the copy of the run's unit that it is in, its elements.
 
+    `group`: 0 of Muon's matrices, 1 of others with several dims, 2 of those with one: the order of the optimizer's groups, in which
+    equal sizes are dealt (`optimizer/__init__.py` _get_param_groups). `alone`: a shared embedding, in a bucket of its own.
+    """
+
+    name: str
+    run: int
+    copy: int
     numel: int
-    owned: int
-    owned_matrices: int
+    group: int
+    alone: bool = False
+
+    @property
+    def state(self) -> int:
+        """Bytes of its optimizer state: fp32 main parameter, and one momentum of Muon's or two moments of Adam's."""
+        return (8 if self.group == 0 else 12) * self.numel
 
 
-def sizes(runs: list[tuple[list[Param], int]], muon_managed: set[str]) -> list[tuple[int, bool]]:
-    """(elements, whether Muon updates it) of every parameter, largest first."""
-    found = [
-        (p.numel_each, p.name in muon_managed)
-        for params, count in runs
-        for p in params
-        for _ in range(p.copies * count)
-    ]
-    return sorted(found, key=lambda item: -item[0])
+Dealt = tuple[tuple[Whole, ...], ...]
+"""The parameters of each data-parallel rank."""
 
 
-def state_elements(total: int, matrices: int) -> int:
-    """Optimizer-state elements besides the main parameter: one momentum for Muon, two moments for Adam."""
-    return 2 * total - matrices
-
-
-def ping_pong(items: list[tuple[int, bool]], ranks: int) -> Deal:
+def ping_pong(items: Sequence[Whole], ranks: int) -> Dealt:
     """Smallest first, to ranks 0..n-1 and back again."""
-    loads = [[0, 0] for _ in range(ranks)]
-    order = [*range(ranks), *reversed(range(ranks))]
-    for index, (numel, muon) in enumerate(reversed(items)):
-        load = loads[order[index % len(order)]]
-        load[0] += numel
-        load[1] += numel if muon else 0
-    top = max(loads, key=lambda load: load[0] + state_elements(*load))
-    return Deal(sum(numel for numel, _ in items), top[0], top[1])
+    order = (*range(ranks), *reversed(range(ranks)))
+    owned: list[list[Whole]] = [[] for _ in range(ranks)]
+    for index, item in enumerate(sorted(items, key=lambda item: (item.numel, item.group))):
+        owned[order[index % len(order)]].append(item)
+    return tuple(map(tuple, owned))
 
 
-def packed(items: list[tuple[int, bool]], ranks: int) -> Deal:
-    """Largest first onto the emptiest shard; every shard is as large as the largest."""
-    heap = [(0, rank, 0) for rank in range(ranks)]
-    heapify(heap)
-    for numel, muon in items:
-        load, rank, matrices = heap[0]
-        heapreplace(heap, (load + round_up(numel, ALIGNMENT), rank, matrices + (numel if muon else 0)))
-    largest = max(load for load, _, _ in heap)
-    shard = round_up(largest, lcm(ALIGNMENT, lcm(ranks, BUCKET_MULTIPLE) // ranks))
-    top = max(heap, key=lambda item: item[0] + state_elements(item[0], item[2]))
-    return Deal(shard * ranks, top[0], top[2])
+def packed(items: Sequence[Whole], ranks: int, bucket_size: int | None, *, busbw: bool = False) -> tuple[int, Dealt]:
+    """Elements of the buffer, and what is in the shard of each rank; `items` in registration order."""
+    divisor = lcm(ALIGNMENT, bucket_multiple(ranks, busbw=busbw) // ranks)
+    owned: list[list[Whole]] = [[] for _ in range(ranks)]
+    numel = 0
+    for bucket in _buckets(items, ranks, bucket_size):
+        heap = [(0, rank) for rank in range(ranks)]
+        for item in sorted(bucket, key=lambda item: -item.numel):
+            end, rank = heap[0]
+            owned[rank].append(item)
+            heapreplace(heap, (round_up(end, ALIGNMENT) + item.numel, rank))
+        numel += ranks * round_up(max(end for end, _ in heap), divisor)
+    return numel, tuple(map(tuple, owned))
+
+
+def _buckets(items: Sequence[Whole], ranks: int, bucket_size: int | None) -> Iterator[list[Whole]]:
+    """Parameters of each bucket, the last registered first."""
+    found: list[Whole] = []
+    total = most = 0
+    for item in reversed(items):
+        if item.alone:
+            yield from filter(None, (found, [item]))
+            found, total, most = [], 0, 0
+            continue
+        found.append(item)
+        total, most = total + item.numel, max(most, item.numel)
+        if bucket_size is not None and total >= max(bucket_size, int(ranks * most * PADDING_FLOOR)):
+            yield found
+            found, total, most = [], 0, 0
+    if found:
+        yield found
+
+
+def grid(layout: Layout) -> list[tuple[int, int]]:
+    """(dense, expert) data-parallel ranks of the GPUs of a stage.
+
+    The grid of dense parameters is tp, cp, dp, that of experts etp, ep, expert dp, the first fastest (`parallel_state.py`).
+    """
+    gpus = range(layout.tp * layout.cp * layout.dp)
+    return list(dict.fromkeys((gpu // layout.tp, gpu // (layout.etp * layout.ep)) for gpu in gpus))

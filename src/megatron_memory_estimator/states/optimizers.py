@@ -55,9 +55,11 @@ def _lion(t: Training, buffer: Owned) -> Iterator[Kept]:
 def _muon(t: Training, buffer: Owned) -> Iterator[Kept]:
     """Momentum for matrices, Adam's moments for the rest."""
     rest = buffer.owned - buffer.owned_matrices
-    yield Kept("muon momentum_buffer", "fp32", buffer.owned_matrices, "first step")
-    yield Kept("exp_avg", "fp32", rest, "first step")
-    yield Kept("exp_avg_sq", "fp32", rest, "first step")
+    if buffer.owned_matrices:
+        yield Kept("muon momentum_buffer", "fp32", buffer.owned_matrices, "first step")
+    if rest:
+        yield Kept("exp_avg", "fp32", rest, "first step")
+        yield Kept("exp_avg_sq", "fp32", rest, "first step")
 
 
 OPTIMIZERS: dict[str, Optimizer] = {

@@ -6,7 +6,7 @@ Source: Megatron-LM `megatron/core/distributed/param_and_grad_buffer.py`, `megat
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from math import gcd
 from typing import Any, NamedTuple
@@ -39,25 +39,43 @@ def bucket_multiple(shards: int, *, busbw: bool) -> int:
 
 
 class Piece(NamedTuple):
-    """A parameter as a buffer sees it: its elements, how often in a row, and whether it has a bucket of its own."""
+    """A parameter as a buffer sees it: its elements, how often in a row, whether it has a bucket of its own, and whether each copy
+    is registered together with one of the next piece."""
 
     numel: int
     copies: int
     alone: bool
+    in_turn: bool = False
 
 
 def piece(param: Param) -> Piece:
     """A parameter of one layer."""
-    return Piece(param.numel_each, param.copies, param.shared_embedding)
+    return Piece(param.numel_each, param.copies, param.shared_embedding, param.in_turn)
 
 
-def padded_numel(pieces: list[Piece], multiple: int, bucket_size: int | None) -> int:
+class Laid(NamedTuple):
+    """Elements of a buffer, and without the padding of bucket ends: the starts of parameters are aligned in both, as in Megatron's
+    `numel_unpadded`."""
+
+    numel: int
+    unpadded: int
+
+
+def laid_out(pieces: list[Piece], multiple: int, bucket_size: int | None) -> Laid:
     """Elements of a buffer laid out by the distributed optimizer."""
-    return max((end for _, _, end in buckets(pieces, multiple, bucket_size)), default=0)
+    numel = unpadded = 0
+    for bucket in buckets(pieces, multiple, bucket_size):
+        numel, unpadded = bucket.end, unpadded + bucket.filled - bucket.start
+    return Laid(numel, unpadded)
 
 
-Bucket = tuple[list[tuple[int, int]], int, int]
-"""Where each parameter of a bucket begins and ends, and where the bucket does."""
+class Bucket(NamedTuple):
+    """Where each parameter of a bucket begins and ends, where the bucket does, and up to where it is filled."""
+
+    spans: list[tuple[int, int]]
+    start: int
+    end: int
+    filled: int
 
 
 def buckets(pieces: list[Piece], multiple: int, bucket_size: int | None) -> Iterator[Bucket]:
@@ -68,25 +86,48 @@ def buckets(pieces: list[Piece], multiple: int, bucket_size: int | None) -> Iter
     """
     spans: list[tuple[int, int]] = []
     start = end = 0
-    for numel, copies, alone in reversed(pieces):
-        for _ in range(copies):
-            if alone and spans:
-                end = round_up(end, multiple)
-                yield spans, start, end
-                spans, start = [], end
-            first = round_up(end, ALIGNMENT)
-            end = first + numel
-            spans.append((first, end))
-            if alone or (bucket_size is not None and end - start >= bucket_size):
-                end = round_up(end, multiple)
-                yield spans, start, end
-                spans, start = [], end
+    for numel, alone in _backwards(pieces):
+        first = round_up(end, ALIGNMENT)
+        if alone and spans:
+            end = round_up(first, multiple)
+            yield Bucket(spans, start, end, first)
+            spans, start, first = [], end, end
+        end = first + numel
+        spans.append((first, end))
+        if alone or (bucket_size is not None and end - start >= bucket_size):
+            filled, end = end, round_up(end, multiple)
+            yield Bucket(spans, start, end, filled)
+            spans, start = [], end
     if spans:
-        yield spans, start, round_up(end, multiple)
+        yield Bucket(spans, start, round_up(end, multiple), end)
 
 
-def padded_buffer(runs: Runs, shards: int, bucket_size: int | None, *, busbw: bool) -> int:
-    """`padded_numel` of consecutive layers, also of arrays of layouts.
+def registered(params: Sequence[Param]) -> Iterator[Param]:
+    """Every parameter of a layer in registration order, each copy by itself."""
+    together: list[Param] = []
+    for param in params:
+        together.append(param)
+        if not param.in_turn:
+            for _ in range(param.copies):
+                yield from together
+            together = []
+
+
+def _backwards(pieces: list[Piece]) -> Iterator[tuple[int, bool]]:
+    """Elements of every parameter from the last registered to the first, and whether it has a bucket of its own."""
+    together: list[Piece] = []
+    for index in range(len(pieces) - 1, -1, -1):
+        together.append(pieces[index])
+        if index and pieces[index - 1].in_turn:
+            continue
+        one = [(piece.numel, piece.alone) for piece in together]
+        for _ in range(together[0].copies):
+            yield from one
+        together = []
+
+
+def padded_buffer(runs: Runs, shards: int, bucket_size: int | None, *, busbw: bool) -> Laid:
+    """`laid_out` of consecutive layers; of arrays of layouts, whose buckets nobody asks for, the elements unpadded are the parameters'.
 
     Without a bucket size and shared embeddings, the aligned sizes add up whatever their order. Buckets end where all sizes are
     multiples of what they are padded to anyway: then only the sum counts. Elsewhere each layout is walked by itself.
@@ -94,20 +135,21 @@ def padded_buffer(runs: Runs, shards: int, bucket_size: int | None, *, busbw: bo
     multiple = bucket_multiple(shards, busbw=busbw)
     if bucket_size is None and not any(p.shared_embedding for members, _ in runs for p in members):
         aligned = sum(round_up(p.numel_each, ALIGNMENT) * (p.copies * n) for members, n in runs for p in members)
-        return round_up(aligned, multiple)
+        first = next((p.numel_each for members, _ in runs for p in members), 0)  # the end of the buffer
+        return Laid(round_up(aligned, multiple), aligned - round_up(first, ALIGNMENT) + first)
     pieces = [piece(p) for members, _ in runs for p in members]
     layers = [n for members, n in runs for _ in members]
     lengths = [len(members) for members, _ in runs]
     ends = -1 if bucket_size is None else bucket_size
     numbers = (shards, ends, *(one.numel for one in pieces), *(one.copies for one in pieces), *layers)
     if all(isinstance(value, int) for value in numbers):
-        return padded_numel(_registered(pieces, layers, lengths), multiple, bucket_size)
+        return laid_out(_registered(pieces, layers, lengths), multiple, bucket_size)
     import numpy as np
 
     ragged: Any = reduce(operator.or_, (one.numel % multiple != 0 for one in pieces))
     total: Any = sum(one.numel * (one.copies * n) for one, n in zip(pieces, layers, strict=True))
     if not np.any(ragged):
-        return total  # type: ignore[no-any-return]
+        return Laid(total, total)
     shape = np.broadcast_shapes(np.shape(total), np.shape(ragged), np.shape(multiple), np.shape(ends))
     places = np.nonzero(np.broadcast_to(ragged, shape).ravel())[0]
     table = np.stack([np.broadcast_to(number, shape).ravel()[places] for number in numbers], axis=1)
@@ -115,19 +157,19 @@ def padded_buffer(runs: Runs, shards: int, bucket_size: int | None, *, busbw: bo
     padded = np.broadcast_to(total, shape).copy().ravel()
     walked = [_padded_row(row, pieces, lengths, busbw=busbw) for row in alike.tolist()]
     padded[places] = np.array(walked, dtype=np.int64)[which.ravel()]
-    return padded.reshape(shape)  # type: ignore[no-any-return]
+    return Laid(padded.reshape(shape), total)
 
 
 def _padded_row(row: list[int], pieces: list[Piece], lengths: list[int], *, busbw: bool) -> int:
-    """`padded_numel` of one layout of an array: shards, bucket size, elements, copies and layers, as `padded_buffer` stacks them."""
+    """The elements of one layout of an array: shards, bucket size, elements, copies and layers, as `padded_buffer` stacks them."""
     shards, ends, *numbers = row
     if shards < 1:
         return 0
     count = len(pieces)
     sizes, copies, layers = numbers[:count], numbers[count : 2 * count], numbers[2 * count :]
-    plain = [Piece(size, many, one.alone) for size, many, one in zip(sizes, copies, pieces, strict=True)]
+    plain = [one._replace(numel=size, copies=many) for size, many, one in zip(sizes, copies, pieces, strict=True)]
     multiple = bucket_multiple(shards, busbw=busbw)
-    return padded_numel(_registered(plain, layers, lengths), multiple, None if ends < 0 else ends)
+    return laid_out(_registered(plain, layers, lengths), multiple, None if ends < 0 else ends).numel
 
 
 def _registered(pieces: list[Piece], layers: list[int], lengths: list[int]) -> list[Piece]:

@@ -9,9 +9,10 @@ from typing import Literal, NamedTuple
 
 from ..modules.context import Context
 from ..modules.quantization import RECIPES, data_bytes, orientations, scale_bytes
-from ..tape.tensor import DTYPE_BYTES, Param, ceil_div
-from .buffers import Buffer
+from ..tape.tensor import DTYPE_BYTES, Param, ceil_div, largest
+from .buffers import Buffer, by_layout, deals_whole
 from .fsdp import active
+from .fused_adam import megatron_masters
 from .kept import Since
 from .optimizers import optimizer_tensors
 
@@ -65,22 +66,23 @@ def frozen_weights(c: Context, chunk: int, params: list[tuple[Param, int]]) -> l
         recipe = RECIPES[t.low_precision]
         numel = sum(p.numel * count for p, count in low)
         scales = sum(scale_bytes(recipe, p) * count for p, count in low)
-        buffer = Buffer(chunk, False, "fp8", t.grad_dtype, numel, numel, 0, 0, "", recipe.name, scales, frozen=True)
+        buffer = Buffer(
+            chunk, False, "fp8", t.grad_dtype, numel, numel, numel, 0, 0, "", recipe.name, scales, frozen=True
+        )
         found += low_precision_weights(c, buffer)
     return found
 
 
 def model_state(c: Context, buffers: list[Buffer]) -> list[State]:
     """Every state tensor of a rank."""
-    return [state for buffer in buffers for state in buffer_state(c, buffer)]
+    return [*(state for buffer in buffers for state in buffer_state(c, buffer)), *quantized_masters(c, buffers)]
 
 
 def buffer_state(c: Context, buffer: Buffer) -> list[State]:
     """State tensors of one buffer: weights, gradients and the optimizer's, by the rules of the optimizer in use."""
     t = c.training
-    where = (
-        "param buffer of the distributed optimizer" if t.use_distributed_optimizer else "the modules' own parameters"
-    )
+    own = not t.use_distributed_optimizer or (deals_whole(t) and not by_layout(t))
+    where = "the modules' own parameters" if own else "param buffer of the distributed optimizer"
     if active(c):
         where = f"1/{buffer.weight_ways}, fully sharded"
     if buffer.recipe:
@@ -101,13 +103,41 @@ def buffer_state(c: Context, buffer: Buffer) -> list[State]:
     return found
 
 
+def quantized_masters(c: Context, buffers: list[Buffer]) -> list[State]:
+    """Copies of the fp32 main parameters in the model's dtype, which weights in low precision are quantized from: all of an optimizer
+    at once, beside the fp32 gradients. Dense and expert weights have an optimizer each, one after the other.
+
+    mxfp8 weights are copied into the gradient buffer instead (reuse_grad_buf_for_mxfp8_param_ag); where the precision-aware optimizer
+    owns the masters (delayed scaling), it quantizes them itself; fully sharded blockwise weights are quantized a few buckets at a time.
+    Source: TransformerEngine `pytorch/tensor/utils.py` (cast_master_weights_to_fp8, quantize_master_weights); Megatron-LM
+    `megatron/core/optimizer/distrib_optimizer.py` (_copy_main_params_to_model_params), `megatron_fsdp/param_and_grad_buffer.py`.
+    """
+    t = c.training
+    own = t.use_precision_aware_optimizer and not megatron_masters(c)
+    in_parts = ("blockwise",) if active(c) else ("mxfp8",)
+    found: dict[bool, list[State]] = {}
+    for buffer in buffers:
+        if buffer.recipe and buffer.recipe not in in_parts and not own and not buffer.frozen:
+            why = "quantized into the weights, all together"
+            one = _state(
+                "optimizer", "main_param to be quantized", buffer, t.params_dtype, buffer.owned, "optimizer", why
+            )
+            found.setdefault(buffer.expert, []).append(one)
+    if len(found) < 2:
+        return [state for states in found.values() for state in states]
+    dense, expert = (sum(state.nbytes for state in found[which]) for which in (False, True))
+    if isinstance(dense, int) and isinstance(expert, int):
+        return found[expert > dense]
+    return [found[False][0]._replace(nbytes=largest(dense, expert))]  # of arrays of layouts the most, as one
+
+
 def low_precision_weights(c: Context, buffer: Buffer) -> list[State]:
     """Weights that exist in low precision only: the param buffer, a copy by columns where the GEMM needs one, the scales.
 
     mxfp8 weights cannot be views of a buffer; they are gathered through the gradient buffer and have both copies of their own.
     """
     recipe = RECIPES[buffer.recipe]
-    plain = ceil_div(buffer.numel_unpadded, buffer.weight_ways)
+    plain = ceil_div(buffer.elements, buffer.weight_ways)
     first = plain if recipe.name == "mxfp8" else ceil_div(buffer.numel, buffer.weight_ways)
     why = "the modules' own" if recipe.name == "mxfp8" else "param buffer of the distributed optimizer"
 
