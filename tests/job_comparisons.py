@@ -83,16 +83,21 @@ def more_recomputation_keeps_no_more(case: Case) -> None:
     """One more recomputed module, or whole layers, keep no more; core_attn and mla_up_proj aside.
 
     Both free nothing where the attention kernel keeps copies of its own, and keep their inputs; so does the activation of an input
-    that is kept in fp8.
+    that is kept in fp8. A norm of an fp32 stream keeps a cast of it, its checkpoint the stream, and a frozen linear has no norm's
+    output to free.
     """
     t = case.job.training
     if t.recompute_granularity == "full" or costly_core_attention(case.job):
         return
     modules = t.recomputed_modules
+    wider_inputs = {
+        "moe_act": t.activation_func_fp8_input_store,
+        "layernorm": case.job.model.fp32_residual_connection and t.peft != "none",
+    }
     more: list[dict[str, Any]] = [
         {"recompute_granularity": "selective", "recompute_modules": (*modules, name)}
         for name in ("mlp", "moe_act", "layernorm", "moe", "shared_experts")
-        if name not in modules and not (name == "moe_act" and t.activation_func_fp8_input_store)
+        if name not in modules and not wider_inputs.get(name)
     ]
     more.append({
         "recompute_granularity": "full", "recompute_modules": None, "recompute_method": "uniform", "recompute_num_layers": 1,

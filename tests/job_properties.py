@@ -174,12 +174,12 @@ def buffers_hold_the_parameters(case: Case) -> None:
     for stage in case.found.stages:
         rank = stage.rank
         trained = sum(p.numel * n for plan in rank.plans for p, n in plan.params if not p.frozen)
-        assert sum(buffer.numel_unpadded for buffer in rank.buffers) == trained
+        assert sum(buffer.elements for buffer in rank.buffers) == trained
         gradients = [state for state in rank.states if state.part == "gradients"]
         assert len(gradients) == len(rank.buffers)
         for buffer, state in zip(rank.buffers, gradients, strict=True):
             assert state.numel == -(-buffer.numel // buffer.grad_ways)
-            assert buffer.numel >= buffer.numel_unpadded
+            assert buffer.numel >= buffer.numel_unpadded >= buffer.elements
             shards = layout.expert_shards if buffer.group.startswith("expert") else layout.dense_shards
             if t.use_distributed_optimizer and not t.use_megatron_fsdp and t.optimizer != "muon":
                 assert buffer.numel % shards == buffer.numel % 64 == 0 and buffer.owned == buffer.numel // shards, (

@@ -114,7 +114,7 @@ def optimizer(j: Job) -> None:
     if sharded and c.rarely(2):
         j.set(ddp_pad_buckets_for_high_nccl_busbw=True)
     shards = j.dp * j.cp
-    if sharded and shards % 2 == 0 and j.ep == 1 and not j.moe and c.rarely(3):
+    if sharded and kind != "muon" and shards % 2 == 0 and j.ep == 1 and not j.moe and c.rarely(3):
         j.set(num_distributed_optimizer_instances=2)
 
 

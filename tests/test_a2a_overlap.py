@@ -73,6 +73,9 @@ def test_overlap_costs_memory_and_never_less_than_without() -> None:
         ({"pipeline_model_parallel_size": 2}, "needs virtual stages"),
         ({"recompute_granularity": "full"}, "excludes full recomputation"),
         ({"recompute_granularity": "selective", "recompute_modules": ("moe",)}, "recompute_modules moe"),
+        ({"use_megatron_fsdp": True, **INTERLEAVED}, "use_megatron_fsdp needs pipeline_model_parallel_size=1, not 2"),
+        ({"use_megatron_fsdp": True, "fsdp_double_buffer": True}, "excludes fsdp_double_buffer"),
+        ({"use_megatron_fsdp": True, "cuda_graph_impl": "transformer_engine"}, "excludes CUDA graphs of layers"),
     ],
 )
 def test_what_overlap_needs(settings: dict[str, Any], reason: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from megatron_memory_estimator import Stage, estimate
 from megatron_memory_estimator.device.reserved import graph_slack
-from megatron_memory_estimator.rank.captures import graph_ends, pool
+from megatron_memory_estimator.rank.captures import capturing, graph_ends, outputs_in_pool, pool
 
 from .helpers import small_job
 
@@ -29,12 +29,57 @@ def test_nothing_without_graphs() -> None:
     assert pool(stage().rank) == (0, None) and ends(stage()) == {}
 
 
-def test_static_inputs_and_outputs_per_layer_and_slot() -> None:
-    """Four layers, one microbatch in flight: one input and one output each; before Megatron-Core 0.17 every microbatch of the
-    step has its own, and gradients too (PR 2391)."""
-    assert ends(stage(**ATTENTION)) == {"CUDA graph static inputs": 4 * H, "CUDA graph static outputs": 4 * H}
-    older = ends(stage(**ATTENTION, megatron_core_version="0.16"))
-    assert len(older) == 4 and set(older.values()) == {4 * 4 * H}
+MASK = 1024 * 1024
+"""Bytes of an attention mask: 1,024 x 1,024 booleans."""
+
+
+def test_static_inputs_of_layers_in_flight() -> None:
+    """Four layers, one microbatch in flight: an input and a mask each, and one output gradient for all. Outputs are in the pool. Without
+    TransformerEngine 2.7 and Megatron-Core 0.15 every microbatch of the step has its own, outputs and both gradients too."""
+    shared = {
+        "CUDA graph static inputs": 4 * H,
+        "CUDA graph static output gradient": H,
+        "CUDA graph static attention masks": 4 * MASK,
+    }
+    assert ends(stage(**ATTENTION)) == shared
+    assert ends(stage(**ATTENTION, megatron_core_version="0.15", transformer_engine_version="2.7")) == shared
+    for old in ({"megatron_core_version": "0.14"}, {"transformer_engine_version": "2.6"}):
+        older = ends(stage(**ATTENTION, **old))
+        assert older.pop("CUDA graph static attention masks") == 4 * 4 * MASK
+        assert len(older) == 4 and set(older.values()) == {4 * 4 * H}
+
+
+def test_a_graph_without_attention_has_no_mask() -> None:
+    found = ends(stage(**{**ATTENTION, "cuda_graph_modules": ("mlp",)}))
+    assert found == {"CUDA graph static inputs": 4 * H, "CUDA graph static output gradient": H}
+
+
+def test_graphs_of_layers_that_are_not_in_flight_at_once_share_inputs() -> None:
+    """pp 2, vpp 2, one layer per chunk: the first rank warms up 2 * 1 + 2 chunks, the last 2, and one more runs."""
+    job = small_job(
+        2, pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=2, global_batch_size=4, **ATTENTION
+    )
+    first, last = (one.rank for one in estimate(job).stages)
+    for rank, chunks in ((first, 5), (last, 3)):
+        found = {t.name: t.nbytes for t in graph_ends(rank)}
+        assert found["CUDA graph static inputs"] == chunks * H
+        assert outputs_in_pool(rank)[0].nbytes == chunks * H
+
+
+def test_torch_gemms_in_a_graph_have_workspaces_on_two_more_streams() -> None:
+    """Of attention without a fused kernel, two threads on each stream, 32 MiB each on Hopper."""
+    found = ends(stage(**ATTENTION, attention_backend="unfused", gpu="H100"))
+    assert found["torch cuBLAS workspaces of two more streams"] == 2 * 2 * 32 * 2**20
+    assert "torch cuBLAS workspaces of two more streams" not in ends(stage(**ATTENTION, gpu="H100"))
+
+
+def test_the_capture_has_static_buffers_and_the_outputs_of_what_is_in_flight() -> None:
+    found = capturing(stage(**ATTENTION).rank)
+    rows = {row.name: row.nbytes for row in found.extras}
+    assert rows["CUDA graph outputs"] == rows["CUDA graph static inputs"] == 4 * H
+    assert found.nbytes == sum(rows.values())
+    without = capturing(stage(**ATTENTION, cuda_graph_warmup_steps=0).rank)
+    assert {row.name: row.nbytes for row in without.extras}["CUDA graph static inputs"] == 4 * H
 
 
 def test_the_pool_is_what_captured_layers_keep() -> None:
@@ -46,7 +91,8 @@ def test_the_pool_is_what_captured_layers_keep() -> None:
     assert not any(name.startswith("mlp") for name in names)
     kept = sum(live.tensor.nbytes for live in layer.trace.saved)
     assert 0 < sum(t.nbytes for t in layer.graphed) < kept
-    assert pool(found.rank)[0] == 4 * sum(t.nbytes for t in layer.graphed)
+    assert "hidden_states" in names, "the norm's input, which is the graph's static input"
+    assert pool(found.rank)[0] == 4 * sum(t.nbytes for t in layer.graphed if t.name != "hidden_states")
 
 
 def test_graphs_only_add_to_what_is_reserved() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import LayoutError, Stage, estimate
+from megatron_memory_estimator.rank.peak import leaving, scheduled
 
 from .helpers import small_job
 
@@ -86,7 +87,7 @@ def test_double_buffering_has_two_layers_on_their_way() -> None:
         # q, k, v [tokens, 24 heads of 64] in bf16; the output is linear_proj's too, the log-sum-exp below the smallest size
         (("core_attn",), 2**18, TOKENS * 2 * (1024 + 256 + 256)),
         (("core_attn",), 2**20, TOKENS * 2 * 1024),  # k and v have 2**18 elements
-        (("core_attn", "attn_proj"), 2**20, TOKENS * 2 * (1024 + 1024)),
+        (("core_attn", "attn_proj"), 2**20, TOKENS * 2 * (1024 + 2 * 1024)),  # the output is packed by both
         (
             ("qkv_linear",),
             2**20,
@@ -114,13 +115,63 @@ def test_the_last_group_of_each_module_stays_for_one_microbatch() -> None:
     assert [(row.nbytes, row.copies) for row in stays] == [(TOKENS * 2 * 1024, 1)]
 
 
-def test_one_module_is_on_its_way_at_a_time() -> None:
-    both = stage(
-        fine_grained_activation_offloading=True, offload_modules=("core_attn", "attn_proj", "qkv_linear"),
-        min_offloaded_tensor_size=2**18,
-    )  # fmt: skip
-    (layers,) = [run for run in both.rank.plans[0].runs if run.first_layer >= 0]
-    assert layers.beside_bytes("F") == TOKENS * 2 * (1024 + 256 + 256 + 1024)  # core_attn, the largest
+FINE: dict[str, Any] = {
+    "fine_grained_activation_offloading": True, "offload_modules": ("core_attn", "attn_proj"), "min_offloaded_tensor_size": 2**18,
+}  # fmt: skip
+
+
+def names(found: Stage, direction: str, op: str) -> list[str]:
+    """Tensors of a layer on the GPU while an op runs forward ("F") or backward ("B")."""
+    run = next(run for run in found.rank.plans[0].runs if run.first_layer >= 0)
+    events = run.trace.forward + run.trace.backward
+    split = len(run.trace.forward)
+    places = range(split) if direction == "F" else range(split, len(events))
+    event = next(place for place in places if events[place].op == op)
+    alive = run.alive(event)
+    assert sum(live.tensor.nbytes for live in alive) == events[event].nbytes
+    return [live.tensor.name.removeprefix("self_attention.") for live in alive if live.role == "saved"]
+
+
+def test_a_module_leaves_when_it_is_done() -> None:
+    """The attention's queries are gone once the residual behind linear_proj runs, its output once linear_proj is done with it."""
+    found = stage(**FINE)
+    assert "q rotated" in names(found, "F", "self_attention.core_attention")
+    assert "q rotated" not in names(found, "F", "self_attention.linear_proj")
+    assert "core_attention.output" in names(found, "F", "self_attention.linear_proj")
+    assert "core_attention.output" not in names(found, "F", "mlp.linear_fc1")
+
+
+def test_a_module_comes_back_when_the_one_behind_it_is_done() -> None:
+    """attn_proj is the last module of a layer: its tensors are there from the layer's backward on. Those of core_attn follow; the
+    attention's output, which both packed, is then there once more for the attention alone."""
+    found = stage(**FINE)
+    early = names(found, "B", "mlp.linear_fc2")
+    assert early.count("core_attention.output") == 1 and "q rotated" not in early
+    late = names(found, "B", "self_attention.core_attention")
+    assert late.count("core_attention.output") == 1 and "q rotated" in late
+    between = names(found, "B", "self_attention.linear_proj")
+    assert between.count("core_attention.output") == 1 and "q rotated" not in between
+
+
+def test_what_a_checkpoint_drops_comes_back_beside_its_recomputation() -> None:
+    """The normalized input of linear_qkv is discarded, but was packed by qkv_linear before."""
+    settings: dict[str, Any] = {**FINE, "offload_modules": ("attn_norm", "qkv_linear"), "normalization": "RMSNorm"}
+    mla: dict[str, Any] = {
+        "multi_latent_attention": True, "q_lora_rank": 512, "kv_lora_rank": 512, "qk_head_dim": 64, "qk_pos_emb_head_dim": 64,
+        "v_head_dim": 64, "num_query_groups": None, "recompute_granularity": "selective", "recompute_modules": ("layernorm",),
+    }  # fmt: skip
+    found = stage(**settings, **mla)
+    back = names(found, "B", "self_attention.linear_q_down_proj")
+    assert back.count("input_layernorm.output from the host") == 1 and "input_layernorm.output" in back
+
+
+def test_in_the_first_step_nothing_stays() -> None:
+    """Its passes are lower by one layer's queries, keys, values and output, which stay later, and by what comes back ahead of its op."""
+    found = stage(2, pipeline_model_parallel_size=2, global_batch_size=4, **FINE)
+    stays = sum(row.nbytes for row in found.rows if row.name.endswith("that stays"))
+    assert stays == TOKENS * 2 * (1024 + 256 + 256 + 1024)
+    later, first = (max(one.nbytes for one in scheduled(rank)) for rank in (found.rank, leaving(found.rank)))
+    assert stays <= later - first <= 2 * stays
 
 
 def test_a_fraction_offloads_the_first_layers() -> None:

@@ -91,6 +91,49 @@ def test_sequence_parallel_adapters_gather_their_input_once_more() -> None:
     assert set(gathered.values()) == {1024 * H * 2}
 
 
+FUSED_NORMS = {"self_attention.linear_qkv": "input_layernorm.output", "mlp.linear_fc1": "pre_mlp_layernorm.output"}
+"""Linears with a norm inside, and what it puts out."""
+
+
+@pytest.mark.parametrize("targets", [("linear_qkv", "linear_fc1"), ("linear_qkv", "linear_proj"), ("linear_proj",)])
+def test_a_norm_keeps_its_local_output_for_an_adapter(targets: tuple[str, ...]) -> None:
+    """TransformerEngine keeps what it returns to the adapter: 512 local tokens beside the 1,024 gathered ones that linear_in keeps."""
+    names = saved(stage(2, tensor_model_parallel_size=2, sequence_parallel=True, peft_target_modules=targets))
+    for linear, norm in FUSED_NORMS.items():
+        adapted = linear.rsplit(".", 1)[1] in targets
+        assert names.get(norm, 0) == adapted * 512 * H * 2
+        assert names.get(f"{linear}.adapter.input gathered", 0) == adapted * 1024 * H * 2
+
+
+def test_in_fp8_the_norm_keeps_a_quantized_output_beside_the_adapters() -> None:
+    names = saved(stage(fp8="hybrid", fp8_recipe="tensorwise", gpu="B200"))
+    assert names["input_layernorm.output"] == 1024 * H * 2
+    assert names["self_attention.linear_qkv.input tensorwise"] == 1024 * H
+
+
+ALL = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
+RANDOM_STATE = 16
+"""Bytes of the kernel's seed and offset, which fused attention keeps; a copy of 8 where nothing before it needs a gradient."""
+
+
+@pytest.mark.parametrize(
+    ("tp", "targets", "counted"),
+    [
+        (1, ALL, 38_969_360), (1, ALL[:2], 28_418_064), (1, ALL[1:2], 26_288_152),
+        (2, ALL, 23_744_528), (2, ALL[:2], 16_338_960), (2, ALL[1:2], 13_160_472),
+    ],
+)  # fmt: skip
+def test_a_layer_keeps_what_the_real_classes_keep(tp: int, targets: tuple[str, ...], counted: int) -> None:
+    """A second layer of Megatron-Core 0.19.2 with Megatron-Bridge 0.6.2's adapters, on fake tensors; sequence parallel with tp 2."""
+    found = saved(
+        stage(
+            tp, tensor_model_parallel_size=tp, sequence_parallel=tp > 1, peft_target_modules=targets, num_query_groups=2,
+            num_attention_heads=8, bias_activation_fusion=True, apply_rope_fusion=True,
+        )
+    )  # fmt: skip
+    assert 0 <= counted - sum(found.values()) - RANDOM_STATE <= 8
+
+
 def test_what_is_not_modelled_says_so() -> None:
     with pytest.raises(LayoutError, match="use_megatron_fsdp with peft is not modelled"):
         stage(2, use_megatron_fsdp=True)

@@ -327,3 +327,15 @@ def test_a_schedule_beside_a_batch() -> None:
     """Megatron-LM `arguments.py` (validate_args)."""
     with pytest.raises(ConfigError, match="exclude each other"):
         small_job(2, step_batch_size_schedule="0:8", global_batch_size=8)
+
+
+@pytest.mark.parametrize(
+    ("score", "version", "needed"),
+    [("softmax", "2.6", "2.7"), ("sigmoid", "2.6", "2.7"), ("sqrtsoftplus", "2.12", "2.13")],
+)
+def test_fused_routers_need_their_kernels(score: str, version: str, needed: str) -> None:
+    """Megatron-LM `megatron/core/transformer/moe/moe_utils.py` raises the same."""
+    settings: dict[str, Any] = {"moe_router_fusion": True, "moe_router_score_function": score}
+    with pytest.raises(LayoutError, match=f"moe_router_score_function={score} needs TransformerEngine {needed}"):
+        estimate(moe_job(transformer_engine_version=version, **settings))
+    assert estimate(moe_job(transformer_engine_version=needed, **settings)).stages

@@ -10,10 +10,13 @@ Source: Megatron-LM `megatron/core/transformer/cuda_graphs.py`, `transformer_lay
 
 from __future__ import annotations
 
+from functools import reduce
+
 from ..job.training import Training
+from ..tape.events import Trace
 from ..tape.ops import Op, Part, Unit, flattened, inputs, mapped
 from ..tape.simulate import trace
-from ..tape.tensor import Tensor
+from ..tape.tensor import Tensor, largest
 
 MODULES: dict[str, frozenset[Part]] = {
     "attn": frozenset(("attn_norm", "qkv_linear", "core_attn", "heads_out", "heads_back", "attn_proj", "attn", "attn_residual")),
@@ -57,6 +60,21 @@ def captured(training: Training, unit: Unit) -> tuple[Tensor, ...]:
         if not isinstance(item, Op) and in_graph(training, item.part):
             storages.update({t.storage: kept[t.storage] for t in inputs(item) if t.storage in kept})
     return tuple(storages.values())
+
+
+def capture_scratch(training: Training, eager: Trace, graphed: tuple[Tensor, ...]) -> int:
+    """The most that a captured layer has alive beside what its graphs keep: bytes. What they keep counts from where it is allocated."""
+    kept = sum(t.nbytes for t in graphed)
+    inside = [event.nbytes for event in (*eager.forward, *eager.backward) if in_graph(training, event.part)]
+    return reduce(largest, inside, kept) - kept
+
+
+def in_pool(training: Training, unit: Unit, graphed: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """What of that is in the graphs' private pool: all but the input of the graph, which is a static tensor outside of it."""
+    first = next((op for op in flattened(unit.items) if in_graph(training, op.part)), None)
+    inside = {t.storage for op in flattened(unit.items) if in_graph(training, op.part) for t in op.writes}
+    outside = {t.storage for t in first.reads if t.storage not in inside} if first else set()
+    return tuple(t for t in graphed if t.storage not in outside)
 
 
 def replayed(unit: Unit, graphed: tuple[Tensor, ...]) -> Unit:

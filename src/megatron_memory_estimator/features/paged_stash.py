@@ -11,8 +11,8 @@ Source: Megatron-LM PR 4247.
 from __future__ import annotations
 
 from ..modules.context import Context
+from ..tape.events import Live, Trace
 from ..tape.ops import Part
-from ..tape.simulate import Live, Trace
 from ..tape.tensor import Dim, Tensor, tensor
 
 PAGED: frozenset[Part] = frozenset(("expert_fc1", "moe_act", "experts", "experts_wgrads"))

@@ -43,7 +43,7 @@ AT_LEAST_ONE = (
     "seq_length", "micro_batch_size", "global_batch_size", "ddp_bucket_size", "ddp_num_buckets", "peft_dim",
     "suggested_communication_unit_size", "loss_chunk_size", "mhc_recompute_layer_num",
 )  # fmt: skip
-NOT_NEGATIVE = ("recompute_num_layers", "moe_paged_stash_buffer_size_factor_cpu")
+NOT_NEGATIVE = ("recompute_num_layers", "moe_paged_stash_buffer_size_factor_cpu", "data_parallel_rank")
 POSITIVE = (
     "moe_expert_capacity_factor", "moe_expert_rank_capacity_factor", "moe_paged_stash_buffer_size_factor_cuda",
 )  # fmt: skip

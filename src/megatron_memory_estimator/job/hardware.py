@@ -137,6 +137,9 @@ class Environment:
     nvlink_domain: int | None = setting(None, "GPUs that NVLink joins; default: by GPU")
     network_gbs: float | None = setting(None, "network of one GPU, one way, GB/s; default: by GPU")
 
+    container: str | None = setting(
+        None, "container image, whose name says library versions: nvcr.io/nvidia/nemo:25.11"
+    )
     phases: tuple[str, ...] = setting(
         PHASES, "phases of the run that a verdict holds: training alone, or all", kind="list", choices=PHASES
     )

@@ -117,6 +117,7 @@ class Settings(TypedDict, total=False):
     moe_paged_stash_buffer_size_factor_cuda: float  # size of the paged buffer relative to what balanced routing keeps
     moe_paged_stash_buffer_size_factor_cpu: float  # the same of a buffer in host memory
     moe_permute_fusion: bool  # fused permutation
+    moe_router_fusion: bool  # routing and the balancing loss in one kernel each (TransformerEngine >= 2.7)
     moe_router_dtype: Literal["fp32"] | None  # dtype of routing
     moe_expert_capacity_factor: float | None  # tokens per expert are capped at this times the mean
     moe_pad_expert_input_to_capacity: bool  # expert inputs are padded to the capacity
@@ -142,6 +143,7 @@ class Settings(TypedDict, total=False):
     optimizer: Literal["adam", "sgd", "muon", "lion"]  # optimizer
     sgd_momentum: float  # SGD momentum; 0 keeps no state
     use_layer_wise_param_layout: bool  # Muon: whole parameters are packed into one shard of the buffers per rank
+    data_parallel_rank: int | None  # Muon's layer-wise optimizer: the rank of the data-parallel group to show; default: the fullest
     use_distributed_optimizer: bool  # optimizer state is sharded over data-parallel ranks
     accumulate_allreduce_grads_in_fp32: bool | None  # fp32 gradients; default: with bf16
     grad_reduce_in_bf16: bool  # bf16 gradients
@@ -166,6 +168,7 @@ class Settings(TypedDict, total=False):
     ddp_bucket_size: int | None  # elements of a gradient bucket
     ddp_num_buckets: int | None  # number of gradient buckets
     ddp_pad_buckets_for_high_nccl_busbw: bool  # buckets are padded to multiples of 2**16
+    apex: bool  # NVIDIA Apex is installed: its LayerNorm in the local spec, not PyTorch's
     transformer_engine_version: str  # TransformerEngine version
     megatron_core_version: str  # Megatron-Core version
 
@@ -301,6 +304,7 @@ class Settings(TypedDict, total=False):
     gpus_per_node: int | None  # GPUs of one host; default: by GPU
     nvlink_domain: int | None  # GPUs that NVLink joins; default: by GPU
     network_gbs: float | None  # network of one GPU, one way, GB/s; default: by GPU
+    container: str | None  # container image, whose name says library versions: nvcr.io/nvidia/nemo:25.11
     phases: Phases | Sequence[Phases]  # phases of the run that a verdict holds: training alone, or all
 
     # short names, and those of Megatron-LM's command line where they differ

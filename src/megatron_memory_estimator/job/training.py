@@ -113,6 +113,9 @@ class Training(Loss, CompressedTraining, TowerTraining, Recomputing):
     )
     moe_paged_stash_buffer_size_factor_cpu: float = setting(0.0, "the same of a buffer in host memory", of="moe")
     moe_permute_fusion: bool = setting(False, "fused permutation", of="moe")
+    moe_router_fusion: bool = setting(
+        False, "routing and the balancing loss in one kernel each (TransformerEngine >= 2.7)", of="moe"
+    )
     moe_router_dtype: str | None = setting(None, "dtype of routing", choices=("fp32",), of="moe")
     moe_expert_capacity_factor: float | None = setting(
         None, "tokens per expert are capped at this times the mean", of="moe"
@@ -169,6 +172,9 @@ class Training(Loss, CompressedTraining, TowerTraining, Recomputing):
     use_layer_wise_param_layout: bool = setting(
         True, "Muon: whole parameters are packed into one shard of the buffers per rank"
     )
+    data_parallel_rank: int | None = setting(
+        None, "Muon's layer-wise optimizer: the rank of the data-parallel group to show; default: the fullest"
+    )
     use_distributed_optimizer: bool = setting(False, "optimizer state is sharded over data-parallel ranks")
     accumulate_allreduce_grads_in_fp32: bool | None = setting(None, "fp32 gradients; default: with bf16")
     grad_reduce_in_bf16: bool = setting(False, "bf16 gradients")
@@ -203,6 +209,7 @@ class Training(Loss, CompressedTraining, TowerTraining, Recomputing):
     ddp_num_buckets: int | None = setting(None, "number of gradient buckets")
     ddp_pad_buckets_for_high_nccl_busbw: bool = setting(False, "buckets are padded to multiples of 2**16")
 
+    apex: bool = setting(True, "NVIDIA Apex is installed: its LayerNorm in the local spec, not PyTorch's")
     transformer_engine_version: str = setting("2.20", "TransformerEngine version")
     megatron_core_version: str = setting("0.20", "Megatron-Core version")
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ..dataclass import dataclass
 from .hardware import Environment, Gpu, find_gpu
 from .layout import Layout
+from .library_versions import OpenVersion
 from .model import Model
 from .rollout import Rollout
 from .training import Training
@@ -35,7 +36,8 @@ DEFAULT_GPU = "H100-80GB"
 class TrainingJob:
     """A model, a layout, training settings and hardware; all frozen, in Megatron's names.
 
-    `batch_is_assumed`: the global batch is not given, and as large as changes the peak. `assumptions` says what was decided because
+    `batch_is_assumed`: the global batch is not given, and as large as changes the peak; `open_versions`: library versions that are not
+    given, and taken as new as they can be. `assumptions` says what was decided because
     it was not given; `warnings` what is not modelled.
     """
 
@@ -50,6 +52,7 @@ class TrainingJob:
     model_type: str = ""
     num_microbatches: int = 1
     batch_is_assumed: bool = False
+    open_versions: tuple[OpenVersion, ...] = ()
     refusal: str = ""
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -146,5 +149,8 @@ class TrainingJob:
 
 def alike(one: TrainingJob, other: TrainingJob) -> bool:
     """Whether two jobs differ at most in their names and in what is said of them."""
-    silent = [dataclasses.replace(job, name="", source="", assumptions=(), warnings=()) for job in (one, other)]
+    silent = [
+        dataclasses.replace(job, name="", source="", open_versions=(), assumptions=(), warnings=())
+        for job in (one, other)
+    ]
     return silent[0] == silent[1]

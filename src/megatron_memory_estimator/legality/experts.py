@@ -40,7 +40,17 @@ def experts(model: Model, layout: Layout, training: Training) -> Iterator[Violat
         yield broken(
             "{moe_router_group_topk} is more than {moe_router_num_groups}", numbers, fix=f"use at most {groups}"
         )
+    if training.moe_router_fusion:
+        yield from _fused_router(model, training)
     yield from _dispatch(layout, training)
+
+
+def _fused_router(model: Model, training: Training) -> Iterator[Violation]:
+    """Kernels of routers are TransformerEngine's. Source: Megatron-LM `megatron/core/transformer/moe/moe_utils.py`."""
+    since = (2, 13) if model.moe_router_score_function == "sqrtsoftplus" else (2, 7)
+    if training.te < since:
+        rule = f"moe_router_fusion with moe_router_score_function={model.moe_router_score_function}"
+        yield broken(f"{rule} needs TransformerEngine {since[0]}.{since[1]} or newer", fix="turn it off")
 
 
 def _biases(layout: Layout, training: Training) -> Iterator[Violation]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
+from ..states.buffers import by_layout, deals_whole
 from ..states.optimizers import OPTIMIZERS
 from ..wording import all_of
 from .sharding import EP, PP
@@ -36,6 +37,24 @@ def optimizer(model: Model, layout: Layout, training: Training) -> Iterator[Viol
     if t.use_distributed_optimizer and not OPTIMIZERS[t.optimizer].distributed:
         rule = f"optimizer={t.optimizer} does not work with use_distributed_optimizer"
         yield broken(rule, fix="turn it off or use adam")
+    yield from _layer_wise(model, layout, training)
+
+
+def _layer_wise(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """The layer-wise optimizer (Megatron-LM `megatron/core/optimizer/__init__.py`, `layer_wise_optimizer.py`)."""
+    t, rank, ranks = training, training.data_parallel_rank, layout.dp * layout.cp
+    if not deals_whole(t):
+        if rank is not None:
+            yield broken("data_parallel_rank needs optimizer=muon with use_distributed_optimizer", fix="drop it")
+        return
+    if layout.num_distributed_optimizer_instances > 1:
+        yield broken("the layer-wise optimizer needs num_distributed_optimizer_instances=1")
+    if by_layout(t) and model.has_moe and model.add_bias_linear and (layout.ep > 1 or layout.etp != layout.tp):
+        rule = "the layer-wise parameter layout has no place for expert biases (add_bias_linear)"
+        yield broken(rule, fix="turn use_layer_wise_param_layout off")
+    if rank is not None and rank >= ranks:
+        rule = "data_parallel_rank is not below the data parallel size"
+        yield broken(rule, said=f"data_parallel_rank={rank} is not below the {ranks} ranks of the data-parallel group")
 
 
 def fully_sharded(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:

@@ -18,6 +18,13 @@ def sequence_parallel(model: Model, layout: Layout, training: Training) -> Itera
     t = training
     if layout.sequence_parallel and layout.tp == 1:
         yield broken(f"sequence_parallel needs {TP} above 1", fix="turn it off")
+    own = model.falcon_h1 or model.gemma4_dense  # with norms of their own
+    if layout.sequence_parallel and not (t.te_spec or own) and (model.normalization == "RMSNorm" or not t.apex):
+        # megatron/core/transformer/torch_norm.py (WrappedTorchNorm)
+        fix = "use transformer_impl=transformer_engine" + ("" if t.apex else ", or apex=True if it is installed")
+        yield broken(
+            "sequence_parallel with PyTorch's norms of transformer_impl=local is refused by Megatron-Core", fix=fix
+        )
     if t.tp_comm_overlap and not layout.sequence_parallel:
         fix = "turn one on or the other off"
         yield broken(f"tp_comm_overlap needs sequence_parallel (and {TP} above 1)", fix=fix)
@@ -61,8 +68,26 @@ def a2a_overlap(model: Model, layout: Layout, training: Training) -> Iterator[Vi
     if layout.pp > 1 and not interleaved(model, layout):
         needs = "virtual stages (virtual_pipeline_model_parallel_size)"
         yield broken(f"{name} with {{{PP}}} needs {needs}", {PP: layout.pp})
+    if t.use_megatron_fsdp:
+        yield from _beside_fsdp(name, layout, t)
     if model.mtp > 1 or (model.mtp and layout.pp == 1):
         yield broken(f"{name} needs at most one MTP depth, and {PP} above 1 with it")
+
+
+def _beside_fsdp(name: str, layout: Layout, t: Training) -> Iterator[Violation]:
+    """What the overlap excludes of Megatron-FSDP (Megatron-LM `distributed/fsdp/mcore_fsdp_adapter.py`, `combined_1f1b.py`)."""
+    if layout.pp > 1:
+        yield broken(
+            f"{name} with use_megatron_fsdp needs {PP}=1",
+            said=f"{name} with use_megatron_fsdp needs {PP}=1, not {layout.pp}",
+        )
+    if t.fsdp_double_buffer:
+        yield broken(f"{name} with use_megatron_fsdp excludes fsdp_double_buffer", fix="turn one off")
+    if t.cuda_graph_impl not in ("none", "full_iteration"):
+        yield broken(
+            f"{name} with use_megatron_fsdp excludes CUDA graphs of layers",
+            fix="use cuda_graph_impl full_iteration or none",
+        )
 
 
 def interleaved(model: Model, layout: Layout) -> bool:

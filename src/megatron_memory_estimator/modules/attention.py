@@ -11,14 +11,14 @@ are gathered, so that each rank works on one group.
 from __future__ import annotations
 
 from ..tape.ops import Op
-from ..tape.tensor import Dim, Param, Tensor, smallest
+from ..tape.tensor import Dim, Param, Tensor, chosen, smallest
 from .context import Context
-from .core_attention import NAME as CORE
+from .context_parallel import NAME as CORE
 from .core_attention import core_attention
 from .eager_norm import dropped_norm, value_norm
 from .linear import column_linear, keeps_original, linear_params, row_linear
-from .module import Module, in_part, recomputed
-from .norm import before, behind, norm, norm_params
+from .module import Module, holding, in_part, recomputed
+from .norm import before, behind, norm, norm_params, separate_norm
 from .query_norms import query_norm, query_norm_params
 from .sends import over_tp
 
@@ -55,8 +55,12 @@ def self_attention(
     if normed is None and not own_norm:
         normed = hidden
     elif normed is None:  # TransformerEngine fuses the norm into linear_qkv
-        normed = yield from in_part("qkv_linear" if c.te else "attn_norm", norm(c, "input_layernorm", hidden))
-    qkv = yield from in_part("qkv_linear", column_linear(c, f"{name}.linear_qkv", normed, weight))
+        if c.te:
+            normed = yield from in_part("qkv_linear", norm(c, "input_layernorm", hidden))
+        else:
+            own = separate_norm(c, "input_layernorm", hidden, f"{name}.linear_proj")
+            normed = yield from in_part("attn_norm", own)
+    qkv = yield from in_part("qkv_linear", column_linear(c, f"{name}.linear_qkv", normed, weight, normed=own_norm))
     if c.group_is_shared:
         whole = c.region(f"{name}.qkv gathered", Dim(qkv_dim.name, qkv_dim.size))
         yield Op(
@@ -91,21 +95,32 @@ def self_attention(
     if normed_heads:
         q = yield from query_norm(c, f"{name}.q_layernorm", q)
         k = yield from query_norm(c, f"{name}.k_layernorm", k)
+    joined = (
+        m.groups < m.num_attention_heads
+        and not normed_heads
+        and (te_core or rope or c.several_groups or c.several_sequences)
+    )
+    if joined:
+        q, copied = yield from _joined(c, q, rope=rope)
+    # linear_qkv's output in parts is a variable since Megatron-Core 0.15 (qkv_output); the value shows it whole in any
+    parts = (copied if joined else q, k) if c.training.mcore >= (0, 15) else ()
+    held: tuple[Tensor, ...] = (qkv, *parts)
     if rope:
         q, k = yield from rotary(c, name, q, k)
-    elif te_core and not packed and not normed_heads:
-        q, k = yield from in_part("core_attn", _contiguous(c, q, k))
+    held = (*held, q, k)
 
     if m.value_norm:
         source = yield from (dropped_norm if m.kv_shared else value_norm)(c, f"{name}.v_norm", source)
 
     def core() -> Module[Tensor]:
-        value = source
+        query, key, value = q, k, source
+        if te_core and not (rope or packed or normed_heads):
+            query, key = yield from _contiguous(q, k)
         # Megatron-Core's own hands the strided view to the batched GEMM, except where key and value are repeated anyway.
         if te_core and not packed and not m.value_norm:
             value = value.like(f"{name}.v contiguous")
             yield Op(f"{CORE}.contiguous_v", (source,), (value,), passes=(source,))
-        return (yield from core_attention(c, q, k, value, heads, layer))
+        return (yield from core_attention(c, query, key, value, heads, layer))
 
     kept = recomputed(c.training.recomputes("core_attn"), CORE + ".checkpoint", core())
     context = yield from in_part("core_attn", kept)
@@ -113,7 +128,21 @@ def self_attention(
         context = yield from _output_gate(c, name, context, gate)
     shares = keeps_original(c) and gate is None
     last = row_linear(c, f"{name}.linear_proj", context, proj, original=shares, normed=behind(c))
-    return (yield from in_part("attn_proj", last))
+    # what linear_qkv made is a variable of the forward to its end, and the normed input one of the layer's
+    return (yield from in_part("attn_proj", holding(last, *held, normed if own_norm and not c.te else None)))
+
+
+def _joined(c: Context, q: Tensor, *, rope: bool) -> Module[tuple[Tensor, Tensor]]:
+    """The heads of several query groups in a row, which are no view of the packed tensor: what is read on, and the copy, a variable
+    of the forward to its end. One group's heads are a view: RoPE reads that, and the copy takes no bytes; elsewhere they are copied
+    for the kernel anyway."""
+    copied = q.like(f"{q.name} of all groups")
+    if not rope:
+        yield Op(f"{q.name}.join_groups", (q,), (copied,), passes=(q,))
+        return copied, copied
+    copied = copied._replace(nbytes=copied.nbytes * chosen(c.model.groups > c.layout.tp, 1, 0))
+    yield Op(f"{q.name}.join_groups", (q,), (copied,), stops=(q,))
+    return q, copied
 
 
 def rotary(c: Context, name: str, q: Tensor, k: Tensor) -> Module[tuple[Tensor, Tensor]]:
@@ -134,10 +163,12 @@ def cos_sin(c: Context, name: str, rot: Dim) -> tuple[Tensor, ...]:
     )
 
 
-def _contiguous(c: Context, q: Tensor, k: Tensor) -> Module[tuple[Tensor, Tensor]]:
-    copies = (q.like(f"{q.name} contiguous"), k.like(f"{k.name} contiguous"))
-    yield Op(f"{CORE}.contiguous_qk", (q, k), copies)
-    return copies
+def _contiguous(q: Tensor, k: Tensor) -> Module[tuple[Tensor, Tensor]]:
+    """Query and key of their own storage: views of the packed tensor are copied."""
+    copies = tuple(t if t.storage == t.name else t.like(f"{t.name} contiguous") for t in (q, k))
+    views = tuple(t for t in (q, k) if t.storage != t.name)
+    yield Op(f"{CORE}.contiguous_qk", views, tuple(t for t in copies if t not in (q, k)))
+    return copies[0], copies[1]
 
 
 def _output_gate(c: Context, name: str, context: Tensor, gate: Tensor) -> Module[Tensor]:

@@ -21,7 +21,7 @@ from ..tape.work import Gemm
 from .compressed_core import Keys, core
 from .compressed_keys import Compressed, boundary_rows, compressed, compressor_params, rope_copies
 from .context import Context
-from .core_attention import NAME as CORE
+from .context_parallel import NAME as CORE
 from .csa_indexer import Index, index, indexer_params
 from .linear import duplicated_linear, linear_params
 from .mla import NAME

@@ -17,7 +17,7 @@ from ..tape.tensor import Dim, Tensor, smallest
 from ..tape.work import Attention, Streamed, Work
 from .compressed_keys import Compressed, boundary_rows
 from .context import Context
-from .core_attention import NAME
+from .context_parallel import NAME
 from .csa_indexer import Index
 from .module import Module
 

@@ -16,30 +16,13 @@ from ..job.model import Model
 from ..job.training import Training
 from ..job.variants import variant_of
 from ..tape.tensor import Dim, MeshAxis, Tensor, ceil_div, chosen, nearest_whole, round_up, smallest, tensor
+from .borders import above, agreed, many
 from .quantization import RECIPES, Recipe
 from .routing import Factors, factors
 
 FACTOR_SCALE = 10**6
 GROUPED_ROWS = 256
 """Rows of an expert in a grouped tensor are padded to a multiple of this (TransformerEngine `pytorch/tensor/grouped_tensor.py`)."""
-
-
-def above(degree: int, limit: int) -> bool:
-    """Whether a degree is above a limit; an array of layouts must agree, because it shares one structure."""
-    return agreed(degree > limit)
-
-
-def agreed(found: Any) -> bool:
-    """An answer that all layouts of an array share, because they share one structure."""
-    if isinstance(found, bool):
-        return found
-    assert found.all() or not found.any(), "layouts of different structure in one array"
-    return bool(found.all())
-
-
-def many(degree: int) -> bool:
-    """Whether a degree is above one."""
-    return above(degree, 1)
 
 
 @dataclass(frozen=True)
@@ -106,6 +89,11 @@ class Context:
     def several_sequences(self) -> bool:
         """More than one sequence in a microbatch."""
         return many(self.training.micro_batch_size)
+
+    @cached_property
+    def heads_in_fours(self) -> bool:
+        """Attention heads of a rank, of all sequences of a microbatch, in fours."""
+        return agreed(self.model.num_attention_heads // self.layout.tp * self.training.micro_batch_size % 4 == 0)
 
     @property
     def te(self) -> bool:

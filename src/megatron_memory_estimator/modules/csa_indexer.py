@@ -14,7 +14,7 @@ from ..tape.ops import Item, Op, Recompute
 from ..tape.tensor import Dim, Param, Tensor
 from .compressed_keys import OVERLAPS, Compressed, Compressor, compressed, compressor_params
 from .context import Context
-from .core_attention import NAME as CORE
+from .context_parallel import NAME as CORE
 from .linear import duplicated_linear, linear_params
 from .module import Module, T, changed
 

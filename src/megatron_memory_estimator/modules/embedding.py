@@ -17,8 +17,12 @@ def vocab(c: Context) -> Dim:
 
 
 def embedding_params(c: Context, *, alone: bool, positions: bool = True) -> Module[Param]:
-    """The word embedding table, and the position table where positions are learned. `alone`: no other stage has a copy of it."""
-    shared = c.model.share_embeddings_and_output_weights and not alone
+    """The word embedding table, and the position table where positions are learned. `alone`: no other stage has a copy of it,
+    of the output layer's or of MTP's.
+
+    Source: Megatron-LM `megatron/core/models/common/language_module/language_module.py` (setup_embeddings_and_output_layer).
+    """
+    shared = bool(c.model.share_embeddings_and_output_weights or c.model.mtp) and not alone
     table = Param("embedding.word_embeddings.weight", (vocab(c), c.hidden), "tp", shared_embedding=shared)
     yield table
     if positions and c.model.position_embedding_type == "learned_absolute":

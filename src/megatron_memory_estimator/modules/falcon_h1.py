@@ -72,7 +72,7 @@ def _mlp(c: Context, hidden: Tensor) -> Module[Tensor]:
     fc2 = yield from linear_params(c, "mlp.linear_fc2", c.hidden, ffn, "tp", m.add_bias_linear)
     x = yield from in_compute_dtype(c, "pre_mlp_layernorm", hidden)
     x = yield from norm(c, "pre_mlp_layernorm", x)
-    wide = yield from column_linear(c, "mlp.linear_fc1", x, fc1)
+    wide = yield from column_linear(c, "mlp.linear_fc1", x, fc1, normed=True)
     act = c.region("mlp.activation.output", ffn)
     scaled, gate, linear = (
         act.like(f"mlp.activation.{name}") for name in ("scaled gate", "activated gate", "linear half")

@@ -55,7 +55,7 @@ def gated_delta_net(c: Context, hidden: Tensor, layer: int = 0, *, second: bool 
     out_proj = yield from linear_params(c, f"{NAME}.out_proj", c.hidden, out_width, "tp", False)
 
     normed = yield from norm(c, f"{NAME}.in_norm", hidden)
-    packed = yield from column_linear(c, f"{NAME}.in_proj", normed, in_proj)
+    packed = yield from column_linear(c, f"{NAME}.in_proj", normed, in_proj, normed=True)
     # views of one packed tensor; the convolution keeps its part, which pins all of it
     shape = (c.seq, c.batch)
     qkv = packed.view(f"{NAME}.qkv", (*shape, conv))

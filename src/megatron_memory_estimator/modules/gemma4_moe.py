@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from ..tape.ops import Op
 from ..tape.tensor import Dim, Param, Tensor
+from .combine import combine
 from .context import Context
-from .dispatcher import combine, dispatch
+from .dispatcher import dispatch
 from .eager_norm import eager_norm
 from .module import Module, in_part, recomputed
-from .moe import expert_params, filled, routed_experts, router, router_params
+from .moe import expert_params, filled, routed_experts, router_params
 from .norm import norm_params
+from .router import router
 from .shared_experts import shared_experts, shared_experts_params
 
 
@@ -47,7 +49,7 @@ def gemma4_moe(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
         probs = yield from in_part("router", _router(c, hidden, experts))
         routed = yield from in_part("dispatch", filled(c.filled, dispatch(c, tokens, probs, c.hidden)))
         done = yield from in_part("experts", filled(c.filled, routed_experts(c, routed, *weights)))
-        out = yield from in_part("combine", filled(c.filled, combine(c, routed, done, c.hidden)))
+        out, _ = yield from in_part("combine", filled(c.filled, combine(c, routed, done, c.hidden)))
         out = yield from in_part("combine", eager_norm(c, "mlp.post_moe_layernorm", out))
         extra = yield from in_part("shared_experts", eager_norm(c, "mlp.post_shared_expert_layernorm", extra))
         total = c.stream("mlp.output with shared experts", c.hidden)

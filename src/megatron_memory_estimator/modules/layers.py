@@ -17,7 +17,7 @@ from .head import final_layernorm, loss, output_weight
 from .hyper_connection import connected, connection_params, contracted, contraction_params, expanded
 from .kind import Kind, Role
 from .kinds import kinds_of
-from .module import GROUP, Module, T, changed, collected, in_part
+from .module import GROUP, Module, T, changed, collected, in_part, recomputed
 from .mtp import concatenated, mtp_depth, mtp_depth_of_streams
 from .residual import bias_dropout_add
 from .towers import towers
@@ -198,8 +198,17 @@ def mtp_unit(c: Context, *, owns_embedding: bool, kinds: tuple[str, ...] | None 
             prefix = f"mtp.layers.{depth}"
 
             def layers(inner: Context, x: Tensor, prefix: str = prefix) -> Module[Tensor]:
+                # those of a hybrid model are a stack, which obeys `block` itself (`models/hybrid/hybrid_block.py`)
+                own = (
+                    inner.model.hybrid
+                    and inner.training.recomputes_whole_layers()
+                    and not inner.training.recomputes_layers()
+                )
+                first = inner.training.recomputed_together() if own else 0
                 for index, kind in enumerate(kinds):
-                    one = _prefixed(transformer_layer(inner, x, kind), f"{prefix}.layers.{index}.", x)
+                    name = f"{prefix}.layers.{index}"
+                    one = _prefixed(transformer_layer(inner, x, kind), f"{name}.", x)
+                    one = recomputed(index < first, f"{name}.checkpoint", one)
                     x = yield from _ended(one) if inner.training.recomputes("mhc") else one
                 return x
 

@@ -17,7 +17,7 @@ from typing import Any
 from ..tape.ops import Op
 from ..tape.tensor import Dim, Param, Tensor, numel_of
 from ..tape.work import Beside, Gemm, linear
-from .adapters import adapted, adapter_params
+from .adapters import adapted, adapter_params, adapters_of
 from .context import Context
 from .module import Module
 from .norm import norm
@@ -95,13 +95,19 @@ def requantized(c: Context, weight: Param) -> tuple[Tensor, ...]:
     return quantized(c.recipe, c.new(weight.name, *experts, *weight.shape), f"{weight.name} {c.recipe.name}")
 
 
-def kept_input(c: Context, name: str, x: Tensor, *, original: bool = False) -> tuple[Tensor, ...]:
+def kept_input(
+    c: Context, name: str, x: Tensor, *, original: bool = False, returned: bool = False
+) -> tuple[Tensor, ...]:
     """What a linear keeps of its input: the input, or one quantized copy of it.
 
     `original`: the input itself although it is quantized, because it is kept anyway or shall be recomputed
-    (set_save_original_input in Megatron-LM `extensions/transformer_engine.py`).
+    (set_save_original_input in Megatron-LM `extensions/transformer_engine.py`). `returned`: the output of the norm inside, which the
+    linear returns to its adapter and keeps for that, though its weight is frozen (TransformerEngine `pytorch/module/layernorm_linear.py`,
+    return_layernorm_output): under sequence parallelism the local part, beside the gathered one that the adapter keeps.
     """
-    if c.training.peft != "none":  # only the gradient of a weight needs the input, and the weights are frozen
+    if (
+        c.training.peft != "none" and not returned
+    ):  # only the gradient of a weight needs the input, and the weights are frozen
         return ()
     if c.recipe is None or original:
         return (x,)
@@ -178,9 +184,19 @@ def wgrad_operands(c: Context, name: str, x: Tensor, grad: Tensor) -> tuple[Tens
 
 
 def column_linear(
-    c: Context, name: str, x: Tensor, weight: Param, *, gathers: bool = True, original: bool = False
+    c: Context,
+    name: str,
+    x: Tensor,
+    weight: Param,
+    *,
+    gathers: bool = True,
+    original: bool = False,
+    normed: bool = False,
 ) -> Module[Tensor]:
-    """Output [seq/cp, b, out/tp]: the input is sharded over the sequence, the output over features."""
+    """Output [seq/cp, b, out/tp]: the input is sharded over the sequence, the output over features.
+
+    `normed`: TransformerEngine has the norm before it in the same module.
+    """
     out = c.region(f"{name}.output", weight.shape[0])
     gathered: tuple[Tensor, ...] = ()
     grads: tuple[Tensor, ...] = ()
@@ -195,7 +211,7 @@ def column_linear(
         name,
         reads=(x,),
         writes=(out,),
-        saves=kept_input(c, name, x, original=original),
+        saves=kept_input(c, name, x, original=original, returned=normed and c.te and bool(adapters_of(c, name))),
         forward=(*gathered, *other_orientation(c, f"{name}.input", x), *requantized(c, weight)),
         backward=(*gathered, *grads, *quantized_grad(c, name, out), *weight_grad(c, weight), *requantized(c, weight)),
         wgrad=wgrad_operands(

@@ -71,9 +71,10 @@ def mamba_mixer(
     conv_wide = c.dim("conv", inner + 2 * spread * state, "tp")
     rows = Dim("mamba_num_groups", groups, ("tp",), c.layout.tp)
 
+    own_norm = normed is None
     if normed is None:
         normed = yield from norm(c, f"{NAME}.norm_in", hidden)
-    packed = yield from column_linear(c, f"{NAME}.in_proj", normed, in_proj)
+    packed = yield from column_linear(c, f"{NAME}.in_proj", normed, in_proj, normed=own_norm)
     if c.cp_many:
         moved = c.region(f"{NAME}.zxBCdt after all-to-all", wide)
         both = (

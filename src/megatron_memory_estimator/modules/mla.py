@@ -15,10 +15,10 @@ from ..tape.tensor import Dim, Param, Tensor
 from ..tape.work import Streamed
 from .attention import cos_sin
 from .context import Context
-from .core_attention import NAME as CORE
+from .context_parallel import NAME as CORE
 from .core_attention import core_attention
 from .linear import column_linear, duplicated_linear, keeps_original, linear_params, row_linear
-from .module import Module, in_part, recomputed
+from .module import Module, holding, in_part, recomputed
 from .norm import norm, norm_params
 from .sends import over_tp
 
@@ -93,31 +93,40 @@ def mla_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
         q_in = yield from down_linear(c, f"{NAME}.linear_q_down_proj", normed, q_down, q_width)
     kv = yield from down_linear(c, f"{NAME}.linear_kv_down_proj", normed, kv_down, kv_dim)
 
-    def up() -> Module[tuple[Tensor, Tensor, Tensor]]:
-        query = q_in
+    latent = kv.view(f"{NAME}.kv_compressed", (*kv.shape[:-1], kr))
+    k_pos = kv.view(f"{NAME}.k_pos_emb", (*kv.shape[:-1], rot))
+    yield Op(f"{NAME}.split_kv", (kv,), (latent, k_pos))
+    if c.te and c.sp_many:
+        part, k_pos = k_pos, c.region(f"{NAME}.k_pos_emb gathered", rot)
+        yield Op(
+            f"{NAME}.gather_k_pos_emb", (part,), (k_pos,), sends=over_tp(c, "all_gather", k_pos),
+            returns=over_tp(c, "reduce_scatter", k_pos),
+        )  # fmt: skip
+
+    def up(compressed: Tensor = latent) -> Module[tuple[Tensor, Tensor, Tensor]]:
+        query, latent = q_in, compressed
         if q_norm:
             query = yield from norm(c, f"{NAME}.q_layernorm", query)
         # a query projection without compression reads the normed input, like linear_qkv
-        q_raw = yield from in_part("qkv_linear" if q_down is None else "attn", column_linear(c, q_name, query, q_up))
-        latent = kv.view(f"{NAME}.kv_compressed", (*kv.shape[:-1], kr))
-        k_pos = kv.view(f"{NAME}.k_pos_emb", (*kv.shape[:-1], rot))
-        yield Op(f"{NAME}.split_kv", (kv,), (latent, k_pos))
+        q_raw = yield from in_part(
+            "qkv_linear" if q_down is None else "attn", column_linear(c, q_name, query, q_up, normed=q_norm and fused)
+        )
         if c.te:  # a strided slice; TransformerEngine makes its input contiguous
             copied = latent.like(f"{NAME}.kv_compressed contiguous")
             yield Op(f"{NAME}.contiguous_kv", (latent,), (copied,), passes=(latent,))
             latent = copied
         if m.qk_layernorm:
             latent = yield from norm(c, f"{NAME}.kv_layernorm", latent)
-        kv_raw = yield from column_linear(c, f"{NAME}.linear_kv_up_proj", latent, kv_up)
+        kv_raw = yield from column_linear(c, f"{NAME}.linear_kv_up_proj", latent, kv_up, normed=fused)
         q = c.region(f"{NAME}.q", heads, qk)
         k = c.region(f"{NAME}.k", heads, qk)
         v = c.region(f"{NAME}.v", heads, dv)
-        gathered = (c.region(f"{NAME}.k_pos_emb gathered", rot),) if c.sp_many else ()
-        kept = () if c.training.apply_rope_fusion else cos_sin(c, NAME, rot)
-        yield Op(
-            f"{NAME}.rotary", (q_raw, kv_raw, k_pos), (q, k, v), kept, forward=gathered, work=(Streamed(),),
-            sends=over_tp(c, "all_gather", *gathered), returns=over_tp(c, "reduce_scatter", *gathered),
-        )  # fmt: skip
+        kept: tuple[Tensor, ...] = ()
+        turned: tuple[Tensor, ...] = ()
+        if not c.training.apply_rope_fusion:  # the rotated parts are joined with the others
+            kept = cos_sin(c, NAME, rot)
+            turned = (c.region(f"{NAME}.q_pos_emb rotated", heads, rot), c.region(f"{NAME}.k_pos_emb rotated", rot))
+        yield Op(f"{NAME}.rotary", (q_raw, kv_raw, k_pos), (q, k, v), kept, turned, work=(Streamed(),))
         return q, k, v
 
     q, k, v = yield from recomputed(c.training.recomputes("mla_up_proj"), f"{NAME}.up_proj.checkpoint", up(), hook=CORE)
@@ -126,4 +135,6 @@ def mla_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
         "core_attn", recomputed(c.training.recomputes("core_attn"), CORE + ".checkpoint", core)
     )
     out = row_linear(c, f"{NAME}.linear_proj", context, proj, original=keeps_original(c))
-    return (yield from in_part("attn_proj", out))
+    kept = () if c.training.recomputes("mla_up_proj") else (q, k, v)  # dropped before
+    # variables of the forward to its end: the compressed query and key-value, and the layer's normed input
+    return (yield from in_part("attn_proj", holding(out, normed, q_in, kv, *kept)))

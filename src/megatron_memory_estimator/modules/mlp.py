@@ -6,8 +6,8 @@ from ..tape.ops import Op
 from ..tape.tensor import Dim, Tensor
 from .context import Context
 from .linear import column_linear, linear_params, row_linear
-from .module import Module, in_part, recomputed
-from .norm import before, behind, norm, norm_params
+from .module import Module, holding, in_part, recomputed
+from .norm import before, behind, norm, norm_params, separate_norm
 
 
 def mlp(c: Context, hidden: Tensor, layer: int = 0, *, normed: Tensor | None = None) -> Module[Tensor]:
@@ -23,15 +23,21 @@ def mlp(c: Context, hidden: Tensor, layer: int = 0, *, normed: Tensor | None = N
     if behind(c):
         yield from norm_params(c, "mlp.linear_fc2.post_layernorm.", c.hidden)
 
-    def body() -> Module[Tensor]:
-        x = hidden if normed is None else normed
-        if own_norm:
-            x = yield from in_part("mlp" if c.te else "mlp_norm", norm(c, "pre_mlp_layernorm", hidden))
-        wide = yield from column_linear(c, "mlp.linear_fc1", x, fc1)
+    x = hidden if normed is None else normed
+    own = own_norm and not c.te
+    checkpoint = normed is None and c.training.recomputes("mlp")
+    if own:
+        hook = "mlp.checkpoint" if checkpoint else "mlp.linear_fc2"
+        x = yield from in_part("mlp_norm", separate_norm(c, "pre_mlp_layernorm", hidden, hook))
+
+    def body(x: Tensor) -> Module[Tensor]:
+        if own_norm and c.te:
+            x = yield from in_part("mlp", norm(c, "pre_mlp_layernorm", x))
+        wide = yield from column_linear(c, "mlp.linear_fc1", x, fc1, normed=own_norm)
         act = yield from activation(c, "mlp.activation", wide, ffn)
         return (yield from row_linear(c, "mlp.linear_fc2", act, fc2, normed=behind(c)))
 
-    return (yield from recomputed(normed is None and c.training.recomputes("mlp"), "mlp.checkpoint", body()))
+    return (yield from holding(recomputed(checkpoint, "mlp.checkpoint", body(x)), x if own else None))
 
 
 def fused(c: Context, *, weighted: bool) -> bool:
@@ -72,15 +78,27 @@ def activation(c: Context, name: str, x: Tensor, width: Dim, scale: Tensor | Non
         yield Op(name, reads, (out,), kept)
         return out
     kept = (x, out.like(f"{name}.clamped gate")) if clamps else (x,)
+    if m.activation_func == "relu" and not clamps:  # its backward needs no more than its result
+        kept = ()
     if m.gated_linear_unit:
         kept = (*kept, out.like(f"{name}.activated gate"), out.like(f"{name}.linear half"))
-    if scale is None:
-        yield Op(name, (x,), (out,), kept)
-        return out
-    activated = out.like(f"{name}.activated")
+    activated = out if scale is None else out.like(f"{name}.activated")
+    if m.activation_func == "relu" and not m.gated_linear_unit:
+        kept = (activated,)
     yield Op(name, (x,), (activated,), kept)
-    promoted = (out.like(f"{name}.product in fp32", "fp32"),) if scale.dtype == "fp32" else ()
-    yield Op(f"{name}.times_probs", (activated, scale), (out,), (activated, scale), promoted, promoted)
+    if scale is None:
+        return out
+    return (yield from _weighed(name, activated, scale, out))
+
+
+def _weighed(name: str, activated: Tensor, scale: Tensor, out: Tensor) -> Module[Tensor]:
+    """Rows times their probabilities, in the wider dtype of both and cast back; the probabilities' gradient sums a product of all rows."""
+    name = f"{name}.times_probs"
+    wide = out if scale.dtype != "fp32" or out.dtype == "fp32" else out.like(f"{name}.product in fp32", "fp32")
+    product = wide.like(f"{name}.gradient times rows")
+    yield Op(name, (activated, scale), (wide,), (activated, scale), backward=(product,))
+    if wide is not out:
+        yield Op(f"{name}.cast", (wide,), (out,))
     return out
 
 
@@ -95,6 +113,4 @@ def situ(c: Context, name: str, x: Tensor, out: Tensor, scale: Tensor | None) ->
     yield Op(name, (x,), (activated,), wide, scratch, (*scratch, *wide[:1]), calls=10)
     if scale is None:
         return out
-    promoted = (out.like(f"{name}.product in fp32", "fp32"),) if scale.dtype == "fp32" else ()
-    yield Op(f"{name}.times_probs", (activated, scale), (out,), (activated, scale), promoted, promoted)
-    return out
+    return (yield from _weighed(name, activated, scale, out))

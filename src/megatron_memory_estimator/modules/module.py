@@ -6,8 +6,8 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import TypeVar
 
-from ..tape.ops import Item, Part, Recompute, parted
-from ..tape.tensor import Param
+from ..tape.ops import Item, Op, Part, Recompute, parted
+from ..tape.tensor import Param, Tensor
 
 T = TypeVar("T")
 Module = Generator[Param | Item, None, T]
@@ -61,6 +61,21 @@ def changed(
                 yield other
         else:
             yield change(item) if change else item
+
+
+def holding(module: Module[T], *tensors: Tensor | None) -> Module[T]:
+    """The module with tensors that Python's variables keep alive until it is done, whether a backward needs them or not."""
+    items, result = yield from collected(module)
+    yield from items[:-1]
+    held = tuple(t for t in tensors if t is not None)
+    last = items[-1]
+    if not held:
+        yield last
+        return result
+    yield last._replace(holds=(*last.holds, *held)) if isinstance(last, Op) else last
+    if not isinstance(last, Op):
+        yield Op(f"{last.name}.done", holds=held, part=last.part)
+    return result
 
 
 def in_part(part: Part, module: Module[T]) -> Module[T]:

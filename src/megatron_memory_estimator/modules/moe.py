@@ -14,10 +14,11 @@ from functools import partial
 
 from ..tape.ops import Op, filling
 from ..tape.tensor import Dim, Param, Tensor
-from ..tape.work import Gemm, Streamed
 from .adapters import adapted, adapter_params
+from .combine import combine
 from .context import Context
-from .dispatcher import Routed, combine, dispatch
+from .dispatcher import Routed, dispatch
+from .expert_biases import with_biases
 from .fused_experts import fused_experts, fuses
 from .linear import (
     duplicated_linear,
@@ -32,14 +33,11 @@ from .linear import (
     wgrad_operands,
 )
 from .mlp import activation
-from .module import Module, T, changed, in_part, recomputed
+from .module import Module, T, changed, holding, in_part, recomputed
 from .norm import norm_params, separate_norm
 from .projection import split_norm
+from .router import router
 from .shared_experts import shared_experts, shared_experts_params
-
-GATING, BALANCING = 12, 10
-"""Functions of PyTorch that a router calls, and more with a balancing loss (counted in `moe/router.py`, `moe/moe_utils.py` of
-Megatron-Core 0.16: topk_routing_with_score_function, compute_routing_scores_for_aux_loss, switch_load_balancing_loss_func)."""
 
 
 def hash_kept(c: Context, layers: int) -> Iterator[tuple[Tensor, str]]:
@@ -104,7 +102,7 @@ def moe(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
             tokens = yield from in_part("latent_down", down_proj)
         routed = yield from in_part("dispatch", filled(c.filled, dispatch(c, tokens, probs, width)))
         done = yield from in_part("experts", filled(c.filled, routed_experts(c, routed, fc1, fc2)))
-        out = yield from in_part("combine", filled(c.filled, combine(c, routed, done, width)))
+        out, back = yield from in_part("combine", filled(c.filled, combine(c, routed, done, width)))
         if m.moe_latent_norm:
             out = yield from in_part("latent_up", split_norm(c, "mlp.routed_expert_norm", out))
         if latent:
@@ -114,12 +112,18 @@ def moe(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
             # cut into nodes, the layer keeps the detached output of the shared experts until their backward
             kept = (extra,) if t.overlap_moe_expert_parallel_comm else ()
             yield Op(
-                "mlp.shared_experts.add", (out, extra), (total,), kept, passes=(out, extra), part="shared_experts_add"
+                "mlp.shared_experts.add",
+                (out, extra),
+                (total,),
+                kept,
+                holds=back,
+                passes=(out, extra),
+                part="shared_experts_add",
             )
             out = total
         return out
 
-    return (yield from recomputed(t.recomputes("moe"), "mlp.checkpoint", body()))
+    return (yield from holding(recomputed(t.recomputes("moe"), "mlp.checkpoint", body()), normed))
 
 
 def router_params(c: Context, experts: Dim) -> Module[None]:
@@ -136,76 +140,37 @@ def filled(share: float, module: Module[T]) -> Module[T]:
 
 
 def expert_params(c: Context, width: Dim) -> Module[tuple[Param, Param]]:
-    """fc1 and fc2 of the local experts; grouped experts are `weight0..weightN` of one module."""
+    """fc1 and fc2 of the local experts; grouped experts are `weight0, bias0, ..., weightN, biasN` of one module, others one module each.
+
+    Source: TransformerEngine `pytorch/module/grouped_linear.py` (GroupedLinear); Megatron-LM `moe/experts.py` (SequentialMLP).
+    """
     m = c.model
     one = c.dim("moe_ffn_hidden_size", m.moe_ffn, "etp")
     gated = c.dim("gate*moe_ffn_hidden_size", m.gate * m.moe_ffn, "etp")
     count, buffers = c.local_experts.local, c.expert_buffers
     gemm = "te" if c.te else "megatron"
+    grouped = c.training.moe_grouped_gemm
     made: list[Param] = []
     for fc, shape in (("linear_fc1", (gated, width)), ("linear_fc2", (width, one))):
         name = f"mlp.experts.{fc}"
         recipe = c.recipe.name if c.recipe else ""
-        weight = Param(f"{name}.weight", shape, "expert", count, buffers, gemm, quantized=recipe)
+        behind = not grouped and fc == "linear_fc1"  # fc2 of the same expert follows
+        weight = Param(
+            f"{name}.weight",
+            shape,
+            "expert",
+            count,
+            buffers,
+            gemm,
+            quantized=recipe,
+            in_turn=m.add_bias_linear or behind,
+        )
         made.append(weight)
         yield weight
         if m.add_bias_linear:
-            yield Param(f"{name}.bias", shape[:1], "expert", count, buffers, matrix=False)
+            yield Param(f"{name}.bias", shape[:1], "expert", count, buffers, matrix=False, in_turn=behind)
         yield from adapter_params(c, name, weight)
     return made[0], made[1]
-
-
-def router(c: Context, x: Tensor, experts: Dim) -> Module[Tensor]:
-    """Routing probabilities [tokens, experts]; what stays is the top-k choice and the scores that a loss needs."""
-    m, t = c.model, c.training
-    tokens = c.tokens
-    topk = Dim("moe_router_topk", m.moe_router_topk)
-    score_dtype = "fp32"
-    probs = c.new("mlp.router.probs", tokens, experts, dtype=score_dtype)
-    routing_map = c.new("mlp.router.routing_map", tokens, experts, dtype="bool")
-    logits = c.new("mlp.router.logits", tokens, experts, dtype=score_dtype)
-    wide = x.like("mlp.router.input fp32", "fp32")  # widened to the weight's dtype before the product
-    kept: list[Tensor] = [
-        wide if m.moe_router_weight_in_fp32 else x,
-        c.new("mlp.router.topk_indices", tokens, topk, dtype="int64"),
-    ]
-    if m.moe_router_pre_softmax and m.moe_router_score_function == "softmax":
-        kept.append(c.new("mlp.router.scores", tokens, experts, dtype="fp32"))
-    else:
-        kept.append(c.new("mlp.router.topk_probs", tokens, topk, dtype="fp32"))
-    if m.moe_router_score_function != "softmax":
-        kept.append(c.new("mlp.router.scores", tokens, experts, dtype="fp32"))
-        kept.append(c.new("mlp.router.topk_sum", tokens, dtype="fp32"))
-    if m.moe_router_score_function == "sqrtsoftplus":  # the softplus keeps its input, the root its output
-        kept.append(c.new("mlp.router.softplus_input", tokens, experts, dtype="fp32"))
-    if m.aux_loss:
-        kept.append(c.new("mlp.router.aux_loss_scores", tokens, experts, dtype="fp32"))
-        kept.append(c.new("mlp.router.tokens_per_expert", experts, dtype="int64"))
-        if m.moe_router_score_function != "softmax":
-            kept.append(c.new("mlp.router.aux_loss_sum", tokens, dtype="fp32"))
-    if m.moe_z_loss_coeff is not None:  # `moe_utils.py`, z_loss_func: logsumexp keeps what it read and its result
-        gate = "fp32" if t.moe_router_dtype else c.dtype
-        kept.append(c.new("mlp.router.z_loss_logits", tokens, experts, dtype=gate))
-        kept.append(c.new("mlp.router.z_loss_sum", tokens, dtype=gate))
-    scratch: tuple[Tensor, ...] = (logits, routing_map)
-    backward: tuple[Tensor, ...] = (logits.like("mlp.router.logits grad"),)
-    if m.moe_router_weight_in_fp32:
-        backward = (*backward, x.like("mlp.router.input grad fp32", "fp32"))
-    elif t.moe_router_dtype:
-        scratch = (*scratch, wide)
-        backward = (*backward, wide, x.like("mlp.router.input grad fp32", "fp32"))
-    products = (Gemm(tokens.local, experts.local, c.hidden.local, counted=False), Streamed())
-    yield Op(
-        "mlp.router",
-        (x,),
-        (probs,),
-        tuple(kept),
-        scratch,
-        backward,
-        work=products,
-        calls=GATING + (BALANCING if m.aux_loss else 0),
-    )
-    return probs
 
 
 def routed_experts(c: Context, routed: Routed, fc1: Param, fc2: Param) -> Module[Tensor]:
@@ -243,12 +208,18 @@ def routed_experts(c: Context, routed: Routed, fc1: Param, fc2: Param) -> Module
     act = yield from in_part("moe_act", activated)
     name = "mlp.experts.linear_fc2"
     out = c.new(f"{name}.output", rows, fc2.shape[0])
+    grouped = c.training.moe_grouped_gemm
     yield Op(
         name, (act,), (out,), kept_input(c, name, act, original=moe_act), other_orientation(c, f"{name}.input", act),
-        (*quantized_grad(c, name, out), *weight_grad(c, fc2)), wgrad=wgrad_operands(c, name, act, grad_of(out)),
-        work=(gemm(c, fc2, rows.local * c.filled),),
+        (*quantized_grad(c, name, out), *weight_grad(c, fc2)), (wide,) if grouped else (),  # a variable of TEGroupedMLP's forward
+        wgrad=wgrad_operands(c, name, act, grad_of(out)), work=(gemm(c, fc2, rows.local * c.filled),),
     )  # fmt: skip
     out = yield from adapted(c, name, act, out, fc2)
+    if grouped and c.model.add_bias_linear and probs is not None:
+        out = yield from holding(with_biases(c, out, probs), wide, None if moe_act else act)
+    elif not grouped and c.local_experts_many:
+        single, out = out, out.like("mlp.experts.output joined")
+        yield Op("mlp.experts.join", (single,), (out,), passes=(single,))
     if pads:
         done = c.new("mlp.experts.output unpadded", routed.rows, *out.shape[1:])
         yield Op("mlp.experts.unpad", (out,), (done,))

@@ -46,11 +46,10 @@ def mtp_depth(c: Context, hidden: Tensor, table: Param, layer: Layer, prefix: st
             back = over_tp(c, "all_gather", full) if c.sp_many else ()
             yield Op(f"{prefix}.eh_proj.scatter", (full,), (x,), returns=back)
         out = yield from layer(c, x)
-        return out
+        yield from norm_params(c, f"{prefix}.final_layernorm.", c.hidden)
+        return (yield from norm(c, f"{prefix}.final_layernorm", out))
 
-    out = yield from recomputed(c.training.recomputes_layers(), f"{prefix}.checkpoint", body())
-    yield from norm_params(c, f"{prefix}.final_layernorm.", c.hidden)
-    normed = yield from norm(c, f"{prefix}.final_layernorm", out)
+    normed = yield from recomputed(c.training.recomputes_layers(), f"{prefix}.checkpoint", body())
     return normed, normed
 
 

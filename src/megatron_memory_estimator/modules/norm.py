@@ -28,6 +28,14 @@ def behind(c: Context) -> bool:
     return c.model.norm_placement != "pre"
 
 
+def of_torch(c: Context) -> bool:
+    """PyTorch's norms, which keep a strided input as it is: RMSNorm of the local spec, and LayerNorm without Apex.
+
+    Source: Megatron-LM `megatron/core/models/backends.py` (LocalSpecProvider).
+    """
+    return not c.te and (c.model.normalization == "RMSNorm" or not c.training.apex)
+
+
 def statistics(c: Context, name: str, rows: tuple[Dim, ...]) -> tuple[Tensor, ...]:
     """fp32 statistics that a norm keeps for its backward."""
     kept: tuple[Tensor, ...] = (c.new(f"{name}.rsigma", *rows, dtype="fp32"),)
@@ -46,7 +54,13 @@ def separate_norm(c: Context, name: str, x: Tensor, hook: str) -> Module[Tensor]
 
 
 def norm(c: Context, name: str, x: Tensor) -> Module[Tensor]:
-    """The normalized tensor, in the compute dtype."""
+    """The normalized tensor, in the compute dtype. TransformerEngine's cast an fp32 residual stream first and keep the cast.
+
+    Source: TransformerEngine `pytorch/ops/basic/rmsnorm.py`, `layer_norm.py` (op_forward).
+    """
     out = x.like(f"{name}.output", c.dtype)
+    if c.te and x.dtype != c.dtype:
+        wide, x = x, x.like(f"{name}.input", c.dtype)
+        yield Op(f"{name}.cast", (wide,), (x,))
     yield Op(name, reads=(x,), writes=(out,), saves=(x, *statistics(c, name, x.shape[:-1])))
     return out

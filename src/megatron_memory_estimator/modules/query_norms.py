@@ -11,7 +11,7 @@ from ..tape.tensor import Dim, Param, Tensor
 from .context import Context
 from .eager_norm import dropped_norm, eager_norm
 from .module import Module
-from .norm import norm_params, statistics
+from .norm import norm_params, of_torch, statistics
 from .sends import over_tp
 
 
@@ -30,18 +30,26 @@ def query_norm_params(c: Context, name: str, heads: Dim, groups: Dim, d: Dim) ->
 
 
 def query_norm(c: Context, name: str, x: Tensor) -> Module[Tensor]:
-    """The normalized query or key [s, b, heads, d]. The norm's input must be contiguous, so the strided view is copied."""
+    """The normalized query or key [s, b, heads, d]. The norm's input must be contiguous, so a strided view is copied; PyTorch's
+    copies it for its kernel only and keeps the view."""
     if c.model.gemma4_dense:
         borrowed = c.model.kv_shared and name.endswith("k_layernorm")
         return (yield from (dropped_norm if borrowed else eager_norm)(c, name, x))
     if c.model.qk_layernorm_scope == "sharded_projection":
         return (yield from _summed(c, name, x))
-    copied = x.like(f"{name}.input")
-    yield Op(f"{name}.contiguous", (x,), (copied,), passes=(x,))
+    copied = x
+    if x.storage != x.name and not (of_torch(c) and _is_view(c, name)):
+        copied = x.like(f"{name}.input")
+        yield Op(f"{name}.contiguous", (x,), (copied,), passes=(x,))
     out = copied.like(f"{name}.output")
     rows = copied.shape[:-1] if c.model.qk_layernorm_scope == "head" else copied.shape[:-2]
     yield Op(name, (copied,), (out,), (copied, *statistics(c, name, rows)))
     return out
+
+
+def _is_view(c: Context, name: str) -> bool:
+    """Whether it is a view of what linear_qkv made: keys are, and queries of one query group or of as many groups as heads."""
+    return name.endswith("k_layernorm") or c.model.groups == c.model.num_attention_heads or not c.several_groups
 
 
 def _summed(c: Context, name: str, x: Tensor) -> Module[Tensor]:

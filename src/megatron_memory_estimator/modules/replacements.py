@@ -38,7 +38,7 @@ def _linear(c: Context, name: str, before: str, hidden: Tensor) -> Module[Tensor
     yield from norm_params(c, f"{name}.layer_norm_" if c.te else f"{before}.", c.hidden)
     weight = yield from linear_params(c, name, width, c.hidden, "tp", c.model.add_bias_linear)
     normed = yield from norm(c, before, hidden)
-    out = yield from column_linear(c, name, normed, weight)
+    out = yield from column_linear(c, name, normed, weight, normed=True)
     if not c.tp_many:
         return out
     whole = c.stream(f"{name}.output gathered", c.hidden)

@@ -18,7 +18,7 @@ def bias_dropout_add(
     out = c.residual(f"{name}.output")
     if c.model.hidden_dropout > 0:
         mask = x.like(f"{name}.dropout_mask", "bool")
-        yield Op(name, reads=(x, residual), writes=(out,), saves=(mask,), holds=holds, passes=(residual,))
+        yield Op(name, (x, residual), (out,), (mask,), holds=holds, passes=(residual,), compiled=True)
     else:
         yield Op(name, reads=(x, residual), writes=(out,), holds=holds, passes=(x, residual))
     return out

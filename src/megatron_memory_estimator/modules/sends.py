@@ -43,7 +43,8 @@ def dispatched(c: Context, rows: Tensor, *, copies: int = 0) -> Sends:
     if not c.ep_many:
         return ()
     stride = c.layout.etp if c.etp_many else 1
-    return (Send("dispatch", "ep", c.layout.ep, stride, rows.nbytes, _behind(c), copies),)
+    groups = (c.model.moe_router_group_topk or 1, c.model.moe_router_num_groups or 1)
+    return (Send("dispatch", "ep", c.layout.ep, stride, rows.nbytes, _behind(c), copies, groups),)
 
 
 def _behind(c: Context) -> Beside:

@@ -14,7 +14,7 @@ from ..tape.tensor import Dim, Param, Tensor
 from ..tape.work import Attention, Gemm, Streamed, Work
 from .attention import cos_sin
 from .context import Context
-from .core_attention import NAME as CORE
+from .context_parallel import NAME as CORE
 from .linear import column_linear, gemm, linear_params, row_linear, rows_of
 from .mla import NAME, down_linear
 from .module import Module, in_part, recomputed
@@ -131,11 +131,13 @@ def _indexer(
         Dim("dsa_indexer_n_heads", m.dsa_indexer_n_heads),
         Dim("dsa_indexer_head_dim", m.dsa_indexer_head_dim),
     )
-    rows = c.seq.local * c.batch.size
+    rows, width = c.seq.local * c.batch.size, index_heads.size * head.size
+    whole = 2 if backend == "none" else 0
     work: tuple[Work, ...] = (
         Gemm(rows, index_heads.size * head.size, query.shape[-1].size, counted=False),
         Gemm(rows, head.size + index_heads.size, c.hidden.size, counted=False),
-        Streamed(rows * c.full_seq.size * index_heads.size * head.size, counted=False),  # scores of half the square
+        # scores of half the square; PyTorch takes all of it, in fp32
+        Streamed(rows * c.full_seq.size * width, counted=False, wide=whole * rows * c.full_seq.size * width),
     )
     scores = c.new(f"{name}.scores", c.seq, c.batch, c.full_seq, dtype="fp32")
     scratch: tuple[Tensor, ...] = (scores,)
@@ -187,9 +189,9 @@ def _core(c: Context, q: Tensor, kv: Tensor, heads: Dim, kr: Dim, *, indexer: bo
     m, backend = c.model, c.training.dsa_kernel_backend
     assert m.dsa_indexer_n_heads is not None and m.dsa_indexer_topk is not None
     out = c.region(f"{CORE}.output", heads, kr)
-    # no rates of sparse kernels are public: as long as dense attention with the same heads (docs/throughput.md)
-    qk = m.qk_head_dim + m.qk_pos_emb_head_dim
-    dense = Attention(c.seq.local * c.batch.size, heads.local, c.training.seq_length, qk, m.v_head_dim)
+    # every query of a head meets the latent keys that are picked, at the rate of dense kernels (docs/throughput.md)
+    tokens = c.seq.local * c.batch.size
+    picked = Attention(tokens, heads.local, _picked(c), m.kv_lora_rank + m.qk_pos_emb_head_dim, m.kv_lora_rank)
     if c.cp_many:  # all-gather context parallelism: the latent keys of the whole sequence
         kv = kv._replace(shape=(c.full_seq, *kv.shape[1:]), nbytes=kv.nbytes * c.layout.cp)
     if backend == "none":
@@ -204,8 +206,16 @@ def _core(c: Context, q: Tensor, kv: Tensor, heads: Dim, kr: Dim, *, indexer: bo
             kv.like(f"{CORE}.kv fp32", "fp32"),
         )
         wide = c.new(f"{CORE}.scores fp32", *scores, dtype="fp32")
-        yield Op(CORE, (q, kv), (out,), kept, forward=(wide, wide.like(f"{CORE}.scores copy")),
-                 backward=(wide.like(f"{CORE}.scores grad"), wide.like(f"{CORE}.probs grad")), work=(Streamed(dense.flops),))  # fmt: skip
+        square = 2 * tokens * heads.local * c.full_seq.size * picked.qk  # of all keys, in fp32
+        yield Op(
+            CORE,
+            (q, kv),
+            (out,),
+            kept,
+            forward=(wide, wide.like(f"{CORE}.scores copy")),
+            backward=(wide.like(f"{CORE}.scores grad"), wide.like(f"{CORE}.probs grad")),
+            work=(Streamed(picked.flops, wide=square),),
+        )
         return out
     kept_fused: tuple[Tensor, ...] = (q, kv)
     if indexer:
@@ -216,8 +226,15 @@ def _core(c: Context, q: Tensor, kv: Tensor, heads: Dim, kr: Dim, *, indexer: bo
     else:  # TileLang recomputes output and LSE in backward
         kept_fused = (*kept_fused, c.new(f"{CORE}.head mask", c.batch, heads, c.seq, dtype="bool"))
         backward = (out.like(f"{CORE}.output recomputed"), kv.like(f"{CORE}.dkv fp32", "fp32"))
-    yield Op(CORE, (q, kv), (out,), kept_fused, backward=backward, work=(dense,))
+    yield Op(CORE, (q, kv), (out,), kept_fused, backward=backward, work=(picked,))
     return out
+
+
+def _picked(c: Context) -> int:
+    """Twice the keys that a query meets on average: all before it, at most those that the indexer picks."""
+    assert c.model.dsa_indexer_topk is not None
+    length, topk = c.training.seq_length, c.model.dsa_indexer_topk
+    return length if topk >= length else 2 * topk - topk * topk // length
 
 
 def _of_rows(c: Context, heads: Dim) -> tuple[Tensor, ...]:

@@ -1,18 +1,21 @@
 """Unfused core attention: a matrix of scores [b, n, s, s] of TransformerEngine's UnfusedDotProductAttention and of the local spec.
 
-Sources: TransformerEngine `pytorch/attention/dot_product_attention/backends.py`, `softmax.py`; Megatron-LM
-`megatron/core/transformer/dot_product_attention.py`.
+Sources: TransformerEngine `pytorch/attention/dot_product_attention/backends.py`, `softmax.py`, `pytorch/csrc/extensions/softmax.cpp`;
+Megatron-LM `megatron/core/transformer/dot_product_attention.py`, `megatron/core/fusions/fused_softmax.py`.
 """
 
 from __future__ import annotations
 
 from ..errors import UnsupportedError
 from ..tape.ops import Op
-from ..tape.tensor import Dim, Tensor, chosen
+from ..tape.tensor import Dim, Tensor
 from ..tape.work import Streamed
 from .context import Context
 from .module import Module
 from .softcap import capped
+
+FRESH_GRADIENT = (2, 19)
+"""TransformerEngine version from which its softmax kernels write the gradient into a tensor of its own."""
 
 
 def unfused(c: Context, name: str, q: Tensor, k: Tensor, v: Tensor, heads: Dim, v_dim: Dim) -> Module[Tensor]:
@@ -23,53 +26,89 @@ def unfused(c: Context, name: str, q: Tensor, k: Tensor, v: Tensor, heads: Dim, 
             f"(context_parallel_size={c.layout.cp}); use flash or cudnn",
             f"attention_kernel={c.core_kernel} does not support context parallelism (context_parallel_size)",
         )
+    te = c.core_kernel == "unfused"
     out = c.region(f"{name}.output", heads, v_dim)
-    scores_shape = (c.batch, heads, c.seq, c.full_seq)
+    square = (c.batch, heads, c.seq, c.full_seq)
+    given = c.training.create_attention_mask_in_dataloader
+    sequences = (c.batch,) if te and given else ()  # joined with the one that is given
+    mask = c.new(f"{name}.mask", *sequences, Dim("seq", c.seq.size), c.full_seq, dtype="bool")
+    arguments = (k, v)
+    if te:  # built for every call: differences of positions, and where they lie in the window
+        wide = tuple(mask.like(f"{name}.{one}", "int32") for one in ("distances", "window begins", "window ends"))
+        yield Op(f"{name}.mask", (), (mask,), forward=wide)
     if k.shape[-2].size != heads.size:  # key and value are repeated to all heads
-        repeated = tuple(c.region(f"{t.name} repeated", heads, t.shape[-1]) for t in (k, v))
-        yield Op(f"{name}.repeat_kv", (k, v), repeated)
+        repeated = tuple(c.region(f"{t.name} repeated", heads, t.shape[-1]) for t in arguments)
+        yield Op(f"{name}.repeat_kv", arguments, repeated)
         k, v = repeated
-    scores = c.new(f"{name}.scores", *scores_shape)
-    square = heads.local * c.seq.local * c.batch.size * c.full_seq.size
-    products = tuple(Streamed(2 * square * x.shape[-1].size) for x in (q, v))
-    yield Op(f"{name}.scores", (q, k), (scores,), (q, k), work=products[:1])
+    scores = c.new(f"{name}.scores", *square)
+    elements = heads.local * c.seq.local * c.batch.size * c.full_seq.size
+    products = tuple(Streamed(2 * elements * x.shape[-1].size) for x in (q, v))
+    result = () if c.core_kernel == "local" else (scores.like(f"{name}.scores before the product"),)
+    yield Op(f"{name}.scores", (q, k), (scores,), (q, k), result, work=products[:1])
+    held: tuple[Tensor, ...] = (scores, k, *arguments, *((mask,) if te else ()))
     if c.model.attn_logit_softcapping:
         scores = yield from capped(f"{name}.softcap", scores)
-    probs = c.new(f"{name}.softmax", *scores_shape)
-    saved_probs: Tensor = probs
-    dropout = c.model.attention_dropout > 0
-    torch_softmax = c.training.attention_softmax_in_fp32 and not c.training.masked_softmax_fusion
-    if c.core_kernel == "unfused":
-        wide = _of_torch(c, heads, c.new(f"{name}.softmax fp32", *scores_shape, dtype="fp32"))
-        inner, grad = (
-            wide._replace(name=one, storage=one) for one in (f"{name}.scores fp32", f"{name}.softmax grad fp32")
-        )
-        yield Op(f"{name}.softmax", (scores,), (probs,), (probs, wide), (inner,), (grad,), passes=(scores,))
-    elif torch_softmax:
-        wide = c.new(f"{name}.softmax fp32", *scores_shape, dtype="fp32")
-        yield Op(f"{name}.softmax", (scores,), (wide,), (wide,), forward=(wide.like(f"{name}.scores fp32"),))
-        yield Op(f"{name}.softmax_cast", (wide,), (probs,))
+    if c.model.softmax_type != "vanilla" and te:  # the sink is one key more
+        square = (*square[:3], Dim("seq+1", c.full_seq.size + 1))
+        joined = c.new(f"{name}.scores and sink", *square)
+        yield Op(f"{name}.sink", (scores,), (joined,), passes=(scores,))
+        scores = joined
+    if _fits_kernel(c, square[-1].size):
+        kept = c.new(f"{name}.softmax", *square)
+        in_place = not te or c.training.te < FRESH_GRADIENT
+        yield Op(f"{name}.softmax", (scores,), (kept,), (kept,), passes=(scores,) if in_place else ())
     else:
-        # the kernels write the gradient in place (TransformerEngine `pytorch/csrc/extensions/softmax.cpp`)
-        yield Op(f"{name}.softmax", (scores,), (probs,), (probs,), passes=(scores,))
-    if dropout:
-        mask = c.new(f"{name}.dropout_mask", *scores_shape, dtype="bool")
-        dropped = c.new(f"{name}.dropped softmax", *scores_shape)
-        yield Op(f"{name}.attention_dropout", (probs,), (dropped,), (mask,))
-        saved_probs = dropped
-    # Megatron-Core's forward refers to the scores to its end; they are a tensor beside the persistent buffer (workspaces.py)
-    held = (scores,) if c.core_kernel == "local" else ()
-    yield Op(f"{name}.context", (saved_probs, v), (out,), (saved_probs, v), holds=held, work=products[1:])
+        kept = yield from _torch_softmax(c, name, scores, mask, square)
+    if c.model.attention_dropout > 0:
+        dropout_mask = c.new(f"{name}.dropout_mask", *square, dtype="bool")
+        dropped = c.new(f"{name}.dropped softmax", *square)
+        yield Op(f"{name}.attention_dropout", (kept,), (dropped,), (dropout_mask,))
+        kept = dropped
+    # both forwards refer to the scores to their end; in the local spec they are a tensor beside the persistent buffer (workspaces.py)
+    product = out.like(f"{name}.output by heads")
+    yield Op(f"{name}.context", (kept, v), (product,), (kept, v), work=products[1:])
+    yield Op(f"{name}.order_heads", (product,), (out,), holds=(*held, kept, v))
     return out
 
 
-def _of_torch(c: Context, heads: Dim, wide: Tensor) -> Tensor:
-    """The fp32 softmax of TransformerEngine's unfused attention, of no bytes where its kernel does it in 16 bits.
+def _fits_kernel(c: Context, keys: int) -> bool:
+    """Whether a fused softmax kernel takes the scores. TransformerEngine's: half precision, 16 < keys < 16,384 in eights, rows of scores in
+    fours, whatever `masked_softmax_fusion` says; Megatron-Core's own, where that is on: at most 4,096 keys in fours.
 
-    Source: TransformerEngine `pytorch/attention/dot_product_attention/softmax.py` (FusedScaleMaskSoftmax.is_kernel_available).
+    Sources: TransformerEngine `softmax.py`, Megatron-LM `fused_softmax.py` (FusedScaleMaskSoftmax.is_kernel_available).
     """
-    sequence, rows = c.training.seq_length, heads.local * c.batch.size
-    if c.dtype == "fp32":
-        return wide._replace(nbytes=0)
-    fits = 16 < sequence < 16384 and sequence % 8 == 0
-    return wide._replace(nbytes=chosen(rows % 4 == 0, 0, wide.nbytes)) if fits else wide
+    if c.core_kernel == "unfused":
+        fits = 16 < keys < 16384 and keys % 8 == 0
+    else:
+        fits = c.training.masked_softmax_fusion and 16 < keys <= 4096 and keys % 4 == 0
+    return fits and c.dtype != "fp32" and c.training.seq_length % 4 == 0 and c.heads_in_fours
+
+
+def _torch_softmax(c: Context, name: str, scores: Tensor, mask: Tensor, square: tuple[Dim, ...]) -> Module[Tensor]:
+    """PyTorch's softmax, which keeps its result and the mask that was applied in place. Scores are widened where the compute dtype is
+    narrower and the softmax is to be in fp32, as TransformerEngine's always is.
+    """
+    te, half = c.core_kernel == "unfused", c.dtype != "fp32"
+    name = f"{name}.torch_softmax"
+    probs = c.new(name, *square)
+    applied = mask if te and c.model.sliding_window else mask.like(f"{name}.mask")
+    made: tuple[Tensor, ...] = ()
+    if not te and c.training.create_attention_mask_in_dataloader:  # the batch's own mask is applied
+        applied = applied._replace(nbytes=0)
+    elif not te:
+        made = (mask.like(f"{name}.ones", "fp32"), mask.like(f"{name}.above the diagonal", "fp32"))
+    yield Op(f"{name}.causal_mask", (), (applied,), forward=made)
+    if not (half and (te or c.training.attention_softmax_in_fp32)):
+        # the scores are a view: autograd copies the whole gradient, and the view's, for what was written in place (CopySlices)
+        masked = scores.view(f"{name}.masked", scores.shape)
+        copies = tuple(scores.like(f"{name}.{one}") for one in ("gradient of the view", "gradient masked"))
+        yield Op(f"{name}.mask", (scores,), (masked,), (applied,), backward=copies)
+        yield Op(name, (masked,), (probs,), (probs,), holds=(applied,))
+        return probs
+    widened, result = (c.new(f"{name}.{one}", *square, dtype="fp32") for one in ("scores fp32", "fp32"))
+    masked = widened.view(f"{name}.masked", widened.shape)
+    yield Op(f"{name}.widen", (scores,), (widened,))
+    yield Op(f"{name}.mask", (widened,), (masked,), (applied,))
+    yield Op(name, (masked,), (result,), (result,))
+    yield Op(f"{name}.cast", (result,), (probs,), holds=(widened, applied))
+    return probs

@@ -18,7 +18,7 @@ from ..tape.ops import Item, Op, Recompute, renaming
 from ..tape.tensor import Dim, Param, Tensor
 from ..tape.work import Gemm, Streamed
 from .context import Context
-from .core_attention import NAME as CORE
+from .context_parallel import NAME as CORE
 from .linear import column_linear, row_linear
 from .mlp import activation
 from .module import Module, changed, recomputed

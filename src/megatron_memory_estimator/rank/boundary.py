@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from operator import attrgetter
 
-from ..modules.kinds import kinds_in, layers_with
+from ..job.pipeline import Chunk
+from ..modules.context import Context
+from ..modules.kinds import kinds_in, kinds_of, layers_with
 from ..modules.sparse_attention import shared_indices
 from ..tape.tensor import Dim, Tensor, tensor
 from .captures import graph_ends
-from .chunks import boundary
+from .chunks import ChunkPlan, boundary
 from .rank import Rank
 from .schedule import Direction
 from .workspaces import layer_counts
@@ -50,18 +53,19 @@ def pipeline_tensors(rank: Rank, direction: Direction) -> tuple[Tensor, ...]:
 def last_groups(rank: Rank) -> tuple[Tensor, ...]:
     """Fine-grained offloading: the last group of each module, of the microbatch whose backward comes first, stays on the GPU.
 
-    Behind decoder layers an MTP layer has the last groups; it is modelled with all that it keeps on the GPU.
+    Behind decoder layers an MTP layer has the last groups of every microbatch: it keeps all on the GPU, but in the first step.
 
     Source: Megatron-LM `megatron/core/pipeline_parallel/fine_grained_activation_offload.py` (post_warmup_callback).
     """
-    if not rank.context.training.fine_grained_activation_offloading or rank.plans[-1].chunk.mtp:
+    if not rank.context.training.fine_grained_activation_offloading or rank.all_leaves or rank.plans[-1].chunk.mtp:
         return ()
     found: dict[str, tuple[Tensor, ...]] = {}
     for plan in reversed(rank.plans):
         for run in reversed(plan.runs):
             for module, tensors in run.away:
                 found.setdefault(module, tensors)
-    return tuple(t._replace(name=f"offload.{t.name} that stays") for group in found.values() for t in group)
+    once = dict.fromkeys(t for group in found.values() for t in group)
+    return tuple(t._replace(name=f"offload.{t.name} that stays") for t in once)
 
 
 def deferred_wgrads(rank: Rank, microbatches: int) -> tuple[Tensor, ...]:
@@ -94,6 +98,41 @@ def deferred_wgrads(rank: Rank, microbatches: int) -> tuple[Tensor, ...]:
     return tuple(found)
 
 
+def leaves_of_checkpoints(rank: Rank, plan: ChunkPlan) -> Iterator[Tensor]:
+    """What is left of checkpoints around routers: the dispatcher refers to the probabilities of the last microbatch, whose graph ends in
+    the checkpoint's detached input, a leaf. Input and gradient stay until the layer's next forward: of layers under full recompute, of
+    which the first of a stage shows what was received, and the normed input of experts under recompute_modules moe.
+
+    Source: Megatron-LM `megatron/core/tensor_parallel/random.py` (CheckpointFunction.backward), `moe/token_dispatcher.py` (self.probs,
+    self.local_probs, token_probs); both seen in the real classes.
+    """
+    c, name = rank.context, f"pipeline.chunk {plan.chunk.vp_stage} recomputed MoE layers'"
+    whole = c.training.recomputes_whole_layers()
+    if not (whole or c.training.recomputes("moe")):
+        return
+    receiving = whole and c.layout.pp > 1
+    grads = plan.each(lambda chunk: sum(around_routers(c, chunk)))
+    inputs = grads - plan.each(
+        lambda chunk: sum(around_routers(c, chunk)[:1]) if receiving and not chunk.embedding else 0
+    )
+    for what, count in (("inputs", inputs), ("inputs.grad", grads)):
+        one = c.residual(what) if whole else c.stream(what, c.hidden)
+        if not isinstance(count, int) or count:
+            yield tensor(f"{name} {what}", (Dim("layers", count), *one.shape), one.dtype)
+
+
+def around_routers(c: Context, chunk: Chunk) -> list[bool]:
+    """Of every checkpoint around decoder layers of a chunk, or around their experts, in order: does it have a router in it?"""
+    t = c.training
+    routed = [any(kind.routed for kind in kinds_of(c.model.kinds[layer])) for layer in chunk.layers]
+    if not t.recomputes_whole_layers():
+        return routed
+    together = t.recomputed_together()
+    if not t.recomputes_layers():  # block: the first layers have one each
+        return routed[:together]
+    return [any(routed[start : start + together]) for start in range(0, len(routed), together)]
+
+
 def resting_tensors(rank: Rank) -> tuple[Tensor, ...]:
     """Boundary tensors alive between two steps: each chunk's last received input and its gradient.
 
@@ -109,6 +148,7 @@ def resting_tensors(rank: Rank) -> tuple[Tensor, ...]:
             wide, first = plan.chunk.after_mtp, plan.chunk.layers[0] if plan.chunk.layers else 0
             names = (f"{name} input_tensor", f"{name} input_tensor.grad")
             found += [boundary(c, one, with_mtp=wide, layer=first) for one in names]
+        found += leaves_of_checkpoints(rank, plan)
         layers = plan.layers(c.model)
         routed = any(kind.routed for kind in kinds_in(layers))
         alltoall = c.training.moe_token_dispatcher_type == "alltoall"

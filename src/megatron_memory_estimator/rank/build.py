@@ -7,6 +7,7 @@ from ..job.pipeline import Chunk
 from ..job.training_job import TrainingJob
 from ..modules.context import Context
 from ..states.buffers import ddp_buffers
+from ..states.owners import with_owners
 from ..states.state import frozen_weights, model_state
 from .declare import Declarer
 from .rank import Rank
@@ -26,15 +27,18 @@ def build_rank(
     c, layout = declarer.context, declarer.context.layout
     plans = tuple(declarer.plan(chunk) for chunk in chunks)
     pp_rank = chunks[0].pp_rank
-    buffers = tuple(
-        buffer
-        for plan in plans
-        for buffer in ddp_buffers(
-            c,
-            plan.chunk.vp_stage,
-            [(list(run.params), run.copies) for run in plan.runs],
-            first_chunk=pp_rank == 0 and plan.chunk.vp_stage == 0,
-        )
+    buffers = with_owners(
+        c,
+        [
+            buffer
+            for plan in plans
+            for buffer in ddp_buffers(
+                c,
+                plan.chunk.vp_stage,
+                [(list(run.params), run.copies) for run in plan.runs],
+                first_chunk=pp_rank == 0 and plan.chunk.vp_stage == 0,
+            )
+        ],
     )
     group = layout.microbatch_group_size_per_vp_stage or layout.pp
     overlap = c.training.overlap_moe_expert_parallel_comm

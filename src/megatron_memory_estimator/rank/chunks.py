@@ -8,19 +8,32 @@ still saved when it runs backward.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import field
 from functools import cached_property, reduce
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 from ..dataclass import dataclass
+from ..features.offload import Absence
 from ..job.model import Model
 from ..job.pipeline import Chunk
 from ..modules.context import Context
+from ..tape.events import Live, Trace
 from ..tape.ops import EVERYTHING, Part, Unit
-from ..tape.simulate import Trace
+from ..tape.simulate import alive_at
 from ..tape.tensor import Dim, Param, Tensor, largest
 from .schedule import Direction
+
+
+class TracedUnit(NamedTuple):
+    """A unit of layers, its events, what its CUDA graphs keep per microbatch in flight, and the most that it has alive beside that while
+    it is captured."""
+
+    unit: Unit
+    trace: Trace
+    graphed: tuple[Tensor, ...] = ()
+    capture_scratch: int = 0
 
 
 class Run(NamedTuple):
@@ -33,6 +46,8 @@ class Run(NamedTuple):
     params: tuple[Param, ...]
     graphed: tuple[Tensor, ...] = ()
     """What the CUDA graphs of one copy keep per microbatch in flight."""
+    capture_scratch: int = 0
+    """The most that one copy has alive beside that while it is captured."""
     beside: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] = ((), ())
     """Tensors alive while one copy runs forward, and backward, that belong to no microbatch."""
     offloaded: tuple[Tensor, ...] = ()
@@ -43,6 +58,13 @@ class Run(NamedTuple):
     """What one copy offloads, by module."""
     moving: tuple[Tensor, ...] = ()
     """What is on its way to or from host memory while one copy runs."""
+    absence: Absence | None = None
+    """Which of its tensors are in host memory, by event."""
+
+    def alive(self, event: int) -> tuple[Live, ...]:
+        """The tensors of one copy on the GPU at an event."""
+        found = alive_at(self.unit, event)
+        return self.absence.present(found, event) if self.absence else found
 
     def beside_bytes(self, direction: Direction) -> int:
         """Bytes of the tensors beside a forward ("F") or a backward ("B")."""
@@ -90,6 +112,10 @@ class ChunkPlan:
     def saved_bytes(self) -> int:
         """Bytes kept for backward after one microbatch's forward."""
         return sum(run.trace.saved_bytes * run.copies for run in self.runs)
+
+    def each(self, figure: Callable[[Chunk], int]) -> int:
+        """A figure of its chunk; where a plan stands for chunks of several stages, an array of theirs."""
+        return figure(self.chunk)
 
     def decoder_layers(self, model: Model) -> dict[str, int]:
         """How many decoder layers of each kind."""

@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import groupby
 
-from ..features.cuda_graphs import captured, captures, replayed
-from ..features.offload import offloaded, offloaded_layers, offloads
+from ..features.cuda_graphs import capture_scratch, captured, captures, replayed
+from ..features.offload import Absence, offloaded, offloaded_layers, offloads
 from ..features.paged_stash import stashed
 from ..job.pipeline import Chunk
 from ..job.tower import counted
@@ -29,10 +29,11 @@ from ..modules.layers import (
 )
 from ..modules.vision_tower import inputs as pixels
 from ..states.fsdp import gathered
+from ..tape.events import Trace
 from ..tape.ops import Unit
-from ..tape.simulate import Trace, trace
+from ..tape.simulate import trace
 from ..tape.tensor import Param, Tensor
-from .chunks import ChunkPlan, Run
+from .chunks import ChunkPlan, Run, TracedUnit
 from .keys import Form, Group, LayerKey, PartKey, UnitKey, routed
 
 Beside = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
@@ -44,7 +45,7 @@ class Declarer:
     def __init__(self, context: Context) -> None:
         self.context = context
         self._declared: dict[object, Declaration] = {}
-        self._units: dict[object, tuple[Unit, Trace, tuple[Tensor, ...]]] = {}
+        self._units: dict[object, TracedUnit] = {}
         self._plans: dict[object, ChunkPlan] = {}
 
     def with_routing(self, context: Context) -> Declarer:
@@ -120,7 +121,8 @@ class Declarer:
         if chunk.mtp:
             behind.append(("mtp", not chunk.embedding))
         if chunk.output:
-            behind.append(("output", tied and chunk.pp_rank == 0))
+            first = chunk.pp_rank == 0
+            behind.append(("output_behind_mtp" if tied and chunk.mtp and not first else "output", tied and first))
         return before, behind
 
     def inputs(self, chunk: Chunk) -> tuple[Tensor, ...]:
@@ -178,20 +180,22 @@ class Declarer:
             firsts = [group[0] for group in members]
             kinds, form, leaves = key
             params = tuple(param for kind in kinds for param in self._params(self._declare(kind)))
-            unit, traced, graphed = self.unit((kinds, form))
+            unit, traced, graphed, scratch = self.unit((kinds, form))
             beside = self._beside(kinds, gathered(self.context, "", params, len(chunk.layers)))
             traced, paged = self._paged(traced)
             gone: tuple[Tensor, ...] = ()
+            absence: Absence | None = None
             away: tuple[tuple[str, tuple[Tensor, ...]], ...] = ()
             moving: tuple[Tensor, ...] = ()
             if leaves:
-                leave = offloaded(t, traced)
-                traced, gone, away = leave.trace, leave.tensors, leave.groups
+                leave = offloaded(t, unit, traced)
+                traced, gone, away, absence = leave.trace, leave.tensors, leave.groups, leave.absence
                 ways = 2 if t.cpu_offloading_double_buffering else 1
                 moving = tuple(
                     x._replace(name=f"{x.name} on its way ({i})") for i in range(ways) for x in leave.on_their_way
                 )
-            runs.append(Run(unit, traced, len(firsts), firsts[0], params, graphed, beside, gone, paged, away, moving))
+            one = Run(unit, traced, len(firsts), firsts[0], params, graphed, scratch, beside, gone, paged)
+            runs.append(one._replace(away=away, moving=moving, absence=absence))
         return runs
 
     def _groups(self, chunk: Chunk) -> list[tuple[int, tuple[LayerKey, ...], Form]]:
@@ -233,8 +237,8 @@ class Declarer:
             for start in range(0, len(layers), n)
         ]
 
-    def unit(self, key: UnitKey) -> tuple[Unit, Trace, tuple[Tensor, ...]]:
-        """Layers that form one unit: as declared, traced, and what their CUDA graphs keep."""
+    def unit(self, key: UnitKey) -> TracedUnit:
+        """Layers that form one unit: as declared and traced."""
         if key not in self._units:
             kinds, form = key
             declared = tuple(self._declare(kind) for kind in kinds)
@@ -251,11 +255,11 @@ class Declarer:
         """A unit outside the decoder layers."""
         declared = self._declare_part(key)
         if key not in self._units:
-            self._units[key] = declared.unit, trace(declared.unit), ()
-        unit, traced, _ = self._units[key]
+            self._units[key] = TracedUnit(declared.unit, trace(declared.unit))
+        unit, traced, *_ = self._units[key]
         params = self._params(declared)
         traced, paged = self._paged(traced)
-        return Run(unit, traced, 1, -1, params, (), gathered(self.context, f"{unit.name}.", params, 0), (), paged)
+        return Run(unit, traced, 1, -1, params, (), 0, gathered(self.context, f"{unit.name}.", params, 0), (), paged)
 
     def _declare_part(self, key: PartKey) -> Declaration:
         if key not in self._declared:
@@ -269,17 +273,20 @@ class Declarer:
             elif name == "mtp":
                 self._declared[key] = mtp_unit(c, owns_embedding=variant)
             else:
-                tied = c.model.share_embeddings_and_output_weights
-                self._declared[key] = output_unit(c, owns_weight=not variant, shared=tied and not variant)
+                shared = c.model.share_embeddings_and_output_weights and not variant and name == "output"
+                self._declared[key] = output_unit(c, owns_weight=not variant, shared=shared)
         return self._declared[key]
 
     def _paged(self, found: Trace) -> tuple[Trace, tuple[Tensor, ...]]:
         return stashed(self.context, found) if self.context.training.moe_paged_stash else (found, ())
 
-    def _traced(self, unit: Unit) -> tuple[Unit, Trace, tuple[Tensor, ...]]:
-        graphed: tuple[Tensor, ...] = ()
-        if captures(self.context.training):
-            graphed = captured(self.context.training, unit)
-            if self.context.training.cuda_graph_warmup_steps == 0:
-                unit = replayed(unit, graphed)
-        return unit, trace(unit), graphed
+    def _traced(self, unit: Unit) -> TracedUnit:
+        training, eager = self.context.training, TracedUnit(unit, trace(unit))
+        if not captures(training):
+            return eager
+        graphed = captured(training, unit)
+        found = TracedUnit(*eager[:2], graphed, capture_scratch(training, eager.trace, graphed))
+        if training.cuda_graph_warmup_steps:
+            return found
+        again = replayed(unit, graphed)
+        return found._replace(unit=again, trace=trace(again))

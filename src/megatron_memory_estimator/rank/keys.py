@@ -14,10 +14,10 @@ Group = tuple[int, tuple["LayerKey", ...], "Form"]
 """The first layer of a unit, the kinds of its layers, what it is."""
 UnitKey = tuple[tuple[LayerKey, ...], Form]
 """The kinds of the layers of a unit, and what it is."""
-OUTSIDE = ("towers", "embedding", "final_norm", "mtp", "output")
+OUTSIDE = ("towers", "embedding", "final_norm", "mtp", "output", "output_behind_mtp")
 PartKey = tuple[str, bool]
 """A unit outside the decoder layers: towers, embedding (True: no other stage has a copy), final_norm, mtp (True: with an embedding of its
-own) or output (True: it uses the embedding's weight)."""
+own) or output (True: it uses the embedding's weight), behind MTP on one stage where MTP's embedding is the copy that is tied."""
 
 
 def routed(key: object) -> bool:

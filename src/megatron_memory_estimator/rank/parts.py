@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..tape.simulate import alive_at
 from .boundary import pipeline_tensors, resting_tensors
 from .chunks import ChunkPlan, Moment
 from .peak import Peak
@@ -51,7 +50,7 @@ def _add_running(totals: dict[str, int], plan: ChunkPlan, moment: Moment, *, com
         totals["transient"] += run.beside_bytes("F" if moment.direction == "F" else "B")
     key = "parts", moment.run, moment.event
     if key not in plan.extremes:
-        found = alive_at(run.unit, moment.event)
+        found = run.alive(moment.event)
         plan.extremes[key] = (
             sum(live.tensor.nbytes for live in found if live.role == "saved"),
             sum(live.tensor.nbytes for live in found if live.role != "saved"),

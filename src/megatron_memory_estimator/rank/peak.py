@@ -14,11 +14,13 @@ from functools import lru_cache, reduce
 from typing import Literal, NamedTuple, get_args
 
 from ..dataclass import dataclass
+from ..features.offload import offloaded
+from ..tape.simulate import trace
 from ..tape.tensor import DTYPE_BYTES, largest, largest_sum
 from .a2a_overlap import combined
 from .boundary import deferred_wgrads, pipeline_tensors, resting_tensors
 from .captures import capturing, pool
-from .chunks import Moment
+from .chunks import ChunkPlan, Moment, Run
 from .rank import Candidate, Rank, Row, state_bytes, workspace_bytes
 from .schedule import Direction, Occupancy, Step
 
@@ -222,6 +224,22 @@ def _highest(candidates: list[Candidate], totals: list[int]) -> Candidate:
     return replace(first, label="the largest of each layout", nbytes=first.nbytes + reduce(largest, totals) - totals[0])
 
 
+def leaving(rank: Rank) -> Rank:
+    """The rank in the first step of fine-grained offloading: no group stays, those of MTP layers leave too.
+
+    Source: Megatron-LM `megatron/core/pipeline_parallel/fine_grained_activation_offload.py` (is_warmup in should_bulk_offload).
+    """
+
+    def leaves(run: Run) -> Run:
+        if run.unit.name != "mtp" and not run.absence:
+            return run
+        leave = offloaded(rank.context.training, run.unit, trace(run.unit), first=True)
+        return run._replace(trace=leave.trace, absence=leave.absence)
+
+    plans = tuple(ChunkPlan(plan.chunk, tuple(map(leaves, plan.runs)), plan.batch) for plan in rank.plans)
+    return replace(rank, plans=plans, all_leaves=True)
+
+
 def find_peak(rank: Rank) -> Peak:
     """The peak of a training step once moments exist, the peak of the first step, and the bytes between two steps."""
     scratch = workspace_bytes(rank)
@@ -235,6 +253,8 @@ def find_peak(rank: Rank) -> Peak:
     if top.step is not None and not top.label:
         top = replace(top, label=label_of(rank, top.step, top.running))
     persistent = state_bytes(rank, "setup", "first step") + scratch
+    if rank.context.training.fine_grained_activation_offloading:
+        candidates[:-2] = [*scheduled(leaving(rank)), *drain, *capture]
     before_step = state_bytes(rank, "setup") + reduce(largest, (candidate.nbytes for candidate in candidates[:-1]))
     first = largest(before_step, state_bytes(rank, *candidates[-1].since) + candidates[-1].nbytes) + scratch
     return Peak(top, state_bytes(rank, *top.since) + scratch, first, persistent + state_bytes(rank, "step") + rest)

@@ -41,6 +41,8 @@ class Rank:
     states: tuple[State, ...]
     workspaces: tuple[Workspace, ...]
     num_microbatches: int = 1
+    all_leaves: bool = False
+    """Fine-grained offloading: the first step, in which no group stays."""
 
 
 @dataclass(frozen=True)

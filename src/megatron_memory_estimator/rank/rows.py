@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from ..states.kept import Since
-from ..tape.simulate import Live, alive_at
+from ..tape.events import Live
 from ..tape.tensor import Tensor
 from .boundary import pipeline_tensors, resting_tensors
 from .chunks import ChunkPlan, Moment, Run
@@ -114,7 +114,7 @@ def running_rows(plan: ChunkPlan, moment: Moment, known: dict[int, list[Row]], *
     prefix = layer_prefix(run, run.copies - 1 if moment.copy < 0 else moment.copy)
     key = "alive", moment.run, moment.event
     if key not in plan.extremes:
-        found = alive_at(run.unit, moment.event)
+        found = run.alive(moment.event)
         plan.extremes[key] = list(map(live_row, found))
     yield from (row._replace(name=prefix + row.name) for row in plan.extremes[key])
 

@@ -25,10 +25,14 @@ TE_WORKSPACE_HOPPER = 32 * MIB + 1024
 TE_WORKSPACE_OLDER = 4 * MIB
 GROUPED_GEMM_STREAMS = 4
 USERBUFFER_STREAMS = 3
+TORCH_WORKSPACES = "torch cuBLAS workspaces"
+"""The beginning of their name."""
 TORCH_CUBLAS_LARGE = 32 * MIB
 TORCH_CUBLAS_SMALL = 8 * MIB + 128 * 1024
 AUTOGRAD_THREADS = 2
 TILELANG_CACHE = 512 * MIB
+CACHED_TABLES = 32
+"""Rotary tables that all layers of a process keep at most (the lru_cache of `rotary_pos_embedding.py`)."""
 
 
 class Workspace(NamedTuple):
@@ -108,7 +112,7 @@ def _cublas(c: Context, gpu: Gpu, env: Environment, *, torch_gemms: bool, groupe
     if torch_gemms:
         each = TORCH_CUBLAS_LARGE if _large_torch_workspace(c, gpu, env) else TORCH_CUBLAS_SMALL
         found.append(
-            Workspace("torch cuBLAS workspaces (forward and autograd thread)", (), "uint8", AUTOGRAD_THREADS * each,
+            Workspace(f"{TORCH_WORKSPACES} (forward and autograd thread)", (), "uint8", AUTOGRAD_THREADS * each,
                       "pytorch aten/src/ATen/cuda/CublasHandlePool.cpp")
         )  # fmt: skip
     return found
@@ -245,17 +249,17 @@ def _rotary(c: Context, plans: tuple[ChunkPlan, ...], layers: dict[str, int]) ->
         found.append(_sized(c.new("rotary table", chunks, *tables, c.seq, rot, dtype="fp32"),
                             "models/common/embeddings/rotary_pos_embedding.py: lru_cache per chunk"))  # fmt: skip
     if any(map(_own_table, kinds)):
-        rot, count = Dim("qk_pos_emb_head_dim", m.qk_pos_emb_head_dim), Dim("layers", layers_with(layers, _own_table))
-        fused = t.apply_rope_fusion
+        rot, count = Dim("qk_pos_emb_head_dim", m.qk_pos_emb_head_dim), layers_with(layers, _own_table)
         if m.rope_type == "yarn":
             rows = m.original_max_position_embeddings
-            longest = max(rows, t.seq_length) if fused else rows
-            positions = Dim("positions", longest)
-            found.append(_sized(c.new("rotary cos and sin per MLA layer", count, Dim("two", 2), positions, rot),
+            if t.apply_rope_fusion:  # made again for the sequence, in the dtype of the hidden states
+                rows = t.seq_length if c.dtype != "fp32" else max(rows, t.seq_length)
+            shape = (Dim("layers", count), Dim("two", 2), c.dim("positions", rows, "cp"), rot)
+            found.append(_sized(c.new("rotary cos and sin per MLA layer", *shape),
                                 "models/common/embeddings/yarn_rotary_pos_embedding.py"))  # fmt: skip
-        if not fused or m.rope_type != "yarn":
-            found.append(_sized(c.new("rotary table per MLA layer", count, c.seq, rot, dtype="fp32"),
-                                "models/common/embeddings/rotary_pos_embedding.py: lru_cache per layer"))  # fmt: skip
+        cached = Dim("layers", smallest(count, CACHED_TABLES))
+        found.append(_sized(c.new("rotary table per MLA layer", cached, c.seq, rot, dtype="fp32"),
+                            "models/common/embeddings/rotary_pos_embedding.py: lru_cache per layer"))  # fmt: skip
     return found
 
 

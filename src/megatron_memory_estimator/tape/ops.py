@@ -42,6 +42,7 @@ class Op(NamedTuple):
     returns   what its backward sends
     calls     functions of PyTorch or kernels that its forward launches one after the other
     filled    share of its rows that hold a token
+    compiled  one kernel of torch.compile: what it keeps for its backward is not made where none follows
     """
 
     name: str
@@ -60,6 +61,7 @@ class Op(NamedTuple):
     returns: tuple[Send, ...] = ()
     calls: int = 1
     filled: float = 1.0
+    compiled: bool = False
 
 
 _PART = Op._fields.index("part")
@@ -180,7 +182,7 @@ def filling(item: Item, share: float) -> Item:
     """The item with every op in it on rows of which a share holds a token."""
     if isinstance(item, Recompute):
         return item._replace(ops=tuple(filling(inner, share) for inner in item.ops))
-    return Op._make((*item[:_FILLED], share))
+    return Op._make((*item[:_FILLED], share, *item[_FILLED + 1 :]))
 
 
 def flattened(items: Iterable[Item]) -> Iterator[Op]:

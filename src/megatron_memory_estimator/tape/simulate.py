@@ -9,7 +9,8 @@ follows:
 - backward: ops run in reverse; the gradient of a tensor has the tensor's shape, is allocated by the first backward that
   produces it and freed by the backward that consumes it; later contributions are added in place; what an op saved is
   freed when its backward returns;
-- a checkpoint runs its ops without saving, keeps its inputs, and runs them again before its backward;
+- a checkpoint runs its ops without saving, keeps its inputs, and runs them again before its backward, through which the gradients
+  of its outputs stay (arguments of CheckpointFunction.backward): what is added to one of them is a tensor of its own;
 - an output-discarding checkpoint also drops its outputs once they are consumed, and runs its ops again when the
   gradient reaches its hook.
 
@@ -19,60 +20,12 @@ CheckpointWithoutOutput).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
 
-from .ops import Item, Op, Part, Recompute, Unit, inputs, makes, reads, uses
+from .events import ADDED, GRADIENT, WAITING, Event, Live, Phase, Saver, Trace
+from .ops import Item, Op, Part, Recompute, Unit, inputs, makes, uses
 from .tensor import Tensor
-
-WAITING = "(waits for its backward)"
-"""What the first event of a backward is called: the gradient of the unit's output is there and nothing runs."""
-
-
-GRADIENT, ADDED = "grad:", "grad+:"
-"""Beginnings of the storages of gradients, and of a further contribution to one."""
-Phase = Literal["forward", "recompute", "backward"]
-Role = Literal["saved", "gradient", "scratch", "in use", "handed on"]
-"""Why a tensor is alive: kept for a backward, a gradient on its way back, scratch of the op that runs, read or written by it, or the
-output that the next layer reads."""
-
-
-class Event(NamedTuple):
-    """One moment: the phase, the op that runs and what it is a part of, the bytes alive."""
-
-    phase: Phase
-    op: str
-    nbytes: int
-    part: Part = ""
-
-
-class Saver(NamedTuple):
-    """An op, or a checkpoint, that keeps a tensor for its backward."""
-
-    name: str
-    part: Part
-
-
-class Live(NamedTuple):
-    """A tensor alive at a moment: its role, who saved it (each once), and the op that runs with its phase."""
-
-    tensor: Tensor
-    role: Role
-    saved_by: tuple[Saver, ...] = ()
-    op: str = ""
-    phase: Phase = "forward"
-
-
-class Trace(NamedTuple):
-    """Events of one forward and one backward of a unit, in bytes alive of this unit's own tensors.
-
-    The backward begins with the event at which the gradient of the unit's output is there and nothing runs.
-    """
-
-    forward: tuple[Event, ...]
-    backward: tuple[Event, ...]
-    saved_bytes: int
-    saved: tuple[Live, ...]
 
 
 class Machine:
@@ -90,6 +43,7 @@ class Machine:
         self.phase: Phase = "forward"
         self.outputs: dict[str, tuple[Tensor, ...]] = {}
         self.delayed: dict[str, Saver] = {}
+        self.held: Counter[str] = Counter()
 
     # -- memory ---------------------------------------------------------------------------------------------------
     def allocate(self, item: Tensor) -> None:
@@ -133,13 +87,10 @@ class Machine:
     # -- forward --------------------------------------------------------------------------------------------------
     def forward(self, items: Sequence[Item], keep: frozenset[str], saving: bool) -> None:
         last: dict[str, int] = {}
-        readers: dict[str, int] = {}
         dropped: dict[int, list[str]] = {}  # outputs of output-discarding checkpoints, by their last consumer
         for index, item in enumerate(items):
             for t in uses(item):
                 last[t.storage] = index
-            for t in reads(item):
-                readers[t.storage] = index
         for index, item in enumerate(items):
             if isinstance(item, Op):
                 if not item.writes:
@@ -149,7 +100,8 @@ class Machine:
                 kept = {t.storage for t in (*item.reads, *item.writes)}
                 scratch = item.forward
                 if not saving:
-                    scratch = (*scratch, *(t for t in item.saves if t.storage not in kept))
+                    made = () if item.compiled else item.saves
+                    scratch = (*scratch, *(t for t in made if t.storage not in kept))
                 else:
                     for t in item.saves:
                         self.keep(t, Saver(item.name, item.part))
@@ -169,7 +121,7 @@ class Machine:
             if saving:
                 if isinstance(item, Recompute) and item.hook:
                     for t in self.outputs[item.name]:
-                        dropped.setdefault(readers.get(t.storage, -1), []).append(t.storage)
+                        dropped.setdefault(last.get(t.storage, -1), []).append(t.storage)
                 for storage in dropped.pop(index, ()):
                     self.free(storage)
 
@@ -183,6 +135,7 @@ class Machine:
             if isinstance(item, Op):
                 self._backward_op(item)
                 continue
+            grads = [] if item.hook else self.hold_grads(self.outputs[item.name])
             if item.hook:
                 assert item not in pending, f"{item.name}: no op behind it is {item.hook}, at which it should run again"
                 kept = inputs(item)
@@ -192,6 +145,8 @@ class Machine:
                     self.allocate(t)
                 self.rerun(item)
             self.backward(item.ops)
+            for storage in grads:
+                self.let_go(storage)
             for t in (*self.outputs[item.name], *(inputs(item) if item.stored else ())):
                 if not self.savers.get(t.storage):
                     self.free(t.storage)
@@ -217,6 +172,9 @@ class Machine:
                 if t.name in passes:
                     if t.name not in self.grads:
                         self._share(t.name, self.grads[incoming[0]])
+                elif self.held[self.grads.get(t.name, "")]:  # the sum is a tensor of its own
+                    self.drop_grad(t.name)
+                    self.new_grad(t)
                 elif t.name in self.grads:
                     added.append(Tensor(f"{GRADIENT}{t.name}", t.shape, t.dtype, t.nbytes, f"{ADDED}{t.name}"))
                 else:
@@ -243,8 +201,23 @@ class Machine:
         self.grads[name] = storage
         self.grad_users[storage] = self.grad_users.get(storage, 0) + 1
 
+    def hold_grads(self, outputs: tuple[Tensor, ...]) -> list[str]:
+        """Keep the gradients of these tensors until they are let go."""
+        found = [self.grads[t.name] for t in outputs if t.name in self.grads]
+        for storage in found:
+            self.grad_users[storage] += 1
+        self.held.update(found)
+        return found
+
+    def let_go(self, storage: str) -> None:
+        """The gradient is held no longer."""
+        self.held[storage] -= 1
+        self.unshare(storage)
+
     def drop_grad(self, name: str) -> None:
-        storage = self.grads.pop(name)
+        self.unshare(self.grads.pop(name))
+
+    def unshare(self, storage: str) -> None:
         self.grad_users[storage] -= 1
         if not self.grad_users[storage]:
             del self.grad_users[storage]

@@ -208,7 +208,8 @@ class Param(NamedTuple):
     `expert_buffer` is True where Megatron reduces it over the expert data-parallel group (`param.allreduce` is False).
     `frozen`: not trained; it has no gradient and no optimizer state. `quantized` names the low-precision recipe of its layer.
     `gemm` is "te" or "megatron" for a weight whose gradient goes through gradient accumulation fusion, else "".
-    `dtype` is its own where the model's cast to 16 bits leaves it alone, else "".
+    `dtype` is its own where the model's cast to 16 bits leaves it alone, else "". `in_turn`: each copy is registered together with
+    one of the next parameter (weight0, bias0, weight1, bias1, ...), not all copies first.
     """
 
     name: str
@@ -222,6 +223,7 @@ class Param(NamedTuple):
     quantized: str = ""
     frozen: bool = False
     dtype: str = ""
+    in_turn: bool = False
 
     @property
     def numel_each(self) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from .events import Live
 from .ops import Part, Unit
-from .simulate import Live, Machine, play
+from .simulate import Machine, play
 from .tensor import Tensor
 
 

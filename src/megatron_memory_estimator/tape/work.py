@@ -48,13 +48,15 @@ class Attention(NamedTuple):
 class Streamed(NamedTuple):
     """A kernel that moves all tensors of its op through memory and multiplies matrices on the way, such as a scan.
 
-    `forward` and `backward` are bytes that it moves beyond them: tensors that it passes over again or changes in place.
+    `forward` and `backward` are bytes that it moves beyond them: tensors that it passes over again or changes in place. `wide` are
+    FLOPs of products in fp32, which are none of the model's.
     """
 
     flops: int = 0
     forward: int = 0
     backward: int = 0
     counted: bool = True
+    wide: int = 0
 
 
 Work = Gemm | Attention | Streamed
@@ -68,7 +70,8 @@ class Send(NamedTuple):
     """A transfer between `ranks` ranks that stand `stride` apart; `nbytes` of the whole buffer.
 
     That is the output of an all-gather, the input of a reduce-scatter, what all-to-all sends, what a ring passes round in all.
-    A dispatch sends `nbytes` of which every row occurs `copies` times, to each rank once (0: each as often as it occurs).
+    A dispatch sends `nbytes` of which every row occurs `copies` times, to each rank once (0: each as often as it occurs). The experts
+    of a row are in so many of the groups that experts are divided in: `groups` is (how many of, all groups).
     """
 
     kind: Collective
@@ -78,6 +81,7 @@ class Send(NamedTuple):
     nbytes: float
     beside: Beside = ""
     copies: int = 0
+    groups: tuple[int, int] = (1, 1)
 
 
 def linear(weight: Param, rows: int, recipe: str = "", *, trained: bool = True) -> Gemm:

@@ -1,0 +1,98 @@
+"""The router of experts: what it keeps of its choice, with PyTorch's functions and with TransformerEngine's kernels.
+
+Source: Megatron-LM `megatron/core/transformer/moe/router.py`, `moe_utils.py`; TransformerEngine `pytorch/router.py`.
+"""
+
+from __future__ import annotations
+
+from ..tape.ops import Op
+from ..tape.tensor import Dim, Tensor
+from ..tape.work import Gemm, Streamed
+from .context import Context
+from .module import Module
+
+ROUTING_MAP = "mlp.router.routing_map"
+FUSED_IN_FP32 = (2, 13)
+"""TransformerEngine version whose fused router keeps its scores in fp32."""
+GATING, BALANCING = {False: 12, True: 3}, {False: 10, True: 5}
+"""Functions of PyTorch that a router calls, and more with a balancing loss, without moe_router_fusion and with it (counted in
+`moe/router.py`, `moe/moe_utils.py` of Megatron-Core 0.16: topk_routing_with_score_function, compute_routing_scores_for_aux_loss,
+switch_load_balancing_loss_func). Fused: the product, fused_topk_with_score_function, the bias's counts; and
+fused_compute_score_for_moe_aux_loss, a sum, its reduction, fused_moe_aux_loss, MoEAuxLossAutoScaler."""
+
+
+def _choice(c: Context, experts: Dim) -> list[Tensor]:
+    """What PyTorch's functions keep of the choice of experts, and of a balancing loss."""
+    m, tokens = c.model, c.tokens
+    topk = Dim("moe_router_topk", m.moe_router_topk)
+    kept = [c.new("mlp.router.topk_indices", tokens, topk, dtype="int64")]
+    if m.moe_router_pre_softmax and m.moe_router_score_function == "softmax":
+        kept.append(c.new("mlp.router.scores", tokens, experts, dtype="fp32"))
+    else:
+        kept.append(c.new("mlp.router.topk_probs", tokens, topk, dtype="fp32"))
+    if m.moe_router_score_function != "softmax":
+        kept.append(c.new("mlp.router.scores", tokens, experts, dtype="fp32"))
+        kept.append(c.new("mlp.router.topk_sum", tokens, dtype="fp32"))
+    if m.moe_router_score_function == "sqrtsoftplus":  # the softplus keeps its input, the root its output
+        kept.append(c.new("mlp.router.softplus_input", tokens, experts, dtype="fp32"))
+    if m.aux_loss:
+        kept.append(c.new("mlp.router.aux_loss_scores", tokens, experts, dtype="fp32"))
+        kept.append(c.new("mlp.router.tokens_per_expert", experts, dtype="int64"))
+        if m.moe_router_score_function != "softmax":
+            kept.append(c.new("mlp.router.aux_loss_sum", tokens, dtype="fp32"))
+    return kept
+
+
+def _fused_choice(c: Context, experts: Dim) -> list[Tensor]:
+    """What TransformerEngine's router kernels keep: the map and the scores, and those of a balancing loss once more.
+
+    The map of HybridEP is the one that its dispatch keeps. Source: TransformerEngine `pytorch/router.py` (FusedTopkScoreFunction,
+    FusedComputeScoresForMoEAuxLoss, FusedAuxLoss), `csrc/extensions/router.cpp`: scores in fp32 since 2.13, before in the logits' dtype.
+    """
+    t = c.training
+    wide = "fp32" if t.moe_router_dtype or t.te >= FUSED_IN_FP32 else c.dtype
+    kept = [c.new("mlp.router.intermediate scores", c.tokens, experts, dtype=wide)]
+    if (t.moe_token_dispatcher_type, t.moe_flex_dispatcher_backend) != ("flex", "hybridep"):
+        kept.append(c.new(ROUTING_MAP, c.tokens, experts, dtype="bool"))
+    if c.model.aux_loss:
+        kept.append(c.new("mlp.router.aux_loss_scores", c.tokens, experts, dtype=wide))
+        kept.append(c.new("mlp.router.tokens_per_expert", experts, dtype="int64"))
+    return kept
+
+
+def router(c: Context, x: Tensor, experts: Dim) -> Module[Tensor]:
+    """Routing probabilities [tokens, experts]; what stays is the top-k choice and the scores that a loss needs."""
+    m, t = c.model, c.training
+    tokens = c.tokens
+    score_dtype = "fp32"
+    probs = c.new("mlp.router.probs", tokens, experts, dtype=score_dtype)
+    routing_map = c.new(ROUTING_MAP, tokens, experts, dtype="bool")
+    logits = c.new("mlp.router.logits", tokens, experts, dtype=score_dtype)
+    wide = x.like("mlp.router.input fp32", "fp32")  # widened to the weight's dtype before the product
+    kept = [
+        wide if m.moe_router_weight_in_fp32 else x,
+        *(_fused_choice if t.moe_router_fusion else _choice)(c, experts),
+    ]
+    if m.moe_z_loss_coeff is not None:  # `moe_utils.py`, z_loss_func: logsumexp keeps what it read and its result
+        gate = "fp32" if t.moe_router_dtype else c.dtype
+        kept.append(c.new("mlp.router.z_loss_logits", tokens, experts, dtype=gate))
+        kept.append(c.new("mlp.router.z_loss_sum", tokens, dtype=gate))
+    scratch = (logits,) if any(one.name == ROUTING_MAP for one in kept) else (logits, routing_map)
+    backward: tuple[Tensor, ...] = (logits.like("mlp.router.logits grad"),)
+    if m.moe_router_weight_in_fp32:
+        backward = (*backward, x.like("mlp.router.input grad fp32", "fp32"))
+    elif t.moe_router_dtype:
+        scratch = (*scratch, wide)
+        backward = (*backward, wide, x.like("mlp.router.input grad fp32", "fp32"))
+    products = (Gemm(tokens.local, experts.local, c.hidden.local, counted=False), Streamed())
+    yield Op(
+        "mlp.router",
+        (x,),
+        (probs,),
+        tuple(kept),
+        scratch,
+        backward,
+        work=products,
+        calls=GATING[t.moe_router_fusion] + (BALANCING[t.moe_router_fusion] if m.aux_loss else 0),
+    )
+    return probs

@@ -1,0 +1,266 @@
+"""Twelve rules that the real classes showed, each by hand-worked bytes (test_random_configurations.py has whole configurations).
+
+The classes: Megatron-Core 0.19.2, TransformerEngine 2.20.2. One layer of 1,024 x 2 tokens, width 1,024, 16 heads of 64 in 4 groups.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from megatron_memory_estimator import LayoutError, TrainingJob, estimate
+from megatron_memory_estimator.modules.layers import layer_unit
+from megatron_memory_estimator.rank.boundary import resting_tensors
+from megatron_memory_estimator.tape.simulate import alive_at, trace
+
+from .helpers import context, moe_config, moe_job, small_config, small_job
+from .test_activation_rules import DENSE_LAYER, PROBS, B, D, F, H, M, N, S, T, kept, selective
+
+SQUARE = S * S
+UNFUSED = DENSE_LAYER - 4 * T * N + 2 * T * 2 * (N - M) * D
+"""A dense layer with a softmax in place of its statistics, keys and values at all heads; the softmax comes on top."""
+LOCAL: dict[str, Any] = {"transformer_impl": "local"}
+FULL: dict[str, Any] = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+
+
+@pytest.mark.parametrize(
+    ("settings", "softmax"),
+    [
+        ({}, 2 * PROBS),
+        (
+            {"masked_softmax_fusion": False, "attention_softmax_in_fp32": True},
+            2 * PROBS,
+        ),  # TransformerEngine reads neither
+        ({"micro_batch_size": 1, "tensor_model_parallel_size": 8, "seq_length": 2 * S}, None),
+        ({"seq_length": 1012}, None),  # not in eights
+    ],
+)
+def test_transformer_engines_softmax_kernel(settings: dict[str, Any], softmax: int | None) -> None:
+    """Rows of scores (batch x heads) in fours and keys in eights below 16,384; else torch keeps an fp32 softmax and a bool mask."""
+    gpus = settings.get("tensor_model_parallel_size", 1)
+    job = TrainingJob.from_config(
+        small_config(num_query_groups=16), gpus,
+        **{"seq_length": S, "micro_batch_size": B, "attention_backend": "unfused", **settings},
+    )  # fmt: skip
+    found = {
+        t.tensor.name.rsplit(".", 1)[-1]: t.tensor.nbytes
+        for t in trace(layer_unit(context(job), job.model.kinds[0]).unit).saved
+    }
+    if softmax:
+        assert found["softmax"] == softmax and "fp32" not in found
+    else:
+        s, rows = job.training.seq_length, 16 // gpus * job.training.micro_batch_size
+        assert (found["fp32"], found["torch_softmax"], found["mask"]) == (4 * rows * s * s, 2 * rows * s * s, s * s)
+
+
+def test_fp32_keeps_one_softmax() -> None:
+    """No kernel takes fp32, and nothing is widened or cast back: the softmax and the mask."""
+    job = small_job(
+        bf16=False,
+        attention_backend="unfused",
+        attention_softmax_in_fp32=True,
+        masked_softmax_fusion=False,
+        micro_batch_size=B,
+    )
+    saved = trace(layer_unit(context(job), job.model.kinds[0]).unit).saved
+    found = {t.tensor.name: t.tensor.nbytes for t in saved if "softmax" in t.tensor.name}
+    assert sorted(found.values()) == [SQUARE, 4 * PROBS]
+
+
+@pytest.mark.parametrize(
+    ("settings", "softmax"),
+    [
+        ({}, 2 * PROBS),
+        ({"masked_softmax_fusion": False, "attention_softmax_in_fp32": False}, 2 * PROBS + SQUARE),  # with a mask
+        ({"masked_softmax_fusion": False, "attention_softmax_in_fp32": True}, 6 * PROBS + SQUARE),
+        ({"masked_softmax_fusion": False, "create_attention_mask_in_dataloader": True}, 6 * PROBS),  # the batch's mask
+    ],
+)
+def test_local_softmax(settings: dict[str, Any], softmax: int) -> None:
+    """Megatron-Core's own kernel; without it PyTorch, which widens only where that is asked for."""
+    base = kept(small_config(num_query_groups=16), **LOCAL, apply_rope_fusion=False)
+    assert (
+        kept(small_config(num_query_groups=16), **LOCAL, apply_rope_fusion=False, **settings) - base
+        == softmax - 2 * PROBS
+    )
+
+
+@pytest.mark.parametrize(("seq_length", "kernel"), [(4096, True), (4100, False)])
+def test_megatrons_kernel_takes_4096_keys(seq_length: int, kernel: bool) -> None:
+    job = small_job(**LOCAL, seq_length=seq_length)
+    names = {t.tensor.name for t in trace(layer_unit(context(job), job.model.kinds[0]).unit).saved}
+    assert ("self_attention.core_attention.torch_softmax.mask" not in names) is kernel
+
+
+def test_an_fp32_residual_stream_is_kept_in_16_bits() -> None:
+    """TransformerEngine's norms cast their input and keep the cast."""
+    assert kept(moe_config(), fp32_residual_connection=True) == kept(moe_config())
+
+
+def test_what_transformer_engine_would_stop_is_said() -> None:
+    """A norm inside a linear refuses an fp32 stream; layers of multi-latent attention and experts have norms of their own."""
+    (said,) = (warning for warning in small_job(fp32_residual_connection=True).warnings if "fp32_residual" in warning)
+    assert "stops at its first layer" in said
+    config = {k: v for k, v in moe_config().items() if k != "num_query_groups"} | MLA
+    job = TrainingJob.from_config(config, 1, seq_length=S, fp32_residual_connection=True)
+    assert not [warning for warning in job.warnings if "fp32_residual" in warning]
+
+
+MLA: dict[str, Any] = {
+    "multi_latent_attention": True, "q_lora_rank": 256, "kv_lora_rank": 128, "qk_head_dim": 64, "qk_pos_emb_head_dim": 32,
+    "v_head_dim": 64, "qk_layernorm": True,
+}  # fmt: skip
+
+
+def test_the_gathered_position_key_is_an_input_of_the_up_projection() -> None:
+    """[s, b, 32] of the whole sequence, where it is recomputed under sequence parallelism; without it, a view of kv_down's output."""
+    settings: dict[str, Any] = {
+        "tensor_model_parallel_size": 2,
+        "sequence_parallel": True,
+        "vocab_size": 32000,
+        "apply_rope_fusion": True,
+    }
+    config = {k: v for k, v in small_config().items() if k != "num_query_groups"} | MLA | {"rope_type": "yarn"}
+    job = TrainingJob.from_config(config, 2, seq_length=S, micro_batch_size=B, **settings, **selective("mla_up_proj"))
+    found = {t.tensor.name: t.tensor.nbytes for t in trace(layer_unit(context(job), job.model.kinds[0]).unit).saved}
+    assert found["self_attention.k_pos_emb gathered"] == 2 * T * 32
+    assert found["self_attention.linear_kv_down_proj.output"] == 2 * T // 2 * (128 + 32)
+
+
+def test_local_norms_are_modules_of_their_own() -> None:
+    """The norm before the MLP is outside its checkpoint, whose input is the norm's output; both are dropped with layernorm."""
+    whole = kept(small_config(), **LOCAL)
+    assert whole - kept(small_config(), **LOCAL, **selective("mlp")) == 2 * T * 3 * F
+    assert whole - kept(small_config(), **LOCAL, **selective("layernorm")) == 2 * (H + 4 * T)
+
+
+def test_norms_of_pytorch_pin_the_packed_projection() -> None:
+    """Local norms on query and key: Apex's keep contiguous copies, PyTorch's the views, and with them linear_qkv's output."""
+    config = small_config(num_query_groups=16, normalization="LayerNorm", qk_layernorm=True)
+    copies, packed = 2 * 2 * T * N * D, 2 * T * 3 * N * D
+    assert kept(config, **LOCAL) - kept(config, **LOCAL, apex=False) == copies
+    job = TrainingJob.from_config(config, 1, seq_length=S, micro_batch_size=B, **LOCAL, apex=False)
+    found = {t.tensor.storage: t.tensor.nbytes for t in trace(layer_unit(context(job), job.model.kinds[0]).unit).saved}
+    assert found["self_attention.linear_qkv.output"] == packed
+    with pytest.raises(LayoutError, match="PyTorch's norms"):
+        estimate(small_job(2, **LOCAL, tensor_model_parallel_size=2, sequence_parallel=True))
+
+
+def test_the_fused_swiglu_keeps_no_clamped_copy() -> None:
+    assert kept(small_config(), activation_func_clamp_value=7.0) == DENSE_LAYER
+    plain = kept(small_config(), activation_func="quick_gelu", bias_activation_fusion=False)
+    assert (
+        kept(
+            small_config(), activation_func="quick_gelu", bias_activation_fusion=False, activation_func_clamp_value=7.0
+        )
+        - plain
+        == 2 * T * F
+    )
+
+
+def test_scores_before_the_choice_are_kept_whole() -> None:
+    """moe_router_pre_softmax: fp32 scores of every expert in place of those of the chosen."""
+    assert kept(moe_config(), moe_router_pre_softmax=True) - kept(moe_config()) == 4 * T * 8 - 4 * T * 2
+
+
+def test_the_final_norm_of_mtp_is_inside_its_checkpoint() -> None:
+    job = small_job(**FULL, mtp_num_layers=1, micro_batch_size=B)
+    (mtp,) = (run for run in estimate(job).stages[0].rank.plans[0].runs if run.unit.name == "mtp")
+    assert {t.tensor.name for t in mtp.trace.saved} == {
+        "hidden_states",
+        "mtp.layers.0.embedding.token_ids",
+        "mtp.layers.0.embedding.output",
+    }
+
+
+def test_a_hybrids_mtp_layers_obey_block() -> None:
+    """The stack of one MTP depth recomputes its own first layers; other models leave MTP alone."""
+    settings: dict[str, Any] = {
+        "recompute_granularity": "full",
+        "recompute_method": "block",
+        "recompute_num_layers": 1,
+        "micro_batch_size": B,
+    }
+    config = small_config(hybrid_layer_pattern="*-*-/*-")
+    job = TrainingJob.from_config(config, 1, seq_length=S, **settings)
+    (mtp,) = (run for run in estimate(job).stages[0].rank.plans[0].runs if run.unit.name == "mtp")
+    savers = {saver.name for t in mtp.trace.saved for saver in t.saved_by}
+    assert "mtp.layers.0.layers.0.checkpoint" in savers and "mtp.layers.0.layers.1.mlp.linear_fc1" in savers
+
+
+def test_context_parallelism_copies_what_is_packed() -> None:
+    """MHA without RoPE on a ring: the query, and keys and values joined; not linear_qkv's output. all_gather: two halves of statistics."""
+    config = small_config(num_query_groups=16)
+    layer = DENSE_LAYER + 2 * T * 2 * (N - M) * D
+    for kind in ("p2p", "all_gather"):
+        assert kept(config, 2, context_parallel_size=2, position_embedding_type="none", cp_comm_type=kind) == layer // 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "stage", "ends"),
+    [
+        ({"mtp_num_layers": 1}, 0, True),  # untied: MTP has a copy of the embedding on the last stage
+        ({"mtp_num_layers": 1}, 1, True),
+        ({}, 0, False),
+        ({"share_embeddings_and_output_weights": True}, 1, True),
+    ],
+)
+def test_copies_of_the_embedding_have_buckets_of_their_own(settings: dict[str, Any], stage: int, ends: bool) -> None:
+    job = small_job(2, pipeline_model_parallel_size=2, use_distributed_optimizer=True, **settings)
+    plan = estimate(job).stages[stage].rank.plans[0]
+    marked = [param.name for param, _ in plan.params if param.shared_embedding]
+    expected = (
+        ["embedding.word_embeddings.weight"] if "mtp_num_layers" in settings or stage == 0 else ["output_layer.weight"]
+    )
+    assert marked == (expected if ends else [])
+
+
+def largest(job: TrainingJob, phase: str) -> dict[str, int]:
+    """Tensors alive at the largest event of a phase of the first layer."""
+    unit = layer_unit(context(job), job.model.kinds[0]).unit
+    found = trace(unit)
+    events = found.forward + found.backward
+    at = max((i for i, event in enumerate(events) if event.phase == phase), key=lambda i: events[i].nbytes)
+    return {live.tensor.name: live.tensor.nbytes for live in alive_at(unit, at)}
+
+
+def test_moments_of_experts() -> None:
+    """The experts' output lives until its rows are sorted and summed over tensor-parallel ranks, and what was sent back dies when what
+    came back is there; before Megatron-Core 0.16 it lived until the tokens were whole."""
+    rows = 2 * T // 2 * 2 * 1024
+    settings: dict[str, Any] = {"expert_model_parallel_size": 4, "micro_batch_size": B, "router_imbalance": 1}
+    job = moe_job(
+        4,
+        tensor_model_parallel_size=2,
+        sequence_parallel=True,
+        expert_tensor_parallel_size=2,
+        **settings | {"expert_model_parallel_size": 2},
+    )
+    found = largest(job, "forward")
+    assert found["mlp.experts.linear_fc2.output"] == found["mlp.combine.unsorted"] == 2 * rows
+    for version, names in (("0.20", set()), ("0.15", {"mlp.combine.unsorted"})):
+        unit = layer_unit(context(moe_job(4, **settings, megatron_core_version=version)), "gqa+moe").unit
+        events = trace(unit).forward
+        at = next(i for i, event in enumerate(events) if event.op == "mlp.unpermute")
+        alive = {live.tensor.name for live in alive_at(unit, at)}
+        assert alive & {"mlp.combine.unsorted", "mlp.experts.linear_fc2.output"} == names
+
+
+def test_a_forward_without_gradients_holds_pythons_variables() -> None:
+    """Under full recompute nothing is kept, but fc1's output and the activation are variables while fc2 runs."""
+    job = moe_job(**FULL, micro_batch_size=B)
+    unit = estimate(job).stages[0].rank.plans[0].runs[1].unit
+    events = trace(unit).forward
+    at = next(i for i, event in enumerate(events) if event.op == "mlp.experts.linear_fc2")
+    alive = {live.tensor.name for live in alive_at(unit, at)}
+    assert {"mlp.experts.linear_fc1.output", "mlp.experts.activation.output", "pre_mlp_layernorm.output"} <= alive
+
+
+def test_leaves_of_recomputed_moe_layers_stay_between_steps() -> None:
+    """The dispatcher refers to the router's graph, whose leaf is the checkpoint's input: it and its gradient, of all 4 layers."""
+    for settings in (FULL, selective("moe")):
+        found = sum(t.nbytes for t in resting_tensors(estimate(moe_job(**settings, micro_batch_size=B)).stages[0].rank))
+        assert found == 4 * 2 * H
+    assert not resting_tensors(estimate(moe_job(micro_batch_size=B)).stages[0].rank)
+    assert not resting_tensors(estimate(small_job(**FULL, micro_batch_size=B)).stages[0].rank)
