@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 from docs_markdown import lines_of, markdown
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     from megatron_memory_estimator.throughput.calibrate import Measured
@@ -24,7 +26,7 @@ LAYOUT = (
 def measured_rates() -> tuple[list[Measured], list[dict[str, Any]], list[float], list[float]]:
     """Published rates: runs, their records, errors, and errors with efficiencies fitted to other families (primary runs only)."""
     from megatron_memory_estimator import TrainingJob, estimate
-    from megatron_memory_estimator.throughput.calibrate import Measured, errors, leave_one_family_out
+    from megatron_memory_estimator.throughput.calibrate import Measured, errors, left_out
 
     records = lines_of("throughput.jsonl")
     records.sort(key=lambda record: not record["primary"])
@@ -33,7 +35,7 @@ def measured_rates() -> tuple[list[Measured], list[dict[str, Any]], list[float],
         job = TrainingJob.from_bridge(one["bridge"], one["num_gpus"], gpu=one["gpu"], transformer_engine_version="2.17")
         runs.append(Measured(one["id"], one["family"], estimate(job), one["tokens_per_s_gpu"]))
     primary = [run for run, one in zip(runs, records, strict=True) if one["primary"]]
-    return runs, records, errors(runs), leave_one_family_out(primary)
+    return runs, records, errors(runs), left_out(primary, lambda run: run.family, _errors())
 
 
 def _spread(values: list[float]) -> tuple[str, ...]:
@@ -94,10 +96,11 @@ def throughput_rows() -> str:
                 f"{one['num_gpus']} {one['gpu']}",
                 f"{run.tokens_per_s_gpu:.0f}",
                 f"{found[index]:+.0%}",
+                "yes" if one["primary"] else "no",
                 out,
             )
         )
-    return markdown(("run", "GPUs", "tokens/s/GPU", "error", "fitted to other families"), rows)
+    return markdown(("run", "GPUs", "tokens/s/GPU", "error", "looked at", "fitted to other families"), rows)
 
 
 def throughput_pairs() -> str:
@@ -139,9 +142,136 @@ def throughput_pairs() -> str:
     )
 
 
+@functools.cache
+def _errors() -> Any:
+    from megatron_memory_estimator.throughput.calibrate import remembered
+
+    return remembered()
+
+
+def throughput_machines() -> str:
+    """What calibration is worth on each machine: fitted to other machines, to its own other families, to one of its runs."""
+    from statistics import median
+
+    from megatron_memory_estimator.throughput.calibrate import calibrate, left_out
+    from megatron_memory_estimator.throughput.machine import Efficiency
+
+    every, records, _, _ = measured_rates()
+    runs, errors = [run for run, one in zip(every, records, strict=True) if one["primary"]], _errors()
+    machine_of = {run.id: run.estimate.job.gpu.name for run in runs}
+    across = dict(zip(machine_of, left_out(runs, lambda run: machine_of[run.id], errors), strict=True))
+    rows = []
+    for gpu in sorted(set(machine_of.values())):
+        own = [run for run in runs if machine_of[run.id] == gpu]
+        within = left_out(own, lambda run: run.family, errors)
+        alone = []
+        for one in {run.family: run for run in own}.values():
+            fitted = calibrate([one], errors).efficiency
+            alone += errors([run for run in own if run.family != one.family], fitted)
+        sets = (errors(own, Efficiency()), [across[run.id] for run in own], within, alone)
+        rows.append((gpu, str(len(own)), *(f"{median(map(abs, some)):.1%} ({median(some):+.1%})" for some in sets)))
+    return markdown(
+        ("GPU", "runs", "as it is", "fitted to other machines", "fitted to its other families", "level of one run"),
+        rows,
+    )
+
+
+SCHEDULES = 200
+"""Layouts whose simulated schedule stands beside the formula."""
+
+
+def throughput_schedules() -> str:
+    """The simulated schedule beside the formula that it replaced and the chains that a search takes, over random layouts."""
+    from megatron_memory_estimator.throughput.schedule import pipeline_seconds
+
+    rows = []
+    for name, gpu, gpus in PIPELINED:
+        formulas, chains = [], []
+        for schedule, layout, model, microbatches, times in _pipelines(name, gpu, gpus):
+            seconds = [way for of_rank in times for chunk in of_rank for way in chunk]
+            exact = pipeline_seconds(schedule, microbatches, seconds)
+            work = [sum(map(sum, of_rank)) for of_rank in times]
+            formula = microbatches * max(work) + (schedule.pp - 1) / schedule.vp * sum(work) / len(work)
+            formulas.append(exact / formula - 1)
+            chains.append(_chains(model).pipelined(layout, schedule, microbatches, seconds) / exact - 1)
+        ordered = sorted(formulas)
+        slow = sum(one > 0.05 for one in formulas)
+        worst = sorted(chains, key=abs)[-1]
+        row = (
+            f"{ordered[len(ordered) // 2]:+.1%}",
+            f"{ordered[0]:+.1%} to {ordered[-1]:+.1%}",
+            str(slow),
+            f"{worst:+.2%}",
+        )
+        rows.append((f"{name.split('/')[1]}, {gpus} {gpu}", str(len(formulas)), *row))
+    header = (
+        "model",
+        "layouts",
+        "simulated over formula, median",
+        "range",
+        "more than 5 % over",
+        "chains over simulated, worst",
+    )
+    return markdown(header, rows)
+
+
+PIPELINED = (
+    ("meta-llama/Meta-Llama-3-70B", "H100", 512),
+    ("deepseek-ai/DeepSeek-V3", "H100", 2048),
+    ("Qwen/Qwen3-235B-A22B", "GB300", 256),
+)
+
+
+def _pipelines(name: str, gpu: str, gpus: int) -> Iterator[tuple[Any, Any, Any, int, Any]]:
+    """Schedules, layouts, models, microbatches and chunk times of random layouts with a pipeline."""
+    from megatron_memory_estimator import TrainingJob
+    from megatron_memory_estimator.job.pipeline import build_pipeline
+    from megatron_memory_estimator.planner.search import sampled
+    from megatron_memory_estimator.planner.space.axes import Space
+    from megatron_memory_estimator.planner.space.defaults import completed
+    from megatron_memory_estimator.rank.build import build_rank, context_of
+    from megatron_memory_estimator.rank.declare import Declarer
+    from megatron_memory_estimator.throughput.machine import machine
+    from megatron_memory_estimator.throughput.stages import chunk_times
+    from megatron_memory_estimator.throughput.step import schedule_of
+
+    base = TrainingJob.from_hf(name, gpus, gpu=gpu, global_batch_size=4096)
+    few: Any = {
+        "recompute": ("none",),
+        "precision": ("bf16",),
+        "micro_batch_size": (1, 2),
+        "context_parallel_size": (1,),
+    }
+    space = completed(Space(num_gpus=(gpus,), pipeline_model_parallel_size=(2, 4, 8, 16), **few), base)
+    for plan in sampled(base, space, -(-SCHEDULES // len(PIPELINED)), seed=16):
+        job = plan.job
+        declarer = Declarer(context_of(job))
+        chunks = build_pipeline(job.model, job.layout).chunks
+        ranks = [build_rank(declarer, one, job.num_microbatches, job.gpu, job.env) for one in chunks]
+        times = chunk_times(machine(job.gpu), declarer, ranks)
+        schedule = schedule_of(declarer.context, len(ranks[0].plans))
+        layout = dataclasses.replace(
+            job.layout,
+            world_size=job.layout.pp,
+            tensor_model_parallel_size=1,
+            expert_model_parallel_size=1,
+            expert_tensor_parallel_size=None,
+        )
+        yield schedule, layout, job.model, job.num_microbatches, times
+
+
+@functools.cache
+def _chains(model: Any) -> Any:
+    from megatron_memory_estimator.planner.space.chains import Chains
+
+    return Chains(model)
+
+
 TABLES = {
     "throughput": throughput_rows,
     "throughput sums": throughput_sums,
     "throughput pairs": throughput_pairs,
     "throughput constants": throughput_constants,
+    "throughput machines": throughput_machines,
+    "throughput schedules": throughput_schedules,
 }

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from megatron_memory_estimator.estimator import Estimate
-from megatron_memory_estimator.throughput import kernels, links, machine, ops, step, throughput, units
+from megatron_memory_estimator.throughput import kernels, links, machine, ops, stages, step, throughput, units
 from megatron_memory_estimator.throughput.machine import Efficiency
 
 MORE = 1.2
@@ -34,6 +34,7 @@ CONSTANTS = (
     Constant("SUSTAINED", LOOKED, (machine,), ("hopper", "x86")),
     Constant("SUSTAINED", "SimuMax: TransformerEngine on B200, 0.74", (machine,), ("blackwell", "x86")),
     Constant("SUSTAINED", LOOKED, (machine,), ("blackwell", "grace")),
+    Constant("STREAMED", "SimuMax: memory-bound operations on B200, 0.67 of the bandwidth", (machine,), "blackwell"),
     Constant("LOW_PRECISION_SUSTAINED", LOOKED, (kernels,)),
     Constant("FP8_OF_BLOCK", LOOKED, (kernels,)),
     Constant("NVFP4_OVER_BF16", "TransformerEngine documentation, B300", (kernels,)),
@@ -43,20 +44,21 @@ CONSTANTS = (
     Constant("LAUNCH", "SimuMax grouped GEMM", (kernels,)),
     Constant("START", "aiconfigurator, memory-bound operations", (kernels,)),
     Constant("SCAN_RATE", "judgement", (kernels,)),
+    Constant("WIDE", "data sheets: a fifteenth of the 16-bit peak", (kernels, ops)),
     Constant("BACKWARD_FLOPS", "counted: five products instead of two", (kernels,)),
     Constant("BACKWARD_RATE", "SimuMax B200 0.74 to 0.9; arXiv 2407.08608 H100 0.85", (kernels,)),
     Constant("attention", "judgement", key="efficiency"),
-    Constant("hbm", "between SimuMax (B200 0.67) and aiconfigurator (0.8)", key="efficiency"),
+    Constant("hbm", "below aiconfigurator (0.8)", key="efficiency"),
     Constant("quantization", "SimuMax and aiconfigurator: 1.5 to 2.6 times the bytes at 0.75", key="efficiency"),
     Constant("HIDDEN", LOOKED, (ops,), "userbuffers"),
     Constant("HIDDEN", LOOKED, (ops,), "wgrad"),
     Constant("HIDDEN", LOOKED, (ops,), "layers"),
     Constant("RING_EXPOSED", "judgement", (ops,)),
-    Constant("NETWORK_SHARE", "stas00/ml-engineering: 0.57 to 0.91 by size; Calculon 0.9", (links, step)),
+    Constant("NETWORK_SHARE", "stas00/ml-engineering: 0.57 to 0.91 by size; Calculon 0.9", (links, stages)),
     Constant("ACROSS", "stas00/ml-engineering: 4 x 8 B200, 16 MiB", (links,)),
     Constant("DISPATCH_ACROSS", "aiconfigurator: DeepEP on 16 and 32 H100", (links,)),
-    Constant("COPY_SHARE", "stas00/ml-engineering: H100, GB200", (step,)),
-    Constant("P2P_EXPOSED", LOOKED, (step,)),
+    Constant("COPY_SHARE", "stas00/ml-engineering: H100, GB200", (stages,)),
+    Constant("P2P_EXPOSED", LOOKED, (stages,)),
     Constant("DP_HIDDEN", LOOKED, (step,)),
     Constant("REDUCE_EXPOSED", LOOKED, (step,)),
     Constant("GATHER_EXPOSED", LOOKED, (step,)),

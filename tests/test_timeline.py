@@ -23,8 +23,9 @@ from megatron_memory_estimator.rank.rank import Rank
 from megatron_memory_estimator.report.timeline import print_timeline
 from megatron_memory_estimator.throughput import throughput
 from megatron_memory_estimator.throughput.machine import machine
+from megatron_memory_estimator.throughput.stages import ChunkTime, chunk_times
 from megatron_memory_estimator.timeline.axis import Axis
-from megatron_memory_estimator.timeline.lanes import ChunkTime, chunk_times, lanes
+from megatron_memory_estimator.timeline.lanes import lanes
 from megatron_memory_estimator.timeline.passes import MOST_PASSES, Listed, passes
 from megatron_memory_estimator.timeline.timeline import Timeline, timeline
 

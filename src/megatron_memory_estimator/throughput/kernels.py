@@ -33,6 +33,9 @@ START = 3e-6
 """Seconds of a memory-bound kernel at least (ai-dynamo/aiconfigurator)."""
 SCAN_RATE = 0.25
 """Rate of the matrix products in a scan, or in unfused attention, of the bf16 peak."""
+WIDE = 3.75
+"""Products in fp32 beside those in a scan: their peak is a fifteenth of that in bf16 (data sheets: H100 67 of 989 TFLOP/s, A100 19.5 of
+312), and PyTorch takes no tensor cores for them (torch.backends.cuda.matmul.allow_tf32 is off)."""
 MLA = "bfloat16_mla_d192_v128"
 
 

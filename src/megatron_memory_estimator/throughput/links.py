@@ -7,6 +7,7 @@ domain, at most what the operation reaches inside one (tests/test_throughput.py 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import comb
 from typing import Any
 
 from ..tape.tensor import chosen
@@ -85,18 +86,46 @@ def between(x: Any, xs: Sequence[float], ys: Sequence[float]) -> Any:
     return ys[at - 1] + (x - xs[at - 1]) / (xs[at] - xs[at - 1]) * (ys[at] - ys[at - 1])
 
 
-def copies(ranks: Any, topk: int) -> Any:
-    """Ranks that a token with `topk` experts is sent to, when each token goes to a rank once: other ranks only."""
-    return (ranks - 1) * (1 - (1 - 1 / ranks) ** topk)
+def copies(ranks: Any, topk: int, groups: tuple[int, int] = (1, 1)) -> Any:
+    """Ranks that a token with `topk` experts is sent to, when each token goes to a rank once: other ranks only.
+
+    The experts are in `groups[0]` of `groups[1]` groups (moe_router_group_topk of moe_router_num_groups: node-limited routing, arXiv
+    2412.19437, section 2.1.2), which stand on the ranks in order: all within one group where the first are as many as the second.
+    """
+    if hasattr(ranks, "shape"):
+        import numpy as np
+
+        found = np.zeros(ranks.shape)
+        for many in np.unique(ranks).tolist():
+            found[ranks == many] = copies(many, topk, groups)
+        return found
+    chosen_groups, all_groups = groups
+    if chosen_groups == all_groups:
+        return (ranks - 1) * (1 - (1 - 1 / ranks) ** topk)
+    return (ranks - 1) * (1 - _passed_over(ranks, topk, chosen_groups, all_groups))
+
+
+def _passed_over(ranks: float, topk: int, taken: int, groups: int) -> float:
+    """The chance that none of a token's experts is on a rank: each is in one of the groups that are taken at random."""
+    if ranks >= groups:  # a rank has part of one group, which is taken or not
+        return 1 - taken / groups * (1 - (1 - groups / ranks / taken) ** topk)
+    own = round(groups / ranks)
+    ways = comb(groups, taken)
+    return sum(
+        comb(own, one) * comb(groups - own, taken - one) / ways * (1 - one / taken) ** topk
+        for one in range(min(own, taken) + 1)
+    )
 
 
 def dispatch(m: Machine, one: Send) -> Any:
-    """Seconds of one dispatch (or combine): all-to-all of NCCL, or a kernel that sends each row to a rank once."""
+    """Seconds of one dispatch (or combine): all-to-all of NCCL, or a kernel that handles each row of its rank and sends it to every
+    other rank once."""
     ranks, domain = one.ranks, members(m, one.stride)
     domains = highest(ranks / domain, 1.0)
     if one.copies:
-        sent, far = (one.nbytes * copies(count, one.copies) / one.copies for count in (ranks, domains))
-        near = m.dispatch[0] + sent / (m.dispatch[1] * m.efficiency.expert_link)
+        sent, far = (one.nbytes * copies(count, one.copies, one.groups) / one.copies for count in (ranks, domains))
+        start, own, link = m.dispatch
+        near = start + (one.nbytes / one.copies / own + sent / link) / m.efficiency.expert_link
     else:
         near_time = collective(m, "alltoall", one.nbytes, lowest(ranks, domain), one.stride)
         near, far = near_time / m.efficiency.expert_link, one.nbytes * (domains - 1) / domains

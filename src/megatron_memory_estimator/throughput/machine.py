@@ -31,6 +31,11 @@ TransformerEngine on B200 at 0.74 of the isolated rate; the others were set afte
 are any; no GPU of the catalogue stands beside the rest."""
 
 
+STREAMED: dict[Family, float] = {"ampere": 1.0, "ada": 1.0, "hopper": 1.0, "blackwell": 0.67 / 0.75}
+"""The share of the memory bandwidth that memory-bound operations reach, beside `Efficiency.hbm`: MooreThreads/SimuMax measured those
+of training on B200 at 0.67, with a bandwidth more than twice that of an H100."""
+
+
 @dataclass(frozen=True)
 class Efficiency:
     """The named shares of measured rates that a step reaches; `calibrate` multiplies them.
@@ -58,7 +63,7 @@ class Machine:
     """One GPU with its neighbours: peaks, measured rates, efficiencies. Times are seconds, rates FLOP/s and bytes/s.
 
     `collectives` are seconds inside NVLink by operation and ranks, for buffers of MESSAGES bytes; `dispatch` is (seconds at least,
-    bytes/s) of a dispatcher that sends each token to a rank once.
+    bytes/s of its own tokens that a rank handles, bytes/s over NVLink) of a dispatcher that sends each token to a rank once.
     """
 
     gpu: Gpu
@@ -66,14 +71,14 @@ class Machine:
     gemm: dict[str, tuple[float, float, float]]
     attention: dict[str, tuple[float, ...]]
     collectives: dict[str, dict[int, tuple[float, ...]]]
-    dispatch: tuple[float, float]
+    dispatch: tuple[float, float, float]
     measured: bool
     efficiency: Efficiency = Efficiency()
 
     @property
     def hbm(self) -> float:
         """Bytes per second of memory-bound operations."""
-        return self.speed.hbm * 1e9 * self.efficiency.hbm
+        return self.speed.hbm * 1e9 * self.efficiency.hbm * STREAMED[self.gpu.family]
 
     @property
     def sustained(self) -> float:
@@ -87,14 +92,14 @@ class Machine:
 
 
 class Unmeasured(NamedTuple):
-    """Shares of its peaks that a GPU without measured rates reaches: GEMMs, attention, collectives and dispatch over NVLink;
+    """Shares of its peaks that a GPU without measured rates reaches: GEMMs, attention, collectives over NVLink; GB/s of a dispatcher;
     GEMM operands at so many times the memory bandwidth; seconds of a GEMM and of a collective at least, us of a dispatch. Judgement,
     near the middle of the measured GPUs."""
 
     gemm: float = 0.8
     attention: float = 0.5
     link: float = 0.7
-    dispatch: float = 0.5
+    dispatch: float = 180.0
     operands: float = 3.0
     start: float = 5e-6
     latency: float = 20e-6
@@ -132,8 +137,8 @@ def machine(gpu: Gpu, efficiency: Efficiency | None = None, network: float | Non
             }
             for op, ranks in rates["collectives"][name].items()
         }
-        start, rate = rates["dispatch"].get(name, (UNMEASURED.launch, UNMEASURED.dispatch * speed.nvlink / link))
-        dispatch = start * 1e-6, rate * 1e9 * link
+        start, own = rates["dispatch"].get(name, (UNMEASURED.launch, UNMEASURED.dispatch))
+        dispatch = start * 1e-6, own * 1e9, speed.nvlink * 1e9
         return Machine(gpu, speed, gemm, attention, collectives, dispatch, True, chosen)
     share = {"bfloat16": speed.bf16, "fp8": speed.fp8, "fp8_block": speed.fp8, "nvfp4": speed.fp4}
     gemm = {
@@ -147,7 +152,7 @@ def machine(gpu: Gpu, efficiency: Efficiency | None = None, network: float | Non
         op: {8: tuple(UNMEASURED.latency + size * passes(op, 8) / rate for size in MESSAGES)}
         for op in ("all_gather", "reduce_scatter", "all_reduce", "alltoall")
     }
-    dispatch = UNMEASURED.launch * 1e-6, UNMEASURED.dispatch * speed.nvlink * 1e9
+    dispatch = UNMEASURED.launch * 1e-6, UNMEASURED.dispatch * 1e9, speed.nvlink * 1e9
     return Machine(gpu, speed, gemm, attention, links, dispatch, False, chosen)
 
 

@@ -17,7 +17,7 @@ from ..tape.ops import Op
 from ..tape.tensor import DTYPE_BYTES, Tensor
 from ..tape.work import Attention, Beside, Gemm, Send, Streamed
 from . import links
-from .kernels import attention, product, products_behind, streamed
+from .kernels import WIDE, attention, product, products_behind, streamed
 from .machine import Machine
 
 HIDDEN: dict[Beside, float] = {"": 0.0, "userbuffers": 0.7, "wgrad": 0.5, "layers": 0.75}
@@ -99,7 +99,7 @@ def forward(m: Machine, c: Context, op: Op) -> Cost:
         elif isinstance(one, Attention):
             core = attention(m, one)[0]
         else:
-            nbytes, flops = nbytes + one.forward, flops + one.flops
+            nbytes, flops = nbytes + one.forward, flops + one.flops + WIDE * one.wide
     return _cost(m, c, compute, core, _filled(op, nbytes), flops, op.sends)
 
 
@@ -115,7 +115,7 @@ def backward(m: Machine, c: Context, op: Op, incoming: set[str], known: set[str]
         elif isinstance(one, Attention):
             core = attention(m, one)[1]
         else:
-            nbytes, flops = nbytes + one.backward, flops + 2 * one.flops
+            nbytes, flops = nbytes + one.backward, flops + 2 * (one.flops + WIDE * one.wide)
     return _cost(m, c, compute, core, _filled(op, nbytes), flops, op.returns)
 
 

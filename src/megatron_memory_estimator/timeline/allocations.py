@@ -17,7 +17,7 @@ from ..rank.peak import closing
 from ..rank.rank import Rank, Row
 from ..rank.rows import beside_rows, boundary_rows, input_rows, layer_prefix, live_row, rows_at_rest, state_rows
 from ..rank.schedule import Direction
-from ..tape.simulate import Event, Live
+from ..tape.events import Event, Live
 from ..tape.watcher import alive_through
 from .passes import Pass
 

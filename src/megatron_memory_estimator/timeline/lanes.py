@@ -1,18 +1,11 @@
-"""When each forward and backward of each stage runs: each waits for the stage before it and for its own lane.
-
-The step time of `throughput/step.py` takes the mean stage for filling and draining the pipeline, here each takes its own time.
-"""
+"""When each forward and backward of each stage runs: each waits for the stage before it and for its own lane."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ..rank.declare import Declarer
-from ..rank.rank import Rank
-from ..throughput.machine import Machine
-from ..throughput.step import StageTime, carried, p2p, timed_units, unit_time
+from ..throughput.stages import ChunkTime
 from .passes import Pass
 
 
@@ -21,30 +14,6 @@ class Span(NamedTuple):
 
     start: float
     end: float
-
-
-class ChunkTime(NamedTuple):
-    """Seconds of one microbatch through a chunk, with what shows of sending it on."""
-
-    forward: float
-    backward: float
-
-
-def chunk_times(m: Machine, declarer: Declarer, ranks: Sequence[Rank]) -> list[list[ChunkTime]]:
-    """The times of the chunks of every stage."""
-    known: dict[Any, StageTime] = {}
-    found = []
-    for rank in ranks:
-        sent = p2p(m, declarer.context, len(rank.plans)) * carried(declarer.context, rank) / (2 * len(rank.plans))
-        times = []
-        for plan in rank.plans:
-            ahead, behind = sent, sent
-            for key, count in timed_units(declarer, replace(rank, plans=(plan,))):
-                one = known.get(key) or known.setdefault(key, unit_time(m, declarer, key))
-                ahead, behind = ahead + one.forward * count, behind + one.backward * count
-            times.append(ChunkTime(ahead, behind))
-        found.append(times)
-    return found
 
 
 Key = tuple[str, int, int, int]

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 from ..rank.rank import Rank
 from ..states.fsdp import active
 from ..throughput.machine import machine
+from ..throughput.stages import ChunkTime, chunk_times
 from ..throughput.step import Estimated, step_parts
-from .lanes import ChunkTime, Span, chunk_times, lanes
+from .lanes import Span, lanes
 from .passes import Listed, passes
 
 
