@@ -8,6 +8,7 @@ import io
 import json
 import re
 import shlex
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -15,8 +16,10 @@ import pytest
 from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.job.layout import Layout
 from megatron_memory_estimator.job.training import Training
-from megatron_memory_estimator.planner.advise import advise, cost_of
-from megatron_memory_estimator.planner.changes import changed
+from megatron_memory_estimator.planner.advise import advise
+from megatron_memory_estimator.planner.change import Change
+from megatron_memory_estimator.planner.changed_run import Outcome, compatible, cost_of, outcomes
+from megatron_memory_estimator.planner.changes import changed, larger_changes, memory_changes
 from megatron_memory_estimator.report.verdict import ALLOCATOR
 
 from .helpers import ROOT
@@ -114,6 +117,44 @@ def test_advice_is_what_estimate_says_of_the_changed_run(name: str, gpus: int, s
         assert one.device.high < found.now.device.high
     if any(one.device.high <= found.limit for one in found.outcomes):
         assert all(one.verdict(found.limit).fits for one in found.outcomes)
+
+
+def test_larger_moves_and_more_of_them_are_tried_where_pairs_do_not_suffice() -> None:
+    """gpt-oss-20b on 8 H100 without any sharding: no change of one size, and no pair, makes it fit; expert parallelism over more ranks
+    does, with others."""
+    job = TrainingJob.from_hf("openai/gpt-oss-20b", 8, gpu="H100", seq_length=8192)
+    found = advise(job)
+    assert not any(one.device.high <= found.limit for one in outcomes(found.now, _pairs(found.now)))
+    first = next(one for one in found.outcomes if not one.asks)
+    assert first.verdict(found.limit).fits
+    assert first.job.layout.world_size == 8 and first.job.layout.ep > 2
+    assert cost_of(first) < 1.2 * cost_of(found.now)
+
+
+def _pairs(now: Outcome) -> list[tuple[Change, ...]]:
+    """All single changes of `memory_changes` and all their pairs."""
+    singles = list(memory_changes(now.job))
+    return [(one,) for one in singles] + [pair for pair in combinations(singles, 2) if compatible(pair)]
+
+
+def test_the_order_of_tries_finds_what_an_exhaustive_search_of_pairs_finds() -> None:
+    """Qwen3-30B-A3B with too large micro batches: the cheapest pair or single change that asks for nothing is among the answers."""
+    job = TrainingJob.from_hf("Qwen/Qwen3-30B-A3B", 16, gpu="H100", expert_model_parallel_size=8, micro_batch_size=8)
+    found = advise(job)
+    changes = [*memory_changes(found.now.job), *larger_changes(found.now.job)]
+    groups = [(one,) for one in changes] + [pair for pair in combinations(changes, 2) if compatible(pair)]
+    fits = [one for one in outcomes(found.now, groups) if one.device.high <= found.limit and not one.asks]
+    assert len(fits) > 3
+    best = min(map(cost_of, fits))
+    assert min(cost_of(one) for one in found.outcomes if not one.asks) <= 1.01 * best
+
+
+def test_where_nothing_fits_what_saves_most_is_first_and_no_answer_takes_more_gpus_than_it_must() -> None:
+    few = advise(TrainingJob.from_hf("meta-llama/Llama-3.1-405B", 16, gpu="H100"))
+    highs = [one.device.high for one in few.outcomes]
+    assert highs and min(highs) > few.limit and highs == sorted(highs)
+    some = advise(TrainingJob.from_hf("openai/gpt-oss-20b", 8, gpu="H100", expert_model_parallel_size=4))
+    assert {one.job.layout.world_size for one in some.outcomes} <= {8, 16}
 
 
 def test_advice_for_a_run_with_room_makes_it_faster(capsys: pytest.CaptureFixture[str]) -> None:

@@ -257,10 +257,11 @@ def test_an_interrupt_prints_the_best_so_far() -> None:
 
 
 def test_published_layouts_beside_the_first_choice() -> None:
-    """All are legal, three quarters are within 15 % of the first choice; two cheap rows are computed again."""
+    """All are legal; what is more than 10 % from the first choice is explained; two cheap rows are computed again."""
     rows = {one["id"]: one for one in map(json.loads, (FACTS / "published_plans.jsonl").read_text().splitlines())}
-    assert sum(abs(one["gap"]) <= 0.15 for one in rows.values()) >= 0.75 * len(rows)
-    assert all(one["why"] for one in rows.values() if one["gap"] > 0.15)
+    assert len(rows) >= 30
+    assert all(bool(one["why"]) is (abs(one["gap"]) > 0.1) for one in rows.values())
+    assert all(one["rank"] is None or 1 <= one["rank"] <= one["ideas"] + 1 for one in rows.values())
     spec = importlib.util.spec_from_file_location("plan_published", ROOT / "scripts" / "plan_published.py")
     assert spec is not None and spec.loader is not None
     script = importlib.util.module_from_spec(spec)

@@ -187,6 +187,22 @@ def test_random_points_of_a_space_have_the_bytes_of_estimate(number: int) -> Non
         same_figures(plan)
 
 
+@pytest.mark.parametrize("spec", [{"attention_backend": "unfused"}, {"transformer_impl": "local"}])
+@pytest.mark.parametrize("te", ["2.10", "2.20"])
+def test_layouts_whose_scores_no_kernel_takes_are_told_apart(spec: dict[str, Any], te: str) -> None:
+    """12 heads over tp 2 are 6, over tp 4 are 3: with a micro batch of 1 the softmax kernels take neither."""
+    base = TrainingJob.from_config(
+        {"num_layers": 2, "hidden_size": 1536, "num_attention_heads": 12, "ffn_hidden_size": 4096, "vocab_size": 32000,
+         "seq_length": 1024, "max_position_embeddings": 1024, "global_batch_size": 64, "transformer_engine_version": te, **spec},
+        8,
+    )  # fmt: skip
+    space = Space(tensor_model_parallel_size=(1, 2, 4), micro_batch_size=(1, 2, 4), recompute=("none", "core_attn"))
+    plans = sampled(base, space, 18, seed=1)
+    assert len({plan.job.layout.tp for plan in plans}) == 3
+    for plan in plans:
+        same_figures(plan)
+
+
 def test_a_search_gives_the_figures_of_estimate() -> None:
     base = TrainingJob.from_hf("Qwen/Qwen3-30B-A3B", 32, seq_length=4096, global_batch_size=64, gpu="H200")
     found = search(base, SMALL, best=20)

@@ -118,7 +118,8 @@ def unsharded(original: Callable[..., Any], c: Context, buffer: Any) -> Any:
 
 
 def one_more(original: Callable[..., Any], *args: Any, **words: Any) -> Any:
-    return original(*args, **words) + 1
+    numel, unpadded = original(*args, **words)
+    return numel + 1, unpadded
 
 
 def turned_round(original: Callable[..., Any], device: Range, expandable_high: int, size: int) -> Any:

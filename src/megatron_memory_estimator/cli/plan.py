@@ -45,7 +45,7 @@ class Searched(NamedTuple):
 
     planned: Planned
     job: TrainingJob
-    habits: dict[str, bool]
+    habits: dict[str, Any]
     said: tuple[str, ...]
 
 
@@ -80,8 +80,8 @@ def searched(model: tuple[str, ...], values: dict[str, Any], asked: Asked, effic
             f"--objective {asked.objective!r} is not one of {', '.join(OBJECTIVES)}.{nearest(asked.objective, OBJECTIVES)}"
         )
     words = {AXES.get(name) or name: values.pop(name) for name in (*AXES, *OTHER_AXES)}
-    job, batch, habits, said = starting_job(model, values, complete=asked.complete)
     given = {name: text for name, text in words.items() if text is not None}
+    job, batch, habits, said = starting_job(model, values, given, asked)
     fixed(given, values, job)
     if not asked.min_num_gpus and "num_gpus" not in given:
         if job.layout.world_size == 1:
@@ -133,18 +133,22 @@ def print_plans(one: Searched, asked: Asked, form: str) -> None:
 
 
 def starting_job(
-    model: tuple[str, ...], values: dict[str, Any], *, complete: bool
-) -> tuple[TrainingJob, int | None, dict[str, bool], list[str]]:
+    model: tuple[str, ...], values: dict[str, Any], axes: dict[str, str], asked: Asked
+) -> tuple[TrainingJob, int | None, dict[str, Any], list[str]]:
     """The job that is planned anew, its global batch where it is given, habits that are settings of it, and what was decided."""
-    from ..planner.base import overlap_habits
+    from ..planner.habits import dispatcher_habit, recipe_habits
+    from ..planner.planning import worlds_of
 
     given = dict(values)
     batch = given.pop("global_batch_size", None)
     if model[0].startswith("--") or model[0].lower().endswith((*YAML, *SCRIPTS)):  # a whole run
         job = job_from_options({**given, "model": model})
         return job, batch if batch is not None else job.training.global_batch_size, {}, []
-    habits, said = overlap_habits(given, complete=complete)
-    return job_from_options({**given, **habits, "model": model}), batch, habits, [said] if said else []
+    habits, said = recipe_habits(given, complete=asked.complete)
+    job = job_from_options({**given, **habits, "model": model})
+    flex = dispatcher_habit(job, given, () if asked.min_num_gpus else worlds_of(job, axes))
+    habits |= flex.settings
+    return job_from_options({**given, **habits, "model": model}), batch, habits, [*said, *flex.said]
 
 
 def memory_limit(job: TrainingJob, max_memory: float | None, head_room: str | None) -> int:
@@ -184,6 +188,11 @@ def fitted(path: str | None, *, quiet: bool) -> Efficiency | None:
             f"calibrated with {len(runs)} measured steps: median error {found.before:.1%} before, {found.after:.1%} after; {factors}",
             err=True,
         )
+        if len(runs) == 1:
+            click.echo(
+                "one run moves the level of all rates; which layout is faster than another it hardly changes",
+                err=True,
+            )
     return found.efficiency
 
 

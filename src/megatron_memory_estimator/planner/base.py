@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import gcd
-from typing import Any
 
 from ..errors import ConfigError, UnsupportedError
 from ..job.settings import LARGEST_INTEGER
@@ -17,31 +16,6 @@ from .space.borders import EVEN
 
 TOKENS_OF_A_STEP = 2**22
 """Tokens of a step where no global batch is given: 4 Mi, as in published pretraining runs of large models."""
-
-
-def overlap_habits(given: Mapping[str, Any], *, complete: bool = False) -> tuple[dict[str, bool], str]:
-    """Overlap settings that published recipes share, for a model by name that is planned without them; and the sentence that says so.
-
-    Where layouts without the distributed optimizer are tried too, parameters are not gathered ahead.
-    """
-    others = (
-        "use_megatron_fsdp",
-        "use_torch_fsdp2",
-        "optimizer",
-        "peft",
-        "overlap_grad_reduce",
-        "overlap_param_gather",
-    )
-    if any(given.get(name) not in (None, False) for name in others) or given.get("overlap_grad_reduce") is False:
-        return {}, ""
-    habits = {"overlap_grad_reduce": True}
-    if (
-        not complete
-        and given.get("use_distributed_optimizer") is not False
-        and given.get("overlap_param_gather") is None
-    ):
-        habits["overlap_param_gather"] = True
-    return habits, f"{' and '.join(habits)} on, as in published recipes (--no-overlap-grad-reduce turns them off)"
 
 
 def base_job(job: TrainingJob, worlds: tuple[int, ...], global_batch_size: int | None) -> tuple[TrainingJob, list[str]]:

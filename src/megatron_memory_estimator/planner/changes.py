@@ -34,6 +34,8 @@ NUMBERS = {
     "micro_batch_size": "micro batch",
 }
 """Settings in the words of a change."""
+LARGER = (4, 8)
+"""Factors of larger changes."""
 
 
 def changed(job: TrainingJob, values: Settings) -> TrainingJob:
@@ -93,18 +95,29 @@ def memory_changes(job: TrainingJob) -> Iterator[Change]:
     if not t.optimizer_cpu_offload and t.use_distributed_optimizer and OPTIMIZERS[t.optimizer].offloaded:
         yield change(
             "the optimizer in host memory",
-            "its step time is not modelled; the first to measure where a change must cost no compute",
+            "its step time is that of one CPU core for each GPU, as torchrun starts them; OMP_NUM_THREADS gives more",
             "host memory",
             optimizer_cpu_offload=True,
             use_precision_aware_optimizer=True,
         )
     yield from rollout_changes(job)
-    yield change(
-        f"{2 * layout.world_size} GPUs instead of {layout.world_size}",
-        "the same global batch",
-        "GPUs",
-        world_size=2 * layout.world_size,
-    )
+    yield _gpus(layout.world_size, 2)
+
+
+def larger_changes(job: TrainingJob) -> Iterator[Change]:
+    """Changes that may save much memory: those of `memory_changes` that have a size, four and eight times as large."""
+    batch, gpus = job.training.micro_batch_size, job.layout.world_size
+    for factor in LARGER:
+        if batch >= factor:
+            yield _number(job, "micro_batch_size", batch // factor)
+    yield from _degrees(job, LARGER)
+    yield _gpus(gpus, LARGER[0])
+
+
+def _gpus(now: int, factor: int) -> Change:
+    """More GPUs with the same global batch."""
+    name = f"{factor * now} GPUs instead of {now}"
+    return change(name, "the same global batch", "GPUs", world_size=factor * now)
 
 
 def _optimizers(job: TrainingJob) -> Iterator[Change]:

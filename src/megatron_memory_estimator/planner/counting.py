@@ -6,6 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
+from math import gcd
 from typing import NamedTuple
 
 from ..dataclass import dataclass
@@ -16,9 +17,9 @@ from .reference import Reference, Rules
 from .space.axes import DEGREES, Space
 from .space.choices import Option, Style, styles, training_with
 from .space.defaults import completed
-from .space.modelled import asks_for_sequences, unsupported
+from .space.modelled import asks, unsupported
 from .space.pipelines import shapes
-from .space.points import Cells, Grid, Point, Shape, structure_of
+from .space.points import Cells, Grid, Point, Shape, heads_in_fours, structure_of
 
 Ask = Callable[[], None]
 """Raises StoppedError where the caller wants no more."""
@@ -131,10 +132,12 @@ class _Legality:
                 self.ruled_out[rule] += each * len(self.shapes)
 
     def _structures(self, reference: Reference) -> Iterator[LegalStructure]:
+        asked = asks(self.base, self.space)
         groups: dict[object, list[Point]] = {}
         for point in self.points:
-            groups.setdefault(structure_of(self.base.model, point), []).append(point)
-        for points, micro in product(groups.values(), self._sizes()):
+            heads = heads_in_fours(self.base.model, point.tp) if "heads_in_fours" in asked else ()
+            groups.setdefault((structure_of(self.base.model, point), heads), []).append(point)
+        for points, micro in product(groups.values(), self._sizes(asked)):
             grid = Grid(tuple(points), self.space.num_gpus, micro)
             known: dict[object, tuple[Cells, Counter[str]]] = {}
             legal = []
@@ -146,13 +149,13 @@ class _Legality:
             if legal:
                 yield LegalStructure(grid, tuple(legal))
 
-    def _sizes(self) -> list[tuple[int, ...]]:
-        """Micro batch sizes with the same tensors: one sequence apart from several where layers ask for it."""
-        sizes = self.space.micro_batch_size
-        if not asks_for_sequences(self.base, self.space):
-            return [sizes]
-        one, several = (tuple(n for n in sizes if (n > 1) == many) for many in (False, True))
-        return [some for some in (one, several) if some]
+    def _sizes(self, asked: frozenset[str]) -> list[tuple[int, ...]]:
+        """Micro batch sizes with the same tensors: one sequence apart from several, odd from even, where layers ask for it."""
+        groups: dict[object, list[int]] = {}
+        for size in self.space.micro_batch_size:
+            alike = "several_sequences" in asked and size > 1, "heads_in_fours" in asked and gcd(size, 4)
+            groups.setdefault(alike, []).append(size)
+        return [tuple(sizes) for sizes in groups.values()]
 
     def _style(
         self, reference: Reference, grid: Grid, style: Style, known: dict[object, tuple[Cells, Counter[str]]]

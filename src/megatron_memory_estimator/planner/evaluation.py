@@ -14,6 +14,7 @@ from ..modules.context import Context
 from ..rank.build import context_of
 from ..throughput.machine import Machine
 from .arrays.figures import TabledFigures
+from .arrays.passes import PassTables
 from .arrays.peaks import Peaks, peaks, stages, symbols
 from .arrays.tables import Pipelines
 from .arrays.view import Evaluated, Figures
@@ -22,6 +23,7 @@ from .cell_ideas import CellIdeas, cell_ideas
 from .counting import LegalSpace, LegalStructure, LegalStyle
 from .ideas import idea_of
 from .places import NANOSECONDS, Place
+from .space.chains import Chains
 from .space.points import Array, Cells, Grid, Shape
 from .space.routes import route
 
@@ -65,11 +67,6 @@ class Piece(NamedTuple):
             idea_of(grid.worlds[world], grid.points[point], self.shapes[shape], self.chosen.style, option, training),
         )
 
-    @property
-    def untimed(self) -> bool:
-        """Whether the step time is not modelled: that of an offloaded optimizer is not."""
-        return self.chosen.options[self.option].offloaded > 0
-
 
 class Evaluation:
     """The figures of the structures of a space."""
@@ -77,6 +74,7 @@ class Evaluation:
     def __init__(self, base: TrainingJob, machine: Machine, legal: LegalSpace) -> None:
         self.base, self.machine, self.legal = base, machine, legal
         self.tabled = route(base.training, base.model) == "tables"
+        self.chains = Chains(base.model)
 
     def pieces(self, chosen: Sequence[int], limit: int | None, ask: Callable[[], None]) -> Iterator[Piece]:
         """The figures of the chosen structures. Layouts whose model state alone is above a limit may have infinite ones."""
@@ -100,7 +98,7 @@ class Evaluation:
     ) -> Iterable[Evaluated]:
         trainings = [training for _, training in style.trainings]
         if tables is None or forms is None:
-            ranks = WholeRanks(self.base, self.machine, structure.grid, style.style, self.legal.shapes)
+            ranks = WholeRanks(self.base, self.machine, structure.grid, style.style, self.legal.shapes, self.chains)
             return ranks.figures(style.cells, trainings, style.options)
         known = [forms.peaks(training) for training in trainings]
         return tables.figures(style.style, style.cells, trainings, style.options, known)
@@ -111,14 +109,13 @@ class _Forms:
 
     def __init__(self, base: TrainingJob, legal: LegalSpace, chosen: Sequence[int], ask: Callable[[], None]) -> None:
         self.base, self.shapes, self.ask = base, legal.shapes, ask
-        self.counts = {
-            (shape, legal.shapes[shape].effective(count))
-            for number in chosen
-            for style in legal.structures[number].styles
-            for shape, count in set(zip(style.cells.shape.tolist(), style.cells.count.tolist(), strict=True))
+        counts = {
+            pair for number in chosen for style in legal.structures[number].styles for pair in style.cells.counts()[0]
         }
+        self.counts = {(shape, legal.shapes[shape].effective(count)) for shape, count in counts}
         """Shapes with the microbatches that their schedules tell apart."""
-        self.pipelines = Pipelines(self.shapes, stages(base, self.shapes, symbols(_unrecomputed(base))))
+        different = stages(base, self.shapes, symbols(_unrecomputed(base)))
+        self.pipelines = Pipelines(self.shapes, different, PassTables(base, self.shapes, different, counts))
         self.known: dict[Any, Peaks] = {}
 
     def peaks(self, training: Training) -> Peaks:

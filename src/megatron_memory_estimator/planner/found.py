@@ -42,11 +42,11 @@ class Plan:
 
 
 OBJECTIVES: dict[str, Callable[[Plan], tuple[float, float]]] = {
-    "throughput": lambda plan: (plan.job.training.optimizer_cpu_offload, plan.step),
+    "throughput": lambda plan: (plan.step, plan.step),
     "memory": lambda plan: (plan.peak_allocated_bytes, plan.step),
     "head-room": lambda plan: (plan.device.high, plan.step),
 }
-"""What plans are ordered by, the least first; a step time that is not modelled is behind all others."""
+"""What plans are ordered by, the least first."""
 
 
 @dataclasses.dataclass
@@ -58,6 +58,8 @@ class Found:
     objective: str = "throughput"
     plans: list[Plan] = field(default_factory=list)
     front: list[Plan] = field(default_factory=list)
+    apart: list[Plan] = field(default_factory=list)
+    """Tight plans that are better than the first one that fits, where they are not ranked with the others: a few."""
     legal: int = 0
     fits: int = 0
     tight: int = 0

@@ -10,7 +10,7 @@ from ..job.hardware import GIB
 from .arrays.view import Figures
 from .cell_ideas import best_of_each
 from .places import Place
-from .ranking import MOST_GIB, UNTIMED, Counts, Ranking
+from .ranking import MOST_GIB, Counts, Ranking
 from .space.points import Array
 
 Ideas = Callable[[Array], Array]
@@ -25,8 +25,8 @@ class Judge:
         self.reach = np.full(MOST_GIB, np.inf)
         """Seconds of the fastest layout so far with so many GiB or less."""
 
-    def judge(self, figures: Figures, place: Callable[[int], Place], ideas: Ideas, *, untimed: bool) -> Counts:
-        """Keep what is best of some layouts, and count them. `untimed`: their step times are not modelled."""
+    def judge(self, figures: Figures, place: Callable[[int], Place], ideas: Ideas) -> Counts:
+        """Keep what is best of some layouts, and count them."""
         ranking = self.ranking
         fits = figures.high <= ranking.limit
         fitting, too_large = int(np.count_nonzero(fits)), int(np.count_nonzero(figures.low > ranking.limit))
@@ -35,26 +35,11 @@ class Judge:
             ranking.least = place(lowest)
         taken = figures.low <= ranking.limit if ranking.tight else fits
         if taken.any():
-            self._rank(taken, figures, place, ideas, untimed=untimed)
-            if not untimed:
-                self._extend_front(taken, figures, place)
+            _rank(ranking, taken, figures, place, ideas)
+            self._extend_front(taken, figures, place)
+        if ranking.apart is not None:
+            _rank(ranking.apart, (figures.low <= ranking.limit) & ~fits, figures, place, ideas)
         return fitting, len(fits) - fitting - too_large, too_large
-
-    def _rank(
-        self, fits: Array, figures: Figures, place: Callable[[int], Place], ideas: Ideas, *, untimed: bool
-    ) -> None:
-        ranking = self.ranking
-        key = {"throughput": figures.step, "memory": figures.peak, "head-room": figures.high}[ranking.objective]
-        if untimed and ranking.objective == "throughput":
-            key = key + UNTIMED
-        chosen = np.nonzero(fits & (key <= ranking.worst()))[0]
-        if not len(chosen):
-            return
-        if ranking.folded:
-            chosen = chosen[best_of_each(key[chosen], figures.step[chosen], ideas(chosen), ranking.best)]
-        elif len(chosen) > ranking.best:
-            chosen = chosen[np.lexsort((figures.step[chosen], key[chosen]))[: ranking.best]]
-        ranking.add([(float(key[i]), float(figures.step[i]), place(int(i))) for i in chosen])
 
     def _extend_front(self, fits: Array, figures: Figures, place: Callable[[int], Place]) -> None:
         front, reach = self.ranking.front, self.reach
@@ -69,3 +54,16 @@ class Judge:
             if step < reach[at]:
                 front[at] = place(index)
                 reach[at:] = np.minimum(reach[at:], step)
+
+
+def _rank(ranking: Ranking, taken: Array, figures: Figures, place: Callable[[int], Place], ideas: Ideas) -> None:
+    """Keep the best of the layouts that a ranking takes."""
+    key = {"throughput": figures.step, "memory": figures.peak, "head-room": figures.high}[ranking.objective]
+    chosen = np.nonzero(taken & (key <= ranking.worst()))[0]
+    if not len(chosen):
+        return
+    if ranking.folded:
+        chosen = chosen[best_of_each(key[chosen], figures.step[chosen], ideas(chosen), ranking.best)]
+    elif len(chosen) > ranking.best:
+        chosen = chosen[np.lexsort((figures.step[chosen], key[chosen]))[: ranking.best]]
+    ranking.add([(float(key[i]), float(figures.step[i]), place(int(i))) for i in chosen])

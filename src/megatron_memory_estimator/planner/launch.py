@@ -24,6 +24,9 @@ OTHER_NAMES = {
 """Settings with another name among Megatron-LM's arguments."""
 
 
+ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+
+
 class Launch(NamedTuple):
     """Arguments by flag (True for a flag alone), and settings that have no argument."""
 
@@ -42,6 +45,11 @@ class Launch(NamedTuple):
                 yield [f"--{flag}={value}"]  # else argparse takes the value for a flag
             else:
                 yield [f"--{flag}", *map(str, values)]
+
+
+def environment(job: TrainingJob) -> dict[str, str]:
+    """Variables of the environment that the run has."""
+    return {ALLOCATOR[0]: ALLOCATOR[1]} if job.env.expandable_segments else {}
 
 
 def megatron_lm(job: TrainingJob) -> Launch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from ..errors import ConfigError, LayoutError, UnsupportedError
 from ..job.training_job import TrainingJob
@@ -12,6 +13,7 @@ from .found import OBJECTIVES, Found, Plan
 from .ideas import shown
 from .places import plan_of
 from .ranking import Ranking
+from .retimed import retimed
 from .space.axes import Space
 from .space.defaults import completed
 from .watch import Watch
@@ -49,10 +51,19 @@ def nothing_legal(base: TrainingJob, found: Found, watch: Watch, cells: CellsOf)
 
 def ended(found: Found, ranking: Ranking, base: TrainingJob, legal: LegalSpace) -> Found:
     """The result with its plans, its front and the layout that needs least memory."""
-    found.plans = _plans(ranking, base, legal)
-    found.front = [plan_of(base, legal, place) for place in ranking.fastest_by_memory()]
-    found.least = plan_of(base, legal, ranking.least) if ranking.least else None
+    timed, value = partial(retimed, efficiency=found.efficiency), OBJECTIVES[ranking.objective]
+    found.plans = sorted(map(timed, _plans(ranking, base, legal)), key=value)
+    if ranking.apart is not None:
+        found.apart = _better(sorted(map(timed, _plans(ranking.apart, base, legal)), key=value), found)
+    found.front = [timed(plan_of(base, legal, place)) for place in ranking.fastest_by_memory()]
+    found.least = timed(plan_of(base, legal, ranking.least)) if ranking.least else None
     return found
+
+
+def _better(tight: list[Plan], found: Found) -> list[Plan]:
+    """The tight plans that are better than the first one that fits, all of them where none does."""
+    value = OBJECTIVES[found.objective]
+    return [one for one in tight if not found.plans or value(one) < value(found.plans[0])]
 
 
 def _plans(ranking: Ranking, base: TrainingJob, legal: LegalSpace) -> list[Plan]:
@@ -60,4 +71,4 @@ def _plans(ranking: Ranking, base: TrainingJob, legal: LegalSpace) -> list[Plan]
     if not ranking.folded:
         return [plan_of(base, legal, place) for _, _, place in ranking.top]
     ideas = [[plan_of(base, legal, place) for _, _, place in alike] for alike in ranking.by_idea().values()]
-    return sorted(map(shown, ideas), key=OBJECTIVES[ranking.objective])
+    return [shown(alike) for alike in ideas]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from functools import reduce
+from functools import partial, reduce
 from itertools import product
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from ..device.terms import Range, widest
 from ..device.verdict import device_range
 from ..errors import NumPyError
 from ..estimator import estimate
+from ..job.layout import Layout
 from ..job.training_job import TrainingJob
 from ..rank.build import build_rank, context_of
 from ..rank.declare import Declarer
@@ -28,13 +29,14 @@ from .ideas import idea_of
 from .outcome import Progress, begun, ended, nothing_legal
 from .places import NANOSECONDS, Order, Place
 from .plain_judge import judge
-from .ranking import Ranking
+from .ranking import ranking_of
 from .space.axes import AXES, Space
+from .space.chains import Chains
 from .space.choices import training_with
 from .space.plain_cells import Cell, plain_cells
 from .space.points import at_point
 from .space.routes import route
-from .space.stages import different_stages
+from .space.stages import different_stages, stands
 from .watch import Watch
 
 MOST = 2000
@@ -61,7 +63,7 @@ def search(
     Every layout is evaluated whole: the `least` one is found without `nearest` too.
     """
     found = begun(base, space, objective, limit, efficiency, everything=everything)
-    ranking = Ranking(best, objective, found.limit, tight, folded)
+    ranking = ranking_of(best, objective, found.limit, tight=tight, folded=folded)
     watch = Watch(found.space.num_gpus, stop)
     legal = LegalSpace((), ())
     try:
@@ -136,7 +138,7 @@ def _place(engine: _Engine, chosen: _Chosen, source: int, cell: Cell) -> Place:
         training=dataclasses.replace(training_with(training, option), micro_batch_size=grid.micro[micro]),
         num_microbatches=count,
     )
-    step, peak, device = engine.figures(job)
+    step, peak, device = engine.figures(job, pipeline.layout)
     order: Order = (*chosen.numbers, source)
     idea = idea_of(grid.worlds[world], grid.points[point], pipeline, style.style, option, training)
     rounded = round(step * NANOSECONDS) / NANOSECONDS
@@ -155,20 +157,20 @@ class _Engine:
     """Evaluates layouts of a base job."""
 
     def __init__(self, base: TrainingJob, m: Machine) -> None:
-        self.base, self.machine = base, m
+        self.base, self.machine, self.chains = base, m, Chains(base.model)
 
-    def figures(self, job: TrainingJob) -> _Figures:
+    def figures(self, job: TrainingJob, pipeline: Layout) -> _Figures:
         """The figures of a legal layout, from its stages that are different, or from all of them (`routes.py`)."""
+        pipelined = partial(self.chains.pipelined, pipeline)
         if route(job.training, job.model) == "one at a time":
             single = estimate(job)
             ranks = [stage.rank for stage in single.stages]
-            parts = step_parts(self.machine, single.declarer, ranks, job.num_microbatches)
+            parts = step_parts(self.machine, single.declarer, ranks, job.num_microbatches, None, pipelined)
             return _Figures(sum(parts.values()), single.peak_stage.peak_allocated_bytes, single.device)
         declarer = Declarer(context_of(job))
         stages = different_stages(declarer, job.model, job.layout)
         ranks = [build_rank(declarer, chunks, job.num_microbatches, job.gpu, job.env) for chunks, _ in stages]
         found = [(rank, find_peak(rank)) for rank in ranks]
         device = reduce(widest, (device_range(job, rank, peak) for rank, peak in found))
-        copies = [many for _, many in stages]
-        parts = step_parts(self.machine, declarer, ranks, job.num_microbatches, copies)
+        parts = step_parts(self.machine, declarer, ranks, job.num_microbatches, stands(stages), pipelined)
         return _Figures(sum(parts.values()), max(peak.nbytes for _, peak in found), device)

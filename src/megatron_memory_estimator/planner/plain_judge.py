@@ -8,7 +8,7 @@ from math import inf
 from ..job.hardware import GIB
 from .ideas import Idea, near
 from .places import Place
-from .ranking import MOST_GIB, UNTIMED, Counts, Ranked, Ranking
+from .ranking import MOST_GIB, Counts, Ranked, Ranking
 
 KEYS: dict[str, Callable[[Place], float]] = {
     "throughput": lambda place: place.step,
@@ -25,17 +25,17 @@ def judge(ranking: Ranking, places: Sequence[Place]) -> Counts:
     fits = [place for place in places if place.high <= ranking.limit]
     too_large = sum(place.low > ranking.limit for place in places)
     taken = [place for place in places if place.low <= ranking.limit] if ranking.tight else fits
-    untimed = places[0].option.offloaded > 0
     if taken:
-        _rank(ranking, taken, UNTIMED if untimed and ranking.objective == "throughput" else 0.0)
-        if not untimed:
-            _extend_front(ranking, taken)
+        _rank(ranking, taken)
+        _extend_front(ranking, taken)
+    if ranking.apart is not None:
+        _rank(ranking.apart, [place for place in places if place.low <= ranking.limit < place.high])
     return len(fits), len(places) - len(fits) - too_large, too_large
 
 
-def _rank(ranking: Ranking, taken: Sequence[Place], behind: float) -> None:
+def _rank(ranking: Ranking, taken: Sequence[Place]) -> None:
     key, worst = KEYS[ranking.objective], ranking.worst()
-    items = [(float(key(place) + behind), place.step, place) for place in taken]
+    items = [(float(key(place)), place.step, place) for place in taken]
     chosen = [item for item in items if item[0] <= worst]
     if ranking.folded:
         chosen = _best_of_each(chosen, ranking.best)

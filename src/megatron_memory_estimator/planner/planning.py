@@ -75,7 +75,8 @@ def plan(
     """
     words, (search, said_of_it) = dict(axes or {}), _engine(workers)
     limit = job.gpu.memory_bytes if limit is None else limit
-    worlds = space_of(job, {"num_gpus": words.pop("num_gpus")}).num_gpus if "num_gpus" in words else ()
+    worlds = worlds_of(job, words) if "num_gpus" in words else ()
+    words.pop("num_gpus", None)
 
     def on(gpus: tuple[int, ...]) -> Planned:
         base, said = base_job(job, gpus, global_batch_size)
@@ -98,6 +99,11 @@ def plan(
     if not fewest_gpus:
         return on(worlds or (job.layout.world_size,))
     return _fewest(on, sorted(fewest(worlds, job.gpu.gpus_per_node)), job, limit)
+
+
+def worlds_of(job: TrainingJob, words: Mapping[str, str]) -> tuple[int, ...]:
+    """Numbers of GPUs that words ask for, or the job's own."""
+    return space_of(job, {"num_gpus": words["num_gpus"]}).num_gpus if "num_gpus" in words else (job.layout.world_size,)
 
 
 def _engine(workers: int) -> tuple[Callable[..., Found], tuple[str, ...]]:

@@ -12,8 +12,8 @@ from .places import Place
 
 MOST_GIB = 4096
 """Steps of the front, one for each GiB: more than any GPU has."""
-UNTIMED = 1e9
-"""Seconds behind every plan whose step time is known."""
+APART = 3
+"""Tight layouts that are kept beside those that fit."""
 Ranked = tuple[float, float, Place]
 """The value of the objective, seconds of a step, and the place."""
 Counts = tuple[int, int, int]
@@ -24,7 +24,8 @@ Counts = tuple[int, int, int]
 class Ranking:
     """The best layouts so far of those that fit in `limit`; with `tight` those too that fit unless memory is fragmented.
 
-    With `folded`, the best ideas, each with all its layouts that are nearly as good as its best.
+    With `folded`, the best ideas, each with all its layouts that are nearly as good as its best. `apart` ranks those that `tight` would
+    take too, a few.
     """
 
     best: int
@@ -36,6 +37,7 @@ class Ranking:
     front: dict[int, Place] = field(default_factory=dict)
     """The fastest layout for each GiB of allocated memory, where less memory is not as fast."""
     least: Place | None = None
+    apart: Ranking | None = None
 
     def add(self, items: Sequence[Ranked]) -> None:
         """Keep what is best of some layouts that fit."""
@@ -77,6 +79,8 @@ class Ranking:
         for at, place in other.front.items():
             if at not in self.front or (place.step, place.order) < (self.front[at].step, self.front[at].order):
                 self.front[at] = place
+        if self.apart is not None and other.apart is not None:
+            self.apart.join(other.apart)
         least = other.least
         if self.least is None or (least and (least.low, least.order) < (self.least.low, self.least.order)):
             self.least = least
@@ -89,3 +93,9 @@ class Ranking:
                 front.append(place)
                 fastest = place.step
         return front
+
+
+def ranking_of(best: int, objective: str, limit: int, *, tight: bool, folded: bool) -> Ranking:
+    """An empty ranking, with one apart for tight layouts where they are not taken."""
+    apart = None if tight else Ranking(APART, objective, limit, True, folded)
+    return Ranking(best, objective, limit, tight, folded, apart=apart)

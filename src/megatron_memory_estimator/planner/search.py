@@ -15,7 +15,8 @@ from .found import Found, Plan
 from .judge import Judge
 from .outcome import Progress, begun, ended, nothing_legal
 from .places import Place, plan_of
-from .ranking import Counts, Ranking
+from .ranking import Counts, Ranking, ranking_of
+from .retimed import retimed
 from .sampling import Sampler
 from .space.axes import Space
 from .space.cells import cells
@@ -49,7 +50,7 @@ def search(
     one plan with those that are nearly as good beside it (`ideas.py`).
     """
     found = begun(base, space, objective, limit, efficiency, everything=everything)
-    ranking = Ranking(best, objective, found.limit, tight, folded)
+    ranking = ranking_of(best, objective, found.limit, tight=tight, folded=folded)
     watch = Watch(found.space.num_gpus, stop)
     legal = LegalSpace((), ())
     try:
@@ -77,7 +78,7 @@ def sampled(base: TrainingJob, space: Space, count: int, seed: int) -> list[Plan
         evaluation = Evaluation(base, machine(base.gpu, None, base.env.network_gbs), legal)
         for piece in evaluation.pieces(range(len(legal.structures)), None, watch.ask):
             sampler.offer(len(piece.figures.step), piece.place)
-    return [plan_of(base, legal, place) for _, place in sampler.kept]
+    return [retimed(plan_of(base, legal, place), None) for _, place in sampler.kept]
 
 
 class _Half(NamedTuple):
@@ -125,7 +126,7 @@ class _Search:
         watch, structures = self.watch, self.evaluation.legal.structures
         watch.done, watch.total = 0, sum(structures[number].layouts for number in chosen)
         for piece in self.evaluation.pieces(chosen, limit, ask):
-            self._count(self.judge.judge(piece.figures, piece.place, piece.ideas, untimed=piece.untimed))
+            self._count(self.judge.judge(piece.figures, piece.place, piece.ideas))
             watch.done += len(piece.figures.step)
             ask()
             if self.progress is not None:
@@ -136,7 +137,8 @@ class _Search:
         place = self.ranking.top[0][2] if self.ranking.top else None
         if place is not None and place is not self.best:
             self.best = place
-            self.found.plans = [plan_of(self.evaluation.base, self.evaluation.legal, place)]
+            plan = plan_of(self.evaluation.base, self.evaluation.legal, place)
+            self.found.plans = [retimed(plan, self.found.efficiency)]
 
     def _count(self, counts: Counts) -> None:
         fits, tight, too_large = counts

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ..device.phases import lower_load
 from ..device.verdict import Verdict
 from ..job.training_job import TrainingJob
-from ..planner.advise import Advice, Outcome, cost_of
+from ..planner.advise import Advice
+from ..planner.changed_run import Outcome, cost_of
 from ..wording import dashed
 from .document import bounds
 from .figures import gib
@@ -54,8 +55,6 @@ def now_lines(advice: Advice) -> tuple[str, str]:
     now = advice.now
     found = now.verdict(advice.limit)
     verdict = f"{found.gpu}: {verdict_text(found, now.estimate)}"
-    if not now.timed:
-        return verdict, "Its step time is not modelled (the optimizer is in host memory)."
     return verdict, f"A step takes {now.time.step:.3f} s ({now.time.tokens_per_s_gpu:,.0f} tokens/s/GPU)."
 
 
@@ -70,8 +69,6 @@ def loading(advice: Advice) -> Iterator[str]:
 
 def about(advice: Advice, found: Verdict) -> str:
     """What the changes are, or that there are none."""
-    if advice.faster and not advice.now.timed:
-        return "It fits with room; what would make it faster is not modelled."
     if advice.faster:
         return (
             "Changes that keep it within memory and make it faster:"
@@ -87,7 +84,7 @@ def about(advice: Advice, found: Verdict) -> str:
     if any(one.device.high <= advice.limit for one in advice.outcomes):
         return "The smallest changes that make it fit surely, the cheapest first:"
     if advice.outcomes:
-        return f"No change, and no two or three together, make it fit surely; {FEWEST}. What saves most:"
+        return f"No change, and none of those tried together (two to four), makes it fit surely; {FEWEST}. What saves most:"
     return f"Nothing tried saves memory; {FEWEST}."
 
 
@@ -113,8 +110,8 @@ def advice_table(advice: Advice, width: int) -> Table:
             name_of(one),
             bounds_text(one.device),
             *([saved] if width >= NARROW else []),
-            f"{one.time.step:.3f}" if one.timed else "unknown",
-            f"{round(cost(advice, one), 3) + 0.0:+.1%}" if one.timed and advice.now.timed else "unknown",
+            f"{one.time.step:.3f}",
+            f"{round(cost(advice, one), 3) + 0.0:+.1%}",
             *([verdict] if each else []),
         )
     return table
@@ -163,8 +160,7 @@ def _option(name: str, value: Any) -> str:
 
 
 def advice_records(advice: Advice) -> list[Record]:
-    """The run as it is with an empty change, then one record for each change or changes together; None where a step time is not
-    modelled."""
+    """The run as it is with an empty change, then one record for each change or changes together."""
     return [_record(advice, one) for one in (advice.now, *advice.outcomes)]
 
 
@@ -174,10 +170,10 @@ def _record(advice: Advice, one: Outcome) -> Record:
         "change": name_of(one),
         "options": " ".join(option_words(one, advice.now.job)),
         "num_gpus": one.job.layout.world_size,
-        "step_s": one.time.step if one.timed else None,
-        "tokens_per_s_gpu": one.time.tokens_per_s_gpu if one.timed else None,
-        "mfu": one.time.mfu if one.timed else None,
-        "gpu_time_change": cost(advice, one) if one.timed and advice.now.timed else None,
+        "step_s": one.time.step,
+        "tokens_per_s_gpu": one.time.tokens_per_s_gpu,
+        "mfu": one.time.mfu,
+        "gpu_time_change": cost(advice, one),
         "peak_allocated_bytes": one.peak,
         "saved_bytes": advice.now.peak - one.peak,
         **verdict_record(found),
@@ -197,8 +193,8 @@ def advice_document(advice: Advice) -> dict[str, Any]:
             "head_room_bytes": bounds(found.head_room),
             "verdict": found.word,
             "phase": found.phase,
-            "step_s": one.time.step if one.timed else None,
-            "tokens_per_s_gpu": one.time.tokens_per_s_gpu if one.timed else None,
+            "step_s": one.time.step,
+            "tokens_per_s_gpu": one.time.tokens_per_s_gpu,
         }
 
     return {
@@ -215,7 +211,7 @@ def advice_document(advice: Advice) -> dict[str, Any]:
                 ],
                 **figures(one),
                 "saved_bytes": advice.now.peak - one.peak,
-                "cost": cost(advice, one) if one.timed and advice.now.timed else None,
+                "cost": cost(advice, one),
             }
             for one in advice.outcomes
         ],

@@ -22,12 +22,10 @@ def records(advice: Advice) -> list[dict[str, Any]]:
 def html(advice: Advice) -> str:
     """The verdict, and a table of changes."""
     first, second = headline(advice)
-    priced = advice.now.timed
     rows = [
         [
             escape(name_of(one)), gib(one.peak), gib(advice.now.peak - one.peak), bounds_text(one.device),
-            escape(str(one.verdict(advice.limit))), f"{one.time.step:.3f}" if one.timed else "not modelled",
-            f"{cost(advice, one):+.1%}" if one.timed and priced else "",
+            escape(str(one.verdict(advice.limit))), f"{one.time.step:.3f}", f"{cost(advice, one):+.1%}",
         ]
         for one in advice.outcomes
     ]  # fmt: skip

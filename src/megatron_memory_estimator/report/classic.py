@@ -11,6 +11,7 @@ from typing import Any
 from ..device.verdict import VERDICTS
 from ..estimator import Estimate, Stage
 from ..job.hardware import GIB
+from ..versions import assumptions
 from .verdict import verdict_text
 
 LINE = "=" * 80
@@ -107,6 +108,6 @@ def classic_text(estimate: Estimate, *, verbose: bool = False) -> str:
         if names:
             lines.append(f"{word.capitalize()}{' on' if word != 'fits' else ''}: {', '.join(names)}")
     lines.append(LINE)
-    lines += [f"assumed: {note}" for note in job.assumptions]
+    lines += [f"assumed: {note}" for note in assumptions(estimate)]
     lines += [f"warning: {note}" for note in job.warnings]
     return "\n".join(lines)

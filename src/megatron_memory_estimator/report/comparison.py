@@ -10,6 +10,7 @@ from ..device.verdict import Verdict
 from ..estimator import Estimate
 from ..modules.counts import count_parameters
 from ..rank.rank import PARTS
+from ..versions import assumptions
 from .differences import differences
 from .figures import gib
 from .records import Record
@@ -183,9 +184,11 @@ def notes(cases: Columns) -> list[str]:
     """What was assumed and warned about; a note of all cases once, others with the case's name."""
     found: list[str] = []
     for word in ("assumptions", "warnings"):
-        answered = [(case, case.estimate.job) for case in cases if isinstance(case, Case)]
-        said = [getattr(job, word) for _, job in answered]
-        for (case, _), notes_of_case in zip(answered, said, strict=True):
+        answered = [case for case in cases if isinstance(case, Case)]
+        said = [
+            assumptions(case.estimate) if word == "assumptions" else case.estimate.job.warnings for case in answered
+        ]
+        for case, notes_of_case in zip(answered, said, strict=True):
             for note in notes_of_case:
                 common = all(note in other for other in said)
                 line = f"{MARKS[word]}: {note}" if common else f"{MARKS[word]}: {case.label}: {note}"

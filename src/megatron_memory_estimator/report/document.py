@@ -16,6 +16,8 @@ from ..modules.counts import count_parameters
 from ..modules.kinds import owners_of
 from ..rank.rank import Row
 from ..routing import routing
+from ..versions import assumptions
+from .owned import owned_section
 from .verdict import verdict_sentence
 
 SCHEMA = "megatron-memory-estimate/1"
@@ -42,7 +44,7 @@ def document(estimate: Estimate) -> dict[str, Any]:
             {"name": found.gpu, "memory_bytes": found.memory_bytes, "verdict": found.word}
             for found in estimate.verdicts()
         ],
-        "assumptions": list(job.assumptions),
+        "assumptions": list(assumptions(estimate)),
         "warnings": list(job.warnings),
     }
 
@@ -71,6 +73,7 @@ def explanation(estimate: Estimate, stage: int | None, at: str) -> dict[str, Any
         "event": title,
         "allocated_bytes": total,
         "tensors": [row_section(row) for row in rows],
+        "owned": owned_section(chosen.rank),
     }
 
 

@@ -60,11 +60,6 @@ class Row:
         return self.estimate.verdict(self.limit)
 
     @property
-    def timed(self) -> bool:
-        """Whether its step time is modelled: that of an offloaded optimizer is not."""
-        return not self.plan.job.training.optimizer_cpu_offload
-
-    @property
     def limited_by(self) -> tuple[str, float]:
         """The largest part of a step beside the kernels of forward and backward, and its share."""
         parts = {name: value for name, value in self.time.parts.items() if name != "compute"}
@@ -83,8 +78,13 @@ def rows_of(found: Found) -> list[Row]:
     return [Row(plan, found.efficiency, found.limit) for plan in found.plans]
 
 
+def apart_rows(found: Found) -> list[Row]:
+    """Tight plans that are better than the first that fits, with their estimates."""
+    return [Row(plan, found.efficiency, found.limit) for plan in found.apart]
+
+
 def plan_records(plans: Found | Sequence[Row]) -> list[Record]:
-    """One record per plan; what is not modelled is None."""
+    """One record per plan."""
     rows = rows_of(plans) if isinstance(plans, Found) else plans
     return [{"plan": number, **_record(row)} for number, row in enumerate(rows, 1)]
 
@@ -92,7 +92,7 @@ def plan_records(plans: Found | Sequence[Row]) -> list[Record]:
 def _record(row: Row) -> Record:
     job, found = row.plan.job, row.verdict
     layout, t = job.layout, job.training
-    time = row.time if row.timed else None
+    time = row.time
     return {
         "num_gpus": layout.world_size,
         "tensor_model_parallel_size": layout.tp,
@@ -110,13 +110,13 @@ def _record(row: Row) -> Record:
         "recompute": row.plan.recompute,
         "precision": row.plan.precision,
         "optimizer": optimizer_text(row.plan),
-        "step_s": row.plan.step if time else None,
-        "tokens_per_s_gpu": row.plan.tokens_per_s_gpu if time else None,
-        "tflops_gpu": time and time.tflops_gpu,
-        "mfu": time and time.mfu,
-        "bubble_share": time and time.bubble,
-        "exposed_communication_share": time and time.exposed,
-        "largest_other_part": row.limited_by[0] if time else None,
+        "step_s": row.plan.step,
+        "tokens_per_s_gpu": row.plan.tokens_per_s_gpu,
+        "tflops_gpu": time.tflops_gpu,
+        "mfu": time.mfu,
+        "bubble_share": time.bubble,
+        "exposed_communication_share": time.exposed,
+        "largest_other_part": row.limited_by[0],
         "peak_allocated_bytes": row.plan.peak_allocated_bytes,
         "peak_stage": row.estimate.peak_stage.pp_rank,
         **verdict_record(found),
@@ -159,8 +159,10 @@ def warnings(rows: Sequence[Row]) -> list[str]:
     found = dict.fromkeys(note for row in rows for note in row.plan.job.warnings)
     if any(not row.time.measured_rates for row in rows):
         found["the rates of this GPU are shares of its peaks: nothing measured is known; step times are rough"] = None
-    if not all(row.timed for row in rows):
-        found["the time of an offloaded optimizer is not modelled: its plans are slower than shown"] = None
+    if any(row.plan.job.training.optimizer_cpu_offload for row in rows):
+        found[
+            "an offloaded optimizer is stepped by one CPU core for each GPU, as torchrun starts them: OMP_NUM_THREADS gives more"
+        ] = None
     return list(found)
 
 

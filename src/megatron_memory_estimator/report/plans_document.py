@@ -8,10 +8,10 @@ from typing import Any
 from ..device.verdict import Verdict
 from ..job.training_job import TrainingJob
 from ..planner.found import Found, Plan
-from ..planner.launch import megatron_lm
+from ..planner.launch import environment, megatron_lm
 from ..planner.launch_bridge import bridge_overrides, bridge_sections
 from .document import bounds
-from .plans import Row, layout_text, plan_settings, split_text, virtual, warnings
+from .plans import Row, apart_rows, layout_text, plan_settings, split_text, virtual, warnings
 
 SCHEMA = "megatron-memory-plan/1"
 
@@ -40,11 +40,17 @@ def found_document(
             "ruled_out": dict(found.illegal.most_common()),
         },
         "plans": [{**plan_document(row), "settings": {**habits, **plan_settings(row.plan, asked)}} for row in rows],
+        "tight_plans": [_apart(row) for row in apart_rows(found)],
         "front": [_on_the_front(plan) for plan in found.front],
         "least": None if least is None else {"device_bytes": bounds(least.device), "layout": layout_text(least)},
         "assumptions": list(said),
         "warnings": warnings(rows),
     }
+
+
+def _apart(row: Row) -> dict[str, Any]:
+    """A tight plan that is better than the first that fits."""
+    return {**_on_the_front(row.plan), "device_bytes": bounds(row.plan.device), "verdict": str(row.verdict)}
 
 
 def _on_the_front(plan: Plan) -> dict[str, Any]:
@@ -131,4 +137,5 @@ def _launch(job: TrainingJob) -> dict[str, Any]:
         "settings_without_argument": launch.beside,
         "bridge_overrides": bridge_overrides(job),
         "bridge": bridge_sections(job),
+        "environment": environment(job),
     }

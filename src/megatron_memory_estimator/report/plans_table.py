@@ -10,7 +10,7 @@ from rich.markup import escape
 from ..planner.found import Found, Plan
 from ..planner.ideas import NEAR
 from .figures import gib
-from .plans import WORDS, Row, optimizer_text, split_text, virtual
+from .plans import WORDS, Row, apart_rows, optimizer_text, split_text, virtual
 from .verdict import WHILE, bounds_text
 
 BOUND = "\u00a0"
@@ -19,6 +19,8 @@ LITTLE = 0.01
 """A share of a step that is not worth a name."""
 NARROWEST = 26
 """Columns that a layout needs beside the numbers; where there are fewer, it stands on lines of its own."""
+BETTER = {"throughput": "Faster", "memory": "Smaller at the peak", "head-room": "With more head-room"}
+"""What plans apart are, by objective."""
 LEGEND = {
     "generated split": "a pipeline_model_parallel_layout, which the launch arguments spell out (--show N)",
     "uneven split": "other counts of layers on the first and the last stage: first/last",
@@ -83,6 +85,20 @@ def plan_lines(found: Found, rows: Sequence[Row], width: int) -> Iterator[str]:
             yield from map(escape, textwrap.wrap(f"{name}: {meaning}", width))
 
 
+def apart_lines(found: Found, rows: Sequence[Row], width: int) -> Iterator[str]:
+    """Tight plans that are better than the first, in a line each."""
+    tight = apart_rows(found)
+    if not tight:
+        return
+    yield ""
+    yield from wrapped(f"{BETTER[found.objective]}, but they may not fit (--tight ranks them with the others):", width)
+    for row, words in zip(tight, said_once([*(row.plan for row in rows), *found.apart])[1][len(rows) :], strict=True):
+        rate, _, peak, room = _numbers(row)
+        text = f"{words}: {rate} tokens/s/GPU, peak {peak} GiB, head-room {room} GiB, {row.verdict.word}"
+        for number, line in enumerate(wrapped(text, width - 3)):
+            yield ("-  " if not number else "   ") + line
+
+
 def listed(words: Iterable[str]) -> str:
     """Words of a layout with commas; what belongs together and is short is not torn apart at the end of a line."""
     return ", ".join(word.replace(" ", BOUND) if len(word) <= NARROWEST else word for word in words)
@@ -124,8 +140,12 @@ HEADS = ("tokens/s/GPU", "MFU", "peak GiB", "head-room GiB")
 def _numbers(row: Row) -> tuple[str, ...]:
     """The numbers of a row."""
     room = row.verdict.head_room
-    rate, mfu = (f"{row.time.tokens_per_s_gpu:,.0f}", f"{row.time.mfu:.1%}") if row.timed else ("unknown", "")
-    return rate, mfu, gib(row.plan.peak_allocated_bytes), bounds_text(room)
+    return (
+        f"{row.time.tokens_per_s_gpu:,.0f}",
+        f"{row.time.mfu:.1%}",
+        gib(row.plan.peak_allocated_bytes),
+        bounds_text(room),
+    )
 
 
 def _table(
@@ -170,8 +190,6 @@ def _below(row: Row, first: Row) -> str:
 
 def beside_first(row: Row, first: Row) -> str:
     """How much more GPU time a token takes than in the first plan, and in which part of the step most of it is."""
-    if not row.timed or not first.timed:
-        return ""
     if row is first:
         name, share = row.limited_by
         if share < LITTLE:
@@ -207,8 +225,7 @@ def like_it(plan: Plan) -> str:
     if modules:
         said.append(f"recompute {' or '.join(sorted(modules)) if len(modules) < 3 else f'{len(modules)} other sets'}")
     fastest = max(one.tokens_per_s_gpu for one in plan.alike) / plan.tokens_per_s_gpu - 1
-    timed = not plan.job.training.optimizer_cpu_offload
-    faster = f", up to {fastest:.1%} faster" if timed and fastest >= 0.0005 else ""
+    faster = f", up to {fastest:.1%} faster" if fastest >= 0.0005 else ""
     text = ", ".join(said) or "other shapes"
     return f"+ {len(plan.alike)} like it within {NEAR - 1:.0%}{faster}: {text}"
 

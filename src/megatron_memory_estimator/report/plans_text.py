@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.table import Table
 
 from ..planner.found import Found, Plan
-from ..planner.launch import FORMS, megatron_lm
+from ..planner.launch import FORMS, environment, megatron_lm
 from .figures import gib
 from .front import front_chart
 from .plans import Row, nothing_fits, warnings
-from .plans_table import plain, plan_lines, said_once
+from .plans_table import apart_lines, plain, plan_lines, said_once
 from .verdict import room_text
 
 RULES = 3
@@ -43,6 +43,8 @@ def print_found(
     if rows:
         for line in plan_lines(found, rows, console.width):
             console.print(line, highlight=False, no_wrap=True)
+        for line in apart_lines(found, rows, console.width):
+            say(line)
         console.print()
         for line in front_chart(found, console.width, console.encoding):
             say(line)
@@ -83,6 +85,8 @@ def launch_lines(plan: Plan, shown: int, form: str) -> Iterator[str]:
     """Launch arguments of a plan."""
     yield f"\n{TITLES[form]} of plan {shown} ({plan.job.layout.world_size} GPUs):"
     yield FORMS[form](plan.job)
+    if variables := environment(plan.job):
+        yield "in its environment: " + " ".join(f"{name}={value}" for name, value in variables.items())
     if form == "bridge":
         if plan.job.training.peft != "none":
             yield "the recipe's peft section stays as it is"

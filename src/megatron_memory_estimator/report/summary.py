@@ -13,6 +13,7 @@ from ..device.terms import Range
 from ..estimator import Estimate, Stage
 from ..modules.counts import count_parameters
 from ..routing import routing
+from ..versions import assumptions
 from ..wording import plain
 from .comparison import Case, Columns, Refused, rows
 from .comparison import notes as notes_of_cases
@@ -52,7 +53,7 @@ def estimate_summary(estimate: Estimate) -> Document:
         "device_gib_of_phases": phases_section(estimate),
         "routing": routing_summary(estimate),
         "other_gpus": {word: ", ".join(names) for word, names in other_gpus(estimate).items()},
-        **notes_section(job.assumptions, job.warnings),
+        **notes_section(assumptions(estimate), job.warnings),
         "next": next_tool(estimate),
         **({"left_out": {"stages": left}} if left else {}),
     }  # fmt: skip
@@ -145,7 +146,7 @@ def explain_summary(estimate: Estimate, stage: int | None, at: str) -> Document:
                 [one[name] if name != "gib" else in_gib(one["bytes"]) for name in TENSOR_COLUMNS] for one in found
             ],
             "other_tensors": {"count": len(rest), "gib": in_gib(sum(row.nbytes for row in rest))},
-            **notes_section(estimate.job.assumptions, estimate.job.warnings),
+            **notes_section(assumptions(estimate), estimate.job.warnings),
             "next": 'at="steady" shows what stays between two steps; detail="full" lists every tensor',
         }
     )

@@ -8,14 +8,15 @@ from typing import Any
 
 from ..job.layout import SHORT
 from ..job.training_job import TrainingJob
-from ..planner.advise import Advice, Outcome
+from ..planner.advise import Advice
+from ..planner.changed_run import Outcome
 from ..planner.found import Found
 from ..planner.launch import megatron_lm
 from ..wording import counted
 from .advice import cost, headline, name_of
 from .document import verdict_section
 from .figures import gib
-from .plans import Row, nothing_fits, plan_settings, warnings
+from .plans import Row, apart_rows, layout_text, nothing_fits, plan_settings, warnings
 from .short import Document, in_gib, shortened
 from .summary import notes_section
 
@@ -48,11 +49,17 @@ def plan_summary(
         "plan_columns": list(PLAN_COLUMNS) if rows else [],
         "plans": [plan_row(row, one, common) for row, one in zip(rows, settings, strict=True)],
         "settings_of_all": {**habits, **common} if rows else {},
+        "better_but_tight": [_apart(row) for row in apart_rows(found)],
         "counts": {name: getattr(found, name) for name in ("examined", "legal", "fits", "tight", "too_large")},
         **notes_section(said, warnings(rows)),
         **(first_section(rows[0]) if rows else nothing_section(found)),
     }
     return shortened({name: value for name, value in document.items() if value})
+
+
+def _apart(row: Row) -> str:
+    """A tight plan that is better than the first that fits, in a line."""
+    return f"{layout_text(row.plan)}: {row.plan.tokens_per_s_gpu:,.0f} tokens/s/GPU, {row.verdict.word}"
 
 
 def answer(found: Found, rows: Sequence[Row]) -> str:
@@ -128,7 +135,6 @@ def assumed(advice: Advice) -> list[str]:
 
 def advice_row(advice: Advice, one: Outcome) -> list[Any]:
     """A change, or several together, as one row."""
-    timed = one.timed and advice.now.timed
     return [
         name_of(one),
         new_settings(one, advice.now.job),
@@ -136,8 +142,8 @@ def advice_row(advice: Advice, one: Outcome) -> list[Any]:
         in_gib(one.device.low),
         in_gib(one.device.high),
         one.verdict(advice.limit).word,
-        round(one.time.step, 3) if one.timed else None,
-        round(cost(advice, one), 3) if timed else None,
+        round(one.time.step, 3),
+        round(cost(advice, one), 3),
     ]
 
 

@@ -15,6 +15,7 @@ from ..job.choices import ROUTING_SHORT
 from ..job.training_job import TrainingJob
 from ..modules.counts import count_parameters
 from ..routing import Routing, routing
+from ..versions import assumptions
 from .bars import print_bars
 from .document import per_node
 from .figures import gib, plural
@@ -71,15 +72,15 @@ def print_estimate(estimate: Estimate, console: Console, shown: Shown = Shown())
     if every:
         print_notes(estimate, console)
     else:
-        if job.assumptions:
-            console.print(assumed_line(job.assumptions, uneven), highlight=False, markup=False)
+        if said := assumptions(estimate):
+            console.print(assumed_line(said, uneven), highlight=False, markup=False)
         print_warnings(job, console)
     console.print(next_step(estimate), highlight=False)
 
 
 def print_notes(estimate: Estimate, console: Console) -> None:
     """What was decided for the user, and what is not as it seems."""
-    for note in estimate.job.assumptions:
+    for note in assumptions(estimate):
         if not stands_above(note):
             console.print(f"assumed: {note}", highlight=False, markup=False)
     print_warnings(estimate.job, console)

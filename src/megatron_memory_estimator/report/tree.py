@@ -14,6 +14,7 @@ from ..estimator import Estimate, Stage
 from ..job.hardware import MIB
 from ..rank.rank import PARTS, Row
 from ..wording import plain
+from .owned import owned_lines
 from .text import print_notes, summary
 
 COLUMNS = ("tensor", "shape", "local shape", "dtype", "count", "MiB", "why it is alive")
@@ -48,6 +49,8 @@ def print_rows(estimate: Estimate, stage: Stage, at: str, console: Console) -> N
     console.print(Text.assemble((f"stage {stage.pp_rank}", "bold"), f", {plain(title)}"))
     console.print(rows_table(rows, narrow=console.width < NARROW))
     assert sum(row.nbytes for row in rows) == total
+    for line in owned_lines(stage.rank):
+        console.print(line, highlight=False, markup=False)
     print_notes(estimate, console)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..device.terms import Range
 from ..device.verdict import VERDICTS, Verdict, Word
-from ..estimator import Estimate
+from ..estimator import Estimate, Stage
 from ..job.choices import PHASES
 from ..job.hardware import GPUS
 from ..legality.precision import has_recipe
@@ -49,7 +49,7 @@ def room_text(room: Range) -> str:
 def verdict_text(found: Verdict, estimate: Estimate) -> str:
     """The verdict with its numbers, the stage and the moment that decide it."""
     stages = estimate.stages
-    where = f"on stage {found.pp_rank} of {len(stages)}" if len(stages) > 1 else "on every GPU"
+    where = f"on stage {found.pp_rank} of {len(stages)}" if len(stages) > 1 else _every_gpu(stages[0])
     when = WHILE[found.phase]
     if found.phase == "training":
         when += f" ({stages[found.pp_rank].peak.candidate.label})"
@@ -60,6 +60,12 @@ def verdict_text(found: Verdict, estimate: Estimate) -> str:
     if found.word == "fits only without fragmentation":
         text += f"; with {ALLOCATOR} it fits, {gib(estimate.without_fragmentation, 1)} at most"
     return text
+
+
+def _every_gpu(stage: Stage) -> str:
+    """All GPUs of a single stage, or the one whose parameters are the estimate's."""
+    owners = [buffer.owner for buffer in stage.rank.buffers if buffer.dealt and not buffer.expert]
+    return f"on data-parallel rank {owners[0]}" if owners else "on every GPU"
 
 
 def _takes(estimate: Estimate) -> str:

@@ -47,7 +47,8 @@ DOCUMENTS: dict[str, Document] = {
     ),
     "explain": Document(
         "The named tensors that are alive on a stage at its peak, or between two steps", "megatron-memory-explain/1",
-        {"pp_rank": "integer", "at": "string", "event": "string", "allocated_bytes": "integer", "tensors": "array"},
+        {"pp_rank": "integer", "at": "string", "event": "string", "allocated_bytes": "integer", "tensors": "array",
+         "owned": "array"},
         RUN | {"at": "steady"},
     ),
     "advise": Document(
@@ -59,8 +60,8 @@ DOCUMENTS: dict[str, Document] = {
     "plan": Document(
         "The best legal layouts that fit, with launch arguments", "megatron-memory-plan/1",
         {"objective": "string", "limit_bytes": "integer", "interrupted": "boolean", "fewest_gpus": "object|integer|null",
-         "space": "object", "counts": "object", "plans": "array", "front": "array", "least": "object|null", "assumptions": "array",
-         "warnings": "array"},
+         "space": "object", "counts": "object", "plans": "array", "tight_plans": "array", "front": "array", "least": "object|null",
+         "assumptions": "array", "warnings": "array"},
         {"model": "Qwen/Qwen3-8B", "num_gpus": 8, "axes": {"tp": "1,2", "cp": "1"}, "top": 2},
     ),
     "compare": Document(

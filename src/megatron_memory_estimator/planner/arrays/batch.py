@@ -24,7 +24,7 @@ from ...rank.peak import find_peak
 from ...rank.rank import Rank
 from ...rank.schedule import enough_microbatches
 from ..space.axes import DEGREES
-from ..space.points import Point, structure_of
+from ..space.points import Point, heads_in_fours, structure_of
 from ..space.stages import different_stages
 
 COLUMNS = ("world_size", *DEGREES)
@@ -64,7 +64,8 @@ def structure(job: TrainingJob) -> tuple[Any, ...]:
     alike = enough_microbatches(
         layout.pp, vp, job.num_microbatches, group, a2a_overlap=t.overlap_moe_expert_parallel_comm
     )
-    return (id(model), job.gpu.name, job.env, rest, plain, borders, alike, t.micro_batch_size > 1)
+    fours = tuple(heads * t.micro_batch_size % 4 == 0 for heads in heads_in_fours(model, layout.tp))
+    return (id(model), job.gpu.name, job.env, rest, plain, borders, alike, t.micro_batch_size > 1, fours)
 
 
 def batches(jobs: Iterable[TrainingJob]) -> Iterator[Batch]:
@@ -96,12 +97,12 @@ def engine(batch: Batch) -> tuple[Declarer, list[Rank]]:
     return declarer, [build_rank(declarer, stage, job.num_microbatches, job.gpu, job.env) for stage in chunks]
 
 
-def fullest(batch: Batch) -> tuple[Declarer, list[tuple[Rank, int]]]:
-    """The same for `different_stages` only. With each stage goes how many it stands for."""
+def fullest(batch: Batch) -> tuple[Declarer, list[tuple[Rank, tuple[int, ...]]]]:
+    """The same for `different_stages` only. With each stage go the ranks that it stands for."""
     declarer, job = Declarer(context(batch)), batch.job
     return declarer, [
-        (build_rank(declarer, stage, job.num_microbatches, job.gpu, job.env), copies)
-        for stage, copies in different_stages(declarer, job.model, job.layout)
+        (build_rank(declarer, stage, job.num_microbatches, job.gpu, job.env), ranks)
+        for stage, ranks in different_stages(declarer, job.model, job.layout)
     ]
 
 

@@ -63,11 +63,11 @@ class TabledFigures:
             yield at, number, hopeless.__getitem__, Figures(*[np.full(len(hopeless), np.inf)] * 4)
         if not hopeful.any():
             return
-        outside = Outside(low, high, tables.sends(trainings[0]))
+        outside, sends = Outside(low, high), tables.sends(trainings[0])
         traced = []
         for at, (training, forms) in enumerate(zip(trainings, peaks, strict=True)):
             declarer = first if at == 0 else tables.declarer(training)
-            running, times = tables.running(declarer, forms), tables.times(declarer)
+            running, times = tables.running(declarer, forms), tables.times(declarer, sends)
             traced.append(Traced(training, forms, running, times, self._scratches(tables, declarer, style)))
         for where, most in self._chunks(cells, np.nonzero(hopeful)[0]):
             view = View(self.job, self.grid, self.stages, cells.at(where), most, outside, states)

@@ -16,14 +16,14 @@ from ...job.pipeline import Chunk
 from ...job.training_job import TrainingJob
 from ...modules.context import Context
 from ...modules.layers import Declaration
-from ...rank.chunks import ChunkPlan, Run
+from ...rank.chunks import ChunkPlan, Run, TracedUnit
 from ...rank.declare import Declarer
 from ...rank.keys import PartKey, UnitKey
 from ...rank.peak import scheduled
 from ...rank.rank import Rank
 from ...rank.schedule import occupancy
+from ...tape.events import Event, Trace
 from ...tape.ops import Unit
-from ...tape.simulate import Event, Trace
 from ...tape.tensor import Tensor
 from ..space.points import Shape
 from ..space.stages import different_stages
@@ -37,13 +37,13 @@ MOST_GROUPS = 1000
 
 @dataclass(frozen=True)
 class StageUnits:
-    """One pipeline stage with the units of its chunks, and how many stages of the pipeline it stands for."""
+    """One pipeline stage with the units of its chunks, and the ranks of the pipeline that it stands for."""
 
     shape: int
     pp_rank: int
     plans: tuple[ChunkPlan, ...]
     keys: tuple[tuple[Key, ...], ...]
-    copies: int = 1
+    ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ class _Symbols(Declarer):
             self.keys[id(unit)] = key
         return self.runs[key]
 
-    def unit(self, key: UnitKey) -> tuple[Unit, Trace, tuple[Tensor, ...]]:
+    def unit(self, key: UnitKey) -> TracedUnit:
         run = self._symbol(key, key[0][0][0])
-        return run.unit, run.trace, ()
+        return TracedUnit(run.unit, run.trace)
 
     def part(self, key: PartKey) -> Run:
         return self._symbol(key, key[0])
@@ -133,10 +133,10 @@ def stages(job: TrainingJob, shapes: Sequence[Shape], declarer: _Symbols) -> lis
     """The different stages of all shapes."""
     different: list[StageUnits] = []
     for number, shape in enumerate(shapes):
-        for chunks, copies in different_stages(declarer, job.model, shape.layout):
+        for chunks, ranks in different_stages(declarer, job.model, shape.layout):
             plans = tuple(declarer.plan(chunk) for chunk in chunks)
             keys = tuple(tuple(declarer.keys[id(run.unit)] for run in plan.runs) for plan in plans)
-            different.append(StageUnits(number, chunks[0].pp_rank, plans, keys, copies))
+            different.append(StageUnits(number, chunks[0].pp_rank, plans, keys, ranks))
     return different
 
 
@@ -206,6 +206,6 @@ def real_run(declarer: Declarer, key: Key) -> Run:
         assert isinstance(second, bool)
         return declarer.part((first, second))
     assert not isinstance(second, bool)
-    unit, traced, graphed = declarer.unit((first, second))
+    unit, traced, graphed, scratch = declarer.unit((first, second))
     params = tuple(param for kind in first for param in declarer.params(kind))
-    return Run(unit, traced, 1, 0, params, graphed)
+    return Run(unit, traced, 1, 0, params, graphed, scratch)

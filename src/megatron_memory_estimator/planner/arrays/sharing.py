@@ -1,4 +1,4 @@
-"""Traced units shared between sets of recomputation: those for which a unit's declaration got the same answers."""
+"""TracedUnit units shared between sets of recomputation: those for which a unit's declaration got the same answers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from ...dataclass import dataclass
 from ...job.training import Training
 from ...modules.context import Context
 from ...modules.layers import Declaration
-from ...rank.chunks import Run
+from ...rank.chunks import Run, TracedUnit
 from ...rank.declare import Declarer
 from ...rank.keys import LayerKey, PartKey, UnitKey
-from ...tape.ops import Unit
-from ...tape.simulate import Trace
-from ...tape.tensor import Param, Tensor
+from ...tape.tensor import Param
 
 T = TypeVar("T")
 
@@ -122,7 +120,7 @@ class SharingDeclarer(Declarer):
         """What `make` makes, or made for another training that gives the same answers."""
         return self.known.find(key, self.training, make)
 
-    def unit(self, key: UnitKey) -> tuple[Unit, Trace, tuple[Tensor, ...]]:
+    def unit(self, key: UnitKey) -> TracedUnit:
         return self.shared(("unit", key), lambda: Declarer.unit(self, key))
 
     def part(self, key: PartKey) -> Run:

@@ -18,7 +18,6 @@ from ...dataclass import dataclass
 from ...device.outside import outside_terms
 from ...device.phases import build, built_apart, load_range, own_storage, save_range
 from ...job.layout import Layout
-from ...job.model import Model
 from ...job.training import Training
 from ...job.training_job import TrainingJob
 from ...modules.context import Context
@@ -33,10 +32,13 @@ from ...rank.workspaces import Workspace, dummy_wgrads, workspaces
 from ...states.buffers import ddp_buffers
 from ...states.state import model_state
 from ...throughput.machine import Machine
-from ...throughput.step import TimeKey, collectives, optimizer, p2p, timed_units, unit_time
+from ...throughput.stages import TimeKey, p2p, timed_units, unit_time
+from ...throughput.step import collectives, optimizer
 from ..space.choices import Style
 from ..space.points import Array, Grid, Shape
-from .peaks import Key, Peaks, StageUnits, real_run, unknowns
+from .passes import PassTables, Timed
+from .peaks import Peaks, StageUnits, unknowns
+from .several import several_plans
 from .sharing import AskedTraining, Known, SharingDeclarer
 
 
@@ -62,11 +64,13 @@ class States:
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of one microbatch by [stage, point]: all of it, its forward, its backward."""
+    """Seconds of one microbatch by [stage, point]: its forward, its backward; of a whole step and of what repeats itself in it by
+    [pipeline and microbatches, GPUs, point]."""
 
-    total: Array
     forward: Array
     backward: Array
+    step: Array
+    repeats: Array
 
 
 def idle(plans: Sequence[ChunkPlan]) -> Occupancy:
@@ -75,27 +79,14 @@ def idle(plans: Sequence[ChunkPlan]) -> Occupancy:
 
 
 @dataclass(frozen=True)
-class SeveralPlans(ChunkPlan):
-    """The same chunk of several stages: how often a unit occurs is an array. `kinds` are the layers of each run's unit."""
-
-    kinds: tuple[tuple[str, ...], ...] = ()
-
-    def decoder_layers(self, model: Model) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for run, kinds in zip(self.runs, self.kinds, strict=True):
-            for kind in kinds:
-                found[kind] = found.get(kind, 0) + run.copies
-        return found
-
-
-@dataclass(frozen=True)
 class Pipelines:
     """All pipeline shapes with their stages."""
 
     shapes: Sequence[Shape]
     stages: Sequence[StageUnits]
-    timed: dict[Any, tuple[list[TimeKey], Array]] = field(default_factory=dict)
-    """Units as far as time goes, and how many of each every stage has, by kind of recomputation."""
+    passes: PassTables
+    timed: dict[Any, Timed] = field(default_factory=dict)
+    """Units as far as time goes, by kind of recomputation."""
 
     @cached_property
     def similar(self) -> dict[Any, list[int]]:
@@ -140,35 +131,43 @@ class Tables:
         """[stage and microbatches, point x micro batch]: activations, transients and boundary tensors at the peak."""
         return peaks.values(unknowns(peaks.basis, declarer, self.grid.shape[1:], declarer.shared))
 
-    def times(self, declarer: SharingDeclarer) -> Times:
-        """Seconds of one microbatch on every stage, without sends between stages."""
-        keys, matrix = self._timed(declarer)
+    def times(self, declarer: SharingDeclarer, sends: Array) -> Times:
+        """Seconds of one microbatch on every stage, without sends between stages, and of the passes of a step, with `sends`."""
+        timed = self._timed(declarer)
         shape = self.grid.shape[1:]
-        units = np.zeros((3, len(keys), shape[0] * shape[1]))
-        for place, key in enumerate(keys):
+        units = np.zeros((2, len(timed.keys), shape[0] * shape[1]))
+        for place, key in enumerate(timed.keys):
             units[:, place] = declarer.shared(("time", key), lambda key=key: self._unit_time(declarer, key, shape))  # type: ignore[misc]
-        return Times(*(matrix @ unit for unit in units))
+        forward, backward = units
+        step, repeats = (rows.seconds(forward, backward, sends) for rows in (timed.step, timed.repeats))
+        return Times(timed.stages @ forward, timed.stages @ backward, step, repeats)
 
     def _unit_time(self, declarer: SharingDeclarer, key: TimeKey, shape: tuple[int, ...]) -> Array:
-        """[all, forward, backward; point x micro batch] of one unit."""
+        """[forward, backward; point x micro batch] of one unit."""
         one = unit_time(self.machine, declarer, key, declarer.shared)
-        return np.stack([np.broadcast_to(value, shape).ravel() for value in (one.total, one.forward, one.backward)])
+        return np.stack([np.broadcast_to(value, shape).ravel() for value in (one.forward, one.backward)])
 
-    def _timed(self, declarer: Declarer) -> tuple[list[TimeKey], Array]:
-        """The units as far as time goes, and how many of each every stage has."""
+    def _timed(self, declarer: Declarer) -> Timed:
+        """The units as far as time goes, and how many of each every stage and every chain has."""
         t = declarer.context.training
         full = t.recompute_granularity == "full"
         known = (full and (t.recompute_method, t.recompute_num_layers), t.low_precision, self.style.cp_comm_type)
         if known not in self.pipelines.timed:
             keys: dict[TimeKey, int] = {}
             entries = []
-            for at, stage in enumerate(self.stages):
-                rank = Rank(declarer.context, stage.pp_rank, stage.plans, idle(stage.plans), (), (), ())
+            passes = self.pipelines.passes
+            for at, (number, chunk) in enumerate(passes.chunks):
+                plans = (self.stages[number].plans[chunk],)
+                rank = Rank(declarer.context, self.stages[number].pp_rank, plans, idle(plans), (), (), ())
                 entries += [(at, keys.setdefault(key, len(keys)), count) for key, count in timed_units(declarer, rank)]
-            matrix = np.zeros((len(self.stages), len(keys)))
+            matrix = np.zeros((len(passes.chunks), len(keys)))
             rows, columns, counts = zip(*entries, strict=True)
             np.add.at(matrix, (rows, columns), counts)
-            self.pipelines.timed[known] = list(keys), matrix
+            first = [at for at, (_, chunk) in enumerate(passes.chunks) if chunk == 0]
+            of_stages = np.add.reduceat(matrix, first, axis=0)
+            self.pipelines.timed[known] = Timed(
+                list(keys), of_stages, passes.step.of(matrix), passes.repeats.of(matrix)
+            )
         return self.pipelines.timed[known]
 
     # -- the optimizer's settings ---------------------------------------------------------------------------------------
@@ -205,40 +204,11 @@ class Tables:
         pp = np.array([self.shapes[stage.shape].pp for stage in members]).reshape(-1, 1, 1, 1)
         layout = self.grid.layout(self.shapes[0].layout, pp, self.style)
         c = dataclasses.replace(declarer.context, layout=layout, training=training)
-        plans, buffers = self._plans(declarer, members, (-1, 1, 1, 1)), []
+        plans, buffers = several_plans(declarer, members, (-1, 1, 1, 1)), []
         for place, plan in enumerate(plans):
             first = training.overlap_grad_reduce and place == 0 and members[0].pp_rank == 0
             buffers += ddp_buffers(c, place, [(list(run.params), run.copies) for run in plan.runs], first_chunk=first)
         return Rank(c, 0, plans, idle(plans), tuple(buffers), tuple(model_state(c, buffers)), ())
-
-    def _plans(
-        self, declarer: Declarer, members: Sequence[StageUnits], shape: tuple[int, ...]
-    ) -> tuple[ChunkPlan, ...]:
-        """The chunks of several stages at once: how often each unit occurs is an array of a shape."""
-        chunks = []
-        for place, plan in enumerate(members[0].plans):
-            counts = self._counts(members, place)
-            runs = []
-            for key, column in counts:
-                copies: Any = np.array(column).reshape(shape)
-                runs.append(real_run(declarer, key)._replace(copies=copies))
-            kinds = tuple(() if isinstance(key[0], str) else tuple(kind[0] for kind in key[0]) for key, _ in counts)
-            chunks.append(SeveralPlans(plan.chunk, tuple(runs), (), kinds))
-        return tuple(chunks)
-
-    def _counts(self, members: Sequence[StageUnits], place: int) -> list[tuple[Key, list[int]]]:
-        """The units of one chunk of several stages, each with how often every stage has it."""
-        orders = {stage.keys[place] for stage in members}
-        if len(orders) == 1:
-            return [
-                (key, [stage.plans[place].runs[at].copies for stage in members])
-                for at, key in enumerate(next(iter(orders)))
-            ]
-        found: dict[Key, list[int]] = {}
-        for row, stage in enumerate(members):
-            for key, run in zip(stage.keys[place], stage.plans[place].runs, strict=True):
-                found.setdefault(key, [0] * len(members))[row] += run.copies
-        return list(found.items())
 
     # -- the rest ---------------------------------------------------------------------------------------------------------
     def scratch(self, declarer: Declarer, training: AskedTraining) -> tuple[Array, Array]:
@@ -250,7 +220,7 @@ class Tables:
             first = self.stages[members[0]]
             layout = dataclasses.replace(self.base, pipeline_model_parallel_size=self.shapes[first.shape].pp)
             c = dataclasses.replace(declarer.context, layout=layout, training=training)
-            plans = self._plans(declarer, [self.stages[i] for i in members], (-1, 1, 1))
+            plans = several_plans(declarer, [self.stages[i] for i in members], (-1, 1, 1))
             rank = Rank(c, first.pp_rank, plans, idle(plans), (), (), ())
             scratch = workspaces(c, plans, self.job.gpu, self.job.env, self._dummies(c, first, plans))
             kept[members] = sum(workspace.nbytes for workspace in scratch)
@@ -274,10 +244,11 @@ class Tables:
         return np.broadcast_to(low, shape), np.broadcast_to(high, shape)
 
     def sends(self, training: Training) -> Array:
-        """[shape, GPUs, degrees, micro batch] of exposed sends and receives of one microbatch."""
+        """[shape, GPUs, degrees x micro batch] of exposed sends and receives of one microbatch."""
         c, _ = self._piped(training)
         chunks = np.array([shape.vp for shape in self.shapes]).reshape(-1, 1, 1, 1)
-        return np.broadcast_to(p2p(self.machine, c, chunks), (len(self.shapes), *self.grid.shape))
+        shape = (len(self.shapes), *self.grid.shape)
+        return np.broadcast_to(p2p(self.machine, c, chunks), shape).reshape(*shape[:2], -1)
 
     def _piped(self, training: Training) -> tuple[Context, Layout]:
         pp = np.array([shape.pp for shape in self.shapes]).reshape(-1, 1, 1, 1)

@@ -50,12 +50,7 @@ class StagesOfShapes:
         self.most = int(self.different.max())
         self.at = np.array([(of_shape + of_shape[-1:] * self.most)[: self.most] for of_shape in numbers])
         """[shape, place]: their numbers; the last stands for those that a shape has fewer of."""
-        self.pp = np.array([shape.pp for shape in self.shapes])
-        self.vp = np.array([shape.vp for shape in self.shapes])
-        self.weights = np.zeros((len(self.shapes), len(stages)))
-        """[shape, stage]: the share of the pipeline's stages that one stands for."""
-        for index, stage in enumerate(stages):
-            self.weights[stage.shape, index] = stage.copies / self.shapes[stage.shape].pp
+        self.passes = pipelines.passes
 
 
 class Traced(NamedTuple):
@@ -70,11 +65,10 @@ class Traced(NamedTuple):
 
 class Outside(NamedTuple):
     """[shape, GPUs, degrees, micro batch] of what does not depend on the optimizer or recomputation: bytes outside torch, low and
-    high, and seconds of exposed sends."""
+    high."""
 
     low: Array
     high: Array
-    sends: Array
 
 
 class View:
@@ -96,8 +90,10 @@ class View:
         self.flat = cells.point * micro + cells.micro
         whole = ((cells.shape * worlds + cells.world) * points + cells.point) * micro + cells.micro
         self.outside = Outside(*(table.reshape(-1).take(whole) for table in outside))
-        self.pp, self.vp = stages.pp[cells.shape], stages.vp[cells.shape]
         self.pairs, self.which = cells.counts()
+        chains, beyond = zip(*(stages.passes.beyond(*pair) for pair in self.pairs), strict=True)
+        self.chains = (np.array(chains)[self.which] * worlds + cells.world) * self.size + self.flat
+        self.beyond = np.array(beyond)[self.which]
         numbers = [stages.at[:, place][cells.shape] for place in range(most)]
         self.flats = [number * self.size + self.flat for number in numbers]
         without_micro = [(number * worlds + cells.world) * points + cells.point for number in numbers]
@@ -114,18 +110,23 @@ class View:
             [table.take(at) for at in self.flats] if overlapped else [0.0] * self.most
             for table in (times.forward, times.backward)
         )
+        job = dataclasses.replace(self.job, training=training)
         pipeline, scratch = self._pipeline(times), self._scratch(traced.scratch)
-        c = dataclasses.replace(context_of(self.job), training=training)  # what overlaps is the same for every option
+        c = context_of(job)  # what overlaps is the same for every option
         for number in range(len(optimizers)):
             states, fixed = self.states[number], self.fixed[number]
-            peak, low, high = self._peaks(states, running, scratch)
+            peak, low, high = self._peaks(job, states, running, scratch)
             reduced, gathered = self._communication(c, states, forward, backward)
             low, high = np.maximum(low, fixed.low) + self.outside.low, np.maximum(high, fixed.high) + self.outside.high
             step = pipeline + reduced + gathered + fixed.optimizer
             yield number, Figures(step, peak, low, high)
 
     def _peaks(
-        self, states: Sequence[States], running: Sequence[Array], scratch: Sequence[tuple[Array, Array]]
+        self,
+        job: TrainingJob,
+        states: Sequence[States],
+        running: Sequence[Array],
+        scratch: Sequence[tuple[Array, Array]],
     ) -> tuple[Array, Array, Array]:
         """Bytes of the fullest stage: allocated at the peak; what torch takes while it trains and saves, at least and surely enough."""
         peaks, lows, highs = [], [], []
@@ -133,7 +134,7 @@ class View:
             moving = kept + np.maximum(run, resting + state.step)
             peak = moving + state.state
             peaks.append(peak)
-            low, high = peak, peak + unused_bytes(self.job, peak, moving + state.own)
+            low, high = peak, peak + unused_bytes(job, peak, moving + state.own)
             if "save" in self.job.env.phases:
                 steady = state.state + kept + resting
                 low, high = np.maximum(low, steady + state.save_low), np.maximum(high, steady + state.save_high)
@@ -150,12 +151,9 @@ class View:
         return reduce(np.maximum, reduced), reduce(np.maximum, gathered)
 
     def _pipeline(self, times: Times) -> Array:
-        """Seconds of all microbatches: the slowest stage, and the others while the pipeline fills and drains."""
-        at = self.cells.shape * self.size + self.flat
-        slowest = reduce(np.maximum, [times.total[self.stages.at[:, place]] for place in range(self.stages.most)])
-        mean = (self.stages.weights @ times.total).take(at) + self.outside.sends
-        bubble = (self.pp - 1) / self.vp * mean
-        seconds: Array = self.cells.count * (slowest.reshape(-1).take(at) + self.outside.sends) + bubble + OVERHEAD
+        """Seconds of all passes of a step, with what no layout is without."""
+        step, repeats = (table.reshape(-1).take(self.chains) for table in (times.step, times.repeats))
+        seconds: Array = step + self.beyond * repeats + OVERHEAD
         return seconds
 
     def _scratch(self, scratch: tuple[Array, Array]) -> list[tuple[Array, Array]]:

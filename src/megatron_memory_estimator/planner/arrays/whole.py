@@ -14,15 +14,20 @@ from ...dataclass import dataclass
 from ...device.terms import widest
 from ...device.verdict import device_range
 from ...estimator import estimate
+from ...features.cuda_graphs import captures
 from ...job.training import Training
 from ...job.training_job import TrainingJob
-from ...rank.captures import REUSED_GRAPH_BUFFERS
+from ...rank.captures import reuses_buffers
+from ...rank.declare import Declarer
 from ...rank.peak import find_peak
+from ...rank.rank import Rank
 from ...throughput.machine import Machine
 from ...throughput.step import step_parts
+from ..space.chains import Chains
 from ..space.choices import Option, Style, training_with
 from ..space.points import Array, Cells, Grid, Shape, at_point
 from ..space.routes import route
+from ..space.stages import stands
 from .batch import Batch, fullest
 from .view import Evaluated, Figures
 
@@ -36,6 +41,7 @@ class WholeRanks:
     grid: Grid
     style: Style
     shapes: Sequence[Shape]
+    chains: Chains
 
     def figures(self, cells: Cells, trainings: Sequence[Training], optimizers: Sequence[Option]) -> Iterator[Evaluated]:
         """The figures of every training and option, in pieces."""
@@ -63,17 +69,23 @@ class WholeRanks:
         single = estimate(job)
         ranks = [stage.rank for stage in single.stages]
         values = (
-            sum(step_parts(self.machine, single.declarer, ranks, job.num_microbatches).values()),
+            self._step(job, single.declarer, ranks),
             single.peak_stage.peak_allocated_bytes,
             *single.device,
         )
         return Figures(*(np.array([float(value)]) for value in values))
 
+    def _step(self, job: TrainingJob, declarer: Declarer, ranks: list[Rank]) -> float:
+        parts = step_parts(
+            self.machine, declarer, ranks, job.num_microbatches, None, partial(self.chains.pipelined, job.layout)
+        )
+        return float(sum(parts.values()))
+
     def together(self, cells: Cells, training: Training) -> Figures:
         """The same with arrays as degrees, one batch for each shape and number of microbatches."""
         figures = Figures(*(np.zeros(len(cells)) for _ in dataclasses.fields(Figures)))
         pairs, which = cells.counts()
-        by_microbatch = training.defer_embedding_wgrad_compute or training.mcore < REUSED_GRAPH_BUFFERS
+        by_microbatch = training.defer_embedding_wgrad_compute or (captures(training) and not reuses_buffers(training))
         alike: dict[tuple[int, int], list[int]] = {}
         for number, (shape, count) in enumerate(pairs):
             steps = count if by_microbatch else self.shapes[shape].effective(count)
@@ -110,9 +122,10 @@ class WholeRanks:
         job = dataclasses.replace(batch.job, layout=batch.layout, training=declarer.context.training)
         found = [(rank, find_peak(rank)) for rank, _ in stages]
         device = reduce(widest, (device_range(job, rank, peak) for rank, peak in found))
-        ranks, copies = zip(*stages, strict=True)
+        ranks = [rank for rank, _ in stages]
+        pipelined = partial(self.chains.pipelined, batch.job.layout)
         return {
-            "step": sum(step_parts(self.machine, declarer, ranks, microbatches, copies).values()),
+            "step": sum(step_parts(self.machine, declarer, ranks, microbatches, stands(stages), pipelined).values()),
             "peak": reduce(np.maximum, [peak.nbytes for _, peak in found]),
             "low": device.low,
             "high": device.high,

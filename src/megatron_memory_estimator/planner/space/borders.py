@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import groupby
-from typing import Any
+from collections.abc import Sequence
+from itertools import accumulate, groupby
+from typing import Any, NamedTuple
 
 from ...job.layout import Layout
 from ...job.model import Model
 from ...job.training import Training
 from ...modules.context import Context
 from ...modules.layers import layer_unit
+from .balance import Chunks, balanced
 
 EVEN: dict[str, Any] = {
     "num_layers_in_first_pipeline_stage": None,
@@ -21,42 +23,55 @@ EVEN: dict[str, Any] = {
 """Settings of an even split of the layers."""
 
 
-def weights(model: Model) -> tuple[list[float], float, float]:
-    """Work of each layer, of all MTP depths and of the loss: the parameters that one token uses."""
+class Work(NamedTuple):
+    """Work of each layer, of all MTP depths, of the loss with theirs on the last chunk, and of the embedding on the first."""
+
+    layers: Sequence[float]
+    mtp: float
+    loss: float
+    embedding: float
+
+
+def weights(model: Model) -> Work:
+    """Work by the parameters that one token uses."""
     c = Context(model, Layout(), Training(), "cudnn")
     each: dict[str, float] = {}
     for kind in model.every_kind:
         routed = sum(p.numel for p in layer_unit(c, kind).params if p.split == "expert")
         rest = sum(p.numel for p in layer_unit(c, kind).params if p.split != "expert")
         each[kind] = rest + routed * model.moe_router_topk / (model.num_moe_experts or 1)
-    loss = float(model.hidden_size * model.padded_vocab(1))
-    depth = sum(each[kind] for kind in (model.mtp_kinds if model.mtp else ())) + 2 * model.hidden_size**2 + loss
-    return [each[kind] for kind in model.kinds], model.mtp * depth, loss
+    head = float(model.hidden_size * model.padded_vocab(1))
+    depth = sum(each[kind] for kind in (model.mtp_kinds if model.mtp else ())) + 2 * model.hidden_size**2
+    return Work(
+        [each[kind] for kind in model.kinds], model.mtp * depth, (1 + model.mtp) * head, float(model.hidden_size)
+    )
 
 
-def generated_layout(model: Model, pp: int, vp: int) -> str | None:
-    """A pipeline_model_parallel_layout whose busiest rank has as little work as can be; None where it would be the even split.
+def generated_layout(model: Model, pp: int, vp: int, work: Work | None = None) -> str | None:
+    """A pipeline_model_parallel_layout whose schedule is as short as can be; None where it would be the even split.
 
-    Every chunk holds a layer, but for those of the loss and of MTP.
+    Every chunk holds a layer, but for those of the loss and of MTP. `work` is that of `weights` where it is not given.
     """
-    layers, mtp, loss = weights(model)
+    layers, mtp, loss, embedding = work or weights(model)
     chunks = pp * vp
     if chunks < 2 or len(layers) < chunks:
         return None
-    balanced = []
+    found = []
+    before = [*accumulate(layers, initial=0.0)]
     first = max(model.moe_n_hash_layers, 1)  # hash layers are beside the embedding
     streams = model.enable_mhc_connections and mtp > 0  # and MTP beside the last layer
     for behind in (0, 1) if mtp and not streams else (0,):  # MTP in the last chunk, or in the one before
         extra = [0.0] * chunks
         extra[-1] += loss
+        extra[0] += embedding
         extra[-1 - behind] += mtp
         least = [first] + [1] * (chunks - 2) + [int(streams)]
         if mtp and not streams:
             least[-1 - behind] = 0
         held = chunks - behind  # no layer may follow MTP
-        counts, load = _balanced(layers, extra, least, pp, held)
-        balanced.append((load, behind, counts))
-    _, behind, counts = min(balanced)
+        seconds, counts = balanced(Chunks(before, extra, least, pp, held))
+        found.append((seconds, behind, counts))
+    _, behind, counts = min(found)
     if not mtp and len(set(counts)) == 1:
         return None
     texts = ["t" * count for count in counts]
@@ -64,46 +79,6 @@ def generated_layout(model: Model, pp: int, vp: int) -> str | None:
     texts[-1 - behind] += "m" * model.mtp
     texts[-1] += "L"
     return _written(texts)
-
-
-def _balanced(
-    layers: list[float], extra: list[float], least: list[int], pp: int, held: int
-) -> tuple[list[int], tuple[float, float]]:
-    """Layers of each chunk, and the work of the busiest rank and chunk: one layer at a time moves from the busiest rank to another."""
-    chunks = len(extra)
-    counts = [len(layers) // held + (at >= held - len(layers) % held) if at < held else 0 for at in range(chunks)]
-    best = _load(layers, counts, extra, pp)
-    while True:
-        moves = []
-        loads = _chunk_loads(layers, counts, extra)
-        ranks = [sum(loads[rank::pp]) for rank in range(pp)]
-        busiest = max(range(pp), key=ranks.__getitem__)
-        for rank in range(pp):
-            if rank == busiest:
-                continue
-            taken = max(
-                (at for at in range(busiest, held, pp) if counts[at] > least[at]), key=loads.__getitem__, default=-1
-            )
-            given = min(range(rank, held, pp), key=loads.__getitem__, default=-1)
-            if taken >= 0 and given >= 0:
-                tried = [n - (at == taken) + (at == given) for at, n in enumerate(counts)]
-                moves.append((_load(layers, tried, extra, pp), tried))
-        if not moves or min(moves)[0] >= best:
-            return counts, best
-        best, counts = min(moves)
-
-
-def _load(layers: list[float], counts: list[int], extra: list[float], pp: int) -> tuple[float, float]:
-    loads = _chunk_loads(layers, counts, extra)
-    return max(sum(loads[rank::pp]) for rank in range(pp)), sum(load * load for load in loads)
-
-
-def _chunk_loads(layers: list[float], counts: list[int], extra: list[float]) -> list[float]:
-    found, at = [], 0
-    for count, more in zip(counts, extra, strict=True):
-        found.append(sum(layers[at : at + count]) + more)
-        at += count
-    return found
 
 
 def _written(chunks: list[str]) -> str:

@@ -17,6 +17,8 @@ from .recompute import RECOMPUTE, own_recompute, recompute_settings
 from .routes import route
 
 POWERS = tuple(2**i for i in range(11))
+MOST_CHUNKS = 12
+"""Chunks of a stage up to which splits are tried that are not even; published recipes with more split evenly."""
 MOST_VALUES = 1000
 """Values of one axis."""
 MOST_COMBINATIONS = 20_000
@@ -47,14 +49,13 @@ def _usual(job: TrainingJob, worlds: tuple[int, ...], *, everything: bool) -> di
     moe, fast = bool(model.num_moe_experts), route(t, model) == "tables"
     widest_tp = min(most, max(job.gpu.nvlink_domain, 8), 16)
     deepest = min(most, stages, 64)
+    pipelines = tuple(sorted(n for n in {*POWERS[:7], *_divisors(model.num_layers)} if n <= deepest))
     widest_cp = 1 if has_compressed(model) else most  # which needs packed sequences: another data set
     return {
         "num_gpus": worlds,
         "tensor_model_parallel_size": tuple(n for n in POWERS[:5] if n <= widest_tp),
-        "pipeline_model_parallel_size": tuple(
-            sorted(n for n in {*POWERS[:7], *_divisors(model.num_layers)} if n <= deepest)
-        ),
-        "virtual_pipeline_model_parallel_size": (1, 2, 3, 4, 5, 6, 8, 10) if fast else (1, 2, 4, 8),
+        "pipeline_model_parallel_size": pipelines,
+        "virtual_pipeline_model_parallel_size": _virtual(model, pipelines, fast=fast),
         "context_parallel_size": tuple(
             n for n in POWERS[:7] if n == 1 or (n <= widest_cp and t.seq_length // n >= 1024)
         ),
@@ -100,6 +101,13 @@ def _check_words(axes: dict[str, tuple[Any, ...]]) -> None:
 
 def _divisors(number: int) -> tuple[int, ...]:
     return tuple(n for n in range(2, number + 1) if number % n == 0)
+
+
+def _virtual(model: Model, pipelines: tuple[int, ...], *, fast: bool) -> tuple[int, ...]:
+    """Chunks of a stage: all that split the layers evenly, and up to `MOST_CHUNKS` for other splits."""
+    even = {vp for pp in pipelines if pp > 1 and model.num_layers % pp == 0 for vp in _divisors(model.num_layers // pp)}
+    others = range(1, MOST_CHUNKS + 1) if fast else (1, 2, 4, 8)
+    return tuple(sorted({*others, *(even if fast else (vp for vp in even if vp <= MOST_CHUNKS))}))
 
 
 def _blocks(model: Model, *, everything: bool) -> tuple[str, ...]:

@@ -24,6 +24,10 @@ NO_RECOMPUTATION: dict[str, Any] = {
 """Settings of a training that recomputes nothing."""
 
 
+ABOUT_SEQUENCES = frozenset(("several_sequences", "heads_in_fours"))
+"""Answers of a context that sequences in a microbatch decide: layouts with different ones have different tensors."""
+
+
 def recompute_sets(job: TrainingJob, space: Space) -> list[tuple[str, Training]]:
     """The trainings of the sets of recomputation that this model has something for, by name."""
     known = recomputable(job.model)
@@ -60,8 +64,9 @@ def _refusal(c: Context) -> str:
     return ""
 
 
-def asks_for_sequences(job: TrainingJob, space: Space) -> bool:
-    """Whether any layer has other tensors with several sequences in a microbatch than with one."""
+def asks(job: TrainingJob, space: Space) -> frozenset[str]:
+    """What any layer asks of its context about the sequences of a microbatch: `several_sequences`, `heads_in_fours`."""
+    found: set[str] = set()
     training = dataclasses.replace(job.training, micro_batch_size=2)
     for cp in (1, 2):
         for way in space.cp_comm_type:
@@ -70,9 +75,8 @@ def asks_for_sequences(job: TrainingJob, space: Space) -> bool:
             c = dataclasses.replace(
                 context_of(job), layout=Layout(cp, context_parallel_size=cp, cp_comm_type=(way,)), training=training
             )
-            if any("several_sequences" in vars(one) for one in _declare(c)):
-                return True
-    return False
+            found.update(name for one in _declare(c) for name in vars(one) if name in ABOUT_SEQUENCES)
+    return frozenset(found)
 
 
 def unsupported(job: TrainingJob, several: bool, style: Style) -> str:

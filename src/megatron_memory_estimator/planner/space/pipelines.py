@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 
 from ...job.layout import Layout
@@ -13,17 +13,19 @@ from ...legality import Violation, balanced_split, even_layout, placed
 from ...legality.stages import pipeline
 from ...legality.violation import broken
 from .axes import Space
-from .borders import EVEN, generated_layout
+from .borders import EVEN, Work, generated_layout
 from .points import Shape
+from .work import works
 
 
 def shapes(job: TrainingJob, space: Space) -> Iterator[Shape | Violation]:
     """Every pipeline of the space that is legal, or the rule that it breaks."""
+    work = tuple(works(job)) if not job.model.hybrid else ()
     for pp, vp in product(space.pipeline_model_parallel_size, space.virtual_pipeline_model_parallel_size):
         if vp > 1 and pp == 1:
             yield broken("virtual_pipeline_model_parallel_size needs pipeline_model_parallel_size above 1")
             continue
-        for layout in _splits(job, space, pp, vp):
+        for layout in _splits(job, space, pp, vp, work):
             violations = pipeline(
                 job.model, layout, overlap_p2p_comm=job.training.overlap_p2p_comm, mcore=job.training.mcore
             )
@@ -49,14 +51,14 @@ def _plain(job: TrainingJob, pp: int, vp: int) -> Layout:
     )
 
 
-def _splits(job: TrainingJob, space: Space, pp: int, vp: int) -> Iterator[Layout]:
+def _splits(job: TrainingJob, space: Space, pp: int, vp: int, work: Sequence[Work]) -> Iterator[Layout]:
     model, plain = job.model, _plain(job, pp, vp)
     if pp == 1 or model.hybrid:
         yield plain
         return
     splits = []
     if model.moe_n_hash_layers:  # whose experts are chosen beside the embedding: Megatron-LM wants a layout string
-        text = generated_layout(model, pp, vp) or even_layout(model.num_layers, pp * vp, model.mtp)
+        text = generated_layout(model, pp, vp, work[0]) or even_layout(model.num_layers, pp * vp, model.mtp)
         yield dataclasses.replace(plain, virtual_pipeline_model_parallel_size=None, pipeline_model_parallel_layout=text)
         return
     divides = split_layers(model, plain) % (pp * vp) == 0
@@ -68,9 +70,10 @@ def _splits(job: TrainingJob, space: Space, pp: int, vp: int) -> Iterator[Layout
         splits.append(
             dataclasses.replace(plain, num_layers_in_first_pipeline_stage=first, num_layers_in_last_pipeline_stage=last)
         )
-    text = generated_layout(model, pp, vp) if "layout" in space.split and (not divides or model.mtp) else None
-    if text is not None:
-        splits.append(
-            dataclasses.replace(plain, virtual_pipeline_model_parallel_size=None, pipeline_model_parallel_layout=text)
-        )
+    texts = [generated_layout(model, pp, vp, one) for one in work] if "layout" in space.split else []
+    splits += [
+        dataclasses.replace(plain, virtual_pipeline_model_parallel_size=None, pipeline_model_parallel_layout=text)
+        for text in dict.fromkeys(texts if not divides or model.mtp else [])
+        if text is not None
+    ]
     yield from splits or [plain]  # whose rule says why there is none

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from math import gcd
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ...dataclass import dataclass
@@ -80,6 +81,11 @@ def structure_of(model: Model, point: Point) -> Structure:
         _side(tp, etp) if experts and ep == 1 else 0,
         _side(experts // ep, 1) if experts else 0,
     )
+
+
+def heads_in_fours(model: Model, tp: int) -> tuple[int, ...]:
+    """1, 2 or 4, of every shape of layers: what the attention heads of a rank have in common with four."""
+    return tuple(gcd(shape.num_attention_heads // tp, 4) for shape, _ in shapes_of(model))
 
 
 def _side(value: int, limit: int) -> int:

@@ -10,7 +10,8 @@ from ...inputs.searched import AXES, FIXED
 from ...inputs.setting_names import canonical, full_name
 from ...job.training_job import TrainingJob
 from ...planner.asked import fixed
-from ...planner.base import overlap_habits
+from ...planner.habits import Habits, dispatcher_habit, recipe_habits
+from ...planner.planning import worlds_of
 from ...planner.space.axes import axis_name
 from ..following import following
 from ..jobs import job_of
@@ -74,7 +75,7 @@ class Search(NamedTuple):
     job: TrainingJob
     axes: dict[str, str]
     global_batch_size: int | None
-    habits: dict[str, bool]
+    habits: dict[str, Any]
     said: list[str]
 
 
@@ -97,9 +98,15 @@ def search_of(request: Request) -> Search:
         if value is not None and axes.setdefault(axis_name(name), words) != words:
             raise ConfigError(f"{name} is given twice, as an axis and as a setting, with different values; give one")
     whole_run = request.get("text") is not None or str(request.get("model")).lower().endswith((*YAML, *SCRIPTS))
-    habits, note = ({}, "") if whole_run else overlap_habits(given)
+    habits, said = Habits({}, []) if whole_run else recipe_habits(given)
     job = job_of(request.get("model"), request.get("text"), None, {**given, **habits}, request.files)
+    flex = Habits({}, [])
+    if not whole_run:
+        flex = dispatcher_habit(job, given, () if request.get("fewest_gpus") else worlds_of(job, axes))
+    if flex.settings:
+        habits = {**habits, **flex.settings}
+        job = job_of(request.get("model"), request.get("text"), None, {**given, **habits}, request.files)
     fixed(axes, given, job)
     if batch is None and whole_run and not job.batch_is_assumed:
         batch = job.training.global_batch_size
-    return Search(job, axes, batch, habits, [note] if note else [])
+    return Search(job, axes, batch, habits, [*said, *flex.said])

@@ -1,0 +1,116 @@
+"""What `plan` takes from published recipes, which chunks it tries, and the tight layouts that it offers apart."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from megatron_memory_estimator import TrainingJob, plan
+from megatron_memory_estimator.planner.habits import dispatcher_habit, recipe_habits
+from megatron_memory_estimator.planner.space.axes import Space
+from megatron_memory_estimator.planner.space.defaults import completed
+
+from .test_plan import printed
+
+SMALL = ("--num-gpus", "16", "--global-batch-size", "256", "--top", "2", "--tp", "1", "--cp", "1", "--pp", "1,2")
+
+
+def document(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(printed(capsys, "plan", "Qwen/Qwen3-30B-A3B", *SMALL, *words, "--json"))
+    return found
+
+
+def test_the_allocator_and_the_dispatcher_of_published_recipes_are_taken_and_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = document(capsys, "--gpu", "H100")
+    said = " ".join(found["assumptions"])
+    assert "expandable_segments:True, as in published recipes" in said and "HybridEP" in said
+    first = found["plans"][0]
+    assert first["settings"]["expandable_segments"] is True
+    assert first["settings"]["moe_token_dispatcher_type"] == "flex"
+    assert first["launch"]["environment"] == {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    assert "--moe-flex-dispatcher-backend" in first["launch"]["megatron_lm"]
+    text = printed(capsys, "plan", "Qwen/Qwen3-30B-A3B", *SMALL, "--gpu", "H100")
+    assert "in its environment: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in text
+
+
+def test_what_is_given_holds_over_habits(capsys: pytest.CaptureFixture[str]) -> None:
+    found = document(
+        capsys, "--gpu", "H100", "--no-expandable-segments", "--moe-token-dispatcher-type", "alltoall",
+        "--no-overlap-grad-reduce",
+    )  # fmt: skip
+    assert not any("published recipes" in note for note in found["assumptions"])
+    assert recipe_habits({"nccl_ub": True}).settings == {"overlap_grad_reduce": True, "overlap_param_gather": True}
+    assert recipe_habits({"use_megatron_fsdp": True}).settings == {"expandable_segments": True}
+
+
+@pytest.mark.parametrize(("model", "gpu", "worlds", "taken"), [
+    ("Qwen/Qwen3-30B-A3B", "H100", (8,), True), ("Qwen/Qwen3-30B-A3B", "GB300", (8,), True),
+    ("Qwen/Qwen3-30B-A3B", "A100-80GB", (8,), False),  # Bridge has it there; no recipe takes it
+    ("Qwen/Qwen3-30B-A3B", "H100", (1, 8), False), ("Qwen/Qwen3-30B-A3B", "H100", (), False), ("Qwen/Qwen3-8B", "H100", (8,), False),
+])  # fmt: skip
+def test_the_flex_dispatcher_is_taken_where_recipes_take_it(
+    model: str, gpu: str, worlds: tuple[int, ...], *, taken: bool
+) -> None:
+    job = TrainingJob.from_hf(model, 8, gpu=gpu)
+    assert bool(dispatcher_habit(job, {}, worlds).settings) is taken
+    assert not dispatcher_habit(job, {"moe_token_dispatcher_type": "alltoall"}, worlds).settings
+
+
+AXES = {"tp": "1", "cp": "1", "recompute": "none,moe_act,full"}
+
+
+@pytest.mark.parametrize("objective", ["throughput", "memory"])
+def test_tight_plans_that_are_better_than_the_first_stand_apart(objective: str) -> None:
+    """They are what `--tight` ranks above the first plan that fits."""
+    job = TrainingJob.from_hf("Qwen/Qwen3-30B-A3B", 16, gpu="GB200", expert_model_parallel_size=1)
+    found = plan(job, AXES, global_batch_size=512, objective=objective, every=True, top=1).found
+    whole = plan(job, AXES, global_batch_size=512, objective=objective, every=True, top=50, tight=True).found
+    first = whole.plans.index(next(one for one in whole.plans if one.device.high <= found.limit))
+    assert found.plans == [whole.plans[first]]
+    assert found.apart == whole.plans[:first][:3]
+    assert not whole.apart
+    if objective == "throughput":
+        assert found.apart and all(one.device.low <= found.limit < one.device.high for one in found.apart)
+
+
+def test_a_search_offers_tight_plans_in_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+    words = (
+        "--gpu",
+        "GB200",
+        "--no-expandable-segments",
+        "--moe-token-dispatcher-type",
+        "alltoall",
+        "--recompute",
+        "none,full",
+    )
+    apart = document(capsys, *words)["tight_plans"]
+    assert apart and all(one["verdict"] != "fits" for one in apart)
+    text = printed(capsys, "plan", "Qwen/Qwen3-30B-A3B", *SMALL, *words)
+    assert "Faster, but they may not fit" in text and f"{apart[0]['tokens_per_s_gpu']:,.0f} tokens/s/GPU" in text
+
+
+@pytest.mark.parametrize(("model", "values"), [
+    ("meta-llama/Meta-Llama-3-70B", {1, 2, 4, 5, 8, 10, 16, 20, 40}),  # divisors of 80 / pp
+    ("Qwen/Qwen3-235B-A22B", {1, 12, 47}),  # 94 layers; 12 chunks a stage in the recipes of Megatron-Bridge
+])  # fmt: skip
+def test_every_number_of_chunks_that_splits_evenly_is_tried(model: str, values: set[int]) -> None:
+    job = TrainingJob.from_hf(model, 1, gpu="H100", global_batch_size=1024)
+    tried = set(completed(Space(num_gpus=(256,)), job).virtual_pipeline_model_parallel_size)
+    assert values <= tried
+    assert all(vp <= 12 or any(job.model.num_layers % (pp * vp) == 0 for pp in range(2, 65)) for vp in tried)
+
+
+def test_short_answers_offer_them_too() -> None:
+    from megatron_memory_estimator.planner.found import Found, Plan
+    from megatron_memory_estimator.report.plans import rows_of
+    from megatron_memory_estimator.report.summary_plans import plan_summary
+
+    job = TrainingJob.from_hf("Qwen/Qwen3-30B-A3B", 16, gpu="GB200", expert_model_parallel_size=1)
+    found: Found = plan(job, AXES, global_batch_size=512, top=1).found
+    first: Plan = found.apart[0]
+    (line, *_) = plan_summary(found, rows_of(found), (), job, {})["better_but_tight"]
+    assert line.startswith(f"tp {first.job.layout.tp}, ") and f"{first.tokens_per_s_gpu:,.0f} tokens/s/GPU" in line
