@@ -83,8 +83,10 @@ def with_provider(recipe: dict[str, Any]) -> dict[str, Any]:
     Source: NVIDIA-NeMo/Megatron-Bridge `models/deepseek/deepseek_v4_bridge.py`.
     """
     name, model = recipe["recipe"], dict(recipe["model"])
+    if forces_balance(recipe):
+        model["moe_router_force_load_balancing"] = True
     if not name.startswith(V4):
-        return recipe
+        return {**recipe, "model": model}
     flash = name.startswith("deepseek_v4_flash")
     depths = 0 if "no_mtp" in name else 1
     fused = any(part in name for part in FUSED_V4)
@@ -100,6 +102,16 @@ def with_provider(recipe: dict[str, Any]) -> dict[str, Any]:
     if stages > 1 and not model.get("pipeline_model_parallel_layout"):
         model["pipeline_model_parallel_layout"] = even_layout(43 if flash else 61, stages, depths)
     return {**recipe, "model": model}
+
+
+def forces_balance(recipe: dict[str, Any]) -> bool:
+    """Whether the recipe routes evenly whatever the router says: pre-training of MoE models for speed, but for GPT-OSS 20B.
+
+    Source: NVIDIA-NeMo/Megatron-Bridge `perf_recipes/` (moe_router_force_load_balancing).
+    """
+    routed = (recipe["model"].get("expert_model_parallel_size") or 1) > 1
+    speed = bool(recipe["performance"]) and "_pretrain_" in recipe["recipe"]
+    return routed and speed and not recipe["recipe"].startswith("gpt_oss_20b")
 
 
 def kept(recipe: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
@@ -121,7 +133,9 @@ def kept(recipe: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
 def of_interest(key: str, value: Any, *, own_model: bool) -> bool:
     """Whether the table has a setting of the model's section."""
     owners, name = known_settings(), current_name(key)
-    if key == "should_pad_vocab" or (key == "attention_backend" and value != "auto"):
+    if key in ("should_pad_vocab", "moe_router_force_load_balancing") or (
+        key == "attention_backend" and value != "auto"
+    ):
         return True
     if name in UNSUPPORTED:
         return bool(value) and value not in UNSUPPORTED[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from docs_markdown import markdown
@@ -115,6 +116,54 @@ def accuracy_bounds() -> str:
     return "\n".join(f"- {line}" for line in closing_lines(replays()))
 
 
+def accuracy_repeats() -> str:
+    """Configurations of MoE models that were run more than once, and how far equal runs are apart beside those of dense models."""
+    from megatron_memory_estimator.report.validation import percent
+    from megatron_memory_estimator.validation.score import repeats, summary
+
+    every = repeats(replays())
+    lines = []
+    for kind, moe in (("dense", False), ("MoE", True)):
+        found = [one for one in every if one.moe == moe]
+        of_all = summary(one.spread for one in found)
+        if of_all is not None:
+            lines.append(
+                f"- {len(found)} configurations of {kind} models: their runs are {100 * of_all.median:.2f} points apart in the median, "
+                f"90 % within {100 * of_all.p90:.2f}, the farthest {100 * of_all.worst:.2f}"
+            )
+    rows = [
+        (f"`{one.name}`", str(one.runs), percent(one.low), percent(one.high), f"{100 * one.spread:.2f}")
+        for one in every
+        if one.moe
+    ]
+    header = ("MoE configuration", "runs", "lowest error", "highest error", "points apart")
+    return "\n".join(lines) + "\n\n" + markdown(header, rows)
+
+
+def accuracy_routing() -> str:
+    """Errors of MoE peaks by how rows come to the experts."""
+    from megatron_memory_estimator.report.validation import percent
+
+    kinds: dict[str, list[float]] = {}
+    for one in replays():
+        if one.moe and one.peak:
+            kinds.setdefault(_rows_of(one.run.features, one.forced), []).append(one.peak.error)
+    rows = [
+        (kind, str(len(errors)), percent(min(errors)), percent(sorted(errors)[len(errors) // 2]), percent(max(errors)))
+        for kind, errors in sorted(kinds.items())
+    ]
+    return markdown(("rows of an expert", "runs", "lowest error", "median", "highest error"), rows)
+
+
+def _rows_of(features: Sequence[str], forced: bool) -> str:
+    if "moe-capacity" in features:
+        return "padded to a capacity"
+    if forced:
+        return "as forced balance gives them"
+    ways = [feature.removeprefix("dispatcher-") for feature in features if feature.startswith("dispatcher-")]
+    return f"as the data has it, {ways[0]}" if ways else "as the data has it"
+
+
 def accuracy_refused() -> str:
     """Runs that are refused, by reason."""
     reasons: dict[str, list[str]] = {}
@@ -130,6 +179,8 @@ TABLES = {
     "accuracy groups": accuracy_groups,
     "accuracy cases": accuracy_cases,
     "accuracy refused": accuracy_refused,
+    "accuracy repeats": accuracy_repeats,
+    "accuracy routing": accuracy_routing,
     "accuracy low": accuracy_low,
     "accuracy families": accuracy_families,
     "accuracy differences": accuracy_differences,

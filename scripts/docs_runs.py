@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
+from typing import TYPE_CHECKING, Any
 
 from docs_markdown import lines_of, markdown, records_of
+
+if TYPE_CHECKING:
+    from megatron_memory_estimator import TrainingJob
 
 
 def measured() -> str:
@@ -60,7 +64,7 @@ def skill() -> str:
 
 def recipes() -> str:
     """Published recipes: what is known of them, and the verdict."""
-    from megatron_memory_estimator import EstimatorError, TrainingJob, estimate
+    from megatron_memory_estimator import EstimatorError, estimate
     from megatron_memory_estimator.job.hardware import GIB
 
     rows = []
@@ -68,14 +72,7 @@ def recipes() -> str:
         known = "runs" if recipe["fits"] else "out of memory"
         start = (f"`{recipe['id']}`", f"{recipe['num_gpus']} {recipe['gpu']}", known)
         try:
-            settings = {
-                "gpu": recipe["gpu"],
-                "env": recipe["env"],
-                "transformer_engine_version": "2.17",
-                "phases": "training",
-            }
-            job = TrainingJob.from_bridge(recipe["bridge"], recipe["num_gpus"], **settings)
-            result = estimate(job)
+            result = estimate(recipe_job(recipe))
         except EstimatorError as error:
             rows.append((*start, "", "", f"refused: {error}"))
             continue
@@ -86,37 +83,87 @@ def recipes() -> str:
     return markdown(header, rows)
 
 
-def published_plans() -> str:
-    """Published layouts beside the first choice of the planner (scripts/plan_published.py)."""
-    records = lines_of("published_plans.jsonl")
-    rows = []
-    for plan in records:
-        why = plan["why"]
-        if plan["gap"] < -0.15:
-            why = "the published layout is tight; a first choice must surely fit"
-        rows.append(
-            (
-                f"`{plan['id']}`",
-                plan["verdict"],
-                f"{plan['theirs']:,}",
-                f"{plan['best']:,}",
-                f"{-plan['gap']:+.0%}",
-                plan["layout"],
-                why,
-            )
+def printed_peaks() -> str:
+    """Every peak that Megatron-Bridge prints of a run, beside the estimate and, where they differ, what is missing."""
+    from megatron_memory_estimator.validation.replay import replay
+    from megatron_memory_estimator.validation.runs import read_runs
+
+    facts = {fact["id"]: fact for fact in lines_of("printed_peaks.jsonl")}
+    found = []
+    for run in read_runs():
+        folder, _, name = run.id.partition("/")
+        peak = replay(run).peak
+        if folder == "megatron-bridge" and peak is not None:
+            gpus = f"{run.num_gpus} {run.gpu}"
+            found.append((name, gpus, peak.measured, peak.estimated, facts.get(name, {}).get("why", "")))
+    for fact in facts.values():
+        if "printed" in fact:
+            gpus = f"{fact['num_gpus']} {fact['gpu']}"
+            found.append((fact["id"], gpus, round(fact["printed"] * 10**9), peak_of(fact), fact["why"]))
+    off = [ours / printed - 1 for _, _, printed, ours, _ in found]
+    near = sum(abs(error) <= 0.03 for error in off)
+    rows = [
+        (f"`{name}`", gpus, f"{printed / 1e9:.2f}", f"{ours / 1e9:.2f}", f"{100 * error:+.1f} %", why)
+        for (name, gpus, printed, ours, why), error in sorted(
+            zip(found, off, strict=True), key=lambda one: -abs(one[1])
         )
-    near = sum(abs(plan["gap"]) <= 0.15 for plan in records)
-    behind = sum(plan["gap"] > 0.15 for plan in records)
-    head = f"{len(records)} runs, all legal; {near} within 15 % of the first choice, {behind} more than 15 % behind it.\n\n"
-    header = (
-        "run",
-        "published layout",
-        "its rate, predicted",
-        "first choice, predicted",
-        "published against first",
-        "first choice",
-        "why it differs by more than 15 %",
+    ]
+    head = f"{near} of {len(found)} within 3 %.\n\n"
+    return head + markdown(("run", "GPUs", "printed GB", "estimated GB", "error", "what is missing, or why"), rows)
+
+
+def peak_of(fact: dict[str, Any]) -> int:
+    """The estimate of a printed peak: of a training step; of the first, where the second ran out of memory; of a resumed run while the
+    experts' state is made a second time."""
+    from megatron_memory_estimator import TrainingJob, estimate
+    from megatron_memory_estimator.device.checkpoint import load_terms
+    from megatron_memory_estimator.rank.rank import state_bytes
+
+    if "config" in fact:
+        job = TrainingJob.from_hf(fact["config"], fact["num_gpus"], gpu=fact["gpu"], **fact["settings"])
+        return estimate(job).peak_stage.peak_allocated_bytes
+    if "bridge" in fact:
+        job = TrainingJob.from_bridge(fact["bridge"], fact["num_gpus"], gpu=fact["gpu"], **fact["settings"])
+        ranks = [stage.rank for stage in estimate(job).stages]
+        return max(int(state_bytes(rank, "setup", "first step") + load_terms(rank)[1][0].high) for rank in ranks)
+    recipe = next(one for one in lines_of("recipes.jsonl") if one["id"] == fact["recipe"])
+    return estimate(recipe_job(recipe)).stages[0].first_step_peak_allocated_bytes
+
+
+def recipe_job(recipe: dict[str, Any]) -> TrainingJob:
+    """The job of a published recipe."""
+    from megatron_memory_estimator import TrainingJob
+
+    settings = {"gpu": recipe["gpu"], "env": recipe["env"], "transformer_engine_version": "2.17", "phases": "training"}
+    return TrainingJob.from_bridge(recipe["bridge"], recipe["num_gpus"], **settings)
+
+
+def published_plans() -> str:
+    """Published layouts beside the choices of the planner (scripts/plan_published.py)."""
+    records = lines_of("published_plans.jsonl")
+    rows = [
+        (
+            f"`{plan['id']}`",
+            plan["verdict"],
+            f"{plan['theirs']:,}",
+            f"{plan['best']:,}",
+            f"{-plan['gap']:+.0%}",
+            f"{plan['rank'] or 'behind all'} of {plan['ideas']}",
+            plan["layout"],
+            plan["why"],
+        )
+        for plan in records
+    ]
+    near = sum(abs(plan["gap"]) <= 0.1 for plan in records)
+    behind = sum(plan["gap"] > 0.1 for plan in records)
+    head = (
+        f"{len(records)} runs, all legal; {near} within 10 % of the first choice, {behind} more than 10 % behind it, "
+        f"{len(records) - near - behind} more than 10 % ahead.\n\n"
     )
+    header = (
+        "run", "published layout", "its rate, predicted", "first choice, predicted", "published against first",
+        "its place among ideas", "first choice", "why it differs by more than 10 %",
+    )  # fmt: skip
     return head + markdown(header, rows)
 
 
@@ -124,5 +171,6 @@ TABLES = {
     "measured": measured,
     "skill": skill,
     "recipes": recipes,
+    "printed peaks": printed_peaks,
     "published plans": published_plans,
 }

@@ -27,6 +27,7 @@ import docs_throughput
 import docs_timeline
 import docs_v4
 import docs_verdicts
+import docs_versions
 import settings_types
 from docs_markdown import ROOT
 
@@ -42,6 +43,7 @@ TABLES = {
     **docs_timeline.TABLES,
     **docs_v4.TABLES,
     **docs_verdicts.TABLES,
+    **docs_versions.TABLES,
 }
 """Makers of the tables by the names that blocks have."""
 WIDTH = 100

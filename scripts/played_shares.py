@@ -17,7 +17,7 @@ from megatron_memory_estimator import Estimate, EstimatorError, TrainingJob, est
 from megatron_memory_estimator.device.phases import built_apart
 from megatron_memory_estimator.device.player import Uneven
 from megatron_memory_estimator.device.replay import Replayed, refusal, replay
-from megatron_memory_estimator.device.reserved import freed_bytes
+from megatron_memory_estimator.device.reserved import freed_bytes, recomputes_routers
 from megatron_memory_estimator.estimator import Stage
 from megatron_memory_estimator.rank.build import context_of
 
@@ -133,6 +133,7 @@ def row(name: str, kind: str, found: Estimate, stage: Stage) -> dict[str, Any]:
         "id": name,
         "family": kind,
         "moe": found.job.model.has_moe,
+        "router_recomputed": found.job.model.has_moe and recomputes_routers(found.job.training),
         "stage": stage.pp_rank,
         **stage_shares(found, stage),
     }

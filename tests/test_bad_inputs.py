@@ -99,7 +99,10 @@ COMMANDS: list[tuple[str, str]] = [
     (f"plan {DENSE} --num-gpus 8 --head-room lots", "GiB such as 4, or a percentage"),
     (f"plan {DENSE} --num-gpus 8 --head-room 100%", "leaves nothing"),
     (f"plan {DENSE} --num-gpus 8 --show 2 --top 1", "there are 1 plans"),
-    (f"plan {DENSE} --num-gpus 8 --global-batch-size 7 --micro-batch-size 2", "global_batch_size is not divisible"),
+    (
+        f"plan {DENSE} --num-gpus 8 --vpp 1 --global-batch-size 7 --micro-batch-size 2",
+        "global_batch_size is not divisible",
+    ),
     (f"plan {DENSE} --num-gpus 8 --num-layers-in-first-pipeline-stage 4", "--num-layers-in-first-pipeline-stage"),
     (f"plan {DENSE} --num-gpus 8 --calibrate nowhere.jsonl", "no such file"),
     (f"plan {DENSE} --num-gpus 8 --nvlink-domain 0", "nvlink_domain"),

@@ -10,6 +10,7 @@ import pytest
 
 from megatron_memory_estimator import ConfigError, EstimatorError, TrainingJob, UnsupportedError, estimate
 from megatron_memory_estimator.inputs.runs.files import job_from_file
+from megatron_memory_estimator.job.training import Training
 from megatron_memory_estimator.job.training_job import alike
 
 from .helpers import records, small_config
@@ -55,6 +56,22 @@ def test_precision_objects_and_names() -> None:
     half = SimpleNamespace(bf16=True, fp16=False, grad_reduce_in_fp32=False, fp8=None)
     assert TrainingJob.from_bridge(config(mixed_precision=half)).training.grad_dtype == "bf16"
     assert TrainingJob.from_bridge(config(mixed_precision="fp16_mixed")).training.params_dtype == "fp16"
+
+
+def test_switches_that_are_no_settings_of_their_own() -> None:
+    """Layers are offloaded where `cpu_offloading` says so; forced balance is the routing's phase; `comm_overlap` defers gradients."""
+
+    def training(**model: Any) -> Training:
+        values = {**vars(config().model), "pipeline_model_parallel_size": 2, **model}
+        overlap = SimpleNamespace(defer_embedding_wgrad_compute=True, wgrad_deferral_limit=3)
+        return TrainingJob.from_bridge(config(model=SimpleNamespace(**values), comm_overlap=overlap)).training
+
+    assert training(cpu_offloading=True, cpu_offloading_num_layers=1).cpu_offloading_num_layers == 1
+    assert training(cpu_offloading=False, cpu_offloading_num_layers=1).cpu_offloading_num_layers == 0
+    assert training(cpu_offloading_num_layers=1).cpu_offloading_num_layers == 0
+    assert training(moe_router_force_load_balancing=True).routing_phase == "forced_balance"
+    assert training(moe_router_force_load_balancing=False).routing_phase == "pretraining"
+    assert (training().defer_embedding_wgrad_compute, training().wgrad_deferral_limit) == (True, 3)
 
 
 def test_layout_objects() -> None:

@@ -250,7 +250,7 @@ def test_expandable_segments_reserve_what_public_runs_did(padded: bool) -> None:
     assert 0 < left <= 0.03 * stage.peak_allocated_bytes
 
 
-@pytest.mark.parametrize(("dropless", "of_peak", "of_freed"), [(False, 0.11, 0.29), (True, 0.17, 0.6)])
+@pytest.mark.parametrize(("dropless", "of_peak", "of_freed"), [(False, 0.1, 0.29), (True, 0.16, 0.6)])
 def test_the_default_allocator_leaves_the_smaller_share(dropless: bool, of_peak: float, of_freed: float) -> None:
     """Of the peak, or of what is freed at some time: what is no state, and the parameters' own storage (docs/device_memory.md)."""
     found = estimate(moe_job(8, gpu="H100") if dropless else small_job(8, gpu="H100"))

@@ -90,6 +90,18 @@ def test_a_name_is_the_recipe_with_all_its_sections(name: str, record: str) -> N
     assert peaks[0] == pytest.approx(peaks[1], rel=0.003)
 
 
+def test_recipes_that_offload_layers_and_recipes_that_route_evenly() -> None:
+    """Both switches are in the table. MoE pre-training for speed is balanced but for GPT-OSS 20B."""
+    offloading = job("--recipe llama3_70b_pretrain_64gpu_gb200_fp8cs_config")
+    assert offloading.training.cpu_offloading_num_layers == 40
+    assert estimate(offloading).verdict().word != "does not fit"
+    names = (
+        "deepseek_v3_pretrain_1024gpu_h100_bf16_config", "gpt_oss_20b_pretrain_8gpu_gb200_nvfp4_config", "gpt_oss_20b_sft_config",
+    )  # fmt: skip
+    phases = [job(f"--recipe {name}").training.routing_phase for name in names]
+    assert phases == ["forced_balance", "pretraining", "pretraining"]
+
+
 def test_words_change_a_recipe_and_sections_win() -> None:
     found = job(
         "--recipe llama3_8b_pretrain_config -tp 4 -cp 2 -mb 1 -gb 64 -sl 16384 -ms 9 model.tensor_model_parallel_size=2",

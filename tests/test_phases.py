@@ -88,7 +88,7 @@ def test_dense_and_expert_state_is_first_made_one_after_the_other() -> None:
 
 
 def test_a_resumed_run_peaks_while_the_experts_state_is_made_twice() -> None:
-    """GLM-5.2 on 352 H100, resumed: 65.23 GB (60.75 GiB) measured where a training step needs 52.6 GiB.
+    """GLM-5.2 on 352 H100, resumed: 65.23 GB (60.75 GiB) measured where a training step needs 53.0 GiB.
 
     Source: Megatron-Bridge examples/model_verification_cards/glm5-2/card.yaml (checkpoint_resume).
     """
@@ -110,7 +110,7 @@ def test_a_resumed_run_peaks_while_the_experts_state_is_made_twice() -> None:
     found = max(estimate(job).stages, key=lambda one: phase(one, "load").high)
     measured = 65.23e9
     load = phase(found, "load")
-    assert found.peak_allocated_bytes / GIB == pytest.approx(52.6, abs=0.1)
+    assert found.peak_allocated_bytes / GIB == pytest.approx(53.0, abs=0.1)
     assert load.low < measured < load.high
     _, (made,), _ = load_terms(found.rank)
     assert load.terms[0].low + made.high == pytest.approx(measured, rel=5e-4)

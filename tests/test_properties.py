@@ -120,9 +120,9 @@ def test_state_bytes_of_an_array_of_shard_counts() -> None:
     c = context(TrainingJob.from_hf("Qwen/Qwen3-8B", use_precision_aware_optimizer=True))
     shards = np.array([1, 2, 3, 8])
     numel = 3 * 2**20
-    vector = buffer_state(c, Buffer(0, False, "bf16", "fp32", numel, numel, numel // shards, 0, ""))  # type: ignore[arg-type]
+    vector = buffer_state(c, Buffer(0, False, "bf16", "fp32", numel, numel, numel, numel // shards, 0, ""))  # type: ignore[arg-type]
     for index, count in enumerate(shards.tolist()):
-        scalar = buffer_state(c, Buffer(0, False, "bf16", "fp32", numel, numel, numel // count, 0, ""))
+        scalar = buffer_state(c, Buffer(0, False, "bf16", "fp32", numel, numel, numel, numel // count, 0, ""))
         assert [s.nbytes for s in scalar] == [_at(s.nbytes, index) for s in vector]
     assert bucket_multiple(shards, busbw=False).tolist() == [128, 128, 384, 128]  # type: ignore[attr-defined, arg-type]
 

@@ -277,6 +277,12 @@ def estimate(job: TrainingJob) -> Estimate:
     return Estimate(job, tuple(_stage(job, declarer, chunks) for chunks in pipeline.chunks), declarer)
 
 
+def stage_of(job: TrainingJob, pp_rank: int) -> Stage:
+    """The memory of one pipeline stage alone. Raises as `estimate`."""
+    pipeline, declarer = accepted(job)
+    return _stage(job, declarer, pipeline.chunks[pp_rank])
+
+
 def _stage(job: TrainingJob, declarer: Declarer, chunks: tuple[Chunk, ...]) -> Stage:
     rank = build_rank(declarer, chunks, job.num_microbatches, job.gpu, job.env)
     if job.rollout.has_phases:

@@ -252,7 +252,7 @@ def _merged_states(rank: Rank, numel: int, where: str, *, short: bool) -> Term:
         if k.saved and not (OPTIMIZERS[rank.context.training.optimizer].by_matrix and k.name.startswith("exp_avg"))
     }
     each = sum(DTYPE_BYTES[dtype] for _, dtype in names)
-    owned, whole = sum(b.owned for b in buffers), sum(b.numel_unpadded for b in buffers)
+    owned, whole = sum(b.owned for b in buffers), sum(b.elements for b in buffers)
     size = each * smallest(numel, owned)
     return Term(
         "merged optimizer state of fc1 and in_proj", 0 if short else chosen(owned < whole, 0, size), size, where
@@ -276,7 +276,7 @@ def _dequantized(t: Training, rank: Rank) -> list[Term]:
 
 
 def _quantized(rank: Rank) -> int:
-    return sum(b.numel_unpadded for b in rank.buffers if b.recipe)
+    return sum(b.elements for b in rank.buffers if b.recipe)
 
 
 def save_terms(rank: Rank) -> list[list[Term]]:
@@ -296,5 +296,5 @@ def _written(rank: Rank) -> tuple[int, int]:
     """16-bit bytes of the low-precision weights that this rank writes: its share of a fully parallel save, or all."""
     each = DTYPE_BYTES[rank.context.training.params_dtype]
     low = [b for b in rank.buffers if b.recipe]
-    share = sum(b.numel_unpadded // rank.context.layout.shards(expert=b.expert) for b in low)
-    return each * share, each * sum(b.numel_unpadded for b in low)
+    share = sum(b.elements // rank.context.layout.shards(expert=b.expert) for b in low)
+    return each * share, each * sum(b.elements for b in low)

@@ -82,5 +82,5 @@ def checkpoint_term(job: TrainingJob, rank: Rank) -> Term:
         kept = sum(4 * one.numel for one in optimizer_tensors(rank.context, buffer) if one.saved)
         kept += CHECKPOINT_STATE * buffer.offloaded
         total += kept if shared else ceil_div(kept, shards)
-        total += ceil_div(DTYPE_BYTES[buffer.kept_dtype or t.params_dtype] * buffer.numel_unpadded, buffer.weight_ways)
+        total += ceil_div(DTYPE_BYTES[buffer.kept_dtype or t.params_dtype] * buffer.elements, buffer.weight_ways)
     return Term("checkpoint while it is written", 0, total, "filesystem_async.py: staged before the first write")

@@ -13,9 +13,10 @@ from __future__ import annotations
 from itertools import repeat
 from typing import NamedTuple
 
-from ..modules.core_attention import EXCHANGES
+from ..modules.context_parallel import EXCHANGES
+from ..tape.events import GRADIENT
 from ..tape.ops import Part, Unit
-from ..tape.simulate import GRADIENT, Machine, play
+from ..tape.simulate import Machine, play
 from ..tape.tensor import Tensor
 
 CP_STREAM = "cp_stream"

@@ -27,7 +27,7 @@ from ..rank.rank import Rank
 from ..states.buffers import Buffer, belongs
 from ..states.kept import Since
 from ..states.optimizers import OPTIMIZERS, optimizer_tensors
-from ..states.padding import bucket_multiple, buckets, default_bucket_size, piece
+from ..states.padding import bucket_multiple, buckets, default_bucket_size, piece, registered
 from ..tape.tensor import DTYPE_BYTES, Param
 from .allocator import Allocator, Block
 from .player import Player, Uneven
@@ -128,7 +128,7 @@ def _build(memory: Allocator, rank: Rank, place: int) -> list[Parts]:
                 memory.free(block)
             shards = layout.shards(expert=expert) if sharded else 1
             first = rank.pp_rank == 0 and plan.chunk.vp_stage == 0
-            size = default_bucket_size(c, buffer.numel_unpadded, first_chunk=first) if sharded else None
+            size = default_bucket_size(c, buffer.elements, first_chunk=first) if sharded else None
             multiple = bucket_multiple(shards, busbw=c.training.ddp_pad_buckets_for_high_nccl_busbw) if sharded else 1
             found.append((buffer, list(owned_parts([p for p, _ in members], owner, shards, size, multiple))))
     return found
@@ -154,14 +154,14 @@ def _params(plan: ChunkPlan) -> Iterator[Param]:
     """Every parameter of a chunk in registration order, each expert's by itself."""
     for run in plan.runs:
         for _ in range(run.copies):
-            for param in run.params:
-                yield from [param] * param.copies
+            yield from registered(run.params)
 
 
 def owned_parts(params: list[Param], owner: int, shards: int, bucket_size: int | None, multiple: int) -> Iterator[int]:
     """Elements of each parameter that one of `shards` owners of a buffer has: its part of every bucket, the last parameter first."""
-    for spans, start, end in buckets([piece(param._replace(copies=1)) for param in params], multiple, bucket_size):
-        yield from _parts(spans, start, end, owner, shards)
+    pieces = [piece(param._replace(copies=1, in_turn=False)) for param in params]
+    for bucket in buckets(pieces, multiple, bucket_size):
+        yield from _parts(bucket.spans, bucket.start, bucket.end, owner, shards)
 
 
 def _parts(spans: list[tuple[int, int]], start: int, end: int, owner: int, shards: int) -> Iterator[int]:

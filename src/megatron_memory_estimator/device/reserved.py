@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from ..job.training import Training
 from ..job.training_job import TrainingJob
-from ..rank.captures import capture_scratch, graph_ends, pool
+from ..rank.captures import capture_scratch, graph_ends, outputs_in_pool, pool
 from ..rank.peak import Peak
 from ..rank.rank import Rank, state_bytes
 from ..tape.tensor import chosen, largest, whole_below
@@ -27,10 +28,10 @@ class Played(NamedTuple):
     of_freed: float
 
 
-EVEN_SIZES = Played(0.11, 0.29)
+EVEN_SIZES = Played(0.1, 0.29)
 """Sizes that repeat in every microbatch."""
-VARYING_SIZES = Played(0.17, 0.6)
-"""Sizes that do not: dropless experts."""
+VARYING_SIZES = Played(0.16, 0.6)
+"""Sizes that do not, of dropless experts; or what is left of recomputed MoE layers between steps, which lies among the others."""
 EXPANDABLE = Played(0.03, 0.07)
 """Expandable segments, with either."""
 BUILT, BUILT_EXPANDABLE = 0.1, 0.005
@@ -66,11 +67,17 @@ def freed_bytes(rank: Rank, peak: Peak) -> int:
     return largest(peak.nbytes - state_bytes(rank, "setup", "first step"), 0) + own_storage(rank)
 
 
+def recomputes_routers(training: Training) -> bool:
+    """Whether MoE layers are recomputed with their routers, which leave a tensor between steps (rank/boundary.py)."""
+    return training.recomputes_whole_layers() or training.recomputes("moe")
+
+
 def unused_bytes(job: TrainingJob, peak: Any, freed: Any) -> Any:
     """The most that the allocator's rules leave unused, or what the user sets."""
     if job.env.fragmentation is not None:
         return slack_bytes(peak, job.env.fragmentation)
-    varying = job.model.has_moe and not job.training.fixed_expert_rows
+    t = job.training
+    varying = job.model.has_moe and (not t.fixed_expert_rows or recomputes_routers(t))
     played = EXPANDABLE if job.env.expandable_segments else VARYING_SIZES if varying else EVEN_SIZES
     first, second = peak * played.of_peak, freed * played.of_freed
     return whole_below(chosen(first <= second, first, second))
@@ -80,7 +87,7 @@ def graph_slack(job: TrainingJob, rank: Rank, peak: Peak) -> Term:
     """Reserved for CUDA graphs beyond torch's allocated peak.
 
     Layers: their private pool is never given back, and holds what the eager steps before held as activations; without eager
-    steps before it comes on top. At most also static buffers, and the temporaries of a capture, which stay in the pool.
+    steps before it comes on top. At most also static buffers, outputs, and the temporaries of a capture, which stay in the pool.
     The whole iteration: what the eager warm-up left behind.
     Source: Megatron-LM `megatron/core/full_cuda_graph.py`, `megatron/core/transformer/cuda_graphs.py`.
     """
@@ -92,7 +99,8 @@ def graph_slack(job: TrainingJob, rank: Rank, peak: Peak) -> Term:
     if step is None:
         return Term("CUDA graph pool", 0, 0, "")
     low = 0 if warm else pooled
-    high = low + sum(t.nbytes for t in graph_ends(rank)) + capture_scratch(rank)
+    beside = (*graph_ends(rank), *outputs_in_pool(rank))
+    high = low + sum(t.nbytes for t in beside) + capture_scratch(rank)
     source = "Megatron-LM megatron/core/transformer/cuda_graphs.py: private pool and static buffers of captured layers"
     return Term("CUDA graph pool", low, high, source)
 

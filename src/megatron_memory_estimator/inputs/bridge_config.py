@@ -127,7 +127,7 @@ def refuse(config: Any) -> None:
 def model_values(model: Any) -> dict[str, Any]:
     """Every setting of the engine that the provider has. Its other attributes change no tensor that is counted."""
     settings: dict[str, Any] = {}
-    for name in (*known_settings(), *RENAMED, *UNSUPPORTED):
+    for name in (*known_settings(), *RENAMED, *UNSUPPORTED, "moe_router_force_load_balancing", "cpu_offloading"):
         value = getattr(model, name, None)
         if value is None or name == "world_size":
             continue
@@ -210,7 +210,8 @@ def training_values(config: Any) -> dict[str, Any]:
     overlap = getattr(config, "comm_overlap", None)
     if getattr(overlap, "tp_comm_overlap", False):  # Bridge turns it off without sequence parallelism
         settings["tp_comm_overlap"] = bool(getattr(config.model, "sequence_parallel", False))
-    for name in ("overlap_moe_expert_parallel_comm", "delay_wgrad_compute"):
+    names = ("overlap_moe_expert_parallel_comm", "delay_wgrad_compute", "defer_embedding_wgrad_compute")
+    for name in (*names, "wgrad_deferral_limit"):
         _take(settings, overlap, name, name)
     return settings
 

@@ -66,8 +66,20 @@ def without_effect(model: Model, training: Training, given: Mapping[str, Any]) -
     optimizer = OPTIMIZERS[t.optimizer]
     if optimizer.unmodelled:
         yield optimizer.unmodelled
-    if optimizer.by_matrix and t.use_distributed_optimizer:
-        yield "Muon's layer-wise packing of parameters onto ranks is modelled as largest first"
+
+
+def not_run(model: Model, training: Training) -> Iterator[str]:
+    """What TransformerEngine refuses when the run is there, and Megatron-Core's settings do not.
+
+    Source: TransformerEngine `pytorch/module/base.py` (set_activation_dtype): outside of autocast, input and weights have one dtype.
+    """
+    separate = all(kind == "mla+moe" for kind in model.every_kind)
+    if model.fp32_residual_connection and training.te_spec and training.params_dtype != "fp32" and not separate:
+        yield (
+            "fp32_residual_connection: TransformerEngine's linears with a norm of their own (linear_qkv, a dense MLP's linear_fc1) "
+            "refuse an fp32 stream beside 16-bit weights, and the run stops at its first layer; only layers of multi-latent attention "
+            "and routed experts have norms of their own, which cast it"
+        )
 
 
 def not_established(model: Model, layout: Layout, training: Training) -> Iterator[str]:

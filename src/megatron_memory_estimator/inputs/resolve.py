@@ -15,6 +15,7 @@ from ..job.assumption import Assumption
 from ..job.choices import ROUTING_SHORT
 from ..job.hardware import Environment, Gpu, find_gpu
 from ..job.layout import Layout
+from ..job.library_versions import LIBRARIES, OpenVersion, any_version
 from ..job.model import Model
 from ..job.rollout import Rollout
 from ..job.settings import LARGEST_INTEGER, build, checked
@@ -24,9 +25,10 @@ from ..legality.precision import has_recipe
 from ..modules.context import Context
 from ..modules.kinds import kinds_in
 from ..wording import plain
+from .containers import contained
 from .decide import decide_layout, recompute_defaults
 from .defaults import CLASS_DEFAULTS, DEFAULT_SEQ_LENGTH, habits_for
-from .effects import not_established, without_effect
+from .effects import not_established, not_run, without_effect
 from .environment import environment_settings
 from .loaded_model import LONGEST_NAME, LoadedModel
 from .setting_names import canonical, full_name, sorted_settings
@@ -108,6 +110,8 @@ def job_from_parts(
     env = _environment(parts[Environment], variables)
     assumptions: list[str] = [HABITS_ASSUMED] if habits else []
     assumptions += _longer_positions(parts, given) if habits or framework is not None else []
+    open_versions, notes = _versions(parts[Training], env)
+    assumptions += notes
     model: Model = build(Model, {**parts[Model], **_beside(loaded)})
     training, notes = _training(parts[Training], model)
     assumptions += notes
@@ -134,10 +138,23 @@ def job_from_parts(
         model_type=plain(loaded.model_type, LONGEST_NAME),
         num_microbatches=microbatches,
         batch_is_assumed=batch_is_assumed,
+        open_versions=open_versions,
         refusal=loaded.refusal,
         assumptions=tuple(note if isinstance(note, Assumption) else plain(note) for note in assumptions),
     )
     return dataclasses.replace(job, warnings=tuple(map(plain, _warnings(job, loaded, given, habits=habits))))
+
+
+def _versions(settings: dict[str, Any], env: Environment) -> tuple[tuple[OpenVersion, ...], list[str]]:
+    """Fills in the library versions that the container's name says; those that are open, and what is said of the container."""
+    missing = [name for name in LIBRARIES if name not in settings]
+    if env.container is None:
+        return tuple(map(any_version, missing)), []
+    found = contained(env.container)
+    settings.update({name: found.versions[name] for name in missing if name in found.versions})
+    held = {one.setting: one for one in found.open}
+    known = [name for name in found.versions if name not in held]
+    return tuple(held.get(name, any_version(name)) for name in missing if name not in known), [found.said]
 
 
 def _gpu(name: Any, training: Training) -> tuple[Gpu, list[str]]:
@@ -217,6 +234,7 @@ def _warnings(job: TrainingJob, loaded: LoadedModel, given: Mapping[str, Any], *
     yield from loaded.warnings
     yield from without_effect(job.model, job.training, given)
     yield from not_established(job.model, job.layout, job.training)
+    yield from not_run(job.model, job.training)
     if job.rollout.shares_gpus and job.rollout.rollout_memory_share is None:
         yield (
             f"rollout_memory_share is not given: of {job.rollout.rollout_engine} its weights and its process are counted, and it may take "

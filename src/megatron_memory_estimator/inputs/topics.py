@@ -30,7 +30,8 @@ TOPICS: dict[str, tuple[str, ...]] = {
     "optimizer and gradients": (
         "optimizer", "sgd_momentum", "use_distributed_optimizer", "num_distributed_optimizer_instances",
         "use_precision_aware_optimizer", "main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype",
-        "store_param_remainders", "use_layer_wise_param_layout", "accumulate_allreduce_grads_in_fp32", "grad_reduce_in_bf16",
+        "store_param_remainders", "use_layer_wise_param_layout", "data_parallel_rank", "accumulate_allreduce_grads_in_fp32",
+        "grad_reduce_in_bf16",
         "gradient_accumulation_fusion", "ddp_bucket_size", "ddp_num_buckets", "ddp_pad_buckets_for_high_nccl_busbw",
     ),
     "full sharding": (
@@ -40,7 +41,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
     ),
     "mixture of experts": (
         "moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "moe_grouped_gemm", "moe_use_grouped_tensor",
-        "moe_permute_fusion", "moe_router_dtype", "moe_expert_capacity_factor", "moe_pad_expert_input_to_capacity",
+        "moe_permute_fusion", "moe_router_fusion", "moe_router_dtype", "moe_expert_capacity_factor", "moe_pad_expert_input_to_capacity",
         "moe_expert_rank_capacity_factor", "moe_shared_expert_overlap", "freeze_moe_router", "routing_phase", "router_imbalance",
     ),
     "overlap": (
@@ -102,7 +103,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
     ),
     "machine and libraries": (
         "gpus_per_node", "nvlink_domain", "network_gbs", "expandable_segments", "fragmentation", "context_gib", "libraries_gib",
-        "nccl_gib", "nccl_nvls", "cublas_workspace_config", "transformer_engine_version", "megatron_core_version",
+        "nccl_gib", "nccl_nvls", "cublas_workspace_config", "apex", "transformer_engine_version", "megatron_core_version", "container",
     ),
 }  # fmt: skip
 """Names of options (a setting's name, or the name that an option fills) by topic."""

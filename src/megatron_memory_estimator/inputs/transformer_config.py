@@ -117,7 +117,6 @@ IRRELEVANT = frozenset(
         "glu_linear_offset",
         "enable_experimental",
         "is_hybrid_model",
-        "moe_router_fusion",
         "moe_mlp_glu_interleave_size",
         "moe_shared_expert_glu_interleave_size",
         "moe_paged_stash_page_size",

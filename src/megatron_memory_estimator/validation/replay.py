@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ..dataclass import dataclass
@@ -9,6 +10,7 @@ from ..errors import EstimatorError
 from ..estimator import Estimate, Stage, estimate
 from ..formulas.beside import published
 from ..job.training_job import TrainingJob
+from ..states.buffers import deals_whole
 from .runs import Run
 
 
@@ -30,7 +32,7 @@ class Replay:
     """One run: steady and peak memory (None where not measured), or why it is refused.
 
     `beyond_state` is the peak without what stays between two steps; `formulas` are the totals of the published formulas. `moe`: whether
-    it has routed experts.
+    it has routed experts; `forced`: whether their rows are forced to be balanced.
     """
 
     run: Run
@@ -42,14 +44,20 @@ class Replay:
     formulas: tuple[tuple[str, Pair], ...] = ()
     refused: str = ""
     moe: bool = False
+    forced: bool = False
 
 
 def job_of(run: Run) -> TrainingJob:
-    """The job of a run."""
+    """The job of a run; where data-parallel ranks own whole parameters, as the rank that was measured."""
     settings: dict[str, Any] = {**run.settings, "gpu": run.gpu, "env": dict(run.env)}
     if run.bridge:
-        return TrainingJob.from_bridge(run.bridge, run.num_gpus, **settings)
-    return TrainingJob.from_megatron_args(run.args, run.num_gpus, **settings)
+        job = TrainingJob.from_bridge(run.bridge, run.num_gpus, **settings)
+    else:
+        job = TrainingJob.from_megatron_args(run.args, run.num_gpus, **settings)
+    measured = {"last": job.layout.dp * job.layout.cp - 1, "first": 0}.get(run.rank)
+    if measured is None or not deals_whole(job.training) or job.training.data_parallel_rank is not None:
+        return job
+    return replace(job, training=replace(job.training, data_parallel_rank=measured))
 
 
 def replay(run: Run) -> Replay:
@@ -75,6 +83,7 @@ def replay(run: Run) -> Replay:
         first_step=Pair(first, stage.first_step_peak_allocated_bytes) if first and run.phase == "first-run" else None,
         beyond_state=beyond,
         moe=job.model.has_moe,
+        forced=job.training.routing_phase == "forced_balance",
         when=stage.peak.candidate.label,
         formulas=tuple((name, Pair(peak, total)) for name, total in totals if peak and total),
     )

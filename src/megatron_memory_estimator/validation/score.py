@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -31,6 +32,38 @@ class Summary(NamedTuple):
     median: float
     p90: float
     worst: float
+
+
+class Repeat(NamedTuple):
+    """A configuration that was run more than once: its runs, and the least and the largest error of their peaks."""
+
+    name: str
+    moe: bool
+    runs: int
+    low: float
+    high: float
+
+    @property
+    def spread(self) -> float:
+        """How far the errors of equal runs are apart: no estimate of the configuration can be nearer to all of them than half of it."""
+        return self.high - self.low
+
+
+def repeats(replays: Iterable[Replay]) -> list[Repeat]:
+    """Configurations that were run more than once, on machines of one size, those with the largest spread first."""
+    equal: dict[str, list[Replay]] = {}
+    for found in replays:
+        run = found.run
+        if found.peak:
+            key = json.dumps([run.num_gpus, run.args, run.bridge], sort_keys=True)
+            equal.setdefault(key, []).append(found)
+    result = []
+    for members in equal.values():
+        errors = [member.peak.error for member in members if member.peak]
+        if len(errors) > 1:
+            name = members[0].run.id.split("/")[1:3][-1]
+            result.append(Repeat(name, members[0].moe, len(errors), min(errors), max(errors)))
+    return sorted(result, key=lambda one: -one.spread)
 
 
 def scores(replays: Iterable[Replay]) -> list[Score]:

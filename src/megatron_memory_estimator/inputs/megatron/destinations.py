@@ -17,7 +17,6 @@ from .words import Parsed
 OLD_NAMES = {
     "num_moe_experts": "num_experts",
     "use_mcore_models": "",
-    "moe_router_fusion": "",
     "use_dist_ckpt": "",
     "cross_entropy_fusion_implementation": "cross_entropy_fusion_impl",
 }

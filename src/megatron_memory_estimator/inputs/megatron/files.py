@@ -43,6 +43,7 @@ class Given:
     gpus_unknown: str = ""
     lost: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
+    container: str = ""
     warnings: tuple[str, ...] = ()
     questions: tuple[Question, ...] = ()
 
@@ -106,8 +107,9 @@ def from_launch(launch: Launch, path: str, name: str, *, ignore_unknown: bool) -
     said = f"num_gpus as in {path}: {launch.num_gpus}" if launch.num_gpus is not None else ""
     env, questions = _known_environment(launch.env)
     return Given(
-        found, path, name, launch.num_gpus, said, launch.gpus_unknown, launch.lost, env, tuple(launch.notes), questions
-    )
+        found, path, name, launch.num_gpus, said, launch.gpus_unknown, launch.lost, env, launch.container, tuple(launch.notes),
+        questions,
+    )  # fmt: skip
 
 
 def _known_environment(env: Mapping[str, str]) -> tuple[dict[str, str], tuple[Question, ...]]:

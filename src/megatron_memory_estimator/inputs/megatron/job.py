@@ -58,7 +58,8 @@ def job_from_args(args: Any, num_gpus: int | None, settings: Mapping[str, Any]) 
     defaults = {name: values.pop(name) for name in _left_at_default(values, given)}
     values.update(_architecture(reading))
     values.update(settings)
-    if env := {name: value for name, value in source.env.items() if name in VARIABLES}:
+    env = {name: value for name, value in source.env.items() if name in VARIABLES}
+    if env := {**env, **({"container": source.container} if source.container else {})}:
         values["env"] = {**env, **(settings.get("env") or {})}
     loaded = LoadedModel(defaults, source.name, source.source, "", warnings=warnings)
     assumed = (source.gpus_said,) if num_gpus is None and source.gpus_said and gpus is not None else ()
