@@ -1,6 +1,7 @@
-"""Sixty random configurations, drawn before anyone looked, against Megatron-Core's and TransformerEngine's own classes.
+"""Random configurations, drawn before anyone looked, against Megatron-Core's and TransformerEngine's own classes: sixty, and all 184 of a
+later draw of 260 that both sides accept ("fresh").
 
-Facts: Megatron-Core 0.19.2 and TransformerEngine 2.20.2 run on tensors without contents, as the last context-parallel rank of a stage.
+Facts: Megatron-Core 0.19.2 and TransformerEngine 2.20.2 run on tensors without contents; moments of a ring are those of its last rank.
 Each record has the parameters, DDP buffers and bytes kept by one microbatch; `layer` one layer of a middle stage with the most bytes
 alive in its forward and in its backward, between the received activations and what the schedule still refers to.
 """
@@ -25,13 +26,23 @@ DECOMPOSED = ("squared_relu", "quick_gelu", "silu")
 """Activations whose unfused or compiled bodies run op by op without a GPU: their moments are too high there."""
 
 
+COMPILED = "what a compiled body of Gated DeltaNet keeps is told by a partitioner on a CPU"
+KEPT_OTHERWISE = {
+    "fresh 24": COMPILED,
+    "fresh 155": "dropout with a window is flash attention's, which is not there; unfused attention takes its place",
+    "fresh 222": COMPILED,
+}
+"""Kept bytes further away than 0.1 percent, and why."""
+
+
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record["name"])
 def test_parameters_buffers_and_kept_bytes(record: dict[str, Any]) -> None:
     stage = estimate(record_job(record, apex=False)).stages[record["pp_rank"]]
     assert list(stage.num_parameters) == record["parameters"]
     assert [[b.chunk, b.group, b.numel, b.numel_unpadded] for b in stage.rank.buffers] == record["buffers"]
     kept = [plan.saved_bytes for plan in stage.rank.plans]
-    assert kept == [pytest.approx(nbytes, rel=1e-3) for nbytes in record["kept"]]
+    equal = kept == [pytest.approx(nbytes, rel=1e-3) for nbytes in record["kept"]]
+    assert equal == (record["name"] not in KEPT_OTHERWISE), (kept, record["kept"])
 
 
 class Held(Machine):
@@ -70,6 +81,7 @@ def layers() -> Iterator[dict[str, Any]]:
 
 
 STAYS = "input and gradient of a recomputed MoE layer stay (modelled between steps only)"
+ROTARY = "cosines and sines of query and key are not there at once in a checkpoint's first forward"
 KNOWN = {
     "random 1": "the mask of a windowed softmax is counted twice in the forward",
     "random 6": "an index_add of its own without a GPU",
@@ -77,6 +89,12 @@ KNOWN = {
     "random 25": "experts one after the other",
     "random 54": "dropout that is not fused makes its mask in a checkpoint's first forward",
     "random 61": STAYS,
+    "fresh 69": STAYS,
+    "fresh 187": "maps of a layer of 1.5 MiB",
+    "fresh 199": "dropout makes its mask in a checkpoint's first forward",
+    "fresh 222": COMPILED,
+    "fresh 223": ROTARY,
+    "fresh 247": ROTARY,
 }
 """Moments further away than half a percent, and why."""
 

@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..job.choices import NEWEST
+from ..job.hardware import GIB
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.settings import Owner
 from ..job.training import Training
-from ..modules.kinds import has_compressed, owners_of, recomputable
+from ..modules.kinds import has_compressed, kinds_of, owners_of, recomputable
 from ..states.optimizers import OPTIMIZERS
+from ..tape.tensor import DTYPE_BYTES
 
 _SETTINGS = tuple(field for part in (Model, Layout, Training) for field in dataclasses.fields(part))
 OWNERS: dict[str, Owner] = {field.name: field.metadata["of"] for field in _SETTINGS if field.metadata.get("of")}
@@ -79,6 +81,21 @@ def not_run(model: Model, training: Training) -> Iterator[str]:
             "fp32_residual_connection: TransformerEngine's linears with a norm of their own (linear_qkv, a dense MLP's linear_fc1) "
             "refuse an fp32 stream beside 16-bit weights, and the run stops at its first layer; only layers of multi-latent attention "
             "and routed experts have norms of their own, which cast it"
+        )
+
+
+def not_counted(model: Model, layout: Layout, training: Training) -> Iterator[str]:
+    """What recomputed MoE layers leave behind while the next microbatch runs, where it is a tenth of a GiB or more (docs/limits.md)."""
+    t = training
+    if not (t.recomputes_whole_layers() or t.recomputes("moe")):
+        return
+    routed = sum(any(kind.routed for kind in kinds_of(layer)) for layer in model.kinds)
+    tokens = t.seq_length * t.micro_batch_size // (layout.cp * (layout.tp if layout.sequence_parallel else 1))
+    nbytes = 2 * -(-routed // layout.pp) * tokens * model.hidden_size * DTYPE_BYTES[t.params_dtype]
+    if 10 * nbytes >= GIB:
+        yield (
+            "recomputed MoE layers leave the input of their checkpoint and its gradient behind until their next forward: counted "
+            f"between two steps, and not while microbatches run, where they may add up to {nbytes / GIB:.1f} GiB to a stage"
         )
 
 

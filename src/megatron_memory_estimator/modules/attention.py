@@ -63,9 +63,10 @@ def self_attention(
     qkv = yield from in_part("qkv_linear", column_linear(c, f"{name}.linear_qkv", normed, weight, normed=own_norm))
     if c.group_is_shared:
         whole = c.region(f"{name}.qkv gathered", Dim(qkv_dim.name, qkv_dim.size))
+        ranks = (whole.like(f"{name}.qkv rank by rank"),)  # joined along the last dim, and split along it
         yield Op(
-            f"{name}.all_gather_qkv", (qkv,), (whole,), sends=over_tp(c, "all_gather", whole),
-            returns=over_tp(c, "reduce_scatter", whole),
+            f"{name}.all_gather_qkv", (qkv,), (whole,), forward=ranks, backward=ranks,
+            sends=over_tp(c, "all_gather", whole), returns=over_tp(c, "reduce_scatter", whole),
         )  # fmt: skip
         qkv = whole
     rope = m.position_embedding_type not in ("none", "learned_absolute")
@@ -98,7 +99,7 @@ def self_attention(
     joined = (
         m.groups < m.num_attention_heads
         and not normed_heads
-        and (te_core or rope or c.several_groups or c.several_sequences)
+        and (rope or c.several_groups or (not te_core and c.several_sequences))
     )
     if joined:
         q, copied = yield from _joined(c, q, rope=rope)

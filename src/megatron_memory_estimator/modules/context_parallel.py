@@ -43,12 +43,11 @@ class Core(NamedTuple):
     work: tuple[Work, ...]
 
 
-def own_storage(kind: str, *packed: Tensor) -> Module[Scratch]:
-    """Views of one packed tensor as tensors of their own, but for what is exchanged anyway."""
-    views = packed if kind in ("p2p", "all_gather") else ()
-    copies = {t.name: t.like(f"{t.name} contiguous") for t in views if t.storage != t.name}
+def own_storage(*packed: Tensor) -> Module[Scratch]:
+    """Views of one packed tensor as tensors of their own (`backends.py`, FusedAttention.forward)."""
+    copies = {t.name: t.like(f"{t.name} contiguous") for t in packed if t.storage != t.name}
     if copies:
-        yield Op(f"{NAME}.contiguous", tuple(t for t in views if t.name in copies), tuple(copies.values()))
+        yield Op(f"{NAME}.contiguous", tuple(t for t in packed if t.name in copies), tuple(copies.values()))
     return tuple(copies.get(t.name, t) for t in packed)
 
 
@@ -56,7 +55,7 @@ def _ring_of_keys(c: Context, core: Core) -> Module[None]:
     """Keys and values are passed round."""
     kv = _sized(f"{NAME}.kv", (core.k, core.v), 1)
     yield Op(f"{NAME}.join_kv", (core.k, core.v), (kv,))
-    ring, back = _ring(c, c.layout.cp, core.q, core.k, core.v, core.out)
+    ring, back = _ring(c, c.layout.cp, core, core.q, core.k, core.v, core.out)
     kept = (*in_fp8(c, (core.q, kv)), *in_fp8(c, (core.out,), output=True), core.lse)
     yield Op(
         NAME, (core.q, kv), (core.out,), kept, ring, (*back, *core.scratch), (core.k, core.v), work=core.work,
@@ -96,10 +95,15 @@ def _exchanged(c: Context, core: Core, levels: tuple[int, ...] = ()) -> Module[N
     """Heads are exchanged for tokens among all ranks, or among those of the first of two levels."""
     exchanged = tuple(t.like(f"{t.name} after all-to-all") for t in (core.q, core.k, core.v))
     inner = core.out.like(f"{NAME}.output before all-to-all")
-    sent = _sized(f"{NAME}.one of q, k, v sent and received", exchanged, 2, 3)
-    # one node of autograd: what it keeps and the output's gradient live on; those of q, k and v are reordered, sent and put in order
     sizes = [t.nbytes for t in exchanged]
-    returned = 2 * sum(sizes) + sizes[1] + 3 * inner.nbytes
+    # one after the other is sent, received while the one before is put in order; what was sent stays: the most is with k, or with q
+    with_key = sum(sizes) + largest(sizes[1], sizes[2])
+    sent = _of_bytes("q, k and v sent and received", core.q, largest(with_key, 2 * sizes[0] + sizes[1] - sizes[2]))
+    # one node of autograd: what it keeps lives on, and the output's gradient (a checkpoint around the core holds that) with one in order;
+    # the gradients of q, k and v are reordered, all three, then one after the other is sent and put in order
+    moved = largest(2 * sizes[0] + sizes[1], sum(sizes) + largest(sizes[1], sizes[2]))
+    kept_grads = 1 if c.training.recomputes("core_attn") else 2
+    returned = sum(sizes) + moved + (1 + kept_grads) * inner.nbytes + core.lse.nbytes
     yield Op(
         f"{NAME}.all_to_all", (core.q, core.k, core.v), exchanged, forward=(sent,),
         backward=(_of_bytes("gradients on their way back to their heads", core.q, returned),), part=EXCHANGES[0],
@@ -108,7 +112,7 @@ def _exchanged(c: Context, core: Core, levels: tuple[int, ...] = ()) -> Module[N
     back: Scratch = ()
     q, k, v = exchanged
     if levels:
-        ring, back = _ring(c, levels[1], q, k, v, inner)
+        ring, back = _ring(c, levels[1], core, q, k, v, inner)
     kept = (*in_fp8(c, exchanged), *in_fp8(c, (inner,), output=True), core.lse)
     yield Op(
         NAME, exchanged, (inner,), kept, ring, (*back, *core.scratch), work=core.work,
@@ -157,12 +161,13 @@ def _of_bytes(name: str, like: Tensor, nbytes: int) -> Tensor:
     return tensor(f"{NAME}.{name}", (Dim("elements", nbytes // DTYPE_BYTES[like.dtype]),), like.dtype)
 
 
-def _ring(c: Context, ranks: int, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> tuple[Scratch, Scratch]:
+def _ring(c: Context, ranks: int, core: Core, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> tuple[Scratch, Scratch]:
     """Scratch of a ring of ranks in forward and backward, beside the joined keys and values and the output that stay, on its last rank,
     whose steps all have whole outputs: received keys and values and the outputs of steps; ring buffers and one step's gradients.
 
     From TransformerEngine 2.20 on, keys and values wait in two buffers and two variables, and outputs in two: the most is when the
-    next buffer is made (at most 4 pairs, 3 outputs), or a step's output (3 pairs, 4 outputs). Before, all stay until the end.
+    next buffer is made (at most 4 pairs, 3 outputs), or a step's output (3 pairs, 4 outputs). Before, all stay until the end. Statistics
+    of two steps, or of all, are there with a copy of their sum and four tensors of its correction.
     """
     pair, one = _sized(f"{NAME}.kv", (k, v), 1).nbytes, out.nbytes
     if c.training.te >= (2, 20):
@@ -171,9 +176,10 @@ def _ring(c: Context, ranks: int, q: Tensor, k: Tensor, v: Tensor, out: Tensor) 
         most = largest(sent, computed) - pair - one
     else:
         most = (ranks - 1) * pair + ranks * one
+    steps = _sized(f"{NAME}.statistics of ring steps", (core.lse,), (2 if c.training.te >= (2, 20) else ranks) + 5)
     received = _of_bytes("kv received, outputs of ring steps", q, most)
     buffers = _sized(
         f"{NAME}.kv ring buffers and the other dkv", (k, v), 3
     )  # two pairs of kv and dkv; one dkv is the gradient
     step = _sized(f"{NAME}.dq, dk, dv of one ring step", (q, k, v), 1)
-    return (received,), (buffers, step)
+    return (received, steps), (buffers, step)

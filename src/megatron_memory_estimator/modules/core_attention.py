@@ -114,7 +114,7 @@ def _context_parallel(
         raise UnsupportedError(f"cp_comm_type {kind} is not modelled")
     out = c.region(f"{NAME}.output", heads, v_dim)
     work = (kernel(c, heads, q.shape[-1].size, v_dim.size),)
-    q, k, v = yield from own_storage(kind, q, k, v)
+    q, k, v = yield from own_storage(q, k, v)
     core = Core(q, k, v, out, _lse(c, heads), _backward_scratch(c, q, k, heads), work)
     yield from STYLES[kind](c, core)
     return out

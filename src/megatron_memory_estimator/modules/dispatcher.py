@@ -131,7 +131,7 @@ def _allgather(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Route
     assert m.num_moe_experts is not None
     experts = Dim("num_moe_experts", m.num_moe_experts)
     tokens = gathered(c)[0]
-    all_probs = c.new("mlp.dispatch.probs of all ranks", tokens, experts, dtype=probs.dtype)
+    all_probs = c.new("mlp.dispatch.probs of all ranks", tokens, experts, dtype=c.probs_dtype)
     all_map = c.new("mlp.dispatch.routing_map of all ranks", tokens, experts, dtype="bool")
     rows = c.expert_rows
     local = c.new("mlp.experts.input", rows, width)
@@ -147,10 +147,10 @@ def _allgather(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Route
     )
     grad = c.new("mlp.dispatch.tokens grad of all ranks", *gathered(c), width)
     yield Op(
-        "mlp.permute", (x, probs), (local, local_probs), kept, (all_probs, all_map), (grad,), work=(Streamed(),),
+        "mlp.permute", (x, probs), (local, local_probs, all_probs), kept, (all_map,), (grad,), work=(Streamed(),),
         sends=over_experts(c, "all_gather", grad), returns=over_experts(c, "reduce_scatter", grad), calls=PREPROCESSING,
     )  # fmt: skip
-    return Routed(local, local_probs, rows, ())
+    return Routed(local, local_probs, rows, (all_probs,))
 
 
 def received_tokens(c: Context) -> Dim:

@@ -17,7 +17,7 @@ from .head import final_layernorm, loss, output_weight
 from .hyper_connection import connected, connection_params, contracted, contraction_params, expanded
 from .kind import Kind, Role
 from .kinds import kinds_of
-from .module import GROUP, Module, T, changed, collected, in_part, recomputed
+from .module import GROUP, Module, T, changed, collected, holding, in_part, recomputed
 from .mtp import concatenated, mtp_depth, mtp_depth_of_streams
 from .residual import bias_dropout_add
 from .towers import towers
@@ -84,7 +84,10 @@ def _sublayer(row: Kind, layer: int, c: Context, hidden: Tensor) -> Module[Tenso
 def layer_unit(c: Context, kind: str, layer: int = 0) -> Declaration:
     """One decoder layer; `layer` is its index in the pattern of context-parallel communication."""
     hidden = c.residual("hidden_states")
-    declared = Declaration(kind, hidden, transformer_layer(c, hidden, kind, layer))
+    module = transformer_layer(c, hidden, kind, layer)
+    if not c.model.enable_mhc_connections:  # an argument of the layer's forward to its end
+        module = holding(module, hidden)
+    declared = Declaration(kind, hidden, module)
     if c.training.delay_wgrad_compute:
         declared.unit = with_delayed_wgrads(declared.unit)
     return declared

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..tape.ops import Op
-from ..tape.tensor import Dim, Param, Tensor, largest
+from ..tape.tensor import Dim, Param, Tensor, ceil_div, chosen, largest, smallest
 from ..tape.work import Streamed
 from .context import Context
 from .linear import column_linear, linear_params, row_linear
-from .module import Module
+from .module import Module, holding
 from .norm import norm, norm_params
 from .sends import over_cp
 
@@ -54,16 +54,23 @@ def mamba_mixer(
     in_width = c.dim("in_proj", 2 * inner + 2 * groups * state + heads, "tp")
     conv = c.dim("conv", inner + 2 * groups * state, "tp")
 
+    convolution = (
+        Param(f"{NAME}.conv1d.weight", (conv, Dim("one", 1), Dim("d_conv", CONV)), "tp", matrix=False),
+        Param(f"{NAME}.conv1d.bias", (conv,), "tp", matrix=False),
+    )
+    own = c.training.mcore >= (0, 19)  # parameters of the mixer itself, registered before those of its modules
+    if own:
+        yield from convolution
     for name in ("dt_bias", "A_log", "D"):
         yield Param(f"{NAME}.{name}", (nh,), "tp", matrix=False)
     if normed is None:
         yield from norm_params(c, f"{NAME}.in_proj.layer_norm_", c.hidden)
-    in_proj = yield from linear_params(c, f"{NAME}.in_proj", in_width, c.hidden, "tp", m.add_bias_linear)
-    yield Param(f"{NAME}.conv1d.weight", (conv, Dim("one", 1), Dim("d_conv", CONV)), "tp", matrix=False)
-    yield Param(f"{NAME}.conv1d.bias", (conv,), "tp", matrix=False)
+    in_proj = yield from linear_params(c, f"{NAME}.in_proj", in_width, c.hidden, "tp", False)
+    if not own:
+        yield from convolution
     if m.mamba_rmsnorm:
         yield Param(f"{NAME}.norm.weight", (di,), "tp", matrix=False)
-    out_proj = yield from linear_params(c, f"{NAME}.out_proj", c.hidden, di, "tp", m.add_bias_linear)
+    out_proj = yield from linear_params(c, f"{NAME}.out_proj", c.hidden, di, "tp", False)
 
     # groups after context parallelism: replicated to at least one per rank
     spread = largest(groups, c.layout.tp * c.layout.cp)
@@ -91,8 +98,13 @@ def mamba_mixer(
         product = packed.like(f"{NAME}.zxBCdt scaled")
         yield Op(f"{NAME}.scale", (packed,), (product,), (scales,))
         packed = product
-    head_params = c.new(f"{NAME}.A, dt_bias, D", Dim("three", 3), nh, dtype="fp32")
+    own_heads = c.dim("mamba_num_heads", heads, "tp", "cp")
+    parts = [c.new(f"{NAME}.A, dt_bias, D", Dim("three", 3), own_heads, dtype="fp32")]
+    if c.cp_many:  # cut out and joined anew in every forward (mamba_context_parallel.py, _slice_conv_param)
+        channels = c.dim("conv", conv_wide.size, "tp", "cp")
+        parts.append(c.new(f"{NAME}.conv1d of this rank", channels, Dim("d_conv+1", CONV + 1)))
     y = c.region(f"{NAME}.scan output", di)
+    held = packed  # a variable of the forward to its end
     work = (
         _scanned(
             c, y, c.region(f"{NAME}.conv output", conv_wide), _gram(c, spread), SCAN_FLOPS * y.shape[-1].local * state
@@ -100,11 +112,17 @@ def mamba_mixer(
     )
     if c.training.mamba_mem_eff_path:
         scan_out = c.region(f"{NAME}.scan output before gate", di)
+        gated = y
+        if c.several_sequences:  # the kernels read sequence after sequence
+            packed, gated = packed.like(f"{NAME}.zxBCdt by sequence"), y.like(f"{NAME}.y by sequence")
+            yield Op(f"{NAME}.by_sequence", (held,), (packed,))
         yield Op(
-            f"{NAME}.scan", (packed,), (y,), (packed, scan_out, head_params),
+            f"{NAME}.scan", (packed,), (gated,), (packed, scan_out, *parts),
             forward=_forward_scratch(c, inner, state, conv_wide, di, nh, spread),
             backward=_backward_scratch(c, inner, state, conv_wide, di, nh, spread), work=work, calls=SCAN_KERNELS,
         )  # fmt: skip
+        if c.several_sequences:
+            yield Op(f"{NAME}.by_token", (gated,), (y,))
         gate_kept: tuple[Tensor, ...] = ()
     else:
         conv_in = c.region(f"{NAME}.conv input", conv_wide)
@@ -114,7 +132,7 @@ def mamba_mixer(
         yield Op(f"{NAME}.split", (packed,), (z, conv_in, dt))
         yield Op(f"{NAME}.conv1d", (conv_in,), (conv_out,), (conv_in,))
         cumsum = c.region(f"{NAME}.dA cumsum", nh).like(f"{NAME}.dA cumsum", "fp32")
-        saved: tuple[Tensor, ...] = (conv_out, dt, cumsum, head_params)
+        saved: tuple[Tensor, ...] = (conv_out, dt, cumsum, *parts)
         if c.several_sequences:
             saved = (*saved, y.like(f"{NAME}.scan output [b, s]"))
         yield Op(
@@ -124,11 +142,11 @@ def mamba_mixer(
         )  # fmt: skip
         gate_kept = (z,)
     if not m.mamba_rmsnorm:  # the scan has gated its output
-        return (yield from row_linear(c, f"{NAME}.out_proj", y, out_proj))
+        return (yield from holding(row_linear(c, f"{NAME}.out_proj", y, out_proj), held))
     normed_y = c.region(f"{NAME}.norm.output", di)
     rstd = c.new(f"{NAME}.norm.rstd", c.seq, c.batch, rows, dtype="fp32")
     yield Op(f"{NAME}.norm", (y, *gate_kept), (normed_y,), (y, *gate_kept, rstd))
-    return (yield from row_linear(c, f"{NAME}.out_proj", normed_y, out_proj))
+    return (yield from holding(row_linear(c, f"{NAME}.out_proj", normed_y, out_proj), held))
 
 
 def _scanned(c: Context, y: Tensor, conv: Tensor, gram: Tensor, flops: int) -> Streamed:
@@ -164,26 +182,67 @@ def _gram(c: Context, groups: int) -> Tensor:
 def _forward_scratch(
     c: Context, inner: int, state: int, conv: Dim, di: Dim, nh: Dim, groups: int
 ) -> tuple[Tensor, ...]:
-    """The state-passing moment of the scan: conv output, fp32 chunk states and their bf16 copies."""
+    """The last moment of the scan: conv output, 16-bit chunk states and C B; or the one before its outputs, with fp32 states."""
+    made, gram = _states(c, f"{NAME}.chunk states", inner, state, "fp32"), _gram(c, groups)
+    early = chosen(made.nbytes >= gram.nbytes + 2 * c.region("output", di).nbytes, 1, 0)
     return (
         c.region(f"{NAME}.conv output", conv),
-        _states(c, f"{NAME}.chunk states", inner, state, "fp32"),
-        _states(c, f"{NAME}.chunk states passed on", inner, state, "bf16"),
+        _states(c, f"{NAME}.chunk states passed on", inner, state, c.dtype),
+        _final(c, state, nh),
+        *_shares((early, (made,)), (1 - early, (gram,))),
+        c.new(f"{NAME}.dt, dA cumsum", c.seq, c.batch, nh, Dim("bytes", 8), dtype="uint8"),
     )
 
 
 def _backward_scratch(
     c: Context, inner: int, state: int, conv: Dim, di: Dim, nh: Dim, groups: int
 ) -> tuple[Tensor, ...]:
-    """The scan's backward: recomputed conv output and its gradient, chunk states and gradients, CB, dt terms."""
+    """The scan's backward: recomputed conv output and its gradient, chunk states and gradients, CB, dt terms; and what is larger, the fp32
+    states while their gradients pass on or, after that, the gradients of B, C and CB."""
+    states = (
+        _states(c, f"{NAME}.chunk states", inner, state, "fp32"),
+        _states(c, f"{NAME}.chunk states grad", inner, state, "fp32"),
+    )
+    sums = _sums(c, state, nh, groups)
+    early = chosen(sum(t.nbytes for t in states) >= sum(t.nbytes for t in sums), 1, 0)
     return (
         c.region(f"{NAME}.conv output", conv),
         c.region(f"{NAME}.conv output grad", conv),
         c.region(f"{NAME}.scan output grad", di),
-        _states(c, f"{NAME}.chunk states", inner, state, "fp32"),
-        _states(c, f"{NAME}.chunk states grad", inner, state, "fp32"),
-        _states(c, f"{NAME}.chunk states bf16", inner, state, "bf16"),
-        _states(c, f"{NAME}.chunk states grad bf16", inner, state, "bf16"),
+        *_shares((early, states), (1 - early, sums)),
+        _states(c, f"{NAME}.chunk states cast", inner, state, c.dtype),
+        _states(c, f"{NAME}.chunk states grad cast", inner, state, c.dtype),
         _gram(c, groups),
         c.new(f"{NAME}.dt, dA cumsum and gradients", c.seq, c.batch, nh, Dim("bytes", 18), dtype="uint8"),
     )
+
+
+def _sums(c: Context, state: int, heads: Dim, groups: int) -> tuple[Tensor, ...]:
+    """fp32 gradients of B and C, and the parts of the gradient of C or CB that programs of several heads add up, with their sum.
+
+    Source: mamba-ssm `ops/triton/ssd_chunk_state.py`, `ssd_chunk_scan.py` (nheads_per_program, nsplits).
+    """
+    chunk = c.model.mamba_chunk_size
+    spread = c.layout.tp * c.layout.cp
+    alone = heads.size // groups  # heads of a group
+    programs = c.batch.size * ceil_div(c.full_seq.size, chunk) * (heads.size // spread)
+    splits = ceil_div(alone, largest(smallest(ceil_div(programs, c.num_sms), alone), 1))
+    wide = largest(splits * state, (splits + 1) * chunk)
+
+    def one(name: str, width: int) -> Tensor:
+        return c.new(f"{NAME}.{name}", c.seq, c.batch, c.dim("groups*width", groups * width, "tp"), dtype="fp32")
+
+    return one("B grad", state), one("C grad", state), one("C B grad of programs", wide), _final(c, state, heads)
+
+
+def _final(c: Context, state: int, heads: Dim) -> Tensor:
+    """The states behind the last chunk, which are made in any case."""
+    shape = c.dim("mamba_num_heads", heads.size, "tp", "cp"), Dim("mamba_head_dim", c.model.mamba_head_dim)
+    return c.new(f"{NAME}.final states", c.batch, *shape, Dim("mamba_state_dim", state), dtype="fp32")
+
+
+def _shares(*groups: tuple[int, tuple[Tensor, ...]]) -> Iterator[Tensor]:
+    """The tensors of the groups whose share is 1; of arrays of layouts all, of no bytes where it is 0."""
+    for share, tensors in groups:
+        if not isinstance(share, int) or share:
+            yield from (t._replace(nbytes=t.nbytes * share) for t in tensors)

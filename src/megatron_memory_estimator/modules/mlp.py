@@ -96,7 +96,8 @@ def _weighed(name: str, activated: Tensor, scale: Tensor, out: Tensor) -> Module
     name = f"{name}.times_probs"
     wide = out if scale.dtype != "fp32" or out.dtype == "fp32" else out.like(f"{name}.product in fp32", "fp32")
     product = wide.like(f"{name}.gradient times rows")
-    yield Op(name, (activated, scale), (wide,), (activated, scale), backward=(product,))
+    scratch = (product,) if wide is out else (product, wide.like(f"{name}.gradient times probabilities"))
+    yield Op(name, (activated, scale), (wide,), (activated, scale), backward=scratch)
     if wide is not out:
         yield Op(f"{name}.cast", (wide,), (out,))
     return out

@@ -66,12 +66,12 @@ def changed(
 def holding(module: Module[T], *tensors: Tensor | None) -> Module[T]:
     """The module with tensors that Python's variables keep alive until it is done, whether a backward needs them or not."""
     items, result = yield from collected(module)
-    yield from items[:-1]
     held = tuple(t for t in tensors if t is not None)
-    last = items[-1]
-    if not held:
-        yield last
+    if not held or not items:
+        yield from items
         return result
+    yield from items[:-1]
+    last = items[-1]
     yield last._replace(holds=(*last.holds, *held)) if isinstance(last, Op) else last
     if not isinstance(last, Op):
         yield Op(f"{last.name}.done", holds=held, part=last.part)

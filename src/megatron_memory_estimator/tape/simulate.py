@@ -135,7 +135,7 @@ class Machine:
             if isinstance(item, Op):
                 self._backward_op(item)
                 continue
-            grads = [] if item.hook else self.hold_grads(self.outputs[item.name])
+            grads = self.hold_grads(self.outputs[item.name])
             if item.hook:
                 assert item not in pending, f"{item.name}: no op behind it is {item.hook}, at which it should run again"
                 kept = inputs(item)
@@ -147,6 +147,9 @@ class Machine:
             self.backward(item.ops)
             for storage in grads:
                 self.let_go(storage)
+            if item.hook:
+                for t in self.outputs[item.name]:
+                    self.release(t, Saver(item.name, item.part))
             for t in (*self.outputs[item.name], *(inputs(item) if item.stored else ())):
                 if not self.savers.get(t.storage):
                     self.free(t.storage)
@@ -158,6 +161,9 @@ class Machine:
         phase, self.phase = self.phase, "recompute"
         keep = frozenset(t.storage for t in (*self.outputs[region.name], *inputs(region)))
         self.forward(region.ops, keep, saving=True)
+        if region.hook:
+            for t in self.outputs[region.name]:
+                self.keep(t, Saver(region.name, region.part))
         self.phase = phase
 
     def _backward_op(self, op: Op) -> None:
