@@ -209,5 +209,5 @@ if __name__ == "__main__":
     in_process()
     served()
     whole_process()
-    planner("meta-llama/Meta-Llama-3-70B", (64, 128, 256, 512, 1024, 2048, 4096, 8192), 8192, 1_000_000)
-    planner("deepseek-ai/DeepSeek-V3", (2048,), 8192, 300_000, precision=("bf16",))
+    planner("meta-llama/Meta-Llama-3-70B", (64, 128, 256, 512, 1024, 2048, 4096, 8192), 8192, 700_000)
+    planner("deepseek-ai/DeepSeek-V3", (2048,), 8192, 250_000, precision=("bf16",))

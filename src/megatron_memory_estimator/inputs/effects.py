@@ -85,17 +85,17 @@ def not_run(model: Model, training: Training) -> Iterator[str]:
 
 
 def not_counted(model: Model, layout: Layout, training: Training) -> Iterator[str]:
-    """What recomputed MoE layers leave behind while the next microbatch runs, where it is a tenth of a GiB or more (docs/limits.md)."""
+    """What recomputed experts leave behind while the next microbatch runs, where it is a tenth of a GiB or more (docs/limits.md)."""
     t = training
-    if not (t.recomputes_whole_layers() or t.recomputes("moe")):
+    if not t.recomputes("moe"):
         return
     routed = sum(any(kind.routed for kind in kinds_of(layer)) for layer in model.kinds)
     tokens = t.seq_length * t.micro_batch_size // (layout.cp * (layout.tp if layout.sequence_parallel else 1))
     nbytes = 2 * -(-routed // layout.pp) * tokens * model.hidden_size * DTYPE_BYTES[t.params_dtype]
     if 10 * nbytes >= GIB:
         yield (
-            "recomputed MoE layers leave the input of their checkpoint and its gradient behind until their next forward: counted "
-            f"between two steps, and not while microbatches run, where they may add up to {nbytes / GIB:.1f} GiB to a stage"
+            "experts under recompute_modules moe leave the input of their checkpoint and its gradient behind until their next forward: "
+            f"counted between two steps, and not while microbatches run, where they may add up to {nbytes / GIB:.1f} GiB to a stage"
         )
 
 

@@ -126,7 +126,8 @@ class _Forms:
         low = bool(t.low_precision and t.first_last_layers_bf16)
         groups = t.recomputes("mhc") and (t.mhc_recompute_layer_num or "chunk")
         key = (full and (t.recompute_method, t.recompute_num_layers), groups, low)
-        if key not in self.known and full and t.recompute_method == "uniform" and t.recompute_num_layers == 1:
+        one = t.recompute_method == "uniform" and t.recompute_num_layers == 1
+        if key not in self.known and full and one and not self.base.model.has_moe:
             plain = dataclasses.replace(t, recompute_granularity=None, recompute_method=None, recompute_num_layers=None)
             self.known[key] = self.peaks(plain).checkpointed()
         elif key not in self.known:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from operator import attrgetter
 
 from ..job.pipeline import Chunk
@@ -107,6 +108,8 @@ def leaves_of_checkpoints(rank: Rank, plan: ChunkPlan) -> Iterator[Tensor]:
     self.local_probs, token_probs); both seen in the real classes.
     """
     c, name = rank.context, f"pipeline.chunk {plan.chunk.vp_stage} recomputed MoE layers'"
+    if not c.model.has_moe:
+        return
     whole = c.training.recomputes_whole_layers()
     if not (whole or c.training.recomputes("moe")):
         return
@@ -121,10 +124,16 @@ def leaves_of_checkpoints(rank: Rank, plan: ChunkPlan) -> Iterator[Tensor]:
             yield tensor(f"{name} {what}", (Dim("layers", count), *one.shape), one.dtype)
 
 
+@lru_cache(maxsize=64)
+def _routed(kinds: tuple[str, ...]) -> list[bool]:
+    """Whether each decoder layer has routed experts."""
+    return [any(kind.routed for kind in kinds_of(layer)) for layer in kinds]
+
+
 def around_routers(c: Context, chunk: Chunk) -> list[bool]:
     """Of every checkpoint around decoder layers of a chunk, or around their experts, in order: does it have a router in it?"""
-    t = c.training
-    routed = [any(kind.routed for kind in kinds_of(c.model.kinds[layer])) for layer in chunk.layers]
+    t, first, end = c.training, *(chunk.layers[:1] or (0,)), *(chunk.layers[-1:] or (-1,))
+    routed = _routed(c.model.kinds)[first : end + 1]
     if not t.recomputes_whole_layers():
         return routed
     together = t.recomputed_together()

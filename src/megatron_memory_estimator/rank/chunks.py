@@ -60,6 +60,8 @@ class Run(NamedTuple):
     """What is on its way to or from host memory while one copy runs."""
     absence: Absence | None = None
     """Which of its tensors are in host memory, by event."""
+    leaves: bool = False
+    """Whether a copy is a checkpoint around a router, whose input and the gradient of that stay behind its backward."""
 
     def alive(self, event: int) -> tuple[Live, ...]:
         """The tensors of one copy on the GPU at an event."""
@@ -99,12 +101,14 @@ class ChunkPlan:
     runs: tuple[Run, ...]
     batch: tuple[Tensor, ...]
     """Input tensors of a microbatch, alive during its forward."""
+    leaf: Tensor | None = None
+    """A checkpoint's input, or the gradient of that: what `leaves` of its runs are as large as."""
     extremes: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What was found so far, by what was asked; chunks of the same units share it."""
 
     def elsewhere(self, chunk: Chunk, runs: tuple[Run, ...]) -> ChunkPlan:
         """The same units as another chunk, which shares what is found of them."""
-        plan = ChunkPlan(chunk, runs, self.batch)
+        plan = ChunkPlan(chunk, runs, self.batch, self.leaf)
         object.__setattr__(plan, "extremes", self.extremes)
         return plan
 
@@ -144,6 +148,34 @@ class ChunkPlan:
         before, run = self._before[index], self.runs[index]
         return before + run.trace.saved_bytes * (run.copies - 1 if copy < 0 else copy)
 
+    def behind(self, index: int, copy: int = -1) -> int:
+        """Leaves while a copy of a run, by default the last one, runs backward: of every checkpoint around a router whose backward is done
+        its input and the gradient of that; the one before it hands the running copy the gradient that this has anyway."""
+        run = self.runs[index]
+        last = copy < 0 or copy == run.copies - 1
+        next_one = self.runs[index + 1 : index + 2] if last else (run,)
+        more = 0 if last else run.copies - 1 - copy
+        done = self._leaves[index + 1] + (more if run.leaves else 0)
+        return 2 * done - sum(one.leaves for one in next_one)
+
+    def received(self, index: int, copy: int = -1) -> int:
+        """1 while the gradient that the stage received is held behind the units that read it, which the last one has anyway."""
+        last = index == len(self.runs) - 1 and (copy < 0 or copy == self.runs[index].copies - 1)
+        return int(not (self.chunk.output or last))
+
+    @cached_property
+    def _leaves(self) -> list[int]:
+        """Checkpoints around routers in each run and those behind it."""
+        counts = [run.copies if run.leaves else 0 for run in self.runs]
+        return [sum(counts[index:]) for index in range(len(counts) + 1)]
+
+    def left_bytes(self, direction: Direction, index: int, copy: int = -1) -> int:
+        """Bytes of the leaves, and of the gradient that the stage received, while a copy of a run runs."""
+        if self.leaf is None or direction == "F":
+            return 0
+        count = self.behind(index, copy) + self.received(index, copy)
+        return self.leaf.nbytes * count if count else 0
+
     @cached_property
     def _before(self) -> list[int]:
         """Bytes kept by everything before each run."""
@@ -157,6 +189,7 @@ class ChunkPlan:
         if known is None:
             return None
         fixed = self.prefix(index, copy) + self.batch_bytes + self.runs[index].beside_bytes(direction)
+        fixed = fixed + self.left_bytes(direction, index, copy)
         first, top, last = (Moment(direction, index, event, fixed + nbytes, copy) for event, nbytes in known)
         return first, top, last
 
@@ -199,8 +232,10 @@ class ChunkPlan:
                 known[id(run.trace)] = _highest_events(run.trace)
             for direction, event, nbytes in known[id(run.trace)]:
                 extra = run.beside_bytes(direction) + (self.batch_bytes if direction == "F" else 0)
-                moment = Moment(direction, index, event, self.prefix(index) + extra + nbytes)
-                tops[direction] = higher(tops[direction], moment) if direction in tops else moment
+                for copy in (-1, 0) if direction == "B" and run.leaves and run.copies > 1 else (-1,):
+                    left = self.left_bytes(direction, index, copy)
+                    moment = Moment(direction, index, event, self.prefix(index, copy) + extra + left + nbytes, copy)
+                    tops[direction] = higher(tops[direction], moment) if direction in tops else moment
         return tops
 
 

@@ -108,7 +108,8 @@ class Declarer:
             if key == ("output", True) and runs:  # the embedding's weights, whole again
                 run = run._replace(beside=runs[before.index(("embedding", True))].beside)
             runs.append(run)
-        return ChunkPlan(chunk, tuple(runs), self.inputs(chunk))
+        leaf = self.context.residual("input or gradient") if any(run.leaves for run in runs) else None
+        return ChunkPlan(chunk, tuple(runs), self.inputs(chunk), leaf)
 
     def parts(self, chunk: Chunk) -> tuple[list[PartKey], list[PartKey]]:
         """The units of a chunk before its decoder layers, and behind them."""
@@ -195,7 +196,8 @@ class Declarer:
                     x._replace(name=f"{x.name} on its way ({i})") for i in range(ways) for x in leave.on_their_way
                 )
             one = Run(unit, traced, len(firsts), firsts[0], params, graphed, scratch, beside, gone, paged)
-            runs.append(one._replace(away=away, moving=moving, absence=absence))
+            leaving_behind = form == "checkpoint" and any(map(routed, kinds))
+            runs.append(one._replace(away=away, moving=moving, absence=absence, leaves=leaving_behind))
         return runs
 
     def _groups(self, chunk: Chunk) -> list[tuple[int, tuple[LayerKey, ...], Form]]:

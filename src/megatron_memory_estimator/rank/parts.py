@@ -43,6 +43,7 @@ def _add_running(totals: dict[str, int], plan: ChunkPlan, moment: Moment, *, com
     copy = run.copies - 1 if moment.copy < 0 else moment.copy
     totals["activations"] += sum(one.trace.saved_bytes * one.copies for one in plan.runs[: moment.run])
     totals["activations"] += run.trace.saved_bytes * copy
+    totals["pipeline"] += plan.left_bytes(moment.direction, moment.run, moment.copy)
     if moment.direction == "F" or combined:
         totals["transient"] += plan.batch_bytes
     waits = combined and moment.direction == "B" and moment.event == len(run.trace.forward)

@@ -236,7 +236,7 @@ def leaving(rank: Rank) -> Rank:
         leave = offloaded(rank.context.training, run.unit, trace(run.unit), first=True)
         return run._replace(trace=leave.trace, absence=leave.absence)
 
-    plans = tuple(ChunkPlan(plan.chunk, tuple(map(leaves, plan.runs)), plan.batch) for plan in rank.plans)
+    plans = tuple(ChunkPlan(plan.chunk, tuple(map(leaves, plan.runs)), plan.batch, plan.leaf) for plan in rank.plans)
     return replace(rank, plans=plans, all_leaves=True)
 
 

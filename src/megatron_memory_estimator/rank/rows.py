@@ -108,6 +108,8 @@ def running_rows(plan: ChunkPlan, moment: Moment, known: dict[int, list[Row]], *
     if moment.direction == "F" or combined:
         yield from input_rows(plan)
     run = plan.runs[moment.run]
+    if moment.direction == "B":
+        yield from left_rows(plan, moment.run, moment.copy)
     waits = combined and moment.direction == "B" and moment.event == len(run.trace.forward)
     if not waits:
         yield from beside_rows(run, moment.direction)
@@ -122,6 +124,17 @@ def running_rows(plan: ChunkPlan, moment: Moment, known: dict[int, list[Row]], *
 def input_rows(plan: ChunkPlan) -> Iterator[Row]:
     """Input tensors of the microbatch that a chunk runs forward."""
     return (row_of("transient", t, "input of the running microbatch") for t in plan.batch)
+
+
+def left_rows(plan: ChunkPlan, run: int, copy: int) -> Iterator[Row]:
+    """What checkpoints around routers leave behind while a copy of a run runs backward (`boundary.leaves_of_checkpoints`)."""
+    if plan.leaf is not None:
+        one = plan.leaf._replace(name=f"chunk {plan.chunk.vp_stage} recomputed MoE layers' {plan.leaf.name}")
+        row = row_of("pipeline", one, "the dispatcher refers to the router's graph until the next forward")
+        yield from (row for _ in range(plan.behind(run, copy)))
+        if plan.received(run, copy):
+            grad = plan.leaf._replace(name=f"pipeline.chunk {plan.chunk.vp_stage} output_tensor_grad")
+            yield row_of("pipeline", grad, "held until the stage's backward is over")
 
 
 def beside_rows(run: Run, direction: Direction) -> Iterator[Row]:

@@ -15,7 +15,16 @@ from ..rank.boundary import pipeline_tensors, resting_tensors
 from ..rank.chunks import ChunkPlan, Run
 from ..rank.peak import closing
 from ..rank.rank import Rank, Row
-from ..rank.rows import beside_rows, boundary_rows, input_rows, layer_prefix, live_row, rows_at_rest, state_rows
+from ..rank.rows import (
+    beside_rows,
+    boundary_rows,
+    input_rows,
+    layer_prefix,
+    left_rows,
+    live_row,
+    rows_at_rest,
+    state_rows,
+)
 from ..rank.schedule import Direction
 from ..tape.events import Event, Live
 from ..tape.watcher import alive_through
@@ -23,7 +32,7 @@ from .passes import Pass
 
 Key = Hashable
 Rows = Mapping[Key, Row]
-BESIDE, INPUTS, PIPE, OUTSIDE = "beside", "inputs", "pipeline", "outside"
+BESIDE, INPUTS, LEFT, PIPE, OUTSIDE = "beside", "inputs", "left", "pipeline", "outside"
 """Groups of tensors that are replaced as a whole, beside those of each unit of each microbatch."""
 WORDS: dict[Direction, str] = {"F": "forward", "B": "backward"}
 
@@ -89,7 +98,7 @@ def instants(rank: Rank, passes: Sequence[Pass]) -> Iterator[Instant]:
         for label, place, groups in _events(rank.plans[one.step.chunk], way, one, units):
             yield ledger.change(label, moment, groups, place)
         ended = f"end of the {WORDS[way]} of microbatch {one.microbatch}"
-        yield ledger.change(ended, moment, {PIPE: after, BESIDE: {}, INPUTS: {}}, (1, 1))
+        yield ledger.change(ended, moment, {PIPE: after, BESIDE: {}, INPUTS: {}, LEFT: {}}, (1, 1))
     last = closing(rank)
     for moment, found in enumerate(last.values(), 1 + len(passes)):
         rows = {**state, **keyed(OUTSIDE, found.extras)}
@@ -125,6 +134,7 @@ def _events(
         shift = 0 if way == "F" else len(run.trace.forward)
         beside = keyed((BESIDE, one.step.chunk, index, way), beside_rows(run, way))
         extra: dict[Key, Rows] = {BESIDE: beside, INPUTS: inputs if way == "F" else {}}
+        extra[LEFT] = keyed(LEFT, left_rows(plan, index, copy)) if way == "B" else {}
         for place, event in enumerate(_of(way, run)):
             rows = _rows(group, prefix, played.events[shift + place], place)
             label = f"{event.phase} of {event.op}{where}, microbatch {one.microbatch}"

@@ -47,7 +47,7 @@ def several_plans(declarer: Declarer, members: Sequence[StageUnits], shape: tupl
             runs.append(real_run(declarer, key)._replace(copies=copies))
         kinds = tuple(() if isinstance(key[0], str) else tuple(kind[0] for kind in key[0]) for key, _ in counts)
         each = tuple(stage.plans[place].chunk for stage in members)
-        chunks.append(SeveralPlans(plan.chunk, tuple(runs), (), kinds, each, shape))
+        chunks.append(SeveralPlans(plan.chunk, tuple(runs), (), kinds=kinds, chunks=each, axes=shape))
     return tuple(chunks)
 
 
