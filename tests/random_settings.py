@@ -47,7 +47,8 @@ def recomputation(j: Job) -> None:
     elif kind == "selective":
         delayed = j.has("fp8") and j.settings["fp8_recipe"] == "delayed"
         sparse = any(kind.startswith("dsa") for kind in j.model.kinds)
-        modules = ["mlp", *([] if sparse else ["core_attn"]), *([] if delayed else ["layernorm", "moe_act"])]
+        modules = ["mlp", *([] if sparse else ["core_attn"]), *([] if delayed else ["layernorm"])]
+        modules += ["moe_act"] if j.moe and not (delayed or j.local) else []
         modules += ["moe"] if j.moe else []
         modules += ["mla_up_proj"] if j.model.multi_latent_attention and not sparse else []
         modules += ["shared_experts"] if j.moe and j.model.moe_shared_expert_intermediate_size else []
@@ -62,7 +63,7 @@ def dispatch(j: Job) -> None:
     kind = c.of("alltoall", "alltoall", "allgather", "flex" if j.tp * j.ep > 1 else "alltoall")
     j.set(moe_token_dispatcher_type=kind, moe_permute_fusion=c.of(True, False), moe_router_dtype=c.of(None, "fp32"))
     if not j.local:
-        j.set(moe_grouped_gemm=c.of(True, True, False))
+        j.set(moe_grouped_gemm="moe_act" in j.settings.get("recompute_modules", ()) or c.of(True, True, False))
     if kind == "flex" and c.rarely(10):
         j.set(moe_flex_dispatcher_backend="hybridep")
         if c.rarely(10):

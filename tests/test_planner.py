@@ -203,6 +203,28 @@ def test_layouts_whose_scores_no_kernel_takes_are_told_apart(spec: dict[str, Any
         same_figures(plan)
 
 
+@pytest.mark.parametrize(
+    "more",
+    [{"fp32_residual_connection": True}, {"num_moe_experts": 8, "moe_router_topk": 2, "moe_ffn_hidden_size": 512}],
+    ids=["what a stage receives is held by the schedule", "experts one after the other"],
+)
+def test_what_depends_on_stages_and_on_experts_is_told_apart(more: dict[str, Any]) -> None:
+    base = TrainingJob.from_config(
+        {"num_layers": 8, "hidden_size": 1024, "num_attention_heads": 8, "ffn_hidden_size": 2048, "vocab_size": 32000,
+         "seq_length": 1024, "max_position_embeddings": 1024, "global_batch_size": 64, "moe_grouped_gemm": False, **more},
+        16,
+    )  # fmt: skip
+    space = Space(
+        pipeline_model_parallel_size=(1, 2, 4),
+        virtual_pipeline_model_parallel_size=(1, 2),
+        expert_model_parallel_size=(1, 2, 8) if "num_moe_experts" in more else (),
+        micro_batch_size=(1, 2),
+        recompute=("none", "core_attn", "full", "block:1"),
+    )
+    for plan in sampled(base, space, 24, seed=3):
+        same_figures(plan)
+
+
 def test_a_search_gives_the_figures_of_estimate() -> None:
     base = TrainingJob.from_hf("Qwen/Qwen3-30B-A3B", 32, seq_length=4096, global_batch_size=64, gpu="H200")
     found = search(base, SMALL, best=20)

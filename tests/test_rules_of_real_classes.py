@@ -12,6 +12,7 @@ import pytest
 from megatron_memory_estimator import LayoutError, TrainingJob, estimate
 from megatron_memory_estimator.modules.layers import layer_unit
 from megatron_memory_estimator.rank.boundary import resting_tensors
+from megatron_memory_estimator.tape.ops import flattened
 from megatron_memory_estimator.tape.simulate import alive_at, trace
 
 from .helpers import context, moe_config, moe_job, small_config, small_job
@@ -296,3 +297,21 @@ def test_what_recomputed_experts_leave_behind_is_said() -> None:
     (said,) = (warning for warning in job.warnings if "leave the input" in warning)
     assert f"{2 * 4 * 64 * 1024 * 1024 * 2 / 2**30:.1f} GiB" in said
     assert not [warning for warning in moe_job(**FULL, micro_batch_size=64).warnings if "leave the input" in warning]
+
+
+def test_the_schedule_holds_what_a_stage_received() -> None:
+    """An fp32 stream is cast before it is kept, and the received tensor itself stays with the schedule: once per microbatch in flight."""
+    extra: dict[str, Any] = {"pipeline_model_parallel_size": 2, "micro_batch_size": B}
+    wide = TrainingJob.from_config(small_config(fp32_residual_connection=True), 2, seq_length=S, **extra)
+    received, other, *_ = estimate(wide).stages[1].rank.plans[0].runs
+    assert received.trace.saved_bytes - other.trace.saved_bytes == 2 * H
+    narrow = estimate(small_job(2, **extra)).stages[1].rank.plans[0]
+    assert narrow.runs[0].copies == 2, "a norm keeps the received tensor, and all layers are equal"
+
+
+def test_a_router_widens_its_input_for_the_weights_gradient() -> None:
+    """Both fp32 tensors are there at once, and the gradient in 16 bits only behind that."""
+    job = moe_job(moe_router_dtype="fp32", micro_batch_size=B)
+    unit = layer_unit(context(job), job.model.kinds[0]).unit
+    op = next(item for item in flattened(unit.items) if item.name == "mlp.router")
+    assert sum(t.nbytes for t in op.backward if "logits" not in t.name) + H == 2 * (2 * H)

@@ -28,6 +28,11 @@ def recompute(model: Model, layout: Layout, training: Training) -> Iterator[Viol
         yield broken("recompute_method belongs to recompute_granularity=full", fix="drop it for selective")
     if t.recompute_granularity is None and (t.recompute_method or t.recompute_modules):
         yield broken("recompute_method and recompute_modules need recompute_granularity")
+    if t.recomputes("moe_act") and not t.moe_grouped_gemm:
+        yield broken(
+            "recompute_modules moe_act needs moe_grouped_gemm",
+            fix="turn it on, or leave moe_act out" if model.has_moe else "leave moe_act out",
+        )
     if t.recompute_granularity == "full" and t.recompute_method == "uniform" and t.recompute_num_layers == 0:
         rule = "recompute_method=uniform needs recompute_num_layers of at least 1"
         yield broken(rule, said=f"{rule}, not {t.recompute_num_layers}")

@@ -35,6 +35,7 @@ from .linear import (
 from .mlp import activation
 from .module import Module, T, changed, holding, in_part, recomputed
 from .norm import norm_params, separate_norm
+from .one_by_one import repeated, rows_of_one, runs_one_by_one
 from .projection import split_norm
 from .router import router
 from .shared_experts import shared_experts, shared_experts_params
@@ -175,8 +176,6 @@ def expert_params(c: Context, width: Dim) -> Module[tuple[Param, Param]]:
 
 def routed_experts(c: Context, routed: Routed, fc1: Param, fc2: Param) -> Module[Tensor]:
     """fc1, activation times probability, fc2 on the rows of this rank's experts (TEGroupedMLP, SequentialMLP)."""
-    gated, one = fc1.shape[0], fc2.shape[1]
-    moe_act = c.training.recomputes("moe_act")
     tokens, probs, rows = routed.tokens, routed.probs, routed.rows
     pads = c.padded_expert_rows.name != routed.rows.name and not c.training.moe_router_padding_for_quantization
     rows = c.padded_expert_rows
@@ -194,27 +193,14 @@ def routed_experts(c: Context, routed: Routed, fc1: Param, fc2: Param) -> Module
             yield Op("mlp.experts.unpad", (out,), (done,))
             out = done
         return out
-    name = "mlp.experts.linear_fc1"
-    wide = c.new(f"{name}.output", rows, gated)
-    moved = "expert_fc1" in c.training.offload_modules and keeps_original(c)  # the 16-bit input is offloaded
-    yield Op(
-        name, (tokens,), (wide,), kept_input(c, name, tokens, original=moved), other_orientation(c, f"{name}.input", tokens),
-        (*quantized_grad(c, name, wide), *weight_grad(c, fc1)), wgrad=wgrad_operands(c, name, tokens, grad_of(wide)),
-        part="expert_fc1", work=(gemm(c, fc1, rows.local * c.filled),),
-    )  # fmt: skip
-    wide = yield from in_part("expert_fc1", adapted(c, name, tokens, wide, fc1))
-    activated = activation(c, "mlp.experts.activation", wide, one, probs)
-    activated = recomputed(moe_act, "mlp.experts.activation.checkpoint", activated, hook="mlp.experts.linear_fc2")
-    act = yield from in_part("moe_act", activated)
-    name = "mlp.experts.linear_fc2"
-    out = c.new(f"{name}.output", rows, fc2.shape[0])
-    grouped = c.training.moe_grouped_gemm
-    yield Op(
-        name, (act,), (out,), kept_input(c, name, act, original=moe_act), other_orientation(c, f"{name}.input", act),
-        (*quantized_grad(c, name, out), *weight_grad(c, fc2)), (wide,) if grouped else (),  # a variable of TEGroupedMLP's forward
-        wgrad=wgrad_operands(c, name, act, grad_of(out)), work=(gemm(c, fc2, rows.local * c.filled),),
-    )  # fmt: skip
-    out = yield from adapted(c, name, act, out, fc2)
+    if runs_one_by_one(c):
+        each = tokens.view("mlp.experts.input of each expert", tokens.shape)
+        yield Op("mlp.experts.split", (tokens,), (each,))
+        outputs = c.new("mlp.experts.output", rows, fc2.shape[0])
+        _, act, out = yield from repeated(c, experts_run(c, each, probs, rows, fc1, fc2), each, outputs)
+    else:
+        wide, act, out = yield from experts_run(c, tokens, probs, rows, fc1, fc2)
+    grouped, moe_act = c.training.moe_grouped_gemm, c.training.recomputes("moe_act")
     if grouped and c.model.add_bias_linear and probs is not None:
         out = yield from holding(with_biases(c, out, probs), wide, None if moe_act else act)
     elif not grouped and c.local_experts_many:
@@ -225,3 +211,36 @@ def routed_experts(c: Context, routed: Routed, fc1: Param, fc2: Param) -> Module
         yield Op("mlp.experts.unpad", (out,), (done,))
         out = done
     return out
+
+
+def experts_run(
+    c: Context, tokens: Tensor, probs: Tensor | None, rows: Dim, fc1: Param, fc2: Param
+) -> Module[tuple[Tensor, Tensor, Tensor]]:
+    """Outputs of fc1, of the activation and of fc2; where experts run one after the other the first two have one expert's rows."""
+    gated, one = fc1.shape[0], fc2.shape[1]
+    moe_act = c.training.recomputes("moe_act")
+    made = rows_of_one(c, rows) if runs_one_by_one(c) else rows
+    name = "mlp.experts.linear_fc1"
+    wide = c.new(f"{name}.output", made, gated)
+    single = c.new(tokens.name, made, *tokens.shape[1:])
+    moved = "expert_fc1" in c.training.offload_modules and keeps_original(c)  # the 16-bit input is offloaded
+    yield Op(
+        name, (tokens,), (wide,), kept_input(c, name, tokens, original=moved), other_orientation(c, f"{name}.input", single),
+        (*quantized_grad(c, name, wide), *weight_grad(c, fc1)), wgrad=wgrad_operands(c, name, tokens, grad_of(wide)),
+        part="expert_fc1", work=(gemm(c, fc1, rows.local * c.filled),),
+    )  # fmt: skip
+    wide = yield from in_part("expert_fc1", adapted(c, name, tokens, wide, fc1))
+    activated = activation(c, "mlp.experts.activation", wide, one, probs)
+    activated = recomputed(moe_act, "mlp.experts.activation.checkpoint", activated, hook="mlp.experts.linear_fc2")
+    act = yield from in_part("moe_act", activated)
+    name = "mlp.experts.linear_fc2"
+    out = c.new(f"{name}.output", rows, fc2.shape[0])
+    single = c.new(out.name, made, fc2.shape[0])
+    held = (wide,) if c.training.moe_grouped_gemm else ()  # a variable of TEGroupedMLP's forward
+    yield Op(
+        name, (act,), (out,), kept_input(c, name, act, original=moe_act), other_orientation(c, f"{name}.input", act),
+        (*quantized_grad(c, name, single), *weight_grad(c, fc2)), held, wgrad=wgrad_operands(c, name, act, grad_of(out)),
+        work=(gemm(c, fc2, rows.local * c.filled),),
+    )  # fmt: skip
+    out = yield from adapted(c, name, act, out, fc2)
+    return wide, act, out

@@ -79,12 +79,16 @@ def router(c: Context, x: Tensor, experts: Dim) -> Module[Tensor]:
         kept.append(c.new("mlp.router.z_loss_sum", tokens, dtype=gate))
     scratch = (logits,) if any(one.name == ROUTING_MAP for one in kept) else (logits, routing_map)
     backward: tuple[Tensor, ...] = (logits.like("mlp.router.logits grad"),)
+    moved = 0
     if m.moe_router_weight_in_fp32:
         backward = (*backward, x.like("mlp.router.input grad fp32", "fp32"))
     elif t.moe_router_dtype:
         scratch = (*scratch, wide)
-        backward = (*backward, wide, x.like("mlp.router.input grad fp32", "fp32"))
-    products = (Gemm(tokens.local, experts.local, c.hidden.local, counted=False), Streamed())
+        backward = (*backward, x.like("mlp.router.input grad fp32", "fp32"))
+        if x.dtype != "fp32":  # the input is widened for the weight's gradient, and gone where the input's is cast back
+            backward = (*backward, x.like("mlp.router.input fp32, beyond the gradient in 16 bits"))
+            moved = wide.nbytes
+    products = (Gemm(tokens.local, experts.local, c.hidden.local, counted=False), Streamed(backward=moved))
     yield Op(
         "mlp.router",
         (x,),

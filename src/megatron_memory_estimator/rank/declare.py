@@ -35,6 +35,7 @@ from ..tape.simulate import trace
 from ..tape.tensor import Param, Tensor
 from .chunks import ChunkPlan, Run, TracedUnit
 from .keys import Form, Group, LayerKey, PartKey, UnitKey, routed
+from .received import first_held, held
 
 Beside = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 
@@ -173,9 +174,9 @@ class Declarer:
         leaving: tuple[bool, ...] = (False,) * len(chunk.layers)
         if offloads(t):
             leaving = offloaded_layers(t, len(chunk.layers))
-        found = (
-            self._banked(chunk, self._groups(chunk)) if self.context.model.attn_res_block_size else self._groups(chunk)
-        )
+        found = self._groups(chunk)
+        banked = self.context.model.attn_res_block_size
+        found = self._banked(chunk, found) if banked else first_held(self.context, chunk, found)
         groups = [(*group, leaving[group[0] - chunk.layers[0]]) for group in found]
         for key, members in groupby(groups, key=lambda group: group[1:]):
             firsts = [group[0] for group in members]
@@ -245,7 +246,9 @@ class Declarer:
             kinds, form = key
             declared = tuple(self._declare(kind) for kind in kinds)
             unit = grouped(declared) if form == "group" else joined(declared)
-            if form in ("checkpoint", "banked"):
+            if form == "held":
+                unit = held(unit)
+            if form in ("checkpoint", "banked", "held checkpoint"):
                 unit = checkpointed(self.context, declared)
             if form in ("received", "banked"):
                 rows = self.context.of(kinds[0][0]).model.bank_rows

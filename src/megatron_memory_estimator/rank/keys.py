@@ -8,8 +8,9 @@ from ..modules.kinds import kinds_of
 
 LayerKey = tuple[str, int, bool]
 """What tells layers apart: the kind, the index in the pattern of cp_comm_type, and whether it stays in 16 bits."""
-Form = Literal["layer", "checkpoint", "group", "received", "banked"]
-"""What a unit is: a layer, layers under a full-recompute checkpoint, or layers whose hyper-connections are recomputed together."""
+Form = Literal["layer", "checkpoint", "group", "received", "banked", "held", "held checkpoint"]
+"""What a unit is: a layer, layers under a full-recompute checkpoint, or layers whose hyper-connections are recomputed together; one with
+a bank of attention residuals, received or in front of a checkpoint; a layer whose input the schedule holds, or would."""
 Group = tuple[int, tuple["LayerKey", ...], "Form"]
 """The first layer of a unit, the kinds of its layers, what it is."""
 UnitKey = tuple[tuple[LayerKey, ...], Form]

@@ -61,7 +61,9 @@ def moves(op: Op) -> bool:
 
 
 def forward_bytes(op: Op) -> Any:
-    """Bytes that the forward of a memory-bound op moves."""
+    """Bytes that the forward of a memory-bound op moves; one that reads and writes nothing keeps what others made."""
+    if not (op.reads or op.writes or op.forward):
+        return 0
     known = {t.storage for t in (*op.reads, *op.writes)}
     made = [t for t in op.writes if not view(t)] + [t for t in op.saves if t.storage not in known]
     if not made and not op.forward:

@@ -16,7 +16,7 @@ from ...wording import shown
 from ..questions import Question
 from ..setting_names import full_name, known_settings
 from ..strict_yaml import parse_yaml
-from .bridge_models import provider_defaults
+from .bridge_models import EXPERTS, provider_defaults
 from .bridge_sections import LORA, SECTIONS, common, settings_of, spelled_out, vocabulary
 from .bridge_table import GPUS, UNKNOWN_GPU, Recipe, is_recipe
 from .bridge_words import LAUNCHERS, SHORT, Chosen, changes_of, choose, gpus_of, scaled, strange_keys
@@ -123,7 +123,9 @@ def reading_of(
     notes, unknown, refused = said
     own, full = settings_of(base, gpus), settings_of(changed, gpus)
     rows, more, questions = vocabulary(_of_another_model(changed, base) if _replaced(run, chosen) else changed)
-    config = provider_defaults(chosen.model) if chosen.base is None else {}
+    config = provider_defaults(chosen.model)
+    if chosen.base is not None:  # its rows have every other value of the provider
+        config = {key: config[key] for key in EXPERTS}
     defaults = {**config, **{key: value for key, value in own.items() if key in full}, **rows}
     warnings, gpu = _about(chosen.base) if chosen.base else ([], "")
     if gpu:

@@ -23,6 +23,8 @@ PROVIDER: dict[str, Any] = {
     "make_vocab_size_divisible_by": 1,
 }
 """What holds for every family: the vocabulary of the config is not padded."""
+EXPERTS = ("moe_grouped_gemm", "moe_permute_fusion")
+"""What every provider sets and recipes that take it as it is leave out (`models/deepseek/deepseek_v4_bridge.py`, `gpt_oss_bridge.py`)."""
 SETTINGS: dict[str, tuple[Any, str]] = {
     "bias_activation_fusion": (
         True,

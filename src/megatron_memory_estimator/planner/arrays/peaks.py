@@ -109,7 +109,8 @@ class Peaks:
         for name, column in self.basis.columns.items():
             key = name[0] if isinstance(name, tuple) else None
             layers = isinstance(key, tuple) and isinstance(key[0], tuple)
-            basis.columns[((key[0], "checkpoint"), name[1]) if layers else name] = column  # type: ignore[index]
+            form = "checkpoint" if not layers or key[1] != "held" else "held checkpoint"  # type: ignore[index]
+            basis.columns[((key[0], form), name[1]) if layers else name] = column  # type: ignore[index]
         return dataclasses.replace(self, basis=basis)
 
     def values(self, known: Array) -> Array:
