@@ -180,7 +180,8 @@ def test_every_part_is_a_part_of_some_kind() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_kind_recomputes_is_what_its_checkpoints_wrap(kind: str) -> None:
     def regions(module: str) -> int:
-        training = dataclasses.replace(base.training, recompute_granularity="selective", recompute_modules=(module,))
+        selective: dict[str, Any] = {"recompute_granularity": "selective", "recompute_modules": (module,)}
+        training = dataclasses.replace(base.training, moe_grouped_gemm=True, **selective)
         try:
             unit = layer_unit(dataclasses.replace(base, training=training), layer)
         except EstimatorError:

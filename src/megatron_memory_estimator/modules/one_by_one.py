@@ -33,9 +33,10 @@ def repeated(c: Context, module: Module[T], inputs: Tensor, outputs: Tensor) -> 
     first, the gradients of the others' inputs have taken that place.
     """
     items, result = yield from collected(module)
-    first, *middle, last = (item for item in items if isinstance(item, Op))
+    first, *middle, last = ops = [item for item in items if isinstance(item, Op)]
+    assert len(ops) == len(items), "moe_act needs grouped experts"
     count = c.local_experts.local
-    others = tuple(_rest(t, count - 1) for op in (first, *middle, last) for t in op.saves if _of_one(t))
+    others = tuple(_rest(t, count - 1) for op in ops for t in op.saves if _of_one(t))
     kept, grads = sum(t.nbytes for t in others), inputs.nbytes * (count - 1) // count
     views = outputs.like("mlp.experts.gradient of all outputs")
     more = "what other experts keep and wait for, beyond gradients of their inputs"
