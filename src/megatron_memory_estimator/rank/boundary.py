@@ -108,38 +108,35 @@ def leaves_of_checkpoints(rank: Rank, plan: ChunkPlan) -> Iterator[Tensor]:
     self.local_probs, token_probs); both seen in the real classes.
     """
     c, name = rank.context, f"pipeline.chunk {plan.chunk.vp_stage} recomputed MoE layers'"
-    if not c.model.has_moe:
-        return
     whole = c.training.recomputes_whole_layers()
-    if not (whole or c.training.recomputes("moe")):
-        return
     receiving = whole and c.layout.pp > 1
-    grads = plan.each(lambda chunk: sum(around_routers(c, chunk)))
-    inputs = grads - plan.each(
-        lambda chunk: sum(around_routers(c, chunk)[:1]) if receiving and not chunk.embedding else 0
-    )
-    for what, count in (("inputs", inputs), ("inputs.grad", grads)):
+    every, most = _checkpoints(c)
+
+    def routers(chunk: Chunk) -> list[bool]:
+        return around_routers(c.model.kinds, *(chunk.layers[:1] or (0,)), len(chunk.layers), every, most)
+
+    grads = plan.each(lambda chunk: sum(routers(chunk)))
+    shown = plan.each(lambda chunk: sum(routers(chunk)[:1]) if not chunk.embedding else 0) if receiving else 0
+    for what, count in (("inputs", grads - shown), ("inputs.grad", grads)):
         one = c.residual(what) if whole else c.stream(what, c.hidden)
         if not isinstance(count, int) or count:
             yield tensor(f"{name} {what}", (Dim("layers", count), *one.shape), one.dtype)
 
 
-@lru_cache(maxsize=64)
-def _routed(kinds: tuple[str, ...]) -> list[bool]:
-    """Whether each decoder layer has routed experts."""
-    return [any(kind.routed for kind in kinds_of(layer)) for layer in kinds]
-
-
-def around_routers(c: Context, chunk: Chunk) -> list[bool]:
-    """Of every checkpoint around decoder layers of a chunk, or around their experts, in order: does it have a router in it?"""
-    t, first, end = c.training, *(chunk.layers[:1] or (0,)), *(chunk.layers[-1:] or (-1,))
-    routed = _routed(c.model.kinds)[first : end + 1]
-    if not t.recomputes_whole_layers():
-        return routed
+def _checkpoints(c: Context) -> tuple[int, int | None]:
+    """Layers under one checkpoint, and how many checkpoints a chunk has at most."""
+    t = c.training
+    if not t.recomputes_whole_layers():  # those around experts
+        return 1, None
     together = t.recomputed_together()
-    if not t.recomputes_layers():  # block: the first layers have one each
-        return routed[:together]
-    return [any(routed[start : start + together]) for start in range(0, len(routed), together)]
+    return (together, None) if t.recomputes_layers() else (1, together)  # block: the first layers have one each
+
+
+@lru_cache(maxsize=4096)
+def around_routers(kinds: tuple[str, ...], first: int, count: int, every: int, most: int | None) -> list[bool]:
+    """Of every checkpoint around so many decoder layers from the first on, in order: does it have a router in it?"""
+    routed = [any(kind.routed for kind in kinds_of(layer)) for layer in kinds[first : first + count]]
+    return [any(routed[start : start + every]) for start in range(0, count, every)][:most]
 
 
 def resting_tensors(rank: Rank) -> tuple[Tensor, ...]:
@@ -149,7 +146,9 @@ def resting_tensors(rank: Rank) -> tuple[Tensor, ...]:
     of the last microbatch, whose graph ends in that leaf: input and gradient of every MoE layer stay until its next forward.
     Source: Megatron-LM `megatron/core/pipeline_parallel/utils.py` (ScheduleNode), `moe/token_dispatcher.py` (self.probs).
     """
-    c = rank.context
+    c, t = rank.context, rank.context.training
+    leaving = c.model.has_moe and (t.recomputes_whole_layers() or t.recomputes("moe"))
+    overlapping = t.overlap_moe_expert_parallel_comm and t.moe_token_dispatcher_type == "alltoall"
     found: list[Tensor] = []
     for plan in rank.plans:
         name = f"pipeline.chunk {plan.chunk.vp_stage}"
@@ -157,18 +156,17 @@ def resting_tensors(rank: Rank) -> tuple[Tensor, ...]:
             wide, first = plan.chunk.after_mtp, plan.chunk.layers[0] if plan.chunk.layers else 0
             names = (f"{name} input_tensor", f"{name} input_tensor.grad")
             found += [boundary(c, one, with_mtp=wide, layer=first) for one in names]
-        found += leaves_of_checkpoints(rank, plan)
-        layers = plan.layers(c.model)
-        routed = any(kind.routed for kind in kinds_in(layers))
-        alltoall = c.training.moe_token_dispatcher_type == "alltoall"
-        if c.training.overlap_moe_expert_parallel_comm and alltoall and routed:
+        if leaving:
+            found += leaves_of_checkpoints(rank, plan)
+        layers = plan.layers(c.model) if overlapping else {}
+        if any(kind.routed for kind in kinds_in(layers)):
             moe_layers = Dim("moe_layers", layers_with(layers, attrgetter("routed")))
-            released = "attn_norm" in c.training.offload_modules  # its input is in host memory
+            released = "attn_norm" in t.offload_modules  # its input is in host memory
             for what in ("inputs.grad",) if released else ("inputs", "inputs.grad"):
                 one = c.residual(what)
                 found.append(tensor(f"{name} MoE layers' {what}", (moe_layers, *one.shape), one.dtype))
     counts = layer_counts(c, rank.plans)
-    if any(kind.indexer for kind in kinds_in(counts)) and not c.training.recomputes_whole_layers():
+    if any(kind.indexer for kind in kinds_in(counts)) and not t.recomputes_whole_layers():
         # else a workspace, alive at every moment
         found += shared_indices(c, layers_with(counts, attrgetter("indexer")))
     return (*found, *graph_ends(rank))
