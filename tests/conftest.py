@@ -38,6 +38,19 @@ SLOW = (
     "test_plain_search.py::test_it_finds_what_arrays_find", "test_choices.py::test_the_same_of_random_jobs",
     "test_moments.py::test_lanes_of_many_stages_stay_short",
     "test_choices.py::test_what_is_chosen_over_a_text_is_the_value_of_the_new_request[text1]",
+    *(
+        f"test_mcp_summary.py::test_sixteen_different_stages_are_small_enough[{model}]"
+        for model in (
+            "deepseek-ai/DeepSeek-V3", "moonshotai/Kimi-K2-Instruct", "inclusionAI/Ling-1T", "zai-org/GLM-4.5",
+            "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16",
+        )
+    ),
+    "test_mcp_summary.py::test_the_settings_of_a_plan_describe_it[Qwen/Qwen3-30B-A3B-16-settings1]",
+    *(f"test_service_tools.py::test_the_settings_of_a_plan_describe_it_to_the_byte[{run}]" for run in ("experts", "fewest")),
+    "test_plan_habits.py::test_tight_plans_that_are_better_than_the_first_stand_apart[memory]",
+    "test_kimi_k3.py::test_plans_have_the_figures_of_estimate", "test_plan.py::test_the_fewest_gpus",
+    "test_towers.py::test_plans_of_a_model_with_a_tower_have_the_figures_of_its_estimate[Qwen/Qwen3-VL-8B-Instruct]",
+    *(f"test_advise.py::test_advice_in_the_docs_holds[command{at}]" for at in (7, 8)),
 )  # fmt: skip
 """Ends of their names."""
 

@@ -315,3 +315,29 @@ def test_a_router_widens_its_input_for_the_weights_gradient() -> None:
     unit = layer_unit(context(job), job.model.kinds[0]).unit
     op = next(item for item in flattened(unit.items) if item.name == "mlp.router")
     assert sum(t.nbytes for t in op.backward if "logits" not in t.name) + H == 2 * (2 * H)
+
+
+@pytest.mark.parametrize(
+    ("settings", "tensors"),
+    [
+        ({}, 1),
+        ({"hidden_dropout": 0.1}, 2),
+        ({"hidden_dropout": 0.1, "add_bias_linear": True}, 3),
+        ({"hidden_dropout": 0.1, "add_bias_linear": True, "fp32_residual_connection": True}, 6),
+    ],
+)
+def test_every_step_of_an_unfused_addition_makes_a_tensor(settings: dict[str, Any], tensors: int) -> None:
+    """Bias, dropout and residual: the sum alone, with the dropped input, with its sum with the bias; in fp32 of twice the bytes each.
+    What the linear made is alive to the end, and the fused kernel makes the sum alone."""
+    found = {}
+    for fused in (False, True):
+        config = small_config(**settings, bias_dropout_fusion=fused)
+        job = TrainingJob.from_config(config, 1, seq_length=S, micro_batch_size=B)
+        unit = layer_unit(context(job), job.model.kinds[0]).unit
+        events = trace(unit).forward
+        at = next(i for i, event in enumerate(events) if event.op == "mlp_bda")
+        alive = {live.tensor.name: live.tensor.nbytes for live in alive_at(unit, at)}
+        assert alive["mlp.linear_fc2.output"] == H
+        found[fused] = sum(n for name, n in alive.items() if name.startswith("mlp_bda") and "mask" not in name)
+        assert trace(unit).saved_bytes == kept(small_config(**settings))
+    assert (found[False], found[True]) == (tensors * H, H * (2 if "fp32_residual_connection" in settings else 1))

@@ -20,6 +20,7 @@ HABITS: dict[str, Any] = {
 CLASS_DEFAULTS: dict[str, Any] = {
     "apply_rope_fusion": False,
     "bias_activation_fusion": False,
+    "bias_dropout_fusion": False,
     "masked_softmax_fusion": False,
     "attention_softmax_in_fp32": True,
     "gradient_accumulation_fusion": False,

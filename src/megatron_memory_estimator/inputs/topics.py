@@ -56,7 +56,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
     "CUDA graphs": ("cuda_graph_impl", "cuda_graph_modules", "cuda_graph_warmup_steps"),
     "kernels and fusions": (
         "transformer_impl", "attention_kernel", "deterministic_mode", "apply_rope_fusion", "bias_activation_fusion",
-        "use_fused_weighted_squared_relu", "use_transformer_engine_op_fuser", "masked_softmax_fusion",
+        "bias_dropout_fusion",        "use_fused_weighted_squared_relu", "use_transformer_engine_op_fuser", "masked_softmax_fusion",
         "cross_entropy_loss_fusion", "cross_entropy_fusion_impl", "clone_scatter_output_in_embedding",
         "scatter_embedding_sequence_parallel",
         "create_attention_mask_in_dataloader", "compiled_gates", "mamba_mem_eff_path", "dsa_kernel_backend",

@@ -46,7 +46,6 @@ IRRELEVANT = frozenset(
         "batch_p2p_sync",
         "beta_fast",
         "beta_slow",
-        "bias_dropout_fusion",
         "cache_mla_latents",
         "calculate_per_token_loss",
         "check_for_nan_in_grad",

@@ -74,6 +74,7 @@ class Settings(TypedDict, total=False):
     deterministic_mode: bool  # deterministic kernels
     apply_rope_fusion: bool  # fused RoPE
     bias_activation_fusion: bool  # fused bias and activation
+    bias_dropout_fusion: bool  # fused bias, dropout and addition to the residual stream
     use_fused_weighted_squared_relu: bool  # experts: fused squared ReLU times probability
     masked_softmax_fusion: bool  # fused scale, mask and softmax
     attention_softmax_in_fp32: bool  # softmax of unfused attention in fp32

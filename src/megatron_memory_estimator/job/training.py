@@ -35,6 +35,7 @@ class Training(Loss, CompressedTraining, TowerTraining, Recomputing):
     deterministic_mode: bool = setting(False, "deterministic kernels")
     apply_rope_fusion: bool = setting(True, "fused RoPE")
     bias_activation_fusion: bool = setting(True, "fused bias and activation")
+    bias_dropout_fusion: bool = setting(True, "fused bias, dropout and addition to the residual stream")
     use_fused_weighted_squared_relu: bool = setting(False, "experts: fused squared ReLU times probability")
     masked_softmax_fusion: bool = setting(True, "fused scale, mask and softmax")
     attention_softmax_in_fp32: bool = setting(False, "softmax of unfused attention in fp32")

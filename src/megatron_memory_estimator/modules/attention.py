@@ -101,10 +101,13 @@ def self_attention(
         and not normed_heads
         and (rope or c.several_groups or (not te_core and c.several_sequences))
     )
-    if joined:
+    late = not (
+        rope or c.several_groups
+    )  # one group's heads are a view, until the batched GEMM takes several sequences
+    if joined and not late:
         q, copied = yield from _joined(c, q, rope=rope)
     # linear_qkv's output in parts is a variable since Megatron-Core 0.15 (qkv_output); the value shows it whole in any
-    parts = (copied if joined else q, k) if c.training.mcore >= (0, 15) else ()
+    parts = (copied if joined and not late else q, k) if c.training.mcore >= (0, 15) else ()
     held: tuple[Tensor, ...] = (qkv, *parts)
     if rope:
         q, k = yield from rotary(c, name, q, k)
@@ -115,6 +118,8 @@ def self_attention(
 
     def core() -> Module[Tensor]:
         query, key, value = q, k, source
+        if joined and late:
+            query, _ = yield from _joined(c, query, rope=False)
         if te_core and not (rope or packed or normed_heads):
             query, key = yield from _contiguous(q, k)
         # Megatron-Core's own hands the strided view to the batched GEMM, except where key and value are repeated anyway.

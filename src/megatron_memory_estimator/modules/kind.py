@@ -48,6 +48,7 @@ class Kind(NamedTuple):
     reproducible whether deterministic_mode runs the modelled operations
     recomputes   modules of selective recomputation that it has (Megatron-LM `transformer_config.py`, recompute_modules)
     kept         tensors that so many layers of it keep between microbatches, each with its source
+    biased       whether its last linear leaves its bias to the addition to the residual stream
     setting      of a whole layer: the setting that makes the layers of a model such, for messages
     """
 
@@ -73,4 +74,5 @@ class Kind(NamedTuple):
     reproducible: bool = True
     recomputes: frozenset[str] = frozenset()
     kept: Callable[[Context, int], Iterator[tuple[Tensor, str]]] = nothing_kept
+    biased: bool = False
     setting: str = ""

@@ -42,6 +42,7 @@ _SPARSE = Kind(
     sparse=True,
     indexer=True,
     recomputes=frozenset(("layernorm",)),
+    biased=True,
 )
 _WINDOW = Kind(
     name="window",
@@ -92,6 +93,7 @@ KINDS: dict[str, Kind] = {
             groups=True,
             exchanges=True,
             recomputes=frozenset(("core_attn",)),
+            biased=True,
         ),
         Kind(
             name="mla",
@@ -105,6 +107,7 @@ KINDS: dict[str, Kind] = {
             exchanges=True,
             latent=True,
             recomputes=frozenset(("core_attn", "mla_up_proj", "layernorm")),
+            biased=True,
         ),
         _SPARSE,
         _SPARSE._replace(
@@ -165,6 +168,7 @@ KINDS: dict[str, Kind] = {
             residual="mlp_residual",
             dense=True,
             recomputes=frozenset(("mlp",)),
+            biased=True,
         ),
         _MOE,
         _MOE._replace(name="hash_moe", hashed=True, kept=moe.hash_kept),

@@ -69,7 +69,9 @@ def transformer_layer(c: Context, hidden: Tensor, kind: str, layer: int = 0) -> 
             hidden = yield from connected(c, connection, hidden, partial(_sublayer, row, layer))
         else:
             out = yield from _sublayer(row, layer, c, hidden)
-            hidden = yield from in_part(row.residual, bias_dropout_add(c, added, out, hidden))
+            hidden = yield from in_part(
+                row.residual, bias_dropout_add(c, added, out, hidden, biased=row.biased and c.model.add_bias_linear)
+            )
     if c.model.enable_mhc_connections:
         for row in kinds_of(kind):
             if row.role in RESIDUALS:

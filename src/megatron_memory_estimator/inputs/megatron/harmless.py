@@ -22,7 +22,6 @@ HARMLESS = IRRELEVANT | frozenset(
         "non_persistent_save_interval",
         "sharp_enabled_group",
         "use_pytorch_profiler",
-        "bias_dropout_fusion",
         "create_all_gather_group",
         "ddp_average_in_collective",
         "decrease_batch_size_if_needed",

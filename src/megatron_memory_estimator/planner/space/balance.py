@@ -8,6 +8,7 @@ schedule of each is simulated.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import accumulate, product
 from typing import NamedTuple
 
@@ -25,9 +26,9 @@ class Chunks(NamedTuple):
     """What is split: the work of all layers before each one and of all, what each chunk has beside layers, the fewest layers of each,
     the ranks, and how many chunks may hold layers."""
 
-    before: Sequence[float]
-    extra: Sequence[float]
-    least: Sequence[int]
+    before: tuple[float, ...]
+    extra: tuple[float, ...]
+    least: tuple[int, ...]
     pp: int
     held: int
 
@@ -42,11 +43,12 @@ class Chunks(NamedTuple):
         return [end - start + more for start, end, more in zip(borders, borders[1:], self.extra, strict=False)]
 
 
-def balanced(chunks: Chunks) -> tuple[float, list[int]]:
+@lru_cache(maxsize=4096)  # asked again for every space that a refusal tries
+def balanced(chunks: Chunks) -> tuple[float, tuple[int, ...]]:
     """The seconds of the shortest schedule, and its layers of each chunk."""
     starts = [(0.0, _even(chunks)), *((rows, _filled(chunks, rows)) for rows in ROWS)]
     found = {tuple(_climbed(chunks, rows, start)) for rows, start in starts}
-    return min((_seconds(chunks, counts), list(counts)) for counts in sorted(found))
+    return min((_seconds(chunks, counts), counts) for counts in sorted(found))
 
 
 def _seconds(chunks: Chunks, counts: Sequence[int]) -> float:

@@ -57,7 +57,7 @@ def generated_layout(model: Model, pp: int, vp: int, work: Work | None = None) -
     if chunks < 2 or len(layers) < chunks:
         return None
     found = []
-    before = [*accumulate(layers, initial=0.0)]
+    before = tuple(accumulate(layers, initial=0.0))
     first = max(model.moe_n_hash_layers, 1)  # hash layers are beside the embedding
     streams = model.enable_mhc_connections and mtp > 0  # and MTP beside the last layer
     for behind in (0, 1) if mtp and not streams else (0,):  # MTP in the last chunk, or in the one before
@@ -69,7 +69,7 @@ def generated_layout(model: Model, pp: int, vp: int, work: Work | None = None) -
         if mtp and not streams:
             least[-1 - behind] = 0
         held = chunks - behind  # no layer may follow MTP
-        seconds, counts = balanced(Chunks(before, extra, least, pp, held))
+        seconds, counts = balanced(Chunks(before, tuple(extra), tuple(least), pp, held))
         found.append((seconds, behind, counts))
     _, behind, counts = min(found)
     if not mtp and len(set(counts)) == 1:

@@ -70,10 +70,11 @@ def _splits(job: TrainingJob, space: Space, pp: int, vp: int, work: Sequence[Wor
         splits.append(
             dataclasses.replace(plain, num_layers_in_first_pipeline_stage=first, num_layers_in_last_pipeline_stage=last)
         )
-    texts = [generated_layout(model, pp, vp, one) for one in work] if "layout" in space.split else []
+    generated = "layout" in space.split and (not divides or model.mtp)
+    texts = [generated_layout(model, pp, vp, one) for one in work] if generated else []
     splits += [
         dataclasses.replace(plain, virtual_pipeline_model_parallel_size=None, pipeline_model_parallel_layout=text)
-        for text in dict.fromkeys(texts if not divides or model.mtp else [])
+        for text in dict.fromkeys(texts)
         if text is not None
     ]
     yield from splits or [plain]  # whose rule says why there is none
