@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
-from docs_markdown import markdown
+from docs_markdown import ROOT, markdown
 
 
 def settings() -> str:
@@ -108,7 +109,14 @@ def axes() -> str:
     return markdown(("axis", "usually", "with --complete"), rows)
 
 
+def example(name: str, language: str) -> str:
+    """A file of examples/ as a fenced block."""
+    return f"```{language}\n{(ROOT / 'examples' / name).read_text()}```\n"
+
+
 TABLES = {
+    "example-sbatch": partial(example, "sbatch_if_it_fits.sh", "bash"),
+    "example-action": partial(example, "github_action.yml", "yaml"),
     "settings": settings,
     "models": models,
     "bridges": bridges,

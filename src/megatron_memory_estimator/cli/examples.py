@@ -9,6 +9,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "estimate config.json --tp 4 --recompute-granularity full",
         "estimate run.sh --set NNODES=2",
     ),
+    "check": (
+        "check Qwen/Qwen3-8B --num-gpus 8 --tp 2 --gpu H100",
+        "check run.sh --gpu H100 --json",
+    ),
     "plan": (
         "plan Qwen/Qwen3-8B --num-gpus 8 --gpu H100",
         "plan Qwen/Qwen3-8B --gpu H100 --min-num-gpus --tp 1,2,4",

@@ -14,6 +14,7 @@ from .verb import PROGRAM, write_examples
 
 VERBS = {
     "estimate": "what every pipeline stage holds and when it peaks",
+    "check": "whether a run may start: an exit code and one line",
     "plan": "the best legal layouts that fit, with launch arguments",
     "advise": "what makes a run fit, or faster",
     "explain": "the named tensors behind a stage's peak or resting memory",

@@ -1,0 +1,118 @@
+"""Whether a run may start: one exit code and one line of reason, alone or beside an earlier answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from ..device.terms import Range
+from ..errors import ConfigError
+from ..estimator import Estimate
+from ..inputs.text_files import read_text
+from ..wording import shown
+from .document import SCHEMA as ESTIMATE
+from .figures import gib
+from .verdict import bounds_text, verdict_sentence
+
+SCHEMA = "megatron-memory-check/1"
+FITS, DOES_NOT_FIT, UNSURE, TAKES_MORE = 0, 3, 4, 5
+"""Exit codes; 2 is an input that is refused."""
+LATER = ("load", "save")
+"""Phases that a run without a checkpoint begins without."""
+
+
+class Increase(NamedTuple):
+    """Peaks of a stage, now and in the baseline, in bytes; the stage whose peak grew most."""
+
+    pp_rank: int
+    before: int
+    now: int
+
+    @property
+    def share(self) -> float:
+        """How much of the baseline's bytes came on top."""
+        return self.now / self.before - 1
+
+    def __str__(self) -> str:
+        more, stage = self.now - self.before, f"the peak of stage {self.pp_rank} is"
+        if not more:
+            return f"{stage} the baseline's {gib(self.before)} GiB"
+        where = "above" if more > 0 else "below"
+        return f"{stage} {gib(abs(more))} GiB ({abs(self.share):.2%}) {where} the baseline's {gib(self.before)} GiB"
+
+
+class Checked(NamedTuple):
+    """An answer: its exit code, the line that says why, and what grew beside the baseline, if there is one."""
+
+    code: int
+    reason: str
+    increase: Increase | None = None
+
+
+def checked(estimate: Estimate, baseline: dict[int, int] | None = None, tolerance: float = 0.0) -> Checked:
+    """0 where a run surely fits, 3 where it does not, 4 where that is not sure or it trains and cannot load or save, 5 where the peak of a
+    stage is more than `tolerance` (a share) above the baseline's."""
+    increase = grown(estimate, baseline) if baseline else None
+    code, reason = _judged(estimate)
+    if increase is None:
+        return Checked(code, reason)
+    if code != DOES_NOT_FIT and increase.share > tolerance:
+        return Checked(TAKES_MORE, f"{increase}; {reason}", increase)
+    return Checked(code, f"{reason}; {increase}", increase)
+
+
+def _judged(estimate: Estimate) -> tuple[int, str]:
+    found, sentence = estimate.verdict(), verdict_sentence(estimate)
+    if found.word == "fits":
+        return FITS, sentence
+    if found.word != "does not fit":
+        return UNSURE, sentence
+    trains = [held for stage in estimate.stages for name, held in stage.phase_ranges.items() if name not in LATER]
+    if not trains or max(one.low for one in trains) > found.memory_bytes:
+        return DOES_NOT_FIT, sentence
+    most = Range(max(one.low for one in trains), max(one.high for one in trains))
+    return UNSURE, f"{sentence}; training alone takes {bounds_text(most)} GiB"
+
+
+def grown(estimate: Estimate, baseline: dict[int, int]) -> Increase:
+    """The stage whose peak grew most; of as many stages as there were, else the fullest of both."""
+    now = {stage.pp_rank: stage.peak_allocated_bytes for stage in estimate.stages}
+    if now.keys() == baseline.keys():
+        rank = max(now, key=lambda rank: now[rank] / baseline[rank])
+        return Increase(rank, baseline[rank], now[rank])
+    top = estimate.peak_stage
+    return Increase(top.pp_rank, max(baseline.values()), top.peak_allocated_bytes)
+
+
+def read_baseline(path: str) -> dict[int, int]:
+    """Peak bytes by stage of a file that `check --json` or `estimate --json` wrote. Raises ConfigError for any other file."""
+    wrong = f"--max-increase {shown(path)} is no document of check --json or estimate --json"
+    try:
+        document = json.loads(read_text(path))
+        assert document["schema"] in (SCHEMA, ESTIMATE)
+        found = {stage["pp_rank"]: stage["peak_allocated_bytes"] for stage in document["stages"]}
+        assert found and all(type(value) is int and value > 0 for value in found.values())
+        assert all(type(rank) is int for rank in found)
+    except (ValueError, TypeError, KeyError, AssertionError, RecursionError):
+        raise ConfigError(wrong) from None
+    return found
+
+
+def document(estimate: Estimate, found: Checked) -> dict[str, Any]:
+    """Schema `megatron-memory-check/1`; bytes are whole numbers."""
+    increase = found.increase
+    return {
+        "schema": SCHEMA,
+        "exit_code": found.code,
+        "verdict": estimate.verdict().word,
+        "reason": found.reason,
+        "increase": increase and {**increase._asdict(), "share": increase.share},
+        "stages": [
+            {
+                "pp_rank": stage.pp_rank,
+                "peak_allocated_bytes": stage.peak_allocated_bytes,
+                "device_bytes": {"low": stage.device.low, "high": stage.device.high},
+            }
+            for stage in estimate.stages
+        ],
+    }

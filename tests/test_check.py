@@ -1,0 +1,188 @@
+"""`check`: its exit codes, its line, baselines, and the examples in front of sbatch and in a pull request."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from megatron_memory_estimator import TrainingJob, estimate
+from megatron_memory_estimator.cli import main
+from megatron_memory_estimator.device.terms import Range
+from megatron_memory_estimator.estimator import Stage
+from megatron_memory_estimator.job.hardware import GIB
+from megatron_memory_estimator.report.check import DOES_NOT_FIT, FITS, TAKES_MORE, UNSURE
+from megatron_memory_estimator.report.check import checked as checked_run
+
+from .helpers import ROOT
+
+DENSE = ("Qwen/Qwen3-8B", "--num-gpus", "8", "--tp", "2")
+
+
+def checked(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    """The exit code of a check, and what it prints."""
+    code: object = 0
+    try:
+        main(["check", *words])
+    except SystemExit as stop:
+        code = stop.code
+    out, err = capsys.readouterr()
+    assert type(code) is int
+    return code, out or err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "starts"),
+    [
+        ((*DENSE, "--gpu", "H100"), FITS, "H100-80GB: fits, "),
+        ((*DENSE, "--gpu", "A100-40GB"), DOES_NOT_FIT, "A100-40GB: does not fit, "),
+        (("meta-llama/Llama-3.1-8B", "--num-gpus", "8", "--gpu", "H100"), UNSURE, "H100-80GB: tight, "),
+        ((*DENSE, "--num-gpus", "3"), 2, "error: num_gpus=3 is not divisible"),
+    ],
+)
+def test_one_line_and_one_code(
+    words: tuple[str, ...], code: int, starts: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, text = checked(capsys, *words)
+    assert (found, text.count("\n")) == (code, 1)
+    assert text.startswith(starts)
+
+
+def test_a_run_that_trains_and_may_not_load_is_not_sure(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("Qwen/Qwen3-8B", "--num-gpus", "8", "--tp", "8", "--gpu", "RTX-4090", "--no-use-distributed-optimizer")
+    few = ("--seq-length", "512", "--recompute-granularity", "full")
+    code, text = checked(capsys, *words, *few)
+    document = json.loads(checked(capsys, *words, *few, "--json")[1])
+    assert code == document["exit_code"] == UNSURE
+    assert document["verdict"] == "tight" and "while loading a checkpoint" in text
+    assert checked(capsys, *words, *few, "--phases", "training")[0] == FITS
+
+
+@pytest.mark.parametrize(("training", "code"), [(20, UNSURE), (85, DOES_NOT_FIT)])
+def test_one_that_surely_cannot_load(training: int, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where loading alone is too much the run trains from its start; where training is too, it does not."""
+    found = estimate(TrainingJob.from_hf("Qwen/Qwen3-8B", 8, gpu="H100"))
+    ranges = {"training": Range((training - 1) * GIB, training * GIB), "load": Range(90 * GIB, 95 * GIB)}
+    monkeypatch.setattr(Stage, "phase_ranges", property(lambda stage: ranges))
+    assert found.verdict().word == "does not fit"
+    answer = checked_run(found)
+    assert answer.code == code
+    assert answer.reason.endswith("; training alone takes 19.0 to 20.0 GiB") == (code == UNSURE)
+
+
+def test_what_grew_is_held_against_a_baseline(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    before = json.loads(checked(capsys, *DENSE, "--json")[1])
+    for command in ("check", "estimate"):
+        main([command, *DENSE, "--json"])
+        (tmp_path / f"{command}.json").write_text(capsys.readouterr().out)
+        held = ("--max-increase", str(tmp_path / f"{command}.json"))
+        code, text = checked(capsys, *DENSE, *held)
+        assert code == FITS and "; the peak of stage 0 is the baseline's " in text
+        code, text = checked(capsys, *DENSE, "--micro-batch-size", "2", *held)
+        now = json.loads(checked(capsys, *DENSE, "--micro-batch-size", "2", *held, "--json")[1])
+        share = now["stages"][0]["peak_allocated_bytes"] / before["stages"][0]["peak_allocated_bytes"] - 1
+        assert code == TAKES_MORE and f"({share:.2%}) above" in text
+        assert now["increase"]["share"] == pytest.approx(share)
+        just = f"{share * 100 + 0.01}%"
+        assert checked(capsys, *DENSE, "--micro-batch-size", "2", *held, "--tolerance", just)[0] == FITS
+        assert checked(capsys, *DENSE, "--recompute-granularity", "full", *held)[0] == FITS
+        assert checked(capsys, *DENSE, "--pp", "2", *held)[0] == FITS, (
+            "the highest peak of two stages against that of one"
+        )
+    assert checked(capsys, *DENSE, "--micro-batch-size", "2", "--gpu", "A100-40GB", *held)[0] == DOES_NOT_FIT
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"schema": "megatron-memory-check/1", "stages": []}', "[" * 5000,
+     '{"schema": "megatron-memory-check/1", "stages": [{"pp_rank": 0, "peak_allocated_bytes": 0}]}',
+     '{"schema": "megatron-memory-check/1", "stages": [{"pp_rank": 0, "peak_allocated_bytes": true}]}',
+     '{"schema": "megatron-memory-check/1", "stages": 5}', '{"schema": "megatron-memory-plan/1", "stages": []}'],
+)  # fmt: skip
+def test_a_file_that_is_no_baseline(text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "b.json").write_text(text)
+    code, said = checked(capsys, *DENSE, "--max-increase", str(tmp_path / "b.json"))
+    assert code == 2 and "is no document of check --json or estimate --json" in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize("tolerance", ["x", "-1%", "nan", "inf", "1000%"])
+def test_a_tolerance_is_a_percentage(tolerance: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = checked(capsys, *DENSE, "--tolerance", tolerance)
+    assert code == 2 and "must be a percentage such as 1%" in said
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a run, the command on the path, and an sbatch that says what it is given."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, body in (
+        ("sbatch", 'echo "queued: $*"'),
+        ("pip", "true"),
+        ("megatron-memory", f'exec {sys.executable} -m megatron_memory_estimator "$@"'),
+    ):
+        (folder / name).write_text(f"#!/bin/bash\n{body}\n")
+        (folder / name).chmod(0o755)
+    shutil.copy(ROOT / "tests" / "launch_scripts" / "llama8b_04_defaults_arithmetic.sh", tmp_path / "run.sh")
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def bash(*words: str, **env: str) -> tuple[int, str]:
+    found = subprocess.run(["bash", *words], capture_output=True, text=True, env={**os.environ, **env}, check=False)
+    return found.returncode, found.stdout + found.stderr
+
+
+def test_a_job_queues_only_if_it_fits(programs: Path) -> None:
+    script = str(ROOT / "examples" / "sbatch_if_it_fits.sh")
+    code, said = bash(script, "run.sh", "--nodes", "2", GPU="H200")
+    assert code == 0 and "H200-141GB: fits" in said and "queued: --nodes 2 run.sh" in said
+    code, said = bash(script, "run.sh", GPU="RTX-4090")
+    assert code == DOES_NOT_FIT and said.endswith("not queued: run.sh\n")
+    code, said = bash(script, "run.sh", GPU="A100-40GB")
+    assert code == UNSURE and said.endswith("not queued: run.sh\n")
+    code, said = bash(script, "run.sh", GPU="A100-40GB", TIGHT="1")
+    assert code == 0 and said.endswith("queued: run.sh\n")
+    code, said = bash(script, "no_such.sh", TIGHT="1")
+    assert code == 2 and "not queued: no_such.sh" in said
+
+
+def test_a_pull_request_may_not_take_more(programs: Path) -> None:
+    """The steps of the workflow, one after the other in a repository with a branch main."""
+    workflow: dict[str, Any] = yaml.safe_load((ROOT / "examples" / "github_action.yml").read_text())
+    steps = [step["run"] for step in workflow["jobs"]["check"]["steps"] if "run" in step]
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (
+        ["init", "-q", "-b", "main"],
+        ["add", "run.sh"],
+        ["commit", "-qm", "run"],
+        ["branch", "-q", "origin/main"],
+    ):
+        subprocess.run([*git, *words], check=True)
+    env = {**workflow["env"], "GPU": "H200", "GITHUB_BASE_REF": "main"}
+
+    def ran() -> tuple[int, str]:
+        code, said = 0, ""
+        for step in steps:
+            code, said = bash("-e", "-c", step, **env)
+            if code:
+                break
+        return code, said
+
+    assert ran()[0] == 0
+    text = (programs / "run.sh").read_text()
+    (programs / "run.sh").write_text(text.replace("{MBS:-1}", "{MBS:-2}"))
+    assert (programs / "run.sh").read_text() != text
+    code, said = ran()
+    assert code == TAKES_MORE and "above the baseline's" in said
+    (programs / "baseline.json").unlink()
+    env["GITHUB_BASE_REF"] = "no_such"
+    assert ran()[0] == 0, "a run that main does not have"
