@@ -148,38 +148,27 @@ def nearest_entries(model: str) -> str:
 _PART = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"
 HUB_ID = re.compile(rf"(?!.*(?:--|\.\.|\.git$)){_PART}(?:/{_PART})?")
 """Names that the Hub accepts (huggingface_hub `src/huggingface_hub/utils/_validators.py`, validate_repo_id)."""
-HUB_TIMEOUT = 5.0
 
 
 def _from_hub(model: str) -> LoadedModel:
-    """The local Hugging Face cache first, then the Hub, through huggingface_hub."""
+    """The local Hugging Face cache first, then the Hub."""
+    from . import hub
+
     near = nearest_entries(model)
     if not HUB_ID.fullmatch(model):
         raise ConfigError(f'"{shortened(model)}" is neither a file nor a Hub id; {near}')
-    try:
-        from huggingface_hub import constants, get_session, hf_hub_download, hf_hub_url, try_to_load_from_cache
-        from huggingface_hub.errors import HfHubHTTPError
-    except ImportError:
-        raise ConfigError(f'"{model}" is not in the catalogue and huggingface_hub is not installed; {near}') from None
-    try:
-        cached = try_to_load_from_cache(model, "config.json")
-    except ValueError:  # HFValidationError, where the Hub's rules for names are stricter than ours
-        raise ConfigError(f'"{model}" is not a name that the Hub accepts; {near}') from None
-    if isinstance(cached, str):
-        return convert(_read(cached), model, f"local Hugging Face cache ({model})")
-    if constants.HF_HUB_OFFLINE:
+    path = hub.cached(model)
+    if path is not None:
+        return convert(_read(path), model, f"local Hugging Face cache ({model})")
+    if hub.offline():
         raise ConfigError(f'"{model}" is not in the catalogue or the local cache, and HF_HUB_OFFLINE is set; {near}')
-    try:  # one quick question first: the download itself would retry for half a minute without a network
-        get_session().head(hf_hub_url(model, "config.json"), timeout=HUB_TIMEOUT)
-    except Exception:
+    try:
+        text = hub.fetched(model)
+    except hub.Unreachable:
         raise ConfigError(
             f'"{model}" is not in the catalogue or the local cache, and the Hugging Face Hub cannot be reached; {near}'
         ) from None
-    try:
-        found = hf_hub_download(model, "config.json", etag_timeout=HUB_TIMEOUT)
-    except HfHubHTTPError as error:
-        status = getattr(error.response, "status_code", "no answer")
-        raise ConfigError(f'the Hub has no readable config.json for "{model}" (HTTP {status}); {near}') from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f'config.json of "{model}" could not be fetched: {error}; {near}') from None
-    return convert(_read(found), model, f"Hugging Face Hub ({model})")
+    except hub.Refused as error:
+        raise ConfigError(f'the Hub has no readable config.json for "{model}" (HTTP {error}); {near}') from None
+    where = f"Hugging Face Hub ({model})"
+    return convert(parse(text, where), model, where)
