@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from megatron_memory_estimator.service.answers import TOOLS, answered
 from megatron_memory_estimator.service.arguments import ARGUMENTS
@@ -47,6 +50,8 @@ from megatron_memory_estimator.service.answers import answered
 print(json.dumps([answered(request) for request in json.load(sys.stdin)]))
 """
 
+COMMAND = "import sys; sys.modules['numpy'] = None; from megatron_memory_estimator.cli import main; main(sys.argv[1:])"
+
 
 def requests() -> list[dict[str, Any]]:
     """Every tool, its whole document and its summary."""
@@ -73,3 +78,29 @@ def test_every_tool_answers_the_same_without_numpy() -> None:
         if request["tool"] == "plan":
             found["answer"]["assumptions"].remove("searched without NumPy: one layout after the other")
         assert found == here, request
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("plan", "Qwen/Qwen3-8B", "--num-gpus", "8"),
+            "without NumPy a space of at most 2,000 legal layouts is searched",
+        ),
+        (
+            ("plan", "Qwen/Qwen3-8B", "--num-gpus", "8", "--calibrate", "RUNS"),
+            "calibration to measured steps needs NumPy",
+        ),
+    ],
+)
+def test_the_command_line_says_what_installs_numpy(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    runs = tmp_path / "runs.jsonl"
+    measured = {"id": "one", "model": "Qwen/Qwen3-8B", "num_gpus": 8, "gpu": "H100", "tokens_per_s_gpu": 9000.0}
+    runs.write_text(json.dumps(measured) + "\n")
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, *(str(runs) if word == "RUNS" else word for word in words)], capture_output=True, text=True,
+        env={"PYTHONPATH": str(ROOT / "src")}, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {said}")
+    assert done.stderr.endswith("; NumPy: pip install 'megatron-memory-estimator[plan]'\n")

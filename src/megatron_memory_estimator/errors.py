@@ -64,7 +64,11 @@ class StoppedError(EstimatorError):
 
 
 class NumPyError(EstimatorError):
-    """Work that is only done where NumPy is installed."""
+    """Work that is only done where NumPy is installed: `reason` says what, the message what to install too."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(f"{reason}; NumPy: pip install 'megatron-memory-estimator[plan]'")
+        self.reason = reason
 
 
 class LayoutError(EstimatorError):

@@ -35,7 +35,7 @@ def answered(request: Mapping[str, Any], progress: Progress | None = None) -> di
         arguments = checked(request["tool"], request["arguments"])
         return {"answer": tool.answer(Request(arguments, files, deadline, progress))}
     except NumPyError as error:
-        return {"error": str(error), "needs": "numpy"}
+        return {"error": error.reason, "needs": "numpy"}
     except EstimatorError as error:
         return {"error": str(error)}
     except RecursionError:

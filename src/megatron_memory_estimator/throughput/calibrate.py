@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 from ..dataclass import dataclass
-from ..errors import ConfigError
+from ..errors import ConfigError, NumPyError
 from .machine import Efficiency, calibrated
 from .step import Estimated, throughput
 
@@ -54,10 +54,16 @@ Errors = Callable[[Sequence[Measured], Efficiency], list[float]]
 
 
 def calibrate(runs: Sequence[Measured], errors: Errors = errors) -> Calibration:
-    """The multipliers that fit the runs best; of one run, one multiplier of all. Raises ConfigError without runs."""
+    """The multipliers that fit the runs best; of one run, one multiplier of all.
+
+    Raises ConfigError without runs, NumPyError without NumPy.
+    """
     if not runs:
         raise ConfigError("calibration needs at least one measured run")
-    import numpy as np
+    try:
+        import numpy as np
+    except ModuleNotFoundError:
+        raise NumPyError("calibration to measured steps needs NumPy") from None
 
     base = Efficiency()
 
