@@ -1,4 +1,4 @@
-"""Tables of docs/accuracy.md: every measured run beside its estimate."""
+"""Tables of docs/explanation/accuracy.md: every measured run beside its estimate."""
 
 from __future__ import annotations
 

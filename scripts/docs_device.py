@@ -1,4 +1,4 @@
-"""Tables of docs/device_memory.md: the allocator's rules beside measured ranks, by family."""
+"""Tables of docs/explanation/device_memory.md: the allocator's rules beside measured ranks, by family."""
 
 from __future__ import annotations
 

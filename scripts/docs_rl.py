@@ -1,4 +1,4 @@
-"""The table of docs/rl.md: what each loss takes of the logits."""
+"""The table of docs/how-to/rl.md: what each loss takes of the logits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of docs/serve.md: the tools with their arguments and documents, and the fields of mbridge's request."""
+"""The tables of docs/how-to/serve.md: the tools with their arguments and documents, and the fields of mbridge's request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of docs/throughput.md: every published rate beside the predicted one."""
+"""Tables of docs/explanation/throughput.md: every published rate beside the predicted one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of docs/timeline.md: the seconds of a step with each stage's own time beside the step time."""
+"""The table of docs/how-to/timeline.md: the seconds of a step with each stage's own time beside the step time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def timeline_seconds() -> str:
 
 
 def published() -> str:
-    """How far both figures differ for the published runs of docs/throughput.md."""
+    """How far both figures differ for the published runs of docs/explanation/throughput.md."""
     from megatron_memory_estimator import TrainingJob
 
     apart = []
@@ -53,7 +53,7 @@ def published() -> str:
             own, step = seconds(TrainingJob.from_bridge(one["bridge"], one["num_gpus"], gpu=one["gpu"]))
             apart.append(abs(own / step - 1))
     most = sorted(apart)[len(apart) * 9 // 10]
-    count = f"Nine in ten of the {len(apart)} published runs of docs/throughput.md"
+    count = f"Nine in ten of the {len(apart)} published runs of docs/explanation/throughput.md"
     return f"{count} differ by at most {most:.2%}, all by at most {max(apart):.1%}."
 
 

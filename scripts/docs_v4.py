@@ -1,4 +1,4 @@
-"""Tables of docs/deepseek_v4.md: what one CSA layer keeps, and published recipes with their verdicts."""
+"""Tables of docs/how-to/deepseek_v4.md: what one CSA layer keeps, and published recipes with their verdicts."""
 
 from __future__ import annotations
 

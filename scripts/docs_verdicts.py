@@ -1,4 +1,4 @@
-"""The table of docs/verdicts.md: runs with their verdict and device range."""
+"""The table of docs/explanation/verdicts.md: runs with their verdict and device range."""
 
 from __future__ import annotations
 

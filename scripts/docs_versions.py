@@ -1,4 +1,4 @@
-"""The tables of docs/versions.md: what containers have, and what changed with which version."""
+"""The tables of docs/explanation/versions.md: what containers have, and what changed with which version."""
 
 from __future__ import annotations
 

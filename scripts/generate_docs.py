@@ -105,7 +105,7 @@ def filled(text: str) -> str:
 
 def pages() -> list[Path]:
     """README and every page of the docs."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def stale() -> list[str]:

@@ -33,7 +33,7 @@ CLASS = '''
 class Settings(TypedDict, total=False):
     """Every setting by Megatron's name, the degrees by their short names too. What is not given is decided and said.
 
-    `megatron-memory estimate --help-all` and docs/settings.md have them by topic, with their defaults.
+    `megatron-memory estimate --help-all` and docs/reference/settings.md have them by topic, with their defaults.
     """
 '''
 MORE = {

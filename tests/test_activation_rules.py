@@ -280,7 +280,7 @@ def test_cross_entropy(settings: dict[str, Any], stays: int, most: int) -> None:
 
 
 def test_query_key_layer_scaling_means_a_softmax_in_fp32() -> None:
-    """TransformerConfig.__post_init__; measured in the fp16 runs of the local spec (docs/accuracy.md, group ee9d1d87)."""
+    """TransformerConfig.__post_init__; measured in the fp16 runs of the local spec (docs/explanation/accuracy.md, group ee9d1d87)."""
     base: dict[str, Any] = {
         "transformer_impl": "local",
         "seq_length": 1024,

@@ -171,7 +171,9 @@ def test_advice_for_a_run_with_room_makes_it_faster(capsys: pytest.CaptureFixtur
 
 
 def advised_in_the_docs() -> list[str]:
-    return re.findall(r"<!-- run: megatron-memory (advise .+?) -->", (ROOT / "docs" / "advise.md").read_text())
+    return re.findall(
+        r"<!-- run: megatron-memory (advise .+?) -->", (ROOT / "docs" / "how-to" / "advise.md").read_text()
+    )
 
 
 @pytest.mark.parametrize("command", advised_in_the_docs())

@@ -1,4 +1,4 @@
-"""The additions that docs/architecture.md shows run as written, each in a process of its own; its paths exist."""
+"""The additions that docs/contributing/architecture.md shows run as written, each in a process of its own; its paths exist."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from .helpers import ROOT
 
-PAGE = (ROOT / "docs" / "architecture.md").read_text()
+PAGE = (ROOT / "docs" / "contributing" / "architecture.md").read_text()
 PACKAGE = ROOT / "src" / "megatron_memory_estimator"
 ADDITIONS = dict(
     re.findall(

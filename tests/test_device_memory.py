@@ -252,7 +252,10 @@ def test_expandable_segments_reserve_what_public_runs_did(padded: bool) -> None:
 
 @pytest.mark.parametrize(("dropless", "of_peak", "of_freed"), [(False, 0.1, 0.29), (True, 0.16, 0.6)])
 def test_the_default_allocator_leaves_the_smaller_share(dropless: bool, of_peak: float, of_freed: float) -> None:
-    """Of the peak, or of what is freed at some time: what is no state, and the parameters' own storage (docs/device_memory.md)."""
+    """Of the peak, or of what is freed at some time: what is no state, and the parameters' own storage.
+
+    docs/explanation/device_memory.md has the shares.
+    """
     found = estimate(moe_job(8, gpu="H100") if dropless else small_job(8, gpu="H100"))
     stage = found.stages[0]
     state = sum(s.nbytes for s in stage.rank.states if s.since in ("setup", "first step"))

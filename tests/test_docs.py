@@ -18,7 +18,7 @@ from megatron_memory_estimator.inputs.megatron.table import arguments
 
 from .helpers import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def evaluated(expression: str) -> int:
 
 
 def test_the_worked_example_adds_up_tensor_by_tensor() -> None:
-    text = (ROOT / "docs" / "worked_example.md").read_text()
+    text = (ROOT / "docs" / "explanation" / "worked_example.md").read_text()
     job = TrainingJob.from_hf(
         "deepseek-ai/DeepSeek-V3",
         num_gpus=128,
@@ -79,7 +79,7 @@ def test_the_worked_example_adds_up_tensor_by_tensor() -> None:
 
 
 def test_every_megatron_argument_has_a_class() -> None:
-    text = (ROOT / "docs" / "megatron_arguments.md").read_text()
+    text = (ROOT / "docs" / "reference" / "megatron_arguments.md").read_text()
     by_flag, _ = arguments()
     for flag, argument in by_flag.items():
         assert f"| `--{flag.replace('_', '-')}` |" in text

@@ -24,7 +24,7 @@ def formulas(model: str, num_gpus: int, **settings: Any) -> dict[str, Published]
 
 
 def test_known_sizes_of_the_formulas() -> None:
-    """Values that the published functions gave for real models: see docs/formulas.md."""
+    """Values that the published functions gave for real models: see docs/how-to/formulas.md."""
     gpt_oss = TrainingJob.from_hf("openai/gpt-oss-120b", 8, expert_model_parallel_size=8)
     assert bridge.estimate_training_memory(bridge_container(gpt_oss)).total_parameters == pytest.approx(
         78.56e9, rel=1e-4

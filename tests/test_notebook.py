@@ -1,4 +1,4 @@
-"""A notebook session: what results show, as frames, figures and HTML; the cells of docs/notebook.ipynb in IPython."""
+"""A notebook session: what results show, as frames, figures and HTML; the cells of docs/how-to/notebook.ipynb in IPython."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def test_the_cells_of_the_notebook_show_what_they_end_with(monkeypatch: pytest.M
     shell, outputs = shells.InteractiveShell(), list[dict[str, Any]]()
     shell.display_trap.hook = hooks.CapturingDisplayHook(shell, outputs)
     shell.history_manager.enabled = False
-    book = json.loads((ROOT / "docs" / "notebook.ipynb").read_text())
+    book = json.loads((ROOT / "docs" / "how-to" / "notebook.ipynb").read_text())
     cells = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
     assert not any(cell["outputs"] for cell in cells)
     data = {}

@@ -41,7 +41,7 @@ PLAIN: dict[str, Any] = {"use_distributed_optimizer": True, "optimizer_cpu_offlo
 def test_what_stays_on_the_gpu(fraction: float, settings: dict[str, Any], each: float) -> None:
     """fp32 master and two fp32 moments of the rest; without the precision-aware optimizer Megatron's fp32 masters all stay.
 
-    The second is what Megatron-Bridge allows: Qwen3-30B-A3B saves 3.8 GB per 25 %, 8 bytes per parameter (docs/accuracy.md).
+    The second is what Megatron-Bridge allows: Qwen3-30B-A3B saves 3.8 GB per 25 %, 8 bytes per parameter (docs/explanation/accuracy.md).
     """
     found = stage(4, **settings, optimizer_offload_fraction=fraction)
     owned = sum(buffer.owned for buffer in found.rank.buffers)

@@ -1,7 +1,7 @@
 """Published recipes of Megatron-Bridge that run on the named GPUs, and runs that are known to be out of memory.
 
 `tests/facts/recipes.jsonl`: sections of the recipe's ConfigContainer, with its source; `fits` is what its publisher ran or reported.
-docs/recipes.md shows every one.
+docs/explanation/recipes.md shows every one.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def test_what_ran_out_of_memory_is_never_called_possible(verdicts: Counter[tuple
 
 
 def test_every_peak_that_bridge_prints_is_near_or_says_what_is_missing() -> None:
-    """docs/recipes.md lists them all. Within 3 % without the reason's tensors: cards, Nano, Moonlight and DeepSeek-V3."""
+    """docs/explanation/recipes.md lists them all. Within 3 % without the reason's tensors: cards, Nano, Moonlight and DeepSeek-V3."""
     assert len(RUNS) == 23 and len(PRINTED) == 20
     assert PRINTED.keys() - RUNS.keys() == {name for name, fact in PRINTED.items() if "printed" in fact}
     assert all(fact["source"] for name, fact in PRINTED.items() if name not in RUNS)

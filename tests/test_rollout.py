@@ -180,7 +180,7 @@ def test_advice_moves_the_trainer_or_shrinks_the_engine() -> None:
 
 
 def test_the_document_and_the_report_have_the_phases() -> None:
-    result = TrainingJob.from_file(ROOT / "docs" / "runs" / "verl_grpo.sh")
+    result = TrainingJob.from_file(ROOT / "examples" / "verl_grpo.sh")
     found_ = estimate(result)
     phases = document(found_)["stages"][0]["rollout"]
     assert [phase["name"] for phase in phases] == ["generation", "log_probs", "weight_sync"]

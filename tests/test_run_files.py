@@ -14,7 +14,7 @@ from megatron_memory_estimator.inputs.runs.files import job_from_text
 
 from .helpers import ROOT
 
-VERL = ROOT / "docs" / "runs" / "verl_grpo.sh"
+VERL = ROOT / "examples" / "verl_grpo.sh"
 CHAIN = "policy: {megatron_cfg: {enabled: true, tensor_model_parallel_size: 2}}\ndefaults: base.yaml\n"
 BASE = """policy:
   model_name: Qwen/Qwen3-8B
@@ -45,7 +45,7 @@ def test_a_variable_of_the_caller_wins() -> None:
 def test_the_command_says_whose_run_it_is(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     main(["estimate", str(VERL), "--assumptions"])
-    assert "assumed: read as a run of verl (docs/dialects/verl.md)" in capsys.readouterr().out
+    assert "assumed: read as a run of verl (docs/reference/dialects/verl.md)" in capsys.readouterr().out
     with pytest.raises(SystemExit) as ended:
         main(["estimate", str(VERL), "--", "--micro-batch-size", "2"])
     assert ended.value.code == 2 and "is a run of verl" in capsys.readouterr().err

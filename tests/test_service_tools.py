@@ -46,8 +46,8 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
 def test_every_tool_is_a_file_and_is_described() -> None:
     folder = ROOT / "src" / "megatron_memory_estimator" / "service" / "tools"
     assert sorted(TOOLS) == sorted(file.stem for file in folder.glob("*.py") if file.stem != "__init__")
-    page = (ROOT / "docs" / "json.md").read_text()
-    of_mbridge = ("mbridge", "megatron_config")  # docs/serve.md has these
+    page = (ROOT / "docs" / "reference" / "json.md").read_text()
+    of_mbridge = ("mbridge", "megatron_config")  # docs/how-to/serve.md has these
     assert [
         tool for tool in TOOLS if tool not in of_mbridge and not re.search(rf"`{tool}\b|megatron-memory {tool} ", page)
     ] == []
@@ -63,7 +63,7 @@ def keys_of(document: Any, *, depth: int = 2) -> set[str]:
 
 
 def test_every_key_of_the_documents_of_the_page_is_described() -> None:
-    page = (ROOT / "docs" / "json.md").read_text()
+    page = (ROOT / "docs" / "reference" / "json.md").read_text()
     words = set(re.findall(r"[a-z0-9_]+", page))
     documents = {
         "lanes": ask("lanes", QWEN), "moment": ask("moment", QWEN, moment=3), "settings": ask("settings"), "gpus": ask("gpus"),

@@ -1,4 +1,4 @@
-"""The throughput model: published FLOPs, measured rates, properties of times. docs/throughput.md holds every row."""
+"""The throughput model: published FLOPs, measured rates, properties of times. docs/explanation/throughput.md holds every row."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def spread(runs: list[Measured]) -> tuple[int, float, float]:
 
 
 def test_rates_that_were_looked_at(runs: list[Measured]) -> None:
-    """No check of a prediction: some constants were set after looking at these (docs/throughput.md marks them)."""
+    """No check of a prediction: some constants were set after looking at these (docs/explanation/throughput.md marks them)."""
     count, middle, within = spread(runs)
     assert count == 53
     assert middle <= 0.07

@@ -347,6 +347,6 @@ def test_the_words_of_a_timeline_are_one_line() -> None:
 
 
 def test_the_program_of_the_page_runs() -> None:
-    page = (ROOT / "docs" / "timeline.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "timeline.md").read_text()
     (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    exec(compile(program, "docs/timeline.md", "exec"), {})
+    exec(compile(program, "docs/how-to/timeline.md", "exec"), {})

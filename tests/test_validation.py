@@ -1,4 +1,4 @@
-"""Measured runs: the table, its replay, logs, and runs of others. docs/accuracy.md holds every figure (tests/test_docs.py)."""
+"""Measured runs: the table, its replay, logs, and runs of others. docs/explanation/accuracy.md holds every figure (tests/test_docs.py)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_table_is_the_public_record() -> None:
 
 
 def test_scores_of_the_whole_table(replays: list[Replay]) -> None:
-    """Steady memory and dense peaks; MoE peaks and refusals are listed in docs/accuracy.md as they are."""
+    """Steady memory and dense peaks; MoE peaks and refusals are listed in docs/explanation/accuracy.md as they are."""
     every = scores(replays)
     steady = summary(score.steady for score in every)
     assert steady is not None and steady.median < 0.006 and steady.p90 < 0.012
@@ -55,7 +55,7 @@ def test_scores_of_the_whole_table(replays: list[Replay]) -> None:
 
 
 def test_differences_between_two_runs() -> None:
-    """docs/accuracy.md lists them; all but one of less than 0.01 GiB have the right sign and a size within 25 % or 0.3 GiB."""
+    """docs/explanation/accuracy.md lists them; all but one of less than 0.01 GiB have the right sign and a size within 25 % or 0.3 GiB."""
     found = differences()
     assert len(found) >= 13
     assert all(one.agrees for one in found if abs(one.measured) > 0.01 * GIB)

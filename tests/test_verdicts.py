@@ -1,4 +1,4 @@
-"""One verdict and one device range of a run, whoever is asked: docs/verdicts.md."""
+"""One verdict and one device range of a run, whoever is asked: docs/explanation/verdicts.md."""
 
 from __future__ import annotations
 

@@ -116,7 +116,10 @@ def explained(rows: Iterable[Row], difference: int, measured: int) -> str:
 
 
 def run_records(result: Estimate, found: Sequence[Measured], first_step_peak: int | None) -> list[dict[str, Any]]:
-    """The run as lines of `validate --against` (docs/validation.md): the last rank's figures, and where there are more the peaks of all."""
+    """The run as lines of `validate --against` (docs/how-to/validation.md).
+
+    They hold the last rank's figures, and where there are more the peaks of all.
+    """
     from .planner.launch import environment, megatron_lm, plain_value
 
     job, last = result.job, found[-1]

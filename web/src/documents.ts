@@ -1,4 +1,4 @@
-// The JSON documents of the engine, as docs/json.md describes them: what the page reads of them.
+// The JSON documents of the engine, as docs/reference/json.md describes them: what the page reads of them.
 
 export type Value = string | number | boolean | null | readonly (string | number | boolean)[];
 export type Settings = Readonly<Record<string, Value>>;

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 HELP = """Replay measured runs and compare: the project's own table, or your own runs.
 
---against reads runs in the schema of docs/validation.md, one JSON object per line. --log reads Megatron's memory lines of a
+--against reads runs in the schema of docs/how-to/validation.md, one JSON object per line. --log reads Megatron's memory lines of a
 training log and compares them with the estimate of the same ARGUMENTS (a YAML file, a launch script, or words behind --).
 """
 

@@ -3,7 +3,7 @@
 The allocator's rules (`allocator.py`), played over a rank's whole run (`replay.py`), give reserved memory request by request. That is
 too long for every estimate and every layout of a search, so these take the largest share of the allocated peak that the rules left
 unused in such replays: tests/facts/played_shares.jsonl, made by scripts/played_shares.py from published recipes and catalogue models.
-No measured run is among them; the measured ones check the replay, and the shares (docs/device_memory.md).
+No measured run is among them; the measured ones check the replay, and the shares (docs/explanation/device_memory.md).
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ ROOMY, ROOMY_PADDED = 0.11, 0.21
 capacity. The rules explain `EXPANDABLE` of it; the rest is other streams, loading and first-time autotuning, which torch gives back
 before it runs out of memory. Most of 12 public pairs and two ratios (tests/facts/reserved_pairs.json), so nothing checks it but leaving
 families out. Effect: 9 to 19 % of the peak at the high end of the reserved and device ranges; none on a verdict."""
-PLAYED_SOURCE = "the allocator's rules played over whole runs (docs/device_memory.md)"
-ROOMY_SOURCE = "judgement: 12 public runs with room to spare (docs/device_memory.md)"
+PLAYED_SOURCE = "the allocator's rules played over whole runs (docs/explanation/device_memory.md)"
+ROOMY_SOURCE = "judgement: 12 public runs with room to spare (docs/explanation/device_memory.md)"
 
 
 def slack(job: TrainingJob, rank: Rank, peak: Peak) -> Term:

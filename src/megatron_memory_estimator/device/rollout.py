@@ -2,7 +2,7 @@
 
 Sources: THUDM/slime `slime/backends/megatron_utils/actor.py`, `docs/en/blogs/release_v0.1.0.md`; volcengine/verl
 `verl/utils/megatron_utils.py`; NVIDIA-NeMo/RL `nemo_rl/models/policy/workers/megatron_policy_worker.py`; radixark/miles
-`docs/examples/`. What a framework moves between phases are settings (`job/rollout.py`); docs/rl.md has them by framework.
+`docs/examples/`. What a framework moves between phases are settings (`job/rollout.py`); docs/how-to/rl.md has them by framework.
 """
 
 from __future__ import annotations

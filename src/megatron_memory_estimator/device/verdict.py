@@ -1,4 +1,4 @@
-"""Device memory of a rank in each phase of its run, and what a run is on a GPU (docs/verdicts.md)."""
+"""Device memory of a rank in each phase of its run, and what a run is on a GPU (docs/explanation/verdicts.md)."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def device_range(job: TrainingJob, rank: Rank, peak: Peak) -> Range:
 
 
 def unfragmented(job: TrainingJob) -> TrainingJob:
-    """The same with the allocator setting that leaves least unused (docs/device_memory.md)."""
+    """The same with the allocator setting that leaves least unused (docs/explanation/device_memory.md)."""
     return dataclasses.replace(job, env=dataclasses.replace(job.env, expandable_segments=True))
 
 

@@ -85,7 +85,10 @@ def not_run(model: Model, training: Training) -> Iterator[str]:
 
 
 def not_counted(model: Model, layout: Layout, training: Training) -> Iterator[str]:
-    """What recomputed experts leave behind while the next microbatch runs, where it is a tenth of a GiB or more (docs/limits.md)."""
+    """What recomputed experts leave behind while the next microbatch runs, where it is a tenth of a GiB or more.
+
+    docs/explanation/limits.md says why they are not counted.
+    """
     t = training
     if not t.recomputes("moe"):
         return

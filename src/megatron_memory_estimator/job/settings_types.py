@@ -29,7 +29,7 @@ Phases = Literal["training", "load", "save", "build", "generation", "log_probs",
 class Settings(TypedDict, total=False):
     """Every setting by Megatron's name, the degrees by their short names too. What is not given is decided and said.
 
-    `megatron-memory estimate --help-all` and docs/settings.md have them by topic, with their defaults.
+    `megatron-memory estimate --help-all` and docs/reference/settings.md have them by topic, with their defaults.
     """
 
     # layout

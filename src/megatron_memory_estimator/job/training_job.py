@@ -65,7 +65,7 @@ class TrainingJob:
         a mapping with the fields of a config.json.
 
         `settings` are Megatron's names, such as tensor_model_parallel_size=2 (or tp=2), recompute_granularity="full", gpu="H200":
-        those of `megatron_memory_estimator.Settings`, by topic in docs/settings.md and `megatron-memory estimate --help-all`.
+        those of `megatron_memory_estimator.Settings`, by topic in docs/reference/settings.md and `megatron-memory estimate --help-all`.
         Raises ConfigError for an unknown model or setting, LayoutError for a layout that Megatron-Core refuses.
         """
         from ..inputs.hf import load
@@ -107,8 +107,9 @@ class TrainingJob:
     def from_file(
         cls, path: str | os.PathLike[str], num_gpus: int | None = None, **settings: Unpack[ArgumentSettings]
     ) -> TrainingJob:
-        """A job from a run file of any framework that is known (docs/dialects.md): a launch script, which is read and never run, or a
-        YAML file.
+        """A job from a run file of any framework that is known (docs/how-to/run_files.md).
+
+        It is a launch script, which is read and never run, or a YAML file.
 
         `set_variables` gives values to variables, `words` what stands behind a script, `run_model` the model of a file that names none;
         other `settings`, those of `from_hf`, win over the file. Raises QuestionsError for all that a file leaves open, together, and

@@ -189,7 +189,7 @@ def _core(c: Context, q: Tensor, kv: Tensor, heads: Dim, kr: Dim, *, indexer: bo
     m, backend = c.model, c.training.dsa_kernel_backend
     assert m.dsa_indexer_n_heads is not None and m.dsa_indexer_topk is not None
     out = c.region(f"{CORE}.output", heads, kr)
-    # every query of a head meets the latent keys that are picked, at the rate of dense kernels (docs/throughput.md)
+    # every query of a head meets the latent keys that are picked, at the rate of dense kernels (docs/explanation/throughput.md)
     tokens = c.seq.local * c.batch.size
     picked = Attention(tokens, heads.local, _picked(c), m.kv_lora_rank + m.qk_pos_emb_head_dim, m.kv_lora_rank)
     if c.cp_many:  # all-gather context parallelism: the latent keys of the whole sequence

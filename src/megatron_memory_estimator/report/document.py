@@ -24,7 +24,7 @@ SCHEMA = "megatron-memory-estimate/1"
 
 
 def document(estimate: Estimate) -> dict[str, Any]:
-    """Schema `megatron-memory-estimate/1`, described in docs/json.md."""
+    """Schema `megatron-memory-estimate/1`, described in docs/reference/json.md."""
     job = estimate.job
     top = estimate.peak_stage
     return {

@@ -23,7 +23,7 @@ COLUMNS = (
 
 
 def lanes_document(estimate: Estimate) -> dict[str, Any]:
-    """Schema `megatron-memory-lanes/1`, described in docs/json.md. Raises UnsupportedError for more than TOO_MANY moments."""
+    """Schema `megatron-memory-lanes/1`, described in docs/reference/json.md. Raises UnsupportedError for more than TOO_MANY moments."""
     steps = timelines(estimate, _most_passes(estimate))
     events: dict[str, int] = {}
     labels: dict[str, int] = {}

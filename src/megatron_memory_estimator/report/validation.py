@@ -1,4 +1,4 @@
-"""What `validate` prints, its JSON, and the tables of docs/accuracy.md."""
+"""What `validate` prints, its JSON, and the tables of docs/explanation/accuracy.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a training step takes: an analytical model, good enough to rank layouts (docs/throughput.md)."""
+"""How long a training step takes: an analytical model, good enough to rank layouts (docs/explanation/throughput.md)."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The seconds of a schedule are those of its longest chain, and which one that is depends on the seconds of the chunks. The chains of a
 few sets of seconds are kept as counts; the largest of their sums is a bound from below for every set, exact where a kept chain is the
-longest. So the step times of many layouts follow from one product of matrices (docs/throughput.md says how far they are off).
+longest. So the step times of many layouts follow from one product of matrices (docs/explanation/throughput.md says how far they are off).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from .ops import Cost, backward, forward, together, total
 
 CALL = 0.12e-3
 """Seconds that a CPU needs to launch a module or a function of PyTorch, with its autograd node: judgement, after looking at
-host-bound published runs (docs/throughput.md)."""
+host-bound published runs (docs/explanation/throughput.md)."""
 HOST_BACKWARD = 1.3
 """The same of a backward, relative to its forward (judgement)."""
 CHECKPOINT = 0.5e-3

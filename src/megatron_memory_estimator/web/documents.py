@@ -1,4 +1,4 @@
-"""What the tools answer, as the OpenAPI description has it: every key of a document and its kind (docs/json.md explains them)."""
+"""What the tools answer, as the OpenAPI description has it: every key of a document and its kind (docs/reference/json.md explains them)."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def answers_of(tool: str, document: Document) -> dict[int | str, dict[str, Any]]
             "description": 'The summary, with `"detail": "summary"`: figures in GiB where a name says so.',
         }
         schema = {"anyOf": [schema, short]}
-    said = f"{document.says}. Bytes are whole numbers; docs/json.md explains every key."
+    said = f"{document.says}. Bytes are whole numbers; docs/reference/json.md explains every key."
     lines = 'Lines `{"progress": {...}}`, then `{"answer": document}` or `{"error": sentence}`, with `Accept: application/x-ndjson`.'
     text = {"type": "string", "description": lines}
     done = {

@@ -49,7 +49,7 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
         questions.append(Question(f"the number of GPUs is not known: {why}", "--num-gpus N"))
     reading = dataclasses.replace(reading, settings=_without_companions(reading, given))
     settle([one for one in (*reading.questions, *questions) if not _answered(one, gpus, given)], reading.refused)
-    found = f"read as a run of {dialect.name} (docs/{dialect.page}): its defaults hold where the file says nothing"
+    found = f"read as a run of {dialect.name} (docs/reference/{dialect.page}): its defaults hold where the file says nothing"
     notes = [Assumption(found, f"defaults of {dialect.name}"), *of_model, *reading.assumptions]
     if num_gpus is None and reading.num_gpus is not None:
         notes.append(f"num_gpus as in {run.path}: {reading.num_gpus}")
