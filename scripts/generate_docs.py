@@ -19,6 +19,7 @@ import docs_accuracy
 import docs_device
 import docs_mcp
 import docs_python
+import docs_reference
 import docs_rl
 import docs_runs
 import docs_serve
@@ -33,6 +34,7 @@ from docs_markdown import ROOT
 
 TABLES = {
     **docs_tables.TABLES,
+    **docs_reference.TABLES,
     **docs_rl.TABLES,
     **docs_runs.TABLES,
     **docs_accuracy.TABLES,

@@ -1,0 +1,127 @@
+"""Tables of docs/reference: every command with its options, and every name of the library."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import inspect
+import re
+from typing import Any
+
+import click
+from docs_markdown import markdown
+
+OF_ALL = ("bf16", "fp16", "untie", "gpu", "strict", "set_variables", "follow", "run_model", "ignore_unknown")
+"""Options of every command that takes a run, beside the settings."""
+GENERAL = ("_click_default_help", "help_all")
+
+
+def commands() -> str:
+    """Every command with its own options, and what all commands of a run take."""
+    from megatron_memory_estimator.cli.group import VERBS, command
+    from megatron_memory_estimator.cli.job_command import JobCommand
+
+    parts, shared = [], {}
+    for name, text in VERBS.items():
+        verb = command.get_command(click.Context(command), name)
+        assert verb is not None
+        context = click.Context(verb, info_name=f"megatron-memory {name}")
+        settings = {field.name for field in verb.settings} if isinstance(verb, JobCommand) else set()
+        options = [param for param in verb.get_params(context) if isinstance(param, click.Option)]
+        of_run = settings | set(OF_ALL) if settings else set()
+        shared |= {option.name: option for option in options if settings and option.name in OF_ALL}
+        own = [option for option in options if option.name not in of_run and option.name not in GENERAL]
+        usage = " ".join(["megatron-memory", name, *verb.collect_usage_pieces(context)])
+        said = "\n\n".join(" ".join(part.split()) for part in inspect.cleandoc(verb.help or text).split("\n\n"))
+        rest = "Takes the [options of a run](#options-of-a-run) too." if settings else ""
+        table = _options(own, context).rstrip("\n") if own else ""
+        parts.append("\n\n".join(filter(None, (f"## {name}", f"`{usage}`", said, rest, table))))
+    some = click.Context(click.Command("a run"))
+    head = "## Options of a run\n\nEvery [setting](settings.md) is an option, by Megatron's name. Beside them:\n\n"
+    return "\n\n".join([*parts, head + _options([shared[name] for name in OF_ALL], some)])
+
+
+def _options(options: list[click.Option], context: click.Context) -> str:
+    rows = []
+    for option in options:
+        record = option.get_help_record(context)
+        if record is not None:
+            rows.append((f"`{record[0]}`", " ".join(record[1].split())))
+    return markdown(("option", "meaning"), rows)
+
+
+def api() -> str:
+    """Every public name: its signature, what it says of itself, and its public members."""
+    import megatron_memory_estimator as package
+    from megatron_memory_estimator import callback
+
+    parts = []
+    for name in package.__all__:
+        parts.append(_symbol(name, getattr(package, name)))
+    parts.append(_symbol("compare_at_step", callback.compare_at_step, "megatron_memory_estimator.callback"))
+    return "\n\n".join(parts) + "\n"
+
+
+def _symbol(name: str, found: Any, module: str = "megatron_memory_estimator") -> str:
+    said = [f"## {name}", f"`from {module} import {name}`"]
+    if inspect.isclass(found):
+        said.append(_text(found))
+        rows = [*_fields(found), *_members(found)]
+        if name == "Settings":
+            said.append("Its keys are the [settings](settings.md).")
+        elif rows:
+            said.append(markdown(("member", "meaning"), rows).rstrip("\n"))
+    elif callable(found):
+        said += [f"```python\n{name}{_signature(found)}\n```", _text(found)]
+    else:
+        said.append(f"A {type(found).__name__} of {len(found)} `{type(found[0]).__name__}`: {', '.join(item.name for item in found)}.")
+    return "\n\n".join(filter(None, said))
+
+
+def _text(found: Any) -> str:
+    """What a docstring says, in Markdown."""
+    text = inspect.getdoc(found) or ""
+    return "" if text.startswith(f"{getattr(found, '__name__', '')}(") else text
+
+
+def _signature(found: Any) -> str:
+    try:
+        text = str(inspect.signature(found))
+    except ValueError:
+        return "(...)"
+    return re.sub(r"(?:[a-z_]+\.)+(?=[A-Z])", "", text).replace("'", "")
+
+
+def _fields(found: type) -> list[tuple[str, str]]:
+    """The fields of a dataclass or named tuple, but for those that are settings, which have a page of their own."""
+    if issubclass(found, tuple):
+        return [(f"`{name}`", f"`{kind}`") for name, kind in found.__annotations__.items()]
+    if not dataclasses.is_dataclass(found):
+        return []
+    return [
+        (f"`{field.name}`", f"`{field.type}`" + (f": {field.metadata['help']}" if "help" in field.metadata else ""))
+        for field in dataclasses.fields(found)
+        if not field.name.startswith("_") and not field.metadata.get("internal") and "help" not in field.metadata
+    ]
+
+
+def _members(found: type) -> list[tuple[str, str]]:
+    """Public methods and properties that the package defines."""
+    rows = []
+    fields = {field.name for field in dataclasses.fields(found)} if dataclasses.is_dataclass(found) else set(getattr(found, "_fields", ()))
+    for owner in found.__mro__[:-1]:
+        if not owner.__module__.startswith("megatron_memory_estimator") or issubclass(owner, enum.Enum):
+            continue
+        for name, member in vars(owner).items():
+            if name.startswith("_") or name in fields or any(row[0].startswith(f"`{name}") for row in rows):
+                continue
+            plain = member.__func__ if isinstance(member, (classmethod, staticmethod)) else member
+            said = " ".join((inspect.getdoc(plain) or "").split("\n\n")[0].split())
+            if inspect.isfunction(plain):
+                rows.append((f"`{name}{_signature(plain).replace('(self, ', '(').replace('(self)', '()')}`", said))
+            elif hasattr(member, "__get__"):
+                rows.append((f"`{name}`", said))
+    return rows
+
+
+TABLES = {"commands": commands, "api": api}
