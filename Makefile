@@ -7,7 +7,7 @@ MINUTES ?= 10
 MODULES ?= *
 SAMPLE ?= 60
 
-.PHONY: demo test test-all test-web test-trace screenshots fmt docs page imports bench bench-page fuzz mutants clean
+.PHONY: demo test test-all test-web test-trace screenshots fmt docs pages docs-site page imports bench bench-page fuzz mutants clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -59,8 +59,16 @@ fmt: $(READY)
 	$(BIN)/ruff check --fix src tests scripts skills
 	$(BIN)/ruff format src tests scripts skills
 
-docs: $(READY)
+# Every generated part of the pages, and the site made of them in build/docs.
+docs: pages docs-site
+
+pages: $(READY)
 	$(BIN)/python scripts/generate_docs.py
+
+docs-site: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs]'
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/docs
+	@echo "build/docs/index.html"
 
 # The page from its sources in web/; who installs the package needs none of this.
 page:

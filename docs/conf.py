@@ -20,3 +20,5 @@ html_title = f"megatron-memory-estimator {release}"
 html_copy_source = html_show_sourcelink = False
 templates_path: list[str] = []
 nitpicky = True
+html_static_path = ["_static"]
+html_css_files = ["wide.css"]

@@ -74,7 +74,9 @@ def _symbol(name: str, found: Any, module: str = "megatron_memory_estimator") ->
     elif callable(found):
         said += [f"```python\n{name}{_signature(found)}\n```", _text(found)]
     else:
-        said.append(f"A {type(found).__name__} of {len(found)} `{type(found[0]).__name__}`: {', '.join(item.name for item in found)}.")
+        said.append(
+            f"A {type(found).__name__} of {len(found)} `{type(found[0]).__name__}`: {', '.join(item.name for item in found)}."
+        )
     return "\n\n".join(filter(None, said))
 
 
@@ -108,7 +110,11 @@ def _fields(found: type) -> list[tuple[str, str]]:
 def _members(found: type) -> list[tuple[str, str]]:
     """Public methods and properties that the package defines."""
     rows = []
-    fields = {field.name for field in dataclasses.fields(found)} if dataclasses.is_dataclass(found) else set(getattr(found, "_fields", ()))
+    fields = (
+        {field.name for field in dataclasses.fields(found)}
+        if dataclasses.is_dataclass(found)
+        else set(getattr(found, "_fields", ()))
+    )
     for owner in found.__mro__[:-1]:
         if not owner.__module__.startswith("megatron_memory_estimator") or issubclass(owner, enum.Enum):
             continue

@@ -1,6 +1,6 @@
 """The typed settings of `TrainingJob.from_hf` and its likes, made from the settings themselves: job/settings_types.py.
 
-Run it (or `make docs`) after a change of a setting; a test holds the file to what is made here.
+Run it (or `make pages`) after a change of a setting; a test holds the file to what is made here.
 """
 
 from __future__ import annotations

@@ -21,8 +21,10 @@ ADDITIONS = dict(
 )
 
 
-def test_the_page_shows_four_additions() -> None:
-    assert list(ADDITIONS) == ["A kind of layer", "A family of the Hugging Face Hub", "An optimizer", "A GPU"]
+def test_the_page_shows_five_additions() -> None:
+    assert list(ADDITIONS) == [
+        "A kind of layer", "A family of the Hugging Face Hub", "A dialect: a framework's run files", "An optimizer", "A GPU",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("title", ADDITIONS)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from types import ModuleType
 import pytest
 
 from megatron_memory_estimator import TrainingJob, estimate
+from megatron_memory_estimator.cli import main
 from megatron_memory_estimator.cli.group import VERBS
 from megatron_memory_estimator.inputs.megatron.classes import argument_class
 from megatron_memory_estimator.inputs.megatron.table import arguments
@@ -30,7 +33,7 @@ def generator() -> Iterator[ModuleType]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
 def test_generated_blocks_are_current(page: Path, generator: ModuleType) -> None:
-    assert generator.filled(page.read_text()) == page.read_text(), "run `make docs`"
+    assert generator.filled(page.read_text()) == page.read_text(), "run `make pages`"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
@@ -94,3 +97,43 @@ def test_every_megatron_argument_has_a_class() -> None:
         ("fp8_output_proj", "not modelled, refused"),
     ):
         assert argument_class(dest) == kind
+
+
+DOCUMENTS = (
+    "estimate Qwen/Qwen3-8B --num-gpus 8 --tp 2",
+    "estimate examples/verl_grpo.sh",
+    "check Qwen/Qwen3-8B --num-gpus 8",
+    "explain Qwen/Qwen3-8B --num-gpus 8 --tp 2",
+    "timeline Qwen/Qwen3-8B --num-gpus 8 --tp 2",
+    "advise Qwen/Qwen3-8B --num-gpus 8",
+    "compare Qwen/Qwen3-8B --num-gpus 8 --layout tp=1 --layout tp=2",
+    "plan Qwen/Qwen3-8B --num-gpus 8 --tp 2 --cp 1 --pp 1 --micro-batch-size 1",
+)
+LISTS = ("stages", "plans", "advice", "cases", "moments", "tensors")
+
+
+@pytest.mark.parametrize("command", DOCUMENTS, ids=lambda command: command.split()[0])
+def test_every_key_of_a_document_is_on_the_page(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with contextlib.suppress(SystemExit):  # check ends with its verdict
+        main([*(str(ROOT / word) if word.startswith("examples/") else word for word in command.split()), "--json"])
+    document = json.loads(capsys.readouterr().out)
+    keys = set(document).union(*(document[name][0] for name in LISTS if document.get(name)))
+    known = set(re.findall(r"\w+", (ROOT / "docs" / "reference" / "json.md").read_text()))
+    assert keys - known == set()
+
+
+def test_every_page_has_its_place_in_the_site() -> None:
+    contents = (ROOT / "docs" / "contents.yml").read_text()
+    pages = {str(page.relative_to(ROOT / "docs").with_suffix("")) for page in (ROOT / "docs").rglob("*.md")}
+    listed = {name for name in pages if re.search(rf"(?:file|root): {name}$", contents, re.MULTILINE)}
+    assert pages - listed == {page for page in pages if page.startswith("reference/dialects/")} - {
+        "reference/dialects/index"
+    }
+
+
+def test_every_page_says_first_what_it_is_for() -> None:
+    """A title, then a sentence: no table, list, command or sub-heading before it."""
+    for page in (ROOT / "docs").rglob("*.md"):
+        title, text = page.read_text().removeprefix("<!-- programs -->\n\n").split("\n\n", 1)
+        assert title.startswith("# "), page
+        assert re.match(r"(?:<!-- programs -->\s*)?[A-Z*`]", text), page

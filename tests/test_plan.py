@@ -273,3 +273,14 @@ def test_published_layouts_beside_the_first_choice() -> None:
         "doc-26-08-nemotron-3-nano-pretrain-8-gb300-fp8mx-mbs4-gbs512-tp1pp1cp1vp1ep8",
     ):
         assert script.compared(records[name]) == rows[name]
+
+
+def test_sets_of_recomputation_that_a_model_does_not_have_are_named() -> None:
+    """Qwen3-8B has fused norms and no experts: neither set would recompute anything."""
+    job = TrainingJob.from_hf("Qwen/Qwen3-8B", num_gpus=8, gpu="H100", global_batch_size=64)
+    axes = {"tp": "2", "cp": "1", "pp": "1", "micro_batch_size": "1", "recompute": "none,layernorm+mlp,moe_act"}
+    planned = plan(job, axes=axes)
+    assert (
+        "recompute layernorm+mlp, moe_act left out: this model has core_attn, mlp to recompute" in planned.assumptions
+    )
+    assert not any("left out" in note for note in plan(job, axes={**axes, "recompute": "none,mlp"}).assumptions)

@@ -52,7 +52,7 @@ REFUSED = {
 def test_the_typed_settings_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     made = importlib.import_module("settings_types")
-    assert made.TARGET.read_text() == made.text(), "run `make docs`"
+    assert made.TARGET.read_text() == made.text(), "run `make pages`"
 
 
 def test_every_setting_is_typed() -> None:

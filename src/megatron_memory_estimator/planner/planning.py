@@ -13,6 +13,7 @@ from ..modules.counts import count_parameters
 from ..throughput.machine import Efficiency
 from .base import base_job, fewest
 from .found import Found
+from .space.modelled import not_searched
 from .space.words import space_of
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ def plan(
     def on(gpus: tuple[int, ...]) -> Planned:
         base, said = base_job(job, gpus, global_batch_size)
         space = space_of(base, {**words, "num_gpus": ",".join(map(str, gpus))}, everything=complete)
+        if "recompute" in words and (left_out := not_searched(base, space)):
+            said = [*said, left_out]
         found = search(
             base,
             space,

@@ -44,6 +44,14 @@ def recompute_sets(job: TrainingJob, space: Space) -> list[tuple[str, Training]]
     return found
 
 
+def not_searched(job: TrainingJob, space: Space) -> str:
+    """The sets of recomputation of a space that are left out, and why; empty where there are none."""
+    kept = {name for name, _ in recompute_sets(job, space)}
+    left_out = [name for name in space.recompute if name not in kept]
+    known = ", ".join(sorted(recomputable(job.model)))
+    return f"recompute {', '.join(left_out)} left out: this model has {known} to recompute" if left_out else ""
+
+
 def _modelled(job: TrainingJob, training: Training) -> bool:
     return not _refusal(dataclasses.replace(context_of(job), layout=Layout(), training=training))
 
