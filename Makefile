@@ -7,7 +7,7 @@ MINUTES ?= 10
 MODULES ?= *
 SAMPLE ?= 60
 
-.PHONY: demo test test-all test-web test-trace screenshots fmt docs pages docs-site page imports bench bench-page fuzz mutants clean
+.PHONY: demo test test-all test-web test-install test-trace dist screenshots fmt docs pages docs-site page imports bench bench-page fuzz mutants clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -48,6 +48,15 @@ WORD ?=
 
 screenshots: $(BROWSER)
 	$(BIN)/python scripts/screenshots.py $(FOLDER) $(WORD)
+
+# The package as a stranger installs it: every Python that is here, each extra, the sdist, pipx and uv.
+test-install: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build
+	$(BIN)/python -m pytest -rPs tests/install
+
+dist: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --quiet
 
 # CPU torch takes gigabytes, so that it has an environment of its own.
 test-trace:
@@ -92,4 +101,4 @@ mutants: $(READY)
 	$(BIN)/python scripts/mutants.py --sample $(SAMPLE) $(foreach module,$(MODULES),--modules '$(module)')
 
 clean:
-	rm -rf .venv build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache

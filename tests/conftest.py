@@ -55,7 +55,7 @@ SLOW = (
 """Ends of their names."""
 
 
-APART = ("web", "trace")
+APART = ("web", "trace", "install")
 """Folders of tests that only targets of their own run: they need programs and packages that others do not."""
 
 
