@@ -141,3 +141,32 @@ def test_bridge_takes_other_number_types() -> None:
     whole = {**UNEVEN, "num_layers_in_first_pipeline_stage": 1.0, "num_layers": np.int64(8)}
     (dense,) = states(**whole).model_state_components
     assert dense.parameter_count_per_gpu == 9952
+
+
+EIGHT = {
+    "num_layers": 8, "num_moe_experts": 2, "moe_layer_freq": [0, 1, 0, 0, 1, 0, 1, 1], "moe_ffn_hidden_size": 32, "moe_router_topk": 1,
+    "tensor_model_parallel_size": 1, "share_embeddings_and_output_weights": False, "num_layers_in_first_pipeline_stage": 2,
+    "num_layers_in_last_pipeline_stage": 6,
+}  # fmt: skip
+HALVES = {
+    "moe_layer_freq": [1, 1, 1, 1, 0, 0, 0, 0], "num_layers_in_first_pipeline_stage": 4, "num_layers_in_last_pipeline_stage": 4,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "dense", "routed", "activation"),
+    [
+        ({}, 13216, 6144, 62208),
+        ({"mtp_num_layers": 2}, 15392, 10240, 75520),
+        (HALVES, 13088, 8192, 62208),
+        ({**HALVES, "virtual_pipeline_model_parallel_size": 2}, 8992, 4096, 77760),
+    ],
+)
+def test_bridge_counts_each_kind_on_its_own_fullest_stage(
+    changes: dict[str, Any], dense: float, routed: float, activation: float
+) -> None:
+    """What `theoretical_memory_utils.py` of megatron-bridge 0.6.2 answers: dense and routed parameters may be those of two stages,
+    virtual stages take turns, and MTP layers have activations."""
+    found = bridge.estimate_training_memory(container(**{**EIGHT, **changes}), 4)
+    assert [part.parameter_count_per_gpu for part in found.model_state_components] == [dense, routed]
+    assert found.activation is not None and found.activation.memory_bytes == activation

@@ -162,3 +162,20 @@ def test_words_that_megatron_refuses(text: str, sentence: str) -> None:
     with pytest.raises(ConfigError) as error:
         parse_words(text.split()).settled()
     assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        ("#SBATCH --nodes=0\n#SBATCH --ntasks-per-node=8", "--nodes=0"),
+        ("#SBATCH --nodes=+2\n#SBATCH --ntasks-per-node=8", "--nodes=+2"),
+        ("#SBATCH --nodes=$N\n#SBATCH --ntasks-per-node=8", "--nodes=$N"),
+        ("#SBATCH --nodes=2\n#SBATCH --gpus-per-node=two", "--gpus-per-node=two"),
+        ("#SBATCH --nodes=2\n#SBATCH --gres=gpu:1_0", "--gres=gpu:1_0"),
+    ],
+)
+def test_a_count_that_is_none_is_asked_for(header: str, said: str) -> None:
+    """It is not called "not given"."""
+    launch = read_script(f"#!/bin/bash\n{header}\nsrun python pretrain_gpt.py --num-layers 2")
+    assert launch.num_gpus is None
+    assert launch.gpus_unknown.replace("'", "") == f"{said} is no count; give --num-gpus N"

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -112,3 +113,47 @@ def test_odd_options(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     found = refused(words, capsys)
     assert sentence in found and found.rstrip("\n").isprintable()
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["--version"], ["estimate", "--help-all"]])
+def test_nobody_has_to_read_the_help(words: list[str]) -> None:
+    command = [sys.executable, "-m", "megatron_memory_estimator", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b"" and process.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(["plan", *["Qwen/Qwen3-0.6B", "--num-gpus", "2", "--tp", "1", "--pp", "1", "--cp", "1"]], 0), (COMPARE, 0),
+     (["estimate", "Qwen/Qwen3-0.6B", "--num-gpus", "2", "--tp", "0"], 2)],
+)  # fmt: skip
+def test_standard_error_may_be_closed(words: list[str], code: int) -> None:
+    """No sentence of it reaches standard output."""
+    done = subprocess.run(
+        ["bash", "-c", '"$@" 2>&-', "bash", sys.executable, "-m", "megatron_memory_estimator", *words],
+        stdout=subprocess.PIPE, check=False,
+    )  # fmt: skip
+    assert done.returncode == code and bool(done.stdout) == (code == 0)
+
+
+@pytest.mark.parametrize(
+    "words", [[*COMPARE, "--output"], ["estimate", "Qwen/Qwen3-0.6B", "--num-gpus", "8", "--html"]]
+)
+def test_a_pipe_that_nobody_reads_is_not_waited_for(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe = tmp_path / "pipe.html"
+    os.mkfifo(pipe)
+    with pytest.raises(SystemExit) as stop:
+        main([*words, str(pipe)])
+    assert stop.value.code == 2 and "nobody reads this pipe" in capsys.readouterr().err
+    reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE)
+    for _ in range(50):  # until it has opened the pipe
+        try:
+            main([*words, str(pipe)])
+            break
+        except SystemExit:
+            time.sleep(0.1)
+    assert len(reader.communicate(timeout=60)[0]) > 100

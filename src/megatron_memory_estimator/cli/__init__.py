@@ -17,6 +17,8 @@ OBJECTS = 100_000
 def main(argv: list[str] | None = None) -> None:
     """Run the command; a refused input prints one sentence on standard error and exits with 2."""
     gc.set_threshold(OBJECTS)
+    if sys.stderr is None:  # closed by who started us
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     try:
         _main(argv)
     except KeyboardInterrupt:

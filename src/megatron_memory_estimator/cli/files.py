@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import tempfile
@@ -17,7 +18,7 @@ def write(path: str, content: str | bytes, option: str = "--output") -> None:
     try:
         data = content.encode() if isinstance(content, str) else content
         if os.path.exists(path) and not os.path.isfile(path):
-            with open(path, "wb") as file:
+            with os.fdopen(opened(path), "wb") as file:
                 file.write(data)
             return
         target = os.path.realpath(path)
@@ -38,6 +39,18 @@ def write(path: str, content: str | bytes, option: str = "--output") -> None:
         raise ConfigError(f"cannot write {shown(path)}: {error.strerror}") from None
     except UnicodeEncodeError:
         raise ConfigError(f"cannot write {shown(path)}: a name in it is not UTF-8 text") from None
+
+
+def opened(path: str) -> int:
+    """A descriptor of a device or a pipe to write to. Raises ConfigError for a pipe that nobody reads, which would be waited for."""
+    try:
+        found = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno == errno.ENXIO and stat.S_ISFIFO(os.stat(path).st_mode):
+            raise ConfigError(f"cannot write {shown(path)}: nobody reads this pipe") from None
+        raise
+    os.set_blocking(found, True)
+    return found
 
 
 def mode_of(path: str) -> int:

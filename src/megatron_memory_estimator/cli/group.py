@@ -56,6 +56,12 @@ class Verbs(click.Group):
             raise click.UsageError(f'No such command "{args[0]}".{hint}')
         return super().resolve_command(ctx, args)
 
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        try:
+            return super().make_context(*args, **extra)
+        except BrokenPipeError:  # --help and --version print before anything is invoked
+            raise ReaderGone from None
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)

@@ -45,7 +45,8 @@ class BridgeShape:
         layers = positive("num_layers", m.num_layers)
         model = _layer_model(m)
         experts = model.num_moe_experts is not None
-        topk = positive("moe_router_topk", _or(getattr(m, "moe_router_topk", None), 2)) if experts else 0
+        routed_to = _or(getattr(m, "moe_router_topk", None), _or(getattr(m, "num_experts_routed_to", None), 1))
+        topk = positive("moe_router_topk", routed_to) if experts else 0
         shared = model.moe_shared_expert_intermediate_size or 0
         vpp = getattr(m, "virtual_pipeline_model_parallel_size", None)
         return cls(

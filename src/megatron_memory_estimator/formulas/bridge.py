@@ -35,7 +35,8 @@ from ._numbers import positive
 NUM_BYTES_IN_MEGABYTE = 1024 * 1024
 NUM_BYTES_IN_GIGABYTE = 1024 * 1024 * 1024
 ASSUMPTIONS = (
-    "the most loaded GPU: with equal stages one average stage with the embedding, else the fullest stage",
+    "the most loaded GPU: with equal stages one average stage with the embedding, else the fullest stage, for dense and for routed "
+    "parameters by itself",
     "bf16 weights, fp32 gradients and main parameters, two fp32 moments: 18 bytes, or 6 + 12 / shard with the distributed "
     "optimizer",
     "activations of sequence parallelism with selective recomputation of core attention",
@@ -104,7 +105,8 @@ def estimate_training_memory(
     wrong `moe_layer_freq`, and pipeline stages that do not cover the layers.
     """
     shape = BridgeShape.of(config)
-    stage = max(_stages(shape), key=lambda held: held.dense + held.routed)
+    stages = _stages(shape)
+    stage = Held(max(held.dense for held in stages), max(held.routed for held in stages))  # perhaps of two stages
     total_dense, total_routed = _totals(shape)
     sharded = bool(config.optimizer.use_distributed_optimizer)
     dp = positive("data_parallel_size", config.data_parallel_size)
@@ -152,8 +154,9 @@ def compute_activation_memory(config: Any, num_microbatches: int | None, verbose
     s = positive("seq_length", config.model.seq_length)
     b = positive("micro_batch_size", config.train.micro_batch_size)
     h = shape.model.hidden_size
-    layers = len(shape.moe_layers)
-    widths = [shape.active_width if moe else shape.model.ffn for moe in shape.moe_layers]
+    kinds = shape.moe_layers + shape.mtp_layers
+    layers = len(kinds)
+    widths = [shape.active_width if moe else shape.model.ffn for moe in kinds]
     ratio = sum(widths) / layers / h
     per_layer = s * b * h * (18 + 4 * ratio)
     memory = per_layer * layers + 8 * s * b * shape.pp + s * b * h * shape.pp
@@ -202,16 +205,25 @@ def _stages(shape: BridgeShape) -> list[Held]:
         tables = 2 if shape.pp == 1 and not shape.tied else 1
         dense = (block.dense + final_norm(shape.model)) / shape.pp + tables * shape.embedding
         return [Held(dense / shape.tp, block.routed / shape.pp / (shape.ep * shape.etp))]
-    stages, start = [], 0
-    for index, count in enumerate(counts):
-        layers = shape.moe_layers[start : start + count]
-        start += count
+    stages = []
+    for index, layers in enumerate(_kinds_of_stages(shape, counts)):
         is_last = index == len(counts) - 1
         block = shape.block(layers + (shape.mtp_layers if is_last else ()))
         dense = block.dense + (shape.embedding if index == 0 or is_last else 0)
         dense += final_norm(shape.model) if is_last else 0
         stages.append(Held(dense / shape.tp, block.routed / (shape.ep * shape.etp)))
     return stages
+
+
+def _kinds_of_stages(shape: BridgeShape, counts: list[int]) -> list[tuple[bool, ...]]:
+    """The kinds of the layers of each stage, chunk by chunk through the virtual stages."""
+    chunks, start = shape.vpp or 1, 0
+    found: list[tuple[bool, ...]] = [()] * len(counts)
+    for _ in range(chunks):
+        for index, count in enumerate(counts):
+            found[index] += shape.moe_layers[start : start + count // chunks]
+            start += count // chunks
+    return found
 
 
 def _layers_of_stages(shape: BridgeShape) -> list[int] | None:

@@ -148,7 +148,9 @@ def from_mapping_file(
     found = from_document(document, path, variables, ignore_unknown=ignore_unknown)
     refuse_folder(path)
     notes = (*twice(repeated), *found.notes)
-    return Given(found.words, path, name, found.num_gpus, found.gpus_said, env=found.env, warnings=notes)
+    return Given(
+        found.words, path, name, found.num_gpus, found.gpus_said, found.gpus_unknown, env=found.env, warnings=notes
+    )
 
 
 def twice(repeated: Sequence[str]) -> tuple[str, ...]:

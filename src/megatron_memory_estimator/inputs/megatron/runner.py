@@ -32,12 +32,13 @@ LONGEST = 100_000
 
 @dataclass(frozen=True)
 class Document:
-    """What a file says: arguments, environment, GPUs (`gpus_said` tells why), and what the user should know."""
+    """What a file says: arguments, environment, GPUs (`gpus_said` tells why, `gpus_unknown` why not), and what the user should know."""
 
     words: Parsed
     env: dict[str, str] = field(default_factory=dict)
     num_gpus: int | None = None
     gpus_said: str = ""
+    gpus_unknown: str = ""
     notes: tuple[str, ...] = ()
 
 
@@ -63,7 +64,7 @@ def from_document(
         _read(words, str(key), value, variables)
     gpus, said = _gpus(document, env, path, _from_outside(args))
     rest = [f"{key}, a run of its own, is not read" for key in document if re.fullmatch(r"MODEL_ARGS_\w+", str(key))]
-    return Document(words, env, gpus, said, tuple(rest))
+    return Document(words, env, gpus, said, _uncounted(env), tuple(rest))
 
 
 def _environment(raw: Mapping[Any, Any], given: Mapping[str, str]) -> dict[str, str]:
@@ -161,12 +162,22 @@ def _from_outside(args: Mapping[Any, Any]) -> bool:
     )
 
 
+def _uncounted(env: Mapping[str, str]) -> str:
+    """Why the number of GPUs is not known where a variable gives one that is none."""
+    for name in ("GPUS_PER_NODE", "NUM_NODES"):
+        if env.get(name) and not marks(env[name]) and "$" not in env[name] and not whole(env[name]):
+            return f"{name}={shown(env[name])} is no count"
+    return ""
+
+
 def _gpus(document: Mapping[Any, Any], env: Mapping[str, str], path: str, from_outside: bool) -> tuple[int | None, str]:
     """GPUs of the run, and where they are said; those of Megatron-LM's own test runner where a file of its kind does not say."""
     per, nodes = whole(env.get("GPUS_PER_NODE")), whole(env.get("NUM_NODES"))
     folder = _FOLDER.search(os.path.basename(os.path.dirname(path)))
     if folder is not None and per is None and nodes is None:
         nodes, per = int(folder.group(1)), int(folder.group(2))
+    if _uncounted(env):
+        return None, ""
     if per or nodes:
         count = (per or GPUS_PER_NODE) * (nodes or 1)
         rest = "" if per else f" ({GPUS_PER_NODE} a node, as in Megatron-LM's test runner)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from ...errors import ConfigError
@@ -32,6 +33,10 @@ PRECISION = {
 }  # fmt: skip
 
 
+MOST_MISTAKES = 20
+"""Mistakes of a file that are looked for; a message has no room for more."""
+
+
 def job_from_yaml(path: str, num_gpus: int | None = None, **settings: Any) -> TrainingJob:
     """The job of a YAML file; settings given here win over the file's.
 
@@ -54,7 +59,7 @@ def job_from_document(
     named: Callable[[str], LoadedModel],
 ) -> TrainingJob:
     """The job of a run description that is read already; `named` gives the model of `model.name`."""
-    mistakes = list(wrong(document))
+    mistakes = list(islice(wrong(document), MOST_MISTAKES))
     if mistakes:
         raise ConfigError(f"{shortened(path)}: {'; '.join(mistakes)}")
     values: dict[str, Any] = {}

@@ -100,6 +100,7 @@ def _split(shell: Shell, parts: list[Segment]) -> list[str]:
     value = shell.state.variables.get("IFS", " \t\n")
     if not isinstance(value, str) or MARK in value:
         raise shell.refuse("IFS is not known, so words cannot be split")
+    pieces = re.compile(rf"{MARK}[^{MARK}]*{MARK}|[{re.escape(value)}]|[^{re.escape(value)}{MARK}]+" if value else ".")
     found: list[str] = []
     current: str | None = None
     is_quoted = False  # a word with quotes in it stays, be it empty
@@ -119,13 +120,13 @@ def _split(shell: Shell, parts: list[Segment]) -> list[str]:
                 current, ended = (current or "") + part.text, False
                 is_quoted = is_quoted or not part.text
             continue
-        for stretch in re.findall(rf"{MARK}[^{MARK}]*{MARK}|[^{MARK}]", part.text) if MARK in part.text else part.text:
+        for stretch in pieces.findall(part.text):
             if stands_apart(stretch):
                 if current is not None:
                     finish()
                 current, ended = spread(stretch).strip(), False
                 finish()
-            elif stretch not in value or len(stretch) > 1:
+            elif stretch not in value or len(stretch) > 1:  # a run of other characters, or a mark
                 current, ended = (current or "") + stretch, False
             elif stretch in " \t\n":
                 if current is not None:

@@ -6,13 +6,14 @@ Sources: POSIX.1-2017 XCU 2.2 (Quoting), 2.6 (Word Expansions); the Bash Referen
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from ...errors import ConfigError
 from .doubts import MARK
 from .grammar import Arithmetic, List, Opaque, Param, Piece, Substitution, Text, Word, joined_pieces
 from .scanner import META, NAME, Scanner
 
+_PLAIN = re.compile(r"[A-Za-z0-9_]+")
 _SPECIAL = frozenset("@*#?$!-0123456789")
 _OPERATORS = (
     ":-", ":=", ":?", ":+", "-", "=", "?", "+", "##", "#", "%%", "%", "//", "/#", "/%", "/", "^^", "^", ",,", ",", ":", "@",
@@ -69,9 +70,15 @@ class Words(Scanner):
             if match is not None:
                 self.at = match.end()
                 return [Opaque(match.group())]
-        self.line += c == "\n"
-        self.at += 1
-        return [Text(c)]
+        return [Text(self.run(c, stops))]
+
+    def run(self, c: str, stops: Collection[str]) -> str:
+        """The literal characters from `c` on, as many as mean nothing to anybody, at least itself."""
+        match = _PLAIN.match(self.text, self.at)
+        found = match.group() if match is not None and not any(stop in match.group() for stop in stops) else c
+        self.line += found == "\n"
+        self.at += len(found)
+        return found
 
     def double(self) -> list[Piece]:
         """The pieces in double quotes."""
@@ -103,9 +110,7 @@ class Words(Scanner):
             elif c == MARK:
                 pieces.append(self.mark(quoted=True))
             else:
-                self.line += c == "\n"
-                pieces.append(Text(c, True))
-                self.at += 1
+                pieces.append(Text(self.run(c, end), True))
         if opened is not None:
             raise opened
         return pieces

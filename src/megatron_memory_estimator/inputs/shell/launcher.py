@@ -142,6 +142,9 @@ def _tasks(
     merged = {**header, **of_line}
     if "nodes" in merged and re.fullmatch(r"\d+-\d+", merged["nodes"]):
         return Gpus(unknown=f"--nodes {merged['nodes']} is a range; give --num-gpus N")
+    unreadable = slurm.unreadable(merged)
+    if unreadable:
+        return Gpus(unknown=f"{unreadable}; give --num-gpus N")
     world = env.get("WORLD_SIZE")
     if world is not None and not (MARK in world and not doubts_in(world)):
         return Gpus(*_part(world, doubts, "WORLD_SIZE"))

@@ -19,6 +19,8 @@ from .state import Shell, State
 
 __all__ = ["Beside", "Launch", "read_script"]
 MOST_WORDS = 1000
+MOST_LINES = 50_000
+"""Lines of a script; those that are run are far fewer."""
 
 
 def read_script(
@@ -33,6 +35,8 @@ def read_script(
     given = dict(given or {})
     if MARK in text or any(MARK in value for value in (*given.values(), *words)):
         raise ConfigError("the script has a null byte")
+    if text.count("\n") > MOST_LINES:
+        raise ConfigError(f"a script has at most {MOST_LINES:,} lines here, and this one has {text.count(chr(10)):,}")
     header = slurm.header(text)
     variables = slurm.variables(header)
     shell = Shell(

@@ -9,7 +9,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
-from ...wording import whole
+from ...wording import shown, whole
 from .doubts import MARK
 
 SHORT = {"N": "nodes", "n": "ntasks", "G": "gpus"}
@@ -68,6 +68,17 @@ def gpus(text: str | None) -> int | None:
     if parts[0] == "gpu":
         return 1
     return whole(re.sub(r"\(.*", "", parts[0]).rsplit(":", 1)[-1])
+
+
+def unreadable(given: Mapping[str, str]) -> str:
+    """The first option whose count of nodes, tasks or GPUs is none, in words; nothing where all are read."""
+    for name in sorted(VALUED & given.keys()):
+        text = given[name]
+        counts = gpus if "gpu" in name or name == "gres" else count
+        about_gpus = name != "gres" or "gpu" in text
+        if MARK not in text and about_gpus and not counts(text):
+            return f"--{name}={shown(text)} is no count"
+    return ""
 
 
 def nodes(given: Mapping[str, str]) -> int | None:

@@ -1,0 +1,23 @@
+"""What a peer's program prints: one line of JSON. It runs in the peer's environment, which has nothing of ours."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def main(ask: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Print what `ask` makes of the case that is the program's argument: `gib` of one GPU (or null), `of`: what that is, `why`."""
+    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1")
+    case = json.loads(sys.argv[1])
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            found = ask(case)
+    except Exception as error:
+        found = {"gib": None, "why": f"{type(error).__name__}: {error}"[:200]}
+    print(json.dumps({"gib": None, "of": "", "why": "", **found}))
