@@ -7,7 +7,7 @@ MINUTES ?= 10
 MODULES ?= *
 SAMPLE ?= 60
 
-.PHONY: demo test test-all test-web test-install test-trace dist screenshots fmt docs pages docs-site page imports bench bench-page fuzz mutants clean
+.PHONY: demo test test-all test-web test-install test-trace dist screenshots fmt docs pages docs-site page imports bench bench-page bench-peers fuzz mutants clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -89,6 +89,12 @@ imports: $(READY)
 bench: $(READY)
 	$(BIN)/python -m compileall -q src
 	$(BIN)/python scripts/bench.py $(AGAINST)
+
+# Beside other estimators, each in an environment of its own: PEERS=all has those with torch too (gigabytes).
+PEERS ?=
+
+bench-peers: $(READY)
+	$(BIN)/python scripts/bench_peers.py $(PEERS)
 
 bench-page: $(BROWSER)
 	$(BIN)/python scripts/bench_page.py

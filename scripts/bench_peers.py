@@ -158,10 +158,11 @@ def own(tool: Path) -> list[dict[str, Any]]:
     for key, case in CASES.items():
         runs = [once(ours(tool, case)) for _ in range(RUNS + 1)][1:]
         found.append({
-            "peer": "megatron-memory-estimator", "version": "this one", "note": "", "installed_mb": round(installed(tool.with_name("python")), 1),
-            "case": key, "gib": our_answer(runs[-1].out, case), "of": "one GPU, every stage by itself", "why": "",
-            "measured_gib": measured_of(case), "seconds": round(statistics.median(run.seconds for run in runs), 3),
-            "resident_mib": round(max(run.resident for run in runs), 1), "times_ours": 1.0,
+            "peer": "megatron-memory-estimator", "version": "this one", "note": "", "case": key, "why": "", "times_ours": 1.0,
+            "installed_mb": round(installed(tool.with_name("python")), 1), "gib": our_answer(runs[-1].out, case),
+            "of": "one GPU, every stage by itself", "measured_gib": measured_of(case),
+            "seconds": round(statistics.median(run.seconds for run in runs), 3),
+            "resident_mib": round(max(run.resident for run in runs), 1),
         })  # fmt: skip
         print(line(found[-1]), flush=True)
     return found

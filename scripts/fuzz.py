@@ -41,17 +41,18 @@ def main() -> int:
         return again(given.again)
     names = given.only or [*READERS, "server"]
     readers = [READERS[name] for name in names if name in READERS]
-    print(f"{'reader':12} {'runs':>8} {'accepted':>9} {'refusals':>9} {'CPU min':>8} {'findings':>9}", flush=True)
+    print(
+        f"{'reader':12} {'runs':>8} {'accepted':>9} {'refusals':>9} {'lines':>7} {'CPU min':>8} {'findings':>9}",
+        flush=True,
+    )
     bad = False
     with ThreadPoolExecutor(given.jobs) as pool:
         for reader, found in zip(
             readers, pool.map(lambda one: hunted(one, given.seed, given.minutes), readers), strict=True
         ):
             minutes = found.cpu_seconds / 60
-            print(
-                f"{reader.name:12} {found.runs:8} {found.accepted:9} {found.refusals:9} {minutes:8.2f} {len(found.findings):9}",
-                flush=True,
-            )
+            figures = f"{found.runs:8} {found.accepted:9} {found.refusals:9} {found.lines:7} {minutes:8.2f} {len(found.findings):9}"
+            print(f"{reader.name:12} {figures}", flush=True)
             for one in found.findings:
                 bad = True
                 name = hashlib.sha256(f"{one.key}".encode("utf-8", "replace")).hexdigest()[:10]

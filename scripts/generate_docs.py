@@ -18,6 +18,7 @@ from pathlib import Path
 import docs_accuracy
 import docs_device
 import docs_mcp
+import docs_peers
 import docs_python
 import docs_reference
 import docs_rl
@@ -34,6 +35,7 @@ from docs_markdown import ROOT
 
 TABLES = {
     **docs_tables.TABLES,
+    **docs_peers.TABLES,
     **docs_reference.TABLES,
     **docs_rl.TABLES,
     **docs_runs.TABLES,

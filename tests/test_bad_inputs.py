@@ -120,7 +120,7 @@ COMMANDS: list[tuple[str, str]] = [
     (f"estimate {DENSE} --fp16 --params-dtype bf16", "contradicts"),
     (f"estimate {DENSE} --num-layers 1000000000", "num_layers"),
     (f"estimate {DENSE} --mtp-num-layers 1000000", "mtp_num_layers"),
-    (f"estimate {DENSE} --pp 100000 --num-layers 10000", "pipeline_model_parallel_size"),
+    (f"estimate {DENSE} --pp 100000 --num-layers 2000", "pipeline_model_parallel_size"),
     (f"estimate {DENSE} --pp 37", "36 stages"),
     (f"estimate {DENSE} --attention-kernel flash --params-dtype fp32", "bf16 or fp16"),
     (f"estimate {DENSE} --optimizer adamm", "adam"),

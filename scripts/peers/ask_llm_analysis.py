@@ -1,7 +1,7 @@
 """llm-analysis (cli99/llm-analysis): `train` with a model file as its README describes.
 
-It knows MLPs of two matrices: 1.5 times the width has the parameters of a gated one. It has neither latent attention, nor dense first layers,
-nor shared experts, which are left out.
+It knows MLPs of two matrices: 1.5 times the width has the parameters of a gated one. It has neither latent attention, nor dense
+first layers, nor shared experts, which are left out.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ def ask(case: dict[str, Any]) -> dict[str, Any]:
 
     config = {
         "model_type": "deepseek_v3" if "experts" in case else "llama", "hidden_size": case["hidden"], "num_hidden_layers": case["layers"],
-        "num_attention_heads": case["heads"], "num_key_value_heads": case["kv"], "intermediate_size": case["ffn"], "vocab_size": case["vocab"],
+        "num_attention_heads": case["heads"], "num_key_value_heads": case["kv"], "intermediate_size": case["ffn"],
+        "vocab_size": case["vocab"],
         "tie_word_embeddings": False, "max_position_embeddings": case["seq"],
     }  # fmt: skip
     if "experts" in case:

@@ -1,4 +1,4 @@
-"""megatron-bridge: `estimate_training_memory` (NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/training/utils/theoretical_memory_utils.py`).
+"""megatron-bridge: `estimate_training_memory` of `src/megatron/bridge/training/utils/theoretical_memory_utils.py`.
 
 Importing the package needs TransformerEngine and a GPU's libraries, so that its file is loaded alone, as it is installed.
 """
@@ -41,7 +41,8 @@ def ask(case: dict[str, Any]) -> dict[str, Any]:
     model = SimpleNamespace(
         num_layers=case["layers"], hidden_size=case["hidden"], ffn_hidden_size=case["ffn"], num_attention_heads=case["heads"],
         kv_channels=case["head_dim"], num_query_groups=case["kv"], vocab_size=case["padded_vocab"], should_pad_vocab=False,
-        make_vocab_size_divisible_by=128, share_embeddings_and_output_weights=False, gated_linear_unit=True, activation_func=functional.silu,
+        make_vocab_size_divisible_by=128, share_embeddings_and_output_weights=False, gated_linear_unit=True,
+        activation_func=functional.silu,
         num_moe_experts=case.get("experts"), moe_layer_freq=[0] * case["dense"] + [1] * (case["layers"] - case["dense"]) if moe else 1,
         moe_ffn_hidden_size=case.get("moe_ffn"), moe_shared_expert_intermediate_size=case.get("shared"),
         moe_router_topk=case.get("topk") or 2, moe_latent_size=None, mtp_num_layers=case.get("mtp"), multi_latent_attention=moe,

@@ -15,7 +15,8 @@ def ask(case: dict[str, Any]) -> dict[str, Any]:
 
     config = {
         "model_type": "deepseek_v3" if "experts" in case else "llama", "hidden_size": case["hidden"], "num_hidden_layers": case["layers"],
-        "num_attention_heads": case["heads"], "num_key_value_heads": case["kv"], "intermediate_size": case["ffn"], "vocab_size": case["vocab"],
+        "num_attention_heads": case["heads"], "num_key_value_heads": case["kv"], "intermediate_size": case["ffn"],
+        "vocab_size": case["vocab"],
         "tie_word_embeddings": False,
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,5 @@
-"""A reader hunted in a process of its own: mutation that keeps what is answered in a new way, until its CPU time is spent.
+"""A reader hunted in a process of its own: mutation that keeps what is answered in a new way or reaches new lines, until its CPU
+time is spent.
 
 The process notes the case that it is about to read, so that the parent can tell what a hang, a kill or lost memory was about.
 """
@@ -24,6 +25,7 @@ from typing import Any
 from megatron_memory_estimator.errors import EstimatorError
 from megatron_memory_estimator.inputs.hf import load_named
 
+from .lines import Lines
 from .mutate import smaller
 from .watch import Events, Finding, Outcome, Reader, masked, observed, scratch
 
@@ -45,26 +47,27 @@ class Counts:
     runs: int = 0
     accepted: int = 0
     refusals: int = 0
+    lines: int = 0
     cpu_seconds: float = 0.0
     findings: list[Finding] = field(default_factory=list)
 
 
 @dataclass
 class Pool:
-    """Cases that were answered in a new way: those that were accepted, and the others."""
+    """Cases that were answered in a new way or reached new lines: those that were accepted, and the others."""
 
     accepted: list[Any] = field(default_factory=list)
     refused: list[Any] = field(default_factory=list)
     answers: set[str] = field(default_factory=set)
 
-    def add(self, case: Any, outcome: Outcome) -> bool:
-        """Keep a case if its answer is new; whether it is."""
+    def add(self, case: Any, outcome: Outcome, *, reaches: bool = False) -> bool:
+        """Keep a case if its answer is new, or it reaches new lines; whether the answer is."""
         answer = f"{outcome.accepted} {masked(' '.join(outcome.said))[:200]}"
-        if answer in self.answers:
-            return False
-        self.answers.add(answer)
-        (self.accepted if outcome.accepted else self.refused).append(case)
-        return True
+        is_new = answer not in self.answers
+        if is_new or reaches:
+            self.answers.add(answer)
+            (self.accepted if outcome.accepted else self.refused).append(case)
+        return is_new
 
     def choose(self, random: Random, seeds: list[Any]) -> Any:
         """A case to change: a seed, one that was accepted, one of the newest, or any."""
@@ -95,12 +98,16 @@ def hunt(reader: Reader, seed: str, seconds: float, folder: Path, notes: Path, k
     for case in reader.seeds():
         _timed(reader, case, folder, None, notes)
     events.install()
-    counts, pool, keys, saved = Counts(), Pool(), set(known), 0.0
+    counts, pool, keys, saved, lines = Counts(), Pool(), set(known), 0.0, Lines()
     for case in cases(reader, seed, pool):
-        outcome, found = _timed(reader, case, folder, events, notes)
+        with lines.watched():
+            outcome, found = _timed(reader, case, folder, events, notes)
+        if found is not None and found.kind == "time":  # watching takes time too
+            outcome, found = _timed(reader, case, folder, events, notes)
         counts.runs += 1
         counts.accepted += outcome.accepted
-        if found is None and pool.add(case, outcome):
+        counts.lines = len(lines.known)
+        if found is None and pool.add(case, outcome, reaches=lines.new):
             counts.refusals += not outcome.accepted
         if found is not None and found.key not in keys:
             keys.add(found.key)
@@ -182,6 +189,7 @@ def _add(total: Counts, notes: Path) -> None:
     total.runs += found["runs"]
     total.accepted += found["accepted"]
     total.refusals = max(total.refusals, found["refusals"])
+    total.lines = max(total.lines, found["lines"])
     total.cpu_seconds += found["cpu_seconds"]
     total.findings += [Finding(**one) for one in found["findings"]]
 

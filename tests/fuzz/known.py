@@ -138,7 +138,7 @@ BRIDGES: list[tuple[Any, str]] = [
     ({"model": {**seeds.DENSE, "cp_comm_type": 5}}, "must be a word, or a list of one for each layer"),
 ]
 EXPRESSIONS: list[tuple[str, str]] = [
-    ("layout (t*11111" + "*11111" * 11, "its symbols are E (embedding), t (layer), m (MTP), L"),
+    ("layout (t*11111" + "*11111" * 11, "stands for more than 2000 layers or stages"),
     ("layout (t*99999)*14000", "layers or stages, the most that is accepted; check its"),
     ("layout " + "|*100000" * 1000, "pipeline_model_parallel_layout"),
     ("freq " + "+".join(["[0]*99999"] * 800), "moe_layer_freq"),

@@ -40,7 +40,7 @@ MLPS = {"linear": "linear_mlp", "no_op": "no_mlp"}
 """Kinds of what stands in the place of attention and of an MLP."""
 OWNS, BORROWS = "dsa", "dsa_shared"
 """Sparse attention with an indexer of its own, and with the keys of an earlier layer."""
-MOST_LAYERS = 10_000
+MOST_LAYERS = 2_000
 MOST_MTP_LAYERS = 64
 MOST_EXPERTS = 16_384
 

@@ -18,8 +18,8 @@ from .changes import larger_changes, memory_changes
 
 TRIED = {2: 160, 3: 120, 4: 80}
 """Groups of each size that are estimated at most."""
-STAGES, LEAST = 8, 12
-"""Pipeline stages up to which so many are, and how few with many more: an estimate takes as long as it has stages."""
+STAGES, LAYERS, LEAST = 8, 125, 12
+"""Pipeline stages up to which so many are, layers that count as a stage, and how few with many more: an estimate takes that long."""
 CHEAPER = 0.99
 """What more changes must cost at most, relative to fewer that fit already."""
 DEAR = 1.5
@@ -92,7 +92,8 @@ class Groups:
     def tried(self, size: int, found: Sequence[Outcome]) -> list[Outcome]:
         """Groups of a size estimated, the most promising; none that holds a smaller one that was found already."""
         enough = [frozenset(one.changes) for one in found]
-        most = max(TRIED[size] * STAGES // max(len(self.now.estimate.stages), STAGES), LEAST)
+        load = max(len(self.now.estimate.stages), self.now.job.model.num_layers // LAYERS, STAGES)
+        most = max(TRIED[size] * STAGES // load, LEAST)
         groups = (group for group in self._ordered(size) if not any(less <= set(group) for less in enough))
         chosen = list(islice(groups, most))
         made = list(outcomes(self.now, chosen))
