@@ -22,3 +22,4 @@ templates_path: list[str] = []
 nitpicky = True
 html_static_path = ["_static"]
 html_css_files = ["wide.css"]
+smartquotes = False

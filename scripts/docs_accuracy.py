@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from docs_markdown import markdown
+from docs_markdown import ROOT, markdown
 
 if TYPE_CHECKING:
     from megatron_memory_estimator.validation.replay import Replay
@@ -174,7 +174,24 @@ def accuracy_refused() -> str:
     return markdown(("why", "runs", "such as"), rows)
 
 
+def record() -> str:
+    """A measured run as `validate --against` reads it."""
+    import json
+
+    file = ROOT / "src" / "megatron_memory_estimator" / "validation" / "runs.jsonl"
+    found = next(
+        line
+        for line in map(json.loads, file.read_text().splitlines())
+        if line["id"].endswith("llama3_70b_tp2_pp1_dp4_l12_mbc4_cef")
+    )
+    found["id"] = "llama-3-70b-12-layers"
+    kept = ("id", "gpu", "num_gpus", "rank", "args", "settings", "measured")
+    text = json.dumps({key: found[key] for key in kept})
+    return f"```json\n{text}\n```\n"
+
+
 TABLES = {
+    "record": record,
     "accuracy sums": accuracy_sums,
     "accuracy groups": accuracy_groups,
     "accuracy cases": accuracy_cases,

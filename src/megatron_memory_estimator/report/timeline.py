@@ -72,8 +72,7 @@ def sentences(timeline: Timeline, axis: Axis, mark: str) -> Iterator[str]:
             f"left out: {out.moments:,} forwards and backwards in the middle, of {out.microbatches:,} microbatch{many}, "
             f"which repeat the {out.repeats} before them"
         )
-    end = timeline.stretches()[-1].end
-    yield f"a step takes {end:.2f} s with each stage's own time, {timeline.step_s:.2f} s by the step time (docs/explanation/throughput.md)"
+    yield f"a step takes {timeline.step_s:.2f} s"
 
 
 def at(timeline: Timeline, moment: Moment, axis: Axis) -> str:
