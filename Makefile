@@ -7,7 +7,7 @@ MINUTES ?= 10
 MODULES ?= *
 SAMPLE ?= 60
 
-.PHONY: demo test test-all test-web test-install test-trace dist screenshots fmt docs pages docs-site page imports bench bench-page bench-peers fuzz mutants clean
+.PHONY: demo test test-all test-web test-install test-trace coverage dist screenshots fmt docs pages docs-site page imports bench bench-page bench-peers fuzz mutants clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -48,6 +48,11 @@ WORD ?=
 
 screenshots: $(BROWSER)
 	$(BIN)/python scripts/screenshots.py $(FOLDER) $(WORD)
+
+# Lines that the tests reach, of this process alone: what commands and workers do in processes of their own is not counted.
+coverage: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pytest-cov
+	$(BIN)/python -m pytest -n auto --cov=megatron_memory_estimator --cov-report=term:skip-covered --cov-fail-under=95
 
 # The package as a stranger installs it: every Python that is here, each extra, the sdist, pipx and uv.
 test-install: $(READY)
