@@ -150,39 +150,76 @@ def test_a_job_queues_only_if_it_fits(programs: Path) -> None:
     code, said = bash(script, "run.sh", GPU="A100-40GB")
     assert code == UNSURE and said.endswith("not queued: run.sh\n")
     code, said = bash(script, "run.sh", GPU="A100-40GB", TIGHT="1")
-    assert code == 0 and said.endswith("queued: run.sh\n")
+    assert code == 0 and "\nqueued: run.sh\n" in said
     code, said = bash(script, "no_such.sh", TIGHT="1")
     assert code == 2 and "not queued: no_such.sh" in said
 
 
 def test_a_pull_request_may_not_take_more(programs: Path) -> None:
-    """The steps of the workflow, one after the other in a repository with a branch main."""
+    """The steps of the workflow, one after the other in a repository with a branch main: also where a file that the run sources changes."""
     workflow: dict[str, Any] = yaml.safe_load((ROOT / "examples" / "github_action.yml").read_text())
     steps = [step["run"] for step in workflow["jobs"]["check"]["steps"] if "run" in step]
+    run, sizes = programs / "run.sh", programs / "sizes.sh"
+    text = run.read_text()
+    run.write_text(text.replace("set -euo pipefail\n", "set -euo pipefail\nsource sizes.sh\n", 1))
+    sizes.write_text("MBS=1\n")
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
     for words in (
         ["init", "-q", "-b", "main"],
-        ["add", "run.sh"],
+        ["add", "run.sh", "sizes.sh"],
         ["commit", "-qm", "run"],
         ["branch", "-q", "origin/main"],
     ):
         subprocess.run([*git, *words], check=True)
     env = {**workflow["env"], "GPU": "H200", "GITHUB_BASE_REF": "main"}
 
-    def ran() -> tuple[int, str]:
-        code, said = 0, ""
+    def ran(**more: str) -> tuple[int, str]:
+        subprocess.run(["git", "worktree", "remove", "--force", "../main"], check=False, capture_output=True)
+        (programs / "baseline.json").unlink(missing_ok=True)
         for step in steps:
-            code, said = bash("-e", "-c", step, **env)
+            code, said = bash("-e", "-c", step, **{**env, **more})
             if code:
                 break
         return code, said
 
     assert ran()[0] == 0
-    text = (programs / "run.sh").read_text()
-    (programs / "run.sh").write_text(text.replace("{MBS:-1}", "{MBS:-2}"))
-    assert (programs / "run.sh").read_text() != text
+    sizes.write_text("MBS=2\n")
     code, said = ran()
     assert code == TAKES_MORE and "above the baseline's" in said
-    (programs / "baseline.json").unlink()
-    env["GITHUB_BASE_REF"] = "no_such"
-    assert ran()[0] == 0, "a run that main does not have"
+    (programs / "new.sh").write_text(run.read_text())
+    assert ran(RUN="new.sh")[0] == 0, "a run that main does not have"
+    shutil.copy(programs / "new.sh", run)
+    subprocess.run([*git, "checkout", "-q", "--detach"], check=True)
+    (programs / "new.sh").write_text("python pretrain_gpt.py --no-such-argument 1\n")
+    for words in (["add", "new.sh"], ["commit", "-qm", "broken"], ["branch", "-f", "origin/main"]):
+        subprocess.run([*git, *words], check=True)
+    (programs / "new.sh").write_text(run.read_text())
+    assert ran(RUN="new.sh")[0] == 0, "a run that is refused in main"
+
+
+def test_a_file_that_is_not_read_makes_nothing_sure(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Sizes with defaults may come from it: what it sets could be anything."""
+    script = tmp_path / "run.sh"
+    arguments = (
+        "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --max-position-embeddings 64 --vocab-size 1000 "
+        "--bf16 --tokenizer-type NullTokenizer"
+    )
+    script.write_text(
+        f"source /no/such/cluster.sh\nREC=()\ntorchrun --nproc-per-node 8 pretrain_gpt.py {arguments} "
+        '--micro-batch-size ${MBS:-1} "${REC[@]}"\n'
+    )
+    with pytest.raises(SystemExit) as stop:
+        main(["check", str(script)])
+    out, err = capsys.readouterr()
+    assert stop.value.code == UNSURE and "'/no/such/cluster.sh' is sourced and not read" in out
+    assert "warning: line 1: source /no/such/cluster.sh is not followed" in err
+    script.write_text(script.read_text().replace("source /no/such/cluster.sh\n", ""))
+    assert checked(capsys, str(script))[0] == FITS
+
+
+def test_memory_that_a_run_may_take_is_limited(capsys: pytest.CaptureFixture[str]) -> None:
+    assert checked(capsys, *DENSE)[0] == FITS
+    assert checked(capsys, *DENSE, "--head-room", "36%")[0] == UNSURE
+    code, said = checked(capsys, *DENSE, "--max-memory", "20")
+    assert code == DOES_NOT_FIT and "of 20.0 GiB" in said
+    assert checked(capsys, *DENSE, "--head-room", "x")[0] == 2

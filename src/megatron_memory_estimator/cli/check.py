@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 
 import click
@@ -13,18 +14,32 @@ from .options import json_option
 
 HELP = """Whether a run may start, for CI and job submission: one line of reason, and an exit code.
 
-Exits with 0 where the run surely fits its GPU, 3 where it does not, 4 where that is tight or it trains but cannot load its
-checkpoint, 5 where --max-increase is exceeded, 2 for a bad input. Takes the model or run and the options of `estimate`.
+Exits with 0 where the run surely fits its GPU, 3 where it does not, 4 where that is tight, a file that the script sources is not
+read, or it trains but cannot load its checkpoint, 5 where --max-increase is exceeded, 2 for a bad input. Takes the model or run
+and the options of `estimate`.
 """
 
 
-def run(job: TrainingJob, *, as_json: bool, max_increase: str | None, tolerance: str) -> None:
-    """Print the reason and exit with the code."""
+def run(
+    job: TrainingJob,
+    *,
+    as_json: bool,
+    max_increase: str | None,
+    tolerance: str,
+    max_memory: float | None,
+    head_room: str | None,
+) -> None:
+    """Print the reason, warnings on standard error, and exit with the code."""
     from ..estimator import estimate
     from ..report.check import checked, document, read_baseline
 
     share = tolerance_of(tolerance)
     baseline = read_baseline(max_increase) if max_increase is not None else None
+    if max_memory is not None or head_room is not None:
+        from .plan import memory_limit
+
+        limit = memory_limit(job, max_memory, head_room)
+        job = dataclasses.replace(job, gpu=dataclasses.replace(job.gpu, memory_bytes=limit))
     result = estimate(job)
     found = checked(result, baseline, share)
     if as_json:
@@ -33,6 +48,8 @@ def run(job: TrainingJob, *, as_json: bool, max_increase: str | None, tolerance:
         print_json(document(result, found))
     else:
         click.echo(found.reason)
+        for warning in job.warnings:
+            click.echo(f"warning: {warning}", err=True)
     sys.stdout.flush()
     if found.code:
         sys.exit(found.code)
@@ -59,6 +76,8 @@ command = job_command(
             metavar="BASELINE.json",
             help="no stage's peak may be above that of an earlier check --json or estimate --json",
         ),
+        click.Option(["--max-memory"], type=float, metavar="GIB", help="memory of a GPU, GiB; default: all of it"),
+        click.Option(["--head-room"], metavar="GIB|%", help="memory to leave free, in GiB or percent of the GPU"),
         click.Option(["--tolerance"], metavar="%", default="0%", show_default=True, help="by how much it may be above"),
     ],
     run,

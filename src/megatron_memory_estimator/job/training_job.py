@@ -38,7 +38,7 @@ class TrainingJob:
 
     `batch_is_assumed`: the global batch is not given, and as large as changes the peak; `open_versions`: library versions that are not
     given, and taken as new as they can be. `assumptions` says what was decided because
-    it was not given; `warnings` what is not modelled.
+    it was not given; `warnings` what is not modelled; `unread` are files that the run's script sources and that were not opened.
     """
 
     model: Model
@@ -56,6 +56,7 @@ class TrainingJob:
     refusal: str = ""
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
 
     @classmethod
     def from_hf(

@@ -50,8 +50,8 @@ class Checked(NamedTuple):
 
 
 def checked(estimate: Estimate, baseline: dict[int, int] | None = None, tolerance: float = 0.0) -> Checked:
-    """0 where a run surely fits, 3 where it does not, 4 where that is not sure or it trains and cannot load or save, 5 where the peak of a
-    stage is more than `tolerance` (a share) above the baseline's."""
+    """0 where a run surely fits, 3 where it does not, 4 where that is not sure (a file of the script is not read, too) or it trains and
+    cannot load or save, 5 where the peak of a stage is more than `tolerance` (a share) above the baseline's."""
     increase = grown(estimate, baseline) if baseline else None
     code, reason = _judged(estimate)
     if increase is None:
@@ -63,8 +63,11 @@ def checked(estimate: Estimate, baseline: dict[int, int] | None = None, toleranc
 
 def _judged(estimate: Estimate) -> tuple[int, str]:
     found, sentence = estimate.verdict(), verdict_sentence(estimate)
+    if unread := estimate.job.unread:
+        names = f"{shown(unread[0])}" + (f" and {len(unread) - 1} more" if len(unread) > 1 else "")
+        sentence += f"; {names} is sourced and not read, and may set something else (--follow opens it where it is)"
     if found.word == "fits":
-        return FITS, sentence
+        return UNSURE if unread else FITS, sentence
     if found.word != "does not fit":
         return UNSURE, sentence
     trains = [held for stage in estimate.stages for name, held in stage.phase_ranges.items() if name not in LATER]
@@ -106,6 +109,7 @@ def document(estimate: Estimate, found: Checked) -> dict[str, Any]:
         "exit_code": found.code,
         "verdict": estimate.verdict().word,
         "reason": found.reason,
+        "warnings": list(estimate.job.warnings),
         "increase": increase and {**increase._asdict(), "share": increase.share},
         "stages": [
             {

@@ -81,10 +81,18 @@ def headline(found: Found, rows: Sequence[Row]) -> Iterator[str]:
         yield first.verdict.not_counted
 
 
+OTHERS = (
+    "(what memory and speed depend on; a model's other arguments, such as tokenizer, rotary base and scaling, norm epsilon and router "
+    "scaling, are those of your script)"
+)
+
+
 def launch_lines(plan: Plan, shown: int, form: str) -> Iterator[str]:
     """Launch arguments of a plan."""
     yield f"\n{TITLES[form]} of plan {shown} ({plan.job.layout.world_size} GPUs):"
     yield FORMS[form](plan.job)
+    if form != "bridge":
+        yield OTHERS
     if variables := environment(plan.job):
         yield "in its environment: " + " ".join(f"{name}={value}" for name, value in variables.items())
     if form == "bridge":

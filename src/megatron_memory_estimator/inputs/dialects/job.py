@@ -64,7 +64,7 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
             loaded, gpus, values, habits=False, defaults=CLASS_DEFAULTS, framework=_filled(reading, values)
         )
     assumed = tuple(one if isinstance(one, Assumption) else plain(one) for one in (*notes, *job.assumptions))
-    return dataclasses.replace(job, assumptions=assumed, warnings=tuple(map(plain, job.warnings)))
+    return dataclasses.replace(job, assumptions=assumed, warnings=tuple(map(plain, job.warnings)), unread=run.lost)
 
 
 def _answered(question: Question, gpus: int | None, given: Mapping[str, Any]) -> bool:

@@ -64,7 +64,7 @@ def job_from_args(args: Any, num_gpus: int | None, settings: Mapping[str, Any]) 
     loaded = LoadedModel(defaults, source.name, source.source, "", warnings=warnings)
     assumed = (source.gpus_said,) if num_gpus is None and source.gpus_said and gpus is not None else ()
     job = job_from_parts(loaded, gpus, values, habits=False, single_microbatch=True)
-    return dataclasses.replace(job, assumptions=(*assumed, *job.assumptions))
+    return dataclasses.replace(job, assumptions=(*assumed, *job.assumptions), unread=source.lost)
 
 
 WORDS_MISSING = "the script reads words of its caller, which are not given: put them behind its name, or --set each"

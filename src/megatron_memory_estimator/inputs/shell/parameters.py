@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ...wording import plain
 from .arithmetic import settled
-from .doubts import MARK, apart, bare, in_doubt, loose, quoted, unquoted, unset, vanishes
+from .doubts import MARK, apart, bare, in_doubt, loose, quoted, unquoted, unset, unset_in, vanishes
 from .expand import Found, Segment, segments, text_of
 from .grammar import Opaque, Param, Text, Word
 from .state import Array, Shell, Value, uncertain
@@ -99,8 +99,11 @@ def element(shell: Shell, name: str, value: Value | None, index: Word | None) ->
         if in_doubt(key):
             return shell.doubt(f"the element of {name} is not known")
         return value.items.get(bare(key))
-    at = settled(shell, text_of(shell, index)) if index is not None else 0
-    if isinstance(at, str) or uncertain(value):
+    asked = text_of(shell, index) if index is not None else "0"
+    at = settled(shell, asked)
+    if isinstance(at, str):
+        return shell.doubt(f"the element of {name} is not known", next(iter(unset_in(asked)), name))
+    if uncertain(value):
         return shell.doubt(f"the element of {name} is not known", name)
     if at < 0:
         at += max((int(key) for key in value.items), default=-1) + 1
@@ -129,7 +132,8 @@ def segments_of(shell: Shell, piece: Param, *, whole: bool) -> list[Segment]:
     if not isinstance(joiner, str) or MARK in joiner:
         raise shell.refuse("IFS is not known, so words cannot be joined")
     shell.spend(sum(map(len, held.values)) + len(held.values))
-    if not held.is_set and not held.values and piece.operator == "" and piece.name not in ("@", "*"):
+    is_nowhere = not held.values and piece.name not in ("@", "*") and variable(shell, piece.name) is None
+    if is_nowhere and not held.is_set and piece.operator == "":
         mark = unset(piece.name)
         if held.many == "*" and piece.quoted:
             return [Segment(quoted(mark))]
