@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import os
 import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +19,7 @@ import pytest
 from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.cli import main
 from megatron_memory_estimator.cli.group import VERBS
+from megatron_memory_estimator.inputs.catalog import entries
 from megatron_memory_estimator.inputs.megatron.classes import argument_class
 from megatron_memory_estimator.inputs.megatron.table import arguments
 
@@ -137,3 +141,37 @@ def test_every_page_says_first_what_it_is_for() -> None:
         title, text = page.read_text().removeprefix("<!-- programs -->\n\n").split("\n\n", 1)
         assert title.startswith("# "), page
         assert re.match(r"(?:<!-- programs -->\s*)?[A-Z*`]", text), page
+
+
+BY_HAND = re.compile(r"```(?:console|bash)\n(.*?)```", re.DOTALL)
+NOT_HERE = re.compile(r"make |git clone |pip install |megatron-memory (?:serve|site) ?|megatron-memory \w+ MODEL ")
+"""Other targets run these: the two commands of the README, installing (tests/install), the page (tests/web); MODEL stands for a model."""
+
+
+def commands_by_hand() -> list[tuple[str, str, str]]:
+    """Commands of blocks that are not generated: the page, the command, and what the block shows behind it."""
+    found = []
+    for page in PAGES:
+        text = re.sub(r"<!-- (?:run|table): .*?<!-- end -->", "", page.read_text(), flags=re.DOTALL)
+        for block in BY_HAND.findall(text):
+            for part in re.split(r"^\$ ", block, flags=re.MULTILINE):
+                command = re.match(r"(?:.*\\\n)*.*", part)
+                assert command is not None
+                if command[0] and not NOT_HERE.match(command[0]) and "megatron-memory" in command[0].split("#")[0]:
+                    found.append((page.name, command[0], part[command.end() :].strip()))
+    return found
+
+
+@pytest.mark.parametrize(("page", "command", "shown"), commands_by_hand(), ids=lambda text: text[:60])
+def test_every_command_that_is_shown_runs(page: str, command: str, shown: str, tmp_path: Path) -> None:
+    """In a folder with the files that they name; what stands behind a command is what it says."""
+    (tmp_path / "my-model").mkdir()
+    for name in ("config.json", "my-model/config.json"):
+        (tmp_path / name).write_text(json.dumps(entries()["Qwen/Qwen3-8B"]["config"]))
+    shutil.copy(ROOT / "tests" / "launch_scripts" / "llama8b_04_defaults_arithmetic.sh", tmp_path / "run.sh")
+    tool = f'megatron-memory() {{ "{sys.executable}" -m megatron_memory_estimator "$@"; }}\n'
+    done = subprocess.run(
+        ["bash", "-c", tool + command], capture_output=True, text=True, cwd=tmp_path, check=False, env={**os.environ, "COLUMNS": "100"}
+    )  # fmt: skip
+    assert done.returncode == (2 if shown.startswith("error:") else 0), done.stderr
+    assert " ".join(shown.split()) in " ".join((done.stdout + done.stderr).split())
