@@ -6,12 +6,14 @@ import contextlib
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from megatron_memory_estimator.cli import main
+from megatron_memory_estimator.wording import LONGEST_MESSAGE, LONGEST_QUESTIONS
 
 from . import seeds
 from .mutate import Words, argv
@@ -159,7 +161,9 @@ def judged(code: Any, printed: str, complained: str, *, as_json: bool) -> Outcom
             if not printed and complained.strip()
             else f"exit code 2 with output {printed[:100]!r} {complained[:100]!r}"
         )
-        return Outcome(False, tuple(line.removeprefix("error: ") for line in complained.splitlines()), wrong)
+        lines = tuple(line.removeprefix("error: ") for line in complained.splitlines())
+        asks = any(re.match(r"[0-9]+ things are missing: ", line) for line in lines)
+        return Outcome(False, lines, wrong, longest=LONGEST_QUESTIONS if asks else LONGEST_MESSAGE)
     if as_json and printed.startswith("{"):
         try:
             json.loads(printed, parse_constant=_constant)

@@ -242,10 +242,10 @@ def _warnings(job: TrainingJob, loaded: LoadedModel, given: Mapping[str, Any], *
             "all that is left of the GPU while samples are generated"
         )
     if costly_core_attention(job):
-        yield (
-            "recompute_modules core_attn costs memory with fused attention: the packed QKV output stays, beside query "
-            "and key after RoPE"
-        )
+        yield COSTLY
+
+
+COSTLY = "recompute_modules core_attn costs memory with fused attention: the packed QKV output stays, beside query and key after RoPE"
 
 
 def costly_core_attention(job: TrainingJob) -> bool:
