@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -103,6 +104,7 @@ def flags(record: dict[str, Any]) -> list[str]:
     return ["--num-gpus", str(record["num_gpus"]), "--gpu", record["gpu"], *own, "--", *words]
 
 
+@cache
 def records() -> dict[str, dict[str, Any]]:
     lines = (ROOT / "src" / "megatron_memory_estimator" / "validation" / "runs.jsonl").read_text().splitlines()
     return {record["id"]: record for record in map(json.loads, lines)}
@@ -139,8 +141,9 @@ def compared(name: str, peer: Peer, python: Path, tool: Path) -> list[dict[str, 
     program = ROOT / "scripts" / "peers" / f"ask_{name.replace('-', '_')}.py"
     for key, case in CASES.items():
         command = [str(python), str(program), json.dumps(case)]
-        once(command), once(ours(tool, case))
-        pairs = [(once(command), once(ours(tool, case))) for _ in range(RUNS)]
+        own_command = ours(tool, case)
+        once(command), once(own_command)
+        pairs = [(once(command), once(own_command)) for _ in range(RUNS)]
         said = json.loads(pairs[-1][0].out.splitlines()[-1])
         found.append({
             "peer": name, "version": version, "note": peer.note, "installed_mb": round(size, 1), "case": key, **said,
@@ -156,7 +159,8 @@ def own(tool: Path) -> list[dict[str, Any]]:
     """Our answers."""
     found = []
     for key, case in CASES.items():
-        runs = [once(ours(tool, case)) for _ in range(RUNS + 1)][1:]
+        command = ours(tool, case)
+        runs = [once(command) for _ in range(RUNS + 1)][1:]
         found.append({
             "peer": "megatron-memory-estimator", "version": "this one", "note": "", "case": key, "why": "", "times_ours": 1.0,
             "installed_mb": round(installed(tool.with_name("python")), 1), "gib": our_answer(runs[-1].out, case),

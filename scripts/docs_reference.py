@@ -11,8 +11,6 @@ from typing import Any
 import click
 from docs_markdown import markdown
 
-OF_ALL = ("bf16", "fp16", "untie", "gpu", "strict", "set_variables", "follow", "run_model", "ignore_unknown")
-"""Options of every command that takes a run, beside the settings."""
 GENERAL = ("_click_default_help", "help_all")
 
 
@@ -20,16 +18,16 @@ def commands() -> str:
     """Every command with its own options, and what all commands of a run take."""
     from megatron_memory_estimator.cli.group import VERBS, command
     from megatron_memory_estimator.cli.job_command import JobCommand
+    from megatron_memory_estimator.cli.options import special_options
 
-    parts, shared = [], {}
+    parts, shared = [], special_options()
     for name, text in VERBS.items():
         verb = command.get_command(click.Context(command), name)
         assert verb is not None
         context = click.Context(verb, info_name=f"megatron-memory {name}")
         settings = {field.name for field in verb.settings} if isinstance(verb, JobCommand) else set()
         options = [param for param in verb.get_params(context) if isinstance(param, click.Option)]
-        of_run = settings | set(OF_ALL) if settings else set()
-        shared |= {option.name: option for option in options if settings and option.name in OF_ALL}
+        of_run = settings | {option.name for option in shared} if settings else set()
         own = [option for option in options if option.name not in of_run and option.name not in GENERAL]
         usage = " ".join(["megatron-memory", name, *verb.collect_usage_pieces(context)])
         said = "\n\n".join(" ".join(part.split()) for part in inspect.cleandoc(verb.help or text).split("\n\n"))
@@ -38,7 +36,7 @@ def commands() -> str:
         parts.append("\n\n".join(filter(None, (f"## {name}", f"`{usage}`", said, rest, table))))
     some = click.Context(click.Command("a run"))
     head = "## Options of a run\n\nEvery [setting](settings.md) is an option, by Megatron's name. Beside them:\n\n"
-    return "\n\n".join([*parts, head + _options([shared[name] for name in OF_ALL], some)])
+    return "\n\n".join([*parts, head + _options(shared, some)])
 
 
 def _options(options: list[click.Option], context: click.Context) -> str:

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from answer import main
+from answer import hf_config, main
 
 
 def ask(case: dict[str, Any]) -> dict[str, Any]:
     import llmflops
     from llmflops.registry import _map_hf_config
 
-    config = {
-        "model_type": "deepseek_v3" if "experts" in case else "llama", "hidden_size": case["hidden"], "num_hidden_layers": case["layers"],
-        "num_attention_heads": case["heads"], "num_key_value_heads": case["kv"], "intermediate_size": case["ffn"],
-        "vocab_size": case["vocab"],
-        "tie_word_embeddings": False, "max_position_embeddings": case["seq"],
-    }  # fmt: skip
+    config = hf_config(case)
     if "experts" in case:
         config.update(
             n_routed_experts=case["experts"], num_experts_per_tok=case["topk"], n_shared_experts=case["shared"] // case["moe_ffn"],

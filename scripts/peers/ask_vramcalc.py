@@ -7,18 +7,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from answer import main
+from answer import hf_config, main
 
 
 def ask(case: dict[str, Any]) -> dict[str, Any]:
     from vramcalc import estimate
 
-    config = {
-        "model_type": "deepseek_v3" if "experts" in case else "llama", "hidden_size": case["hidden"], "num_hidden_layers": case["layers"],
-        "num_attention_heads": case["heads"], "num_key_value_heads": case["kv"], "intermediate_size": case["ffn"],
-        "vocab_size": case["vocab"],
-        "tie_word_embeddings": False,
-    }  # fmt: skip
+    config = hf_config(case)
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(config))
         found = estimate(

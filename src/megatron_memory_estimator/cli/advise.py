@@ -6,6 +6,7 @@ import click
 
 from ..job.training_job import TrainingJob
 from .job_command import job_command
+from .memory_limit import limit_options, memory_limit
 from .options import format_option, json_option, one_format
 
 HELP = """What makes a run fit: the smallest changes, each with what it saves and what it costs. For a run that fits with room, what
@@ -28,7 +29,7 @@ def run(
     """Print the advice."""
     from ..planner.advise import advise
     from ..report.advice import advice_document, advice_records, print_advice
-    from .plan import fitted, memory_limit
+    from .plan import fitted
 
     form = one_format(form, as_json=as_json)
     limit = memory_limit(job, max_memory, head_room)
@@ -53,8 +54,7 @@ command = job_command(
     [
         json_option(),
         format_option("change, beginning with the run as it is"),
-        click.Option(["--max-memory"], type=float, metavar="GIB", help="memory of a GPU, GiB; default: all of it"),
-        click.Option(["--head-room"], metavar="GIB|%", help="memory to leave free, in GiB or percent of the GPU"),
+        *limit_options(),
         click.Option(["--top"], type=click.IntRange(1, 100), default=10, help="changes to show (default 10)"),
         click.Option(["--calibrate"], metavar="FILE", help="measured steps that the efficiencies are fitted to"),
     ],

@@ -10,6 +10,7 @@ import click
 from ..errors import ConfigError
 from ..job.training_job import TrainingJob
 from .job_command import job_command
+from .memory_limit import limit_options, memory_limit
 from .options import json_option
 
 HELP = """Whether a run may start, for CI and job submission: one line of reason, and an exit code.
@@ -35,11 +36,8 @@ def run(
 
     share = tolerance_of(tolerance)
     baseline = read_baseline(max_increase) if max_increase is not None else None
-    if max_memory is not None or head_room is not None:
-        from .plan import memory_limit
-
-        limit = memory_limit(job, max_memory, head_room)
-        job = dataclasses.replace(job, gpu=dataclasses.replace(job.gpu, memory_bytes=limit))
+    limit = memory_limit(job, max_memory, head_room)
+    job = dataclasses.replace(job, gpu=dataclasses.replace(job.gpu, memory_bytes=limit))
     result = estimate(job)
     found = checked(result, baseline, share)
     if as_json:
@@ -76,8 +74,7 @@ command = job_command(
             metavar="BASELINE.json",
             help="no stage's peak may be above that of an earlier check --json or estimate --json",
         ),
-        click.Option(["--max-memory"], type=float, metavar="GIB", help="memory of a GPU, GiB; default: all of it"),
-        click.Option(["--head-room"], metavar="GIB|%", help="memory to leave free, in GiB or percent of the GPU"),
+        *limit_options(),
         click.Option(["--tolerance"], metavar="%", default="0%", show_default=True, help="by how much it may be above"),
     ],
     run,

@@ -10,11 +10,11 @@ import click
 from ..errors import ConfigError, LayoutError
 from ..inputs import SCRIPTS, YAML
 from ..inputs.searched import AXES, OTHER_AXES
-from ..job.hardware import GIB
 from ..job.training_job import TrainingJob
 from .bar import Bar
 from .given import job_from_options
 from .job_command import JobCommand
+from .memory_limit import memory_limit
 from .options import model_argument, one_format, special_options
 from .plan_options import axis_options, other_settings, plan_options
 
@@ -28,7 +28,6 @@ MODEL is what `estimate` takes; a whole run is planned anew, only its model and 
 (8), a list (1,2,4), a range (2-16) or an exclusion (not:8); what is not given is searched. Precision and optimizer dtypes stay as
 given unless --complete or their axes say otherwise.
 """
-LARGEST_GIB = 10**6
 
 
 def callback(model: tuple[str, ...], **values: Any) -> None:
@@ -149,28 +148,6 @@ def starting_job(
     flex = dispatcher_habit(job, given, () if asked.min_num_gpus else worlds_of(job, axes))
     habits |= flex.settings
     return job_from_options({**given, **habits, "model": model}), batch, habits, [*said, *flex.said]
-
-
-def memory_limit(job: TrainingJob, max_memory: float | None, head_room: str | None) -> int:
-    """Bytes of a GPU that a plan may use."""
-    limit = job.gpu.memory_bytes
-    if max_memory is not None:
-        if not 0 < max_memory < LARGEST_GIB:
-            raise ConfigError(f"--max-memory {max_memory:g} must be more than 0 GiB, and a number")
-        limit = int(max_memory * GIB)
-    if head_room is not None:
-        text = head_room.removesuffix("%")
-        try:
-            size = float(text)
-        except ValueError:
-            raise ConfigError(f"--head-room {head_room!r} must be GiB such as 4, or a percentage such as 5%") from None
-        if not 0 <= size < LARGEST_GIB:
-            raise ConfigError(f"--head-room {head_room} must not be negative, and a number")
-        room = int(limit * size / 100) if head_room.endswith("%") else int(size * GIB)
-        if room >= limit:
-            raise ConfigError(f"--head-room {head_room} leaves nothing of {limit / GIB:.2f} GiB")
-        limit -= room
-    return limit
 
 
 def fitted(path: str | None, *, quiet: bool) -> Efficiency | None:

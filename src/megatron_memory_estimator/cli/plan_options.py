@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ..inputs.searched import AXES, FIXED
+from .memory_limit import limit_options
 from .options import SECTIONS, format_option, json_option, option_names, setting_fields
 
 TOP = 5
@@ -44,8 +45,7 @@ def plan_options() -> list[click.Option]:
         click.Option(
             ["--every"], is_flag=True, help="every plan of its own, also where it differs from another in details"
         ),
-        click.Option(["--max-memory"], type=float, metavar="GIB", help="memory of a GPU, GiB (default: all of it)"),
-        click.Option(["--head-room"], metavar="GIB|%", help="memory to leave free, such as 4 or 5%"),
+        *limit_options(),
         click.Option(["--tight"], is_flag=True, help="also take layouts that fit unless memory is fragmented"),
         click.Option(["--min-num-gpus"], is_flag=True, help="the smallest number of GPUs that holds it"),
         click.Option(

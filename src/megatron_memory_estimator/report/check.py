@@ -64,7 +64,7 @@ def checked(estimate: Estimate, baseline: dict[int, int] | None = None, toleranc
 def _judged(estimate: Estimate) -> tuple[int, str]:
     found, sentence = estimate.verdict(), verdict_sentence(estimate)
     if unread := estimate.job.unread:
-        names = f"{shown(unread[0])}" + (f" and {len(unread) - 1} more" if len(unread) > 1 else "")
+        names = shown(unread[0]) + (f" and {len(unread) - 1} more" if len(unread) > 1 else "")
         sentence += f"; {names} is sourced and not read, and may set something else (--follow opens it where it is)"
     if found.word == "fits":
         return UNSURE if unread else FITS, sentence

@@ -62,9 +62,10 @@ def from_document(
     words = Parsed(others=Others(ignore_unknown))
     for key, value in args.items():
         _read(words, str(key), value, variables)
-    gpus, said = _gpus(document, env, path, _from_outside(args))
+    unknown = _uncounted(env)
+    gpus, said = (None, "") if unknown else _gpus(document, env, path, _from_outside(args))
     rest = [f"{key}, a run of its own, is not read" for key in document if re.fullmatch(r"MODEL_ARGS_\w+", str(key))]
-    return Document(words, env, gpus, said, _uncounted(env), tuple(rest))
+    return Document(words, env, gpus, said, unknown, tuple(rest))
 
 
 def _environment(raw: Mapping[Any, Any], given: Mapping[str, str]) -> dict[str, str]:
@@ -176,8 +177,6 @@ def _gpus(document: Mapping[Any, Any], env: Mapping[str, str], path: str, from_o
     folder = _FOLDER.search(os.path.basename(os.path.dirname(path)))
     if folder is not None and per is None and nodes is None:
         nodes, per = int(folder.group(1)), int(folder.group(2))
-    if _uncounted(env):
-        return None, ""
     if per or nodes:
         count = (per or GPUS_PER_NODE) * (nodes or 1)
         rest = "" if per else f" ({GPUS_PER_NODE} a node, as in Megatron-LM's test runner)"

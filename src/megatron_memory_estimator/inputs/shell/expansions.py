@@ -6,7 +6,7 @@ Sources: POSIX.1-2017 XCU 2.2 (Quoting), 2.6 (Word Expansions); the Bash Referen
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from ...errors import ConfigError
 from .doubts import MARK
@@ -70,12 +70,12 @@ class Words(Scanner):
             if match is not None:
                 self.at = match.end()
                 return [Opaque(match.group())]
-        return [Text(self.run(c, stops))]
+        return [Text(self.run(c))]
 
-    def run(self, c: str, stops: Collection[str]) -> str:
+    def run(self, c: str) -> str:
         """The literal characters from `c` on, as many as mean nothing to anybody, at least itself."""
         match = _PLAIN.match(self.text, self.at)
-        found = match.group() if match is not None and not any(stop in match.group() for stop in stops) else c
+        found = c if match is None else match.group()
         self.line += found == "\n"
         self.at += len(found)
         return found
@@ -110,7 +110,7 @@ class Words(Scanner):
             elif c == MARK:
                 pieces.append(self.mark(quoted=True))
             else:
-                pieces.append(Text(self.run(c, end), True))
+                pieces.append(Text(self.run(c), True))
         if opened is not None:
             raise opened
         return pieces

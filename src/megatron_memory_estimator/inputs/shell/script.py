@@ -35,8 +35,8 @@ def read_script(
     given = dict(given or {})
     if MARK in text or any(MARK in value for value in (*given.values(), *words)):
         raise ConfigError("the script has a null byte")
-    if text.count("\n") > MOST_LINES:
-        raise ConfigError(f"a script has at most {MOST_LINES:,} lines here, and this one has {text.count(chr(10)):,}")
+    if (lines := text.count("\n")) > MOST_LINES:
+        raise ConfigError(f"a script has at most {MOST_LINES:,} lines here, and this one has {lines:,}")
     header = slurm.header(text)
     variables = slurm.variables(header)
     shell = Shell(
