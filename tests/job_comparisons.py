@@ -13,7 +13,7 @@ import numpy as np
 
 from megatron_memory_estimator import Estimate, TrainingJob, estimate
 from megatron_memory_estimator.cli import main
-from megatron_memory_estimator.inputs.resolve import costly_core_attention
+from megatron_memory_estimator.inputs.resolve import recomputes_costly_core_attention
 from megatron_memory_estimator.job.choices import WORST_ROUTING
 from megatron_memory_estimator.job.variants import bare
 from megatron_memory_estimator.planner.arrays.batch import batches, stage_peaks
@@ -87,7 +87,7 @@ def more_recomputation_keeps_no_more(case: Case) -> None:
     output to free.
     """
     t = case.job.training
-    if t.recompute_granularity == "full" or costly_core_attention(case.job):
+    if t.recompute_granularity == "full" or recomputes_costly_core_attention(case.job):
         return
     modules = t.recomputed_modules
     wider_inputs = {

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
 import pytest
 
-from megatron_memory_estimator import TrainingJob, plan
+from megatron_memory_estimator import TrainingJob, estimate, plan
 from megatron_memory_estimator.planner.habits import dispatcher_habit, recipe_habits
+from megatron_memory_estimator.planner.search import sampled
 from megatron_memory_estimator.planner.space.axes import Space
 from megatron_memory_estimator.planner.space.defaults import completed
 
@@ -114,3 +116,36 @@ def test_short_answers_offer_them_too() -> None:
     first: Plan = found.apart[0]
     (line, *_) = plan_summary(found, rows_of(found), (), job, {})["better_but_tight"]
     assert line.startswith(f"tp {first.job.layout.tp}, ") and f"{first.tokens_per_s_gpu:,.0f} tokens/s/GPU" in line
+
+
+GROUPED = ["Qwen/Qwen3-8B", "Qwen/Qwen2.5-7B", "mistralai/Mixtral-8x7B-v0.1", "Qwen/Qwen3-30B-A3B"]
+
+
+@pytest.mark.parametrize("model", GROUPED)
+def test_recomputed_core_attention_is_not_tried_where_it_keeps_more_than_it_drops(model: str) -> None:
+    base = TrainingJob.from_hf(model, 16, gpu="H100", seq_length=4096, global_batch_size=64)
+    words = completed(Space(num_gpus=(16,)), base).recompute
+    assert words and not any("core_attn" in word for word in words)
+    asked = completed(Space(num_gpus=(16,), recompute=("core_attn",)), base).recompute
+    assert asked == ("core_attn",)
+    for drawn in sampled(base, Space(num_gpus=(16,), recompute=("none",)), 8, seed=1):
+        training = dataclasses.replace(
+            drawn.job.training, recompute_granularity="selective", recompute_modules=("core_attn",)
+        )
+        with_it, without = estimate(dataclasses.replace(drawn.job, training=training)), estimate(drawn.job)
+        for one, other in zip(with_it.stages, without.stages, strict=True):
+            assert one.peak_allocated_bytes >= other.peak_allocated_bytes
+
+
+@pytest.mark.parametrize(
+    ("model", "settings"),
+    [
+        ("Qwen/Qwen3-8B", {"attention_backend": "unfused"}),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", {}),
+        ("deepseek-ai/DeepSeek-V3", {}),
+    ],
+)
+def test_it_is_tried_where_it_may_help(model: str, settings: dict[str, Any]) -> None:
+    """Scores that no fused kernel drops; an output gate, which keeps the packed output in any case; latent attention."""
+    base = TrainingJob.from_hf(model, 16, gpu="H100", seq_length=4096, global_batch_size=64, **settings)
+    assert "core_attn" in completed(Space(num_gpus=(16,)), base).recompute

@@ -23,7 +23,7 @@ from ..job.training import Training
 from ..job.training_job import DEFAULT_GPU, TrainingJob
 from ..legality.precision import has_recipe
 from ..modules.context import Context
-from ..modules.kinds import kinds_in
+from ..modules.kinds import costly_core_attention
 from ..wording import plain
 from .containers import contained
 from .decide import decide_layout, recompute_defaults
@@ -241,18 +241,16 @@ def _warnings(job: TrainingJob, loaded: LoadedModel, given: Mapping[str, Any], *
             f"rollout_memory_share is not given: of {job.rollout.rollout_engine} its weights and its process are counted, and it may take "
             "all that is left of the GPU while samples are generated"
         )
-    if costly_core_attention(job):
+    if recomputes_costly_core_attention(job):
         yield COSTLY
 
 
 COSTLY = "recompute_modules core_attn costs memory with fused attention: the packed QKV output stays, beside query and key after RoPE"
 
 
-def costly_core_attention(job: TrainingJob) -> bool:
-    """Whether recomputing core attention keeps more than it drops."""
-    fused = job.kernel in ("flash", "cudnn") and job.model.core_attention == "transformer_engine"
-    grouped = any(kind.groups for kind in kinds_in(job.model.every_kind))
-    return fused and grouped and job.training.recomputes("core_attn") and job.model.position_embedding_type == "rope"
+def recomputes_costly_core_attention(job: TrainingJob) -> bool:
+    """Whether a run recomputes core attention although that keeps more than it drops."""
+    return job.training.recomputes("core_attn") and costly_core_attention(job.model, job.kernel)
 
 
 def _longer_positions(parts: dict[type[Any], dict[str, Any]], given: Mapping[str, Any]) -> list[str]:

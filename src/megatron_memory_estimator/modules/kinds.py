@@ -196,6 +196,17 @@ def shapes_of(model: Model) -> tuple[tuple[Model, frozenset[Kind]], ...]:
     return tuple((model.variant(name), kinds_in(layers)) for name, layers in found.items())
 
 
+def costly_core_attention(model: Model, kernel: str) -> bool:
+    """Whether recomputing core attention keeps more than it drops: a fused kernel keeps no scores, and the checkpoint's inputs, query and
+    key after RoPE, do not let the packed QKV output go. (With an output gate that output stays in any case.)"""
+    fused = (
+        kernel in ("flash", "cudnn")
+        and model.core_attention == "transformer_engine"
+        and not model.attention_output_gate
+    )
+    return fused and model.position_embedding_type == "rope" and any(kind.groups for kind in kinds_in(model.every_kind))
+
+
 def has_compressed(model: Model) -> bool:
     """Whether a layer has DeepSeek-V4's attention."""
     return any(kind.compressed for kind in kinds_in(model.every_kind))

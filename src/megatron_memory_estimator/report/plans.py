@@ -9,7 +9,7 @@ from typing import Any
 from ..dataclass import dataclass
 from ..device.verdict import Verdict
 from ..estimator import Estimate, estimate
-from ..inputs.resolve import COSTLY, costly_core_attention
+from ..inputs.resolve import COSTLY, recomputes_costly_core_attention
 from ..job.layout import SHORT
 from ..job.pipeline import parse_layout
 from ..job.training_job import TrainingJob
@@ -158,7 +158,7 @@ def optimizer_text(plan: Plan) -> str:
 def warnings(rows: Sequence[Row]) -> list[str]:
     """What is not as it seems in these plans."""
     found = dict.fromkeys(note for row in rows for note in row.plan.job.warnings)
-    if any(costly_core_attention(row.plan.job) for row in rows):
+    if any(recomputes_costly_core_attention(row.plan.job) for row in rows):
         found[COSTLY] = None
     if any(not row.time.measured_rates for row in rows):
         found["the rates of this GPU are shares of its peaks: nothing measured is known; step times are rough"] = None

@@ -9,7 +9,7 @@ from ...errors import ConfigError
 from ...job.model import Model
 from ...job.settings import nearest
 from ...job.training_job import TrainingJob
-from ...modules.kinds import has_compressed
+from ...modules.kinds import costly_core_attention, has_compressed
 from ...states.optimizers import OPTIMIZERS
 from .axes import AXES, COMM_TYPES, DEGREES, PIPELINE, SPLITS, WHOLE, Space
 from .choices import PRECISIONS, precision_of
@@ -65,7 +65,7 @@ def _usual(job: TrainingJob, worlds: tuple[int, ...], *, everything: bool) -> di
         "sequence_parallel": (True, False) if everything and not moe else (True,),
         "cp_comm_type": COMM_TYPES if everything else ("p2p", "a2a"),
         "split": SPLITS,
-        "recompute": (*RECOMPUTE, *_blocks(model, everything=everything)) if fast else ("none", own_recompute(t)),
+        "recompute": _recompute(job, everything=everything) if fast else ("none", own_recompute(t)),
         "precision": tuple(PRECISIONS) if everything else (precision_of(t),),
         "use_distributed_optimizer": (True, False) if everything else (OPTIMIZERS[t.optimizer].distributed,),
         "use_precision_aware_optimizer": (False, True) if everything else (t.use_precision_aware_optimizer,),
@@ -108,6 +108,13 @@ def _virtual(model: Model, pipelines: tuple[int, ...], *, fast: bool) -> tuple[i
     even = {vp for pp in pipelines if pp > 1 and model.num_layers % pp == 0 for vp in _divisors(model.num_layers // pp)}
     others = range(1, MOST_CHUNKS + 1) if fast else (1, 2, 4, 8)
     return tuple(sorted({*others, *(even if fast else (vp for vp in even if vp <= MOST_CHUNKS))}))
+
+
+def _recompute(job: TrainingJob, *, everything: bool) -> tuple[str, ...]:
+    """Sets of recomputation by name, without those that core attention makes slower and larger, and some layers of each chunk."""
+    costly = costly_core_attention(job.model, job.kernel)
+    sets = tuple(name for name in RECOMPUTE if not (costly and "core_attn" in name.split("+")))
+    return (*sets, *_blocks(job.model, everything=everything))
 
 
 def _blocks(model: Model, *, everything: bool) -> tuple[str, ...]:
