@@ -144,7 +144,7 @@ EVERY_ARCHITECTURE = [
     "inclusionAI/Ling-flash-2.0",
 ]
 PRECISION = {"A100": ["bf16"], "H100": ["bf16", "tensorwise", "blockwise"], "B200": ["bf16", "delayed", "mxfp8"]}
-POINTS = 100 if SWEEP else 20
+POINTS = 100 if SWEEP else 10
 SETS = ("none", "core_attn", "moe_act+layernorm", "mlp", "full", "block:2", "uniform:2", "moe+layernorm")
 
 

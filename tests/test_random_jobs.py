@@ -14,7 +14,7 @@ from .job_comparisons import EVERY, SHARED, broken
 from .job_properties import case_of
 from .random_jobs import RandomJob, random_jobs
 
-JOBS = int(os.environ.get("MANY_JOBS", "60"))
+JOBS = int(os.environ.get("MANY_JOBS", "30"))
 """Legal jobs; `make test-all` has 3,000."""
 CHUNKS = max(2, JOBS // 150)
 SHARE = 6

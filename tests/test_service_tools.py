@@ -300,7 +300,7 @@ def test_a_plan_of_the_command_line_has_settings_too(capsys: pytest.CaptureFixtu
 
 def test_a_plan_tells_how_far_it_is() -> None:
     told: list[dict[str, Any]] = []
-    run = {"model": "Qwen/Qwen3-30B-A3B", "num_gpus": 64, "settings": {"gpu": "H200"}, "detail": "full"}
+    run = {"model": "Qwen/Qwen3-8B", "num_gpus": 64, "settings": {"gpu": "H200"}, "detail": "full"}
     start = time.monotonic()
     found = answered({"tool": "plan", "arguments": run, "folder": None, "seconds": 60}, told.append)["answer"]
     took = time.monotonic() - start
