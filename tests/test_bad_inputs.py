@@ -23,6 +23,7 @@ COMMANDS: list[tuple[str, str]] = [
     ("estimte Qwen/Qwen3-8B", "estimate"),
     ("estimate", "MODEL"),
     (f"estimate {DENSE} extra", "extra"),
+    (f"estimate {__file__}", "is Python, which is not run"),
     (f"estimate {DENSE} --tpp 2", "--tp"),
     (f"estimate {DENSE} --recompute-granuality full", "--recompute-granularity"),
     (f"estimate {DENSE} --tp", "--tp"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from megatron_memory_estimator import EstimatorError, TrainingJob, estimate
 from megatron_memory_estimator.errors import ConfigError, QuestionsError, UnsupportedError
+from megatron_memory_estimator.inputs.bridge_config import peft_values
 from megatron_memory_estimator.inputs.dialects import bridge, bridge_table
 from megatron_memory_estimator.inputs.dialects.bridge_table import all_recipes, is_recipe, names, recipe
 from megatron_memory_estimator.inputs.dialects.job import job_of
@@ -329,3 +331,10 @@ def test_random_trees_end_in_a_job_or_a_message(document: dict[str, Any]) -> Non
     if bridge.knows(run):
         with contextlib.suppress(EstimatorError):
             job_of(bridge.DIALECT, run, 8, {})
+
+
+def test_a_peft_section_that_names_no_adapters_is_refused_by_its_words() -> None:
+    """peft.dim=4 over a recipe that has no adapters."""
+    with pytest.raises(UnsupportedError, match=r"the peft section \(dim\) does not say which adapters"):
+        peft_values(SimpleNamespace(dim=4))
+    assert peft_values(SimpleNamespace(type="lora", dim=4))["peft"] == "lora"

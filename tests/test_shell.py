@@ -307,3 +307,10 @@ def test_no_script_of_a_few_bytes_grows(text: str) -> None:
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 200e6
+
+
+def test_what_slurm_sets_is_not_missed() -> None:
+    """A script with options of sbatch runs where Slurm sets its variables; one without them does not."""
+    body = "set -u\nid=$SLURM_JOBID\npython train.py --lr 1"
+    assert read_script("#!/bin/bash\n#SBATCH --nodes=2\n" + body).notes == []
+    assert any("SLURM_JOBID is set nowhere" in note for note in read_script("#!/bin/bash\n" + body).notes)

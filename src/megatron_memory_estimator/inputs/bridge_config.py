@@ -224,6 +224,10 @@ def peft_values(peft: Any) -> dict[str, Any]:
     """The adapters of a PEFT section. Raises UnsupportedError for kinds and options that are not modelled."""
     if peft is None:
         return {}
+    if isinstance(peft, SimpleNamespace) and not (getattr(peft, "type", None) or getattr(peft, "_target_", None)):
+        raise UnsupportedError(
+            f"the peft section ({', '.join(sorted(vars(peft)))}) does not say which adapters: peft.type is lora, canonical_lora or dora"
+        )
     kind = str(getattr(peft, "type", None) or getattr(peft, "_target_", None) or type(peft).__name__).rsplit(".", 1)[-1]
     if kind.lower() not in PEFT:
         raise UnsupportedError(f"peft {kind} is not modelled; lora, canonical_lora and dora are")

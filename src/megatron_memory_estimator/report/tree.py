@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -71,9 +72,13 @@ def rows_table(rows: list[Row], *, narrow: bool) -> Table:
                 _subtotal(table, f"  {unit}", [row for _, row in named], "")
             for name, row in named:
                 cells = _cells(row, ("    " if unit else "  ") + name)
+                shown: list[Text | Group] = [Text(cells[column]) for column in columns]
                 if narrow:
-                    cells["tensor"] += f"\n      {row.formula}; {row.why}"
-                table.add_row(*(Text(cells[column]) for column in columns))
+                    below = Padding(
+                        Text(f"{row.formula}; {row.why}"), (0, 0, 0, 6)
+                    )  # of every line, where it is wrapped
+                    shown[0] = Group(shown[0], below)
+                table.add_row(*shown)
     table.add_section()
     _subtotal(table, "sum", rows, "bold")
     return table

@@ -120,6 +120,11 @@ def parse(text: bytes, where: str) -> dict[str, Any]:
 
 
 def _read(path: str) -> dict[str, Any]:
+    if path.endswith(".py"):
+        raise ConfigError(
+            f"{shortened(path)} is Python, which is not run; give the launch script, a recipe's name with its overrides, or the "
+            "run_config.yaml that Megatron-Bridge saves beside its checkpoints"
+        )
     try:
         with open(path, "rb") as file:
             text = file.read(LARGEST_FILE + 1)

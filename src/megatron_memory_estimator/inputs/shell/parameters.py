@@ -78,9 +78,14 @@ def lookup(shell: Shell, name: str, index: Word | None) -> Found:
         return Found(values, index.source, bool(values))
     if index is not None or isinstance(value, Array):
         value = element(shell, name, value, index)
-    if value is None and "nounset" in shell.state.options and not shell.lenient:
+    if value is None and "nounset" in shell.state.options and not shell.lenient and not _of_slurm(shell, name):
         shell.note(f"set -u: {plain(name, 60)} is set nowhere, at which bash stops unless the environment has it")
     return Found([unset(name) if value is None else value], "", value is not None)
+
+
+def _of_slurm(shell: Shell, name: str) -> bool:
+    """Whether Slurm sets a variable, to something that the options of a job do not say."""
+    return name.startswith("SLURM_") and variable(shell, "SLURM_JOB_NUM_NODES") is not None
 
 
 def _words_are_read(shell: Shell, name: str) -> None:
