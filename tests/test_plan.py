@@ -51,6 +51,9 @@ def test_the_document_of_a_plan_is_what_estimate_says(capsys: pytest.CaptureFixt
 
 def test_the_text_of_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(capsys, *PLAN, "--top", "2", "--show", "2", "--launch", "bridge")
+    assert "stays the recipe's own" in text and "ddp.overlap_grad_reduce=true" in text
+    lengths = dict(line.split("=") for line in text.splitlines() if ".seq_length=" in line)
+    assert lengths["model.seq_length"] == lengths["dataset.seq_length"], "Megatron-Bridge asserts it"
     assert "model.tensor_model_parallel_size=" in text and "examined" in text and "tokens/s/GPU" in text
     assert text.count("ruled out: ") == 3 < printed(capsys, *PLAN, "-v").count("ruled out: ")
     assert "MODEL_ARGS:" in printed(capsys, *PLAN, "--top", "1", "--launch", "yaml")

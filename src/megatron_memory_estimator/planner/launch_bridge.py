@@ -37,8 +37,12 @@ RUN = (
     "use_precision_aware_optimizer",
     "optimizer_cpu_offload",
     "optimizer_offload_fraction",
+    "overlap_grad_reduce",
+    "overlap_param_gather",
+    "moe_token_dispatcher_type",
+    "moe_flex_dispatcher_backend",
 )
-"""Settings that a plan decides."""
+"""Settings that a plan decides, or takes from published recipes."""
 RESET = (
     "virtual_pipeline_model_parallel_size",
     "num_layers_in_first_pipeline_stage",
@@ -98,12 +102,16 @@ def bridge_sections(job: TrainingJob) -> dict[str, dict[str, Any]]:
 
 
 def bridge_overrides(job: TrainingJob) -> list[str]:
-    """What a plan decides, as overrides of a recipe: section.name=value."""
+    """What a plan decides, as overrides of a recipe: section.name=value. All else (fusions, dtypes, vocabulary) stays the recipe's own, so
+    that its bytes may be others than the plan's: `estimate` of the recipe with these words says them."""
     sections = bridge_sections(job)
     settings = settings_of(job)
     found = [f"model.{name}=null" for name in RESET if settings[name] is None]  # whatever the recipe has
     if not job.training.low_precision:
         found += ["mixed_precision.fp8=null", "mixed_precision.fp4=null"]
+    found.append(
+        f"dataset.seq_length={job.training.seq_length}"
+    )  # Bridge asserts that model and data set have the same
     for section, values in sections.items():
         for name, value in values.items():
             ours = DDP.get(name, name) if section == "ddp" else name
@@ -119,7 +127,8 @@ def _idle(job: TrainingJob, name: str) -> bool:
         (name in ("fp8", "fp4", "fp8_recipe") and not t.low_precision)
         or (name == "recompute_modules" and t.recompute_modules is None)
         or (name == "optimizer_offload_fraction" and not t.optimizer_cpu_offload)
-        or (name.startswith("expert_") and not job.model.num_moe_experts)
+        or (name.startswith(("expert_", "moe_")) and not job.model.num_moe_experts)
+        or (name == "moe_flex_dispatcher_backend" and t.moe_token_dispatcher_type != "flex")
         or (name == "cp_comm_type" and job.layout.cp == 1)
     )
 

@@ -87,6 +87,12 @@ OTHERS = (
 )
 
 
+RECIPES = (
+    "(what they do not name, such as fusions, dtypes of gradients and vocabulary, stays the recipe's own and may take other memory: "
+    "`megatron-memory estimate RECIPE OVERRIDES` says how much)"
+)
+
+
 def launch_lines(plan: Plan, shown: int, form: str) -> Iterator[str]:
     """Launch arguments of a plan."""
     yield f"\n{TITLES[form]} of plan {shown} ({plan.job.layout.world_size} GPUs):"
@@ -96,6 +102,7 @@ def launch_lines(plan: Plan, shown: int, form: str) -> Iterator[str]:
     if variables := environment(plan.job):
         yield "in its environment: " + " ".join(f"{name}={value}" for name, value in variables.items())
     if form == "bridge":
+        yield RECIPES
         if plan.job.training.peft != "none":
             yield "the recipe's peft section stays as it is"
     elif beside := megatron_lm(plan.job).beside:
