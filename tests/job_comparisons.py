@@ -75,8 +75,8 @@ def more_sharding_costs_no_state(case: Case) -> None:
 
 
 def kept(found: Estimate) -> list[int]:
-    """Bytes that a microbatch keeps, of every chunk."""
-    return [plan.saved_bytes for stage in found.stages for plan in stage.rank.plans]
+    """Bytes that the units of every chunk keep of a microbatch. The attention mask, which checkpoints keep, is no unit's."""
+    return [plan.saved_bytes - plan.held_bytes for stage in found.stages for plan in stage.rank.plans]
 
 
 def more_recomputation_keeps_no_more(case: Case) -> None:

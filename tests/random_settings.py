@@ -190,6 +190,8 @@ def graphs(j: Job) -> None:
 def rest(j: Job) -> None:
     """Overlaps, the loss, the environment."""
     c = j.choice
+    if c.rarely(2):
+        j.set(create_attention_mask_in_dataloader=True)
     if j.settings["sequence_parallel"] and not j.local and c.rarely(3):
         j.set(tp_comm_overlap=True)
     if j.vpp > 1 and j.pp > 2 and c.rarely(3):

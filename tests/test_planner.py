@@ -162,6 +162,7 @@ def test_random_points_of_a_space_have_the_bytes_of_estimate(number: int) -> Non
         overlap_grad_reduce=draw.random() < 0.5,
         cross_entropy_loss_fusion=draw.random() < 0.5,
         moe_token_dispatcher_type=draw.choice(["alltoall", "flex", "allgather"]),
+        create_attention_mask_in_dataloader=number % 2 == 0,
     )
     moe = bool(base.model.num_moe_experts)
     space = Space(

@@ -37,6 +37,11 @@ JOBS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "sharded gathers, unequal chunks": (
         "Qwen/Qwen3-8B", 8, {"use_torch_fsdp2": True, "gradient_accumulation_fusion": False, "use_distributed_optimizer": False},
     ),
+    "masks, cut along cp and kept by checkpoints": (
+        "Qwen/Qwen3-8B", 16,
+        {"pp": 2, "cp": 2, "vpp": 3, "create_attention_mask_in_dataloader": True, "recompute_granularity": "full",
+         "recompute_method": "block", "recompute_num_layers": 2, "seq_length": 16384},
+    ),
     "deferred weight gradients": (
         "Qwen/Qwen3-8B", 8, {"pp": 4, "defer_embedding_wgrad_compute": True, "use_distributed_optimizer": True},
     ),

@@ -57,6 +57,7 @@ class Player:
             for plan, beside in zip(rank.plans, others, strict=True)
         ]
         self.kept: dict[tuple[int, int], list[_Held]] = {}
+        self.inputs: dict[tuple[int, int], list[Block]] = {}
         self.missing = {shape: nbytes for chunk in self.chunks for part in chunk for shape, nbytes in part.wgrads}
         for workspace in rank.workspaces:
             if _shape(workspace) not in self.missing:
@@ -89,7 +90,12 @@ class Player:
         return every_step(layout.pp, vp, self.rank.pp_rank, min(count, self.rank.num_microbatches), group)
 
     def _forward(self, chunk: int, microbatch: int) -> None:
-        batch = [self.memory.allocate(t.nbytes) for t in self.rank.plans[chunk].batch]
+        plan = self.rank.plans[chunk]
+        whole = [self.memory.allocate(t.nbytes) for t in plan.uncut]
+        batch = {t.name: self.memory.allocate(t.nbytes) for t in plan.batch}
+        for block in whole:
+            self.memory.free(block)
+        self.inputs[chunk, microbatch] = [batch.pop(t.name) for t in plan.held]
         held = self.kept[chunk, microbatch] = []
         handed: Block | None = None
         for unit, _ in self.chunks[chunk]:
@@ -99,12 +105,14 @@ class Player:
             excess = max(self.draw.gauss(0, self.uneven.spread), -1.0) if self.uneven else 0.0
             handed = self._change(unit.forward, blocks, unit.entry, unit.exit, excess)
             held.append(_Held(blocks, excess))
-        for block in (*batch, *([handed] if handed else ())):
+        for block in (*batch.values(), *([handed] if handed else ())):
             self.memory.free(block)
 
     def _backward(self, chunk: int, microbatch: int) -> None:
         handed: Block | None = None
-        held = self.kept.pop((chunk, microbatch))
+        held, inputs = self.kept.pop((chunk, microbatch)), self.inputs.pop((chunk, microbatch))
+        plan = self.rank.plans[chunk]
+        units_before = sum(run.copies for run in plan.runs[: plan.holder])
         for unit, wgrads in reversed(self.chunks[chunk]):
             for shape, nbytes in wgrads if self.missing else ():
                 if self.missing.pop(shape, None) is not None:
@@ -114,6 +122,9 @@ class Player:
                 blocks[unit.exit_grad] = handed
             self._change(unit.backward, blocks, unit.exit_grad, "", excess)
             handed = blocks.pop(unit.entry_grad, None)
+            if len(held) == units_before:
+                while inputs:
+                    self.memory.free(inputs.pop())
         if handed is not None:
             self.memory.free(handed)
 

@@ -132,6 +132,7 @@ def _forward(job: TrainingJob, rank: Rank, *, entropy: bool) -> Term:
         declarer = Declarer(context_of(dataclasses.replace(job, training=dataclasses.replace(t, **changes))))
         plans = tuple(declarer.plan(plan.chunk) for plan in plans)
     peaks = [forward_peak(run.unit) + run.beside_bytes("F") + plan.batch_bytes for plan in plans for run in plan.runs]
+    peaks += [plan.cutting.nbytes for plan in plans if plan.uncut]
     size = reduce(largest, peaks)
     return Term("forward without gradients", size, size, "one layer or the logits of one microbatch, nothing kept")
 

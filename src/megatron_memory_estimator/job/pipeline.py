@@ -40,6 +40,11 @@ class Chunk:
     last: bool = True
     """Whether it is the last chunk of its rank."""
 
+    @property
+    def reads_inputs(self) -> bool:
+        """Whether a forward of it is given a batch (Megatron-LM `pretrain_gpt.py`, get_batch: the first and the last stage, and MTP)."""
+        return self.embedding or self.output or self.mtp
+
 
 @dataclass(frozen=True)
 class Pipeline:

@@ -84,6 +84,11 @@ def _fits_kernel(c: Context, keys: int) -> bool:
     return fits and c.dtype != "fp32" and c.training.seq_length % 4 == 0 and c.heads_in_fours
 
 
+def applies_given_mask(c: Context) -> bool:
+    """Whether the mask that the data loader builds is applied to the scores, and kept: PyTorch's softmax of the local spec."""
+    return c.core_kernel == "local" and not _fits_kernel(c, c.full_seq.size)
+
+
 def _torch_softmax(c: Context, name: str, scores: Tensor, mask: Tensor, square: tuple[Dim, ...]) -> Module[Tensor]:
     """PyTorch's softmax, which keeps its result and the mask that was applied in place. Scores are widened where the compute dtype is
     narrower and the softmax is to be in fp32, as TransformerEngine's always is.

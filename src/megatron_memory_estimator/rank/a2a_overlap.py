@@ -41,6 +41,9 @@ def _phases(forward: ChunkPlan, backward: ChunkPlan) -> Iterator[Pair]:
     last_head, last_layers, last_tail = _parts(backward)
     start = _waiting(forward, head[0], 0) if head else None
     waiting = _waiting(backward, last_head[0], 0) if last_head else None
+    if forward.uncut:
+        begun = last_tail[-1:] or [index for index, _ in last_layers[-1:]] or last_head[:1]
+        yield Pair(forward.cutting, _waiting(backward, begun[0], -1))
     if head and last_tail:
         yield Pair(forward.largest("F", head[0], 0), _waiting(backward, last_tail[-1], 0))
     yield from (Pair(start, backward.largest("B", run, -1)) for run in last_tail)

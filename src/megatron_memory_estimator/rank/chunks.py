@@ -73,10 +73,15 @@ class Run(NamedTuple):
         return sum(t.nbytes for t in (*self.beside[0 if direction == "F" else 1], *self.moving))
 
 
+CUTTING = -1
+"""The run of a moment before the first one."""
+
+
 class Moment(NamedTuple):
     """One event of a chunk: its direction ("F" or "B"), the run and event it is in, the bytes of the chunk alive.
 
-    `copy` is the copy of the run's unit that it is in, from 0; -1 for the last.
+    `copy` is the copy of the run's unit that it is in, from 0; -1 for the last. Before the first run (`CUTTING`) the inputs of the
+    microbatch are cut along cp.
     """
 
     direction: Direction
@@ -103,19 +108,28 @@ class ChunkPlan:
     """Input tensors of a microbatch, alive during its forward."""
     leaf: Tensor | None = None
     """A checkpoint's input, or the gradient of that: what `leaves` of its runs are as large as."""
+    uncut: tuple[Tensor, ...] = ()
+    """What of a microbatch's inputs is alive beside them until they are cut along cp, before the forward."""
+    held: tuple[Tensor, ...] = ()
+    """Inputs of a microbatch that its layers keep until the backward of the first of them is over."""
     extremes: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What was found so far, by what was asked; chunks of the same units share it."""
 
     def elsewhere(self, chunk: Chunk, runs: tuple[Run, ...]) -> ChunkPlan:
         """The same units as another chunk, which shares what is found of them."""
-        plan = ChunkPlan(chunk, runs, self.batch, self.leaf)
+        plan = ChunkPlan(chunk, runs, self.batch, self.leaf, self.uncut, self.held)
         object.__setattr__(plan, "extremes", self.extremes)
         return plan
+
+    def running(self, runs: tuple[Run, ...]) -> ChunkPlan:
+        """The same chunk with other runs."""
+        return ChunkPlan(self.chunk, runs, self.batch, self.leaf, self.uncut, self.held)
 
     @cached_property
     def saved_bytes(self) -> int:
         """Bytes kept for backward after one microbatch's forward."""
-        return sum(run.trace.saved_bytes * run.copies for run in self.runs)
+        kept = sum(run.trace.saved_bytes * run.copies for run in self.runs)
+        return kept + self.held_bytes if self.held else kept
 
     def each(self, figure: Callable[[Chunk], int]) -> int:
         """A figure of its chunk; where a plan stands for chunks of several stages, an array of theirs."""
@@ -137,6 +151,27 @@ class ChunkPlan:
     def batch_bytes(self) -> int:
         """Bytes of the input tensors of a microbatch."""
         return sum(t.nbytes for t in self.batch)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the inputs that its layers keep for backward."""
+        return sum(t.nbytes for t in self.held)
+
+    @property
+    def cutting(self) -> Moment:
+        """Before a forward, while the inputs of its microbatch are cut along cp."""
+        return Moment("F", CUTTING, 0, self.batch_bytes + sum(t.nbytes for t in self.uncut))
+
+    @cached_property
+    def holder(self) -> int:
+        """The first run of layers: behind its backward no layer of the chunk keeps an input."""
+        return next((i for i, run in enumerate(self.runs) if run.first_layer >= 0 or run.unit.name == "mtp"), 0)
+
+    def inputs_at(self, direction: Direction, index: int) -> tuple[Tensor, ...]:
+        """Inputs of a microbatch that are alive while a run runs forward, or backward with nothing beside it."""
+        if direction == "F":
+            return self.batch
+        return self.held if index >= self.holder else ()
 
     @property
     def params(self) -> list[tuple[Param, int]]:
@@ -225,13 +260,13 @@ class ChunkPlan:
         return found
 
     def _tops(self) -> dict[Direction, Moment]:
-        tops: dict[Direction, Moment] = {}
+        tops: dict[Direction, Moment] = {"F": self.cutting} if self.uncut else {}
         known: dict[int, list[tuple[Direction, int, int]]] = {}
         for index, run in enumerate(self.runs):
             if id(run.trace) not in known:
                 known[id(run.trace)] = _highest_events(run.trace)
             for direction, event, nbytes in known[id(run.trace)]:
-                extra = run.beside_bytes(direction) + (self.batch_bytes if direction == "F" else 0)
+                extra = run.beside_bytes(direction) + sum(t.nbytes for t in self.inputs_at(direction, index))
                 for copy in (-1, 0) if direction == "B" and run.leaves and run.copies > 1 else (-1,):
                     left = self.left_bytes(direction, index, copy)
                     moment = Moment(direction, index, event, self.prefix(index, copy) + extra + left + nbytes, copy)

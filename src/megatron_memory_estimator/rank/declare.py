@@ -13,6 +13,7 @@ from ..features.paged_stash import stashed
 from ..job.pipeline import Chunk
 from ..job.tower import counted
 from ..modules.adapters import MARK
+from ..modules.attention_mask import given_masks, kept_mask, uncut_mask
 from ..modules.attention_residuals import beside_layer, keeping_bank
 from ..modules.context import Context
 from ..modules.layers import (
@@ -27,13 +28,13 @@ from ..modules.layers import (
     output_unit,
     towers_unit,
 )
-from ..modules.vision_tower import inputs as pixels
 from ..states.fsdp import gathered
 from ..tape.events import Trace
 from ..tape.ops import Unit
 from ..tape.simulate import trace
 from ..tape.tensor import Param, Tensor
 from .chunks import ChunkPlan, Run, TracedUnit
+from .inputs import inputs_of, layers_of
 from .keys import Form, Group, LayerKey, PartKey, UnitKey, routed
 from .received import first_held, held
 
@@ -110,7 +111,7 @@ class Declarer:
                 run = run._replace(beside=runs[before.index(("embedding", True))].beside)
             runs.append(run)
         leaf = self.context.residual("input or gradient") if any(run.leaves for run in runs) else None
-        return ChunkPlan(chunk, tuple(runs), self.inputs(chunk), leaf)
+        return ChunkPlan(chunk, tuple(runs), self.inputs(chunk), leaf, *self.masks(chunk))
 
     def parts(self, chunk: Chunk) -> tuple[list[PartKey], list[PartKey]]:
         """The units of a chunk before its decoder layers, and behind them."""
@@ -128,23 +129,23 @@ class Declarer:
         return before, behind
 
     def inputs(self, chunk: Chunk) -> tuple[Tensor, ...]:
-        """Tokens, positions, labels and loss mask of a microbatch, on chunks that read them, and the attention mask."""
-        c = self.context
-        if not (chunk.embedding or chunk.output or chunk.mtp):
-            return ()
-        shape = (c.batch, c.seq)
-        found = [c.new(f"batch.{name}", *shape, dtype="int64") for name in ("tokens", "position_ids", "labels")]
-        if (
-            chunk.embedding and c.model.enable_mhc_connections
-        ):  # no stream: referenced until the model's forward returns
-            found.append(c.stream("embedding.output", c.hidden))
-        found.append(c.new("batch.loss_mask", *shape, dtype="fp32"))
-        if c.training.create_attention_mask_in_dataloader:
-            found.append(
-                c.new("batch.attention_mask", c.batch, c.full_seq, c.full_seq._replace(name="seq"), dtype="bool")
-            )
-        vits = [tower.vit for tower in c.model.towers if tower.vit and c.training.image_tokens]
-        return (*found, *(x for vit in vits for x in pixels(c, vit)))
+        """The inputs of a microbatch, on chunks that read them."""
+        return inputs_of(self.context, chunk)
+
+    def masks(self, chunk: Chunk) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Of a chunk that reads inputs: the attention mask before it is cut along cp, and that which its layers keep."""
+        if not chunk.reads_inputs:
+            return (), ()
+        layers = layers_of(self.context, chunk)
+        return self.uncut(), self.kept(given=given_masks(layers)) if layers else ()
+
+    def uncut(self) -> tuple[Tensor, ...]:
+        """The attention mask before it is cut along cp."""
+        return uncut_mask(self.context)
+
+    def kept(self, *, given: bool) -> tuple[Tensor, ...]:
+        """The attention mask that layers keep."""
+        return kept_mask(self.context, given=given)
 
     @cached_property
     def kinds(self) -> tuple[LayerKey, ...]:

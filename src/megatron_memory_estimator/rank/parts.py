@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .boundary import pipeline_tensors, resting_tensors
-from .chunks import ChunkPlan, Moment
+from .chunks import CUTTING, ChunkPlan, Moment
 from .peak import Peak
 from .rank import PARTS, Rank, Row, workspace_bytes
 
@@ -39,13 +39,20 @@ def _add(totals: dict[str, int], rows: Iterable[Row]) -> None:
 
 def _add_running(totals: dict[str, int], plan: ChunkPlan, moment: Moment, *, combined: bool) -> None:
     """What the microbatch of a running chunk has alive, as `rows.running_rows` lists it."""
+    if moment.run == CUTTING:
+        totals["transient"] += moment.nbytes - plan.held_bytes
+        totals["activations"] += plan.held_bytes
+        return
     run = plan.runs[moment.run]
     copy = run.copies - 1 if moment.copy < 0 else moment.copy
     totals["activations"] += sum(one.trace.saved_bytes * one.copies for one in plan.runs[: moment.run])
     totals["activations"] += run.trace.saved_bytes * copy
     totals["pipeline"] += plan.left_bytes(moment.direction, moment.run, moment.copy)
     if moment.direction == "F" or combined:
-        totals["transient"] += plan.batch_bytes
+        totals["transient"] += plan.batch_bytes - plan.held_bytes
+        totals["activations"] += plan.held_bytes
+    else:
+        totals["activations"] += sum(t.nbytes for t in plan.inputs_at("B", moment.run))
     waits = combined and moment.direction == "B" and moment.event == len(run.trace.forward)
     if not waits:
         totals["transient"] += run.beside_bytes("F" if moment.direction == "F" else "B")

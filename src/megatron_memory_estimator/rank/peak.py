@@ -20,7 +20,7 @@ from ..tape.tensor import DTYPE_BYTES, largest, largest_sum
 from .a2a_overlap import combined
 from .boundary import deferred_wgrads, pipeline_tensors, resting_tensors
 from .captures import capturing, pool
-from .chunks import ChunkPlan, Moment, Run
+from .chunks import CUTTING, Moment, Run
 from .rank import Candidate, Rank, Row, state_bytes, workspace_bytes
 from .schedule import Direction, Occupancy, Step
 
@@ -38,7 +38,7 @@ def _kept(rank: Rank, saved: list[int], sums: Sums) -> Iterator[tuple[Step, int]
         return
     units: dict[object, int] = {}
     twins = [
-        units.setdefault((bool(plan.batch), *((id(run.unit), run.copies) for run in plan.runs)), index)
+        units.setdefault((bool(plan.batch), bool(plan.held), *((id(run.unit), run.copies) for run in plan.runs)), index)
         for index, plan in enumerate(rank.plans)
     ]
     kinds = sorted(set(twins))
@@ -134,11 +134,14 @@ def label_of(rank: Rank, step: Step, running: tuple[tuple[int, Moment], ...]) ->
     """What runs at the largest moment of a step, and how many microbatches are in flight."""
     found = []
     for index, moment in running:
+        chunk = f", chunk {index}" if len(rank.plans) > 1 else ""
+        if moment.run == CUTTING:
+            found.append(f"get_batch_on_this_cp_rank{chunk}")
+            continue
         run = rank.plans[index].runs[moment.run]
         event = (run.trace.forward + run.trace.backward)[moment.event]
         copy = run.copies - 1 if moment.copy < 0 else moment.copy
         where = f" of layer {run.first_layer + copy}" if run.first_layer >= 0 else ""
-        chunk = f", chunk {index}" if len(rank.plans) > 1 else ""
         found.append(f"{event.phase} of {event.op}{where}{chunk}")
     return f"{' beside '.join(found)}, {step.in_flight} in flight"
 
@@ -236,7 +239,7 @@ def leaving(rank: Rank) -> Rank:
         leave = offloaded(rank.context.training, run.unit, trace(run.unit), first=True)
         return run._replace(trace=leave.trace, absence=leave.absence)
 
-    plans = tuple(ChunkPlan(plan.chunk, tuple(map(leaves, plan.runs)), plan.batch, plan.leaf) for plan in rank.plans)
+    plans = tuple(plan.running(tuple(map(leaves, plan.runs))) for plan in rank.plans)
     return replace(rank, plans=plans, all_leaves=True)
 
 

@@ -8,7 +8,7 @@ from ..states.kept import Since
 from ..tape.events import Live
 from ..tape.tensor import Tensor
 from .boundary import pipeline_tensors, resting_tensors
-from .chunks import ChunkPlan, Moment, Run
+from .chunks import CUTTING, ChunkPlan, Moment, Run
 from .peak import Peak
 from .rank import PARTS, Candidate, Rank, Row
 from .schedule import Direction, Occupancy
@@ -55,6 +55,8 @@ def saved_rows(
     `known` holds the rows of one copy of each unit, so that equal units of many chunks are written once.
     """
     chunk = f"chunk {plan.chunk.vp_stage}." if plan.chunk.vp_stage else ""
+    if upto is None and microbatches:
+        yield from (row._replace(copies=microbatches, nbytes=row.nbytes * microbatches) for row in held_rows(plan))
     for index, run in enumerate(plan.runs):
         if upto is not None and index > upto:
             break
@@ -103,10 +105,15 @@ def rows_at(rank: Rank, candidate: Candidate, schedule: Occupancy) -> list[Row]:
 
 
 def running_rows(plan: ChunkPlan, moment: Moment, known: dict[int, list[Row]], *, combined: bool) -> Iterator[Row]:
-    """What the microbatch of a running chunk has alive; its inputs only in the forward, unless two run at once."""
+    """What the microbatch of a running chunk has alive; its inputs only in the forward, unless two run at once, or layers keep them."""
+    if moment.run == CUTTING:
+        yield from (*uncut_rows(plan), *input_rows(plan), *held_rows(plan))
+        return
     yield from saved_rows(plan, 1, known, upto=moment.run, copy=moment.copy)
     if moment.direction == "F" or combined:
         yield from input_rows(plan)
+    if moment.direction == "F" or combined or plan.inputs_at("B", moment.run):
+        yield from held_rows(plan)
     run = plan.runs[moment.run]
     if moment.direction == "B":
         yield from left_rows(plan, moment.run, moment.copy)
@@ -121,9 +128,23 @@ def running_rows(plan: ChunkPlan, moment: Moment, known: dict[int, list[Row]], *
     yield from (row._replace(name=prefix + row.name) for row in plan.extremes[key])
 
 
+def held_rows(plan: ChunkPlan) -> Iterator[Row]:
+    """Input tensors that the layers of a chunk keep for backward."""
+    chunk = f"chunk {plan.chunk.vp_stage}." if plan.chunk.vp_stage else ""
+    found = (
+        row_of("activations", t, "kept by what its layers recompute, or mask, until their backward") for t in plan.held
+    )
+    return (row._replace(name=chunk + row.name) for row in found)
+
+
 def input_rows(plan: ChunkPlan) -> Iterator[Row]:
-    """Input tensors of the microbatch that a chunk runs forward."""
-    return (row_of("transient", t, "input of the running microbatch") for t in plan.batch)
+    """Input tensors of the microbatch that a chunk runs forward, but for those that its layers keep."""
+    return (row_of("transient", t, "input of the running microbatch") for t in plan.batch if t not in plan.held)
+
+
+def uncut_rows(plan: ChunkPlan) -> Iterator[Row]:
+    """What is alive beside the inputs of a microbatch while they are cut along cp."""
+    return (row_of("transient", t, "until the rank's part is copied out of it") for t in plan.uncut)
 
 
 def left_rows(plan: ChunkPlan, run: int, copy: int) -> Iterator[Row]:

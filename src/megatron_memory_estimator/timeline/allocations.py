@@ -18,12 +18,14 @@ from ..rank.rank import Rank, Row
 from ..rank.rows import (
     beside_rows,
     boundary_rows,
+    held_rows,
     input_rows,
     layer_prefix,
     left_rows,
     live_row,
     rows_at_rest,
     state_rows,
+    uncut_rows,
 )
 from ..rank.schedule import Direction
 from ..tape.events import Event, Live
@@ -32,7 +34,7 @@ from .passes import Pass
 
 Key = Hashable
 Rows = Mapping[Key, Row]
-BESIDE, INPUTS, LEFT, PIPE, OUTSIDE = "beside", "inputs", "left", "pipeline", "outside"
+BESIDE, INPUTS, HELD, LEFT, PIPE, OUTSIDE = "beside", "inputs", "held", "left", "pipeline", "outside"
 """Groups of tensors that are replaced as a whole, beside those of each unit of each microbatch."""
 WORDS: dict[Direction, str] = {"F": "forward", "B": "backward"}
 
@@ -122,6 +124,12 @@ def _events(
         copies.reverse()
     total = sum(len(_of(way, plan.runs[index])) for index, _ in copies)
     inputs = keyed((INPUTS, one.step.chunk), input_rows(plan))
+    held = (HELD, one.step.chunk, one.microbatch)
+    first: dict[Key, Rows] = {held: keyed(held, held_rows(plan))} if way == "F" else {}
+    if way == "F" and plan.uncut:
+        whole = keyed((INPUTS, "uncut"), uncut_rows(plan))
+        label = f"get_batch_on_this_cp_rank, microbatch {one.microbatch}"
+        yield label, (0, total), {INPUTS: {**whole, **inputs}, **first}
     done = 0
     for index, copy in copies:
         run = plan.runs[index]
@@ -133,7 +141,7 @@ def _events(
         where = f" of layer {run.first_layer + copy}" if run.first_layer >= 0 else ""
         shift = 0 if way == "F" else len(run.trace.forward)
         beside = keyed((BESIDE, one.step.chunk, index, way), beside_rows(run, way))
-        extra: dict[Key, Rows] = {BESIDE: beside, INPUTS: inputs if way == "F" else {}}
+        extra: dict[Key, Rows] = {BESIDE: beside, INPUTS: inputs if way == "F" else {}, **first}
         extra[LEFT] = keyed(LEFT, left_rows(plan, index, copy)) if way == "B" else {}
         for place, event in enumerate(_of(way, run)):
             rows = _rows(group, prefix, played.events[shift + place], place)
@@ -141,8 +149,10 @@ def _events(
             yield label, (done + place, total), {group: rows, **extra}
             extra = {}
         done += len(_of(way, run))
-        left = _rows(group, prefix, played.saved, -1) if way == "F" else {}
-        yield f"end of the {WORDS[way]}{where}, microbatch {one.microbatch}", (done, total), {group: left}
+        left: dict[Key, Rows] = {group: _rows(group, prefix, played.saved, -1) if way == "F" else {}}
+        if way == "B" and (index, copy) == (plan.holder, 0):
+            left[held] = {}
+        yield f"end of the {WORDS[way]}{where}, microbatch {one.microbatch}", (done, total), left
 
 
 def events_of(rank: Rank) -> int:

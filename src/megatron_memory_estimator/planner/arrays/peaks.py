@@ -85,9 +85,19 @@ class _Symbols(Declarer):
         return cast(Declaration, _Empty)
 
     def inputs(self, chunk: Chunk) -> tuple[Tensor, ...]:
-        if not (chunk.embedding or chunk.output or chunk.mtp):
+        return (self._input("batch"),) if chunk.reads_inputs else ()
+
+    def uncut(self) -> tuple[Tensor, ...]:
+        return (self._input("uncut"),) if self.context.training.create_attention_mask_in_dataloader else ()
+
+    def kept(self, *, given: bool) -> tuple[Tensor, ...]:
+        if not self.context.training.create_attention_mask_in_dataloader:
             return ()
-        return (Tensor("batch", (), "int64", cast(int, self.basis.unknown("batch")), "batch"),)
+        return (self._input("held given" if given else "held"),)
+
+    def _input(self, name: str) -> Tensor:
+        """Inputs of a microbatch, of unknown bytes."""
+        return Tensor("batch", (), "int64", cast(int, self.basis.unknown(name)), "batch")
 
 
 class _Empty:
@@ -124,7 +134,7 @@ def symbols(context: Context) -> _Symbols:
     kinds = len(context.model.every_kind)
     training = context.training
     joined = MOST_GROUPS if training.recomputes("mhc") else training.recompute_num_layers or 1
-    width = 8 + 3 * (5 + 4 * kinds) + 3 * joined
+    width = 11 + 3 * (5 + 4 * kinds) + 3 * joined
     names = {f.name: getattr(context, f.name) for f in dataclasses.fields(Context)}
     basis = Basis(width)
     return _Symbols(_Unknown(**names, basis=basis), basis)
@@ -192,6 +202,10 @@ def _bytes(declarer: Declarer, name: object) -> Any:
     if name == "batch":
         whole = Chunk(0, 0, (), embedding=True, final_norm=False, mtp=False, output=True)
         return sum(t.nbytes for t in declarer.inputs(whole))
+    if name == "uncut":
+        return sum(t.nbytes for t in declarer.uncut())
+    if name in ("held", "held given"):
+        return sum(t.nbytes for t in declarer.kept(given=name == "held given"))
     key, what = cast("tuple[Key, str]", name)
     run = real_run(declarer, key)
     if what == "saved":

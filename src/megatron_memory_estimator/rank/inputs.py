@@ -1,0 +1,28 @@
+"""The inputs of a microbatch, on chunks that read them."""
+
+from __future__ import annotations
+
+from ..job.pipeline import Chunk
+from ..modules.attention_mask import attention_mask
+from ..modules.context import Context
+from ..modules.vision_tower import inputs as pixels
+from ..tape.tensor import Tensor
+
+
+def inputs_of(c: Context, chunk: Chunk) -> tuple[Tensor, ...]:
+    """Tokens, positions, labels and loss mask, the attention mask, and pixels."""
+    if not chunk.reads_inputs:
+        return ()
+    shape = (c.batch, c.seq)
+    found = [c.new(f"batch.{name}", *shape, dtype="int64") for name in ("tokens", "position_ids", "labels")]
+    if chunk.embedding and c.model.enable_mhc_connections:
+        # no stream: referenced until the model's forward returns
+        found.append(c.stream("embedding.output", c.hidden))
+    found += [c.new("batch.loss_mask", *shape, dtype="fp32"), *attention_mask(c)]
+    vits = [tower.vit for tower in c.model.towers if tower.vit and c.training.image_tokens]
+    return (*found, *(x for vit in vits for x in pixels(c, vit)))
+
+
+def layers_of(c: Context, chunk: Chunk) -> tuple[str, ...]:
+    """The kinds of the layers of a chunk, of MTP's too."""
+    return (*(c.model.kinds[i] for i in chunk.layers), *(c.model.mtp_kinds if chunk.mtp else ()))
