@@ -52,6 +52,19 @@ def test_advice_names_the_options_of_every_change(capsys: pytest.CaptureFixture[
             assert max(one["peak_allocated_bytes"] for one in document["stages"]) == int(row["peak_allocated_bytes"])
 
 
+def test_the_mask_of_the_data_loader_goes_away_with_the_option_that_turns_it_off(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """131,072 positions in bytes, squared: 16 GiB whole beside the 2 GiB of each of eight ranks."""
+    words = ["Qwen/Qwen3-0.6B", "--num-gpus", "8", "--cp", "8", "--seq-length", "131072", "--gpu", "RTX-4090"]
+    text = printed(capsys, "advise", *words, "--create-attention-mask-in-dataloader", "--format", "csv")
+    off = "--no-create-attention-mask-in-dataloader"
+    row = next(row for row in csv.DictReader(io.StringIO(text)) if off in row["options"])
+    assert "no attention mask from the data loader" in row["change"]
+    document = json.loads(printed(capsys, "estimate", *words, *shlex.split(row["options"]), "--json"))
+    assert max(one["peak_allocated_bytes"] for one in document["stages"]) == int(row["peak_allocated_bytes"])
+
+
 UNFRAGMENTED = [
     "deepseek-ai/DeepSeek-V3", "--num-gpus", "512", "--tp", "2", "--pp", "8", "--ep", "64", "--gpu", "H100",
     "--pipeline-model-parallel-layout", "Ettttttttt|(tttttttt|)*6ttttmL",

@@ -88,6 +88,12 @@ def memory_changes(job: TrainingJob) -> Iterator[Change]:
         yield _switch("cross_entropy_loss_fusion")
     if model.has_moe and not t.moe_permute_fusion:
         yield _switch("moe_permute_fusion")
+    if t.create_attention_mask_in_dataloader:
+        yield change(
+            "no attention mask from the data loader",
+            "causal attention needs none, --reset-attention-mask does",
+            create_attention_mask_in_dataloader=False,
+        )
     yield from _degrees(job, (2,))
     yield from _splits(job)
     if not job.env.expandable_segments:

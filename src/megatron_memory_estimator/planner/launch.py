@@ -132,6 +132,13 @@ def _flags(dest: str, value: Any) -> Iterator[tuple[str, Any]]:
     yield _spelled(argument), value
 
 
+def off_flag(name: str) -> str | None:
+    """The flag of Megatron-LM that turns a setting off, such as --no-create-attention-mask-in-dataloader; None where it has none."""
+    dest = OTHER_NAMES.get(name, name)
+    found = (one for one in arguments()[0].values() if one.dest == dest and one.kind == "StoreFalse")
+    return next((f"--{_spelled(one)}" for one in found), None)
+
+
 def _spelled(argument: Argument) -> str:
     return argument.flag.replace("_", "-")
 

@@ -10,6 +10,7 @@ from ..device.verdict import Verdict
 from ..job.training_job import TrainingJob
 from ..planner.advise import Advice
 from ..planner.changed_run import Outcome, cost_of
+from ..planner.launch import off_flag
 from ..wording import dashed
 from .document import bounds
 from .figures import gib
@@ -138,15 +139,16 @@ def how(advice: Advice) -> Iterator[str]:
 
 
 def option_words(one: Outcome, job: TrainingJob) -> Iterator[str]:
-    """The settings of a changed run that differ from those of the run, as options; those that go away behind `without`."""
+    """The settings of a changed run that differ from those of the run, as options; those that no option turns off behind `without`."""
     now = {**vars(job.layout), **vars(job.training), **vars(job.rollout), **vars(job.env)}
     given = {name: value for change in one.changes for name, value in change.settings if value != now[name]}
     if given.pop("expandable_segments", False):
         yield ALLOCATOR
-    gone = [name for name, value in given.items() if value in (None, False, ())]
+    off = {name: flag for name, value in given.items() if value is False and (flag := off_flag(name))}
+    gone = [name for name, value in given.items() if value in (None, False, ()) and name not in off]
     for name, value in given.items():
         if name not in gone:
-            yield _option(name, value)
+            yield off.get(name) or _option(name, value)
     if gone := [name for name in gone if now[name]]:
         yield "without " + " ".join(_option(name, True) for name in gone)
 
