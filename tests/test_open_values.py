@@ -202,6 +202,59 @@ def test_a_misspelled_key_of_a_tree_is_said(words: str, said: str, tmp_path: Pat
     assert not any("is it" in one for one in job(tmp_path, VERL).warnings)
 
 
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        (f"{ACTOR}.megatron.param_ofload=True", f"{ACTOR}.megatron.param_ofload (is it param_offload?)"),
+        (f"{ACTOR}.ppo_max_token_len=8192", f"{ACTOR}.ppo_max_token_len (is it ppo_max_token_len_per_gpu?)"),
+        ("trainer.n_nodes=2", "trainer.n_nodes (is it nnodes?)"),
+        (
+            "actor_rollout_ref.rollout.gpu_memory_util=0.8",
+            "actor_rollout_ref.rollout.gpu_memory_util (is it gpu_memory_utilization?)",
+        ),
+    ],
+)
+def test_a_key_near_a_field_of_verl_is_said_once(word: str, said: str, tmp_path: Path) -> None:
+    """Fields of volcengine/verl 0.9.1; hydra refuses a key that is none."""
+    (warning,) = [one for one in job(tmp_path, f"{VERL} {word}").warnings if "unknown keys" in one]
+    assert warning == f"unknown keys of verl passed over: {said}"
+
+
+BRIDGE = "torchrun --nproc_per_node 8 run_recipe.py --recipe llama3_8b_pretrain_config"
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("train.global_batchsize=64", "train.global_batchsize (is it global_batch_size?)"),
+        ("modle.tensor_model_parallel_size=4", "modle (is it model?)"),
+        ("ddp.use_distributed_optimzer=false", "ddp.use_distributed_optimzer (is it use_distributed_optimizer?)"),
+        ("optimizer.use_precision_aware=true", "optimizer.use_precision_aware (is it use_precision_aware_optimizer?)"),
+        ("model.sequence_paralel=false", "model.sequence_paralel (is it sequence_parallel?)"),
+    ],
+)
+def test_a_key_near_a_field_of_bridge_is_said(word: str, said: str, tmp_path: Path) -> None:
+    found = job(tmp_path, f"{BRIDGE} {word}").warnings
+    assert f"unknown keys of Megatron-Bridge passed over: {said}" in found
+    assert not any("unknown keys" in one for one in job(tmp_path, f"{BRIDGE} train.train_iters=4").warnings)
+
+
+def test_a_misspelled_key_that_decides_memory_is_refused_with_what_is_meant(tmp_path: Path) -> None:
+    with pytest.raises(
+        EstimatorError, match=r"recompute_granularty='full' decides memory .* \(is it recompute_granularity\?\)"
+    ):
+        job(tmp_path, f"{BRIDGE} model.recompute_granularty=full")
+
+
+@pytest.mark.parametrize("key", ["model.seq_length", "dataset.sequence_length"])
+def test_a_length_beside_another_one_of_the_data_set_is_refused(key: str, tmp_path: Path) -> None:
+    """Megatron-Bridge `training/config.py` asserts that the model's is the data set's, and copies seq_length over sequence_length."""
+    with pytest.raises(EstimatorError, match=f"{key}=4096 and dataset.seq_length=8192 differ"):
+        job(tmp_path, f"{BRIDGE} {key}=4096")
+    both = job(tmp_path, f"{BRIDGE} {key}=4096 dataset.seq_length=4096")
+    assert both.training.seq_length == 4096
+
+
 def test_a_misspelled_key_over_a_base_is_said(tmp_path: Path) -> None:
     import yaml
 

@@ -99,11 +99,36 @@ def read(run: Run) -> Reading:
     if options.get("mode") == "dora" or options.get("peft-scheme") == "dora":
         base["peft"] = {**LORA, **(base.get("peft") or {}), "type": "dora"}
     file = override_of(run, options)
-    unknown, refused = strange_keys(file, changes)
+    unknown, refused = strange_keys(file, changes, words)
     changed = overridden(spelled_out(merged(base, spelled_out(known_only(file)))), changes)
     changed = spelled_out({key: value for key, value in changed.items() if key in SECTIONS})
+    refused += lengths_apart(chosen, changed, file, changes)
     notes = scaled(chosen.base, gpus, changed, file, changes)
     return reading_of(run, chosen, gpus, (base, changed), (notes, unknown, refused))
+
+
+def lengths_apart(
+    chosen: Chosen, sections: Mapping[str, Any], file: Mapping[str, Any], changes: Sequence[tuple[str, str]]
+) -> list[str]:
+    """Lengths that the run gives beside another one of the data set: Megatron-Bridge asserts that the model's is the same, and copies
+    the data set's over Megatron-Core's name of it.
+
+    Source: NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/training/config.py` (ConfigContainer.validate, GPTDatasetConfig.finalize).
+    """
+    rows = (sections.get("dataset") or {}).get("seq_length")
+    if rows is None or chosen.base is None:
+        return []
+    keys = {key.lstrip("+") for key, _ in changes}
+    found = []
+    for section, key, why in (
+        ("model", "seq_length", "Megatron-Bridge refuses that; set both"),
+        ("dataset", "sequence_length", "Megatron-Bridge takes the second; set that alone"),
+    ):
+        given = f"{section}.{key}" in keys or key in (file.get(section) or {})
+        own = (sections.get(section) or {}).get(key)
+        if given and own != rows:
+            found.append(f"{section}.{key}={shown(own)} and dataset.seq_length={shown(rows)} differ: {why}")
+    return found
 
 
 def run_of_recipe(words: Sequence[str], model: str = "") -> Run:

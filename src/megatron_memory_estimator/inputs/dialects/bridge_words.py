@@ -17,6 +17,7 @@ from ..setting_names import full_name, known_settings
 from ..transformer_config import IRRELEVANT, UNSUPPORTED
 from .bridge_sections import SECTIONS
 from .bridge_table import Recipe, is_recipe, of_model, of_performance, recipe
+from .field_names import fields_of, meant, misspelled
 from .keys import DECIDES
 from .run import Run
 
@@ -125,8 +126,10 @@ READ = frozenset(
 )  # fmt: skip
 
 
-def strange_keys(file: Mapping[str, Any], changes: Sequence[tuple[str, str]]) -> tuple[list[str], list[str]]:
-    """Keys that are unknown, and those that would change memory and are not modelled."""
+def strange_keys(
+    file: Mapping[str, Any], changes: Sequence[tuple[str, str]], words: Sequence[tuple[str, str]]
+) -> tuple[list[str], list[str]]:
+    """Keys that are unknown or near a field of their section, and those that would change memory and are not modelled."""
     found = [
         (section, str(key), value)
         for section, values in file.items()
@@ -136,18 +139,33 @@ def strange_keys(file: Mapping[str, Any], changes: Sequence[tuple[str, str]]) ->
     for key, text in changes:
         section, _, rest = key.lstrip("+~").partition(".")
         found.append((section, rest.split(".")[0], None if text.lower() in ("null", "none", "false") else text))
-    unknown, refused = [], []
+    fields = fields_of("megatron_bridge")
+    sections = dict.fromkeys([*map(str, file), *(key.split(".")[0] for key, _ in words if "." in key)])
+    unknown, refused = misspelled("", [key for key in sections if key.isidentifier()], fields[""]), []
     for section, key, value in found:
-        if section not in ("model", "ddp", "optimizer") or not key or key in READ:
+        if not key or key in READ:
+            continue
+        if section in fields:
+            unknown += misspelled(section, [key], fields[section])
+        if section not in ("model", "ddp", "optimizer"):
             continue
         name = full_name(key)
-        if name in known_settings() or name in UNSUPPORTED or name in IRRELEVANT or value in (None, False, "", [], {}):
+        if name in known_settings() or name in UNSUPPORTED or name in IRRELEVANT:
             continue
-        if DECIDES.search(key):
-            refused.append(f"{section}.{key}={shown(str(value))} decides memory and is not modelled")
-        elif section == "model":
+        nothing = value in (None, False, "", [], {})
+        of_model = meant(key, (*known_settings(), *READ), SURE) if section == "model" else ""
+        guess = f" (is it {of_model}?)" if of_model else ""
+        if DECIDES.search(key) and not nothing:
+            refused.append(f"{section}.{key}={shown(str(value))} decides memory and is not modelled{guess}")
+        elif of_model:
+            unknown.append(f"{section}.{key}{guess}")
+        elif section == "model" and not nothing:
             unknown.append(f"{section}.{key}")
     return unknown, refused
+
+
+SURE = 0.86
+"""How alike a key of the model is to a setting that is meant, whose fields differ from model to model."""
 
 
 def scaled(

@@ -13,6 +13,7 @@ from typing import Any
 
 from ...errors import ConfigError
 from ...wording import shown
+from .field_names import misspelled as named
 from .interpolation import Interpolations, split_at_commas
 from .words import scalar
 
@@ -24,7 +25,7 @@ COUNTED = re.compile(r".*(?:size|nodes|gpus|per_gpu|per_node|length|_len|num_lay
 LARGEST = 10**12
 """Count of anything."""
 NEAR = 0.88
-"""How alike a key is to another one that is meant: a letter in eight."""
+"""How alike a key is to one that was looked for, where the fields of a section are not known: a letter in eight."""
 DEEPEST = 40
 """Parts of a key, and lists within lists of a value."""
 
@@ -138,25 +139,25 @@ def _waiting(node: Mapping[str, Any], depth: int = 0) -> Iterator[str]:
             yield _unset(value)
 
 
-def misspelled(root: Mapping[str, Any], asked: Collection[str]) -> list[str]:
-    """Keys of a tree that are near one that was looked for beside them, with that one: any at the top, below it one that is not there."""
-    from difflib import get_close_matches
-
-    wanted: dict[str, dict[str, None]] = {}
+def misspelled(root: Mapping[str, Any], asked: Collection[str], fields: Mapping[str, Collection[str]]) -> list[str]:
+    """Keys of a tree that are near a field of their section, or near one that was looked for there: any at the top, below it one that is
+    not given. `fields` are those of the sections whose fields are known."""
+    wanted: dict[str, dict[str, None]] = {section: {} for section in fields}
     for path in asked:
         parts = path.split(".")
         for at in range(len(parts)):
             wanted.setdefault(".".join(parts[:at]), {})[parts[at]] = None
-    found = []
+    found: list[str] = []
     for above, names in wanted.items():
         node: Any = root
         for part in above.split(".") if above else ():
             node = node.get(part) if isinstance(node, Mapping) else None
         keys = [key for key in node if isinstance(key, str)] if isinstance(node, Mapping) else []
-        absent = [name for name in names if not above or name not in keys]
-        for key in keys:
-            near = [] if key in names else get_close_matches(key, absent, 1, NEAR)
-            found += [f"{above}.{key} (is it {near[0]}?)".lstrip(".")] if near else []
+        strange = [key for key in keys if key not in names]
+        if above in fields:
+            found += named(above, strange, {*names, *fields[above]})
+        else:
+            found += named(above, strange, [name for name in names if not above or name not in keys], NEAR)
     return found
 
 
@@ -169,9 +170,9 @@ class Tree:
         self.interpolations = Interpolations(root, env)
         self.asked: dict[str, None] = {}
 
-    def misspelled(self) -> list[str]:
-        """Paths of the run's own that differ by a letter or two from one that was looked for, with what was looked for."""
-        return misspelled(self.own, self.asked)
+    def misspelled(self, fields: Mapping[str, Collection[str]] | None = None) -> list[str]:
+        """Paths of the run's own that are near a field of their section, or near one that was looked for, with what is meant."""
+        return misspelled(self.own, self.asked, fields or {})
 
     def at(self, path: str, default: Any = None) -> Any:
         """What stands at a path; the default where nothing does, or ???, which is for the user to fill in."""

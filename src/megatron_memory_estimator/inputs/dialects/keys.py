@@ -80,9 +80,11 @@ def patterns(nothing: str) -> tuple[frozenset[str], tuple[str, ...]]:
 
 
 def passed_over(unknown: Sequence[str], framework: str) -> tuple[str, ...]:
-    """The warning about keys that no table has."""
+    """The warning about keys that no table has; one that is named with what is meant is named once."""
     if not unknown:
         return ()
+    guessed = {one.partition(" (")[0] for one in unknown if "(" in one}
+    unknown = list(dict.fromkeys(one for one in unknown if one not in guessed))
     named = ", ".join(unknown[:MOST_NAMED])
     more = f" and {len(unknown) - MOST_NAMED} more" if len(unknown) > MOST_NAMED else ""
     return (f"unknown keys of {framework} passed over: {named}{more}",)

@@ -12,6 +12,7 @@ from typing import Any
 
 from ...wording import shown
 from .bridge_models import provider_defaults
+from .field_names import fields_of
 from .hydra import Tree
 from .keys import by_habit, decisive, passed_over
 from .run import Dialect, Reading, Run
@@ -77,7 +78,7 @@ def read(run: Run) -> Reading:
         num_gpus=gpus,
         env=decisive(tree.section("ray_kwargs.ray_init.runtime_env.env_vars"), run.env),
         assumptions=tuple(notes),
-        warnings=(*warnings, *passed_over([*tree.misspelled(), *unknown], "verl")),
+        warnings=(*warnings, *passed_over([*tree.misspelled(fields_of("verl")), *unknown], "verl")),
         questions=tuple(questions),
         refused=tuple(refused),
     )

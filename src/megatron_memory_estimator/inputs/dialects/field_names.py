@@ -1,0 +1,48 @@
+"""The fields that a framework's sections have, and the one that a key without a field is nearest to.
+
+`field_names.json` holds names alone, with their source; a framework's other versions have more of them and fewer, so that a key that is
+none is a misspelling only where it is near one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Iterable
+from functools import cache
+
+NEAR = 0.8
+"""How alike a key is to the field that is meant."""
+SHORTEST = 5
+"""Letters of a key that is taken for a part of a field's name."""
+
+
+@cache
+def fields_of(framework: str) -> dict[str, frozenset[str]]:
+    """The fields of every section of a framework; the section "" is the top."""
+    path = os.path.join(os.path.dirname(__file__), "field_names.json")
+    with open(path, encoding="utf-8") as file:
+        sections: dict[str, str] = json.load(file)[framework]["sections"]
+    return {name: frozenset(words.split()) for name, words in sections.items()}
+
+
+def meant(key: str, names: Collection[str], near: float = NEAR) -> str:
+    """The name that a key is a misspelling of, or a part up to an underscore; none where it is a name itself, or near none."""
+    from difflib import get_close_matches
+
+    if key in names:
+        return ""
+    parts = [name for name in sorted(names) if _part(key, name)]
+    found = get_close_matches(key, names, 1, near) or parts
+    return found[0] if found else ""
+
+
+def _part(key: str, name: str) -> bool:
+    """Whether a key is the beginning or the end of a name, in words or in letters of its last word."""
+    return len(key) >= SHORTEST and "_" in name and (name.startswith(key) or name.endswith(f"_{key}"))
+
+
+def misspelled(section: str, keys: Iterable[str], names: Collection[str], near: float = NEAR) -> list[str]:
+    """The keys of a section that are misspellings, with what is meant."""
+    at = f"{section}." if section else ""
+    return [f"{at}{key} (is it {found}?)" for key in keys if (found := meant(key, names, near))]
