@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from megatron_memory_estimator import Stage, TrainingJob, estimate
+from megatron_memory_estimator import Stage, TrainingJob, estimate, plan
 from megatron_memory_estimator.device.checkpoint import ENTRIES, ENTRY, largest_tensor, load_terms, merged, save_terms
 from megatron_memory_estimator.device.phases import Phase, build, built_apart, own_storage
 from megatron_memory_estimator.job.hardware import GIB
@@ -263,3 +263,33 @@ def test_frozen_weights_are_built_beside_the_adapters() -> None:
     frozen = sum(s.nbytes for s in found.rank.states if s.frozen)
     assert frozen > 0 and own_storage(found.rank) == 2 * buffer.numel
     assert build(found.rank) == built_apart(found.rank) == 8 * buffer.numel + frozen
+
+
+def test_without_optimizer_state_a_load_has_weights_gradients_and_masters() -> None:
+    """Megatron-LM `checkpointing.py` (load_checkpoint) makes no sharded state of the optimizer then: the first step makes the moments."""
+    whole, without = (stage(2, use_distributed_optimizer=True, load_optim=load) for load in (True, False))
+    found = phase(without, "load")
+    moments = 8 * sum(buffer.owned for buffer in without.rank.buffers)
+    assert phase(whole, "load").terms[0].low - found.terms[0].low == moments
+    assert not [term for term in found.terms if "FusedAdam" in term.name]
+    assert found.lower == "" and "--no-load-optim" in phase(whole, "load").lower
+    assert phase(whole, "save") == phase(without, "save")
+
+
+def test_what_is_loaded_is_read_from_arguments_and_given_back() -> None:
+    from megatron_memory_estimator.planner.launch import megatron_lm
+
+    base = "--num-layers 2 --hidden-size 256 --num-attention-heads 4 --seq-length 512 --micro-batch-size 1 --vocab-size 1024"
+    for words, loads in (("", True), ("--no-load-optim", False), ("--finetune --load x", False)):
+        job = TrainingJob.from_megatron_args([*base.split(), "--max-position-embeddings", "512", *words.split()], 1)
+        assert job.training.load_optim is loads
+        assert any("--finetune loads" in one for one in job.warnings) == words.startswith("--finetune")
+        assert ("no-load-optim" in megatron_lm(job).arguments) is not loads
+
+
+def test_a_plan_without_optimizer_state_is_what_estimate_gives() -> None:
+    job = TrainingJob.from_hf("meta-llama/Llama-3.1-70B", 16, gpu="H100", load_optim=False, expandable_segments=True)
+    axes = {"tp": "8", "cp": "1", "recompute": "full", "micro_batch_size": "1"}
+    (best, *_) = plan(job, axes, top=2)[0].plans
+    assert best.device == estimate(best.job).device
+    assert estimate(best.job).verdict().word == "fits"

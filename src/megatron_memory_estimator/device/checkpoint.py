@@ -155,7 +155,11 @@ def metadata(rank: Rank) -> Term:
 def load_terms(rank: Rank, *, short: bool = False) -> list[list[Term]]:
     """What is beside the model state in each moment of a load that can be its largest; `short`: where the GPU is short of memory."""
     t = rank.context.training
-    if t.optimizer_cpu_offload and OPTIMIZERS[t.optimizer].offloaded:
+    end: list[Term] = []
+    first: list[Term] = []
+    if not t.load_optim:
+        pass
+    elif t.optimizer_cpu_offload and OPTIMIZERS[t.optimizer].offloaded:
         end, first = _offloaded(t, rank)
     else:
         end, first = _optimizer_terms(t, rank), _first_made(t, rank)
@@ -237,7 +241,7 @@ def _merged_terms(t: Training, rank: Rank, *, short: bool) -> list[Term]:
     high = DTYPE_BYTES[t.params_dtype] * numel * (2 if t.low_precision_weights else 1) + frozen
     found = [Term("merged fc1 and in_proj weights", low, high, where)]
     row = OPTIMIZERS[t.optimizer]
-    if (row.by_matrix or not t.use_distributed_optimizer) and not active(rank.context):
+    if t.load_optim and (row.by_matrix or not t.use_distributed_optimizer) and not active(rank.context):
         found.append(_merged_states(rank, numel, where, short=short))
     return found
 

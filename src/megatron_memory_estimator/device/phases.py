@@ -85,11 +85,16 @@ def _built(rank: Rank) -> tuple[int, list[tuple[int, int]], int]:
 
 
 def load_range(rank: Rank) -> Range:
-    """Allocated bytes of loading a checkpoint with optimizer state where the GPU is short of memory: the whole model state, and what
-    `checkpoint.load_terms` says is beside it."""
-    state = state_bytes(rank, "setup", "first step")
+    """Allocated bytes of loading a checkpoint where the GPU is short of memory: the model state, and what `checkpoint.load_terms` says is
+    beside it."""
+    state = loaded_state(rank)
     more = most(load_terms(rank, short=True))
     return Range(state + more.low, state + more.high)
+
+
+def loaded_state(rank: Rank) -> int:
+    """Bytes of model state at the end of a load; without optimizer state of the file, moments appear in the first step only."""
+    return state_bytes(rank, "setup", "first step") if rank.context.training.load_optim else state_bytes(rank, "setup")
 
 
 def save_range(rank: Rank) -> Range:
@@ -103,9 +108,10 @@ def most(moments: Sequence[Sequence[Term]]) -> Range:
 
 
 def load(rank: Rank) -> Phase:
-    """Loading a checkpoint with optimizer state: the whole model state, and what `checkpoint.load_terms` says is beside it."""
-    state = state_bytes(rank, "setup", "first step")
-    return _phase("load", "model state", state, load_terms(rank), lower_load(rank))
+    """Loading a checkpoint: the model state that is there then, and what `checkpoint.load_terms` says is beside it."""
+    whole = rank.context.training.load_optim
+    name = "model state" if whole else "model state before the first step"
+    return _phase("load", name, loaded_state(rank), load_terms(rank), lower_load(rank))
 
 
 def save(rank: Rank, steady: int) -> Phase:
@@ -130,8 +136,10 @@ def _phase(name: str, base: str, size: int, moments: Sequence[Sequence[Term]], l
 
 
 def lower_load(rank: Rank) -> str:
-    """The flags that make a load smaller, with what each leaves out."""
+    """The flags that make a load smaller, with what each leaves out; none without optimizer state."""
     t, found = rank.context.training, shards(rank)
+    if not t.load_optim:
+        return ""
     moments = state_bytes(rank, "first step")
     said = [f"--no-load-optim loads none of it: {moments / GIB:.2f} GiB of optimizer state and its copies"]
     if any(one.held for one in found) and t.mcore >= IN_PLACE:

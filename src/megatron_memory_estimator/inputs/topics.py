@@ -31,7 +31,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "optimizer", "sgd_momentum", "use_distributed_optimizer", "num_distributed_optimizer_instances",
         "use_precision_aware_optimizer", "main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype",
         "store_param_remainders", "use_layer_wise_param_layout", "data_parallel_rank", "accumulate_allreduce_grads_in_fp32",
-        "grad_reduce_in_bf16",
+        "grad_reduce_in_bf16", "load_optim",
         "gradient_accumulation_fusion", "ddp_bucket_size", "ddp_num_buckets", "ddp_pad_buckets_for_high_nccl_busbw",
     ),
     "full sharding": (

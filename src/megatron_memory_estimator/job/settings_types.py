@@ -123,6 +123,7 @@ class Settings(TypedDict, total=False):
     moe_expert_capacity_factor: float | None  # tokens per expert are capped at this times the mean
     moe_pad_expert_input_to_capacity: bool  # expert inputs are padded to the capacity
     moe_shared_expert_overlap: bool  # shared experts overlap the dispatcher's communication
+    load_optim: bool  # a checkpoint is loaded with optimizer state (--no-load-optim, --finetune: without)
     peft: Literal["none", "lora", "canonical_lora", "dora"]  # parameter-efficient fine-tuning: the base is frozen, adapters are trained
     peft_dim: int  # rank of the adapters
     peft_target_modules: PeftTargetModules | Sequence[PeftTargetModules]  # linears with an adapter; default linear_qkv, linear_proj, ...

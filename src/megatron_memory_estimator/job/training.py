@@ -123,6 +123,9 @@ class Training(Loss, CompressedTraining, TowerTraining, Recomputing):
     )
     moe_pad_expert_input_to_capacity: bool = setting(False, "expert inputs are padded to the capacity", of="moe")
     moe_shared_expert_overlap: bool = setting(False, "shared experts overlap the dispatcher's communication", of="moe")
+    load_optim: bool = setting(
+        True, "a checkpoint is loaded with optimizer state (--no-load-optim, --finetune: without)"
+    )
     peft: str = setting(
         "none", "parameter-efficient fine-tuning: the base is frozen, adapters are trained",
         choices=("none", "lora", "canonical_lora", "dora"),

@@ -77,6 +77,8 @@ def _megatron_values(job: TrainingJob) -> Iterator[tuple[str, Any]]:
     yield gated, t.bias_activation_fusion
     if t.attention_kernel in ("flash", "unfused", "local", "cudnn"):
         yield "attention_backend", "fused" if t.attention_kernel == "cudnn" else t.attention_kernel
+    if not t.load_optim:
+        yield "no_load_optim", True
     yield "use_mamba_mem_eff_path", t.mamba_mem_eff_path
     if job.layout.cp > 1 and has_compressed(model):
         yield from PACKED.items()

@@ -64,8 +64,9 @@ def loading(advice: Advice) -> Iterator[str]:
     now = advice.now
     found = now.verdict(advice.limit)
     yield from training_alone(found, now.estimate)
-    if found.phase == "load" and found.word != "fits":
-        yield f"Loading takes less with: {lower_load(now.estimate.stages[found.pp_rank].rank)}."
+    lower = lower_load(now.estimate.stages[found.pp_rank].rank) if found.phase == "load" else ""
+    if lower and found.word != "fits":
+        yield f"Loading takes less with: {lower}."
 
 
 def about(advice: Advice, found: Verdict) -> str:

@@ -49,6 +49,8 @@ DERIVED = frozenset(
         "apply_dsa_kernel_fusion",
         "moe_router_force_load_balancing",
         "nccl_ub",
+        "no_load_optim",
+        "finetune",
     ]
 )
 """Arguments that `derive` reads."""
@@ -138,7 +140,9 @@ def _experts(values: dict[str, Any], arg: Arg) -> None:
 
 
 def _training(values: dict[str, Any], arg: Arg) -> None:
-    """Precision, recomputation and sequence parallelism."""
+    """Precision, recomputation, sequence parallelism, and what is loaded (`checkpointing.py`, load_checkpoint)."""
+    if arg("no_load_optim") or arg("finetune"):
+        values["load_optim"] = False
     if not arg("accumulate_allreduce_grads_in_fp32"):
         values.pop("accumulate_allreduce_grads_in_fp32", None)  # left out, bf16 turns it on
     if arg("bf16") and arg("fp16"):
