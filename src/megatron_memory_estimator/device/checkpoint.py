@@ -155,14 +155,9 @@ def metadata(rank: Rank) -> Term:
 def load_terms(rank: Rank, *, short: bool = False) -> list[list[Term]]:
     """What is beside the model state in each moment of a load that can be its largest; `short`: where the GPU is short of memory."""
     t = rank.context.training
-    end: list[Term] = []
-    first: list[Term] = []
-    if not t.load_optim:
-        pass
-    elif t.optimizer_cpu_offload and OPTIMIZERS[t.optimizer].offloaded:
-        end, first = _offloaded(t, rank)
-    else:
-        end, first = _optimizer_terms(t, rank), _first_made(t, rank)
+    offloaded = t.optimizer_cpu_offload and OPTIMIZERS[t.optimizer].offloaded
+    made = _offloaded if offloaded else _made
+    end, first = made(t, rank) if t.load_optim else ([], [])
     end += [*_merged_terms(t, rank, short=short), *_dequantized(t, rank)]
     one = largest_tensor(rank) * DTYPE_BYTES["fp32"]
     end.append(
@@ -183,6 +178,10 @@ def tables_of(rank: Rank) -> list[tuple[Tensor, str]]:
 def _real(terms: Iterable[Term]) -> list[Term]:
     """The terms that are not nothing; of arrays of layouts all."""
     return [term for term in terms if not (isinstance(term.high, int) and term.high == 0)]
+
+
+def _made(t: Training, rank: Rank) -> tuple[list[Term], list[Term]]:
+    return _optimizer_terms(t, rank), _first_made(t, rank)
 
 
 def _optimizer_terms(t: Training, rank: Rank) -> list[Term]:
@@ -269,14 +268,8 @@ def _dequantized(t: Training, rank: Rank) -> list[Term]:
     early, streams = t.mcore < (0, 17), t.mcore >= STREAMED and t.low_precision != "tensorwise"
     if streams:
         return []
-    return [
-        Term(
-            "16-bit copies of low-precision weights",
-            size if early else 0,
-            size,
-            "dist_checkpointing/serialization.py: load",
-        )
-    ]
+    where = "dist_checkpointing/serialization.py: load"
+    return [Term("16-bit copies of low-precision weights", size if early else 0, size, where)]
 
 
 def _quantized(rank: Rank) -> int:
