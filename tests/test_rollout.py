@@ -193,6 +193,17 @@ def test_the_document_and_the_report_have_the_phases() -> None:
     assert names == ["generation", "log_probs", "training", "weight_sync"]
 
 
+def test_a_phase_is_shown_with_its_range_on_the_stage_where_it_takes_most() -> None:
+    result = found(pp=2, reference_model="device")
+    rows = {line.split()[0]: line.split() for line in str(result).splitlines() if "to" in line.split()[2:4]}
+    assert rows.keys() == {"generation", "log_probs", "training", "weight_sync"}
+    for name, words in rows.items():
+        most = max((stage.phase_ranges[name] for stage in result.stages), key=lambda one: one.high)
+        assert result.stages[int(words[1])].phase_ranges[name] == most
+        assert words[2:5] == [f"{most.low / GIB:.1f}", "to", f"{most.high / GIB:.1f}"]
+    assert rows["training"][1] == "1" and len(result.stages) == 2
+
+
 def test_phases_of_an_estimate_are_those_of_its_fullest_stages() -> None:
     result = found(pp=2, reference_model="device")
     assert set(result.phases) == {"training", "load", "save", "build", "generation", "log_probs", "weight_sync"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from rich.console import Console
@@ -10,11 +10,11 @@ from rich.text import Text
 
 from ..device.outside import outside_terms
 from ..device.rollout import asleep
-from ..device.terms import Term
+from ..device.terms import Range, Term
 from ..estimator import Estimate, Stage
 from .bars import LEAST, MARKS, MOST, Mark, bar, legend_of
-from .figures import gib
 from .shares import SHARES, share_bytes
+from .verdict import bounds_text
 
 ENGINE = "engine"
 ROLLOUT_MARKS = {**MARKS, ENGINE: Mark("\u259a", "E", "red")}
@@ -30,41 +30,55 @@ SHARE_OF = {
 
 
 class Drawn(NamedTuple):
-    """A phase: its name, its device memory at least in bytes, and what it is made of in the order of the marks."""
+    """A phase of a stage: its device memory, and what it is made of at least in bytes, in the order of the marks."""
 
     name: str
-    low: int
+    pp_rank: int
+    device: Range
     shares: tuple[int, ...]
 
 
 def print_rollout(estimate: Estimate, console: Console) -> None:
-    """A line for each phase of the stage that decides."""
-    found = estimate.verdict()
-    stage = estimate.stages[found.pp_rank]
-    drawn = list(phases_drawn(stage))
+    """A line for each phase, of the stage where it takes most: the bar is what it takes at least."""
+    memory = estimate.job.gpu.memory_bytes
+    drawn = [most_of(several) for several in zip(*map(list, map(phases_drawn, estimate.stages)), strict=True)]
+    if len(drawn) == 1:
+        return
     blocks = "utf" in console.encoding.lower()
-    head = ("phase", "device GiB")
-    cells = [head, *((one.name, gib(one.low, 1)) for one in drawn)]
-    widths = [max(len(row[at]) for row in cells) for at in range(2)]
-    room = max(min(console.width, MOST) - sum(widths) - 4, LEAST)
-    scale = max(found.memory_bytes, *(one.low for one in drawn)) / (room - 1)
-    edge = round(found.memory_bytes / scale)
-    lines = [legend_of(ROLLOUT_MARKS, blocks=blocks)]
-    lines += [bar(one.shares, scale, edge, blocks=blocks, marks=ROLLOUT_MARKS) for one in drawn]
-    for (name, size), line in zip(cells, lines, strict=True):
-        text = Text(f"{name:<{widths[0]}}  {size:>{widths[1]}}  ").append_text(line)
+    cells: list[tuple[str, ...]] = [("phase", "stage", "device GiB")]
+    cells += [(one.name, str(one.pp_rank), bounds_text(one.device)) for one in drawn]
+    if len(estimate.stages) == 1:
+        cells = [(name, size) for name, _, size in cells]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    room = max(min(console.width, MOST) - sum(widths) - 2 * len(widths), LEAST)
+    scale = max(memory, *(sum(one.shares) for one in drawn)) / (room - 1)
+    edge = round(memory / scale)
+    legend = legend_of(ROLLOUT_MARKS, blocks=blocks)
+    if len(legend) > console.width - sum(widths) - 2 * len(widths):
+        console.print(legend, highlight=False)
+        legend = Text()
+    lines = [legend, *(bar(one.shares, scale, edge, blocks=blocks, marks=ROLLOUT_MARKS) for one in drawn)]
+    for (name, *others), line in zip(cells, lines, strict=True):
+        figures = [f"{text:>{width}}" for text, width in zip(others, widths[1:], strict=True)]
+        text = Text("  ".join([f"{name:<{widths[0]}}", *figures, ""])).append_text(line)
         console.print(text, highlight=False, no_wrap=True, crop=False)
 
 
+def most_of(several: Sequence[Drawn]) -> Drawn:
+    """The stage where a phase takes most."""
+    return max(several, key=lambda one: (one.device.high, one.device.low))
+
+
 def phases_drawn(stage: Stage) -> Iterator[Drawn]:
-    """The phases of a step in their order, training where it is."""
+    """The phases of a step that verdicts hold, in their order, training where it is."""
     outside = sum(term.low for term in outside_terms(stage.job, stage.rank.context))
-    for phase in stage.rollout:
+    held = [phase for phase in stage.rollout if phase.name in stage.phase_ranges]
+    for phase in held:
         if phase.name == "weight_sync":
             yield _training(stage, outside)
-        shares = _shares(phase.trainer, outside)
-        yield Drawn(phase.name, sum(shares) + phase.beside.low, (*shares, phase.beside.low))
-    if all(phase.name != "weight_sync" for phase in stage.rollout):
+        shares = (*_shares(phase.trainer, outside), phase.beside.low)
+        yield Drawn(phase.name, stage.pp_rank, stage.phase_ranges[phase.name], shares)
+    if all(phase.name != "weight_sync" for phase in held):
         yield _training(stage, outside)
 
 
@@ -72,7 +86,7 @@ def _training(stage: Stage, outside: int) -> Drawn:
     engine = asleep(stage.job)
     beside = engine.low if engine else 0
     *shares, other = share_bytes(stage)
-    return Drawn("training", sum(shares) + other + outside + beside, (*shares, other + outside, beside))
+    return Drawn("training", stage.pp_rank, stage.phase_ranges["training"], (*shares, other + outside, beside))
 
 
 def _shares(terms: tuple[Term, ...], outside: int) -> tuple[int, ...]:

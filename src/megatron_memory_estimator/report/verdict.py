@@ -137,10 +137,11 @@ def others_line(estimate: Estimate, width: int) -> str:
 
 def next_step(estimate: Estimate) -> str:
     """The command to type next."""
-    if estimate.verdict().fits:
-        return (
-            f"Next: `megatron-memory explain ... --stage {estimate.peak_stage.pp_rank}` names every tensor of that peak"
-        )
+    found = estimate.verdict()
+    if found.fits:
+        training = found.phase == "training"
+        stage, which = (found.pp_rank, "that peak") if training else (estimate.peak_stage.pp_rank, "the peak of training")
+        return f"Next: `megatron-memory explain ... --stage {stage}` names every tensor of {which}"
     if estimate.job.rollout.has_phases:
         return "Next: `megatron-memory advise ...` (what to change)"
     return "Next: `megatron-memory advise ...` (what to change), `plan ...` (all layouts)"
