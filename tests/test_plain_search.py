@@ -119,7 +119,7 @@ def base_job() -> TrainingJob:
 
 
 def test_a_large_space_is_refused_with_its_size() -> None:
-    base = base_job()
+    base = TrainingJob.from_hf("Qwen/Qwen3-8B", 32, seq_length=4096, global_batch_size=64)
     legal = search(base).legal
     assert legal > plain.MOST
     with pytest.raises(NumPyError) as refused:

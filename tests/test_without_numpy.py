@@ -84,8 +84,8 @@ def test_every_tool_answers_the_same_without_numpy() -> None:
     ("words", "said"),
     [
         (
-            ("plan", "Qwen/Qwen3-8B", "--num-gpus", "8"),
-            "without NumPy a space of at most 2,000 legal layouts is searched",
+            ("plan", "Qwen/Qwen3-8B", "--num-gpus", "32"),
+            "without NumPy a space of at most 10,000 legal layouts is searched",
         ),
         (
             ("plan", "Qwen/Qwen3-8B", "--num-gpus", "8", "--calibrate", "RUNS"),

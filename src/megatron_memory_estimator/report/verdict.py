@@ -140,7 +140,9 @@ def next_step(estimate: Estimate) -> str:
     found = estimate.verdict()
     if found.fits:
         training = found.phase == "training"
-        stage, which = (found.pp_rank, "that peak") if training else (estimate.peak_stage.pp_rank, "the peak of training")
+        stage, which = (
+            (found.pp_rank, "that peak") if training else (estimate.peak_stage.pp_rank, "the peak of training")
+        )
         return f"Next: `megatron-memory explain ... --stage {stage}` names every tensor of {which}"
     if estimate.job.rollout.has_phases:
         return "Next: `megatron-memory advise ...` (what to change)"
