@@ -9,7 +9,17 @@ if [ $# -eq 0 ]; then
 fi
 script=$1
 shift
-megatron-memory check "$script" --gpu "${GPU:-H100}"
+nodes=()
+before=
+for word in "$@"; do # what sbatch is told wins over the script's own lines
+    case "$before $word" in
+    *" --nodes="*) nodes=(--set "SLURM_NNODES=${word#--nodes=}") ;;
+    "--nodes "* | "-N "*) nodes=(--set "SLURM_NNODES=$word") ;;
+    *" -N"[0-9]*) nodes=(--set "SLURM_NNODES=${word#-N}") ;;
+    esac
+    before=$word
+done
+megatron-memory check "$script" --gpu "${GPU:-H100}" ${nodes[@]+"${nodes[@]}"}
 code=$?
 if [ "$code" -ne 0 ] && ! { [ "$code" -eq 4 ] && [ -n "${TIGHT:-}" ]; }; then
     echo "not queued: $script" >&2

@@ -112,8 +112,10 @@ def test_ranks_that_are_not_the_first_say_nothing(tmp_path: Path, monkeypatch: p
 
 def test_what_cannot_be_compared_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = estimate(small_job(2, pipeline_model_parallel_size=2, global_batch_size=8))
+    without: Torch | None = None
     for torch, said in (
-        (Torch(figures(result), gpu=False), "this process has no GPU, nothing was measured"),
+        (without, "this process has no torch or no GPU, nothing was measured"),
+        (Torch(figures(result), gpu=False), "this process has no torch or no GPU, nothing was measured"),
         (Torch(figures(result) * 2), "4 ranks run, the estimate is of 2 GPUs, nothing is compared"),
     ):
         monkeypatch.setitem(sys.modules, "torch", torch)

@@ -252,6 +252,16 @@ def test_positional_parameters_and_headers() -> None:
     assert words("python train.py ${SLURM_NNODES:-1}") == ["1"]
 
 
+@pytest.mark.parametrize("name", ["SLURM_NNODES", "SLURM_JOB_NUM_NODES"])
+def test_what_sbatch_is_told_wins_over_the_script_s_own_lines(name: str) -> None:
+    """`sbatch --nodes=2` in front of `#SBATCH --nodes=16`: both variables say 2, and so many tasks start."""
+    text = (
+        "#SBATCH --nodes=16 --ntasks-per-node=8\nsrun python train.py $SLURM_NNODES $SLURM_JOB_NUM_NODES $SLURM_NTASKS"
+    )
+    found = read_script(text, {name: "2"})
+    assert found.words == ["2", "2", "16"] and found.num_gpus == 16
+
+
 def test_a_shell_of_its_own_sees_exported_variables_only() -> None:
     text = "A=1; export B=2\nbash -c 'python train.py $A $B $0 $1' x y"
     assert words(text) == ["$A", "2", "(unknown)", "y"]

@@ -70,7 +70,11 @@ def compare_at_step(
         found = _measured()
         out = stream if stream is not None else sys.stdout
         if found is None:
-            print(f"memory after step {step}: this process has no GPU, nothing was measured", file=out, flush=True)
+            print(
+                f"memory after step {step}: this process has no torch or no GPU, nothing was measured",
+                file=out,
+                flush=True,
+            )
             return
         if step == 1:
             first.update({one.rank: one.peak for one in found})
@@ -165,9 +169,11 @@ def _estimated(run: Run, num_gpus: int | None, settings: dict[str, Any]) -> Esti
 
 
 def _measured() -> list[Measured] | None:
-    """The figures of every rank, in order; None without a GPU."""
-    import torch
-
+    """The figures of every rank, in order; None without torch or a GPU."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return None
     if not torch.cuda.is_available():
         return None
     own = Measured(_own_rank(), torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated())

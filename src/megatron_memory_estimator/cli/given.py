@@ -45,6 +45,10 @@ def job_from_options(values: dict[str, Any]) -> TrainingJob:
         return job_from_file(words[0], num_gpus, given, words[1:])
     if words[0].endswith("_config") and not os.path.exists(words[0]):
         return job_of_recipe(words, num_gpus, given)
+    if len(words) > 1 and words[1].startswith("-"):
+        raise ConfigError(
+            f"behind -- stand Megatron-LM's arguments of a run without a model's name; options of {shown(words[0])} stand without --"
+        )
     if len(words) > 1:
         raise ConfigError(f"one model at a time: {shown(words[1])} follows {shown(words[0])}; compare takes several")
     for name, option in (

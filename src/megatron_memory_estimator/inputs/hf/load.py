@@ -84,7 +84,12 @@ def standard_input() -> dict[str, Any]:
     text = sys.stdin.buffer.read(LARGEST_FILE + 1)
     if len(text) > LARGEST_FILE:
         raise ConfigError(f"standard input is larger than {LARGEST_FILE} bytes; a config.json is not")
-    return parse(text, "standard input")
+    try:
+        return parse(text, "standard input")
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}; it is read as a config.json, scripts and YAML files are given by their paths"
+        ) from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def child(
     before, line, loops, output = shell.state, shell.line, shell.loops, shell.output
     outer, held, places, launches = shell.outer, shell.header, shell.places, len(shell.launches)
     functions = {name: body for name, body in before.functions.items() if name in shell.exported_functions}
-    own = slurm.header(text) if header else {}
+    own = {**slurm.header(text), **slurm.asked_for(shell.given)} if header else {}
     if launcher and launcher[0].split("/")[-1] == "sbatch":
         own |= slurm.options(launcher[1:])
     shell.header = {**held, **own}

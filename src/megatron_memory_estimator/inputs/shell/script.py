@@ -37,7 +37,7 @@ def read_script(
         raise ConfigError("the script has a null byte")
     if (lines := text.count("\n")) > MOST_LINES:
         raise ConfigError(f"a script has at most {MOST_LINES:,} lines here, and this one has {lines:,}")
-    header = slurm.header(text)
+    header = {**slurm.header(text), **slurm.asked_for(given)}
     variables = slurm.variables(header)
     shell = Shell(
         {name: value for name, value in given.items() if whole(name) is None},

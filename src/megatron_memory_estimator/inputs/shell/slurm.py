@@ -47,6 +47,20 @@ def header(text: str) -> dict[str, str]:
     return options(words)
 
 
+GIVEN = {
+    "SLURM_NNODES": "nodes",
+    "SLURM_JOB_NUM_NODES": "nodes",
+    "SLURM_NTASKS": "ntasks",
+    "SLURM_NTASKS_PER_NODE": "ntasks-per-node",
+    "SLURM_GPUS_PER_NODE": "gpus-per-node",
+}
+
+
+def asked_for(given: Mapping[str, str]) -> dict[str, str]:
+    """Options that a caller's variables stand for, which win over those of a script as sbatch's own options do."""
+    return {option: given[name] for name, option in GIVEN.items() if name in given}
+
+
 def _words(line: str) -> list[str]:
     line = re.sub(r"\s#.*", "", line)
     try:
