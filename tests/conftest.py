@@ -72,6 +72,54 @@ SLOW = (
     "test_help.py::test_every_example_runs[plan run.sh --num-gpus 16 --show 2 --launch yaml]",
     "test_traces.py::test_each_moment_has_the_bytes_of_the_timeline[layers in host memory]",
     "test_traces.py::test_each_moment_has_the_bytes_of_the_timeline[deferred weight gradients]",
+    *(
+        "test_plan_habits.py::test_recomputed_core_attention_is_not_tried_where_it_keeps_more_than_it_drops" + f"[{model}]"
+        for model in ("Qwen/Qwen3-30B-A3B", "mistralai/Mixtral-8x7B-v0.1", "Qwen/Qwen3-8B")
+    ),
+    *(f"test_plan_habits.py::test_{name}" for name in (
+        "the_allocator_and_the_dispatcher_of_published_recipes_are_taken_and_said", "a_search_offers_tight_plans_in_text_and_json",
+        "short_answers_offer_them_too",
+    )),
+    "test_replay.py::test_cheap_rows_are_played_again", "test_notebook.py::test_the_cells_of_the_notebook_show_what_they_end_with",
+    "test_advise.py::test_advice_in_the_docs_holds[advise openai/gpt-oss-20b --num-gpus 8 --seq-length 8192 --global-batch-size 512 "
+    "--gpu H100 --top 5]",
+    "test_advise.py::test_advice_in_the_docs_holds[command9]", "test_advise.py::test_where_nothing_helps_the_fewest_gpus_are_named",
+    "test_advise.py::test_advice_is_what_estimate_says_of_the_changed_run[Qwen/Qwen3-30B-A3B-8-settings1]",
+    *(f"test_advise.py::test_advice_in_a_narrow_terminal[{width}]" for width in (60, 100)),
+    "test_mcp_summary.py::test_sixteen_different_stages_are_small_enough[meta-llama/Llama-3.1-405B]",
+    "test_mcp_summary.py::test_the_settings_of_a_plan_describe_it[Qwen/Qwen3-8B-8-settings0]",
+    "test_plan.py::test_a_whole_run_is_planned_anew", "test_plan.py::test_two_spellings_of_a_layout_are_one_plan",
+    *(f"test_traces.py::test_each_moment_has_the_bytes_of_the_timeline[{name}]" for name in (
+        "hyper-connections", "experts, output-discarding checkpoints", "dense", "graphs",
+    )),
+    *(f"test_docs.py::test_generated_blocks_are_current[{page}.md]" for page in (
+        "accuracy", "tutorial", "timeline", "recompute", "recipes", "routing",
+    )),
+    "test_help.py::test_every_example_runs[plan Qwen/Qwen3-8B --gpu H100 --min-num-gpus --tp 1,2,4]",
+    "test_random_jobs.py::test_random_legal_jobs_keep_every_property[1]",
+    "test_choices.py::test_what_is_chosen_over_a_text_is_the_value_of_the_new_request[text0]",
+    *(
+        f"test_choices.py::test_a_choice_is_refused_as_estimate_refuses_it[{model}]"
+        for model in (
+            "Qwen/Qwen3-Next-80B-A3B-Instruct", "nvidia/NVIDIA-Nemotron-Nano-9B-v2", "zai-org/GLM-4.5", "google/gemma-4-E4B",
+            "meta-llama/Llama-3.1-70B", "moonshotai/Kimi-K2-Instruct",
+        )
+    ),
+    "test_site.py::test_the_package_of_a_site_runs_with_python_alone[False]",
+    *(f"test_planner_routes.py::test_features_beyond_the_tables_have_the_bytes_of_estimate[{name}]" for name in (
+        "optimizer of matrices", "fine_grained_activation_offloading", "defer_embedding_wgrad_compute", "peft",
+    )),
+    *(f"test_planner_space.py::test_launch_arguments_give_the_same_bytes[{model}]" for model in (
+        "Qwen/Qwen3.5-35B-A3B", "Qwen/Qwen3-Next-80B-A3B-Instruct", "deepseek-ai/DeepSeek-V4-Flash", "zai-org/GLM-4.5-Air",
+        "moonshotai/Kimi-K2-Instruct", "meta-llama/Llama-4-Scout-17B-16E-Instruct", "inclusionAI/Ling-flash-2.0", "zai-org/GLM-5",
+        "mistralai/Mixtral-8x7B-v0.1", "moonshotai/Moonlight-16B-A3B", "Qwen/Qwen3-235B-A22B", "deepseek-ai/DeepSeek-V2-Lite",
+    )),
+    "test_plan.py::test_an_interrupt_prints_the_best_so_far", "test_service_tools.py::test_a_plan_tells_how_far_it_is",
+    "test_service_tools.py::test_the_settings_of_a_plan_describe_it_to_the_byte[dense]",
+    "test_service_tools.py::test_advice_is_applied_to_the_byte[/DeepSeek-V3]",
+    "test_plain_search.py::test_a_large_space_is_refused_with_its_size",
+    "test_legality.py::test_texts_have_the_numbers_of_their_rule_and_say_what_to_do",
+    "test_dims.py::test_every_dim_that_a_legal_layout_declares_divides",
 )  # fmt: skip
 """Ends of their names."""
 

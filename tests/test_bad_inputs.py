@@ -107,7 +107,10 @@ COMMANDS: list[tuple[str, str]] = [
     (f"plan {DENSE} --num-gpus 8 --num-layers-in-first-pipeline-stage 4", "--num-layers-in-first-pipeline-stage"),
     (f"plan {DENSE} --num-gpus 8 --calibrate nowhere.jsonl", "no such file"),
     (f"plan {DENSE} --num-gpus 8 --nvlink-domain 0", "nvlink_domain"),
-    (f"plan {MOE} --num-gpus 8 --ep 3", "num_moe_experts is not divisible by expert_model_parallel_size"),
+    (
+        f"plan {MOE} --num-gpus 8 --ep 3 --tp 1 --cp 1 --pp 1",
+        "num_moe_experts is not divisible by expert_model_parallel_size",
+    ),
     (f"advise {DENSE} --tp 3", "num_attention_heads=32"),
     (f"advise {DENSE} --head-room -3", "must not be negative"),
     (f"advise {DENSE} --tpp 2", "--tp"),
