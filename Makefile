@@ -16,8 +16,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 demo: $(READY)
-	$(BIN)/megatron-memory estimate deepseek-ai/DeepSeek-V3 --tp 4 --pp 4 --ep 8 --num-gpus 128 \
-		--num-layers-in-last-pipeline-stage 16
+	$(BIN)/megatron-memory estimate DeepSeek-V3 --num-gpus 128 --tp 4 --pp 4 --ep 8
 
 test: $(READY)
 	$(BIN)/ruff check src tests scripts skills
