@@ -114,3 +114,18 @@ def test_behind_the_backward_of_its_layers_no_mask_is_left() -> None:
     assert plan.runs[plan.holder].first_layer == 0
     assert plan.inputs_at("B", plan.holder) == plan.held
     assert plan.inputs_at("B", plan.holder - 1) == ()
+
+
+def test_with_all_to_all_overlap_every_microbatch_in_flight_keeps_its_inputs() -> None:
+    """Megatron-LM `megatron/core/models/common/model_chunk_schedule_plan.py`: the plan of a microbatch, with its ModelChunkState, lives
+    until its backward is over."""
+    settings: dict[str, Any] = {"pp": 2, "vpp": 2, "ep": 2, "moe_token_dispatcher_type": "alltoall", "seq_length": 4096}
+    settings |= {"create_attention_mask_in_dataloader": True, "global_batch_size": 64}
+    on, off = (
+        estimate(TrainingJob.from_hf("Qwen/Qwen3-30B-A3B", 8, overlap_moe_expert_parallel_comm=value, **settings))
+        for value in (True, False)
+    )
+    (first, second), (other, _) = on.stages[0].rank.plans, off.stages[0].rank.plans
+    assert first.held == first.batch and second.held == second.batch == ()
+    assert first.held_bytes == 4096 * 4096 + 4096 * (8 + 8 + 8 + 4) and other.held == ()
+    assert at_peak(on)["batch.attention_mask"][0] > 2

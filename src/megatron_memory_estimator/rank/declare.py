@@ -34,7 +34,7 @@ from ..tape.ops import Unit
 from ..tape.simulate import trace
 from ..tape.tensor import Param, Tensor
 from .chunks import ChunkPlan, Run, TracedUnit
-from .inputs import inputs_of, layers_of
+from .inputs import inputs_of, keeping_layers
 from .keys import Form, Group, LayerKey, PartKey, UnitKey, routed
 from .received import first_held, held
 
@@ -111,7 +111,8 @@ class Declarer:
                 run = run._replace(beside=runs[before.index(("embedding", True))].beside)
             runs.append(run)
         leaf = self.context.residual("input or gradient") if any(run.leaves for run in runs) else None
-        return ChunkPlan(chunk, tuple(runs), self.inputs(chunk), leaf, *self.masks(chunk))
+        uncut = self.uncut() if chunk.reads_inputs else ()
+        return ChunkPlan(chunk, tuple(runs), self.inputs(chunk), leaf, uncut, self.held(chunk))
 
     def parts(self, chunk: Chunk) -> tuple[list[PartKey], list[PartKey]]:
         """The units of a chunk before its decoder layers, and behind them."""
@@ -132,12 +133,12 @@ class Declarer:
         """The inputs of a microbatch, on chunks that read them."""
         return inputs_of(self.context, chunk)
 
-    def masks(self, chunk: Chunk) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Of a chunk that reads inputs: the attention mask before it is cut along cp, and that which its layers keep."""
-        if not chunk.reads_inputs:
-            return (), ()
-        layers = layers_of(self.context, chunk)
-        return self.uncut(), self.kept(given=given_masks(layers)) if layers else ()
+    def held(self, chunk: Chunk) -> tuple[Tensor, ...]:
+        """Inputs that a chunk keeps until its backward: with all-to-all overlap all of them (ModelChunkState), else the mask perhaps."""
+        if self.context.training.overlap_moe_expert_parallel_comm:
+            return self.inputs(chunk)
+        layers = keeping_layers(self.context, chunk)
+        return self.kept(given=given_masks(layers)) if layers else ()
 
     def uncut(self) -> tuple[Tensor, ...]:
         """The attention mask before it is cut along cp."""

@@ -1,4 +1,7 @@
-"""The inputs of a microbatch, on chunks that read them."""
+"""The inputs of a microbatch, on chunks that read them, and who keeps them.
+
+Sources: Megatron-LM `pretrain_gpt.py` (get_batch), `megatron/core/models/common/model_chunk_schedule_plan.py` (ModelChunkState).
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,10 @@ def inputs_of(c: Context, chunk: Chunk) -> tuple[Tensor, ...]:
     return (*found, *(x for vit in vits for x in pixels(c, vit)))
 
 
-def layers_of(c: Context, chunk: Chunk) -> tuple[str, ...]:
-    """The kinds of the layers of a chunk, of MTP's too."""
+def keeping_layers(c: Context, chunk: Chunk) -> tuple[str, ...]:
+    """The kinds of the layers of a chunk, of MTP's too, where it reads inputs; none where block recomputation has no checkpoint in it."""
+    t = c.training
+    block = t.recomputes_whole_layers() and not t.recomputes_layers()  # which has none around MTP
+    if not chunk.reads_inputs or (block and not chunk.layers):
+        return ()
     return (*(c.model.kinds[i] for i in chunk.layers), *(c.model.mtp_kinds if chunk.mtp else ()))

@@ -131,15 +131,14 @@ def running_rows(plan: ChunkPlan, moment: Moment, known: dict[int, list[Row]], *
 def held_rows(plan: ChunkPlan) -> Iterator[Row]:
     """Input tensors that the layers of a chunk keep for backward."""
     chunk = f"chunk {plan.chunk.vp_stage}." if plan.chunk.vp_stage else ""
-    found = (
-        row_of("activations", t, "kept by what its layers recompute, or mask, until their backward") for t in plan.held
-    )
+    found = (row_of("activations", t, "kept until the backward of its microbatch") for t in plan.held)
     return (row._replace(name=chunk + row.name) for row in found)
 
 
 def input_rows(plan: ChunkPlan) -> Iterator[Row]:
     """Input tensors of the microbatch that a chunk runs forward, but for those that its layers keep."""
-    return (row_of("transient", t, "input of the running microbatch") for t in plan.batch if t not in plan.held)
+    held = [t.name for t in plan.held]
+    return (row_of("transient", t, "input of the running microbatch") for t in plan.batch if t.name not in held)
 
 
 def uncut_rows(plan: ChunkPlan) -> Iterator[Row]:
