@@ -86,7 +86,11 @@ def test_one_rank_of_context_parallelism_cuts_nothing() -> None:
     ],
 )
 def test_a_checkpoint_keeps_the_mask_of_every_microbatch_in_flight(settings: dict[str, Any], copies: int) -> None:
-    """Four stages: the first has four microbatches in flight, the ones in the middle read no inputs."""
+    """Four stages: the first has four microbatches in flight, the ones in the middle read no inputs.
+
+    The real classes of Megatron-Core 0.19.2 keep one mask of [1, 1, s, s] booleans for all layers with full recomputation (uniform and
+    block) and with core_attn, and none with mlp or without recomputation.
+    """
     off, on = (
         estimated(4, pipeline_model_parallel_size=4, create_attention_mask_in_dataloader=built, **settings)
         for built in (False, True)
