@@ -117,6 +117,7 @@ class Layout:
         found = {
             "tp": self.tp,
             "pp": self.pp,
+            "vpp": self.virtual_pipeline_model_parallel_size or 1,
             "cp": self.cp,
             "ep": self.ep,
             "etp": self.etp if self.ep > 1 else 1,
