@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -285,6 +286,21 @@ def test_what_is_loaded_is_read_from_arguments_and_given_back() -> None:
         assert job.training.load_optim is loads
         assert any("--finetune loads" in one for one in job.warnings) == words.startswith("--finetune")
         assert ("no-load-optim" in megatron_lm(job).arguments) is not loads
+
+
+def test_megatron_bridge_says_it_in_its_checkpoint_section(tmp_path: Path) -> None:
+    """Megatron-Bridge `training/config.py` (CheckpointConfig.load_optim)."""
+    from megatron_memory_estimator.planner.launch_bridge import bridge_sections
+
+    for loads in (True, False):
+        sections = bridge_sections(small_job(2, load_optim=loads))
+        assert sections["checkpoint"] == {"load_optim": loads}
+        assert TrainingJob.from_bridge(sections, 2).training.load_optim is loads
+    script = tmp_path / "run.sh"
+    words = "torchrun --nproc_per_node 8 run_recipe.py --recipe llama3_8b_pretrain_config checkpoint.save_interval=10"
+    for more, loads in (("", True), (" checkpoint.load_optim=false", False)):
+        script.write_text(words + more)
+        assert TrainingJob.from_file(str(script)).training.load_optim is loads
 
 
 def test_a_plan_without_optimizer_state_is_what_estimate_gives() -> None:

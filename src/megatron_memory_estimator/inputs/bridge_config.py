@@ -187,6 +187,7 @@ def training_values(config: Any) -> dict[str, Any]:
         _take(settings, getattr(config, "train", None), name, name)
     for name in OPTIMIZER:
         _take(settings, getattr(config, "optimizer", None), name, name)
+    _take(settings, getattr(config, "checkpoint", None), "load_optim", "load_optim")
     either = any(
         getattr(getattr(config, part, None), "use_distributed_optimizer", False) for part in ("ddp", "optimizer")
     )

@@ -86,6 +86,8 @@ def bridge_sections(job: TrainingJob) -> dict[str, dict[str, Any]]:
             sections["train"][name] = value
         elif name in OPTIMIZER:
             sections["optimizer"][name] = value
+        elif name == "load_optim":
+            sections["checkpoint"] = {name: value}
         elif name in inverse:
             sections["ddp"][inverse[name]] = value
         elif name == "use_distributed_optimizer":

@@ -26,7 +26,7 @@ from .keys import passed_over
 from .run import Dialect, Reading, Run
 
 OVERRIDES = SECTIONS | frozenset(
-    ("scheduler", "checkpoint", "logger", "rng", "profiling", "validation", "rerun_state_machine", "ft", "straggler", "inprocess_restart")
+    ("scheduler", "logger", "rng", "profiling", "validation", "rerun_state_machine", "ft", "straggler", "inprocess_restart")
 )  # fmt: skip
 """Sections of a ConfigContainer."""
 WORD = re.compile(
