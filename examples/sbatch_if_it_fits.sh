@@ -9,17 +9,23 @@ if [ $# -eq 0 ]; then
 fi
 script=$1
 shift
-nodes=()
+said=() # what sbatch is told of nodes, tasks and GPUs wins over the script's own lines
 before=
-for word in "$@"; do # what sbatch is told wins over the script's own lines
+for word in "$@"; do
     case "$before $word" in
-    *" --nodes="*) nodes=(--set "SLURM_NNODES=${word#--nodes=}") ;;
-    "--nodes "* | "-N "*) nodes=(--set "SLURM_NNODES=$word") ;;
-    *" -N"[0-9]*) nodes=(--set "SLURM_NNODES=${word#-N}") ;;
+    *" --nodes="* | *" --ntasks="* | *" --ntasks-per-node="* | *" --gpus-per-node="*) name=${word%%=*} value=${word#*=} ;;
+    "--nodes "* | "--ntasks "* | "--ntasks-per-node "* | "--gpus-per-node "* | "-N "* | "-n "*) name=$before value=$word ;;
+    *) name= ;;
     esac
     before=$word
+    case $name in
+    --nodes | -N) said+=(--set "SLURM_NNODES=$value") ;;
+    --ntasks | -n) said+=(--set "SLURM_NTASKS=$value") ;;
+    --ntasks-per-node) said+=(--set "SLURM_NTASKS_PER_NODE=$value") ;;
+    --gpus-per-node) said+=(--set "SLURM_GPUS_PER_NODE=$value") ;;
+    esac
 done
-megatron-memory check "$script" --gpu "${GPU:-H100}" ${nodes[@]+"${nodes[@]}"}
+megatron-memory check "$script" --gpu "${GPU:-H100}" ${said[@]+"${said[@]}"}
 code=$?
 if [ "$code" -ne 0 ] && ! { [ "$code" -eq 4 ] && [ -n "${TIGHT:-}" ]; }; then
     echo "not queued: $script" >&2

@@ -26,6 +26,9 @@ ON: dict[str, Settings] = {
     "peft": {"peft": "lora", "peft_dim": 16},
     "cuda_graph_impl": {"cuda_graph_impl": "transformer_engine", "cuda_graph_modules": ("attn", "moe_router")},
     "overlap_moe_expert_parallel_comm": {"overlap_moe_expert_parallel_comm": True, "delay_wgrad_compute": True},
+    "create_attention_mask_in_dataloader with transformer_impl=local": {
+        "create_attention_mask_in_dataloader": True, "transformer_impl": "local", "masked_softmax_fusion": False,
+    },
     "moe_paged_stash": {"moe_paged_stash": True, "moe_expert_rank_capacity_factor": 1.5, **HYBRIDEP},
     "defer_embedding_wgrad_compute": {"defer_embedding_wgrad_compute": True},
     "cpu_offloading_num_layers": {"cpu_offloading_num_layers": 15, "vocab_size": 1024},
@@ -45,10 +48,11 @@ def job(settings: Settings) -> TrainingJob:
 
 
 def space(name: str) -> Space:
+    local = name.endswith("transformer_impl=local")
     one_stage = name in ("use_megatron_fsdp", "use_torch_fsdp2", "cpu_offloading_num_layers")
     return Space(
-        tensor_model_parallel_size=(1, 2),
-        context_parallel_size=(1, 2),
+        tensor_model_parallel_size=(1,) if local else (1, 2),
+        context_parallel_size=(1,) if local else (1, 2),
         micro_batch_size=(1, 2),
         expert_model_parallel_size=(1,) if name == "use_torch_fsdp2" else (1, 8),
         pipeline_model_parallel_size=(1,) if one_stage else (2,) if name == "defer_embedding_wgrad_compute" else (1, 2),

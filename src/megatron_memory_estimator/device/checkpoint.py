@@ -159,10 +159,9 @@ def load_terms(rank: Rank, *, short: bool = False) -> list[list[Term]]:
     made = _offloaded if offloaded else _made
     end, first = made(t, rank) if t.load_optim else ([], [])
     end += [*_merged_terms(t, rank, short=short), *_dequantized(t, rank)]
-    one = largest_tensor(rank) * DTYPE_BYTES["fp32"]
-    end.append(
-        Term("one tensor at a time", 0, one, "exchange_utils.py (fully parallel load), fused_adam.py: set_scaled_state")
-    )
+    one = largest_tensor(rank) * DTYPE_BYTES["fp32" if t.load_optim else t.params_dtype]
+    where = "exchange_utils.py (fully parallel load)" + (", fused_adam.py: set_scaled_state" if t.load_optim else "")
+    end.append(Term("one tensor at a time", 0, one, where))
     read = [term for term in end if term.name.startswith("fp32 copies to read")]
     built = [Term(t.name, t.nbytes, t.nbytes, source) for t, source in tables_of(rank)]
     return [_real((*moment, *built)) for moment in (end, first, [*read, metadata(rank)])]

@@ -122,6 +122,11 @@ def refuse(config: Any) -> None:
     towers = ("vision_config", "freeze_vision_model", "freeze_vision_projection")
     if any(getattr(config.model, name, None) for name in towers):
         raise UnsupportedError("vision towers are not modelled; only GPT-like providers and hybrids are")
+    if getattr(getattr(config, "dataset", None), "skip_getting_attention_mask_from_dataset", True) is False:
+        raise UnsupportedError(
+            "dataset.skip_getting_attention_mask_from_dataset=false is not modelled: every pipeline stage gets a batch with masks then "
+            "(Megatron-Bridge training/gpt_step.py)"
+        )
 
 
 def model_values(model: Any) -> dict[str, Any]:

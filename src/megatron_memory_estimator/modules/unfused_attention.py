@@ -27,6 +27,8 @@ def unfused(c: Context, name: str, q: Tensor, k: Tensor, v: Tensor, heads: Dim, 
             f"attention_kernel={c.core_kernel} does not support context parallelism (context_parallel_size)",
         )
     te = c.core_kernel == "unfused"
+    if c.model.softmax_type != "vanilla" and not c.te:
+        raise UnsupportedError(f"softmax_type={c.model.softmax_type} is not modelled with transformer_impl=local")
     out = c.region(f"{name}.output", heads, v_dim)
     square = (c.batch, heads, c.seq, c.full_seq)
     given = c.training.create_attention_mask_in_dataloader
@@ -86,7 +88,7 @@ def _fits_kernel(c: Context, keys: int) -> bool:
 
 def applies_given_mask(c: Context) -> bool:
     """Whether the mask that the data loader builds is applied to the scores, and kept: PyTorch's softmax of the local spec."""
-    return c.core_kernel == "local" and not _fits_kernel(c, c.full_seq.size)
+    return c.core_kernel == "local" and not c.model.sliding_window and not _fits_kernel(c, c.full_seq.size)
 
 
 def _torch_softmax(c: Context, name: str, scores: Tensor, mask: Tensor, square: tuple[Dim, ...]) -> Module[Tensor]:
@@ -98,7 +100,9 @@ def _torch_softmax(c: Context, name: str, scores: Tensor, mask: Tensor, square: 
     probs = c.new(name, *square)
     applied = mask if te and c.model.sliding_window else mask.like(f"{name}.mask")
     made: tuple[Tensor, ...] = ()
-    if not te and c.training.create_attention_mask_in_dataloader:  # the batch's own mask is applied
+    if not te and c.model.sliding_window:  # whatever is given
+        made = (mask.like(f"{name}.ones"), mask.like(f"{name}.window begins"))
+    elif not te and c.training.create_attention_mask_in_dataloader:  # the batch's own mask is applied
         applied = applied._replace(nbytes=0)
     elif not te:
         made = (mask.like(f"{name}.ones", "fp32"), mask.like(f"{name}.above the diagonal", "fp32"))

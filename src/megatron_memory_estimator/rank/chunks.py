@@ -165,7 +165,7 @@ class ChunkPlan:
     @cached_property
     def holder(self) -> int:
         """The first run of layers, behind whose backward the chunk keeps no input; the first of all, where it keeps all inputs."""
-        if len(self.held) == len(self.batch):
+        if {t.name for t in self.batch} == {t.name for t in self.held}:
             return 0
         return next((i for i, run in enumerate(self.runs) if run.first_layer >= 0 or run.unit.name == "mtp"), 0)
 

@@ -34,8 +34,8 @@ from ..tape.ops import Unit
 from ..tape.simulate import trace
 from ..tape.tensor import Param, Tensor
 from .chunks import ChunkPlan, Run, TracedUnit
-from .inputs import inputs_of, keeping_layers
-from .keys import Form, Group, LayerKey, PartKey, UnitKey, routed
+from .inputs import inputs_of, keeping_layers, without_mask
+from .keys import Form, Group, LayerKey, PartKey, UnitKey, routed, stays_in_bf16
 from .received import first_held, held
 
 Beside = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
@@ -60,6 +60,8 @@ class Declarer:
 
     def plan(self, chunk: Chunk) -> ChunkPlan:
         """The plan of a chunk."""
+        if self.unmasked is not None and not chunk.reads_inputs:
+            return self.unmasked.plan(chunk)
         key = (
             tuple(self.kinds[i] for i in chunk.layers), chunk.embedding, chunk.final_norm, chunk.mtp, chunk.output,
             chunk.pp_rank == 0, chunk.last,
@@ -72,6 +74,12 @@ class Declarer:
         if shift:
             runs = tuple(r._replace(first_layer=r.first_layer + shift) if r.first_layer >= 0 else r for r in known.runs)
         return known.elsewhere(chunk, runs)
+
+    @cached_property
+    def unmasked(self) -> Declarer | None:
+        """The declarer of chunks that are given no attention mask, where that makes a difference."""
+        context = without_mask(self.context)
+        return None if context is None else Declarer(context)
 
     def kind(self, layer: int) -> LayerKey:
         """What a decoder layer is."""
@@ -153,17 +161,7 @@ class Declarer:
         """What every decoder layer is."""
         ways = len(self.context.layout.cp_comm_type)
         kinds = enumerate(self.context.model.kinds)
-        return tuple((kind, layer % ways, self._stays_in_bf16(layer)) for layer, kind in kinds)
-
-    def _stays_in_bf16(self, layer: int) -> bool:
-        """The first and last layers with first_last_layers_bf16 (Megatron-LM `fp8_utils.py`, is_first_last_bf16_layer)."""
-        t = self.context.training
-        if not (t.low_precision and t.first_last_layers_bf16):
-            return False
-        return (
-            layer < t.num_layers_at_start_in_bf16
-            or layer >= self.context.model.num_layers - t.num_layers_at_end_in_bf16
-        )
+        return tuple((kind, layer % ways, stays_in_bf16(self.context, layer)) for layer, kind in kinds)
 
     def _declare(self, kind: LayerKey) -> Declaration:
         if kind not in self._declared:

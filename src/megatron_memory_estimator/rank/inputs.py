@@ -5,6 +5,8 @@ Sources: Megatron-LM `pretrain_gpt.py` (get_batch), `megatron/core/models/common
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..job.pipeline import Chunk
 from ..modules.attention_mask import attention_mask
 from ..modules.context import Context
@@ -24,6 +26,13 @@ def inputs_of(c: Context, chunk: Chunk) -> tuple[Tensor, ...]:
     found += [c.new("batch.loss_mask", *shape, dtype="fp32"), *attention_mask(c)]
     vits = [tower.vit for tower in c.model.towers if tower.vit and c.training.image_tokens]
     return (*found, *(x for vit in vits for x in pixels(c, vit)))
+
+
+def without_mask(c: Context) -> Context | None:
+    """The context of chunks that read no inputs, where their attention makes the mask that others are given; None where none does."""
+    if c.te or not c.training.create_attention_mask_in_dataloader:
+        return None
+    return replace(c, training=replace(c.training, create_attention_mask_in_dataloader=False))
 
 
 def keeping_layers(c: Context, chunk: Chunk) -> tuple[str, ...]:

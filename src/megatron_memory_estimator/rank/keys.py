@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from ..modules.context import Context
 from ..modules.kinds import kinds_of
 
 LayerKey = tuple[str, int, bool]
@@ -29,3 +30,11 @@ def routed(key: object) -> bool:
     if key[0] in OUTSIDE:
         return bool(key[0] == "mtp")
     return any(kind.routed for kind in kinds_of(key[0]))
+
+
+def stays_in_bf16(c: Context, layer: int) -> bool:
+    """The first and last layers with first_last_layers_bf16 (Megatron-LM `fp8_utils.py`, is_first_last_bf16_layer)."""
+    t = c.training
+    if not (t.low_precision and t.first_last_layers_bf16):
+        return False
+    return layer < t.num_layers_at_start_in_bf16 or layer >= c.model.num_layers - t.num_layers_at_end_in_bf16

@@ -102,33 +102,35 @@ def read(run: Run) -> Reading:
     unknown, refused = strange_keys(file, changes, words)
     changed = overridden(spelled_out(merged(base, spelled_out(known_only(file)))), changes)
     changed = spelled_out({key: value for key, value in changed.items() if key in SECTIONS})
-    refused += lengths_apart(chosen, changed, file, changes)
-    notes = scaled(chosen.base, gpus, changed, file, changes)
+    read, apart = lengths_apart(chosen, changed, file, changes)
+    refused += apart
+    notes = read + scaled(chosen.base, gpus, changed, file, changes)
     return reading_of(run, chosen, gpus, (base, changed), (notes, unknown, refused))
 
 
 def lengths_apart(
-    chosen: Chosen, sections: Mapping[str, Any], file: Mapping[str, Any], changes: Sequence[tuple[str, str]]
-) -> list[str]:
-    """Lengths that the run gives beside another one of the data set: Megatron-Bridge asserts that the model's is the same, and copies
-    the data set's over Megatron-Core's name of it.
+    chosen: Chosen, sections: dict[str, Any], file: Mapping[str, Any], changes: Sequence[tuple[str, str]]
+) -> tuple[list[str], list[str]]:
+    """What is said, and refused, of lengths that the run gives beside the data set's: under its earlier name, which becomes the data
+    set's where that is not given too; of the model, of which Megatron-Bridge asserts that it is the same.
 
-    Source: NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/training/config.py` (ConfigContainer.validate, GPTDatasetConfig.finalize).
+    Source: NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/training/config.py` (GPTDatasetConfig of 0.1 to 0.6, ConfigContainer.validate).
     """
-    rows = (sections.get("dataset") or {}).get("seq_length")
-    if rows is None or chosen.base is None:
-        return []
+    dataset = sections.get("dataset") or {}
     keys = {key.lstrip("+") for key, _ in changes}
-    found = []
-    for section, key, why in (
-        ("model", "seq_length", "Megatron-Bridge refuses that; set both"),
-        ("dataset", "sequence_length", "Megatron-Bridge takes the second; set that alone"),
-    ):
-        given = f"{section}.{key}" in keys or key in (file.get(section) or {})
-        own = (sections.get(section) or {}).get(key)
-        if given and own != rows:
-            found.append(f"{section}.{key}={shown(own)} and dataset.seq_length={shown(rows)} differ: {why}")
-    return found
+
+    def given(section: str, key: str) -> bool:
+        return f"{section}.{key}" in keys or key in (file.get(section) or {})
+
+    notes: list[str] = []
+    if given("dataset", "sequence_length") and not given("dataset", "seq_length"):
+        sections["dataset"] = dataset = {**dataset, "seq_length": dataset["sequence_length"]}
+        notes.append("dataset.sequence_length is read as dataset.seq_length, its name today")
+    own, rows = (sections.get("model") or {}).get("seq_length"), dataset.get("seq_length")
+    if rows is None or chosen.base is None or own == rows or not given("model", "seq_length"):
+        return notes, []
+    apart = f"model.seq_length={shown(own)} and dataset.seq_length={shown(rows)} differ: Megatron-Bridge refuses that; set both"
+    return notes, [apart]
 
 
 def run_of_recipe(words: Sequence[str], model: str = "") -> Run:

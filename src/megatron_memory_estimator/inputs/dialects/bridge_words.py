@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...errors import ConfigError
+from ...job.layout import SHORT as SHORT_NAMES
 from ...wording import shown, whole
 from ..bridge_config import DDP, LOW_PRECISION, OPTIMIZER
 from ..setting_names import full_name, known_settings
@@ -140,28 +141,41 @@ def strange_keys(
         section, _, rest = key.lstrip("+~").partition(".")
         found.append((section, rest.split(".")[0], None if text.lower() in ("null", "none", "false") else text))
     fields = fields_of("megatron_bridge")
-    sections = dict.fromkeys([*map(str, file), *(key.split(".")[0] for key, _ in words if "." in key)])
-    unknown, refused = misspelled("", [key for key in sections if key.isidentifier()], fields[""]), []
+    tops = dict.fromkeys([*map(str, file), *(key.lstrip("+~").split(".")[0] for key, _ in words)])
+    unknown, refused = misspelled("", [key for key in tops if key.isidentifier() and key.islower()], fields[""]), []
     for section, key, value in found:
-        if not key or key in READ:
+        if not key:
             continue
-        if section in fields:
-            unknown += misspelled(section, [key], fields[section])
-        if section not in ("model", "ddp", "optimizer"):
-            continue
-        name = full_name(key)
-        if name in known_settings() or name in UNSUPPORTED or name in IRRELEVANT:
-            continue
-        nothing = value in (None, False, "", [], {})
-        of_model = meant(key, (*known_settings(), *READ), SURE) if section == "model" else ""
-        guess = f" (is it {of_model}?)" if of_model else ""
-        if DECIDES.search(key) and not nothing:
+        guess = _guess(section, key, fields)
+        name, nothing = full_name(key), value in (None, False, "", [], {})
+        read = key in READ or name in known_settings() or name in UNSUPPORTED or name in IRRELEVANT
+        if DECIDES.search(key) and section in ("model", "ddp", "optimizer") and not read and not nothing:
             refused.append(f"{section}.{key}={shown(str(value))} decides memory and is not modelled{guess}")
-        elif of_model:
+        elif (
+            guess
+            or (section in WHOLE and key not in fields[section])
+            or (section == "model" and not read and not nothing)
+        ):
             unknown.append(f"{section}.{key}{guess}")
-        elif section == "model" and not nothing:
-            unknown.append(f"{section}.{key}")
     return unknown, refused
+
+
+def _guess(section: str, key: str, fields: Mapping[str, frozenset[str]]) -> str:
+    """What a key that is no field of its section may be: a misspelling, a short name, or a field of another section."""
+    names = fields.get(section)
+    if names is None or key in names or (section == "model" and key in READ):
+        return ""
+    if key in SHORT_NAMES:
+        return f" (is it model.{SHORT_NAMES[key]}?)"
+    near = meant(key, {*names, *known_settings()}, SURE) if section == "model" else meant(key, names)
+    if near:
+        return f" (is it {near}?)"
+    other = next((name for name in ("model", *fields) if name and key in fields[name]), "")
+    return f" (a field of {other})" if other else ""
+
+
+WHOLE = ("train", "ddp", "optimizer", "mixed_precision", "comm_overlap")
+"""Sections that have the same fields whatever the model and the data are."""
 
 
 SURE = 0.86

@@ -13,8 +13,8 @@ from functools import cache
 
 NEAR = 0.8
 """How alike a key is to the field that is meant."""
-SHORTEST = 5
-"""Letters of a key that is taken for a part of a field's name."""
+SHORTEST = 4
+"""Letters of a key that is compared: shorter ones are like too many."""
 
 
 @cache
@@ -27,19 +27,22 @@ def fields_of(framework: str) -> dict[str, frozenset[str]]:
 
 
 def meant(key: str, names: Collection[str], near: float = NEAR) -> str:
-    """The name that a key is a misspelling of, or a part up to an underscore; none where it is a name itself, or near none."""
+    """The name that a key is a misspelling of, or a part up to an underscore; none where it is a name itself, or near none.
+
+    A misspelling begins as the name does.
+    """
     from difflib import get_close_matches
 
-    if key in names:
+    if key in names or len(key) < SHORTEST:
         return ""
-    parts = [name for name in sorted(names) if _part(key, name)]
-    found = get_close_matches(key, names, 1, near) or parts
+    parts = sorted((name for name in names if _part(key, name)), key=lambda name: (len(name), name))
+    found = get_close_matches(key, [name for name in names if name[:1] == key[:1]], 1, near) or parts
     return found[0] if found else ""
 
 
 def _part(key: str, name: str) -> bool:
     """Whether a key is the beginning or the end of a name, in words or in letters of its last word."""
-    return len(key) >= SHORTEST and "_" in name and (name.startswith(key) or name.endswith(f"_{key}"))
+    return name.startswith(key) or name.endswith(f"_{key}")
 
 
 def misspelled(section: str, keys: Iterable[str], names: Collection[str], near: float = NEAR) -> list[str]:

@@ -26,6 +26,8 @@ LARGEST = 10**12
 """Count of anything."""
 NEAR = 0.88
 """How alike a key is to one that was looked for, where the fields of a section are not known: a letter in eight."""
+SURE = 0.92
+"""The same where the one that is looked for is given too."""
 DEEPEST = 40
 """Parts of a key, and lists within lists of a value."""
 
@@ -158,6 +160,7 @@ def misspelled(root: Mapping[str, Any], asked: Collection[str], fields: Mapping[
             found += named(above, strange, {*names, *fields[above]})
         else:
             found += named(above, strange, [name for name in names if not above or name not in keys], NEAR)
+            found += named(above, strange, [name for name in names if above and name in keys], SURE)
     return found
 
 

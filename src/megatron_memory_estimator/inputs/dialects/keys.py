@@ -6,10 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...job.layout import SHORT
 from ...wording import shown
 from ..environment import VARIABLES
 from ..setting_names import full_name, known_settings
 from ..transformer_config import IRRELEVANT, UNSUPPORTED
+from .field_names import meant
 from .words import scalar
 
 SAME = ""
@@ -41,6 +43,9 @@ def translated(
     for key, value in values.items():
         if key in exact or key.startswith(starts):
             continue
+        if key not in table and key in SHORT:
+            unknown.append(f"{where}{key} (is it {SHORT[key]}?)")
+            continue
         name = table[key] or key if key in table else full_name(key)
         if key in table or name in known_settings() or name in UNSUPPORTED:
             if value is not None:
@@ -48,7 +53,9 @@ def translated(
         elif name in IRRELEVANT or value in (None, False, "", [], {}):
             continue
         elif DECIDES.search(key):
-            refused.append(f"{where}{key}={shown(str(value))} decides memory and is not modelled")
+            near = meant(key, known_settings())
+            guess = f" (is it {near}?)" if near else ""
+            refused.append(f"{where}{key}={shown(str(value))} decides memory and is not modelled{guess}")
         else:
             unknown.append(f"{where}{key}")
     return settings, unknown, refused

@@ -95,7 +95,7 @@ def read(run: Run) -> Reading:
             Question(f"{worker}.device_mapping, whose length is the number of GPUs, is not given", "--num-gpus N")
         )
     config = tree.section(strategy)
-    settings, unknown, refused = translated(config, TABLE, READ + NOTHING, f"{worker}.strategy_config.")
+    settings, unknown, refused = translated(config, TABLE, READ + NOTHING, f"{strategy}.")
     settings |= _recompute(tree, strategy) | _precision(tree, worker)
     if settings.get("tensor_model_parallel_size", 1) == 1:
         settings["sequence_parallel"] = False

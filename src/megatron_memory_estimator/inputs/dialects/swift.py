@@ -137,12 +137,13 @@ def _precision(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _optimizer(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The optimizer; Muon runs without the distributed one, and Adam on the host is precision-aware."""
+    """The optimizer, and whether its state is loaded; Muon runs without the distributed one, and Adam on the host is precision-aware."""
     name = str(values.get("optimizer") or "adam")
+    loads = not (values.get("finetune") or values.get("no_load_optim"))
     if name in ("muon", "dist_muon"):
-        return {"optimizer": name, "use_distributed_optimizer": False}
+        return {"optimizer": name, "use_distributed_optimizer": False, "load_optim": loads}
     aware = bool(settings.get("optimizer_cpu_offload") or settings.get("use_precision_aware_optimizer"))
-    return {"optimizer": name, "use_precision_aware_optimizer": aware}
+    return {"optimizer": name, "use_precision_aware_optimizer": aware, "load_optim": loads}
 
 
 def _recompute(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ ACTOR = """
     fsdp_config ulysses_* grad_clip policy_loss freeze_vision_tower use_remove_padding load_weight qat router_replay
     nccl_timeout use_rollout_log_probs use_prefix_grouper tis_imp_ratio_cap checkpoint_engine self_distillation
     global_batch_info sum_pi_* optimizer_offload param_offload behav_* recompute_old_log_prob grad_offload veomni
-    torchtitan use_unpadding
+    torchtitan use_unpadding profile
 """
 """Keys of the actor beside those that are read: most are of the loss, of other engines, or of files."""
 MODEL = """

@@ -26,7 +26,9 @@ def in_megatron_terms(given: Mapping[str, Any], others: Mapping[str, Words], num
     old_values(reading)
     old_hybrid_layers(reading)
     if reading.given.get("finetune") and not reading.given.get("no_load_optim"):
-        reading.notes.append("--finetune loads a checkpoint without optimizer state; a resume with it takes more")
+        reading.notes.append(
+            "--finetune loads a checkpoint without optimizer state; --load-optim judges a resume with it"
+        )
     for flag, (dest, value) in SAME.items():
         if flag in others and dest not in given:
             reading.changes[dest] = one_number(reading, flag, others[flag]) if value is None else value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
-from functools import partial, reduce
+from functools import cached_property, partial, reduce
 from math import prod
 from typing import Any, cast
 
@@ -87,6 +87,10 @@ class _Symbols(Declarer):
     def inputs(self, chunk: Chunk) -> tuple[Tensor, ...]:
         return (self._input("batch"),) if chunk.reads_inputs else ()
 
+    @cached_property
+    def unmasked(self) -> None:
+        return None
+
     def uncut(self) -> tuple[Tensor, ...]:
         return (self._input("uncut"),) if self.context.training.create_attention_mask_in_dataloader else ()
 
@@ -97,7 +101,7 @@ class _Symbols(Declarer):
 
     def _input(self, name: str) -> Tensor:
         """Inputs of a microbatch, of unknown bytes."""
-        return Tensor("batch", (), "int64", cast(int, self.basis.unknown(name)), "batch")
+        return Tensor(name, (), "int64", cast(int, self.basis.unknown(name)), name)
 
 
 class _Empty:

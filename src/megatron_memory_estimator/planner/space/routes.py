@@ -62,6 +62,12 @@ FEATURES = (
         "a forward and a backward run at a time, and their events meet",
     ),
     Feature(
+        "create_attention_mask_in_dataloader with transformer_impl=local",
+        lambda t: t.create_attention_mask_in_dataloader and not t.te_spec,
+        "arrays",
+        "chunks that read no inputs make masks of their own",
+    ),
+    Feature(
         "moe_paged_stash",
         lambda t: t.moe_paged_stash,
         "arrays",
