@@ -144,7 +144,7 @@ def strange_keys(
     tops = dict.fromkeys([*map(str, file), *(key.lstrip("+~").split(".")[0] for key, _ in words)])
     unknown, refused = misspelled("", [key for key in tops if key.isidentifier() and key.islower()], fields[""]), []
     for section, key, value in found:
-        if not key:
+        if not key or key.startswith("_"):
             continue
         guess = _guess(section, key, fields)
         name, nothing = full_name(key), value in (None, False, "", [], {})
