@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cached_property, reduce
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -117,13 +117,9 @@ class ChunkPlan:
 
     def elsewhere(self, chunk: Chunk, runs: tuple[Run, ...]) -> ChunkPlan:
         """The same units as another chunk, which shares what is found of them."""
-        plan = ChunkPlan(chunk, runs, self.batch, self.leaf, self.uncut, self.held)
+        plan = replace(self, chunk=chunk, runs=runs)
         object.__setattr__(plan, "extremes", self.extremes)
         return plan
-
-    def running(self, runs: tuple[Run, ...]) -> ChunkPlan:
-        """The same chunk with other runs."""
-        return ChunkPlan(self.chunk, runs, self.batch, self.leaf, self.uncut, self.held)
 
     @cached_property
     def saved_bytes(self) -> int:

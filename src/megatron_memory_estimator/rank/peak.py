@@ -239,7 +239,7 @@ def leaving(rank: Rank) -> Rank:
         leave = offloaded(rank.context.training, run.unit, trace(run.unit), first=True)
         return run._replace(trace=leave.trace, absence=leave.absence)
 
-    plans = tuple(plan.running(tuple(map(leaves, plan.runs))) for plan in rank.plans)
+    plans = tuple(replace(plan, runs=tuple(map(leaves, plan.runs))) for plan in rank.plans)
     return replace(rank, plans=plans, all_leaves=True)
 
 

@@ -54,7 +54,6 @@ def saved_rows(
 
     `known` holds the rows of one copy of each unit, so that equal units of many chunks are written once.
     """
-    chunk = f"chunk {plan.chunk.vp_stage}." if plan.chunk.vp_stage else ""
     if upto is None and microbatches:
         yield from (row._replace(copies=microbatches, nbytes=row.nbytes * microbatches) for row in held_rows(plan))
     for index, run in enumerate(plan.runs):
@@ -65,12 +64,16 @@ def saved_rows(
             copies = run.copies - 1 if copy < 0 else copy
         if not copies or not microbatches:
             continue
-        prefix = chunk + _unit_prefix(plan, index)
+        prefix = _chunk_prefix(plan) + _unit_prefix(plan, index)
         if id(run.trace) not in known:
             known[id(run.trace)] = [row_of("activations", live.tensor, why(live)) for live in run.trace.saved]
         count = copies * microbatches
         for row in known[id(run.trace)]:
             yield row._replace(name=prefix + row.name, copies=count, nbytes=row.nbytes * count)
+
+
+def _chunk_prefix(plan: ChunkPlan) -> str:
+    return f"chunk {plan.chunk.vp_stage}." if plan.chunk.vp_stage else ""
 
 
 def _unit_prefix(plan: ChunkPlan, index: int) -> str:
@@ -130,9 +133,8 @@ def running_rows(plan: ChunkPlan, moment: Moment, known: dict[int, list[Row]], *
 
 def held_rows(plan: ChunkPlan) -> Iterator[Row]:
     """Input tensors that the layers of a chunk keep for backward."""
-    chunk = f"chunk {plan.chunk.vp_stage}." if plan.chunk.vp_stage else ""
     found = (row_of("activations", t, "kept until the backward of its microbatch") for t in plan.held)
-    return (row._replace(name=chunk + row.name) for row in found)
+    return (row._replace(name=_chunk_prefix(plan) + row.name) for row in found)
 
 
 def input_rows(plan: ChunkPlan) -> Iterator[Row]:

@@ -147,7 +147,7 @@ def _events(
             rows = _rows(group, prefix, played.events[shift + place], place)
             label = f"{event.phase} of {event.op}{where}, microbatch {one.microbatch}"
             yield label, (done + place, total), {group: rows, **extra}
-            extra = {}
+            extra, first = {}, {}
         done += len(_of(way, run))
         left: dict[Key, Rows] = {group: _rows(group, prefix, played.saved, -1) if way == "F" else {}}
         if way == "B" and (index, copy) == (plan.holder, 0):

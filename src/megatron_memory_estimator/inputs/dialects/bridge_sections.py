@@ -48,20 +48,8 @@ NEMOTRON = 131072
 """Length of the tokenizer of Nemotron-H, Nemotron Nano 2 and Nemotron 3 (nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16, tokenizer.json)."""
 QWEN3 = 151669
 SECTIONS = frozenset(
-    (
-        "model",
-        "train",
-        "dataset",
-        "optimizer",
-        "ddp",
-        "mixed_precision",
-        "tokenizer",
-        "peft",
-        "comm_overlap",
-        "dist",
-        "checkpoint",
-    )
-)
+    ("model", "train", "dataset", "optimizer", "ddp", "mixed_precision", "tokenizer", "peft", "comm_overlap", "dist", "checkpoint")
+)  # fmt: skip
 """Sections that memory depends on."""
 
 

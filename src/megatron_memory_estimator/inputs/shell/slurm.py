@@ -54,6 +54,7 @@ GIVEN = {
     "SLURM_NTASKS_PER_NODE": "ntasks-per-node",
     "SLURM_GPUS_PER_NODE": "gpus-per-node",
 }
+"""The option of sbatch that sets a variable."""
 
 
 def asked_for(given: Mapping[str, str]) -> dict[str, str]:
