@@ -200,7 +200,6 @@ def test_what_the_environment_sets_is_taken() -> None:
 def test_a_context_takes_what_was_measured() -> None:
     """274 MiB to 1010 MiB for the context with its libraries (pytorch PR 86509, nccl issue 1685); graphs 1347 (Megatron-LM PR 6479)."""
     found = terms(estimate(small_job(1, gpu="H100", cuda_graph_impl="full_iteration")))
-    assert found["CUDA graph pool"].high > 0 and "CUDA graph pool" not in terms(estimate(small_job(1, gpu="H100")))
     context, libraries = found["CUDA context"], found["CUDA libraries and kernels"]
     assert 274 * MIB <= context.low <= 426 * MIB and 0 <= libraries.low < 274 * MIB
     assert context.high + libraries.high >= 1010 * MIB and context.high <= 1.5 * 1010 * MIB

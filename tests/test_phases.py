@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import Stage, TrainingJob, estimate, plan
-from megatron_memory_estimator.device.checkpoint import ENTRIES, ENTRY, largest_tensor, load_terms, merged, save_terms
-from megatron_memory_estimator.device.phases import Phase, build, built_apart, own_storage
+from megatron_memory_estimator.device.checkpoint import ENTRIES, ENTRY, load_terms, merged, save_terms
+from megatron_memory_estimator.device.phases import Phase, build, built_apart, load_range, own_storage
 from megatron_memory_estimator.job.hardware import GIB
 
 from .helpers import FACTS, moe_job, records, small_job
@@ -20,12 +20,41 @@ AWARE: dict[str, Any] = {
 }  # fmt: skip
 
 
+AWARE_FP32: dict[str, Any] = {"use_precision_aware_optimizer": True}
+
+
 def stage(num_gpus: int = 1, **settings: Any) -> Stage:
     return estimate(small_job(num_gpus, **settings)).stages[0]
 
 
 def peaks(found: Stage) -> dict[str, tuple[int, int]]:
     return {phase.name: (phase.low, phase.high) for phase in found.phases}
+
+
+def test_a_fully_sharded_model_is_built_whole_on_the_gpu_first() -> None:
+    """56 G parameters in bf16 are 104.3 GiB before Megatron-FSDP shards them, unless they are on the meta device.
+
+    Source: Megatron-LM `megatron/training/training.py` (get_model): model_module.cuda() before the model is wrapped.
+    """
+    config = {
+        "num_layers": 72, "hidden_size": 8192, "ffn_hidden_size": 24576, "num_attention_heads": 64, "num_query_groups": 8,
+        "gated_linear_unit": True, "activation_func": "silu", "normalization": "RMSNorm", "add_bias_linear": False, "vocab_size": 100000,
+        "padded_vocab_size": 100096, "hidden_dropout": 0.0, "attention_dropout": 0.0, "share_embeddings_and_output_weights": False,
+        "position_embedding_type": "rope",
+    }  # fmt: skip
+    settings: dict[str, Any] = {
+        "use_megatron_fsdp": True, "use_distributed_optimizer": True, "seq_length": 4096, "recompute_granularity": "full",
+        "recompute_method": "uniform", "recompute_num_layers": 1,
+    }  # fmt: skip
+    found, bare = (
+        estimate(TrainingJob.from_config(config, 256, **settings, init_model_with_meta_device=on))
+        for on in (False, True)
+    )
+    (whole,), (meta,) = found.stages, bare.stages
+    weights = 2 * sum(whole.num_parameters)
+    assert weights / GIB == pytest.approx(104.3, abs=0.05)
+    assert weights < build(whole.rank) < 1.04 * weights and build(meta.rank) < weights / 10
+    assert (found.verdict().word, found.verdict().phase, bare.verdict().word) == ("does not fit", "build", "fits")
 
 
 def test_build_has_each_buffer_beside_its_parameters() -> None:
@@ -47,16 +76,30 @@ def beside(found: Phase) -> tuple[int, int]:
 
 @pytest.mark.parametrize("record", records("load_bytes.json"), ids=lambda record: record["name"])
 def test_checkpoints_allocate_what_the_real_classes_do(record: dict[str, Any]) -> None:
-    """To the byte, but for scratch of one tensor at a time (at most the largest parameter in fp32), and 1.5 KB of padding."""
+    """To the byte, but for scratch of one tensor at a time and 1.5 KB of padding; where weights are cast one by one, below 17 MB."""
     settings = {"seq_length": 1024, "megatron_core_version": "0.19", **record["settings"]}
     found = estimate(TrainingJob.from_config(record["config"], record["num_gpus"], **settings)).stages[0]
     low, high = beside(phase(found, "load"))
-    assert high - low == 4 * largest_tensor(found.rank)
+    assert high == low
     if record["load"] is not None:
-        assert low <= record["load"] <= high
-        assert record["load"] - low <= high - low if "one bf16" in record["name"] else record["load"] - low < 6 * 10**6
+        assert 0 <= record["load"] - low < (17 if "one bf16" in record["name"] else 6) * 10**6
     if record["save"] is not None:
         assert beside(phase(found, "save"))[0] == record["save"]
+
+
+@pytest.mark.parametrize("record", records("loads.json"), ids=lambda record: record["name"])
+def test_the_smallest_gpu_that_loads(record: dict[str, Any]) -> None:
+    """One figure for each loader, also where memory is short; offloaded halves are split at the fraction itself."""
+    settings = {"phases": "training,load", **record["settings"]}
+    found = estimate(TrainingJob.from_config(record["config"], record["num_gpus"], **settings)).stages[0]
+    load = phase(found, "load")
+    exact = "offload 0.5" not in record["name"]
+    assert load.low == pytest.approx(record["allocated"], rel=1e-4 if exact else 5e-3)
+    assert load.high == (
+        load.low if "offload 0.5 precision" not in record["name"] else pytest.approx(load.low, rel=0.02)
+    )
+    if "smallest" in record:
+        assert load_range(found.rank).low == pytest.approx(record["smallest"], rel=1e-4)
 
 
 def test_the_second_copy_is_of_the_moments_alone() -> None:
@@ -65,16 +108,23 @@ def test_the_second_copy_is_of_the_moments_alone() -> None:
     (buffer,) = found.rank.buffers
     low, high = beside(phase(found, "load"))
     assert merged(found.rank) == 4 * 2 * 4096 * 1024
-    assert low == 8 * buffer.owned + 2 * merged(found.rank)
-    assert high - low == 4 * 32000 * 1024, "one tensor in fp32, the embedding"
+    assert low == high == 8 * buffer.owned + 2 * merged(found.rank)
 
 
-def test_newer_versions_may_load_in_place() -> None:
-    old, new = (stage(2, use_distributed_optimizer=True, megatron_core_version=v) for v in ("0.19", "0.20"))
-    low, high = beside(phase(new, "load"))
-    assert low == 2 * merged(new.rank)
-    assert high == beside(phase(old, "load"))[1]
-    assert "PR 7288" in phase(new, "load").lower and "PR 7288" not in phase(old, "load").lower
+def test_only_megatron_bridges_loader_keeps_what_it_loaded() -> None:
+    """Plain fp32 moments from 0.6.0 on: merged weights alone are beside the state, on the host where memory is short."""
+    settings: dict[str, Any] = {"use_distributed_optimizer": True, "checkpoint_loader": "megatron_bridge"}
+    found = stage(2, **settings)
+    assert beside(phase(found, "load")) == (2 * merged(found.rank),) * 2
+    assert load_range(found.rank).low == phase(found, "load").terms[0].low
+    lm = stage(2, use_distributed_optimizer=True)
+    assert load_range(lm.rank).low == phase(lm, "load").low, "the copy that follows has no other place"
+    assert "checkpoint_loader" in phase(lm, "load").lower and "checkpoint_loader" not in phase(found, "load").lower
+    newer = stage(2, use_distributed_optimizer=True, megatron_core_version="0.20")
+    assert peaks(newer)["load"] == peaks(lm)["load"]
+    aware, older = stage(2, **settings, **AWARE_FP32), stage(2, megatron_core_version="0.18", **settings)
+    assert [term.name for term in phase(aware, "load").terms[1:2]] == ["second copy of FusedAdam's state"]
+    assert peaks(older)["load"] == peaks(lm)["load"]
 
 
 def test_dense_and_expert_state_is_first_made_one_after_the_other() -> None:
@@ -90,6 +140,10 @@ def test_dense_and_expert_state_is_first_made_one_after_the_other() -> None:
 
 def test_a_resumed_run_peaks_while_the_experts_state_is_made_twice() -> None:
     """GLM-5.2 on 352 H100, resumed: 65.23 GB (60.75 GiB) measured where a training step needs 53.0 GiB.
+
+    The precision-aware optimizer is not among those that Megatron-Bridge 0.6 keeps as loaded, so its state is copied: 64.5 GiB, 6 % above
+    what was measured. The measured figure is that of the moment before, which is the largest with Megatron-LM PR 7288, open in September
+    2026 and in no release.
 
     Source: Megatron-Bridge examples/model_verification_cards/glm5-2/card.yaml (checkpoint_resume).
     """
@@ -112,8 +166,8 @@ def test_a_resumed_run_peaks_while_the_experts_state_is_made_twice() -> None:
     measured = 65.23e9
     load = phase(found, "load")
     assert found.peak_allocated_bytes / GIB == pytest.approx(53.0, abs=0.1)
-    assert load.low < measured < load.high
-    _, (made,), _ = load_terms(found.rank)
+    assert load.low == load.high == pytest.approx(1.062 * measured, rel=1e-3)
+    _, (made, *_), _ = load_terms(found.rank)
     assert load.terms[0].low + made.high == pytest.approx(measured, rel=5e-4)
 
 
@@ -142,31 +196,32 @@ def test_sgd_keeps_the_loaded_tensors() -> None:
 
 @pytest.mark.parametrize("fraction", [0.5, 1.0])
 def test_offloaded_state_is_not_loaded_on_the_gpu(fraction: float) -> None:
-    """What stays has gradients of the dummy step and masters made anew, 4 + 4 bytes; at first all owned have bf16 gradients."""
+    """What stays has gradients of the dummy step and masters made anew twice, 4 + 4 + 4 bytes; at first all owned have bf16 gradients."""
     settings: dict[str, Any] = {"use_distributed_optimizer": True, "use_precision_aware_optimizer": True}
     found = stage(2, optimizer_cpu_offload=True, optimizer_offload_fraction=fraction, **settings)
     (buffer,) = found.rank.buffers
     rest = buffer.owned - buffer.offloaded
-    end = 8 * rest + 2 * merged(found.rank)
+    end = 12 * rest + 2 * merged(found.rank)
     assert beside(phase(found, "load"))[0] == max(end, 2 * buffer.owned + 4 * rest)
 
 
-def test_offloading_on_megatrons_masters_may_pass_the_moments_through_the_gpu() -> None:
+def test_offloading_on_megatrons_masters_passes_the_state_through_the_gpu() -> None:
+    """Three fp32 tensors of each element and a clone of the embedding; 0.19.2 stops there, which is said."""
     settings: dict[str, Any] = {"optimizer_cpu_offload": True, "optimizer_offload_fraction": 1.0}
     found = stage(2, use_distributed_optimizer=True, **settings)
+    warnings = small_job(2, use_distributed_optimizer=True, **settings).warnings
+    assert any("KeyError" in one for one in warnings)
     (buffer,) = found.rank.buffers
-    low, high = beside(phase(found, "load"))
-    assert low == max(4 * buffer.owned, 2 * merged(found.rank))
-    assert high == 8 * buffer.owned + 2 * merged(found.rank) + 4 * largest_tensor(found.rank)
+    table = 32000 * 1024
+    assert beside(phase(found, "load")) == (12 * buffer.owned + 4 * table + 2 * merged(found.rank),) * 2
 
 
 def test_fully_sharded_moments_are_made_in_a_dummy_step() -> None:
-    """fp32 zeros of every owned element; halves of fc1 are views. Before PR 7288 both moments once more."""
+    """fp32 zeros of every owned element; then both moments once more. Halves of fc1 are views."""
     settings: dict[str, Any] = {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads_params"}
-    for version, each in (("0.19", 8), ("0.20", 4)):
-        found = stage(4, use_distributed_optimizer=True, megatron_core_version=version, **settings)
-        owned = sum(buffer.owned for buffer in found.rank.buffers)
-        assert beside(phase(found, "load"))[0] == each * owned
+    found = stage(4, use_distributed_optimizer=True, **settings)
+    owned = sum(buffer.owned for buffer in found.rank.buffers)
+    assert beside(phase(found, "load"))[0] == 8 * owned
 
 
 def test_low_precision_weights_are_copied_in_16_bits() -> None:
@@ -294,7 +349,7 @@ def test_megatron_bridge_says_it_in_its_checkpoint_section(tmp_path: Path) -> No
 
     for loads in (True, False):
         sections = bridge_sections(small_job(2, load_optim=loads))
-        assert sections["checkpoint"] == {"load_optim": loads}
+        assert sections["checkpoint"]["load_optim"] is loads
         assert TrainingJob.from_bridge(sections, 2).training.load_optim is loads
     script = tmp_path / "run.sh"
     words = "torchrun --nproc_per_node 8 run_recipe.py --recipe llama3_8b_pretrain_config checkpoint.save_interval=10"

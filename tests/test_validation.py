@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from megatron_memory_estimator import ConfigError
+from megatron_memory_estimator import ConfigError, TrainingJob, estimate
 from megatron_memory_estimator.cli import main
 from megatron_memory_estimator.job.hardware import GIB
 from megatron_memory_estimator.validation.differences import differences
@@ -162,6 +162,29 @@ def test_own_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     )
     assert "own" in printed(capsys, "--against", str(file))
     assert "hidden_states" in printed(capsys, "--against", str(file), "--case", "own")
+
+
+def test_a_figure_is_compared_with_that_of_its_iteration(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The moments of Adam appear at the end of the first step: without a loaded optimizer state the first line has a peak without them."""
+    words = [*"--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --max-position-embeddings 1024".split(),
+             *"--micro-batch-size 1 --global-batch-size 8 --vocab-size 50257 --bf16".split()]  # fmt: skip
+    job = TrainingJob.from_megatron_args(words, 8)
+    (stage,) = estimate(job).stages
+    assert stage.first_step_peak_allocated_bytes < stage.peak_allocated_bytes
+    log = tmp_path / "train.log"
+    line = "[Rank 0] (after {} iterations) memory (MB) | allocated: 100 | max allocated: 120\n"
+    resumed = "  successfully loaded checkpoint from /ckpt [ t 1/1, p 1/1 ] at iteration 500\n"
+    for text, more, figure, expected in (
+        (line.format(1), (), "first step", stage.first_step_peak_allocated_bytes),
+        (line.format(1) + line.format(2), (), "peak", stage.peak_allocated_bytes),
+        (resumed + line.format(501), (), "peak", stage.peak_allocated_bytes),
+        (resumed + line.format(501), ("--no-load-optim",), "first step", stage.first_step_peak_allocated_bytes),
+    ):
+        log.write_text(text)
+        (row,) = json.loads(printed(capsys, "--log", str(log), "--num-gpus", "8", "--json", "--", *words, *more))[
+            "ranks"
+        ]
+        assert (row["figure"], row["max_allocated_bytes"]["estimated"]) == (figure, expected)
 
 
 def test_own_log(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -68,9 +68,11 @@ CHANGES = (
     VersionChange(CORE, (0, 18), "buffers not laid out by whole matrices", _by_matrix),
     VersionChange(CORE, (0, 19), "the embedding of an MTP stage as a matrix; Mamba's convolution behind its heads in buffers",
                   lambda job: _by_matrix(job) or "mamba" in " ".join(job.model.every_kind)),
+    VersionChange(CORE, (0, 20), "Mamba's in_proj as a matrix of Muon's", _by_matrix),
     VersionChange(CORE, (0, 17), "16-bit copies of low-precision weights, surely", _in_low_precision, True),
     VersionChange(CORE, (0, 19), "16-bit copies of low-precision weights, perhaps", _in_low_precision, True),
-    VersionChange(CORE, (0, 20), "FusedAdam's state twice", lambda job: True, True),
+    VersionChange(CORE, (0, 19), "FusedAdam's state twice, by Megatron-Bridge before 0.6.0",
+                  lambda job: job.training.checkpoint_loader == "megatron_bridge", True),
 )  # fmt: skip
 """By library, the oldest first."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -14,7 +14,7 @@ from .options import gpu_option, json_option
 from .verb import Verb
 
 if TYPE_CHECKING:
-    from ..estimator import Stage
+    from ..estimator import Estimate
     from ..validation.logs import Reported
     from ..validation.replay import Replay
     from ..validation.runs import Run
@@ -119,7 +119,7 @@ def compare_log(log: str, arguments: tuple[str, ...], num_gpus: int | None, gpu:
     for report in read_log(read_text(log)):
         if report.rank >= result.job.layout.world_size:
             raise ConfigError(f"the log has rank {report.rank}, but the run has {result.job.layout.world_size} GPUs")
-        rows.append((report, result.stages[report.rank // per_stage]))
+        rows.append(compared(report, result, report.rank // per_stage))
     if as_json:
         from .documents import print_json
 
@@ -128,22 +128,54 @@ def compare_log(log: str, arguments: tuple[str, ...], num_gpus: int | None, gpu:
         print_log(rows)
 
 
-def log_document(rows: Sequence[tuple[Reported, Stage]]) -> dict[str, Any]:
+class Compared(NamedTuple):
+    """A report of a rank, and what the estimate of its stage says of that iteration: bytes allocated between two steps, the largest so far,
+    and which of the estimate's figures that is."""
+
+    report: Reported
+    pp_rank: int
+    allocated_bytes: int
+    max_allocated_bytes: int
+    figure: str
+
+
+def compared(report: Reported, result: Estimate, pp_rank: int) -> Compared:
+    """A report beside the figures of its iteration: the first step without loaded optimizer state has no moments while it runs; before
+    TransformerEngine's graphs and those of whole iterations are captured nothing is kept for them."""
+    import dataclasses
+
+    from ..estimator import stage_of
+
+    job, stage = result.job, result.stages[pp_rank]
+    t = job.training
+    figure = "peak"
+    if t.cuda_graph_impl in ("transformer_engine", "full_iteration") and report.steps <= t.cuda_graph_warmup_steps:
+        plain = dataclasses.replace(t, cuda_graph_impl="none", cuda_graph_modules=())
+        stage, figure = stage_of(dataclasses.replace(job, training=plain), pp_rank), "peak before the capture"
+    if report.steps == 1 and not (report.loaded and t.load_optim):
+        return Compared(
+            report, pp_rank, stage.steady_allocated_bytes, stage.first_step_peak_allocated_bytes, "first step"
+        )
+    return Compared(report, pp_rank, stage.steady_allocated_bytes, stage.peak_allocated_bytes, figure)
+
+
+def log_document(rows: Sequence[Compared]) -> dict[str, Any]:
     """The reports of a log and the estimates, for JSON."""
     ranks = [
         {
-            "rank": report.rank,
-            "pp_rank": stage.pp_rank,
-            "iteration": report.iteration,
-            "allocated_bytes": {"measured": report.allocated_bytes, "estimated": stage.steady_allocated_bytes},
-            "max_allocated_bytes": {"measured": report.max_allocated_bytes, "estimated": stage.peak_allocated_bytes},
+            "rank": row.report.rank,
+            "pp_rank": row.pp_rank,
+            "iteration": row.report.iteration,
+            "figure": row.figure,
+            "allocated_bytes": {"measured": row.report.allocated_bytes, "estimated": row.allocated_bytes},
+            "max_allocated_bytes": {"measured": row.report.max_allocated_bytes, "estimated": row.max_allocated_bytes},
         }
-        for report, stage in rows
+        for row in rows
     ]
     return {"schema": "megatron-memory-log/1", "ranks": ranks}
 
 
-def print_log(rows: Sequence[tuple[Reported, Stage]]) -> None:
+def print_log(rows: Sequence[Compared]) -> None:
     """The reports of a log and the estimates as a table."""
     from rich import box
     from rich.table import Table
@@ -154,14 +186,15 @@ def print_log(rows: Sequence[tuple[Reported, Stage]]) -> None:
     table = Table("rank", "stage", "iteration", box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("allocated MiB", "estimated", "error", "max allocated MiB", "estimated", "error"):
         table.add_column(name, justify="right")
-    for report, stage in rows:
+    table.add_column("compared with")
+    for row in rows:
         cells = []
         for measured, ours in (
-            (report.allocated_bytes, stage.steady_allocated_bytes),
-            (report.max_allocated_bytes, stage.peak_allocated_bytes),
+            (row.report.allocated_bytes, row.allocated_bytes),
+            (row.report.max_allocated_bytes, row.max_allocated_bytes),
         ):
             cells += [f"{measured / MIB:.1f}", f"{ours / MIB:.1f}", f"{100 * (ours / max(measured, 1) - 1):+.2f} %"]
-        table.add_row(str(report.rank), str(stage.pp_rank), str(report.iteration), *cells)
+        table.add_row(str(row.report.rank), str(row.pp_rank), str(row.report.iteration), *cells, row.figure)
     console().print(table)
 
 

@@ -1,12 +1,14 @@
 """What loading a checkpoint with optimizer state, and saving one, allocates beside the model state, as named terms.
 
-The default format: `--ckpt-format torch_dist` with `dp_reshardable` optimizer state (Megatron-FSDP: `fsdp_dtensor`). Weights, masters and
-fp32 moments are read into the tensors that exist; what follows is what Megatron-Core 0.19.2 makes beside them.
+Formats: `--ckpt-format torch_dist` with `dp_reshardable` or `fully_reshardable` optimizer state (Megatron-FSDP: `fsdp_dtensor`). Weights,
+masters and fp32 moments are read into the tensors that exist, on the host; what follows is what Megatron-Core 0.19.2 makes beside them
+(0.20.0 of August 2026 makes the same).
 
 Sources: Megatron-LM `megatron/training/checkpointing.py` (load_checkpoint holds the loaded state dict to its end),
 `megatron/core/optimizer/distrib_optimizer.py` (sharded_state_dict, load_state_dict, _get_main_param_and_optimizer_states),
 `megatron/core/optimizer/optimizer.py`, `cpu_offloading/hybrid_optimizer.py`, `megatron/core/dist_checkpointing/`;
-TransformerEngine `pytorch/optimizers/fused_adam.py` (load_state_dict, get_unscaled_state, _initialize_state).
+TransformerEngine `pytorch/optimizers/fused_adam.py` (load_state_dict, get_unscaled_state, _initialize_state); Megatron-Bridge 0.6.0
+`training/optim.py` (memory_efficient_fp32_optimizer_state_loading).
 """
 
 from __future__ import annotations
@@ -16,11 +18,12 @@ from collections.abc import Iterable, Iterator
 from functools import reduce
 from typing import NamedTuple
 
+from ..job.checkpointing import BRIDGE_KEEPS
 from ..job.training import Training
 from ..modules.compressed_tables import built_tables
 from ..modules.kinds import has_compressed
 from ..rank.rank import Rank
-from ..rank.workspaces import layer_counts
+from ..rank.workspaces import layer_counts, yarn_tables
 from ..states.buffers import Buffer
 from ..states.fsdp import active
 from ..states.kept import Kept
@@ -36,8 +39,6 @@ FUSED_ADAM = ("adam", "muon")
 """Optimizers whose exp_avg and exp_avg_sq are TransformerEngine's FusedAdam's; others keep the loaded tensors."""
 AS_THEY_ARE = ("fp32", "int16")
 """Dtypes of states that a checkpoint holds as they are."""
-IN_PLACE = (0, 20)
-"""Megatron-Core version from which a checkout may have Megatron-LM PR 7288; 0.19.2 has not."""
 STREAMED = (0, 19)
 """Megatron-Core version from which low-precision weights are read one by one (--stream-ckpt-dequant); 0.16.1 made 16-bit copies of all."""
 MERGED = re.compile(r"(in_proj\.weight|conv1d\.(weight|bias))$")
@@ -99,17 +100,17 @@ def shards(rank: Rank) -> list[_Shard]:
     return [_shard(rank, group) for group in groups if group]
 
 
-def _second_copy(found: list[_Shard]) -> tuple[int, int]:
+def _second_copy(found: list[_Shard], *, reshardable: bool) -> tuple[int, int]:
     """What FusedAdam.load_state_dict has beside the state at its largest moment, and how much of it is read into.
 
-    The state dict of an optimizer holds its old state and fp32 copies of what is not fp32; torch's load_state_dict casts all to
-    the parameters' dtype, then FusedAdam makes every tensor anew. Optimizers load one after the other.
+    The state dict of an optimizer holds its old state (`fully_reshardable`: no tensor of it) and fp32 copies of what is not fp32; torch's
+    load_state_dict casts all to the parameters' dtype, then FusedAdam makes every tensor anew. Optimizers load one after the other.
     """
     read = sum(one.read_into for one in found)
     top = before = 0
     for one in found:
         top = largest(top, before + one.unscaled + largest(one.cast, one.held))
-        before += one.held
+        before += 0 if reshardable else one.held
     return top, read
 
 
@@ -140,16 +141,22 @@ def _parameters(rank: Rank) -> Iterator[tuple[Param, int]]:
         yield from plan.params
 
 
-def largest_tensor(rank: Rank) -> int:
-    """Elements of the largest parameter."""
-    return reduce(largest, (p.numel_each * smallest(n, 1) for p, n in _parameters(rank)), 0)
-
-
 def metadata(rank: Rank) -> Term:
     """Descriptions of all ranks' tensors, gathered on every GPU (all_gather_object over NCCL) before the data moves."""
     tensors = sum(p.copies * n for p, n in _parameters(rank))
     size = ENTRY * ENTRIES * tensors * rank.context.layout.world_size
     return Term("metadata of all ranks", 0, size, "dist_checkpointing/validation.py: determine_global_metadata")
+
+
+def adopts(t: Training) -> bool:
+    """Whether the loader keeps the loaded tensors of FusedAdam's state: Megatron-Bridge from 0.6.0, for plain fp32 moments.
+
+    Source: Megatron-Bridge `training/optim.py` (memory_efficient_fp32_optimizer_state_loading): not precision-aware, offloaded or fully
+    sharded. Run on the classes of Megatron-Core 0.19.2, it makes neither moments nor a copy of them twice.
+    """
+    plain = not (t.use_precision_aware_optimizer or t.optimizer_cpu_offload or t.use_megatron_fsdp)
+    loader = t.checkpoint_loader == "megatron_bridge" and t.mcore >= BRIDGE_KEEPS
+    return loader and t.use_distributed_optimizer and plain
 
 
 def load_terms(rank: Rank, *, short: bool = False) -> list[list[Term]]:
@@ -158,20 +165,23 @@ def load_terms(rank: Rank, *, short: bool = False) -> list[list[Term]]:
     offloaded = t.optimizer_cpu_offload and OPTIMIZERS[t.optimizer].offloaded
     made = _offloaded if offloaded else _made
     end, first = made(t, rank) if t.load_optim else ([], [])
-    end += [*_merged_terms(t, rank, short=short), *_dequantized(t, rank)]
-    one = largest_tensor(rank) * DTYPE_BYTES["fp32" if t.load_optim else t.params_dtype]
-    where = "exchange_utils.py (fully parallel load)" + (", fused_adam.py: set_scaled_state" if t.load_optim else "")
-    end.append(Term("one tensor at a time", 0, one, where))
+    to_host = short and not any(_something(term.low) for term in end)  # what follows is made on the GPU
+    end += [*_merged_terms(t, rank, short=to_host), *_dequantized(t, rank)]
     read = [term for term in end if term.name.startswith("fp32 copies to read")]
     built = [Term(t.name, t.nbytes, t.nbytes, source) for t, source in tables_of(rank)]
     return [_real((*moment, *built)) for moment in (end, first, [*read, metadata(rank)])]
 
 
 def tables_of(rank: Rank) -> list[tuple[Tensor, str]]:
-    """What layers are built with beside their parameters."""
-    if not has_compressed(rank.context.model):
-        return []
-    return list(built_tables(rank.context, layer_counts(rank.context, rank.plans)))
+    """What layers are built with beside their parameters: cos and sin of YaRN."""
+    c, counts = rank.context, layer_counts(rank.context, rank.plans)
+    found = list(yarn_tables(c, counts, built=True))
+    return [*found, *built_tables(c, counts)] if has_compressed(c.model) else found
+
+
+def _something(nbytes: int) -> bool:
+    """Whether it is not nothing; of arrays of layouts, in any of them."""
+    return bool(nbytes) if isinstance(nbytes, int) else bool((nbytes != 0).any())
 
 
 def _real(terms: Iterable[Term]) -> list[Term]:
@@ -185,13 +195,14 @@ def _made(t: Training, rank: Rank) -> tuple[list[Term], list[Term]]:
 
 def _optimizer_terms(t: Training, rank: Rank) -> list[Term]:
     """FusedAdam's second copy of its state."""
-    second, read = _second_copy(shards(rank))
+    if adopts(t):
+        return []
+    second, read = _second_copy(shards(rank), reshardable=t.dist_ckpt_optim_fully_reshardable)
     if t.use_megatron_fsdp:
         read = 0
-    low = 0 if t.mcore >= IN_PLACE else second
     return [
         Term("fp32 copies to read states in other dtypes into", read, read, "distrib_optimizer.py: get_unscaled_state"),
-        Term("second copy of FusedAdam's state", low, second, "fused_adam.py: load_state_dict; Megatron-LM PR 7288"),
+        Term("second copy of FusedAdam's state", second, second, "fused_adam.py: load_state_dict"),
     ]
 
 
@@ -199,33 +210,68 @@ def _first_made(t: Training, rank: Rank) -> list[Term]:
     """How the moments come to be: twice with the distributed optimizer; with Megatron-FSDP in a step with zero gradients of all main
     parameters; else as zeros."""
     if not t.use_megatron_fsdp:
-        size = _made_twice(shards(rank)) if t.use_distributed_optimizer else 0
-        low, where = (
-            0 if t.mcore >= IN_PLACE else size,
-            "distrib_optimizer.py: load_state_dict, when the state is first made",
-        )
-        return [Term("empty tensors beside FusedAdam's new state", low, size, where)]
+        size = _made_twice(shards(rank)) if t.use_distributed_optimizer and not adopts(t) else 0
+        where = "distrib_optimizer.py: load_state_dict, when the state is first made"
+        return [Term("empty tensors beside FusedAdam's new state", size, size, where)]
     dtype = "fp32" if any(s.tensor == "main_param" and s.dtype == "fp32" for s in rank.states) else t.params_dtype
     size = DTYPE_BYTES[dtype] * sum(buffer.owned for buffer in rank.buffers)
     where = "distrib_optimizer.py: _init_optimizer_states_with_dummy_values"
     return [Term("zero gradients of a dummy step", size, size, where)]
 
 
+class _Hybrid(NamedTuple):
+    """One HybridDeviceOptimizer (dense or expert parameters): elements that this rank owns, those whose state is in host memory, and the
+    most that it owns of one parameter."""
+
+    owned: int
+    offloaded: int
+    largest: int
+
+    @property
+    def rest(self) -> int:
+        """Elements whose state stays on the GPU."""
+        return self.owned - self.offloaded
+
+
+def _hybrids(rank: Rank) -> list[_Hybrid]:
+    found = []
+    for expert in (False, True):
+        mine = [b for b in rank.buffers if b.expert == expert and not b.frozen]
+        if mine:
+            owned = sum(b.owned for b in mine)
+            params = [p.numel_each for p, _ in _parameters(rank) if p.expert_buffer == expert and not p.frozen]
+            each = reduce(largest, params, 0)
+            found.append(_Hybrid(owned, sum(b.offloaded for b in mine), smallest(each, owned)))
+    return found
+
+
 def _offloaded(t: Training, rank: Rank) -> tuple[list[Term], list[Term]]:
-    """HybridDeviceOptimizer: a dummy step with random gradients, and its part on the GPU made anew when the state is loaded."""
-    owned, rest = sum(b.owned for b in rank.buffers), sum(b.owned - b.offloaded for b in rank.buffers)
-    where, fp32 = "hybrid_optimizer.py", DTYPE_BYTES["fp32"]
+    """HybridDeviceOptimizer: a dummy step with random gradients; what it has on the GPU is made anew whenever its state is loaded, which
+    happens twice. Optimizers load one after the other."""
+    found, where, fp32 = _hybrids(rank), "hybrid_optimizer.py", DTYPE_BYTES["fp32"]
     if not t.use_precision_aware_optimizer:  # on Megatron's fp32 masters, which all stay on the GPU
-        dummy = Term("random gradients of a dummy step", fp32 * owned, fp32 * owned, f"{where}: dummy_step")
-        passing = Term(
-            "offloaded moments on their way to the host", 0, 2 * fp32 * (owned - rest), f"{where}: load_state_dict"
-        )
-        return [passing], [dummy]
-    size = DTYPE_BYTES[t.params_dtype] * owned
+        size = reduce(largest, (fp32 * one.owned for one in found), 0)
+        dummy = Term("random gradients of a dummy step", size, size, f"{where}: dummy_step")
+        on_way = [3 * fp32 * one.offloaded + fp32 * smallest(one.largest, one.offloaded) for one in found]
+        size = reduce(largest, on_way, 0)
+        name = "three fp32 tensors of each offloaded element, and a clone of one parameter"
+        return [
+            Term(name, size, size, f"distrib_optimizer.py: load_state_dict, {where}: _get_sub_optimizer_param_groups")
+        ], [dummy]
+    half, rest = DTYPE_BYTES[t.params_dtype], sum(one.rest for one in found)
+    size = reduce(largest, (half * one.owned for one in found), 0)
     dummy = Term("random gradients of a dummy step", size, size, f"{where}: dummy_step")
     grads = Term("fp32 gradients of a dummy step", fp32 * rest, fp32 * rest, f"{where}: _set_sub_optimizer_grads")
     again = Term("main parameters made anew", fp32 * rest, fp32 * rest, f"{where}: _init_sub_optimizers")
-    return [grads, again], [dummy, grads]
+    low = high = before = 0
+    for one in found:  # old copies of an optimizer, and the gradients that hang on them, go when its new ones are there
+        more = fp32 * one.rest - before
+        low, high = largest(low, more), largest(high, more + half * one.largest)
+        before = before + fp32 * one.rest
+    once_more = Term(
+        "main parameters of one optimizer made once more", low, high, f"{where}: _get_sub_optimizer_param_groups"
+    )
+    return [grads, again, once_more], [dummy, grads]
 
 
 def _merged_terms(t: Training, rank: Rank, *, short: bool) -> list[Term]:

@@ -5,20 +5,21 @@ Sources: Megatron-LM `megatron/core/distributed/param_and_grad_buffer.py`; what 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from functools import reduce
 from typing import NamedTuple
 
 from ..job.hardware import GIB
 from ..rank.rank import Rank, state_bytes
-from ..states.fsdp import active
+from ..states.fsdp import active, gathered_dtype, turned
 from ..states.state import State
-from ..tape.tensor import largest
-from .checkpoint import IN_PLACE, load_terms, save_terms, shards, tables_of
+from ..tape.tensor import DTYPE_BYTES, ceil_div, largest
+from .checkpoint import adopts, load_terms, save_terms, shards, tables_of
 from .terms import Range, Term, widest
 
 SOURCES = {
-    "load": "checkpointing.py (load_checkpoint), distrib_optimizer.py, fused_adam.py; Megatron-LM PR 7288",
+    "load": "checkpointing.py (load_checkpoint), distrib_optimizer.py, fused_adam.py",
     "save": "dist_checkpointing/strategies/, distrib_optimizer.py",
 }
 FP32_MOMENTS = "fp32 moments (--exp-avg-dtype, --exp-avg-sq-dtype) need no copies in fp32"
@@ -43,6 +44,8 @@ def build(rank: Rank) -> int:
 
     Source: Megatron-LM `megatron/core/distributed/param_and_grad_buffer.py`.
     """
+    if active(rank.context):
+        return _built_sharded(rank)
     pending, sizes, beside = _built(rank)
     built = top = 0
     for both, weights in sizes:
@@ -54,14 +57,49 @@ def build(rank: Rank) -> int:
 def built_apart(rank: Rank) -> int:
     """What building the model allocates in all: more than its peak where there are several buffers, for each of which the freed
     parameters of those before are too small."""
+    if active(rank.context):
+        return _built_sharded(rank)
     pending, sizes, beside = _built(rank)
     total: int = pending + sum(both for both, _ in sizes) + beside
     return total
 
 
 def own_storage(rank: Rank) -> int:
-    """Bytes of the parameters' own storage, which is freed when the buffers are built."""
-    return _built(rank)[0]
+    """Bytes of the parameters' own storage, which is freed when the buffers are built. Megatron-FSDP gives its segments back."""
+    return 0 if active(rank.context) else _built(rank)[0]
+
+
+def _built_sharded(rank: Rank) -> int:
+    """Allocated peak of building a fully sharded model: all parameters whole on the GPU, unless they are on the meta device, where each
+    group of them (a layer, or what is outside of layers) is copied into a bucket, sharded and freed; then the gradients.
+
+    Source: Megatron-LM `megatron/training/training.py` (get_model: model_module.cuda), `megatron_fsdp/param_and_grad_buffer.py`
+    (_init_each_parameter_group_buffers).
+    """
+    c, t = rank.context, rank.context.training
+    beside = sum(s.nbytes for s in rank.states if s.frozen) + sum(t.nbytes for t, _ in tables_of(rank))
+    grads = sum(s.nbytes for s in rank.states if s.part == "gradients")
+    weights = sum(s.nbytes for s in rank.states if s.part == "weights" and not s.frozen)
+    masters = sum(s.nbytes for s in rank.states if s.tensor == "main_param" and s.since == "setup")
+    each = DTYPE_BYTES[gathered_dtype(c)] * (2 if turned(c) else 1)
+    runs = [
+        (run.copies, each * sum(p.numel for p in run.params if not p.frozen))
+        for plan in rank.plans
+        for run in plan.runs
+    ]
+    total = sum(copies * size for copies, size in runs)
+    if t.init_model_with_meta_device:
+        bucket = reduce(
+            largest, (size for _, size in runs), 0
+        )  # the modules of a unit, made one by one, and its bucket
+        return largest(weights + masters + 2 * bucket, weights + masters + grads) + beside
+    whole, done, top = total, 0, 0
+    for copies, size in runs:
+        for before in (0, copies - 1):  # in between it rises or falls evenly
+            share = ceil_div((weights + masters) * (done + (before + 1) * size), largest(total, 1))
+            top = largest(top, whole - before * size + size + share)
+        whole, done = whole - copies * size, done + copies * size
+    return largest(top, weights + masters + grads) + beside
 
 
 def _built(rank: Rank) -> tuple[int, list[tuple[int, int]], int]:
@@ -78,10 +116,7 @@ def _built(rank: Rank) -> tuple[int, list[tuple[int, int]], int]:
     for buffer in rank.buffers:
         mine = own[buffer.group, buffer.chunk]
         sizes.append((sum(s.nbytes for s in mine), next(s.nbytes for s in mine if s.part == "weights")))
-    pending = (
-        0 if active(rank.context) else sum(weights for _, weights in sizes)
-    )  # fully sharded: built on the meta device
-    return pending, sizes, beside
+    return sum(weights for _, weights in sizes), sizes, beside
 
 
 def load_range(rank: Rank) -> Range:
@@ -142,9 +177,11 @@ def lower_load(rank: Rank) -> str:
         return ""
     moments = state_bytes(rank, "first step")
     said = [f"--no-load-optim loads none of it: {moments / GIB:.2f} GiB of optimizer state and its copies"]
-    if any(one.held for one in found) and t.mcore >= IN_PLACE:
-        said.append("Megatron-LM PR 7288 leaves out the second copy of FusedAdam's state")
-    if sum(one.held > 0 for one in found) > 1 and t.use_distributed_optimizer:
+    copied = any(one.held for one in found) and not adopts(t) and not t.optimizer_cpu_offload
+    if copied and adopts(dataclasses.replace(t, checkpoint_loader="megatron_bridge")):
+        said.append("Megatron-Bridge from 0.6.0 keeps the loaded moments instead of copying them (checkpoint_loader)")
+    several = sum(one.held > 0 for one in found) > 1 and t.use_distributed_optimizer
+    if copied and several and not t.dist_ckpt_optim_fully_reshardable:
         said.append(
             "a checkpoint saved with --dist-ckpt-optim-fully-reshardable copies dense and expert state one after the other"
         )

@@ -75,11 +75,18 @@ DDP = {
     "fsdp_double_buffer": "fsdp_double_buffer",
     "nccl_ub": "nccl_ub",
     "suggested_communication_unit_size": "suggested_communication_unit_size",
+    "keep_fp8_transpose_cache": "keep_fp8_transpose_cache",
     "pad_buckets_for_high_nccl_busbw": "ddp_pad_buckets_for_high_nccl_busbw",
+}
+CHECKPOINT = {
+    "load_optim": "load_optim",
+    "dist_ckpt_optim_fully_reshardable": "dist_ckpt_optim_fully_reshardable",
+    "fully_parallel_load": "ckpt_fully_parallel_load",
 }
 OPTIMIZER = (
     "optimizer", "use_precision_aware_optimizer", "main_grads_dtype", "main_params_dtype", "exp_avg_dtype",
     "exp_avg_sq_dtype", "store_param_remainders", "optimizer_cpu_offload", "optimizer_offload_fraction",
+    "overlap_param_gather_with_optimizer_step",
 )  # fmt: skip
 LAYER_LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 
@@ -192,7 +199,9 @@ def training_values(config: Any) -> dict[str, Any]:
         _take(settings, getattr(config, "train", None), name, name)
     for name in OPTIMIZER:
         _take(settings, getattr(config, "optimizer", None), name, name)
-    _take(settings, getattr(config, "checkpoint", None), "load_optim", "load_optim")
+    settings["checkpoint_loader"] = "megatron_bridge"
+    for name, ours in CHECKPOINT.items():
+        _take(settings, getattr(config, "checkpoint", None), name, ours)
     either = any(
         getattr(getattr(config, part, None), "use_distributed_optimizer", False) for part in ("ddp", "optimizer")
     )

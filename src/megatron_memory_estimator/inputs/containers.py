@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ..job.choices import NEWEST, version
+from ..job.choices import INSTALLED, version
 from ..job.library_versions import CORE, LIBRARIES, TE, OpenVersion, Version, text_of
 
 Tag = tuple[int, int]
@@ -114,5 +114,5 @@ def _between(setting: str, anchors: Mapping[Tag, Bounds], tag: Tag) -> Bounds:
     if not older:  # older than all that is known
         return ANY, min(anchors.values())[1]
     newer = [bounds[1] for at, bounds in anchors.items() if at >= tag]
-    newest = version(setting, NEWEST[setting])
+    newest = version(setting, INSTALLED[setting])
     return max(older), min(newer, default=newest)

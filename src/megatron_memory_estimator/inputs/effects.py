@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..job.checkpointing import OFFLOADED_LOADS
 from ..job.choices import NEWEST
 from ..job.hardware import GIB
 from ..job.layout import Layout
@@ -68,6 +69,21 @@ def without_effect(model: Model, training: Training, given: Mapping[str, Any]) -
     optimizer = OPTIMIZERS[t.optimizer]
     if optimizer.unmodelled:
         yield optimizer.unmodelled
+    yield from _loading(t)
+
+
+def _loading(t: Training) -> Iterator[str]:
+    """What of a load is not modelled, or stops it."""
+    if t.ckpt_fully_parallel_load:
+        yield (
+            "ckpt_fully_parallel_load: what ranks send each other while they load is not counted and has no bound: they also receive "
+            "shards that they do not need into new buffers, and do not wait (exchange_utils.py: exchange_loaded_tensors_broadcast)"
+        )
+    if t.load_optim and t.optimizer_cpu_offload and not t.use_precision_aware_optimizer and t.mcore < OFFLOADED_LOADS:
+        yield (
+            f"Megatron-Core {t.megatron_core_version} stops with a KeyError when it loads a checkpoint with optimizer_cpu_offload "
+            "and without use_precision_aware_optimizer (hybrid_optimizer.py: _update_fp32_params_by_new_state); the load is that of 0.20"
+        )
 
 
 def not_run(model: Model, training: Training) -> Iterator[str]:

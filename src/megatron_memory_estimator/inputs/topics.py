@@ -31,13 +31,14 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "optimizer", "sgd_momentum", "use_distributed_optimizer", "num_distributed_optimizer_instances",
         "use_precision_aware_optimizer", "main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype",
         "store_param_remainders", "use_layer_wise_param_layout", "data_parallel_rank", "accumulate_allreduce_grads_in_fp32",
-        "grad_reduce_in_bf16", "load_optim",
+        "grad_reduce_in_bf16",
         "gradient_accumulation_fusion", "ddp_bucket_size", "ddp_num_buckets", "ddp_pad_buckets_for_high_nccl_busbw",
     ),
+    "checkpoints": ("load_optim", "checkpoint_loader", "dist_ckpt_optim_fully_reshardable", "ckpt_fully_parallel_load"),
     "full sharding": (
         "use_megatron_fsdp", "data_parallel_sharding_strategy", "outer_dp_sharding_strategy", "fsdp_double_buffer", "nccl_ub",
         "suggested_communication_unit_size", "megatron_fsdp_main_grads_dtype", "megatron_fsdp_main_params_dtype",
-        "use_torch_fsdp2", "torch_fsdp2_reshard_after_forward",
+        "use_torch_fsdp2", "torch_fsdp2_reshard_after_forward", "init_model_with_meta_device", "keep_fp8_transpose_cache",
     ),
     "mixture of experts": (
         "moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "moe_grouped_gemm", "moe_use_grouped_tensor",
@@ -45,7 +46,8 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "moe_expert_rank_capacity_factor", "moe_shared_expert_overlap", "freeze_moe_router", "routing_phase", "router_imbalance",
     ),
     "overlap": (
-        "overlap_grad_reduce", "overlap_param_gather", "overlap_p2p_comm", "tp_comm_overlap", "overlap_moe_expert_parallel_comm",
+        "overlap_grad_reduce", "overlap_param_gather", "overlap_param_gather_with_optimizer_step", "overlap_p2p_comm",
+        "tp_comm_overlap", "overlap_moe_expert_parallel_comm",
         "delay_wgrad_compute", "defer_embedding_wgrad_compute", "wgrad_deferral_limit",
     ),
     "offloading": (
@@ -56,7 +58,8 @@ TOPICS: dict[str, tuple[str, ...]] = {
     "CUDA graphs": ("cuda_graph_impl", "cuda_graph_modules", "cuda_graph_warmup_steps"),
     "kernels and fusions": (
         "transformer_impl", "attention_kernel", "deterministic_mode", "apply_rope_fusion", "bias_activation_fusion",
-        "bias_dropout_fusion",        "use_fused_weighted_squared_relu", "use_transformer_engine_op_fuser", "masked_softmax_fusion",
+        "bias_dropout_fusion", "use_te_activation_func", "use_fused_weighted_squared_relu", "use_transformer_engine_op_fuser",
+        "masked_softmax_fusion",
         "cross_entropy_loss_fusion", "cross_entropy_fusion_impl", "clone_scatter_output_in_embedding",
         "scatter_embedding_sequence_parallel",
         "create_attention_mask_in_dataloader", "compiled_gates", "mamba_mem_eff_path", "dsa_kernel_backend",

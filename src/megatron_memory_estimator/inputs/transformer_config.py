@@ -53,7 +53,6 @@ IRRELEVANT = frozenset(
         "config_logger_dir",
         "cpu_offloading",
         "cpu_offloading_activations",
-        "init_model_with_meta_device",
         "overlap_cpu_optimizer_d2h_h2d",
         "pin_cpu_grads",
         "pin_cpu_params",

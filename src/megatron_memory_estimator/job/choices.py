@@ -29,7 +29,9 @@ ROUTING_SHORT = "typical routing"
 WORST_ROUTING = 1e6
 """A factor above every possible one: every token of the group sends all it can to this rank."""
 NEWEST = {"transformer_engine_version": "2.20", "megatron_core_version": "0.20"}
-"""The versions that the rules were read from."""
+"""The newest versions that the rules were read from (Megatron-Core's main of August 2026)."""
+INSTALLED = {"transformer_engine_version": "2.20", "megatron_core_version": "0.19"}
+"""The newest versions that a package index has: what is taken where nothing says otherwise."""
 ADAPTED = (
     "linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "linear_q", "linear_k", "linear_v", "linear_fc1_up", "linear_fc1_gate",
     "linear_q_proj", "linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj", "linear_kv_up_proj", "in_proj", "out_proj",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .choices import NEWEST, version
+from .choices import INSTALLED, version
 
 Version = tuple[int, int]
 TE, CORE = "transformer_engine_version", "megatron_core_version"
@@ -32,7 +32,7 @@ def before(since: Version) -> Version:
 
 def any_version(setting: str) -> OpenVersion:
     """A version of which nothing is known."""
-    return OpenVersion(setting, OLDEST[setting], version(setting, NEWEST[setting]))
+    return OpenVersion(setting, OLDEST[setting], version(setting, INSTALLED[setting]))
 
 
 def text_of(found: Version) -> str:

@@ -59,6 +59,10 @@ class Settings(TypedDict, total=False):
     use_fused_mhc: bool  # hyper-connections: fused kernels
     mhc_recompute_layer_num: int | None  # recompute_modules mhc: layers that come back together; default: those of a chunk
     dsa_indexer_use_sparse_loss: bool  # sparse attention: the indexer's loss of its own keys
+    load_optim: bool  # a checkpoint is loaded with optimizer state (--no-load-optim, --finetune: without)
+    checkpoint_loader: Literal["megatron_lm", "megatron_bridge"]  # who loads: Megatron-LM, which copies FusedAdam's state, or Megatron- ...
+    dist_ckpt_optim_fully_reshardable: bool  # optimizer state is stored by parameter, and loads into other layouts
+    ckpt_fully_parallel_load: bool  # each data-parallel rank reads a part of a checkpoint and sends it to the others
     cross_entropy_loss_fusion: bool  # fused cross entropy
     cross_entropy_fusion_impl: Literal["native", "te"]  # which fused cross entropy
     loss_function: Literal["cross_entropy", "slime", "verl", "nemo_rl", "roll", "swift", "fused"]  # what the loss makes of the logits: ...
@@ -75,6 +79,7 @@ class Settings(TypedDict, total=False):
     apply_rope_fusion: bool  # fused RoPE
     bias_activation_fusion: bool  # fused bias and activation
     bias_dropout_fusion: bool  # fused bias, dropout and addition to the residual stream
+    use_te_activation_func: bool  # activations are ops of TransformerEngine, which keep their input alone
     use_fused_weighted_squared_relu: bool  # experts: fused squared ReLU times probability
     masked_softmax_fusion: bool  # fused scale, mask and softmax
     attention_softmax_in_fp32: bool  # softmax of unfused attention in fp32
@@ -123,7 +128,6 @@ class Settings(TypedDict, total=False):
     moe_expert_capacity_factor: float | None  # tokens per expert are capped at this times the mean
     moe_pad_expert_input_to_capacity: bool  # expert inputs are padded to the capacity
     moe_shared_expert_overlap: bool  # shared experts overlap the dispatcher's communication
-    load_optim: bool  # a checkpoint is loaded with optimizer state (--no-load-optim, --finetune: without)
     peft: Literal["none", "lora", "canonical_lora", "dora"]  # parameter-efficient fine-tuning: the base is frozen, adapters are trained
     peft_dim: int  # rank of the adapters
     peft_target_modules: PeftTargetModules | Sequence[PeftTargetModules]  # linears with an adapter; default linear_qkv, linear_proj, ...
@@ -158,6 +162,8 @@ class Settings(TypedDict, total=False):
     use_megatron_fsdp: bool  # Megatron-FSDP instead of DDP
     data_parallel_sharding_strategy: Literal["no_shard", "optim", "optim_grads", "optim_grads_params"]  # Megatron-FSDP: what is sharded
     outer_dp_sharding_strategy: Literal["no_shard", "optim"]  # Megatron-FSDP: what is sharded over optimizer instances too (HSDP)
+    init_model_with_meta_device: bool  # fully sharded: the model is built on the meta device, and not whole on the GPU first
+    keep_fp8_transpose_cache: bool  # Megatron-FSDP: fp8 weights keep their copies by columns, whole, between the passes of their layers
     fsdp_double_buffer: bool  # Megatron-FSDP: gathered weights and gradients in two fixed buffers each
     nccl_ub: bool  # gradient and weight buffers are registered with NCCL
     suggested_communication_unit_size: int | None  # Megatron-FSDP: elements of a communication unit
@@ -167,6 +173,7 @@ class Settings(TypedDict, total=False):
     torch_fsdp2_reshard_after_forward: bool  # torch FSDP2: weights are sharded again after their forward
     overlap_grad_reduce: bool  # gradient reduction overlaps the backward (buckets)
     overlap_param_gather: bool  # parameter all-gather overlaps the forward
+    overlap_param_gather_with_optimizer_step: bool  # the first chunk has an optimizer of its own, which steps before that of the others
     ddp_bucket_size: int | None  # elements of a gradient bucket
     ddp_num_buckets: int | None  # number of gradient buckets
     ddp_pad_buckets_for_high_nccl_busbw: bool  # buckets are padded to multiples of 2**16

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ..dataclass import dataclass
 from ..errors import ConfigError
+from .checkpointing import Checkpointing
 from .choices import ADAPTED, KERNELS, RECOMPUTE_MODULES, ROUTING, WORST_ROUTING, check_least, version
 from .compressed import CompressedTraining
 from .loss import Loss
@@ -17,7 +18,7 @@ from .tower import TowerTraining
 
 
 @dataclass(frozen=True)
-class Training(Loss, CompressedTraining, TowerTraining, Recomputing):
+class Training(Loss, Checkpointing, CompressedTraining, TowerTraining, Recomputing):
     """The settings of a run that are neither architecture nor layout."""
 
     seq_length: int = setting(4096, "tokens of a sequence")
@@ -36,6 +37,9 @@ class Training(Loss, CompressedTraining, TowerTraining, Recomputing):
     apply_rope_fusion: bool = setting(True, "fused RoPE")
     bias_activation_fusion: bool = setting(True, "fused bias and activation")
     bias_dropout_fusion: bool = setting(True, "fused bias, dropout and addition to the residual stream")
+    use_te_activation_func: bool = setting(
+        False, "activations are ops of TransformerEngine, which keep their input alone"
+    )
     use_fused_weighted_squared_relu: bool = setting(False, "experts: fused squared ReLU times probability")
     masked_softmax_fusion: bool = setting(True, "fused scale, mask and softmax")
     attention_softmax_in_fp32: bool = setting(False, "softmax of unfused attention in fp32")
@@ -123,9 +127,6 @@ class Training(Loss, CompressedTraining, TowerTraining, Recomputing):
     )
     moe_pad_expert_input_to_capacity: bool = setting(False, "expert inputs are padded to the capacity", of="moe")
     moe_shared_expert_overlap: bool = setting(False, "shared experts overlap the dispatcher's communication", of="moe")
-    load_optim: bool = setting(
-        True, "a checkpoint is loaded with optimizer state (--no-load-optim, --finetune: without)"
-    )
     peft: str = setting(
         "none", "parameter-efficient fine-tuning: the base is frozen, adapters are trained",
         choices=("none", "lora", "canonical_lora", "dora"),
@@ -196,6 +197,12 @@ class Training(Loss, CompressedTraining, TowerTraining, Recomputing):
     outer_dp_sharding_strategy: str = setting(
         "no_shard", "Megatron-FSDP: what is sharded over optimizer instances too (HSDP)", choices=("no_shard", "optim")
     )
+    init_model_with_meta_device: bool = setting(
+        False, "fully sharded: the model is built on the meta device, and not whole on the GPU first"
+    )
+    keep_fp8_transpose_cache: bool = setting(
+        False, "Megatron-FSDP: fp8 weights keep their copies by columns, whole, between the passes of their layers"
+    )
     fsdp_double_buffer: bool = setting(False, "Megatron-FSDP: gathered weights and gradients in two fixed buffers each")
     nccl_ub: bool = setting(False, "gradient and weight buffers are registered with NCCL", flag="use-nccl-ub")
     suggested_communication_unit_size: int | None = setting(None, "Megatron-FSDP: elements of a communication unit")
@@ -209,13 +216,16 @@ class Training(Loss, CompressedTraining, TowerTraining, Recomputing):
     )
     overlap_grad_reduce: bool = setting(False, "gradient reduction overlaps the backward (buckets)")
     overlap_param_gather: bool = setting(False, "parameter all-gather overlaps the forward")
+    overlap_param_gather_with_optimizer_step: bool = setting(
+        False, "the first chunk has an optimizer of its own, which steps before that of the others"
+    )
     ddp_bucket_size: int | None = setting(None, "elements of a gradient bucket")
     ddp_num_buckets: int | None = setting(None, "number of gradient buckets")
     ddp_pad_buckets_for_high_nccl_busbw: bool = setting(False, "buckets are padded to multiples of 2**16")
 
     apex: bool = setting(True, "NVIDIA Apex is installed: its LayerNorm in the local spec, not PyTorch's")
     transformer_engine_version: str = setting("2.20", "TransformerEngine version")
-    megatron_core_version: str = setting("0.20", "Megatron-Core version")
+    megatron_core_version: str = setting("0.19", "Megatron-Core version")
 
     def __post_init__(self) -> None:
         check_least(self)

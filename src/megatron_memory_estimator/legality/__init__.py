@@ -33,7 +33,7 @@ from .kernels import (
 )
 from .offloading import offloading
 from .optimizer import fully_sharded, optimizer
-from .overlap import a2a_overlap, deferred_wgrads, interleaved, sequence_parallel
+from .overlap import a2a_overlap, deferred_wgrads, interleaved, sequence_parallel, two_optimizers
 from .precision import gpu, low_precision
 from .recompute import checkpoints, recompute, shared_experts, uniform_mtp
 from .sharding import attention, world
@@ -68,6 +68,7 @@ SWITCHES: tuple[Rules, ...] = (
     positions,
     recompute,
     deferred_wgrads,
+    two_optimizers,
     mtp_positions,
     kernel_dtype,
     shared_experts,

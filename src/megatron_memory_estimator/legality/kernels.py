@@ -100,5 +100,12 @@ def transformer_impl(model: Model, layout: Layout, training: Training) -> Iterat
         yield broken("attention_kernel=local needs transformer_impl=local")
     if not t.te_spec and t.moe_grouped_gemm and model.num_moe_experts:
         yield broken("moe_grouped_gemm needs transformer_impl=transformer_engine")
+    if t.use_te_activation_func:
+        if t.te_spec and t.bias_activation_fusion:
+            yield broken("use_te_activation_func excludes bias_activation_fusion", fix="turn one of them off")
+        known = (("silu", True), ("gelu", True), ("gelu", False))  # `extensions/transformer_engine.py`, TEActivationOp
+        if t.te_spec and (model.activation_func, model.gated_linear_unit) not in known:
+            rule = f"use_te_activation_func does not know activation_func={model.activation_func}"
+            yield broken(rule, fix="use SwiGLU, GEGLU or GELU, or turn it off")
     if not t.te_spec and layout.cp > 1:
         yield broken(f"{{{CP}}} needs transformer_impl=transformer_engine", {CP: layout.cp})

@@ -32,6 +32,17 @@ def sequence_parallel(model: Model, layout: Layout, training: Training) -> Itera
         yield broken("tp_comm_overlap needs transformer_impl=transformer_engine")
 
 
+def two_optimizers(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """An optimizer of the first chunk alone (Megatron-LM `arguments.py`, validate_args)."""
+    if not training.overlap_param_gather_with_optimizer_step:
+        return
+    name = "overlap_param_gather_with_optimizer_step"
+    if not training.overlap_param_gather:
+        yield broken(f"{name} needs overlap_param_gather")
+    if not interleaved(model, layout):
+        yield broken(f"{name} needs virtual_pipeline_model_parallel_size")
+
+
 def deferred_wgrads(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
     """Weight gradients of the output layer that wait for the end of the step."""
     t = training

@@ -60,10 +60,11 @@ def activation(c: Context, name: str, x: Tensor, width: Dim, scale: Tensor | Non
 
     Fused: fc1's output (and the scale) are kept; a clamped gated quick GELU also keeps a clamped copy. Not fused: a gated activation
     also keeps silu(gate) and the linear half, of a clamped one the clamped gate too, and the product with the scale keeps the
-    activated rows.
+    activated rows. TransformerEngine's op keeps its input alone (`pytorch/ops/basic/swiglu.py`, `activation.py`).
     """
     m = c.model
     kept: tuple[Tensor, ...]
+    store = c.training.activation_func_fp8_input_store and m.activation_func == "silu" and m.gated_linear_unit
     out = c.new(f"{name}.output", *x.shape[:-1], width)
     clamps = m.gated_linear_unit and m.activation_func_clamp_value is not None
     if m.activation_func == "situ":
@@ -73,10 +74,14 @@ def activation(c: Context, name: str, x: Tensor, width: Dim, scale: Tensor | Non
         kept = reads
         if clamps and m.activation_func != "silu":  # the fused SwiGLU clamps again in its backward
             kept = (*kept, x.like(f"{name}.clamped input"))
-        if c.training.activation_func_fp8_input_store and m.activation_func == "silu" and m.gated_linear_unit:
+        if store:
             kept = (x.like(f"{name}.input fp8", "fp8"), *kept[1:])
         yield Op(name, reads, (out,), kept)
         return out
+    if c.te and c.training.use_te_activation_func:
+        activated = out if scale is None else out.like(f"{name}.activated")
+        yield Op(name, (x,), (activated,), (x.like(f"{name}.input fp8", "fp8"),) if store else (x,))
+        return out if scale is None else (yield from _weighed(name, activated, scale, out))
     kept = (x, out.like(f"{name}.clamped gate")) if clamps else (x,)
     if m.activation_func == "relu" and not clamps:  # its backward needs no more than its result
         kept = ()

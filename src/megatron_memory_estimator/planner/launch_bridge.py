@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from ..inputs.bridge_config import DDP, OPTIMIZER
+from ..inputs.bridge_config import CHECKPOINT, DDP, OPTIMIZER
 from ..job.model import Model
 from ..job.training_job import TrainingJob
 from .launch_settings import settings_of
@@ -55,7 +55,13 @@ RESET = (
 """Settings that a recipe may have and a plan may leave off."""
 
 
-ELSEWHERE = ("world_size", "params_dtype", "grad_reduce_in_bf16", "accumulate_allreduce_grads_in_fp32")
+ELSEWHERE = (
+    "world_size",
+    "params_dtype",
+    "grad_reduce_in_bf16",
+    "accumulate_allreduce_grads_in_fp32",
+    "checkpoint_loader",
+)
 """Settings that are said in another way."""
 NEMO = ("parallel_attention", "num_ln_in_parallel_attn")
 """Settings of a layer of NeMo's, which Megatron-Bridge's models do not have."""
@@ -73,7 +79,7 @@ def bridge_sections(job: TrainingJob) -> dict[str, dict[str, Any]]:
     """The run as sections of a Megatron-Bridge ConfigContainer (Megatron-Bridge `training/config.py`)."""
     t = job.training
     settings = settings_of(job)
-    inverse = {ours: theirs for theirs, ours in DDP.items()}
+    inverse, checkpoint = ({ours: theirs for theirs, ours in names.items()} for names in (DDP, CHECKPOINT))
     sections: dict[str, dict[str, Any]] = {"model": {}, "train": {}, "optimizer": {}, "ddp": {}, "mixed_precision": {}}
     sections["mixed_precision"][t.params_dtype] = True
     sections["mixed_precision"]["grad_reduce_in_fp32"] = t.grad_dtype == "fp32"
@@ -86,8 +92,8 @@ def bridge_sections(job: TrainingJob) -> dict[str, dict[str, Any]]:
             sections["train"][name] = value
         elif name in OPTIMIZER:
             sections["optimizer"][name] = value
-        elif name == "load_optim":
-            sections["checkpoint"] = {name: value}
+        elif name in checkpoint:
+            sections.setdefault("checkpoint", {})[checkpoint[name]] = value
         elif name in inverse:
             sections["ddp"][inverse[name]] = value
         elif name == "use_distributed_optimizer":

@@ -15,16 +15,11 @@ from ..tape.tensor import Dim, Tensor, largest, tensor
 from .chunks import Run
 from .rank import Candidate, Rank, Row
 from .schedule import Step
-from .workspaces import TORCH_WORKSPACES
 
 REUSES = (0, 15)
 """Megatron-Core version that asks TransformerEngine's CUDA graphs to reuse static buffers of microbatches that are not in flight."""
 REUSED_FROM = (2, 7)
 """TransformerEngine version from which it asks for that."""
-UNFUSED = ("unfused", "local")
-"""Attention kernels whose GEMMs are torch's."""
-STREAMS = 2
-"""Streams that TransformerEngine's make_graphed_callables runs on beside the current one: of the warm-up runs, and of the capture."""
 
 
 def pooled(rank: Rank, run: Run) -> tuple[Tensor, ...]:
@@ -101,21 +96,16 @@ def graph_ends(rank: Rank) -> tuple[Tensor, ...]:
     static = (
         tensor(f"CUDA graph static {name}", (Dim("layers*slots", n), *shape), dtype) for name, n, shape, dtype in found
     )
-    return (*static, *_stream_workspaces(rank, attends=any(attention)))
+    return tuple(static)
 
 
-def _stream_workspaces(rank: Rank, *, attends: bool) -> tuple[Tensor, ...]:
-    """torch's cuBLAS workspaces of the streams of the warm-up runs and of the capture, where a graph has GEMMs of torch's: attention
-    without a fused kernel, and routers.
+def captured_later(t: Training) -> bool:
+    """Whether the first step is over when graphs of layers are captured: TransformerEngine's, after the warm-up steps; Megatron-Core's own
+    are captured at the end of the first pass.
 
-    Source: pytorch `aten/src/ATen/cuda/CublasHandlePool.cpp` (one per handle and stream); TransformerEngine `pytorch/graph.py`.
+    Source: Megatron-LM `megatron/training/training.py` (train: cuda_graph_warmup_steps), `pipeline_parallel/schedules.py`.
     """
-    c = rank.context
-    routes = in_graph(c.training, "router") and c.model.has_moe
-    if c.training.cuda_graph_impl != "transformer_engine" or not (routes or (attends and c.kernel in UNFUSED)):
-        return ()
-    each = sum(w.nbytes for w in rank.workspaces if w.name.startswith(TORCH_WORKSPACES))
-    return (tensor("torch cuBLAS workspaces of two more streams", (Dim("bytes", STREAMS * each),), "uint8"),)
+    return t.cuda_graph_impl == "transformer_engine" and t.cuda_graph_warmup_steps > 0
 
 
 def outputs_in_pool(rank: Rank) -> tuple[Tensor, ...]:

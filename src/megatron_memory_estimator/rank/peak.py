@@ -16,10 +16,10 @@ from typing import Literal, NamedTuple, get_args
 from ..dataclass import dataclass
 from ..features.offload import offloaded
 from ..tape.simulate import trace
-from ..tape.tensor import DTYPE_BYTES, largest, largest_sum
+from ..tape.tensor import DTYPE_BYTES, largest, largest_sum, smallest
 from .a2a_overlap import combined
 from .boundary import deferred_wgrads, pipeline_tensors, resting_tensors
-from .captures import capturing, pool
+from .captures import captured_later, capturing, graph_ends, pool
 from .chunks import CUTTING, Moment, Run
 from .rank import Candidate, Rank, Row, state_bytes, workspace_bytes
 from .schedule import Direction, Occupancy, Step
@@ -200,6 +200,9 @@ class Peak:
     persistent: int
     first_step: int
     steady: int
+    beside_the_passes: int = 0
+    """The smaller one of what the passes and what the optimizer step have alive beside the state: what a whole-iteration CUDA graph,
+    whose pool keeps the passes', adds to the larger one."""
 
     @property
     def nbytes(self) -> int:
@@ -256,8 +259,16 @@ def find_peak(rank: Rank) -> Peak:
     if top.step is not None and not top.label:
         top = replace(top, label=label_of(rank, top.step, top.running))
     persistent = state_bytes(rank, "setup", "first step") + scratch
-    if rank.context.training.fine_grained_activation_offloading:
-        candidates[:-2] = [*scheduled(leaving(rank)), *drain, *capture]
-    before_step = state_bytes(rank, "setup") + reduce(largest, (candidate.nbytes for candidate in candidates[:-1]))
-    first = largest(before_step, state_bytes(rank, *candidates[-1].since) + candidates[-1].nbytes) + scratch
-    return Peak(top, state_bytes(rank, *top.since) + scratch, first, persistent + state_bytes(rank, "step") + rest)
+    passes = [*scheduled(leaving(rank))] if rank.context.training.fine_grained_activation_offloading else candidates
+    if captured_later(rank.context.training):  # neither the capture nor what it leaves is there yet
+        capture, ends = [], sum(t.nbytes for t in graph_ends(rank))
+    else:
+        ends = 0
+    passing = [one.nbytes for one in passes if one.step is not None] + [one.nbytes for one in (*drain, *capture)]
+    before_step = state_bytes(rank, "setup") + reduce(largest, [*passing, finalize.nbytes - ends])
+    first = largest(before_step, state_bytes(rank, *optimizer.since) + optimizer.nbytes - ends) + scratch
+    in_passes = reduce(largest, (one.nbytes for one in candidates if one is not optimizer))
+    both = smallest(in_passes, optimizer.nbytes)
+    return Peak(
+        top, state_bytes(rank, *top.since) + scratch, first, persistent + state_bytes(rank, "step") + rest, both
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial, reduce
 from operator import attrgetter, eq
@@ -16,7 +17,7 @@ from ..modules.kinds import kinds_in, layers_with, rotary_width, shapes_of
 from ..modules.linear import cached_wgrad
 from ..modules.quantization import RECIPES, data_bytes, orientations, scale_bytes
 from ..modules.sparse_attention import shared_indices
-from ..states.fsdp import STRATEGIES, gathered_dtype, grad_dtype, strategy
+from ..states.fsdp import STRATEGIES, gathered_dtype, grad_dtype, strategy, turned
 from ..tape.tensor import DTYPE_BYTES, Dim, Param, Tensor, largest, smallest, whole_above
 from .chunks import ChunkPlan
 from .schedule import Occupancy
@@ -68,6 +69,11 @@ def workspaces(
         *_rotary(c, plans, layers),
         *(_sized(t, source) for t, source in tables(c, layers)),
     ]
+    if c.training.use_megatron_fsdp and c.training.keep_fp8_transpose_cache and turned(c):
+        numel = sum(p.numel * copies for plan in plans for p, copies in plan.params if p.quantized and not p.frozen)
+        source = "megatron_fsdp.py: release_module_parameters keeps the transposes (keep_fp8_transpose_cache)"
+        shape = (Dim("elements of quantized weights", numel),)
+        found.append(Workspace("fp8 weights by columns, whole", shape, "fp8", numel, source))
     if c.training.double_buffered:
         found.extend(_double_buffers(c, plans))
     if head and c.training.defer_embedding_wgrad_compute and c.sp_many:
@@ -239,7 +245,7 @@ def _global_memory_buffer(c: Context, *, head: bool, attention: bool, moe: bool)
 
 def _rotary(c: Context, plans: tuple[ChunkPlan, ...], layers: dict[str, int]) -> list[Workspace]:
     """Rotary tables: one fp32 table per model chunk; MLA layers own one each, and YaRN bf16 cos and sin from the start."""
-    m, t = c.model, c.training
+    m = c.model
     found = []
     kinds = kinds_in(layers)
     in_chunks = any(kind.rotary == "chunk" for kind in kinds_in(m.every_kind))
@@ -250,17 +256,23 @@ def _rotary(c: Context, plans: tuple[ChunkPlan, ...], layers: dict[str, int]) ->
                             "models/common/embeddings/rotary_pos_embedding.py: lru_cache per chunk"))  # fmt: skip
     if any(map(_own_table, kinds)):
         rot, count = Dim("qk_pos_emb_head_dim", m.qk_pos_emb_head_dim), layers_with(layers, _own_table)
-        if m.rope_type == "yarn":
-            rows = m.original_max_position_embeddings
-            if t.apply_rope_fusion:  # made again for the sequence, in the dtype of the hidden states
-                rows = t.seq_length if c.dtype != "fp32" else max(rows, t.seq_length)
-            shape = (Dim("layers", count), Dim("two", 2), c.dim("positions", rows, "cp"), rot)
-            found.append(_sized(c.new("rotary cos and sin per MLA layer", *shape),
-                                "models/common/embeddings/yarn_rotary_pos_embedding.py"))  # fmt: skip
+        found += [_sized(t, source) for t, source in yarn_tables(c, layers)]
         cached = Dim("layers", smallest(count, CACHED_TABLES))
         found.append(_sized(c.new("rotary table per MLA layer", cached, c.seq, rot, dtype="fp32"),
                             "models/common/embeddings/rotary_pos_embedding.py: lru_cache per layer"))  # fmt: skip
     return found
+
+
+def yarn_tables(c: Context, layers: dict[str, int], *, built: bool = False) -> Iterator[tuple[Tensor, str]]:
+    """YaRN's cos and sin of layers with a table of their own; `built`: as they are before the first forward."""
+    m, t = c.model, c.training
+    if m.rope_type != "yarn" or not any(map(_own_table, kinds_in(layers))):
+        return
+    rows, rot = m.original_max_position_embeddings, Dim("qk_pos_emb_head_dim", m.qk_pos_emb_head_dim)
+    if t.apply_rope_fusion and not built:  # made again for the sequence, in the dtype of the hidden states
+        rows = t.seq_length if c.dtype != "fp32" else max(rows, t.seq_length)
+    shape = (Dim("layers", layers_with(layers, _own_table)), Dim("two", 2), c.dim("positions", rows, "cp"), rot)
+    yield c.new("rotary cos and sin per MLA layer", *shape), "models/common/embeddings/yarn_rotary_pos_embedding.py"
 
 
 def layer_counts(c: Context, plans: tuple[ChunkPlan, ...]) -> dict[str, int]:

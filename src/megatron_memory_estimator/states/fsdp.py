@@ -107,11 +107,17 @@ def gathered_dtype(c: Context) -> str:
     return "fp8" if c.training.low_precision_weights else c.dtype
 
 
+def turned(c: Context) -> bool:
+    """Whether gathered fp8 weights need a copy by columns, which is made after the gather."""
+    t = c.training
+    if not t.low_precision_weights or t.low_precision == "mxfp8":
+        return False
+    return orientations(RECIPES[t.low_precision], blackwell=c.blackwell) > 1
+
+
 def transposed(c: Context, name: str, numel: int) -> tuple[Tensor, ...]:
     """The copy by columns that the backward of a unit makes of its gathered fp8 weights, where the GEMM cannot do without."""
     t = c.training
-    if not t.low_precision_weights or t.low_precision == "mxfp8":
-        return ()
-    if orientations(RECIPES[t.low_precision], blackwell=c.blackwell) == 1:
+    if not turned(c) or t.keep_fp8_transpose_cache:
         return ()
     return (tensor(f"{name}FSDP gathered weights by columns", (Dim("elements of the unit", numel),), "fp8"),)

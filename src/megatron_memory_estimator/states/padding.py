@@ -186,7 +186,7 @@ def _registered(pieces: list[Piece], layers: list[int], lengths: list[int]) -> l
 def default_bucket_size(c: Context, numel: int, *, first_chunk: bool) -> int | None:
     """Elements of a bucket, or None for a single one (Megatron-LM `megatron/training/training.py`)."""
     t = c.training
-    if not t.overlap_grad_reduce or not first_chunk:
+    if not t.overlap_grad_reduce or not first_chunk or t.overlap_param_gather_with_optimizer_step:
         return None
     if t.ddp_bucket_size is not None:
         return t.ddp_bucket_size

@@ -5,6 +5,7 @@ Source: Megatron-LM `megatron/core/distributed/param_and_grad_buffer.py`, `megat
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Literal, NamedTuple
 
 from ..modules.context import Context
@@ -105,7 +106,8 @@ def buffer_state(c: Context, buffer: Buffer) -> list[State]:
 
 def quantized_masters(c: Context, buffers: list[Buffer]) -> list[State]:
     """Copies of the fp32 main parameters in the model's dtype, which weights in low precision are quantized from: all of an optimizer
-    at once, beside the fp32 gradients. Dense and expert weights have an optimizer each, one after the other.
+    at once, beside the fp32 gradients. Dense and expert weights have an optimizer each, one after the other; with
+    overlap_param_gather_with_optimizer_step so have the first chunk and the others (`optimizer/__init__.py`, `optimizer.py: _step`).
 
     mxfp8 weights are copied into the gradient buffer instead (reuse_grad_buf_for_mxfp8_param_ag); where the precision-aware optimizer
     owns the masters (delayed scaling), it quantizes them itself; fully sharded blockwise weights are quantized a few buckets at a time.
@@ -115,20 +117,22 @@ def quantized_masters(c: Context, buffers: list[Buffer]) -> list[State]:
     t = c.training
     own = t.use_precision_aware_optimizer and not megatron_masters(c)
     in_parts = ("blockwise",) if active(c) else ("mxfp8",)
-    found: dict[bool, list[State]] = {}
+    found: dict[tuple[bool, bool], list[State]] = {}
     for buffer in buffers:
         if buffer.recipe and buffer.recipe not in in_parts and not own and not buffer.frozen:
             why = "quantized into the weights, all together"
             one = _state(
                 "optimizer", "main_param to be quantized", buffer, t.params_dtype, buffer.owned, "optimizer", why
             )
-            found.setdefault(buffer.expert, []).append(one)
+            apart = t.overlap_param_gather_with_optimizer_step and buffer.chunk == 0
+            found.setdefault((buffer.expert, apart), []).append(one)
     if len(found) < 2:
         return [state for states in found.values() for state in states]
-    dense, expert = (sum(state.nbytes for state in found[which]) for which in (False, True))
-    if isinstance(dense, int) and isinstance(expert, int):
-        return found[expert > dense]
-    return [found[False][0]._replace(nbytes=largest(dense, expert))]  # of arrays of layouts the most, as one
+    sizes = {which: sum(state.nbytes for state in states) for which, states in found.items()}
+    if all(isinstance(size, int) for size in sizes.values()):
+        return found[max(sizes, key=sizes.__getitem__)]
+    first = next(iter(found.values()))[0]  # of arrays of layouts the most, as one
+    return [first._replace(nbytes=reduce(largest, sizes.values()))]
 
 
 def low_precision_weights(c: Context, buffer: Buffer) -> list[State]:

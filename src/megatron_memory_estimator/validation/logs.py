@@ -6,6 +6,7 @@ Sources: Megatron-LM `megatron/training/utils/common_utils.py` (report_memory), 
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 from ..dataclass import dataclass
@@ -23,16 +24,24 @@ MAX_ALLOCATED = ("max allocated", "mem-max-allocated-gigabytes")
 UNITS = {"MB": 2**20, "GB": 10**9}
 MOST_BYTES = 10**15
 """More than any GPU has."""
+LOADED = re.compile(r"successfully loaded checkpoint from .* at iteration +([0-9]{1,15})")
+"""What Megatron-LM prints when a load is over (`megatron/training/checkpointing.py`, load_checkpoint)."""
 
 
 @dataclass(frozen=True)
 class Reported:
-    """The last report of a rank, in bytes."""
+    """The last report of a rank, in bytes; `iteration` counts from 1, `loaded` is that of the checkpoint that the run began with."""
 
     rank: int
     iteration: int
     allocated_bytes: int
     max_allocated_bytes: int
+    loaded: int = 0
+
+    @property
+    def steps(self) -> int:
+        """Steps of this process so far."""
+        return max(self.iteration - self.loaded, 0)
 
 
 def read_log(text: str) -> list[Reported]:
@@ -41,11 +50,14 @@ def read_log(text: str) -> list[Reported]:
     Lines that are no report, and reports without both figures, are passed over.
     """
     found: dict[int, Reported] = {}
+    loaded = 0
     for number, line in enumerate(text.split("\n"), 1):
+        if (begins := LOADED.search(line)) is not None:
+            loaded = int(begins[1])
         match = LINE.search(line)
         report = _reported(match, f"line {number} of the log") if match else None
         if report is not None:
-            found[report.rank] = report
+            found[report.rank] = dataclasses.replace(report, loaded=loaded)
     if not found:
         raise ConfigError(
             "the log has no memory lines such as [Rank 0] (after 2 iterations) memory (MB) | allocated: ... | max allocated: ..."

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from ...job.choices import INSTALLED
 from ...wording import LONGEST_SHOWN, plain
 from ..questions import Question
 from .derive import whole_or
@@ -130,7 +131,7 @@ def _by_option(kind: str, option: int | None, settings: Mapping[str, Any]) -> Vo
     if option is None and kind != "TikTokenizer":
         return Vocabulary(None, question=Question(f"{kind} needs --vocab-size", OPTION))
     added = SIZED_BY_OPTION[kind]
-    version = str(settings.get("megatron_core_version", "0.20")).split(".")
+    version = str(settings.get("megatron_core_version", INSTALLED["megatron_core_version"])).split(".")
     minor = whole_or("megatron_core_version", version[1], 0) if len(version) > 1 else 0
     if kind == "NullTokenizer" and minor <= NULL_ADDED_UNTIL and version[0] == "0":
         added = 1
