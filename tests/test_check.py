@@ -55,13 +55,13 @@ def test_one_line_and_one_code(
     assert text.startswith(starts)
 
 
-def test_a_run_that_trains_and_may_not_load_is_not_sure(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_trains_and_cannot_load_is_not_sure(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("Qwen/Qwen3-8B", "--num-gpus", "8", "--tp", "8", "--gpu", "RTX-4090", "--no-use-distributed-optimizer")
     few = ("--seq-length", "512", "--recompute-granularity", "full")
     code, text = checked(capsys, *words, *few)
     document = json.loads(checked(capsys, *words, *few, "--json")[1])
     assert code == document["exit_code"] == UNSURE
-    assert document["verdict"] == "tight" and "while loading a checkpoint" in text
+    assert document["verdict"] == "does not fit" and "while loading a checkpoint" in text
     assert checked(capsys, *words, *few, "--phases", "training")[0] == FITS
 
 

@@ -180,7 +180,7 @@ def test_experts() -> None:
     assert (training.moe_token_dispatcher_type, training.moe_flex_dispatcher_backend) == ("flex", "deepep")
     assert training.moe_grouped_gemm
     assert training.moe_permute_fusion
-    assert training.moe_router_dtype == "fp32"
+    assert training.moe_router_dtype == "fp64"
     assert not training.freeze_moe_router
     assert found.model.moe_aux_loss_coeff == 0
     assert (found.layout.ep, found.layout.etp) == (8, 1)

@@ -48,10 +48,10 @@ CASES: list[tuple[str | dict[str, Any], str, dict[str, Any], float]] = [
     # absorbed MLA, and a contiguous copy of the value up-projection of 16 MiB per layer
     ("deepseek-ai/DeepSeek-V3.2", "dsa", {"dsa_kernel_backend": "cudnn"}, 406_668 + 2**24 / 4096),
     # unfused: 13 bytes per score (fp32 exp and probabilities, bf16 probabilities, three bool masks) of 128 heads and 4,096 keys, query and
-    # keys in fp32, 17 bytes per row of scores (the largest's index, a mask, two sums); instead of query, keys, 2,048 int32 indices
-    # and an LSE
+    # keys in fp32, 17 bytes per row of scores (the largest's index, a mask, two sums); instead of query, 2,048 int32 indices and an LSE.
+    # The keys stay too, which the values are a view of
     ("deepseek-ai/DeepSeek-V3.2", "dsa", {"dsa_kernel_backend": "none"},
-     406_668 + 2**24 / 4096 + 13 * 128 * 4096 + 17 * 128 + 4 * (128 + 1) * 576 - 2 * (128 + 1) * 576 - 4 * 2048 - 4 * 128),
+     406_668 + 2**24 / 4096 + 13 * 128 * 4096 + 17 * 128 + 4 * (128 + 1) * 576 - 2 * 128 * 576 - 4 * 2048 - 4 * 128),
 ]  # fmt: skip
 
 

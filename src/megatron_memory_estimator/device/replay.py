@@ -152,9 +152,9 @@ def _masters(memory: Allocator, rank: Rank, parts: list[Parts]) -> None:
 
 def _params(plan: ChunkPlan) -> Iterator[Param]:
     """Every parameter of a chunk in registration order, each expert's by itself."""
-    for run in plan.runs:
-        for _ in range(run.copies):
-            yield from registered(run.params)
+    for params, copies in plan.registered:
+        for _ in range(copies):
+            yield from registered(params)
 
 
 def owned_parts(params: list[Param], owner: int, shards: int, bucket_size: int | None, multiple: int) -> Iterator[int]:

@@ -89,17 +89,16 @@ def graph_slack(job: TrainingJob, rank: Rank, peak: Peak) -> Term:
     Layers: their private pool is never given back, and holds what the eager steps before held as activations; without eager
     steps before it comes on top. At most also static buffers, outputs, and the temporaries of a capture, which stay in the pool.
     The whole iteration: the pool holds the passes for good, and the optimizer step, which runs outside the graph, cannot take its
-    temporaries from it. What the eager warm-up steps left is given back before the capture, but for idle parts of split segments, which
-    the allocator's share of the peak covers (`unused_bytes`).
+    temporaries from it. That is read from source and measured by nobody; a run that ran (DeepSeek-V4-Pro on 256 GB300, Megatron-Bridge
+    PR 4808) had no room for all of it, so that it is the high end alone. What the eager warm-up steps left is given back before the
+    capture, but for idle parts of split segments, which the allocator's share of the peak covers (`unused_bytes`).
     Source: Megatron-LM `megatron/core/full_cuda_graph.py`, `megatron/core/transformer/cuda_graphs.py`; pytorch `torch/cuda/graphs.py`
     (graph.__enter__ calls empty_cache).
     """
     kind, warm = job.training.cuda_graph_impl, job.training.cuda_graph_warmup_steps
     if kind == "full_iteration":
         both = peak.beside_the_passes
-        return Term(
-            "optimizer step beside the CUDA graph's pool", both, both, "torch/cuda/graphs.py: a pool of its own"
-        )
+        return Term("optimizer step beside the CUDA graph's pool", 0, both, "torch/cuda/graphs.py: a pool of its own")
     pooled, step = pool(rank)
     if step is None:
         return Term("CUDA graph pool", 0, 0, "")

@@ -147,6 +147,8 @@ def model_values(model: Any) -> dict[str, Any]:
             value = _function(value)
         elif name == "pipeline_model_parallel_layout":
             value = layout_string(value)
+        elif name == "moe_router_dtype" and value not in ("fp32", "fp64"):
+            continue  # any other word means the input's dtype (Megatron-LM `moe/router.py`, gating)
         elif name.endswith("dtype") or name in ("fp8", "fp4"):
             value = str(value)
         settings[name] = value

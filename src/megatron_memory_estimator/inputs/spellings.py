@@ -8,7 +8,7 @@ from ..errors import ConfigError
 from ..wording import shown
 from .batches import largest_batch
 
-SHORT_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+SHORT_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
 DTYPES = (
     "params_dtype",
     "main_grads_dtype",

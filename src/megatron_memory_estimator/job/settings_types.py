@@ -124,7 +124,7 @@ class Settings(TypedDict, total=False):
     moe_paged_stash_buffer_size_factor_cpu: float  # the same of a buffer in host memory
     moe_permute_fusion: bool  # fused permutation
     moe_router_fusion: bool  # routing and the balancing loss in one kernel each (TransformerEngine >= 2.7)
-    moe_router_dtype: Literal["fp32"] | None  # dtype of routing
+    moe_router_dtype: Literal["fp32", "fp64"] | None  # dtype of the router's logits and probabilities; default: its input's
     moe_expert_capacity_factor: float | None  # tokens per expert are capped at this times the mean
     moe_pad_expert_input_to_capacity: bool  # expert inputs are padded to the capacity
     moe_shared_expert_overlap: bool  # shared experts overlap the dispatcher's communication

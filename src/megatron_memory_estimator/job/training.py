@@ -121,7 +121,9 @@ class Training(Loss, Checkpointing, CompressedTraining, TowerTraining, Recomputi
     moe_router_fusion: bool = setting(
         False, "routing and the balancing loss in one kernel each (TransformerEngine >= 2.7)", of="moe"
     )
-    moe_router_dtype: str | None = setting(None, "dtype of routing", choices=("fp32",), of="moe")
+    moe_router_dtype: str | None = setting(
+        None, "dtype of the router's logits and probabilities; default: its input's", choices=("fp32", "fp64"), of="moe"
+    )
     moe_expert_capacity_factor: float | None = setting(
         None, "tokens per expert are capped at this times the mean", of="moe"
     )

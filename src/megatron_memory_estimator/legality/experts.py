@@ -51,6 +51,8 @@ def _fused_router(model: Model, training: Training) -> Iterator[Violation]:
     if training.te < since:
         rule = f"moe_router_fusion with moe_router_score_function={model.moe_router_score_function}"
         yield broken(f"{rule} needs TransformerEngine {since[0]}.{since[1]} or newer", fix="turn it off")
+    if training.moe_router_dtype == "fp64":  # TransformerEngine `pytorch/router.py`
+        yield broken("moe_router_fusion does not take moe_router_dtype=fp64", fix="use fp32, or turn the fusion off")
 
 
 def _biases(layout: Layout, training: Training) -> Iterator[Violation]:

@@ -76,6 +76,11 @@ class Context:
         return above(self.layout.tp, self.model.groups)
 
     @cached_property
+    def one_head(self) -> bool:
+        """One attention head on a rank."""
+        return not above(self.model.num_attention_heads, self.layout.tp)
+
+    @cached_property
     def several_groups(self) -> bool:
         """More than one query group on a rank."""
         return above(self.model.groups, self.layout.tp)
@@ -127,8 +132,8 @@ class Context:
 
     @property
     def probs_dtype(self) -> str:
-        """Dtype of the routed probabilities that reach the experts."""
-        return "fp32" if self.training.moe_router_dtype else self.dtype
+        """Dtype of the router's logits and of the probabilities that reach the experts (`moe/router.py`, gating)."""
+        return self.training.moe_router_dtype or self.dtype
 
     # -- dims ----------------------------------------------------------------------------------------------------
     def dim(self, name: str, size: int, *axes: MeshAxis) -> Dim:

@@ -107,14 +107,27 @@ def _backward_scratch(c: Context, q: Tensor, k: Tensor, heads: Dim) -> tuple[Ten
 def _context_parallel(
     c: Context, q: Tensor, k: Tensor, v: Tensor, heads: Dim, v_dim: Dim, layer: int
 ) -> Module[Tensor]:
-    """TransformerEngine `context_parallel.py`: ring (p2p), Ulysses (a2a), all-gather, and the two-level a2a+p2p."""
+    """TransformerEngine `context_parallel.py`: ring (p2p), Ulysses (a2a), all-gather, and the two-level a2a+p2p.
+
+    flash-attention works on [b, s, ...] here too (`backends.py`, FlashAttention.forward): where a style keeps the kernel's output, it is
+    another tensor than the one that goes on, which linear_proj keeps.
+    """
     kinds = c.layout.cp_comm_type
     kind = kinds[layer % len(kinds)]
     if kind not in STYLES:
         raise UnsupportedError(f"cp_comm_type {kind} is not modelled")
     out = c.region(f"{NAME}.output", heads, v_dim)
     work = (kernel(c, heads, q.shape[-1].size, v_dim.size),)
-    q, k, v = yield from own_storage(q, k, v)
-    core = Core(q, k, v, out, _lse(c, heads), _backward_scratch(c, q, k, heads), work)
+    inner = out
+    if c.kernel == "flash" and c.several_sequences:
+        copies = tuple(t.like(f"{t.name} [b, s]") for t in (q, k, v))
+        yield Op(f"{NAME}.transpose", (q, k, v), copies)
+        q, k, v = copies
+        inner = c.region(f"{NAME}.kernel output", heads, v_dim)
+    else:
+        q, k, v = yield from own_storage(q, k, v)
+    core = Core(q, k, v, inner, _lse(c, heads), _backward_scratch(c, q, k, heads), work)
     yield from STYLES[kind](c, core)
+    if inner is not out:
+        yield Op(f"{NAME}.back", (inner,), (out,))
     return out

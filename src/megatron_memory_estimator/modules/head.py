@@ -30,9 +30,14 @@ def final_layernorm(c: Context, hidden: Tensor) -> Module[Tensor]:
     return (yield from norm(c, "final_layernorm", hidden))
 
 
+def output_parameter(c: Context, *, shared: bool = False) -> Param:
+    """The output layer's weight."""
+    return Param("output_layer.weight", (vocab(c), c.hidden), "tp", gemm="megatron", shared_embedding=shared)
+
+
 def output_weight(c: Context, *, owned: bool, shared: bool) -> Module[Param]:
     """The output layer's weight; with tied embeddings on one stage it is the embedding table and not allocated."""
-    weight = Param("output_layer.weight", (vocab(c), c.hidden), "tp", gemm="megatron", shared_embedding=shared)
+    weight = output_parameter(c, shared=shared)
     if owned:
         yield weight
     return weight
@@ -89,8 +94,11 @@ def gradient_storage(c: Context, name: str, logits: Tensor) -> Tensor | None:
 def _cross_entropy(c: Context, name: str, logits: Tensor) -> Module[Tensor]:
     """Scalar losses per token; what is kept depends on the implementation.
 
-    unfused      fp32 softmax, computed in place in the fp32 copy of the logits
-    native       the same, compiled: the forward holds a second fp32 copy
+    unfused      fp32 softmax, computed in place in the fp32 copy of the logits, or in fp32 logits themselves
+    native       the same, compiled: the forward holds a second fp32 copy, and the backward makes its gradient in bf16, which autograd
+                 casts to the logits' dtype. The eager code writes over one copy (`tensor_parallel/cross_entropy.py`: torch.exp with out=);
+                 what Inductor makes of it is known from no source. The second copy stays because published peaks of LoRA runs (Qwen3-8B
+                 and its kin, Megatron-Bridge's verification cards) agree better with it than without: see limits.md
     te           TransformerEngine up to 2.17: the gradient overwrites the logits; 2.18: a separate fp32 gradient; from 2.19: a
                  copy of the logits, which the gradient overwrites, and two fp32 statistics per token
     """
@@ -116,11 +124,17 @@ def _cross_entropy(c: Context, name: str, logits: Tensor) -> Module[Tensor]:
         again = 2 * logits.nbytes
         yield Op(ce, (logits,), (out,), kept, passes=(logits,), work=(Streamed(forward=again, backward=again),))
         return (yield from _reduce(c, name, out, mask, held=logits))
-    softmax = logits.like(f"{ce}.softmax", "fp32")
+    wide = logits.dtype == "fp32"  # `.float()` is no copy, and exp writes over the logits
+    softmax = logits.view(f"{ce}.softmax", logits.shape) if wide else logits.like(f"{ce}.softmax", "fp32")
     scratch = (logits.like(f"{ce}.logits fp32", "fp32"),) if t.cross_entropy_loss_fusion else ()
+    made = (
+        (logits.like(f"{ce}.gradient in bf16", "bf16"),)
+        if t.cross_entropy_loss_fusion and logits.dtype != "bf16"
+        else ()
+    )
     passes, back = NATIVE if t.cross_entropy_loss_fusion else UNFUSED
     work = Streamed(forward=passes * softmax.nbytes, backward=back * softmax.nbytes)
-    yield Op(ce, (logits,), (out,), (softmax, *index), forward=scratch, holds=(logits,), work=(work,))
+    yield Op(ce, (logits,), (out,), (softmax, *index), forward=scratch, backward=made, holds=(logits,), work=(work,))
     return (yield from _reduce(c, name, out, mask, held=logits))
 
 

@@ -41,7 +41,7 @@ _SPARSE = Kind(
     latent=True,
     sparse=True,
     indexer=True,
-    recomputes=frozenset(("layernorm",)),
+    recomputes=frozenset(("core_attn", "layernorm", "mla_up_proj")),
     biased=True,
 )
 _WINDOW = Kind(

@@ -17,6 +17,7 @@ from .head import final_layernorm, loss, output_weight
 from .hyper_connection import connected, connection_params, contracted, contraction_params, expanded
 from .kind import Kind, Role
 from .kinds import kinds_of
+from .linear import weight_grad
 from .module import GROUP, Module, T, changed, collected, holding, in_part, recomputed
 from .mtp import concatenated, mtp_depth, mtp_depth_of_streams
 from .residual import bias_dropout_add
@@ -247,6 +248,11 @@ def _without_params(module: Module[T]) -> Module[T]:
     return changed(module, param=lambda _: None)
 
 
+def _beside(waits: tuple[Tensor, ...], item: Item) -> Item:
+    """The op with tensors beside its backward."""
+    return item._replace(backward=(*item.backward, *waits)) if isinstance(item, Op) else item
+
+
 def output_unit(c: Context, *, owns_weight: bool, shared: bool) -> Declaration:
     """Output layer and loss; with MTP one loss per depth first, then the main loss."""
     depths = c.model.mtp
@@ -262,8 +268,13 @@ def output_unit(c: Context, *, owns_weight: bool, shared: bool) -> Declaration:
         parts = tuple(hidden.view(f"hidden_states.{i}", c.stream("", c.hidden).shape) for i in range(1 + depths))
         yield Op("output.split", (hidden,), parts)
         losses = []
+        # in the backward the main loss comes first: its weight gradient waits for those of the depths, which are added to it
+        waits = tuple(
+            t._replace(name=f"{t.name} that waits", storage=f"{t.name} that waits") for t in weight_grad(c, weight)
+        )
         for i in range(1, 1 + depths):
-            losses.append((yield from loss(c, f"mtp.{i - 1}.output", parts[i], weight, whole=parts[i])))
+            depth = loss(c, f"mtp.{i - 1}.output", parts[i], weight, whole=parts[i])
+            losses.append((yield from changed(depth, partial(_beside, waits))))
         losses.append((yield from loss(c, "output", parts[0], weight, whole=parts[0])))
         total = c.new("output.total loss", Dim("one", 1), dtype="fp32")
         yield Op("output.add_losses", tuple(losses), (total,), passes=tuple(losses))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..tape.ops import Op
-from ..tape.tensor import Dim, Tensor
+from ..tape.tensor import DTYPE_BYTES, Dim, Tensor
 from .context import Context
 from .linear import column_linear, linear_params, row_linear
 from .module import Module, holding, in_part, recomputed
@@ -99,7 +99,8 @@ def activation(c: Context, name: str, x: Tensor, width: Dim, scale: Tensor | Non
 def _weighed(name: str, activated: Tensor, scale: Tensor, out: Tensor) -> Module[Tensor]:
     """Rows times their probabilities, in the wider dtype of both and cast back; the probabilities' gradient sums a product of all rows."""
     name = f"{name}.times_probs"
-    wide = out if scale.dtype != "fp32" or out.dtype == "fp32" else out.like(f"{name}.product in fp32", "fp32")
+    wider = DTYPE_BYTES[scale.dtype] > DTYPE_BYTES[out.dtype]
+    wide = out.like(f"{name}.product in {scale.dtype}", scale.dtype) if wider else out
     product = wide.like(f"{name}.gradient times rows")
     scratch = (product,) if wide is out else (product, wide.like(f"{name}.gradient times probabilities"))
     yield Op(name, (activated, scale), (wide,), (activated, scale), backward=scratch)

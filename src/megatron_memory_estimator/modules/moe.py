@@ -57,7 +57,7 @@ def kept(c: Context, layers: int, *, hashed: bool = False) -> Iterator[tuple[Ten
     count, experts = Dim("moe_layers", layers), Dim("num_moe_experts", m.num_moe_experts)
     if c.training.moe_token_dispatcher_type == "alltoall":
         source = "moe/token_dispatcher.py: self.probs and self.routing_map of the last microbatch"
-        yield c.new("dispatcher probs", count, c.tokens, experts, dtype="fp32"), source
+        yield c.new("dispatcher probs", count, c.tokens, experts, dtype=c.probs_dtype), source
         yield c.new("dispatcher routing_map", count, c.tokens, experts, dtype="bool"), source
     if m.moe_router_enable_expert_bias and not hashed:
         two = Dim("expert_bias, local_tokens_per_expert", 2)

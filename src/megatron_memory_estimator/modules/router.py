@@ -1,6 +1,7 @@
 """The router of experts: what it keeps of its choice, with PyTorch's functions and with TransformerEngine's kernels.
 
-Source: Megatron-LM `megatron/core/transformer/moe/router.py`, `moe_utils.py`; TransformerEngine `pytorch/router.py`.
+Source: Megatron-LM `megatron/core/transformer/moe/router.py`, `moe_utils.py` (RouterGatingLinearFunction); TransformerEngine
+`pytorch/router.py`.
 """
 
 from __future__ import annotations
@@ -64,17 +65,17 @@ def router(c: Context, x: Tensor, experts: Dim) -> Module[Tensor]:
     """Routing probabilities [tokens, experts]; what stays is the top-k choice and the scores that a loss needs."""
     m, t = c.model, c.training
     tokens = c.tokens
-    score_dtype = "fp32"
-    probs = c.new("mlp.router.probs", tokens, experts, dtype=score_dtype)
+    wide_dtype = "fp32" if m.moe_router_weight_in_fp32 else c.probs_dtype
+    probs = c.new("mlp.router.probs", tokens, experts, dtype=wide_dtype)
     routing_map = c.new(ROUTING_MAP, tokens, experts, dtype="bool")
-    logits = c.new("mlp.router.logits", tokens, experts, dtype=score_dtype)
-    wide = x.like("mlp.router.input fp32", "fp32")  # widened to the weight's dtype before the product
+    logits = c.new("mlp.router.logits", tokens, experts, dtype=wide_dtype)
+    wide = x.like(f"mlp.router.input {wide_dtype}", wide_dtype)
     kept = [
         wide if m.moe_router_weight_in_fp32 else x,
         *(_fused_choice if t.moe_router_fusion else _choice)(c, experts),
     ]
     if m.moe_z_loss_coeff is not None:  # `moe_utils.py`, z_loss_func: logsumexp keeps what it read and its result
-        gate = "fp32" if t.moe_router_dtype else c.dtype
+        gate = c.probs_dtype
         kept.append(c.new("mlp.router.z_loss_logits", tokens, experts, dtype=gate))
         kept.append(c.new("mlp.router.z_loss_sum", tokens, dtype=gate))
     scratch = (logits,) if any(one.name == ROUTING_MAP for one in kept) else (logits, routing_map)
@@ -82,12 +83,18 @@ def router(c: Context, x: Tensor, experts: Dim) -> Module[Tensor]:
     moved = 0
     if m.moe_router_weight_in_fp32:
         backward = (*backward, x.like("mlp.router.input grad fp32", "fp32"))
-    elif t.moe_router_dtype:
+    elif (
+        t.moe_router_dtype == "fp64"
+    ):  # torch.mm of a widened input; its gradient is cast back before the input is widened again
         scratch = (*scratch, wide)
-        backward = (*backward, x.like("mlp.router.input grad fp32", "fp32"))
-        if x.dtype != "fp32":  # the input is widened for the weight's gradient, and gone where the input's is cast back
-            backward = (*backward, x.like("mlp.router.input fp32, beyond the gradient in 16 bits"))
-            moved = wide.nbytes
+        backward = (*backward, wide.like("mlp.router.input grad fp64"))
+        moved = wide.nbytes
+    elif (
+        t.moe_router_dtype and x.dtype != "fp32"
+    ):  # TransformerEngine's GEMM reads 16 bits; the weight's gradient a widened input
+        backward = (*backward, wide.like("mlp.router.input grad fp32"))
+        backward = (*backward, x.like("mlp.router.input fp32, beyond the gradient in 16 bits"))
+        moved = wide.nbytes
     products = (Gemm(tokens.local, experts.local, c.hidden.local, counted=False), Streamed(backward=moved))
     yield Op(
         "mlp.router",

@@ -31,13 +31,13 @@ class Factors(NamedTuple):
 def factors(training: Training, experts_per_rank: Any, most: Any) -> Factors:
     """The factors of the training's phase, not above `most`.
 
-    Where whole layers or their experts are recomputed, the rows of one layer are live and nothing averages: the typical
-    factor is the high one.
+    Where all layers or their experts are recomputed, the rows of one layer are live and nothing averages: the typical factor is the
+    high one. Block recomputation leaves layers whose rows are kept, over which they average.
     """
     averaged = chosen(experts_per_rank > EXPERTS, (EXPERTS / experts_per_rank) ** 0.5, 1.0)
     scale = chosen(experts_per_rank == 1, ALONE, averaged)
     low, typical, high = (_below(most, 1 + (factor - 1) * scale) for factor in ROUTING[training.routing_phase])
-    one_layer = training.recomputes_whole_layers() or training.recomputes("moe")
+    one_layer = training.recomputes_layers() or training.recomputes("moe")
     return Factors(low, high if one_layer else typical, high)
 
 

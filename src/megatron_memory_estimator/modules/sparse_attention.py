@@ -15,10 +15,11 @@ from ..tape.work import Attention, Gemm, Streamed, Work
 from .attention import cos_sin
 from .context import Context
 from .context_parallel import NAME as CORE
-from .linear import column_linear, gemm, linear_params, row_linear, rows_of
+from .linear import column_linear, gemm, linear_params, row_linear
 from .mla import NAME, down_linear
 from .module import Module, in_part, recomputed
 from .norm import norm, norm_params
+from .sends import over_tp
 
 
 def shared_sparse_attention(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
@@ -29,8 +30,6 @@ def shared_sparse_attention(c: Context, hidden: Tensor, layer: int = 0) -> Modul
 def sparse_attention(c: Context, hidden: Tensor, layer: int = 0, *, indexer: bool = True) -> Module[Tensor]:
     """Output on the residual stream; includes the separate input norm."""
     m = c.model
-    if c.training.recomputes("mla_up_proj") or c.training.recomputes("core_attn"):
-        raise UnsupportedError("recompute_modules mla_up_proj and core_attn are not modelled for sparse attention")
     if m.dsa_indexer_n_heads is None or m.dsa_indexer_head_dim is None or m.dsa_indexer_topk is None:
         raise UnsupportedError("sparse attention needs dsa_indexer_n_heads, dsa_indexer_head_dim and dsa_indexer_topk")
     heads = c.dim("num_attention_heads", m.num_attention_heads, "tp")
@@ -70,36 +69,73 @@ def sparse_attention(c: Context, hidden: Tensor, layer: int = 0, *, indexer: boo
         if m.qk_layernorm:
             query = yield from norm(c, f"{NAME}.q_layernorm", query)
     kv = yield from down_linear(c, f"{NAME}.linear_kv_down_proj", normed, kv_down, kv_dim)
-    compressed = c.stream(f"{NAME}.kv_compressed", kr)
-    k_pos = c.stream(f"{NAME}.k_pos_emb", rot)
-    yield Op(f"{NAME}.split_kv", (kv,), (compressed, k_pos))
-    if m.qk_layernorm:
-        compressed = yield from norm(c, f"{NAME}.kv_layernorm", compressed)
-    q_flat = yield from column_linear(c, f"{NAME}.linear_q_up_proj", query, q_up)
-    q_absorbed = c.region(f"{NAME}.q absorbed", heads, kv_dim)
-    latent = c.region(f"{NAME}.latent kv", kv_dim)
+    compressed, k_pos = yield from _latents(c, kv, kr, rot)
     # the halves of linear_kv_up_proj: keys into the query, values out of the core's output
-    whole = gemm(c, kv_up, rows_of(q_flat))
+    whole = gemm(c, kv_up, c.seq.local * c.batch.size)
     keys, values = (
         whole._replace(n=c.dim("up", m.num_attention_heads * each, "tp").local, recipe="")
         for each in (m.qk_head_dim, m.v_head_dim)
     )
-    yield Op(
-        f"{NAME}.absorb", (q_flat, compressed, k_pos), (q_absorbed, latent), (q_flat, *cos_sin(c, NAME, rot)),
-        work=(keys, Streamed()),
-    )  # fmt: skip
-    loss: Tensor | None = None
-    if indexer:
-        loss = yield from in_part("core_attn", _indexer(c, normed, query, (q_absorbed, latent), rot))
-    out = yield from in_part("core_attn", _core(c, q_absorbed, latent, heads, kr, indexer=indexer))
-    if loss is not None:  # the output carries the loss into the backward
-        carrier = out.view(f"{CORE}.output with loss", out.shape)
-        yield Op(f"{CORE}.attach_loss", (out, loss), (carrier,), (loss,), passes=(out, loss), part="core_attn")
-        out = carrier
-    context = c.region(f"{NAME}.value up projection.output", heads, dv)
-    weight_copy = c.new(f"{NAME}.value up projection.weight copy", heads, kr, dv)
-    yield Op(f"{NAME}.value_up_proj", (out,), (context,), (out, weight_copy), work=(values,))
+
+    def up() -> Module[tuple[Tensor, Tensor]]:
+        q_flat = yield from column_linear(c, f"{NAME}.linear_q_up_proj", query, q_up)
+        q_absorbed = c.region(f"{NAME}.q absorbed", heads, kv_dim)
+        latent = c.region(f"{NAME}.latent kv", kv_dim)
+        yield Op(
+            f"{NAME}.absorb", (q_flat, compressed, k_pos), (q_absorbed, latent), (q_flat, *cos_sin(c, NAME, rot)),
+            work=(keys, Streamed()),
+        )  # fmt: skip
+        return q_absorbed, latent
+
+    q_absorbed, latent = yield from recomputed(
+        c.training.recomputes("mla_up_proj"), f"{NAME}.up_proj.checkpoint", up(), hook=CORE
+    )
+
+    def core() -> Module[Tensor]:
+        """The core with its up projection of the values (`dsa.py`, DSAttention.forward)."""
+        loss: Tensor | None = None
+        if indexer:
+            loss = yield from _indexer(c, normed, query, (q_absorbed, latent), rot)
+        out = yield from _core(c, q_absorbed, latent, heads, kr, indexer=indexer)
+        if loss is not None:  # the output carries the loss into the backward
+            carrier = out.view(f"{CORE}.output with loss", out.shape)
+            yield Op(f"{CORE}.attach_loss", (out, loss), (carrier,), (loss,), passes=(out, loss))
+            out = carrier
+        context = c.region(f"{CORE}.value up projection.output", heads, dv)
+        weight_copy = c.new(f"{CORE}.value up projection.weight copy", heads, kr, dv)
+        kept = (out,) if c.one_head else (out, weight_copy)  # of one head the weight is a view
+        yield Op(f"{CORE}.value_up_proj", (out,), (context,), kept, work=(values,))
+        return context
+
+    context = yield from in_part(
+        "core_attn", recomputed(c.training.recomputes("core_attn"), f"{CORE}.checkpoint", core())
+    )
     return (yield from in_part("attn_proj", row_linear(c, f"{NAME}.linear_proj", context, proj)))
+
+
+def _latents(c: Context, kv: Tensor, kr: Dim, rot: Dim) -> Module[tuple[Tensor, Tensor]]:
+    """The compressed keys and values, normed, and the positions of keys: both of all tokens of a tensor-parallel region, for nothing
+    projects them up (`absorbed_mla.py`, get_query_key_value_tensors)."""
+    k_pos = kv.view(f"{NAME}.k_pos_emb", (*kv.shape[:-1], rot))
+    if c.model.qk_layernorm:  # of a copy that is contiguous
+        compressed = c.stream(f"{NAME}.kv_compressed", kr)
+    else:
+        compressed = kv.view(f"{NAME}.kv_compressed", (*kv.shape[:-1], kr))
+    yield Op(f"{NAME}.split_kv", (kv,), (compressed, k_pos))
+    if c.model.qk_layernorm:
+        compressed = yield from norm(c, f"{NAME}.kv_layernorm", compressed)
+    if not c.sp_many:
+        return compressed, k_pos
+    whole = tuple(c.region(f"{NAME}.{what} gathered", dim) for what, dim in (("kv_compressed", kr), ("k_pos_emb", rot)))
+    for part, full in zip((compressed, k_pos), whole, strict=True):
+        yield Op(
+            f"{full.name}",
+            (part,),
+            (full,),
+            sends=over_tp(c, "all_gather", full),
+            returns=over_tp(c, "reduce_scatter", full),
+        )
+    return whole[0], whole[1]
 
 
 def _indexer_params(c: Context, qr: Dim) -> Module[None]:
@@ -165,8 +201,8 @@ def _indexer(
     backward: tuple[Tensor, ...] = (q_index.like(f"{name}.q grad"), k_index.like(f"{name}.k grad"))
     if backend == "none":
         wide = c.new(f"{name}.attention fp32", c.batch, attended[0].shape[-2], c.seq, c.full_seq, dtype="fp32")
-        topk = Dim("dsa_indexer_topk", m.dsa_indexer_topk)
-        kept = (*kept, *attended, c.new(f"{name}.topk_indices", c.seq, c.batch, topk, dtype="int64"))
+        bounds = c.new(f"{name}.varlen_starts and varlen_ends", c.full_seq, Dim("two", 2), dtype="int64")
+        kept = (*kept, *attended, c.new(f"{name}.topk_indices", c.seq, c.batch, _topk(c), dtype="int64"), bounds)
         scratch = (*scratch, wide, wide.like(f"{name}.attention probs fp32"))
         backward = (*backward, *scratch)
     if backend == "cudnn":
@@ -195,27 +231,8 @@ def _core(c: Context, q: Tensor, kv: Tensor, heads: Dim, kr: Dim, *, indexer: bo
     if c.cp_many:  # all-gather context parallelism: the latent keys of the whole sequence
         kv = kv._replace(shape=(c.full_seq, *kv.shape[1:]), nbytes=kv.nbytes * c.layout.cp)
     if backend == "none":
-        scores = (c.batch, heads, c.seq, c.full_seq)
-        kept = (
-            c.new(f"{CORE}.exp", *scores, dtype="fp32"),
-            c.new(f"{CORE}.probs fp32", *scores, dtype="fp32"),
-            c.new(f"{CORE}.probs", *scores),
-            *(c.new(f"{CORE}.mask {i}", *scores, dtype="bool") for i in range(3)),
-            *_of_rows(c, heads),
-            q.like(f"{CORE}.q fp32", "fp32"),
-            kv.like(f"{CORE}.kv fp32", "fp32"),
-        )
-        wide = c.new(f"{CORE}.scores fp32", *scores, dtype="fp32")
         square = 2 * tokens * heads.local * c.full_seq.size * picked.qk  # of all keys, in fp32
-        yield Op(
-            CORE,
-            (q, kv),
-            (out,),
-            kept,
-            forward=(wide, wide.like(f"{CORE}.scores copy")),
-            backward=(wide.like(f"{CORE}.scores grad"), wide.like(f"{CORE}.probs grad")),
-            work=(Streamed(picked.flops, wide=square),),
-        )
+        yield from _unfused(c, (q, kv), out, heads, Streamed(picked.flops, wide=square))
         return out
     kept_fused: tuple[Tensor, ...] = (q, kv)
     if indexer:
@@ -228,6 +245,41 @@ def _core(c: Context, q: Tensor, kv: Tensor, heads: Dim, kr: Dim, *, indexer: bo
         backward = (out.like(f"{CORE}.output recomputed"), kv.like(f"{CORE}.dkv fp32", "fp32"))
     yield Op(CORE, (q, kv), (out,), kept_fused, backward=backward, work=(picked,))
     return out
+
+
+def _unfused(c: Context, read: tuple[Tensor, Tensor], out: Tensor, heads: Dim, work: Streamed) -> Module[None]:
+    """All scores in fp32, PyTorch's masked softmax, and the values, which are the first part of the absorbed keys.
+
+    With several sequences a product of four dimensions copies what all heads share: keys in fp32 and values stay once for every head;
+    with one the values are a view, which keeps the absorbed keys. Source: `dsa.py` (_unfused_absorbed_dsa_fn), `dsa_masking.py`
+    (masked_softmax); PyTorch `torch.matmul` (expand and reshape).
+    """
+    q, kv = read
+    shape = (c.batch, heads, c.seq, c.full_seq)
+    scores = c.new(f"{CORE}.scores fp32", *shape, dtype="fp32")
+    wide_kv = kv.like(f"{CORE}.kv fp32", "fp32")
+    value = kv
+    if c.several_sequences:
+        wide_kv = c.new(wide_kv.name, c.batch, heads, kv.shape[0], kv.shape[-1], dtype="fp32")
+        value = c.new(f"{CORE}.value of every head", c.batch, heads, kv.shape[0], out.shape[-1])
+    exp, probs, masked = (scores.like(f"{CORE}.{name}") for name in ("exp", "probs fp32", "masked scores"))
+    done, final = scores.like(f"{CORE}.probs of a row's sum"), c.new(f"{CORE}.probs", *shape)
+    masks = [c.new(f"{CORE}.mask {i}", *shape, dtype="bool") for i in range(3)]
+    yield Op(
+        f"{CORE}.scores", (q, kv), (scores,), (q.like(f"{CORE}.q fp32", "fp32"), wide_kv), (scores.like(f"{CORE}.scores unscaled"),),
+        (scores.like(f"{CORE}.scores unscaled grad"), q.like(f"{CORE}.q fp32 grad", "fp32")), work=(work,),
+    )  # fmt: skip
+    steps = tuple(scores.like(f"{CORE}.sum's gradient {i}") for i in range(3))
+    yield Op(
+        f"{CORE}.softmax", (scores,), (done, masked), (exp, probs, *masks[:2], *_of_rows(c, heads)),
+        (scores.like(f"{CORE}.exp masked"),), steps, compiled=True,
+    )  # fmt: skip
+    last = scores.like(f"{CORE}.probs masked")
+    yield Op(
+        f"{CORE}.mask", (done,), (final,), (masks[2],), (last,), (last.like(f"{CORE}.probs fp32 grad"),), (scores, masked),
+        compiled=True,
+    )  # fmt: skip
+    yield Op(CORE, (final, kv), (out,), (final, value), (out.like(f"{CORE}.output by head"),))
 
 
 def _picked(c: Context) -> int:
@@ -250,8 +302,13 @@ def _of_rows(c: Context, heads: Dim) -> tuple[Tensor, ...]:
 def topk_indices(c: Context) -> Tensor:
     """The keys that each query attends to."""
     assert c.model.dsa_indexer_topk is not None
-    topk = Dim("dsa_indexer_topk", c.model.dsa_indexer_topk)
-    return c.new(f"{CORE}.topk_indices", c.seq, c.batch, topk, dtype="int32")
+    return c.new(f"{CORE}.topk_indices", c.seq, c.batch, _topk(c), dtype="int32")
+
+
+def _topk(c: Context) -> Dim:
+    """Keys that each query attends to: at most those of the sequence."""
+    assert c.model.dsa_indexer_topk is not None
+    return Dim("min(dsa_indexer_topk, seq_length)", min(c.model.dsa_indexer_topk, c.training.seq_length))
 
 
 def shared_indices(c: Context, indexers: int) -> list[Tensor]:

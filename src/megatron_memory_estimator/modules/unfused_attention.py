@@ -38,7 +38,7 @@ def unfused(c: Context, name: str, q: Tensor, k: Tensor, v: Tensor, heads: Dim, 
     if te:  # built for every call: differences of positions, and where they lie in the window
         wide = tuple(mask.like(f"{name}.{one}", "int32") for one in ("distances", "window begins", "window ends"))
         yield Op(f"{name}.mask", (), (mask,), forward=wide)
-    if k.shape[-2].size != heads.size:  # key and value are repeated to all heads
+    if k.shape[-2].size != heads.size and not c.one_head:  # key and value are repeated to all heads of the rank
         repeated = tuple(c.region(f"{t.name} repeated", heads, t.shape[-1]) for t in arguments)
         yield Op(f"{name}.repeat_kv", arguments, repeated)
         k, v = repeated

@@ -35,7 +35,7 @@ def build_rank(
             for buffer in ddp_buffers(
                 c,
                 plan.chunk.vp_stage,
-                [(list(run.params), run.copies) for run in plan.runs],
+                plan.registered,
                 first_chunk=pp_rank == 0 and plan.chunk.vp_stage == 0,
             )
         ],

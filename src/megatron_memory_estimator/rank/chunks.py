@@ -172,9 +172,20 @@ class ChunkPlan:
         return self.held if index >= self.holder else ()
 
     @property
+    def registered(self) -> list[tuple[list[Param], int]]:
+        """Parameters of its runs in registration order, with the number of layers that have them: the embedding comes first, that of a
+        stage with MTP too, which has one for MTP's lookup (Megatron-LM `gpt_model.py`, GPTModel.__init__)."""
+        found = [(list(run.params), run.copies) for run in self.runs]
+        if not self.chunk.mtp or self.chunk.embedding:
+            return found
+        first = [param for params, _ in found for param in params if param.name.startswith("embedding.")]
+        rest = [([p for p in params if not p.name.startswith("embedding.")], copies) for params, copies in found]
+        return [(first, 1), *rest] if first else found
+
+    @property
     def params(self) -> list[tuple[Param, int]]:
         """Parameters with the number of layers that have them."""
-        return [(param, run.copies) for run in self.runs for param in run.params]
+        return [(param, copies) for params, copies in self.registered for param in params]
 
     def prefix(self, index: int, copy: int = -1) -> int:
         """Bytes kept by everything before a copy of a run, by default the last one."""

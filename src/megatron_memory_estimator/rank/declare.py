@@ -16,6 +16,7 @@ from ..modules.adapters import MARK
 from ..modules.attention_mask import given_masks, kept_mask, uncut_mask
 from ..modules.attention_residuals import beside_layer, keeping_bank
 from ..modules.context import Context
+from ..modules.head import output_parameter
 from ..modules.layers import (
     Declaration,
     checkpointed,
@@ -28,16 +29,18 @@ from ..modules.layers import (
     output_unit,
     towers_unit,
 )
+from ..modules.linear import cached_wgrad
 from ..states.fsdp import gathered
 from ..tape.events import Trace
 from ..tape.ops import Unit
 from ..tape.simulate import trace
-from ..tape.tensor import Param, Tensor
+from ..tape.tensor import DTYPE_BYTES, Dim, Param, Tensor, largest
 from .chunks import ChunkPlan, Run, TracedUnit
 from .inputs import inputs_of, keeping_layers, without_mask
 from .keys import Form, Group, LayerKey, PartKey, UnitKey, routed, stays_in_bf16
 from .received import first_held, held
 
+TABLE = "gradient of the embedding table"
 Beside = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 
 
@@ -118,9 +121,46 @@ class Declarer:
             if key == ("output", True) and runs:  # the embedding's weights, whole again
                 run = run._replace(beside=runs[before.index(("embedding", True))].beside)
             runs.append(run)
+        runs = self._waiting(chunk, runs)
         leaf = self.context.residual("input or gradient") if any(run.leaves for run in runs) else None
         uncut = self.uncut() if chunk.reads_inputs else ()
         return ChunkPlan(chunk, tuple(runs), self.inputs(chunk), leaf, uncut, self.held(chunk))
+
+    def _waiting(self, chunk: Chunk, runs: list[Run]) -> list[Run]:
+        """The runs with the table's gradient beside the backward of those between its uses: autograd adds up the gradients of one parameter
+        before it hands them on, so that of a tied output layer, or of MTP's lookup, waits for the embedding's.
+
+        A cached dummy of the output layer waits nowhere of its own; the sum with it is a tensor of its own (PyTorch
+        `torch/csrc/autograd/input_buffer.cpp`: only a tensor that nothing else refers to is added to in place).
+        """
+        c = self.context
+        tied = c.model.share_embeddings_and_output_weights and (chunk.embedding or chunk.mtp)
+        uses = [
+            index
+            for index, run in enumerate(runs)
+            if run.unit.name in ("embedding", "mtp") or (tied and run.unit.name.startswith("output"))
+        ]
+        if len(uses) < 2 or c.training.peft != "none":
+            return runs
+        cached = tied and chunk.output and cached_wgrad(c, output_parameter(c))
+        end = uses[-2] + 1 if cached else uses[-1]
+        found = list(runs)
+        for index in range(uses[0], end):
+            run = runs[index]
+            waits = self.table_gradient(summed=cached and index == uses[-2])
+            found[index] = run._replace(beside=(run.beside[0], (*run.beside[1], waits)))
+        return found
+
+    def table_gradient(self, *, summed: bool) -> Tensor:
+        """The gradient of the embedding table, or of the output layer's weight that is the same; `summed`: what its sum with a cached one
+        takes beyond what is freed by then, the gradient of the embedding's output."""
+        c = self.context
+        table = c.new(f"{TABLE} that waits", *output_parameter(c).shape)
+        if not summed:
+            return table
+        freed = c.stream("", c.hidden).nbytes + (c.region("", c.hidden).nbytes if c.sp_many else 0)
+        rest = Dim("elements", largest(table.nbytes - freed, 0) // DTYPE_BYTES[c.dtype])
+        return c.new(f"{TABLE}, summed, beyond what is freed", rest)
 
     def parts(self, chunk: Chunk) -> tuple[list[PartKey], list[PartKey]]:
         """The units of a chunk before its decoder layers, and behind them."""

@@ -9,6 +9,7 @@ from ..tape.events import Live
 from ..tape.tensor import Tensor
 from .boundary import pipeline_tensors, resting_tensors
 from .chunks import CUTTING, ChunkPlan, Moment, Run
+from .declare import TABLE
 from .peak import Peak
 from .rank import PARTS, Candidate, Rank, Row
 from .schedule import Direction, Occupancy
@@ -161,7 +162,9 @@ def left_rows(plan: ChunkPlan, run: int, copy: int) -> Iterator[Row]:
 
 def beside_rows(run: Run, direction: Direction) -> Iterator[Row]:
     """Tensors of no microbatch while a copy of a unit runs."""
-    yield from (row_of("transient", t, "whole while its unit runs") for t in run.beside[0 if direction == "F" else 1])
+    for t in run.beside[0 if direction == "F" else 1]:
+        why = "the embedding's is added to it" if t.name.startswith(TABLE) else "whole while its unit runs"
+        yield row_of("transient", t, why)
     yield from (row_of("transient", t, "on its way") for t in run.moving)
 
 

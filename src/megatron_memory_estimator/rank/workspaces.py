@@ -61,7 +61,7 @@ def workspaces(
             gpu,
             env,
             torch_gemms=head or experts or not c.te or c.training.peft != "none",
-            grouped=experts,
+            experts=experts,
         ),
         *(dummy_wgrads(c, params, head=head) if wgrads is None else wgrads),
         *_quantized_weights(c, plans),
@@ -97,11 +97,15 @@ def _sized(t: Tensor, source: str) -> Workspace:
     return Workspace(t.name, t.shape, t.dtype, t.nbytes, source)
 
 
-def _cublas(c: Context, gpu: Gpu, env: Environment, *, torch_gemms: bool, grouped: bool) -> list[Workspace]:
-    """cuBLAS workspaces of TransformerEngine (one per device, four more for grouped GEMMs) and of torch (one per thread)."""
+def _cublas(c: Context, gpu: Gpu, env: Environment, *, torch_gemms: bool, experts: bool) -> list[Workspace]:
+    """cuBLAS workspaces of TransformerEngine (one per device, four more for grouped GEMMs) and of torch (one per thread).
+
+    Routers call TransformerEngine's GEMM whatever the spec, unless they work in fp64 (`moe/moe_utils.py`, RouterGatingLinearFunction;
+    since Megatron-Core 0.13).
+    """
     found = []
     te = TE_WORKSPACE_HOPPER if gpu.hopper_or_later else TE_WORKSPACE_OLDER
-    if c.te:
+    if c.te or (experts and c.training.moe_router_dtype != "fp64"):
         found.append(
             Workspace("TE cuBLAS workspace", (), "uint8", te, "TransformerEngine pytorch/cpp_extensions/gemm.py")
         )
@@ -110,7 +114,7 @@ def _cublas(c: Context, gpu: Gpu, env: Environment, *, torch_gemms: bool, groupe
             Workspace("TE userbuffer GEMM workspaces", (), "uint8", USERBUFFER_STREAMS * te,
                       "TransformerEngine pytorch/cpp_extensions/gemm.py: 3 streams with tp_comm_overlap")
         )  # fmt: skip
-    if c.te and grouped and c.training.moe_grouped_gemm:
+    if c.te and experts and c.training.moe_grouped_gemm:
         found.append(
             Workspace("TE grouped-GEMM workspaces", (), "uint8", GROUPED_GEMM_STREAMS * te,
                       "TransformerEngine common/util/multi_stream.cpp: 4 streams")

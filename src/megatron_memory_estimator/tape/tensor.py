@@ -15,6 +15,7 @@ from ..errors import LayoutError
 from ..wording import any_of
 
 DTYPE_BYTES = {
+    "fp64": 8,
     "fp32": 4,
     "bf16": 2,
     "fp16": 2,
@@ -25,7 +26,7 @@ DTYPE_BYTES = {
     "uint8": 1,
     "fp8": 1,
 }
-FLOATS = frozenset({"fp32", "bf16", "fp16"})
+FLOATS = frozenset({"fp64", "fp32", "bf16", "fp16"})
 
 
 def ceil_div(numerator: int, denominator: int) -> int:

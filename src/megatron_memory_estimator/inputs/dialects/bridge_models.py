@@ -44,8 +44,13 @@ SETTINGS: dict[str, tuple[Any, str]] = {
 """Settings of families (`model_type` of the config); the class default holds for all others."""
 
 
+def family_of(model: str) -> str:
+    """The `model_type` of a model of the catalogue; empty for others."""
+    entry = catalogued(model) if model else None
+    return str(entries()[entry]["config"].get("model_type")) if entry else ""
+
+
 def provider_defaults(model: str) -> dict[str, Any]:
     """Settings of the provider that Bridge makes of a model, by its name."""
-    entry = catalogued(model) if model else None
-    family = str(entries()[entry]["config"].get("model_type")) if entry else ""
+    family = family_of(model)
     return PROVIDER | {name: value for name, (value, families) in SETTINGS.items() if family in families.split()}

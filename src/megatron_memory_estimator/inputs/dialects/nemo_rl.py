@@ -160,7 +160,7 @@ def _engine(tree: Tree, warnings: list[str]) -> dict[str, Any]:
         found["moe_flex_dispatcher_backend"] = "deepep"
     router = str(tree.at(f"{MEGATRON}.moe_router_dtype") or "")
     if router in ("fp32", "fp64"):
-        found["moe_router_dtype"] = "fp32"
+        found["moe_router_dtype"] = router
     balancing = tree.at(f"{MEGATRON}.moe_router_load_balancing_type", "none")
     if balancing != "none" and not tree.has(f"{MEGATRON}.moe_aux_loss_coeff"):
         found["moe_aux_loss_coeff"] = 1e-3

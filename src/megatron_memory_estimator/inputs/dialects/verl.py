@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...wording import shown
-from .bridge_models import provider_defaults
+from .bridge_models import family_of, provider_defaults
 from .field_names import fields_of
 from .hydra import Tree
 from .keys import by_habit, decisive, passed_over
@@ -71,10 +71,14 @@ def read(run: Run) -> Reading:
         refused += wrong
     model = str(tree.at(f"{at.model}.path") or "")
     chosen, experts = by_habit(settings)
+    own = (
+        tree.at(f"{at.engine}.use_mbridge", True) is False
+    )  # verl's own converter (`models/mcore/config_converter.py`)
+    converted = {"moe_router_dtype": "fp64"} if own and family_of(run.model or model) == "deepseek_v3" else {}
     return Reading(
         model=model,
         settings={**chosen, **tuned},
-        defaults={**provider_defaults(run.model or model), **_defaults(tree, at), **experts},
+        defaults={**provider_defaults(run.model or model), **_defaults(tree, at), **converted, **experts},
         num_gpus=gpus,
         env=decisive(tree.section("ray_kwargs.ray_init.runtime_env.env_vars"), run.env),
         assumptions=tuple(notes),

@@ -128,7 +128,7 @@ def _fields(tree: Tree, path: str) -> dict[str, Any]:
     if tree.at(f"{path}.recompute_granularity") == "selective":
         found["recompute_modules"] = tuple(modules) if isinstance(modules, list) else (str(modules),)
     router = str(tree.at(f"{path}.moe_router_dtype") or "")
-    return found | ({"moe_router_dtype": "fp32"} if router in ("fp32", "fp64") else {})
+    return found | ({"moe_router_dtype": router} if router in ("fp32", "fp64") else {})
 
 
 HARMLESS_OVERRIDES = ("moe_config", "model_config", "attn_implementation", "max_position_embeddings", "rope_scaling", "rope_theta",

@@ -99,6 +99,9 @@ class _Symbols(Declarer):
             return ()
         return (self._input("held given" if given else "held"),)
 
+    def table_gradient(self, *, summed: bool) -> Tensor:
+        return self._input("table summed" if summed else "table")
+
     def _input(self, name: str) -> Tensor:
         """Inputs of a microbatch, of unknown bytes."""
         return Tensor(name, (), "int64", cast(int, self.basis.unknown(name)), name)
@@ -138,7 +141,7 @@ def symbols(context: Context) -> _Symbols:
     kinds = len(context.model.every_kind)
     training = context.training
     joined = MOST_GROUPS if training.recomputes("mhc") else training.recompute_num_layers or 1
-    width = 11 + 3 * (5 + 4 * kinds) + 3 * joined
+    width = 13 + 3 * (5 + 4 * kinds) + 3 * joined
     names = {f.name: getattr(context, f.name) for f in dataclasses.fields(Context)}
     basis = Basis(width)
     return _Symbols(_Unknown(**names, basis=basis), basis)
@@ -206,6 +209,8 @@ def _bytes(declarer: Declarer, name: object) -> Any:
     if name == "batch":
         whole = Chunk(0, 0, (), embedding=True, final_norm=False, mtp=False, output=True)
         return sum(t.nbytes for t in declarer.inputs(whole))
+    if name in ("table", "table summed"):
+        return declarer.table_gradient(summed=name == "table summed").nbytes
     if name == "uncut":
         return sum(t.nbytes for t in declarer.uncut())
     if name in ("held", "held given"):

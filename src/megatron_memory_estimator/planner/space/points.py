@@ -77,7 +77,7 @@ def structure_of(model: Model, point: Point) -> Structure:
         cp > 1,
         ep > 1,
         etp > 1,
-        tuple(_side(tp, shape.groups) for shape, _ in shapes_of(model)),
+        tuple(_heads(tp, shape) for shape, _ in shapes_of(model)),
         _side(tp, etp) if experts and ep == 1 else 0,
         _side(experts // ep, 1) if experts else 0,
     )
@@ -86,6 +86,12 @@ def structure_of(model: Model, point: Point) -> Structure:
 def heads_in_fours(model: Model, tp: int) -> tuple[int, ...]:
     """1, 2 or 4, of every shape of layers: what the attention heads of a rank have in common with four."""
     return tuple(gcd(shape.num_attention_heads // tp, 4) for shape, _ in shapes_of(model))
+
+
+def _heads(tp: int, shape: Model) -> int:
+    """-1, 0 or 1: as many tensor-parallel ranks as query groups, fewer or more; 2: one head on each of more ranks."""
+    side = _side(tp, shape.groups)
+    return 2 if side > 0 and tp == shape.num_attention_heads else side
 
 
 def _side(value: int, limit: int) -> int:
