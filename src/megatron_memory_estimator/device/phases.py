@@ -70,8 +70,9 @@ def own_storage(rank: Rank) -> int:
 
 
 def _built_sharded(rank: Rank) -> int:
-    """Allocated peak of building a fully sharded model: all parameters whole on the GPU, unless they are on the meta device, where each
-    group of them (a layer, or what is outside of layers) is copied into a bucket, sharded and freed; then the gradients.
+    """Allocated peak of building a fully sharded model: all parameters whole on the GPU, unless they are on the meta device
+    (torch FSDP2: or in host memory), where each group of them (a layer, or what is outside of layers) is copied into a bucket,
+    sharded and freed; then the gradients.
 
     Source: Megatron-LM `megatron/training/training.py` (get_model: model_module.cuda), `megatron_fsdp/param_and_grad_buffer.py`
     (_init_each_parameter_group_buffers).
@@ -88,7 +89,7 @@ def _built_sharded(rank: Rank) -> int:
         for run in plan.runs
     ]
     total = sum(copies * size for copies, size in runs)
-    if t.init_model_with_meta_device:
+    if t.init_model_with_meta_device or (t.use_torch_fsdp2 and t.use_cpu_initialization):
         bucket = reduce(
             largest, (size for _, size in runs), 0
         )  # the modules of a unit, made one by one, and its bucket

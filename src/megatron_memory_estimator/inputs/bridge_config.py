@@ -18,7 +18,7 @@ from ..job.training_job import TrainingJob
 from ..wording import shown
 from .setting_names import current_name, known_settings
 from .text_files import read_yaml
-from .transformer_config import RENAMED, UNSUPPORTED
+from .transformer_config import RENAMED, UNCOUNTED, UNSUPPORTED
 
 PROVIDER_DEFAULTS = {
     "share_embeddings_and_output_weights": True,
@@ -139,7 +139,14 @@ def refuse(config: Any) -> None:
 def model_values(model: Any) -> dict[str, Any]:
     """Every setting of the engine that the provider has. Its other attributes change no tensor that is counted."""
     settings: dict[str, Any] = {}
-    for name in (*known_settings(), *RENAMED, *UNSUPPORTED, "moe_router_force_load_balancing", "cpu_offloading"):
+    for name in (
+        *known_settings(),
+        *RENAMED,
+        *UNSUPPORTED,
+        *UNCOUNTED,
+        "moe_router_force_load_balancing",
+        "cpu_offloading",
+    ):
         value = getattr(model, name, None)
         if value is None or name == "world_size":
             continue

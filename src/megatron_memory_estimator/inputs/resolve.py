@@ -33,6 +33,7 @@ from .environment import environment_settings
 from .loaded_model import LONGEST_NAME, LoadedModel
 from .setting_names import canonical, full_name, sorted_settings
 from .spellings import respelled
+from .transformer_config import uncounted
 
 _NULLABLE = {"q_lora_rank", "moe_shared_expert_intermediate_size", "mtp_num_layers", "num_moe_experts"}
 """Settings for which None is a choice, and not the same as leaving them out."""
@@ -142,7 +143,8 @@ def job_from_parts(
         refusal=loaded.refusal,
         assumptions=tuple(note if isinstance(note, Assumption) else plain(note) for note in assumptions),
     )
-    return dataclasses.replace(job, warnings=tuple(map(plain, _warnings(job, loaded, given, habits=habits))))
+    warned = (*_warnings(job, loaded, given, habits=habits), *uncounted(values))
+    return dataclasses.replace(job, warnings=tuple(map(plain, warned)))
 
 
 def _versions(settings: dict[str, Any], env: Environment) -> tuple[tuple[OpenVersion, ...], list[str]]:

@@ -14,7 +14,7 @@ from ..job.model import Model
 from ..job.rollout import Rollout
 from ..job.settings import nearest
 from ..job.training import Training
-from .transformer_config import IRRELEVANT, RENAMED, UNSUPPORTED
+from .transformer_config import IRRELEVANT, RENAMED, UNCOUNTED, UNSUPPORTED
 
 PARTS: tuple[type[Any], ...] = (Model, Layout, Training, Rollout, Environment)
 
@@ -31,14 +31,14 @@ def sorted_settings(values: Mapping[str, Any]) -> dict[type[Any], dict[str, Any]
     by_owner: dict[type[Any], dict[str, Any]] = {part: {} for part in PARTS}
     for given, value in values.items():
         name = current_name(given)
-        if name in IRRELEVANT:
+        if name in IRRELEVANT or name in UNCOUNTED:
             continue
         if name in UNSUPPORTED:
             if value not in UNSUPPORTED[name]:
                 raise ConfigError(f"{name}={value!r} is not modelled; only {UNSUPPORTED[name][0]!r} is")
             continue
         if name not in known:
-            raise ConfigError(f'unknown setting "{name}".{nearest(name, [*known, *IRRELEVANT])}')
+            raise ConfigError(f'unknown setting "{name}".{nearest(name, [*known, *IRRELEVANT, *UNCOUNTED])}')
         by_owner[known[name]][name] = value
     return by_owner
 

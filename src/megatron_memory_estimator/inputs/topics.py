@@ -38,7 +38,8 @@ TOPICS: dict[str, tuple[str, ...]] = {
     "full sharding": (
         "use_megatron_fsdp", "data_parallel_sharding_strategy", "outer_dp_sharding_strategy", "fsdp_double_buffer", "nccl_ub",
         "suggested_communication_unit_size", "megatron_fsdp_main_grads_dtype", "megatron_fsdp_main_params_dtype",
-        "use_torch_fsdp2", "torch_fsdp2_reshard_after_forward", "init_model_with_meta_device", "keep_fp8_transpose_cache",
+        "use_torch_fsdp2", "torch_fsdp2_reshard_after_forward", "init_model_with_meta_device", "use_cpu_initialization",
+        "keep_fp8_transpose_cache",
     ),
     "mixture of experts": (
         "moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "moe_grouped_gemm", "moe_use_grouped_tensor",
@@ -58,7 +59,8 @@ TOPICS: dict[str, tuple[str, ...]] = {
     "CUDA graphs": ("cuda_graph_impl", "cuda_graph_modules", "cuda_graph_warmup_steps"),
     "kernels and fusions": (
         "transformer_impl", "attention_kernel", "deterministic_mode", "apply_rope_fusion", "bias_activation_fusion",
-        "bias_dropout_fusion", "use_te_activation_func", "use_fused_weighted_squared_relu", "use_transformer_engine_op_fuser",
+        "bias_dropout_fusion", "use_te_activation_func", "moe_mlp_glu_interleave_size",
+        "use_fused_weighted_squared_relu", "use_transformer_engine_op_fuser",
         "masked_softmax_fusion",
         "cross_entropy_loss_fusion", "cross_entropy_fusion_impl", "clone_scatter_output_in_embedding",
         "scatter_embedding_sequence_parallel",

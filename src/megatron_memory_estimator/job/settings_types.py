@@ -80,6 +80,7 @@ class Settings(TypedDict, total=False):
     bias_activation_fusion: bool  # fused bias and activation
     bias_dropout_fusion: bool  # fused bias, dropout and addition to the residual stream
     use_te_activation_func: bool  # activations are ops of TransformerEngine, which keep their input alone
+    moe_mlp_glu_interleave_size: int | None  # routed experts: gate and linear half alternate in blocks of so many columns; the fused ...
     use_fused_weighted_squared_relu: bool  # experts: fused squared ReLU times probability
     masked_softmax_fusion: bool  # fused scale, mask and softmax
     attention_softmax_in_fp32: bool  # softmax of unfused attention in fp32
@@ -163,6 +164,7 @@ class Settings(TypedDict, total=False):
     data_parallel_sharding_strategy: Literal["no_shard", "optim", "optim_grads", "optim_grads_params"]  # Megatron-FSDP: what is sharded
     outer_dp_sharding_strategy: Literal["no_shard", "optim"]  # Megatron-FSDP: what is sharded over optimizer instances too (HSDP)
     init_model_with_meta_device: bool  # fully sharded: the model is built on the meta device, and not whole on the GPU first
+    use_cpu_initialization: bool  # torch FSDP2: the model is built in host memory
     keep_fp8_transpose_cache: bool  # Megatron-FSDP: fp8 weights keep their copies by columns, whole, between the passes of their layers
     fsdp_double_buffer: bool  # Megatron-FSDP: gathered weights and gradients in two fixed buffers each
     nccl_ub: bool  # gradient and weight buffers are registered with NCCL

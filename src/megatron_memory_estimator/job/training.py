@@ -40,6 +40,10 @@ class Training(Loss, Checkpointing, CompressedTraining, TowerTraining, Recomputi
     use_te_activation_func: bool = setting(
         False, "activations are ops of TransformerEngine, which keep their input alone"
     )
+    moe_mlp_glu_interleave_size: int | None = setting(
+        None,
+        "routed experts: gate and linear half alternate in blocks of so many columns; the fused activation is not used then",
+    )
     use_fused_weighted_squared_relu: bool = setting(False, "experts: fused squared ReLU times probability")
     masked_softmax_fusion: bool = setting(True, "fused scale, mask and softmax")
     attention_softmax_in_fp32: bool = setting(False, "softmax of unfused attention in fp32")
@@ -202,6 +206,7 @@ class Training(Loss, Checkpointing, CompressedTraining, TowerTraining, Recomputi
     init_model_with_meta_device: bool = setting(
         False, "fully sharded: the model is built on the meta device, and not whole on the GPU first"
     )
+    use_cpu_initialization: bool = setting(False, "torch FSDP2: the model is built in host memory")
     keep_fp8_transpose_cache: bool = setting(
         False, "Megatron-FSDP: fp8 weights keep their copies by columns, whole, between the passes of their layers"
     )

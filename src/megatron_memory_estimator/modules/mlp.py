@@ -48,11 +48,21 @@ def fused(c: Context, *, weighted: bool) -> bool:
     m, t = c.model, c.training
     if weighted and m.activation_func == "squared_relu":
         return t.use_fused_weighted_squared_relu
-    if not t.bias_activation_fusion:
+    if not t.bias_activation_fusion or (weighted and alternates(c)):
         return False
     if weighted:
         return m.gated_linear_unit and m.activation_func in ("silu", "quick_gelu")
     return m.activation_func in (("silu", "gelu", "quick_gelu") if m.gated_linear_unit else ("gelu",))
+
+
+def alternates(c: Context) -> bool:
+    """Whether gate and linear half of experts alternate in blocks of columns, which are copied apart before the activation.
+
+    Source: Megatron-LM `megatron/core/transformer/moe/experts.py` (TEGroupedMLP.forward: _remove_glu_interleaving).
+    """
+    t = c.training
+    interleaved = t.moe_mlp_glu_interleave_size is not None and c.model.gated_linear_unit
+    return interleaved and c.te and t.moe_grouped_gemm and not t.use_transformer_engine_op_fuser
 
 
 def activation(c: Context, name: str, x: Tensor, width: Dim, scale: Tensor | None = None) -> Module[Tensor]:
@@ -78,6 +88,10 @@ def activation(c: Context, name: str, x: Tensor, width: Dim, scale: Tensor | Non
             kept = (x.like(f"{name}.input fp8", "fp8"), *kept[1:])
         yield Op(name, reads, (out,), kept)
         return out
+    if scale is not None and alternates(c):
+        apart = x.like(f"{name}.halves")
+        yield Op(f"{name}.apart", (x,), (apart,))
+        x = apart
     if c.te and c.training.use_te_activation_func:
         activated = out if scale is None else out.like(f"{name}.activated")
         yield Op(name, (x,), (activated,), (x.like(f"{name}.input fp8", "fp8"),) if store else (x,))

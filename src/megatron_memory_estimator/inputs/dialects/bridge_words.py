@@ -15,7 +15,7 @@ from ...job.layout import SHORT as SHORT_NAMES
 from ...wording import shown, whole
 from ..bridge_config import DDP, LOW_PRECISION, OPTIMIZER
 from ..setting_names import full_name, known_settings
-from ..transformer_config import IRRELEVANT, UNSUPPORTED
+from ..transformer_config import IRRELEVANT, UNCOUNTED, UNSUPPORTED
 from .bridge_sections import SECTIONS
 from .bridge_table import Recipe, is_recipe, of_model, of_performance, recipe
 from .field_names import fields_of, meant, misspelled
@@ -148,7 +148,7 @@ def strange_keys(
             continue
         guess = _guess(section, key, fields)
         name, nothing = full_name(key), value in (None, False, "", [], {})
-        read = key in READ or name in known_settings() or name in UNSUPPORTED or name in IRRELEVANT
+        read = key in READ or name in {*known_settings(), *UNSUPPORTED, *UNCOUNTED, *IRRELEVANT}
         if DECIDES.search(key) and section in ("model", "ddp", "optimizer") and not read and not nothing:
             refused.append(f"{section}.{key}={shown(str(value))} decides memory and is not modelled{guess}")
         elif (

@@ -10,7 +10,7 @@ from ...job.layout import SHORT
 from ...wording import shown
 from ..environment import VARIABLES
 from ..setting_names import full_name, known_settings
-from ..transformer_config import IRRELEVANT, UNSUPPORTED
+from ..transformer_config import IRRELEVANT, UNCOUNTED, UNSUPPORTED
 from .field_names import meant
 from .words import scalar
 
@@ -47,7 +47,7 @@ def translated(
             unknown.append(f"{where}{key} (is it {SHORT[key]}?)")
             continue
         name = table[key] or key if key in table else full_name(key)
-        if key in table or name in known_settings() or name in UNSUPPORTED:
+        if key in table or name in known_settings() or name in UNSUPPORTED or name in UNCOUNTED:
             if value is not None:
                 settings[name] = scalar(value) if isinstance(value, str) and POWER.fullmatch(value) else value
         elif name in IRRELEVANT or value in (None, False, "", [], {}):

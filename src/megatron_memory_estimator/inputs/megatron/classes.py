@@ -11,6 +11,7 @@ from typing import Any
 from ...errors import UnsupportedError
 from ...wording import LONGEST_SHOWN, plain, shown
 from ..setting_names import known_settings
+from ..transformer_config import UNCOUNTED, uncounted
 from .derive import DERIVED
 from .harmless import HARMLESS
 from .table import Argument, arguments
@@ -29,7 +30,7 @@ def refuse_unmodelled(given: Mapping[str, Any]) -> tuple[str, ...]:
         if value == by_dest[dest].default or value in (None, False):
             continue
         kind = argument_class(dest)
-        if kind in ("modelled", "irrelevant"):
+        if kind in ("modelled", "irrelevant") or dest in UNCOUNTED:
             continue
         if dest == "spec" and known_spec(value):
             continue
@@ -51,6 +52,7 @@ def refuse_unmodelled(given: Mapping[str, Any]) -> tuple[str, ...]:
         verb = "argument {} is" if len(refused) == 1 else "arguments {} are"
         raise UnsupportedError(f"Megatron {verb.format(', '.join(refused))} not modelled")
     notes = [f"not modelled and ignored: {', '.join(sorted(ignored))}"] if ignored else []
+    notes += uncounted(given)
     notes += [
         f"--spec {spec} is not read; its layers are taken as Megatron-LM's own, as the arguments say" for spec in specs
     ]
@@ -64,6 +66,8 @@ def argument_class(dest: str) -> str:
     """
     if dest in known_settings() or dest in DERIVED or dest in READ or dest == "tokenizer_type":
         return "modelled"
+    if dest in UNCOUNTED:
+        return IGNORED
     if dest in HARMLESS or arguments()[1][dest].category == "irrelevant":
         return "irrelevant"
     other_program = arguments()[1][dest].category == "out_of_scope" and dest not in _OTHER_PROGRAMS
@@ -104,6 +108,7 @@ READ = frozenset(
     {
         "checkpoint_activations", "batch_size", "model_parallel_size", "step_batch_size_schedule", "encoder_num_layers",
         "decoder_num_layers", "decoder_seq_length",
+        "encoder_seq_length",
     }
 )  # fmt: skip
 """Old arguments that stop today's program, and others that `readings.py` reads."""

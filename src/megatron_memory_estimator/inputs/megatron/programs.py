@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ...errors import UnsupportedError
+from ...errors import ConfigError, UnsupportedError
 from ...wording import dashed, shown
 from .reading import Reading
 from .table import arguments
@@ -52,6 +52,14 @@ def other_programs(reading: Reading) -> None:
         reading.refused.append(f"{_flags(names)} of {kind}, which is not modelled")
     elif given.get("encoder_num_layers") is not None and given.get("num_layers") is None:
         reading.changes["num_layers"] = given["encoder_num_layers"]
+    length = given.get("encoder_seq_length")
+    if length is not None and given.get("seq_length") not in (None, length):
+        raise ConfigError(
+            f"--seq-length {shown(given['seq_length'])} and --encoder-seq-length {shown(length)} are one length; give one of them "
+            "(Megatron-LM arguments.py: validate_args)"
+        )
+    if length is not None:
+        reading.changes["seq_length"] = length
     kind, words = str(given.get("tokenizer_type") or ""), str(given.get("vocab_file") or "").split("/")[-1]
     pieces = words.endswith("vocab.txt") and not kind
     if not odd and (pieces or kind.startswith("BertWordPiece")):

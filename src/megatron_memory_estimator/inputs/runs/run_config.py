@@ -17,7 +17,7 @@ from ..loaded_model import LoadedModel
 from ..resolve import job_from_parts
 from ..setting_names import full_name, known_settings
 from ..text_files import read_yaml, shortened
-from ..transformer_config import IRRELEVANT, UNSUPPORTED
+from ..transformer_config import IRRELEVANT, UNCOUNTED, UNSUPPORTED
 
 SECTIONS = ("model", "parallelism", "training", "precision")
 EXTRA = {
@@ -122,6 +122,6 @@ def sections_of(word: str) -> tuple[str, ...]:
     owner = known_settings().get(word)
     if owner is not None:
         homes.append({Model: "model", Layout: "parallelism"}.get(owner, "training"))
-    elif word in IRRELEVANT or word in UNSUPPORTED:
+    elif word in IRRELEVANT or word in UNCOUNTED or word in UNSUPPORTED:
         return SECTIONS
     return tuple(dict.fromkeys(homes))
