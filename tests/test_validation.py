@@ -166,7 +166,8 @@ def test_own_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 
 def test_a_figure_is_compared_with_that_of_its_iteration(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Adam's moments appear at the end of the first step: without a loaded optimizer state the first line has a peak without them."""
-    words = [*["--num-layers", "4", "--hidden-size", "512", "--num-attention-heads", "8", "--seq-length", "1024", "--max-position-embeddings", "1024"],
+    words = [*["--num-layers", "4", "--hidden-size", "512", "--num-attention-heads", "8", "--seq-length", "1024"],
+             *["--max-position-embeddings", "1024"],
              *["--micro-batch-size", "1", "--global-batch-size", "8", "--vocab-size", "50257", "--bf16"]]  # fmt: skip
     job = TrainingJob.from_megatron_args(words, 8)
     (stage,) = estimate(job).stages

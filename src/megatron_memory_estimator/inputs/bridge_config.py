@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
 from types import SimpleNamespace
 from typing import Any
 
 from ..errors import ConfigError, UnsupportedError
-from ..job.settings import LARGEST_INTEGER
+from ..job.settings import LARGEST_INTEGER, nearest
 from ..job.training_job import TrainingJob
 from ..wording import shown
+from .dialects.field_names import fields_of
 from .setting_names import current_name, known_settings
 from .text_files import read_yaml
-from .transformer_config import RENAMED, UNCOUNTED, UNSUPPORTED
+from .transformer_config import IRRELEVANT, RENAMED, UNCOUNTED, UNSUPPORTED
 
 PROVIDER_DEFAULTS = {
     "share_embeddings_and_output_weights": True,
@@ -88,6 +90,12 @@ OPTIMIZER = (
     "exp_avg_sq_dtype", "store_param_remainders", "optimizer_cpu_offload", "optimizer_offload_fraction",
     "overlap_param_gather_with_optimizer_step",
 )  # fmt: skip
+SPELLED = (
+    "moe_router_force_load_balancing", "cpu_offloading", "apply_dsa_kernel_fusion", "enable_cuda_graph", "external_cuda_graph",
+    "apply_query_key_layer_scaling", "attention_backend",
+)  # fmt: skip
+"""Fields of a provider that `spellings.py` reads."""
+NOTHING: tuple[Any, ...] = (None, False, "", 0, [], {}, ())
 LAYER_LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 
 
@@ -109,7 +117,8 @@ def job_from_bridge(config: Any, num_gpus: int | None, settings: Mapping[str, An
     degrees = [n for n in (dp, *parallel) if isinstance(n, int) and 0 < n < LARGEST_INTEGER]
     if num_gpus is None and len(degrees) == 1 + len(parallel):
         num_gpus = prod(degrees)
-    return TrainingJob.from_config({"name": name, **values}, num_gpus, **settings)
+    job = TrainingJob.from_config({"name": name, **values}, num_gpus, **settings)
+    return replace(job, warnings=(*not_read(config.model), *job.warnings))
 
 
 def namespace(value: Any) -> Any:
@@ -136,17 +145,22 @@ def refuse(config: Any) -> None:
         )
 
 
+def not_read(model: Any) -> tuple[str, ...]:
+    """The warnings about attributes that are no fields of a provider and no settings: nothing reads them."""
+    known = {*known_settings(), *RENAMED, *UNSUPPORTED, *UNCOUNTED, *IRRELEVANT, *SPELLED}
+    fields = fields_of("megatron_bridge")["model"]
+    given = [name for name, value in getattr(model, "__dict__", {}).items() if value not in NOTHING]
+    return tuple(
+        f"model.{name} is no field of a Megatron-Bridge provider and is not read.{nearest(name, [*known, *fields])}"
+        for name in given
+        if name not in known and name not in fields and not name.startswith("_")
+    )
+
+
 def model_values(model: Any) -> dict[str, Any]:
-    """Every setting of the engine that the provider has. Its other attributes change no tensor that is counted."""
+    """Every setting of the engine that the provider has, by its name or an older one; `not_read` names what is neither."""
     settings: dict[str, Any] = {}
-    for name in (
-        *known_settings(),
-        *RENAMED,
-        *UNSUPPORTED,
-        *UNCOUNTED,
-        "moe_router_force_load_balancing",
-        "cpu_offloading",
-    ):
+    for name in (*known_settings(), *RENAMED, *UNSUPPORTED, *UNCOUNTED, *SPELLED):
         value = getattr(model, name, None)
         if value is None or name == "world_size":
             continue
@@ -169,9 +183,6 @@ def model_values(model: Any) -> dict[str, Any]:
         settings["q_lora_rank"] = None
     if not getattr(model, "cpu_offloading", False):
         settings.pop("cpu_offloading_num_layers", None)  # the number alone does nothing in TransformerConfig
-    backend = getattr(model, "attention_backend", None)
-    if backend is not None:
-        settings["attention_backend"] = backend
     return settings
 
 

@@ -91,10 +91,20 @@ def respelled(values: dict[str, Any]) -> dict[str, Any]:
         out.update(optimizer="muon", use_distributed_optimizer=True)
     _communication(out)
     largest_batch(out)
+    _balancing(out)
     coeff = out.get("moe_aux_loss_coeff")
     if isinstance(coeff, list | tuple) and all(isinstance(x, int | float) for x in coeff):
         out["moe_aux_loss_coeff"] = max(coeff, default=0.0)
     return out
+
+
+def _balancing(out: dict[str, Any]) -> None:
+    """Balancing losses by name: `noaux_tc`, the word of DeepSeek's configs, is none that Megatron-Core computes (`moe/router.py`,
+    routing), and Bridge's DeepSeek-V4 provider sets it (`deepseek_v4_bridge.py`)."""
+    kinds = out.get("moe_router_load_balancing_type")
+    words = (kinds,) if isinstance(kinds, str) else kinds
+    if isinstance(words, list | tuple) and "noaux_tc" in words:
+        out["moe_router_load_balancing_type"] = tuple("none" if word == "noaux_tc" else word for word in words)
 
 
 def _fully_sharded(out: dict[str, Any]) -> None:

@@ -15,11 +15,17 @@ from ..tape.tensor import Dim, Tensor, largest, tensor
 from .chunks import Run
 from .rank import Candidate, Rank, Row
 from .schedule import Step
+from .workspaces import TORCH_WORKSPACES
 
 REUSES = (0, 15)
 """Megatron-Core version that asks TransformerEngine's CUDA graphs to reuse static buffers of microbatches that are not in flight."""
 REUSED_FROM = (2, 7)
 """TransformerEngine version from which it asks for that."""
+
+UNFUSED = ("unfused", "local")
+"""Attention kernels whose GEMMs are torch's."""
+STREAMS = 2
+"""Streams that TransformerEngine's make_graphed_callables runs on beside the current one: of the warm-up runs, and of the capture."""
 
 
 def pooled(rank: Rank, run: Run) -> tuple[Tensor, ...]:
@@ -96,7 +102,21 @@ def graph_ends(rank: Rank) -> tuple[Tensor, ...]:
     static = (
         tensor(f"CUDA graph static {name}", (Dim("layers*slots", n), *shape), dtype) for name, n, shape, dtype in found
     )
-    return tuple(static)
+    return (*static, *(_stream_workspaces(rank) if any(attention) else ()))
+
+
+def _stream_workspaces(rank: Rank) -> tuple[Tensor, ...]:
+    """torch's cuBLAS workspaces of the streams of the warm-up runs and of the capture, where captured attention runs torch's GEMMs. A
+    router's GEMM is TransformerEngine's.
+
+    Source: pytorch `aten/src/ATen/cuda/CublasHandlePool.cpp` (one per handle and stream); TransformerEngine `pytorch/graph.py`. Exercised
+    by the run gpt3_mcore_te_tp2_pp2_ep4_etp1_resume_torch_dist_attn_cudagraph: its state between steps is 145 MiB more than without.
+    """
+    c = rank.context
+    if c.training.cuda_graph_impl != "transformer_engine" or c.kernel not in UNFUSED:
+        return ()
+    each = sum(w.nbytes for w in rank.workspaces if w.name.startswith(TORCH_WORKSPACES))
+    return (tensor("torch cuBLAS workspaces of two more streams", (Dim("bytes", STREAMS * each),), "uint8"),)
 
 
 def captured_later(t: Training) -> bool:
