@@ -148,7 +148,8 @@ def _unfused(c: Context, keys: Keys, full: Tensor, heads: Dim, d: Dim) -> Module
         scores.like(f"{NAME}.scores grad"),
         wide.like(f"{NAME}.query grad in fp32"),
     )
-    yield Op(NAME, reads, (out,), tuple(kept), forward, backward, work=_work(c, keys, heads, d))
+    work = (*_work(c, keys, heads, d), Streamed())  # functions of PyTorch: each moves what it reads and writes
+    yield Op(NAME, reads, (out,), tuple(kept), forward, backward, work=work)
     return out
 
 
