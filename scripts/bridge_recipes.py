@@ -77,6 +77,80 @@ V4_SETTINGS = frozenset(("dsa_kernel_backend", "dsa_indexer_use_sparse_loss", "u
 """Settings that the mapping of the model's config gives other defaults than the classes have."""
 
 
+ALONE: dict[str, Any] = {
+    "virtual_pipeline_model_parallel_size": None, "recompute_granularity": None, "recompute_modules": None, "recompute_method": None,
+    "recompute_num_layers": None, "moe_router_force_load_balancing": False, "moe_router_fusion": False,
+}  # fmt: skip
+HALF = "bf16_mixed"
+LORA = {"type": "LoRA", "target_modules": ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"], "dim": 16}
+TUNED = {
+    "tensor_model_parallel_size": 8, "sequence_parallel": False, "cross_entropy_fusion_impl": "native",
+    "disable_parameter_transpose_cache": False,
+}  # fmt: skip
+LIBRARY: dict[str, tuple[str, dict[str, Any]]] = {
+    "deepseek_v3_pretrain_config": (
+        "deepseek_v3_pretrain_1024gpu_h100_bf16_config",
+        {
+            "model": {
+                "pipeline_model_parallel_size": 16, "apply_rope_fusion": False,
+                "pipeline_model_parallel_layout": f"Etttt|{'tttt|' * 14}tmL",
+            },
+            "train": {"global_batch_size": 4096}, "ddp": {"overlap_grad_reduce": True}, "comm_overlap": {"overlap_grad_reduce": True},
+        },
+    ),
+    "gpt_oss_120b_pretrain_config": (
+        "gpt_oss_120b_pretrain_64gpu_h100_bf16_config",
+        {
+            "model": {
+                "tensor_model_parallel_size": 2, "expert_model_parallel_size": 16, "sequence_parallel": True, "apply_rope_fusion": False,
+                "cross_entropy_fusion_impl": "native",
+            },
+            "train": {"global_batch_size": 512}, "mixed_precision": HALF,
+        },
+    ),
+    "llama3_70b_peft_config": (
+        "llama3_70b_peft_8gpu_h100_bf16_config",
+        {
+            "model": {**TUNED, "pipeline_model_parallel_size": 1}, "train": {"global_batch_size": 8}, "mixed_precision": HALF,
+            "ddp": {"use_distributed_optimizer": False}, "optimizer": {"use_distributed_optimizer": False}, "peft": LORA,
+        },
+    ),
+    "llama3_70b_sft_config": (
+        "llama3_70b_sft_32gpu_h100_bf16_config",
+        {
+            "model": TUNED, "train": {"global_batch_size": 8}, "mixed_precision": HALF,
+            "comm_overlap": {"tp_comm_overlap": False, "defer_embedding_wgrad_compute": False, "wgrad_deferral_limit": 0},
+        },
+    ),
+    "qwen3_235b_a22b_pretrain_config": (
+        "qwen3_235b_a22b_pretrain_256gpu_h100_bf16_config",
+        {
+            "model": {
+                "tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 16, "context_parallel_size": 2,
+                "expert_model_parallel_size": 8, "moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "deepep",
+                "bias_activation_fusion": False, "apply_rope_fusion": False,
+            },
+            "train": {"global_batch_size": 32}, "mixed_precision": HALF,
+            "comm_overlap": {"overlap_moe_expert_parallel_comm": False, "delay_wgrad_compute": False},
+        },
+    ),
+}  # fmt: skip
+"""Short names whose recipe of the library (`recipes/*/h100/`) differs from the performance recipe (`perf_recipes/`) that has the long name
+of the library's function: that one, and what differs."""
+
+
+def with_library(table: dict[str, Any]) -> None:
+    """Adds the recipes of `LIBRARY` as rows of their own."""
+    facts = {name: number for number, name in enumerate(table["facts"])}
+    for short, (long, changes) in LIBRARY.items():
+        row = table["recipes"][long]
+        row[facts["aliases"]] = [name for name in row[facts["aliases"]] if name != short]
+        table["parts"].append({**changes, "model": {**ALONE, **changes["model"]}})
+        own = [*row[:-1], [*row[-1], len(table["parts"]) - 1]]
+        own[facts["aliases"]], own[facts["performance"]] = [], False
+        table["recipes"][short] = own
+
+
 def with_provider(recipe: dict[str, Any]) -> dict[str, Any]:
     """The recipe with what its provider sets on the GPU that it is for, and a machine without one does not: kernels, MTP, stages.
 
@@ -188,7 +262,9 @@ def table(recipes: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     recipes = [with_provider(json.loads(line)) for line in Path(sys.argv[1]).read_text().splitlines()]
-    text = json.dumps(table(recipes), separators=(",", ":"))
+    made = table(recipes)
+    with_library(made)
+    text = json.dumps(made, separators=(",", ":"))
     TABLE.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
     print(f"{len(recipes)} recipes, {len(text)} bytes, {TABLE.stat().st_size} packed")
 

@@ -56,8 +56,8 @@ def override(model: str = "", num_gpus: int | None = None, text: str = OVERRIDE)
 
 def test_the_table_is_whole_and_quick() -> None:
     found = list(all_recipes())
-    assert len(found) == 579
-    assert sum(len(one.aliases) for one in found) == 211
+    assert len(found) == 584
+    assert sum(len(one.aliases) for one in found) == 206
     assert all(one.hub for one in found if not one.own_model)
     assert all({"model", "train", "dataset", "optimizer", "ddp"} <= one.sections.keys() for one in found)
     bridge_table._table.cache_clear()
@@ -338,3 +338,33 @@ def test_a_peft_section_that_names_no_adapters_is_refused_by_its_words() -> None
     with pytest.raises(UnsupportedError, match=r"the peft section \(dim\) does not say which adapters"):
         peft_values(SimpleNamespace(dim=4))
     assert peft_values(SimpleNamespace(type="lora", dim=4))["peft"] == "lora"
+
+
+@pytest.mark.parametrize(
+    ("short", "degrees", "loss", "batch"),
+    [
+        ("deepseek_v3_pretrain_config", (2, 16, 1, 64), "te", 4096),
+        ("gpt_oss_120b_pretrain_config", (2, 4, 1, 16), "native", 512),
+        ("llama3_70b_peft_config", (8, 1, 1, 1), "native", 8),
+        ("llama3_70b_sft_config", (8, 4, 1, 1), "native", 8),
+        ("nemotron_3_nano_gb200_pretrain_config", (1, 1, 1, 8), "native", 512),
+        ("qwen3_235b_a22b_pretrain_config", (4, 16, 2, 8), "te", 32),
+    ],
+)
+def test_a_short_name_is_the_library_s_recipe(short: str, degrees: tuple[int, ...], loss: str, batch: int) -> None:
+    """Recipe functions of Megatron-Bridge 0.6.2 (`recipes/*/h100/`), whose long names are those of other, performance recipes."""
+    found = recipe(short)
+    model = found.sections["model"]
+    names = (
+        "tensor_model_parallel_size",
+        "pipeline_model_parallel_size",
+        "context_parallel_size",
+        "expert_model_parallel_size",
+    )
+    assert tuple(model.get(name) or 1 for name in names) == degrees
+    assert (model.get("cross_entropy_fusion_impl", "native"), found.sections["train"]["global_batch_size"]) == (
+        loss,
+        batch,
+    )
+    assert model.get("recompute_granularity") is None
+    assert not found.performance

@@ -74,7 +74,8 @@ def _built_sharded(rank: Rank) -> int:
     (torch FSDP2: or in host memory), where each group of them (a layer, or what is outside of layers) is copied into a bucket,
     sharded and freed; then the gradients.
 
-    Source: Megatron-LM `megatron/training/training.py` (get_model: model_module.cuda), `megatron_fsdp/param_and_grad_buffer.py`
+    Read from source; no run exercises it. Source: Megatron-LM `megatron/training/training.py` (get_model: model_module.cuda),
+    `megatron_fsdp/param_and_grad_buffer.py`
     (_init_each_parameter_group_buffers).
     """
     c, t = rank.context, rank.context.training

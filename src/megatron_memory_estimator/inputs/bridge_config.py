@@ -17,7 +17,7 @@ from ..errors import ConfigError, UnsupportedError
 from ..job.settings import LARGEST_INTEGER, nearest
 from ..job.training_job import TrainingJob
 from ..wording import shown
-from .dialects.field_names import fields_of
+from .field_names import fields_of
 from .setting_names import current_name, known_settings
 from .text_files import read_yaml
 from .transformer_config import IRRELEVANT, RENAMED, UNCOUNTED, UNSUPPORTED

@@ -58,7 +58,8 @@ def fused(c: Context, *, weighted: bool) -> bool:
 def alternates(c: Context) -> bool:
     """Whether gate and linear half of experts alternate in blocks of columns, which are copied apart before the activation.
 
-    Source: Megatron-LM `megatron/core/transformer/moe/experts.py` (TEGroupedMLP.forward: _remove_glu_interleaving).
+    Source: Megatron-LM `megatron/core/transformer/moe/experts.py` (TEGroupedMLP.forward: _remove_glu_interleaving); no record
+    exercises it.
     """
     t = c.training
     interleaved = t.moe_mlp_glu_interleave_size is not None and c.model.gated_linear_unit
@@ -70,7 +71,8 @@ def activation(c: Context, name: str, x: Tensor, width: Dim, scale: Tensor | Non
 
     Fused: fc1's output (and the scale) are kept; a clamped gated quick GELU also keeps a clamped copy. Not fused: a gated activation
     also keeps silu(gate) and the linear half, of a clamped one the clamped gate too, and the product with the scale keeps the
-    activated rows. TransformerEngine's op keeps its input alone (`pytorch/ops/basic/swiglu.py`, `activation.py`).
+    activated rows. TransformerEngine's op keeps its input alone (`pytorch/ops/basic/swiglu.py`, `activation.py`; read from source, no
+    record exercises it).
     """
     m = c.model
     kept: tuple[Tensor, ...]

@@ -71,6 +71,7 @@ def workspaces(
     ]
     if c.training.use_megatron_fsdp and c.training.keep_fp8_transpose_cache and turned(c):
         numel = sum(p.numel * copies for plan in plans for p, copies in plan.params if p.quantized and not p.frozen)
+        # read from source; no run exercises it
         source = "megatron_fsdp.py: release_module_parameters keeps the transposes (keep_fp8_transpose_cache)"
         shape = (Dim("elements of quantized weights", numel),)
         found.append(Workspace("fp8 weights by columns, whole", shape, "fp8", numel, source))

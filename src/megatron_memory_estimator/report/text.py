@@ -204,9 +204,9 @@ def result(estimate: Estimate, uneven: Routing | None) -> list[str]:
         )
     for phase in top.phases:
         if phase.high > top.peak_allocated_bytes:
-            lines.append(
-                f"{PHASES[phase.name]} may exceed training: {gib(phase.low)} to {gib(phase.high)} GiB allocated"
-            )
+            verb = "exceeds" if phase.low > top.peak_allocated_bytes else "may exceed"
+            figure = " to ".join(dict.fromkeys((gib(phase.low), gib(phase.high))))
+            lines.append(f"{PHASES[phase.name]} {verb} training: {figure} GiB allocated")
     return lines
 
 

@@ -107,7 +107,8 @@ def buffer_state(c: Context, buffer: Buffer) -> list[State]:
 def quantized_masters(c: Context, buffers: list[Buffer]) -> list[State]:
     """Copies of the fp32 main parameters in the model's dtype, which weights in low precision are quantized from: all of an optimizer
     at once, beside the fp32 gradients. Dense and expert weights have an optimizer each, one after the other; with
-    overlap_param_gather_with_optimizer_step so have the first chunk and the others (`optimizer/__init__.py`, `optimizer.py: _step`).
+    overlap_param_gather_with_optimizer_step so have the first chunk and the others (`optimizer/__init__.py`, `optimizer.py: _step`;
+    read from source, no run exercises it).
 
     mxfp8 weights are copied into the gradient buffer instead (reuse_grad_buf_for_mxfp8_param_ag); where the precision-aware optimizer
     owns the masters (delayed scaling), it quantizes them itself; fully sharded blockwise weights are quantized a few buckets at a time.

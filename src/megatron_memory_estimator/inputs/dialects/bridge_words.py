@@ -14,11 +14,11 @@ from ...errors import ConfigError
 from ...job.layout import SHORT as SHORT_NAMES
 from ...wording import shown, whole
 from ..bridge_config import DDP, LOW_PRECISION, OPTIMIZER
+from ..field_names import fields_of, meant, misspelled
 from ..setting_names import full_name, known_settings
 from ..transformer_config import IRRELEVANT, UNCOUNTED, UNSUPPORTED
 from .bridge_sections import SECTIONS
 from .bridge_table import Recipe, is_recipe, of_model, of_performance, recipe
-from .field_names import fields_of, meant, misspelled
 from .keys import DECIDES
 from .run import Run
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...errors import ConfigError
 from ...wording import shown
-from .field_names import misspelled as named
+from ..field_names import misspelled as named
 from .interpolation import Interpolations, split_at_commas
 from .words import scalar
 

@@ -9,9 +9,9 @@ from typing import Any
 from ...job.layout import SHORT
 from ...wording import shown
 from ..environment import VARIABLES
+from ..field_names import meant
 from ..setting_names import full_name, known_settings
 from ..transformer_config import IRRELEVANT, UNCOUNTED, UNSUPPORTED
-from .field_names import meant
 from .words import scalar
 
 SAME = ""

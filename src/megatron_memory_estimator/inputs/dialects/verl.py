@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...wording import shown
+from ..field_names import fields_of
 from .bridge_models import family_of, provider_defaults
-from .field_names import fields_of
 from .hydra import Tree
 from .keys import by_habit, decisive, passed_over
 from .run import Dialect, Reading, Run
