@@ -247,7 +247,7 @@ def _hybrids(rank: Rank) -> list[_Hybrid]:
 
 def _offloaded(t: Training, rank: Rank) -> tuple[list[Term], list[Term]]:
     """HybridDeviceOptimizer: a dummy step with random gradients; what it has on the GPU is made anew whenever its state is loaded, which
-    happens twice. Optimizers load one after the other. Without the precision-aware optimizer 0.19.2 stops: that figure is a record of 0.20's.
+    happens twice. Optimizers load one after the other. Not precision-aware, 0.19.2 stops: that figure is of 0.20.
     """
     found, where, fp32 = _hybrids(rank), "hybrid_optimizer.py", DTYPE_BYTES["fp32"]
     if not t.use_precision_aware_optimizer:  # on Megatron's fp32 masters, which all stay on the GPU
