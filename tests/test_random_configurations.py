@@ -1,9 +1,11 @@
 """Random configurations, drawn before anyone looked, against Megatron-Core's and TransformerEngine's own classes: sixty, and all that both
-sides accept of two later draws, 184 of 260 ("fresh") and 153 of 200 ("third").
+sides accept of later draws, 184 of 260 ("fresh"), 153 of 200 ("third"), 265 of 300 ("fourth"; 24 are left out: the kept bytes of
+22 with compiled bodies of Gated DeltaNet, and of two with an fp32 residual of the local spec, are not told without a GPU).
 
 Facts: Megatron-Core 0.19.2 and TransformerEngine 2.20.2 run on tensors without contents; moments of a ring are those of its last rank.
 Each record has the parameters, DDP buffers and bytes kept by one microbatch; `layer` one layer of a middle stage with the most bytes
-alive in its forward and in its backward, between the received activations and what the schedule still refers to.
+alive in its forward and in its backward, between the received activations and what the schedule still refers to; `chunk` the same of the
+only stage, embedding and head included.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ def test_parameters_buffers_and_kept_bytes(record: dict[str, Any]) -> None:
     stage = estimate(record_job(record, apex=False)).stages[record["pp_rank"]]
     assert list(stage.num_parameters) == record["parameters"]
     assert [[b.chunk, b.group, b.numel, b.numel_unpadded] for b in stage.rank.buffers] == record["buffers"]
-    kept = [plan.saved_bytes - sum(map(only_held, plan.runs)) for plan in stage.rank.plans]
+    kept = [plan.saved_bytes - sum(only_held(run) * run.copies for run in plan.runs) for plan in stage.rank.plans]
     equal = kept == [pytest.approx(nbytes, rel=1e-3) for nbytes in record["kept"]]
     assert equal == (record["name"] not in KEPT_OTHERWISE), (kept, record["kept"])
 
@@ -128,3 +130,33 @@ def test_the_largest_moments_of_a_layer(record: dict[str, Any]) -> None:
         assert 0.005 < max(map(abs, away)) < 0.1
     else:
         assert max(map(abs, away)) < 0.005, away
+
+
+NATIVE = "the native fused loss is counted with a second fp32 copy of the logits (docs/explanation/limits.md)"
+CHUNKS = {
+    "fourth 20": STAYS,
+    "fourth 66": NATIVE,
+    "fourth 71": NATIVE,
+    "fourth 108": NATIVE,
+    "fourth 114": NATIVE,
+    "fourth 143": NATIVE,
+    "fourth 166": "scores of sparse attention beside a softmax's result in place",
+    "fourth 209": "gradient of the joined hidden states of MTP beside the layers' backward",
+    "fourth 210": "gradient of the joined hidden states of MTP beside the layers' backward",
+    "fourth 214": NATIVE,
+    "fourth 259": NATIVE,
+}
+"""Moments of a chunk further away than half a percent, and why."""
+
+
+@pytest.mark.parametrize("record", [one for one in RECORDS if "chunk" in one], ids=lambda record: record["name"])
+def test_the_largest_moments_of_a_chunk(record: dict[str, Any]) -> None:
+    tops = estimate(record_job(record, apex=False)).stages[record["pp_rank"]].rank.plans[0].tops
+    truth = record["chunk"]
+    away = {name: tops[letter].nbytes / truth[name] - 1 for letter, name in (("F", "forward"), ("B", "backward"))}
+    if record["name"] not in CHUNKS:
+        assert max(map(abs, away.values())) < 0.005, away
+    elif CHUNKS[record["name"]] == NATIVE:
+        assert away["forward"] > 0.2
+    else:
+        assert 0.005 < max(map(abs, away.values())) < 0.05, away
