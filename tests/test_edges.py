@@ -83,5 +83,5 @@ def test_two_optimizers_quantize_their_weights_one_after_the_other(*, apart: boo
         overlap_param_gather=True, overlap_param_gather_with_optimizer_step=apart,
     )  # fmt: skip
     states = estimate(job).stages[1].rank.states
-    assert 2 * 218_103_808 * 2 // 8 == 104 * MIB
+    assert 104 * MIB == 2 * 218_103_808 * 2 // 8
     assert [one.nbytes for one in states if one.tensor == "main_param to be quantized"] == [104 * MIB] * copies
