@@ -175,12 +175,12 @@ class ChunkPlan:
     def registered(self) -> list[tuple[list[Param], int]]:
         """Parameters of its runs in registration order, with the number of layers that have them: the embedding comes first, that of a
         stage with MTP too, which has one for MTP's lookup (Megatron-LM `gpt_model.py`, GPTModel.__init__)."""
-        found = [(list(run.params), run.copies) for run in self.runs]
-        if not self.chunk.mtp or self.chunk.embedding:
-            return found
-        first = [param for params, _ in found for param in params if param.name.startswith("embedding.")]
-        rest = [([p for p in params if not p.name.startswith("embedding.")], copies) for params, copies in found]
-        return [(first, 1), *rest] if first else found
+        first, rest = [], []
+        for run in self.runs:
+            tables = [param for param in run.params if param.name.startswith("embedding.")]
+            first += [(tables, run.copies)] if tables else []
+            rest.append(([param for param in run.params if param not in tables], run.copies))
+        return [*first, *rest]
 
     @property
     def params(self) -> list[tuple[Param, int]]:
