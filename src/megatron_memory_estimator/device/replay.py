@@ -152,7 +152,7 @@ def _masters(memory: Allocator, rank: Rank, parts: list[Parts]) -> None:
 
 def _params(plan: ChunkPlan) -> Iterator[Param]:
     """Every parameter of a chunk in registration order, each expert's by itself."""
-    for params, copies in plan.registered:
+    for params, copies in plan.registered_params:
         for _ in range(copies):
             yield from registered(params)
 

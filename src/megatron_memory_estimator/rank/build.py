@@ -35,7 +35,7 @@ def build_rank(
             for buffer in ddp_buffers(
                 c,
                 plan.chunk.vp_stage,
-                plan.registered,
+                plan.registered_params,
                 first_chunk=pp_rank == 0 and plan.chunk.vp_stage == 0,
             )
         ],

@@ -172,20 +172,27 @@ class ChunkPlan:
         return self.held if index >= self.holder else ()
 
     @property
-    def registered(self) -> list[tuple[list[Param], int]]:
-        """Parameters of its runs in registration order, with the number of layers that have them: the embedding comes first, that of a
-        stage with MTP too, which has one for MTP's lookup (Megatron-LM `gpt_model.py`, GPTModel.__init__)."""
+    def registered(self) -> list[Run]:
+        """Its runs in registration order, each with its parameters: the embedding comes first, that of a stage with MTP too, which has one
+        for MTP's lookup (Megatron-LM `gpt_model.py`, GPTModel.__init__)."""
         first, rest = [], []
         for run in self.runs:
-            tables = [param for param in run.params if param.name.startswith("embedding.")]
-            first += [(tables, run.copies)] if tables else []
-            rest.append(([param for param in run.params if param not in tables], run.copies))
+            tables = tuple(param for param in run.params if param.name.startswith("embedding."))
+            first += [run._replace(params=tables)] if tables else []
+            rest.append(
+                run._replace(params=tuple(param for param in run.params if param not in tables)) if tables else run
+            )
         return [*first, *rest]
+
+    @property
+    def registered_params(self) -> list[tuple[list[Param], int]]:
+        """Parameters of each run in registration order, with the number of layers that have them."""
+        return [(list(run.params), run.copies) for run in self.registered]
 
     @property
     def params(self) -> list[tuple[Param, int]]:
         """Parameters with the number of layers that have them."""
-        return [(param, copies) for params, copies in self.registered for param in params]
+        return [(param, run.copies) for run in self.registered for param in run.params]
 
     def prefix(self, index: int, copy: int = -1) -> int:
         """Bytes kept by everything before a copy of a run, by default the last one."""

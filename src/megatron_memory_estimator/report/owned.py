@@ -15,7 +15,7 @@ def owned_layers(rank: Rank, buffer: Buffer) -> dict[str, list[int | None]] | No
     """The parameters of a buffer that the rank owns: by name the layer of each, None outside of the decoder; None where none is whole."""
     if not buffer.dealt:
         return None
-    runs = rank.plans[buffer.chunk].runs
+    runs = rank.plans[buffer.chunk].registered
     found: dict[str, list[int | None]] = {}
     for item in sorted(buffer.owns, key=lambda item: (-item.numel, item.name, item.run, item.copy)):
         first = runs[item.run].first_layer

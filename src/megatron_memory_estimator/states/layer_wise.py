@@ -23,7 +23,8 @@ PADDING_FLOOR = 0.9
 
 
 class Whole(NamedTuple):
-    """A parameter that is dealt whole: its name, the run of its chunk and the copy of the run's unit that it is in, its elements.
+    """A parameter that is dealt whole: its name, the run of its chunk (in registration order) and the copy of the run's unit that it is
+    in, its elements.
 
     `group`: 0 of Muon's matrices, 1 of others with several dims, 2 of those with one: the order of the optimizer's groups, in which
     equal sizes are dealt (`optimizer/__init__.py` _get_param_groups). `alone`: a shared embedding, in a bucket of its own.

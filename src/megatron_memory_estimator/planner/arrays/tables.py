@@ -207,7 +207,7 @@ class Tables:
         plans, buffers = several_plans(declarer, members, (-1, 1, 1, 1)), []
         for place, plan in enumerate(plans):
             first = training.overlap_grad_reduce and place == 0 and members[0].pp_rank == 0
-            buffers += ddp_buffers(c, place, plan.registered, first_chunk=first)
+            buffers += ddp_buffers(c, place, plan.registered_params, first_chunk=first)
         return Rank(c, 0, plans, idle(plans), tuple(buffers), tuple(model_state(c, buffers)), ())
 
     # -- the rest ---------------------------------------------------------------------------------------------------------
