@@ -208,7 +208,7 @@ def test_context_parallelism_is_launched_with_packing() -> None:
     """And is not tried by itself: it runs packed sequences alone (Megatron-LM dev `deepseek_v4_hybrid_attention.py`)."""
     job = TrainingJob.from_hf(FLASH, 64, cp=2, ep=32)
     words = " ".join(megatron_lm(job).words())
-    assert "--cp-partition-mode contiguous --sequence-packing-scheduler dp_balanced" in words
+    assert "--cp-partition-mode contiguous" in words and "--sequence-packing-scheduler dp_balanced" in words
     assert TrainingJob.from_megatron_args(words.split(), 64).layout.cp == 2
     assert completed(Space(), TrainingJob.from_hf(FLASH, 64)).context_parallel_size == (1,)
 
@@ -235,3 +235,29 @@ def test_position_tables_of_the_construction_are_there_while_a_checkpoint_loads(
     _, load, _ = estimate(TrainingJob.from_hf(FLASH, 16, ep=16)).stages[0].phases
     table = next(term for term in load.terms if term.name == "rotary cos and sin of YaRN")
     assert table.low == table.high == 41 * 2 * 65_536 * 64 * 2 == 656 * 2**20
+
+
+def test_streams_of_mtp_stay_where_those_of_the_decoder_are_recomputed() -> None:
+    """With MTP the contraction at the decoder's end keeps 4 n h T in fp32, and so does MTP's own; recompute_modules mhc drops nothing of
+    MTP's layer: 4 n h T are its two stream tensors, aggregated inputs and norm outputs (8 h T of n = 4)."""
+    record = next(r for r in of("activation_saved") if r["id"] == "v4-act-mtp-fused")
+    plain, dropped = (
+        {run.unit.name: run.trace for run in estimate(job(record, **again)).stages[0].rank.plans[0].runs}
+        for again in ({}, {"recompute_granularity": "selective", "recompute_modules": ["mhc"]})
+    )
+    tokens, hidden, streams = 4096, 4096, 4
+    fp32 = [live.tensor.nbytes for live in dropped["mtp"].saved if live.tensor.name.endswith("mhc.streams in fp32")]
+    assert fp32 == [4 * streams * hidden * tokens] * 2
+    assert (
+        dropped["mtp"].saved_bytes == plain["mtp"].saved_bytes == pytest.approx(2_850_783_232 + 302_088_192, rel=1e-4)
+    )
+
+
+def test_packed_rows_of_csa_keep_no_causal_mask() -> None:
+    """Rows of their own lengths have bounds in its place: s x s/4 in fp32, the size of an s x s byte mask, are not there."""
+    record = next(r for r in of("activation_saved") if r["id"] == "v4-act-thd-csa-fused")
+    padded, packed = (
+        estimate(job(record, dsa_kernel_backend="none", sequence_packing_scheduler=who)).stages[0].rank.plans[0]
+        for who in (None, "dp_balanced")
+    )
+    assert padded.saved_bytes - packed.saved_bytes == 4096 * 4096

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from megatron_memory_estimator import EstimatorError, TrainingJob, UnsupportedError, count_parameters, estimate
+from megatron_memory_estimator import (
+    EstimatorError,
+    LayoutError,
+    TrainingJob,
+    UnsupportedError,
+    count_parameters,
+    estimate,
+)
 from megatron_memory_estimator.inputs.catalog import entries
 from megatron_memory_estimator.inputs.hf.convert import convert
 from megatron_memory_estimator.throughput import throughput
@@ -216,3 +223,34 @@ def test_who_builds_a_family_is_said() -> None:
 def test_olmo_2_stays_refused_because_nothing_builds_it() -> None:
     with pytest.raises(UnsupportedError, match="OLMo 2"):
         estimate(TrainingJob.from_hf("allenai/OLMo-2-1124-7B", 8))
+
+
+STEP = "stepfun-ai/Step-3.5-Flash"
+
+
+@pytest.mark.parametrize(("pp", "heads"), [(1, 96), (3, 64)])
+def test_mtp_layers_of_a_later_stage_have_full_attention(pp: int, heads: int) -> None:
+    """Megatron-Bridge `stepfun/step35_provider.py` (Step35DecoderLayer) adds the stage's offset to num_layers: 45 + 30 is behind the 48
+    layer types. A dense layer of h = 4,096, f = 11,264, heads of 128 with gates, 8 groups: qkv, proj, fc1, fc2, norms; MTP adds eh_proj
+    and three norms."""
+    stage = estimate(TrainingJob.from_hf(STEP, 36 * pp, pp=pp, ep=36)).stages[-1]
+    mtp = next(run for run in stage.rank.plans[0].runs if run.unit.name == "mtp")
+    hidden, wide = 4096, 11264
+    matrices = hidden * ((2 * heads + 16) * 128 + heads * 128 + 3 * wide + 2 * hidden)
+    norms = 2 * hidden + 2 * 128 + 3 * hidden
+    table = 128_896 * hidden if pp > 1 else 0
+    assert sum(param.numel for param in mtp.params) == 3 * (matrices + norms) + table
+
+
+def test_mtp_layers_behind_few_layers_are_refused() -> None:
+    with pytest.raises(LayoutError, match="put at least 3 layers on the stages before"):
+        estimate(TrainingJob.from_hf(STEP, 72, pp=2, ep=36, pipeline_model_parallel_layout="Et|t*44mmmL"))
+
+
+def test_rotary_tables_have_the_models_width() -> None:
+    """A layer's part of rotary dims in `partial_rotary_factors` changes no table: cos and sin, twice, of 128 dims in bf16."""
+    config = {**entries()[STEP]["config"], "partial_rotary_factors": [0.5, 1.0, 1.0, 1.0] * 12}
+    stage = estimate(TrainingJob.from_hf(config, 36, ep=36, seq_length=4096)).stages[0]
+    first = next(run for run in stage.rank.plans[0].runs if run.first_layer == 0)
+    tables = [live.tensor.nbytes for live in first.trace.saved if ".rotary." in live.tensor.name]
+    assert tables == [4096 * 128 * 2] * 4

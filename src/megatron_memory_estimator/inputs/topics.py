@@ -65,7 +65,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "cross_entropy_loss_fusion", "cross_entropy_fusion_impl", "clone_scatter_output_in_embedding",
         "scatter_embedding_sequence_parallel",
         "create_attention_mask_in_dataloader", "compiled_gates", "mamba_mem_eff_path", "dsa_kernel_backend",
-        "dsa_indexer_use_sparse_loss", "use_fused_mhc",
+        "dsa_indexer_use_sparse_loss", "use_fused_mhc", "sequence_packing_scheduler",
     ),
     "reinforcement learning": (
         "loss_function", "loss_chunk_size", "loss_entropy", "loss_temperature", "rollout_engine", "rollout_colocated",
@@ -79,8 +79,8 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "rope_type", "original_max_position_embeddings", "normalization", "gated_linear_unit", "activation_func",
         "activation_func_clamp_value", "activation_func_clamp_value_shared_expert", "add_bias_linear", "hidden_dropout",
         "fp32_residual_connection", "mtp_num_layers", "mtp_use_repeated_layer", "hybrid_layer_pattern", "norm_placement",
-        "attention_block", "mlp_block", "variants", "layer_variants", "mtp_layer_variant", "enable_mhc_connections",
-        "mhc_num_residual_streams",
+        "attention_block", "mlp_block", "variants", "layer_variants", "mtp_layer_variant", "mtp_layer_variant_behind",
+        "enable_mhc_connections", "mhc_num_residual_streams",
     ),
     "model: attention": (
         "num_attention_heads", "num_query_groups", "kv_channels", "value_channels", "add_qkv_bias", "qk_layernorm",

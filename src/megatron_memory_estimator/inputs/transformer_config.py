@@ -118,8 +118,6 @@ IRRELEVANT = {
     "rotary_scaling_factor": "megatron/core/transformer/multi_latent_attention.py:193: a constant of the RoPE frequencies",
     "rotary_seq_len_interpolation_factor": "megatron/core/models/common/embeddings/rotary_pos_embedding.py:136: a factor of the positions",
     "seed": "megatron/training/initialize.py:446: the state of the random number generators",
-    "sequence_packing_scheduler": "main: megatron/core/transformer/transformer_config.py: "
-    "which samples are packed together; not in 0.19.2, unsure",
     "softmax_scale": "megatron/core/transformer/dot_product_attention.py:87: a factor of the attention scores",
     "test_mode": "megatron/core/transformer/attention.py:1926: checks that ranks agree on norm weights of a head",
     "timers": "megatron/core/pipeline_parallel/schedules.py:348: only times, in host memory",

@@ -190,15 +190,15 @@ def has_experts(model: Model) -> bool:
     return any({ROUTED, GEMMA4, KIMI} & set(bare(kind).split("+")) for kind in model.every_kind)
 
 
-def mtp_pattern(model: Model) -> tuple[str, ...]:
-    """Kinds of the layers of one MTP depth: the last decoder layer's, or a hybrid pattern's part behind `/`."""
+def mtp_pattern(model: Model, name: str | None) -> tuple[str, ...]:
+    """Kinds of the layers of one MTP depth: of the variant of that name, the last decoder layer's without one, or a hybrid pattern's part
+    behind `/`."""
     parts = (model.hybrid_layer_pattern or "").split("/")
     if len(parts) - 1 > MOST_MTP_LAYERS:
         raise ConfigError(
             f"hybrid_layer_pattern has {len(parts) - 1} MTP parts; at most {MOST_MTP_LAYERS} are accepted"
         )
     if len(parts) < 2:
-        name = model.mtp_layer_variant
         last = model.kinds[-1] if name is None else marked(model.variant(name).kinds[-1], name)
         last = last.replace(HASHED, ROUTED)  # never by the token's hash
         if model.experimental_attention_variant == "dsv4_hybrid":

@@ -183,6 +183,9 @@ class Model(CompressedModel, KimiModel, Gemma4Model):
         None, "the variant that each decoder layer is; base: the model as it is", kind="words"
     )
     mtp_layer_variant: str | None = setting(None, "the variant of an MTP layer; default: the last decoder layer's")
+    mtp_layer_variant_behind: str | None = setting(
+        None, "the same where stages before its own have decoder layers; default: mtp_layer_variant"
+    )
 
     foreign_layers: tuple[tuple[str, int], ...] = field(
         default=(), metadata={"help": "", "internal": True, "kind": "list"}
@@ -256,12 +259,18 @@ class Model(CompressedModel, KimiModel, Gemma4Model):
     @cached_property
     def mtp_kinds(self) -> tuple[str, ...]:
         """Kinds of the layers of one MTP depth."""
-        return mtp_pattern(self)
+        return mtp_pattern(self, self.mtp_layer_variant)
+
+    @cached_property
+    def mtp_kinds_behind(self) -> tuple[str, ...]:
+        """The same on a chunk without the embedding."""
+        own = self.mtp_layer_variant_behind
+        return self.mtp_kinds if own is None else mtp_pattern(self, own)
 
     @cached_property
     def every_kind(self) -> tuple[str, ...]:
         """Kinds of all layers, those of MTP too, each once."""
-        return tuple(dict.fromkeys((*self.kinds, *(self.mtp_kinds if self.mtp else ()))))
+        return tuple(dict.fromkeys((*self.kinds, *((*self.mtp_kinds, *self.mtp_kinds_behind) if self.mtp else ()))))
 
     @property
     def mamba_heads(self) -> int:

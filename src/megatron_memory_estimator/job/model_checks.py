@@ -102,7 +102,7 @@ def check(model: Model) -> None:
         if getattr(model, name) != usual:
             _excludes(model, f"{name}={getattr(model, name)}", *_OTHER_LAYERS, "parallel_attention", "falcon_h1")
     _check_variants(model)
-    model.kinds, model.mtp_kinds  # noqa: B018  (a wrong layer pattern is refused here)
+    model.kinds, model.mtp_kinds, model.mtp_kinds_behind  # noqa: B018  (a wrong layer pattern is refused here)
 
 
 def _check_parallel(model: Model) -> None:
@@ -190,7 +190,12 @@ def _excludes(model: Model, what: str, *others: str) -> None:
 
 def variant(model: Model, name: str) -> Model:
     """The model as the layers of a variant have it. Raises ConfigError for a name or a setting that there is not."""
-    plain: dict[str, Any] = {"variants": (), "layer_variants": None, "mtp_layer_variant": None}
+    plain: dict[str, Any] = {
+        "variants": (),
+        "layer_variants": None,
+        "mtp_layer_variant": None,
+        "mtp_layer_variant_behind": None,
+    }
     if name in ("", BASE):
         return model if model.layer_variants is None else dataclasses.replace(model, **plain)
     if model.attn_res_block_size and (of_layer := of_bank(name)) is not None:
@@ -211,7 +216,8 @@ def variant(model: Model, name: str) -> Model:
 def _check_variants(model: Model) -> None:
     """Raise ConfigError for names of layers that are no variants, and where layers have no variants."""
     names = model.layer_variants
-    if names is None and model.mtp_layer_variant is None:
+    of_mtp = [name for name in (model.mtp_layer_variant, model.mtp_layer_variant_behind) if name is not None]
+    if names is None and not of_mtp:
         return
     if model.hybrid_layer_pattern is not None:
         raise ConfigError("hybrid_layer_pattern excludes layer_variants and mtp_layer_variant; leave them out")
@@ -219,7 +225,7 @@ def _check_variants(model: Model) -> None:
         raise ConfigError(
             f"layer_variants has {len(names)} entries for num_layers={model.num_layers}; give one per layer"
         )
-    for name in dict.fromkeys((*(names or ()), model.mtp_layer_variant or BASE)):
+    for name in dict.fromkeys((*(names or ()), *(of_mtp or (BASE,)))):
         model.variant(name)
 
 
@@ -230,7 +236,7 @@ FIXED = frozenset(
         "falcon_h1",
         "moe_layer_freq", "linear_attention_freq", "moe_router_topk", "mtp_num_layers", "mtp_use_repeated_layer",
         "hybrid_layer_pattern", "enable_mhc_connections", "mhc_num_residual_streams", "variants", "layer_variants",
-        "mtp_layer_variant", "foreign_layers", "attn_res_block_size", "gemma4_dense",
+        "mtp_layer_variant", "mtp_layer_variant_behind", "foreign_layers", "attn_res_block_size", "gemma4_dense",
         "per_layer_embed_dim", "per_layer_embed_vocab_size",
     }
 )  # fmt: skip

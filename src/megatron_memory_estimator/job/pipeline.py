@@ -45,6 +45,12 @@ class Chunk:
         """Whether a forward of it is given a batch (Megatron-LM `pretrain_gpt.py`, get_batch: the first and the last stage, and MTP)."""
         return self.embedding or self.output or self.mtp
 
+    def mtp_kinds(self, model: Model) -> tuple[str, ...]:
+        """Kinds of the layers of each MTP depth that it has."""
+        if not self.mtp:
+            return ()
+        return model.mtp_kinds if self.embedding else model.mtp_kinds_behind
+
 
 @dataclass(frozen=True)
 class Pipeline:

@@ -58,6 +58,7 @@ class Settings(TypedDict, total=False):
     freeze_vision_projection: bool  # vision tower: what leads from it into the language model is not trained
     use_fused_mhc: bool  # hyper-connections: fused kernels
     mhc_recompute_layer_num: int | None  # recompute_modules mhc: layers that come back together; default: those of a chunk
+    sequence_packing_scheduler: str | None  # DeepSeek-V4: who packs samples into rows without padding (cp above 1 always packs)
     dsa_indexer_use_sparse_loss: bool  # sparse attention: the indexer's loss of its own keys
     load_optim: bool  # a checkpoint is loaded with optimizer state (--no-load-optim, --finetune: without)
     checkpoint_loader: Literal["megatron_lm", "megatron_bridge"]  # who loads: Megatron-LM, which copies FusedAdam's state, or Megatron- ...
@@ -303,6 +304,7 @@ class Settings(TypedDict, total=False):
     variants: Mapping[str, Mapping[str, object]]  # layers of other shapes, by name: {"sliding": {"num_attention_heads": 96}}
     layer_variants: Sequence[str] | None  # the variant that each decoder layer is; base: the model as it is
     mtp_layer_variant: str | None  # the variant of an MTP layer; default: the last decoder layer's
+    mtp_layer_variant_behind: str | None  # the same where stages before its own have decoder layers; default: mtp_layer_variant
 
     # environment
     cublas_workspace_config: str | None  # value of CUBLAS_WORKSPACE_CONFIG

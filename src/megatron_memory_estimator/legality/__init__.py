@@ -38,7 +38,7 @@ from .precision import gpu, low_precision
 from .recompute import checkpoints, recompute, shared_experts, uniform_mtp
 from .sharding import attention, world
 from .splits import balanced_split, even_layout
-from .stages import pipeline, schedule, shared_indexers
+from .stages import mtp_apart, pipeline, schedule, shared_indexers
 from .towers import towers
 from .violation import Violation, broken
 
@@ -145,6 +145,7 @@ def stated_violations(model: Model, layout: Layout, training: Training, num_micr
     ]
     if not found:
         found += [*schedule(model, layout, num_microbatches), *shared_indexers(model, layout)]
+        found += mtp_apart(model, layout)
         found += placed(model, layout)
     return tuple(dict.fromkeys(found))
 

@@ -112,6 +112,21 @@ def shared_indexers(model: Model, layout: Layout) -> Iterator[Violation]:
                 return
 
 
+def mtp_apart(model: Model, layout: Layout) -> Iterator[Violation]:
+    """MTP layers that are another variant on later stages are one variant there: a stage before has as many layers as there are depths."""
+    if not model.mtp or model.mtp_layer_variant_behind is None:
+        return
+    for chunks in build_pipeline(model, layout).chunks:
+        for chunk in chunks:
+            before = chunk.layers[0] if chunk.layers else model.num_layers
+            if chunk.mtp and not chunk.embedding and before < model.mtp:
+                yield broken(
+                    "mtp_layer_variant_behind with fewer decoder layers than MTP depths on the stages before MTP's is not modelled",
+                    fix=f"put at least {model.mtp} layers on the stages before",
+                )
+                return
+
+
 def _even(model: Model, layout: Layout, vp: int, least: int) -> Iterator[Violation]:
     """The layers, and what else counts as one, divide over stages and chunks. `least`: of how many stages there may be chunks."""
     pp, total = layout.pp, split_layers(model, layout)

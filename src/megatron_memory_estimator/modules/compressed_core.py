@@ -159,6 +159,7 @@ def _indexer_kept(c: Context, keys: Keys, index: Index) -> list[Tensor]:
     rows = (c.seq, c.batch)
     every = Dim(f"seq/{keys.ratio}", c.training.seq_length // keys.ratio)
     topk = Dim("min(dsa_indexer_topk, seq/4)", smallest(c.model.dsa_indexer_topk, every.size))
+    masked = () if c.cp_many or c.training.sequence_packing_scheduler else (every,)  # packed rows have bounds instead
     return [
         index.query,
         index.weights.like(f"{NAME}.indexer.weights in fp32", "fp32"),
@@ -167,7 +168,7 @@ def _indexer_kept(c: Context, keys: Keys, index: Index) -> list[Tensor]:
         keys.compressed.keys,
         c.new(f"{NAME}.indexer.topk_indices", *rows, topk, dtype="int64"),
         c.new(f"{NAME}.indexer.lse", *rows, Dim("num_attention_heads", c.model.num_attention_heads), dtype="fp32"),
-        c.new(f"{NAME}.indexer.causal mask", *rows, every, dtype="fp32"),
+        *(c.new(f"{NAME}.indexer.causal mask", *rows, width, dtype="fp32") for width in masked),
         c.new(f"{NAME}.indexer.loss", Dim("one", 1), dtype="fp32"),
     ]
 

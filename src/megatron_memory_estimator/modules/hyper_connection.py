@@ -13,6 +13,7 @@ Source: Megatron-LM `dev` (2f2f8ebae) `megatron/core/transformer/hyper_connectio
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 from ..tape.ops import Op
@@ -31,6 +32,16 @@ class Mappings(NamedTuple):
     pre: Tensor
     post: Tensor
     res: Tensor
+
+
+def keeping_streams(c: Context) -> Context:
+    """The context of MTP's layers, whose streams stay with recompute_modules mhc: the decoder's block hands its own layers the manager that
+    drops them (`transformer_block.py`). No record names these tensors; their bytes, 4 n h T of a layer, are those that stay."""
+    t = c.training
+    if not t.recomputes("mhc"):
+        return c
+    modules = tuple(module for module in t.recomputed_modules if module != "mhc")
+    return replace(c, training=replace(t, recompute_modules=modules))
 
 
 def _dims(c: Context) -> tuple[Dim, Dim, Dim]:

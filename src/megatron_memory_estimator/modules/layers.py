@@ -14,11 +14,18 @@ from .embedding import embedding, embedding_params
 from .falcon_h1 import in_compute_dtype
 from .gemma4_dense import per_layer_inputs
 from .head import final_layernorm, loss, output_weight
-from .hyper_connection import connected, connection_params, contracted, contraction_params, expanded
+from .hyper_connection import (
+    connected,
+    connection_params,
+    contracted,
+    contraction_params,
+    expanded,
+    keeping_streams,
+)
 from .kind import Kind, Role
 from .kinds import kinds_of
 from .linear import weight_grad
-from .module import GROUP, Module, T, changed, collected, holding, in_part, recomputed
+from .module import GROUP, Module, T, changed, holding, in_part, recomputed
 from .mtp import concatenated, mtp_depth, mtp_depth_of_streams
 from .residual import bias_dropout_add
 from .towers import towers
@@ -187,9 +194,11 @@ def mtp_unit(c: Context, *, owns_embedding: bool, kinds: tuple[str, ...] | None 
     With hyper-connections it reads the streams, and the norm after the last decoder layer belongs to it. `kinds` are those of the
     layers of each depth, by default the model's.
     """
-    kinds = c.model.mtp_kinds if kinds is None else kinds
+    if kinds is None:
+        kinds = c.model.mtp_kinds_behind if owns_embedding else c.model.mtp_kinds
     mhc = c.model.enable_mhc_connections
     hidden = c.residual("hidden_states") if mhc else c.stream("hidden_states", c.hidden)
+    kept = keeping_streams(c)
 
     def module() -> Module[Tensor]:
         if owns_embedding:
@@ -214,11 +223,10 @@ def mtp_unit(c: Context, *, owns_embedding: bool, kinds: tuple[str, ...] | None 
                 for index, kind in enumerate(kinds):
                     name = f"{prefix}.layers.{index}"
                     one = _prefixed(transformer_layer(inner, x, kind), f"{name}.", x)
-                    one = recomputed(index < first, f"{name}.checkpoint", one)
-                    x = yield from _ended(one) if inner.training.recomputes("mhc") else one
+                    x = yield from recomputed(index < first, f"{name}.checkpoint", one)
                 return x
 
-            depth_module = (mtp_depth_of_streams if mhc else mtp_depth)(c, carried, table, layers, prefix)
+            depth_module = (mtp_depth_of_streams if mhc else mtp_depth)(kept, carried, table, layers, prefix)
             if c.model.mtp_use_repeated_layer and depth:
                 depth_module = _without_params(depth_module)
             out, carried = yield from depth_module
@@ -235,13 +243,6 @@ def _prefixed(module: Module[Tensor], prefix: str, entry: Tensor) -> Module[Tens
     rename = renaming(prefix, {entry.name: entry.name, entry.storage: entry.storage})
     out = yield from changed(module, rename, lambda param: param._replace(name=prefix + param.name))
     return out._replace(name=prefix + out.name, storage=prefix + out.storage)
-
-
-def _ended(module: Module[Tensor]) -> Module[Tensor]:
-    """A layer as a group of its own (`ending`)."""
-    items, out = yield from collected(module)
-    yield from ending(items)
-    return out
 
 
 def _without_params(module: Module[T]) -> Module[T]:

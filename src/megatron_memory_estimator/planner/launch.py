@@ -81,7 +81,8 @@ def _megatron_values(job: TrainingJob) -> Iterator[tuple[str, Any]]:
         yield "no_load_optim", True
     yield "use_mamba_mem_eff_path", t.mamba_mem_eff_path
     if job.layout.cp > 1 and has_compressed(model):
-        yield from PACKED.items()
+        yield "cp_partition_mode", "contiguous"
+        settings["sequence_packing_scheduler"] = t.sequence_packing_scheduler or PACKING
     by_dest = arguments()[1]
     for name, value in settings.items():
         dest = OTHER_NAMES.get(name, name)
@@ -100,8 +101,8 @@ def _megatron_values(job: TrainingJob) -> Iterator[tuple[str, Any]]:
         yield dest, value
 
 
-PACKED = {"cp_partition_mode": "contiguous", "sequence_packing_scheduler": "dp_balanced"}
-"""What context parallelism of compressed attention needs (Megatron-LM `dev` `deepseek_v4_hybrid_attention.py`)."""
+PACKING = "dp_balanced"
+"""The scheduler that context parallelism of compressed attention needs (Megatron-LM `dev` `deepseek_v4_hybrid_attention.py`)."""
 LISTS = ("moe_layer_freq", "linear_attention_freq", "csa_compress_ratios")
 """Settings of every layer that are one word, a list in brackets."""
 _DERIVED_HERE = frozenset(

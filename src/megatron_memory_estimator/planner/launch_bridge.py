@@ -67,8 +67,8 @@ NEMO = ("parallel_attention", "num_ln_in_parallel_attn")
 """Settings of a layer of NeMo's, which Megatron-Bridge's models do not have."""
 OWN = frozenset(
     {
-        "variants", "layer_variants", "mtp_layer_variant", "norm_placement", "attention_block", "mlp_block", "core_attention",
-        "qk_layernorm_scope", "value_channels", "local_rotary_table", "sliding_window", "attn_logit_softcapping",
+        "variants", "layer_variants", "mtp_layer_variant", "mtp_layer_variant_behind", "norm_placement", "attention_block", "mlp_block",
+        "core_attention", "qk_layernorm_scope", "value_channels", "local_rotary_table", "sliding_window", "attn_logit_softcapping",
         "final_logit_softcapping", "activation_func_clamp_value_shared_expert",
     }
 )  # fmt: skip

@@ -45,7 +45,8 @@ def _same(job: TrainingJob, other: TrainingJob, name: str) -> bool:
             theirs.moe_ffn,
         ) or model.multi_latent_attention
     if name in ("moe_layer_freq", "hybrid_layer_pattern", "linear_attention_freq", "csa_compress_ratios"):
-        return model.kinds == theirs.kinds and model.mtp_kinds == theirs.mtp_kinds
+        alike = model.mtp_kinds == theirs.mtp_kinds and model.mtp_kinds_behind == theirs.mtp_kinds_behind
+        return model.kinds == theirs.kinds and alike
     if name in ("transformer_engine_version", "megatron_core_version"):
         return False
     if name in OWNERS:

@@ -138,9 +138,8 @@ class ChunkPlan:
     def layers(self, model: Model) -> dict[str, int]:
         """How many layers of each kind, those of MTP too."""
         found = self.decoder_layers(model)
-        if self.chunk.mtp:
-            for kind in model.mtp_kinds:
-                found[kind] = found.get(kind, 0) + model.mtp
+        for kind in self.chunk.mtp_kinds(model):
+            found[kind] = found.get(kind, 0) + model.mtp
         return found
 
     @property

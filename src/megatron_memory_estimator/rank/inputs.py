@@ -41,4 +41,4 @@ def keeping_layers(c: Context, chunk: Chunk) -> tuple[str, ...]:
     block = t.recomputes_whole_layers() and not t.recomputes_layers()  # which has none around MTP
     if not chunk.reads_inputs or (block and not chunk.layers):
         return ()
-    return (*(c.model.kinds[i] for i in chunk.layers), *(c.model.mtp_kinds if chunk.mtp else ()))
+    return (*(c.model.kinds[i] for i in chunk.layers), *chunk.mtp_kinds(c.model))

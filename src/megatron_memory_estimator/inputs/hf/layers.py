@@ -12,6 +12,8 @@ from .fields import Fields
 SLIDING, FULL = "sliding_attention", "full_attention"
 MTP = "mtp"
 """The variant of an MTP layer."""
+BEHIND = "mtp_behind"
+"""The variant of an MTP layer on a later stage than the first."""
 WORDS = {"sliding_window": "sliding", "position_embedding_type": "no_rope", "activation_func_clamp_value": "clamped"}
 """What settings that a layer changes are called in the layer's name."""
 
@@ -40,14 +42,20 @@ def clamp(limit: float | None, name: str = "activation_func_clamp_value") -> dic
     return {} if limit is None else {name: limit}
 
 
-def variants(layers: list[dict[str, Any]], mtp: dict[str, Any] | None = None) -> dict[str, Any]:
-    """What every layer changes, and what an MTP layer does, as variants; nothing is changed by a layer without changes."""
+def variants(
+    layers: list[dict[str, Any]], mtp: dict[str, Any] | None = None, behind: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """What every layer changes, and what an MTP layer does, `behind` on a later stage, as variants; nothing is changed by a layer without
+    changes."""
     known: dict[str, tuple[tuple[str, Any], ...]] = {}
     names = [_named(known, own) for own in layers]
     found: dict[str, Any] = {"layer_variants": tuple(names)} if known else {}
     if mtp is not None:
         known[MTP] = tuple(mtp.items())
         found["mtp_layer_variant"] = MTP
+    if behind is not None:
+        known[BEHIND] = tuple(behind.items())
+        found["mtp_layer_variant_behind"] = BEHIND
     return {**found, "variants": tuple(known.items())} if known else {}
 
 

@@ -109,23 +109,29 @@ def _moe_layers(f: Fields, layers: int) -> list[bool]:
 
 
 def _step_layers(f: Fields, types: list[str]) -> dict[str, Any]:
-    """What each layer changes; lists go on with those of the MTP layers, which must be alike."""
+    """What each layer changes; lists go on with those of the MTP layers, which must be alike.
+
+    On a later stage Megatron-Bridge looks MTP layers up behind the end of these lists, by the layers of the stages before: they have full
+    attention there, and the clamp that the last layer with full attention left in the config that they share. A layer's part of rotary
+    dims changes no table: the model's has the full width. (`stepfun/step35_provider.py`, Step35DecoderLayer; read from source, no record.)
+    """
     depths = f.whole("num_nextn_predict_layers", default=0)
     more = f.items("mtp_layer_types")
     every = [*types, *(more + [FULL] * depths)[:depths]]
-    rotary = f.items("partial_rotary_factors")
     limits, shared = (clamps(f, name, len(every)) for name in ("swiglu_limits", "swiglu_limits_shared"))
     sliding, layers = _sliding(f), []
     for at, kind in enumerate(every):
-        part = rotary[at] if at < len(rotary) else 1.0
         own: dict[str, Any] = dict(sliding) if kind == SLIDING else {}
-        own.update({"rotary_percent": part} if part != 1.0 else {})
         own.update({**clamp(limits[at]), **clamp(shared[at], "activation_func_clamp_value_shared_expert")})
         layers.append(own)
     ends = layers[len(types) :]
     if any(one != ends[0] for one in ends):
         raise ConfigError("config.json has MTP layers that differ from one another, which are not modelled")
-    return variants(layers[: len(types)], mtp={"num_moe_experts": None, **ends[0]} if ends else None)
+    if not ends:
+        return variants(layers)
+    left = clamp(limits[len(types) - 1]) if types[-1] == FULL else {}
+    dense: dict[str, Any] = {"num_moe_experts": None}
+    return variants(layers[: len(types)], mtp={**dense, **ends[0]}, behind={**dense, **left})
 
 
 def _sliding(f: Fields) -> dict[str, Any]:
