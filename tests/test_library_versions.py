@@ -14,7 +14,7 @@ from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.inputs.containers import contained, image_in
 from megatron_memory_estimator.job.library_versions import CORE, TE, OpenVersion, before
 from megatron_memory_estimator.version_changes import CHANGES, changes_of
-from megatron_memory_estimator.versions import assumptions, version_notes
+from megatron_memory_estimator.versions import assumptions, setting_notes, version_notes
 
 from .helpers import ROOT
 from .test_plan import printed
@@ -140,3 +140,29 @@ def test_notes_of_versions_are_in_every_report(capsys: pytest.CaptureFixture[str
     held = json.loads(printed(capsys, *words, "--container", "nvcr.io/nvidia/pytorch:26.01-py3", "--json"))
     assert held["training"]["transformer_engine_version"] == "2.11"
     assert not any(note.startswith("transformer_engine_version") for note in held["assumptions"])
+
+
+def test_what_megatron_bridge_fuses_otherwise_is_said_with_its_bytes() -> None:
+    """Qwen3-8B, tp 2, 4,096 tokens: without the fused activation two tensors [4096, 6144] in bf16 stay in each of 36 layers. The
+    native loss (`models/gpt_provider.py`) makes a second copy in fp32 of the logits [4096, 75968]."""
+    found = estimate(TrainingJob.from_hf("Qwen/Qwen3-8B", 8, tp=2))
+    activation, loss = setting_notes(found)
+    assert 36 * 2 * 4096 * 6144 * 2 == 3.375 * 2**30
+    assert activation == (
+        "bias_activation_fusion not given: on, as pretrain_gpt.py has it; off, as Megatron-Bridge builds qwen3: +3.4 GiB at the peak; "
+        "--no-bias-activation-fusion asks for that"
+    )
+    assert activation.short == "fused activation (Megatron-Bridge's: +3.4 GiB)"
+    assert loss.startswith("cross_entropy_loss_fusion not given: off, as pretrain_gpt.py has it; native, ")
+    assert f"{4096 * 75968 * 4 / 2**30:+.1f} GiB at the peak" in loss
+    assert {activation, loss} <= set(assumptions(found))
+
+
+def test_a_fusion_that_is_given_or_the_same_is_not_said() -> None:
+    given: dict[str, Any] = {"tp": 2, "bias_activation_fusion": True, "cross_entropy_loss_fusion": False}
+    assert setting_notes(estimate(TrainingJob.from_hf("Qwen/Qwen3-8B", 8, **given))) == ()
+    names = [one.name for one in TrainingJob.from_hf("meta-llama/Meta-Llama-3-8B", 8).open_settings]
+    assert names == ["cross_entropy_loss_fusion"], "its provider fuses the activation"
+    words = "--num-layers 2 --hidden-size 1024 --num-attention-heads 8 --seq-length 1024 --max-position-embeddings 1024"
+    more = "--micro-batch-size 1 --global-batch-size 8 --vocab-size 32000 --tokenizer-type NullTokenizer"
+    assert not TrainingJob.from_megatron_args(f"{words} {more}".split(), 8).open_settings

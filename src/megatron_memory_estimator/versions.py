@@ -1,4 +1,4 @@
-"""What library versions that nothing gives may change: peaks with each that the run may have, beside the estimate's."""
+"""What library versions and settings that nothing gives may change: peaks with each that the run may have, beside the estimate's."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from .estimator import Estimate, Stage, stage_of
 from .job.assumption import Assumption
 from .job.hardware import GIB
 from .job.library_versions import LIBRARIES, OpenVersion, Version, before, text_of
+from .job.training_job import TrainingJob
 from .version_changes import changes_of
 from .wording import dashed
 
@@ -32,8 +33,31 @@ class Effect(NamedTuple):
 
 
 def assumptions(found: Estimate) -> tuple[str, ...]:
-    """What was decided because it was not given; of library versions that matter, what older ones move."""
-    return (*found.job.assumptions, *version_notes(found))
+    """What was decided because it was not given; what other ways to a run and older library versions move, where that matters."""
+    return (*found.job.assumptions, *setting_notes(found), *version_notes(found))
+
+
+def setting_notes(found: Estimate) -> tuple[Assumption, ...]:
+    """A note for each setting that nothing gives, and that another way to a run decides otherwise, moving the peak by more than 1 %."""
+    if found.job.model.num_layers > MOST_LAYERS:
+        return ()
+    now = found.peak_stage.peak_allocated_bytes
+    notes = []
+    for one in found.job.open_settings:
+        try:
+            then = _with(found.job, found.peak_stage.pp_rank, dict(one.values)).peak_allocated_bytes
+        except EstimatorError:  # refused in this run
+            continue
+        more = f"{(then - now) / GIB:+.1f} GiB"
+        if abs(then - now) > MATTERS * now:
+            said = f"{one.name} not given: {one.taken}, as pretrain_gpt.py has it; {one.other}: {more} {PEAK}; {one.flag} asks for that"
+            notes.append(Assumption(said, f"{one.short} (Megatron-Bridge's: {more})"))
+    return tuple(notes)
+
+
+def _with(job: TrainingJob, rank: int, settings: dict[str, Any]) -> Stage:
+    """A stage of the job with other settings of the training."""
+    return stage_of(dataclasses.replace(job, training=dataclasses.replace(job.training, **settings)), rank)
 
 
 def version_notes(found: Estimate) -> tuple[Assumption, ...]:
@@ -81,9 +105,8 @@ def effects_of(found: Estimate, one: OpenVersion, *, loading: bool) -> list[Effe
     for number, change in enumerate(changes):
         low = changes[number + 1].since if number + 1 < len(changes) else one.low
         older: dict[str, Any] = {one.setting: text_of(before(change.since))}
-        job = dataclasses.replace(found.job, training=dataclasses.replace(found.job.training, **older))
         try:
-            then = measure([stage_of(job, rank) for rank in ranks])
+            then = measure([_with(found.job, rank, older) for rank in ranks])
         except EstimatorError:  # older versions refuse the run
             break
         phase = next((phase for phase in now if abs(then[phase] - now[phase]) > MATTERS * now[phase]), None)

@@ -27,7 +27,7 @@ from ..modules.kinds import costly_core_attention
 from ..wording import plain
 from .containers import contained
 from .decide import decide_layout, recompute_defaults
-from .defaults import CLASS_DEFAULTS, DEFAULT_SEQ_LENGTH, habits_for
+from .defaults import CLASS_DEFAULTS, DEFAULT_SEQ_LENGTH, habits_for, open_fusions
 from .effects import not_counted, not_established, not_run, without_effect
 from .environment import environment_settings
 from .loaded_model import LONGEST_NAME, LoadedModel
@@ -140,6 +140,7 @@ def job_from_parts(
         num_microbatches=microbatches,
         batch_is_assumed=batch_is_assumed,
         open_versions=open_versions,
+        open_settings=tuple(open_fusions(loaded.model_type, values)) if habits else (),
         refusal=loaded.refusal,
         assumptions=tuple(note if isinstance(note, Assumption) else plain(note) for note in assumptions),
     )

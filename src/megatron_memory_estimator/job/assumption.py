@@ -3,8 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from ..wording import plain
+
+
+class OpenSetting(NamedTuple):
+    """A setting that nothing gives and that another way to a run decides otherwise: the values there, a few words for what is taken, what
+    is taken, what the other way has, and the flag that asks for that."""
+
+    values: tuple[tuple[str, Any], ...]
+    short: str
+    taken: str
+    other: str
+    flag: str
+
+    @property
+    def name(self) -> str:
+        """The setting."""
+        return self.values[0][0]
 
 
 class Assumption(str):

@@ -17,6 +17,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from ..dataclass import dataclass
+from .assumption import OpenSetting
 from .hardware import Environment, Gpu, find_gpu
 from .layout import Layout
 from .library_versions import OpenVersion
@@ -37,8 +38,9 @@ class TrainingJob:
     """A model, a layout, training settings and hardware; all frozen, in Megatron's names.
 
     `batch_is_assumed`: the global batch is not given, and as large as changes the peak; `open_versions`: library versions that are not
-    given, and taken as new as they can be. `assumptions` says what was decided because
-    it was not given; `warnings` what is not modelled; `unread` are files that the run's script sources and that were not opened.
+    given, and taken as new as they can be; `open_settings`: settings that another way to a run decides otherwise. `assumptions` says what
+    was decided because it was not given; `warnings` what is not modelled; `unread` are files that the run's script sources and that were
+    not opened.
     """
 
     model: Model
@@ -53,6 +55,7 @@ class TrainingJob:
     num_microbatches: int = 1
     batch_is_assumed: bool = False
     open_versions: tuple[OpenVersion, ...] = ()
+    open_settings: tuple[OpenSetting, ...] = ()
     refusal: str = ""
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -152,7 +155,7 @@ class TrainingJob:
 def alike(one: TrainingJob, other: TrainingJob) -> bool:
     """Whether two jobs differ at most in their names and in what is said of them."""
     silent = [
-        dataclasses.replace(job, name="", source="", open_versions=(), assumptions=(), warnings=())
+        dataclasses.replace(job, name="", source="", open_versions=(), open_settings=(), assumptions=(), warnings=())
         for job in (one, other)
     ]
     return silent[0] == silent[1]
