@@ -11,6 +11,7 @@ import pytest
 
 from megatron_memory_estimator import ConfigError, LayoutError, TrainingJob, estimate
 from megatron_memory_estimator.modules.layers import layer_unit
+from megatron_memory_estimator.rank.chunks import Run
 from megatron_memory_estimator.tape.ops import Op, flattened
 from megatron_memory_estimator.tape.simulate import leftovers, trace
 from megatron_memory_estimator.tape.work import Streamed
@@ -117,7 +118,13 @@ HYBRID: dict[str, Any] = {
     "dsa_indexer_head_dim": 64, "dsa_indexer_topk": 64,
 }  # fmt: skip
 ALIKE: list[tuple[str, str, dict[str, Any], dict[str, Any], str]] = [
-    ("*-G-", "*-*-/G-", {}, {"deterministic_mode": True}, "deterministic_mode"),
+    (
+        "*-G-",
+        "*-*-/G-",
+        {"experimental_attention_variant": "gdn2"},
+        {"deterministic_mode": True},
+        "deterministic_mode",
+    ),
     (
         "M-*-",
         "M-M-/*-",
@@ -216,3 +223,43 @@ def test_a_scan_reads_its_operands_as_often_as_its_kernels_do() -> None:
     assert isinstance(scan, Streamed)
     assert scan.forward / made.training.seq_length == x + bc + 2 * gram
     assert scan.backward / made.training.seq_length == pytest.approx(5 * x + 2 * bc + 5 * y + (7 - 2) * gram, rel=0.05)
+
+
+DETERMINISTIC = {(512, 1, 1): 297_694_336, (512, 2, 1): 595_380_352, (500, 1, 1): 295_721_248, (512, 2, 2): 297_694_272}
+"""Bytes that one layer keeps in deterministic mode, by sequence length, micro batch and tp: Megatron-Core 0.19.2 and TransformerEngine
+2.20.2 on tensors without contents."""
+
+
+def delta_layer(seq_length: int, micro_batch_size: int, tp: int) -> Run:
+    """A layer on a middle stage: 16 key and 32 value heads of 128, hidden 2,048, MLP 8,192."""
+    config = {
+        "num_layers": 3, "hidden_size": 2048, "num_attention_heads": 16, "num_query_groups": 4, "kv_channels": 128,
+        "ffn_hidden_size": 8192, "gated_linear_unit": True, "activation_func": "silu", "normalization": "RMSNorm",
+        "add_bias_linear": False, "attention_dropout": 0.0, "hidden_dropout": 0.0, "qk_layernorm": True, "attention_output_gate": True,
+        "experimental_attention_variant": "gated_delta_net", "linear_attention_freq": [1, 1, 1], "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 32,
+        "bias_activation_fusion": True, "apply_rope_fusion": True, "gradient_accumulation_fusion": True,
+    }  # fmt: skip
+    job = TrainingJob.from_config(
+        config, 3 * tp, seq_length=seq_length, micro_batch_size=micro_batch_size, vocab_size=64000, pipeline_model_parallel_size=3,
+        tensor_model_parallel_size=tp, sequence_parallel=tp > 1, deterministic_mode=True, compiled_gates=False,
+        max_position_embeddings=4096,
+    )  # fmt: skip
+    return estimate(job).stages[1].rank.plans[0].runs[0]
+
+
+@pytest.mark.parametrize("shape", DETERMINISTIC)
+def test_deterministic_delta_rule_keeps_what_the_real_class_does(shape: tuple[int, int, int]) -> None:
+    """Megatron-LM `ssm/gated_delta_net/common.py` (torch_chunk_gated_delta_rule): 200 bytes are not counted, A_log and dt_bias."""
+    assert delta_layer(*shape).trace.saved_bytes == pytest.approx(DETERMINISTIC[shape], abs=200)
+
+
+def test_deterministic_delta_rule_by_hand() -> None:
+    """Of a token and head of 128: ten rows of 128 in fp32, two of them not of the one chunk in 64 tokens, the state of a chunk, six rows of
+    64, what solving the chunk row by row keeps, four numbers; and the masks."""
+    kept = delta_layer(4096, 1, 1).trace.saved
+    found = sum(live.tensor.nbytes for live in kept if " in fp32" in live.tensor.name or "masks" in live.tensor.name)
+    heads, chunks = 32, 64
+    rows = 4 * (10 * 128 + 128 * 128 // 64 + 6 * 64 + (85_344 + 2016) // 64 + 4)
+    assert found == heads * (4096 * rows - 2 * 64 * 128 * 4 + 4 * chunks) + 2 * 64 * 64
+    assert found / (heads * 4096) == pytest.approx(13_128, rel=0.01)

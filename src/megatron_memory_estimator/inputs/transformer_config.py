@@ -196,6 +196,10 @@ UNCOUNTED = {
         "it limits which ranks a token's experts are on; the rows that a rank sends are counted without it (transformer_config.py: "
         "moe_router_group_topk is its newer name)"
     ),
+    "mtp_hsm": Uncounted(
+        "what several MTP depths keep with it is not known (an argument of Megatron-LM's main, which no release has; arguments.py)",
+        lambda given: (given.get("mtp_num_layers") or 0) > 1,
+    ),
     "no_rope_freq": Uncounted("layers without RoPE make no rotated query and key; all layers are counted with them (attention.py)"),
     "symmetric_ar_type": Uncounted(
         "with tensor and without sequence parallelism a symmetric buffer of a layer's output, 2 s b h bytes, stays outside of torch's "

@@ -41,7 +41,7 @@ def kernel_dtype(model: Model, layout: Layout, training: Training) -> Iterator[V
 def deterministic(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
     """What deterministic kernels replace."""
     if training.deterministic_mode and not all(kind.reproducible for kind in kinds_in(model.every_kind)):
-        rule = "deterministic_mode replaces Gated DeltaNet by torch operations that are not modelled"
+        rule = "deterministic_mode replaces linear attention by operations of PyTorch that are not modelled"
         yield broken(rule, fix="turn it off")
 
 

@@ -3,16 +3,19 @@ flash-linear-attention `fla/ops/gated_delta_rule/chunk.py`, `fla/modules/l2norm.
 
     in_proj (norm fused) -> [q | k | v | gate | beta | alpha] -> conv1d + SiLU -> l2norm of q, k -> repeat to the value heads
     -> chunked delta rule -> norm per head x SiLU(gate) -> out_proj
+
+With deterministic_mode PyTorch's operations take the place of the kernels of conv1d and of the delta rule (`common.py`,
+torch_chunk_gated_delta_rule): they keep every matrix in fp32, those of a loop over the 64 tokens of a chunk among them.
 """
 
 from __future__ import annotations
 
 from ..tape.ops import Op
-from ..tape.tensor import Dim, Param, Tensor
+from ..tape.tensor import Dim, Param, Tensor, round_up
 from ..tape.work import Streamed
 from .context import Context
 from .linear import column_linear, linear_params, row_linear
-from .module import Module, recomputed
+from .module import Module, holding, recomputed
 from .norm import norm, norm_params
 
 NAME = "self_attention"
@@ -20,6 +23,8 @@ CHUNK = 64
 """Chunk length of the delta rule (fla/ops/gated_delta_rule/chunk.py)."""
 RULE_FLOPS = 8
 """Forward FLOPs of the delta rule per token, value channel and key channel (Megatron-LM `megatron/training/training.py`)."""
+SOLVED = sum(i * i + i for i in range(1, CHUNK)) // CHUNK
+"""Numbers of a token and head that solving a chunk row by row keeps: of step i the row of i and the block of i x i before it."""
 RULE_KERNELS = 6
 """Kernels of its forward: cumsum, K K products, triangular solve, w and u, chunk states, output (chunk.py)."""
 
@@ -67,9 +72,9 @@ def gated_delta_net(c: Context, hidden: Tensor, layer: int = 0, *, second: bool 
     q_key = c.region(f"{NAME}.q at key heads", key_heads, dk)
     k_key = q_key.like(f"{NAME}.k at key heads")
     v = c.region(f"{NAME}.v", heads, dv)
-    conv_grad = c.region(f"{NAME}.conv output grad", conv)
     conv_out = c.region(f"{NAME}.conv output", conv)
-    yield Op(f"{NAME}.conv1d", (qkv,), (q_key, k_key, v), (qkv,), forward=(conv_out,), backward=(conv_grad,))
+    exact = c.training.deterministic_mode
+    yield from (_torch_conv if exact else _conv)(c, qkv, (q_key, k_key, v), conv_out)
     repeated = []
     for x in (q_key, k_key):
         unit = x.like(f"{x.name} l2norm.output")
@@ -80,15 +85,19 @@ def gated_delta_net(c: Context, hidden: Tensor, layer: int = 0, *, second: bool 
         repeated.append(wide)
     q, k = repeated
     out = c.region(f"{NAME}.delta rule output", heads, dv)
-    block = c.new(f"{NAME}.WY block inverse", c.seq, c.batch, heads, Dim("chunk", CHUNK))
-    # beyond once: forward reads k for K K, w and the states, backward q, k and the output's gradient in bwd_dv, dhu, dqkwg, wy (chunk.py)
-    flops = RULE_FLOPS * heads.local * dv.size * dv.size * c.seq.local * c.batch.size
-    gates = _channel_gates(c, q, block, keys, values) if second else _gates(c, heads)
-    yield Op(
-        f"{NAME}.delta_rule", (q, k, v, decay), (out,), (q, k, v, block, *gates),
-        forward=_forward_scratch(c, heads, dk, dv), backward=_backward_scratch(c, heads, dk, dv),
-        work=(Streamed(flops, 3 * k.nbytes + 2 * block.nbytes, 2 * q.nbytes + 5 * k.nbytes + 2 * out.nbytes),), calls=RULE_KERNELS,
-    )  # fmt: skip
+    if exact:
+        yield from _torch_rule(c, (q, k, v), decay, out)
+    else:
+        block = c.new(f"{NAME}.WY block inverse", c.seq, c.batch, heads, Dim("chunk", CHUNK))
+        # beyond once: forward reads k for K K, w and the states, backward q, k and the output's gradient in bwd_dv, dhu, dqkwg and wy
+        flops = _rule_flops(c, heads, dv)
+        gates = _channel_gates(c, q, block, keys, values) if second else _gates(c, heads)
+        yield Op(
+            f"{NAME}.delta_rule", (q, k, v, decay), (out,), (q, k, v, block, *gates),
+            forward=_forward_scratch(c, heads, dk, dv), backward=_backward_scratch(c, heads, dk, dv),
+            work=(Streamed(flops, 3 * k.nbytes + 2 * block.nbytes, 2 * q.nbytes + 5 * k.nbytes + 2 * out.nbytes),),
+            calls=RULE_KERNELS,
+        )  # fmt: skip
 
     def norm_and_gate() -> Module[Tensor]:
         normed_out = out.like(f"{NAME}.out_norm.output")
@@ -102,10 +111,92 @@ def gated_delta_net(c: Context, hidden: Tensor, layer: int = 0, *, second: bool 
         yield Op(f"{NAME}.output_gate", (normed_out, gate), (gated,), (normed_out, *kept))
         return gated
 
-    gated = yield from recomputed(
-        c.training.recomputes("gdn_norm_out"), f"{NAME}.out_norm.checkpoint", norm_and_gate(), hook=f"{NAME}.out_proj"
+    def behind() -> Module[Tensor]:
+        again = c.training.recomputes("gdn_norm_out")
+        gated = yield from recomputed(again, f"{NAME}.out_norm.checkpoint", norm_and_gate(), hook=f"{NAME}.out_proj")
+        return (yield from row_linear(c, f"{NAME}.out_proj", gated, out_proj))
+
+    variables = (packed, conv_out, q, k, v) if exact else ()
+    return (yield from holding(behind(), *variables))
+
+
+def _conv(c: Context, qkv: Tensor, parts: tuple[Tensor, ...], out: Tensor) -> Module[None]:
+    """The fused convolution with SiLU, which keeps its input."""
+    yield Op(f"{NAME}.conv1d", (qkv,), parts, (qkv,), forward=(out,), backward=(out.like(f"{out.name} grad"),))
+
+
+def _torch_conv(c: Context, qkv: Tensor, parts: tuple[Tensor, ...], out: Tensor) -> Module[None]:
+    """PyTorch's convolution keeps a copy of its input [b, d, s], and SiLU the convolution's output with the ends of its padding."""
+    ends = Dim("d_conv-1", c.model.linear_conv_kernel_dim - 1)
+    kept = (
+        qkv.like(f"{NAME}.conv1d input by channel"),
+        out.like(f"{NAME}.conv1d output"),
+        c.new(f"{NAME}.conv1d output, ends", c.batch, qkv.shape[-1], ends),
     )
-    return (yield from row_linear(c, f"{NAME}.out_proj", gated, out_proj))
+    yield Op(f"{NAME}.conv1d", (qkv,), (out,), kept, work=(Streamed(),))
+    yield Op(f"{NAME}.conv1d.split", (out,), parts)
+
+
+def _rule_flops(c: Context, heads: Dim, dv: Dim) -> int:
+    return RULE_FLOPS * heads.local * dv.size * dv.size * c.seq.local * c.batch.size
+
+
+def _torch_rule(c: Context, given: tuple[Tensor, ...], decay: Tensor, out: Tensor) -> Module[None]:
+    """The delta rule as PyTorch's operations on fp32 copies, tokens padded to whole chunks of 64.
+
+    A chunk after the other hands on its state: the first one has none to keep a factor for, the last one hands on nothing.
+    """
+    heads, (dk, dv) = out.shape[2], (given[0].shape[-1], given[2].shape[-1])
+    length = round_up(c.training.seq_length, CHUNK)
+    padded = c.dim("seq in whole chunks", length, "cp")
+    handed = Dim("seq/cp in chunks but one", (length - CHUNK) // c.layout.cp)
+    rows = (c.batch, heads)
+
+    def wide(name: str, *dims: Dim) -> Tensor:
+        return c.new(f"{NAME}.{name} in fp32", *dims, dtype="fp32")
+
+    query, key, value = (wide(x, padded, *rows, d) for x, d in (("query", dk), ("key", dk), ("value", dv)))
+    yield Op(f"{NAME}.to_fp32", given, (query, key, value))
+    square, one = Dim("chunk", CHUNK), Dim("ends of chunks", length // CHUNK // c.layout.cp)
+    mask = c.new(f"{NAME}.masks of a chunk", Dim("two", 2), square, square, dtype="bool")
+    kept = (
+        *(
+            query,
+            key,
+            value,
+            mask,
+            wide("solved rows and their blocks", padded, *rows, Dim("sum of i^2+i / chunk", SOLVED)),
+        ),
+        *(wide(name, padded, *rows, dk) for name in ("key times beta", "key times beta and decay", "k_cumdecay")),
+        *(wide(name, padded, *rows, dv) for name in ("value times beta", "v_new")),
+        *(wide(name, handed, *rows, dk) for name in ("query times decay", "key times what decays after it")),
+        *(
+            wide(name, padded, *rows, square)
+            for name in ("decay", "decay_mask", "K K", "attn", "Q K", "attn of a chunk")
+        ),
+        wide(
+            "state of a chunk", padded._replace(name="seq/chunk"), *rows, Dim("dk*dv/chunk", dk.size * dv.size // CHUNK)
+        ),
+        *(wide(name, padded, *rows) for name in ("beta", "exp(g) of keys", "exp(g) of queries", "exp(g) after keys")),
+        wide("exp(g) at the end of a chunk", *rows, one),
+        *(c.new(f"{NAME}.softplus {end}", c.seq, *rows, dtype="fp32") for end in ("input", "output")),
+        c.new(f"{NAME}.beta", c.seq, *rows),
+    )
+    forward = tuple(wide(name, padded, *rows, dv) for name in ("u", "core_attn_out", "core_attn_out by token"))
+    backward = (
+        *(wide(f"{name} grad", padded, *rows, dv) for name in ("core_attn_out", "u")),
+        wide("k_cumdecay grad", padded, *rows, dk),
+        *(wide(f"decay_mask grad{more}", padded, *rows, square) for more in ("", ", added up")),
+    )
+    yield Op(
+        f"{NAME}.delta_rule",
+        (query, key, value, decay),
+        (out,),
+        kept,
+        forward,
+        backward,
+        work=(Streamed(_rule_flops(c, heads, dv)),),
+    )
 
 
 def _gates(c: Context, heads: Dim) -> tuple[Tensor, ...]:

@@ -63,7 +63,6 @@ _DELTA = Kind(
     residual="attn_residual",
     owners=frozenset(("gdn",)),
     state_heads="delta",
-    reproducible=False,
     recomputes=frozenset(("gdn_norm_out",)),
 )
 
@@ -114,7 +113,7 @@ KINDS: dict[str, Kind] = {
             name="dsa_shared", declare=sparse_attention.shared_sparse_attention, indexer=False, borrows=True
         ),
         _DELTA,
-        _DELTA._replace(name="gdn2", declare=gated_delta_net.gated_delta_net_2),
+        _DELTA._replace(name="gdn2", declare=gated_delta_net.gated_delta_net_2, reproducible=False),
         Kind(
             name="mamba",
             role="mixer",
