@@ -230,7 +230,7 @@ DETERMINISTIC = {(512, 1, 1): 297_694_336, (512, 2, 1): 595_380_352, (500, 1, 1)
 2.20.2 on tensors without contents."""
 
 
-def delta_layer(seq_length: int, micro_batch_size: int, tp: int) -> Run:
+def delta_job(seq_length: int, micro_batch_size: int, tp: int, **settings: Any) -> TrainingJob:
     """A layer on a middle stage: 16 key and 32 value heads of 128, hidden 2,048, MLP 8,192."""
     config = {
         "num_layers": 3, "hidden_size": 2048, "num_attention_heads": 16, "num_query_groups": 4, "kv_channels": 128,
@@ -240,18 +240,29 @@ def delta_layer(seq_length: int, micro_batch_size: int, tp: int) -> Run:
         "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 32,
         "bias_activation_fusion": True, "apply_rope_fusion": True, "gradient_accumulation_fusion": True,
     }  # fmt: skip
-    job = TrainingJob.from_config(
+    return TrainingJob.from_config(
         config, 3 * tp, seq_length=seq_length, micro_batch_size=micro_batch_size, vocab_size=64000, pipeline_model_parallel_size=3,
-        tensor_model_parallel_size=tp, sequence_parallel=tp > 1, deterministic_mode=True, compiled_gates=False,
-        max_position_embeddings=4096,
+        tensor_model_parallel_size=tp, sequence_parallel=tp > 1, compiled_gates=False, max_position_embeddings=4096, **settings,
     )  # fmt: skip
-    return estimate(job).stages[1].rank.plans[0].runs[0]
+
+
+def delta_layer(*shape: int) -> Run:
+    """The layer in deterministic mode."""
+    return estimate(delta_job(*shape, deterministic_mode=True)).stages[1].rank.plans[0].runs[0]
 
 
 @pytest.mark.parametrize("shape", DETERMINISTIC)
 def test_deterministic_delta_rule_keeps_what_the_real_class_does(shape: tuple[int, int, int]) -> None:
     """Megatron-LM `ssm/gated_delta_net/common.py` (torch_chunk_gated_delta_rule): 200 bytes are not counted, A_log and dt_bias."""
     assert delta_layer(*shape).trace.saved_bytes == pytest.approx(DETERMINISTIC[shape], abs=200)
+
+
+def test_the_seconds_of_the_deterministic_delta_rule_are_said_to_be_unknown() -> None:
+    said = [
+        [note for note in delta_job(512, 1, 1, deterministic_mode=on).warnings if "seconds" in note]
+        for on in (True, False)
+    ]
+    assert len(said[0]) == 1 and not said[1]
 
 
 def test_deterministic_delta_rule_by_hand() -> None:

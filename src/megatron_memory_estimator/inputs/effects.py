@@ -13,7 +13,7 @@ from ..job.layout import Layout
 from ..job.model import Model
 from ..job.settings import Owner
 from ..job.training import Training
-from ..modules.kinds import has_compressed, kinds_of, owners_of, recomputable
+from ..modules.kinds import has_compressed, kinds_in, kinds_of, owners_of, recomputable
 from ..states.optimizers import OPTIMIZERS
 from ..tape.tensor import DTYPE_BYTES
 
@@ -97,6 +97,15 @@ def not_run(model: Model, training: Training) -> Iterator[str]:
             "fp32_residual_connection: TransformerEngine's linears with a norm of their own (linear_qkv, a dense MLP's linear_fc1) "
             "refuse an fp32 stream beside 16-bit weights, and the run stops at its first layer; only layers of multi-latent attention "
             "and routed experts have norms of their own, which cast it"
+        )
+
+
+def not_timed(model: Model, training: Training) -> Iterator[str]:
+    """What takes longer than the seconds of plan and advise say."""
+    if training.deterministic_mode and any(kind.name == "gdn" for kind in kinds_in(model.every_kind)):
+        yield (
+            "deterministic_mode runs Gated DeltaNet as PyTorch's operations, a loop over the tokens of a chunk among them: its bytes are "
+            "counted, and its seconds are not known, several times those that plan and advise show"
         )
 
 

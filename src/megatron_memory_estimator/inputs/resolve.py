@@ -28,7 +28,7 @@ from ..wording import plain
 from .containers import contained
 from .decide import decide_layout, recompute_defaults
 from .defaults import CLASS_DEFAULTS, DEFAULT_SEQ_LENGTH, habits_for, open_fusions
-from .effects import not_counted, not_established, not_run, without_effect
+from .effects import not_counted, not_established, not_run, not_timed, without_effect
 from .environment import environment_settings
 from .loaded_model import LONGEST_NAME, LoadedModel
 from .setting_names import canonical, full_name, sorted_settings
@@ -239,6 +239,7 @@ def _warnings(job: TrainingJob, loaded: LoadedModel, given: Mapping[str, Any], *
     yield from not_established(job.model, job.layout, job.training)
     yield from not_counted(job.model, job.layout, job.training)
     yield from not_run(job.model, job.training)
+    yield from not_timed(job.model, job.training)
     if job.rollout.shares_gpus and job.rollout.rollout_memory_share is None:
         yield (
             f"rollout_memory_share is not given: of {job.rollout.rollout_engine} its weights and its process are counted, and it may take "
