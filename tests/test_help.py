@@ -173,7 +173,11 @@ def completed(args: list[str], incomplete: str) -> list[CompletionItem]:
         (["estimate", "x", "--recompute-granularity"], "", ["full", "selective"]),
         (["estimate", "x", "--recompute-modules"], "mlp,m", ["mlp,moe_act", "mlp,mla_up_proj", "mlp,moe", "mlp,mhc"]),
         (["estimate", "x", "--format"], "c", ["csv"]),
-        (["estimate", "--tp", "--pp", "x"], "--seq", ["--sequence-parallel", "--seq-length"]),
+        (
+            ["estimate", "--tp", "--pp", "x"],
+            "--seq",
+            ["--sequence-parallel", "--sequence-packing-scheduler", "--seq-length"],
+        ),
         (["estimat"], "", list(VERBS)),
         (["help"], "m", ["models", "mcp"]),
     ],

@@ -239,7 +239,12 @@ def _hybrids(rank: Rank) -> list[_Hybrid]:
         mine = [b for b in rank.buffers if b.expert == expert and not b.frozen]
         if mine:
             owned = sum(b.owned for b in mine)
-            params = [p.numel_each for p, _ in _parameters(rank) if p.expert_buffer == expert and not p.frozen]
+            # of arrays of layouts some have none of a parameter
+            params = [
+                p.numel_each * (count > 0)
+                for p, count in _parameters(rank)
+                if p.expert_buffer == expert and not p.frozen
+            ]
             each = reduce(largest, params, 0)
             found.append(_Hybrid(owned, sum(b.offloaded for b in mine), smallest(each, owned)))
     return found

@@ -85,7 +85,7 @@ def _built_sharded(rank: Rank) -> int:
     masters = sum(s.nbytes for s in rank.states if s.tensor == "main_param" and s.since == "setup")
     each = DTYPE_BYTES[gathered_dtype(c)] * (2 if turned(c) else 1)
     runs = [
-        (run.copies, each * sum(p.numel for p in run.params if not p.frozen))
+        (run.copies, each * sum(p.numel for p in run.params if not p.frozen) * (run.copies > 0))  # of arrays, 0 in some
         for plan in rank.plans
         for run in plan.runs
     ]

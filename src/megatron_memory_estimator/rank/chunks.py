@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import field, replace
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -138,8 +138,10 @@ class ChunkPlan:
     def layers(self, model: Model) -> dict[str, int]:
         """How many layers of each kind, those of MTP too."""
         found = self.decoder_layers(model)
-        for kind in self.chunk.mtp_kinds(model):
-            found[kind] = found.get(kind, 0) + model.mtp
+        for kind in dict.fromkeys((*model.mtp_kinds, *model.mtp_kinds_behind)) if model.mtp else ():
+            count = self.each(partial(_layers_of_mtp, kind, model))
+            if not (isinstance(count, int) and count == 0):
+                found[kind] = found.get(kind, 0) + count
         return found
 
     @property
@@ -287,6 +289,11 @@ class ChunkPlan:
                     moment = Moment(direction, index, event, self.prefix(index, copy) + extra + left + nbytes, copy)
                     tops[direction] = higher(tops[direction], moment) if direction in tops else moment
         return tops
+
+
+def _layers_of_mtp(kind: str, model: Model, chunk: Chunk) -> int:
+    """How many layers of a kind the MTP depths of a chunk have."""
+    return model.mtp * chunk.mtp_kinds(model).count(kind)
 
 
 def _highest_events(found: Trace) -> list[tuple[Direction, int, int]]:
