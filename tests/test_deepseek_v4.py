@@ -14,6 +14,7 @@ from megatron_memory_estimator.inputs.dialects.job import job_of
 from megatron_memory_estimator.planner.launch import megatron_lm
 from megatron_memory_estimator.planner.search import search
 from megatron_memory_estimator.planner.space.axes import Space
+from megatron_memory_estimator.planner.space.borders import generated_layout
 from megatron_memory_estimator.planner.space.defaults import completed
 
 from .helpers import FACTS
@@ -261,3 +262,15 @@ def test_packed_rows_of_csa_keep_no_causal_mask() -> None:
         for who in (None, "dp_balanced")
     )
     assert padded.saved_bytes - packed.saved_bytes == 4096 * 4096
+
+
+def test_hash_layers_leave_chunks_without_a_layer() -> None:
+    """43 layers over 43 chunks, of which the first has the three hash layers and the last MTP's: no such split, and no crash."""
+    job = TrainingJob.from_hf(FLASH, 128)
+    assert generated_layout(job.model, 43, 1) is None and generated_layout(job.model, 42, 1) is None
+    layout = generated_layout(job.model, 4, 2)
+    assert layout is not None and layout.startswith("Ettt")
+    space = Space(
+        pipeline_model_parallel_size=(4, 43), tensor_model_parallel_size=(1,), expert_model_parallel_size=(32,)
+    )
+    assert search(job, space).examined

@@ -146,8 +146,28 @@ def test_memory_that_may_be_used_is_limited(capsys: pytest.CaptureFixture[str]) 
     room = json.loads(printed(capsys, *PLAN, "--max-memory", "40", "--head-room", "10%", "--json"))
     assert room["limit_bytes"] == 40 * 2**30 - int(40 * 2**30 * 0.1)
     assert all(one["device_bytes"]["high"] <= room["limit_bytes"] for one in room["plans"])
-    none = printed(capsys, *PLAN, "--max-memory", "3")
-    assert "no layout fits in 3.00 GiB: the one that needs least needs" in none and "--min-num-gpus" in none
+
+
+def test_nothing_fits_is_an_exit_code_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    words = (*PLAN, "--pp", "1", "--recompute", "none", "--max-memory", "3")
+    for form in ("table", "json", "csv"):
+        with pytest.raises(SystemExit) as left:
+            main(
+                [
+                    *words,
+                    "--format" if form == "csv" else "--launch",
+                    "csv" if form == "csv" else "none",
+                    *["--json"][: form == "json"],
+                ]
+            )
+        assert left.value.code == 3
+        out, err = capsys.readouterr()
+        if form == "json":
+            assert json.loads(out)["plans"] == []
+        else:
+            said = out if form == "table" else err
+            assert "no layout fits in 3.00 GiB: the one that needs least needs" in said and "--min-num-gpus" in said
+            assert form == "table" or out == ""
 
 
 def test_the_fewest_gpus(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from ..errors import ConfigError, LayoutError
+from ..errors import ConfigError
 from ..inputs import SCRIPTS, YAML
 from ..inputs.searched import AXES, OTHER_AXES
 from ..job.training_job import TrainingJob
@@ -19,6 +20,7 @@ from .options import model_argument, one_format, special_options
 from .plan_options import axis_options, other_settings, plan_options
 
 if TYPE_CHECKING:
+    from ..planner.found import Found
     from ..planner.planning import Planned
     from ..throughput.machine import Efficiency
 
@@ -26,8 +28,11 @@ HELP = """The best legal layouts that fit: memory and step time of every layout 
 
 MODEL is what `estimate` takes; a whole run is planned anew, only its model and training settings are kept. Every axis takes a value
 (8), a list (1,2,4), a range (2-16) or an exclusion (not:8); what is not given is searched. Precision and optimizer dtypes stay as
-given unless --complete or their axes say otherwise.
+given unless --complete or their axes say otherwise. Exits with 3 where no layout fits, and with 4 where
+some are tight and none surely fits.
 """
+NOTHING_FITS, TIGHT = 3, 4
+"""Exit codes of searches that find no layout that surely fits; they are those of `check`."""
 
 
 def callback(model: tuple[str, ...], **values: Any) -> None:
@@ -36,7 +41,15 @@ def callback(model: tuple[str, ...], **values: Any) -> None:
     asked = Asked(**{name: values.pop(name) for name in Asked._fields})
     form = one_format(asked.form, as_json=asked.as_json)
     efficiency = fitted(asked.calibrate, quiet=form != "table")
-    print_plans(searched(model, values, asked, efficiency), asked, form)
+    found = searched(model, values, asked, efficiency)
+    print_plans(found, asked, form)
+    if code := code_of(found.planned.found):
+        sys.exit(code)
+
+
+def code_of(found: Found) -> int:
+    """The exit code of a search."""
+    return 0 if found.plans or found.fits else TIGHT if found.tight else NOTHING_FITS
 
 
 class Searched(NamedTuple):
@@ -108,6 +121,7 @@ def searched(model: tuple[str, ...], values: dict[str, Any], asked: Asked, effic
 def print_plans(one: Searched, asked: Asked, form: str) -> None:
     """Print the result of a search: as text, as a document, or as a row for each plan."""
     from ..report.plans import nothing_fits, plan_records, rows_of
+    from . import fail
 
     found, said = one.planned.found, one.said
     rows = rows_of(found)
@@ -128,7 +142,7 @@ def print_plans(one: Searched, asked: Asked, form: str) -> None:
 
         click.echo(FORMATS[form](plan_records(rows)), nl=False)
     else:
-        raise LayoutError((nothing_fits(found),))
+        fail(nothing_fits(found), code_of(found))
 
 
 def starting_job(

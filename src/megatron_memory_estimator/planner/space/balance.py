@@ -47,6 +47,7 @@ class Chunks(NamedTuple):
 def balanced(chunks: Chunks) -> tuple[float, tuple[int, ...]]:
     """The seconds of the shortest schedule, and its layers of each chunk."""
     starts = [(0.0, _even(chunks)), *((rows, _filled(chunks, rows)) for rows in ROWS)]
+    starts = [start for start in starts if all(n >= least for n, least in zip(start[1], chunks.least, strict=True))]
     found = {tuple(_climbed(chunks, rows, start)) for rows, start in starts}
     return min((_seconds(chunks, counts), counts) for counts in sorted(found))
 

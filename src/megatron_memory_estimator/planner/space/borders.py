@@ -68,9 +68,13 @@ def generated_layout(model: Model, pp: int, vp: int, work: Work | None = None) -
         least = [first] + [1] * (chunks - 2) + [int(streams)]
         if mtp and not streams:
             least[-1 - behind] = 0
+        if sum(least) > len(layers):  # hash layers, or MTP's, leave too few for the other chunks
+            continue
         held = chunks - behind  # no layer may follow MTP
         seconds, counts = balanced(Chunks(before, tuple(extra), tuple(least), pp, held))
         found.append((seconds, behind, counts))
+    if not found:
+        return None
     _, behind, counts = min(found)
     if not mtp and len(set(counts)) == 1:
         return None
