@@ -142,7 +142,7 @@ def print_plans(one: Searched, asked: Asked, form: str) -> None:
 
         click.echo(FORMATS[form](plan_records(rows)), nl=False)
     else:
-        fail(nothing_fits(found), code_of(found))
+        fail(nothing_fits(found), code_of(found) or 2)
 
 
 def starting_job(
