@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from megatron_memory_estimator import ConfigError, TrainingJob
 from megatron_memory_estimator.cli import main
 
 LLAMA = {
@@ -247,3 +248,55 @@ def test_a_reader_that_stops_is_no_error() -> None:
 
 def test_the_table_has_at_least_forty_rows() -> None:
     assert len(COMMANDS) + len(FILES) >= 40
+
+
+RUN = (
+    "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 "
+    "--max-position-embeddings 1024 --micro-batch-size 1 --global-batch-size 8 --vocab-size 50257"
+)
+
+
+@pytest.mark.parametrize("comment", [b"# r\xe9glage", "# 参数".encode("gbk"), "# réglage".encode()])
+def test_a_letter_of_another_encoding_in_a_script_is_what_bash_makes_of_it(comment: bytes, tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_bytes(comment + b"\n" + RUN.encode() + b"\n")
+    assert TrainingJob.from_file(str(tmp_path / "run.sh")).model.num_layers == 4
+
+
+def test_utf_16_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_bytes(RUN.encode("utf-16"))
+    with pytest.raises(ConfigError, match="is UTF-16 text; save it as UTF-8"):
+        TrainingJob.from_file(str(tmp_path / "run.sh"))
+
+
+@pytest.mark.parametrize(("window", "right"), [("128,0", True), ("(128,0)", True), ("x", False), ("1,x", False)])
+def test_a_window_is_whole_numbers(window: str, *, right: bool) -> None:
+    """Megatron-LM `training/arguments.py` (tuple_type)."""
+    words = [*RUN.split()[4:], "--window-size", window]
+    if right:
+        assert TrainingJob.from_megatron_args(words, 8).model.num_layers == 4
+    else:
+        with pytest.raises(ConfigError, match=r"--window-size .* must be two whole numbers"):
+            TrainingJob.from_megatron_args(words, 8)
+
+
+def test_a_list_of_coefficients_holds_numbers() -> None:
+    args = {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "moe_aux_loss_coeff": ["a"]}
+    with pytest.raises(ConfigError, match="moe_aux_loss_coeff has 'a', which must be a number"):
+        TrainingJob.from_megatron_args(args, 1)
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "5", "12", "19", "-3"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "timeline Qwen/Qwen3-8B --num-gpus 8 --tp 2 --pp 2",
+        "plan Qwen/Qwen3-8B --num-gpus 8 --gpu H100 --tp 1,2 --pp 1 --recompute none --launch none",
+    ],
+)
+def test_narrow_terminals(
+    words: str, columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Some terminals without a size set COLUMNS=0."""
+    monkeypatch.setenv("COLUMNS", columns)
+    main(words.split())
+    assert len(capsys.readouterr().out) > 100

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from ..wording import whole
 
-WIDE = 1000
+WIDE, NARROWEST = 1000, 20
 SIZES = ("COLUMNS", "LINES")
 """Variables that rich reads as numbers."""
 
@@ -22,7 +22,11 @@ class QuietConsole(Console):
 
 
 def console() -> Console:
-    """A rich console on standard output."""
-    fits = sys.stdout.isatty() or whole(os.environ.get("COLUMNS", "")) is not None
-    environment = {name: value for name, value in os.environ.items() if name not in SIZES or whole(value) is not None}
-    return QuietConsole(width=None if fits else WIDE, soft_wrap=False, _environ=environment)
+    """A rich console on standard output, never narrower than `NARROWEST`; COLUMNS=0, which some terminals set, says nothing."""
+    sizes = {name: number for name in SIZES if (number := whole(os.environ.get(name, "")))}
+    environment = {name: value for name, value in os.environ.items() if name not in SIZES or name in sizes}
+    fits = sys.stdout.isatty() or "COLUMNS" in sizes
+    made = QuietConsole(width=None if fits else WIDE, soft_wrap=False, _environ=environment)
+    if made.width < NARROWEST:
+        made.width = NARROWEST
+    return made

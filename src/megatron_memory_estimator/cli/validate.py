@@ -116,7 +116,7 @@ def compare_log(log: str, arguments: tuple[str, ...], num_gpus: int | None, gpu:
     result = estimate(job_from_options({"model": arguments, "world_size": num_gpus, "gpu": gpu}))
     per_stage = result.job.layout.world_size // len(result.stages)
     rows = []
-    for report in read_log(read_text(log)):
+    for report in read_log(read_text(log, script=True)):
         if report.rank >= result.job.layout.world_size:
             raise ConfigError(f"the log has rank {report.rank}, but the run has {result.job.layout.world_size} GPUs")
         rows.append(compared(report, result, report.rank // per_stage))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import stat
 from typing import Any
@@ -27,9 +28,9 @@ def is_within(folder: str, place: str) -> bool:
         return False
 
 
-def read_text(path: str, most: int = LARGEST_FILE) -> str:
-    """A UTF-8 text file of at most so many bytes. Raises ConfigError for one that cannot be read, and for a pipe or a device, which
-    might never end."""
+def read_text(path: str, most: int = LARGEST_FILE, *, script: bool = False) -> str:
+    """A UTF-8 text file of at most so many bytes. In a script, which its shell reads byte by byte, other bytes are letters that nobody
+    knows. Raises ConfigError for a file that cannot be read, and for a pipe or a device, which might never end."""
     full = os.path.expanduser(path)
     try:
         if not stat.S_ISREG(os.stat(full).st_mode):
@@ -44,8 +45,10 @@ def read_text(path: str, most: int = LARGEST_FILE) -> str:
         raise ConfigError(f"cannot read {shortened(path)}: {getattr(error, 'strerror', None) or error}") from None
     if len(text) > most:
         raise ConfigError(f"{shortened(path)} is larger than {most} bytes")
+    if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise ConfigError(f"{shortened(path)} is UTF-16 text; save it as UTF-8")
     try:
-        return text.decode("utf-8-sig")
+        return text.decode("utf-8-sig", errors="replace" if script else "strict")
     except UnicodeDecodeError:
         raise ConfigError(f"{shortened(path)} is not UTF-8 text") from None
 

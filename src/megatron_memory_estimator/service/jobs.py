@@ -103,7 +103,13 @@ def job_of(
     path = files.path(model)
     try:
         if path is not None and path.lower().endswith((*YAML, *SCRIPTS)):
-            return job_from_text(read_text(path), gpus, given, files.beside(path), files.text_beside(path))
+            return job_from_text(
+                read_text(path, script=path.lower().endswith(SCRIPTS)),
+                gpus,
+                given,
+                files.beside(path),
+                files.text_beside(path),
+            )
         if path is None and (model.startswith(("/", ".", "~")) or model.lower().endswith((*YAML, *SCRIPTS, ".json"))):
             raise _NoFileError(NO_FILES if files.folder is None else ELSEWHERE)
         return job_from_parts(files.named(model), gpus, given, habits=True)

@@ -5,6 +5,8 @@ Source: Megatron-LM `megatron/training/arguments.py` (validate_args, core_transf
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,6 +15,8 @@ from ...wording import shown, signed, whole
 from ..setting_names import known_settings
 from .table import arguments
 
+WINDOW = re.compile(r"\(*\s*-?\d+\s*(,\s*-?\d+\s*)*\)*")
+"""What `tuple_type` of the parser takes."""
 DERIVED = frozenset(
     [
         "swiglu",
@@ -136,7 +140,9 @@ def _experts(values: dict[str, Any], arg: Arg) -> None:
         values["moe_router_force_load_balancing"] = True
     coefficients = values.get("moe_aux_loss_coeff")
     if isinstance(coefficients, list | tuple):  # one per kind of balancing loss
-        values["moe_aux_loss_coeff"] = max((float(each) for each in coefficients), default=0.0)
+        values["moe_aux_loss_coeff"] = max(
+            (number_of("moe_aux_loss_coeff", each) for each in coefficients), default=0.0
+        )
 
 
 def _training(values: dict[str, Any], arg: Arg) -> None:
@@ -150,6 +156,9 @@ def _training(values: dict[str, Any], arg: Arg) -> None:
     values["params_dtype"] = "bf16" if arg("bf16") else "fp16" if arg("fp16") else "fp32"
     if arg("nccl_ub"):
         values["nccl_ub"] = True
+    window = arg("window_size")
+    if isinstance(window, str) and not WINDOW.fullmatch(window):
+        raise ConfigError(f"--window-size {shown(window)} must be two whole numbers, such as 128,0")
     if arg("recompute_activations") and arg("recompute_granularity") is None:
         values["recompute_granularity"], values["recompute_modules"] = "selective", ("core_attn",)
     if arg("moe_layer_recompute"):
@@ -208,6 +217,17 @@ def whole_or(name: str, value: Any, default: int) -> int:
     number = signed(value) if isinstance(value, str) else value
     if isinstance(number, bool) or not isinstance(number, int):
         raise ConfigError(f"{name}={shown(value)} must be a whole number")
+    return number
+
+
+def number_of(name: str, value: Any) -> float:
+    """The finite number that a value of an argument says."""
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ConfigError(f"{name} has {shown(value)}, which must be a number")
     return number
 
 

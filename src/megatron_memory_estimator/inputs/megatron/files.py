@@ -84,7 +84,7 @@ def _from_file(path: str, caller: Caller, *, ignore_unknown: bool) -> Given:
             f"{path!r} is neither a YAML file ({', '.join(YAML)}) nor a launch script ({', '.join(SCRIPTS)}); arguments "
             "themselves must be a mapping or a list of words"
         )
-    return from_script(read_text(path), path, name, caller, ignore_unknown=ignore_unknown)
+    return from_script(read_text(path, script=True), path, name, caller, ignore_unknown=ignore_unknown)
 
 
 def from_script(text: str, path: str, name: str, caller: Caller, *, ignore_unknown: bool) -> Given:

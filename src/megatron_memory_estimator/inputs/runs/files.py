@@ -50,7 +50,9 @@ def job_from_file(
 
 def _of_file(path: str, num_gpus: int | None, settings: Mapping[str, Any], more: Sequence[str]) -> TrainingJob:
     if path.lower().endswith(SCRIPTS):
-        return _of_launch(launch_of(read_text(path), path, _caller(settings)), path, num_gpus, settings, more)
+        return _of_launch(
+            launch_of(read_text(path, script=True), path, _caller(settings)), path, num_gpus, settings, more
+        )
     document, repeated = read_run_yaml(path)
     return _of_document(
         document, repeated, path, num_gpus, settings, more, lambda: job_from_yaml(path, num_gpus, **_own(settings))

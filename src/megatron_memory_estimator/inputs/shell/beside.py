@@ -81,6 +81,6 @@ class Beside:
         if place is None or not os.path.isfile(place):
             return None
         try:
-            return place, read_text(place, LARGEST)
+            return place, read_text(place, LARGEST, script=True)
         except ConfigError:
             return None
