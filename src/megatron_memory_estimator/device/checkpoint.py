@@ -28,7 +28,8 @@ from ..states.buffers import Buffer
 from ..states.fsdp import active
 from ..states.kept import Kept
 from ..states.optimizers import OPTIMIZERS, optimizer_tensors
-from ..tape.tensor import DTYPE_BYTES, Param, Tensor, chosen, largest, smallest
+from ..states.padding import default_bucket_size
+from ..tape.tensor import DTYPE_BYTES, Param, Tensor, ceil_div, chosen, largest, smallest
 from .terms import Term
 
 ENTRY = 160
@@ -49,13 +50,15 @@ class _Shard(NamedTuple):
     """FusedAdam's state of one optimizer (dense or expert buffers), in bytes.
 
     `kept`: in the dtype that a checkpoint holds; `low`: in others, `unscaled` as fp32; `cast`: all of it in the dtype of its
-    parameter, where that is not fp32; `core`: Megatron keeps the masters.
+    parameter, where that is not fp32; `scaled`: a state of the last parameter, cast to be copied into one of bf16
+    (`fused_adam.py`, _apply_scale), when all others are made; `core`: Megatron keeps the masters.
     """
 
     kept: int
     low: int
     unscaled: int
     cast: int
+    scaled: int
     core: bool
 
     @property
@@ -90,6 +93,7 @@ def _shard(rank: Rank, buffers: list[Buffer]) -> _Shard:
         low=sum(k.numel * DTYPE_BYTES[k.dtype] for k in other),
         unscaled=sum(k.numel * DTYPE_BYTES["fp32"] for k in other),
         cast=0 if core else sum(k.numel * DTYPE_BYTES[t.params_dtype] for k in states),
+        scaled=DTYPE_BYTES["bf16"] * _last_owned(rank, buffers) if any(k.dtype == "bf16" for k in states) else 0,
         core=core,
     )
 
@@ -109,7 +113,7 @@ def _second_copy(found: list[_Shard], *, reshardable: bool) -> tuple[int, int]:
     read = sum(one.read_into for one in found)
     top = before = 0
     for one in found:
-        top = largest(top, before + one.unscaled + largest(one.cast, one.held))
+        top = largest(top, before + one.unscaled + largest(one.cast, one.held + one.scaled))
         before += 0 if reshardable else one.held
     return top, read
 
@@ -198,7 +202,7 @@ def _optimizer_terms(t: Training, rank: Rank) -> list[Term]:
     if adopts(t):
         return []
     second, read = _second_copy(shards(rank), reshardable=t.dist_ckpt_optim_fully_reshardable)
-    if t.use_megatron_fsdp:
+    if t.use_megatron_fsdp or t.dist_ckpt_optim_fully_reshardable:  # the latter reads into host memory
         read = 0
     return [
         Term("fp32 copies to read states in other dtypes into", read, read, "distrib_optimizer.py: get_unscaled_state"),
@@ -233,19 +237,34 @@ class _Hybrid(NamedTuple):
         return self.owned - self.offloaded
 
 
+def _largest_parameter(rank: Rank, *, expert: bool) -> int:
+    """Elements of the largest trained parameter of a stage; of arrays of layouts some have none of a parameter."""
+    params = (p.numel_each * (n > 0) for p, n in _parameters(rank) if p.expert_buffer == expert and not p.frozen)
+    return reduce(largest, params, 0)
+
+
+def _last_owned(rank: Rank, buffers: list[Buffer]) -> int:
+    """The most elements of the last matrix that a rank has the state of: all of it, or its share of a bucket with nothing else in it."""
+    c, expert, each = rank.context, buffers[0].expert, 0
+    for p, n in _parameters(rank):
+        if p.expert_buffer == expert and not p.frozen and len(p.shape) > 1:
+            each = chosen(n > 0, p.numel_each, each)
+    if not c.training.use_distributed_optimizer or c.training.use_megatron_fsdp:
+        return smallest(each, sum(b.owned for b in buffers))
+    sizes = [default_bucket_size(c, b.numel_unpadded, first_chunk=b.chunk == 0) for b in buffers]
+    bucket = reduce(
+        largest, (b.numel_unpadded if size is None else size for b, size in zip(buffers, sizes, strict=True)), 0
+    )
+    return smallest(each, ceil_div(largest(bucket, each), c.layout.shards(expert=expert)))
+
+
 def _hybrids(rank: Rank) -> list[_Hybrid]:
     found = []
     for expert in (False, True):
         mine = [b for b in rank.buffers if b.expert == expert and not b.frozen]
         if mine:
             owned = sum(b.owned for b in mine)
-            # of arrays of layouts some have none of a parameter
-            params = [
-                p.numel_each * (count > 0)
-                for p, count in _parameters(rank)
-                if p.expert_buffer == expert and not p.frozen
-            ]
-            each = reduce(largest, params, 0)
+            each = _largest_parameter(rank, expert=expert)
             found.append(_Hybrid(owned, sum(b.offloaded for b in mine), smallest(each, owned)))
     return found
 

@@ -178,10 +178,15 @@ def _contiguous(q: Tensor, k: Tensor) -> Module[tuple[Tensor, Tensor]]:
 
 
 def _output_gate(c: Context, name: str, context: Tensor, gate: Tensor) -> Module[Tensor]:
-    """context * sigmoid(gate): compiled, the gate is kept; eager, its fp32 sigmoid is kept."""
+    """context * sigmoid(gate): compiled, the gate is kept; eager, its fp32 sigmoid is kept.
+
+    The heads of several groups in a row are a copy of the gate; those of one group, or of groups with one head each, are a view, which
+    keeps what linear_qkv made (`attention.py`, get_query_key_value_tensors: gate.reshape).
+    """
     out = context.like(f"{name}.output_gate.output")
     if c.training.compiled_gates:
-        kept = gate.like(f"{name}.output_gate.gate") if c.several_groups else gate
+        copied = c.several_groups and c.model.groups < c.model.num_attention_heads
+        kept = gate.like(f"{name}.output_gate.gate") if copied else gate
     else:
         kept = gate.like(f"{name}.output_gate.sigmoid", "fp32")
     yield Op(f"{name}.output_gate", (context, gate), (out,), (context, kept))

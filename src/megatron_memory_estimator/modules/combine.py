@@ -26,7 +26,7 @@ def combine(c: Context, routed: Routed, done: Tensor, width: Dim) -> Module[tupl
         return (yield from _flexible(c, routed, done, width)), ()
     held = (*routed.held, done, routed.tokens)  # until the rows are sorted, and summed over tensor-parallel ranks
     rows = done
-    if c.local_experts_many:
+    if c.sorts_rows:
         rows = c.new("mlp.combine.unsorted", routed.rows, width)
         chunk_map = sort_map(c, "mlp.combine.sort_map", routed.rows)
         yield Op("mlp.unsort", (done,), (rows,), chunk_map, holds=held)

@@ -209,6 +209,14 @@ class Context:
         return many(self.local_experts.local)
 
     @cached_property
+    def sorts_rows(self) -> bool:
+        """Rows of several local experts are copied into their order. Padded to a capacity and of one rank alone they are in it, and the
+        copy is a view (Megatron-LM `token_dispatcher.py`, MoEAlltoAllTokenDispatcher.dispatch_postprocess)."""
+        t = self.training
+        padded = t.moe_pad_expert_input_to_capacity and t.moe_expert_capacity_factor is not None
+        return self.local_experts_many and (not padded or self.ep_many or self.etp_many)
+
+    @cached_property
     def capacity(self) -> int:
         """Rows per expert and source rank with a capacity factor (Megatron-LM `moe_utils.py`, get_capacity)."""
         factor = self.training.moe_expert_capacity_factor

@@ -70,7 +70,6 @@ def _permute_maps(c: Context) -> tuple[Tensor, ...]:
         return (
             c.new("mlp.permute.indices", sent, dtype="int64"),
             c.new("mlp.permute.prob_indices", sent, dtype="int64"),
-            c.new("mlp.permute.routing_map", c.tokens, experts, dtype="bool"),
         )
     return (
         c.new("mlp.permute.sorted_indices", sent, dtype="int64"),
@@ -110,7 +109,7 @@ def _alltoall(c: Context, x: Tensor, probs: Tensor, width: Dim) -> Module[Routed
             sends=over_etp(c, "all_gather", gathered), returns=over_etp(c, "reduce_scatter", gathered),
         )  # fmt: skip
         tokens, row_probs = gathered, gathered_probs
-    if c.local_experts_many:
+    if c.sorts_rows:
         ordered = c.new("mlp.experts.input", rows, width)
         ordered_probs = c.new("mlp.experts.probs", rows, dtype=c.probs_dtype)
         kept = sort_map(c, "mlp.dispatch.sort_map", rows)

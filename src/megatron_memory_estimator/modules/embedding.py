@@ -46,13 +46,14 @@ def lookup(c: Context, name: str, table: Param, out: Tensor) -> Module[Tensor]:
     scratch: tuple[Tensor, ...] = (whole,)
     if learned:
         scratch = (*scratch, whole.like(f"{name}.position output"))
-    if m.hidden_dropout > 0:
-        kept = (*kept, out.like(f"{name}.dropout_mask", "bool"))
+    drops = m.hidden_dropout > 0
+    found = out.like(f"{name}.before dropout") if drops else out
     grads: tuple[Tensor, ...] = (c.new(f"{table.name}.wgrad", *table.shape),)
     if c.sp_many:
         grads = (*grads, whole.like(f"{name}.output grad gathered"))
     scatters = c.training.scatter_embedding_sequence_parallel
-    if c.sp_many and (m.towers or not scatters or (learned and not c.training.clone_scatter_output_in_embedding)):
+    pins = m.towers or not scatters or (learned and not c.training.clone_scatter_output_in_embedding)
+    if c.sp_many and pins and not drops:
         # the scatter is a view that pins the whole output: what is beyond this rank's part stays until the end. Behind a tower it comes
         # after its rows are put in (NVIDIA-NeMo/Megatron-Bridge, scatter_embedding_sequence_parallel of the VL providers)
         rest = Dim("(tp-1)*seq*b*hidden_size", (whole.nbytes - out.nbytes) // DTYPE_BYTES[whole.dtype])
@@ -63,7 +64,9 @@ def lookup(c: Context, name: str, table: Param, out: Tensor) -> Module[Tensor]:
     returns = over_tp(c, "all_gather", whole) if c.sp_many and grads else ()
     added = 2 * table.numel * DTYPE_BYTES[c.training.grad_dtype] if grads else 0  # main_grad, read and written
     work = Streamed(backward=added)
-    yield Op(name, (), (out,), kept, scratch, grads, work=(work,), sends=sends, returns=returns)
+    yield Op(name, (), (found,), kept, scratch, grads, work=(work,), sends=sends, returns=returns)
+    if drops:
+        yield Op(f"{name}.dropout", (found,), (out,), (out.like(f"{name}.dropout_mask", "bool"),))
     return out
 
 

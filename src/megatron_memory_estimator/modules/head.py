@@ -83,9 +83,12 @@ def _output_layer(c: Context, name: str, kept: Tensor, hidden: Tensor, weight: P
 def gradient_storage(c: Context, name: str, logits: Tensor) -> Tensor | None:
     """Where the cross entropy writes the gradient of the logits; None where it allocates it.
 
-    TransformerEngine up to 2.17: the logits themselves. From 2.19: a copy of them that the forward made.
+    TransformerEngine up to 2.17: the logits themselves. From 2.19: a copy of them that the forward made. PyTorch's functions: the fp32
+    softmax (`tensor_parallel/cross_entropy.py`, backward), which is cast to narrower logits and overwrote fp32 ones in the forward.
     """
     t = c.training
+    if t.loss_function == "cross_entropy" and not t.cross_entropy_loss_fusion:
+        return logits if logits.dtype == "fp32" else None
     if not (t.cross_entropy_loss_fusion and t.cross_entropy_fusion_impl == "te") or t.te == (2, 18):
         return None
     return logits if t.te < (2, 18) else logits.like(f"{name}.cross_entropy.saved_input")
@@ -134,7 +137,18 @@ def _cross_entropy(c: Context, name: str, logits: Tensor) -> Module[Tensor]:
     )
     passes, back = NATIVE if t.cross_entropy_loss_fusion else UNFUSED
     work = Streamed(forward=passes * softmax.nbytes, backward=back * softmax.nbytes)
-    yield Op(ce, (logits,), (out,), (softmax, *index), forward=scratch, backward=made, holds=(logits,), work=(work,))
+    in_place = (logits,) if wide and not t.cross_entropy_loss_fusion else ()
+    yield Op(
+        ce,
+        (logits,),
+        (out,),
+        (softmax, *index),
+        forward=scratch,
+        backward=made,
+        passes=in_place,
+        holds=(logits,),
+        work=(work,),
+    )
     return (yield from _reduce(c, name, out, mask, held=logits))
 
 

@@ -66,12 +66,15 @@ def alternates(c: Context) -> bool:
     return interleaved and c.te and t.moe_grouped_gemm and not t.use_transformer_engine_op_fuser
 
 
-def activation(c: Context, name: str, x: Tensor, width: Dim, scale: Tensor | None = None) -> Module[Tensor]:
+def activation(
+    c: Context, name: str, x: Tensor, width: Dim, scale: Tensor | None = None, *, offset: bool = True
+) -> Module[Tensor]:
     """Input of linear_fc2. `scale` is the routed probability of each row of an expert.
 
     Fused: fc1's output (and the scale) are kept; a clamped gated quick GELU also keeps a clamped copy. Not fused: a gated activation
-    also keeps silu(gate) and the linear half, of a clamped one the clamped gate too, and the product with the scale keeps the
-    activated rows. TransformerEngine's op keeps its input alone (`pytorch/ops/basic/swiglu.py`, `activation.py`; read from source, no
+    also keeps silu(gate) and the linear half, which is a copy where glu_linear_offset is added to it (`mlp.py`, MLP.forward) and a
+    view of fc1's output without `offset`, of a clamped one the clamped gate too, and the product with the scale keeps the activated
+    rows. TransformerEngine's op keeps its input alone (`pytorch/ops/basic/swiglu.py`, `activation.py`; read from source, no
     record exercises it).
     """
     m = c.model
@@ -102,7 +105,8 @@ def activation(c: Context, name: str, x: Tensor, width: Dim, scale: Tensor | Non
     if m.activation_func == "relu" and not clamps:  # its backward needs no more than its result
         kept = ()
     if m.gated_linear_unit:
-        kept = (*kept, out.like(f"{name}.activated gate"), out.like(f"{name}.linear half"))
+        linear = out.like(f"{name}.linear half") if offset else x
+        kept = (*(one for one in kept if one is not linear), out.like(f"{name}.activated gate"), linear)
     activated = out if scale is None else out.like(f"{name}.activated")
     if m.activation_func == "relu" and not m.gated_linear_unit:
         kept = (activated,)

@@ -27,13 +27,15 @@ def _choice(c: Context, experts: Dim) -> list[Tensor]:
     m, tokens = c.model, c.tokens
     topk = Dim("moe_router_topk", m.moe_router_topk)
     kept = [c.new("mlp.router.topk_indices", tokens, topk, dtype="int64")]
-    if m.moe_router_pre_softmax and m.moe_router_score_function == "softmax":
+    softmax, divides = m.moe_router_score_function == "softmax", m.moe_router_topk > 1
+    if softmax and m.moe_router_pre_softmax:
         kept.append(c.new("mlp.router.scores", tokens, experts, dtype="fp32"))
-    else:
+    elif softmax or divides:
         kept.append(c.new("mlp.router.topk_probs", tokens, topk, dtype="fp32"))
-    if m.moe_router_score_function != "softmax":
+    if not softmax:
         kept.append(c.new("mlp.router.scores", tokens, experts, dtype="fp32"))
-        kept.append(c.new("mlp.router.topk_sum", tokens, dtype="fp32"))
+        if divides:  # one expert's score is not divided by its sum
+            kept.append(c.new("mlp.router.topk_sum", tokens, dtype="fp32"))
     if m.moe_router_score_function == "sqrtsoftplus":  # the softplus keeps its input, the root its output
         kept.append(c.new("mlp.router.softplus_input", tokens, experts, dtype="fp32"))
     if m.aux_loss:
@@ -78,6 +80,10 @@ def router(c: Context, x: Tensor, experts: Dim) -> Module[Tensor]:
         gate = c.probs_dtype
         kept.append(c.new("mlp.router.z_loss_logits", tokens, experts, dtype=gate))
         kept.append(c.new("mlp.router.z_loss_sum", tokens, dtype=gate))
+    if (
+        t.moe_expert_capacity_factor is not None
+    ):  # `moe_utils.py`, apply_router_token_dropping: probabilities times a mask
+        kept.append(c.new("mlp.router.capacity_mask", tokens, experts, dtype="bool"))
     scratch = (logits,) if any(one.name == ROUTING_MAP for one in kept) else (logits, routing_map)
     backward: tuple[Tensor, ...] = (logits.like("mlp.router.logits grad"),)
     moved = 0

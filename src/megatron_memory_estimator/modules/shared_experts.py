@@ -28,11 +28,13 @@ def shared_experts_params(c: Context) -> Module[tuple[Param, Param]]:
 
 
 def shared_experts(c: Context, x: Tensor, weights: tuple[Param, Param]) -> Module[Tensor]:
-    """Output on the residual stream. Overlapped with the dispatcher, fc1 reads (and keeps) the gathered input."""
+    """Output on the residual stream. Overlapped with the dispatcher, fc1 reads (and keeps) the gathered input, and nothing is added to
+    the linear half of a gated activation (`shared_experts.py`, linear_fc1_forward_and_act)."""
     fc1, fc2 = weights
     name = "mlp.shared_experts"
     source, gathers = x, True
-    if c.training.moe_shared_expert_overlap and c.sp_many:
+    overlapped = c.training.moe_shared_expert_overlap
+    if overlapped and c.sp_many:
         source = c.region(f"{name}.input gathered", c.hidden)
         yield Op(
             f"{name}.gather",
@@ -44,7 +46,7 @@ def shared_experts(c: Context, x: Tensor, weights: tuple[Param, Param]) -> Modul
         gathers = False
     # in low precision too fc1 keeps its input, which the router keeps anyway (moe/shared_experts.py: set_save_original_input)
     wide = yield from column_linear(c, f"{name}.linear_fc1", source, fc1, gathers=gathers, original=keeps_original(c))
-    act = yield from activation(_clamped(c), f"{name}.activation", wide, fc2.shape[1])
+    act = yield from activation(_clamped(c), f"{name}.activation", wide, fc2.shape[1], offset=not overlapped)
     out = yield from row_linear(c, f"{name}.linear_fc2", act, fc2)
     if c.model.moe_shared_expert_gate:
         gated = c.stream(f"{name}.gated output", c.hidden)

@@ -94,17 +94,21 @@ def sparse_attention(c: Context, hidden: Tensor, layer: int = 0, *, indexer: boo
     def core() -> Module[Tensor]:
         """The core with its up projection of the values (`dsa.py`, DSAttention.forward)."""
         loss: Tensor | None = None
+        chosen_by: tuple[Tensor, ...] = ()
+        weight: tuple[Tensor, ...] = ()
+        if not c.one_head:  # of one head it is a view
+            weight = (c.new(f"{CORE}.value up projection.weight copy", heads, kr, dv),)
+            yield Op(f"{CORE}.value_up_proj.weight", (), weight)
         if indexer:
-            loss = yield from _indexer(c, normed, query, (q_absorbed, latent), rot)
-        out = yield from _core(c, q_absorbed, latent, heads, kr, indexer=indexer)
+            loss, chosen_by = yield from _indexer(c, normed, query, (q_absorbed, latent), rot)
+        variables = (*chosen_by, normed, query)
+        out = yield from _core(c, q_absorbed, latent, heads, kr, variables, indexer=indexer)
         if loss is not None:  # the output carries the loss into the backward
             carrier = out.view(f"{CORE}.output with loss", out.shape)
             yield Op(f"{CORE}.attach_loss", (out, loss), (carrier,), (loss,), passes=(out, loss))
             out = carrier
         context = c.region(f"{CORE}.value up projection.output", heads, dv)
-        weight_copy = c.new(f"{CORE}.value up projection.weight copy", heads, kr, dv)
-        kept = (out,) if c.one_head else (out, weight_copy)  # of one head the weight is a view
-        yield Op(f"{CORE}.value_up_proj", (out,), (context,), kept, work=(values,))
+        yield Op(f"{CORE}.value_up_proj", (out, *weight), (context,), (out, *weight), stops=weight, work=(values,))
         return context
 
     context = yield from in_part(
@@ -153,8 +157,9 @@ def _indexer_params(c: Context, qr: Dim) -> Module[None]:
 
 def _indexer(
     c: Context, normed: Tensor, query: Tensor, attended: tuple[Tensor, Tensor], rot: Dim
-) -> Module[Tensor | None]:
-    """The indexer's loss, if it has one. It runs on every tensor-parallel rank in full, with detached inputs.
+) -> Module[tuple[Tensor | None, tuple[Tensor, ...]]]:
+    """The indexer's loss, if it has one, and its variables, which live until the attention without kernels is done. It runs on every
+    tensor-parallel rank in full, with detached inputs.
 
     Without a loss it keeps nothing but its top-k (kept by the core). With a loss it keeps its projections, the input of
     its key norm and RoPE tables, with sequence parallelism its gathered inputs, and what the back end needs for the loss:
@@ -176,16 +181,19 @@ def _indexer(
         Streamed(rows * c.full_seq.size * width, counted=False, wide=whole * rows * c.full_seq.size * width),
     )
     scores = c.new(f"{name}.scores", c.seq, c.batch, c.full_seq, dtype="fp32")
+    per_head = c.new(f"{name}.scores per head", c.seq, c.batch, index_heads, c.full_seq, dtype="fp32")
     scratch: tuple[Tensor, ...] = (scores,)
     if backend == "none":
-        per_head = c.new(f"{name}.scores per head", c.seq, c.batch, index_heads, c.full_seq, dtype="fp32")
         scratch = (per_head, per_head.like(f"{name}.scores weighted"), scores)
-    if not m.dsa_indexer_loss_coeff:
-        yield Op(name, (normed, query), forward=scratch, stops=(normed, query), work=work)
-        return None
     q_index = c.region(f"{name}.q", index_heads, head)
-    k_index = c.region(f"{name}.k", head)
+    k_index = _of_all_ranks(c, c.region(f"{name}.k", head))
     weights = c.region(f"{name}.weights", index_heads)
+    picked = c.new(f"{name}.topk_indices", c.seq, c.batch, _topk(c), dtype="int64")
+    variables = (q_index, k_index, weights, picked)
+    if not m.dsa_indexer_loss_coeff:
+        made = variables if backend == "none" else ()
+        yield Op(name, (normed, query), made, forward=scratch, stops=(normed, query), work=work)
+        return None, made
     norm_in = c.region(f"{name}.k_norm.input", head)
     statistics = (
         c.new(f"{name}.k_norm.rsigma", c.seq, c.batch, dtype="fp32"),
@@ -199,12 +207,27 @@ def _indexer(
             c.region(f"{name}.query gathered", query.shape[-1]),
         )
     backward: tuple[Tensor, ...] = (q_index.like(f"{name}.q grad"), k_index.like(f"{name}.k grad"))
+    loss = c.new(f"{name}.loss", Dim("one", 1), dtype="fp32")
     if backend == "none":
-        wide = c.new(f"{name}.attention fp32", c.batch, attended[0].shape[-2], c.seq, c.full_seq, dtype="fp32")
         bounds = c.new(f"{name}.varlen_starts and varlen_ends", c.full_seq, Dim("two", 2), dtype="int64")
-        kept = (*kept, *attended, c.new(f"{name}.topk_indices", c.seq, c.batch, _topk(c), dtype="int64"), bounds)
-        scratch = (*scratch, wide, wide.like(f"{name}.attention probs fp32"))
-        backward = (*backward, *scratch)
+        query_key = (attended[0], _of_all_ranks(c, attended[1]))
+        kept = (*kept, *query_key, picked, bounds)
+        again = (
+            *(per_head.like(f"{name}.{part}") for part in ("scores grad", "scores grad weighted", "relu mask fp32")),
+            per_head.like(f"{name}.relu mask", "bool"),
+        )
+        yield Op(
+            name,
+            (normed, query),
+            (scores, *variables),
+            kept,
+            scratch[:2],
+            (*backward, *again),
+            stops=(normed, query),
+            work=work,
+        )
+        yield _learns(c, name, scores, loss, query_key)
+        return loss, variables
     if backend == "cudnn":
         kept = (
             *kept,
@@ -212,12 +235,36 @@ def _indexer(
             weights.like(f"{name}.weights grad ahead"),
             k_index.like(f"{name}.k grad ahead"),
         )
-    loss = c.new(f"{name}.loss", Dim("one", 1), dtype="fp32")
     yield Op(name, (normed, query), (loss,), kept, scratch, backward, stops=(normed, query), work=work)
-    return loss
+    return loss, ()
 
 
-def _core(c: Context, q: Tensor, kv: Tensor, heads: Dim, kr: Dim, *, indexer: bool) -> Module[Tensor]:
+def _learns(c: Context, name: str, scores: Tensor, loss: Tensor, attended: tuple[Tensor, Tensor]) -> Op:
+    """The loss of the scores against all probabilities of the attention, which forward and backward make alike.
+
+    The masked softmax has what it reads, the masked scores, and two states of the probabilities beside a mask. With several sequences
+    the forward refers to copies of query and keys for the product of three dimensions. Source: `dsa.py` (compute_dsa_indexer_loss,
+    bwd_fused_indexer_loss_naive), `dsa_masking.py` (masked_softmax).
+    """
+    query, key = attended
+    heads = query.shape[-2]
+    wide = c.new(f"{name}.attention fp32", c.batch, heads, c.seq, c.full_seq, dtype="fp32")
+    made = (
+        wide,
+        *(wide.like(f"{name}.attention {part}") for part in ("masked", "probs", "probs masked")),
+        wide.like(f"{name}.attention mask", "bool"),
+        scores.like(f"{name}.mask of chosen keys"),
+    )
+    copies: tuple[Tensor, ...] = ()
+    if c.several_sequences and not c.one_head:
+        of_heads = c.new(f"{name}.key of every head", c.batch, heads, key.shape[0], key.shape[-1])
+        copies = (query.like(f"{name}.query by head"), of_heads)
+    return Op(f"{name}.loss", (scores,), (loss,), forward=(*made, *copies), backward=made)
+
+
+def _core(
+    c: Context, q: Tensor, kv: Tensor, heads: Dim, kr: Dim, variables: tuple[Tensor, ...], *, indexer: bool
+) -> Module[Tensor]:
     """The core by back end (`dsa_kernel_backend`); the indexer runs without gradient and keeps its top-k only.
 
     A layer without an indexer reads the storage that the layer with it keeps.
@@ -228,11 +275,13 @@ def _core(c: Context, q: Tensor, kv: Tensor, heads: Dim, kr: Dim, *, indexer: bo
     # every query of a head meets the latent keys that are picked, at the rate of dense kernels (docs/explanation/throughput.md)
     tokens = c.seq.local * c.batch.size
     picked = Attention(tokens, heads.local, _picked(c), m.kv_lora_rank + m.qk_pos_emb_head_dim, m.kv_lora_rank)
-    if c.cp_many:  # all-gather context parallelism: the latent keys of the whole sequence
-        kv = kv._replace(shape=(c.full_seq, *kv.shape[1:]), nbytes=kv.nbytes * c.layout.cp)
+    gathered = _of_all_ranks(c, kv)
+    if gathered is not kv:
+        yield Op(gathered.name, (kv,), (gathered,), (c.new(f"{CORE}.order of the keys", c.full_seq, dtype="int64"),))
+        kv = gathered
     if backend == "none":
         square = 2 * tokens * heads.local * c.full_seq.size * picked.qk  # of all keys, in fp32
-        yield from _unfused(c, (q, kv), out, heads, Streamed(picked.flops, wide=square))
+        yield from _unfused(c, (q, kv), out, heads, Streamed(picked.flops, wide=square), variables)
         return out
     kept_fused: tuple[Tensor, ...] = (q, kv)
     if indexer:
@@ -247,19 +296,21 @@ def _core(c: Context, q: Tensor, kv: Tensor, heads: Dim, kr: Dim, *, indexer: bo
     return out
 
 
-def _unfused(c: Context, read: tuple[Tensor, Tensor], out: Tensor, heads: Dim, work: Streamed) -> Module[None]:
+def _unfused(
+    c: Context, read: tuple[Tensor, Tensor], out: Tensor, heads: Dim, work: Streamed, variables: tuple[Tensor, ...]
+) -> Module[None]:
     """All scores in fp32, PyTorch's masked softmax, and the values, which are the first part of the absorbed keys.
 
     With several sequences a product of four dimensions copies what all heads share: keys in fp32 and values stay once for every head;
-    with one the values are a view, which keeps the absorbed keys. Source: `dsa.py` (_unfused_absorbed_dsa_fn), `dsa_masking.py`
-    (masked_softmax); PyTorch `torch.matmul` (expand and reshape).
+    with one, and with one head a rank, the values are a view, which keeps the absorbed keys. Keys of fp32 are read as they are.
+    Source: `dsa.py` (_unfused_absorbed_dsa_fn), `dsa_masking.py` (masked_softmax); PyTorch `torch.matmul` (expand and reshape).
     """
     q, kv = read
     shape = (c.batch, heads, c.seq, c.full_seq)
     scores = c.new(f"{CORE}.scores fp32", *shape, dtype="fp32")
-    wide_kv = kv.like(f"{CORE}.kv fp32", "fp32")
+    wide_kv = kv if kv.dtype == "fp32" else kv.like(f"{CORE}.kv fp32", "fp32")
     value = kv
-    if c.several_sequences:
+    if c.several_sequences and not c.one_head:
         wide_kv = c.new(wide_kv.name, c.batch, heads, kv.shape[0], kv.shape[-1], dtype="fp32")
         value = c.new(f"{CORE}.value of every head", c.batch, heads, kv.shape[0], out.shape[-1])
     exp, probs, masked = (scores.like(f"{CORE}.{name}") for name in ("exp", "probs fp32", "masked scores"))
@@ -269,17 +320,34 @@ def _unfused(c: Context, read: tuple[Tensor, Tensor], out: Tensor, heads: Dim, w
         f"{CORE}.scores", (q, kv), (scores,), (q.like(f"{CORE}.q fp32", "fp32"), wide_kv), (scores.like(f"{CORE}.scores unscaled"),),
         (scores.like(f"{CORE}.scores unscaled grad"), q.like(f"{CORE}.q fp32 grad", "fp32")), work=(work,),
     )  # fmt: skip
+    # masks of the chosen keys that hold for all heads are variables of the function to its end
+    held: tuple[Tensor, ...] = (
+        c.new(f"{CORE}.mask of chosen keys", c.batch, c.seq, c.full_seq, dtype="fp32"),
+        c.new(f"{CORE}.chosen keys", c.batch, c.seq, c.full_seq, dtype="bool"),
+    )
+    yield Op(f"{CORE}.choose", (), held)
+    held = (*held, *variables, q, kv)
     steps = tuple(scores.like(f"{CORE}.sum's gradient {i}") for i in range(3))
     yield Op(
         f"{CORE}.softmax", (scores,), (done, masked), (exp, probs, *masks[:2], *_of_rows(c, heads)),
         (scores.like(f"{CORE}.exp masked"),), steps, compiled=True,
     )  # fmt: skip
     last = scores.like(f"{CORE}.probs masked")
-    yield Op(
-        f"{CORE}.mask", (done,), (final,), (masks[2],), (last,), (last.like(f"{CORE}.probs fp32 grad"),), (scores, masked),
-        compiled=True,
-    )  # fmt: skip
-    yield Op(CORE, (final, kv), (out,), (final, value), (out.like(f"{CORE}.output by head"),))
+    yield Op(f"{CORE}.mask", (done,), (last,), (masks[2],), holds=(scores, masked, *held))
+    if c.dtype != "fp32":
+        yield Op(f"{CORE}.cast", (last,), (final,))
+    else:
+        final = last
+    yield Op(CORE, (final, kv), (out,), (final, value), (out.like(f"{CORE}.output by head"),), holds=held)
+
+
+def _of_all_ranks(c: Context, keys: Tensor) -> Tensor:
+    """Keys of the whole sequence, gathered from the ranks of context parallelism and put in order (`dsa.py`, DSAttention.forward:
+    index_select)."""
+    if not c.cp_many:
+        return keys
+    name = f"{keys.name} of the whole sequence"
+    return c.new(name, c.full_seq, *keys.shape[1:], dtype=keys.dtype)
 
 
 def _picked(c: Context) -> int:

@@ -50,17 +50,21 @@ def unfused(c: Context, name: str, q: Tensor, k: Tensor, v: Tensor, heads: Dim, 
     held: tuple[Tensor, ...] = (scores, k, *arguments, *((mask,) if te else ()))
     if c.model.attn_logit_softcapping:
         scores = yield from capped(f"{name}.softcap", scores)
-    if c.model.softmax_type != "vanilla" and te:  # the sink is one key more
-        square = (*square[:3], Dim("seq+1", c.full_seq.size + 1))
-        joined = c.new(f"{name}.scores and sink", *square)
-        yield Op(f"{name}.sink", (scores,), (joined,), passes=(scores,))
-        scores = joined
-    if _fits_kernel(c, square[-1].size):
-        kept = c.new(f"{name}.softmax", *square)
+    keys = square
+    if (
+        c.model.softmax_type != "vanilla" and te
+    ):  # the sink is one key more, to the softmax (`backends.py`, UnfusedDotProductAttention)
+        keys = (*square[:3], Dim("seq+1", c.full_seq.size + 1))
+        joined = c.new(f"{name}.scores and sink", *keys)
+        padded = c.new(f"{name}.mask and sink", *mask.shape[:-1], keys[-1], dtype="bool")
+        yield Op(f"{name}.sink", (scores, mask), (joined, padded), passes=(scores,))
+        scores, mask = joined, padded
+    if _fits_kernel(c, keys[-1].size):
+        kept = c.new(f"{name}.softmax", *keys)
         in_place = not te or c.training.te < FRESH_GRADIENT
         yield Op(f"{name}.softmax", (scores,), (kept,), (kept,), passes=(scores,) if in_place else ())
     else:
-        kept = yield from _torch_softmax(c, name, scores, mask, square)
+        kept = yield from _torch_softmax(c, name, scores, mask, keys)
     if c.model.attention_dropout > 0:
         dropout_mask = c.new(f"{name}.dropout_mask", *square, dtype="bool")
         dropped = c.new(f"{name}.dropped softmax", *square)

@@ -292,8 +292,9 @@ class ChunkPlan:
 
 
 def _layers_of_mtp(kind: str, model: Model, chunk: Chunk) -> int:
-    """How many layers of a kind the MTP depths of a chunk have."""
-    return model.mtp * chunk.mtp_kinds(model).count(kind)
+    """How many layers of a kind the MTP depths of a chunk have; one depth that is repeated is built once."""
+    depths = min(model.mtp, 1) if model.mtp_use_repeated_layer else model.mtp
+    return depths * chunk.mtp_kinds(model).count(kind)
 
 
 def _highest_events(found: Trace) -> list[tuple[Direction, int, int]]:

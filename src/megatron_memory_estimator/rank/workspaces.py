@@ -260,7 +260,7 @@ def _rotary(c: Context, plans: tuple[ChunkPlan, ...], layers: dict[str, int]) ->
         found.append(_sized(c.new("rotary table", chunks, *tables, c.seq, rot, dtype="fp32"),
                             "models/common/embeddings/rotary_pos_embedding.py: lru_cache per chunk"))  # fmt: skip
     if any(map(_own_table, kinds)):
-        rot, count = Dim("qk_pos_emb_head_dim", m.qk_pos_emb_head_dim), layers_with(layers, _own_table)
+        rot, count = Dim("qk_pos_emb_head_dim", m.qk_pos_emb_head_dim), own_tables(layers)
         found += [_sized(t, source) for t, source in yarn_tables(c, layers)]
         cached = Dim("layers", smallest(count, CACHED_TABLES))
         found.append(_sized(c.new("rotary table per MLA layer", cached, c.seq, rot, dtype="fp32"),
@@ -276,7 +276,7 @@ def yarn_tables(c: Context, layers: dict[str, int], *, built: bool = False) -> I
     rows, rot = m.original_max_position_embeddings, Dim("qk_pos_emb_head_dim", m.qk_pos_emb_head_dim)
     if t.apply_rope_fusion and not built:  # made again for the sequence, in the dtype of the hidden states
         rows = t.seq_length if c.dtype != "fp32" else max(rows, t.seq_length)
-    shape = (Dim("layers", layers_with(layers, _own_table)), Dim("two", 2), c.dim("positions", rows, "cp"), rot)
+    shape = (Dim("layers", own_tables(layers)), Dim("two", 2), c.dim("positions", rows, "cp"), rot)
     yield c.new("rotary cos and sin per MLA layer", *shape), "models/common/embeddings/yarn_rotary_pos_embedding.py"
 
 
@@ -289,8 +289,17 @@ def layer_counts(c: Context, plans: tuple[ChunkPlan, ...]) -> dict[str, int]:
     return found
 
 
+def own_tables(layers: dict[str, int]) -> int:
+    """Rotary tables of layers, and of their indexers (`dsa.py`, DSAIndexer)."""
+    return layers_with(layers, _own_table) + layers_with(layers, _own_indexer_table)
+
+
 def _own_table(kind: Kind) -> bool:
     return kind.rotary == "layer"
+
+
+def _own_indexer_table(kind: Kind) -> bool:
+    return _own_table(kind) and kind.sparse and kind.indexer
 
 
 def most_stashed(plans: tuple[ChunkPlan, ...], schedule: Occupancy) -> int:

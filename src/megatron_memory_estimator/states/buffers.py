@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ..job.training import Training
 from ..modules.context import Context
 from ..modules.quantization import RECIPES, scale_bytes
-from ..tape.tensor import Param, ceil_div, whole_below
+from ..tape.tensor import Param, ceil_div, smallest, whole_below
 from .fsdp import active, grad_dtype, ways
 from .layer_wise import Dealt, Whole, packed
 from .optimizers import OPTIMIZERS
@@ -209,7 +209,8 @@ def _share(c: Context, members: Runs, plain: int, *, expert: bool, first_chunk: 
         return _Share(plain, plain, matrices, "the whole buffer")
     size = default_bucket_size(c, plain, first_chunk=first_chunk)
     numel, unpadded = padded_buffer(members, shards, size, busbw=t.ddp_pad_buckets_for_high_nccl_busbw)
-    return _Share(numel, numel // shards, matrices, _one_of(shards, " of the buffer"), unpadded=unpadded)
+    owned = smallest(numel // shards, plain)  # a rank alone has no state for the ends of buckets
+    return _Share(numel, owned, matrices, _one_of(shards, " of the buffer"), unpadded=unpadded)
 
 
 def _one_of(ways: int, what: str) -> str:
