@@ -7,8 +7,8 @@ residual of the local spec, and three whose overlapped shared experts Megatron-C
 Facts: Megatron-Core 0.19.2 and TransformerEngine 2.20.2 run on tensors without contents; moments of a ring are those of its last rank.
 Each record has the parameters, DDP buffers and bytes kept by one microbatch; `layer` one layer of a middle stage with the most bytes
 alive in its forward and in its backward, between the received activations and what the schedule still refers to; `chunk` the same of the
-only stage, embedding and head included. The fifth draw has it where it can be told (not with compiled bodies run op by op, such as that of the
-attention's output gate) and is not small change of chunks below 100 MB: 77 agree of 148.
+only stage, embedding and head included. The fifth draw has it where it can be told (not with compiled bodies run op by op, such as
+that of the attention's output gate) and is not small change of chunks below 100 MB: 77 agree of 148.
 """
 
 from __future__ import annotations
