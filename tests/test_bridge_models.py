@@ -46,7 +46,7 @@ def job(record: dict[str, Any]) -> TrainingJob:
     if "layers" in record:
         settings.update(of_layers(settings, [layer - 1 for layer in record["layers"]]))
     settings.pop("attention_kernel", None)  # the records say attention_backend
-    given = {"router_imbalance": 1, **FILE["common"], **record["settings"]}
+    given = {"router_imbalance": 1, "megatron_core_version": "0.20", **FILE["common"], **record["settings"]}
     given = {key: value for key, value in given.items() if key not in UNREAD.get(record["model"], ())}
     return TrainingJob.from_config({**settings, **given}, record["num_gpus"])
 

@@ -19,6 +19,10 @@ NAMES = re.compile(
 )
 """Keys that name files whatever their value looks like."""
 MAY_NAME = re.compile(r"base|extend|includ|inherit|default|parent|preset|config")
+OTHERWISE = re.compile(
+    r"data|token|log|wandb|deepspeed|profil|infer|reward|tool|eval|template|agent|interaction|cuda|tp_comm|quant"
+)
+"""In names of keys: the file is of something else than the training's settings, or has a rule of its own."""
 ENDINGS = (".yaml", ".yml", ".json", ".conf", ".toml")
 
 
@@ -29,7 +33,8 @@ def names_files(key: str, value: Any) -> bool:
         return False
     values = value if isinstance(value, list) else [value]
     files = any(isinstance(one, str) and one.strip().lower().endswith(ENDINGS) for one in values)
-    return NAMES.fullmatch(last) is not None or (files and MAY_NAME.search(last) is not None)
+    may = files and MAY_NAME.search(last) is not None and OTHERWISE.search(key.lower()) is None
+    return may or NAMES.fullmatch(last) is not None
 
 
 def not_followed(key: str, value: Any) -> str:

@@ -12,6 +12,9 @@ from .mlp import activation
 from .module import Module
 from .sends import over_tp
 
+OFFSET = (0, 20)
+"""Megatron-Core version since which overlapped shared experts add glu_linear_offset too."""
+
 
 def shared_experts_params(c: Context) -> Module[tuple[Param, Param]]:
     """fc1 and fc2, sharded over the dense tp and without bias, then the gate."""
@@ -28,8 +31,8 @@ def shared_experts_params(c: Context) -> Module[tuple[Param, Param]]:
 
 
 def shared_experts(c: Context, x: Tensor, weights: tuple[Param, Param]) -> Module[Tensor]:
-    """Output on the residual stream. Overlapped with the dispatcher, fc1 reads (and keeps) the gathered input, and nothing is added to
-    the linear half of a gated activation (`shared_experts.py`, linear_fc1_forward_and_act)."""
+    """Output on the residual stream. Overlapped with the dispatcher, fc1 reads (and keeps) the gathered input, and before Megatron-Core
+    0.20 nothing is added to the linear half of a gated activation (`shared_experts.py`, linear_fc1_forward_and_act)."""
     fc1, fc2 = weights
     name = "mlp.shared_experts"
     source, gathers = x, True
@@ -46,7 +49,7 @@ def shared_experts(c: Context, x: Tensor, weights: tuple[Param, Param]) -> Modul
         gathers = False
     # in low precision too fc1 keeps its input, which the router keeps anyway (moe/shared_experts.py: set_save_original_input)
     wide = yield from column_linear(c, f"{name}.linear_fc1", source, fc1, gathers=gathers, original=keeps_original(c))
-    act = yield from activation(_clamped(c), f"{name}.activation", wide, fc2.shape[1], offset=not overlapped)
+    act = yield from activation(_clamped(c), f"{name}.activation", wide, fc2.shape[1], offset=not overlapped or c.training.mcore >= OFFSET)
     out = yield from row_linear(c, f"{name}.linear_fc2", act, fc2)
     if c.model.moe_shared_expert_gate:
         gated = c.stream(f"{name}.gated output", c.hidden)

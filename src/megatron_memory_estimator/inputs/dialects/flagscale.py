@@ -13,7 +13,7 @@ from typing import Any
 from ...errors import ConfigError, UnsupportedError
 from ...wording import shown, whole
 from ..questions import Question
-from .flagscale_files import DEEPEST, Tree, composed, overridden, read_file, resolved
+from .flagscale_files import DEEPEST, FOLLOWS, Tree, composed, overridden, read_file, resolved
 from .keys import passed_over
 from .megatron_words import Found, for_megatron, number, positive, real, text, without, words_of
 from .run import Dialect, Reading, Run
@@ -58,6 +58,9 @@ def _is_training(tree: Any) -> bool:
     return isinstance(tree, Mapping) and all(isinstance(tree.get(key), Mapping) for key in ("system", "model"))
 
 
+NO_EXPERIMENT = "the experiment that starts this file is not beside it: its entry point is not known, and taken to be pretrain_gpt.py"
+
+
 def read(run: Run) -> Reading:
     """The words of Megatron-LM that FlagScale passes. Raises ConfigError for a second file that is missing, UnsupportedError for what
     does not train under Megatron."""
@@ -81,7 +84,7 @@ def read(run: Run) -> Reading:
                 found.pop(key, None)
                 found |= words_of({key: value})
     questions: list[Question] = []
-    warnings: list[str] = []
+    warnings = [] if experiment else [NO_EXPERIMENT]
     gpus = _gpus(run, experiment, questions, warnings)
     envs = {str(key): str(value) for key, value in _mapping(experiment, "envs").items() if value is not None}
     return _reading(run, found, gpus, envs, questions, warnings)
@@ -123,7 +126,7 @@ def _reading(
 def _tree(run: Run) -> Tree:
     """The experiment with its second file and hydra's words."""
     if run.document is not None:
-        return composed(run, run.document, "", "train")
+        return composed(run, run.document, "")
     found, before = flags(tuple(word for word in run.words if not re.match(r"~|\+?[\w.]+=", word)))
     model = [word for word in before if word != "train"]
     path = text(found, "config") or (model[1] if len(model) > 1 else "")
@@ -137,7 +140,7 @@ def _tree(run: Run) -> Tree:
     path = path.removeprefix("./")
     document = read_file(run, path)
     folder = path.rpartition("/")[0]
-    return overridden(composed(run, document, f"{folder}/" if folder else "", "train"), run.words)
+    return overridden(composed(run, document, f"{folder}/" if folder else ""), run.words)
 
 
 def _mapping(tree: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -222,4 +225,4 @@ def _listed(run: Run, path: Any) -> int | None:
     return len([line for line in lines if line and not line.startswith("#")]) or None
 
 
-DIALECT = Dialect("FlagScale", "dialects/flagscale.md", knows, read)
+DIALECT = Dialect("FlagScale", "dialects/flagscale.md", knows, read, follows=FOLLOWS)

@@ -17,6 +17,8 @@ from .hydra import overridden as override
 from .run import Run
 from .words import scalar
 
+FOLLOWS = ("defaults",)
+"""Keys of a file that name the files it builds on."""
 MOST_FILES = 20
 """Files that one experiment may be made of."""
 DEEPEST = 30
@@ -28,11 +30,11 @@ Tree = dict[str, Any]
 
 def read_file(run: Run, path: str) -> Tree:
     """The mapping in a file. Raises ConfigError with the path where it is not there."""
-    return needed(run, path, "a mapping", named_by(run, path), empty=True)
+    return needed(run, path, "a mapping", named_by(run, path), empty=True, follows=FOLLOWS)
 
 
-def composed(run: Run, document: Mapping[str, Any], folder: str, wanted: str) -> Tree:
-    """The experiment with the files of its `defaults`; only those of the group `wanted` must be there."""
+def composed(run: Run, document: Mapping[str, Any], folder: str) -> Tree:
+    """The experiment with the files of its `defaults`, all of which must be there but hydra's own."""
     left = [MOST_FILES]
 
     def one(path: str, document: Mapping[str, Any], group: str) -> Tree:
@@ -48,7 +50,7 @@ def composed(run: Run, document: Mapping[str, Any], folder: str, wanted: str) ->
                 continue
             for child, name in _named(entry, group):
                 inner = f"{folder}{child}/{name}.yaml" if child else f"{folder}{name}.yaml"
-                if child != wanted and run.text_of(inner) is None:
+                if child.partition("/")[0] == "hydra" and run.text_of(inner) is None:
                     continue
                 tree = one(inner, read_file(run, inner), child)
                 package = PACKAGE.search(run.text_of(inner) or "")

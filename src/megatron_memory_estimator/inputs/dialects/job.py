@@ -13,6 +13,7 @@ from ...job.training_job import TrainingJob
 from ...wording import dashed, plain, shown
 from ..defaults import CLASS_DEFAULTS
 from ..environment import VARIABLES
+from ..file_keys import follow_all
 from ..hf.load import load
 from ..loaded_model import LoadedModel
 from ..questions import Question, settle
@@ -38,6 +39,8 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
     said = num_gpus if run.num_gpus is None else run.num_gpus
     run = dataclasses.replace(run, num_gpus=said, wanted_gpus=num_gpus)
     given = canonical(settings, full_name)
+    if run.document is not None:
+        follow_all(run.document, run.path, dialect.follows)
     reading = dialect.read(with_degrees(dialect, run, given))
     gpus = num_gpus if num_gpus is not None else reading.num_gpus
     loaded, of_model, questions = model_of(reading, run)

@@ -10,6 +10,7 @@ from ...job.layout import SHORT
 from ...wording import shown
 from ..environment import VARIABLES
 from ..field_names import meant
+from ..file_keys import names_files, not_followed
 from ..setting_names import full_name, known_settings
 from ..transformer_config import IRRELEVANT, UNCOUNTED, UNSUPPORTED
 from .words import scalar
@@ -52,6 +53,8 @@ def translated(
                 settings[name] = scalar(value) if isinstance(value, str) and POWER.fullmatch(value) else value
         elif name in IRRELEVANT or value in (None, False, "", [], {}):
             continue
+        elif names_files(key, value):
+            refused.append(not_followed(f"{where}{key}", value))
         elif DECIDES.search(key):
             near = meant(key, known_settings())
             guess = f" (is it {near}?)" if near else ""

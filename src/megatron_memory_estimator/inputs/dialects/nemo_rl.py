@@ -17,7 +17,7 @@ from .bridge_models import provider_defaults
 from .hydra import Tree
 from .keys import by_habit, decisive, passed_over, translated
 from .nemo_rl_phases import gpus_of, phases
-from .nemo_rl_tree import kind_of, tree_of
+from .nemo_rl_tree import FOLLOWS, kind_of, tree_of
 from .run import Dialect, Reading, Run
 
 SCRIPT = re.compile(r"run_(vlm_)?(grpo|sft|dpo|rm|distillation)\w*")
@@ -275,4 +275,4 @@ def _excludes(pattern: str, linear: str) -> bool:
     return linear == pattern or fnmatchcase(f"decoder.layers.0.part.{linear}", pattern)
 
 
-DIALECT = Dialect("NeMo-RL", "dialects/nemo_rl.md", knows, read, lambda run: MEGATRON)
+DIALECT = Dialect("NeMo-RL", "dialects/nemo_rl.md", knows, read, lambda run: MEGATRON, follows=FOLLOWS)

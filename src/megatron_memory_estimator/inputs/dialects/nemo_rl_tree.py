@@ -18,6 +18,8 @@ from .launched import UNKNOWN
 from .nemo_rl_bases import base_of, defaults_of
 from .run import Run
 
+FOLLOWS = ("defaults",)
+"""Keys of a file that name the files it builds on."""
 DEEPEST = 16
 """Files that build on one another."""
 OWN_CONFIG = {"grpo": "grpo_math_1B.yaml", "sft": "sft.yaml"}
@@ -46,7 +48,7 @@ class _Files:
 
     def base(self, path: str, depth: int) -> dict[str, Any]:
         """A base by its path: beside the run, or the framework's own."""
-        document = document_of(self.run, path, "keys of NeMo-RL")
+        document = document_of(self.run, path, "keys of NeMo-RL", follows=FOLLOWS)
         if document is not None:
             return self.whole(document, posixpath.dirname(path), depth + 1)
         own = base_of(path)

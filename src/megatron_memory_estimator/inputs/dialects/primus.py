@@ -6,6 +6,7 @@ Sources: AMD-AIG-AIMA/Primus `primus/core/launcher/parser.py`, `primus/core/util
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +20,16 @@ from ..strict_yaml import parse_yaml
 from .documents import named_by, needed
 from .keys import passed_over
 from .primus_arguments import KERNELS, known_and_own, megatron_words, over_a_model, own_arguments, tokenizer_of
-from .primus_files import model_file, open_variables, substituted, variables
+from .primus_files import (
+    FOLLOWS,
+    MODULES,
+    extended,
+    model_file,
+    module_file,
+    open_variables,
+    passed_over_today,
+    variables,
+)
 from .primus_models import MODELS
 from .run import Dialect, Reading, Run
 from .words import scalar
@@ -40,6 +50,10 @@ DEFAULTS: dict[str, Any] = {
     "create_attention_mask_in_dataloader": True,
 }
 """What pre_trainer.yaml and language_model.yaml say, by Megatron-LM's destinations."""
+OF_MODULE = {"seq_length": 1024, "make_vocab_size_divisible_by": 128}
+"""What pre_trainer.yaml says of arguments that files of models have too: the module's file wins (`preset_loader.py`)."""
+PRE_TRAINER = ("", "pre_trainer.yaml", "pre_trainer")
+"""Names of the module's file whose keys are known here."""
 LAUNCHER = "run_pretrain.sh"
 USUAL_GPUS = 8
 """GPUS_PER_NODE of the launcher where it is not set."""
@@ -49,9 +63,12 @@ def knows(run: Run) -> bool:
     """A document with modules of Primus, or one of its programs."""
     if run.document is not None:
         modules = run.document.get("modules")
-        return isinstance(modules, Mapping) and any(
-            isinstance(one, Mapping) and "framework" in one for one in modules.values()
+        if not isinstance(modules, Mapping):
+            return False
+        inherits = any(run.document.get(key) for key in FOLLOWS) and not {"pre_trainer", "post_trainer"}.isdisjoint(
+            modules
         )
+        return inherits or any(isinstance(one, Mapping) and "framework" in one for one in modules.values())
     parts = run.program.split("/")
     ours = "primus" in parts[:-1] or run.program.startswith(("primus ", "primus.", "primus-cli"))
     return (ours and run.script.rpartition(".")[2] in ("train", "main", "pretrain")) or (
@@ -62,29 +79,51 @@ def knows(run: Run) -> bool:
 def read(run: Run) -> Reading:
     """The arguments of the pre-trainer, over those of its model and of Primus. Raises UnsupportedError for another framework,
     ConfigError for a file that is missing."""
-    document, words = _document(run)
-    module = _module(substituted(document, variables(run)), run.path)
+    document, path, words = _document(run)
+    old: dict[str, None] = {}
+    module = _module(extended(run, document, path, old), run.path)
     overrides = {**_mapping(module, "overrides"), **_given_words(words)}
     questions: list[Question] = []
     overrides = _settled(overrides, questions)
     name = str(module.get("model") or "")
-    held = model_file(run, name) if name and not run.model else None
+    held = model_file(run, name, old) if name and not run.model else None
+    of_module = _of_module(run, str(module.get("config") or ""), old)
     gpus = _gpus(run)
     if gpus is None:
         questions.append(
             Question("Primus' file does not say the number of GPUs (NNODES and GPUS_PER_NODE do)", "--num-gpus N")
         )
-    reading = _by_file(held, overrides) if held is not None else _by_name(run, name, overrides)
+    if held is not None:
+        reading = _by_file(held, of_module, overrides)
+    else:
+        reading = _by_name(run, name, {**of_module, **overrides})
+    reading["warnings"] = (*passed_over_today(old), *reading["warnings"])
     return Reading(num_gpus=gpus, env=dict(run.env), questions=tuple(questions), **reading)
 
 
-def _by_file(held: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def _of_module(run: Run, name: str, old: dict[str, None]) -> dict[str, Any]:
+    """What a module's own file says beyond pre_trainer.yaml. Raises ConfigError where it is not there."""
+    found = module_file(run, name, old) if name else {}
+    if found is None and name not in PRE_TRAINER:
+        raise ConfigError(
+            f"{shown(name)[1:-1]}, the config of the module, is not there; put it at {MODULES}, or its keys under overrides"
+        )
+    return found or {}
+
+
+def _by_file(held: Mapping[str, Any], of_module: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """A model whose files are there: words of Megatron-LM."""
-    given, own = known_and_own({**DEFAULTS, **held, **overrides})
+    wins = {**OF_MODULE, **of_module}
+    lost = [key for key in held if key in wins and key not in overrides and held[key] != wins[key]]
+    given, own = known_and_own({**DEFAULTS, **held, **wins, **overrides})
     given |= tokenizer_of(given)
     if whole(str(given.get("tensor_model_parallel_size", 1))) == 1:
         given["sequence_parallel"] = False
-    return {"args": megatron_words(given), **_said(own)}
+    said = _said(own)
+    if lost:
+        named = ", ".join(f"{key}={shown(str(held[key]))[1:-1]} (the module has {wins[key]})" for key in lost)
+        said["warnings"] = (f"lost, for the module's file wins over the model's: {named}", *said["warnings"])
+    return {"args": megatron_words(given), **said}
 
 
 def _by_name(run: Run, name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,10 +159,10 @@ def _said(own: Mapping[str, Any]) -> dict[str, Any]:
     return {"settings": balanced, "warnings": tuple(warnings), "refused": tuple(refused)}
 
 
-def _document(run: Run) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-    """The file that a run names, and the words behind it."""
+def _document(run: Run) -> tuple[Mapping[str, Any], str, tuple[str, ...]]:
+    """The file that a run names, its path from the folder of the run, and the words behind it."""
     if run.document is not None:
-        return run.document, ()
+        return run.document, posixpath.basename(run.path), ()
     words = list(run.words)
     path = run.env.get("EXP", "")
     for at, word in enumerate(words):
@@ -134,7 +173,7 @@ def _document(run: Run) -> tuple[Mapping[str, Any], tuple[str, ...]]:
             break
     if not path:
         raise ConfigError(f"{run.path}: Primus needs --config FILE, or EXP=FILE in the environment")
-    return needed(run, path, "modules of Primus", named_by(run, path)), tuple(words)
+    return needed(run, path, "modules of Primus", named_by(run, path), follows=FOLLOWS), path, tuple(words)
 
 
 def _module(document: Mapping[str, Any], path: str) -> Mapping[str, Any]:
@@ -211,5 +250,11 @@ def _gpus(run: Run) -> int | None:
 
 
 DIALECT = Dialect(
-    "Primus", "dialects/primus.md", knows, read, lambda run: "modules.pre_trainer.overrides", takes_flags=True
+    "Primus",
+    "dialects/primus.md",
+    knows,
+    read,
+    lambda run: "modules.pre_trainer.overrides",
+    takes_flags=True,
+    follows=FOLLOWS,
 )

@@ -11,6 +11,7 @@ from typing import Any
 from ...errors import ConfigError
 from ...job.model import Model
 from ...wording import dashed, shown
+from ..file_keys import names_files, not_followed
 from ..hf.load import load
 from ..megatron.classes import refuse_unmodelled
 from ..megatron.derive import derive
@@ -80,6 +81,8 @@ def own_arguments(own: Mapping[str, Any]) -> tuple[list[str], list[str]]:
             continue
         if key in DECIDE:
             refused.append(f"{key}={shown(value)} of Primus {DECIDE[key]}, which is not modelled")
+        elif names_files(key, value):
+            refused.append(not_followed(key, value))
         elif DECIDES.search(key):
             refused.append(f"{key}={shown(value)} of Primus decides memory and is not modelled")
         else:

@@ -1,25 +1,34 @@
-"""Primus' YAML files: `${NAME:default}` from the environment, `bases` and `includes`, and where the framework looks for them.
+"""Primus' YAML files: `${NAME:default}` from the environment, `extends`, and where the framework looks for them.
 
-Source: AMD-AIG-AIMA/Primus `primus/core/utils/yaml_utils.py`, `primus/core/launcher/parser.py`.
+Source: AMD-AGI/Primus `primus/core/config/yaml_loader.py` (parse_yaml, _resolve_env, _apply_extends), `merge_utils.py`,
+`primus/core/launcher/parser.py`; before November 2025 `bases` and `includes` (`primus/core/utils/yaml_utils.py`).
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...errors import ConfigError
 from ...wording import shown
 from .documents import document_of
+from .hydra import merged
 from .run import Run
 from .words import scalar
 
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::([^}]*))?\}")
 MODELS = "primus/configs/models/megatron/"
 """Where Primus looks for the file of a model, from the root of its repository."""
-LANGUAGE_MODEL = "language_model.yaml"
-"""The base of all models of the framework; what it says stands in `primus.DEFAULTS`."""
+MODULES = "primus/configs/modules/megatron/"
+"""Where it looks for the file of a module."""
+FOLLOWS = ("extends", "bases", "includes")
+"""Keys of a file that name the files it builds on."""
+OWN_FILES = frozenset(
+    ["language_model.yaml", "primus_megatron_model.yaml", "pre_trainer.yaml", "trainer_base.yaml", "module_base.yaml"]
+)
+"""Files of the framework on which the others build; what they say stands in `primus.DEFAULTS`."""
 MOST_FILES = 20
 DEEPEST = 30
 
@@ -54,38 +63,63 @@ def open_variables(value: Any) -> list[str]:
     return [match.group(1) for match in VARIABLE.finditer(value)] if isinstance(value, str) else []
 
 
-def model_file(run: Run, name: str) -> dict[str, Any] | None:
-    """The arguments of a model's file with those of its bases; None where the file is not there.
+def model_file(run: Run, name: str, old: dict[str, None]) -> dict[str, Any] | None:
+    """The arguments of a model's file with those of the files it extends; None where it is not there. `old` as in `extended`.
 
-    Raises ConfigError with the path of a base that is missing.
+    Raises ConfigError with the path of a file that is missing.
+    """
+    return _from_folder(run, MODELS, name, old)
+
+
+def module_file(run: Run, name: str, old: dict[str, None]) -> dict[str, Any] | None:
+    """The same of a module's file (`config: pre_trainer.yaml`)."""
+    return _from_folder(run, MODULES, name, old)
+
+
+def _from_folder(run: Run, folder: str, name: str, old: dict[str, None]) -> dict[str, Any] | None:
+    path = folder + (name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
+    held = document_of(run, path, "a mapping", empty=True, follows=FOLLOWS)
+    return None if held is None else extended(run, held, path, old)
+
+
+def extended(run: Run, document: Mapping[str, Any], path: str, old: dict[str, None]) -> dict[str, Any]:
+    """A document over the files that it extends, the first of a list lowest; variables are replaced in each file by itself.
+
+    A path is relative to the folder of the file that says it. Mappings are merged key by key, lists and values replaced whole.
+    `bases` and `includes` are read as their authors meant them; those that stand anywhere are put into `old`. Raises ConfigError with
+    the path of a file that is missing; what the framework's own files say stands in `primus.DEFAULTS`.
     """
     left = [MOST_FILES]
 
-    def one(path: str) -> dict[str, Any] | None:
-        left[0] -= 1
-        if left[0] < 0:
-            raise ConfigError(f"{shown(name)}: more than {MOST_FILES} files are its bases")
-        held = document_of(run, path, "a mapping", empty=True)
-        if held is None:
-            return None
-        tree = substituted(held, variables(run))
+    def one(document: Mapping[str, Any], path: str) -> dict[str, Any]:
+        tree = substituted(document, variables(run))
         found: dict[str, Any] = {}
-        for base in (*_listed(tree.pop("bases", None), path), *_listed(tree.pop("includes", None), path)):
-            where = path.rpartition("/")[0] + "/" + base
-            inner = one(where)
-            if inner is None and base.rpartition("/")[2] != LANGUAGE_MODEL:
-                raise ConfigError(
-                    f"{shown(where)[1:-1]}, a base of {shown(path)[1:-1]}, is not there; put it beside it"
-                )
-            found |= inner or {}
-        found |= tree
-        return found
+        old.update(dict.fromkeys(key for key in FOLLOWS[1:] if tree.get(key)))
+        for key in FOLLOWS:
+            for name in _listed(tree.pop(key, None), key, path):
+                left[0] -= 1
+                if left[0] < 0:
+                    raise ConfigError(f"{shown(path)[1:-1]} builds on more than {MOST_FILES} files, or on itself")
+                where = posixpath.normpath(posixpath.join(posixpath.dirname(path), name))
+                inner = document_of(run, where, "a mapping", empty=True, follows=FOLLOWS)
+                if inner is None and posixpath.basename(where) not in OWN_FILES:
+                    raise ConfigError(
+                        f"{shown(where)[1:-1]}, which {shown(path)[1:-1]} {key}, is not there; put it at that path"
+                    )
+                found = merged(found, one(inner or {}, where))
+        return merged(found, tree)
 
-    return one(MODELS + name)
+    return one(document, path)
 
 
-def _listed(value: Any, path: str) -> list[str]:
+def passed_over_today(old: Iterable[str]) -> tuple[str, ...]:
+    """The warning about keys that the framework read before November 2025 and passes over now."""
+    keys = " and ".join(old)
+    return (f"Primus since 28 November 2025 passes {keys} over; read as extends",) if keys else ()
+
+
+def _listed(value: Any, key: str, path: str) -> list[str]:
     names = [value] if isinstance(value, str) else value or []
     if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
-        raise ConfigError(f"{shown(path)}: bases and includes must be lists of files")
+        raise ConfigError(f"{shown(path)[1:-1]}: {key} must be a list of files")
     return names

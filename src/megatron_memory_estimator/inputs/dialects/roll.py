@@ -15,7 +15,7 @@ from ...errors import ConfigError, UnsupportedError
 from ...wording import shown
 from ..questions import Question
 from .documents import document_of
-from .hydra import Tree, overridden, parted
+from .hydra import Tree, merged, overridden, parted
 from .keys import SAME, passed_over, translated
 from .roll_devices import devices
 from .roll_phases import phases
@@ -69,6 +69,10 @@ FROZEN = ("freeze_module_prefix", "trainable_module_prefix")
 TOWER = re.compile(r"(?:\w+\.)*(?:vision|visual|audio)\w*(?:\.\w+)*|multi_modal_projector|merger|aligner")
 """Prefixes of what is beside the language model, and not counted."""
 MICRO_BATCH = 8
+FOLLOWS = ("defaults",)
+"""Keys of a file that name the files it builds on."""
+OWN_FILES = re.compile(r"deepspeed_\w+|envs?|fsdp\w*")
+"""Files of ROLL's `examples/config`: engines that are not Megatron, and environments of agents."""
 
 
 def knows(run: Run) -> bool:
@@ -126,16 +130,41 @@ def tree_of(run: Run) -> Tree:
     """The settings of a run: the document, or the file that the program's words name. Raises ConfigError where it is missing."""
     env = {**run.env, **run.variables}
     if run.document is not None:
-        return Tree({str(key): value for key, value in run.document.items()}, env)
+        return Tree(_with_bases(run, run.document, ""), env)
     options, words = parted(run.words)
     name = options.get("config-name", "") or "config"
     file = name if name.endswith((".yaml", ".yml")) else f"{name}.yaml"
     tried = dict.fromkeys((posixpath.join(options.get("config-path", ""), file), file))
     for path in tried:
-        document = document_of(run, path, "keys of ROLL")
+        document = document_of(run, path, "keys of ROLL", follows=FOLLOWS)
         if document is not None:
-            return Tree(overridden(document, words), env)
+            return Tree(overridden(_with_bases(run, document, posixpath.dirname(path)), words), env)
     raise ConfigError(f"{shown(next(iter(tried)))}, which {run.script} reads, is not beside {run.path}; put it there")
+
+
+def _with_bases(run: Run, document: Mapping[str, Any], folder: str) -> dict[str, Any]:
+    """A file over the files of its `defaults` (`- ../config/x@_here_`). Those of ROLL's own are of other engines and of the environment.
+
+    Raises ConfigError for another file that is not there, and for one that builds on others itself.
+    """
+    found: dict[str, Any] = {}
+    rest = {str(key): value for key, value in document.items() if key != "defaults"}
+    listed = document.get("defaults")
+    for entry in listed if isinstance(listed, list) else [listed] if listed else []:
+        if entry == "_self_":
+            found, rest = merged(found, rest), {}
+            continue
+        name = str(entry).partition("@")[0].removesuffix(".yaml")
+        if isinstance(entry, str) and OWN_FILES.fullmatch(posixpath.basename(name)):
+            continue
+        path = posixpath.normpath(posixpath.join(folder, f"{name}.yaml"))
+        below = document_of(run, path, "keys of ROLL") if isinstance(entry, str) else None
+        if below is None:
+            raise ConfigError(
+                f"{shown(path)[1:-1]}, on which {run.path} builds (defaults), is not there; put it at that path"
+            )
+        found = merged(found, below)
+    return merged(found, rest)
 
 
 def worker_of(tree: Tree) -> str:
@@ -255,5 +284,10 @@ def _chooses(tree: Tree, path: str) -> bool:
 
 
 DIALECT = Dialect(
-    "ROLL", "dialects/roll.md", knows, read, lambda run: f"{worker_of(tree_of(run))}.strategy_args.strategy_config"
+    "ROLL",
+    "dialects/roll.md",
+    knows,
+    read,
+    lambda run: f"{worker_of(tree_of(run))}.strategy_args.strategy_config",
+    follows=FOLLOWS,
 )

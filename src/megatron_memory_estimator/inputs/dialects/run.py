@@ -102,7 +102,8 @@ class Dialect(NamedTuple):
     """A framework: its name, the documentation's page about it, whether a run is its own, and what such a run says.
 
     `degrees` is the dotted path of the section in which degrees of parallelism stand, "" for the top, where other settings follow from
-    them; `takes_flags` says that words give them as `--name value`.
+    them; `takes_flags` says that words give them as `--name value`; `follows` are the keys of a file that name other files and that are
+    read (any other such key is refused, `file_keys.py`).
 
     `knows` looks at the program and at keys only; `read` raises ConfigError for a file that is broken, UnsupportedError for another
     backend than Megatron.
@@ -114,3 +115,4 @@ class Dialect(NamedTuple):
     read: Callable[[Run], Reading]
     degrees: Callable[[Run], str] | None = None
     takes_flags: bool = False
+    follows: tuple[str, ...] = ()

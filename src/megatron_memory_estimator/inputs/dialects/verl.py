@@ -19,7 +19,7 @@ from .run import Dialect, Reading, Run
 from .verl_batch import batch_of, gpus_of, tokens_of
 from .verl_phases import phases
 from .verl_sections import PPO, SFT, Places, not_modelled, sections_of
-from .verl_tree import engine_of, is_sft, tree_of
+from .verl_tree import FOLLOWS, engine_of, is_sft, tree_of
 
 PROGRAM = "verl."
 KEY = "actor_rollout_ref."
@@ -152,4 +152,4 @@ def _degrees(run: Run) -> str:
     return (SFT if is_sft(run, tree_of(run)[0]) else PPO).engine
 
 
-DIALECT = Dialect("verl", "dialects/verl.md", knows, read, _degrees)
+DIALECT = Dialect("verl", "dialects/verl.md", knows, read, _degrees, follows=FOLLOWS)

@@ -23,6 +23,13 @@ OWN = re.compile(
 )
 """Names of configs in verl and its recipes, whose defaults are verl's."""
 NOT_TRAINING = re.compile(r"main_(eval|generation)|generation_server|model_merger|preprocess")
+FOLLOWS = ("defaults",)
+"""Keys of a file that name the files it builds on."""
+GROUPS = re.compile(
+    "actor|algorithm|critic|data|engine|hydra|legacy_data|model|model_engine|npu_profile|optim|profiler|ref|reward|reward_model|"
+    "rollout|trainer"
+)
+"""Groups of verl's `trainer/config`, whose defaults are verl's."""
 DEEPEST = 8
 """Files that build on one another."""
 
@@ -57,7 +64,7 @@ def _listed(found: Any) -> list[Any]:
 def _file(run: Run, folder: str, name: str, questions: list[Question], depth: int = 0) -> dict[str, Any]:
     """A config by its name, with those it builds on; verl's own configs are not looked for."""
     for path in dict.fromkeys((posixpath.join(folder, f"{name}.yaml"), f"{name}.yaml")):
-        document = document_of(run, path, "keys of verl")
+        document = document_of(run, path, "keys of verl", follows=FOLLOWS)
         if document is not None:
             return _with_bases(run, document, posixpath.dirname(path), questions, depth)
     if not OWN.fullmatch(name.rsplit("/", 1)[-1]):
@@ -79,8 +86,21 @@ def _with_bases(
             below = _file(run, folder, one.removesuffix(".yaml"), questions, depth + 1)
             listed += _listed(below.pop("defaults", None))
             out = merged(out, below)
+        elif isinstance(one, Mapping):
+            _refuse_group(run, one)
     out = merged(out, {str(key): each for key, each in document.items() if key != "defaults"})
     return {**out, "defaults": listed}
+
+
+def _refuse_group(run: Run, entry: Mapping[Any, Any]) -> None:
+    """Raises ConfigError for a file of a group (`group: name`) that is none of verl's own, of which no key is read."""
+    for key, name in entry.items():
+        group = str(key).removeprefix("override ").partition("@")[0].strip("/").partition("/")[0]
+        if name is not None and not GROUPS.fullmatch(group):
+            raise ConfigError(
+                f"{run.path}: defaults names {group}/{shown(str(name))[1:-1]}.yaml, a group that verl does not have and that is not read; "
+                "put its keys into the file"
+            )
 
 
 def is_sft(run: Run, tree: Tree) -> bool:

@@ -13,12 +13,14 @@ from ...errors import ConfigError
 from ...wording import plain
 from .. import SCRIPTS, YAML
 from ..environment import VARIABLES
+from ..file_keys import follow_all
 from ..questions import Question
 from ..shell.doubts import bare, in_doubt
 from ..text_files import read_run_yaml, read_text
 from .destinations import normalised
 from .programs import refuse_folder, refuse_other_documents
 from .runner import from_document
+from .table import arguments
 from .words import Parsed, parse_words
 
 if TYPE_CHECKING:
@@ -145,12 +147,26 @@ def from_mapping_file(
     `repeated` are keys that stand twice: the last counts, as in the runners.
     """
     refuse_other_documents(document, path)
+    _refuse_base(document, path)
     found = from_document(document, path, variables, ignore_unknown=ignore_unknown)
     refuse_folder(path)
     notes = (*twice(repeated), *found.notes)
     return Given(
         found.words, path, name, found.num_gpus, found.gpus_said, found.gpus_unknown, env=found.env, warnings=notes
     )
+
+
+def _refuse_base(document: Mapping[Any, Any], path: str) -> None:
+    """Raises ConfigError for a file that names other files: one that runs build on, and that is none itself."""
+    name = os.path.basename(path)
+    for key in ("extends", "bases"):
+        if document.get(key):
+            raise ConfigError(
+                f"{path} {key} other files and has no modules: runs of Primus build on it, and it is none; name it in one "
+                f"(modules.pre_trainer.model: {name})"
+            )
+    known = arguments()[0]
+    follow_all(document, path, [str(key) for key in document if str(key).replace("-", "_") in known])
 
 
 def twice(repeated: Sequence[str]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ...wording import dashed, shown
+from ..file_keys import names_files
 from ..questions import Question
 from .table import arguments
 
@@ -102,7 +103,9 @@ class Others:
         """One more argument, as it is written, with the words behind it."""
         name, flag = flag.lstrip("-").replace("-", "_"), shown(flag)[1:-1]
         known = fork_arguments().get(name)
-        if known is None and tells(name) and (self.ignore_unknown or not _near(flag)):
+        if known is None and names_files(name, list(words)):
+            self.refused[name] = f"{flag} (names a file of settings, which is not read)"
+        elif known is None and tells(name) and (self.ignore_unknown or not _near(flag)):
             self.refused[name] = f"{flag} (unknown; by its name)"
         elif known is None and REPORTS.fullmatch(name) and not tells(name):
             self.without_effect[flag] = None
