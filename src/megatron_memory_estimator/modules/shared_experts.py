@@ -49,7 +49,9 @@ def shared_experts(c: Context, x: Tensor, weights: tuple[Param, Param]) -> Modul
         gathers = False
     # in low precision too fc1 keeps its input, which the router keeps anyway (moe/shared_experts.py: set_save_original_input)
     wide = yield from column_linear(c, f"{name}.linear_fc1", source, fc1, gathers=gathers, original=keeps_original(c))
-    act = yield from activation(_clamped(c), f"{name}.activation", wide, fc2.shape[1], offset=not overlapped or c.training.mcore >= OFFSET)
+    act = yield from activation(
+        _clamped(c), f"{name}.activation", wide, fc2.shape[1], offset=not overlapped or c.training.mcore >= OFFSET
+    )
     out = yield from row_linear(c, f"{name}.linear_fc2", act, fc2)
     if c.model.moe_shared_expert_gate:
         gated = c.stream(f"{name}.gated output", c.hidden)

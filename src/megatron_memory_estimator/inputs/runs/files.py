@@ -20,6 +20,7 @@ from ..megatron.files import Caller, from_launch, from_mapping_file, launch_of, 
 from ..megatron.job import job_from_args
 from ..resolve import job_from_parts
 from ..text_files import read_run_yaml, read_text
+from .callers_words import with_words
 from .run_config import SECTIONS, job_from_document, job_from_yaml
 
 if TYPE_CHECKING:
@@ -50,9 +51,7 @@ def job_from_file(
 
 def _of_file(path: str, num_gpus: int | None, settings: Mapping[str, Any], more: Sequence[str]) -> TrainingJob:
     if path.lower().endswith(SCRIPTS):
-        return _of_launch(
-            launch_of(read_text(path, script=True), path, _caller(settings)), path, num_gpus, settings, more
-        )
+        return _of_script(read_text(path, script=True), path, num_gpus, settings, more)
     document, repeated = read_run_yaml(path)
     return _of_document(
         document, repeated, path, num_gpus, settings, more, lambda: job_from_yaml(path, num_gpus, **_own(settings))
@@ -81,7 +80,7 @@ def job_from_text(
         loaded = convert(parse(text.encode("utf-8", "replace"), where), "config.json", where)
         return job_from_parts(loaded, num_gpus, _own(settings), habits=True)
     if SCRIPT.search(text):
-        return _of_launch(launch_of(text, where, _caller(settings)), where, num_gpus, settings, (), around)
+        return _of_script(text, where, num_gpus, settings, (), around)
     repeated: list[str] = []
     document = parse_yaml(text, where, repeated)
     if not isinstance(document, dict):
@@ -90,6 +89,25 @@ def job_from_text(
         document, repeated, where, num_gpus, settings, (),
         lambda: job_from_document(parse_yaml(text, where), where, num_gpus, _own(settings), named), around,
     )  # fmt: skip
+
+
+def _of_script(
+    text: str,
+    path: str,
+    num_gpus: int | None,
+    settings: Mapping[str, Any],
+    more: Sequence[str],
+    around: Around | None = None,
+) -> TrainingJob:
+    """The job of the text of a script. Raises QuestionsError for words of its caller that decide it and are not given."""
+
+    def launched(values: Mapping[str, str]) -> Launch:
+        return launch_of(text, path, _caller({**settings, "set_variables": {**_variables(settings), **values}}))
+
+    def read(launch: Launch) -> TrainingJob:
+        return _of_launch(launch, path, num_gpus, settings, more, around)
+
+    return with_words(launched, read)
 
 
 def _of_launch(

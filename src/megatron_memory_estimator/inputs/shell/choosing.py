@@ -49,6 +49,7 @@ def chosen(shell: Shell) -> Launch:
     launch.lost = tuple(shell.lost)
     _lose(shell, launch)
     launch.doubts = shell.doubts
+    launch.compared = {name: tuple(values) for name, values in shell.compared.items() if values}
     return launch
 
 

@@ -117,6 +117,7 @@ def _fits(shell: Shell, clause: Clause, subject: str) -> bool | None:
         if word.literal() == "*":
             return True
         units = pattern_of(shell, word)
+        shell.compare(subject, text_of(shell, word))
         if units is None or in_doubt(subject):
             result = None
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...wording import signed
 from . import glob
 from .arithmetic import Uncertain, evaluated
-from .doubts import bare, in_doubt, loose, present
+from .doubts import bare, in_doubt, loose, present, vanishes
 from .expand import pattern_of, text_of
 from .files import plain_path
 from .grammar import Condition, Word
@@ -55,6 +55,7 @@ def decided(shell: Shell, condition: Condition) -> bool | None:
         if units is None or in_doubt(left_text):
             return None
         text = bare(left_text)
+        shell.compare(left_text, text_of(shell, words[1]))
         shell.spend(len(text) * (len(units) + 1))
         return glob.matches(units, text) == (operator != "!=")
     if operator in NUMBERS:
@@ -101,10 +102,19 @@ def _unary(shell: Shell, operator: str, text: str) -> bool | None:
     return None
 
 
+def _remember(shell: Shell, left: str, operator: str, right: str) -> None:
+    """Remembers what a variable that nothing sets is compared with: a text, or numbers on both sides of one."""
+    for text, other in ((left, right), (right, left)):
+        number = signed(other.strip()) if operator in NUMBERS else None
+        near = [] if number is None else [str(number + step) for step in (-1, 0, 1)]
+        shell.compare(text, *(near if operator in NUMBERS else [other]))
+
+
 def _binary(shell: Shell, left: str, operator: str, right: str) -> tuple[bool | None, bool]:
     """(the result, whether bash would refuse the operands) of a comparison in [ ], or one of files and order."""
     if operator in ("-nt", "-ot", "-ef") or in_doubt(left) or in_doubt(right):
         return None, False
+    _remember(shell, left, operator, right)
     left, right = bare(left), bare(right)
     if operator in ("=", "=="):
         return left == right, False
@@ -128,6 +138,9 @@ def _binary(shell: Shell, left: str, operator: str, right: str) -> tuple[bool | 
 # -- [ ] and test ----------------------------------------------------------------------------------------------------
 def tested(shell: Shell, words: list[str]) -> int | None:
     """The status of `test words`, by the number of words as POSIX has it."""
+    for left, operator, right in zip(words, words[1:], words[2:], strict=False):
+        if operator in BINARY and (vanishes(left) or vanishes(right)):  # which are no words for bash
+            _remember(shell, left, operator, right)
     words = present(words)
     if any(map(loose, words)):
         return None

@@ -34,7 +34,8 @@ class Launch:
     in front of it, from the outermost program on, all as bash passes them; what is not known holds marks, which `doubts` explain.
     `env` is its environment, `header` the options of Slurm's job, `files` the texts that the script wrote itself to files until
     then, by their paths without a leading ./, `lost` the files that it sources and that are not there. Without `num_gpus`,
-    `gpus_unknown` says why, and how to give it, where something says a number that is not known.
+    `gpus_unknown` says why, and how to give it, where something says a number that is not known. `compared` are variables and words of
+    the caller that nothing sets, with the values that conditions of the script compare them with.
     """
 
     entry: str = ""
@@ -51,6 +52,7 @@ class Launch:
     branch: tuple[Branch, ...] = ()
     rounds: tuple[Round, ...] = ()
     header: dict[str, str] = field(default_factory=dict)
+    compared: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def container(self) -> str:

@@ -10,7 +10,7 @@ from ...errors import ConfigError
 from ...wording import plain
 from .beside import Beside
 from .control import Break
-from .doubts import Doubt, bare, doubtful, in_doubt, loose, marks, quoted, unquoted, vanishes
+from .doubts import Doubt, bare, doubtful, in_doubt, loose, marks, quoted, unquoted, unset_in, vanishes
 from .grammar import Command
 from .launches import Branch, Launch, Round
 
@@ -18,6 +18,8 @@ MOST_WORK = 20_000_000
 """Characters and commands that reading a script may touch; a real script needs some ten thousand."""
 LARGEST_VALUE = 2**18
 MOST_STEPS = 20_000
+GLOB = re.compile(r"[\0*?\[]")
+"""What is no value that a variable can be compared with: a mark, or a pattern."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,7 @@ class Shell:
     stored: set[int] = field(default_factory=set)
     exported_functions: set[str] = field(default_factory=set)
     piped: bool = False
+    compared: dict[str, dict[str, None]] = field(default_factory=dict)
     beside: Beside | None = None
     places: tuple[str, ...] = ()
     homes: dict[str, str] = field(default_factory=dict)
@@ -173,6 +176,13 @@ class Shell:
         return doubtful(self.keys[found])
 
     # -- variables -------------------------------------------------------------------------------------------------
+    def compare(self, text: str, *values: str) -> None:
+        """Remembers the values that a variable or word of the caller is compared with, where nothing sets it."""
+        names = unset_in(text)
+        if len(names) == 1 and not bare(text) and not in_doubt(text):
+            known = self.compared.setdefault(names[0], {})
+            known.update((value, None) for value in values if value and not GLOB.search(value))
+
     def assign(self, name: str, value: Value) -> None:
         """Set a variable, unless the caller's value wins; a text is the first element of an array that stands already."""
         if name in self.given:
