@@ -19,7 +19,7 @@ from megatron_memory_estimator import TrainingJob, estimate, plan
 from megatron_memory_estimator.cli import main
 from megatron_memory_estimator.planner.found import Plan
 from megatron_memory_estimator.report.front import front_chart
-from megatron_memory_estimator.report.plans import nothing_fits, split_text
+from megatron_memory_estimator.report.plans import nothing_fits
 
 from .helpers import FACTS, ROOT
 
@@ -78,8 +78,8 @@ def test_a_row_is_an_idea_and_what_is_nearly_as_good_is_counted_beside_it() -> N
         assert min(member.step for member in members) == best[idea(one)]
         assert all(idea(member) == idea(one) and member.step <= 1.01 * best[idea(one)] for member in members)
         near = [other for other in every if idea(other) == idea(one) and other.step <= 1.01 * best[idea(one)]]
-        if any(split_text(other) == "even" for other in near):
-            assert split_text(one) == "even"
+        if any(other.split == "even" for other in near):
+            assert one.split == "even"
         figures = {(other.step, other.peak_allocated_bytes) for other in near}
         assert len(figures) == len({(other.step, other.peak_allocated_bytes) for other in members}) == len(members)
     assert sorted(best.values())[:3] == sorted(min(o.step for o in (one, *one.alike)) for one in ideas)[:3]

@@ -114,7 +114,7 @@ def test_short_answers_offer_them_too() -> None:
     job = TrainingJob.from_hf("Qwen/Qwen3-30B-A3B", 16, gpu="GB200", expert_model_parallel_size=1)
     found: Found = plan(job, AXES, global_batch_size=512, top=1).found
     first: Plan = found.apart[0]
-    (line, *_) = plan_summary(found, rows_of(found), (), job, {})["better_but_tight"]
+    (line, *_) = plan_summary(found, rows_of(found), ())["better_but_tight"]
     assert line.startswith(f"tp {first.job.layout.tp}, ") and f"{first.tokens_per_s_gpu:,.0f} tokens/s/GPU" in line
 
 

@@ -309,7 +309,7 @@ DIALECT_WORDS: list[tuple[list[str], str]] = [
 SETS: list[tuple[Any, str]] = [
     (
         {"file": {"defaults": [{"--vocab-size": "\ud800"}], "experiment": {"runner": {}}}, "set": {}},
-        "2 things are missing",
+        "is not there; put it beside the run's file",
     ),
 ]
 KNOWN: dict[str, list[tuple[Any, str]]] = {

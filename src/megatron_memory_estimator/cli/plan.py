@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from ..errors import ConfigError
-from ..inputs import SCRIPTS, YAML
 from ..inputs.searched import AXES, OTHER_AXES
-from ..job.training_job import TrainingJob
 from .bar import Bar
 from .given import job_from_options
 from .job_command import JobCommand
@@ -43,22 +41,13 @@ def callback(model: tuple[str, ...], **values: Any) -> None:
     efficiency = fitted(asked.calibrate, quiet=form != "table")
     found = searched(model, values, asked, efficiency)
     print_plans(found, asked, form)
-    if code := code_of(found.planned.found):
+    if code := code_of(found.found):
         sys.exit(code)
 
 
 def code_of(found: Found) -> int:
     """The exit code of a search."""
     return 0 if found.plans or found.fits else TIGHT if found.tight else NOTHING_FITS
-
-
-class Searched(NamedTuple):
-    """The result of a search, the job that was planned anew with the settings that are habits in it, and what was decided."""
-
-    planned: Planned
-    job: TrainingJob
-    habits: dict[str, Any]
-    said: tuple[str, ...]
 
 
 class Asked(NamedTuple):
@@ -80,10 +69,9 @@ class Asked(NamedTuple):
     complete: bool
 
 
-def searched(model: tuple[str, ...], values: dict[str, Any], asked: Asked, efficiency: Efficiency | None) -> Searched:
+def searched(model: tuple[str, ...], values: dict[str, Any], asked: Asked, efficiency: Efficiency | None) -> Planned:
     """The result of the search."""
     from ..job.settings import nearest
-    from ..planner.asked import fixed
     from ..planner.found import OBJECTIVES
     from ..planner.planning import plan
 
@@ -93,12 +81,13 @@ def searched(model: tuple[str, ...], values: dict[str, Any], asked: Asked, effic
         )
     words = {AXES.get(name) or name: values.pop(name) for name in (*AXES, *OTHER_AXES)}
     given = {name: text for name, text in words.items() if text is not None}
-    job, batch, habits, said = starting_job(model, values, given, asked)
-    fixed(given, values, job)
+    batch = values.pop("global_batch_size", None)
+    job = job_from_options({**values, "model": model})
+    said: tuple[str, ...] = ()
     if not asked.min_num_gpus and "num_gpus" not in given:
         if job.layout.world_size == 1:
             raise ConfigError("--num-gpus is needed (or --min-num-gpus, to find how many GPUs hold the model)")
-        said.append(f"num_gpus as the run has it: {job.layout.world_size}")
+        said = (f"num_gpus as the run has it: {job.layout.world_size}",)
     with Bar() as progress:
         planned = plan(
             job,
@@ -115,15 +104,15 @@ def searched(model: tuple[str, ...], values: dict[str, Any], asked: Asked, effic
             workers=min(os.cpu_count() or 1, 2),
             progress=progress,
         )
-    return Searched(planned, job, habits, (*said, *planned.assumptions))
+    return planned._replace(assumptions=(*said, *planned.assumptions))
 
 
-def print_plans(one: Searched, asked: Asked, form: str) -> None:
+def print_plans(one: Planned, asked: Asked, form: str) -> None:
     """Print the result of a search: as text, as a document, or as a row for each plan."""
     from ..report.plans import nothing_fits, plan_records, rows_of
     from . import fail
 
-    found, said = one.planned.found, one.said
+    found, said = one
     rows = rows_of(found)
     if rows and asked.show > len(rows):
         raise ConfigError(f"--show {asked.show}: there are {len(rows)} plans")
@@ -131,7 +120,7 @@ def print_plans(one: Searched, asked: Asked, form: str) -> None:
         from ..report.plans_document import found_document
         from .documents import print_json
 
-        print_json(found_document(found, rows, said, one.job, one.habits))
+        print_json(found_document(found, rows, said))
     elif form == "table":
         from ..report.plans_text import print_found
         from .console import console
@@ -143,25 +132,6 @@ def print_plans(one: Searched, asked: Asked, form: str) -> None:
         click.echo(FORMATS[form](plan_records(rows)), nl=False)
     else:
         fail(nothing_fits(found), code_of(found) or 2)
-
-
-def starting_job(
-    model: tuple[str, ...], values: dict[str, Any], axes: dict[str, str], asked: Asked
-) -> tuple[TrainingJob, int | None, dict[str, Any], list[str]]:
-    """The job that is planned anew, its global batch where it is given, habits that are settings of it, and what was decided."""
-    from ..planner.habits import dispatcher_habit, recipe_habits
-    from ..planner.planning import worlds_of
-
-    given = dict(values)
-    batch = given.pop("global_batch_size", None)
-    if model[0].startswith("--") or model[0].lower().endswith((*YAML, *SCRIPTS)):  # a whole run
-        job = job_from_options({**given, "model": model})
-        return job, batch if batch is not None else job.training.global_batch_size, {}, []
-    habits, said = recipe_habits(given, complete=asked.complete)
-    job = job_from_options({**given, **habits, "model": model})
-    flex = dispatcher_habit(job, given, () if asked.min_num_gpus else worlds_of(job, axes))
-    habits |= flex.settings
-    return job_from_options({**given, **habits, "model": model}), batch, habits, [*said, *flex.said]
 
 
 def fitted(path: str | None, *, quiet: bool) -> Efficiency | None:

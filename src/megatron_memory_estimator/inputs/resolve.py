@@ -142,6 +142,8 @@ def job_from_parts(
         open_versions=open_versions,
         open_settings=tuple(open_fusions(loaded.model_type, values)) if habits else (),
         refusal=loaded.refusal,
+        by_name=habits,
+        given={**given, **({} if variables is None else {"env": variables})} if habits else {},
         assumptions=tuple(note if isinstance(note, Assumption) else plain(note) for note in assumptions),
     )
     warned = (*_warnings(job, loaded, given, habits=habits), *uncounted(values))

@@ -40,7 +40,8 @@ class TrainingJob:
     `batch_is_assumed`: the global batch is not given, and as large as changes the peak; `open_versions`: library versions that are not
     given, and taken as new as they can be; `open_settings`: settings that another way to a run decides otherwise. `assumptions` says what
     was decided because it was not given; `warnings` what is not modelled; `unread` are files that the run's script sources and that were
-    not opened.
+    not opened. `by_name`: a model alone, with published recipes' habits where nothing is given; `given` are the settings that the caller
+    gave beside the model or the file, as they were given.
     """
 
     model: Model
@@ -60,6 +61,8 @@ class TrainingJob:
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    by_name: bool = field(default=False, compare=False)
+    given: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @classmethod
     def from_hf(

@@ -21,7 +21,8 @@ TOKENS_OF_A_STEP = 2**22
 def base_job(job: TrainingJob, worlds: tuple[int, ...], global_batch_size: int | None) -> tuple[TrainingJob, list[str]]:
     """The job on the largest number of GPUs with the global batch of a search, and what was decided.
 
-    A global batch that is not given is a multiple of every number of GPUs. Raises ConfigError where that would be absurd.
+    Without one the job's own holds; one that is given nowhere is a multiple of every number of GPUs. Raises ConfigError where that would
+    be absurd.
     """
     if job.refusal:
         raise UnsupportedError(job.refusal)
@@ -32,6 +33,8 @@ def base_job(job: TrainingJob, worlds: tuple[int, ...], global_batch_size: int |
     if job.layout.num_distributed_optimizer_instances != 1:
         raise UnsupportedError("plan searches with num_distributed_optimizer_instances=1 only")
     said = list(timed_as(job.training))
+    if global_batch_size is None and not job.batch_is_assumed:
+        global_batch_size = job.training.global_batch_size
     if global_batch_size is None:
         multiple = 1
         for world in worlds:

@@ -12,6 +12,7 @@ from ..dataclass import dataclass
 from ..device.terms import Range
 from ..frames import frame
 from ..job.hardware import GIB
+from ..job.pipeline import parse_layout
 from ..job.training_job import TrainingJob
 from ..throughput.machine import Efficiency
 from .space.axes import Space
@@ -36,8 +37,32 @@ class Plan:
     alike: tuple[Plan, ...] = ()
     """Other plans of its idea that are nearly as good (`ideas.py`)."""
 
+    @property
+    def virtual(self) -> int:
+        """Model chunks of a stage."""
+        layout = self.job.layout
+        if layout.pipeline_model_parallel_layout:
+            return len(parse_layout(layout.pipeline_model_parallel_layout)) // layout.pp
+        return layout.virtual_pipeline_model_parallel_size or 1
+
+    @property
+    def split(self) -> str:
+        """The split of layers over stages."""
+        layout = self.job.layout
+        if layout.pipeline_model_parallel_layout:
+            return layout.pipeline_model_parallel_layout
+        ends = layout.num_layers_in_first_pipeline_stage, layout.num_layers_in_last_pipeline_stage
+        return "even" if ends == (None, None) else "/".join("..." if n is None else str(n) for n in ends)
+
+    @property
+    def pipeline(self) -> str:
+        """Chunks and split in words, each where it is not the usual one."""
+        words = [f"vpp {self.virtual}"] if self.virtual > 1 else []
+        return ", ".join([*words, *([f"split {self.split}"] if self.split != "even" else [])])
+
     def __repr__(self) -> str:
-        layout = f"{self.job.layout.degrees}, recompute {self.recompute}, {self.precision}"
+        pipeline = f", {self.pipeline}" if self.pipeline else ""
+        layout = f"{self.job.layout.degrees}{pipeline}, recompute {self.recompute}, {self.precision}"
         return f"<Plan {layout}: {self.tokens_per_s_gpu:,.0f} tokens/s/GPU, {self.peak_allocated_bytes / GIB:.2f} GiB allocated>"
 
 
@@ -72,6 +97,9 @@ class Found:
     interrupted: bool = False
     fewest_gpus: int | None = None
     """The smallest number of GPUs that holds the model, where that was asked."""
+    asked: TrainingJob | None = None
+    """The job that was planned, with `habits`: settings of published recipes that it was not given."""
+    habits: dict[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         best = f", the first {self.plans[0]!r}" if self.plans else ""

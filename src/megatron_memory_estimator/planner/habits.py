@@ -7,9 +7,13 @@ experts on Hopper and Blackwell mostly the flex dispatcher with HybridEP, which 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ..inputs.setting_names import known_settings
+from ..job.hardware import Environment
+from ..job.training import Training
 from ..job.training_job import TrainingJob
 
 _OTHER_OVERLAP = (
@@ -29,6 +33,23 @@ class Habits(NamedTuple):
 
     settings: dict[str, Any]
     said: list[str]
+
+
+def with_habits(job: TrainingJob, worlds: Sequence[int], *, complete: bool) -> tuple[TrainingJob, Habits]:
+    """The job with what published recipes share and its caller did not give; a whole run is taken as it is."""
+    if not job.by_name:
+        return job, Habits({}, [])
+    one, other = recipe_habits(job.given, complete=complete), dispatcher_habit(job, job.given, worlds)
+    settings, owners = {**one.settings, **other.settings}, known_settings()
+    parts = {
+        owner: {name: value for name, value in settings.items() if owners[name] is owner}
+        for owner in (Training, Environment)
+    }
+    return dataclasses.replace(
+        job,
+        training=dataclasses.replace(job.training, **parts[Training]),
+        env=dataclasses.replace(job.env, **parts[Environment]),
+    ), Habits(settings, [*one.said, *other.said])
 
 
 def recipe_habits(given: Mapping[str, Any], *, complete: bool = False) -> Habits:
@@ -69,7 +90,7 @@ def _overlap(given: Mapping[str, Any], *, complete: bool) -> dict[str, Any]:
 def dispatcher_habit(job: TrainingJob, given: Mapping[str, Any], worlds: Sequence[int]) -> Habits:
     """The dispatcher of published recipes for experts, on GPUs that have it, where no setting says otherwise.
 
-    It needs tensor or expert parallelism: on one GPU, and where the fewest GPUs are sought (`worlds` is empty), it is not taken.
+    It needs tensor or expert parallelism: on one GPU it is not taken.
     """
     has_it = job.model.has_moe and job.gpu.hopper_or_later
     if (

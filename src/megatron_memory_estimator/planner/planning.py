@@ -11,8 +11,10 @@ from ..job.hardware import GIB
 from ..job.training_job import TrainingJob
 from ..modules.counts import count_parameters
 from ..throughput.machine import Efficiency
+from .asked import fixed
 from .base import base_job, fewest
 from .found import Found
+from .habits import with_habits
 from .space.modelled import not_searched
 from .space.words import space_of
 
@@ -66,21 +68,24 @@ def plan(
 ) -> Planned:
     """The best layouts of a job's model and training.
 
-    `axes` says what is searched, by name or short name: "4", "1,2,4", "2-16", "not:8"; the rest is searched whole. Without num_gpus the
-    job's own number is taken. `top` counts ideas (`ideas.py`), or with `every` plans. `limit` is bytes of a GPU. With `fewest_gpus` the
-    smallest number of GPUs that holds the model is sought;
-    with two `workers` a large space is shared with a second process (Linux). Where NumPy is missing, a small space is searched all the
-    same (`plain.py`), and NumPyError refuses a large one. `stop` is asked again and again while it searches; once it
-    says True, StoppedError says how far the search got. A deadline is `lambda: time.monotonic() > deadline`.
+    `axes` says what is searched, by name or short name: "4", "1,2,4", "2-16", "not:8"; the rest is searched whole, but for recomputation
+    and switches that the job was given. A model by name is planned with what published recipes share (`habits.py`). Without num_gpus the
+    job's own number is taken, without a global batch the job's own. `top` counts ideas (`ideas.py`), or with `every` plans. `limit` is
+    bytes of a GPU. With `fewest_gpus` the smallest number of GPUs that holds the model is sought; with two `workers` a large space is
+    shared with a second process (Linux). Where NumPy is missing, a small space is searched all the same (`plain.py`), and NumPyError
+    refuses a large one. `stop` is asked again and again while it searches; once it says True, StoppedError says how far the search got.
+    A deadline is `lambda: time.monotonic() > deadline`.
     Raises LayoutError where nothing is legal, ConfigError for words that make no sense.
     """
     words, (search, said_of_it) = dict(axes or {}), _engine(workers)
+    fixed(words, dict(job.given), job)
     limit = job.gpu.memory_bytes if limit is None else limit
     worlds = worlds_of(job, words) if "num_gpus" in words else ()
     words.pop("num_gpus", None)
 
     def on(gpus: tuple[int, ...]) -> Planned:
-        base, said = base_job(job, gpus, global_batch_size)
+        own, habits = with_habits(job, gpus, complete=complete)
+        base, said = base_job(own, gpus, global_batch_size)
         space = space_of(base, {**words, "num_gpus": ",".join(map(str, gpus))}, everything=complete)
         if "recompute" in words and (left_out := not_searched(base, space)):
             said = [*said, left_out]
@@ -97,7 +102,8 @@ def plan(
             nearest=not fewest_gpus,
             folded=not every,
         )
-        return Planned(found, (*said, *said_of_it))
+        found.asked, found.habits = own, habits.settings
+        return Planned(found, (*habits.said, *said, *said_of_it))
 
     if not fewest_gpus:
         return on(worlds or (job.layout.world_size,))
@@ -123,8 +129,8 @@ def _engine(workers: int) -> tuple[Callable[..., Found], tuple[str, ...]]:
 
 
 def _fewest(on: Callable[[tuple[int, ...]], Planned], tried: list[int], job: TrainingJob, limit: int) -> Planned:
-    """The search on the fewest GPUs with a plan. All are tried from the fewest on: more GPUs may divide worse, and need more
-    communicators. Those that cannot hold the weights together are passed over."""
+    """The search on the fewest GPUs with a plan, as if they had been given. All are tried from the fewest on: more GPUs may divide worse,
+    and need more communicators. Those that cannot hold the weights together are passed over."""
     weights = count_parameters(job.model).total  # at least a byte each
     refused: LayoutError | None = None
     searched = []

@@ -11,7 +11,6 @@ from ..device.verdict import Verdict
 from ..estimator import Estimate, estimate
 from ..inputs.resolve import COSTLY, recomputes_costly_core_attention
 from ..job.layout import SHORT
-from ..job.pipeline import parse_layout
 from ..job.training_job import TrainingJob
 from ..planner.found import Found, Plan
 from ..throughput.machine import Efficiency
@@ -100,8 +99,8 @@ def _record(row: Row) -> Record:
         "context_parallel_size": layout.cp,
         "cp_comm_type": "/".join(layout.cp_comm_type) if layout.cp > 1 else "none",
         "pipeline_model_parallel_size": layout.pp,
-        "virtual_pipeline_model_parallel_size": virtual(row.plan),
-        "split": split_text(row.plan),
+        "virtual_pipeline_model_parallel_size": row.plan.virtual,
+        "split": row.plan.split,
         "expert_model_parallel_size": layout.ep,
         "expert_tensor_parallel_size": layout.etp,
         "data_parallel_size": layout.dp,
@@ -123,25 +122,6 @@ def _record(row: Row) -> Record:
         **verdict_record(found),
         "plans_like_it": len(row.plan.alike),
     }
-
-
-def split_text(plan: Plan) -> str:
-    """The split of layers over stages, where it is not even."""
-    layout = plan.job.layout
-    if layout.pipeline_model_parallel_layout:
-        return layout.pipeline_model_parallel_layout
-    first, last = layout.num_layers_in_first_pipeline_stage, layout.num_layers_in_last_pipeline_stage
-    if first is None and last is None:
-        return "even"
-    return "/".join("..." if n is None else str(n) for n in (first, last))
-
-
-def virtual(plan: Plan) -> int:
-    """Model chunks per stage."""
-    layout = plan.job.layout
-    if layout.pipeline_model_parallel_layout:
-        return len(parse_layout(layout.pipeline_model_parallel_layout)) // layout.pp
-    return layout.virtual_pipeline_model_parallel_size or 1
 
 
 def optimizer_text(plan: Plan) -> str:
@@ -199,15 +179,16 @@ def deciding_phase(found: Found) -> str:
 def layout_text(plan: Plan) -> str:
     """A layout in one line."""
     layout, t = plan.job.layout, plan.job.training
-    words = [f"tp {layout.tp}", f"cp {layout.cp}", f"pp {layout.pp}"]
+    words = [f"tp {layout.tp}", f"cp {layout.cp}", f"pp {layout.pp}", *([plan.pipeline] if plan.pipeline else [])]
     if plan.job.model.num_moe_experts:
         words += [f"ep {layout.ep}", f"etp {layout.etp}"]
     words += [f"micro batch {t.micro_batch_size}", f"recompute {plan.recompute}", *features_text(t)]
     return ", ".join(words)
 
 
-def plan_settings(plan: Plan, asked: TrainingJob) -> dict[str, Any]:
+def plan_settings(plan: Plan, asked: TrainingJob | None) -> dict[str, Any]:
     """The settings of a plan that say its layout, and all others that were not asked for."""
+    asked = asked or plan.job
     layout, training = plan.job.layout, plan.job.training
     found: dict[str, Any] = {"num_gpus": layout.world_size, "tp": layout.tp, "pp": layout.pp, "cp": layout.cp}
     if plan.job.model.num_moe_experts:

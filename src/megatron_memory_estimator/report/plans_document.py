@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..device.verdict import Verdict
@@ -11,17 +11,15 @@ from ..planner.found import Found, Plan
 from ..planner.launch import environment, megatron_lm
 from ..planner.launch_bridge import bridge_overrides, bridge_sections
 from .document import bounds
-from .plans import Row, apart_rows, layout_text, plan_settings, split_text, virtual, warnings
+from .plans import Row, apart_rows, layout_text, plan_settings, warnings
 
 SCHEMA = "megatron-memory-plan/1"
 
 
-def found_document(
-    found: Found, rows: Sequence[Row], said: Sequence[str], asked: TrainingJob, habits: Mapping[str, Any]
-) -> dict[str, Any]:
+def found_document(found: Found, rows: Sequence[Row], said: Sequence[str]) -> dict[str, Any]:
     """The JSON document of a search.
 
-    The settings of a plan, added to what was asked (`asked`, in which `habits` are too), describe it.
+    The settings of a plan, added to what was asked, describe it.
     """
     least = found.least
     return {
@@ -39,7 +37,9 @@ def found_document(
             "too_large": found.too_large,
             "ruled_out": dict(found.illegal.most_common()),
         },
-        "plans": [{**plan_document(row), "settings": {**habits, **plan_settings(row.plan, asked)}} for row in rows],
+        "plans": [
+            {**plan_document(row), "settings": {**found.habits, **plan_settings(row.plan, found.asked)}} for row in rows
+        ],
         "tight_plans": [_apart(row) for row in apart_rows(found)],
         "front": [_on_the_front(plan) for plan in found.front],
         "least": None if least is None else {"device_bytes": bounds(least.device), "layout": layout_text(least)},
@@ -81,8 +81,8 @@ def _layout(plan: Plan) -> dict[str, Any]:
         "context_parallel_size": layout.cp,
         "cp_comm_type": list(layout.cp_comm_type),
         "pipeline_model_parallel_size": layout.pp,
-        "virtual_pipeline_model_parallel_size": virtual(plan),
-        "split": split_text(plan),
+        "virtual_pipeline_model_parallel_size": plan.virtual,
+        "split": plan.split,
         "expert_model_parallel_size": layout.ep,
         "expert_tensor_parallel_size": layout.etp,
         "sequence_parallel": layout.sequence_parallel,

@@ -10,7 +10,7 @@ from rich.markup import escape
 from ..planner.found import Found, Plan
 from ..planner.ideas import NEAR
 from .figures import gib
-from .plans import WORDS, Row, apart_rows, optimizer_text, split_text, virtual
+from .plans import WORDS, Row, apart_rows, optimizer_text
 from .verdict import WHILE, bounds_text
 
 BOUND = "\u00a0"
@@ -32,7 +32,7 @@ Word = Callable[[Plan], str]
 def _split(plan: Plan) -> str:
     if plan.job.layout.pipeline_model_parallel_layout:
         return "generated split"
-    text = split_text(plan)
+    text = plan.split
     return "even split" if text == "even" else f"uneven split {text}"
 
 
@@ -64,7 +64,7 @@ OF_A_PLAN: tuple[Word, ...] = (
     lambda plan: f"tp {plan.job.layout.tp}",
     _context,
     lambda plan: f"pp {plan.job.layout.pp}",
-    lambda plan: f"vpp {virtual(plan)}",
+    lambda plan: f"vpp {plan.virtual}",
     _split,
     _experts("ep"),
     lambda plan: f"micro batch {plan.job.training.micro_batch_size}",
@@ -208,8 +208,8 @@ def _gpu_seconds(row: Row, part: str) -> float:
 
 def like_it(plan: Plan) -> str:
     """How many plans of its idea are nearly as good, and in what they differ."""
-    others = [
-        ("vpp", virtual),
+    others: list[tuple[str, Callable[[Plan], int]]] = [
+        ("vpp", lambda one: one.virtual),
         ("cp", lambda one: one.job.layout.cp),
         ("micro batch", lambda one: one.job.training.micro_batch_size),
     ]

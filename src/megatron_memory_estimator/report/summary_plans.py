@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..job.layout import SHORT
@@ -24,21 +24,20 @@ MOST_RULES = 5
 SHORTER = {**{full: short for short, full in SHORT.items()}, "world_size": "num_gpus"}
 """Names of degrees as summaries give them back."""
 PLAN_COLUMNS = (
-    "settings", "recompute", "tokens_per_s_gpu", "mfu", "peak_allocated_gib", "head_room_low_gib", "head_room_high_gib", "verdict",
+    "layout", "settings", "recompute", "tokens_per_s_gpu", "mfu", "peak_allocated_gib", "head_room_low_gib", "head_room_high_gib",
+    "verdict",
 )  # fmt: skip
 ADVICE_COLUMNS = (
     "change", "settings", "peak_allocated_gib", "device_low_gib", "device_high_gib", "verdict", "step_s", "gpu_time_change",
 )  # fmt: skip
 
 
-def plan_summary(
-    found: Found, rows: Sequence[Row], said: Sequence[str], asked: TrainingJob, habits: Mapping[str, Any]
-) -> Document:
+def plan_summary(found: Found, rows: Sequence[Row], said: Sequence[str]) -> Document:
     """The best plans as short rows, and launch arguments of the first.
 
-    A row's settings and those of all plans, added to what was asked (`asked`, in which `habits` are too), describe the plan.
+    A row's settings and those of all plans, added to what was asked, describe the plan.
     """
-    settings = [plan_settings(row.plan, asked) for row in rows]
+    settings = [plan_settings(row.plan, found.asked) for row in rows]
     common = {
         name: value
         for name, value in (settings or [{}])[0].items()
@@ -48,7 +47,7 @@ def plan_summary(
         "answer": answer(found, rows),
         "plan_columns": list(PLAN_COLUMNS) if rows else [],
         "plans": [plan_row(row, one, common) for row, one in zip(rows, settings, strict=True)],
-        "settings_of_all": {**habits, **common} if rows else {},
+        "settings_of_all": {**found.habits, **common} if rows else {},
         "better_but_tight": [_apart(row) for row in apart_rows(found)],
         "counts": {name: getattr(found, name) for name in ("examined", "legal", "fits", "tight", "too_large")},
         **notes_section(said, warnings(rows)),
@@ -67,10 +66,11 @@ def answer(found: Found, rows: Sequence[Row]) -> str:
     if not rows:
         return nothing_fits(found)
     plan = rows[0].plan
+    words = (plan.job.layout.degrees, *([plan.pipeline] if plan.pipeline else []), f"recompute {plan.recompute}")
     fewest = "" if found.fewest_gpus is None else f"the fewest that hold it: {counted(found.fewest_gpus, 'GPU')}; "
     return (
         f"{fewest}{found.fits:,} of {found.legal:,} legal layouts fit {gib(found.limit, 1)} GiB of {plan.job.gpu.name}; the best by "
-        f"{found.objective}, on {counted(plan.job.layout.world_size, 'GPU')}: {plan.job.layout.degrees}, recompute {plan.recompute}"
+        f"{found.objective}, on {counted(plan.job.layout.world_size, 'GPU')}: {', '.join(words)}"
     )
 
 
@@ -98,6 +98,7 @@ def plan_row(row: Row, settings: Document, common: Document) -> list[Any]:
     found, time = row.verdict, row.time
     room = found.head_room
     return [
+        layout_text(row.plan),
         {name: value for name, value in settings.items() if name not in common},
         row.plan.recompute,
         round(time.tokens_per_s_gpu),

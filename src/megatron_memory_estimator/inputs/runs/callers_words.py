@@ -10,10 +10,9 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import ConfigError, EstimatorError, QuestionsError
-from ...job.training_job import TrainingJob, alike
 from ...wording import counted, plain, whole
 from ..questions import Question, settle
 
@@ -28,18 +27,35 @@ MOST_SHOWN = 6
 WORD = re.compile(r"--set [0-9]+=")
 """The option that gives a positional parameter."""
 Values = Mapping[str, str]
+Job = TypeVar("Job", bound=Any)
 
 
-def with_words(launched: Callable[[Values], Launch], read: Callable[[Launch], TrainingJob]) -> TrainingJob:
-    """The job of a script: `launched` reads it with values of the caller, `read` makes the job of a launch.
+def with_words(
+    launched: Callable[[Values], Launch],
+    read: Callable[[Launch], Job],
+    alike: Callable[[Job, Job], bool],
+) -> Job:
+    """The job of a script: `launched` reads it with values of the caller, `read` makes the job of a launch, `alike` says of two jobs
+    whether they are one.
 
     Raises QuestionsError that asks for the words that decide and are not given, before what follows from them, and what both raise.
     """
     launch = launched({})
+
+    def decides(other: Launch) -> bool:
+        """Whether another launch is another job, or one that is refused; where this one is no job yet, whether it is another launch."""
+        if _same(launch, other) or job is None:
+            return not _same(launch, other)
+        try:
+            return not alike(read(other), job)
+        except EstimatorError:
+            return True
+
+    job = None
     try:
         job = read(launch)
     except QuestionsError as error:
-        words = [_question(name, values) for name, values in _deciding(launch, None, launched, read) if _is_word(name)]
+        words = [_question(name, values) for name, values in _deciding(launch, launched, decides) if _is_word(name)]
         if words:
             asked = {one.option.partition("=")[0] for one in words}
             own = [
@@ -47,7 +63,7 @@ def with_words(launched: Callable[[Values], Launch], read: Callable[[Launch], Tr
             ]
             settle([*words, *own])
         raise
-    deciding = _deciding(launch, job, launched, read)
+    deciding = _deciding(launch, launched, decides)
     settle([_question(name, values) for name, values in deciding if _is_word(name)])
     said = [
         f"${name} is set nowhere and taken as empty; {_compared(values)} changes the run" for name, values in deciding
@@ -61,12 +77,9 @@ def _is_word(name: str) -> bool:
 
 
 def _deciding(
-    launch: Launch,
-    job: TrainingJob | None,
-    launched: Callable[[Values], Launch],
-    read: Callable[[Launch], TrainingJob],
+    launch: Launch, launched: Callable[[Values], Launch], decides: Callable[[Launch], bool]
 ) -> list[tuple[str, tuple[str, ...]]]:
-    """What nothing sets and changes the job, or without one the launch, with the values that it is compared with."""
+    """What nothing sets and what decides, with the values that it is compared with."""
     known: dict[str, tuple[str, ...]] = dict(launch.compared)
     deciding: dict[str, None] = {}
     waiting = [{name: value} for name, values in known.items() for value in values]
@@ -84,25 +97,14 @@ def _deciding(
         known.update(found)
         if len(values) < MOST_TOGETHER:
             waiting += [{**values, name: value} for name, these in found.items() for value in these]
-        if _decides(launch, other, job, read):
+        if decides(other):
             deciding.update(dict.fromkeys(values))
     return [(name, known[name]) for name in deciding]
 
 
-def _decides(launch: Launch, other: Launch, job: TrainingJob | None, read: Callable[[Launch], TrainingJob]) -> bool:
-    """Whether another launch is another job, or one that is refused."""
-    same = (launch.entry, launch.words, launch.num_gpus, launch.env) == (
-        other.entry,
-        other.words,
-        other.num_gpus,
-        other.env,
-    )
-    if same or job is None:
-        return not same
-    try:
-        return not alike(read(other), job)
-    except EstimatorError:
-        return True
+def _same(one: Launch, other: Launch) -> bool:
+    """Whether two launches start the same."""
+    return (one.entry, one.words, one.num_gpus, one.env) == (other.entry, other.words, other.num_gpus, other.env)
 
 
 def _question(name: str, values: Sequence[str]) -> Question:

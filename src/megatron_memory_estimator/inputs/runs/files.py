@@ -19,6 +19,7 @@ from ..loaded_model import LoadedModel
 from ..megatron.files import Caller, from_launch, from_mapping_file, launch_of, twice
 from ..megatron.job import job_from_args
 from ..resolve import job_from_parts
+from ..setting_names import canonical, full_name
 from ..text_files import read_run_yaml, read_text
 from .callers_words import with_words
 from .run_config import SECTIONS, job_from_document, job_from_yaml
@@ -46,7 +47,8 @@ def job_from_file(
         raise ConfigError(
             f"{path!r} is neither a YAML file ({', '.join(YAML)}) nor a launch script ({', '.join(SCRIPTS)})"
         )
-    return _with_idle(settings, lambda given: _of_file(path, num_gpus, given, more))
+    job = _with_idle(settings, lambda given: _of_file(path, num_gpus, given, more))
+    return _whole_run(job, settings)
 
 
 def _of_file(path: str, num_gpus: int | None, settings: Mapping[str, Any], more: Sequence[str]) -> TrainingJob:
@@ -71,12 +73,34 @@ def job_from_text(
     Raises ConfigError for a text that is none of them.
     """
     from ..dialects.run import Around, nothing_beside
+
+    job = _of_text(text, num_gpus, settings, Around(text_of or nothing_beside, named), named)
+    return job if _is_config(text) else _whole_run(job, settings)
+
+
+def _is_config(text: str) -> bool:
+    """Whether a text is a config.json, which is a model and no run."""
+    return text.lstrip().startswith("{")
+
+
+def _whole_run(job: TrainingJob, settings: Mapping[str, Any]) -> TrainingJob:
+    """The job of a run's file, beside which the caller gave settings."""
+    return dataclasses.replace(job, by_name=False, given=canonical(_own(settings), full_name))
+
+
+def _of_text(
+    text: str,
+    num_gpus: int | None,
+    settings: Mapping[str, Any],
+    around: Around,
+    named: Callable[[str], LoadedModel],
+) -> TrainingJob:
     from ..strict_yaml import LARGEST_YAML, parse_yaml
 
-    where, around = "the text", Around(text_of or nothing_beside, named)
+    where = "the text"
     if len(text) > LARGEST_YAML:
         raise ConfigError(f"{where} is longer than {LARGEST_YAML} characters")
-    if text.lstrip().startswith("{"):
+    if _is_config(text):
         loaded = convert(parse(text.encode("utf-8", "replace"), where), "config.json", where)
         return job_from_parts(loaded, num_gpus, _own(settings), habits=True)
     if SCRIPT.search(text):
@@ -107,7 +131,7 @@ def _of_script(
     def read(launch: Launch) -> TrainingJob:
         return _of_launch(launch, path, num_gpus, settings, more, around)
 
-    return with_words(launched, read)
+    return with_words(launched, read, alike)
 
 
 def _of_launch(

@@ -5,13 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import ConfigError
-from ...inputs import SCRIPTS, YAML
 from ...inputs.searched import AXES, FIXED
 from ...inputs.setting_names import canonical, full_name
 from ...job.training_job import TrainingJob
-from ...planner.asked import fixed
-from ...planner.habits import Habits, dispatcher_habit, recipe_habits
-from ...planner.planning import worlds_of
 from ...planner.space.axes import axis_name
 from ..following import following
 from ..jobs import job_of
@@ -31,9 +27,9 @@ def answer(request: Request) -> Any:
     full = request.full
     one = planned(request)
     if full:
-        document = found_document(one.found, one.rows, one.said, one.search.job, one.search.habits)
+        document = found_document(one.found, one.rows, one.said)
         return {**document, "plans": [{**plan, **following(request, plan["settings"])} for plan in document["plans"]]}
-    return plan_summary(one.found, one.rows, one.said, one.search.job, one.search.habits)
+    return plan_summary(one.found, one.rows, one.said)
 
 
 class Answered(NamedTuple):
@@ -51,7 +47,7 @@ def planned(request: Request) -> Answered:
     from ...report.plans import rows_of
 
     search = search_of(request)
-    fewest, said = bool(request.get("fewest_gpus")), search.said
+    fewest, said = bool(request.get("fewest_gpus")), list[str]()
     if not fewest and "num_gpus" not in search.axes:
         if search.job.layout.world_size == 1:
             raise ConfigError("num_gpus is needed, or fewest_gpus=true to find how many GPUs hold the model")
@@ -70,13 +66,11 @@ def planned(request: Request) -> Answered:
 
 
 class Search(NamedTuple):
-    """The job that is planned anew, the axes of its search, the global batch where it is given, and what was decided."""
+    """The job that is planned anew, the axes of its search, and the global batch where it is given."""
 
     job: TrainingJob
     axes: dict[str, str]
     global_batch_size: int | None
-    habits: dict[str, Any]
-    said: list[str]
 
 
 def search_of(request: Request) -> Search:
@@ -97,16 +91,4 @@ def search_of(request: Request) -> Search:
         words = ",".join(map(str, value)) if isinstance(value, list) else str(value)
         if value is not None and axes.setdefault(axis_name(name), words) != words:
             raise ConfigError(f"{name} is given twice, as an axis and as a setting, with different values; give one")
-    whole_run = request.get("text") is not None or str(request.get("model")).lower().endswith((*YAML, *SCRIPTS))
-    habits, said = Habits({}, []) if whole_run else recipe_habits(given)
-    job = job_of(request.get("model"), request.get("text"), None, {**given, **habits}, request.files)
-    flex = Habits({}, [])
-    if not whole_run:
-        flex = dispatcher_habit(job, given, () if request.get("fewest_gpus") else worlds_of(job, axes))
-    if flex.settings:
-        habits = {**habits, **flex.settings}
-        job = job_of(request.get("model"), request.get("text"), None, {**given, **habits}, request.files)
-    fixed(axes, given, job)
-    if batch is None and whole_run and not job.batch_is_assumed:
-        batch = job.training.global_batch_size
-    return Search(job, axes, batch, habits, [*said, *flex.said])
+    return Search(job_of(request.get("model"), request.get("text"), None, given, request.files), axes, batch)
