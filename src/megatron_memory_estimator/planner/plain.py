@@ -22,6 +22,7 @@ from ..job.training_job import TrainingJob
 from ..rank.build import build_rank, context_of
 from ..rank.declare import Declarer
 from ..rank.peak import find_peak
+from ..tape.tensor import total
 from ..throughput.machine import Efficiency, Machine, machine
 from ..throughput.step import step_parts
 from .counting import LegalSpace, LegalStyle, legal_space
@@ -167,11 +168,11 @@ class _Engine:
             single = estimate(job)
             ranks = [stage.rank for stage in single.stages]
             parts = step_parts(self.machine, single.declarer, ranks, job.num_microbatches, None, pipelined)
-            return _Figures(sum(parts.values()), single.peak_stage.peak_allocated_bytes, single.device)
+            return _Figures(total(parts.values()), single.peak_stage.peak_allocated_bytes, single.device)
         declarer = Declarer(context_of(job))
         stages = different_stages(declarer, job.model, job.layout)
         ranks = [build_rank(declarer, chunks, job.num_microbatches, job.gpu, job.env) for chunks, _ in stages]
         found = [(rank, find_peak(rank)) for rank in ranks]
         device = reduce(widest, (device_range(job, rank, peak) for rank, peak in found))
         parts = step_parts(self.machine, declarer, ranks, job.num_microbatches, stands(stages), pipelined)
-        return _Figures(sum(parts.values()), max(peak.nbytes for _, peak in found), device)
+        return _Figures(total(parts.values()), max(peak.nbytes for _, peak in found), device)

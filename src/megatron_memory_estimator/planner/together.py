@@ -12,6 +12,7 @@ from itertools import combinations, islice, zip_longest
 from math import inf, isinf, log
 from operator import itemgetter
 
+from ..tape.tensor import total
 from .change import Change
 from .changed_run import Outcome, compatible, cost_of, outcomes
 from .changes import larger_changes, memory_changes
@@ -131,7 +132,7 @@ class Groups:
         """The logarithm of a figure of a group, of its changes and its pairs; infinite where one of them has none."""
         now = self.figures[frozenset()].get(figure, inf)
         alone = {one: self.figures[frozenset((one,))].get(figure, inf) for one in group}
-        foreseen = now + sum(value - now for value in alone.values())
+        foreseen = now + total(value - now for value in alone.values())
         if isinf(foreseen):
             return inf
         for one, other in combinations(group, 2):

@@ -7,7 +7,9 @@ against each other may stand in their place and give the bytes of many layouts a
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
+from functools import reduce
 from math import ceil
 from typing import Any, Literal, NamedTuple
 
@@ -87,6 +89,11 @@ def nearest_whole(value: float) -> int:
     import numpy as np
 
     return np.rint(value).astype(np.int64)
+
+
+def total(values: Iterable[Any]) -> Any:
+    """The sum, one after the other from 0 on. Python's own compensates floats since 3.12, which older versions and arrays do not."""
+    return reduce(operator.add, values, 0)
 
 
 def chosen(condition: Any, yes: Any, no: Any) -> Any:

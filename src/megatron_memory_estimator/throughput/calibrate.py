@@ -12,6 +12,7 @@ from statistics import median
 
 from ..dataclass import dataclass
 from ..errors import ConfigError, NumPyError
+from ..tape.tensor import total
 from .machine import Efficiency, calibrated
 from .step import Estimated, throughput
 
@@ -86,7 +87,7 @@ def _level(runs: Sequence[Measured], errors: Errors) -> float:
     level = 0.0
     for _ in range(ROUNDS):
         found = errors(runs, calibrated(Efficiency(), dict.fromkeys(FITTED, math.exp(level))))
-        level -= sum(map(math.log1p, found)) / len(found)
+        level -= total(map(math.log1p, found)) / len(found)
         level = min(max(level, -MOST), MOST)
     return level
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
+from ..tape.tensor import total
 from .links import highest
 from .schedule import Events, Schedule, ends, events
 
@@ -36,7 +37,7 @@ class Critical(NamedTuple):
 
 
 def _sum(row: Row, seconds: Sequence[Any]) -> Any:
-    return sum(count * one for count, one in zip(row, seconds, strict=True) if count)
+    return total(count * one for count, one in zip(row, seconds, strict=True) if count)
 
 
 def critical(schedule: Schedule, microbatches: int, sets: Sequence[Sequence[float]]) -> Critical:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import comb
 from typing import Any
 
-from ..tape.tensor import chosen
+from ..tape.tensor import chosen, total
 from ..tape.work import Send
 from .machine import MESSAGES, Machine, passes
 
@@ -111,7 +111,7 @@ def _passed_over(ranks: float, topk: int, taken: int, groups: int) -> float:
         return 1 - taken / groups * (1 - (1 - groups / ranks / taken) ** topk)
     own = round(groups / ranks)
     ways = comb(groups, taken)
-    return sum(
+    return total(
         comb(own, one) * comb(groups - own, taken - one) / ways * (1 - one / taken) ** topk
         for one in range(min(own, taken) + 1)
     )

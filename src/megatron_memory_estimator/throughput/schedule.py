@@ -12,7 +12,7 @@ from functools import lru_cache, reduce
 from typing import Any, NamedTuple
 
 from ..rank.schedule import enough_microbatches, every_step, whole
-from ..tape.tensor import chosen
+from ..tape.tensor import chosen, total
 from .links import highest
 
 REPEATS = 2
@@ -161,7 +161,7 @@ def _ends_of_arrays(found: Events, seconds: Sequence[Any]) -> list[Any]:
     ended: list[Any] = []
     for runs, needs in zip(found.runs, found.needs, strict=True):
         end = reduce(highest, [ended[one] for one in needs], 0.0)
-        ended.append(end + sum(seconds[place] for place in runs))
+        ended.append(end + total(seconds[place] for place in runs))
     return ended
 
 
@@ -199,7 +199,7 @@ def _pace(schedule: Schedule, found: Events, ended: Sequence[Any], seconds: Sequ
     pace: Any = None
     most: Any = None
     for rank, lane in enumerate(found.lanes):
-        work = sum(seconds[each * rank : each * (rank + 1)])
+        work = total(seconds[each * rank : each * (rank + 1)])
         at = found.steady[rank][1] - 1
         here = ended[lane[at]] - ended[lane[at - span]]
         pace = here if most is None else chosen(work > most, here, pace)

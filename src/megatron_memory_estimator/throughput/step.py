@@ -17,7 +17,7 @@ from ..modules.context import Context
 from ..rank.declare import Declarer
 from ..rank.rank import Rank
 from ..states.fsdp import active
-from ..tape.tensor import DTYPE_BYTES, chosen
+from ..tape.tensor import DTYPE_BYTES, chosen, total
 from .flops import training_flops
 from .kernels import operand_bytes
 from .links import collective, highest
@@ -177,12 +177,12 @@ def throughput(estimate: Estimated, efficiency: Efficiency | None = None) -> Thr
     job = estimate.job
     m = machine(job.gpu, efficiency, job.env.network_gbs)
     parts = step_parts(m, estimate.declarer, [stage.rank for stage in estimate.stages], job.num_microbatches)
-    step = sum(parts.values())
+    step = total(parts.values())
     t = job.training
     assert t.global_batch_size is not None
     tokens = t.global_batch_size * t.seq_length / step / job.layout.world_size
     flops = tokens * training_flops(job.model, t)
-    exposed = sum(parts[name] for name in ("tp", "cp", "ep", "pp", "gradient reduction", "parameter gather"))
+    exposed = total(parts[name] for name in ("tp", "cp", "ep", "pp", "gradient reduction", "parameter gather"))
     return Throughput(
         step, tokens, flops / 1e12, flops / m.peak(""), parts["bubble"] / step, exposed / step, parts, m.measured
     )

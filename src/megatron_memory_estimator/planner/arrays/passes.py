@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...job.training_job import TrainingJob
+from ...tape.tensor import total
 from ...throughput.critical import Row
 from ...throughput.schedule import Schedule
 from ...throughput.stages import TimeKey
@@ -106,7 +107,7 @@ class _Written:
                 ways[rest % 2, self.columns[self.stands[number, rank], rest // 2]] += count
             self.forward.append(ways[0])
             self.backward.append(ways[1])
-            self.sends.append(sum(row) / (2 * schedule.vp))
+            self.sends.append(total(row) / (2 * schedule.vp))
             self.shape.append(number)
 
     def rows(self) -> Rows:

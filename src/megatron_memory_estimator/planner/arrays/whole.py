@@ -21,6 +21,7 @@ from ...rank.captures import reuses_buffers
 from ...rank.declare import Declarer
 from ...rank.peak import find_peak
 from ...rank.rank import Rank
+from ...tape.tensor import total
 from ...throughput.machine import Machine
 from ...throughput.step import step_parts
 from ..space.chains import Chains
@@ -79,7 +80,7 @@ class WholeRanks:
         parts = step_parts(
             self.machine, declarer, ranks, job.num_microbatches, None, partial(self.chains.pipelined, job.layout)
         )
-        return float(sum(parts.values()))
+        return float(total(parts.values()))
 
     def together(self, cells: Cells, training: Training) -> Figures:
         """The same with arrays as degrees, one batch for each shape and number of microbatches."""
@@ -125,7 +126,7 @@ class WholeRanks:
         ranks = [rank for rank, _ in stages]
         pipelined = partial(self.chains.pipelined, batch.job.layout)
         return {
-            "step": sum(step_parts(self.machine, declarer, ranks, microbatches, stands(stages), pipelined).values()),
+            "step": total(step_parts(self.machine, declarer, ranks, microbatches, stands(stages), pipelined).values()),
             "peak": reduce(np.maximum, [peak.nbytes for _, peak in found]),
             "low": device.low,
             "high": device.high,

@@ -12,6 +12,7 @@ from functools import lru_cache
 from itertools import accumulate, product
 from typing import NamedTuple
 
+from ...tape.tensor import total
 from ...throughput.schedule import Schedule, pipeline_seconds
 
 ROWS = (0.0, 0.5, 1.0)
@@ -76,7 +77,7 @@ def _filled(chunks: Chunks, rows: float) -> list[int]:
     mean = chunks.before[-1] / chunks.layers
     loads = [count * mean + more for count, more in zip(counts, chunks.extra, strict=True)]
     for _ in range(chunks.layers - sum(counts)):
-        ranks = [sum(loads[rank::pp]) for rank in range(pp)]
+        ranks = [total(loads[rank::pp]) for rank in range(pp)]
         at = min(range(chunks.held), key=lambda at: (1 - rows) * ranks[at % pp] + (rows + 0.01) * loads[at])
         counts[at] += 1
         loads[at] += mean
@@ -100,9 +101,9 @@ def _climbed(chunks: Chunks, rows: float, counts: list[int]) -> list[int]:
 def _load(chunks: Chunks, loads: Sequence[float], rows: float) -> Load:
     """The busiest rank and the heaviest chunk of each row, in a proportion."""
     pp = chunks.pp
-    ranks = max([sum(loads[rank::pp]) for rank in range(pp)]) if rows < 1 else 0.0
-    heaviest = sum([max(loads[at : at + pp]) for at in range(0, len(loads), pp)]) if rows else 0.0
-    return (1 - rows) * ranks + rows * heaviest, sum([load * load for load in loads])
+    ranks = max([total(loads[rank::pp]) for rank in range(pp)]) if rows < 1 else 0.0
+    heaviest = total([max(loads[at : at + pp]) for at in range(0, len(loads), pp)]) if rows else 0.0
+    return (1 - rows) * ranks + rows * heaviest, total([load * load for load in loads])
 
 
 def _moves(chunks: Chunks, counts: Sequence[int], loads: Sequence[float]) -> Iterator[tuple[int, int]]:
@@ -110,7 +111,7 @@ def _moves(chunks: Chunks, counts: Sequence[int], loads: Sequence[float]) -> Ite
     pp, held = chunks.pp, chunks.held
     rows = [range(start, min(start + pp, held)) for start in range(0, held, pp)]
     ranks = [range(rank, held, pp) for rank in range(pp) if rank < held]
-    busiest = max(range(pp), key=lambda rank: sum(loads[rank::pp]))
+    busiest = max(range(pp), key=lambda rank: total(loads[rank::pp]))
     taking, giving = set[int](), set[int]()
     for line in (*rows, range(busiest, held, pp)):
         spare = [at for at in line if counts[at] > chunks.least[at]]
