@@ -132,7 +132,7 @@ class Groups:
         """The logarithm of a figure of a group, of its changes and its pairs; infinite where one of them has none."""
         now = self.figures[frozenset()].get(figure, inf)
         alone = {one: self.figures[frozenset((one,))].get(figure, inf) for one in group}
-        foreseen = now + total(value - now for value in alone.values())
+        foreseen: float = now + total(value - now for value in alone.values())
         if isinf(foreseen):
             return inf
         for one, other in combinations(group, 2):

@@ -111,10 +111,11 @@ def _passed_over(ranks: float, topk: int, taken: int, groups: int) -> float:
         return 1 - taken / groups * (1 - (1 - groups / ranks / taken) ** topk)
     own = round(groups / ranks)
     ways = comb(groups, taken)
-    return total(
+    chance: float = total(
         comb(own, one) * comb(groups - own, taken - one) / ways * (1 - one / taken) ** topk
         for one in range(min(own, taken) + 1)
     )
+    return chance
 
 
 def dispatch(m: Machine, one: Send) -> Any:
