@@ -130,6 +130,11 @@ def test_it_is_small_and_light(plain: Path) -> None:
     assert not {"numpy", "torch", "transformers", "rich", "yaml", "click"} & set(loaded)
 
 
+PLAN = (
+    "plan", "deepseek-ai/DeepSeek-V3", "--num-gpus", "1024", "--gpu", "H100", "--global-batch-size", "2048", "--pp", "16", "--cp", "4",
+    "--tp", "1", "--ep", "8", "--recompute", "none", "--micro-batch-size", "1", "--json",
+)  # fmt: skip
+"""A plan whose generated splits are told apart by sums of floats; 3.11 and 3.12 once found different ones."""
 HERE = {version: python for version in VERSIONS if (python := interpreter(version))}
 """Pythons of this machine. 3.14 runs in the page's worker (tests/web) wherever it is not here."""
 
@@ -150,6 +155,9 @@ def test_every_python_gives_the_same_answer(version: str, built: dict[str, Path]
         .stdout.strip()
         .endswith(run(programs / "pip", "show", "megatron-memory-estimator").stdout.split("Version: ")[1].split()[0])
     )
+    assert json.loads(run(tool, *PLAN, cwd=tmp_path).stdout) == json.loads(
+        run(plain / "megatron-memory", *PLAN, cwd=tmp_path).stdout
+    ), "sums of floats differ since 3.12"
     for words in (
         ("explain", "Qwen3-8B", "--num-gpus", "8"),
         ("advise", "Qwen3-8B", "--num-gpus", "8"),
