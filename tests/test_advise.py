@@ -218,3 +218,14 @@ def test_advice_in_the_docs_holds(command: str, capsys: pytest.CaptureFixture[st
         again = estimate(job)
         assert again.peak_stage.peak_allocated_bytes == one["peak_allocated_bytes"]
         assert again.device.high == one["device_bytes"]["high"]
+
+
+def test_no_change_under_what_saves_memory_costs_memory() -> None:
+    """DeepSeek-V3 in 16 stages: "1 layers on the last stage" came first, with 3.5 GiB more than the run as it is."""
+    job = TrainingJob.from_hf(
+        "deepseek-ai/DeepSeek-V3", 1024, pp=16, ep=64, cp=2, global_batch_size=2048, recompute_granularity="selective",
+        recompute_modules=("mla_up_proj", "moe_act", "mlp"), gpu="H100",
+    )  # fmt: skip
+    found = advise(job)
+    assert not found.faster and found.outcomes
+    assert all(one.device.high < found.now.device.high and one.peak <= found.now.peak for one in found.outcomes)

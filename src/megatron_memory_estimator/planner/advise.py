@@ -79,7 +79,7 @@ def advise(
     if wanted.faster:
         found = _faster(now, limit)
     else:
-        found = fitting(now, limit)
+        found = [one for one in fitting(now, limit) if saves(now, one)]
     found = worth(found)
     if not any(one.device.high <= limit for one in found):  # nothing is enough: what saves most first
         found = sorted(found, key=lambda one: one.device.high)
@@ -89,6 +89,11 @@ def advise(
             *(one for one in found if not _is_allocator(one)),
         ]
     return dataclasses.replace(wanted, outcomes=tuple(found[:most]))
+
+
+def saves(now: Outcome, one: Outcome) -> bool:
+    """Whether changes leave more room, and cost nothing at the peak."""
+    return one.device.high < now.device.high and one.peak <= now.peak
 
 
 def priced(job: TrainingJob) -> tuple[TrainingJob, tuple[str, ...]]:
