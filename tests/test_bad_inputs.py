@@ -71,7 +71,6 @@ COMMANDS: list[tuple[str, str]] = [
     (f"estimate {DENSE} --recompute-granularity partial", "partial"),
     (f"estimate {DENSE} --recompute-granularity selective --recompute-modules core_atn", "core_attn"),
     (f"estimate {DENSE} --recompute-granularity selective --recompute-method uniform", "recompute_method"),
-    (f"estimate {DENSE} --recompute-method block", "recompute_granularity"),
     (f"estimate {DENSE} --bf16 --fp16", "exclude"),
     (f"estimate {DENSE} --gpu H1000", "H100"),
     (f"estimate {DENSE} --transformer-engine-version two", "2.20"),

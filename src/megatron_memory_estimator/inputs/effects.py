@@ -57,8 +57,10 @@ def without_effect(model: Model, training: Training, given: Mapping[str, Any]) -
             yield "recompute_num_layers has no effect with recompute_granularity=selective"
     elif t.recompute_modules:
         yield "recompute_modules has no effect without recompute_granularity=selective"
-    elif t.recompute_granularity is None and t.recompute_num_layers is not None:
-        yield "recompute_num_layers has no effect without recompute_granularity=full"
+    if t.recompute_granularity is None:
+        for name in ("recompute_method", "recompute_num_layers"):
+            if getattr(t, name) is not None:
+                yield f"{name} has no effect without recompute_granularity=full"
     if not model.moe_shared_expert_intermediate_size:
         for name, on in (
             ("moe_shared_expert_gate", model.moe_shared_expert_gate),

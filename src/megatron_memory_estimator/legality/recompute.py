@@ -26,8 +26,6 @@ def recompute(model: Model, layout: Layout, training: Training) -> Iterator[Viol
     t = training
     if t.recompute_granularity == "selective" and t.recompute_method:
         yield broken("recompute_method belongs to recompute_granularity=full", fix="drop it for selective")
-    if t.recompute_granularity is None and (t.recompute_method or t.recompute_modules):
-        yield broken("recompute_method and recompute_modules need recompute_granularity")
     if t.recomputes("moe_act") and not t.moe_grouped_gemm:
         yield broken(
             "recompute_modules moe_act needs moe_grouped_gemm",

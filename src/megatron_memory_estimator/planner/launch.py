@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from ..inputs.megatron.table import Argument, arguments
+from ..job.asserted_environment import asserted, refuses_loss
 from ..job.training_job import TrainingJob
 from ..modules.kinds import has_compressed
 from .launch_bridge import bridge_overrides
@@ -48,8 +49,8 @@ class Launch(NamedTuple):
 
 
 def environment(job: TrainingJob) -> dict[str, str]:
-    """Variables of the environment that the run has."""
-    return {ALLOCATOR[0]: ALLOCATOR[1]} if job.env.expandable_segments else {}
+    """Variables of the environment that the run has, and those that Megatron-LM asserts."""
+    return {**({ALLOCATOR[0]: ALLOCATOR[1]} if job.env.expandable_segments else {}), **asserted(job)}
 
 
 def megatron_lm(job: TrainingJob) -> Launch:
@@ -94,6 +95,10 @@ def _megatron_values(job: TrainingJob) -> Iterator[tuple[str, Any]]:
             continue
         if not concerns(model, name):
             continue
+        if name in LOSS_FUSION and refuses_loss(job):
+            continue
+        if value == "gdn" and t.mcore < SHORT_NAMES:
+            value = "gated_delta_net"
         if name in LISTS and isinstance(value, tuple):
             value = "[" + ",".join(map(str, value)) + "]"
         if name == "moe_router_load_balancing_type" and len(value) == 1:
@@ -103,6 +108,9 @@ def _megatron_values(job: TrainingJob) -> Iterator[tuple[str, Any]]:
 
 PACKING = "dp_balanced"
 """The scheduler that context parallelism of compressed attention needs (Megatron-LM `dev` `deepseek_v4_hybrid_attention.py`)."""
+LOSS_FUSION = ("cross_entropy_loss_fusion", "cross_entropy_fusion_impl")
+SHORT_NAMES = (0, 20)
+"""Megatron-Core version from which the variants of linear attention have short names."""
 LISTS = ("moe_layer_freq", "linear_attention_freq", "csa_compress_ratios")
 """Settings of every layer that are one word, a list in brackets."""
 _DERIVED_HERE = frozenset(

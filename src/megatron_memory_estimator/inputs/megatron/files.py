@@ -34,7 +34,8 @@ class Given:
     """Arguments as read, and what their source says beside them.
 
     `gpus_said` is where `num_gpus` stand, `gpus_unknown` why they are not known where something says them; `lost` are files that are
-    not there and may hold what is missing.
+    not there and may hold what is missing. `env` are variables whose values are known, `sets` all that are set, None where no
+    environment is said.
     """
 
     words: Parsed
@@ -48,6 +49,7 @@ class Given:
     container: str = ""
     warnings: tuple[str, ...] = ()
     questions: tuple[Question, ...] = ()
+    sets: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ def from_launch(launch: Launch, path: str, name: str, *, ignore_unknown: bool) -
     env, questions = _known_environment(launch.env)
     return Given(
         found, path, name, launch.num_gpus, said, launch.gpus_unknown, launch.lost, env, launch.container, tuple(launch.notes),
-        questions,
+        questions, sets=frozenset(launch.env),
     )  # fmt: skip
 
 
@@ -152,8 +154,9 @@ def from_mapping_file(
     refuse_folder(path)
     notes = (*twice(repeated), *found.notes)
     return Given(
-        found.words, path, name, found.num_gpus, found.gpus_said, found.gpus_unknown, env=found.env, warnings=notes
-    )
+        found.words, path, name, found.num_gpus, found.gpus_said, found.gpus_unknown, env=found.env, warnings=notes,
+        sets=frozenset(found.env) if found.env else None,
+    )  # fmt: skip
 
 
 def _refuse_base(document: Mapping[Any, Any], path: str) -> None:

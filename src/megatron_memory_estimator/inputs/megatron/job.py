@@ -11,8 +11,9 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from ...job.asserted_environment import contradictions
 from ...job.training_job import TrainingJob
-from ...wording import dashed
+from ...wording import dashed, plain
 from ..effects import OWNERS
 from ..environment import VARIABLES
 from ..loaded_model import LoadedModel
@@ -64,7 +65,10 @@ def job_from_args(args: Any, num_gpus: int | None, settings: Mapping[str, Any]) 
     loaded = LoadedModel(defaults, source.name, source.source, "", warnings=warnings)
     assumed = (source.gpus_said,) if num_gpus is None and source.gpus_said and gpus is not None else ()
     job = job_from_parts(loaded, gpus, values, habits=False, single_microbatch=True)
-    return dataclasses.replace(job, assumptions=(*assumed, *job.assumptions), unread=source.lost)
+    stops = () if source.sets is None else contradictions(job, source.env, source.sets)
+    return dataclasses.replace(
+        job, assumptions=(*assumed, *job.assumptions), warnings=(*job.warnings, *map(plain, stops)), unread=source.lost
+    )
 
 
 WORDS_MISSING = "the script reads words of its caller, which are not given: put them behind its name, or --set each"

@@ -1,0 +1,126 @@
+"""A launch that starts: words that the parser of the version knows, and the environment that Megatron-LM asserts.
+
+Facts: Megatron-LM 0.19.2 `megatron/training/arguments.py` (validate_args). The words of 40 random plans, with the printed environment,
+passed its own parse_args and validate_args.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from megatron_memory_estimator import TrainingJob, estimate
+from megatron_memory_estimator.planner.launch import environment, megatron_lm
+
+from .test_plan import printed
+
+LAUNCH = (
+    "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 512 "
+    "--max-position-embeddings 512 --micro-batch-size 1 --vocab-size 1000 --bf16"
+)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "settings", "expected"),
+    [
+        ("H100", {"tp": 2}, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}),
+        ("A100", {"cp": 2}, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}),
+        ("H100", {"pp": 2}, {}),
+        ("B200", {"tp": 2, "cp": 2}, {}),
+        ("H100", {"tp": 2, "use_megatron_fsdp": True}, {}),
+        (
+            "H100",
+            {"fine_grained_activation_offloading": True, "offload_modules": "core_attn"},
+            {"NVTE_CPU_OFFLOAD_V1": "1"},
+        ),
+        ("H100", {"expandable_segments": True}, {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}),
+    ],
+)
+def test_the_environment_is_what_megatron_asserts(gpu: str, settings: dict[str, Any], expected: dict[str, str]) -> None:
+    assert environment(TrainingJob.from_hf("Qwen/Qwen3-8B", 8, gpu=gpu, **settings)) == expected
+
+
+def test_a_plan_prints_its_environment(capsys: pytest.CaptureFixture[str]) -> None:
+    words = (
+        "Qwen/Qwen3-8B",
+        "--num-gpus",
+        "8",
+        "--tp",
+        "2",
+        "--cp",
+        "1",
+        "--pp",
+        "1",
+        "--recompute",
+        "none",
+        "--gpu",
+        "H100",
+    )
+    found = json.loads(printed(capsys, "plan", *words, "--json"))["plans"][0]
+    assert found["launch"]["environment"]["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
+    assert "CUDA_DEVICE_MAX_CONNECTIONS=1" in printed(capsys, "plan", *words, "--show", "1")
+
+
+def test_linear_attention_has_the_name_of_the_version() -> None:
+    for version, name in (("0.19", "gated_delta_net"), ("0.20", "gdn")):
+        job = TrainingJob.from_hf("Qwen/Qwen3-Next-80B-A3B-Instruct", 8, ep=8, megatron_core_version=version)
+        launch = megatron_lm(job)
+        assert launch.arguments["experimental-attention-variant"] == name
+        again = TrainingJob.from_megatron_args(launch.words(), 8)
+        assert again.model.experimental_attention_variant == "gdn"
+
+
+def test_a_loss_that_the_arguments_refuse_stands_beside_them() -> None:
+    settings: dict[str, Any] = {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": "te"}
+    launch = megatron_lm(TrainingJob.from_hf("Qwen/Qwen3-8B", 8, megatron_core_version="0.19", **settings))
+    assert not any("cross-entropy" in flag for flag in launch.arguments)
+    assert launch.beside == settings
+    older = megatron_lm(TrainingJob.from_hf("Qwen/Qwen3-8B", 8, megatron_core_version="0.18", **settings))
+    assert older.arguments["cross-entropy-fusion-impl"] == "te"
+
+
+def script(folder: Path, before: str, more: str) -> TrainingJob:
+    path = folder / "run.sh"
+    path.write_text(f"{before}\n{LAUNCH} {more}\n")
+    return TrainingJob.from_file(path, gpu="H100")
+
+
+@pytest.mark.parametrize(
+    ("before", "more", "warning"),
+    [
+        (
+            "",
+            "--tensor-model-parallel-size 2",
+            "the script sets no CUDA_DEVICE_MAX_CONNECTIONS, and Megatron-LM stops without",
+        ),
+        (
+            "export CUDA_DEVICE_MAX_CONNECTIONS=8",
+            "--tensor-model-parallel-size 2",
+            "CUDA_DEVICE_MAX_CONNECTIONS=8: Megatron-LM stops",
+        ),
+        ("export CUDA_DEVICE_MAX_CONNECTIONS=1", "--tensor-model-parallel-size 2", ""),
+        ("export CUDA_DEVICE_MAX_CONNECTIONS=$(nproc)", "--tensor-model-parallel-size 2", ""),
+        ("", "", ""),
+        (
+            "export CUDA_DEVICE_MAX_CONNECTIONS=1",
+            "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params --ckpt-format fsdp_dtensor "
+            "--no-gradient-accumulation-fusion --use-distributed-optimizer",
+            "fully sharded data parallelism asserts another value",
+        ),
+    ],
+)
+def test_the_environment_of_a_script_is_checked(before: str, more: str, warning: str, tmp_path: Path) -> None:
+    found = [one for one in script(tmp_path, before, more).warnings if "Megatron-LM stops" in one]
+    assert [warning in one for one in found] == ([True] if warning else [])
+
+
+def test_a_method_without_a_granularity_runs_and_does_nothing() -> None:
+    plain = TrainingJob.from_hf("Qwen/Qwen3-8B", 8)
+    job = TrainingJob.from_hf("Qwen/Qwen3-8B", 8, recompute_method="uniform", recompute_num_layers=1)
+    assert estimate(job).stages[0].peak_allocated_bytes == estimate(plain).stages[0].peak_allocated_bytes
+    assert "recompute_method has no effect without recompute_granularity=full" in job.warnings
+    words = [*LAUNCH.split()[4:], "--recompute-method", "uniform"]
+    assert TrainingJob.from_megatron_args(words, 1).training.recompute_granularity is None
