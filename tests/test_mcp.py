@@ -238,3 +238,21 @@ def test_a_request_ends_with_its_time_or_when_it_is_cancelled() -> None:
             return await session.call_tool("models", {"model": "Qwen/Qwen3-0.6B"})
 
     assert not anyio.run(cancelled).is_error
+
+
+def test_lists_in_lists_are_one_sentence() -> None:
+    """500 of them were "Maximum serialization depth exceeded"."""
+    from megatron_memory_estimator.mcp_server import Server, ToolError
+
+    nested: Any = 1
+    for _ in range(500):
+        nested = [nested]
+
+    async def called() -> str:
+        try:
+            await Server("deep").call_tool("estimate", {"settings": {"env": nested}})
+        except ToolError as error:
+            return str(error)
+        return ""
+
+    assert anyio.run(called) == "the arguments are nested more than 60 deep"

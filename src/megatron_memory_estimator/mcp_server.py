@@ -43,6 +43,8 @@ INSTRUCTIONS = (
     'which layouts are best, `explain` what is in memory. Answers are short JSON, in GiB where a name says so; detail="full" gives the '
     "whole document. Repeat the assumptions and warnings to the user."
 )
+DEEPEST = 60
+"""Lists and objects inside each other in the arguments of a tool."""
 AT_ONCE = (1, 64)
 """Quick requests that are worked on at once, and that may wait; and slow ones."""
 
@@ -61,10 +63,21 @@ class Answers:
             raise ToolError(str(error)) from None
 
 
+def _deeper(value: Any, levels: int) -> bool:
+    """Whether lists and objects stand in each other more than so many levels deep."""
+    if not isinstance(value, dict | list):
+        return False
+    return levels == 0 or any(
+        _deeper(one, levels - 1) for one in (value.values() if isinstance(value, dict) else value)
+    )
+
+
 class Server(MCPServer[Any]):
     """Refuses unknown arguments of tools, which would otherwise be dropped in silence; its messages are short."""
 
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+        if _deeper(arguments, DEEPEST):
+            raise ToolError(f"the arguments are nested more than {DEEPEST} deep")
         tool = next((tool for tool in await self.list_tools() if tool.name == name), None)
         known = tool.input_schema.get("properties", {}) if tool is not None else arguments
         for word in arguments:

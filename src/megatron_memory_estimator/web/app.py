@@ -6,10 +6,10 @@ import mimetypes
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.telemetry import TelemetryConfig
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 from starlette.responses import HTMLResponse
@@ -30,6 +30,9 @@ from .errors import refusal, status_of
 from .guard import Guard, own_names
 from .routes import PREFIX, rest_router, router
 
+if TYPE_CHECKING:
+    from fastapi.telemetry import TelemetryConfig
+
 PAGE = Path(__file__).with_name("page")
 """Files of the page."""
 SAID = (
@@ -37,7 +40,7 @@ SAID = (
     'ones are refused. Every error is `{"error": sentence}`.'
 )
 SILENT: TelemetryConfig = {"auto_configure": False, "tracing": False, "metrics": False, "logs": False}
-"""Nothing that is asked goes to a collector of telemetry, whatever the environment says."""
+"""Nothing that is asked goes to a collector of telemetry, whatever the environment says. Versions of FastAPI without one pass it over."""
 
 
 def server(
