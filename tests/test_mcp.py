@@ -242,7 +242,9 @@ def test_a_request_ends_with_its_time_or_when_it_is_cancelled() -> None:
 
 def test_lists_in_lists_are_one_sentence() -> None:
     """500 of them were "Maximum serialization depth exceeded"."""
-    from megatron_memory_estimator.mcp_server import Server, ToolError
+    from mcp.server.mcpserver.exceptions import ToolError
+
+    from megatron_memory_estimator.mcp_server import Server
 
     nested: Any = 1
     for _ in range(500):

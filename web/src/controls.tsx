@@ -1,5 +1,5 @@
 // The settings of a run as controls: values that are legal can be chosen, of the others it is said why not.
-import { useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { useAnswer } from "./asking";
 import { changed, requestOf, usePage, without } from "./context";
 import type { Choice, Choices, Estimate, SettingFacts, Value } from "./documents";
@@ -88,8 +88,11 @@ const wholeOf = (typed: string): number | null => {
   return /^[0-9]+$/.test(digits) ? Number(digits) : null;
 };
 
-const NumberField = ({ name, label, value, given, legal, set }: { name: string; label: string; value: number | null; given: boolean; legal: readonly Choice[]; set: (value: number | null, how: "step" | "replace") => void }) => {
+const NumberField = ({ name, label, value, own, given, legal, set }: { name: string; label: string; value: number | null; own: number | null; given: boolean; legal: readonly Choice[]; set: (value: number | null, how: "step" | "replace") => void }) => {
   const [text, setText] = useState<string | null>(null);
+  useEffect(() => {
+    if (text !== null && wholeOf(text) !== own) setText(null); // the run changed by itself: Back, a link, a plan
+  }, [own]);
   const unread = text !== null && text !== "" && wholeOf(text) === null;
   return (
     <label class="control number">
@@ -175,7 +178,8 @@ export const Controls = ({ found, current }: { found: Estimate | undefined; curr
   const { engine, state, go } = usePage();
   const { run } = state;
   const groups = GROUPS.map((names) => useAnswer<Choices>(engine, "choices", current ? { ...requestOf(run), names } : null)); // behind the answer itself
-  const choices: Choices["choices"] = Object.assign({}, ...groups.map((group) => group.found?.choices));
+  // of a run that is refused nothing is shown that another one had
+  const choices: Choices["choices"] = Object.assign({}, ...groups.map((group) => (found || group.fresh ? group.found?.choices : {})));
   const facts = useAnswer<{ settings: readonly SettingFacts[] }>(engine, "settings", current ? {} : null).found?.settings ?? [];
   const choose = (one: Choice) => go({ run: changed(run, one.settings, one.num_gpus) });
   const gpu = choices["gpu"];
@@ -208,6 +212,7 @@ export const Controls = ({ found, current }: { found: Estimate | undefined; curr
             key={name}
             name={name}
             label={label}
+            own={((name === "num_gpus" ? run.num_gpus : run.settings[name]) ?? null) as number | null}
             given={name === "num_gpus" ? run.num_gpus !== undefined : name in run.settings}
             value={((name === "num_gpus" ? run.num_gpus : run.settings[name]) ?? numbers[name] ?? null) as number | null}
             legal={choices[name]?.values.filter((one) => one.refusal === null) ?? []}

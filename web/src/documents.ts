@@ -62,16 +62,19 @@ export type Estimate = {
 
 type Column = readonly (number | null)[];
 
+export type Shape = { readonly at: readonly number[]; readonly below_bytes: readonly number[] };
+
 export type Lane = {
   readonly pp_rank: number;
   readonly steady_allocated_bytes: number;
   readonly peak_allocated_bytes: number;
   readonly peak_moment: number | null;
   readonly left_out: { readonly behind: number; readonly microbatches: number } | null;
+  readonly shapes: readonly Shape[];
   readonly columns: Readonly<
     Record<
       | "index" | "event" | "start_s" | "end_s" | "start_bytes" | "highest_bytes" | "end_bytes" | "chunk" | "microbatch"
-      | "beside_chunk" | "beside_microbatch" | "in_flight" | "label",
+      | "beside_chunk" | "beside_microbatch" | "in_flight" | "label" | "shape",
       Column
     >
   >;

@@ -24,6 +24,9 @@ const SHORTENED = new Set(["estimate", "plan", "advise", "compare", "explain", "
 
 const whole = (tool: string, request: object): object => (SHORTENED.has(tool) ? { ...request, detail: "full" } : request);
 
+/** Tools that read a run again and again, in a process of their own: what nobody waits for ends. */
+const ABORTED = new Set(["choices"]);
+
 type Line = { readonly progress?: Progress; readonly answer?: unknown; readonly error?: string };
 
 /** `megatron-memory serve`, on the page's own origin. */
@@ -38,7 +41,7 @@ export class HttpEngine implements Engine {
         method: "POST",
         headers: { "Content-Type": "application/json", Accept: progress ? "application/x-ndjson" : "application/json" },
         body: JSON.stringify(whole(tool, request)),
-        ...(signal && progress ? { signal } : {}), // a short one that is no longer wanted ends by itself: its process is needed at once
+        ...(signal && (progress || ABORTED.has(tool)) ? { signal } : {}), // a short one that is no longer wanted ends by itself: its process is needed at once
       });
     } catch (error) {
       if (isCancelled(error)) throw error;

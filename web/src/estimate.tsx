@@ -82,14 +82,14 @@ export const EstimateView = () => {
           <Source />
           <details open={wide} class="fold">
             <summary>Settings</summary>
-            <Controls found={found} current={fresh || error !== undefined} />
+            <Controls found={error === undefined ? found : undefined} current={fresh || error !== undefined} />
           </details>
         </aside>
       )}
       <div>
         {error !== undefined && <p class="refusal" role="alert">{error}</p>}
         {!found && busy && <p class="busy" role="status">The engine starts …</p>}
-        {found && <Results found={found} current={fresh} stale={busy || error !== undefined} busy={busy} />}
+        {found && error === undefined && <Results found={found} current={fresh} stale={busy} busy={busy} />}
       </div>
     </main>
   );

@@ -4,7 +4,7 @@ import { scaleLinear } from "d3-scale";
 import { useMemo, useState } from "preact/hooks";
 import { eventColour } from "./colours";
 import { usePage } from "./context";
-import type { Lane, Lanes } from "./documents";
+import type { Lane, Lanes, Shape } from "./documents";
 import { Figure, Legend } from "./figure";
 import { GIB, gib, seconds, size, tickSeconds } from "./figures";
 import { type Spot, Tip } from "./tip";
@@ -31,13 +31,29 @@ const boxes = (lane: Lane, places: readonly number[], event: number, x: (s: numb
     .join("");
 
 /** The bytes along the step: from where a moment starts, over its highest, to where it ends. */
+/** Points of a moment: where in it, and how many bytes below its highest. A pass has one for each layer; anything else is highest in its middle. */
+const shapeOf = (lane: Lane, place: number): Shape => {
+  const number = lane.columns.shape[place];
+  return (number === null || number === undefined ? undefined : lane.shapes[number]) ?? { at: [0.5], below_bytes: [0] };
+};
+
+/** When in a moment most is allocated. */
+const topOf = (lane: Lane, place: number): number => {
+  const { at: shares, below_bytes } = shapeOf(lane, place);
+  const share = shares[Math.max(0, below_bytes.indexOf(0))] ?? 0.5;
+  const from = at(lane, "start_s", place);
+  return from + (at(lane, "end_s", place) - from) * share;
+};
+
 const curve = (lane: Lane, places: readonly number[], x: (s: number) => number, y: (bytes: number) => number): string =>
   places
     .map((place) => {
-      const [from, to] = [at(lane, "start_s", place), at(lane, "end_s", place)];
-      return [
-        [from, "start_bytes"], [(from + to) / 2, "highest_bytes"], [to, "end_bytes"],
-      ].map(([when, name]) => `${x(when as number).toFixed(2)},${y(at(lane, name as "start_bytes", place)).toFixed(2)}`).join("L");
+      const [from, to, highest] = [at(lane, "start_s", place), at(lane, "end_s", place), at(lane, "highest_bytes", place)];
+      const { at: shares, below_bytes } = shapeOf(lane, place);
+      const fine = x(to) - x(from) > 3; // narrower ones are a start, their highest and an end
+      const inside = fine ? shares.map((share, number) => [from + (to - from) * share, highest - (below_bytes[number] ?? 0)] as const) : [[topOf(lane, place), highest] as const];
+      const points = [[from, at(lane, "start_bytes", place)] as const, ...inside, [to, at(lane, "end_bytes", place)] as const];
+      return points.map(([when, bytes]) => `${x(when).toFixed(2)},${y(bytes).toFixed(2)}`).join("L");
     })
     .join("L");
 
@@ -155,8 +171,8 @@ export const Timeline = ({ lanes, stage, moment }: { lanes: Lanes; stage: number
               <line class="limit" x1={LEFT} x2={width - RIGHT} y1={of(lanes.gpu_memory_bytes)} y2={of(lanes.gpu_memory_bytes)} />
               {marks.map(([place, name]) => place >= 0 && lane.columns.start_s[place] !== null && (
                 <g key={name} class={`mark ${name}`}>
-                  <line x1={x((at(lane, "start_s", place) + at(lane, "end_s", place)) / 2)} x2={x((at(lane, "start_s", place) + at(lane, "end_s", place)) / 2)} y1={lanes.stages.indexOf(lane) * tall} y2={field + CURVE} />
-                  <circle cx={x((at(lane, "start_s", place) + at(lane, "end_s", place)) / 2)} cy={of(at(lane, "highest_bytes", place))} r={name === "peak" ? 4 : 5} />
+                  <line x1={x(topOf(lane, place))} x2={x(topOf(lane, place))} y1={lanes.stages.indexOf(lane) * tall} y2={field + CURVE} />
+                  <circle cx={x(topOf(lane, place))} cy={of(at(lane, "highest_bytes", place))} r={name === "peak" ? 4 : 5} />
                 </g>
               ))}
             </svg>

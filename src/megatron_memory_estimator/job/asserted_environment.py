@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from .training_job import TrainingJob
+from .hardware import Gpu
+from .layout import Layout
+from .training import Training
 
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 OFFLOAD = "NVTE_CPU_OFFLOAD_V1"
@@ -19,37 +21,37 @@ OFFLOADS_ANEW = (2, 10)
 """TransformerEngine version from which fine-grained offloading needs its first implementation asked for."""
 
 
-def asserted(job: TrainingJob) -> dict[str, str]:
+def asserted(layout: Layout, t: Training, gpu: Gpu) -> dict[str, str]:
     """Variables without which the run stops, and their values."""
-    t, layout = job.training, job.layout
     found = {}
-    alone = _shards(job) or t.overlap_moe_expert_parallel_comm
-    if (layout.tp > 1 or layout.cp > 1) and not alone and job.gpu.capability[0] < FREE:
+    alone = _shards(t) or t.overlap_moe_expert_parallel_comm
+    if (layout.tp > 1 or layout.cp > 1) and not alone and gpu.capability[0] < FREE:
         found[CONNECTIONS] = "1"
     if t.fine_grained_activation_offloading and t.te >= OFFLOADS_ANEW:
         found[OFFLOAD] = "1"
     return found
 
 
-def refuses_loss(job: TrainingJob) -> bool:
+def refuses_loss(t: Training) -> bool:
     """Whether Megatron-LM's arguments refuse the fused loss, which Megatron-Bridge's settings take."""
-    t = job.training
     return t.cross_entropy_loss_fusion and t.cross_entropy_fusion_impl == "te" and t.mcore >= WITHOUT_TE_LOSS
 
 
-def contradictions(job: TrainingJob, env: Mapping[str, str], names: Collection[str]) -> Iterator[str]:
+def contradictions(
+    layout: Layout, t: Training, gpu: Gpu, env: Mapping[str, str], names: Collection[str]
+) -> Iterator[str]:
     """What of a script's environment stops the run: `env` are its known values, `names` all that it sets."""
-    for name, value in asserted(job).items():
+    for name, value in asserted(layout, t, gpu).items():
         why = "tp or cp above 1 before Blackwell" if name == CONNECTIONS else "fine-grained offloading"
         if name not in names:
             yield f"the script sets no {name}, and Megatron-LM stops without {name}={value} ({why})"
         elif env.get(name, value) != value:
             yield f"{name}={env[name]}: Megatron-LM stops, it asserts {value} ({why})"
-    if refuses_loss(job):
+    if refuses_loss(t):
         yield "cross_entropy_fusion_impl=te: Megatron-LM 0.19 stops, it takes native alone"
-    if _shards(job) and env.get(CONNECTIONS) == "1":
+    if _shards(t) and env.get(CONNECTIONS) == "1":
         yield f"{CONNECTIONS}=1: Megatron-LM stops, fully sharded data parallelism asserts another value, or none"
 
 
-def _shards(job: TrainingJob) -> bool:
-    return bool(job.training.use_megatron_fsdp or job.training.use_torch_fsdp2)
+def _shards(t: Training) -> bool:
+    return bool(t.use_megatron_fsdp or t.use_torch_fsdp2)

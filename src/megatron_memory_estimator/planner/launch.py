@@ -50,7 +50,10 @@ class Launch(NamedTuple):
 
 def environment(job: TrainingJob) -> dict[str, str]:
     """Variables of the environment that the run has, and those that Megatron-LM asserts."""
-    return {**({ALLOCATOR[0]: ALLOCATOR[1]} if job.env.expandable_segments else {}), **asserted(job)}
+    return {
+        **({ALLOCATOR[0]: ALLOCATOR[1]} if job.env.expandable_segments else {}),
+        **asserted(job.layout, job.training, job.gpu),
+    }
 
 
 def megatron_lm(job: TrainingJob) -> Launch:
@@ -95,7 +98,7 @@ def _megatron_values(job: TrainingJob) -> Iterator[tuple[str, Any]]:
             continue
         if not concerns(model, name):
             continue
-        if name in LOSS_FUSION and refuses_loss(job):
+        if name in LOSS_FUSION and refuses_loss(t):
             continue
         if value == "gdn" and t.mcore < SHORT_NAMES:
             value = "gated_delta_net"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ..errors import UnsupportedError
 from ..estimator import Estimate
 from ..timeline.alive import CAPTURE
+from ..timeline.moments import NONE
 from ..timeline.passes import MOST_PASSES, listing
+from ..timeline.shape import Shape, shapes_of
 from ..timeline.timeline import Timeline, record, timelines
 
 SCHEMA = "megatron-memory-lanes/1"
@@ -27,7 +30,10 @@ def lanes_document(estimate: Estimate) -> dict[str, Any]:
     steps = timelines(estimate, _most_passes(estimate))
     events: dict[str, int] = {}
     labels: dict[str, int] = {}
-    stages = [_stage(one, events, labels) for one in steps]
+    stages = [
+        _stage(one, events, labels, shapes_of(stage.rank.plans))
+        for one, stage in zip(steps, estimate.stages, strict=True)
+    ]
     return {
         "schema": SCHEMA,
         "gpu": estimate.job.gpu.name,
@@ -54,14 +60,23 @@ def _most_passes(estimate: Estimate) -> int:
     return most
 
 
-def _stage(step: Timeline, events: dict[str, int], labels: dict[str, int]) -> dict[str, Any]:
-    """The lane of a stage; words that are new are added to `events` and `labels`, which number them."""
+def _stage(
+    step: Timeline, events: dict[str, int], labels: dict[str, int], shapes: Mapping[tuple[str, int], Shape]
+) -> dict[str, Any]:
+    """The lane of a stage; words that are new are added to `events` and `labels`, which number them.
+
+    A pass has the number of its shape; of a forward beside a backward it is not known which of their ops meet.
+    """
     places = [CAPTURE] if step.capture else []
     places += [step.index(place) for place in range(len(step.moments))]
     records = [record(None, moment) for moment in step.every]
     columns: dict[str, list[Any]] = {"index": places}
     columns["event"] = [events.setdefault(one["event"], len(events)) for one in records]
     columns.update({name: [one[name] for one in records] for name in COLUMNS})
+    numbers = {key: number for number, key in enumerate(shapes)}
+    columns["shape"] = [
+        None if moment.beside != NONE else numbers.get((moment.event, moment.chunk)) for moment in step.every
+    ]
     columns["label"] = [labels.setdefault(one["highest_event"], len(labels)) for one in records]
     return {
         "pp_rank": step.pp_rank,
@@ -69,5 +84,6 @@ def _stage(step: Timeline, events: dict[str, int], labels: dict[str, int]) -> di
         "peak_allocated_bytes": step.peak.highest_bytes,
         "peak_moment": places[step.every.index(step.peak)],
         "left_out": step.left_out._asdict() if step.left_out else None,
+        "shapes": [{"at": list(one.at), "below_bytes": list(one.below)} for one in shapes.values()],
         "columns": columns,
     }

@@ -25,8 +25,10 @@ def choices_of(request: Request, names: list[str]) -> dict[str, Any]:
     if len(names) > MOST_NAMES:
         raise ConfigError(f"choices takes at most {MOST_NAMES} names, not {len(names)}")
     asked = request._replace(files=request.files.remembering())
-    base, now = _base(asked)
-    refusal = refused(asked)
+    base, error = _base(asked)
+    now = error is None
+    again = asked._replace(files=request.files.remembering(settled=now))
+    refusal = _refusal(base) if error is None else str(error)
     found: dict[str, Any] = {}
     for name in dict.fromkeys(canonical_name(word) for word in names or DEFAULT_NAMES):
         way = chosen(name)
@@ -35,22 +37,32 @@ def choices_of(request: Request, names: list[str]) -> dict[str, Any]:
         for tried in way.tried(base):
             own = now and tried.value == value
             change = following(asked, {} if own else {NUM_GPUS: tried.value} if name == NUM_GPUS else tried.settings)
-            said = refusal if own else _refused(asked, change, way, tried.value)
+            said = refusal if own else _refused(again, change, way, tried.value)
             rows.append({"value": tried.value, **change, "refusal": said})
         found[name] = {"value": value, "values": rows}
     return found
 
 
-def _base(request: Request) -> tuple[TrainingJob, bool]:
-    """The job whose values are near, and whether it is the request's: else its model on so many GPUs, or the model alone."""
+def _base(request: Request) -> tuple[TrainingJob, EstimatorError | None]:
+    """The job whose values are near, and why it is not the request's, if it is not: its model on so many GPUs, or the model alone."""
     kept = {name: request.arguments.get(name) for name in ("model", "text")}
-    bare = ({**kept, NUM_GPUS: request.get(NUM_GPUS)}, kept)
-    jobs = [_job(one) for one in (request, *(request._replace(arguments=arguments) for arguments in bare))]
-    found = next((job for job in jobs if isinstance(job, TrainingJob)), None)
-    if found is None:
-        assert isinstance(jobs[0], EstimatorError)
-        raise jobs[0]
-    return found, found is jobs[0]
+    first = _job(request)
+    if isinstance(first, TrainingJob):
+        return first, None
+    for arguments in ({**kept, NUM_GPUS: request.get(NUM_GPUS)}, kept):
+        found = _job(request._replace(arguments=arguments))
+        if isinstance(found, TrainingJob):
+            return found, first
+    raise first
+
+
+def _refusal(job: TrainingJob) -> str | None:
+    """The sentence with which `estimate` refuses a job, or None."""
+    try:
+        accepted(job)
+    except EstimatorError as error:
+        return str(error)
+    return None
 
 
 def _job(request: Request) -> TrainingJob | EstimatorError:
@@ -73,15 +85,6 @@ def with_changes(request: Request, change: Mapping[str, Any]) -> Request:
     settings = {**(request.get("settings") or {}), **change["settings"]}
     gpus = request.get(NUM_GPUS) if change[NUM_GPUS] is None else change[NUM_GPUS]
     return request._replace(arguments={**request.arguments, "settings": settings, NUM_GPUS: gpus})
-
-
-def refused(request: Request) -> str | None:
-    """The sentence with which `estimate` refuses a request, or None."""
-    try:
-        accepted(request.job)
-    except EstimatorError as error:
-        return str(error)
-    return None
 
 
 def _refused(request: Request, change: Mapping[str, Any], way: Chosen, value: Any) -> str | None:

@@ -32,11 +32,13 @@ class Files:
     def __init__(self, folder: str | None, *, hub: bool = True) -> None:
         self.folder = None if folder is None else os.path.realpath(folder)
         self.by_name: Callable[[str], LoadedModel] = load_named if hub else load_bundled
+        self.settled = False
 
-    def remembering(self) -> Files:
-        """The same, which reads each model once."""
+    def remembering(self, *, settled: bool = False) -> Files:
+        """The same, which reads each model once. `settled`: what a run leaves open was settled when it was read before."""
         found = Files(self.folder)
         found.by_name = cache(self.by_name)
+        found.settled = settled
         return found
 
     def path(self, name: str) -> str | None:
@@ -97,7 +99,7 @@ def job_of(
     if (model is None) == (text is None):
         raise ConfigError("give either model, a name, or text, that of a config.json, a YAML file or a launch script")
     if text is not None:
-        return job_from_text(text, gpus, given, files.named)
+        return job_from_text(text, gpus, given, files.named, settled=files.settled)
     assert model is not None
     refuse_standard_input(model)
     path = files.path(model)
@@ -109,6 +111,7 @@ def job_of(
                 given,
                 files.beside(path),
                 files.text_beside(path),
+                settled=files.settled,
             )
         if path is None and (model.startswith(("/", ".", "~")) or model.lower().endswith((*YAML, *SCRIPTS, ".json"))):
             raise _NoFileError(NO_FILES if files.folder is None else ELSEWHERE)

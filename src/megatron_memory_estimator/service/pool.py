@@ -24,6 +24,10 @@ LARGEST_ANSWER = 64 * 2**20
 """Bytes of a line that a process writes."""
 SLOW = ("advise", "compare", "plan")
 """Tools whose requests take seconds."""
+CHOOSING = ("choices",)
+"""Tools that read a run again and again beside its answer."""
+CONSTANT = "models"
+"""The tool whose answer without a word is the same for ever."""
 ANSWER = b'{"answer":'
 
 
@@ -179,14 +183,15 @@ class Pool:
 
 
 class Workers:
-    """The answers of all tools: quick and slow ones have processes of their own."""
+    """The answers of all tools: quick ones, slow ones and lists of choices have processes of their own."""
 
     def __init__(
         self, folder: str | None, seconds: float = SECONDS, *, hub: bool = True, quick: tuple[int, int] = (2, 256),
-        slow: tuple[int, int] = (2, 16),
+        slow: tuple[int, int] = (2, 16), choosing: tuple[int, int] = (1, 256),
     ) -> None:  # fmt: skip
         self.folder, self.seconds, self.hub = folder, seconds, hub
-        self.quick, self.slow = Pool(*quick), Pool(*slow)
+        self.quick, self.slow, self.choosing = Pool(*quick), Pool(*slow), Pool(*choosing)
+        self.constants: dict[str, bytes] = {}
 
     async def answer(self, tool: str, arguments: Mapping[str, Any], progress: Progress | None = None) -> bytes:
         """The document as compact JSON. Raises EstimatorError with the sentence that says what is wrong, BusyError, FaultError."""
@@ -195,14 +200,20 @@ class Workers:
         )
         if len(request) > LARGEST_REQUEST:
             raise EstimatorError(f"the request is longer than {LARGEST_REQUEST} characters")
-        pool = self.slow if tool in SLOW else self.quick
+        if tool == CONSTANT and all(value is None for name, value in arguments.items() if name != "detail"):
+            if request not in self.constants:
+                self.constants[request] = await self.quick.answer(request.encode(), self.seconds, progress)
+            return self.constants[request]
+        pool = self.slow if tool in SLOW else self.choosing if tool in CHOOSING else self.quick
         return await pool.answer(request.encode(), self.seconds, progress)
 
     def start(self) -> None:
         """Start those for quick tools ahead of the first request; a slow one does not notice the start of its process."""
         self.quick.start()
+        self.choosing.start()
 
     async def close(self) -> None:
         """End every process."""
         await self.quick.close()
         await self.slow.close()
+        await self.choosing.close()

@@ -5,12 +5,13 @@ Source of the format: the Trace Event Format of Chromium (`X` complete events, `
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..throughput.step import Estimated
 from .axis import seconds_of
 from .moments import NONE, Moment
+from .shape import Shape, shapes_of
 from .timeline import Timeline, timelines
 
 COUNTER = "allocated bytes"
@@ -18,10 +19,12 @@ COUNTER = "allocated bytes"
 
 def schedule_trace(estimate: Estimated) -> dict[str, Any]:
     """The trace of all stages of an estimate. What a timeline leaves out of a long step is a hole in it."""
-    return {"traceEvents": [event for one in timelines(estimate) for event in _stage(one)], "displayTimeUnit": "ms"}
+    lanes = zip(timelines(estimate), estimate.stages, strict=True)
+    found = [event for one, stage in lanes for event in _stage(one, shapes_of(stage.rank.plans))]
+    return {"traceEvents": found, "displayTimeUnit": "ms"}
 
 
-def _stage(step: Timeline) -> Iterator[dict[str, Any]]:
+def _stage(step: Timeline, shapes: Mapping[tuple[str, int], Shape]) -> Iterator[dict[str, Any]]:
     stage = {"pid": step.pp_rank, "tid": 0}
     yield {"ph": "M", "name": "process_name", "args": {"name": f"stage {step.pp_rank}"}, **stage}
     yield {"ph": "M", "name": "process_sort_index", "args": {"sort_index": step.pp_rank}, **stage}
@@ -35,9 +38,17 @@ def _stage(step: Timeline) -> Iterator[dict[str, Any]]:
             }
             span = {"ts": 1e6 * start, "dur": 1e6 * (end - start)}
             yield {"ph": "X", "name": _name(moment), "cat": moment.event, **span, "args": found, **stage}
-        middle = (start + end) / 2
-        for at, nbytes in ((start, moment.start_bytes), (middle, moment.highest_bytes), (end, moment.end_bytes)):
+        for at, nbytes in ((start, moment.start_bytes), *_inside(moment, shapes), (end, moment.end_bytes)):
             yield {"ph": "C", "name": COUNTER, "ts": 1e6 * at, "args": {"bytes": nbytes}, **stage}
+
+
+def _inside(moment: Moment, shapes: Mapping[tuple[str, int], Shape]) -> Iterator[tuple[float, int]]:
+    """Seconds and bytes of the points of a moment: of each layer of a pass, and of anything else the highest, in the middle."""
+    start, end = seconds_of(moment)
+    shape = shapes.get((moment.event, moment.chunk)) if moment.beside == NONE else None
+    points = zip(shape.at, shape.below, strict=True) if shape is not None else ((0.5, 0),)
+    for at, below in points:
+        yield start + (end - start) * at, moment.highest_bytes - below
 
 
 def _name(moment: Moment) -> str:

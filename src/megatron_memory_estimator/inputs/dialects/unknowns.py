@@ -54,9 +54,15 @@ MOST = 60
 
 
 def job_of_launch(
-    launch: Launch, run_of: Callable[[Launch], Run], read: Read, alike: Callable[[Any, Any], bool]
+    launch: Launch,
+    run_of: Callable[[Launch], Run],
+    read: Read,
+    alike: Callable[[Any, Any], bool],
+    *,
+    settled: bool = False,
 ) -> Any:
-    """The job of a launch of a dialect; `alike` says of two jobs whether they differ in words only.
+    """The job of a launch of a dialect; `alike` says of two jobs whether they differ in words only, `settled` that what is open decides
+    nothing.
 
     Raises QuestionsError for every value that is not known and that memory depends on, and what `read` raises.
     """
@@ -70,6 +76,8 @@ def job_of_launch(
         job = read(run_of(filled(launch, first)))
     except EstimatorError as error:
         raise _with_option(error, launch) from None
+    if settled:
+        return job
     reading = _Reading(launch, run_of, read, first, job, alike)
     asked = [one for one, found in known.items() if reading.depends_on(one, found[1:])]
     unknown = [one for one in open_ if one not in known]

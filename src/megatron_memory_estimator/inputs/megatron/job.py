@@ -65,7 +65,7 @@ def job_from_args(args: Any, num_gpus: int | None, settings: Mapping[str, Any]) 
     loaded = LoadedModel(defaults, source.name, source.source, "", warnings=warnings)
     assumed = (source.gpus_said,) if num_gpus is None and source.gpus_said and gpus is not None else ()
     job = job_from_parts(loaded, gpus, values, habits=False, single_microbatch=True)
-    stops = () if source.sets is None else contradictions(job, source.env, source.sets)
+    stops = () if source.sets is None else contradictions(job.layout, job.training, job.gpu, source.env, source.sets)
     return dataclasses.replace(
         job, assumptions=(*assumed, *job.assumptions), warnings=(*job.warnings, *map(plain, stops)), unread=source.lost
     )

@@ -66,15 +66,18 @@ def job_from_text(
     settings: Mapping[str, Any],
     named: Callable[[str], LoadedModel],
     text_of: Callable[[str], str | None] | None = None,
+    *,
+    settled: bool = False,
 ) -> TrainingJob:
     """The job of the text of a config.json, a YAML file, or a launch script; `named` gives a model by its name, `text_of` the text of
-    a file that it names, of which there are none without it.
+    a file that it names, of which there are none without it. `settled`: the run was read before with other settings, and what it leaves
+    open decided nothing; it is read once and not with everything that may stand there.
 
     Raises ConfigError for a text that is none of them.
     """
     from ..dialects.run import Around, nothing_beside
 
-    job = _of_text(text, num_gpus, settings, Around(text_of or nothing_beside, named), named)
+    job = _of_text(text, num_gpus, settings, Around(text_of or nothing_beside, named), named, settled=settled)
     return job if _is_config(text) else _whole_run(job, settings)
 
 
@@ -94,6 +97,8 @@ def _of_text(
     settings: Mapping[str, Any],
     around: Around,
     named: Callable[[str], LoadedModel],
+    *,
+    settled: bool,
 ) -> TrainingJob:
     from ..strict_yaml import LARGEST_YAML, parse_yaml
 
@@ -104,7 +109,7 @@ def _of_text(
         loaded = convert(parse(text.encode("utf-8", "replace"), where), "config.json", where)
         return job_from_parts(loaded, num_gpus, _own(settings), habits=True)
     if SCRIPT.search(text):
-        return _of_script(text, where, num_gpus, settings, (), around)
+        return _of_script(text, where, num_gpus, settings, (), around, settled=settled)
     repeated: list[str] = []
     document = parse_yaml(text, where, repeated)
     if not isinstance(document, dict):
@@ -122,6 +127,8 @@ def _of_script(
     settings: Mapping[str, Any],
     more: Sequence[str],
     around: Around | None = None,
+    *,
+    settled: bool = False,
 ) -> TrainingJob:
     """The job of the text of a script. Raises QuestionsError for words of its caller that decide it and are not given."""
 
@@ -129,9 +136,9 @@ def _of_script(
         return launch_of(text, path, _caller({**settings, "set_variables": {**_variables(settings), **values}}))
 
     def read(launch: Launch) -> TrainingJob:
-        return _of_launch(launch, path, num_gpus, settings, more, around)
+        return _of_launch(launch, path, num_gpus, settings, more, around, settled=settled)
 
-    return with_words(launched, read, alike)
+    return read(launched({})) if settled else with_words(launched, read, alike)
 
 
 def _of_launch(
@@ -141,6 +148,8 @@ def _of_launch(
     settings: Mapping[str, Any],
     more: Sequence[str],
     around: Around | None = None,
+    *,
+    settled: bool = False,
 ) -> TrainingJob:
     """The job of the launch of a script: of a dialect where it is one's, else of Megatron-LM."""
     from ..dialects.launched import of_launch
@@ -151,7 +160,9 @@ def _of_launch(
         return of_launch(one, path, settings, around)
 
     if dialect_of(run_of(launch)) is not None:
-        job: TrainingJob = job_of_launch(launch, run_of, lambda run: _of_dialect(run, num_gpus, settings, more), alike)
+        job: TrainingJob = job_of_launch(
+            launch, run_of, lambda run: _of_dialect(run, num_gpus, settings, more), alike, settled=settled
+        )
         return job
     name = os.path.splitext(os.path.basename(path))[0]
     given = from_launch(launch, path, name, ignore_unknown=bool(settings.get("ignore_unknown")))

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from ...errors import ConfigError, EstimatorError
 from ...inputs.catalog import entries
+from ...inputs.loaded_model import LoadedModel
 from ...wording import shown
 from ..jobs import refuse_standard_input
 from ..request import Request
+
+
+@cache
+def _every(by_name: Callable[[str], LoadedModel]) -> Any:
+    """The facts of all bundled models, which never change."""
+    from ...report.catalogue import model_facts
+
+    return [model_facts(name, by_name) for name in entries()]
 
 
 def answer(request: Request) -> Any:
@@ -29,6 +40,8 @@ def answer(request: Request) -> Any:
     names = list(entries()) if word is None else matching(word)
     if not names:
         return model_facts(str(word), files.by_name)
+    if request.full and word is None:
+        return _every(files.by_name)
     if request.full:
         return [model_facts(name, files.by_name) for name in names]
     return models_summary([model_facts(name, files.by_name) for name in names[:MOST_MODELS]], len(names[MOST_MODELS:]))
