@@ -15,6 +15,7 @@ from typing import Any
 from ..errors import EstimatorError
 from .answers import LARGEST_MEMORY
 from .request import Progress
+from .worker import NICE
 
 SECONDS = 60.0
 """Time of one request."""
@@ -86,10 +87,11 @@ class Worker:
                 self.process.kill()
 
 
-async def started() -> Worker:
-    """A process that warms up by itself."""
+async def started(*, last: bool = False) -> Worker:
+    """A process that warms up by itself; the `last` one to get the machine's time."""
+    words = (NICE,) if last else ()
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "megatron_memory_estimator.service.worker", stdin=asyncio.subprocess.PIPE,
+        sys.executable, "-m", "megatron_memory_estimator.service.worker", *words, stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL, limit=LARGEST_ANSWER,
     )  # fmt: skip
     return Worker(process)
@@ -98,8 +100,8 @@ async def started() -> Worker:
 class Pool:
     """At most `size` processes; `waiting` more requests may wait for one."""
 
-    def __init__(self, size: int, waiting: int) -> None:
-        self.size, self.waiting, self.asked = size, waiting, 0
+    def __init__(self, size: int, waiting: int, *, last: bool = False) -> None:
+        self.size, self.waiting, self.asked, self.last = size, waiting, 0, last
         self.free: asyncio.Semaphore | None = None
         self.idle: list[asyncio.Future[Worker]] = []
         self.busy: set[Worker] = set()
@@ -109,7 +111,7 @@ class Pool:
     def start(self) -> None:
         """Start all processes ahead of the first request; without this each starts when it is needed."""
         while len(self.idle) < self.size:
-            self.idle.append(asyncio.create_task(started()))
+            self.idle.append(asyncio.create_task(started(last=self.last)))
 
     async def answer(self, request: bytes, seconds: float, progress: Progress | None = None) -> bytes:
         """The document as compact JSON. Raises EstimatorError with the sentence that says what is wrong, BusyError, FaultError."""
@@ -139,7 +141,7 @@ class Pool:
             else:
                 self._end(worker)
                 if not self.closed:
-                    self.idle.append(asyncio.create_task(started()))
+                    self.idle.append(asyncio.create_task(started(last=self.last)))
 
     async def _worker(self) -> Worker:
         """A process that is idle and lives; a new one where there is none."""
@@ -157,7 +159,7 @@ class Pool:
             if worker.process.returncode is None:
                 return worker
         try:
-            return await started()
+            return await started(last=self.last)
         except OSError as error:
             raise BusyError(f"no process can be started to answer this request: {error.strerror}") from None
 
@@ -186,11 +188,11 @@ class Workers:
     """The answers of all tools: quick ones, slow ones and lists of choices have processes of their own."""
 
     def __init__(
-        self, folder: str | None, seconds: float = SECONDS, *, hub: bool = True, quick: tuple[int, int] = (2, 256),
+        self, folder: str | None, seconds: float = SECONDS, *, hub: bool = True, quick: tuple[int, int] = (3, 256),
         slow: tuple[int, int] = (2, 16), choosing: tuple[int, int] = (1, 256),
     ) -> None:  # fmt: skip
         self.folder, self.seconds, self.hub = folder, seconds, hub
-        self.quick, self.slow, self.choosing = Pool(*quick), Pool(*slow), Pool(*choosing)
+        self.quick, self.slow, self.choosing = Pool(*quick), Pool(*slow), Pool(*choosing, last=True)
         self.constants: dict[str, bytes] = {}
 
     async def answer(self, tool: str, arguments: Mapping[str, Any], progress: Progress | None = None) -> bytes:

@@ -19,6 +19,8 @@ from .answers import LARGEST_MEMORY, answered
 
 LARGE = 2**30
 """Resident bytes above which a process is not used again."""
+NICE, GIVES_WAY = "--nice", 10
+"""The word with which this process gets the machine's time last, and how much it gives way."""
 OBJECTS = 100_000
 """Objects made between two collections of garbage: a request makes many that live until its answer."""
 WARM: dict[str, Any] = {
@@ -33,6 +35,8 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: whoever started this process ends it
     limit_memory()
+    if NICE in sys.argv and hasattr(os, "nice"):
+        os.nice(GIVES_WAY)
     out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no answer
     answered(WARM)
