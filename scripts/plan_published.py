@@ -19,7 +19,7 @@ from megatron_memory_estimator.planner.found import Plan
 from megatron_memory_estimator.planner.search import search
 from megatron_memory_estimator.planner.space.axes import Space
 from megatron_memory_estimator.planner.space.recompute import own_recompute
-from megatron_memory_estimator.report.plans import WORDS, Row, layout_text, split_text, virtual
+from megatron_memory_estimator.report.plans import WORDS, Row, layout_text
 from megatron_memory_estimator.throughput import throughput
 
 FACTS = Path(__file__).resolve().parent.parent / "tests" / "facts"
@@ -73,7 +73,7 @@ def compared(one: dict[str, Any]) -> dict[str, Any]:
         "rank": len(ahead) + 1 if len(ahead) < RANKED - 1 else None,
         "ideas": min(len(found.plans), RANKED),
         "gap": round(gap, 4),
-        "layout": f"{layout_text(best.plan).split(', fp8')[0].split(', CUDA')[0].split(', all-to-all')[0]}, split {split_text(best.plan)}",
+        "layout": layout_text(best.plan).split(", fp8")[0].split(", CUDA")[0].split(", all-to-all")[0],
         "why": "; ".join(_why(gap, theirs.verdict().word, job, best.plan, saved)),
     }
 
@@ -108,7 +108,7 @@ def _why(gap: float, verdict: str, job: TrainingJob, best: Plan, saved: dict[str
 def _details(plan: Plan) -> tuple[list[str], list[Any]]:
     layout, t = plan.job.layout, plan.job.training
     found = {
-        "tp": layout.tp, "cp": layout.cp, "pp": layout.pp, "vpp": virtual(plan), "ep": layout.ep, "micro batch": t.micro_batch_size,
+        "tp": layout.tp, "cp": layout.cp, "pp": layout.pp, "vpp": plan.virtual, "ep": layout.ep, "micro batch": t.micro_batch_size,
         "recompute": plan.recompute,
     }  # fmt: skip
     return list(found), list(found.values())

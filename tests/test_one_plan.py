@@ -112,6 +112,7 @@ def test_the_layout_that_is_shown_is_the_layout(capsys: pytest.CaptureFixture[st
     planned = plan(job, DENSE["axes"], top=5)
     (first,) = [one for one in planned.found.plans if one.virtual > 1][:1]
     assert f"vpp {first.virtual}" in repr(first) and f"vpp {first.virtual}" in layout_text(first)
+    assert repr(first).count("vpp ") == 1
     assert first.split == "even" or first.split in repr(first)
     shown = planned._repr_html_()
     for one in planned.found.plans:

@@ -26,11 +26,11 @@ HELP = """The best legal layouts that fit: memory and step time of every layout 
 
 MODEL is what `estimate` takes; a whole run is planned anew, only its model and training settings are kept. Every axis takes a value
 (8), a list (1,2,4), a range (2-16) or an exclusion (not:8); what is not given is searched. Precision and optimizer dtypes stay as
-given unless --complete or their axes say otherwise. Exits with 3 where no layout fits, and with 4 where
-some are tight and none surely fits.
+given unless --complete or their axes say otherwise. Exits with 3 where no layout fits, with 4 where
+some are tight and none surely fits, and with 130 where it is interrupted before it finds one.
 """
-NOTHING_FITS, TIGHT = 3, 4
-"""Exit codes of searches that find no layout that surely fits; they are those of `check`."""
+NOTHING_FITS, TIGHT, INTERRUPTED = 3, 4, 130
+"""Exit codes of searches that find no layout that surely fits; the first two are those of `check`, the last that of shells."""
 
 
 def callback(model: tuple[str, ...], **values: Any) -> None:
@@ -47,7 +47,9 @@ def callback(model: tuple[str, ...], **values: Any) -> None:
 
 def code_of(found: Found) -> int:
     """The exit code of a search."""
-    return 0 if found.plans or found.fits else TIGHT if found.tight else NOTHING_FITS
+    if found.plans or found.fits:
+        return 0
+    return INTERRUPTED if found.interrupted else TIGHT if found.tight else NOTHING_FITS
 
 
 class Asked(NamedTuple):

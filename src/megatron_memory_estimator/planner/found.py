@@ -60,9 +60,14 @@ class Plan:
         words = [f"vpp {self.virtual}"] if self.virtual > 1 else []
         return ", ".join([*words, *([f"split {self.split}"] if self.split != "even" else [])])
 
+    @property
+    def degrees(self) -> str:
+        """Degrees above 1, chunks and split in short."""
+        degrees = dataclasses.replace(self.job.layout, virtual_pipeline_model_parallel_size=None).degrees
+        return ", ".join(filter(None, (degrees, self.pipeline)))
+
     def __repr__(self) -> str:
-        pipeline = f", {self.pipeline}" if self.pipeline else ""
-        layout = f"{self.job.layout.degrees}{pipeline}, recompute {self.recompute}, {self.precision}"
+        layout = f"{self.degrees}, recompute {self.recompute}, {self.precision}"
         return f"<Plan {layout}: {self.tokens_per_s_gpu:,.0f} tokens/s/GPU, {self.peak_allocated_bytes / GIB:.2f} GiB allocated>"
 
 

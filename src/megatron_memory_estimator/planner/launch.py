@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from ..inputs.megatron.table import Argument, arguments
-from ..job.asserted_environment import asserted, refuses_loss
 from ..job.training_job import TrainingJob
+from ..legality.asserted_environment import asserted, refuses_loss
 from ..modules.kinds import has_compressed
 from .launch_bridge import bridge_overrides
 from .launch_settings import concerns, differing, settings_of

@@ -66,7 +66,7 @@ def answer(found: Found, rows: Sequence[Row]) -> str:
     if not rows:
         return nothing_fits(found)
     plan = rows[0].plan
-    words = (plan.job.layout.degrees, *([plan.pipeline] if plan.pipeline else []), f"recompute {plan.recompute}")
+    words = (plan.degrees, f"recompute {plan.recompute}")
     fewest = "" if found.fewest_gpus is None else f"the fewest that hold it: {counted(found.fewest_gpus, 'GPU')}; "
     return (
         f"{fewest}{found.fits:,} of {found.legal:,} legal layouts fit {gib(found.limit, 1)} GiB of {plan.job.gpu.name}; the best by "

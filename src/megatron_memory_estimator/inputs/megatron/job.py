@@ -11,8 +11,8 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ...job.asserted_environment import contradictions
 from ...job.training_job import TrainingJob
+from ...legality.asserted_environment import contradictions
 from ...wording import dashed, plain
 from ..effects import OWNERS
 from ..environment import VARIABLES

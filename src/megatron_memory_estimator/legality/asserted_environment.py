@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from .hardware import Gpu
-from .layout import Layout
-from .training import Training
+from ..job.hardware import Gpu
+from ..job.layout import Layout
+from ..job.training import Training
 
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 OFFLOAD = "NVTE_CPU_OFFLOAD_V1"
