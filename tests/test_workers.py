@@ -235,9 +235,10 @@ def test_an_address_of_another_machine_is_one_sentence(capsys: pytest.CaptureFix
 
 def test_ctrl_c_ends_a_request_that_is_worked_on() -> None:
     with served() as (port, pid):
+        rested = worked_seconds(pid)
         connection = HTTPConnection("127.0.0.1", port, timeout=60)
         connection.request("POST", "/api/v1/plan", json.dumps(SLOW), {"content-type": "application/json"})
-        asyncio.run(until(lambda: len(worked_seconds(pid)) == 3))
+        asyncio.run(until(partial(busier, pid, rested)))
         at_work = list(worked_seconds(pid))
     connection.close()
     assert not any(map(living, at_work))

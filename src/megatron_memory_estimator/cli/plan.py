@@ -26,8 +26,8 @@ HELP = """The best legal layouts that fit: memory and step time of every layout 
 
 MODEL is what `estimate` takes; a whole run is planned anew, only its model and training settings are kept. Every axis takes a value
 (8), a list (1,2,4), a range (2-16) or an exclusion (not:8); what is not given is searched. Precision and optimizer dtypes stay as
-given unless --complete or their axes say otherwise. Exits with 3 where no layout fits, with 4 where
-some are tight and none surely fits, and with 130 where it is interrupted before it finds one.
+given unless --complete or their axes say otherwise. Exits with 3 where no layout fits, 4 where none surely fits, 130 where it is
+interrupted before it finds one.
 """
 NOTHING_FITS, TIGHT, INTERRUPTED = 3, 4, 130
 """Exit codes of searches that find no layout that surely fits; the first two are those of `check`, the last that of shells."""
