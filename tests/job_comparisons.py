@@ -54,7 +54,7 @@ def state(found: Estimate, *parts: str) -> list[int]:
 
 def padding(found: Estimate) -> list[int]:
     """Bytes that padding and the rounding of shares take at most, of every stage."""
-    return [LARGEST_STATE * sum(b.numel - b.numel_unpadded + 1 for b in stage.rank.buffers) for stage in found.stages]
+    return [LARGEST_STATE * sum(b.numel - b.elements + 1 for b in stage.rank.buffers) for stage in found.stages]
 
 
 def more_sharding_costs_no_state(case: Case) -> None:

@@ -136,7 +136,10 @@ def shards_make_the_model(case: Case) -> None:
     """The shards of a parameter over all ranks are the parameter of a single GPU."""
     job, model = case.job, case.job.model
     whole = Layout(world_size=1, tensor_model_parallel_size=1)
-    fixed = {"padded_vocab_size": model.padded_vocab(job.layout.tp)}
+    fixed: dict[str, Any] = {"padded_vocab_size": model.padded_vocab(job.layout.tp)}
+    behind = any(one.mtp and not one.embedding for stage in build_pipeline(model, job.layout).chunks for one in stage)
+    if behind and model.mtp_layer_variant_behind is not None:
+        fixed["mtp_layer_variant"] = model.mtp_layer_variant_behind
     alone = Context(
         _replace(model, **fixed), whole, job.training, job.kernel, job.gpu.num_sms, blackwell=job.gpu.two_way_fp8
     )
