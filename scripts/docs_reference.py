@@ -39,6 +39,29 @@ def commands() -> str:
     return "\n\n".join([*parts, head + _options(shared, some)])
 
 
+def rules() -> str:
+    """Every rule of legality under its code."""
+    from megatron_memory_estimator.rules import NAMES, table
+
+    lines: list[str] = []
+    part = ""
+    for rule in table().values():
+        if rule.part != part:
+            part = rule.part
+            lines.append(f"## {part}")
+        said = NAMES.sub(lambda name: name[1] if not name[2] else "...", rule.sentence)
+        fix = NAMES.sub("...", rule.fix)
+        since = f" Since Megatron-Core {rule.since}." if rule.since else ""
+        example = f"```bash\n# refused\nmegatron-memory estimate {rule.breaks}\n# legal\nmegatron-memory estimate {rule.neighbour}\n```"
+        lines += [
+            f"### {rule.code}",
+            f"{said}{f'; {fix}' if fix else ''}".rstrip(".") + ".",
+            f"Source: {rule.source}.{since}",
+        ]
+        lines += [example] if rule.breaks else []
+    return "\n\n".join(lines) + "\n"
+
+
 def _options(options: list[click.Option], context: click.Context) -> str:
     rows = []
     for option in options:
@@ -128,4 +151,4 @@ def _members(found: type) -> list[tuple[str, str]]:
     return rows
 
 
-TABLES = {"commands": commands, "api": api}
+TABLES = {"rules": rules, "commands": commands, "api": api}

@@ -52,6 +52,8 @@ TABLES = {
 """Makers of the tables by the names that blocks have."""
 CODE = "; echo $?"
 """Behind a command whose exit code is shown too."""
+ERRORS = " 2>&1"
+"""Of a command whose errors are shown."""
 WIDTH = 100
 """Columns of every output that is shown."""
 BLOCK = re.compile(r"(<!-- (run|table): (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -61,20 +63,20 @@ def output(command: str) -> str:
     """What a command prints, as a fenced block with the command first."""
     from megatron_memory_estimator.cli import main
 
-    head, *rest = command.removesuffix(CODE).split(" | ")
+    head, *rest = command.removesuffix(CODE).replace(ERRORS, "").split(" | ")
     words = shlex.split(head)
     assert words[0] == "megatron-memory", command
     os.environ["COLUMNS"] = str(WIDTH)
     text = io.StringIO()
     code: object = 0
-    with contextlib.redirect_stdout(text):
+    with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text if ERRORS in command else sys.stderr):
         try:
             main(words[1:])
         except SystemExit as stop:
             code = stop.code
     if command.endswith(CODE):
         text.write(f"{code}\n")
-    elif code:
+    elif code and ERRORS not in command:
         raise ValueError(f"{command} ends with {code}")
     lines = [line.rstrip() for line in text.getvalue().rstrip("\n").split("\n")]
     for cut in rest:

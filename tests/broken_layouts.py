@@ -14,8 +14,9 @@ from megatron_memory_estimator.job.layout import Layout
 from megatron_memory_estimator.job.model import Model
 from megatron_memory_estimator.job.settings import field_kind
 from megatron_memory_estimator.job.training import Training
-from megatron_memory_estimator.legality import Violation, violations
+from megatron_memory_estimator.legality import violations
 from megatron_memory_estimator.legality.precision import gpu
+from megatron_memory_estimator.rules import Violation
 
 from .random_models import Choice, Settings, models
 

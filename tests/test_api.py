@@ -172,7 +172,7 @@ LAYOUTS: list[tuple[dict[str, Any], str]] = [
     ({"expert_model_parallel_size": 3}, "num_moe_experts=8"),
     ({"tensor_model_parallel_size": 2}, "sequence_parallel"),
     ({"pipeline_model_parallel_size": 3}, "num_layers=4"),
-    ({"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 3}, "divisible"),
+    ({"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 3}, "cannot be divided"),
     ({"virtual_pipeline_model_parallel_size": 2}, "pipeline_model_parallel_size above 1"),
     ({"pipeline_model_parallel_layout": "Ett|ttL"}, "pipeline_model_parallel_size above 1"),
     ({"pipeline_model_parallel_size": 2, "pipeline_model_parallel_layout": "Ettt|ttL"}, "5 t"),
@@ -202,7 +202,7 @@ LAYOUTS: list[tuple[dict[str, Any], str]] = [
     ({"use_precision_aware_optimizer": True}, "use_distributed_optimizer"),
     ({"mtp_num_layers": 1, "position_embedding_type": "mrope"}, "rope or none"),
     ({"max_position_embeddings": 512}, "max_position_embeddings=512"),
-    ({"moe_router_num_groups": 3}, "moe_router_num_groups=3"),
+    ({"moe_router_num_groups": 3, "moe_router_group_topk": 1}, "moe_router_num_groups=3"),
     ({"add_bias_linear": True, "moe_shared_expert_intermediate_size": 64}, "biases"),
     ({"moe_token_dispatcher_type": "flex"}, "flex"),
 ]

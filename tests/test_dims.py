@@ -12,8 +12,8 @@ from megatron_memory_estimator import LayoutError, TrainingJob
 from megatron_memory_estimator.inputs.hf import load
 from megatron_memory_estimator.job.layout import Layout
 from megatron_memory_estimator.legality import beside_pipeline
-from megatron_memory_estimator.legality.dims import Declared, declared_dims, declared_units
-from megatron_memory_estimator.legality.sharding import world
+from megatron_memory_estimator.legality.declared import Declared, declared_dims, declared_units
+from megatron_memory_estimator.legality.grid import world
 from megatron_memory_estimator.modules.context import Context
 from megatron_memory_estimator.modules.layers import layer_unit, mtp_unit
 from megatron_memory_estimator.tape.ops import flattened
@@ -32,7 +32,7 @@ DEGREES = [
 
 def test_a_dim_that_does_not_divide_is_refused() -> None:
     assert Dim("rows", 12, ("tp",), 4).local == 3
-    with pytest.raises(LayoutError, match=r"^rows=10 is not divisible by tp=3; use 1, 2, 5 or 10$"):
+    with pytest.raises(LayoutError, match=r"^rows=10 is not divisible by tp=3; use 1, 2, 5 or 10 \[declared-dim\]$"):
         _ = Dim("rows", 10, ("tp",), 3).local
     with pytest.raises(LayoutError):
         tensor("x", (Dim("rows", 10, ("tp",), 3),))

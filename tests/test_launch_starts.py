@@ -66,10 +66,13 @@ def test_a_plan_prints_its_environment(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_linear_attention_has_the_name_of_the_version() -> None:
     for version, name in (("0.19", "gated_delta_net"), ("0.20", "gdn")):
-        job = TrainingJob.from_hf("Qwen/Qwen3-Next-80B-A3B-Instruct", 8, ep=8, megatron_core_version=version)
+        job = TrainingJob.from_hf(
+            "Qwen/Qwen3-Next-80B-A3B-Instruct", 8, ep=8, mtp_num_layers=1, megatron_core_version=version
+        )
         launch = megatron_lm(job)
         assert launch.arguments["experimental-attention-variant"] == name
-        again = TrainingJob.from_megatron_args(launch.words(), 8)
+        assert launch.beside["mtp_num_layers"] == 1  # GPTModelBuilder makes no MTP layers of this attention
+        again = TrainingJob.from_megatron_args(launch.words(), 8, megatron_core_version=version)
         assert again.model.experimental_attention_variant == "gdn"
 
 

@@ -132,7 +132,7 @@ def test_what_no_layer_can_be_is_refused_in_one_sentence(settings: dict[str, Any
 
 RULES: list[tuple[dict[str, Any], str]] = [
     ({"tensor_model_parallel_size": 2, "qk_layernorm": True, "num_query_groups": 8, "qk_layernorm_scope": "projection"},
-     "tensor_model_parallel_size=1, because its norm is as wide as all heads, not 2"),
+     "tensor_model_parallel_size=1, not 2: its norm is as wide as all heads"),
     ({"context_parallel_size": 2, "core_attention": "flex"}, "core_attention=flex excludes context_parallel_size=2; use 1"),
     ({"context_parallel_size": 2, "core_attention": "local"}, "core_attention=local excludes context_parallel_size=2; use 1"),
     ({"context_parallel_size": 2, "value_channels": 16}, "value_channels=16 excludes context_parallel_size=2; use 1"),

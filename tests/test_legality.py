@@ -12,11 +12,10 @@ import pytest
 
 from megatron_memory_estimator import LayoutError, TrainingJob
 from megatron_memory_estimator.job.layout import Layout
-from megatron_memory_estimator.legality import Violation, check, violations
-from megatron_memory_estimator.legality.sharding import CP, PP
-from megatron_memory_estimator.legality.stages import FIRST, LAST, LAYOUT, VPP, pipeline
-from megatron_memory_estimator.legality.violation import broken, indivisible
+from megatron_memory_estimator.legality import check, violations
+from megatron_memory_estimator.legality.pipeline import FIRST, LAST, LAYOUT, VPP, pipeline
 from megatron_memory_estimator.modules.context import Context
+from megatron_memory_estimator.rules import CP, PP, TP, Violation, broken
 
 from .broken_layouts import Broken, collected
 
@@ -24,14 +23,19 @@ NUMBER_WITH_NAME = re.compile(r"=(?=\d)[\d*.=]+")
 
 
 def test_a_name_in_braces_is_a_name_in_the_rule_and_a_number_in_the_text() -> None:
-    heads = indivisible("num_attention_heads", 40, "tensor_model_parallel_size", 16, fix="use 8")
+    heads = broken("heads-over-tp", {"num_attention_heads": 40, TP: 16}, use=8)
     assert heads == Violation(
         "num_attention_heads is not divisible by tensor_model_parallel_size",
         "num_attention_heads=40 is not divisible by tensor_model_parallel_size=16; use 8",
+        "heads-over-tp",
     )
-    assert broken("fp8 and fp4 exclude each other", fix="give one").text == "fp8 and fp4 exclude each other; give one"
-    assert broken("it has entries", said="it has 3 entries", fix="give one") == Violation(
-        "it has entries", "it has 3 entries; give one"
+    assert heads.said == f"{heads.text} [heads-over-tp]"
+    assert broken("fp8-or-fp4").text == "fp8 and fp4 exclude each other; give one"
+    assert broken("layout-ends").text == broken("layout-ends").rule  # a rule that says what to do needs no fix
+    assert broken("cp-comm-type-entries", entries=3, layers=4) == Violation(
+        "cp_comm_type has entries: neither one nor one for each layer",
+        "cp_comm_type has 3 entries: neither one nor one for each layer; give one, or one per layer (4)",
+        "cp-comm-type-entries",
     )
 
 
@@ -96,7 +100,7 @@ def test_rules_are_sentences_without_the_numbers_of_a_run() -> None:
 
 def test_texts_have_the_numbers_of_their_rule_and_say_what_to_do() -> None:
     for one in collected():
-        rule, text = one.violation
+        rule, text, _ = one.violation
         said, _, fix = text.partition("; ")
         assert not TORN.search(said) and not TORN.search(fix), text
         assert fix or SAID_BY_THE_RULE.search(said), text
@@ -113,7 +117,7 @@ def test_the_fix_of_a_split_is_accepted() -> None:
     """Applied, every alternative removes its violation and brings no other rule of the pipeline with it."""
     seen = 0
     for one in collected():
-        rule, text = one.violation
+        rule, text, _ = one.violation
         fix = text.partition("; ")[2]
         if LAYOUT in rule or not SPLIT.search(rule) or not re.match(r"use|leave|the two", fix):
             continue
@@ -128,7 +132,7 @@ def test_numbers_of_a_fix_are_accepted() -> None:
     """`A=3 is not divisible by B=2; use 1 or 3`, `use a multiple of 2`: the numbers are B's and A's."""
     found: set[str] = set()
     for one in collected():
-        rule, text = one.violation
+        rule, text, _ = one.violation
         fix = text.partition("; ")[2]
         names = re.match(r"(\w+) (?:is not divisible by|does not divide|must lie between|and) (\S+?),?(?: |$)", rule)
         if names is None or SPLIT.search(rule) or re.search("^num_gpus|need|exclude|say the same", rule):

@@ -34,7 +34,7 @@ SAME = [
     ("--fp8-hybrid", "--fp8-format hybrid"),
     ("--no-scaled-masked-softmax-fusion", "--no-masked-softmax-fusion"),
     ("--fp8-e4m3", "--fp8-format e4m3"),
-    ("--use-custom-fsdp", "--use-megatron-fsdp"),
+    ("--use-custom-fsdp", "--use-megatron-fsdp --ckpt-format fsdp_dtensor"),
     ("--checkpoint-activations", "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"),
     (
         "--activations-checkpoint-method block --activations-checkpoint-num-layers 3",
@@ -75,7 +75,8 @@ SAME = [
 
 @pytest.mark.parametrize(("old", "new"), SAME, ids=lambda words: words[:40])
 def test_old_words_are_read_as_those_of_today(old: str, new: str) -> None:
-    found, expected = job_of(old), job_of(new)
+    """Words at which Megatron-LM of today stops are those of a release before Megatron-Core."""
+    found, expected = (job_of(words, megatron_core_version="0.1") for words in (old, new))
     assert (found.model, found.layout, found.training) == (expected.model, expected.layout, expected.training)
 
 
@@ -113,7 +114,9 @@ def test_words_of_forks_about_experts(old: str, new: str) -> None:
 
 def test_batch_size_is_the_micro_batch_size() -> None:
     words = BASE.replace("--micro-batch-size 1", "--batch-size 2").split()
-    job = TrainingJob.from_megatron_args(words, 1)
+    with pytest.raises(LayoutError, match=r"^Megatron-LM stops at --batch-size; use --micro-batch-size"):
+        TrainingJob.from_megatron_args(words, 1)
+    job = TrainingJob.from_megatron_args(words, 1, megatron_core_version="0.1")
     assert job.training.micro_batch_size == 2
     assert "--batch-size is read as --micro-batch-size 2; Megatron-LM of today stops at it" in job.warnings
 
@@ -125,7 +128,7 @@ def test_balanced_routing_is_said_by_the_script() -> None:
 
 def test_registered_buffers_are_as_large_as_others_and_double_under_full_sharding() -> None:
     assert not job_of("--use-nccl-ub").training.double_buffered
-    sharded = job_of("--use-megatron-fsdp --use-nccl-ub --reuse-grad-buf-for-mxfp8-param-ag")
+    sharded = job_of("--use-megatron-fsdp --ckpt-format fsdp_dtensor --use-nccl-ub --reuse-grad-buf-for-mxfp8-param-ag")
     assert sharded.training.double_buffered
     assert any("use_megatron_fsdp turns it off" in said for said in sharded.warnings)
 

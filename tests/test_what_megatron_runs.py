@@ -11,7 +11,7 @@ import pytest
 from megatron_memory_estimator import ConfigError, Estimate, LayoutError, Stage, TrainingJob, estimate
 from megatron_memory_estimator.job.layout import Layout
 from megatron_memory_estimator.job.model import Model
-from megatron_memory_estimator.legality.stages import schedule
+from megatron_memory_estimator.legality.pipeline import schedule
 
 from .helpers import moe_config, moe_job, small_config, small_job
 
@@ -130,7 +130,9 @@ def test_megatron_core_0_13_puts_mtp_layers_on_the_last_chunk_itself() -> None:
 @pytest.mark.parametrize("version", ["0.14", "0.16", "0.20"])
 def test_since_0_14_a_layout_string_places_all_mtp_layers(version: str) -> None:
     """`pipeline_parallel_layer_layout.py` (validate_layer_layout): the number of m is mtp_num_layers."""
-    with pytest.raises(LayoutError, match=r"has 0 m for mtp_num_layers=1; use 1 m, or give megatron_core_version 0.13"):
+    with pytest.raises(
+        LayoutError, match=r"has 0 m, not mtp_num_layers=1; use 1 m, or give megatron_core_version 0.13"
+    ):
         estimate(mtp_job("Ett|ttL", version))
 
 
@@ -250,8 +252,8 @@ def test_experts_of_single_ops_leave_too() -> None:
     ("settings", "reason"),
     [
         ({**FUSED, "use_transformer_engine_op_fuser": False}, "fused_group_mlp needs use_transformer_engine_op_fuser"),
-        ({**FUSED, "offload_modules": ("fused_group_mlp", "moe_act")}, "takes all of the experts and excludes moe_act"),
-        ({**FUSED, "offload_modules": ("expert_fc1", "moe_act")}, "do not exist in fused experts; use fused_group_mlp"),
+        ({**FUSED, "offload_modules": ("fused_group_mlp", "moe_act")}, "fused experts have no offload_modules moe_act"),
+        ({**FUSED, "offload_modules": ("expert_fc1", "moe_act")}, "fused experts have no offload_modules expert_fc1 and moe_act"),
         ({**FUSED, "recompute_granularity": "selective", "recompute_modules": ("moe",)}, "recompute_modules moe exclude"),
         ({**FUSED, "moe_paged_stash": True, "moe_expert_rank_capacity_factor": 1.5}, "moe_paged_stash exclude each other"),
         ({**FUSED, **MXFP8, "fp8_param_gather": False, "reuse_grad_buf_for_mxfp8_param_ag": False}, "copies of the weights"),

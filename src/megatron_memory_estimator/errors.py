@@ -74,17 +74,20 @@ class NumPyError(EstimatorError):
 class LayoutError(EstimatorError):
     """A layout that Megatron-Core would refuse.
 
-    `reasons` holds one sentence for each violated rule; the message joins them. `rules` says the same without the numbers of the
-    layout, so that refusals can be counted.
+    `reasons` holds one sentence for each violated rule; the message joins them, each with the code of its rule. `rules` says the same
+    without the numbers of the layout, so that refusals can be counted; `codes` are those of the reference of rules.
     """
 
-    def __init__(self, reasons: tuple[str, ...], rules: tuple[str, ...] = ()) -> None:
-        super().__init__(_joined(reasons))
+    def __init__(self, reasons: tuple[str, ...], rules: tuple[str, ...] = (), codes: tuple[str, ...] = ()) -> None:
+        super().__init__(
+            _joined([f"{one} [{code}]" for one, code in zip(reasons, codes, strict=True)] if codes else reasons)
+        )
         self.reasons = reasons
         self.rules = rules or reasons
+        self.codes = codes or ("",) * len(reasons)
 
 
-def _joined(reasons: tuple[str, ...]) -> str:
+def _joined(reasons: Sequence[str]) -> str:
     """As many reasons as a message holds, and how many more there are."""
     shown = list(reasons)
     while len(text := "; ".join(shown)) > LONGEST_MESSAGE - 20 and len(shown) > 1:

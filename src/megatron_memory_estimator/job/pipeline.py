@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from ..dataclass import dataclass
-from ..errors import ConfigError, LayoutError
+from ..errors import ConfigError
+from ..rules import PP, Worded, broken, refusal, some
 from ..tape.tensor import divisors
-from ..wording import any_count, counted, shown, undivided, whole
+from ..wording import any_count, counted, shown, whole
 from .layer_kinds import MOST_LAYERS
 from .layout import Layout
 from .model import Model
@@ -70,13 +71,7 @@ def virtual_stages(model: Model, layout: Layout, *, overlap_p2p_comm: bool = Tru
     if layout.pipeline_model_parallel_layout is not None:
         stages = parse_layout(layout.pipeline_model_parallel_layout)
         if len(stages) % pp:
-            raise LayoutError(
-                (
-                    f"pipeline_model_parallel_layout has {undivided(len(stages), 'stage')} over "
-                    f"pipeline_model_parallel_size={pp}; use a multiple of {pp} stages",
-                ),
-                ("the stages of pipeline_model_parallel_layout do not divide over pipeline_model_parallel_size",),
-            )
+            raise refusal(broken("layout-stages-over-pp", {PP: pp}, stages=some(len(stages), "stage"), multiple=pp))
         return len(stages) // pp
     segments = _hybrid_segments(model, pp)
     if segments is not None:
@@ -86,13 +81,9 @@ def virtual_stages(model: Model, layout: Layout, *, overlap_p2p_comm: bool = Tru
         total = split_layers(model, layout)
         if per < 1 or total % pp or (total // pp) % per:
             each = f"{total}/{pp} layers" if total % pp else counted(total // pp, "layer")
-            raise LayoutError(
-                (
-                    f"num_layers_per_virtual_pipeline_stage={per} does not divide the {each} of a "
-                    f"pipeline stage; {_other_chunks(model, total, pp, per, overlap_p2p_comm=overlap_p2p_comm)}",
-                ),
-                ("num_layers_per_virtual_pipeline_stage does not divide the layers of a pipeline stage",),
-            )
+            fix = _other_chunks(model, total, pp, per, overlap_p2p_comm=overlap_p2p_comm)
+            layers = Worded("layers", each)
+            raise refusal(broken("layers-per-chunk", num_layers_per_virtual_pipeline_stage=per, layers=layers, fix=fix))
         return total // pp // per
     return layout.virtual_pipeline_model_parallel_size or 1
 
@@ -257,11 +248,7 @@ def _hybrid_segments(model: Model, pp: int) -> list[int] | None:
         return None
     segments = [len(segment) for segment in model.hybrid_layer_pattern.split("/")[0].split("|")]
     if len(segments) % pp:
-        raise LayoutError(
-            (
-                f"hybrid_layer_pattern has {undivided(len(segments), 'segment')} over "
-                f"pipeline_model_parallel_size={pp}; use a multiple of {pp} segments",
-            ),
-            ("the segments of hybrid_layer_pattern do not divide over pipeline_model_parallel_size",),
+        raise refusal(
+            broken("pattern-segments-over-pp", {PP: pp}, segments=some(len(segments), "segment"), multiple=pp)
         )
     return segments

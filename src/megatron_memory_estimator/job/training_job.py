@@ -108,7 +108,7 @@ class TrainingJob:
         """
         from ..inputs.megatron.job import job_from_args
 
-        return job_from_args(args, num_gpus, settings)
+        return job_from_args(args, num_gpus, settings, whole=True)
 
     @classmethod
     def from_file(

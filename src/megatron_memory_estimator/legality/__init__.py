@@ -15,32 +15,43 @@ from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
 from ..modules.context import Context
-from .bridge_layers import attention_residuals, falcon_h1, gemma4_dense, gemma4_moe
-from .bridge_modules import activation_fusion, capped_logits, narrow_values, own_modules, wide_norms
-from .compressed import compressed_attention, hash_layers, hyper_connections, placed
-from .dims import declared_dims, refusals, undivided
-from .experts import expert_modules, experts
-from .graphs import graphs
-from .kernels import (
+from ..rules import Violation, of_error, refusal
+from .bridge import attention_residuals, falcon_h1, gemma4_dense, gemma4_moe
+from .declared import declared_dims, refusals
+from .deepseek_v4 import compressed_attention, hash_layers, hyper_connections, placed
+from .experts import a2a_overlap, expert_modules, experts
+from .grid import attention, degrees, world
+from .layers import (
+    activation_fusion,
     attention_variants,
+    capped_logits,
     deterministic,
     kernel_dtype,
     mtp_positions,
+    narrow_values,
+    own_modules,
     positions,
+    towers,
     transformer_impl,
     whole_layers,
+    wide_norms,
     windows,
 )
-from .offloading import offloading
-from .optimizer import fully_sharded, optimizer
-from .overlap import a2a_overlap, deferred_wgrads, interleaved, sequence_parallel, two_optimizers
+from .pipeline import balanced_split, even_layout, interleaved, mtp_apart, pipeline, schedule, shared_indexers
 from .precision import gpu, low_precision
-from .recompute import checkpoints, recompute, shared_experts, uniform_mtp
-from .sharding import attention, world
-from .splits import balanced_split, even_layout
-from .stages import mtp_apart, pipeline, schedule, shared_indexers
-from .towers import towers
-from .violation import Violation, broken
+from .training import (
+    checkpoints,
+    deferred_wgrads,
+    fully_sharded,
+    graphs,
+    offloading,
+    optimizer,
+    recompute,
+    sequence_parallel,
+    shared_experts,
+    two_optimizers,
+    uniform_mtp,
+)
 
 __all__ = [
     "Violation",
@@ -94,23 +105,6 @@ SWITCHES: tuple[Rules, ...] = (
     towers,
 )
 """Rules between settings, in the order in which they are reported."""
-MOST: dict[str, int] = {"pipeline_model_parallel_size": 4096, "microbatch_group_size_per_vp_stage": 65536}
-"""The most that is accepted: what is made of them grows with them."""
-DEGREES = (
-    "world_size",
-    "tensor_model_parallel_size",
-    "pipeline_model_parallel_size",
-    "context_parallel_size",
-    "expert_model_parallel_size",
-    "expert_tensor_parallel_size",
-    "virtual_pipeline_model_parallel_size",
-    "num_layers_in_first_pipeline_stage",
-    "num_layers_in_last_pipeline_stage",
-    "num_layers_per_virtual_pipeline_stage",
-    "microbatch_group_size_per_vp_stage",
-    "num_distributed_optimizer_instances",
-)
-"""Numbers of a layout that are at least 1."""
 
 
 def check(context: Context, machine: Gpu, num_microbatches: int) -> None:
@@ -118,10 +112,10 @@ def check(context: Context, machine: Gpu, num_microbatches: int) -> None:
     model, layout, training = context.model, context.layout, context.training
     stated = stated_violations(model, layout, training, num_microbatches)
     declared = () if stated else tuple(refusals(context))
-    dims = [one for error in declared if isinstance(error, LayoutError) for one in undivided(error)]
+    dims = [one for error in declared if isinstance(error, LayoutError) for one in of_error(error)]
     found = (*(stated or dict.fromkeys(dims)), *gpu(training, machine))
     if found:
-        raise LayoutError(tuple(one.text for one in found), tuple(one.rule for one in found))
+        raise refusal(*found)
     for error in declared:
         raise error
 
@@ -163,15 +157,3 @@ def pipeline_sides(model: Model, layout: Layout) -> tuple[bool, bool]:
 def _of(rules: tuple[Rules, ...], model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
     for one in rules:
         yield from one(model, layout, training)
-
-
-def degrees(layout: Layout) -> Iterator[Violation]:
-    """Every degree is at least 1, and none too large."""
-    for name in DEGREES:
-        value = getattr(layout, name)
-        shown = "num_gpus" if name == "world_size" else name
-        if value is not None and value < 1:
-            yield broken(f"{{{shown}}} must be at least 1", {shown: value})
-    for name, most in MOST.items():
-        if (getattr(layout, name) or 1) > most:
-            yield broken(f"{{{name}}} is more than {most}, the most that is accepted", {name: getattr(layout, name)})

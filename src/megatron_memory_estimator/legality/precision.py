@@ -1,4 +1,4 @@
-"""Rules of fp8 and fp4 (Megatron-LM `arguments.py`, `transformer_config.py`; TransformerEngine `pytorch/quantization.py`)."""
+"""Rules of fp8 and fp4, and of kernels that need a GPU."""
 
 from __future__ import annotations
 
@@ -8,72 +8,78 @@ from ..job.hardware import Gpu
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
+from ..rules import Violation, broken, broken_if
 from ..wording import any_of
-from .violation import Violation, broken
 
 LEAST_CAPABILITY = {"delayed": (8, 9), "tensorwise": (8, 9), "blockwise": (9, 0), "mxfp8": (10, 0), "nvfp4": (10, 0)}
 """Compute capability from which on a GPU's tensor cores have a recipe."""
 FP8_RECIPES = ("delayed", "tensorwise", "blockwise", "mxfp8")
+BF16_ENDS = ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
+SPARSE_KERNELS = (9, 0)
+"""The least compute capability of cuDNN's and FlashMLA's sparse attention."""
 
 
 def low_precision(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
     """What fp8 and fp4 need and exclude."""
     t = training
-    if t.fp8 and t.fp4:
-        yield broken("fp8 and fp4 exclude each other", fix="give one")
-    if t.fp8_param_gather and not t.fp8:
-        yield broken("fp8_param_gather needs fp8")
-    if t.reuse_grad_buf_for_mxfp8_param_ag and not (t.fp8_param_gather or t.use_megatron_fsdp):
-        yield broken("reuse_grad_buf_for_mxfp8_param_ag needs fp8_param_gather")
-    if t.fp4_param_gather and not t.fp4:
-        yield broken("fp4_param_gather needs fp4")
+    gathered = t.fp8_param_gather or t.use_megatron_fsdp
+    yield from broken_if(
+        (
+            (t.fp8 and t.fp4, "fp8-or-fp4"),
+            (t.fp8_param_gather and not t.fp8, "fp8-param-gather-needs-fp8"),
+            (t.reuse_grad_buf_for_mxfp8_param_ag and not gathered, "reused-gradients-need-param-gather"),
+            (t.fp4_param_gather and not t.fp4, "fp4-param-gather-needs-fp4"),
+        )
+    )
     if t.low_precision:
         yield from _recipe(training, "fp4" if t.fp4 else "fp8")
+    if t.fp8 and t.first_last_layers_bf16:
+        most = model.num_layers // layout.pp
+        for setting in BF16_ENDS:
+            if getattr(t, setting) > most:
+                yield broken("bf16-ends-above-a-stage", setting=(setting, getattr(t, setting)), most=most)
 
 
 def _recipe(training: Training, name: str) -> Iterator[Violation]:
     t = training
     if not t.te_spec:
-        yield broken(f"{name} needs transformer_impl=transformer_engine")
+        yield broken("low-precision-needs-te", precision=name)
     if t.params_dtype == "fp32":
         yield from _of_wide_weights(training, name)
     if t.low_precision_weights and not t.use_distributed_optimizer:
-        yield broken(f"{name}_param_gather needs use_distributed_optimizer")
+        yield broken("param-gather-needs-distributed-optimizer", precision=name)
     if t.disable_parameter_transpose_cache and not (t.low_precision_weights or t.use_torch_fsdp2):
-        rule = f"disable_parameter_transpose_cache with {name} and without {name}_param_gather is not modelled"
-        yield broken(f"{rule}: every microbatch in flight keeps quantized weights of its own")
+        yield broken("no-transpose-cache-without-param-gather", precision=name)
     reused = t.reuse_grad_buf_for_mxfp8_param_ag or t.use_megatron_fsdp
-    if t.low_precision_weights and t.low_precision == "mxfp8" and not reused:
-        yield broken("fp8_param_gather with fp8_recipe=mxfp8 needs reuse_grad_buf_for_mxfp8_param_ag")
-    if t.low_precision == "delayed":
-        if t.first_last_layers_bf16:
-            yield broken("first_last_layers_bf16 does not work with fp8_recipe=delayed")
-        for module in ("moe_act", "layernorm"):
-            if t.recomputes(module):
-                yield broken(f"recompute_modules {module} does not work with fp8_recipe=delayed")
+    delayed = t.low_precision == "delayed"
+    yield from broken_if(
+        (
+            (t.low_precision_weights and t.low_precision == "mxfp8" and not reused, "mxfp8-param-gather-needs-reuse"),
+            (delayed and t.first_last_layers_bf16, "bf16-ends-with-delayed"),
+        )
+    )
+    for module in ("moe_act", "layernorm") if delayed else ():
+        if t.recomputes(module):
+            yield broken("recomputed-with-delayed", module=module)
     if t.fp8_dot_product_attention and t.attention_kernel not in (None, "cudnn"):
-        yield broken(f"fp8_dot_product_attention needs attention_kernel=cudnn, not {t.attention_kernel}")
-    for setting in ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16"):
+        yield broken("fp8-attention-needs-cudnn", attention_kernel=t.attention_kernel)
+    for setting in BF16_ENDS:
         if getattr(t, setting) < 0:
-            yield broken(f"{{{setting}}} must not be negative", {setting: getattr(t, setting)})
+            yield broken("negative", setting=(setting, getattr(t, setting)))
 
 
 def _of_wide_weights(training: Training, name: str) -> Iterator[Violation]:
     """fp8 GEMMs read fp32 operands and write fp32 results (TransformerEngine `pytorch/module/linear.py`: such biases are cast to bf16);
     Hadamard transforms of nvfp4 (`pytorch/tensor/nvfp4_tensor.py`), fused experts and fp8 attention are for 16 bits."""
     t = training
-    if name == "fp4":
-        yield broken("fp4 needs params_dtype bf16 or fp16")
-    if t.low_precision_weights and name == "fp8":
-        yield broken("fp8_param_gather with params_dtype=fp32 is not modelled", fix="use bf16")
-    if t.fp8_dot_product_attention:
-        yield broken("fp8_dot_product_attention needs params_dtype bf16 or fp16")
-    if t.use_transformer_engine_op_fuser:
-        yield broken("use_transformer_engine_op_fuser with fp8 needs params_dtype bf16 or fp16")
-
-
-SPARSE_KERNELS = (9, 0)
-"""The least compute capability of cuDNN's and FlashMLA's sparse attention."""
+    yield from broken_if(
+        (
+            (name == "fp4", "fp4-in-fp32"),
+            (t.low_precision_weights and name == "fp8", "fp8-param-gather-in-fp32"),
+            (t.fp8_dot_product_attention, "fp8-attention-in-fp32"),
+            (t.use_transformer_engine_op_fuser, "op-fuser-with-fp8-in-fp32"),
+        )
+    )
 
 
 def has_recipe(training: Training, machine: Gpu) -> bool:
@@ -85,19 +91,14 @@ def has_recipe(training: Training, machine: Gpu) -> bool:
 def gpu(training: Training, machine: Gpu) -> Iterator[Violation]:
     """A recipe needs a GPU whose tensor cores have it, and a kernel one that it was written for."""
     recipe = training.low_precision
+    has = {"gpu": machine.name, "has": "{}.{}".format(*machine.capability)}
     if training.dsa_kernel_backend == "cudnn" and machine.capability < SPARSE_KERNELS:
-        major, minor = SPARSE_KERNELS
-        rule = f"dsa_kernel_backend=cudnn needs a GPU of compute capability {major}.{minor} or above"
-        yield broken(
-            rule, said=f"{rule}, and {machine.name} has {machine.capability[0]}.{machine.capability[1]}", fix="use none"
-        )
+        yield broken("cudnn-sparse-attention-needs-gpu", {"needs": "{}.{}".format(*SPARSE_KERNELS), **has})
     if recipe and not has_recipe(training, machine):
-        major, minor = LEAST_CAPABILITY[recipe]
-        setting, name = ("fp4", f"fp4={training.fp4}") if training.fp4 else ("fp8", f"fp8_recipe={recipe}")
+        needs = "{}.{}".format(*LEAST_CAPABILITY[recipe])
         others = [other for other in FP8_RECIPES if machine.capability >= LEAST_CAPABILITY[other]]
-        yield broken(
-            f"{name} needs a GPU of compute capability {major}.{minor} or above",
-            said=f"{name} needs a GPU of compute capability {major}.{minor} or above, and {machine.name} has "
-            f"{machine.capability[0]}.{machine.capability[1]}",
-            fix=f"use {any_of(others)}" if others and setting == "fp8" else f"leave {setting} out",
+        setting = ("fp4", training.fp4) if training.fp4 else ("fp8_recipe", recipe)
+        fix = (
+            f"use {any_of(others)}" if others and not training.fp4 else f"leave {'fp4' if training.fp4 else 'fp8'} out"
         )
+        yield broken("recipe-needs-gpu", {"setting": setting, "needs": needs, **has, "fix": fix})

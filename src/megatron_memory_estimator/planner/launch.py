@@ -9,6 +9,8 @@ import shlex
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from ..inputs.megatron.job import job_from_args
+from ..inputs.megatron.refused import VARIANTS
 from ..inputs.megatron.table import Argument, arguments
 from ..job.training_job import TrainingJob
 from ..legality.asserted_environment import asserted, refuses_loss
@@ -60,7 +62,7 @@ def megatron_lm(job: TrainingJob) -> Launch:
     """The run as Megatron-LM arguments (Megatron-LM `megatron/training/arguments.py`)."""
     values = dict(_megatron_values(job))
     found = {flag: value for dest, value in values.items() for flag, value in _flags(dest, value)}
-    read = TrainingJob.from_megatron_args(Launch(found, {}).words(), job.layout.world_size, gpu=job.gpu.name)
+    read = job_from_args(Launch(found, {}).words(), job.layout.world_size, {"gpu": job.gpu.name}, rules=False)
     return Launch(found, {name: value for name, value in differing(job, read).items() if name != "world_size"})
 
 
@@ -68,6 +70,7 @@ def _megatron_values(job: TrainingJob) -> Iterator[tuple[str, Any]]:
     """Destinations of Megatron's parser with their values."""
     model, t = job.model, job.training
     settings = settings_of(job)
+    unspoken = set(_unspoken(job))
     yield from (("bf16", True),) if t.params_dtype == "bf16" else (("fp16", True),) if t.params_dtype == "fp16" else ()
     if model.gated_linear_unit and model.activation_func in ("silu", "quick_gelu"):
         yield ("swiglu" if model.activation_func == "silu" else "quick_geglu"), True
@@ -87,6 +90,8 @@ def _megatron_values(job: TrainingJob) -> Iterator[tuple[str, Any]]:
     if job.layout.cp > 1 and has_compressed(model):
         yield "cp_partition_mode", "contiguous"
         settings["sequence_packing_scheduler"] = t.sequence_packing_scheduler or PACKING
+    if t.use_megatron_fsdp:
+        yield "ckpt_format", "fsdp_dtensor"
     by_dest = arguments()[1]
     for name, value in settings.items():
         dest = OTHER_NAMES.get(name, name)
@@ -98,7 +103,7 @@ def _megatron_values(job: TrainingJob) -> Iterator[tuple[str, Any]]:
             continue
         if not concerns(model, name):
             continue
-        if name in LOSS_FUSION and refuses_loss(t):
+        if (name in LOSS_FUSION and refuses_loss(t)) or name in unspoken:
             continue
         if value == "gdn" and t.mcore < SHORT_NAMES:
             value = "gated_delta_net"
@@ -107,6 +112,15 @@ def _megatron_values(job: TrainingJob) -> Iterator[tuple[str, Any]]:
         if name == "moe_router_load_balancing_type" and len(value) == 1:
             value = value[0]
         yield dest, value
+
+
+def _unspoken(job: TrainingJob) -> Iterator[str]:
+    """Settings that Megatron-LM's own checks refuse, which Megatron-Bridge's classes take."""
+    model = job.model
+    if model.experimental_attention_variant in ("gdn", *VARIANTS) and not model.hybrid:
+        yield "mtp_num_layers"
+    if model.moe_router_score_function == "softmax":
+        yield "moe_router_enable_expert_bias"
 
 
 PACKING = "dp_balanced"

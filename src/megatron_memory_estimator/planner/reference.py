@@ -12,7 +12,7 @@ from ..job.layout import Layout
 from ..job.training import Training
 from ..job.training_job import TrainingJob
 from ..legality import pipeline_sides, stated_violations
-from ..legality.dims import declared_units, refused
+from ..legality.declared import declared_units, refused
 from ..legality.precision import gpu
 from .space.axes import Space
 from .space.choices import Option, Style, options, precision_settings, styles, training_with

@@ -14,6 +14,7 @@ from math import ceil
 from typing import Any, Literal, NamedTuple
 
 from ..errors import LayoutError
+from ..rules import Worded, broken, refusal
 from ..wording import any_of
 
 DTYPE_BYTES = {
@@ -154,10 +155,10 @@ class Dim(NamedTuple):
 
 def uneven(dim: Dim, where: str = "") -> LayoutError:
     """The refusal of a dim whose size does not divide."""
-    by = "*".join(dim.axes)
-    rule = f"{{}} is not divisible by {{}}{where}"
-    text = rule.format(f"{dim.name}={dim.size}", f"{by}={dim.ways}")
-    return LayoutError((f"{text}; use {divisors(dim.size)}",), (rule.format(dim.name, by),))
+    by, beside = "*".join(dim.axes), Worded(where, where)
+    return refusal(
+        broken("declared-dim", dim=(dim.name, dim.size), by=(by, dim.ways), where=beside, use=divisors(dim.size))
+    )
 
 
 class Tensor(NamedTuple):

@@ -24,6 +24,7 @@ def refuse_unmodelled(given: Mapping[str, Any]) -> tuple[str, ...]:
 
     Raises UnsupportedError for all that are not modelled.
     """
+    refuse_values(given)
     by_dest = arguments()[1]
     ignored, refused, specs = [], [], list[str]()
     for dest, value in given.items():
@@ -57,6 +58,25 @@ def refuse_unmodelled(given: Mapping[str, Any]) -> tuple[str, ...]:
         f"--spec {spec} is not read; its layers are taken as Megatron-LM's own, as the arguments say" for spec in specs
     ]
     return tuple(notes)
+
+
+UNMODELLED = {
+    "optimizer": ("soap", "adaptive_muon"),
+    "moe_router_load_balancing_type": ("quantile_balancing",),
+    "megatron_fsdp_main_params_dtype": ("bf16", "fp16"),
+    "megatron_fsdp_main_grads_dtype": ("fp16",),
+    "moe_flex_dispatcher_backend": ("ncclep",),
+}
+"""Values that Megatron-LM 0.19.2 has and the engine does not."""
+
+
+def refuse_values(given: Mapping[str, Any]) -> None:
+    """Refuses values of Megatron-LM's that are not modelled. Raises UnsupportedError."""
+    for dest, values in UNMODELLED.items():
+        value = given.get(dest)
+        for one in value if isinstance(value, list) else [value]:
+            if one in values:
+                raise UnsupportedError(f"Megatron argument {dest}={one} is not modelled")
 
 
 def argument_class(dest: str) -> str:

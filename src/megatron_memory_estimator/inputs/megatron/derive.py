@@ -76,6 +76,7 @@ def derive(given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
         raise ConfigError("optimizer_cpu_offload needs use_precision_aware_optimizer (Megatron-LM arguments.py)")
     held = {name: arg(name) for name in by_dest if name in ours}
     values = {name: _typed(ours[name], name, value) for name, value in held.items() if value is not None}
+    _ignored(values, arg)
     _mlp(values, arg)
     _attention(values, arg)
     if "attention_kernel" not in settings:
@@ -88,6 +89,19 @@ def derive(given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
     return values
 
 
+def _ignored(values: dict[str, Any], arg: Arg) -> None:
+    """Arguments that Megatron-LM passes over: without their switch, below zero, and positions of which it makes no table."""
+    if not arg("fine_grained_activation_offloading"):
+        values.pop("offload_modules", None)
+    if float(arg("moe_expert_capacity_factor") or 0) < 0:
+        values.pop("moe_expert_capacity_factor")
+    if arg("position_embedding_type") == "relative" and not arg("mtp_num_layers"):
+        values["position_embedding_type"] = "none"
+    if not arg("ddp_bucket_size"):
+        values.pop("ddp_bucket_size", None)
+    values["optimizer_offload_fraction"] = min(arg("optimizer_offload_fraction"), 1.0)
+
+
 def _mlp(values: dict[str, Any], arg: Arg) -> None:
     """The activation, whether it is gated, the width, and the fusion of its bias."""
     hidden = whole_or("hidden_size", arg("hidden_size"), 0)
@@ -97,7 +111,7 @@ def _mlp(values: dict[str, Any], arg: Arg) -> None:
     values["activation_func"] = next((name for flag, name in activations.items() if arg(flag)), "gelu")
     if arg("ffn_hidden_size") is None and hidden:
         values["ffn_hidden_size"] = int(hidden * 8 / 3 / 64) * 64 if arg("swiglu") else 4 * hidden
-    fused = arg("bias_swiglu_fusion") if gated else arg("bias_gelu_fusion") and arg("add_bias_linear")
+    fused = arg("bias_swiglu_fusion") if arg("swiglu") else arg("bias_gelu_fusion") and arg("add_bias_linear")
     values["bias_activation_fusion"] = bool(fused)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from ...job.training_job import TrainingJob
 from ...legality.asserted_environment import contradictions
+from ...rules import refusal
 from ...wording import dashed, plain
 from ..effects import OWNERS
 from ..environment import VARIABLES
@@ -26,13 +27,17 @@ from .files import Caller, Given, given_arguments
 from .gpus import DEGREES, gpus_asked, gpus_of
 from .reading import Reading
 from .readings import in_megatron_terms
+from .refused import missing_arguments, refused_arguments
 from .table import arguments
 from .vocabulary import vocabulary
 from .words import Parsed, parse_words
 
 
-def job_from_args(args: Any, num_gpus: int | None, settings: Mapping[str, Any]) -> TrainingJob:
-    """See `TrainingJob.from_megatron_args`."""
+def job_from_args(
+    args: Any, num_gpus: int | None, settings: Mapping[str, Any], *, rules: bool = True, whole: bool = False
+) -> TrainingJob:
+    """See `TrainingJob.from_megatron_args`. `rules`: whether those of Megatron-LM's command line are asked of words; values by name
+    come from files and from parsers that asked them. `whole`: whether words are all of a command line."""
     settings = dict(settings)
     ignoring = bool(settings.pop("ignore_unknown", False))
     caller = Caller(
@@ -65,6 +70,12 @@ def job_from_args(args: Any, num_gpus: int | None, settings: Mapping[str, Any]) 
     loaded = LoadedModel(defaults, source.name, source.source, "", warnings=warnings)
     assumed = (source.gpus_said,) if num_gpus is None and source.gpus_said and gpus is not None else ()
     job = job_from_parts(loaded, gpus, values, habits=False, single_microbatch=True)
+    stated = {**source.words.values, **more.values}
+    if rules and not isinstance(args, Mapping) and not hasattr(args, "__dict__"):
+        refused = [*refused_arguments(stated, job.model, job.layout, job.training, others=bool(others.read))]
+        refused += missing_arguments(stated, values) if whole and isinstance(args, list | tuple) else ()
+        if refused:
+            raise refusal(*refused)
     stops = () if source.sets is None else contradictions(job.layout, job.training, job.gpu, source.env, source.sets)
     return dataclasses.replace(
         job, assumptions=(*assumed, *job.assumptions), warnings=(*job.warnings, *map(plain, stops)), unread=source.lost

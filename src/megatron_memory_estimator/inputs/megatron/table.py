@@ -25,6 +25,7 @@ class Argument(NamedTuple):
     nargs: str
     default: Any
     category: str
+    since: str
 
 
 @lru_cache(maxsize=1)
@@ -36,7 +37,7 @@ def arguments() -> tuple[dict[str, Argument], dict[str, Argument]]:
     by_dest: dict[str, Argument] = {}
     for row in csv.DictReader(text.splitlines()):
         found = Argument(
-            row["flag"], row["dest"], row["kind"], row["type"], row["nargs"], json.loads(row["default"]), row["class"]
+            row["flag"], row["dest"], row["kind"], row["type"], row["nargs"], json.loads(row["default"]), row["class"], row["since"]
         )  # fmt: skip
         by_flag[found.flag] = found
         by_dest.setdefault(found.dest, found)

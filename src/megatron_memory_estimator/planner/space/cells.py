@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...job.training_job import TrainingJob
-from ...legality.stages import schedule
+from ...legality.pipeline import schedule
 from .legal import BATCH, replicas
 from .points import Array, Cells, Grid, Shape
 

@@ -14,8 +14,8 @@ from ...job.layout import Layout
 from ...job.training import Training
 from ...job.training_job import TrainingJob
 from ...legality import Violation, beside_pipeline, violations
+from ...legality.grid import world
 from ...legality.precision import gpu
-from ...legality.sharding import world
 from .points import Grid, Shape
 
 BATCH = "global_batch_size is not divisible by micro_batch_size*data_parallel_size"

@@ -10,8 +10,8 @@ from ...job.layout import Layout
 from ...job.pipeline import split_layers
 from ...job.training_job import TrainingJob
 from ...legality import Violation, balanced_split, even_layout, placed
-from ...legality.stages import pipeline
-from ...legality.violation import broken
+from ...legality.pipeline import pipeline
+from ...rules import broken
 from .axes import Space
 from .borders import EVEN, Work, generated_layout
 from .points import Shape
@@ -23,7 +23,7 @@ def shapes(job: TrainingJob, space: Space) -> Iterator[Shape | Violation]:
     work = tuple(works(job)) if not job.model.hybrid else ()
     for pp, vp in product(space.pipeline_model_parallel_size, space.virtual_pipeline_model_parallel_size):
         if vp > 1 and pp == 1:
-            yield broken("virtual_pipeline_model_parallel_size needs pipeline_model_parallel_size above 1")
+            yield broken("chunks-need-pp", virtual_pipeline_model_parallel_size=vp)
             continue
         for layout in _splits(job, space, pp, vp, work):
             violations = pipeline(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...job.training_job import TrainingJob
-from ...legality.stages import schedule
+from ...legality.pipeline import schedule
 from .legal import BATCH, replicas
 from .points import Cells, Grid, Shape
 

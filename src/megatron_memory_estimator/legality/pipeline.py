@@ -1,19 +1,18 @@
-"""Rules of the pipeline: layers over stages and chunks, layout strings, the interleaved schedule."""
+"""Rules of the pipeline: layers over stages and chunks, layout strings, the interleaved schedule; and splits that are legal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 
 from ..errors import LayoutError
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.pipeline import build_pipeline, parse_layout, split_layers, virtual_stages
 from ..modules.kinds import kinds_in, kinds_of
+from ..rules import PP, Violation, Worded, broken, of_error, some
 from ..tape.tensor import divisors
-from ..wording import all_of, any_count, counted, undivided
-from .sharding import PP
-from .splits import Counts, balanced_split, nearest_counts, nearest_group, stages_of
-from .violation import Violation, broken, indivisible
+from ..wording import all_of, any_count, counted
 
 VPP = "virtual_pipeline_model_parallel_size"
 FIRST, LAST = "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"
@@ -46,15 +45,15 @@ def pipeline(
     try:
         vp = virtual_stages(model, layout, overlap_p2p_comm=overlap_p2p_comm)
     except LayoutError as error:
-        yield from map(Violation, error.rules, error.reasons)
+        yield from of_error(error)
         return
     if vp > 1 and pp == 2 and not overlap_p2p_comm:
-        yield broken(f"the interleaved schedule without overlap_p2p_comm needs {PP} above 2")
+        yield broken("chunks-of-two-stages-need-p2p-overlap")
     if vp > 1 and model.hybrid and not borders:
-        yield broken(f"{{{VPP}}} of a hybrid model needs | borders in hybrid_layer_pattern", {VPP: vp})
+        yield broken("chunks-of-hybrid-need-borders", {VPP: vp})
         return
     if vp > 1 and pp == 1:
-        yield broken(f"{{{VPP}}} needs {PP} above 1", {VPP: vp})
+        yield broken("chunks-need-pp", {VPP: vp})
         return
     if model.hybrid and borders:
         return
@@ -72,23 +71,25 @@ def _spellings(model: Model, layout: Layout) -> Iterator[Violation]:
     if given == [VPP, LAYOUT]:
         vpp, stages = layout.virtual_pipeline_model_parallel_size, len(parse_layout(text or ""))
         if vpp is not None and stages != vpp * pp:
-            yield broken(
-                f"{LAYOUT} does not have {VPP} stages per pipeline rank",
-                said=f"{LAYOUT} has {counted(stages, 'stage')} for {PP}={pp}, not {VPP}={vpp} per rank",
-                fix=f"leave {VPP} out",
-            )
+            yield broken("layout-and-vpp", {PP: pp, VPP: vpp}, stages=counted(stages, "stage"))
     elif len(given) > 1:
-        yield broken(f"{all_of(given)} say the same thing", fix="give one of them")
+        yield broken("one-spelling-of-chunks", names=Worded(all_of(given), all_of(given)))
     if text is not None and (uneven or account):
-        yield broken(f"{LAYOUT} excludes the first/last stage counts and account_for_* settings")
+        yield broken("layout-or-counts")
     if uneven and account:
-        rule = "num_layers_in_first/last_pipeline_stage exclude account_for_embedding/loss_in_pipeline_split"
-        yield broken(rule, fix="give one kind")
+        yield broken("uneven-or-accounted")
     if uneven and layout.num_layers_per_virtual_pipeline_stage is not None:
-        yield broken("num_layers_per_virtual_pipeline_stage excludes uneven stages", fix=f"use {VPP}")
+        yield broken("uneven-or-layers-per-chunk")
     if text is None and model.hybrid and (uneven or account or given) and "|" in (model.hybrid_layer_pattern or ""):
-        rule = "a hybrid_layer_pattern with | says the pipeline split"
-        yield broken(rule, fix="drop the other settings of the split")
+        yield broken("pattern-with-borders-or-split")
+
+
+def interleaved(model: Model, layout: Layout) -> bool:
+    """Whether a stage has several chunks; True where it cannot be said."""
+    try:
+        return virtual_stages(model, layout) > 1
+    except LayoutError:  # reported with the pipeline
+        return True
 
 
 def shared_indexers(model: Model, layout: Layout) -> Iterator[Violation]:
@@ -98,17 +99,11 @@ def shared_indexers(model: Model, layout: Layout) -> Iterator[Violation]:
     for chunks in build_pipeline(model, layout).chunks:
         for chunk in chunks:
             if chunk.layers and any(kind.borrows for kind in kinds_of(model.kinds[chunk.layers[0]])):
-                why = "begins a pipeline stage but takes its keys from an earlier layer"
                 sharing = {
                     "dsa_indexer_topk_freq": model.dsa_indexer_topk_freq,
                     "dsa_indexer_skip_topk_offset": model.dsa_indexer_skip_topk_offset,
                 }
-                shown = ", ".join(f"{name}={number}" for name, number in sharing.items())
-                yield broken(
-                    f"layer {why} ({', '.join(sharing)})",
-                    said=f"layer {chunk.layers[0]} {why} ({shown})",
-                    fix="move the border",
-                )
+                yield broken("shared-indexer-across-stages", sharing, layer=chunk.layers[0])
                 return
 
 
@@ -120,10 +115,7 @@ def mtp_apart(model: Model, layout: Layout) -> Iterator[Violation]:
         for chunk in chunks:
             before = chunk.layers[0] if chunk.layers else model.num_layers
             if chunk.mtp and not chunk.embedding and before < model.mtp:
-                yield broken(
-                    "mtp_layer_variant_behind with fewer decoder layers than MTP depths on the stages before MTP's is not modelled",
-                    fix=f"put at least {model.mtp} layers on the stages before",
-                )
+                yield broken("mtp-variant-with-few-layers-before", depths=model.mtp)
                 return
 
 
@@ -136,13 +128,12 @@ def _even(model: Model, layout: Layout, vp: int, least: int) -> Iterator[Violati
         fix = _other_split(model.num_layers, total, pp, vp, least, flags)
         if flags:
             others = " and ".join(COUNTED[flag] for flag in flags)
-            said = f"num_layers={model.num_layers} with {others} counted, {total}, is not divisible by {PP}={pp}"
-            yield broken(f"num_layers with {others} counted is not divisible by {PP}", said=said, fix=fix)
+            counts = {"num_layers": model.num_layers, PP: pp}
+            yield broken("accounted-layers-over-pp", counts, others=Worded(others, others), total=total, fix=fix)
         else:
-            yield indivisible("num_layers", total, PP, pp, fix=fix)
+            yield broken("layers-over-pp", {"num_layers": total, PP: pp}, fix=fix)
     elif each % vp:
-        rule, said = _undivided_stage("pipeline", each, vp)
-        yield broken(rule, said=said, fix=f"use {divisors(each)}")
+        yield broken("layers-of-stage-over-vpp", {VPP: vp}, layers=some(each, "layer"), fix=f"use {divisors(each)}")
 
 
 def _other_split(num_layers: int, total: int, pp: int, vp: int, least: int, flags: list[str]) -> str:
@@ -162,52 +153,29 @@ def _uneven(model: Model, layout: Layout, vp: int) -> Iterator[Violation]:
     counts = layout.num_layers_in_first_pipeline_stage, layout.num_layers_in_last_pipeline_stage
     given = {name: count for name, count in zip((FIRST, LAST), counts, strict=True) if count is not None}
     if pp == 1:
-        out = "it" if len(given) == 1 else "them"
-        yield broken(f"an uneven split ({all_of(given)}) needs {PP} above 1", fix=f"leave {out} out")
+        yield broken("uneven-split-needs-pp", names=Worded(all_of(given), all_of(given)))
         return
     if len(given) == pp and vp > 1:
-        no_middle = "two pipeline stages with both counts given leave no middle stage"
-        yield broken(f"{no_middle}, which Megatron-Core refuses with vpp", fix="give one count")
+        yield broken("uneven-chunks-of-two-stages")
         return
+    fix = _other_counts(counts, total, pp, vp)
     for name, value in given.items():
         if value % vp:
-            yield indivisible(name, value, VPP, vp, fix=_other_counts(counts, total, pp, vp))
-    for rule, said in _remaining(given, total, pp, vp):
-        yield broken(rule, said=said, fix=_other_counts(counts, total, pp, vp))
-
-
-def _remaining(given: dict[str, int], total: int, pp: int, vp: int) -> Iterator[tuple[str, str]]:
-    """What is wrong with the layers that are left for the stages without a count: the rule, and the same with its numbers."""
+            yield broken("count-over-vpp", {VPP: vp}, stage=(name, value), fix=fix)
     rest, middle = total - sum(given.values()), pp - len(given)
-    names, shown = " and ".join(given), " and ".join(f"{name}={value}" for name, value in given.items())
+    shown = Worded(" and ".join(given), " and ".join(f"{name}={value}" for name, value in given.items()))
+    numbers = {"given": shown, "num_layers": total, "rest": rest, "middle": middle, "fix": fix}
     if rest < 0:
-        more = "together are more than num_layers" if len(given) > 1 else "is more than num_layers"
-        yield f"{names} {more}", f"{shown} {more}={total}"
+        are = "together are" if len(given) > 1 else "is"
+        yield broken("counts-above-layers", numbers, are=Worded(are, are))
     elif middle == 0 and rest:
-        yield (
-            f"with {names} no stages remain for the middle layers",
-            f"with {shown} no stages remain for {rest} of num_layers={total}",
-        )
+        yield broken("no-stage-for-middle-layers", numbers)
     elif middle and rest == 0:
-        none = "remain for the middle stages"
-        yield f"with {names} no layers {none}", f"with {shown} none of num_layers={total} {none}"
+        yield broken("no-layer-for-middle-stages", numbers)
     elif middle and rest % middle:
-        which = "which do not divide over"
-        yield (
-            f"with {names} the layers that remain do not divide over the middle stages",
-            f"with {shown}, {rest} of num_layers={total} remain, {which} {middle} middle stages",
-        )
+        yield broken("middle-layers-over-stages", numbers)
     elif middle and rest // middle % vp:
-        yield _undivided_stage("middle", rest // middle, vp)
-
-
-def _undivided_stage(which: str, layers: int, vp: int) -> tuple[str, str]:
-    """The rule that the layers of a stage divide over its chunks, and the same with its numbers."""
-    of, be = f"of a {which} stage", "is" if layers == 1 else "are"
-    return (
-        f"the layers {of} are not divisible by {VPP}",
-        f"the {counted(layers, 'layer')} {of} {be} not divisible by {VPP}={vp}",
-    )
+        yield broken("layers-of-middle-stage-over-vpp", {VPP: vp}, layers=some(rest // middle, "layer"), fix=fix)
 
 
 def _other_counts(counts: Counts, total: int, pp: int, vp: int) -> str:
@@ -235,25 +203,18 @@ def _layout_string(model: Model, layout: Layout, text: str, mcore: tuple[int, in
     stages, pp = parse_layout(text), layout.pp
     flat = "".join(stages)
     if len(stages) % pp:
-        yield broken(
-            f"the stages of {LAYOUT} do not divide over {PP}",
-            said=f"{LAYOUT} has {undivided(len(stages), 'stage')} over {PP}={pp}",
-            fix=f"use a multiple of {pp} stages",
-        )
+        yield broken("layout-stages-over-pp", {PP: pp}, stages=some(len(stages), "stage"), multiple=pp)
         return
     if pp == 1 and len(stages) > 1:
-        needs = f"stages, which need {PP} above 1"
-        yield broken(f"{LAYOUT} has several {needs}", said=f"{LAYOUT} has {len(stages)} {needs}")
-    for symbol, what in (("E", "the embedding"), ("L", "the loss")):
-        if (count := flat.count(symbol)) != 1:
-            said = f"{LAYOUT} has {count} {symbol} for {what}"
-            yield broken(f"{LAYOUT} must have one {symbol} ({what})", said=said, fix="use one")
-    if (count := flat.count("t")) != model.num_layers:
-        said = f"{LAYOUT} has {count} t for num_layers={model.num_layers}"
-        yield broken(f"the t of {LAYOUT} are not num_layers", said=said, fix=f"use {model.num_layers} t")
+        yield broken("layout-stages-need-pp", stages=len(stages))
+    for symbol, code in (("E", "layout-embedding"), ("L", "layout-loss")):
+        if flat.count(symbol) != 1:
+            yield broken(code, count=flat.count(symbol))
+    if flat.count("t") != model.num_layers:
+        yield broken("layout-layers", count=flat.count("t"), num_layers=model.num_layers, use=model.num_layers)
     yield from _count_of_mtp(model, flat.count("m"), mcore)
     if flat and (flat[0] != "E" or flat[-1] != "L"):
-        yield broken(f"{LAYOUT} must begin with E and end with L")
+        yield broken("layout-ends")
     if "m" in flat:
         yield from _mtp_of_string(stages, flat, len(stages) // pp, pp)
 
@@ -266,49 +227,121 @@ def _count_of_mtp(model: Model, count: int, mcore: tuple[int, int]) -> Iterator[
     """
     if mcore < PLACED_MTP:
         if count:
-            why = "before Megatron-Core 0.14, which puts MTP layers on the last chunk itself"
-            said = f"{LAYOUT} has {count} m, which has no meaning {why}"
-            yield broken(f"the m of {LAYOUT} have no meaning {why}", said=said, fix="use no m")
+            yield broken("layout-mtp-before-0.14", count=count)
     elif count != model.mtp:
-        said, fix = f"{LAYOUT} has {count} m for mtp_num_layers={model.mtp}", f"use {model.mtp or 'no'} m"
-        if not count:
-            fix = f"{fix}, or give megatron_core_version 0.13 if the run's is older than 0.14 and puts them on the last chunk"
-        yield broken(f"the m of {LAYOUT} are not mtp_num_layers", said=said, fix=fix)
+        older = ", or give megatron_core_version 0.13 if the run's is older than 0.14 and puts them on the last chunk"
+        use = f"{model.mtp or 'no'} m{'' if count else older}"
+        yield broken("layout-mtp", count=count, mtp_num_layers=model.mtp, use=use)
 
 
 def _mtp_of_string(stages: tuple[str, ...], flat: str, vp: int, pp: int) -> Iterator[Violation]:
     if "t" in flat[flat.index("m") :]:
-        yield broken(f"{LAYOUT} has a decoder layer (t) after an MTP layer (m)")
+        yield broken("layout-layer-after-mtp")
     holders = [i for i, stage in enumerate(stages) if "m" in stage]
     if len(holders) != 1:
-        yield broken(f"{LAYOUT} must hold all MTP layers (m) in one stage")
+        yield broken("layout-mtp-in-one-stage")
     elif holders[0] // pp != vp - 1:
-        yield broken(f"{LAYOUT} must hold the MTP layers in the last chunk of their rank")
+        yield broken("layout-mtp-in-last-chunk")
 
 
 def schedule(model: Model, layout: Layout, num_microbatches: int) -> Iterator[Violation]:
     """Rules of the interleaved schedule."""
     if num_microbatches < 1:
-        rule = "{num_microbatches} must be at least 1"
-        yield broken(rule, {"num_microbatches": num_microbatches}, fix="raise global_batch_size")
+        yield broken("no-microbatch", num_microbatches=num_microbatches)
         return
     vp = virtual_stages(model, layout)
     if vp == 1:
         return
     pp, group = layout.pp, layout.microbatch_group_size_per_vp_stage or layout.pp
     if num_microbatches < pp:
-        rule = f"{{num_microbatches}} is less than {{{PP}}}, which the interleaved schedule needs"
         numbers = {"num_microbatches": num_microbatches, PP: pp}
-        yield broken(rule, numbers, fix=f"raise global_batch_size to at least {pp} microbatches")
+        yield broken("fewer-microbatches-than-stages", numbers, least=pp)
     elif not pp <= group <= num_microbatches:
-        yield broken(
-            f"{{{GROUP}}} must lie between {{{PP}}} and {{num_microbatches}}",
-            {GROUP: group, PP: pp, "num_microbatches": num_microbatches},
-            fix=f"use {nearest_group(num_microbatches, pp, group)}",
-        )
+        numbers = {GROUP: group, PP: pp, "num_microbatches": num_microbatches}
+        yield broken("group-of-microbatches", numbers, use=nearest_group(num_microbatches, pp, group))
     elif 0 < (left := num_microbatches % group) < pp:
-        yield broken(
-            f"the last group of microbatches is smaller than {PP}",
-            said=f"the last group of num_microbatches={num_microbatches}, {left} behind groups of {group}, is smaller than {PP}={pp}",
-            fix=f"use {GROUP}={nearest_group(num_microbatches, pp, group)}, or a multiple of {group} microbatches",
-        )
+        numbers = {PP: pp, "num_microbatches": num_microbatches, "left": left, "group": group}
+        yield broken("last-group-of-microbatches", numbers, use=nearest_group(num_microbatches, pp, group))
+
+
+Counts = tuple[int | None, int | None]
+"""Layers of the first and of the last stage, None where they are not said."""
+MOST_NAMED = 64
+"""The most stages of a suggestion."""
+
+
+def balanced_split(num_layers: int, pp: int, vp: int) -> Counts | None:
+    """First- and last-stage layer counts of the most balanced legal uneven split, or None.
+
+    Most balanced: the smallest largest stage, then the largest smallest one; of equals, fewer layers on the first
+    stage, where most microbatches are in flight, and as few counts as possible.
+    """
+    splits: list[tuple[tuple[int, int, int, int, bool], Counts]] = []
+
+    def offer(first: int | None, last: int | None, middle: int) -> None:
+        a, b = middle if first is None else first, middle if last is None else last
+        sizes = [a, b, *([middle] if pp > 2 else [])]
+        if min(sizes) > 0:
+            given = (first is not None) + (last is not None)
+            splits.append(((max(sizes), -min(sizes), a, given, first is not None), (first, last)))
+
+    for middle in range(vp, num_layers, vp):
+        rest = num_layers - middle * (pp - 1)
+        if rest > 0 and rest % vp == 0:
+            offer(None, rest, middle)
+            offer(rest, None, middle)
+        both = num_layers - middle * (pp - 2)
+        if pp > 2 and both > 0 and both % vp == 0:
+            a = both // 2 // vp * vp
+            offer(a, both - a, middle)
+    return min(splits, key=lambda item: item[0])[1] if splits else None
+
+
+def even_layout(num_layers: int, chunks: int, mtp: int) -> str | None:
+    """A pipeline_model_parallel_layout of as many layers in each chunk, one more in the first ones, MTP and the loss in the last; None
+    for more chunks than layers.
+
+    Source: NVIDIA-NeMo/Megatron-Bridge `models/deepseek/deepseek_v4_bridge.py` (set_deepseek_v4_pipeline_model_parallel_layout).
+    """
+    each, more = divmod(num_layers, chunks)
+    if not each:
+        return None
+    counts = [f"t*{each + (at < more)}" for at in range(chunks)]
+    return f"E{'|'.join(counts)}{'m' * mtp}L"
+
+
+def stages_of(layers: int, vp: int, least: int) -> list[int]:
+    """Numbers of stages from `least` on over which layers divide, and over the chunks of each."""
+    return [pp for pp in range(least, min(layers, MOST_NAMED) + 1) if layers % (pp * vp) == 0]
+
+
+def nearest_counts(num_layers: int, pp: int, vp: int, counts: Counts) -> Counts | None:
+    """Legal layer counts of the stages that have one, as near to theirs as there are. None where no count is legal."""
+    first, last = counts
+    middle = pp - (first is not None) - (last is not None)
+    if num_layers % vp:
+        return None
+    if middle == 0 and first is not None:
+        a = max(1, min(first, num_layers - 1))
+        return a, num_layers - a
+
+    def offers() -> Iterator[tuple[int, Counts]]:
+        for each in range(vp, num_layers, vp):
+            rest = num_layers - each * middle
+            if first is not None and last is not None:
+                a = max(vp, min(first // vp * vp, rest - vp))
+                if rest > a:
+                    yield abs(a - first) + abs(rest - a - last), (a, rest - a)
+            elif rest > 0:
+                yield (
+                    (abs(rest - first), (rest, None)) if first is not None else (abs(rest - (last or 0)), (None, rest))
+                )
+
+    return min(offers(), key=lambda offer: offer[0], default=(0, None))[1]
+
+
+def nearest_group(num_microbatches: int, pp: int, group: int) -> int:
+    """The legal microbatch_group_size_per_vp_stage that is nearest to a refused one, where there are as many microbatches as stages."""
+    start = min(max(group, pp), num_microbatches)
+    near = (n for far in count() for n in (start - far, start + far) if pp <= n <= num_microbatches)
+    return next(n for n in near if not 0 < num_microbatches % n < pp)

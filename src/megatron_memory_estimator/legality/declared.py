@@ -18,7 +18,7 @@ from ..job.variants import marked, variant_of
 from ..modules.context import Context
 from ..modules.kinds import kinds_of
 from ..modules.layers import Declaration, embedding_unit, layer_unit, mtp_unit, output_unit, towers_unit
-from .violation import Violation
+from ..rules import Violation, of_error
 
 
 class Declared(NamedTuple):
@@ -54,7 +54,7 @@ def declared_units(model: Model) -> Iterator[Declared]:
 def refused(unit: Declared, model: Model, layout: Layout, training: Training) -> tuple[Violation, ...]:
     """The dims of a unit that do not divide: the first of a layout, as declaring it stops there."""
     error = refusal(unit, Context(model, layout, training, "cudnn"))  # kernels of attention differ in scratch alone
-    return undivided(error) if isinstance(error, LayoutError) else ()  # else refused by name where it is estimated
+    return of_error(error) if isinstance(error, LayoutError) else ()  # else refused by name where it is estimated
 
 
 def refusal(unit: Declared, context: Context) -> LayoutError | UnsupportedError | None:
@@ -64,11 +64,6 @@ def refusal(unit: Declared, context: Context) -> LayoutError | UnsupportedError 
     except (LayoutError, UnsupportedError) as error:
         return error
     return None
-
-
-def undivided(error: LayoutError) -> tuple[Violation, ...]:
-    """Its rules."""
-    return tuple(map(Violation, error.rules, error.reasons))
 
 
 def refusals(context: Context) -> Iterator[LayoutError | UnsupportedError]:

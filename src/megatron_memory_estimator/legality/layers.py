@@ -1,0 +1,179 @@
+"""Rules of layers: positions, kernels, kinds of attention, modules of Megatron-Bridge's own, towers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..job.layout import Layout
+from ..job.model import Model
+from ..job.training import Training
+from ..job.variants import variant_of
+from ..modules.kinds import kinds_in, shapes_of
+from ..rules import CP, TP, Violation, broken, broken_if
+from ..tape.tensor import divisors
+
+USUAL = {
+    "norm_placement": "pre",
+    "core_attention": "transformer_engine",
+    "qk_layernorm_scope": "head",
+    "value_channels": None,
+}
+"""Settings whose other values are modules of Megatron-Bridge, made of TransformerEngine's."""
+ACTIVATIONS = (("silu", True), ("gelu", True), ("gelu", False))
+"""Activations of TransformerEngine's operator, and whether each is gated (`extensions/transformer_engine.py`, TEActivationOp)."""
+
+
+def positions(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """A sequence has as many positions as the model at most."""
+    sequence, most = training.seq_length, model.max_position_embeddings
+    if sequence > (most or sequence):
+        yield broken("sequence-above-positions", seq_length=sequence, max_position_embeddings=most)
+
+
+def mtp_positions(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """MTP layers have no table of positions."""
+    if model.mtp and model.position_embedding_type not in ("rope", "none"):
+        yield broken("mtp-positions", position_embedding_type=model.position_embedding_type)
+
+
+def kernel_dtype(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """Fused attention kernels take 16 bits."""
+    kernel = training.attention_kernel
+    if training.te_spec and training.params_dtype == "fp32" and kernel in ("flash", "cudnn"):
+        yield broken("fused-attention-in-fp32", attention_kernel=kernel)
+
+
+def deterministic(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """What deterministic kernels replace."""
+    if training.deterministic_mode and not all(kind.reproducible for kind in kinds_in(model.every_kind)):
+        yield broken("deterministic-linear-attention")
+
+
+def attention_variants(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """What multi-latent and sparse attention require and exclude."""
+    kinds = kinds_in(model.every_kind)
+    latent = model.multi_latent_attention or any(kind.latent for kind in kinds)
+    yield from broken_if(
+        (
+            (latent and model.attention_output_gate, "latent-attention-with-output-gate"),
+            (latent and model.qk_l2_norm, "latent-attention-with-l2-norm"),
+        )
+    )
+    if latent and model.qk_pos_emb_head_dim % 2 and model.position_embedding_type in ("rope", "yarn"):
+        yield broken("odd-rotary-dim", qk_pos_emb_head_dim=model.qk_pos_emb_head_dim)
+    delta = any(kind.state_heads == "delta" for kind in kinds) and model.experimental_attention_variant == "gdn"
+    if delta and model.activation_func != "silu":
+        yield broken("delta-net-needs-silu", activation_func=model.activation_func)
+    if any(kind.sparse for kind in kinds):
+        gathered = layout.cp == 1 or set(layout.cp_comm_type) == {"all_gather"}
+        yield from broken_if(
+            (
+                (not model.multi_latent_attention and not model.hybrid, "sparse-attention-needs-latent"),
+                (model.add_bias_linear, "sparse-attention-with-biases"),
+                (not gathered, "sparse-attention-with-cp"),
+            )
+        )
+
+
+def windows(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """Ways of context parallelism that have sliding windows, and those that have a softmax with a sink."""
+    ways = layout.cp_comm_type
+    if layout.cp == 1:
+        return
+    if set(ways) != {"a2a"} and model.softmax_type != "vanilla":
+        yield broken("softmax-sink-with-cp", softmax_type=model.softmax_type)
+        return
+    of_layers = enumerate(model.kinds) if any(one.sliding_window for one, _ in shapes_of(model)) else ()
+    used = {ways[layer % len(ways)] for layer, kind in of_layers if model.variant(variant_of(kind)).sliding_window}
+    for way in sorted(used & {"p2p", "a2a+p2p"}):
+        yield broken("sliding-window-with-cp", cp_comm_type=way)
+
+
+def whole_layers(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """What a layer with a forward of its own does not have."""
+    t = training
+    name = next((kind.setting for kind in kinds_in(model.every_kind) if kind.role == "layer"), "")
+    if not name:
+        return
+    if not t.te_spec and not (model.falcon_h1 or model.gemma4_dense):
+        yield broken("whole-layer-needs-te", layer=name)
+    if t.fine_grained_activation_offloading:
+        yield broken("whole-layer-with-offloading", layer=name)
+    if t.cuda_graph_impl in ("transformer_engine", "local"):
+        yield broken("whole-layer-with-graphs", layer=name, cuda_graph_impl=t.cuda_graph_impl)
+
+
+def transformer_impl(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """What local modules and TransformerEngine's have. A back end says nothing to local modules: it only sets variables that
+    TransformerEngine reads (`models/common/language_module/language_module.py`, _set_attention_backend)."""
+    t = training
+    yield from broken_if(
+        (
+            (t.te_spec and t.attention_kernel == "local", "local-attention-needs-local-modules"),
+            (not t.te_spec and t.moe_grouped_gemm and model.num_moe_experts, "grouped-gemm-needs-te"),
+        )
+    )
+    if t.use_te_activation_func and t.te_spec:
+        if t.bias_activation_fusion:
+            yield broken("te-activation-or-fusion")
+        if (model.activation_func, model.gated_linear_unit) not in ACTIVATIONS:
+            yield broken("te-activation-unknown", activation_func=model.activation_func)
+    if not t.te_spec and layout.cp > 1:
+        yield broken("cp-needs-te", {CP: layout.cp})
+
+
+def own_modules(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """Modules of Megatron-Bridge are made of TransformerEngine's, and some have no context parallelism."""
+    for name, usual in USUAL.items():
+        values = [getattr(one, name) for one, _ in shapes_of(model)]
+        other = next((value for value in values if value != usual), usual)
+        if other == usual:
+            continue
+        if not training.te_spec:
+            yield broken("bridge-module-needs-te", setting=(name, other))
+        if name in ("core_attention", "value_channels") and layout.cp > 1:
+            yield broken("bridge-module-with-cp", {CP: layout.cp}, setting=(name, other))
+
+
+def wide_norms(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """A norm as wide as all query heads meets a rank's part of them."""
+    scopes = {one.qk_layernorm_scope for one, _ in shapes_of(model) if one.qk_layernorm}
+    if "projection" in scopes and layout.tp > 1:
+        yield broken("projection-norm-with-tp", tp=layout.tp)
+
+
+def narrow_values(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """Values of another width than keys are split by whole groups alone."""
+    groups = min((one.groups for one, _ in shapes_of(model) if one.value_channels), default=layout.tp)
+    if layout.tp > groups:
+        yield broken("value-channels-with-tp", {TP: layout.tp, "num_query_groups": groups, "use": divisors(groups)})
+
+
+def capped_logits(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """Logits are capped where there are any."""
+    if model.final_logit_softcapping and training.loss_function == "fused":
+        yield broken("capped-logits-with-fused-loss")
+
+
+def activation_fusion(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """Activations that have no fused form beside a bias."""
+    if not training.bias_activation_fusion:
+        return
+    dense = any(kind.dense for kind in kinds_in(model.every_kind)) or bool(model.moe_shared_expert_intermediate_size)
+    yield from broken_if(
+        (
+            (model.activation_func == "fast_gelu", "fused-fast-gelu"),
+            (model.activation_func == "quick_gelu" and dense, "fused-quick-gelu-in-dense-layers"),
+        )
+    )
+
+
+def towers(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """Heads of a tower of Megatron's own layers divide over tensor-parallel ranks; images are a part of a sequence."""
+    for tower in model.towers:
+        heads, name = tower.vit.heads if tower.vit else 0, f"heads of the {tower.name}"
+        if heads % layout.tp:
+            use = divisors(heads, model.num_attention_heads or heads)
+            yield broken("tower-heads-over-tp", {TP: layout.tp}, heads=(name, heads), use=use)
+    if not 0 <= training.image_tokens <= training.seq_length:
+        yield broken("image-tokens", image_tokens=training.image_tokens, seq_length=training.seq_length)

@@ -1,0 +1,277 @@
+"""Rules of training settings: the optimizer and data parallelism, recomputation, offloading, CUDA graphs, overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..job.layout import Layout
+from ..job.model import Model
+from ..job.training import Training
+from ..modules.kinds import kinds_in
+from ..rules import Violation, broken, broken_if
+from ..states.buffers import by_layout, deals_whole
+from ..states.optimizers import OPTIMIZERS
+from ..wording import all_of
+from .pipeline import interleaved
+
+STATE_DTYPES = ("main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
+FRACTIONS = ("optimizer_offload_fraction", "activation_offload_fraction")
+MOST_CHECKPOINTED = 1000
+OF_EXPERTS = ("expert_fc1", "moe_act", "fused_group_mlp")
+"""Offloaded modules that are parts of the routed experts."""
+
+
+def optimizer(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """Settings of the optimizer and of data-parallel communication that exclude or need each other."""
+    t, row = training, OPTIMIZERS[training.optimizer]
+    distributed = t.use_distributed_optimizer
+    lower = [name for name in STATE_DTYPES if getattr(t, name) != "fp32"]
+    yield from broken_if(
+        (
+            (
+                layout.num_distributed_optimizer_instances > 1 and not distributed,
+                "instances-need-distributed-optimizer",
+            ),
+            (t.overlap_param_gather and not distributed, "param-gather-overlap-needs-distributed-optimizer"),
+        )
+    )
+    if lower and not t.use_precision_aware_optimizer:
+        yield broken("state-dtypes-need-precision-aware", names=all_of(lower))
+    if t.use_precision_aware_optimizer:
+        if not row.precision_aware:
+            yield broken("precision-aware-optimizer-is-adam", optimizer=t.optimizer)
+        if not distributed:
+            yield broken("precision-aware-needs-distributed-optimizer")
+    if t.main_grads_dtype == "bf16" and t.accumulate_allreduce_grads_in_fp32:
+        yield broken("bf16-gradients-or-fp32-accumulation")
+    if distributed and not row.distributed:
+        yield broken("optimizer-is-not-distributed", optimizer=t.optimizer)
+    yield from _layer_wise(model, layout, training)
+
+
+def _layer_wise(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """The layer-wise optimizer (Megatron-LM `megatron/core/optimizer/__init__.py`, `layer_wise_optimizer.py`)."""
+    t, rank, ranks = training, training.data_parallel_rank, layout.dp * layout.cp
+    if not deals_whole(t):
+        if rank is not None:
+            yield broken("data-parallel-rank-of-muon")
+        return
+    if layout.num_distributed_optimizer_instances > 1:
+        yield broken("layer-wise-with-instances")
+    if by_layout(t) and model.has_moe and model.add_bias_linear and (layout.ep > 1 or layout.etp != layout.tp):
+        yield broken("layer-wise-with-expert-biases")
+    if rank is not None and rank >= ranks:
+        yield broken("data-parallel-rank-above-size", data_parallel_rank=rank, ranks=ranks)
+
+
+def fully_sharded(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """What the fully sharded data parallelisms need and exclude."""
+    t = training
+    if t.use_megatron_fsdp and t.use_torch_fsdp2:
+        yield broken("one-fsdp")
+        return
+    if t.use_megatron_fsdp:
+        if not OPTIMIZERS[t.optimizer].fully_sharded:
+            yield broken("megatron-fsdp-optimizer", optimizer=t.optimizer)
+        if t.peft != "none":
+            yield broken("megatron-fsdp-with-peft")
+    whole = t.use_megatron_fsdp and t.data_parallel_sharding_strategy == "optim_grads_params"
+    if t.outer_dp_sharding_strategy == "optim" and not whole:
+        yield broken("outer-sharding-needs-megatron-fsdp")
+    if not t.use_torch_fsdp2:
+        return
+    if t.peft != "none":
+        yield broken("torch-fsdp2-with-peft")
+    if layout.pp > 1 or layout.ep > 1:
+        yield broken("torch-fsdp2-with-pp-or-ep", pp=layout.pp, ep=layout.ep)
+    yield from broken_if(
+        (
+            (t.use_distributed_optimizer, "torch-fsdp2-or-distributed-optimizer"),
+            (t.gradient_accumulation_fusion, "torch-fsdp2-with-gradient-fusion"),
+            (model.share_embeddings_and_output_weights, "torch-fsdp2-with-tied-embeddings"),
+            (not t.torch_fsdp2_reshard_after_forward, "torch-fsdp2-without-resharding"),
+        )
+    )
+
+
+def sequence_parallel(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """Sequence parallelism needs tensor parallelism, and what overlaps with it needs it."""
+    t = training
+    if layout.sequence_parallel and layout.tp == 1:
+        yield broken("sequence-parallel-needs-tp")
+    own = model.falcon_h1 or model.gemma4_dense  # with norms of their own
+    if layout.sequence_parallel and not (t.te_spec or own) and (model.normalization == "RMSNorm" or not t.apex):
+        yield broken("sequence-parallel-with-torch-norms", fix="" if t.apex else ", or apex=True if it is installed")
+    if t.tp_comm_overlap:
+        without = not layout.sequence_parallel
+        yield from broken_if(((without, "tp-overlap-needs-sequence-parallel"), (not t.te_spec, "tp-overlap-needs-te")))
+
+
+def two_optimizers(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """An optimizer of the first chunk alone."""
+    if training.overlap_param_gather_with_optimizer_step:
+        gathered, chunked = training.overlap_param_gather, interleaved(model, layout)
+        yield from broken_if(
+            (
+                (not gathered, "gather-with-step-needs-param-gather-overlap"),
+                (not chunked, "gather-with-step-needs-virtual-stages"),
+            )
+        )
+
+
+def deferred_wgrads(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """Weight gradients of the output layer that wait for the end of the step."""
+    t = training
+    if t.defer_embedding_wgrad_compute:
+        alone = layout.pp == 1 or not t.gradient_accumulation_fusion
+        yield from broken_if(((alone, "deferred-wgrads-need-pp-and-fusion"), (model.mtp, "deferred-wgrads-with-mtp")))
+    if t.wgrad_deferral_limit < 0:
+        yield broken("negative", setting=("wgrad_deferral_limit", t.wgrad_deferral_limit))
+
+
+def checkpoints(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """The layers of one checkpoint are traced together: there is a most of them."""
+    layers = training.recompute_num_layers or 1
+    if training.recomputes_layers() and min(layers, model.num_layers) > MOST_CHECKPOINTED:
+        yield broken("layers-of-a-checkpoint", recompute_num_layers=layers, most=MOST_CHECKPOINTED)
+
+
+def recompute(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """Settings of recomputation that exclude or need each other."""
+    t, full = training, training.recompute_granularity == "full"
+    if t.recompute_granularity == "selective" and t.recompute_method:
+        yield broken("method-of-selective-recomputation")
+    if t.recomputes("gdn_norm_out") and not any(kind.state_heads == "delta" for kind in kinds_in(model.every_kind)):
+        yield broken("gdn-norm-recomputed-without-gdn")
+    if t.recomputes("moe_act") and not t.moe_grouped_gemm:
+        yield broken("moe-act-needs-grouped-gemm", fix="turn it on, or " if model.has_moe else "")
+    if full and t.recompute_method == "uniform" and t.recompute_num_layers == 0:
+        yield broken("uniform-recomputation-of-no-layer", layers=t.recompute_num_layers)
+    saved_whole = layout.tp == 1 or layout.sequence_parallel
+    if t.distribute_saved_activations and (not full or saved_whole):
+        yield broken("distributed-activations")
+
+
+def shared_experts(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """Shared experts that run beside the dispatch are not recomputed."""
+    if training.recomputes("shared_experts") and training.moe_shared_expert_overlap:
+        yield broken("shared-experts-recomputed-or-overlapped")
+
+
+def uniform_mtp(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """Every MTP depth is a checkpoint of its own."""
+    t = training
+    uniform = t.recompute_granularity == "full" and t.recompute_method != "block"
+    if model.mtp and uniform and (t.recompute_num_layers or 1) != 1:
+        yield broken("uniform-recomputation-of-mtp", layers=t.recompute_num_layers)
+
+
+def graphs(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """What CUDA graphs exclude."""
+    t, scope = training, training.cuda_graph_modules
+    if t.cuda_graph_impl == "none":
+        return
+    if t.recompute_granularity == "full" and t.cuda_graph_impl != "full_iteration":
+        yield broken("graphs-or-full-recomputation", cuda_graph_impl=t.cuda_graph_impl)
+    if t.cuda_graph_impl not in ("local", "transformer_engine"):
+        return
+    if t.cpu_offloading_num_layers:
+        yield broken("graphs-or-offloaded-layers", cuda_graph_impl=t.cuda_graph_impl)
+    here = sorted({"moe", "moe_router"} & set(scope))
+    if here and not model.has_moe:
+        yield broken("expert-graphs-without-experts", modules=all_of(here))
+    others = [one for one in t.offload_modules if one not in OF_EXPERTS] if t.fine_grained_activation_offloading else []
+    if others and t.cuda_graph_impl == "local":
+        yield broken("local-graphs-with-offloaded-modules", modules=all_of(others))
+    if not model.has_moe:
+        return
+    separate = t.cuda_graph_impl == "transformer_engine"
+    padded = t.moe_expert_capacity_factor is not None and t.moe_pad_expert_input_to_capacity
+    copies = t.moe_token_dispatcher_type == "alltoall" and t.moe_expert_capacity_factor is not None
+    dense = any(kind.dense for kind in kinds_in(model.every_kind))
+    yield from broken_if(
+        (
+            ("moe" in scope and not padded, "moe-graph-needs-padding"),
+            ("moe" in scope and "moe_router" in scope, "moe-graph-or-router-graph"),
+            (
+                separate and "moe_preprocess" in scope and "moe_router" not in scope,
+                "preprocess-graph-needs-router-graph",
+            ),
+            ("moe_preprocess" in scope and copies and not padded, "preprocess-graph-with-copies-to-host"),
+            (separate and "moe_router" in scope and t.recomputes("moe"), "router-graph-with-recomputed-experts"),
+            ("mlp" in scope and not dense and not model.hybrid, "mlp-graph-without-dense-layers"),
+        )
+    )
+
+
+def offloading(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """What offloading of the optimizer, of layers and of modules needs and excludes."""
+    t = training
+    if t.optimizer_cpu_offload:
+        yield from _offloaded_optimizer(training)
+    used = t.optimizer_cpu_offload, t.fine_grained_activation_offloading
+    for name, on in zip(FRACTIONS, used, strict=True):
+        if on and not 0 <= getattr(t, name) <= 1:
+            yield broken("offload-fraction", fraction=(name, getattr(t, name)))
+    if t.cpu_offloading_num_layers:
+        yield from _offloaded_layers(model, layout, training)
+    if t.fine_grained_activation_offloading:
+        yield from broken_if(
+            (
+                (not t.offload_modules, "offloading-needs-modules"),
+                ("attn_proj" in t.offload_modules and "core_attn" not in t.offload_modules, "offloaded-projection"),
+                (not t.te_spec, "offloading-needs-te"),
+                (t.recompute_granularity == "full", "offloading-or-full-recomputation"),
+            )
+        )
+        if t.min_offloaded_tensor_size < 0:
+            yield broken("negative", setting=("min_offloaded_tensor_size", t.min_offloaded_tensor_size))
+        if model.has_moe:
+            yield from _offloaded_experts(training)
+    elif t.offload_modules:
+        yield broken("offload-modules-without-offloading")
+
+
+def _offloaded_optimizer(training: Training) -> Iterator[Violation]:
+    t = training
+    if not t.use_distributed_optimizer:
+        yield broken("optimizer-offload-needs-distributed-optimizer")
+    if not OPTIMIZERS[t.optimizer].offloaded:
+        yield broken("optimizer-is-not-offloaded", optimizer=t.optimizer)
+    if t.low_precision_weights and t.low_precision != "delayed":
+        yield broken("optimizer-offload-with-low-precision-weights", recipe=t.low_precision)
+    if t.use_megatron_fsdp or t.use_torch_fsdp2:
+        yield broken("optimizer-offload-with-fsdp")
+
+
+def _offloaded_layers(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    t, layers = training, training.cpu_offloading_num_layers
+    if t.fine_grained_activation_offloading:
+        yield broken("layers-or-modules-offloaded")
+    if layout.pp > 1:
+        yield broken("offloaded-layers-with-pp", pp=layout.pp)
+    if t.recompute_granularity:
+        yield broken("offloaded-layers-or-recomputation")
+    if not 0 < layers < model.num_layers:
+        yield broken("offloaded-layers", {"cpu_offloading_num_layers": layers, "num_layers-1": model.num_layers - 1})
+
+
+def _offloaded_experts(training: Training) -> Iterator[Violation]:
+    """What offloading in experts needs and excludes (`moe/experts.py` too)."""
+    t = training
+    given = [module for module in OF_EXPERTS if module in t.offload_modules]
+    parts = [module for module in given if module != "fused_group_mlp"]
+    if not given:
+        return
+    if t.recomputes("moe"):
+        yield broken("experts-offloaded-or-recomputed", modules=all_of(given))
+    if t.moe_paged_stash:
+        yield broken("experts-offloaded-or-stashed", modules=all_of(given))
+    if parts and t.use_transformer_engine_op_fuser:
+        yield broken("parts-of-fused-experts-offloaded", modules=all_of(parts))
+    if "fused_group_mlp" not in given:
+        return
+    if not t.use_transformer_engine_op_fuser:
+        yield broken("fused-experts-offloaded-without-fuser")
+    elif not parts and t.low_precision and not t.low_precision_weights:
+        yield broken("fused-quantized-experts-offloaded")
