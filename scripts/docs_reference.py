@@ -62,6 +62,13 @@ def rules() -> str:
     return "\n\n".join(lines) + "\n"
 
 
+def everyday() -> str:
+    """Words that people type, and what they mean."""
+    from megatron_memory_estimator.inputs.everyday import WORDS
+
+    return markdown(("word", "meaning"), [(f"`{name}`", word.help) for name, word in WORDS.items()])
+
+
 def _options(options: list[click.Option], context: click.Context) -> str:
     rows = []
     for option in options:
@@ -151,4 +158,4 @@ def _members(found: type) -> list[tuple[str, str]]:
     return rows
 
 
-TABLES = {"rules": rules, "commands": commands, "api": api}
+TABLES = {"rules": rules, "everyday": everyday, "commands": commands, "api": api}

@@ -124,7 +124,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "dora": ("megatron fsdp", "fsdp double buffer", "fused experts"),
     "canonical lora": ("megatron fsdp", "fsdp double buffer", "fused experts"),
     "fine-grained offload": ("fused experts", "layer offload", "full recompute", "paged stash"),
-    "layer offload": ("paged stash", "full recompute", "pipeline"),
+    "layer offload": ("paged stash", "full recompute", "pipeline", "graphs of attention"),
     "full recompute": ("graphs of attention", "a2a overlap", "delayed wgrad"),
     "fsdp double buffer": ("a2a overlap", "delayed wgrad"),
 }  # fmt: skip
@@ -144,4 +144,4 @@ def test_every_pair_runs_or_is_refused_by_a_rule() -> None:
         else:
             legal += 1
     assert refused == {frozenset((first, second)) for first, others in REFUSED.items() for second in others}
-    assert legal == 324
+    assert legal == 323

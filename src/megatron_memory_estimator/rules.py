@@ -24,6 +24,8 @@ TP, CP, PP = "tensor_model_parallel_size", "context_parallel_size", "pipeline_mo
 EP, ETP = "expert_model_parallel_size", "expert_tensor_parallel_size"
 NAMES = re.compile(r"\{([^{}:]+)(:n)?\}")
 """A name of a sentence, and whether its number stands alone."""
+WORD = re.compile(r"[a-z][a-z0-9_ +,]*")
+"""A value that is a word, or several."""
 OURS = "the estimator does not model it"
 """Source of a rule that is not Megatron's."""
 Numbers = Mapping[str, object]
@@ -85,7 +87,7 @@ def broken(code: str, numbers: Numbers | None = None, **more: object) -> Violati
     text = rule.sentence.format_map({name: _Number(name, value) for name, value in named.items()})
     counted = rule.sentence.format_map({name: _Name(name, value) for name, value in named.items()})
     fix = rule.fix.format_map(named)
-    return Violation(" ".join(counted.split()), f"{text}; {fix}" if fix else text, code)
+    return Violation(_tidy(counted), f"{text}; {fix}" if fix else text, code)
 
 
 def refusal(*violations: Violation) -> LayoutError:
@@ -103,6 +105,12 @@ def broken_if(cases: Iterable[tuple[object, str]]) -> Iterator[Violation]:
     for wrong, code in cases:
         if wrong:
             yield broken(code)
+
+
+def _tidy(rule: str) -> str:
+    """A rule without what its numbers leave behind: blanks, commas, and `, not` at the end."""
+    plain = " ".join(rule.split()).replace(" ,", ",").replace(",,", ",")
+    return plain.removesuffix(", not").removesuffix(",")
 
 
 class Worded(NamedTuple):
@@ -130,9 +138,11 @@ class _Number:
 
 
 class _Name(_Number):
-    """The same as a rule says it: its name, or nothing."""
+    """The same as a rule says it: its name, or nothing; a word of a setting stays, as it is no number of a run."""
 
     def __format__(self, spec: str) -> str:
         if isinstance(self.value, Worded):
             return self.value.rule
+        if isinstance(self.value, str) and WORD.fullmatch(self.value):
+            return super().__format__(spec)
         return "" if spec == "n" else self.name

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..inputs import SCRIPTS, YAML
+from ..inputs.everyday import in_megatrons_words
 from ..job.settings import field_kind
 from ..job.training_job import TrainingJob
 from ..wording import shown, signed, whole
@@ -31,6 +32,7 @@ def job_from_options(values: dict[str, Any]) -> TrainingJob:
     for name in list(given):
         if name in parts and isinstance(given[name], str):
             given[name] = parsed(parts[name], given[name])
+    given = in_megatrons_words(given)
     num_gpus = given.pop("world_size", None)
     if isinstance(model, Mapping):
         return TrainingJob.from_hf(model, num_gpus=num_gpus, **given)

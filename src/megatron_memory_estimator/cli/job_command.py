@@ -11,7 +11,7 @@ import click
 from ..errors import ConfigError
 from ..inputs import SCRIPTS
 from .given import job_from_options
-from .options import model_argument, setting_fields, setting_option, special_options, spellings
+from .options import everyday_options, model_argument, setting_fields, setting_option, special_options, spellings
 from .verb import LongVerb
 
 
@@ -27,7 +27,9 @@ class JobCommand(LongVerb):
         words = ctx.meta.get(WORDS)
         asked = [field for field, names in self.settings.items() if words is None or not names.isdisjoint(words)]
         *own, last = super().get_params(ctx)
-        return [*own, *map(setting_option, asked), last]
+        there = {name for param in own for name in param.opts}
+        everyday = everyday_options(words - there) if words else []
+        return [*own, *map(setting_option, asked), *everyday, last]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words = {word.partition("=")[0] for word in args if word.startswith("--")}

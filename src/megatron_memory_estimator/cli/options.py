@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from ..errors import ConfigError
+from ..inputs.spellings import COUNTS_OF_TOKENS
 from ..job.hardware import Environment
 from ..job.layout import SHORT, Layout
 from ..job.model import Model
@@ -33,7 +34,6 @@ SECTIONS: tuple[tuple[str, type[Any]], ...] = (
     ("model (overrides of the config)", Model),
     ("environment", Environment),
 )
-COUNTS_OF_TOKENS = ("seq_length", "max_position_embeddings", "original_max_position_embeddings")
 
 
 def tokens(text: str) -> int:
@@ -78,6 +78,24 @@ def setting_option(field: dataclasses.Field[Any]) -> click.Option:
         metavar=kind.upper(),
         shell_complete=completion.words(choices, several=kind == "list") if choices else None,
     )
+
+
+def everyday_options(words: Container[str]) -> list[click.Option]:
+    """Options for everyday words that stand among the words of a command line; help names Megatron's."""
+    from ..inputs.everyday import WORDS
+
+    return [
+        click.Option(
+            [dashed(name), name],
+            is_flag=word.alone,
+            type=tokens if word.number else None,
+            default=None,
+            hidden=True,
+            help=word.help,
+        )
+        for name, word in WORDS.items()
+        if dashed(name) in words
+    ]
 
 
 def special_options() -> list[click.Option]:

@@ -30,6 +30,7 @@ from .decide import decide_layout, recompute_defaults
 from .defaults import CLASS_DEFAULTS, DEFAULT_SEQ_LENGTH, habits_for, open_fusions
 from .effects import not_counted, not_established, not_run, not_timed, without_effect
 from .environment import environment_settings
+from .everyday import in_megatrons_words
 from .loaded_model import LONGEST_NAME, LoadedModel
 from .setting_names import canonical, full_name, sorted_settings
 from .spellings import respelled
@@ -187,8 +188,9 @@ def _given(settings: Mapping[str, Any]) -> dict[str, Any]:
     """What the user gave by Megatron's current names, in our spelling of values; None is given where it means something."""
     if not all(isinstance(name, str) for name in settings):
         raise ConfigError("names of settings must be words")
+    values = in_megatrons_words(settings)
     return respelled(
-        canonical({k: v for k, v in settings.items() if v is not None or k.replace("-", "_") in _NULLABLE}, full_name)
+        canonical({k: v for k, v in values.items() if v is not None or k.replace("-", "_") in _NULLABLE}, full_name)
     )
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import ConfigError
-from ..wording import shown
+from ..wording import shown, whole
 from .batches import largest_batch
 
+FORMATS = {"delayed": "hybrid", "tensorwise": "hybrid", "blockwise": "e4m3", "mxfp8": "e4m3"}
+"""The fp8 format of a recipe (NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/training/mixed_precision.py`)."""
+COUNTS_OF_TOKENS = ("seq_length", "max_position_embeddings", "original_max_position_embeddings")
 SHORT_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
 DTYPES = (
     "params_dtype",
@@ -73,6 +76,8 @@ def respelled(values: dict[str, Any]) -> dict[str, Any]:
     out = precision(values)
     _attention(out)
     graphs(out)
+    _lengths(out)
+    _recipes(out)
     if out.pop("moe_router_force_load_balancing", False):
         out.setdefault("routing_phase", "forced_balance")
     if out.pop("cpu_offloading", None) is False:
@@ -98,6 +103,25 @@ def respelled(values: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
+def _lengths(out: dict[str, Any]) -> None:
+    """Lengths in thousands: 8k is 8,192 tokens."""
+    for name in COUNTS_OF_TOKENS:
+        value = out.get(name)
+        if isinstance(value, str) and value[-1:] in ("k", "K") and (thousands := whole(value[:-1])) is not None:
+            out[name] = 1024 * thousands
+
+
+def _recipes(out: dict[str, Any]) -> None:
+    """A recipe's name where the format of its numbers is meant: fp8=mxfp8, fp4=nvfp4."""
+    recipe = out.get("fp8")
+    if isinstance(recipe, str) and recipe in FORMATS:
+        if out.get("fp8_recipe", recipe) != recipe:
+            raise ConfigError(f"fp8={recipe} contradicts fp8_recipe={shown(out['fp8_recipe'])}; give one")
+        out.update(fp8=FORMATS[recipe], fp8_recipe=recipe)
+    if out.get("fp4") == "nvfp4":
+        out["fp4"] = "e2m1"
+
+
 def _balancing(out: dict[str, Any]) -> None:
     """Balancing losses by name: `noaux_tc`, the word of DeepSeek's configs, is none that Megatron-Core computes (`moe/router.py`,
     routing), and Bridge's DeepSeek-V4 provider sets it (`deepseek_v4_bridge.py`)."""
@@ -113,15 +137,21 @@ def _fully_sharded(out: dict[str, Any]) -> None:
         out["use_distributed_optimizer"] = True
 
 
+def kernel_of(backend: object) -> dict[str, str]:
+    """The attention kernel that a back end means, whether it is a word or a member of AttnBackend; auto and nothing leave it open."""
+    word = str(getattr(backend, "name", backend)).rpartition(".")[2]
+    return {} if word in ("auto", "None") else {"attention_kernel": "cudnn" if word == "fused" else word}
+
+
 def _attention(out: dict[str, Any]) -> None:
     """The attention kernel that a back end means, and older names of variants and precision."""
     backend = out.pop("attention_backend", None)
     if backend is not None:
-        word = str(getattr(backend, "name", backend)).removeprefix("AttnBackend.")
-        if word not in ("auto", "flash", "fused", "unfused", "local"):
+        kernel = kernel_of(backend)
+        if not {*kernel.values()} <= {"flash", "cudnn", "unfused", "local"}:
             raise ConfigError(f"attention_backend={backend!r} is not one of auto, flash, fused, unfused, local")
-        if word != "auto":
-            out.setdefault("attention_kernel", "cudnn" if word == "fused" else word)
+        for name, value in kernel.items():
+            out.setdefault(name, value)
     if out.get("experimental_attention_variant") == "gated_delta_net":
         out["experimental_attention_variant"] = "gdn"
     if out.pop("apply_query_key_layer_scaling", False):

@@ -254,13 +254,14 @@ def schedule(model: Model, layout: Layout, num_microbatches: int) -> Iterator[Vi
         return
     pp, group = layout.pp, layout.microbatch_group_size_per_vp_stage or layout.pp
     if num_microbatches < pp:
-        numbers = {"num_microbatches": num_microbatches, PP: pp}
+        numbers: dict[str, object] = {"num_microbatches": num_microbatches, PP: pp}
         yield broken("fewer-microbatches-than-stages", numbers, least=pp)
     elif not pp <= group <= num_microbatches:
         numbers = {GROUP: group, PP: pp, "num_microbatches": num_microbatches}
         yield broken("group-of-microbatches", numbers, use=nearest_group(num_microbatches, pp, group))
     elif 0 < (left := num_microbatches % group) < pp:
-        numbers = {PP: pp, "num_microbatches": num_microbatches, "left": left, "group": group}
+        behind = Worded("", f", {left} behind groups of {group},")
+        numbers = {PP: pp, "num_microbatches": num_microbatches, "group": group, "behind": behind}
         yield broken("last-group-of-microbatches", numbers, use=nearest_group(num_microbatches, pp, group))
 
 

@@ -81,7 +81,7 @@ def _megatron_values(job: TrainingJob) -> Iterator[tuple[str, Any]]:
         yield "group_query_attention", True
         yield "num_query_groups", model.groups
     gated = "bias_swiglu_fusion" if model.gated_linear_unit else "bias_gelu_fusion"
-    yield gated, t.bias_activation_fusion
+    yield gated, t.bias_activation_fusion and model.activation_func != "squared_relu"
     if t.attention_kernel in ("flash", "unfused", "local", "cudnn"):
         yield "attention_backend", "fused" if t.attention_kernel == "cudnn" else t.attention_kernel
     if not t.load_optim:

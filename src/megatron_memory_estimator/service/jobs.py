@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import ConfigError, EstimatorError, LayoutError
 from ..inputs import SCRIPTS, YAML
+from ..inputs.everyday import in_megatrons_words
 from ..inputs.hf import load, load_bundled, load_named
 from ..inputs.loaded_model import LoadedModel
 from ..inputs.resolve import job_from_parts
@@ -87,7 +88,7 @@ def job_of(
     from ..inputs.runs.files import job_from_text
     from ..inputs.text_files import read_text
 
-    given = canonical(without_other_words(settings or {}), full_name)
+    given = canonical(without_other_words(in_megatrons_words(settings or {})), full_name)
     world = given.pop("world_size", None)
     if None not in (world, num_gpus) and world != num_gpus:
         raise ConfigError(f"num_gpus={num_gpus} and world_size={shown(world)} of the settings differ; give one")

@@ -10,7 +10,8 @@ from ...errors import ConfigError
 from ...job.assumption import Assumption
 from ...job.tower import UNNAMED, Tower
 from ...job.training_job import TrainingJob
-from ...wording import dashed, plain, shown
+from ...rules import TP
+from ...wording import dashed, plain, shown, whole
 from ..defaults import CLASS_DEFAULTS
 from ..environment import VARIABLES
 from ..file_keys import follow_all
@@ -129,11 +130,14 @@ def _of_words(reading: Reading, run: Run, gpus: int | None, given: Mapping[str, 
 
 
 def _without_companions(reading: Reading, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The run's settings, without what belongs to its kind of recomputation where the caller gives another kind."""
+    """The run's settings, without what belongs to its kind of recomputation where the caller gives another kind, and without what a
+    degree of 1 turns off."""
     own = dict(reading.settings)
     held = own.get("recompute_granularity", reading.defaults.get("recompute_granularity"))
     if "recompute_granularity" in given and given["recompute_granularity"] != held:
         own |= dict.fromkeys(COMPANIONS)
+    if own.get("sequence_parallel") and whole(str({**reading.defaults, **own, **given}.get(TP) or 1)) == 1:
+        own["sequence_parallel"] = False  # every framework turns it off
     return own
 
 

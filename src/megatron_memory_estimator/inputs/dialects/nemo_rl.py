@@ -13,6 +13,7 @@ from typing import Any
 
 from ...errors import UnsupportedError
 from ...wording import counted, shown
+from ..spellings import kernel_of
 from .bridge_models import provider_defaults
 from .hydra import Tree
 from .keys import by_habit, decisive, passed_over, translated
@@ -147,8 +148,7 @@ def _sections(tree: Tree) -> tuple[dict[str, Any], list[str], list[str]]:
 def _engine(tree: Tree, warnings: list[str]) -> dict[str, Any]:
     """Precision, recomputation, fp8, routing and the loss."""
     found: dict[str, Any] = {"params_dtype": PRECISIONS.get(str(tree.at(f"{POLICY}.precision")), "bf16")}
-    tp = tree.count(f"{MEGATRON}.tensor_model_parallel_size", 1)
-    found["sequence_parallel"] = tree.on(f"{MEGATRON}.sequence_parallel") and tp != 1
+    found["sequence_parallel"] = tree.on(f"{MEGATRON}.sequence_parallel")
     found |= _recompute(tree)
     if tree.on(f"{MEGATRON}.fp8_cfg.enabled"):
         fp8 = tree.section(f"{MEGATRON}.fp8_cfg")
@@ -164,9 +164,7 @@ def _engine(tree: Tree, warnings: list[str]) -> dict[str, Any]:
     balancing = tree.at(f"{MEGATRON}.moe_router_load_balancing_type", "none")
     if balancing != "none" and not tree.has(f"{MEGATRON}.moe_aux_loss_coeff"):
         found["moe_aux_loss_coeff"] = 1e-3
-    backend = str(tree.at(f"{MEGATRON}.attention_backend") or "auto").rsplit(".", 1)[-1]
-    if backend != "auto":
-        found["attention_kernel"] = "cudnn" if backend == "fused" else backend
+    found |= kernel_of(tree.at(f"{MEGATRON}.attention_backend"))
     layout = tree.at(f"{MEGATRON}.pipeline_model_parallel_layout")
     if layout is not None:
         from ..bridge_config import layout_string

@@ -101,9 +101,7 @@ def read(run: Run) -> Reading:
     config = tree.section(strategy)
     settings, unknown, refused = translated(config, TABLE, READ + NOTHING, f"{strategy}.")
     settings |= _recompute(tree, strategy) | _precision(tree, worker)
-    if settings.get("tensor_model_parallel_size", 1) == 1:
-        settings["sequence_parallel"] = False
-    elif settings.get("expert_model_parallel_size", 1) != 1:
+    if settings.get("expert_model_parallel_size", 1) != 1:
         settings["sequence_parallel"] = True
     if config.get("optimizer_cpu_offload"):
         warnings.append(

@@ -13,6 +13,7 @@ from typing import Any
 from ...errors import UnsupportedError
 from ...wording import shown
 from ..questions import Question
+from ..spellings import kernel_of
 from .keys import SAME, given, passed_over, translated
 from .run import Dialect, Reading, Run
 from .swift_files import gpus_of, values_of
@@ -111,8 +112,6 @@ def read(run: Run) -> Reading:
     settings |= _precision(values) | _optimizer(values, settings) | _recompute(values)
     if values.get("moe_enable_deepep"):
         settings["moe_flex_dispatcher_backend"] = "deepep"
-    if settings.get("tensor_model_parallel_size", 1) == 1:
-        settings["sequence_parallel"] = False
     length, notes = _length(values, questions)
     warnings: list[str] = []
     settings |= length | _attention(values, warnings)
@@ -164,8 +163,7 @@ def _attention(values: Mapping[str, Any], warnings: list[str]) -> dict[str, Any]
             "attention_backend=local runs on NPUs alone: their fused attention is counted as flash attention"
         )
         return {"attention_kernel": "flash"}
-    backend = str(values.get("attention_backend") or "flash").partition("_")[0]
-    return {} if backend == "auto" else {"attention_kernel": "cudnn" if backend == "fused" else backend}
+    return kernel_of(str(values.get("attention_backend") or "flash").partition("_")[0])
 
 
 def _length(values: Mapping[str, Any], questions: list[Question]) -> tuple[dict[str, Any], list[str]]:

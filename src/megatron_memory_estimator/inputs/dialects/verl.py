@@ -56,9 +56,7 @@ def read(run: Run) -> Reading:
     at = SFT if sft else PPO
     settings, unknown, refused = sections_of(tree, at)
     settings |= _precision(tree, at, settings) | _loss(tree, at)
-    settings["sequence_parallel"] = (
-        tree.on(f"{at.engine}.sequence_parallel", True) and settings.get("tensor_model_parallel_size", 1) != 1
-    )
+    settings["sequence_parallel"] = tree.on(f"{at.engine}.sequence_parallel", True)
     gpus = gpus_of(tree, run, notes, questions, sft=sft)
     warnings: list[str] = []
     settings |= batch_of(tree, at.engine, run.wanted_gpus or gpus, (notes, warnings, questions), sft=sft)

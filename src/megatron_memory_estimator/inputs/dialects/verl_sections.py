@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ...wording import shown
+from ..spellings import kernel_of
 from .hydra import Tree
 from .keys import translated
 
@@ -109,9 +110,7 @@ def _older_recompute(tree: Tree, at: Places) -> dict[str, Any]:
 def _fields(tree: Tree, path: str) -> dict[str, Any]:
     """Fields of TransformerConfig that are spelled otherwise than our settings."""
     found: dict[str, Any] = {}
-    backend = str(tree.at(f"{path}.attention_backend") or "flash").rsplit(".", 1)[-1]
-    if backend != "auto":
-        found["attention_kernel"] = "cudnn" if backend == "fused" else backend
+    found |= kernel_of(tree.at(f"{path}.attention_backend") or "flash")
     if tree.on(f"{path}.moe_router_force_load_balancing"):
         found["routing_phase"] = "forced_balance"
     if tree.on(f"{path}.moe_enable_deepep"):

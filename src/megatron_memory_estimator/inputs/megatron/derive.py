@@ -13,6 +13,7 @@ from typing import Any
 from ...errors import ConfigError
 from ...wording import shown, signed, whole
 from ..setting_names import known_settings
+from ..spellings import kernel_of
 from .table import arguments
 
 WINDOW = re.compile(r"\(*\s*-?\d+\s*(,\s*-?\d+\s*)*\)*")
@@ -80,7 +81,7 @@ def derive(given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
     _mlp(values, arg)
     _attention(values, arg)
     if "attention_kernel" not in settings:
-        _kernel(values, str(arg("attention_backend")).removeprefix("AttnBackend."))
+        values |= kernel_of(arg("attention_backend"))
     _experts(values, arg)
     _training(values, arg)
     _stages(values, arg)
@@ -133,12 +134,6 @@ def _attention(values: dict[str, Any], arg: Arg) -> None:
     if arg("apply_dsa_kernel_fusion"):  # the older spelling of dsa_kernel_backend
         values["dsa_kernel_backend"] = "cudnn"
     values["mamba_mem_eff_path"] = bool(arg("use_mamba_mem_eff_path"))
-
-
-def _kernel(values: dict[str, Any], backend: str) -> None:
-    """The attention kernel that a back end means; auto leaves it open."""
-    if backend not in ("auto", "None"):
-        values["attention_kernel"] = "cudnn" if backend == "fused" else backend
 
 
 def _experts(values: dict[str, Any], arg: Arg) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
+from ...job.layout import SHORT
 from ...wording import dashed, shown
 from ..file_keys import names_files
 from ..questions import Question
@@ -148,9 +149,17 @@ class Others:
             yield f"unknown arguments passed over: {', '.join(self.unknown)}"
 
 
+VERBS = ("json", "table", "html", "format", "all", "formulas", "phases", "help")
+OF_RUNS = ("gpu", "num_gpus", "strict", "set", "follow", "ignore_unknown", "model")
+OWN = {*SHORT, *VERBS, *OF_RUNS}
+"""Options of `megatron-memory`, which stand before --."""
+
+
 def _near(flag: str) -> str:
-    """` (did you mean --x?)` for an argument that is written nearly so, or nothing."""
+    """` (did you mean --x?)` for an argument that is written nearly so, or nothing; an option of ours has its place."""
     from difflib import get_close_matches
 
+    if flag.lstrip("-").replace("-", "_") in OWN:
+        return " (an option of megatron-memory: put it before --)"
     found = get_close_matches(flag.lstrip("-").replace("-", "_"), list(arguments()[0]), n=1, cutoff=0.8)
     return f" (did you mean {dashed(found[0])}?)" if found else ""
