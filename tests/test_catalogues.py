@@ -88,11 +88,11 @@ def test_gpus_in_every_format(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["models", "--json", "--format", "csv"], "--json and --format csv exclude each other; give one"),
         (["gpus", "--json", "--format", "markdown"], "--json and --format markdown exclude each other; give one"),
-        (["estimate", "x", "--seq-len", "8"], 'No such option "--seq-len". Did you mean --seq-length?'),
+        (["estimate", "x", "--seq-leng", "8"], 'No such option "--seq-leng". Did you mean --seq-length?'),
         (["estimate", "x", "--tp-size", "8"], 'No such option "--tp-size". Did you mean --tp?'),
         (
-            ["estimate", "x", "--recompute", "full"],
-            'No such option "--recompute". Did you mean --recompute-granularity, --recompute-method, --recompute-num-layers or '
+            ["estimate", "x", "--recomp", "full"],
+            'No such option "--recomp". Did you mean --recompute-granularity, --recompute-method, --recompute-num-layers or '
             "--recompute-modules?",
         ),
         (["estimate", "x", "--hiden-size", "8"], 'No such option "--hiden-size". Did you mean --hidden-size, '),

@@ -17,6 +17,7 @@ from ..errors import ConfigError, UnsupportedError
 from ..job.settings import LARGEST_INTEGER, nearest
 from ..job.training_job import TrainingJob
 from ..wording import shown
+from .everyday import in_megatrons_words
 from .field_names import fields_of
 from .setting_names import current_name, known_settings
 from .text_files import read_yaml
@@ -101,7 +102,7 @@ LAYER_LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 
 def job_from_bridge(config: Any, num_gpus: int | None, settings: Mapping[str, Any]) -> TrainingJob:
     """See `TrainingJob.from_bridge`."""
-    name = "Megatron-Bridge config"
+    name, settings = "Megatron-Bridge config", in_megatrons_words(settings)
     if isinstance(config, str | os.PathLike):
         name = os.fspath(config)
         config = read_yaml(name)

@@ -75,22 +75,20 @@ class TrainingJob:
         those of `megatron_memory_estimator.Settings`, by topic in docs/reference/settings.md and `megatron-memory estimate --help-all`.
         Raises ConfigError for an unknown model or setting, LayoutError for a layout that Megatron-Core refuses.
         """
-        from ..inputs.everyday import in_megatrons_words
         from ..inputs.hf import load
         from ..inputs.resolve import job_from_parts
 
         loaded = load(model)
-        return job_from_parts(loaded, num_gpus, in_megatrons_words(settings), habits=True)
+        return job_from_parts(loaded, num_gpus, settings, habits=True)
 
     @classmethod
     def from_config(
         cls, config: Mapping[str, Any], num_gpus: int | None = None, **settings: Unpack[Settings]
     ) -> TrainingJob:
         """A job from TransformerConfig names (`config`) and settings as `from_hf` takes them for everything else."""
-        from ..inputs.everyday import in_megatrons_words
         from ..inputs.resolve import job_from_config
 
-        return job_from_config(config, num_gpus, in_megatrons_words(settings))
+        return job_from_config(config, num_gpus, settings)
 
     @classmethod
     def from_megatron_args(
@@ -108,10 +106,9 @@ class TrainingJob:
         `settings`, those of `from_hf`, override the arguments.
         Raises ConfigError for unknown arguments and files that cannot be read, UnsupportedError for what is not modelled.
         """
-        from ..inputs.everyday import in_megatrons_words
         from ..inputs.megatron.job import job_from_args
 
-        return job_from_args(args, num_gpus, in_megatrons_words(settings), whole=True)
+        return job_from_args(args, num_gpus, settings, whole=True)
 
     @classmethod
     def from_file(
@@ -125,10 +122,9 @@ class TrainingJob:
         other `settings`, those of `from_hf`, win over the file. Raises QuestionsError for all that a file leaves open, together, and
         ConfigError or UnsupportedError as `from_megatron_args`.
         """
-        from ..inputs.everyday import in_megatrons_words
         from ..inputs.runs.files import job_from_file
 
-        return job_from_file(os.fspath(path), num_gpus, in_megatrons_words(settings))
+        return job_from_file(os.fspath(path), num_gpus, settings)
 
     @classmethod
     def from_bridge(cls, config: Any, num_gpus: int | None = None, **settings: Unpack[Settings]) -> TrainingJob:
@@ -138,9 +134,8 @@ class TrainingJob:
         `data_parallel_size` where `num_gpus` is not given; `settings` override it. Raises ConfigError and UnsupportedError.
         """
         from ..inputs.bridge_config import job_from_bridge
-        from ..inputs.everyday import in_megatrons_words
 
-        return job_from_bridge(config, num_gpus, in_megatrons_words(settings))
+        return job_from_bridge(config, num_gpus, settings)
 
     def __repr__(self) -> str:
         gpus = f"{self.layout.world_size} {self.gpu.name}"

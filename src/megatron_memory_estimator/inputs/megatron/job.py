@@ -17,6 +17,7 @@ from ...rules import refusal
 from ...wording import dashed, plain
 from ..effects import OWNERS
 from ..environment import VARIABLES
+from ..everyday import in_megatrons_words
 from ..loaded_model import LoadedModel
 from ..questions import Question, settle
 from ..resolve import job_from_parts
@@ -38,7 +39,7 @@ def job_from_args(
 ) -> TrainingJob:
     """See `TrainingJob.from_megatron_args`. `rules`: whether those of Megatron-LM's command line are asked of words; values by name
     come from files and from parsers that asked them. `whole`: whether words are all of a command line."""
-    settings = dict(settings)
+    settings = in_megatrons_words(settings)
     ignoring = bool(settings.pop("ignore_unknown", False))
     caller = Caller(
         settings.pop("set_variables", None) or {}, settings.pop("words", ()), bool(settings.pop("follow", False))

@@ -13,6 +13,7 @@ from ...job.training_job import TrainingJob, alike
 from ...wording import plain
 from .. import SCRIPTS, YAML
 from ..bridge_config import job_from_bridge
+from ..everyday import in_megatrons_words
 from ..hf.convert import convert
 from ..hf.load import parse
 from ..loaded_model import LoadedModel
@@ -47,6 +48,7 @@ def job_from_file(
         raise ConfigError(
             f"{path!r} is neither a YAML file ({', '.join(YAML)}) nor a launch script ({', '.join(SCRIPTS)})"
         )
+    settings = in_megatrons_words(settings)
     job = _with_idle(settings, lambda given: _of_file(path, num_gpus, given, more))
     return _whole_run(job, settings)
 
