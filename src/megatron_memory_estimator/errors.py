@@ -79,12 +79,15 @@ class LayoutError(EstimatorError):
     """
 
     def __init__(self, reasons: tuple[str, ...], rules: tuple[str, ...] = (), codes: tuple[str, ...] = ()) -> None:
-        super().__init__(
-            _joined([f"{one} [{code}]" for one, code in zip(reasons, codes, strict=True)] if codes else reasons)
-        )
         self.reasons = reasons
         self.rules = rules or reasons
         self.codes = codes or ("",) * len(reasons)
+        super().__init__(_joined([*map(coded, reasons, self.codes)]))
+
+
+def coded(reason: str, code: str) -> str:
+    """A reason, and the code by which the reference of rules is searched."""
+    return f"{reason} [{code}]" if code else reason
 
 
 def _joined(reasons: Sequence[str]) -> str:

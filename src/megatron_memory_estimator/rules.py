@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from .errors import LayoutError
+from .errors import LayoutError, coded
 from .wording import counted
 
 TP, CP, PP = "tensor_model_parallel_size", "context_parallel_size", "pipeline_model_parallel_size"
@@ -69,8 +69,8 @@ class Violation(NamedTuple):
 
     @property
     def said(self) -> str:
-        """The text, and the code by which the reference of rules is searched."""
-        return f"{self.text} [{self.code}]" if self.code else self.text
+        """The text with its code."""
+        return coded(self.text, self.code)
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ..errors import ConfigError
-from ..inputs.spellings import COUNTS_OF_TOKENS
+from ..inputs.spellings import COUNTS_OF_TOKENS, thousands
 from ..job.hardware import Environment
 from ..job.layout import SHORT, Layout
 from ..job.model import Model
@@ -17,7 +17,7 @@ from ..job.rollout import Rollout
 from ..job.settings import field_kind
 from ..job.training import Training
 from ..job.training_job import DEFAULT_GPU
-from ..wording import dashed, whole
+from ..wording import dashed
 from . import completion
 
 OTHER_NAMES = {
@@ -38,8 +38,8 @@ SECTIONS: tuple[tuple[str, type[Any]], ...] = (
 
 def tokens(text: str) -> int:
     """A count of tokens: a whole number, or with k behind it, 1024 times that."""
-    thousands = whole(text[:-1]) if text[-1:] in ("k", "K") else None
-    return int(click.INT(text)) if thousands is None else 1024 * thousands
+    number = thousands(text)
+    return int(click.INT(text)) if number is None else number
 
 
 def option_names(field: dataclasses.Field[Any]) -> list[str]:

@@ -12,6 +12,7 @@ from ..errors import ConfigError
 from ..job.choices import RECOMPUTE_MODULES
 from ..wording import any_of, shown, whole
 from .spellings import FORMATS
+from .transformer_config import RENAMED
 
 Meaning = Callable[[Any], dict[str, Any]]
 
@@ -28,6 +29,11 @@ class Word(NamedTuple):
 def named(name: str) -> Meaning:
     """Another name of a setting."""
     return lambda value: {name: value}
+
+
+def _renames(name: str, *, alone: bool = False, number: bool = False) -> Word:
+    """A word for a setting, which is its help too."""
+    return Word(named(name), name, alone, number)
 
 
 def low_precision(recipe: str) -> dict[str, Any]:
@@ -88,12 +94,12 @@ def _dp(value: Any) -> dict[str, Any]:
 
 
 WORDS: dict[str, Word] = {
-    "mbs": Word(named("micro_batch_size"), "micro_batch_size", number=True),
-    "gbs": Word(named("global_batch_size"), "global_batch_size", number=True),
-    "seq": Word(named("seq_length"), "seq_length", number=True),
-    "seq_len": Word(named("seq_length"), "seq_length", number=True),
-    "sp": Word(named("sequence_parallel"), "sequence_parallel", alone=True),
-    "cuda_graph_scope": Word(named("cuda_graph_modules"), "cuda_graph_modules"),
+    "mbs": _renames("micro_batch_size", number=True),
+    "gbs": _renames("global_batch_size", number=True),
+    "seq": _renames("seq_length", number=True),
+    "seq_len": _renames("seq_length", number=True),
+    "sp": _renames("sequence_parallel", alone=True),
+    "cuda_graph_scope": _renames(RENAMED["cuda_graph_scope"]),
     "fp4_recipe": Word(_fp4_recipe, "nvfp4, the only one"),
     "dp": Word(_dp, "follows from num_gpus"),
     "zero": Word(_zero, "1: use_distributed_optimizer"),

@@ -103,12 +103,18 @@ def respelled(values: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
+def thousands(text: str) -> int | None:
+    """The number of a text such as 8k, which is 8,192; None for another text."""
+    number = whole(text[:-1]) if text[-1:] in ("k", "K") else None
+    return None if number is None else 1024 * number
+
+
 def _lengths(out: dict[str, Any]) -> None:
     """Lengths in thousands: 8k is 8,192 tokens."""
     for name in COUNTS_OF_TOKENS:
         value = out.get(name)
-        if isinstance(value, str) and value[-1:] in ("k", "K") and (thousands := whole(value[:-1])) is not None:
-            out[name] = 1024 * thousands
+        if isinstance(value, str) and (number := thousands(value)) is not None:
+            out[name] = number
 
 
 def _recipes(out: dict[str, Any]) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from math import lcm
 
 from ..job.layout import Layout
 from ..job.model import Model
+from ..job.settings import field_kind
 from ..job.training import Training
 from ..modules.kind import Kind, StateHeads
 from ..modules.kinds import shapes_of
@@ -15,20 +17,7 @@ from ..tape.tensor import divisors
 
 MOST: dict[str, int] = {"pipeline_model_parallel_size": 4096, "microbatch_group_size_per_vp_stage": 65536}
 """The most that is accepted: what is made of them grows with them."""
-DEGREES = (
-    "world_size",
-    "tensor_model_parallel_size",
-    "pipeline_model_parallel_size",
-    "context_parallel_size",
-    "expert_model_parallel_size",
-    "expert_tensor_parallel_size",
-    "virtual_pipeline_model_parallel_size",
-    "num_layers_in_first_pipeline_stage",
-    "num_layers_in_last_pipeline_stage",
-    "num_layers_per_virtual_pipeline_stage",
-    "microbatch_group_size_per_vp_stage",
-    "num_distributed_optimizer_instances",
-)
+DEGREES = tuple(field.name for field in fields(Layout) if field_kind(field) == "int")
 """Numbers of a layout that are at least 1."""
 
 

@@ -73,7 +73,7 @@ def _spellings(model: Model, layout: Layout) -> Iterator[Violation]:
         if vpp is not None and stages != vpp * pp:
             yield broken("layout-and-vpp", {PP: pp, VPP: vpp}, stages=counted(stages, "stage"))
     elif len(given) > 1:
-        yield broken("one-spelling-of-chunks", names=Worded(all_of(given), all_of(given)))
+        yield broken("one-spelling-of-chunks", names=all_of(given))
     if text is not None and (uneven or account):
         yield broken("layout-or-counts")
     if uneven and account:
@@ -129,7 +129,7 @@ def _even(model: Model, layout: Layout, vp: int, least: int) -> Iterator[Violati
         if flags:
             others = " and ".join(COUNTED[flag] for flag in flags)
             counts = {"num_layers": model.num_layers, PP: pp}
-            yield broken("accounted-layers-over-pp", counts, others=Worded(others, others), total=total, fix=fix)
+            yield broken("accounted-layers-over-pp", counts, others=others, total=total, fix=fix)
         else:
             yield broken("layers-over-pp", {"num_layers": total, PP: pp}, fix=fix)
     elif each % vp:
@@ -153,7 +153,7 @@ def _uneven(model: Model, layout: Layout, vp: int) -> Iterator[Violation]:
     counts = layout.num_layers_in_first_pipeline_stage, layout.num_layers_in_last_pipeline_stage
     given = {name: count for name, count in zip((FIRST, LAST), counts, strict=True) if count is not None}
     if pp == 1:
-        yield broken("uneven-split-needs-pp", names=Worded(all_of(given), all_of(given)))
+        yield broken("uneven-split-needs-pp", names=all_of(given))
         return
     if len(given) == pp and vp > 1:
         yield broken("uneven-chunks-of-two-stages")
@@ -167,7 +167,7 @@ def _uneven(model: Model, layout: Layout, vp: int) -> Iterator[Violation]:
     numbers = {"given": shown, "num_layers": total, "rest": rest, "middle": middle, "fix": fix}
     if rest < 0:
         are = "together are" if len(given) > 1 else "is"
-        yield broken("counts-above-layers", numbers, are=Worded(are, are))
+        yield broken("counts-above-layers", numbers, are=are)
     elif middle == 0 and rest:
         yield broken("no-stage-for-middle-layers", numbers)
     elif middle and rest == 0:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from ..inputs.megatron.job import job_from_args
-from ..inputs.megatron.refused import VARIANTS
+from ..inputs.megatron.refused import SHORT_NAMES, VARIANTS
 from ..inputs.megatron.table import Argument, arguments
 from ..job.training_job import TrainingJob
 from ..legality.asserted_environment import asserted, refuses_loss
@@ -126,8 +126,6 @@ def _unspoken(job: TrainingJob) -> Iterator[str]:
 PACKING = "dp_balanced"
 """The scheduler that context parallelism of compressed attention needs (Megatron-LM `dev` `deepseek_v4_hybrid_attention.py`)."""
 LOSS_FUSION = ("cross_entropy_loss_fusion", "cross_entropy_fusion_impl")
-SHORT_NAMES = (0, 20)
-"""Megatron-Core version from which the variants of linear attention have short names."""
 LISTS = ("moe_layer_freq", "linear_attention_freq", "csa_compress_ratios")
 """Settings of every layer that are one word, a list in brackets."""
 _DERIVED_HERE = frozenset(

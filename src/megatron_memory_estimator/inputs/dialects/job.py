@@ -51,7 +51,7 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
     if gpus is None and run.gpus_unknown:
         why = run.gpus_unknown.split("; give ")[0]
         questions.append(Question(f"the number of GPUs is not known: {why}", "--num-gpus N"))
-    reading = dataclasses.replace(reading, settings=_without_companions(reading, given))
+    reading = dataclasses.replace(reading, settings=_own_settings(reading, given))
     settle([one for one in (*reading.questions, *questions) if not _answered(one, gpus, given)], reading.refused)
     found = f"read as a run of {dialect.name} (docs/reference/{dialect.page}): its defaults hold where the file says nothing"
     notes = [Assumption(found, f"defaults of {dialect.name}"), *of_model, *reading.assumptions]
@@ -129,7 +129,7 @@ def _of_words(reading: Reading, run: Run, gpus: int | None, given: Mapping[str, 
     return dataclasses.replace(job, name=name, source=run.path, warnings=(*run.notes, *reading.warnings, *job.warnings))
 
 
-def _without_companions(reading: Reading, given: Mapping[str, Any]) -> dict[str, Any]:
+def _own_settings(reading: Reading, given: Mapping[str, Any]) -> dict[str, Any]:
     """The run's settings, without what belongs to its kind of recomputation where the caller gives another kind, and without what a
     degree of 1 turns off."""
     own = dict(reading.settings)

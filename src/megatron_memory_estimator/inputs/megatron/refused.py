@@ -10,10 +10,12 @@ from math import prod
 from typing import Any
 
 from ...errors import ConfigError
+from ...job.choices import version
 from ...job.layer_kinds import frequency_list
 from ...job.layout import Layout
 from ...job.model import Model
 from ...job.training import Training
+from ...legality.asserted_environment import refuses_loss
 from ...rules import Violation, broken, broken_if
 from ...wording import dashed, whole
 from .table import Argument, arguments
@@ -44,6 +46,8 @@ BEFORE_CORE = (0, 1)
 NEEDED = ("micro_batch_size", "seq_length")
 TURNED_OFF = ("add_bias_linear", "bias_gelu_fusion")
 """Destinations of options that turn something off."""
+SHORT_NAMES = (0, 20)
+"""Megatron-Core version from which the variants of linear attention have short names."""
 VARIANTS = ("gated_delta_net", "dsa")
 """Values of experimental_attention_variant of which GPTModelBuilder makes no MTP layers."""
 
@@ -60,7 +64,7 @@ def refused_arguments(
         if one in set_ and set_.get(other, "none") not in ("none", []):
             yield broken("arguments-exclude-each-other", one=_flag(one), other=_flag(other))
     newest = newest_option(set_)
-    if newest is not None and training.mcore < version(newest.since):
+    if newest is not None and training.mcore < since(newest):
         yield broken("argument-of-newer-version", option=dashed(newest.flag), since=newest.since)
     yield from _lists(set_, model, layout, training)
     yield from _alone(set_, model, layout, training)
@@ -77,16 +81,16 @@ def _flag(dest: str) -> str:
     return dashed(arguments()[1][dest].flag)
 
 
+def since(argument: Argument) -> tuple[int, int]:
+    """The version of Megatron-Core that brought an argument."""
+    return version("megatron_core_version", argument.since)
+
+
 def newest_option(given: Mapping[str, Any]) -> Argument | None:
     """The option that the youngest version of Megatron-Core brought, if one of them came after the newest release."""
     by_dest = arguments()[1]
     new = [by_dest[dest] for dest in given if dest in by_dest]
-    return max((one for one in new if one.since), key=lambda one: version(one.since), default=None)
-
-
-def version(text: str) -> tuple[int, ...]:
-    """The numbers of a version."""
-    return tuple(map(int, text.split(".")))
+    return max((one for one in new if one.since), key=since, default=None)
 
 
 def _lists(given: Mapping[str, Any], model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
@@ -130,17 +134,13 @@ def _alone(given: Mapping[str, Any], model: Model, layout: Layout, training: Tra
     graphed = "moe_preprocess" in (has("cuda_graph_modules") or has("cuda_graph_scope_deprecated") or ())
     copies = graphed and has("moe_token_dispatcher_type") == "alltoall" and has("moe_router_padding_for_fp8")
     overlapped = training.overlap_p2p_comm
-    disabled = training.mcore >= (0, 19)
     biased = has("moe_router_enable_expert_bias")
     fuser = has("use_transformer_engine_op_fuser")
     yield from broken_if(
         (
             (variant in VARIANTS and has("mtp_num_layers") and not hybrid, "argument-mtp-of-variant"),
-            (variant == "gdn" and training.mcore < (0, 20), "argument-gdn"),
-            (
-                has("cross_entropy_loss_fusion") and has("cross_entropy_fusion_impl") == "te" and disabled,
-                "argument-te-loss",
-            ),
+            (variant == "gdn" and training.mcore < SHORT_NAMES, "argument-gdn"),
+            (has("cross_entropy_fusion_impl") == "te" and refuses_loss(training), "argument-te-loss"),
             (biased and has("moe_router_score_function", "softmax") == "softmax", "argument-expert-bias"),
             (fsdp and has("ckpt_format") != "fsdp_dtensor", "argument-fsdp-needs-checkpoint-format"),
             (not fsdp and has("ckpt_format") == "fsdp_dtensor", "argument-checkpoint-format-needs-fsdp"),
@@ -158,6 +158,5 @@ def _alone(given: Mapping[str, Any], model: Model, layout: Layout, training: Tra
             (has("glu_linear_offset") and has("swiglu"), "argument-glu-offset"),
             (has("squared_relu") and not unfused, "argument-fused-squared-relu"),
             (copies and not has("moe_pad_expert_input_to_capacity"), "argument-preprocess-graph"),
-            (has("moe_router_padding_for_fp8") and not training.low_precision, "argument-router-padding"),
         )
     )
