@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,3 +75,17 @@ def test_a_refusal_prints_its_codes() -> None:
         accepted(TrainingJob.from_hf("Qwen/Qwen3-0.6B", 6, **changes))
     assert refused.value.codes[0] == "heads-over-tp"
     assert str(refused.value).startswith(f"{refused.value.reasons[0]} [heads-over-tp]; ")
+
+
+def test_the_words_of_a_script_keep_the_same_rules(tmp_path: Path) -> None:
+    words = shlex.split(table()["argument-checkpoint-format-needs-fsdp"].breaks.partition(" -- ")[2])
+    script = tmp_path / "run.sh"
+    script.write_text(f"torchrun --nproc-per-node 8 pretrain_gpt.py {shlex.join(words)}\n")
+    codes = []
+    with pytest.raises(LayoutError) as refused:
+        TrainingJob.from_megatron_args(words, 8)
+    codes.append(refused.value.codes)
+    with pytest.raises(LayoutError) as refused:
+        TrainingJob.from_file(script)
+    codes.append(refused.value.codes)
+    assert codes == [("argument-checkpoint-format-needs-fsdp",)] * 2

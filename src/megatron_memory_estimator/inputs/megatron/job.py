@@ -72,7 +72,7 @@ def job_from_args(
     assumed = (source.gpus_said,) if num_gpus is None and source.gpus_said and gpus is not None else ()
     job = job_from_parts(loaded, gpus, values, habits=False, single_microbatch=True)
     stated = {**source.words.values, **more.values}
-    if rules and not isinstance(args, Mapping) and not hasattr(args, "__dict__"):
+    if rules and (isinstance(args, list | tuple) or source.sets is not None):
         refused = [*refused_arguments(stated, job.model, job.layout, job.training, others=bool(others.read))]
         refused += missing_arguments(stated, values) if whole and isinstance(args, list | tuple) else ()
         if refused:
