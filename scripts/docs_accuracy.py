@@ -31,7 +31,7 @@ def accuracy_sums() -> str:
 def accuracy_groups() -> str:
     """One row per group, worst peak first."""
     from megatron_memory_estimator.report.validation import score_row
-    from megatron_memory_estimator.validation.score import scores
+    from megatron_memory_estimator.validation.replay import scores
 
     header = ("group", "family", "runs", "steady", "peak", "first step", "beyond state", "peak, signed mean")
     return markdown(header, [score_row(score) for score in scores(replays())])
@@ -84,7 +84,7 @@ def accuracy_families() -> str:
 def accuracy_low() -> str:
     """Runs whose peak is under-estimated notably, worst first."""
     from megatron_memory_estimator.report.validation import NOTABLE, percent
-    from megatron_memory_estimator.validation.score import under_estimated
+    from megatron_memory_estimator.validation.replay import under_estimated
 
     rows = [(f"`{one.run.id}`", percent(one.peak.error)) for one in under_estimated(replays(), NOTABLE) if one.peak]
     return markdown(("run", "peak"), rows)
@@ -93,7 +93,7 @@ def accuracy_low() -> str:
 def accuracy_differences() -> str:
     """Pairs of runs that differ in one thing."""
     from megatron_memory_estimator.job.hardware import GIB
-    from megatron_memory_estimator.validation.differences import differences
+    from megatron_memory_estimator.validation.replay import differences
 
     rows = [
         (
@@ -119,7 +119,7 @@ def accuracy_bounds() -> str:
 def accuracy_repeats() -> str:
     """Configurations of MoE models that were run more than once, and how far equal runs are apart beside those of dense models."""
     from megatron_memory_estimator.report.validation import percent
-    from megatron_memory_estimator.validation.score import repeats, summary
+    from megatron_memory_estimator.validation.replay import repeats, summary
 
     every = repeats(replays())
     lines = []

@@ -25,7 +25,7 @@ def containers() -> str:
 def versions() -> str:
     """Every change with what was before it."""
     from megatron_memory_estimator.job.library_versions import LIBRARIES, text_of
-    from megatron_memory_estimator.version_changes import CHANGES
+    from megatron_memory_estimator.versions import CHANGES
 
     rows = [
         (LIBRARIES[one.setting], text_of(one.since), one.before, "loading a checkpoint" if one.loading else "training")

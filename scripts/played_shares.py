@@ -15,8 +15,7 @@ from typing import Any
 
 from megatron_memory_estimator import Estimate, EstimatorError, TrainingJob, estimate
 from megatron_memory_estimator.device.phases import built_apart
-from megatron_memory_estimator.device.player import Uneven
-from megatron_memory_estimator.device.replay import Replayed, refusal, replay
+from megatron_memory_estimator.device.replay import Replayed, Uneven, refusal, replay
 from megatron_memory_estimator.device.reserved import freed_bytes, recomputes_routers
 from megatron_memory_estimator.estimator import Stage
 from megatron_memory_estimator.rank.build import context_of

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from megatron_memory_estimator.estimator import Estimate
-from megatron_memory_estimator.throughput import kernels, links, machine, ops, stages, step, throughput, units
+from megatron_memory_estimator.throughput import kernels, links, machine, stages, step, throughput, units
 from megatron_memory_estimator.throughput.machine import Efficiency
 
 MORE = 1.2
@@ -44,16 +44,16 @@ CONSTANTS = (
     Constant("LAUNCH", "SimuMax grouped GEMM", (kernels,)),
     Constant("START", "aiconfigurator, memory-bound operations", (kernels,)),
     Constant("SCAN_RATE", "judgement", (kernels,)),
-    Constant("WIDE", "data sheets: a fifteenth of the 16-bit peak", (kernels, ops)),
+    Constant("WIDE", "data sheets: a fifteenth of the 16-bit peak", (kernels, units)),
     Constant("BACKWARD_FLOPS", "counted: five products instead of two", (kernels,)),
     Constant("BACKWARD_RATE", "SimuMax B200 0.74 to 0.9; arXiv 2407.08608 H100 0.85", (kernels,)),
     Constant("attention", "judgement", key="efficiency"),
     Constant("hbm", "below aiconfigurator (0.8)", key="efficiency"),
     Constant("quantization", "SimuMax and aiconfigurator: 1.5 to 2.6 times the bytes at 0.75", key="efficiency"),
-    Constant("HIDDEN", LOOKED, (ops,), "userbuffers"),
-    Constant("HIDDEN", LOOKED, (ops,), "wgrad"),
-    Constant("HIDDEN", LOOKED, (ops,), "layers"),
-    Constant("RING_EXPOSED", "judgement", (ops,)),
+    Constant("HIDDEN", LOOKED, (units,), "userbuffers"),
+    Constant("HIDDEN", LOOKED, (units,), "wgrad"),
+    Constant("HIDDEN", LOOKED, (units,), "layers"),
+    Constant("RING_EXPOSED", "judgement", (units,)),
     Constant("NETWORK_SHARE", "stas00/ml-engineering: 0.57 to 0.91 by size; Calculon 0.9", (links, stages)),
     Constant("ACROSS", "stas00/ml-engineering: 4 x 8 B200, 16 MiB", (links,)),
     Constant("DISPATCH_ACROSS", "aiconfigurator: DeepEP on 16 and 32 H100", (links,)),

@@ -8,7 +8,7 @@ import pytest
 
 from megatron_memory_estimator import LayoutError, TrainingJob, estimate
 from megatron_memory_estimator.modules.layers import layer_unit
-from megatron_memory_estimator.rank.a2a_overlap import AFTER_DISPATCH, combined
+from megatron_memory_estimator.rank.peak import AFTER_DISPATCH, combined
 from megatron_memory_estimator.rank.schedule import occupancy, warmup_steps
 from megatron_memory_estimator.tape.ops import flattened
 

@@ -10,7 +10,7 @@ import pytest
 
 from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.errors import ConfigError
-from megatron_memory_estimator.inputs.megatron.harmless import HARMLESS
+from megatron_memory_estimator.inputs.megatron.classes import HARMLESS
 from megatron_memory_estimator.inputs.transformer_config import IRRELEVANT, UNCOUNTED
 
 GPT = [

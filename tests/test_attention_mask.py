@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import Estimate, TrainingJob, UnsupportedError, estimate
-from megatron_memory_estimator.rank.parts import parts_at_peak
 from megatron_memory_estimator.rank.rank import Row
-from megatron_memory_estimator.rank.rows import breakdown, rows_at_peak
+from megatron_memory_estimator.rank.rows import breakdown, parts_at_peak, rows_at_peak
 
 from .helpers import small_config
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import Estimate, TrainingJob, estimate
-from megatron_memory_estimator.device.communication import (
+from megatron_memory_estimator.device.outside import (
     NCCL_HIGH,
     NCCL_LOW,
     Group,

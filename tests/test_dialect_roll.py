@@ -14,7 +14,7 @@ from megatron_memory_estimator import EstimatorError, TrainingJob
 from megatron_memory_estimator.errors import ConfigError, QuestionsError, UnsupportedError
 from megatron_memory_estimator.inputs.dialects import roll
 from megatron_memory_estimator.inputs.dialects.job import job_of
-from megatron_memory_estimator.inputs.dialects.roll_devices import devices
+from megatron_memory_estimator.inputs.dialects.roll import devices
 from megatron_memory_estimator.inputs.dialects.run import Run
 from megatron_memory_estimator.inputs.dialects.table import dialect_of
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from megatron_memory_estimator import ConfigError, EstimatorError, TrainingJob, estimate
-from megatron_memory_estimator.inputs.megatron.old_hybrids import spread_layers
+from megatron_memory_estimator.inputs.megatron.readings import spread_layers
 
 SIZES = "--num-layers 8 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --max-position-embeddings 64 --micro-batch-size 2 --bf16"
 WORDS = f"{SIZES} --tokenizer-type NullTokenizer --vocab-size 1000"

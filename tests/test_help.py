@@ -23,12 +23,10 @@ from megatron_memory_estimator.cli import main
 from megatron_memory_estimator.cli.examples import EXAMPLES
 from megatron_memory_estimator.cli.group import VERBS, command
 from megatron_memory_estimator.cli.options import SECTIONS, special_options
-from megatron_memory_estimator.cli.topics import OFTEN, RARE
-from megatron_memory_estimator.cli.verb import LongVerb
+from megatron_memory_estimator.cli.verb import OFTEN, RARE, LongVerb
 from megatron_memory_estimator.inputs.catalog import entries
 from megatron_memory_estimator.inputs.topics import TOPICS
-from megatron_memory_estimator.web.archive import archived
-from megatron_memory_estimator.web.pyodide import Release
+from megatron_memory_estimator.web.static import Release, archived
 
 SCREEN = (80, 50)
 LINES = "[Rank 0] (after 2 iterations) memory (MB) | allocated: 100 | max allocated: 120 | reserved: 1\n"

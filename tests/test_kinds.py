@@ -11,7 +11,7 @@ import pytest
 from megatron_memory_estimator import EstimatorError, LayoutError, TrainingJob, estimate
 from megatron_memory_estimator.features.cuda_graphs import MODULES as GRAPHED
 from megatron_memory_estimator.features.offload import MODULES as OFFLOADED
-from megatron_memory_estimator.features.paged_stash import PAGED
+from megatron_memory_estimator.features.offload import PAGED
 from megatron_memory_estimator.job.choices import RECOMPUTE_MODULES
 from megatron_memory_estimator.job.hardware import find_gpu
 from megatron_memory_estimator.job.layer_kinds import HYBRID_SYMBOLS
@@ -20,9 +20,9 @@ from megatron_memory_estimator.job.model import Model
 from megatron_memory_estimator.job.settings import Owner
 from megatron_memory_estimator.job.variants import bare
 from megatron_memory_estimator.modules.context import Context
-from megatron_memory_estimator.modules.delayed_wgrad import LATE
 from megatron_memory_estimator.modules.kinds import KINDS, kinds_of, owners_of
 from megatron_memory_estimator.modules.layers import (
+    LATE,
     Declaration,
     embedding_unit,
     final_norm_unit,
@@ -30,14 +30,13 @@ from megatron_memory_estimator.modules.layers import (
     mtp_unit,
     output_unit,
 )
-from megatron_memory_estimator.rank.a2a_overlap import AFTER_DISPATCH
 from megatron_memory_estimator.rank.build import context_of
+from megatron_memory_estimator.rank.peak import AFTER_DISPATCH
 from megatron_memory_estimator.tape.ops import Item, Op, Part, Recompute, flattened
 from megatron_memory_estimator.tape.work import Gemm
 from megatron_memory_estimator.throughput import throughput
 from megatron_memory_estimator.throughput.machine import machine
-from megatron_memory_estimator.throughput.ops import forward
-from megatron_memory_estimator.throughput.units import passed
+from megatron_memory_estimator.throughput.units import forward, passed
 
 SMALL: dict[str, Any] = {
     "num_layers": 4, "hidden_size": 256, "num_attention_heads": 8, "num_query_groups": 4, "ffn_hidden_size": 512, "vocab_size": 1024,

@@ -13,8 +13,7 @@ import pytest
 from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.inputs.containers import contained, image_in
 from megatron_memory_estimator.job.library_versions import CORE, TE, OpenVersion, before
-from megatron_memory_estimator.version_changes import CHANGES, changes_of
-from megatron_memory_estimator.versions import assumptions, setting_notes, version_notes
+from megatron_memory_estimator.versions import CHANGES, assumptions, changes_of, setting_notes, version_notes
 
 from .helpers import ROOT
 from .test_plan import printed
@@ -43,7 +42,7 @@ def compared() -> set[tuple[str, tuple[int, int]]]:
 def test_every_version_that_a_rule_asks_for_is_in_the_table() -> None:
     known = {(change.setting, change.since) for change in CHANGES}
     assert len(compared()) > 10
-    assert compared() <= known, f"version_changes.py lacks {compared() - known}"
+    assert compared() <= known, f"versions.py lacks {compared() - known}"
 
 
 @pytest.mark.parametrize(("image", "te", "core"), [

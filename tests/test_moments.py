@@ -13,8 +13,8 @@ from megatron_memory_estimator.rank.boundary import pipeline_tensors, resting_te
 from megatron_memory_estimator.rank.rows import breakdown
 from megatron_memory_estimator.report.lanes import MOST_MOMENTS, lanes_document
 from megatron_memory_estimator.service.answers import answered
-from megatron_memory_estimator.timeline.alive import CAPTURE, alive
-from megatron_memory_estimator.timeline.shape import shape_of
+from megatron_memory_estimator.timeline.moments import CAPTURE, alive
+from megatron_memory_estimator.timeline.passes import shape_of
 from megatron_memory_estimator.timeline.timeline import timeline
 
 from .helpers import SWEEP

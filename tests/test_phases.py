@@ -360,7 +360,7 @@ def test_what_is_loaded_is_read_from_arguments_and_given_back() -> None:
 
 def test_megatron_bridge_says_it_in_its_checkpoint_section(tmp_path: Path) -> None:
     """Megatron-Bridge `training/config.py` (CheckpointConfig.load_optim)."""
-    from megatron_memory_estimator.planner.launch_bridge import bridge_sections
+    from megatron_memory_estimator.planner.launch import bridge_sections
 
     for loads in (True, False):
         sections = bridge_sections(small_job(2, load_optim=loads))

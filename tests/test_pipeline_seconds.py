@@ -10,17 +10,16 @@ import pytest
 from megatron_memory_estimator import TrainingJob
 from megatron_memory_estimator.job.pipeline import build_pipeline
 from megatron_memory_estimator.planner.space.axes import Space
-from megatron_memory_estimator.planner.space.chains import Chains
+from megatron_memory_estimator.planner.space.chains import Chains, probes
 from megatron_memory_estimator.planner.space.pipelines import shapes
 from megatron_memory_estimator.planner.space.points import Shape
-from megatron_memory_estimator.planner.space.probes import probes
 from megatron_memory_estimator.rank.build import build_rank, context_of
 from megatron_memory_estimator.rank.declare import Declarer
 from megatron_memory_estimator.throughput.machine import machine
 from megatron_memory_estimator.throughput.schedule import Schedule, ends, events, pipeline_seconds
 from megatron_memory_estimator.throughput.stages import chunk_times
-from megatron_memory_estimator.timeline.lanes import lanes
 from megatron_memory_estimator.timeline.passes import listing, passes
+from megatron_memory_estimator.timeline.seconds import lanes
 
 SCHEDULES = [
     Schedule(2, 1, 2), Schedule(4, 1, 4), Schedule(4, 2, 4), Schedule(4, 2, 6), Schedule(8, 4, 8), Schedule(2, 8, 2),

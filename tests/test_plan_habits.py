@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import TrainingJob, estimate, plan
-from megatron_memory_estimator.planner.habits import dispatcher_habit, recipe_habits
+from megatron_memory_estimator.planner.planning import dispatcher_habit, recipe_habits
 from megatron_memory_estimator.planner.search import sampled
 from megatron_memory_estimator.planner.space.axes import Space
 from megatron_memory_estimator.planner.space.defaults import completed

@@ -284,7 +284,7 @@ def test_an_axis_that_makes_no_sense_is_refused(space: Space, message: str) -> N
 def test_two_processes_find_what_one_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     base = TrainingJob.from_hf("Qwen/Qwen3-30B-A3B", 32, seq_length=4096, global_batch_size=64, gpu="H200")
     alone = search(base, SMALL, best=15)
-    monkeypatch.setattr("megatron_memory_estimator.planner.workers.MANY", 1)
+    monkeypatch.setattr("megatron_memory_estimator.planner.search.MANY", 1)
     both = search(base, SMALL, best=15, workers=2)
     assert (both.plans, both.front, both.least) == (alone.plans, alone.front, alone.least)
     assert (both.legal, both.fits, both.tight, both.too_large, both.illegal) == (

@@ -11,8 +11,7 @@ import pytest
 
 from megatron_memory_estimator import Model, TrainingJob, estimate
 from megatron_memory_estimator.job.pipeline import parse_layout
-from megatron_memory_estimator.planner.launch import megatron_lm, yaml_text
-from megatron_memory_estimator.planner.launch_bridge import bridge_sections
+from megatron_memory_estimator.planner.launch import bridge_sections, megatron_lm, yaml_text
 from megatron_memory_estimator.planner.search import sampled, search
 from megatron_memory_estimator.planner.space.axes import DEGREES, Space
 from megatron_memory_estimator.planner.space.borders import generated_layout, weights

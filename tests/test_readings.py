@@ -8,7 +8,7 @@ import pytest
 
 from megatron_memory_estimator import ConfigError, LayoutError, TrainingJob, UnsupportedError, estimate
 from megatron_memory_estimator.errors import QuestionsError
-from megatron_memory_estimator.inputs.megatron.old_hybrids import spread_layers
+from megatron_memory_estimator.inputs.megatron.readings import spread_layers
 
 BASE = (
     "--num-layers 8 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --max-position-embeddings 64 "

@@ -12,8 +12,7 @@ import pytest
 from megatron_memory_estimator import UnsupportedError, estimate
 from megatron_memory_estimator.device import reserved
 from megatron_memory_estimator.device.allocator import Allocator
-from megatron_memory_estimator.device.lifetimes import Change, Lifetimes, lifetimes, with_slopes
-from megatron_memory_estimator.device.replay import owned_parts, replay
+from megatron_memory_estimator.device.replay import Change, Lifetimes, lifetimes, owned_parts, replay, with_slopes
 from megatron_memory_estimator.job.hardware import GIB
 from megatron_memory_estimator.modules.layers import layer_unit
 from megatron_memory_estimator.tape.ops import Op, Unit

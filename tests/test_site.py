@@ -22,12 +22,23 @@ from megatron_memory_estimator.cli import main
 from megatron_memory_estimator.errors import NumPyError
 from megatron_memory_estimator.service import page
 from megatron_memory_estimator.service.answers import TOOLS, answered
-from megatron_memory_estimator.web import pyodide as pinned
 from megatron_memory_estimator.web import static
-from megatron_memory_estimator.web.archive import archived, compiled, files_of
-from megatron_memory_estimator.web.pyodide import FILES, Release, pyodide
-from megatron_memory_estimator.web.static import ALONE, LISTED, SERVED, site, write_site
-from megatron_memory_estimator.web.wheel import contents, wheel, wheel_name
+from megatron_memory_estimator.web.static import (
+    ALONE,
+    FILES,
+    LISTED,
+    SERVED,
+    Release,
+    archived,
+    compiled,
+    contents,
+    files_of,
+    pyodide,
+    site,
+    wheel,
+    wheel_name,
+    write_site,
+)
 
 from .helpers import ROOT
 
@@ -223,12 +234,12 @@ def test_the_command_refuses_with_one_sentence(tmp_path: Path, capsys: pytest.Ca
         main(["site", "--out", str(tmp_path / "site"), "--pyodide", given(tmp_path)])
     assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"is not the tarball of {pinned.PACKAGE}" in line
+    assert f"is not the tarball of {static.PACKAGE}" in line
     assert not (tmp_path / "site").exists()
 
 
 def test_the_pins_are_whole() -> None:
-    assert base64.b64decode(pinned.INTEGRITY.removeprefix("sha512-"), validate=True).__len__() == 64
+    assert base64.b64decode(static.INTEGRITY.removeprefix("sha512-"), validate=True).__len__() == 64
     assert all(len(bytes.fromhex(checksum)) == 32 for checksum in FILES.values()) and len(FILES) == 5
 
 

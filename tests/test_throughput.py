@@ -20,12 +20,11 @@ from megatron_memory_estimator.tape.ops import flattened
 from megatron_memory_estimator.tape.work import Attention, Send
 from megatron_memory_estimator.throughput import throughput
 from megatron_memory_estimator.throughput.calibrate import Measured, calibrate, errors
-from megatron_memory_estimator.throughput.flops import training_flops
 from megatron_memory_estimator.throughput.kernels import attention_rate
 from megatron_memory_estimator.throughput.links import collective, copies, dispatch
 from megatron_memory_estimator.throughput.machine import Efficiency, machine
-from megatron_memory_estimator.throughput.ops import backward, forward
-from megatron_memory_estimator.throughput.step import collectives
+from megatron_memory_estimator.throughput.step import collectives, training_flops
+from megatron_memory_estimator.throughput.units import backward, forward
 
 from .helpers import FACTS, moe_job, small_job
 

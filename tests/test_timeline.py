@@ -25,8 +25,8 @@ from megatron_memory_estimator.throughput import throughput
 from megatron_memory_estimator.throughput.machine import machine
 from megatron_memory_estimator.throughput.stages import ChunkTime, chunk_times
 from megatron_memory_estimator.timeline.axis import Axis
-from megatron_memory_estimator.timeline.lanes import lanes
 from megatron_memory_estimator.timeline.passes import MOST_PASSES, Listed, passes
+from megatron_memory_estimator.timeline.seconds import lanes
 from megatron_memory_estimator.timeline.timeline import Timeline, timeline
 
 from .helpers import ROOT

@@ -14,10 +14,10 @@ import pytest
 from megatron_memory_estimator import Estimate, EstimatorError, TrainingJob, estimate
 from megatron_memory_estimator.cli import main
 from megatron_memory_estimator.rank.rank import Rank
-from megatron_memory_estimator.timeline.allocations import Instant, instants
 from megatron_memory_estimator.timeline.moments import moments
 from megatron_memory_estimator.timeline.passes import listed_passes
 from megatron_memory_estimator.timeline.perfetto import schedule_trace
+from megatron_memory_estimator.timeline.snapshot import Instant, instants
 
 from .helpers import SWEEP
 from .random_jobs import random_job

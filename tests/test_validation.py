@@ -10,11 +10,9 @@ import pytest
 from megatron_memory_estimator import ConfigError, TrainingJob, estimate
 from megatron_memory_estimator.cli import main
 from megatron_memory_estimator.job.hardware import GIB
-from megatron_memory_estimator.validation.differences import differences
 from megatron_memory_estimator.validation.logs import Reported, read_log
-from megatron_memory_estimator.validation.replay import Replay, replay
+from megatron_memory_estimator.validation.replay import Replay, differences, replay, scores, summary
 from megatron_memory_estimator.validation.runs import read_runs
-from megatron_memory_estimator.validation.score import scores, summary
 
 ARGS = {
     "num-layers": 2, "hidden-size": 256, "num-attention-heads": 4, "seq-length": 128, "max-position-embeddings": 128,

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import ConfigError, TrainingJob
-from megatron_memory_estimator.inputs.megatron.tokenizers import known_size
-from megatron_memory_estimator.inputs.megatron.vocabulary import vocabulary
+from megatron_memory_estimator.inputs.megatron.vocabulary import known_size, vocabulary
 
 BASE = {
     "num-layers": 2, "hidden-size": 64, "num-attention-heads": 4, "seq-length": 64, "max-position-embeddings": 64,

@@ -21,10 +21,9 @@ from .job.training_job import TrainingJob
 from .legality.precision import has_recipe
 from .rank.build import build_rank
 from .rank.declare import Declarer
-from .rank.parts import parts_at_peak
 from .rank.peak import Peak, find_peak
 from .rank.rank import Rank, Row, parameters
-from .rank.rows import rows_at_peak, rows_at_rest
+from .rank.rows import parts_at_peak, rows_at_peak, rows_at_rest
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,9 +12,8 @@ import torch.cuda._memory_viz as viz
 
 from megatron_memory_estimator import Estimate, TrainingJob, estimate
 from megatron_memory_estimator.cli import main
-from megatron_memory_estimator.timeline.allocations import Instant, Key, events_of, instants
 from megatron_memory_estimator.timeline.passes import MOST_PASSES, listed_passes
-from megatron_memory_estimator.timeline.snapshot import MOST_EVENTS
+from megatron_memory_estimator.timeline.snapshot import MOST_EVENTS, Instant, Key, events_of, instants
 
 from ..test_traces import JOBS, SMALL
 

@@ -57,7 +57,7 @@ def _main(argv: list[str] | None) -> None:
         print(error.format_message(), file=sys.stderr)
         sys.exit(2)
     except click.NoSuchOption as error:
-        from .known import explanation, unknown
+        from .group import explanation, unknown
 
         params = error.ctx.command.get_params(error.ctx) if error.ctx else ()
         names = (name for param in params for name in (*param.opts, *param.secondary_opts) if name.startswith("-"))

@@ -1,26 +1,102 @@
-"""`megatron-memory plan MODEL`: the best legal layouts that fit."""
+"""`megatron-memory plan MODEL`: the best legal layouts that fit.
+
+A progress bar for long searches.
+
+The options of `megatron-memory plan`: axes, the search itself, and every setting that is no axis.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from ..errors import ConfigError
-from ..inputs.searched import AXES, OTHER_AXES
-from .bar import Bar
+from ..inputs.searched import AXES, FIXED, OTHER_AXES
 from .given import job_from_options
 from .job_command import JobCommand
-from .memory_limit import memory_limit
-from .options import model_argument, one_format, special_options
-from .plan_options import axis_options, other_settings, plan_options
+from .memory_limit import limit_options, memory_limit
+from .options import (
+    SECTIONS,
+    format_option,
+    json_option,
+    model_argument,
+    one_format,
+    option_names,
+    setting_fields,
+    special_options,
+)
 
 if TYPE_CHECKING:
     from ..planner.found import Found
     from ..planner.planning import Planned
     from ..throughput.machine import Efficiency
+
+
+TOP = 5
+FORMS = ["megatron-lm", "yaml", "bridge", "none"]
+
+
+def axis_options() -> list[click.Option]:
+    """The options of the axes."""
+    found = []
+    fields = {f.name: f for _, part in SECTIONS for f in dataclasses.fields(part)}
+    for name in AXES:
+        field = fields[name]
+        found.append(
+            click.Option([*option_names(field), name], default=None, metavar="VALUES", help=field.metadata["help"])
+        )
+    return [
+        *found,
+        click.Option(
+            ["--split"], metavar="VALUES", help="layers over stages: even, uneven (first and last), layout (generated)"
+        ),
+        click.Option(["--recompute"], metavar="VALUES", help="none, full, block:N, uniform:N, core_attn+mlp"),
+        click.Option(["--precision"], metavar="VALUES", help="bf16, or a recipe: delayed, mxfp8, nvfp4, ..."),
+        click.Option(["--complete"], is_flag=True, help="search every axis whole, precisions and optimizers too"),
+    ]
+
+
+def plan_options() -> list[click.Option]:
+    """The options of the search itself."""
+    return [
+        click.Option(
+            ["--objective"], default="throughput", metavar="NAME", help="throughput (default), memory, or head-room"
+        ),
+        click.Option(["--top"], type=click.IntRange(1, 1000), default=TOP, help=f"ideas to show (default {TOP})"),
+        click.Option(
+            ["--every"], is_flag=True, help="every plan of its own, also where it differs from another in details"
+        ),
+        *limit_options(),
+        click.Option(["--tight"], is_flag=True, help="also take layouts that fit unless memory is fragmented"),
+        click.Option(["--min-num-gpus"], is_flag=True, help="the smallest number of GPUs that holds it"),
+        click.Option(
+            ["--show"],
+            type=click.IntRange(1),
+            default=1,
+            metavar="N",
+            help="launch arguments of plan N (default 1)",
+        ),
+        click.Option(["--launch"], type=click.Choice(FORMS), default=FORMS[0], help=f"their form (default {FORMS[0]})"),
+        click.Option(
+            ["--calibrate"],
+            metavar="FILE",
+            help="measured steps, one JSON object per line, that the efficiencies are fitted to",
+        ),
+        json_option(),
+        format_option("plan"),
+        click.Option(["--verbose", "-v"], is_flag=True, help="name every rule that ruled layouts out"),
+    ]
+
+
+def other_settings() -> list[dataclasses.Field[Any]]:
+    """Every setting that is not an axis."""
+    return setting_fields(without=(*AXES, *FIXED))
+
 
 HELP = """The best legal layouts that fit: memory and step time of every layout of a space.
 
@@ -171,3 +247,41 @@ command = JobCommand(
     callback=callback,
     help=HELP,
 )
+
+
+class Bar:
+    """A progress bar on standard error once a search takes longer than a second; nothing where that is no terminal."""
+
+    def __enter__(self) -> Callable[[float, Any], None] | None:
+        self._bar: Any = None
+        if not sys.stderr.isatty():
+            return None
+        import time
+
+        self._start = time.monotonic()
+        return self._update
+
+    def _update(self, share: float, found: Any) -> None:
+        import time
+
+        if self._bar is None:
+            if time.monotonic() - self._start < 1:
+                return
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+            self._bar = Progress(
+                TextColumn("searching"),
+                BarColumn(),
+                TaskProgressColumn(),
+                TextColumn("{task.description}"),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._bar.start()
+            self._task = self._bar.add_task("", total=1.0)
+        self._bar.update(self._task, completed=share, description=f"{found.fits:,} fit")
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()

@@ -18,8 +18,7 @@ from collections.abc import Iterable, Iterator
 from functools import reduce
 from typing import NamedTuple
 
-from ..job.checkpointing import BRIDGE_KEEPS
-from ..job.training import Training
+from ..job.training import BRIDGE_KEEPS, Training
 from ..modules.compressed_tables import built_tables
 from ..modules.kinds import has_compressed
 from ..rank.rank import Rank

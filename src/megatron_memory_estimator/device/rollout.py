@@ -19,7 +19,7 @@ from ..rank.build import context_of
 from ..rank.declare import Declarer
 from ..rank.rank import Rank, workspace_bytes
 from ..states.second_models import CRITIC, REFERENCE, is_second, reference
-from ..tape.inference import forward_peak
+from ..tape.simulate import forward_peak
 from ..tape.tensor import DTYPE_BYTES, largest
 from .terms import Range, Term
 

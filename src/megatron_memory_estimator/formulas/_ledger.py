@@ -1,8 +1,13 @@
-"""Parameters of the parts that the published formulas distinguish, from the engine's own declarations at degree 1."""
+"""Parameters of the parts that the published formulas distinguish, from the engine's own declarations at degree 1.
+
+Whole numbers of foreign configs, checked in the words of the published functions.
+"""
 
 from __future__ import annotations
 
+import operator
 import re
+from typing import Any
 
 from ..dataclass import dataclass
 from ..job.layout import Layout
@@ -60,3 +65,36 @@ def final_norm(model: Model) -> int:
 
 def _context(model: Model) -> Context:
     return Context(model, Layout(), Training(seq_length=1, megatron_core_version=PUBLISHED_SHAPES), "cudnn")
+
+
+def whole(name: str, value: Any) -> int:
+    """A whole number of at least 0, whatever its type. Raises ValueError."""
+    found = _integer(value)
+    if found is None or found < 0:
+        raise ValueError(f"{name} must be non-negative")
+    return found
+
+
+def positive(name: str, value: Any) -> int:
+    """A whole number of at least 1, whatever its type. Raises ValueError."""
+    found = _integer(value)
+    if found is None or found < 1:
+        raise ValueError(f"{name} must be positive")
+    return found
+
+
+def plain(value: Any) -> Any:
+    """A NumPy number or array as Python's own."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _integer(value: Any) -> int | None:
+    value = plain(value)
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None

@@ -6,13 +6,12 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..job.checkpointing import OFFLOADED_LOADS
 from ..job.choices import NEWEST
 from ..job.hardware import GIB
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.settings import Owner
-from ..job.training import Training
+from ..job.training import OFFLOADED_LOADS, Training
 from ..modules.kinds import has_compressed, kinds_in, kinds_of, owners_of, recomputable
 from ..states.optimizers import OPTIMIZERS
 from ..tape.tensor import DTYPE_BYTES

@@ -2,19 +2,111 @@
 
 Sources: Megatron-LM `megatron/training/arguments.py`, `megatron/core/optimizer/optimizer_config.py`,
 `megatron/core/distributed/distributed_data_parallel_config.py`, `megatron/core/transformer/transformer_config.py`.
+
+How the loss is taken of the logits, which is often where a rank peaks.
+
+Sources: Megatron-LM `megatron/core/model_parallel_config.py` (fused cross entropy); the losses of frameworks: `modules/head.py`.
+
+What a training recomputes: the questions that declarations ask.
+
+How checkpoints are loaded and kept: which loader, in which format.
+
+Sources: Megatron-LM `megatron/training/arguments.py` (checkpointing), `megatron/training/checkpointing.py`; Megatron-Bridge
+`training/config.py` (CheckpointConfig), `training/optim.py`.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ..dataclass import dataclass
 from ..errors import ConfigError
-from .checkpointing import Checkpointing
-from .choices import ADAPTED, KERNELS, RECOMPUTE_MODULES, ROUTING, WORST_ROUTING, check_least, version
+from .choices import ADAPTED, KERNELS, LOSSES, RECOMPUTE_MODULES, ROUTING, WORST_ROUTING, check_least, version
 from .compressed import CompressedTraining
-from .loss import Loss
-from .recomputing import Recomputing
 from .settings import setting
 from .tower import TowerTraining
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Settings of the loss; they are the training's."""
+
+    cross_entropy_loss_fusion: bool = setting(False, "fused cross entropy")
+    cross_entropy_fusion_impl: str = setting("native", "which fused cross entropy", choices=("native", "te"))
+    loss_function: str = setting(
+        "cross_entropy",
+        "what the loss makes of the logits: Megatron-LM's, or a framework's log-probabilities",
+        choices=LOSSES,
+    )
+    loss_entropy: bool = setting(False, "the loss of a framework takes the entropy too, with gradient")
+    loss_temperature: bool = setting(False, "logits are divided by a temperature that is not 1")
+    loss_chunk_size: int | None = setting(
+        None, "tokens of which a framework's loss has fp32 logits at a time; default: all"
+    )
+
+
+class Recomputing:
+    """Answers from the settings of recomputation."""
+
+    if TYPE_CHECKING:
+        recompute_granularity: str | None
+        recompute_method: str | None
+        recompute_num_layers: int | None
+        recompute_modules: tuple[str, ...] | None
+
+    def recomputes_layers(self) -> bool:
+        """Whether full recomputation covers all layers, uniformly."""
+        return self.recompute_granularity == "full" and self.recompute_method != "block"
+
+    def recomputes_selectively(self) -> bool:
+        """Whether recomputation is selective."""
+        return self.recompute_granularity == "selective"
+
+    def recomputed_together(self) -> int:
+        """Layers of a checkpoint of full recomputation, or (block) layers that have one; 0 without."""
+        return max(self.recompute_num_layers or 1, 1) if self.recompute_granularity == "full" else 0
+
+    def recomputes_whole_layers(self) -> bool:
+        """Whether full recomputation covers some layers, or all."""
+        return self.recompute_granularity == "full"
+
+    def recomputes(self, module: str) -> bool:
+        """Whether selective recomputation covers the module."""
+        return module in self.recomputed_modules
+
+    @property
+    def recomputed_modules(self) -> tuple[str, ...]:
+        """The modules of selective recomputation, which may be none (Megatron-LM `transformer_config.py`: None is core_attn)."""
+        if self.recompute_granularity != "selective":
+            return ()
+        return ("core_attn",) if self.recompute_modules is None else self.recompute_modules
+
+
+OFFLOADED_LOADS = (0, 20)
+"""Megatron-Core version from which offloaded state loads without the precision-aware optimizer; 0.19.2 stops at a KeyError
+(`hybrid_optimizer.py: _update_fp32_params_by_new_state` asks for fp32 copies of main parameters, which have none)."""
+BRIDGE_KEEPS = (0, 19)
+"""Megatron-Core version that Megatron-Bridge 0.6.0 came with, from which on it keeps loaded moments."""
+
+
+@dataclass(frozen=True)
+class Checkpointing:
+    """Settings of checkpoints; they are the training's."""
+
+    load_optim: bool = setting(
+        True, "a checkpoint is loaded with optimizer state (--no-load-optim, --finetune: without)"
+    )
+    checkpoint_loader: str = setting(
+        "megatron_lm",
+        "who loads: Megatron-LM, which copies FusedAdam's state, or Megatron-Bridge from 0.6.0, which keeps plain fp32 moments as loaded",
+        choices=("megatron_lm", "megatron_bridge"),
+    )
+    dist_ckpt_optim_fully_reshardable: bool = setting(
+        False, "optimizer state is stored by parameter, and loads into other layouts"
+    )
+    ckpt_fully_parallel_load: bool = setting(
+        False, "each data-parallel rank reads a part of a checkpoint and sends it to the others"
+    )
 
 
 @dataclass(frozen=True)

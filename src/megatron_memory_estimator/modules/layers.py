@@ -1,15 +1,28 @@
-"""The table from a layer's kind to its modules, and the units that a model chunk is made of."""
+"""The table from a layer's kind to its modules, and the units that a model chunk is made of.
+
+Delayed weight gradients: with all-to-all overlap they may run after the whole backward of their part of a layer.
+
+TransformerEngine keeps each linear's input (gathered) and output gradient until then. Two parts of a layer have a
+`backward_dw`: the experts (or the dense MLP), and everything before them with the shared experts.
+
+Source: Megatron-LM `megatron/core/models/gpt/fine_grained_callables.py` (backward_dw), `transformer_layer.py`;
+TransformerEngine `pytorch/module/_common.py` (WeightGradStore).
+
+Towers in front of the language model, on its first stage: parameters in the order of their classes.
+
+Source: NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/` (the VL models; the tower is made where `pre_process` is true).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
-from ..job.tower import counted
-from ..tape.ops import Item, Op, Recompute, Unit, renaming
+from ..job.tower import Block, Tower, Weight, counted
+from ..tape.ops import EVERYTHING, Item, Op, Part, Recompute, Unit, renaming
 from ..tape.tensor import Dim, Param, Tensor, uneven
 from ..wording import all_of
 from .context import Context
-from .delayed_wgrad import with_delayed_wgrads
 from .embedding import embedding, embedding_params
 from .falcon_h1 import in_compute_dtype
 from .gemma4_dense import per_layer_inputs
@@ -28,7 +41,7 @@ from .linear import weight_grad
 from .module import GROUP, Module, T, changed, holding, in_part, recomputed
 from .mtp import concatenated, mtp_depth, mtp_depth_of_streams
 from .residual import bias_dropout_add
-from .towers import towers
+from .vision_tower import images
 
 RESIDUALS: dict[Role, tuple[str, str]] = {
     "mixer": ("self_attn_bda", "self_attention_hyper_connection"),
@@ -282,3 +295,80 @@ def output_unit(c: Context, *, owns_weight: bool, shared: bool) -> Declaration:
         return total
 
     return Declaration("output", hidden, in_part("loss", module()))
+
+
+LATE: dict[Part, frozenset[Part]] = {
+    "mlp_wgrads": frozenset(("mlp",)),
+    "experts_wgrads": frozenset(("expert_fc1", "experts")),
+}
+"""Parts whose weight gradients wait together, beside those of the attention node: all others."""
+
+
+def with_delayed_wgrads(unit: Unit) -> Unit:
+    """The unit with one more event at the end of the backward of each part: its weight gradients."""
+    items = list(unit.items)
+    others = EVERYTHING.difference(*LATE.values())
+    late: list[tuple[str, Part, frozenset[Part]]] = [("mlp.backward_dw", part, parts) for part, parts in LATE.items()]
+    for name, part, parts in (*late, ("attn.backward_dw", "attn_wgrads", others)):
+        needed = tuple(t for item in items for t in _needed(item, parts))
+        if needed:
+            first = next(i for i, item in enumerate(items) if any(_needed(item, parts)))
+            items.insert(first, Op(name, wgrad=_distinct(needed), part=part))
+    return unit._replace(items=tuple(items))
+
+
+def _needed(item: Item, parts: frozenset[Part]) -> Iterator[Tensor]:
+    if isinstance(item, Op):
+        if item.part in parts:
+            yield from item.wgrad
+    else:
+        for inner in item.ops:
+            yield from _needed(inner, parts)
+
+
+def _distinct(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple({t.name: t for t in tensors}.values())
+
+
+PREFIX = "vision_model"
+
+
+def tower_params(c: Context, tower: Tower) -> Module[None]:
+    """Every parameter of a tower."""
+    for block in tower.blocks:
+        for copy in range(block.copies):
+            where = f"{PREFIX}.{block.name}" if block.copies == 1 else f"{PREFIX}.{block.name}.{copy}"
+            for weight in block.weights:
+                yield _param(c, f"{where}.{weight.name}", weight, block)
+
+
+def _param(c: Context, name: str, weight: Weight, block: Block) -> Param:
+    dims = tuple(
+        c.dim(f"{weight.name} {'rows' if at == 0 else 'columns'}", size, "tp")
+        if at == weight.split
+        else Dim(name, size)
+        for at, size in enumerate(weight.shape)
+    )
+    t = c.training
+    frozen = t.freeze_vision_projection if block.projection else t.freeze_vision_model
+    return Param(name, dims, "replicated" if weight.split is None else "tp", frozen=frozen)
+
+
+def towers(c: Context) -> Module[Tensor | None]:
+    """The towers of a model that are counted; without images in a microbatch they compute nothing."""
+    for tower in c.model.towers:
+        yield from tower_params(c, tower)
+    computed = [tower.vit for tower in c.model.towers if tower.vit and c.training.image_tokens]
+    for vit in computed:
+        rename = renaming(f"{PREFIX}.", {})
+        yield from changed(changed(images(c, vit), rename), _of_towers)
+    if not computed:
+        yield Op("without images", part="towers", calls=0)
+    return None
+
+
+def _of_towers(item: Item) -> Item:
+    """Nothing inside a tower is a part of a decoder layer: what chooses by parts passes over it."""
+    if isinstance(item, Recompute):
+        return item._replace(ops=tuple(map(_of_towers, item.ops)), part="towers")
+    return item._replace(part="towers")

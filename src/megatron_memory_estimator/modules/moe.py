@@ -5,6 +5,15 @@ Source: Megatron-LM `megatron/core/transformer/moe/` (`moe_layer.py`, `router.py
 
 Rows of a rank's experts are one dim (`Context.expert_rows`): top-k copies of the tokens, or a capacity, times the visible
 router imbalance.
+
+Biases of the experts' second linear, added to the rows of each expert and weighed with their probabilities.
+
+Source: Megatron-LM `megatron/core/transformer/moe/experts.py` (TEGroupedMLP._apply_bias), since Megatron-Core 0.13.
+
+Experts that run one after the other: each keeps what it keeps, and only one has its short-lived tensors alive.
+
+Source: Megatron-LM `megatron/core/transformer/moe/experts.py` (SequentialMLP.forward: torch.split, a loop, torch.cat). PyTorch
+`tools/autograd/derivatives.yaml`: the gradients of the pieces of `split` are collected and joined, those of `cat` are views.
 """
 
 from __future__ import annotations
@@ -13,12 +22,12 @@ from collections.abc import Iterator
 from functools import partial
 
 from ..tape.ops import Op, filling
-from ..tape.tensor import Dim, Param, Tensor
+from ..tape.tensor import Dim, Param, Tensor, ceil_div, largest
+from ..tape.work import Streamed
 from .adapters import adapted, adapter_params
 from .combine import combine
 from .context import Context
 from .dispatcher import Routed, dispatch
-from .expert_biases import with_biases
 from .fused_experts import fused_experts, fuses
 from .linear import (
     duplicated_linear,
@@ -33,9 +42,8 @@ from .linear import (
     wgrad_operands,
 )
 from .mlp import activation
-from .module import Module, T, changed, holding, in_part, recomputed
+from .module import Module, T, changed, collected, holding, in_part, recomputed
 from .norm import norm_params, separate_norm
-from .one_by_one import repeated, rows_of_one, runs_one_by_one
 from .projection import split_norm
 from .router import router
 from .shared_experts import shared_experts, shared_experts_params
@@ -244,3 +252,92 @@ def experts_run(
     )  # fmt: skip
     out = yield from adapted(c, name, act, out, fc2)
     return wide, act, out
+
+
+NAME = "mlp.experts.bias"
+
+
+def with_biases(c: Context, out: Tensor, probs: Tensor) -> Module[Tensor]:
+    """The rows with their biases: expert by expert, in fp32 where the probabilities are, then joined and cast back."""
+    pieces = out.view(f"{NAME}.rows of each expert", out.shape)
+    yield Op(f"{NAME}.split", (out,), (pieces,))
+    sums = out.like(f"{NAME}.sums", probs.dtype)
+    rows = Dim("rows of one expert", ceil_div(out.shape[0].local, c.local_experts.local))
+    product = c.new(f"{NAME}.product of one expert", rows, *out.shape[1:], dtype=probs.dtype)
+    grads = (product.like(f"{NAME}.gradient times probabilities"), product.like(f"{NAME}.gradient times bias"))
+    same = (pieces,) if sums.dtype == out.dtype else ()
+    yield Op(f"{NAME}.add", (pieces, probs), (sums,), (probs,), (product,), grads, passes=same)
+    joined = sums.like(f"{NAME}.joined")
+    yield Op(f"{NAME}.join", (sums,), (joined,), passes=(sums,), holds=(out,))
+    if joined.dtype == out.dtype:
+        return joined
+    result = out.like(f"{NAME}.output")
+    yield Op(f"{NAME}.cast", (joined,), (result,), holds=(out,))
+    return result
+
+
+ONE = "rows of one expert"
+
+
+def runs_one_by_one(c: Context) -> bool:
+    """Whether a rank's experts run one after the other; experts with adapters are taken to run at once."""
+    return not c.training.moe_grouped_gemm and c.local_experts_many and c.training.peft == "none"
+
+
+def rows_of_one(c: Context, rows: Dim) -> Dim:
+    """The rows of one expert, all having as many."""
+    return Dim(ONE, ceil_div(rows.local, c.local_experts.local))
+
+
+def repeated(c: Context, module: Module[T], inputs: Tensor, outputs: Tensor) -> Module[T]:
+    """The ops of the last expert, with what the others keep beside it. `inputs` and `outputs` are the rows of all experts.
+
+    The others' tensors are there before the last expert's second op and leave behind that op's backward. The backward begins with the
+    last expert, while all others keep theirs and the gradient of all outputs is alive, of which theirs are views; when it comes to the
+    first, the gradients of the others' inputs have taken that place.
+    """
+    items, result = yield from collected(module)
+    first, *middle, last = ops = [item for item in items if isinstance(item, Op)]
+    assert len(ops) == len(items), "moe_act needs grouped experts"
+    count = c.local_experts.local
+    others = tuple(_rest(t, count - 1) for op in ops for t in op.saves if _of_one(t))
+    kept, grads = sum(t.nbytes for t in others), inputs.nbytes * (count - 1) // count
+    views = outputs.like("mlp.experts.gradient of all outputs")
+    more = "what other experts keep and wait for, beyond gradients of their inputs"
+    waiting = "gradients of other experts' inputs, beyond what these kept"
+    done = _scratch(c, "outputs of the others", outputs.nbytes * (count - 1) // count)
+    begun = (*first.backward, *_scratch(c, more, kept + views.nbytes - grads))
+    yield _repeated(first._replace(forward=(*first.forward, *done), backward=begun), count)
+    yield Op("mlp.experts.others", saves=others, calls=0, compiled=True)
+    for op in middle:
+        yield _repeated(op._replace(forward=(*op.forward, *done), backward=(*op.backward, views)), count)
+    yield _repeated(last._replace(backward=(*last.backward, *_scratch(c, waiting, grads - kept))), count)
+    return result
+
+
+def _repeated(op: Op, count: int) -> Op:
+    """An op of one expert in the time that it takes for all."""
+    work = op.work
+    if not work and not op.sends:
+        named = {t.name: t for t in (*op.reads, *op.writes, *op.saves) if _of_one(t)}
+        moved = sum(t.nbytes for t in named.values()) * (count - 1)
+        work = (Streamed(forward=moved, backward=moved),)
+    return op._replace(work=work, calls=op.calls * count)
+
+
+def _of_one(t: Tensor) -> bool:
+    return t.shape[0].name == ONE
+
+
+def _rest(t: Tensor, others: int) -> Tensor:
+    one, *features = t.shape
+    rows = Dim("rows of the other experts", one.size * others)
+    return Tensor(
+        f"{t.name} of the others", (rows, *features), t.dtype, t.nbytes * others, f"{t.storage} of the others"
+    )
+
+
+def _scratch(c: Context, name: str, nbytes: int) -> tuple[Tensor, ...]:
+    if isinstance(nbytes, int) and nbytes <= 0:
+        return ()
+    return (c.new(f"mlp.experts.{name}", Dim("bytes", largest(nbytes, 0)), dtype="uint8"),)

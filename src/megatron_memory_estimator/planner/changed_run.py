@@ -14,8 +14,7 @@ from ..job.hardware import GIB
 from ..job.training_job import TrainingJob
 from ..throughput.machine import Efficiency
 from ..throughput.step import Throughput, throughput
-from .change import Change, Settings
-from .changes import changed
+from .changes import Change, Settings, changed
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,24 @@
-"""Changes of one run that may save memory, or time."""
+"""Changes of one run that may save memory, or time.
+
+Changes of a run of reinforcement learning: less of the trainer or of the engine on the GPU while samples are generated.
+
+One change of a run, as advice proposes it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
+from ..dataclass import dataclass
 from ..errors import EstimatorError
 from ..job.pipeline import parse_layout
+from ..job.rollout import MOVED
 from ..job.training_job import TrainingJob
 from ..legality import balanced_split
 from ..modules.kinds import recomputable
 from ..states.optimizers import OPTIMIZERS
-from .change import Change, Settings, change
-from .rollout_changes import rollout_changes
 from .space.borders import EVEN, generated_layout
 from .space.recompute import RECOMPUTE
 
@@ -288,3 +293,49 @@ def _uneven(layers: int, pp: int, vp: int) -> Iterator[tuple[int | None, int | N
         if 0 < rest < middle and rest % vp == 0:
             yield rest, None
             yield None, rest
+
+
+LEAST_SHARE = 0.2
+"""Of a GPU's memory for an engine: what is less leaves no KV cache worth the name."""
+
+
+def rollout_changes(job: TrainingJob) -> Iterator[Change]:
+    """Changes for an engine that shares the GPUs; none without one."""
+    r = job.rollout
+    if not r.shares_gpus:
+        return
+    if set(r.rollout_offload) != set(MOVED):
+        words = "weights, gradients and optimizer in host memory while samples are generated"
+        yield change(words, "the framework moves them twice a step", "host memory", rollout_offload=MOVED)
+    share = r.rollout_memory_share
+    for less in (0.1, 0.2, 0.3):
+        if share is not None and share - less >= LEAST_SHARE:
+            lower = round(share - less, 2)
+            words = f"{lower:g} of the GPU for the engine instead of {share:g}"
+            yield change(words, "a smaller KV cache", rollout_memory_share=lower)
+    if not r.rollout_sleeps:
+        yield change("an engine that sleeps while the trainer runs", rollout_sleeps=True)
+
+
+Settings = dict[str, Any]
+Asks = Literal["numerics", "GPUs", "host memory"]
+"""What a change asks for beside time."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of a run in words, and the settings of the layout, the training and the environment that it sets."""
+
+    name: str
+    settings: tuple[tuple[str, Any], ...]
+    note: str = ""
+    asks: Asks | None = None
+
+    def values(self) -> Settings:
+        """The settings as a mapping."""
+        return dict(self.settings)
+
+
+def change(name: str, note: str = "", asks: Asks | None = None, **settings: Any) -> Change:
+    """A change with its settings."""
+    return Change(name, tuple(settings.items()), note, asks)

@@ -1,22 +1,167 @@
 """How to launch a planned run: Megatron-LM arguments, a YAML file of them, Megatron-Bridge sections and overrides.
 
 Each form is read back by the readers of `inputs` and compared: settings that a form has no word for stand beside it.
+
+The settings of a job by name, and those that another job has not.
+
+How to launch a planned run with Megatron-Bridge: sections of its configuration, and overrides of a recipe.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from ..inputs.bridge_config import CHECKPOINT, DDP, OPTIMIZER
+from ..inputs.effects import OWNERS
 from ..inputs.megatron.job import job_from_args
 from ..inputs.megatron.refused import SHORT_NAMES, VARIANTS
 from ..inputs.megatron.table import Argument, arguments
+from ..job.model import Model
 from ..job.training_job import TrainingJob
 from ..legality.asserted_environment import asserted, refuses_loss
-from ..modules.kinds import has_compressed
-from .launch_bridge import bridge_overrides
-from .launch_settings import concerns, differing, settings_of
+from ..modules.kinds import has_compressed, owners_of
+
+RUN = (
+    "world_size",
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+    "expert_tensor_parallel_size",
+    "sequence_parallel",
+    "cp_comm_type",
+    "virtual_pipeline_model_parallel_size",
+    "num_layers_in_first_pipeline_stage",
+    "num_layers_in_last_pipeline_stage",
+    "pipeline_model_parallel_layout",
+    "seq_length",
+    "micro_batch_size",
+    "global_batch_size",
+    "recompute_granularity",
+    "recompute_method",
+    "recompute_num_layers",
+    "recompute_modules",
+    "fp8",
+    "fp8_recipe",
+    "fp4",
+    "use_distributed_optimizer",
+    "use_precision_aware_optimizer",
+    "optimizer_cpu_offload",
+    "optimizer_offload_fraction",
+    "overlap_grad_reduce",
+    "overlap_param_gather",
+    "moe_token_dispatcher_type",
+    "moe_flex_dispatcher_backend",
+)
+"""Settings that a plan decides, or takes from published recipes."""
+RESET = (
+    "virtual_pipeline_model_parallel_size",
+    "num_layers_in_first_pipeline_stage",
+    "num_layers_in_last_pipeline_stage",
+    "pipeline_model_parallel_layout",
+    "recompute_granularity",
+    "recompute_method",
+    "recompute_num_layers",
+)
+"""Settings that a recipe may have and a plan may leave off."""
+
+
+ELSEWHERE = (
+    "world_size",
+    "params_dtype",
+    "grad_reduce_in_bf16",
+    "accumulate_allreduce_grads_in_fp32",
+    "checkpoint_loader",
+)
+"""Settings that are said in another way."""
+NEMO = ("parallel_attention", "num_ln_in_parallel_attn")
+"""Settings of a layer of NeMo's, which Megatron-Bridge's models do not have."""
+OWN = frozenset(
+    {
+        "variants", "layer_variants", "mtp_layer_variant", "mtp_layer_variant_behind", "norm_placement", "attention_block", "mlp_block",
+        "core_attention", "qk_layernorm_scope", "value_channels", "local_rotary_table", "sliding_window", "attn_logit_softcapping",
+        "final_logit_softcapping", "activation_func_clamp_value_shared_expert",
+    }
+)  # fmt: skip
+"""What the class of a provider says by itself; it stands there only where a model has it."""
+
+
+def bridge_sections(job: TrainingJob) -> dict[str, dict[str, Any]]:
+    """The run as sections of a Megatron-Bridge ConfigContainer (Megatron-Bridge `training/config.py`)."""
+    t = job.training
+    settings = settings_of(job)
+    inverse, checkpoint = ({ours: theirs for theirs, ours in names.items()} for names in (DDP, CHECKPOINT))
+    sections: dict[str, dict[str, Any]] = {"model": {}, "train": {}, "optimizer": {}, "ddp": {}, "mixed_precision": {}}
+    sections["mixed_precision"][t.params_dtype] = True
+    sections["mixed_precision"]["grad_reduce_in_fp32"] = t.grad_dtype == "fp32"
+    for name, value in settings.items():
+        if value is None or name in ELSEWHERE or (name in NEMO and not job.model.parallel_attention):
+            continue
+        if name in OWN and value == getattr(Model, name):
+            continue
+        if name in ("micro_batch_size", "global_batch_size"):
+            sections["train"][name] = value
+        elif name in OPTIMIZER:
+            sections["optimizer"][name] = value
+        elif name in checkpoint:
+            sections.setdefault("checkpoint", {})[checkpoint[name]] = value
+        elif name in inverse:
+            sections["ddp"][inverse[name]] = value
+        elif name == "use_distributed_optimizer":
+            sections["ddp"][name] = sections["optimizer"][name] = value
+        elif name.startswith(("fp8", "fp4", "first_last", "num_layers_at")):
+            sections["mixed_precision"][name] = value
+        else:
+            sections["model"][name] = value
+    if job.model.padded_vocab_size is None:
+        sections["model"]["should_pad_vocab"] = True
+    if job.model.q_lora_rank is None:
+        sections["model"]["q_lora_rank"] = None
+    return sections
+
+
+def bridge_overrides(job: TrainingJob) -> list[str]:
+    """What a plan decides, as overrides of a recipe: section.name=value. All else (fusions, dtypes, vocabulary) stays the recipe's own, so
+    that its bytes may be others than the plan's: `estimate` of the recipe with these words says them."""
+    sections = bridge_sections(job)
+    settings = settings_of(job)
+    found = [f"model.{name}=null" for name in RESET if settings[name] is None]  # whatever the recipe has
+    if not job.training.low_precision:
+        found += ["mixed_precision.fp8=null", "mixed_precision.fp4=null"]
+    found.append(
+        f"dataset.seq_length={job.training.seq_length}"
+    )  # Bridge asserts that model and data set have the same
+    for section, values in sections.items():
+        for name, value in values.items():
+            ours = DDP.get(name, name) if section == "ddp" else name
+            if ours in RUN and not _idle(job, name):
+                found.append(f"{section}.{name}={_hydra(value)}")
+    return found
+
+
+def _idle(job: TrainingJob, name: str) -> bool:
+    """Whether an override would say what holds anyway."""
+    t = job.training
+    return (
+        (name in ("fp8", "fp4", "fp8_recipe") and not t.low_precision)
+        or (name == "recompute_modules" and t.recompute_modules is None)
+        or (name == "optimizer_offload_fraction" and not t.optimizer_cpu_offload)
+        or (name.startswith(("expert_", "moe_")) and not job.model.num_moe_experts)
+        or (name == "moe_flex_dispatcher_backend" and t.moe_token_dispatcher_type != "flex")
+        or (name == "cp_comm_type" and job.layout.cp == 1)
+    )
+
+
+def _hydra(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return shlex.quote("[" + ",".join(map(str, value)) + "]")
+    return shlex.quote(str(value))
+
 
 OTHER_NAMES = {
     "num_moe_experts": "num_experts",
@@ -212,3 +357,60 @@ FORMS: dict[str, Callable[[TrainingJob], str]] = {
     "bridge": lambda job: "\n".join(bridge_overrides(job)),
 }
 """How launch arguments are printed."""
+
+
+PARTS = ("model", "layout", "training")
+
+
+def settings_of(job: TrainingJob) -> dict[str, Any]:
+    """Every setting of the model, the layout and the training by name."""
+    return {
+        f.name: getattr(getattr(job, part), f.name)
+        for part in PARTS
+        for f in dataclasses.fields(getattr(job, part))
+        if not f.metadata.get("internal")
+    }
+
+
+def differing(job: TrainingJob, other: TrainingJob) -> dict[str, Any]:
+    """Settings of a job that another one has not."""
+    mine, theirs = settings_of(job), settings_of(other)
+    return {name: value for name, value in mine.items() if theirs[name] != value and not _same(job, other, name)}
+
+
+def _same(job: TrainingJob, other: TrainingJob, name: str) -> bool:
+    """Whether a setting says the same with another spelling: a default written out, or what nothing depends on."""
+    model, theirs = job.model, other.model
+    if name == "expert_tensor_parallel_size":
+        return job.layout.etp == other.layout.etp or not model.num_moe_experts
+    if name in ("vocab_size", "padded_vocab_size", "make_vocab_size_divisible_by"):
+        return model.padded_vocab(job.layout.tp) == theirs.padded_vocab(other.layout.tp)
+    if name == "num_query_groups":
+        return model.groups == theirs.groups
+    if name in ("kv_channels", "ffn_hidden_size", "moe_ffn_hidden_size"):
+        return (model.head_dim, model.ffn, model.moe_ffn) == (
+            theirs.head_dim,
+            theirs.ffn,
+            theirs.moe_ffn,
+        ) or model.multi_latent_attention
+    if name in ("moe_layer_freq", "hybrid_layer_pattern", "linear_attention_freq", "csa_compress_ratios"):
+        alike = model.mtp_kinds == theirs.mtp_kinds and model.mtp_kinds_behind == theirs.mtp_kinds_behind
+        return model.kinds == theirs.kinds and alike
+    if name in ("transformer_engine_version", "megatron_core_version"):
+        return False
+    if name in OWNERS:
+        return not concerns(model, name)
+    if name == "max_position_embeddings":
+        return model.position_embedding_type != "learned_absolute"
+    if name == "apply_rope_fusion":
+        return model.position_embedding_type in ("learned_absolute", "none")
+    if name == "mtp_num_layers":
+        return model.mtp == theirs.mtp
+    if name == "accumulate_allreduce_grads_in_fp32":
+        return job.training.grad_dtype == other.training.grad_dtype
+    return False
+
+
+def concerns(model: Model, name: str) -> bool:
+    """Whether a model has what a setting is about."""
+    return name not in OWNERS or OWNERS[name] in owners_of(model)

@@ -1,21 +1,29 @@
-"""How every search begins and ends: what is refused at once, what is said where nothing is legal, the plans of what was ranked."""
+"""How every search begins and ends: what is refused at once, what is said where nothing is legal, the plans of what was ranked.
+
+Plans with the seconds that `estimate` gives them: a search ranks by the longest of the chains that it knows (`space/chains.py`).
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 
 from ..errors import ConfigError, LayoutError, UnsupportedError
 from ..job.training_job import TrainingJob
-from ..throughput.machine import Efficiency
+from ..rank.build import build_rank, context_of
+from ..rank.declare import Declarer
+from ..tape.tensor import total
+from ..throughput.machine import Efficiency, machine
+from ..throughput.step import step_parts
 from .counting import CellsOf, LegalSpace, relaxations
 from .found import OBJECTIVES, Found, Plan
 from .ideas import shown
-from .places import plan_of
+from .places import NANOSECONDS, plan_of
 from .ranking import Ranking
-from .retimed import retimed
 from .space.axes import Space
 from .space.defaults import completed
+from .space.stages import different_stages, stands
 from .watch import Watch
 
 Progress = Callable[[float, Found], None]
@@ -72,3 +80,15 @@ def _plans(ranking: Ranking, base: TrainingJob, legal: LegalSpace) -> list[Plan]
         return [plan_of(base, legal, place) for _, _, place in ranking.top]
     ideas = [[plan_of(base, legal, place) for _, _, place in alike] for alike in ranking.by_idea().values()]
     return [shown(alike) for alike in ideas]
+
+
+def retimed(plan: Plan, efficiency: Efficiency | None) -> Plan:
+    """A plan whose schedule is simulated event by event."""
+    job = plan.job
+    declarer = Declarer(context_of(job))
+    stages = different_stages(declarer, job.model, job.layout)
+    ranks = [build_rank(declarer, chunks, job.num_microbatches, job.gpu, job.env) for chunks, _ in stages]
+    m = machine(job.gpu, efficiency, job.env.network_gbs)
+    seconds = total(step_parts(m, declarer, ranks, job.num_microbatches, stands(stages)).values())
+    step = round(seconds * NANOSECONDS) / NANOSECONDS
+    return dataclasses.replace(plan, step=step, tokens_per_s_gpu=plan.tokens_per_s_gpu * plan.step / step)

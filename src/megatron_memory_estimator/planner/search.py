@@ -1,28 +1,42 @@
-"""Every legal layout of a space: its memory, its step time, and what was ruled out by which rule."""
+"""Every legal layout of a space: its memory, its step time, and what was ruled out by which rule.
+
+Layouts ranked and counted many at a time, as they come.
+
+Random layouts of a space.
+
+A second process beside a search, with half of its work.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import sys
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
+from ..job.hardware import GIB
 from ..job.training_job import TrainingJob
 from ..throughput.machine import Efficiency, machine
+from .arrays.view import Figures
+from .cell_ideas import best_of_each
 from .counting import Ask, LegalSpace, legal_space
 from .evaluation import Evaluation
 from .found import Found, Plan
-from .judge import Judge
-from .outcome import Progress, begun, ended, nothing_legal
+from .outcome import Progress, begun, ended, nothing_legal, retimed
 from .places import Place, plan_of
-from .ranking import Counts, Ranking, ranking_of
-from .retimed import retimed
-from .sampling import Sampler
+from .ranking import MOST_GIB, Counts, Ranking, ranking_of
 from .space.axes import Space
 from .space.cells import cells
 from .space.defaults import completed
+from .space.points import Array
 from .watch import Watch
-from .workers import beside, halves
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 
 def search(
@@ -167,3 +181,145 @@ class _Search:
             self._evaluate(theirs, limit, self.watch.ask)
         if interrupted:
             raise KeyboardInterrupt
+
+
+Ideas = Callable[[Array], Array]
+"""A number for each of some layouts: equal ones are of one idea."""
+
+
+class Judge:
+    """What puts layouts into a ranking."""
+
+    def __init__(self, ranking: Ranking) -> None:
+        self.ranking = ranking
+        self.reach = np.full(MOST_GIB, np.inf)
+        """Seconds of the fastest layout so far with so many GiB or less."""
+
+    def judge(self, figures: Figures, place: Callable[[int], Place], ideas: Ideas) -> Counts:
+        """Keep what is best of some layouts, and count them."""
+        ranking = self.ranking
+        fits = figures.high <= ranking.limit
+        fitting, too_large = int(np.count_nonzero(fits)), int(np.count_nonzero(figures.low > ranking.limit))
+        lowest = int(figures.low.argmin())
+        if figures.low[lowest] < (np.inf if ranking.least is None else ranking.least.low):
+            ranking.least = place(lowest)
+        taken = figures.low <= ranking.limit if ranking.tight else fits
+        if taken.any():
+            _rank(ranking, taken, figures, place, ideas)
+            self._extend_front(taken, figures, place)
+        if ranking.apart is not None:
+            _rank(ranking.apart, (figures.low <= ranking.limit) & ~fits, figures, place, ideas)
+        return fitting, len(fits) - fitting - too_large, too_large
+
+    def _extend_front(self, fits: Array, figures: Figures, place: Callable[[int], Place]) -> None:
+        front, reach = self.ranking.front, self.reach
+        room = np.minimum(figures.peak / GIB, MOST_GIB - 1).astype(np.int32)
+        better = np.nonzero(fits & (figures.step < reach.take(room)))[0]
+        if not len(better):
+            return
+        order = better[np.lexsort((figures.step[better], room[better]))]
+        firsts = np.unique(room[order], return_index=True)[1]
+        for index in order[firsts].tolist():
+            at, step = int(room[index]), float(figures.step[index])
+            if step < reach[at]:
+                front[at] = place(index)
+                reach[at:] = np.minimum(reach[at:], step)
+
+
+def _rank(ranking: Ranking, taken: Array, figures: Figures, place: Callable[[int], Place], ideas: Ideas) -> None:
+    """Keep the best of the layouts that a ranking takes."""
+    key = {"throughput": figures.step, "memory": figures.peak, "head-room": figures.high}[ranking.objective]
+    chosen = np.nonzero(taken & (key <= ranking.worst()))[0]
+    if not len(chosen):
+        return
+    if ranking.folded:
+        chosen = chosen[best_of_each(key[chosen], figures.step[chosen], ideas(chosen), ranking.best)]
+    elif len(chosen) > ranking.best:
+        chosen = chosen[np.lexsort((figures.step[chosen], key[chosen]))[: ranking.best]]
+    ranking.add([(float(key[i]), float(figures.step[i]), place(int(i))) for i in chosen])
+
+
+class Sampler:
+    """The places with the smallest of random numbers: each place is as likely as any other."""
+
+    def __init__(self, count: int, random: np.random.Generator) -> None:
+        self.count, self.random = count, random
+        self.kept: list[tuple[float, Place]] = []
+
+    def offer(self, size: int, place: Callable[[int], Place]) -> None:
+        """Draw a number for each of so many places."""
+        drawn = self.random.random(size)
+        worst = self.kept[-1][0] if len(self.kept) >= self.count else 1.0
+        chosen = np.nonzero(drawn < worst)[0]
+        chosen = chosen[np.argsort(drawn[chosen])[: self.count]]
+        self.kept += [(float(drawn[i]), place(int(i))) for i in chosen]
+        self.kept = sorted(self.kept, key=lambda item: item[0])[: self.count]
+
+
+T = TypeVar("T")
+MANY = 100_000
+"""Legal layouts from which on a second process is worth its start."""
+
+
+def halves(legal: LegalSpace) -> tuple[list[int], list[int]] | None:
+    """The structures by number in two halves of as much work; None where a second process cannot be had or is not worth its start."""
+    structures = legal.structures
+    if legal.layouts < MANY or len(structures) < 2 or not sys.platform.startswith("linux"):
+        return None
+    numbers: tuple[list[int], list[int]] = ([], [])
+    work = [0, 0]
+    cost = [sum(len(style.trainings) for style in structure.styles) for structure in structures]
+    for number in sorted(range(len(structures)), key=cost.__getitem__, reverse=True):
+        side = int(work[0] > work[1])
+        numbers[side].append(number)
+        work[side] += cost[number]
+    return sorted(numbers[0]), sorted(numbers[1])
+
+
+def beside(mine: Callable[[], None], theirs: Callable[[Ask], T], ask: Ask) -> tuple[T | None, bool]:
+    """What `theirs` gives in a process beside this one while `mine` runs here, and whether it was interrupted.
+
+    None where that process was killed. `theirs` takes what it asks between pieces of work; `ask` is asked here. An interrupt ends
+    both early, and the result is what there is.
+    """
+    import multiprocessing
+
+    context = multiprocessing.get_context("fork")
+    near, far = context.Pipe(duplex=False)
+    child = context.Process(target=_send, args=(theirs, far), daemon=True)
+    child.start()
+    far.close()
+    interrupted = False
+    try:
+        mine()
+        while not near.poll(0.1):
+            ask()
+    except KeyboardInterrupt:
+        interrupted = True
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child.pid or 0, signal.SIGINT)
+    except BaseException:
+        child.terminate()
+        child.join()
+        raise
+    result: T | None = None
+    with contextlib.suppress(EOFError):  # it was killed
+        result = near.recv()
+    child.join()
+    return result, interrupted
+
+
+def _send(theirs: Callable[[Ask], T], pipe: Connection) -> None:
+    """Work and send, as long as the process that asked is there."""
+    parent = os.getppid()
+
+    def ask() -> None:
+        if os.getppid() != parent:
+            os._exit(1)
+
+    try:
+        result = theirs(ask)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        pipe.send(result)
+    except KeyboardInterrupt:  # outside a piece of work: nothing of it is sent
+        os._exit(0)

@@ -1,13 +1,18 @@
-"""From chunks to a rank: plans, schedule, buffers, state and persistent scratch. Degrees may be arrays."""
+"""From chunks to a rank: plans, schedule, buffers, state and persistent scratch. Degrees may be arrays.
+
+Which data-parallel rank an estimate is of, where ranks own whole parameters: the fullest, or the one asked for.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from ..job.hardware import Environment, Gpu
 from ..job.pipeline import Chunk
 from ..job.training_job import TrainingJob
 from ..modules.context import Context
-from ..states.buffers import ddp_buffers
-from ..states.owners import with_owners
+from ..states.buffers import Buffer, by_layout, ddp_buffers
+from ..states.layer_wise import Dealt, Whole, grid, ping_pong
 from ..states.state import frozen_weights, model_state
 from .declare import Declarer
 from .rank import Rank
@@ -55,4 +60,48 @@ def build_rank(
         ),
         workspaces=(*workspaces(c, plans, gpu, env), *stash_workspaces(c, plans, schedule)),
         num_microbatches=num_microbatches,
+    )
+
+
+def with_owners(c: Context, buffers: Sequence[Buffer]) -> tuple[Buffer, ...]:
+    """The buffers of a rank with what it owns of them: of the fullest rank of the data-parallel group by default."""
+    if not any(buffer.dealt for buffer in buffers):
+        return tuple(buffers)
+    if not by_layout(c.training):
+        buffers = _ping_pong(c, buffers)
+    state = [[sum(item.state for item in owned) for owned in buffer.dealt] for buffer in buffers]
+
+    def total(rank: tuple[int, int]) -> int:
+        return sum(sizes[rank[b.expert]] for b, sizes in zip(buffers, state, strict=True) if sizes)
+
+    asked = c.training.data_parallel_rank
+    rank = max((rank for rank in grid(c.layout) if asked in (None, rank[0])), key=total)
+    return tuple(_owned(buffer, rank[buffer.expert]) if buffer.dealt else buffer for buffer in buffers)
+
+
+def _ping_pong(c: Context, buffers: Sequence[Buffer]) -> list[Buffer]:
+    """All parameters of all chunks dealt together, dense ones and experts each over their ranks."""
+    found = list(buffers)
+    for expert in (False, True):
+        places = [place for place, buffer in enumerate(found) if buffer.dealt and buffer.expert is expert]
+        items = [(place, item) for place in places for item in found[place].dealt[0]]
+        order = [item._replace(run=index) for index, (_, item) in enumerate(items)]
+        ranks = ping_pong(order, c.layout.shards(expert=expert))
+        for place in places:
+            dealt: Dealt = tuple(
+                tuple(items[one.run][1] for one in owned if items[one.run][0] == place) for owned in ranks
+            )
+            found[place] = found[place]._replace(dealt=dealt)
+    return found
+
+
+def _owned(buffer: Buffer, rank: int) -> Buffer:
+    """The buffer as that rank of its data-parallel group has it."""
+    owns: tuple[Whole, ...] = buffer.dealt[rank]
+    count = sum(map(len, buffer.dealt))
+    return buffer._replace(
+        owner=rank,
+        owned=sum(item.numel for item in owns),
+        owned_matrices=sum(item.numel for item in owns if item.group == 0),
+        share=f"rank {rank} of {len(buffer.dealt)} owns {len(owns)} of {count} parameters",
     )

@@ -1,4 +1,11 @@
-"""Units of a context: declared and traced once for all layers that are equal, and put together to chunks."""
+"""Units of a context: declared and traced once for all layers that are equal, and put together to chunks.
+
+The inputs of a microbatch, on chunks that read them, and who keeps them.
+
+Sources: Megatron-LM `pretrain_gpt.py` (get_batch), `megatron/core/models/common/model_chunk_schedule_plan.py` (ModelChunkState).
+
+What a chunk receives from the stage before stays with the pipeline's schedule until its backward is over.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +15,11 @@ from functools import cached_property
 from itertools import groupby
 
 from ..features.cuda_graphs import capture_scratch, captured, captures, replayed
-from ..features.offload import Absence, offloaded, offloaded_layers, offloads
-from ..features.paged_stash import stashed
+from ..features.offload import Absence, offloaded, offloaded_layers, offloads, stashed
 from ..job.pipeline import Chunk
 from ..job.tower import counted
 from ..modules.adapters import MARK
-from ..modules.attention_mask import given_masks, kept_mask, uncut_mask
+from ..modules.attention_mask import attention_mask, given_masks, kept_mask, uncut_mask
 from ..modules.attention_residuals import beside_layer, keeping_bank
 from ..modules.context import Context
 from ..modules.head import output_parameter
@@ -30,15 +36,15 @@ from ..modules.layers import (
     towers_unit,
 )
 from ..modules.linear import cached_wgrad
+from ..modules.norm import before
+from ..modules.vision_tower import inputs as pixels
 from ..states.fsdp import gathered
 from ..tape.events import Trace
-from ..tape.ops import Unit
+from ..tape.ops import Op, Unit
 from ..tape.simulate import trace
 from ..tape.tensor import DTYPE_BYTES, Dim, Param, Tensor, largest
 from .chunks import ChunkPlan, Run, TracedUnit
-from .inputs import inputs_of, keeping_layers, without_mask
 from .keys import Form, Group, LayerKey, PartKey, UnitKey, routed, stays_in_bf16
-from .received import first_held, held
 
 TABLE = "gradient of the embedding table"
 Beside = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
@@ -335,3 +341,57 @@ class Declarer:
             return found
         again = replayed(unit, graphed)
         return found._replace(unit=again, trace=trace(again))
+
+
+def inputs_of(c: Context, chunk: Chunk) -> tuple[Tensor, ...]:
+    """Tokens, positions, labels and loss mask, the attention mask, and pixels."""
+    if not chunk.reads_inputs:
+        return ()
+    shape = (c.batch, c.seq)
+    found = [c.new(f"batch.{name}", *shape, dtype="int64") for name in ("tokens", "position_ids", "labels")]
+    if chunk.embedding and c.model.enable_mhc_connections:
+        # no stream: referenced until the model's forward returns
+        found.append(c.stream("embedding.output", c.hidden))
+    found += [c.new("batch.loss_mask", *shape, dtype="fp32"), *attention_mask(c)]
+    vits = [tower.vit for tower in c.model.towers if tower.vit and c.training.image_tokens]
+    return (*found, *(x for vit in vits for x in pixels(c, vit)))
+
+
+def without_mask(c: Context) -> Context | None:
+    """The context of chunks that read no inputs, where their attention makes the mask that others are given; None where none does."""
+    if c.te or not c.training.create_attention_mask_in_dataloader:
+        return None
+    return replace(c, training=replace(c.training, create_attention_mask_in_dataloader=False))
+
+
+def keeping_layers(c: Context, chunk: Chunk) -> tuple[str, ...]:
+    """The kinds of the layers of a chunk, of MTP's too, where it reads inputs; none where block recomputation has no checkpoint in it."""
+    t = c.training
+    block = t.recomputes_whole_layers() and not t.recomputes_layers()  # which has none around MTP
+    if not chunk.reads_inputs or (block and not chunk.layers):
+        return ()
+    return (*(c.model.kinds[i] for i in chunk.layers), *chunk.mtp_kinds(c.model))
+
+
+def first_held(c: Context, chunk: Chunk, groups: list[Group]) -> list[Group]:
+    """The units of a chunk, the first one marked where what the chunk received may be kept by nothing in it.
+
+    Norms and checkpoints keep that tensor themselves; a norm that casts it first (fp32_residual_connection) does not, nor a linear
+    without a norm that quantizes it, nor a captured layer, which copies it into its static input.
+    """
+    t = c.training
+    kept = c.residual_dtype == c.dtype and before(c) and (not captures(t) or t.cuda_graph_warmup_steps)
+    if kept or chunk.embedding or not groups or groups[0][2] != "layer":
+        return groups
+    first, kinds, _ = groups[0]
+    return [(first, kinds, "held"), *groups[1:]]
+
+
+def held(unit: Unit) -> Unit:
+    """A unit whose input stays until its backward is over.
+
+    Source: Megatron-LM `megatron/core/pipeline_parallel/schedules.py` (input_tensors).
+    """
+    assert unit.entry is not None
+    op = Op("input_tensors of the schedule", saves=(unit.entry,), calls=0, compiled=True)
+    return unit._replace(items=(op, *unit.items))

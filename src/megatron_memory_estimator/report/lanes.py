@@ -7,10 +7,8 @@ from typing import Any
 
 from ..errors import UnsupportedError
 from ..estimator import Estimate
-from ..timeline.alive import CAPTURE
-from ..timeline.moments import NONE
-from ..timeline.passes import MOST_PASSES, listing
-from ..timeline.shape import Shape, shapes_of
+from ..timeline.moments import CAPTURE, NONE
+from ..timeline.passes import MOST_PASSES, Shape, listing, shapes_of
 from ..timeline.timeline import Timeline, record, timelines
 
 SCHEMA = "megatron-memory-lanes/1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..estimator import Stage
-from ..timeline.alive import alive
+from ..timeline.moments import alive
 from .document import row_section
 
 SCHEMA = "megatron-memory-moment/1"

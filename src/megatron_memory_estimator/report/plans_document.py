@@ -8,8 +8,7 @@ from typing import Any
 from ..device.verdict import Verdict
 from ..job.training_job import TrainingJob
 from ..planner.found import Found, Plan
-from ..planner.launch import environment, megatron_lm
-from ..planner.launch_bridge import bridge_overrides, bridge_sections
+from ..planner.launch import bridge_overrides, bridge_sections, environment, megatron_lm
 from .document import bounds
 from .plans import Row, apart_rows, layout_text, plan_settings, warnings
 

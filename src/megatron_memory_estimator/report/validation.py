@@ -12,8 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..job.hardware import GIB
-from ..validation.replay import Pair, Replay
-from ..validation.score import Score, Summary, large_peaks, scores, steady_outside, sums, under_estimated
+from ..validation.replay import Pair, Replay, Score, Summary, large_peaks, scores, steady_outside, sums, under_estimated
 from ..wording import plain
 from .widths import needed
 

@@ -13,9 +13,8 @@ from ..modules.quantization import RECIPES, data_bytes, orientations, scale_byte
 from ..tape.tensor import DTYPE_BYTES, Param, ceil_div, largest
 from .buffers import Buffer, by_layout, deals_whole
 from .fsdp import active
-from .fused_adam import megatron_masters
 from .kept import Since
-from .optimizers import optimizer_tensors
+from .optimizers import megatron_masters, optimizer_tensors
 
 StatePart = Literal["weights", "gradients", "optimizer"]
 

@@ -16,16 +16,21 @@ follows:
 
 Rules: PyTorch autograd; Megatron-LM `megatron/core/tensor_parallel/random.py` (CheckpointFunction,
 CheckpointWithoutOutput).
+
+The tensors alive at every event of a unit.
+
+A unit's forward without gradients: nothing is kept for a backward.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import reduce
 
 from .events import ADDED, GRADIENT, WAITING, Event, Live, Phase, Saver, Trace
 from .ops import Item, Op, Part, Recompute, Unit, inputs, makes, uses
-from .tensor import Tensor
+from .tensor import Tensor, largest
 
 
 class Machine:
@@ -274,3 +279,32 @@ def leftovers(unit: Unit) -> dict[str, int]:
     machine = Machine()
     play(unit, machine)
     return {storage: item.nbytes for storage, item in machine.live.items()}
+
+
+class Watcher(Machine):
+    """Notes the tensors of every event."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.through: list[tuple[Live, ...]] = []
+
+    def record(self, op: str, part: Part, scratch: tuple[Tensor, ...]) -> None:
+        self.through.append((*self.alive(op), *(Live(t, "scratch", (), op, self.phase) for t in scratch)))
+        super().record(op, part, scratch)
+
+
+def alive_through(unit: Unit) -> tuple[tuple[Live, ...], ...]:
+    """The unit's tensors alive at each of its events."""
+    machine = Watcher()
+    play(unit, machine)
+    return tuple(machine.through)
+
+
+def forward_peak(unit: Unit) -> int:
+    """Most bytes of the unit's own tensors while it runs forward without gradients, its input among them."""
+    machine = Machine()
+    if unit.entry is not None:
+        machine.allocate(unit.entry)
+    keep = frozenset({unit.exit.storage}) if unit.exit is not None else frozenset[str]()
+    machine.forward(unit.items, keep, saving=False)
+    return reduce(largest, (event.nbytes for event in machine.events))

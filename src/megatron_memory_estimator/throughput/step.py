@@ -3,26 +3,45 @@
 chunk    = sum over its layers, embedding, MTP and head of max(kernels + exposed communication, launches)
 pipeline = microbatches * slowest stage + what its schedule leaves idle (schedule.py)
 step     = pipeline + exposed data-parallel communication + optimizer + 20 ms
+
+Model FLOPs of a training step, by the declarations: what every op multiplies, and three times as much with the backward.
+
+A token passes each linear once, an expert's as often as it has experts. Core attention is causal: half of the square. Megatron counts
+no router. Source of the convention: Megatron-LM `megatron/training/training.py` (num_floating_point_operations).
+
+Seconds of an optimizer whose state is in host memory: gradients go there, the CPU's Adam takes its step, parameters come back.
+
+Nothing overlaps unless overlap_cpu_optimizer_d2h_h2d is given, which is not modelled: copies and the CPU's step wait for each other on
+one stream. The CPU's Adam is torch's fused one, a single pass over fp32 tensors.
+Source: Megatron-LM `megatron/core/optimizer/cpu_offloading/hybrid_optimizer.py` (step, _set_sub_optimizer_grads,
+param_copy_back_gpu_hook), `megatron/core/optimizer/__init__.py` (CPUAdam with fused=True); pytorch
+`aten/src/ATen/native/cpu/FusedAdamKernel.cpp`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import Any, Protocol
 
 from ..dataclass import dataclass
+from ..job.layout import Layout
+from ..job.model import Model
+from ..job.training import Training
 from ..job.training_job import TrainingJob
 from ..modules.context import Context
+from ..modules.layers import Declaration, layer_unit, mtp_unit, output_unit
 from ..rank.declare import Declarer
 from ..rank.rank import Rank
 from ..states.fsdp import active
+from ..tape.ops import flattened
 from ..tape.tensor import DTYPE_BYTES, chosen, total
-from .flops import training_flops
+from ..tape.work import Gemm
 from .kernels import operand_bytes
 from .links import collective, highest
 from .machine import Efficiency, Machine, machine
-from .offloaded import offloaded_seconds
 from .schedule import Pipelined, Schedule, pipeline_seconds
 from .stages import StageTime, chunk_times, stage_time
 
@@ -186,3 +205,52 @@ def throughput(estimate: Estimated, efficiency: Efficiency | None = None) -> Thr
     return Throughput(
         step, tokens, flops / 1e12, flops / m.peak(""), parts["bubble"] / step, exposed / step, parts, m.measured
     )
+
+
+def forward_flops(model: Model, training: Training) -> float:
+    """Forward FLOPs per token of the whole model."""
+    c = Context(model, Layout(), replace(training, peft="none"), "cudnn")
+    total = sum(count * _flops(c, layer_unit(c, kind)) for kind, count in Counter(model.kinds).items())
+    total += _flops(c, output_unit(c, owns_weight=True, shared=False))
+    return total + (_flops(c, mtp_unit(c, owns_embedding=False)) if model.mtp else 0.0)
+
+
+def _flops(c: Context, unit: Declaration) -> float:
+    found = 0.0
+    for op in flattened(unit.unit.items):
+        for one in op.work:
+            if isinstance(one, Gemm) and one.counted:
+                rows = c.tokens.size * c.model.moe_router_topk if one.experts is not None else one.rows
+                found += 2 * rows * one.n * one.k
+            elif not isinstance(one, Gemm) and getattr(one, "counted", True):
+                found += one.flops
+    return found / c.tokens.size
+
+
+def training_flops(model: Model, training: Training) -> float:
+    """FLOPs per token of a training step."""
+    return 3 * forward_flops(model, training)
+
+
+COPIED = 4 + 4
+"""Bytes over the link for each parameter: its fp32 gradient to the host, the fp32 parameter back."""
+TOUCHED = 4 * 4 + 3 * 4
+"""Bytes of host memory that the step passes over for each parameter: parameter, gradient and two moments are read, all but the
+gradient written."""
+LINK = {"ampere": 32e9, "ada": 32e9, "hopper": 64e9, "blackwell": 64e9}
+"""Bytes a second between an x86 host and a GPU, one way: PCIe 4 and 5 with 16 lanes (data sheets of the GPUs)."""
+GRACE_LINK = 450e9
+"""The same of NVLink-C2C (GH200 and GB200 data sheets: 900 GB/s both ways)."""
+LINK_SHARE = 0.84
+"""Share of it that a copy from pinned memory reaches, as copies between GPUs do."""
+CORE = {"x86": 12e9, "grace": 30e9}
+"""Bytes a second that one core moves through memory (judgement): torchrun gives each process one thread unless OMP_NUM_THREADS says
+otherwise (pytorch `torch/distributed/run.py`)."""
+
+
+def offloaded_seconds(m: Machine, rank: Rank) -> Any:
+    """Seconds of the offloaded part of an optimizer step on one rank; 0 where nothing is offloaded."""
+    gpu = m.gpu
+    link = (GRACE_LINK if gpu.host == "grace" else LINK[gpu.family]) * LINK_SHARE
+    count = sum((buffer.offloaded for buffer in rank.buffers), 0)
+    return count * (COPIED / link + TOUCHED / CORE[gpu.host])

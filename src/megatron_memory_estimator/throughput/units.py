@@ -1,22 +1,167 @@
 """Seconds of one microbatch through a unit: its ops forward, then backward in reverse, what a checkpoint runs again in between.
 
 The walk is that of `simulate.py`: an op has a backward where something it wrote has a gradient.
+
+Seconds of one op, forward and backward, from what it declares: kernels, what it moves through memory, what it sends.
+
+A memory-bound op reads and writes each of its tensors once: forward what it reads, writes and keeps beyond that; backward what it
+kept, the gradients of what it wrote and of what it read. Scratch is written and read. A view moves nothing; a gradient that is
+passed on as it is neither; one that is added to another is read with it and written again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
-from operator import itemgetter
+from functools import reduce
+from operator import add, itemgetter
 from typing import Any, NamedTuple
 
 from ..dataclass import dataclass
 from ..features.cuda_graphs import captures, in_graph
 from ..modules.context import Context
 from ..tape.ops import Item, Op, Recompute, Unit, flattened
-from ..tape.tensor import Tensor
+from ..tape.tensor import DTYPE_BYTES, Tensor
+from ..tape.work import Attention, Beside, Gemm, Send, Streamed
+from . import links
+from .kernels import WIDE, attention, product, products_behind, streamed
 from .machine import Machine
-from .ops import Cost, backward, forward, together, total
+
+HIDDEN: dict[Beside, float] = {"": 0.0, "userbuffers": 0.7, "wgrad": 0.5, "layers": 0.75}
+"""Share of a transfer that hides behind what runs beside it: judgement, after looking at published steps."""
+RING_EXPOSED = 0.1
+"""Share of a ring's transfers that shows although attention runs beside them (judgement)."""
+
+
+class Cost(NamedTuple):
+    """Seconds of an op in one direction: its kernels, and what shows of what it sends, by axis."""
+
+    compute: Any = 0.0
+    tp: Any = 0.0
+    cp: Any = 0.0
+    ep: Any = 0.0
+
+    @property
+    def total(self) -> Any:
+        """Kernels and transfers."""
+        return self.compute + self.tp + self.cp + self.ep
+
+
+def together(costs: Iterable[Cost]) -> Cost:
+    """Several, one after the other."""
+    return Cost(*map(total, zip(*costs, strict=True)))
+
+
+def total(seconds: tuple[Any, ...]) -> Any:
+    """The sum of seconds; nothing is not added to an array."""
+    return reduce(add, [one for one in seconds if type(one) is not float or one], 0.0)
+
+
+def view(t: Tensor) -> bool:
+    """Whether a tensor shows the memory of another one."""
+    return t.storage != t.name
+
+
+def moves(op: Op) -> bool:
+    """Whether an op moves its tensors through memory in kernels that do nothing else."""
+    return not (op.work or op.sends) or any(isinstance(one, Streamed) for one in op.work)
+
+
+def forward_bytes(op: Op) -> Any:
+    """Bytes that the forward of a memory-bound op moves; one that reads and writes nothing keeps what others made."""
+    if not (op.reads or op.writes or op.forward):
+        return 0
+    known = {t.storage for t in (*op.reads, *op.writes)}
+    made = [t for t in op.writes if not view(t)] + [t for t in op.saves if t.storage not in known]
+    if not made and not op.forward:
+        return 0
+    return sum(t.nbytes for t in (*_distinct(op.reads), *made)) + 2 * sum(t.nbytes for t in op.forward)
+
+
+def backward_bytes(op: Op, incoming: set[str], known: set[str]) -> Any:
+    """Bytes that the backward of a memory-bound op moves, with the tensors that have a gradient before it: those it wrote, others."""
+    passes, stops = {t.name for t in op.passes}, {t.name for t in op.stops}
+    made = [t for t in _distinct(op.reads) if t.differentiable and t.name not in passes | stops]
+    if not made and not op.backward:
+        return added_bytes(op, known)
+    taken = (*op.saves, *(t for t in op.writes if t.name in incoming))
+    return sum(t.nbytes for t in (*made, *taken)) + 2 * sum(t.nbytes for t in op.backward) + added_bytes(op, known)
+
+
+def added_bytes(op: Op, known: set[str]) -> Any:
+    """Bytes that move where the gradients of what an op reads are added to others: two are read, one is written."""
+    stops = {t.name for t in op.stops}
+    return sum(
+        3 * t.nbytes for t in _distinct(op.reads) if t.differentiable and t.name in known and t.name not in stops
+    )
+
+
+def forward(m: Machine, c: Context, op: Op) -> Cost:
+    """Seconds of an op's forward."""
+    compute: Any = 0.0
+    core: Any = 0.0
+    nbytes: Any = forward_bytes(op) if moves(op) else 0
+    flops: Any = 0
+    for one in op.work:
+        if isinstance(one, Gemm):
+            compute = compute + product(m, one)
+        elif isinstance(one, Attention):
+            core = attention(m, one)[0]
+        else:
+            nbytes, flops = nbytes + one.forward, flops + one.flops + WIDE * one.wide
+    return _cost(m, c, compute, core, _filled(op, nbytes), flops, op.sends)
+
+
+def backward(m: Machine, c: Context, op: Op, incoming: set[str], known: set[str]) -> Cost:
+    """Seconds of an op's backward, with the tensors that have a gradient before it."""
+    compute: Any = 0.0
+    core: Any = 0.0
+    nbytes: Any = backward_bytes(op, incoming, known) if moves(op) else added_bytes(op, known)
+    flops: Any = 0
+    for one in op.work:
+        if isinstance(one, Gemm):
+            compute = compute + products_behind(m, one, grad_bytes(c))
+        elif isinstance(one, Attention):
+            core = attention(m, one)[1]
+        else:
+            nbytes, flops = nbytes + one.backward, flops + 2 * (one.flops + WIDE * one.wide)
+    return _cost(m, c, compute, core, _filled(op, nbytes), flops, op.returns)
+
+
+def grad_bytes(c: Context) -> int:
+    """Bytes of an element of a main gradient."""
+    return DTYPE_BYTES[c.training.grad_dtype]
+
+
+def _filled(op: Op, nbytes: Any) -> Any:
+    return nbytes if isinstance(op.filled, float) and op.filled == 1 else nbytes * op.filled
+
+
+def _cost(m: Machine, c: Context, compute: Any, core: Any, nbytes: Any, flops: Any, sends: tuple[Send, ...]) -> Cost:
+    if not isinstance(nbytes, int) or nbytes:
+        compute = compute + streamed(m, nbytes, flops)
+    found = Cost(compute + core)
+    for send in sends:
+        shown = transfer(m, c, send, core)
+        found = found._replace(**{send.axis: getattr(found, send.axis) + shown})
+    return found
+
+
+def transfer(m: Machine, c: Context, one: Send, beside: Any) -> Any:
+    """Seconds of a transfer that show; `beside` is the attention that a ring runs beside."""
+    if one.kind == "ring":
+        time = links.collective(m, "all_gather", one.nbytes, one.ranks, one.stride)
+        return links.highest(time - beside * (one.ranks - 1) / one.ranks, RING_EXPOSED * time)
+    if one.kind == "dispatch":
+        time = links.dispatch(m, one)
+    else:
+        time = links.collective(m, one.kind, one.nbytes, one.ranks, one.stride)
+    return time * (1 - HIDDEN[one.beside])
+
+
+def _distinct(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple({t.name: t for t in tensors}.values())
+
 
 CALL = 0.12e-3
 """Seconds that a CPU needs to launch a module or a function of PyTorch, with its autograd node: judgement, after looking at

@@ -1,4 +1,7 @@
-"""A timeline as a figure of matplotlib."""
+"""A timeline as a figure of matplotlib.
+
+A figure of matplotlib that notebooks show: those show the figures of pyplot only.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from matplotlib.figure import Figure
+
 from ..errors import ConfigError
 from ..job.hardware import GIB
 from ..wording import shown
@@ -14,6 +19,7 @@ from .axis import STATE, Axis, Stretch, state_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
 
 INCHES = (10.0, 4.5)
 ROOM = 1.05
@@ -28,7 +34,6 @@ def blank() -> Figure:
         import matplotlib.figure  # noqa: F401
     except ImportError:
         raise ConfigError("a figure needs matplotlib: pip install 'megatron-memory-estimator[plot]'") from None
-    from .shown import Shown
 
     return Shown(figsize=INCHES, layout="constrained")
 
@@ -85,3 +90,13 @@ def save(found: Figure, path: str | IO[bytes], form: str = "") -> None:
         Path(path).write_bytes(page.getvalue())
     except OSError as error:
         raise ConfigError(f"cannot write {shown(path)}: {error.strerror}") from None
+
+
+class Shown(Figure):
+    """A figure without pyplot, which is not kept alive and opens no window."""
+
+    def _repr_png_(self) -> bytes:
+        """The picture, which IPython asks for by this name."""
+        page = BytesIO()
+        self.savefig(page, format="png")
+        return page.getvalue()

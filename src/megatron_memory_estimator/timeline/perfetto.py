@@ -11,7 +11,7 @@ from typing import Any
 from ..throughput.step import Estimated
 from .axis import seconds_of
 from .moments import NONE, Moment
-from .shape import Shape, shapes_of
+from .passes import Shape, shapes_of
 from .timeline import Timeline, timelines
 
 COUNTER = "allocated bytes"

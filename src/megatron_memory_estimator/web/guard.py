@@ -13,7 +13,7 @@ from typing import NamedTuple
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .errors import refusal
+from .answering import refusal
 from .mbridge import PATHS
 
 LARGEST_BODY = 2 * 2**20

@@ -12,10 +12,9 @@ from typing import Any
 from fastapi import APIRouter, HTTPException, Request, Response
 
 from ..service.pool import Workers
-from .answering import answer
+from .answering import EVERY, answer
 from .arguments import MBridge
 from .documents import refusals
-from .errors import EVERY
 
 PATHS = ("/local-hf-configs", "/get-megatron-config/", "/estimate_with_mbridge")
 """Beginnings of the paths."""

@@ -21,7 +21,7 @@ from ..bridge_config import (
     refuse,
     training_values,
 )
-from ..megatron.tokenizers import known_size
+from ..megatron.vocabulary import known_size
 from ..questions import Question
 from ..setting_names import canonical, full_name
 from ..spellings import respelled

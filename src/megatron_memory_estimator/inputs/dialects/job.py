@@ -1,4 +1,7 @@
-"""From what a dialect says of a run to a job."""
+"""From what a dialect says of a run to a job.
+
+Degrees of parallelism that the caller gives over a run's file: dialects derive other settings from them, so they stand in the run.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,6 @@ from ..loaded_model import LoadedModel
 from ..questions import Question, settle
 from ..resolve import job_from_parts
 from ..setting_names import canonical, full_name
-from .degrees import with_degrees
 from .launched import UNKNOWN, UNREAD
 from .models import Named, named
 from .run import Dialect, Reading, Run
@@ -166,3 +168,37 @@ def unknown(reading: Reading, given: Mapping[str, Any]) -> list[Question]:
                 Question(f"{name} takes its value from ${missing[1]}, which has none", f"--set {missing[1]}=VALUE")
             )
     return asked
+
+
+DEGREES = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+)
+
+
+def with_degrees(dialect: Dialect, run: Run, given: Mapping[str, Any]) -> Run:
+    """The run as if its file had the degrees that the caller gives; `given` are settings by Megatron's names.
+
+    Sequence parallelism, tokens of a microbatch and the global batch follow from degrees in some frameworks.
+    """
+    degrees = {name: given[name] for name in DEGREES if type(given.get(name)) is int}
+    if not degrees or dialect.degrees is None:
+        return run
+    place = dialect.degrees(run)
+    if run.document is not None:
+        return dataclasses.replace(run, document=_changed(run.document, place.split(".") if place else [], degrees))
+    if dialect.takes_flags:
+        words = [word for name, value in degrees.items() for word in (f"--{name}", str(value))]
+    else:
+        words = [f"++{place}.{name}={value}" for name, value in degrees.items()]
+    return dataclasses.replace(run, words=(*run.words, *words))
+
+
+def _changed(document: Mapping[Any, Any], path: list[str], values: Mapping[str, Any]) -> dict[Any, Any]:
+    """The document with values in the mapping at a path."""
+    if not path:
+        return {**document, **values}
+    below = document.get(path[0])
+    return {**document, path[0]: _changed(below if isinstance(below, Mapping) else {}, path[1:], values)}

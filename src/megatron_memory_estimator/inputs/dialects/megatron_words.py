@@ -9,8 +9,8 @@ from typing import Any
 
 from ...errors import ConfigError
 from ...wording import dashed, shown, whole
-from ..megatron.destinations import OLD_NAMES
 from ..megatron.table import arguments
+from ..megatron.words import OLD_NAMES
 from ..questions import Question
 from ..shell.doubts import readable
 from .keys import DECIDES, patterns

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...errors import ConfigError, UnsupportedError
 from ...wording import shown, whole
-from ..megatron.harmless import HARMLESS
+from ..megatron.classes import HARMLESS
 from ..megatron.table import arguments
 from ..questions import Question
 from ..strict_yaml import parse_yaml
@@ -22,6 +22,7 @@ from .keys import passed_over
 from .primus_arguments import KERNELS, known_and_own, megatron_words, over_a_model, own_arguments, tokenizer_of
 from .primus_files import (
     FOLLOWS,
+    MODELS,
     MODULES,
     extended,
     model_file,
@@ -30,7 +31,6 @@ from .primus_files import (
     passed_over_today,
     variables,
 )
-from .primus_models import MODELS
 from .run import Dialect, Reading, Run
 from .words import scalar
 

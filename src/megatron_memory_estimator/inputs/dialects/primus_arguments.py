@@ -15,9 +15,9 @@ from ..file_keys import names_files, not_followed
 from ..hf.load import load
 from ..megatron.classes import refuse_unmodelled
 from ..megatron.derive import derive
-from ..megatron.destinations import OLD_NAMES, destination
 from ..megatron.table import arguments
-from ..megatron.tokenizers import known_size
+from ..megatron.vocabulary import known_size
+from ..megatron.words import OLD_NAMES, destination
 from ..setting_names import known_settings
 from .keys import DECIDES, patterns
 

@@ -2,6 +2,15 @@
 
 Sources: alibaba/ROLL `roll/distributed/strategy/megatron_strategy.py`, `roll/configs/worker_config.py`, `base_config.py`,
 `model_args.py`, `training_args.py`, `mcore_adapter/src/mcore_adapter/training_args.py`, `models/model_config.py`.
+
+Devices of a worker of ROLL: `list(range(0,8))`, `range(8,16)`, `[0, 1, 2]` and sums of such, read and never evaluated.
+
+Source: alibaba/ROLL `roll/configs/worker_config.py` (device_mapping).
+
+What is beside the training steps of ROLL: the engine, reference and critic, and what leaves the GPU meanwhile.
+
+Sources: alibaba/ROLL `roll/distributed/strategy/megatron_strategy.py` (offload_states, log-probabilities and entropy from logits),
+`roll/configs/base_config.py` (model_update_buffer_size_mb, is_offload_states), `roll/pipeline/rlvr/rlvr_pipeline.py`.
 """
 
 from __future__ import annotations
@@ -17,8 +26,6 @@ from ..questions import Question
 from .documents import document_of
 from .hydra import Tree, merged, overridden, parted
 from .keys import SAME, passed_over, translated
-from .roll_devices import devices
-from .roll_phases import phases
 from .run import Dialect, Reading, Run
 
 PROGRAM = re.compile(r"start_\w+_pipeline")
@@ -289,3 +296,107 @@ DIALECT = Dialect(
     lambda run: f"{worker_of(tree_of(run))}.strategy_args.strategy_config",
     follows=FOLLOWS,
 )
+
+
+PART = re.compile(
+    r"(?:list\(\s*)?range\(\s*(?P<numbers>[0-9]{1,9}(?:\s*,\s*[0-9]{1,9}){0,2})\s*,?\s*\)(?:\s*\))?"
+    r"|\[\s*(?P<listed>[0-9]{1,9}(?:\s*,\s*[0-9]{1,9})*)?\s*,?\s*\]|(?P<one>[0-9]{1,9})"
+)
+MOST = 100_000
+"""Devices of a run."""
+
+
+def devices(given: Any, where: str) -> frozenset[int] | None:
+    """The devices that a mapping says, or None where it says none. Raises ConfigError for one that is not read."""
+    if given is None or given == "":
+        return None
+    if isinstance(given, int) and not isinstance(given, bool):
+        return frozenset((given,))
+    if isinstance(given, list):
+        if len(given) > MOST or not all(isinstance(one, int) and not isinstance(one, bool) for one in given):
+            raise ConfigError(f"{where}={shown(given)} must be numbers of devices")
+        return frozenset(given)
+    if not isinstance(given, str) or len(given) > 10_000:
+        raise ConfigError(f"{where}={shown(given)} must be devices such as list(range(0,8))")
+    found: set[int] = set()
+    for part in given.split("+"):
+        match = PART.fullmatch(part.strip())
+        if match is None:
+            raise ConfigError(f"{where}={shown(given)} is not read; give it as list(range(0,8)) or as numbers")
+        found.update(_numbers(match, where))
+        if len(found) > MOST:
+            raise ConfigError(f"{where}={shown(given)} has more than {MOST} devices")
+    return frozenset(found)
+
+
+def _numbers(match: re.Match[str], where: str) -> range | list[int]:
+    if match["one"] is not None:
+        return [int(match["one"])]
+    if match["numbers"] is None:
+        return [int(each) for each in (match["listed"] or "").split(",") if each.strip()]
+    ends = [int(each) for each in match["numbers"].split(",")]
+    if len(ends) == 3 and ends[2] == 0:
+        raise ConfigError(f"{where} has a range with a step of 0")
+    numbers = range(*ends)
+    if len(numbers) > MOST:
+        raise ConfigError(f"{where} has a range of more than {MOST} devices")
+    return numbers
+
+
+ENGINES = ("vllm", "sglang")
+SHARE = {"vllm": 0.9, "sglang": 0.9}
+"""Share of a GPU where the engine's config gives none: the engines' own default."""
+BUCKET_MEGABYTES = 1024
+POLICY = "actor_train"
+
+
+def phases(tree: Tree, worker: str, trains: frozenset[int] | None, *, lora: bool) -> tuple[dict[str, Any], list[str]]:
+    """Settings of the phases of reinforcement learning, and warnings; nothing for a worker that trains alone."""
+    if worker != POLICY or not tree.section("actor_infer"):
+        return {}, []
+    found, warnings = _engine(tree, trains)
+    found["loss_function"] = "roll"
+    if tree.number("entropy_loss_coef"):
+        found["loss_entropy"] = True
+    states = tree.on("is_offload_states", True)
+    found["rollout_offload"] = ("weights", "gradients", "optimizer") if states else ()
+    steps_only = tree.on("is_offload_optimizer_states_in_train_step")
+    found["log_prob_offload"] = ("gradients", "optimizer") if states else (("optimizer",) if steps_only else ())
+    kl = any(tree.on(key) for key in ("use_kl_loss", "add_token_level_kl", "enable_reference"))
+    if tree.section("reference") and not lora and (kl or not _silent(tree)):
+        where = devices(tree.at("reference.device_mapping"), "reference.device_mapping")
+        if where is None or trains is None or where & trains:
+            found["reference_model"] = "offloaded" if states else "device"
+    if tree.at("adv_estimator") == "gae" or tree.section("critic.strategy_args"):
+        where = devices(tree.at("critic.device_mapping"), "critic.device_mapping")
+        if where is None or trains is None or where & trains:
+            found["critic_model"] = "in_turn" if states else "device"
+            warnings.append("a critic trains on the same GPUs; it is counted as large as the policy")
+    return found, warnings
+
+
+def _silent(tree: Tree) -> bool:
+    """Whether the run says of every use of a reference that there is none."""
+    return all(tree.has(key) for key in ("use_kl_loss", "add_token_level_kl"))
+
+
+def _engine(tree: Tree, trains: frozenset[int] | None) -> tuple[dict[str, Any], list[str]]:
+    name = str(tree.at("actor_infer.strategy_args.strategy_name") or "vllm")
+    if name not in ENGINES:
+        return {}, [
+            f"actor_infer with strategy_name={shown(name)} is not modelled: the phase that generates is not counted"
+        ]
+    where = devices(tree.at("actor_infer.device_mapping"), "actor_infer.device_mapping")
+    colocated = where is None or trains is None or bool(where & trains)
+    config = "actor_infer.strategy_args.strategy_config"
+    found: dict[str, Any] = {
+        "rollout_engine": name,
+        "rollout_colocated": colocated,
+        "rollout_sleeps": tree.number(f"{config}.sleep_level", 2) > 0,
+        "weight_sync_bytes": int(tree.number("model_update_buffer_size_mb", BUCKET_MEGABYTES) * 2**20),
+    }
+    if not colocated:
+        return found, []
+    share = "gpu_memory_utilization" if name == "vllm" else "mem_fraction_static"
+    found["rollout_memory_share"] = tree.number(f"{config}.{share}", SHARE[name])
+    return found, [f"the engine {name} shares the GPUs; what it leaves behind asleep is not known"]

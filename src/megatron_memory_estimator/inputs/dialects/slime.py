@@ -2,22 +2,28 @@
 
 Sources: THUDM/slime `slime/utils/arguments.py`, `slime/backends/megatron_utils/{arguments,actor,model,loss,data}.py`,
 `slime/utils/ppo_utils.py`, `train.py`; radixark/miles `miles/utils/arguments.py` and the same tree.
+
+Adapters of miles: `--lora-rank`, `--lora-type`, `--target-modules`, `--exclude-modules`.
+
+Source: radixark/miles `miles/utils/arguments.py`, `miles/backends/megatron_utils/lora_utils.py`.
+
+Tokens of slime's microbatches, and samples of its steps.
+
+Source: THUDM/slime `slime/utils/arguments.py`, `slime/backends/megatron_utils/data.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...errors import UnsupportedError
-from ...wording import dashed, shown
+from ...wording import dashed, shown, whole
 from ..questions import Question
 from ..strict_yaml import parse_yaml
 from .keys import passed_over
 from .megatron_words import Found, for_megatron, number, on, positive, real, text, waiting, without
 from .run import Dialect, Reading, Run
-from .slime_lora import adapters
-from .slime_tokens import batch
 from .words import flags
 
 SCRIPTS = ("train", "train_async")
@@ -248,3 +254,141 @@ def _switch(found: Found, key: str, default: bool) -> bool:
 
 
 DIALECT = Dialect("slime", "dialects/slime.md", knows, read, lambda run: "", takes_flags=True)
+
+
+NAMES = {
+    "q_proj": "linear_qkv", "k_proj": "linear_qkv", "v_proj": "linear_qkv", "o_proj": "linear_proj",
+    "gate_proj": "linear_fc1", "up_proj": "linear_fc1", "down_proj": "linear_fc2",
+}  # fmt: skip
+"""Megatron's linear of a name in Hugging Face's models."""
+CANONICAL = {
+    "q_proj": "linear_q", "k_proj": "linear_k", "v_proj": "linear_v", "gate_proj": "linear_fc1_gate", "up_proj": "linear_fc1_up",
+}  # fmt: skip
+"""Where each of the merged linears has an adapter of its own."""
+ALL = ("all-linear", "all_linear", "all")
+
+
+def adapters(found: Found) -> tuple[dict[str, Any], list[str], list[str]]:
+    """Settings of LoRA, what is assumed, and what is refused; nothing where the rank is 0."""
+    rank = text(found, "lora_rank") or "0"
+    if rank == "0":
+        given = [f"--lora-adapter-path {shown(path)}" for path in found.get("lora_adapter_path", ())]
+        return {}, [], [f"{one} without --lora-rank: the adapter's rank is not known" for one in given]
+    size = whole(rank)
+    if size is None:
+        return {}, [], [f"--lora-rank {shown(rank)} must be a whole number"]
+    canonical = text(found, "lora_type") in ("canonical_lora", "canonical")
+    names = {**NAMES, **(CANONICAL if canonical else {})}
+    wanted, excluded = _modules(found, "target_modules", names), _modules(found, "exclude_modules", names)
+    everything = tuple(dict.fromkeys(names.values()))
+    if not wanted or any(one in ALL for one in wanted):
+        wanted = everything
+    modules = tuple(one for one in dict.fromkeys(wanted) if one not in excluded)
+    settings = {"peft": "canonical_lora" if canonical else "lora", "peft_dim": size, "peft_target_modules": modules}
+    return settings, [f"LoRA of rank {size} on {', '.join(modules)}, as miles has it"], []
+
+
+def _modules(found: Found, key: str, names: dict[str, str]) -> tuple[str, ...]:
+    words = [part for word in found.get(key, ()) for part in word.replace(",", " ").split()]
+    return tuple(names.get(word, word) for word in words)
+
+
+PAD = 128
+"""--data-pad-size-multiplier where it is not given: rows are padded to this times the tensor-parallel size."""
+
+
+class Batch(NamedTuple):
+    """Settings, what is assumed, what is warned of, and tokens of a microbatch of the forward for log-probabilities."""
+
+    settings: dict[str, Any]
+    notes: list[str]
+    warnings: list[str]
+    log_prob: int | None = None
+
+
+def batch(found: Found, questions: list[Question]) -> Batch:
+    """Rows and samples of a step. --seq-length is a placeholder here."""
+    read = _packed(found, questions) if on(found, "use_dynamic_batch_size") else _padded(found, questions)
+    samples, note = _samples(found, questions)
+    if samples is not None:
+        read.settings["global_batch_size"] = samples
+    return read._replace(notes=[*read.notes, *note])
+
+
+def _longest(found: Found, questions: list[Question]) -> tuple[int, str]:
+    """Tokens of the longest sample, as far as they are said, and by which arguments; 0 where nothing is."""
+    whole = positive(found, "rollout_max_context_len", questions)
+    if whole:
+        return whole, "--rollout-max-context-len"
+    prompt, answer = (positive(found, f"rollout_max_{part}_len", questions) for part in ("prompt", "response"))
+    if prompt and answer:
+        return prompt + answer, "--rollout-max-prompt-len and --rollout-max-response-len"
+    return answer or 0, "--rollout-max-response-len"
+
+
+def _packed(found: Found, questions: list[Question]) -> Batch:
+    """Samples in one row of at most --max-tokens-per-gpu tokens on each context-parallel rank."""
+    cp = positive(found, "context_parallel_size", questions, 1) or 1
+    limit = positive(found, "max_tokens_per_gpu", questions)
+    settings: dict[str, Any] = {"micro_batch_size": 1}
+    if limit is None:
+        if "max_tokens_per_gpu" not in found:
+            questions.append(Question("--use-dynamic-batch-size needs --max-tokens-per-gpu", "--seq-length N"))
+        return Batch(settings, [], [])
+    pad = _pad(found, questions)
+    tokens = _upwards(limit, pad) * cp
+    said = f"--max-tokens-per-gpu {limit}" + (f" on each of {cp} context-parallel ranks" if cp > 1 else "")
+    warnings = []
+    longest, by = _longest(found, questions)
+    if longest > tokens:
+        tokens = _upwards(longest, pad * cp)
+        warnings.append(
+            f"a sample of {longest} tokens ({by}) is longer than {said}: it runs alone, and its tokens are taken"
+        )
+        said = by
+    settings["seq_length"] = tokens
+    forward = positive(found, "log_probs_max_tokens_per_gpu", questions)
+    log_prob = _upwards(forward, pad) * cp if forward else None
+    return Batch(settings, [f"at most {tokens} tokens a microbatch, packed: {said}"], warnings, log_prob)
+
+
+def _padded(found: Found, questions: list[Question]) -> Batch:
+    """--micro-batch-size samples, each as long as the longest may be."""
+    samples = positive(found, "micro_batch_size", questions, 1)
+    longest, by = _longest(found, questions)
+    settings: dict[str, Any] = {"micro_batch_size": samples}
+    if not longest or by == "--rollout-max-response-len":
+        what = f"the longest sample is not known: {by} gives {longest or 'no'} tokens of its answer, and nothing its prompt's"
+        questions.append(Question(what, "--seq-length N"))
+        return Batch(settings, [], [])
+    cp = positive(found, "context_parallel_size", questions, 1) or 1
+    tokens = _upwards(longest, _pad(found, questions) * cp)
+    settings["seq_length"] = tokens
+    return Batch(settings, [f"at most {tokens} tokens a sample: {by}"], [])
+
+
+def _pad(found: Found, questions: list[Question]) -> int:
+    tp = positive(found, "tensor_model_parallel_size", questions, 1) or 1
+    return tp * (positive(found, "data_pad_size_multiplier", questions, PAD) or PAD)
+
+
+def _samples(found: Found, questions: list[Question]) -> tuple[int | None, list[str]]:
+    """Samples of an optimizer step."""
+    prompts = positive(found, "rollout_batch_size", questions)
+    each = positive(found, "n_samples_per_prompt", questions, 1) or 1
+    steps = positive(found, "num_steps_per_rollout", questions)
+    given = number(found, "global_batch_size", questions)
+    if steps and prompts:
+        return max(prompts * each // steps, 1), []
+    if given:
+        return given, []
+    if prompts:
+        return prompts * each, [
+            f"global_batch_size {prompts * each}: all samples of a rollout, as nothing else is said"
+        ]
+    questions.append(Question("neither --global-batch-size nor --rollout-batch-size is given", "--global-batch-size N"))
+    return None, []
+
+
+def _upwards(tokens: int, multiple: int) -> int:
+    return -(-tokens // multiple) * multiple

@@ -9,9 +9,8 @@ from ...errors import ConfigError, UnsupportedError
 from ...job.layer_kinds import MOST_LAYERS, MOST_MTP_LAYERS
 from ...wording import LONGEST_SHOWN, plain, shown
 from ..loaded_model import LoadedModel
-from .converted import UNFUSED
 from .families import FAMILIES, REFUSED, TIED, Converted, Family, plain_llama
-from .fields import Fields, meant
+from .fields import UNFUSED, Fields, meant
 from .nested import OTHER_POSITIONS, levels, unwrap
 from .towers import towers_of
 from .unread import check_unread

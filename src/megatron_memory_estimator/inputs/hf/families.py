@@ -1,20 +1,36 @@
-"""The table from model_type to its mapping. One family is one small function; a new one is one function and one entry."""
+"""The table from model_type to its mapping. One family is one small function; a new one is one function and one entry.
+
+Families with layers that Megatron-Core does not have: their parameters are counted, their memory is refused by name.
+
+Each gives the nearest Megatron model and, by name, the parameters that it has more or less than that.
+
+Language models that differ from their family's where they stand behind a tower.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from .converted import Converted
-from .deepseek import deepseek, glm_lite, sarvam_mla
-from .deepseek_v4 import deepseek_v4
-from .dense import cohere, falcon, gemma, gpt2, llama, nemotron, plain_llama, qwen2, qwen3
-from .exaone import exaone4, exaone45, exaone_moe
-from .fields import Fields
-from .foreign import minimax_m1, olmo2
+from .deepseek import deepseek, deepseek_v4, glm_lite, kimi_k3, sarvam_mla
+from .dense import (
+    cohere,
+    falcon,
+    gemma,
+    gpt2,
+    llama,
+    minimax_m2,
+    nemotron,
+    nemotron_nas,
+    olmoe,
+    plain_llama,
+    qwen2,
+    qwen3,
+)
+from .fields import Converted, Fields
 from .gemma import gemma2, gemma3, gemma4
 from .hybrid import falcon_h1, nemotron_h, qwen_next
-from .kimi import kimi_k3
 from .moe import (
+    DENSE_WIDTH,
     bailing,
     dots1,
     ernie_moe,
@@ -27,11 +43,61 @@ from .moe import (
     normed_moe,
     qwen2_moe,
     qwen3_moe,
+    routed,
 )
-from .nemotron_nas import nemotron_nas
-from .towered import glm4v_moe
-from .wide_norms import minimax_m2, olmoe
-from .windowed_moe import mimo_v2, step
+from .windowed_moe import exaone4, exaone45, exaone_moe, mimo_v2, step
+
+__all__ = ["FAMILIES", "REFUSED", "TIED", "Converted", "plain_llama"]
+
+
+def _sizes(f: Fields) -> tuple[int, int]:
+    return f.count("hidden_size"), f.count("num_hidden_layers")
+
+
+def _heads(f: Fields) -> int:
+    return f.count("num_attention_heads")
+
+
+def _projection_norms(f: Fields) -> int:
+    """Norms over the whole query and key projections, in place of norms per head (which the nearest model lacks)."""
+    hidden, layers = _sizes(f)
+    heads = _heads(f)
+    d = f.whole("head_dim", default=hidden // heads)
+    return (heads + f.whole("num_key_value_heads", default=heads)) * d * layers
+
+
+def olmo2(f: Fields) -> Converted:
+    """OLMo 2: norms after attention and MLP, norms over whole projections."""
+    return Converted(
+        {},
+        extra=(("norms over the query and key projections", _projection_norms(f)),),
+        refusal="post-norms and norms over whole projections (OLMo 2) are not in Megatron-Core's transformer layer",
+    )
+
+
+def minimax_m1(f: Fields) -> Converted:
+    """MiniMax-M1: lightning attention in most layers."""
+    f.implied(postnorm=True, shared_moe_mode="sigmoid")
+    hidden, _ = _sizes(f)
+    heads, groups, d = _heads(f), f.whole("num_key_value_heads"), f.whole("head_dim")
+    lightning = sum(kind == 0 for kind in f.items("attn_type_list"))
+    softmax = hidden * d * (2 * heads + 2 * groups)
+    linear = hidden * d * heads * 5 + heads * d
+    return Converted(
+        routed(f, DENSE_WIDTH),
+        extra=(("lightning attention", lightning * (linear - softmax)),),
+        refusal="lightning attention (MiniMax-M1) is not in Megatron-Core",
+    )
+
+
+def glm4v_moe(f: Fields) -> Converted:
+    """GLM-4.5V: GLM-4.5's decoder without MTP, whatever the file says.
+
+    Source: NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/glm_vl/glm_45v_bridge.py`.
+    """
+    found = glm4_moe(f)
+    return found._replace(settings={**found.settings, "mtp_num_layers": 0})
+
 
 Family = Callable[[Fields], Converted]
 
@@ -132,5 +198,3 @@ REFUSED: dict[str, str] = {
 }
 """What is not modelled of models that Megatron-Bridge trains (NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/`,
 067f987d), and of a few whose config.json looks like a plain decoder's but is none (huggingface/transformers)."""
-
-__all__ = ["FAMILIES", "REFUSED", "TIED", "Converted", "plain_llama"]

@@ -1,9 +1,12 @@
-"""Typed access to a Hugging Face config: first spelling present wins, an absent key means the family's default."""
+"""Typed access to a Hugging Face config: first spelling present wins, an absent key means the family's default.
+
+What a family's mapping gives.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...errors import ConfigError
 from ...wording import plain, shown
@@ -122,3 +125,31 @@ def meant(word: str, among: Iterable[str], question: str = "did you mean") -> st
     alike = (one for one in islice(among, MOST_COMPARED) if one != word and abs(len(one) - len(word)) <= 3)
     near = get_close_matches(word, alike, n=1, cutoff=0.85)
     return f" ({question} {plain(near[0], 60)}{'?' if question.startswith('did') else ''})" if near else ""
+
+
+UNFUSED = ("bias_activation_fusion", "apply_rope_fusion")
+"""Fusions that a provider of Megatron-Bridge leaves off where it does not turn them on (`models/gpt_provider.py`)."""
+
+
+class Provider(NamedTuple):
+    """The class of Megatron-Bridge that builds a model which Megatron-LM alone does not train: its name, and what only it has."""
+
+    name: str
+    what: str
+
+    @property
+    def warning(self) -> str:
+        """Which code the figures are true of."""
+        said = f"{self.what}: not in Megatron-LM's own models; the figures are those of Megatron-Bridge's {self.name}"
+        return f"{said}, which leaves {' and '.join(UNFUSED)} off"
+
+
+class Converted(NamedTuple):
+    """Settings in Megatron's names; parameters that Megatron-Core's layers do not have (signed, by name); why memory is
+    refused, if it is; warnings; who builds it, if not Megatron-LM."""
+
+    settings: dict[str, Any]
+    extra: tuple[tuple[str, int], ...] = ()
+    refusal: str = ""
+    warnings: tuple[str, ...] = ()
+    provider: Provider | None = None

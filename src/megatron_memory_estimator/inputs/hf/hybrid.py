@@ -5,8 +5,7 @@ from __future__ import annotations
 from ...errors import ConfigError, UnsupportedError
 from ...job.layer_kinds import MOST_LAYERS
 from ...wording import any_of, shown
-from .converted import Converted, Provider
-from .fields import Fields
+from .fields import Converted, Fields, Provider
 from .moe import routed, sparse_step
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import ConfigError
-from .converted import Converted, Provider
-from .fields import Fields
+from .fields import Converted, Fields, Provider
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 TOPK = ("num_experts_per_tok", "moe_topk", "moe_k", "top_k_experts", "num_experts_per_token", "experts_per_token")

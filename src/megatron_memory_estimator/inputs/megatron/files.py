@@ -17,11 +17,10 @@ from ..file_keys import follow_all
 from ..questions import Question
 from ..shell.doubts import bare, in_doubt
 from ..text_files import read_run_yaml, read_text
-from .destinations import normalised
 from .programs import refuse_folder, refuse_other_documents
 from .runner import from_document
 from .table import arguments
-from .words import Parsed, parse_words
+from .words import Parsed, normalised, parse_words
 
 if TYPE_CHECKING:
     from ..shell.launches import Launch

@@ -2,6 +2,18 @@
 
 Sources: NVIDIA/Megatron-LM `megatron/training/arguments.py` (its older releases too), Ascend/MindSpeed-LLM `mindspeed_llm/`,
 microsoft/Megatron-DeepSpeed `megatron/arguments.py`, alibaba/Pai-Megatron-Patch `megatron_patch/arguments.py`.
+
+What arguments of Megatron-LM's older releases mean today, where today's program stops at them.
+
+Sources: NVIDIA/Megatron-LM `megatron/training/arguments.py` of 2021 to 2026, `megatron/core/num_microbatches_calculator.py`.
+
+Hybrid models as Megatron-LM described them until February 2026: shares of layers instead of a pattern.
+
+Source: NVIDIA/Megatron-LM `megatron/core/ssm/mamba_hybrid_layer_allocation.py` of the releases up to 0.15.
+
+Layers of pipeline stages in the words of forks, as a layout string.
+
+Source: Ascend/MindSpeed-LLM (--num-layer-list, --noop-layers); Megatron-LM `megatron/core/transformer/pipeline_parallel_layer_layout.py`.
 """
 
 from __future__ import annotations
@@ -9,13 +21,85 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...wording import shown, whole
+from ...job.layer_kinds import frequency_list
+from ...wording import LONGEST_SHOWN, dashed, plain, shown, whole
 from ..questions import Question
-from .old_arguments import old_recomputation, old_values
-from .old_hybrids import old_hybrid_layers
+from .classes import known_spec
 from .programs import other_programs
 from .reading import Reading, Words, one_number
-from .stage_lists import layers_per_stage, without_layers
+
+SPLITS = (
+    "pipeline_model_parallel_layout", "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers",
+    "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split", "hybrid_layer_pattern",
+    "hybrid_override_pattern", "mtp_num_layers",
+)  # fmt: skip
+"""Arguments that say otherwise how layers go to stages."""
+
+
+def layers_per_stage(reading: Reading, words: tuple[str, ...]) -> None:
+    """--num-layer-list 7,8,9: layers of each pipeline stage."""
+    counts = [whole(word) for word in ",".join(words).replace(" ", "").split(",")]
+    stages = reading.number("pipeline_model_parallel_size")
+    split = (*SPLITS, "num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank")
+    found = [count for count in counts if count is not None]
+    if len(found) != len(counts) or len(found) != stages or sum(found) != reading.number("num_layers"):
+        reading.refuse("num_layer_list", f"{','.join(words)} does not give {stages} stages their layers")
+    elif other := _said_elsewhere(reading, split):
+        reading.refuse("num_layer_list", f"with {dashed(other)} is not modelled")
+    elif stages > 1:
+        reading.changes["pipeline_model_parallel_layout"] = _layout(found)
+
+
+def without_layers(reading: Reading, words: tuple[str, ...]) -> None:
+    """--noop-layers 30,31: layers that hold nothing, in a split that counts them."""
+    indices = {whole(word) for word in ",".join(words).replace(" ", "").split(",") if word}
+    layers, chunks = reading.number("num_layers"), _chunks(reading)
+    if not indices:
+        return
+    if None in indices or not layers or layers % chunks or max(i for i in indices if i is not None) >= layers:
+        reading.refuse("noop_layers", f"{','.join(words)} does not name layers of {layers} over {chunks} stages")
+    elif other := _said_elsewhere(reading, SPLITS):
+        reading.refuse("noop_layers", f"with {dashed(other)} is not modelled")
+    else:
+        held = [at not in indices for at in range(layers)]
+        per = layers // chunks
+        _keep(reading, held)
+        if chunks > 1:
+            counts = [sum(held[at : at + per]) for at in range(0, layers, per)]
+            reading.changes["pipeline_model_parallel_layout"] = _layout(counts)
+            reading.changes |= {
+                "num_layers_per_virtual_pipeline_stage": None,
+                "num_virtual_stages_per_pipeline_rank": None,
+            }
+
+
+def _keep(reading: Reading, held: list[bool]) -> None:
+    """The layers that are held, and which of them have experts."""
+    reading.changes["num_layers"] = sum(held)
+    if reading.get("num_experts"):
+        with_experts = frequency_list("moe_layer_freq", reading.get("moe_layer_freq"), len(held))
+        reading.changes["moe_layer_freq"] = [one for one, is_held in zip(with_experts, held, strict=True) if is_held]
+
+
+def _chunks(reading: Reading) -> int:
+    """Chunks of the pipeline: its stages, times the virtual ones."""
+    stages = reading.number("pipeline_model_parallel_size") or 1
+    per, virtual = (
+        reading.number("num_layers_per_virtual_pipeline_stage"),
+        reading.number("num_virtual_stages_per_pipeline_rank"),
+    )
+    if per:
+        return max(reading.number("num_layers") // per, 1)
+    return stages * (virtual or 1)
+
+
+def _layout(counts: list[int]) -> str:
+    parts = [f"t*{count}" if count else "" for count in counts]
+    return "|".join(["E" + parts[0], *parts[1:-1], parts[-1] + "L"])
+
+
+def _said_elsewhere(reading: Reading, names: tuple[str, ...]) -> str:
+    return next((name for name in names if reading.get(name)), "")
 
 
 def in_megatron_terms(given: Mapping[str, Any], others: Mapping[str, Words], num_gpus: int | None) -> Reading:
@@ -211,3 +295,130 @@ READERS: dict[str, Callable[[Reading, Words], None]] = {
     "checkpoint_num_layers": _passes,
 }
 """A reader for each argument of forks and older releases that has a reading, in the order in which they build on each other."""
+
+
+def old_recomputation(reading: Reading) -> None:
+    """--checkpoint-activations and --activations-checkpoint-*: what recomputation was called until 2022."""
+    method = reading.others.get("activations_checkpoint_method")
+    kind = reading.others.get("activations_checkpoint_granularity")
+    count = reading.others.get("activations_checkpoint_num_layers") or reading.others.get("checkpoint_num_layers")
+    on = bool(reading.given.get("checkpoint_activations"))
+    if not (on or method or kind) or reading.given.get("recompute_granularity") is not None:
+        return
+    words = [dashed(name) for name in reading.others if name.startswith(("activations_checkpoint", "checkpoint_num"))]
+    flags = ", ".join([*(["--checkpoint-activations"] if on else []), *words])
+    if kind == ("selective",):
+        reading.changes["recompute_granularity"] = "selective"
+        reading.notes.append(f"{flags}: read as --recompute-granularity selective")
+        return
+    layers = one_number(reading, "activations_checkpoint_num_layers", count) if count else 1
+    how = method[0] if method else "uniform"
+    if how not in ("uniform", "block"):
+        reading.questions.append(Question(f"--activations-checkpoint-method is uniform or block, not {shown(how)}"))
+    reading.changes |= {"recompute_granularity": "full", "recompute_method": how, "recompute_num_layers": layers}
+    stops = "; Megatron-LM of today stops at --checkpoint-activations" if on else ""
+    reading.notes.append(
+        f"{flags}: read as --recompute-granularity full --recompute-method {how} --recompute-num-layers {layers}{stops}"
+    )
+
+
+def old_values(reading: Reading) -> None:
+    """Sizes and values under names that today's program stops at."""
+    for old, new in (
+        ("batch_size", "micro_batch_size"),
+        ("model_parallel_size", "tensor_model_parallel_size"),
+    ):
+        value = reading.given.get(old)
+        if value is not None and new not in reading.given:
+            reading.changes[new] = value
+            reading.is_read_as(old, f"{dashed(new)} {value}; Megatron-LM of today stops at it")
+    if reading.given.get("position_embedding_type") == "learned":
+        reading.changes["position_embedding_type"] = "learned_absolute"
+    if reading.given.get("moe_token_dispatcher_type") == "alltoall_seq":
+        reading.changes["moe_token_dispatcher_type"] = "alltoall"
+        reading.notes.append("--moe-token-dispatcher-type alltoall_seq, gone since 2025, is read as alltoall")
+    _batch_schedule(reading)
+
+
+SUFFIXES = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+
+
+def _batch_schedule(reading: Reading) -> None:
+    """The largest batch of a schedule `0:384 200B:768`: it keeps the most microbatches in flight."""
+    schedule = reading.given.get("step_batch_size_schedule")
+    if schedule is None:
+        return
+    sizes = [whole(step.rpartition(":")[2]) for step in str(schedule).strip("[]").replace(",", " ").split()]
+    if not sizes or not all(sizes):
+        reading.questions.append(
+            Question(f"--step-batch-size-schedule={shown(schedule)} must hold steps such as 0:384 200B:768")
+        )
+    elif reading.given.get("global_batch_size") is None:
+        largest = max(size for size in sizes if size)
+        reading.changes["global_batch_size"] = largest
+        reading.notes.append(f"global_batch_size {largest}, the largest of --step-batch-size-schedule, is taken")
+    else:
+        reading.questions.append(
+            Question("--step-batch-size-schedule and --global-batch-size exclude each other; take one out")
+        )
+
+
+RATIOS = ("hybrid_attention_ratio", "hybrid_mlp_ratio")
+
+
+def old_hybrid_layers(reading: Reading) -> None:
+    """The pattern that --hybrid-attention-ratio and --hybrid-mlp-ratio spread over --num-layers; without them a hybrid spec has
+    Mamba layers alone. A pattern that is given wins."""
+    if reading.get("hybrid_layer_pattern") or reading.get("hybrid_override_pattern"):
+        return
+    flags = [name for name in RATIOS if name in reading.others]
+    spec = reading.get("spec")
+    layers = reading.number("num_layers")
+    if not layers or not (flags or (spec is not None and known_spec(spec))):
+        return
+    attention, mlp = (_ratio(reading, name) for name in RATIOS)
+    if attention + mlp > 1:
+        reading.questions.append(Question("--hybrid-attention-ratio and --hybrid-mlp-ratio are more than 1 together"))
+        return
+    pattern = spread_layers(layers, attention, mlp)
+    reading.changes["hybrid_layer_pattern"] = pattern
+    what = " ".join(dashed(name) for name in flags) or "--spec without a pattern"
+    reading.notes.append(f"{what}: read as --hybrid-layer-pattern {plain(pattern, LONGEST_SHOWN)}")
+
+
+def spread_layers(count: int, attention_ratio: float, mlp_ratio: float) -> str:
+    """One letter for each of `count` layers: attention evenly between Mamba layers, then MLPs in place of Mamba layers."""
+    attention = round(count * attention_ratio)
+    mamba = count - attention
+    letters = _placed(["M"] * count, "*", mamba / (attention + 1))
+    mlp = round(count * mlp_ratio)
+    if mlp:
+        letters = _placed(letters, "-", (mamba - mlp) / mlp)
+    return "".join(letters)
+
+
+def _placed(letters: list[str], letter: str, gap: float) -> list[str]:
+    """The letters with `letter` in place of every Mamba layer that `gap` of them lie in front of."""
+    found, left = list(letters), gap
+    for at, one in enumerate(letters):
+        if one != "M":
+            continue
+        if left < 0.5:
+            found[at] = letter
+            left += gap
+        else:
+            left -= 1
+    return found
+
+
+def _ratio(reading: Reading, name: str) -> float:
+    words: Words = reading.others.get(name, ("0",))
+    try:
+        share = float(words[0]) if len(words) == 1 else -1.0
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        flag = dashed(name)
+        reading.questions.append(Question(f"{flag} takes a share from 0 to 1, not {shown(' '.join(words))}"))
+        return 0.0
+    return share

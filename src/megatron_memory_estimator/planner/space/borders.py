@@ -1,9 +1,17 @@
-"""Generated pipeline layouts: stage borders that balance the work where layers, MTP and the loss do not divide evenly."""
+"""Generated pipeline layouts: stage borders that balance the work where layers, MTP and the loss do not divide evenly.
+
+How many layers each chunk of a pipeline gets, so that its schedule is as short as can be.
+
+Ranks with equal work are not enough: a rank runs one chunk after the other, and while a chunk of one rank is long all others wait for
+it. Nor are equal chunks, where MTP and the loss weigh as much as several layers. So both are balanced, in several proportions, and the
+schedule of each is simulated.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate, groupby
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import accumulate, groupby, product
 from typing import Any, NamedTuple
 
 from ...job.layout import Layout
@@ -11,7 +19,8 @@ from ...job.model import Model
 from ...job.training import Training
 from ...modules.context import Context
 from ...modules.layers import layer_unit
-from .balance import Chunks, balanced
+from ...tape.tensor import total
+from ...throughput.schedule import Schedule, pipeline_seconds
 
 EVEN: dict[str, Any] = {
     "num_layers_in_first_pipeline_stage": None,
@@ -92,3 +101,109 @@ def _written(chunks: list[str]) -> str:
         count = len(list(members))
         parts.append(f"({text}|)*{count}" if count > 1 else f"{text}|")
     return "".join(parts) + chunks[-1]
+
+
+ROWS = (0.0, 0.5, 1.0)
+"""Weights of the chunks that run at the same time, beside the ranks, in what is balanced."""
+GROUPS = 12
+"""Groups of microbatches of the step that is simulated."""
+BACKWARD = 2.0
+"""Seconds of a backward relative to its forward, without recomputation."""
+
+
+class Chunks(NamedTuple):
+    """What is split: the work of all layers before each one and of all, what each chunk has beside layers, the fewest layers of each,
+    the ranks, and how many chunks may hold layers."""
+
+    before: tuple[float, ...]
+    extra: tuple[float, ...]
+    least: tuple[int, ...]
+    pp: int
+    held: int
+
+    @property
+    def layers(self) -> int:
+        """How many layers there are."""
+        return len(self.before) - 1
+
+    def loads(self, counts: Sequence[int]) -> list[float]:
+        """The work of each chunk."""
+        borders = [self.before[at] for at in accumulate(counts, initial=0)]
+        return [end - start + more for start, end, more in zip(borders, borders[1:], self.extra, strict=False)]
+
+
+@lru_cache(maxsize=4096)  # asked again for every space that a refusal tries
+def balanced(chunks: Chunks) -> tuple[float, tuple[int, ...]]:
+    """The seconds of the shortest schedule, and its layers of each chunk."""
+    starts = [(0.0, _even(chunks)), *((rows, _filled(chunks, rows)) for rows in ROWS)]
+    starts = [start for start in starts if all(n >= least for n, least in zip(start[1], chunks.least, strict=True))]
+    found = {tuple(_climbed(chunks, rows, start)) for rows, start in starts}
+    return min((_seconds(chunks, counts), counts) for counts in sorted(found))
+
+
+def _seconds(chunks: Chunks, counts: Sequence[int]) -> float:
+    pp = chunks.pp
+    loads = chunks.loads(counts)
+    schedule = Schedule(pp, len(loads) // pp, pp)
+    seconds = [way * load for rank in range(pp) for load in loads[rank::pp] for way in (1.0, BACKWARD)]
+    return float(pipeline_seconds(schedule, GROUPS * pp, seconds))
+
+
+Load = tuple[float, float]
+"""What is balanced, and the sum of its squares."""
+
+
+def _even(chunks: Chunks) -> list[int]:
+    """As many layers on every chunk, or one more on the last ones."""
+    layers, held = chunks.layers, chunks.held
+    return [layers // held + (at >= held - layers % held) if at < held else 0 for at in range(len(chunks.extra))]
+
+
+def _filled(chunks: Chunks, rows: float) -> list[int]:
+    """One layer after the other on the chunk that is least loaded, or whose rank is, in a proportion."""
+    pp, counts = chunks.pp, list(chunks.least)
+    mean = chunks.before[-1] / chunks.layers
+    loads = [count * mean + more for count, more in zip(counts, chunks.extra, strict=True)]
+    for _ in range(chunks.layers - sum(counts)):
+        ranks = [total(loads[rank::pp]) for rank in range(pp)]
+        at = min(range(chunks.held), key=lambda at: (1 - rows) * ranks[at % pp] + (rows + 0.01) * loads[at])
+        counts[at] += 1
+        loads[at] += mean
+    return counts
+
+
+def _climbed(chunks: Chunks, rows: float, counts: list[int]) -> list[int]:
+    """One layer at a time moves from a heavy chunk to a light one, as long as that helps."""
+    best = _load(chunks, chunks.loads(counts), rows)
+    while True:
+        loads = chunks.loads(counts)
+        moves = []
+        for taken, given in _moves(chunks, counts, loads):
+            tried = [n - (at == taken) + (at == given) for at, n in enumerate(counts)]
+            moves.append((_load(chunks, chunks.loads(tried), rows), tried))
+        if not moves or min(moves)[0] >= best:
+            return counts
+        best, counts = min(moves)
+
+
+def _load(chunks: Chunks, loads: Sequence[float], rows: float) -> Load:
+    """The busiest rank and the heaviest chunk of each row, in a proportion."""
+    pp = chunks.pp
+    ranks = max([total(loads[rank::pp]) for rank in range(pp)]) if rows < 1 else 0.0
+    heaviest = total([max(loads[at : at + pp]) for at in range(0, len(loads), pp)]) if rows else 0.0
+    return (1 - rows) * ranks + rows * heaviest, total([load * load for load in loads])
+
+
+def _moves(chunks: Chunks, counts: Sequence[int], loads: Sequence[float]) -> Iterator[tuple[int, int]]:
+    """From the heaviest chunk of each row and of the busiest rank to the lightest of each row and of each rank."""
+    pp, held = chunks.pp, chunks.held
+    rows = [range(start, min(start + pp, held)) for start in range(0, held, pp)]
+    ranks = [range(rank, held, pp) for rank in range(pp) if rank < held]
+    busiest = max(range(pp), key=lambda rank: total(loads[rank::pp]))
+    taking, giving = set[int](), set[int]()
+    for line in (*rows, range(busiest, held, pp)):
+        spare = [at for at in line if counts[at] > chunks.least[at]]
+        taking.update(sorted(spare, key=loads.__getitem__)[-1:])
+    for line in (*rows, *ranks):
+        giving.add(min(line, key=loads.__getitem__))
+    yield from ((a, b) for a, b in product(sorted(taking), sorted(giving)) if a != b)
