@@ -20,6 +20,7 @@ import docs_device
 import docs_mcp
 import docs_peers
 import docs_python
+import docs_quantities
 import docs_reference
 import docs_rl
 import docs_runs
@@ -36,6 +37,7 @@ from docs_markdown import ROOT
 TABLES = {
     **docs_tables.TABLES,
     **docs_peers.TABLES,
+    **docs_quantities.TABLES,
     **docs_reference.TABLES,
     **docs_rl.TABLES,
     **docs_runs.TABLES,
@@ -50,6 +52,8 @@ TABLES = {
     **docs_versions.TABLES,
 }
 """Makers of the tables by the names that blocks have."""
+TYPES = (settings_types, docs_quantities)
+"""Makers of whole files of types."""
 CODE = "; echo $?"
 """Behind a command whose exit code is shown too."""
 ERRORS = " 2>&1"
@@ -116,7 +120,7 @@ def pages() -> list[Path]:
 
 def stale() -> list[str]:
     """Pages whose blocks are out of date."""
-    made = {page: filled(page.read_text()) for page in pages()} | {settings_types.TARGET: settings_types.text()}
+    made = {page: filled(page.read_text()) for page in pages()} | {made.TARGET: made.text() for made in TYPES}
     return [str(page.relative_to(ROOT)) for page, text in made.items() if text != page.read_text()]
 
 
@@ -125,6 +129,7 @@ if __name__ == "__main__":
         wrong = stale()
         print("\n".join(wrong))
         sys.exit(bool(wrong))
-    settings_types.TARGET.write_text(settings_types.text())
+    for made in TYPES:
+        made.TARGET.write_text(made.text())
     for page in pages():
         page.write_text(filled(page.read_text()))

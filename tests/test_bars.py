@@ -11,7 +11,7 @@ from rich.console import Console
 from megatron_memory_estimator import Estimate, TrainingJob, estimate
 from megatron_memory_estimator.cli import main
 from megatron_memory_estimator.report.bars import MARKS, print_bars
-from megatron_memory_estimator.report.shares import SHARES, share_bytes
+from megatron_memory_estimator.report.document import SHARES, share_bytes
 from megatron_memory_estimator.report.text import print_estimate
 
 DEEPSEEK = ["deepseek-ai/DeepSeek-V3", "--pp", "16", "--ep", "64", "--num-gpus", "2048"]
@@ -76,7 +76,7 @@ def test_marks_are_in_proportion(encoding: str) -> None:
     lines = [line[start:] for line in rows]
     memory = found.job.gpu.memory_bytes / lines[0].index("|")
     for stage, line in zip(found.stages, lines, strict=True):
-        for mark, size in zip(MARKS.values(), share_bytes(stage), strict=True):
+        for mark, size in zip(MARKS.values(), [*share_bytes(stage).values()], strict=True):
             marks = line.count(mark.block if encoding == "utf-8" else mark.letter)
             assert abs(marks - size / memory) <= 2
     assert "\u2588" not in "".join(lines) or encoding == "utf-8"

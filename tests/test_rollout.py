@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import ConfigError, Estimate, TrainingJob, UnsupportedError, advise, estimate, plan
-from megatron_memory_estimator.report.document import document
+from megatron_memory_estimator.report.document import estimate_document as document
 from megatron_memory_estimator.tape.simulate import leftovers
 
 from .helpers import ROOT

@@ -22,7 +22,7 @@ from megatron_memory_estimator.inputs.runs.files import job_from_text
 from megatron_memory_estimator.job.tower import counted
 from megatron_memory_estimator.planner.search import sampled
 from megatron_memory_estimator.planner.space.axes import Space
-from megatron_memory_estimator.report.document import document
+from megatron_memory_estimator.report.document import estimate_document as document
 from megatron_memory_estimator.report.summary import estimate_summary
 from megatron_memory_estimator.report.verdict import verdict_text
 from megatron_memory_estimator.throughput import throughput

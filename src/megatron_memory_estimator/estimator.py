@@ -13,6 +13,7 @@ from .device.phases import Phase, phases
 from .device.reserved import reserved_bytes
 from .device.terms import Range, Term, widest
 from .device.verdict import Allocated, Ranges, Verdict, allocated, phase_ranges, unfragmented, verdict
+from .doors import door
 from .errors import ConfigError
 from .frames import frame
 from .job.hardware import GIB, GPUS
@@ -218,21 +219,18 @@ class Estimate:
 
     def timeline(self, stage: int | None = None) -> Timeline:
         """One training step of a stage, event by event: bytes and seconds; None for the highest peak."""
-        from .timeline.timeline import timeline
-
-        return timeline(self, self.stage(stage).rank)
+        found: Timeline = door("timeline of estimate")(self, self.stage(stage).rank)
+        return found
 
     def memory_snapshot(self, stage: int | None = None) -> dict[str, Any]:
         """A step of a stage for PyTorch's memory visualizer. Raises UnsupportedError where a forward runs beside a backward."""
-        from .timeline.snapshot import snapshot
-
-        return snapshot(self, self.stage(stage).rank)
+        found: dict[str, Any] = door("snapshot of estimate")(self, self.stage(stage).rank)
+        return found
 
     def table(self) -> list[dict[str, Any]]:
         """One record per stage with plain numbers, bytes in columns that say so."""
-        from .report import views
-
-        return views.records(self)
+        found: list[dict[str, Any]] = door("estimate as records")(self)
+        return found
 
     def to_frame(self) -> DataFrame:
         """`table()` as a frame of pandas."""
@@ -240,27 +238,21 @@ class Estimate:
 
     def plot(self, path: str | None = None) -> Figure:
         """The stages as a figure of matplotlib, also written to `path` (.png, .svg, .pdf). Needs the extra `plot`."""
-        from .report import views
-
-        return views.figure(self, path)
+        found: Figure = door("estimate as figure")(self, path)
+        return found
 
     def __str__(self) -> str:
         """What the command prints."""
-        from .report import views
-
-        return views.text(self)
+        return str(door("estimate as text")(self))
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        from .report import views
-
-        return views.html(self)
+        return str(door("estimate as html")(self))
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document (schema `megatron-memory-estimate/1`)."""
-        from .report.document import document
-
-        return document(self)
+        found: dict[str, Any] = door("estimate as document")(self)
+        return found
 
 
 def estimate(job: TrainingJob) -> Estimate:

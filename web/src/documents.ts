@@ -1,8 +1,8 @@
 // The JSON documents of the engine, as docs/reference/json.md describes them: what the page reads of them.
 
-export type Value = string | number | boolean | null | readonly (string | number | boolean)[];
-export type Settings = Readonly<Record<string, Value>>;
-export type Bounds = { readonly low: number; readonly high: number };
+import type { Bounds, Change, Counts, Estimate, Plan as Planned, Settings, Stage, Tensor, Value } from "./quantities";
+
+export type { Bounds, Estimate, Settings, Stage, Tensor, Value };
 
 /** A run as requests name it. */
 export type Run = {
@@ -10,54 +10,6 @@ export type Run = {
   readonly text?: string;
   readonly num_gpus?: number;
   readonly settings: Settings;
-};
-
-export type Verdict = {
-  readonly gpu: string;
-  readonly memory_bytes: number;
-  readonly verdict: string;
-  readonly phase: string;
-  readonly pp_rank: number;
-  readonly device_bytes: Bounds;
-  readonly head_room_bytes: Bounds;
-  readonly sentence?: string;
-};
-
-export type Stage = {
-  readonly pp_rank: number;
-  readonly chunks: readonly {
-    readonly layers: readonly number[];
-    readonly embedding: boolean;
-    readonly output: boolean;
-    readonly mtp: boolean;
-  }[];
-  readonly in_flight: number;
-  readonly num_parameters: { readonly dense: number; readonly expert: number };
-  readonly steady_allocated_bytes: number;
-  readonly first_step_peak_allocated_bytes: number;
-  readonly peak_allocated_bytes: number;
-  readonly peak_event: string;
-  readonly breakdown_bytes: Readonly<Record<string, number>>;
-  readonly reserved_bytes: Bounds;
-  readonly device_bytes: Bounds;
-  readonly device_bytes_of_phases: Readonly<Record<string, Bounds>>;
-};
-
-export type Estimate = {
-  readonly schema: string;
-  readonly model: {
-    readonly name: string;
-    readonly source: string;
-    readonly num_parameters: { readonly total: number; readonly active: number; readonly mtp: number };
-  };
-  readonly layout: Readonly<Record<string, Value>>;
-  readonly training: Readonly<Record<string, unknown>>;
-  readonly stages: readonly Stage[];
-  readonly peak: { readonly pp_rank: number; readonly allocated_bytes: number; readonly device_bytes: Bounds };
-  readonly verdict: Verdict;
-  readonly gpus: readonly { readonly name: string; readonly memory_bytes: number; readonly verdict: string }[];
-  readonly assumptions: readonly string[];
-  readonly warnings: readonly string[];
 };
 
 type Column = readonly (number | null)[];
@@ -90,17 +42,6 @@ export type Lanes = {
   readonly stages: readonly Lane[];
 };
 
-export type Tensor = {
-  readonly part: string;
-  readonly name: string;
-  readonly shape: string;
-  readonly local_shape: readonly number[];
-  readonly dtype: string;
-  readonly count: number;
-  readonly bytes: number;
-  readonly why: string;
-};
-
 export type Moment = {
   readonly pp_rank: number;
   readonly moment: number | null;
@@ -131,57 +72,22 @@ export type ModelFacts = {
   readonly refused: string | null;
 };
 
-type Figures = {
-  readonly peak_allocated_bytes: number;
-  readonly device_bytes: Bounds;
-  readonly verdict: string;
-  readonly step_s: number | null;
-};
+/** What a plan or a change puts into the request that it was found for. */
+type Following = { readonly settings: Settings; readonly num_gpus: number | null };
 
 export type Advice = {
   readonly purpose: "fit" | "faster";
   readonly assumptions: readonly string[];
-  readonly now: Figures;
-  readonly advice: readonly (Figures & {
-    readonly settings: Settings;
-    readonly num_gpus: number | null;
-    readonly changes: readonly { readonly name: string; readonly note?: string }[];
-    readonly saved_bytes: number;
-    readonly cost: number | null;
-  })[];
+  readonly now: Change;
+  readonly advice: readonly (Change & Following)[];
 };
 
-export type Plan = {
-  readonly layout: Readonly<Record<string, Value>>;
-  readonly settings: Settings;
-  readonly num_gpus?: number | null;
-  readonly micro_batch_size: number;
-  readonly global_batch_size: number;
-  readonly recompute: string;
-  readonly precision: string;
-  readonly step_s: number;
-  readonly tokens_per_s_gpu: number;
-  readonly mfu: number;
-  readonly bubble: number;
-  readonly limited_by: string;
-  readonly peak_allocated_bytes: number;
-  readonly peak_stage: number;
-  readonly verdict: string;
-  readonly device_bytes: Bounds;
-  readonly head_room_bytes: Bounds;
-  readonly launch: {
-    readonly megatron_lm: readonly string[];
-    readonly settings_without_argument: Readonly<Record<string, unknown>>;
-    readonly bridge_overrides: readonly string[];
-  };
-};
+export type Plan = Planned & Following;
 
 export type Plans = {
   readonly objective: string;
   readonly limit_bytes: number;
-  readonly counts: Readonly<Record<"examined" | "legal" | "fits" | "tight" | "too_large", number>> & {
-    readonly ruled_out: Readonly<Record<string, number>>;
-  };
+  readonly counts: Counts & { readonly ruled_out: Readonly<Record<string, number>> };
   readonly plans: readonly Plan[];
   readonly front: readonly { readonly peak_allocated_bytes: number; readonly tokens_per_s_gpu: number; readonly layout: string }[];
   readonly least: { readonly device_bytes: Bounds; readonly layout: string } | null;

@@ -28,16 +28,20 @@ const searched = (run: Run): Run => without(run, [...AXES.map(([name]) => name),
 const OBJECTIVES = ["throughput", "memory", "head-room"];
 const TOP = 50;
 
-const degree = (plan: Plan, name: string): number => Number(plan.layout[name] ?? 1);
+type Degree = "tensor_model_parallel_size" | "pipeline_model_parallel_size" | "virtual_pipeline_model_parallel_size" | "context_parallel_size" | "expert_model_parallel_size" | "expert_tensor_parallel_size";
+const SHOWN: readonly (readonly [string, Degree])[] = [
+  ["tp", "tensor_model_parallel_size"], ["pp", "pipeline_model_parallel_size"], ["vpp", "virtual_pipeline_model_parallel_size"], ["cp", "context_parallel_size"], ["ep", "expert_model_parallel_size"], ["etp", "expert_tensor_parallel_size"],
+];
+const degree = (plan: Plan, name: Degree): number => plan.layout[name];
 export const layoutOf = (plan: Plan): string =>
-  [["tp", "tensor_model_parallel_size"], ["pp", "pipeline_model_parallel_size"], ["vpp", "virtual_pipeline_model_parallel_size"], ["cp", "context_parallel_size"], ["ep", "expert_model_parallel_size"], ["etp", "expert_tensor_parallel_size"]]
-    .filter(([short, name]) => short === "tp" || short === "pp" || (degree(plan, name!) > 1 && (short !== "etp" || degree(plan, "expert_model_parallel_size") > 1)))
-    .map(([short, name]) => `${short}${degree(plan, name!)}`)
+  SHOWN
+    .filter(([short, name]) => short === "tp" || short === "pp" || (degree(plan, name) > 1 && (short !== "etp" || degree(plan, "expert_model_parallel_size") > 1)))
+    .map(([short, name]) => `${short}${degree(plan, name)}`)
     .join(" ") + ` mbs${plan.micro_batch_size}`;
 
 const columns = [
   { head: "layout", left: true, whole: true, value: layoutOf },
-  { head: "GPUs", value: (one: Plan) => degree(one, "num_gpus") },
+  { head: "GPUs", value: (one: Plan) => one.layout.num_gpus },
   { head: "recompute", left: true, whole: true, value: (one: Plan) => one.recompute },
   { head: "precision", left: true, value: (one: Plan) => one.precision },
   { head: "tokens/s/GPU", value: (one: Plan) => one.tokens_per_s_gpu, shown: (one: Plan) => count(Math.round(one.tokens_per_s_gpu)) },
@@ -54,7 +58,7 @@ const Found = ({ found }: { found: Plans }) => {
   const [filter, setFilter] = useState("");
   const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
   const rows = found.plans.filter((one) => {
-    const text = `${layoutOf(one)} ${one.recompute} ${one.precision} ${one.verdict} ${degree(one, "num_gpus")}gpus`.toLowerCase();
+    const text = `${layoutOf(one)} ${one.recompute} ${one.precision} ${one.verdict} ${one.layout.num_gpus}gpus`.toLowerCase();
     return words.every((word) => text.includes(word));
   });
   const open = (one: Plan) => go({ view: "estimate", run: changed(searched(state.run), one.settings, one.num_gpus ?? null) });

@@ -1,7 +1,7 @@
 // The verdict in words, what is judged, and the verdict on other GPUs.
 import { tone } from "./colours";
 import { changed, usePage } from "./context";
-import type { Estimate, Verdict } from "./documents";
+import type { Estimate } from "./documents";
 import { counted, gib, parameters } from "./figures";
 
 const DEGREES = [
@@ -17,9 +17,9 @@ const degrees = (found: Estimate): string => {
 };
 
 /** The sentence behind the GPU and the verdict's word. */
-const restOf = ({ gpu, verdict, sentence }: Verdict): string => {
+const restOf = ({ gpu, verdict, sentence }: Estimate["verdict"]): string => {
   const start = `${gpu}: ${verdict}`;
-  return sentence?.startsWith(start) ? sentence.slice(start.length) : "";
+  return sentence.startsWith(start) ? sentence.slice(start.length) : "";
 };
 
 export const VerdictLine = ({ found }: { found: Estimate }) => {

@@ -195,7 +195,7 @@ def print_plans(one: Planned, asked: Asked, form: str) -> None:
     if rows and asked.show > len(rows):
         raise ConfigError(f"--show {asked.show}: there are {len(rows)} plans")
     if form == "json":
-        from ..report.plans_document import found_document
+        from ..report.plans import found_document
         from .documents import print_json
 
         print_json(found_document(found, rows, said))

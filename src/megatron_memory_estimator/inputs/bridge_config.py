@@ -19,6 +19,7 @@ from ..job.training_job import TrainingJob
 from ..wording import shown
 from .everyday import in_megatrons_words
 from .field_names import fields_of
+from .resolve import job_from_config
 from .setting_names import current_name, known_settings
 from .text_files import read_yaml
 from .transformer_config import IRRELEVANT, RENAMED, UNCOUNTED, UNSUPPORTED
@@ -118,7 +119,7 @@ def job_from_bridge(config: Any, num_gpus: int | None, settings: Mapping[str, An
     degrees = [n for n in (dp, *parallel) if isinstance(n, int) and 0 < n < LARGEST_INTEGER]
     if num_gpus is None and len(degrees) == 1 + len(parallel):
         num_gpus = prod(degrees)
-    job = TrainingJob.from_config({"name": name, **values}, num_gpus, **settings)
+    job = job_from_config({"name": name, **values}, num_gpus, settings)
     return replace(job, warnings=(*not_read(config.model), *job.warnings))
 
 

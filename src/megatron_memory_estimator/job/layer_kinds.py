@@ -13,15 +13,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
 from ..wording import shown, signed, whole
-from .variants import bare, marked
-
-if TYPE_CHECKING:
-    from .model import Model
-
 
 EXPERTS = "E"
 """The symbol of routed experts."""
@@ -58,7 +52,7 @@ def frequency_list(name: str, value: object, num_layers: int) -> tuple[int, ...]
     if isinstance(value, bool):
         raise ConfigError(f"{name}={value} must be a whole number, a 0/1 list or an expression")
     if isinstance(value, str):
-        value = _expression(name, value) if "[" in value else _whole(name, value)
+        value = expression(name, value) if "[" in value else whole_number(name, value)
     if isinstance(value, int):
         if value < 1:
             raise ConfigError(f"{name}={shown(value)} must be at least 1")
@@ -70,14 +64,14 @@ def frequency_list(name: str, value: object, num_layers: int) -> tuple[int, ...]
     return tuple(value)
 
 
-def _whole(name: str, text: str) -> int:
+def whole_number(name: str, text: str) -> int:
     number = signed(text.strip())
     if number is None:
         raise ConfigError(f"{name}={shown(text)} is neither a whole number nor a list expression")
     return number
 
 
-def _expression(name: str, text: str) -> list[int]:
+def expression(name: str, text: str) -> list[int]:
     """The list that an expression says. Raises ConfigError for one that is none, or is too long."""
 
     try:
@@ -90,171 +84,9 @@ def _expression(name: str, text: str) -> list[int]:
         raise ConfigError(f"{name}={shown(text)} is not a sum of repeated lists such as ([0]*3+[1]*58)") from None
 
 
-def linear_attention(model: Model) -> tuple[int, ...]:
-    """1 for each layer that uses the experimental attention variant."""
-    freq = model.linear_attention_freq
-    if model.experimental_attention_variant is None:
-        return (0,) * model.num_layers
-    if model.experimental_attention_variant in ("dsa", "dsv4_hybrid"):
-        return (1,) * model.num_layers
-    if freq is None:
-        raise ConfigError(
-            f"experimental_attention_variant={model.experimental_attention_variant} needs linear_attention_freq"
-        )
-    if isinstance(freq, str) and "[" not in freq:
-        freq = _whole("linear_attention_freq", freq)
-    if isinstance(freq, int) and not isinstance(freq, bool):
-        if freq < 1:
-            raise ConfigError(f"linear_attention_freq={shown(freq)} must be at least 1")
-        return tuple(int((i + 1) % freq != 0) for i in range(model.num_layers))
-    return frequency_list("linear_attention_freq", freq, model.num_layers)
-
-
-def compress_ratios(model: Model) -> tuple[int, ...]:
-    """DeepSeek-V4: the compression ratio of each decoder layer, then of MTP.
-
-    Raises ConfigError for a list that is too short, or has other ratios than those of `COMPRESSED`.
-    """
-    value, needed = model.csa_compress_ratios, model.num_layers + model.mtp
-    if isinstance(value, str):
-        value = tuple(_expression("csa_compress_ratios", value))
-    if not isinstance(value, list | tuple) or any(isinstance(x, bool) or x not in COMPRESSED for x in value):
-        raise ConfigError(
-            "experimental_attention_variant=dsv4_hybrid needs csa_compress_ratios, a list of 0, 4 and 128"
-        )
-    if len(value) < needed:
-        raise ConfigError(
-            f"csa_compress_ratios has {len(value)} entries for {needed} layers, those of MTP too; give one per layer"
-        )
-    return tuple(value)
-
-
-def owns_indexer(model: Model, layer: int) -> bool:
-    """Whether a sparse-attention layer (from 0) picks its keys itself; others take those of the last layer that does.
-
-    Source: Megatron-LM `megatron/core/transformer/experimental_attention_variant/dsa.py`.
-    """
-    first = max(model.dsa_indexer_skip_topk_offset, 1)
-    return max(layer + 1 - first, 0) % model.dsa_indexer_topk_freq == 0
-
-
-def layer_pattern(model: Model) -> tuple[str, ...]:
-    """The kind of each decoder layer (`Model.kinds`); of a layer of another shape that of its variant, with its name."""
-    if model.layer_variants is not None:
-        return tuple(marked(model.variant(name).kinds[layer], name) for layer, name in enumerate(model.layer_variants))
-    if model.hybrid_layer_pattern is not None:
-        return _hybrid(model)
-    if model.attn_res_block_size:
-        return _kimi(model)
-    if model.parallel_attention:
-        return ("parallel",) * model.num_layers
-    if model.gemma4_dense:
-        return ("gemma4_dense",) * model.num_layers
-    if model.falcon_h1:
-        return ("falcon_h1",) * model.num_layers
-    if model.attention_block != "attention" or model.mlp_block != "mlp":
-        mixer = MIXERS.get(model.attention_block, "gqa")
-        return (f"{mixer}+{MLPS.get(model.mlp_block, 'dense')}",) * model.num_layers
-    softmax = "mla" if model.multi_latent_attention else "gqa"
-    variant = model.experimental_attention_variant or ""
-    mixers = tuple(variant if linear else softmax for linear in linear_attention(model))
-    if variant == "dsv4_hybrid":
-        mixers = tuple(COMPRESSED[ratio] for ratio in compress_ratios(model)[: model.num_layers])
-    if variant == "dsa" and model.dsa_indexer_topk_freq > 1:
-        mixers = tuple(OWNS if owns_indexer(model, layer) else BORROWS for layer in range(model.num_layers))
-    routed = routed_layers(model)
-    hashed = model.moe_n_hash_layers
-    usual = GEMMA4 if model.gemma4_moe else ROUTED
-    experts = (HASHED if layer < hashed else usual for layer in range(model.num_layers))
-    mlps = (kind if expert else "dense" for kind, expert in zip(experts, routed, strict=True))
-    return tuple(f"{mixer}+{mlp}" for mixer, mlp in zip(mixers, mlps, strict=True))
-
-
-def _kimi(model: Model) -> tuple[str, ...]:
-    """Kimi K3: every layer is a variant of its own by what it does with the bank of prefixes."""
-    mixers = ("k3_kda" if linear else "k3_mla" for linear in linear_attention(model))
-    mlps = (KIMI if expert else "k3_dense" for expert in routed_layers(model))
-    layers = enumerate(zip(mixers, mlps, strict=True))
-    return tuple(marked(f"{a}+{b}", model.bank_variant(i, model.num_layers)) for i, (a, b) in layers)
-
-
-def routed_layers(model: Model) -> tuple[bool, ...]:
-    """Whether each decoder layer has routed experts."""
-    if model.hybrid_layer_pattern is not None:
-        return tuple(symbol == EXPERTS for symbol in _main_part(model))
-    if not model.num_moe_experts:
-        return (False,) * model.num_layers
-    return tuple(map(bool, frequency_list("moe_layer_freq", model.moe_layer_freq, model.num_layers)))
-
-
 def has_heads(pattern: str | None) -> bool:
     """Whether any layer has query heads: every layer without a hybrid pattern."""
     return pattern is None or not ATTENTION.isdisjoint(pattern)
-
-
-def has_experts(model: Model) -> bool:
-    """Whether any layer has routed experts, MTP's too."""
-    return any({ROUTED, GEMMA4, KIMI} & set(bare(kind).split("+")) for kind in model.every_kind)
-
-
-def mtp_pattern(model: Model, name: str | None) -> tuple[str, ...]:
-    """Kinds of the layers of one MTP depth: of the variant of that name, the last decoder layer's without one, or a hybrid pattern's part
-    behind `/`."""
-    parts = (model.hybrid_layer_pattern or "").split("/")
-    if len(parts) - 1 > MOST_MTP_LAYERS:
-        raise ConfigError(
-            f"hybrid_layer_pattern has {len(parts) - 1} MTP parts; at most {MOST_MTP_LAYERS} are accepted"
-        )
-    if len(parts) < 2:
-        last = model.kinds[-1] if name is None else marked(model.variant(name).kinds[-1], name)
-        last = last.replace(HASHED, ROUTED)  # never by the token's hash
-        if model.experimental_attention_variant == "dsv4_hybrid":
-            ratio = compress_ratios(model)[model.num_layers] if model.mtp else 0
-            return (f"{COMPRESSED[ratio]}+{last.partition('+')[2]}",)
-        return (last.replace(BORROWS, OWNS),)  # nothing before it to share with
-    for part in parts[1:]:
-        wrong = set(part) - set(HYBRID_SYMBOLS)
-        if wrong or not part or part != parts[1]:
-            raise ConfigError(
-                f"the MTP parts of hybrid_layer_pattern must be equal and made of {' '.join(HYBRID_SYMBOLS)}"
-            )
-    if model.mtp_num_layers is not None and model.mtp_num_layers not in (0, len(parts) - 1):
-        raise ConfigError(
-            f"hybrid_layer_pattern has {len(parts) - 1} MTP parts for mtp_num_layers={model.mtp_num_layers}"
-        )
-    return tuple(_of_symbol(model, symbol) for symbol in parts[1])
-
-
-def _of_symbol(model: Model, symbol: str) -> str:
-    """The kind of a symbol; which Gated DeltaNet a hybrid has is a setting of its own."""
-    second = model.experimental_attention_variant == "gdn2"
-    return "gdn2" if symbol == "G" and second else HYBRID_SYMBOLS[symbol]
-
-
-def _main_part(model: Model) -> str:
-    """Symbols of the decoder layers of a hybrid, without the borders of stages."""
-    return (model.hybrid_layer_pattern or "").split("/")[0].replace("|", "")
-
-
-def _hybrid(model: Model) -> tuple[str, ...]:
-    pattern = model.hybrid_layer_pattern or ""
-    main = _main_part(model)
-    if pattern.split("/")[0].count("|") >= MOST_LAYERS:
-        raise ConfigError(f"hybrid_layer_pattern has more than {MOST_LAYERS} segments, the most that is accepted")
-    for symbol in main:
-        if symbol not in HYBRID_SYMBOLS:
-            raise ConfigError(
-                f"hybrid_layer_pattern has {symbol!r}; the symbols are {' '.join(HYBRID_SYMBOLS)} | and /"
-            )
-    if "*" in main and ("+" in main or "D" in main):
-        raise ConfigError("hybrid_layer_pattern mixes * with + or D; Megatron-Core allows one kind of attention")
-    if len(main) != model.num_layers:
-        raise ConfigError(
-            f"hybrid_layer_pattern has {len(main)} sub-layers for num_layers={model.num_layers}; they must agree"
-        )
-    if EXPERTS in main and not model.num_moe_experts:
-        raise ConfigError("hybrid_layer_pattern has E sub-layers but num_moe_experts is not set")
-    return tuple(_of_symbol(model, symbol) for symbol in main)
 
 
 _TOKEN = re.compile(r"\[[^\[\]]*\]|[0-9]+|\S")

@@ -6,19 +6,41 @@ MLATransformerConfig), `megatron/core/models/gpt/gpt_model.py` (GPTModel) for th
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import field
 from functools import cached_property
+from typing import Any
 
 from ..dataclass import dataclass
+from ..errors import ConfigError
 from ..tape.tensor import round_up
+from ..wording import shown
 from .compressed import CompressedModel
 from .gemma4 import Gemma4Model
-from .kimi import KimiModel
-from .layer_kinds import has_experts, layer_pattern, mtp_pattern
-from .model_checks import check, variant
-from .settings import setting
+from .kimi import KimiModel, of_bank
+from .layer_kinds import (
+    BORROWS,
+    COMPRESSED,
+    EXPERTS,
+    GEMMA4,
+    HASHED,
+    HYBRID_SYMBOLS,
+    KIMI,
+    MIXERS,
+    MLPS,
+    MOST_EXPERTS,
+    MOST_LAYERS,
+    MOST_MTP_LAYERS,
+    OWNS,
+    ROUTED,
+    expression,
+    frequency_list,
+    has_heads,
+    whole_number,
+)
+from .settings import checked, nearest, setting
 from .tower import Tower
-from .variants import Variants
+from .variants import BASE, Variants, as_object, bare, marked
 
 SCORES = ("softmax", "sigmoid", "sqrtsoftplus")
 ACTIVATIONS = ("gelu", "silu", "squared_relu", "quick_gelu", "relu", "fast_gelu", "situ")
@@ -304,3 +326,398 @@ class Model(CompressedModel, KimiModel, Gemma4Model):
     def has_moe(self) -> bool:
         """Whether any layer has routed experts."""
         return has_experts(self)
+
+
+# -- the kinds of its layers ----------------------------------------------------------------------------------------------
+
+
+def linear_attention(model: Model) -> tuple[int, ...]:
+    """1 for each layer that uses the experimental attention variant."""
+    freq = model.linear_attention_freq
+    if model.experimental_attention_variant is None:
+        return (0,) * model.num_layers
+    if model.experimental_attention_variant in ("dsa", "dsv4_hybrid"):
+        return (1,) * model.num_layers
+    if freq is None:
+        raise ConfigError(
+            f"experimental_attention_variant={model.experimental_attention_variant} needs linear_attention_freq"
+        )
+    if isinstance(freq, str) and "[" not in freq:
+        freq = whole_number("linear_attention_freq", freq)
+    if isinstance(freq, int) and not isinstance(freq, bool):
+        if freq < 1:
+            raise ConfigError(f"linear_attention_freq={shown(freq)} must be at least 1")
+        return tuple(int((i + 1) % freq != 0) for i in range(model.num_layers))
+    return frequency_list("linear_attention_freq", freq, model.num_layers)
+
+
+def compress_ratios(model: Model) -> tuple[int, ...]:
+    """DeepSeek-V4: the compression ratio of each decoder layer, then of MTP.
+
+    Raises ConfigError for a list that is too short, or has other ratios than those of `COMPRESSED`.
+    """
+    value, needed = model.csa_compress_ratios, model.num_layers + model.mtp
+    if isinstance(value, str):
+        value = tuple(expression("csa_compress_ratios", value))
+    if not isinstance(value, list | tuple) or any(isinstance(x, bool) or x not in COMPRESSED for x in value):
+        raise ConfigError(
+            "experimental_attention_variant=dsv4_hybrid needs csa_compress_ratios, a list of 0, 4 and 128"
+        )
+    if len(value) < needed:
+        raise ConfigError(
+            f"csa_compress_ratios has {len(value)} entries for {needed} layers, those of MTP too; give one per layer"
+        )
+    return tuple(value)
+
+
+def owns_indexer(model: Model, layer: int) -> bool:
+    """Whether a sparse-attention layer (from 0) picks its keys itself; others take those of the last layer that does.
+
+    Source: Megatron-LM `megatron/core/transformer/experimental_attention_variant/dsa.py`.
+    """
+    first = max(model.dsa_indexer_skip_topk_offset, 1)
+    return max(layer + 1 - first, 0) % model.dsa_indexer_topk_freq == 0
+
+
+def layer_pattern(model: Model) -> tuple[str, ...]:
+    """The kind of each decoder layer (`Model.kinds`); of a layer of another shape that of its variant, with its name."""
+    if model.layer_variants is not None:
+        return tuple(marked(model.variant(name).kinds[layer], name) for layer, name in enumerate(model.layer_variants))
+    if model.hybrid_layer_pattern is not None:
+        return _hybrid(model)
+    if model.attn_res_block_size:
+        return _kimi(model)
+    if model.parallel_attention:
+        return ("parallel",) * model.num_layers
+    if model.gemma4_dense:
+        return ("gemma4_dense",) * model.num_layers
+    if model.falcon_h1:
+        return ("falcon_h1",) * model.num_layers
+    if model.attention_block != "attention" or model.mlp_block != "mlp":
+        mixer = MIXERS.get(model.attention_block, "gqa")
+        return (f"{mixer}+{MLPS.get(model.mlp_block, 'dense')}",) * model.num_layers
+    softmax = "mla" if model.multi_latent_attention else "gqa"
+    variant = model.experimental_attention_variant or ""
+    mixers = tuple(variant if linear else softmax for linear in linear_attention(model))
+    if variant == "dsv4_hybrid":
+        mixers = tuple(COMPRESSED[ratio] for ratio in compress_ratios(model)[: model.num_layers])
+    if variant == "dsa" and model.dsa_indexer_topk_freq > 1:
+        mixers = tuple(OWNS if owns_indexer(model, layer) else BORROWS for layer in range(model.num_layers))
+    routed = routed_layers(model)
+    hashed = model.moe_n_hash_layers
+    usual = GEMMA4 if model.gemma4_moe else ROUTED
+    experts = (HASHED if layer < hashed else usual for layer in range(model.num_layers))
+    mlps = (kind if expert else "dense" for kind, expert in zip(experts, routed, strict=True))
+    return tuple(f"{mixer}+{mlp}" for mixer, mlp in zip(mixers, mlps, strict=True))
+
+
+def _kimi(model: Model) -> tuple[str, ...]:
+    """Kimi K3: every layer is a variant of its own by what it does with the bank of prefixes."""
+    mixers = ("k3_kda" if linear else "k3_mla" for linear in linear_attention(model))
+    mlps = (KIMI if expert else "k3_dense" for expert in routed_layers(model))
+    layers = enumerate(zip(mixers, mlps, strict=True))
+    return tuple(marked(f"{a}+{b}", model.bank_variant(i, model.num_layers)) for i, (a, b) in layers)
+
+
+def routed_layers(model: Model) -> tuple[bool, ...]:
+    """Whether each decoder layer has routed experts."""
+    if model.hybrid_layer_pattern is not None:
+        return tuple(symbol == EXPERTS for symbol in _main_part(model))
+    if not model.num_moe_experts:
+        return (False,) * model.num_layers
+    return tuple(map(bool, frequency_list("moe_layer_freq", model.moe_layer_freq, model.num_layers)))
+
+
+def has_experts(model: Model) -> bool:
+    """Whether any layer has routed experts, MTP's too."""
+    return any({ROUTED, GEMMA4, KIMI} & set(bare(kind).split("+")) for kind in model.every_kind)
+
+
+def mtp_pattern(model: Model, name: str | None) -> tuple[str, ...]:
+    """Kinds of the layers of one MTP depth: of the variant of that name, the last decoder layer's without one, or a hybrid pattern's part
+    behind `/`."""
+    parts = (model.hybrid_layer_pattern or "").split("/")
+    if len(parts) - 1 > MOST_MTP_LAYERS:
+        raise ConfigError(
+            f"hybrid_layer_pattern has {len(parts) - 1} MTP parts; at most {MOST_MTP_LAYERS} are accepted"
+        )
+    if len(parts) < 2:
+        last = model.kinds[-1] if name is None else marked(model.variant(name).kinds[-1], name)
+        last = last.replace(HASHED, ROUTED)  # never by the token's hash
+        if model.experimental_attention_variant == "dsv4_hybrid":
+            ratio = compress_ratios(model)[model.num_layers] if model.mtp else 0
+            return (f"{COMPRESSED[ratio]}+{last.partition('+')[2]}",)
+        return (last.replace(BORROWS, OWNS),)  # nothing before it to share with
+    for part in parts[1:]:
+        wrong = set(part) - set(HYBRID_SYMBOLS)
+        if wrong or not part or part != parts[1]:
+            raise ConfigError(
+                f"the MTP parts of hybrid_layer_pattern must be equal and made of {' '.join(HYBRID_SYMBOLS)}"
+            )
+    if model.mtp_num_layers is not None and model.mtp_num_layers not in (0, len(parts) - 1):
+        raise ConfigError(
+            f"hybrid_layer_pattern has {len(parts) - 1} MTP parts for mtp_num_layers={model.mtp_num_layers}"
+        )
+    return tuple(_of_symbol(model, symbol) for symbol in parts[1])
+
+
+def _of_symbol(model: Model, symbol: str) -> str:
+    """The kind of a symbol; which Gated DeltaNet a hybrid has is a setting of its own."""
+    second = model.experimental_attention_variant == "gdn2"
+    return "gdn2" if symbol == "G" and second else HYBRID_SYMBOLS[symbol]
+
+
+def _main_part(model: Model) -> str:
+    """Symbols of the decoder layers of a hybrid, without the borders of stages."""
+    return (model.hybrid_layer_pattern or "").split("/")[0].replace("|", "")
+
+
+def _hybrid(model: Model) -> tuple[str, ...]:
+    pattern = model.hybrid_layer_pattern or ""
+    main = _main_part(model)
+    if pattern.split("/")[0].count("|") >= MOST_LAYERS:
+        raise ConfigError(f"hybrid_layer_pattern has more than {MOST_LAYERS} segments, the most that is accepted")
+    for symbol in main:
+        if symbol not in HYBRID_SYMBOLS:
+            raise ConfigError(
+                f"hybrid_layer_pattern has {symbol!r}; the symbols are {' '.join(HYBRID_SYMBOLS)} | and /"
+            )
+    if "*" in main and ("+" in main or "D" in main):
+        raise ConfigError("hybrid_layer_pattern mixes * with + or D; Megatron-Core allows one kind of attention")
+    if len(main) != model.num_layers:
+        raise ConfigError(
+            f"hybrid_layer_pattern has {len(main)} sub-layers for num_layers={model.num_layers}; they must agree"
+        )
+    if EXPERTS in main and not model.num_moe_experts:
+        raise ConfigError("hybrid_layer_pattern has E sub-layers but num_moe_experts is not set")
+    return tuple(_of_symbol(model, symbol) for symbol in main)
+
+
+# -- what its settings must keep ------------------------------------------------------------------------------------------
+
+
+def check(model: Model) -> None:
+    """Raise ConfigError for numbers that no model has, and for settings that exclude each other."""
+    for name in ("num_layers", "hidden_size"):
+        if getattr(model, name) < 1:
+            raise ConfigError(f"{name}={getattr(model, name)} must be at least 1")
+    for name, most in (
+        ("num_layers", MOST_LAYERS),
+        ("mtp_num_layers", MOST_MTP_LAYERS),
+        ("num_moe_experts", MOST_EXPERTS),
+    ):
+        if (getattr(model, name) or 0) > most:
+            raise ConfigError(f"{name}={getattr(model, name)} is more than {most}, the most that is accepted")
+    for name in ("attention_dropout", "hidden_dropout"):
+        if not 0 <= getattr(model, name) < 1:
+            raise ConfigError(f"{name}={getattr(model, name)} must be at least 0 and less than 1")
+    if not 0 < model.rotary_percent <= 1:
+        raise ConfigError(f"rotary_percent={model.rotary_percent} must be more than 0 and at most 1")
+    softmax = model.hybrid_layer_pattern is None or "*" in model.hybrid_layer_pattern
+    if has_heads(model.hybrid_layer_pattern) and model.num_attention_heads < 1:
+        raise ConfigError(f"num_attention_heads={model.num_attention_heads} must be at least 1")
+    if (
+        softmax
+        and model.kv_channels is None
+        and not model.multi_latent_attention
+        and model.hidden_size % model.num_attention_heads
+    ):
+        raise ConfigError(
+            f"hidden_size={model.hidden_size} is not divisible by num_attention_heads={model.num_attention_heads}; "
+            "set kv_channels"
+        )
+    for name in _AT_LEAST_ONE:
+        value = getattr(model, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"{name}={value} must be at least 1")
+    if model.mtp_num_layers is not None and model.mtp_num_layers < 0:
+        raise ConfigError(f"mtp_num_layers={model.mtp_num_layers} must not be negative")
+    if model.num_moe_experts and model.moe_router_topk > model.num_moe_experts:
+        raise ConfigError(
+            f"moe_router_topk={model.moe_router_topk} is more than num_moe_experts={model.num_moe_experts}"
+        )
+    if model.moe_n_hash_layers > model.num_layers:
+        raise ConfigError(f"moe_n_hash_layers={model.moe_n_hash_layers} is more than num_layers={model.num_layers}")
+    if model.experimental_attention_variant == "dsv4_hybrid" and model.qk_pos_emb_head_dim >= model.v_head_dim:
+        raise ConfigError(
+            f"qk_pos_emb_head_dim={model.qk_pos_emb_head_dim} is a part of each head: it must be less than v_head_dim={model.v_head_dim}"
+        )
+    if model.parallel_attention:
+        _check_parallel(model)
+    if model.falcon_h1:
+        _excludes(
+            model,
+            "falcon_h1",
+            *_OTHER_LAYERS,
+            "parallel_attention",
+            "mtp_num_layers",
+            "enable_mhc_connections",
+            "layer_variants",
+        )
+    if model.vocab_size is None and model.padded_vocab_size is None:
+        raise ConfigError("vocab_size is missing; give it or padded_vocab_size")
+    if model.gemma4_moe:
+        _check_gemma4(model)
+    if model.gemma4_dense:
+        others = (
+            "parallel_attention",
+            "falcon_h1",
+            "mtp_num_layers",
+            "enable_mhc_connections",
+            "add_bias_linear",
+            "attn_res_block_size",
+        )
+        _excludes(model, "gemma4_dense", *_OTHER_LAYERS, *others, "fp32_residual_connection", "attention_output_gate")
+    if (model.per_layer_embed_dim is None) != (model.per_layer_embed_vocab_size is None):
+        raise ConfigError("per_layer_embed_dim and per_layer_embed_vocab_size belong together; give both")
+    if model.attn_res_block_size:
+        _check_kimi(model)
+    elif model.experimental_attention_variant == "kda":
+        raise ConfigError("experimental_attention_variant=kda needs attn_res_block_size (Kimi K3)")
+    if model.qk_layernorm_scope != "head":
+        _check_query_norms(model)
+    if model.norm_placement != "pre":
+        _check_norms(model)
+    for name, usual in (("attention_block", "attention"), ("mlp_block", "mlp")):
+        if getattr(model, name) != usual:
+            _excludes(model, f"{name}={getattr(model, name)}", *_OTHER_LAYERS, "parallel_attention", "falcon_h1")
+    _check_variants(model)
+    model.kinds, model.mtp_kinds, model.mtp_kinds_behind  # noqa: B018  (a wrong layer pattern is refused here)
+
+
+def _check_parallel(model: Model) -> None:
+    _excludes(model, "parallel_attention", *_OTHER_LAYERS, "mtp_num_layers", "enable_mhc_connections")
+    if model.num_ln_in_parallel_attn not in (1, 2):
+        raise ConfigError(f"num_ln_in_parallel_attn={model.num_ln_in_parallel_attn} must be 1 or 2")
+
+
+_AT_LEAST_ONE = (
+    "num_query_groups", "kv_channels", "ffn_hidden_size", "vocab_size", "padded_vocab_size", "make_vocab_size_divisible_by",
+    "max_position_embeddings", "q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim",
+    "num_moe_experts", "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "moe_latent_size",
+    "moe_router_num_groups", "moe_router_group_topk", "linear_conv_kernel_dim", "linear_key_head_dim", "linear_value_head_dim",
+    "linear_num_key_heads", "linear_num_value_heads", "dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk",
+    "dsa_indexer_topk_freq", "mamba_num_heads", "mamba_head_dim", "mamba_num_groups", "mamba_state_dim", "mamba_chunk_size",
+    "mhc_num_residual_streams", "original_max_position_embeddings", "sliding_window", "csa_window_size", "o_groups",
+    "o_lora_rank", "value_channels", "attn_res_block_size", "per_layer_embed_dim", "per_layer_embed_vocab_size",
+)  # fmt: skip
+_OTHER_LAYERS = (
+    "multi_latent_attention", "num_moe_experts", "experimental_attention_variant", "hybrid_layer_pattern",
+)  # fmt: skip
+"""Settings of layers that are not attention with query groups and a dense MLP."""
+
+
+def _check_gemma4(model: Model) -> None:
+    others = ("moe_latent_size", "moe_shared_expert_gate", "moe_n_hash_layers", "mtp_num_layers", "add_bias_linear")
+    _excludes(model, "gemma4_moe", *others, "multi_latent_attention", "enable_mhc_connections", "hybrid_layer_pattern")
+    if not model.moe_shared_expert_intermediate_size:
+        raise ConfigError("gemma4_moe needs moe_shared_expert_intermediate_size, the width of the dense MLP")
+
+
+def _check_kimi(model: Model) -> None:
+    others = (
+        "hybrid_layer_pattern",
+        "parallel_attention",
+        "falcon_h1",
+        "gemma4_moe",
+        "enable_mhc_connections",
+        "mtp_num_layers",
+    )
+    more = ("layer_variants", "fp32_residual_connection", "add_bias_linear", "hidden_dropout", "moe_n_hash_layers")
+    _excludes(model, "attn_res_block_size", *others, *more)
+    needs = {
+        "experimental_attention_variant kda": model.experimental_attention_variant == "kda",
+        "multi_latent_attention": model.multi_latent_attention,
+        "q_lora_rank": model.q_lora_rank is not None,
+        "position_embedding_type none": model.position_embedding_type == "none",
+        "moe_latent_size": model.moe_latent_size is not None or not model.num_moe_experts,
+    }
+    lacks = [name for name, there in needs.items() if not there]
+    if lacks:
+        raise ConfigError(f"attn_res_block_size (Kimi K3) needs {' and '.join(lacks)}")
+
+
+def _check_norms(model: Model) -> None:
+    """Norms behind a layer's linears exist beside attention with query groups and a dense MLP, without biases."""
+    others = (
+        "parallel_attention",
+        "falcon_h1",
+        "enable_mhc_connections",
+        "fp32_residual_connection",
+        "add_bias_linear",
+    )
+    layers = tuple(name for name in _OTHER_LAYERS if name != "num_moe_experts" or not model.gemma4_moe)
+    _excludes(model, f"norm_placement={model.norm_placement}", *layers, *others)
+
+
+def _check_query_norms(model: Model) -> None:
+    """Norms over whole projections are RMSNorms of attention with query groups; OLMoE's is as wide for keys as for queries."""
+    scope = f"qk_layernorm_scope={model.qk_layernorm_scope}"
+    _excludes(model, scope, "multi_latent_attention", "experimental_attention_variant", "hybrid_layer_pattern")
+    if model.normalization != "RMSNorm":
+        raise ConfigError(f"{scope} needs normalization RMSNorm, not {model.normalization}")
+    if model.qk_layernorm_scope == "projection" and model.groups != model.num_attention_heads:
+        raise ConfigError(
+            f"{scope} needs num_query_groups={model.groups} to be num_attention_heads={model.num_attention_heads}"
+        )
+
+
+def _excludes(model: Model, what: str, *others: str) -> None:
+    given = [name for name in others if getattr(model, name)]
+    if given:
+        raise ConfigError(f"{what} excludes {' and '.join(given)}; turn one off")
+
+
+def variant(model: Model, name: str) -> Model:
+    """The model as the layers of a variant have it. Raises ConfigError for a name or a setting that there is not."""
+    plain: dict[str, Any] = {
+        "variants": (),
+        "layer_variants": None,
+        "mtp_layer_variant": None,
+        "mtp_layer_variant_behind": None,
+    }
+    if name in ("", BASE):
+        return model if model.layer_variants is None else dataclasses.replace(model, **plain)
+    if model.attn_res_block_size and (of_layer := of_bank(name)) is not None:
+        return dataclasses.replace(model, **plain, **of_layer)
+    known = as_object(model.variants)
+    if name not in known:
+        raise ConfigError(f"variants has no {shown(name)}.{nearest(name, known)}")
+    fields = {field.name: field for field in dataclasses.fields(model)}
+    for key, value in known[name].items():
+        if key not in fields:
+            raise ConfigError(f'variants {name} has an unknown setting "{key}".{nearest(key, fields)}')
+        if key in FIXED or (key == "num_moe_experts" and value not in (None, model.num_moe_experts)):
+            raise ConfigError(f"variants {name} changes {key}, which all layers share; leave it out")
+    own = {key: checked(fields[key], value) for key, value in known[name].items()}
+    return dataclasses.replace(model, **plain, **own)
+
+
+def _check_variants(model: Model) -> None:
+    """Raise ConfigError for names of layers that are no variants, and where layers have no variants."""
+    names = model.layer_variants
+    of_mtp = [name for name in (model.mtp_layer_variant, model.mtp_layer_variant_behind) if name is not None]
+    if names is None and not of_mtp:
+        return
+    if model.hybrid_layer_pattern is not None:
+        raise ConfigError("hybrid_layer_pattern excludes layer_variants and mtp_layer_variant; leave them out")
+    if names is not None and len(names) != model.num_layers:
+        raise ConfigError(
+            f"layer_variants has {len(names)} entries for num_layers={model.num_layers}; give one per layer"
+        )
+    for name in dict.fromkeys((*(names or ()), *(of_mtp or (BASE,)))):
+        model.variant(name)
+
+
+FIXED = frozenset(
+    {
+        "num_layers", "hidden_size", "vocab_size", "padded_vocab_size", "make_vocab_size_divisible_by", "max_position_embeddings",
+        "share_embeddings_and_output_weights", "fp32_residual_connection", "parallel_attention", "num_ln_in_parallel_attn",
+        "falcon_h1",
+        "moe_layer_freq", "linear_attention_freq", "moe_router_topk", "mtp_num_layers", "mtp_use_repeated_layer",
+        "hybrid_layer_pattern", "enable_mhc_connections", "mhc_num_residual_streams", "variants", "layer_variants",
+        "mtp_layer_variant", "mtp_layer_variant_behind", "foreign_layers", "attn_res_block_size", "gemma4_dense",
+        "per_layer_embed_dim", "per_layer_embed_vocab_size",
+    }
+)  # fmt: skip
+"""Settings of the whole model, which no layer changes."""

@@ -4,8 +4,7 @@ TrainingJob.from_hf("Qwen/Qwen3-8B", num_gpus=8, tensor_model_parallel_size=2)
 TrainingJob.from_config({"num_layers": 32, "hidden_size": 4096, ...}, num_gpus=8, vocab_size=128256)
 TrainingJob.from_megatron_args({"num-layers": 32, "swiglu": True, ...}, num_gpus=8)
 
-The constructors import the readers of `inputs/`, which make jobs: an arrow back up, on purpose and late, so that users find all ways to
-a job at the job.
+The readers of `inputs/` make jobs; the constructors find them through `doors.py`, so that users find all ways to a job at the job.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from ..dataclass import dataclass
+from ..doors import door
 from .assumption import OpenSetting
 from .hardware import Environment, Gpu, find_gpu
 from .layout import Layout
@@ -75,20 +75,14 @@ class TrainingJob:
         those of `megatron_memory_estimator.Settings`, by topic in docs/reference/settings.md and `megatron-memory estimate --help-all`.
         Raises ConfigError for an unknown model or setting, LayoutError for a layout that Megatron-Core refuses.
         """
-        from ..inputs.hf import load
-        from ..inputs.resolve import job_from_parts
-
-        loaded = load(model)
-        return job_from_parts(loaded, num_gpus, settings, habits=True)
+        return cls._made("job from hf", model, num_gpus, settings)
 
     @classmethod
     def from_config(
         cls, config: Mapping[str, Any], num_gpus: int | None = None, **settings: Unpack[Settings]
     ) -> TrainingJob:
         """A job from TransformerConfig names (`config`) and settings as `from_hf` takes them for everything else."""
-        from ..inputs.resolve import job_from_config
-
-        return job_from_config(config, num_gpus, settings)
+        return cls._made("job from config", config, num_gpus, settings)
 
     @classmethod
     def from_megatron_args(
@@ -106,9 +100,7 @@ class TrainingJob:
         `settings`, those of `from_hf`, override the arguments.
         Raises ConfigError for unknown arguments and files that cannot be read, UnsupportedError for what is not modelled.
         """
-        from ..inputs.megatron.job import job_from_args
-
-        return job_from_args(args, num_gpus, settings, whole=True)
+        return cls._made("job from megatron args", args, num_gpus, settings, whole=True)
 
     @classmethod
     def from_file(
@@ -122,9 +114,7 @@ class TrainingJob:
         other `settings`, those of `from_hf`, win over the file. Raises QuestionsError for all that a file leaves open, together, and
         ConfigError or UnsupportedError as `from_megatron_args`.
         """
-        from ..inputs.runs.files import job_from_file
-
-        return job_from_file(os.fspath(path), num_gpus, settings)
+        return cls._made("job from file", os.fspath(path), num_gpus, settings)
 
     @classmethod
     def from_bridge(cls, config: Any, num_gpus: int | None = None, **settings: Unpack[Settings]) -> TrainingJob:
@@ -133,9 +123,12 @@ class TrainingJob:
         Any object with the sections model, train, optimizer, ddp and mixed_precision will do. GPUs follow from
         `data_parallel_size` where `num_gpus` is not given; `settings` override it. Raises ConfigError and UnsupportedError.
         """
-        from ..inputs.bridge_config import job_from_bridge
+        return cls._made("job from bridge", config, num_gpus, settings)
 
-        return job_from_bridge(config, num_gpus, settings)
+    @staticmethod
+    def _made(name: str, *given: Any, **how: Any) -> TrainingJob:
+        job: TrainingJob = door(name)(*given, **how)
+        return job
 
     def __repr__(self) -> str:
         gpus = f"{self.layout.world_size} {self.gpu.name}"

@@ -19,6 +19,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from ..dataclass import dataclass
+from ..doors import door
 from ..estimator import estimate
 from ..frames import frame
 from ..job.hardware import GIB
@@ -54,9 +55,8 @@ class Advice:
 
     def table(self) -> list[dict[str, Any]]:
         """The run as it is, then one record for each change, with plain numbers, units in the names of the columns."""
-        from ..report import advice_views
-
-        return advice_views.records(self)
+        found: list[dict[str, Any]] = door("advice as records")(self)
+        return found
 
     def to_frame(self) -> DataFrame:
         """`table()` as a frame of pandas."""
@@ -64,9 +64,7 @@ class Advice:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        from ..report import advice_views
-
-        return advice_views.html(self)
+        return str(door("advice as html")(self))
 
     @property
     def faster(self) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..dataclass import dataclass
 from ..device.terms import Range
+from ..doors import door
 from ..frames import frame
 from ..job.hardware import GIB
 from ..job.pipeline import parse_layout
@@ -112,9 +113,8 @@ class Found:
 
     def table(self) -> list[dict[str, Any]]:
         """One record per plan with plain numbers, units in the names of the columns."""
-        from ..report import plan_views
-
-        return plan_views.records(self)
+        found: list[dict[str, Any]] = door("plans as records")(self)
+        return found
 
     def to_frame(self) -> DataFrame:
         """`table()` as a frame of pandas."""
@@ -122,15 +122,12 @@ class Found:
 
     def plot(self, path: str | None = None) -> Figure:
         """Memory against speed as a figure of matplotlib, also written to `path` (.png, .svg, .pdf). Needs the extra `plot`."""
-        from ..report import plan_views
-
-        return plan_views.figure(self, path)
+        found: Figure = door("plans as figure")(self, path)
+        return found
 
     def html(self, assumptions: tuple[str, ...] = ()) -> str:
         """The best plans as a fragment of HTML."""
-        from ..report import plan_views
-
-        return plan_views.html(self, assumptions)
+        return str(door("plans as html")(self, assumptions))
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from html import escape
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..device.phases import lower_load
 from ..device.verdict import Verdict
+from ..job.layout import SHORT
 from ..job.training_job import TrainingJob
 from ..planner.advise import Advice
 from ..planner.changed_run import Outcome, cost_of
 from ..planner.launch import off_flag
 from ..wording import dashed
-from .document import bounds
-from .figures import gib
-from .records import Record, verdict_record
-from .verdict import ALLOCATOR, bounds_text, training_alone, verdict_text
+from .html import WORDS as COLOURS
+from .html import fragment, sentence
+from .html import table as html_table
+from .quantities import document, gib, labelled, record, table
+from .records import Record
+from .verdict import ALLOCATOR, training_alone, verdict_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,6 +32,8 @@ LEGEND = {
     "saves": "what its high end loses",
     "GPU time": "seconds of a step times GPUs, beside the run as it is",
 }
+HEADS = {"saves GiB": "saves\nGiB", "GPU time of a step": "GPU time\nper step"}
+"""Columns whose heads stand in two lines."""
 NARROW = 80
 """Columns below which a column is left out."""
 
@@ -95,27 +101,18 @@ def advice_table(advice: Advice, width: int) -> Table:
     from rich import box
     from rich.table import Table
 
-    verdicts = [str(one.verdict(advice.limit)) for one in advice.outcomes]
-    each = len(set(verdicts)) > 1
+    rows = [labelled(CHANGE, Considered(advice, one), "terminal") for one in advice.outcomes]
+    gone = {"saves GiB"} if width < NARROW else set()
+    if len({row["verdict"] for row in rows}) == 1:
+        gone.add("verdict")
+    names = [name for name in rows[0] if name not in gone]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("#")
-    table.add_column("change", overflow="fold")
-    heads = ("device GiB", "saves\nGiB", "step s", "GPU time\nper step")
-    saves = [gib(advice.now.device.high - one.device.high, 1) for one in advice.outcomes]
-    for name in heads if width >= NARROW else (heads[0], *heads[2:]):
-        table.add_column(name, justify="right", no_wrap=True)
-    if each:
-        table.add_column("verdict", overflow="fold")
-    for number, (one, saved, verdict) in enumerate(zip(advice.outcomes, saves, verdicts, strict=True), 1):
-        table.add_row(
-            str(number),
-            name_of(one),
-            bounds_text(one.device),
-            *([saved] if width >= NARROW else []),
-            f"{one.time.step:.3f}",
-            f"{round(cost(advice, one), 3) + 0.0:+.1%}",
-            *([verdict] if each else []),
-        )
+    for name in names:
+        left = name in ("change", "verdict")
+        table.add_column(HEADS.get(name, name), justify="left" if left else "right", overflow="fold", no_wrap=not left)
+    for number, row in enumerate(rows, 1):
+        table.add_row(str(number), *(row[name] for name in names))
     return table
 
 
@@ -162,60 +159,90 @@ def _option(name: str, value: Any) -> str:
     return f"{word} '{text}'" if "|" in text else f"{word} {text}"
 
 
+# -- figures --------------------------------------------------------------------------------------------------------------
+
+
+class Considered(NamedTuple):
+    """An outcome beside the run as it is."""
+
+    advice: Advice
+    outcome: Outcome
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the changed run is within the limit."""
+        return self.outcome.verdict(self.advice.limit)
+
+    @property
+    def name(self) -> str:
+        """Its changes in a line."""
+        return name_of(self.outcome)
+
+    @property
+    def cost(self) -> float:
+        """GPU-seconds of a step beside the run as it is, relative."""
+        return cost(self.advice, self.outcome)
+
+    @property
+    def saved_device(self) -> int:
+        """Bytes that the high end of its device range loses."""
+        return self.advice.now.device.high - self.outcome.device.high
+
+
+CHANGE = table(
+    "change",
+    {
+        "changes": lambda one: [
+            {"name": change.name, "settings": change.values(), "note": change.note or None}
+            for change in one.outcome.changes
+        ],
+        "options": lambda one: " ".join(option_words(one.outcome, one.advice.now.job)),
+        "settings": lambda one: new_settings(one.outcome, one.advice.now.job),
+        "saved": lambda one: one.advice.now.peak - one.outcome.peak,
+        "changes_numerics": lambda one: "numerics" in one.outcome.asks,
+    },
+    {"one_digit": lambda one: gib(one.saved_device, 1), "signed": lambda one: f"{round(one.cost, 3) + 0.0:+.1%}"},
+)
+"""The figures of an outcome."""
+SHORTER = {**{full: short for short, full in SHORT.items()}, "world_size": "num_gpus"}
+"""Names of degrees as short answers give them back."""
+
+
+def new_settings(one: Outcome, job: TrainingJob) -> dict[str, Any]:
+    """The settings of the changes whose values the run does not have already."""
+    now = {**vars(job.layout), **vars(job.training), **vars(job.env)}
+    values = {name: value for change in one.changes for name, value in change.settings}
+    return {SHORTER.get(name, name): value for name, value in values.items() if now.get(name) != value}
+
+
 def advice_records(advice: Advice) -> list[Record]:
     """The run as it is with an empty change, then one record for each change or changes together."""
-    return [_record(advice, one) for one in (advice.now, *advice.outcomes)]
-
-
-def _record(advice: Advice, one: Outcome) -> Record:
-    found = one.verdict(advice.limit)
-    return {
-        "change": name_of(one),
-        "options": " ".join(option_words(one, advice.now.job)),
-        "num_gpus": one.job.layout.world_size,
-        "step_s": one.time.step,
-        "tokens_per_s_gpu": one.time.tokens_per_s_gpu,
-        "mfu": one.time.mfu,
-        "gpu_time_change": cost(advice, one),
-        "peak_allocated_bytes": one.peak,
-        "saved_bytes": advice.now.peak - one.peak,
-        **verdict_record(found),
-        "pp_rank": found.pp_rank,
-        "changes_numerics": "numerics" in one.asks,
-    }
+    return [record(CHANGE, Considered(advice, one)) for one in (advice.now, *advice.outcomes)]
 
 
 def advice_document(advice: Advice) -> dict[str, Any]:
-    """The JSON document."""
-
-    def figures(one: Outcome) -> dict[str, Any]:
-        found = one.verdict(advice.limit)
-        return {
-            "peak_allocated_bytes": one.peak,
-            "device_bytes": bounds(one.device),
-            "head_room_bytes": bounds(found.head_room),
-            "verdict": found.word,
-            "phase": found.phase,
-            "step_s": one.time.step,
-            "tokens_per_s_gpu": one.time.tokens_per_s_gpu,
-        }
-
+    """Schema `megatron-memory-advice/1`, described in docs/reference/json.md."""
+    now, *found = (document(CHANGE, Considered(advice, one)) for one in (advice.now, *advice.outcomes))
     return {
         "schema": SCHEMA,
         "limit_bytes": advice.limit,
         "assumptions": list(advice.assumptions),
-        "now": {**figures(advice.now), "peak_stage": advice.now.estimate.peak_stage.pp_rank},
+        "now": {**now, "peak_stage": advice.now.estimate.peak_stage.pp_rank},
         "purpose": "faster" if advice.faster else "fit",
-        "advice": [
-            {
-                "changes": [
-                    {"name": change.name, "settings": change.values(), **({"note": change.note} if change.note else {})}
-                    for change in one.changes
-                ],
-                **figures(one),
-                "saved_bytes": advice.now.peak - one.peak,
-                "cost": cost(advice, one),
-            }
-            for one in advice.outcomes
-        ],
+        "advice": found,
     }
+
+
+def advice_html(advice: Advice) -> str:
+    """The verdict, and a table of changes, as a notebook shows them."""
+    first, second = headline(advice)
+    rows = [labelled(CHANGE, Considered(advice, one), "notebook") for one in advice.outcomes]
+    cells = [[escape(cell) for cell in row.values()] for row in rows]
+    return fragment(
+        [
+            sentence(first, COLOURS[advice.now.verdict(advice.limit).word]),
+            sentence(second),
+            html_table(list(rows[0]), cells, left=("change", "verdict")) if rows else "",
+            *(sentence(f"assumed: {said}") for said in advice.assumptions),
+        ]
+    )

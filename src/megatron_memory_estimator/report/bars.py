@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from ..estimator import Stage
-from .shares import bars, share_bytes
+from .document import share_bytes
+from .shares import bars
 
 
 class Mark(NamedTuple):
@@ -44,7 +45,9 @@ def print_bars(stages: Sequence[Stage], memory_bytes: int, console: Console) -> 
     edge = round(memory_bytes / scale)
     console.print(Text("  ".join([*heads, ""])).append_text(legend_of(MARKS, blocks=blocks)), highlight=False)
     for cells, one in zip(rows, drawn, strict=True):
-        line = Text("  ".join([*cells, ""])).append_text(bar(share_bytes(one.first), scale, edge, blocks=blocks))
+        line = Text("  ".join([*cells, ""])).append_text(
+            bar([*share_bytes(one.first).values()], scale, edge, blocks=blocks)
+        )
         console.print(line, highlight=False, no_wrap=True, crop=False)
 
 

@@ -11,8 +11,10 @@ from ..estimator import Estimate
 from ..inputs.text_files import read_text
 from ..wording import shown
 from .document import SCHEMA as ESTIMATE
-from .figures import gib
-from .verdict import bounds_text, verdict_sentence
+from .document import STAGE
+from .quantities import bounds_text, gib
+from .quantities import document as quantities
+from .verdict import verdict_sentence
 
 SCHEMA = "megatron-memory-check/1"
 FITS, DOES_NOT_FIT, UNSURE, TAKES_MORE = 0, 3, 4, 5
@@ -112,11 +114,6 @@ def document(estimate: Estimate, found: Checked) -> dict[str, Any]:
         "warnings": list(estimate.job.warnings),
         "increase": increase and {**increase._asdict(), "share": increase.share},
         "stages": [
-            {
-                "pp_rank": stage.pp_rank,
-                "peak_allocated_bytes": stage.peak_allocated_bytes,
-                "device_bytes": {"low": stage.device.low, "high": stage.device.high},
-            }
-            for stage in estimate.stages
+            quantities(STAGE, stage, "pp_rank", "peak_allocated_bytes", "device_bytes") for stage in estimate.stages
         ],
     }

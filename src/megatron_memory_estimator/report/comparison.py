@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from ..device.verdict import Verdict
 from ..estimator import Estimate
+from ..job.layout import Layout
 from ..modules.counts import count_parameters
 from ..rank.rank import PARTS
 from ..versions import assumptions
-from .differences import differences
-from .figures import gib
+from .document import config_section, layout_section, settings_of, training_section
+from .quantities import labelled, record, table
 from .records import Record
 from .settings_text import features_text, recompute_text
-from .verdict import bounds_text, short_names
+from .verdict import short_names
 
 MARK = "*"
 BEST, NOTHING, REFUSED = " (lowest)", "-", "refused"
@@ -42,45 +44,36 @@ class Refused(NamedTuple):
 Columns = Sequence[Case | Refused]
 
 
-def figures(estimate: Estimate) -> dict[str, str]:
-    """What is compared, in words and GiB of the fullest stage."""
-    job, top = estimate.job, estimate.peak_stage
-    layout, t, m = job.layout, job.training, job.model
-    count = count_parameters(m)
-    shares = top.breakdown_bytes
-    found = estimate.verdict()
-    return {
-        "model": job.name,
-        "parameters (B)": f"{count.total / 1e9:.2f}",
-        "GPUs": str(layout.world_size),
-        "tp": str(layout.tp),
-        "pp": str(layout.pp),
-        "vpp": str(len(estimate.stages[0].rank.plans)),
-        "cp": str(layout.cp),
-        "ep": str(layout.ep) if m.num_moe_experts else "-",
-        "etp": str(layout.etp) if m.num_moe_experts else "-",
-        "dp": str(layout.dp),
-        "expert dp": str(layout.expert_dp) if m.num_moe_experts else "-",
-        "layers per stage": _layers(estimate),
-        "sequence parallel": "on" if layout.sequence_parallel else "off",
-        "sequence": str(t.seq_length),
-        "micro batch": str(t.micro_batch_size),
-        "global batch": str(t.global_batch_size),
-        "dtype": t.params_dtype,
-        "gradients in": next((buffer.grad_dtype for buffer in top.rank.buffers), t.grad_dtype),
-        "optimizer": f"{t.optimizer}{', distributed' if t.use_distributed_optimizer else ''}",
-        "features": "; ".join(features_text(t)) or "none",
-        "recompute": recompute_text(t),
-        "attention": job.kernel,
-        "libraries": f"TE {t.transformer_engine_version}, Megatron-Core {t.megatron_core_version}",
-        "fullest stage": str(top.pp_rank),
-        **{f"{name} (GiB)": gib(shares[name]) for name in PARTS},
-        PEAK: gib(top.peak_allocated_bytes),
-        "on the device (GiB)": bounds_text(estimate.device),
-        "head-room (GiB)": bounds_text(found.head_room),
-        VERDICT: f"{job.gpu.name}: {found}{_phase(found)}",
-        "fits": _fitting(estimate),
-    }
+def _of_experts(value: Callable[[Layout], int]) -> Callable[[Estimate], str]:
+    """A degree of the experts in words."""
+    return lambda one: str(value(one.job.layout)) if one.job.model.num_moe_experts else NOTHING
+
+
+def _features(one: Estimate) -> str:
+    return "; ".join(features_text(one.job.training))
+
+
+def _optimizer(one: Estimate) -> str:
+    t = one.job.training
+    return f"{t.optimizer}{', distributed' if t.use_distributed_optimizer else ''}"
+
+
+def _grad_dtype(one: Estimate) -> str:
+    return next((buffer.grad_dtype for buffer in one.peak_stage.rank.buffers), one.job.training.grad_dtype)
+
+
+def _libraries(one: Estimate) -> str:
+    t = one.job.training
+    return f"TE {t.transformer_engine_version}, Megatron-Core {t.megatron_core_version}"
+
+
+def _verdict(one: Estimate) -> str:
+    found = one.verdict()
+    return f"{found.gpu}: {found}" + ("" if found.phase == "training" else f" ({found.phase} decides)")
+
+
+def _total(one: Estimate) -> int:
+    return count_parameters(one.job.model).total
 
 
 def _layers(estimate: Estimate) -> str:
@@ -88,10 +81,6 @@ def _layers(estimate: Estimate) -> str:
     counts = [sum(len(plan.chunk.layers) for plan in stage.rank.plans) for stage in estimate.stages]
     groups = [(len(list(group)), count) for count, group in groupby(counts)]
     return " + ".join(f"{many} x {count}" if many > 1 else str(count) for many, count in groups)
-
-
-def _phase(found: Verdict) -> str:
-    return "" if found.phase == "training" else f" ({found.phase} decides)"
 
 
 def _fitting(estimate: Estimate) -> str:
@@ -102,9 +91,37 @@ def _fitting(estimate: Estimate) -> str:
     return ", ".join(fits[:MOST_NAMES]) + more or "none of the catalogue"
 
 
+COMPARED = table(
+    "compared",
+    {
+        "num_parameters": _total,
+        "virtual_pipeline_model_parallel_size": lambda one: len(one.stages[0].rank.plans),
+        "layers_per_stage": _layers,
+        "grad_dtype": _grad_dtype,
+        "features": lambda one: _features(one) or None,
+        "recompute": lambda one: recompute_text(one.job.training),
+        "libraries": _libraries,
+        "head_room_bytes": lambda one: one.verdict().head_room,
+        "verdict": lambda one: str(one.verdict()),
+        "phase": lambda one: one.verdict().phase,
+        "fits": _fitting,
+    },
+    {
+        "billions": lambda one: f"{_total(one) / 1e9:.2f}",
+        "ep": _of_experts(lambda layout: layout.ep),
+        "etp": _of_experts(lambda layout: layout.etp),
+        "expert_dp": _of_experts(lambda layout: layout.expert_dp),
+        "optimizer": _optimizer,
+        "features": lambda one: _features(one) or "none",
+        "verdict": _verdict,
+    },
+)
+"""What is compared: the figures of the fullest stage."""
+
+
 def records(cases: Columns) -> list[Record]:
     """One record per case with plain numbers; all but its name and the reason are None where it is refused."""
-    found = [_record(case.estimate) if isinstance(case, Case) else None for case in cases]
+    found = [record(COMPARED, case.estimate) if isinstance(case, Case) else None for case in cases]
     empty: Record = dict.fromkeys(next(one for one in found if one is not None))
     return [
         {"case": case.label, **(one or empty), "refusal": case.refusal if isinstance(case, Refused) else None}
@@ -112,49 +129,9 @@ def records(cases: Columns) -> list[Record]:
     ]
 
 
-def _record(estimate: Estimate) -> Record:
-    job, top, found = estimate.job, estimate.peak_stage, estimate.verdict()
-    layout, t = job.layout, job.training
-    return {
-        "model": job.name,
-        "num_parameters": count_parameters(job.model).total,
-        "num_gpus": layout.world_size,
-        "tensor_model_parallel_size": layout.tp,
-        "pipeline_model_parallel_size": layout.pp,
-        "virtual_pipeline_model_parallel_size": len(estimate.stages[0].rank.plans),
-        "context_parallel_size": layout.cp,
-        "expert_model_parallel_size": layout.ep,
-        "expert_tensor_parallel_size": layout.etp,
-        "layers_per_stage": _layers(estimate),
-        "data_parallel_size": layout.dp,
-        "expert_data_parallel_size": layout.expert_dp,
-        "sequence_parallel": layout.sequence_parallel,
-        "seq_length": t.seq_length,
-        "micro_batch_size": t.micro_batch_size,
-        "global_batch_size": t.global_batch_size,
-        "params_dtype": t.params_dtype,
-        "optimizer": t.optimizer,
-        "use_distributed_optimizer": t.use_distributed_optimizer,
-        "features": "; ".join(features_text(t)) or None,
-        "recompute": recompute_text(t),
-        "attention_kernel": job.kernel,
-        "peak_stage": top.pp_rank,
-        **{f"{name}_bytes": top.breakdown_bytes[name] for name in PARTS},
-        "peak_allocated_bytes": top.peak_allocated_bytes,
-        "device_low_bytes": found.device.low,
-        "device_high_bytes": found.device.high,
-        "gpu": found.gpu,
-        "gpu_memory_bytes": found.memory_bytes,
-        "head_room_low_bytes": found.head_room.low,
-        "head_room_high_bytes": found.head_room.high,
-        "verdict": str(found),
-        "phase": found.phase,
-    }
-
-
 def rows(cases: Columns, *, every: bool = True) -> list[tuple[str, ...]]:
     """(mark, figure, one value per case); the lowest peak is named. Without `every`, what differs, the peak and the verdict."""
-    answers = [figures(case.estimate) for case in cases if isinstance(case, Case)]
+    answers = [labelled(COMPARED, case.estimate, "terminal") for case in cases if isinstance(case, Case)]
     peaks = {case.estimate.peak_stage.peak_allocated_bytes for case in cases if isinstance(case, Case)}
     table = []
     for name in answers[0]:
@@ -213,3 +190,77 @@ def _case(case: Case | Refused) -> dict[str, Any]:
     if isinstance(case, Refused):
         return {"label": case.label, "refusal": case.refusal}
     return {"label": case.label, "estimate": case.estimate.to_dict()}
+
+
+# -- what differs ----------------------------------------------------------------------------------------------------------
+
+MOST_TENSORS = 100
+"""Tensors of a document; the bytes of all others stand beside them."""
+WHERE = re.compile(r" ?chunk \d+[. ]?|(?<=layers\.)\d+(?:-\d+)?\.")
+"""Of a tensor's name the chunk and the layers that it is in, which a layout moves."""
+Cases = Sequence[Estimate | None]
+"""Estimates side by side, None for one that is refused."""
+
+
+def differences(cases: Cases) -> dict[str, Any]:
+    """`settings` whose values differ, `parts` and `tensors` at the peaks of the fullest stages: a value for each case, null where it is
+    refused."""
+    return {"settings": _settings(cases), "parts": _parts(cases), **_tensors(cases)}
+
+
+def _each(cases: Cases, value: Callable[[Estimate], Any]) -> list[Any]:
+    return [None if one is None else value(one) for one in cases]
+
+
+def _settings(cases: Cases) -> list[dict[str, Any]]:
+    """Settings by name, as they are resolved, with a value for each case."""
+    found = _each(cases, _all_settings)
+    answered = [one for one in found if one is not None]
+    names = dict.fromkeys(name for one in answered for name in one)
+    return [
+        {"name": name, "values": [None if one is None else one.get(name) for one in found]}
+        for name in names
+        if any(one.get(name) != answered[0].get(name) for one in answered)
+    ]
+
+
+def _all_settings(one: Estimate) -> dict[str, Any]:
+    """Every setting of a run, and what follows from the degrees."""
+    training = training_section(one.job)
+    env = training.pop("env")
+    rollout = settings_of(one.job.rollout)
+    return {"name": one.job.name, **layout_section(one), **training, **rollout, **env, **config_section(one.job.model)}
+
+
+def _parts(cases: Cases) -> list[dict[str, Any]]:
+    """The parts of a peak, in the order of a breakdown."""
+    found = _each(cases, lambda one: one.peak_stage.breakdown_bytes)
+    return [{"part": part, "bytes": [one and one[part] for one in found]} for part in PARTS]
+
+
+def _tensors(cases: Cases) -> dict[str, Any]:
+    """Tensors by part and name, whatever chunk and layers they are in: the largest differences first."""
+    found: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0] * len(cases))
+    for place, one in enumerate(cases):
+        for row in one.peak_stage.rows if one is not None else ():
+            found[row.part, WHERE.sub("", row.name)][place] += row.nbytes
+    answered = [place for place, one in enumerate(cases) if one is not None]
+
+    def spread(sizes: list[int]) -> int:
+        return max(sizes[place] for place in answered) - min(sizes[place] for place in answered)
+
+    order = sorted(found, key=lambda key: (-spread(found[key]), -max(found[key]), key))
+    shown, others = order[:MOST_TENSORS], order[MOST_TENSORS:]
+    totals = [sum(found[key][place] for key in others) for place in range(len(cases))]
+    return {
+        "tensors": [
+            {"part": key[0], "name": key[1], "bytes": _known(cases, found[key]), "difference": spread(found[key])}
+            for key in shown
+        ],
+        "other_tensors": {"count": len(others), "bytes": _known(cases, totals)},
+    }
+
+
+def _known(cases: Cases, sizes: Sequence[int]) -> list[int | None]:
+    """A size for each case, None where it is refused."""
+    return [None if one is None else size for one, size in zip(cases, sizes, strict=True)]

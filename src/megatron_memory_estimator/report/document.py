@@ -1,12 +1,12 @@
-"""The JSON document of an estimate; bytes are whole numbers."""
+"""What stages and estimates are told by, and the JSON documents made of it; bytes are whole numbers."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..device.terms import Range
-from ..device.verdict import Verdict, explain_terms
+from ..device.terms import Range, Term
+from ..device.verdict import explain_terms
 from ..estimator import Estimate, Stage
 from ..job.model import Model
 from ..job.settings import field_kind
@@ -14,86 +14,90 @@ from ..job.training_job import TrainingJob
 from ..job.variants import as_object
 from ..modules.counts import count_parameters
 from ..modules.kinds import owners_of
-from ..rank.rank import Row
+from ..rank.chunks import ChunkPlan
+from ..rank.rank import PARTS
 from ..routing import routing
 from ..versions import assumptions
 from .owned import owned_section
+from .quantities import Of, document, table
 from .verdict import verdict_sentence
 
 SCHEMA = "megatron-memory-estimate/1"
 
+# -- a stage --------------------------------------------------------------------------------------------------------------
 
-def document(estimate: Estimate) -> dict[str, Any]:
-    """Schema `megatron-memory-estimate/1`, described in docs/reference/json.md."""
-    job = estimate.job
-    top = estimate.peak_stage
-    return {
-        "schema": SCHEMA,
-        "model": model_section(job),
-        "layout": layout_section(estimate),
-        "training": training_section(job),
-        "stages": [stage_section(job, stage) for stage in estimate.stages],
-        "peak": {
-            "pp_rank": top.pp_rank,
-            "allocated_bytes": top.peak_allocated_bytes,
-            "device_bytes": bounds(top.device),
-        },
-        "routing": routing_section(estimate),
-        "verdict": {**verdict_section(estimate.verdict()), "sentence": verdict_sentence(estimate)},
-        "gpus": [
-            {"name": found.gpu, "memory_bytes": found.memory_bytes, "verdict": found.word}
-            for found in estimate.verdicts()
-        ],
-        "assumptions": list(assumptions(estimate)),
-        "warnings": list(job.warnings),
-    }
+STATE = ("weights", "gradients", "optimizer")
+MAIN = (*STATE, "activations")
+REST = tuple(name for name in PARTS if name not in MAIN)
+SHARES: dict[str, tuple[str, ...]] = {**{name: (name,) for name in MAIN}, "other": REST}
+"""What a bar is made of, by the parts of the peak that each share holds: together they are the peak."""
 
 
-def routing_section(estimate: Estimate) -> dict[str, Any] | None:
-    """Peaks with uneven routing; null where routing changes nothing or a factor was given."""
-    found = routing(estimate)
-    if found is None:
-        return None
-    names = ("low", "typical", "high")
-    return {
-        "phase": found.phase,
-        "router_imbalance": dict(zip(names, found.factors, strict=True)),
-        "peak_allocated_bytes": dict(zip(names, found.peaks, strict=True)),
-    }
+def share_bytes(stage: Stage) -> dict[str, int]:
+    """Bytes of the stage's peak by share."""
+    return {share: sum(stage.breakdown_bytes[name] for name in names) for share, names in SHARES.items()}
 
 
-def explanation(estimate: Estimate, stage: int | None, at: str) -> dict[str, Any]:
-    """Schema `megatron-memory-explain/1`: every tensor of a stage at its peak or between two steps."""
-    chosen = estimate.stage(stage)
-    title, total, rows = chosen.at(at)
-    return {
-        "schema": "megatron-memory-explain/1",
-        "pp_rank": chosen.pp_rank,
-        "at": at,
-        "event": title,
-        "allocated_bytes": total,
-        "tensors": [row_section(row) for row in rows],
-        "owned": owned_section(chosen.rank),
-    }
+def num_layers(stage: Stage) -> int:
+    """Transformer layers of a stage."""
+    return sum(len(plan.chunk.layers) for plan in stage.rank.plans)
 
 
-def verdict_section(found: Verdict) -> dict[str, Any]:
-    """What a run is on a GPU, and the phase and stage that decide it."""
-    return {
-        "gpu": found.gpu,
-        "memory_bytes": found.memory_bytes,
-        "verdict": found.word,
-        "phase": found.phase,
-        "pp_rank": found.pp_rank,
-        "device_bytes": bounds(found.device),
-        "head_room_bytes": bounds(found.head_room),
-        "not_counted": found.not_counted or None,
-    }
+def layers_text(stage: Stage) -> str:
+    """Layers of a stage, and E, M, L for embedding, MTP and loss: `8 +E`."""
+    marks = "".join(mark for mark, part in (("E", "embedding"), ("M", "mtp"), ("L", "output")) if _holds(part)(stage))
+    return f"{num_layers(stage)}{' +' + marks if marks else ''}"
 
 
-def bounds(value: Range) -> dict[str, int]:
-    """A range as an object."""
-    return {"low": value.low, "high": value.high}
+def _holds(part: str) -> Of:
+    """Whether a chunk of a stage has a part."""
+    return lambda stage: any(getattr(plan.chunk, part) for plan in stage.rank.plans)
+
+
+def per_node(stage: Stage) -> Range:
+    """Host memory of all processes of a node that has this stage only."""
+    count = min(stage.job.gpu.gpus_per_node, stage.job.layout.world_size)
+    return Range(count * stage.host_bytes.low, count * stage.host_bytes.high)
+
+
+class _Chunk(NamedTuple):
+    """A chunk of a stage, and how many of its microbatches are alive at once at most."""
+
+    plan: ChunkPlan
+    most: int
+
+
+def _chunks(stage: Stage) -> list[_Chunk]:
+    per_chunk = stage.rank.schedule.per_chunk
+    return [_Chunk(plan, per_chunk[plan.chunk.vp_stage]) for plan in stage.rank.plans]
+
+
+def _terms(stage: Stage) -> list[Term]:
+    return explain_terms(stage.job, stage.rank, stage.peak)
+
+
+STAGE = table(
+    "stage",
+    {
+        "num_layers": num_layers,
+        "chunks": _chunks,
+        **{part: _holds(part) for part in ("embedding", "mtp", "output")},
+        "all_parameters": lambda stage: sum(stage.num_parameters),
+        "num_parameters": lambda stage: dict(zip(("dense", "expert"), stage.num_parameters, strict=True)),
+        "share_bytes": share_bytes,
+        "device_terms": _terms,
+        "host_bytes_per_node": per_node,
+    },
+    {"layers_text": layers_text, "billions": lambda stage: f"{sum(stage.num_parameters) / 1e9:.3f}"},
+)
+"""The figures of a `Stage`."""
+VERDICT = table("verdict")
+"""The figures of a `Verdict`."""
+TENSOR = table("tensor")
+"""The figures of a `Row` of `explain`: one tensor, or several equal ones."""
+
+
+# -- settings -------------------------------------------------------------------------------------------------------------
 
 
 def _plain(value: Any) -> Any:
@@ -170,82 +174,60 @@ def training_section(job: TrainingJob) -> dict[str, Any]:
     return section
 
 
-def stage_section(job: TrainingJob, stage: Stage) -> dict[str, Any]:
-    """One pipeline rank."""
-    rank = stage.rank
-    dense, expert = stage.num_parameters
+# -- an estimate ----------------------------------------------------------------------------------------------------------
+
+
+def routing_section(estimate: Estimate) -> dict[str, Any] | None:
+    """Peaks with uneven routing; None where routing changes nothing or a factor was given."""
+    found = routing(estimate)
+    if found is None:
+        return None
+    names = ("low", "typical", "high")
     return {
-        "pp_rank": stage.pp_rank,
-        "chunks": [
-            {
-                "vp_stage": plan.chunk.vp_stage,
-                "layers": list(plan.chunk.layers),
-                "embedding": plan.chunk.embedding,
-                "output": plan.chunk.output,
-                "mtp": plan.chunk.mtp,
-                "saved_bytes": plan.saved_bytes,
-                "max_in_flight": rank.schedule.per_chunk[plan.chunk.vp_stage],
-            }
-            for plan in rank.plans
-        ],
-        "ddp_buffers": [
-            {
-                "chunk": buffer.chunk,
-                "group": buffer.group,
-                "param_dtype": buffer.param_dtype,
-                "grad_dtype": buffer.grad_dtype,
-                "numel": buffer.numel,
-                "numel_unpadded": buffer.numel_unpadded,
-            }
-            for buffer in rank.buffers
-        ],
-        "num_parameters": {"dense": dense, "expert": expert},
-        "in_flight": stage.in_flight,
-        "steady_allocated_bytes": stage.steady_allocated_bytes,
-        "first_step_peak_allocated_bytes": stage.first_step_peak_allocated_bytes,
-        "peak_allocated_bytes": stage.peak_allocated_bytes,
-        "peak_event": stage.peak.candidate.label,
-        "breakdown_bytes": stage.breakdown_bytes,
-        "reserved_bytes": bounds(stage.reserved),
-        "device_bytes": bounds(stage.device),
-        "device_bytes_of_phases": {name: bounds(found) for name, found in stage.phase_ranges.items()},
-        "device_terms": [
-            {"name": term.name, "low": term.low, "high": term.high, "source": term.source}
-            for term in explain_terms(job, rank, stage.peak)
-        ],
-        "phases": [
-            {"name": phase.name, "low": phase.low, "high": phase.high, "source": phase.source} for phase in stage.phases
-        ],
-        "rollout": [
-            {
-                "name": phase.name,
-                "terms": [{"name": t.name, "low": t.low, "high": t.high, "source": t.source} for t in phase.terms],
-            }
-            for phase in stage.rollout
-        ],
-        "host_bytes": bounds(stage.host_bytes),
-        "host_bytes_per_node": bounds(per_node(job, stage)),
-        "host_terms": [
-            {"name": term.name, "low": term.low, "high": term.high, "source": term.source} for term in stage.host
-        ],
+        "phase": found.phase,
+        "router_imbalance": dict(zip(names, found.factors, strict=True)),
+        "peak_allocated_bytes": dict(zip(names, found.peaks, strict=True)),
     }
 
 
-def per_node(job: TrainingJob, stage: Stage) -> Range:
-    """Host memory of all processes of a node that has this stage only."""
-    count = min(job.gpu.gpus_per_node, job.layout.world_size)
-    return Range(count * stage.host_bytes.low, count * stage.host_bytes.high)
+def _judged(estimate: Estimate) -> dict[str, Any]:
+    return {**document(VERDICT, estimate.verdict()), "sentence": verdict_sentence(estimate)}
 
 
-def row_section(row: Row) -> dict[str, Any]:
-    """One tensor (or several equal ones) of `explain`."""
+ESTIMATE = table(
+    "estimate",
+    {
+        "schema": lambda _: SCHEMA,
+        "model": lambda one: model_section(one.job),
+        "layout": layout_section,
+        "training": lambda one: training_section(one.job),
+        "stages": lambda one: [document(STAGE, stage) for stage in one.stages],
+        "peak": lambda one: one.peak_stage,
+        "routing": routing_section,
+        "judged": _judged,
+        "gpus": Estimate.verdicts,
+        "assumptions": assumptions,
+        "warnings": lambda one: one.job.warnings,
+    },
+)
+"""The document of an `Estimate`."""
+
+
+def estimate_document(estimate: Estimate) -> dict[str, Any]:
+    """Schema `megatron-memory-estimate/1`, described in docs/reference/json.md."""
+    return document(ESTIMATE, estimate)
+
+
+def explanation(estimate: Estimate, stage: int | None, at: str) -> dict[str, Any]:
+    """Schema `megatron-memory-explain/1`: every tensor of a stage at its peak or between two steps."""
+    chosen = estimate.stage(stage)
+    title, total, rows = chosen.at(at)
     return {
-        "part": row.part,
-        "name": row.name,
-        "shape": row.formula,
-        "local_shape": list(row.local_shape),
-        "dtype": row.dtype,
-        "count": row.copies,
-        "bytes": row.nbytes,
-        "why": row.why,
+        "schema": "megatron-memory-explain/1",
+        "pp_rank": chosen.pp_rank,
+        "at": at,
+        "event": title,
+        "allocated_bytes": total,
+        "tensors": [document(TENSOR, row) for row in rows],
+        "owned": owned_section(chosen.rank),
     }

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from ..estimator import Estimate
 from ..job.hardware import GIB
 from ..timeline.figure import ROOM, blank, memory_line
-from .shares import COLOURS, share_bytes
+from .document import share_bytes
+from .shares import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,7 +19,7 @@ def estimate_figure(estimate: Estimate) -> Figure:
     found, (verdict, stages) = blank(), (estimate.verdict(), estimate.stages)
     plot, places = found.subplots(), [stage.pp_rank for stage in stages]
     below = [0.0] * len(stages)
-    for name, sizes in zip(COLOURS, zip(*map(share_bytes, stages), strict=True), strict=True):
+    for name, sizes in zip(COLOURS, zip(*(share_bytes(stage).values() for stage in stages), strict=True), strict=True):
         heights = [size / GIB for size in sizes]
         plot.bar(places, heights, bottom=below, color=COLOURS[name], label=name)
         below = [low + height for low, height in zip(below, heights, strict=True)]

@@ -11,7 +11,7 @@ from rich.table import Table
 from ..estimator import Estimate
 from ..formulas.beside import published
 from ..job.training_job import TrainingJob
-from .figures import gib
+from .quantities import gib
 
 TITLES = {"bridge": "Megatron-Bridge formula", "megatron_lm": "Megatron-LM formula"}
 

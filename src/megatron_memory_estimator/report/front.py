@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..planner.found import Found
-from .figures import gib
+from .quantities import gib
 
 ROWS, WIDEST = 6, 72
 """Rows of points, and columns that a chart takes at most."""

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from html import escape
 
 from ..estimator import Estimate
-from .figures import gib
-from .shares import COLOURS, SHARES, Bar, bars
+from .document import SHARES
+from .quantities import gib
+from .shares import COLOURS, Bar, bars
 from .verdict import verdict_text
 
 WORDS = {

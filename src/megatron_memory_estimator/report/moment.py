@@ -6,7 +6,8 @@ from typing import Any
 
 from ..estimator import Stage
 from ..timeline.moments import alive
-from .document import row_section
+from .document import TENSOR
+from .quantities import document
 
 SCHEMA = "megatron-memory-moment/1"
 
@@ -23,5 +24,5 @@ def moment_document(stage: Stage, index: int) -> dict[str, Any]:
         "moment": index,
         "event": found.moment.label,
         "allocated_bytes": found.moment.highest_bytes,
-        "tensors": [row_section(row) for row in found.rows],
+        "tensors": [document(TENSOR, row) for row in found.rows],
     }

@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..job.hardware import GIB
 from ..planner.found import Found, Plan
-from .figures import gib
 from .html import fragment, sentence, table
-from .plans import layout_text, plan_records, rows_of
-from .verdict import bounds_text
+from .plans import PLAN, plan_records, rows_of
+from .quantities import gib, labelled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-LAYOUT = "layout"
 
 
 def records(found: Found) -> list[dict[str, Any]]:
@@ -26,18 +23,12 @@ def records(found: Found) -> list[dict[str, Any]]:
 
 def html(found: Found, assumptions: Sequence[str] = ()) -> str:
     """How many layouts fit, and a table of the best."""
-    header = ["#", LAYOUT, "tokens/s/GPU", "MFU", "step s", "peak GiB", "device GiB", "head-room GiB at worst"]
-    rows = [
-        [
-            str(number), escape(layout_text(plan)), f"{plan.tokens_per_s_gpu:,.0f}", f"{row.time.mfu:.1%}", f"{plan.step:.3f}",
-            gib(plan.peak_allocated_bytes), bounds_text(plan.device), gib(found.limit - plan.device.high),
-        ]
-        for number, (row, plan) in enumerate(zip(rows_of(found), found.plans, strict=True), 1)
-    ]  # fmt: skip
+    rows = [labelled(PLAN, row, "notebook") for row in rows_of(found)]
+    cells = [[str(number), *map(escape, row.values())] for number, row in enumerate(rows, 1)]
     return fragment(
         [
             sentence(summary(found)),
-            table(header, rows, left=(LAYOUT,)) if rows else "",
+            table(["#", *rows[0]], cells, left=("layout",)) if rows else "",
             *(sentence(f"assumed: {said}") for said in assumptions),
         ]
     )

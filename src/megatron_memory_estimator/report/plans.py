@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
@@ -13,14 +14,16 @@ from ..inputs.resolve import COSTLY, recomputes_costly_core_attention
 from ..job.layout import SHORT
 from ..job.training_job import TrainingJob
 from ..planner.found import Found, Plan
+from ..planner.launch import bridge_overrides, bridge_sections, environment, megatron_lm
 from ..throughput.machine import Efficiency
 from ..throughput.step import Throughput, throughput
 from .document import settings_of
-from .figures import gib
-from .records import Record, verdict_record
+from .quantities import document, gib, record, table
+from .records import Record
 from .settings_text import features_text
 from .verdict import WHILE
 
+SCHEMA = "megatron-memory-plan/1"
 WORDS = {
     "compute": "kernels of forward and backward",
     "recompute": "recomputation",
@@ -38,11 +41,17 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Row:
-    """A plan with its estimate and its step time by part. `limit` is what it may take of a GPU, all of it where that is not said."""
+    """A plan with its estimate and its step time by part.
+
+    `limit` is what it may take of a GPU, all of it where that is not said. `asked` is the job that was planned, `habits` the settings
+    of published recipes that it was not given.
+    """
 
     plan: Plan
     efficiency: Efficiency | None = None
     limit: int | None = None
+    asked: TrainingJob | None = None
+    habits: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def estimate(self) -> Estimate:
@@ -75,12 +84,12 @@ class Row:
 
 def rows_of(found: Found) -> list[Row]:
     """The plans of a search with their estimates."""
-    return [Row(plan, found.efficiency, found.limit) for plan in found.plans]
+    return [Row(plan, found.efficiency, found.limit, found.asked, found.habits) for plan in found.plans]
 
 
 def apart_rows(found: Found) -> list[Row]:
     """Tight plans that are better than the first that fits, with their estimates."""
-    return [Row(plan, found.efficiency, found.limit) for plan in found.apart]
+    return [Row(plan, found.efficiency, found.limit, found.asked, found.habits) for plan in found.apart]
 
 
 def plan_records(plans: Found | Sequence[Row]) -> list[Record]:
@@ -90,38 +99,27 @@ def plan_records(plans: Found | Sequence[Row]) -> list[Record]:
 
 
 def _record(row: Row) -> Record:
-    job, found = row.plan.job, row.verdict
-    layout, t = job.layout, job.training
-    time = row.time
+    layout = row.plan.job.layout
+    ways = "/".join(layout.cp_comm_type) if layout.cp > 1 else "none"
+    return {**record(LAYOUT, row), "cp_comm_type": ways, **record(PLAN, row)}
+
+
+def _launch(row: Row) -> dict[str, Any]:
+    """How a plan is started."""
+    job = row.plan.job
+    launch = megatron_lm(job)
     return {
-        "num_gpus": layout.world_size,
-        "tensor_model_parallel_size": layout.tp,
-        "context_parallel_size": layout.cp,
-        "cp_comm_type": "/".join(layout.cp_comm_type) if layout.cp > 1 else "none",
-        "pipeline_model_parallel_size": layout.pp,
-        "virtual_pipeline_model_parallel_size": row.plan.virtual,
-        "split": row.plan.split,
-        "expert_model_parallel_size": layout.ep,
-        "expert_tensor_parallel_size": layout.etp,
-        "data_parallel_size": layout.dp,
-        "sequence_parallel": layout.sequence_parallel,
-        "micro_batch_size": t.micro_batch_size,
-        "global_batch_size": t.global_batch_size,
-        "recompute": row.plan.recompute,
-        "precision": row.plan.precision,
-        "optimizer": optimizer_text(row.plan),
-        "step_s": row.plan.step,
-        "tokens_per_s_gpu": row.plan.tokens_per_s_gpu,
-        "tflops_gpu": time.tflops_gpu,
-        "mfu": time.mfu,
-        "bubble_share": time.bubble,
-        "exposed_communication_share": time.exposed,
-        "largest_other_part": row.limited_by[0],
-        "peak_allocated_bytes": row.plan.peak_allocated_bytes,
-        "peak_stage": row.estimate.peak_stage.pp_rank,
-        **verdict_record(found),
-        "plans_like_it": len(row.plan.alike),
+        "megatron_lm": launch.words(),
+        "settings_without_argument": launch.beside,
+        "bridge_overrides": bridge_overrides(job),
+        "bridge": bridge_sections(job),
+        "environment": environment(job),
     }
+
+
+def _offloaded(row: Row) -> float:
+    t = row.plan.job.training
+    return t.optimizer_offload_fraction if t.optimizer_cpu_offload else 0.0
 
 
 def optimizer_text(plan: Plan) -> str:
@@ -200,3 +198,60 @@ def plan_settings(plan: Plan, asked: TrainingJob | None) -> dict[str, Any]:
             if name not in said and value != settings_of(before)[name]:
                 found[name] = value
     return found
+
+
+# -- the document ------------------------------------------------------------------------------------------------------------
+
+LAYOUT = table("plan_layout")
+"""The degrees of a `Row`."""
+PLAN = table(
+    "plan",
+    {
+        "layout": lambda row: document(LAYOUT, row),
+        "layout_text": lambda row: layout_text(row.plan),
+        "settings": lambda row: {**row.habits, **plan_settings(row.plan, row.asked)},
+        "offloaded": _offloaded,
+        "optimizer_text": lambda row: optimizer_text(row.plan),
+        "limit_text": lambda row: row.limit_text,
+        "largest_part": lambda row: row.limited_by[0],
+        "stage_peaks": lambda row: [stage.peak_allocated_bytes for stage in row.estimate.stages],
+        "alike": lambda row: len(row.plan.alike),
+        "launch": _launch,
+    },
+)
+"""The figures of a `Row`."""
+COUNTS = table("counts")
+"""How many layouts a search found."""
+
+
+def found_document(found: Found, rows: Sequence[Row], said: Sequence[str]) -> dict[str, Any]:
+    """Schema `megatron-memory-plan/1`, described in docs/reference/json.md."""
+    least = found.least
+    return {
+        "schema": SCHEMA,
+        "objective": found.objective,
+        "limit_bytes": found.limit,
+        "interrupted": found.interrupted,
+        "fewest_gpus": found.fewest_gpus,
+        "space": {name: list(values) for name, values in vars(found.space).items()},
+        "counts": {**document(COUNTS, found), "ruled_out": dict(found.illegal.most_common())},
+        "plans": [document(PLAN, row) for row in rows],
+        "tight_plans": [_apart(row) for row in apart_rows(found)],
+        "front": [_on_the_front(plan) for plan in found.front],
+        "least": None if least is None else {"device_bytes": least.device._asdict(), "layout": layout_text(least)},
+        "assumptions": list(said),
+        "warnings": warnings(rows),
+    }
+
+
+def _apart(row: Row) -> dict[str, Any]:
+    """A tight plan that is better than the first that fits."""
+    return {**_on_the_front(row.plan), "device_bytes": row.plan.device._asdict(), "verdict": str(row.verdict)}
+
+
+def _on_the_front(plan: Plan) -> dict[str, Any]:
+    return {
+        "peak_allocated_bytes": plan.peak_allocated_bytes,
+        "tokens_per_s_gpu": plan.tokens_per_s_gpu,
+        "layout": layout_text(plan),
+    }

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from rich.markup import escape
 
 from ..planner.found import Found, Plan
 from ..planner.ideas import NEAR
-from .figures import gib
-from .plans import WORDS, Row, apart_rows, optimizer_text
-from .verdict import WHILE, bounds_text
+from .plans import PLAN, WORDS, Row, apart_rows, optimizer_text
+from .quantities import labelled
+from .verdict import WHILE
 
 BOUND = "\u00a0"
 """A space at which no line ends."""
@@ -78,7 +78,7 @@ def plan_lines(found: Found, rows: Sequence[Row], width: int) -> Iterator[str]:
     common, words = said_once([row.plan for row in rows])
     yield from map(escape, wrapped(("all plans: " if len(rows) > 1 else "") + listed(common), width))
     yield ""
-    yield from _table([_numbers(row) for row in rows], words, [_below(row, rows[0]) for row in rows], width)
+    yield from _table([_figures(row) for row in rows], words, [_below(row, rows[0]) for row in rows], width)
     for name, meaning in LEGEND.items():
         if any(name in plain(one) for one in (*words, *common)):
             yield ""
@@ -93,8 +93,11 @@ def apart_lines(found: Found, rows: Sequence[Row], width: int) -> Iterator[str]:
     yield ""
     yield from wrapped(f"{BETTER[found.objective]}, but they may not fit (--tight ranks them with the others):", width)
     for row, words in zip(tight, said_once([*(row.plan for row in rows), *found.apart])[1][len(rows) :], strict=True):
-        rate, _, peak, room = _numbers(row)
-        text = f"{words}: {rate} tokens/s/GPU, peak {peak} GiB, head-room {room} GiB, {row.verdict.word}"
+        shown = _figures(row)
+        text = (
+            f"{words}: {shown['tokens/s/GPU']} tokens/s/GPU, peak {shown['peak GiB']} GiB, head-room {shown['head-room GiB']} GiB, "
+            f"{row.verdict.word}"
+        )
         for number, line in enumerate(wrapped(text, width - 3)):
             yield ("-  " if not number else "   ") + line
 
@@ -134,26 +137,18 @@ def _each(plans: Sequence[Plan], words: Sequence[Word]) -> list[list[str]]:
     return [[word(plan) for plan in plans] for word in words]
 
 
-HEADS = ("tokens/s/GPU", "MFU", "peak GiB", "head-room GiB")
-
-
-def _numbers(row: Row) -> tuple[str, ...]:
-    """The numbers of a row."""
-    room = row.verdict.head_room
-    return (
-        f"{row.time.tokens_per_s_gpu:,.0f}",
-        f"{row.time.mfu:.1%}",
-        gib(row.plan.peak_allocated_bytes),
-        bounds_text(room),
-    )
+def _figures(row: Row) -> dict[str, str]:
+    """The figures of a row by the heads of their columns."""
+    return labelled(PLAN, row, "terminal")
 
 
 def _table(
-    numbers: Sequence[tuple[str, ...]], layouts: Sequence[str], below: Sequence[str], width: int
+    figures: Sequence[Mapping[str, str]], layouts: Sequence[str], below: Sequence[str], width: int
 ) -> Iterator[str]:
     """A line of numbers for each plan, its layout beside or above them, and what is below it."""
+    heads, numbers = list(figures[0]), [list(one.values()) for one in figures]
     margin = len(str(len(numbers))) + 2
-    sizes = [max(map(len, column)) for column in zip(HEADS, *numbers, strict=True)]
+    sizes = [max(map(len, column)) for column in zip(heads, *numbers, strict=True)]
     space = min(width - margin - sum(sizes) - 2 * len(sizes), max(map(len, layouts)))
     space = space if space >= min(NARROWEST, max(map(len, layouts))) else 0
 
@@ -161,7 +156,7 @@ def _table(
         return escape(left + "".join(f"  {value:>{size}}" for value, size in zip(values, sizes, strict=True)))
 
     head = f"{'#':<{margin}}{'layout' if space else '':{space}}"
-    yield f"[bold]{line(head, HEADS)}[/]"
+    yield f"[bold]{line(head, heads)}[/]"
     for at, (values, layout, note) in enumerate(zip(numbers, layouts, below, strict=True), 1):
         start = f"{at:<{margin}}"
         first, *more = wrapped(layout, space or width - margin)

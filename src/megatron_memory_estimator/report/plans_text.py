@@ -10,10 +10,10 @@ from rich.table import Table
 
 from ..planner.found import Found, Plan
 from ..planner.launch import FORMS, environment, megatron_lm
-from .figures import gib
 from .front import front_chart
 from .plans import Row, nothing_fits, warnings
 from .plans_table import apart_lines, plain, plan_lines, said_once
+from .quantities import gib
 from .verdict import room_text
 
 RULES = 3

@@ -7,56 +7,19 @@ import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..device.verdict import Verdict
-from ..estimator import Estimate, Stage
+from ..estimator import Estimate
+from .document import STAGE, VERDICT
+from .quantities import record
 
 Record = dict[str, Any]
 
 
 def stage_records(estimate: Estimate) -> list[Record]:
-    """One record per stage; bytes of a GPU, those of the parts at the stage's peak."""
-    return [_record(estimate, stage) for stage in estimate.stages]
-
-
-def _record(estimate: Estimate, stage: Stage) -> Record:
-    found = estimate.verdict()
-    chunks = [plan.chunk for plan in stage.rank.plans]
-    return {
-        "pp_rank": stage.pp_rank,
-        "num_layers": sum(len(chunk.layers) for chunk in chunks),
-        "embedding": any(chunk.embedding for chunk in chunks),
-        "mtp": any(chunk.mtp for chunk in chunks),
-        "output": any(chunk.output for chunk in chunks),
-        "num_parameters": sum(stage.num_parameters),
-        **{f"{name}_bytes": nbytes for name, nbytes in stage.breakdown_bytes.items()},
-        "peak_allocated_bytes": stage.peak_allocated_bytes,
-        "first_step_peak_allocated_bytes": stage.first_step_peak_allocated_bytes,
-        "steady_allocated_bytes": stage.steady_allocated_bytes,
-        "device_low_bytes": stage.device.low,
-        "device_high_bytes": stage.device.high,
-        "gpu": found.gpu,
-        "gpu_memory_bytes": found.memory_bytes,
-        "verdict": found.word,
-        "phase": found.phase,
-        "not_counted": found.not_counted,
-        "head_room_low_bytes": found.head_room.low,
-        "head_room_high_bytes": found.head_room.high,
-        "peak_event": stage.peak.candidate.label,
-    }
-
-
-def verdict_record(found: Verdict) -> Record:
-    """What a run is within a limit, and the bytes that decide it."""
-    return {
-        "device_low_bytes": found.device.low,
-        "device_high_bytes": found.device.high,
-        "head_room_low_bytes": found.head_room.low,
-        "head_room_high_bytes": found.head_room.high,
-        "limit_bytes": found.memory_bytes,
-        "verdict": found.word,
-        "phase": found.phase,
-        "not_counted": found.not_counted,
-    }
+    """One record per stage; bytes of a GPU, those of the parts at the stage's peak; the verdict is that of the run."""
+    found = record(VERDICT, estimate.verdict())
+    found["gpu_memory_bytes"] = found.pop("limit_bytes")
+    stages = [record(STAGE, stage) for stage in estimate.stages]
+    return [{**stage, **{name: value for name, value in found.items() if name not in stage}} for stage in stages]
 
 
 def as_csv(records: Sequence[Mapping[str, Any]]) -> str:

@@ -13,8 +13,8 @@ from ..device.rollout import asleep
 from ..device.terms import Range, Term
 from ..estimator import Estimate, Stage
 from .bars import LEAST, MARKS, MOST, Mark, bar, legend_of
-from .shares import SHARES, share_bytes
-from .verdict import bounds_text
+from .document import SHARES, share_bytes
+from .quantities import bounds_text
 
 ENGINE = "engine"
 ROLLOUT_MARKS = {**MARKS, ENGINE: Mark("\u259a", "E", "red")}
@@ -85,7 +85,7 @@ def phases_drawn(stage: Stage) -> Iterator[Drawn]:
 def _training(stage: Stage, outside: int) -> Drawn:
     engine = asleep(stage.job)
     beside = engine.low if engine else 0
-    *shares, other = share_bytes(stage)
+    *shares, other = share_bytes(stage).values()
     return Drawn("training", stage.pp_rank, stage.phase_ranges["training"], (*shares, other + outside, beside))
 
 

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..estimator import Stage
-from .figures import gib, layers_text
-from .stage_table import MAIN, REST, folded, spans
+from .document import layers_text, share_bytes
+from .quantities import gib
+from .stage_table import folded, spans
 
-SHARES: dict[str, tuple[str, ...]] = {**{name: (name,) for name in MAIN}, "other": REST}
-"""What a bar is made of, by the parts of the peak that each share holds: together they are the peak."""
 COLOURS = {
     "weights": "#0072b2", "gradients": "#e69f00", "optimizer": "#009e73", "activations": "#cc79a7", "other": "#999999",
 }  # fmt: skip
@@ -30,16 +29,11 @@ class Bar(NamedTuple):
     high: str
 
 
-def share_bytes(stage: Stage) -> list[int]:
-    """Bytes of the stage's peak by share, in the order of SHARES."""
-    return [sum(stage.breakdown_bytes[name] for name in names) for names in SHARES.values()]
-
-
 def bars(stages: Sequence[Stage]) -> list[Bar]:
     """A bar for each stage, equal neighbours as one."""
     rows = [
         [
-            str(stage.pp_rank), layers_text(stage), *map(gib, share_bytes(stage)), gib(stage.peak_allocated_bytes),
+            str(stage.pp_rank), layers_text(stage), *map(gib, share_bytes(stage).values()), gib(stage.peak_allocated_bytes),
             gib(stage.device.low, 1), gib(stage.device.high, 1),
         ]
         for stage in stages

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ..job.hardware import GIB
 from ..wording import LONGEST_MESSAGE
 
 CHARACTERS_PER_TOKEN = 4
@@ -29,11 +28,6 @@ def compact(document: Any) -> str:
 def tokens(text: str) -> int:
     """Tokens of a text: its characters by four, rounded up."""
     return -(-len(text) // CHARACTERS_PER_TOKEN)
-
-
-def in_gib(nbytes: int) -> float:
-    """Bytes in GiB, to be printed."""
-    return round(nbytes / GIB, 2)
 
 
 def shortened(document: Document, most: int = MOST_TOKENS) -> Document:

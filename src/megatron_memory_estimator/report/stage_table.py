@@ -2,74 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..estimator import Stage
-from ..rank.rank import PARTS
-from .figures import gib, layers_text
+from .document import MAIN, REST, STAGE, STATE
+from .quantities import gib, labelled
 from .widths import needed
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-Cell = Callable[[Stage], str]
-
-
-def part(*names: str) -> Cell:
-    """GiB of some parts of the peak together."""
-    return lambda stage: gib(sum(stage.breakdown_bytes[name] for name in names))
-
-
-STATE = ("weights", "gradients", "optimizer")
-MAIN = (*STATE, "activations")
-REST = tuple(name for name in PARTS if name not in MAIN)
-STAGE: dict[str, Cell] = {"stage": lambda stage: str(stage.pp_rank)}
-LAYERS: dict[str, Cell] = {"layers": lambda stage: layers_text(stage)}
-PARAMETERS: dict[str, Cell] = {"params (B)": lambda stage: f"{sum(stage.num_parameters) / 1e9:.3f}"}
-STEADY: dict[str, Cell] = {"steady": lambda stage: gib(stage.steady_allocated_bytes)}
-PEAK: dict[str, Cell] = {"peak": lambda stage: gib(stage.peak_allocated_bytes)}
-WHEN: dict[str, Cell] = {"when": lambda stage: stage.peak.candidate.label}
-FORMS: tuple[dict[str, Cell], ...] = (
-    {**STAGE, **LAYERS, **PARAMETERS, **{name: part(name) for name in PARTS}, **STEADY, **PEAK, **WHEN},
-    {**STAGE, **LAYERS, **PARAMETERS, **{name: part(name) for name in PARTS}, **STEADY, **PEAK},
-    {**STAGE, **LAYERS, **{name: part(name) for name in MAIN}, "other": part(*REST), **STEADY, **PEAK},
-    {**STAGE, **{name: part(name) for name in MAIN}, "other": part(*REST), **PEAK},
-    {**STAGE, "state": part(*STATE), "activations": part("activations"), "other": part(*REST), **PEAK},
+MERGED = {"state": STATE, "other": REST}
+"""Parts of the peak that stand together where a form has no column for each."""
+KEPT = (
+    ("stage", "layers", *MAIN, "other", "steady", "peak"),
+    ("stage", *MAIN, "other", "peak"),
+    ("stage", "state", "activations", "other", "peak"),
 )
-"""Columns, the most first: parts that are left out are together in the columns that stay, so that every form adds up to the peak."""
+"""The columns of the narrower forms, the widest first: every form adds up to the peak."""
+
+
+def forms(columns: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The forms of the table: all columns, all but when the peak is, and those that are kept."""
+    yield columns
+    yield [name for name in columns if name != "when"]
+    yield from KEPT
+
+
+def cells(stage: Stage) -> dict[str, str]:
+    """The cells of a stage by column: those of the widest form, and the parts that narrower forms put together."""
+    merged = {name: gib(sum(stage.breakdown_bytes[part] for part in parts)) for name, parts in MERGED.items()}
+    return {**labelled(STAGE, stage, "terminal"), **merged}
+
+
 BOLD = ("steady", "peak")
 
 
 def stage_table(stages: Sequence[Stage], console: Console) -> Table:
     """One row per stage in GiB, equal neighbours together, in the widest form whose cells all fit the console."""
-    tables = [_table(stages, form) for form in FORMS]
+    rows = [cells(stage) for stage in stages]
+    tables = [_table(rows, form) for form in forms([name for name in rows[0] if name not in MERGED])]
     fitting = (table for table in tables if needed(table, console).maximum <= console.width)
     return next(fitting, tables[-1])
 
 
-def _table(stages: Sequence[Stage], form: dict[str, Cell]) -> Table:
+def _table(rows: Sequence[Mapping[str, str]], form: Sequence[str]) -> Table:
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in form:
         style = "bold" if name in BOLD else ""
-        table.add_column(name, justify="left" if name in WHEN else "right", style=style, no_wrap=True)
-    for cells in folded([[cell(stage) for cell in form.values()] for stage in stages]):
+        table.add_column(name, justify="left" if name == "when" else "right", style=style, no_wrap=True)
+    for cells in folded([[row[name] for name in form] for row in rows]):
         table.add_row(*cells)
     return table
 
 
-def folded(rows: Sequence[Sequence[str]]) -> Iterator[list[str]]:
+def folded(rows: Sequence[Sequence[Any]]) -> Iterator[list[Any]]:
     """The rows, neighbours that differ in their first cell alone as one: `2-6`."""
     for first, last in spans(rows):
         name = rows[first][0] if first == last else f"{rows[first][0]}-{rows[last][0]}"
         yield [name, *rows[first][1:]]
 
 
-def spans(rows: Sequence[Sequence[str]]) -> Iterator[tuple[int, int]]:
+def spans(rows: Sequence[Sequence[Any]]) -> Iterator[tuple[int, int]]:
     """The first and the last place of neighbours that differ in their first cell alone."""
     first = 0
     for index in range(1, len(rows) + 1):

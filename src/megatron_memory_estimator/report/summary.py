@@ -17,18 +17,17 @@ from ..versions import assumptions
 from ..wording import plain
 from .comparison import Case, Columns, Refused, rows
 from .comparison import notes as notes_of_cases
-from .document import row_section, verdict_section
-from .figures import gib, layers_text
+from .document import STAGE, TENSOR, VERDICT
+from .quantities import brief, document, gib, in_gib
 from .settings_text import features_text, recompute_text
-from .short import Document, in_gib, shortened
-from .stage_table import MAIN, REST, folded, part
+from .short import Document, shortened
+from .stage_table import folded
 from .verdict import other_gpus, verdict_text
 
 MOST_STAGES = 16
 MOST_TENSORS = 15
 MOST_MODELS = 30
 LONGEST_LABEL = 100
-STAGE_COLUMNS = ("stages", "layers", *MAIN, "other", "peak_allocated", "device_low", "device_high")
 TENSOR_COLUMNS = ("name", "part", "shape", "dtype", "count", "gib", "why")
 CASE_COLUMNS = ("case", "verdict", "phase", "stage", "device_low_gib", "device_high_gib", "peak_allocated_gib")
 MODEL_COLUMNS = ("name", "parameters", "active_parameters")
@@ -42,12 +41,12 @@ def bounds_gib(value: Range) -> list[float]:
 def estimate_summary(estimate: Estimate) -> Document:
     """The verdict, the stages, the peak, the other GPUs, and what was assumed."""
     job, top = estimate.job, estimate.peak_stage
-    stages, left = stage_rows(estimate.stages)
-    document = {
+    columns, stages, left = stage_rows(estimate.stages)
+    found = {
         "answer": f"{job.gpu.name}: {verdict_text(estimate.verdict(), estimate)}",
-        "verdict": verdict_section(estimate.verdict()),
+        "verdict": document(VERDICT, estimate.verdict()),
         **run_section(estimate),
-        "stage_columns": ["stages", *(name if name == "layers" else f"{name}_gib" for name in STAGE_COLUMNS[1:])],
+        "stage_columns": columns,
         "stages": stages,
         "peak": {"stage": top.pp_rank, "allocated_gib": in_gib(top.peak_allocated_bytes), "when": top.peak.candidate.label},
         "device_gib_of_phases": phases_section(estimate),
@@ -57,7 +56,7 @@ def estimate_summary(estimate: Estimate) -> Document:
         "next": next_tool(estimate),
         **({"left_out": {"stages": left}} if left else {}),
     }  # fmt: skip
-    return shortened({name: value for name, value in document.items() if value})
+    return shortened({name: value for name, value in found.items() if value})
 
 
 def run_section(estimate: Estimate) -> Document:
@@ -80,22 +79,13 @@ def run_section(estimate: Estimate) -> Document:
     }
 
 
-def stage_rows(stages: Sequence[Stage]) -> tuple[list[list[Any]], int]:
-    """One row for each stage, equal neighbours together (`2-6`), and how many of the less full are left out."""
-    cells = [
-        [
-            str(stage.pp_rank),
-            layers_text(stage),
-            *(part(name)(stage) for name in MAIN),
-            part(*REST)(stage),
-            gib(stage.peak_allocated_bytes),
-            *(gib(end) for end in (stage.device.low, stage.device.high)),
-        ]
-        for stage in stages
-    ]
-    found: list[list[Any]] = [[*row[:2], *map(float, row[2:])] for row in folded(cells)]
-    fullest = sorted(found, key=lambda row: -row[-1])[:MOST_STAGES]
-    return [row for row in found if row in fullest], len(found) - len(fullest)
+def stage_rows(stages: Sequence[Stage]) -> tuple[list[str], list[list[Any]], int]:
+    """Column names, one row for each stage, equal neighbours together (`2-6`), and how many of the less full are left out."""
+    found = [brief(STAGE, stage) for stage in stages]
+    rows = list(folded([[str(one["pp_rank"]), *[*one.values()][1:]] for one in found]))
+    fullest = sorted(rows, key=lambda row: -row[-1])[:MOST_STAGES]
+    names = ["stages", "layers", *[*found[0]][2:]]
+    return names, [row for row in rows if row in fullest], len(rows) - len(fullest)
 
 
 def phases_section(estimate: Estimate) -> Document:
@@ -135,16 +125,13 @@ def explain_summary(estimate: Estimate, stage: int | None, at: str) -> Document:
         parts[row.part] += row.nbytes
     largest = sorted(tensors, key=lambda row: -row.nbytes)
     rest = largest[MOST_TENSORS:]
-    found = [row_section(row) for row in largest[:MOST_TENSORS]]
     return shortened(
         {
             "answer": f"stage {chosen.pp_rank} of {len(estimate.stages)}, {title}: {gib(total)} GiB allocated",
             "allocated_bytes": total,
             "parts_gib": {name: in_gib(nbytes) for name, nbytes in sorted(parts.items(), key=lambda one: -one[1])},
             "tensor_columns": list(TENSOR_COLUMNS),
-            "tensors": [
-                [one[name] if name != "gib" else in_gib(one["bytes"]) for name in TENSOR_COLUMNS] for one in found
-            ],
+            "tensors": [[brief(TENSOR, row)[name] for name in TENSOR_COLUMNS] for row in largest[:MOST_TENSORS]],
             "other_tensors": {"count": len(rest), "gib": in_gib(sum(row.nbytes for row in rest))},
             **notes_section(assumptions(estimate), estimate.job.warnings),
             "next": 'at="steady" shows what stays between two steps; detail="full" lists every tensor',

@@ -4,32 +4,19 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import Any
 
-from ..job.layout import SHORT
-from ..job.training_job import TrainingJob
 from ..planner.advise import Advice
-from ..planner.changed_run import Outcome
 from ..planner.found import Found
 from ..planner.launch import megatron_lm
 from ..wording import counted
-from .advice import cost, headline, name_of
-from .document import verdict_section
-from .figures import gib
-from .plans import Row, apart_rows, layout_text, nothing_fits, plan_settings, warnings
-from .short import Document, in_gib, shortened
+from .advice import CHANGE, Considered, headline
+from .document import VERDICT
+from .plans import COUNTS, PLAN, Row, apart_rows, layout_text, nothing_fits, plan_settings, warnings
+from .quantities import brief, document, gib
+from .short import Document, shortened
 from .summary import notes_section
 
 MOST_RULES = 5
-SHORTER = {**{full: short for short, full in SHORT.items()}, "world_size": "num_gpus"}
-"""Names of degrees as summaries give them back."""
-PLAN_COLUMNS = (
-    "layout", "settings", "recompute", "tokens_per_s_gpu", "mfu", "peak_allocated_gib", "head_room_low_gib", "head_room_high_gib",
-    "verdict",
-)  # fmt: skip
-ADVICE_COLUMNS = (
-    "change", "settings", "peak_allocated_gib", "device_low_gib", "device_high_gib", "verdict", "step_s", "gpu_time_change",
-)  # fmt: skip
 
 
 def plan_summary(found: Found, rows: Sequence[Row], said: Sequence[str]) -> Document:
@@ -37,23 +24,27 @@ def plan_summary(found: Found, rows: Sequence[Row], said: Sequence[str]) -> Docu
 
     A row's settings and those of all plans, added to what was asked, describe the plan.
     """
+    plans = [brief(PLAN, row) for row in rows]
     settings = [plan_settings(row.plan, found.asked) for row in rows]
     common = {
         name: value
         for name, value in (settings or [{}])[0].items()
         if all(name in one and one[name] == value for one in settings)
     }
-    document: Document = {
+    answered: Document = {
         "answer": answer(found, rows),
-        "plan_columns": list(PLAN_COLUMNS) if rows else [],
-        "plans": [plan_row(row, one, common) for row, one in zip(rows, settings, strict=True)],
+        "plan_columns": list(plans[0]) if rows else [],
+        "plans": [
+            [*{**plan, "settings": {name: value for name, value in own.items() if name not in common}}.values()]
+            for plan, own in zip(plans, settings, strict=True)
+        ],
         "settings_of_all": {**found.habits, **common} if rows else {},
         "better_but_tight": [_apart(row) for row in apart_rows(found)],
-        "counts": {name: getattr(found, name) for name in ("examined", "legal", "fits", "tight", "too_large")},
+        "counts": document(COUNTS, found),
         **notes_section(said, warnings(rows)),
         **(first_section(rows[0]) if rows else nothing_section(found)),
     }
-    return shortened({name: value for name, value in document.items() if value})
+    return shortened({name: value for name, value in answered.items() if value})
 
 
 def _apart(row: Row) -> str:
@@ -93,64 +84,26 @@ def nothing_section(found: Found) -> Document:
     }
 
 
-def plan_row(row: Row, settings: Document, common: Document) -> list[Any]:
-    """A plan as one row."""
-    found, time = row.verdict, row.time
-    room = found.head_room
-    return [
-        layout_text(row.plan),
-        {name: value for name, value in settings.items() if name not in common},
-        row.plan.recompute,
-        round(time.tokens_per_s_gpu),
-        round(time.mfu, 3),
-        in_gib(row.plan.peak_allocated_bytes),
-        in_gib(room.low),
-        in_gib(room.high),
-        found.word,
-    ]
-
-
 def advice_summary(advice: Advice) -> Document:
     """The verdict of a run, and its changes with the settings that make them."""
     now = advice.now
     first, second = headline(advice)
+    changes = [brief(CHANGE, Considered(advice, one)) for one in advice.outcomes]
     notes = [f"{change.name}: {change.note}" for one in advice.outcomes for change in one.changes if change.note]
-    document = {
+    answered = {
         "answer": f"{first}; {second}",
-        "verdict": verdict_section(now.verdict(advice.limit)),
+        "verdict": document(VERDICT, now.verdict(advice.limit)),
         "purpose": "faster" if advice.faster else "fit",
-        "advice_columns": list(ADVICE_COLUMNS),
-        "advice": [advice_row(advice, one) for one in advice.outcomes],
+        "advice_columns": list(changes[0]) if changes else [],
+        "advice": [[*one.values()] for one in changes],
         **notes_section(assumed(advice), now.job.warnings),
         "notes": list(dict.fromkeys(notes)),
         "next": "estimate or advise again with the settings of a change; plan with num_gpus searches all layouts",
     }
-    return shortened({name: value for name, value in document.items() if value})
+    return shortened({name: value for name, value in answered.items() if value})
 
 
 def assumed(advice: Advice) -> list[str]:
     """What was decided for the run and for its step time; what the step time decides anew is said once."""
     said = (*advice.now.job.assumptions, *advice.assumptions)
     return list({note.partition(":")[0]: note for note in said}.values())
-
-
-def advice_row(advice: Advice, one: Outcome) -> list[Any]:
-    """A change, or several together, as one row."""
-    return [
-        name_of(one),
-        new_settings(one, advice.now.job),
-        in_gib(one.peak),
-        in_gib(one.device.low),
-        in_gib(one.device.high),
-        one.verdict(advice.limit).word,
-        round(one.time.step, 3),
-        round(cost(advice, one), 3),
-    ]
-
-
-def new_settings(one: Outcome, job: TrainingJob) -> Document:
-    """The settings of the changes whose values the run does not have already."""
-    now = {**vars(job.layout), **vars(job.training), **vars(job.env)}
-    values = {name: value for change in one.changes for name, value in change.settings}
-    new = {name: value for name, value in values.items() if now.get(name) != value}
-    return {SHORTER.get(name, name): value for name, value in new.items()}

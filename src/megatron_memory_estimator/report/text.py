@@ -18,10 +18,10 @@ from ..routing import Routing, routing
 from ..versions import assumptions
 from .bars import print_bars
 from .document import per_node
-from .figures import gib, plural
+from .quantities import bounds_text, gib, plural
 from .settings_text import features_text, recompute_text
 from .stage_table import stage_table
-from .verdict import bounds_text, gpu_table, next_step, others_line, training_alone, verdict_line
+from .verdict import gpu_table, next_step, others_line, training_alone, verdict_line
 
 PHASES = {
     "build": "Building the model",
@@ -215,7 +215,7 @@ def host_lines(estimate: Estimate) -> list[str]:
     top = estimate.peak_stage
     if not any("offload" in term.name for term in top.host):
         return []
-    node = per_node(estimate.job, top)
+    node = per_node(top)
     return [
         f"Host memory: {gib(top.host_bytes.low, 1)} to {gib(top.host_bytes.high, 1)} GiB per GPU, {gib(node.low, 0)} to "
         f"{gib(node.high, 0)} per node"

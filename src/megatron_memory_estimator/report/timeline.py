@@ -14,7 +14,7 @@ from ..timeline.axis import Axis, Stretch, state_bytes
 from ..timeline.moments import Moment
 from ..timeline.timeline import Timeline
 from ..wording import plain
-from .figures import gib
+from .quantities import gib
 
 ROWS = 14
 LABEL = 8

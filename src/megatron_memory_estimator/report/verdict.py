@@ -10,7 +10,7 @@ from ..estimator import Estimate, Stage
 from ..job.choices import PHASES
 from ..job.hardware import GPUS
 from ..legality.precision import has_recipe
-from .figures import gib, plural
+from .quantities import bounds_text, gib, plural
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,11 +29,6 @@ WHILE = {
     "weight_sync": "while the engine gets the new weights",
 }
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-
-
-def bounds_text(value: Range) -> str:
-    """A range in GiB."""
-    return f"{gib(value.low, 1)} to {gib(value.high, 1)}"
 
 
 def room_text(room: Range) -> str:

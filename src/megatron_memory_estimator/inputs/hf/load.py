@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...errors import ConfigError
+from ...job.training_job import TrainingJob
 from ...wording import LONGEST_SHOWN
 from ..catalog import entries
 from ..loaded_model import LoadedModel
+from ..resolve import job_from_parts
 from ..text_files import LARGEST_FILE, shortened
 from .convert import convert
 
@@ -182,3 +184,8 @@ def _from_hub(model: str) -> LoadedModel:
         raise ConfigError(f'the Hub has no readable config.json for "{model}" (HTTP {error}); {near}') from None
     where = f"Hugging Face Hub ({model})"
     return convert(parse(text, where), model, where)
+
+
+def job_from_hf(model: str | Mapping[str, Any], num_gpus: int | None, settings: Mapping[str, Any]) -> TrainingJob:
+    """See `TrainingJob.from_hf`."""
+    return job_from_parts(load(model), num_gpus, settings, habits=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def answer(request: Request) -> Any:
     """The plans as a document, or their summary."""
-    from ...report.plans_document import found_document
+    from ...report.plans import found_document
     from ...report.summary_plans import plan_summary
 
     full = request.full
