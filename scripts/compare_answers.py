@@ -106,7 +106,8 @@ def answer(case: dict[str, Any]) -> dict[str, Any]:
         return {"refused": type(error).__name__, "why": str(error)[:200]}
     document = found.to_dict()
     return _answer(
-        list(_numbers(document, "")), f"{found.verdict().word} {[stage.peak_allocated_bytes for stage in found.stages]}"
+        sorted(_numbers(document, ""), key=str),
+        f"{found.verdict().word} {[stage.peak_allocated_bytes for stage in found.stages]}",
     )
 
 

@@ -29,6 +29,11 @@ TYPES = {
     "word": "string",
     "flag": "boolean",
     "settings": "Settings",
+    "column": "readonly (number | null)[]",
+    "value": "Value",
+    "values": "readonly Value[]",
+    "counts by name": NUMBERS,
+    "texts by name": "Readonly<Record<string, readonly string[]>>",
 }
 KINDS = {
     "count": "number",
@@ -38,8 +43,11 @@ KINDS = {
     "flag": "true or false",
     "rate": "number",
     "range": "bytes, `low` and `high`",
+    "column": "numbers or nulls",
 }
 """Units as the page of JSON names them, where the unit itself says too little."""
+SHOWN_ELSEWHERE = ("estimate", "stage", "term", "tensor", "plan", "plan_layout", "change", "counts")
+"""Subjects with a table of their own, where others refer to them."""
 
 
 def documented(subject: str) -> list[Mapping[str, str]]:
@@ -66,8 +74,8 @@ def _lines(subject: str, above: str) -> Iterator[tuple[str, str, str]]:
         unit = row["unit"].removesuffix("?")
         nullable = " or null" if row["unit"].endswith("?") else ""
         yield f"`{above}{row['name']}`", KINDS.get(unit, unit) + nullable, row["meaning"]
-        if row["fields"] not in ("", "stage", "term", "plan_layout"):
-            for fields in row["fields"].split():
+        for fields in row["fields"].split():
+            if fields not in SHOWN_ELSEWHERE:
                 yield from _lines(fields, f"{above}{row['name']}{'[]' if unit == 'objects' else ''}.")
 
 
@@ -76,23 +84,22 @@ def text() -> str:
     parts = [HEAD]
     for subject in subjects():
         lines = [f"  readonly {row['name']}: {_type(row)};" for row in documented(subject)]
-        parts.append(f"export type {_name(subject)} = {{\n" + "\n".join(lines) + "\n};\n")
+        parts.append(f"export type {type_name(subject)} = {{\n" + "\n".join(lines) + "\n};\n")
     return "\n".join(parts)
 
 
-def _name(subject: str) -> str:
+def type_name(subject: str) -> str:
     return "".join(word.capitalize() for word in subject.split("_"))
 
 
 def _type(row: Mapping[str, str]) -> str:
     unit = row["unit"].removesuffix("?")
-    found = " & ".join(map(_name, row["fields"].split())) if row["fields"] else TYPES[unit]
+    found = " & ".join(map(type_name, row["fields"].split())) if row["fields"] else TYPES[unit]
+    if unit == "objects by name":
+        found = f"Readonly<Record<string, {found}>>"
     if unit == "objects":
         found = f"readonly ({found})[]" if " " in found else f"readonly {found}[]"
     return f"{found} | null" if row["unit"].endswith("?") else found
 
 
-TABLES = {
-    f"quantities of {name}": partial(table, name)
-    for name in ("estimate", "stage", "term", "tensor", "plan", "plan_layout", "counts", "change")
-}
+TABLES = {f"quantities of {name}": partial(table, name) for name in subjects()}

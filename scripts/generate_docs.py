@@ -28,6 +28,7 @@ import docs_serve
 import docs_tables
 import docs_throughput
 import docs_timeline
+import docs_tools
 import docs_v4
 import docs_verdicts
 import docs_versions
@@ -47,12 +48,13 @@ TABLES = {
     **docs_serve.TABLES,
     **docs_throughput.TABLES,
     **docs_timeline.TABLES,
+    **docs_tools.TABLES,
     **docs_v4.TABLES,
     **docs_verdicts.TABLES,
     **docs_versions.TABLES,
 }
 """Makers of the tables by the names that blocks have."""
-TYPES = (settings_types, docs_quantities)
+TYPES = (settings_types, docs_quantities, *docs_tools.FILES)
 """Makers of whole files of types."""
 CODE = "; echo $?"
 """Behind a command whose exit code is shown too."""

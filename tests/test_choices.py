@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator.service.answers import answered
-from megatron_memory_estimator.service.choosing import DEFAULT_NAMES
+from megatron_memory_estimator.service.choices import DEFAULT_NAMES
 
 from .helpers import SWEEP
 from .random_jobs import random_job

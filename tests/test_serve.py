@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,22 +16,25 @@ from megatron_memory_estimator.cli.serve import listener
 from megatron_memory_estimator.inputs.catalog import entries
 from megatron_memory_estimator.report.classic import stage_report
 from megatron_memory_estimator.service.answers import TOOLS, answered
-from megatron_memory_estimator.service.arguments import ARGUMENTS as NAMES
-from megatron_memory_estimator.service.arguments import MBRIDGE
+from megatron_memory_estimator.service.arguments import arguments
 from megatron_memory_estimator.service.pool import Workers
+from megatron_memory_estimator.service.schema import TOOLS as STATED
 from megatron_memory_estimator.web.app import server
-from megatron_memory_estimator.web.arguments import ARGUMENTS, LISTS, MBridge
-from megatron_memory_estimator.web.documents import DOCUMENTS
+from megatron_memory_estimator.web.documents import schema_of
 from megatron_memory_estimator.web.guard import HEADERS, LARGEST_BODY
 
+from .helpers import ROOT
 from .serving import OWN, PORT, RUN
+
+sys.path.insert(0, str(ROOT / "scripts"))
+import docs_tools
 
 JSON_KINDS: dict[str, Any] = {
     "object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "boolean": bool, "null": type(None),
 }  # fmt: skip
 OTHERS = {"mbridge", "megatron_config"}
 """Tools that are asked at mbridge's paths."""
-SERVED = [tool for tool in ARGUMENTS if tool in TOOLS]
+SERVED = [name for name, tool in STATED.items() if tool.own_path]
 
 
 @pytest.fixture(scope="module")
@@ -53,34 +57,35 @@ def asked(client: TestClient, tool: str, arguments: Any, **headers: str) -> tupl
     return answer.status_code, answer.json()
 
 
-def test_both_checks_of_arguments_know_the_same_names() -> None:
-    """HTTP's, with types for the description, and that of every request, which needs no pydantic."""
-    assert {tool: set(model.model_fields) for tool, model in ARGUMENTS.items()} == {
-        tool: set(names) for tool, names in NAMES.items() if tool in ARGUMENTS
+def test_the_arguments_that_are_checked_are_those_of_the_models() -> None:
+    """`arguments.json`, which needs no pydantic, is made of the models."""
+    assert arguments() == docs_tools.kinds()
+    assert {name: {*tool.arguments.model_fields, "detail"} for name, tool in STATED.items()} == {
+        name: set(known) for name, known in arguments().items()
     }
-    assert set(MBridge.model_fields) == set(MBRIDGE)
 
 
-def test_every_tool_is_served() -> None:
-    assert {*SERVED, *OTHERS} == set(TOOLS)
-    assert set(DOCUMENTS) == set(ARGUMENTS)
+def test_every_tool_is_stated_once() -> None:
+    assert set(STATED) == set(TOOLS) == {*SERVED, *OTHERS}
 
 
 @pytest.mark.parametrize("tool", SERVED)
 def test_answers_are_those_of_the_tools_and_as_described(tool: str, client: TestClient) -> None:
-    document = DOCUMENTS[tool]
-    arguments = document.example
-    status, found = asked(client, tool, arguments)
-    found, rows = (found[0], found) if isinstance(found, list) else (found, found)
+    stated = STATED[tool]
+    status, found = asked(client, tool, stated.example)
     expected = answered(
-        {"tool": tool, "arguments": {**arguments, "detail": "full"}, "folder": None, "seconds": 60, "hub": False}
+        {"tool": tool, "arguments": {**stated.example, "detail": "full"}, "folder": None, "seconds": 60, "hub": False}
     )
-    assert status == 200 and rows == json.loads(json.dumps(expected["answer"]))
-    found = found[0] if document.rows and isinstance(found, list) else found
-    assert found.get("schema", "") == document.schema
-    assert {name: kinds for name, kinds in found.items() if name != "schema"}.keys() == document.kinds.keys()
-    for name, kinds in document.kinds.items():
-        assert isinstance(found[name], tuple(JSON_KINDS[kind] for kind in kinds.split("|"))), name
+    assert status == 200 and found == json.loads(json.dumps(expected["answer"]))
+    found = found[0] if isinstance(found, list) else found
+    schema = schema_of(stated)
+    described = (schema["anyOf"][0] if stated.rows else schema)["properties"]
+    assert found.keys() == described.keys()
+    for name, one in described.items():
+        if "const" in one:
+            assert found[name] == one["const"]
+        else:
+            assert isinstance(found[name], tuple(JSON_KINDS[kind] for kind in one["type"])), name
 
 
 def test_an_estimate_is_the_librarys_to_the_byte(client: TestClient) -> None:
@@ -95,7 +100,7 @@ def test_an_estimate_is_the_librarys_to_the_byte(client: TestClient) -> None:
 
 
 def test_lists_answer_to_get_too(client: TestClient) -> None:
-    for tool in set(LISTS) & set(SERVED):
+    for tool in (name for name, tool in STATED.items() if tool.read):
         assert client.get(f"/api/v1/{tool}").json() == asked(client, tool, {})[1]
     assert client.get("/api/v1/models", params={"model": "Qwen/Qwen3-8B"}).json()["name"] == "Qwen/Qwen3-8B"
     assert [one["name"] for one in client.get("/api/v1/models").json()] == list(entries())
@@ -225,8 +230,8 @@ def test_large_documents_are_compressed(client: TestClient) -> None:
 
 
 def test_lines_end_with_the_answer_or_the_error(client: TestClient) -> None:
-    for arguments, last in ((RUN, "answer"), ({**RUN, "settings": {"tp": 3}}, "error")):
-        answer = client.post("/api/v1/estimate", json=arguments, headers={"accept": "application/x-ndjson"})
+    for given, last in ((RUN, "answer"), ({**RUN, "settings": {"tp": 3}}, "error")):
+        answer = client.post("/api/v1/estimate", json=given, headers={"accept": "application/x-ndjson"})
         assert (
             answer.headers["content-type"].startswith("application/x-ndjson")
             and "content-encoding" not in answer.headers
@@ -258,7 +263,7 @@ def test_the_page_of_the_description_needs_nothing_else(client: TestClient) -> N
     assert "<script" not in page and "style=" not in page and "http://" not in page and "https://" not in page
     for tool in SERVED:
         assert f"<code>POST /api/v1/{tool}</code>" in page
-        assert all(f"<code>{name}</code>" in page for name in ARGUMENTS[tool].model_fields)
+        assert all(f"<code>{name}</code>" in page for name in STATED[tool].arguments.model_fields)
     assert client.get("/api/v1/docs.css").headers["content-type"].startswith("text/css")
 
 

@@ -247,11 +247,8 @@ QWEN = {"model": "Qwen/Qwen3-8B", "num_gpus": 8, "detail": "full"}
 ALONE_IN_A_FOLDER = """
 import json, sys
 sys.path[:] = [entry for entry in sys.path if "site-packages" not in entry] + [sys.argv[1]]
-from importlib import import_module
-from megatron_memory_estimator.service import page
+from megatron_memory_estimator.service import cases, exports, page, searches
 assert page.__file__.startswith(sys.argv[1]), page.__file__
-for tool in page.TOOLS:
-    import_module(f"megatron_memory_estimator.service.tools.{tool}")
 print(page.asked(sys.stdin.read(), print))
 """
 
@@ -287,7 +284,12 @@ def test_the_wheel_is_small_and_whole() -> None:
     package = {name.split("/", 1)[1] for name in files if name.startswith("megatron_memory_estimator/")}
     assert not [name for name in package if name.startswith("cli/") or name.endswith((".jsonl", ".pyc"))]
     assert {name for name in package if name.startswith("web/")} == {f"web/page/{name}" for name in REPORT}
-    assert {f"service/tools/{tool}.py" for tool in TOOLS} < package and "mcp_server.py" not in package
+    assert {
+        "service/tools.py",
+        "service/arguments.json",
+        "report/quantities.csv",
+        "rules.csv",
+    } < package and "mcp_server.py" not in package
     assert "yaml/__init__.py" in files and any(name.endswith("LICENSE") and "yaml" in name.lower() for name in files)
     info = f"megatron_memory_estimator-{__version__}.dist-info"
     assert HeaderParser().parsestr(files[f"{info}/METADATA"].decode())["Version"] == __version__

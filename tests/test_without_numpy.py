@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator.service.answers import TOOLS, answered
-from megatron_memory_estimator.service.arguments import ARGUMENTS
-from megatron_memory_estimator.web.documents import DOCUMENTS
+from megatron_memory_estimator.service.schema import TOOLS as STATED
 
 from .helpers import ROOT
 
@@ -38,7 +37,7 @@ REQUESTS: list[tuple[str, dict[str, Any]]] = [
     ("export", {**QWEN, "what": "report"}),
     ("megatron_config", {"model": "Qwen/Qwen3-8B"}),
     ("mbridge", {"hf_model_path": "Qwen/Qwen3-8B", "num_gpus": 8, "tp": 2}),
-    *((tool, document.example) for tool, document in DOCUMENTS.items() if tool != "plan"),
+    *((name, tool.example) for name, tool in STATED.items() if tool.own_path and name != "plan"),
     ("plan", {**QWEN, "axes": {"tp": "1,2", "cp": "1", "pp": "1,2", "recompute": "none,full", "micro_batch_size": "1"}}),
 ]  # fmt: skip
 BLOCKED = ("numpy", "rich", "click", "huggingface_hub", "mcp", "pydantic", "matplotlib", "pandas")
@@ -58,7 +57,7 @@ def requests() -> list[dict[str, Any]]:
     return [
         {"tool": tool, "arguments": {**arguments, **detail}, "folder": None, "seconds": 600, "hub": False}
         for tool, arguments in REQUESTS
-        for detail in (({"detail": "full"}, {"detail": "summary"}) if "detail" in ARGUMENTS[tool] else ({},))
+        for detail in (({"detail": "full"}, {"detail": "summary"}) if STATED[tool].own_path else ({},))
     ]
 
 

@@ -5,9 +5,10 @@ Requests are answered by processes (`service/pool.py`): one is ended when its re
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from inspect import Parameter, Signature
+from typing import Any, get_type_hints
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -16,26 +17,8 @@ from pydantic import ValidationError
 from . import __version__
 from .errors import EstimatorError
 from .service.arguments import unknown_argument
-from .service.parameters import (
-    At,
-    Axes,
-    CommonSettings,
-    Detail,
-    FewestGpus,
-    Layouts,
-    Model,
-    Models,
-    NumGpus,
-    Objective,
-    PlanGpus,
-    Settings,
-    StageNumber,
-    Text,
-    Top,
-    Word,
-    mistaken,
-)
 from .service.pool import SECONDS, Workers
+from .service.schema import TOOLS, Tool, mistaken
 from .wording import plain
 
 INSTRUCTIONS = (
@@ -47,6 +30,10 @@ DEEPEST = 60
 """Lists and objects inside each other in the arguments of a tool."""
 AT_ONCE = (1, 64)
 """Quick requests that are worked on at once, and that may wait; and slow ones."""
+
+
+LAST = ("text", "detail")
+"""Arguments that stand behind the others."""
 
 
 class Answers:
@@ -92,69 +79,26 @@ class Server(MCPServer[Any]):
             raise ToolError(plain(text.removeprefix(f"Error executing tool {name}: "))) from None
 
 
-class Runs:
-    """The tools that answer about one run."""
+def tool_of(name: str, tool: Tool, answers: Answers) -> Callable[..., Coroutine[Any, Any, str]]:
+    """The function of a tool, with the arguments of its model: its summary where nothing else is asked for."""
 
-    def __init__(self, workers: Answers) -> None:
-        self.workers = workers
+    async def asked(**arguments: Any) -> str:
+        return await answers.answer(name, **arguments)
 
-    async def estimate(
-        self, model: Model = None, num_gpus: NumGpus = None, settings: Settings = None, text: Text = None,
-        detail: Detail = "summary",
-    ) -> str:  # fmt: skip
-        """Whether a run fits its GPU, what every pipeline stage holds, and when it peaks."""
-        return await self.workers.answer(
-            "estimate", model=model, num_gpus=num_gpus, settings=settings, text=text, detail=detail
+    kinds = get_type_hints(tool.arguments, include_extras=True)
+    names = sorted(tool.arguments.model_fields, key=lambda word: LAST.index(word) if word in LAST else -1)
+    parameters = [
+        Parameter(
+            word,
+            Parameter.KEYWORD_ONLY,
+            default="summary" if word == "detail" else tool.arguments.model_fields[word].default,
+            annotation=kinds[word],
         )
-
-    async def explain(
-        self, model: Model = None, num_gpus: NumGpus = None, settings: Settings = None, stage: StageNumber = None,
-        at: At = "peak", text: Text = None, detail: Detail = "summary",
-    ) -> str:  # fmt: skip
-        """The named tensors that are alive on a pipeline stage, the largest first."""
-        return await self.workers.answer(
-            "explain", model=model, num_gpus=num_gpus, settings=settings, stage=stage, at=at, text=text, detail=detail
-        )
-
-    async def advise(
-        self, model: Model = None, num_gpus: NumGpus = None, settings: Settings = None, text: Text = None,
-        detail: Detail = "summary",
-    ) -> str:  # fmt: skip
-        """What would make a run fit, each change with what it saves and costs; or faster, where it fits with room."""
-        return await self.workers.answer(
-            "advise", model=model, num_gpus=num_gpus, settings=settings, text=text, detail=detail
-        )
-
-
-class Choices:
-    """The tools that answer about several runs, or about models."""
-
-    def __init__(self, workers: Answers) -> None:
-        self.workers = workers
-
-    async def compare(
-        self, models: Models, layouts: Layouts = None, num_gpus: NumGpus = None, settings: CommonSettings = None,
-        detail: Detail = "summary",
-    ) -> str:  # fmt: skip
-        """Models and layouts side by side, 20 cases at most: the verdict of each, and the figures that differ."""
-        return await self.workers.answer(
-            "compare", models=models, layouts=layouts, num_gpus=num_gpus, settings=settings, detail=detail
-        )
-
-    async def plan(
-        self, model: Model = None, num_gpus: PlanGpus = None, axes: Axes = None, settings: Settings = None,
-        objective: Objective = "throughput", top: Top = 5, fewest_gpus: FewestGpus = False, text: Text = None,
-        detail: Detail = "summary",
-    ) -> str:  # fmt: skip
-        """The best legal layouts that fit, with launch arguments. Settings that are axes (tp, pp, ...) fix them."""
-        return await self.workers.answer(
-            "plan", model=model, num_gpus=num_gpus, axes=axes, settings=settings, objective=objective, top=top,
-            fewest_gpus=fewest_gpus, text=text, detail=detail,
-        )  # fmt: skip
-
-    async def models(self, model: Word = None, detail: Detail = "summary") -> str:
-        """The bundled models with their parameters: all, those with a word in their name, or one."""
-        return await self.workers.answer("models", model=model, detail=detail)
+        for word in names
+    ]
+    asked.__name__, asked.__doc__ = name, f"{tool.says}."
+    asked.__signature__ = Signature(parameters, return_annotation=str)  # type: ignore[attr-defined]
+    return asked
 
 
 def server(folder: str | None = None, seconds: float = SECONDS) -> MCPServer[Any]:
@@ -171,7 +115,8 @@ def server(folder: str | None = None, seconds: float = SECONDS) -> MCPServer[Any
     app = Server(
         "megatron-memory", instructions=INSTRUCTIONS, version=__version__, log_level="ERROR", lifespan=until_it_ends
     )
-    runs, choices = Runs(Answers(workers)), Choices(Answers(workers))
-    for tool in (runs.estimate, choices.plan, runs.advise, runs.explain, choices.compare, choices.models):
-        app.add_tool(tool, structured_output=False)  # the answer once, as text
+    answers = Answers(workers)
+    for name, tool in TOOLS.items():
+        if tool.agents:
+            app.add_tool(tool_of(name, tool, answers), structured_output=False)  # the answer once, as text
     return app

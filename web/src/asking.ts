@@ -1,4 +1,5 @@
 // Questions of components: asked anew when the request changes, the one before is cancelled, what was answered lately is kept.
+import type { Asked, Tool } from "./tools";
 import { useEffect, useState } from "preact/hooks";
 import { type Asking, type Engine, Refusal, isCancelled, sentence } from "./engine";
 
@@ -17,7 +18,7 @@ const KEPT = 60;
 const known = new Map<string, unknown>();
 
 /** The document of a tool, from memory where it was asked lately. */
-export const asked = async <T>(engine: Engine, tool: string, request: object, asking: Asking = {}): Promise<T> => {
+export const asked = async <T>(engine: Engine, tool: Tool, request: Asked, asking: Asking = {}): Promise<T> => {
   const key = `${tool} ${JSON.stringify(request)}`;
   if (known.has(key)) return known.get(key) as T;
   const found = await engine.ask<T>(tool, request, asking);
@@ -27,7 +28,7 @@ export const asked = async <T>(engine: Engine, tool: string, request: object, as
 };
 
 /** The answer to a request; null asks nothing, and leaves what was answered before. */
-export const useAnswer = <T>(engine: Engine, tool: string, request: object | null): Answer<T> => {
+export const useAnswer = <T>(engine: Engine, tool: Tool, request: Asked | null): Answer<T> => {
   const [kept, setKept] = useState<Kept<T>>({ key: "", busy: request !== null });
   const key = request === null ? "" : JSON.stringify(request);
   useEffect(() => {

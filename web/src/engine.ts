@@ -1,5 +1,7 @@
 // What the page asks, and who answers: a server, a worker that runs the library, or the documents of a frozen report.
 
+import type { Asked, Tool } from "./tools";
+
 export type Progress = { readonly share?: number; readonly [name: string]: unknown };
 export type Asking = { readonly signal?: AbortSignal; readonly progress?: (how: Progress) => void };
 
@@ -9,7 +11,7 @@ export interface Engine {
   /** Where what is asked stays. */
   readonly place: string;
   /** The document of a tool. Rejects with a Refusal that says in one sentence what is wrong, or an AbortError. */
-  ask<T>(tool: string, request: object, asking?: Asking): Promise<T>;
+  ask<T>(tool: Tool, request: Asked, asking?: Asking): Promise<T>;
 }
 
 /** One sentence from the engine: the request is wrong, or cannot be answered. */
@@ -22,7 +24,7 @@ export const sentence = (error: unknown) => (error instanceof Error ? error.mess
 /** Tools that answer in short where the whole document is not asked for. */
 const SHORTENED = new Set(["estimate", "plan", "advise", "compare", "explain", "models"]);
 
-const whole = (tool: string, request: object): object => (SHORTENED.has(tool) ? { ...request, detail: "full" } : request);
+const whole = (tool: Tool, request: Asked): Asked => (SHORTENED.has(tool) ? { ...request, detail: "full" } : request);
 
 /** Tools that read a run again and again, in a process of their own: what nobody waits for ends. */
 const ABORTED = new Set(["choices"]);
@@ -34,7 +36,7 @@ export class HttpEngine implements Engine {
   readonly live = true;
   readonly place = "goes to this page's server alone";
 
-  async ask<T>(tool: string, request: object, { signal, progress }: Asking = {}): Promise<T> {
+  async ask<T>(tool: Tool, request: Asked, { signal, progress }: Asking = {}): Promise<T> {
     let response: Response;
     try {
       response = await fetch(`api/v1/${tool}`, {
@@ -154,7 +156,7 @@ class OneWorker {
     this.next();
   }
 
-  ask(tool: string, request: object, { signal, progress }: Asking): Promise<unknown> {
+  ask(tool: string, request: Asked, { signal, progress }: Asking): Promise<unknown> {
     return new Promise((resolve, reject) => {
       if (signal?.aborted) return reject(cancelled());
       const id = ++this.last;
@@ -174,7 +176,7 @@ export class WorkerEngine implements Engine {
   private readonly quick = new OneWorker();
   private readonly slow = new OneWorker();
 
-  ask<T>(tool: string, request: object, asking: Asking = {}): Promise<T> {
+  ask<T>(tool: Tool, request: Asked, asking: Asking = {}): Promise<T> {
     const worker = SLOW.has(tool) ? this.slow : this.quick;
     return worker.ask(tool, whole(tool, request), asking) as Promise<T>;
   }
@@ -188,7 +190,7 @@ export class FrozenEngine implements Engine {
   readonly place = "";
   constructor(private readonly held: readonly Held[]) {}
 
-  async ask<T>(tool: string, request: object): Promise<T> {
+  async ask<T>(tool: Tool, request: Asked): Promise<T> {
     const asked = request as Record<string, unknown>;
     const found = this.held.find(
       (one) => one.tool === tool && Object.entries(one.arguments).every(([name, value]) => (asked[name] ?? null) === value),

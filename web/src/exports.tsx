@@ -1,4 +1,5 @@
 // What the page hands out of a run: documents, tables, the page itself frozen, and how to launch it.
+import type { Tool } from "./tools";
 import { useState } from "preact/hooks";
 import { requestOf, usePage } from "./context";
 import type { Launch } from "./documents";
@@ -25,7 +26,7 @@ export const Exports = ({ stage, moment }: { stage: number; moment: number | und
   const hand = (format: string, what: string) => async () => {
     try {
       if (format === "json") {
-        const found = await engine.ask<{ schema: string }>(what, { ...request, ...(what === "estimate" ? {} : { stage }) });
+        const found = await engine.ask<{ schema: string }>(what as Tool, { ...request, ...(what === "estimate" ? {} : { stage }) });
         save(`${what}.json`, `${JSON.stringify(found, null, 1)}\n`, TYPES["json"]!);
         return;
       }

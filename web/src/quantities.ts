@@ -167,6 +167,7 @@ export type Plan = {
   readonly exposed: number;
   readonly parts_s: Readonly<Record<string, number>>;
   readonly limited_by: string;
+  readonly beside_first: string;
   readonly peak_allocated_bytes: number;
   readonly peak_stage: number;
   readonly device_bytes: Bounds;
@@ -214,4 +215,274 @@ export type OneChange = {
   readonly name: string;
   readonly settings: Settings;
   readonly note: string | null;
+};
+
+export type Explanation = {
+  readonly schema: string;
+  readonly pp_rank: number;
+  readonly at: string;
+  readonly event: string;
+  readonly allocated_bytes: number;
+  readonly tensors: readonly Tensor[];
+  readonly owned: readonly Owned[];
+};
+
+export type Owned = {
+  readonly chunk: number;
+  readonly group: string;
+  readonly data_parallel_rank: number;
+  readonly parameters: Settings;
+};
+
+export type Moment = {
+  readonly schema: string;
+  readonly pp_rank: number;
+  readonly moment: number;
+  readonly event: string;
+  readonly allocated_bytes: number;
+  readonly tensors: readonly Tensor[];
+};
+
+export type Timeline = {
+  readonly schema: string;
+  readonly model: string;
+  readonly pp_rank: number;
+  readonly gpu: string;
+  readonly gpu_memory_bytes: number;
+  readonly steady_allocated_bytes: number;
+  readonly peak_allocated_bytes: number;
+  readonly peak_event: string;
+  readonly step_s: number;
+  readonly timeline_s: number;
+  readonly left_out: LeftOut | null;
+  readonly moments: readonly MomentRow[];
+};
+
+export type LeftOut = {
+  readonly behind: number;
+  readonly moments: number;
+  readonly microbatches: number;
+  readonly repeats: number;
+};
+
+export type MomentRow = {
+  readonly index: number | null;
+  readonly event: string;
+  readonly chunk: number | null;
+  readonly microbatch: number | null;
+  readonly beside_chunk: number | null;
+  readonly beside_microbatch: number | null;
+  readonly in_flight: number;
+  readonly start_s: number | null;
+  readonly end_s: number | null;
+  readonly start_bytes: number;
+  readonly highest_bytes: number;
+  readonly end_bytes: number;
+  readonly weights_bytes: number;
+  readonly gradients_bytes: number;
+  readonly optimizer_bytes: number;
+  readonly activations_bytes: number;
+  readonly transient_bytes: number;
+  readonly pipeline_bytes: number;
+  readonly workspace_bytes: number;
+  readonly highest_event: string;
+};
+
+export type Lanes = {
+  readonly schema: string;
+  readonly gpu: string;
+  readonly gpu_memory_bytes: number;
+  readonly step_s: number;
+  readonly timeline_s: number;
+  readonly events: readonly string[];
+  readonly labels: readonly string[];
+  readonly stages: readonly Lane[];
+};
+
+export type Lane = {
+  readonly pp_rank: number;
+  readonly steady_allocated_bytes: number;
+  readonly peak_allocated_bytes: number;
+  readonly peak_moment: number | null;
+  readonly left_out: LeftOut | null;
+  readonly shapes: readonly LaneShape[];
+  readonly columns: LaneColumns;
+};
+
+export type LaneShape = {
+  readonly at: readonly number[];
+  readonly below_bytes: readonly number[];
+};
+
+export type LaneColumns = {
+  readonly index: readonly (number | null)[];
+  readonly event: readonly (number | null)[];
+  readonly start_s: readonly (number | null)[];
+  readonly end_s: readonly (number | null)[];
+  readonly start_bytes: readonly (number | null)[];
+  readonly highest_bytes: readonly (number | null)[];
+  readonly end_bytes: readonly (number | null)[];
+  readonly chunk: readonly (number | null)[];
+  readonly microbatch: readonly (number | null)[];
+  readonly beside_chunk: readonly (number | null)[];
+  readonly beside_microbatch: readonly (number | null)[];
+  readonly in_flight: readonly (number | null)[];
+  readonly shape: readonly (number | null)[];
+  readonly label: readonly (number | null)[];
+};
+
+export type Advice = {
+  readonly schema: string;
+  readonly limit_bytes: number;
+  readonly assumptions: readonly string[];
+  readonly now: Change & PeakStage;
+  readonly purpose: string;
+  readonly advice: readonly Change[];
+};
+
+export type PeakStage = {
+  readonly peak_stage: number;
+};
+
+export type Plans = {
+  readonly schema: string;
+  readonly objective: string;
+  readonly limit_bytes: number;
+  readonly interrupted: boolean;
+  readonly fewest_gpus: number | null;
+  readonly space: Settings;
+  readonly counts: Counts & RuledOut;
+  readonly plans: readonly Plan[];
+  readonly tight_plans: readonly TightPlan[];
+  readonly front: readonly FrontPlan[];
+  readonly least: LeastPlan | null;
+  readonly habits: Settings;
+  readonly assumptions: readonly string[];
+  readonly warnings: readonly string[];
+};
+
+export type RuledOut = {
+  readonly ruled_out: Readonly<Record<string, number>>;
+};
+
+export type FrontPlan = {
+  readonly peak_allocated_bytes: number;
+  readonly tokens_per_s_gpu: number;
+  readonly layout: string;
+};
+
+export type TightPlan = {
+  readonly peak_allocated_bytes: number;
+  readonly tokens_per_s_gpu: number;
+  readonly layout: string;
+  readonly device_bytes: Bounds;
+  readonly verdict: string;
+};
+
+export type LeastPlan = {
+  readonly device_bytes: Bounds;
+  readonly layout: string;
+};
+
+export type Comparison = {
+  readonly schema: string;
+  readonly cases: readonly Case[];
+  readonly differs: readonly string[];
+  readonly figures: Readonly<Record<string, readonly string[]>>;
+  readonly settings: readonly SettingValues[];
+  readonly parts: readonly PartBytes[];
+  readonly tensors: readonly TensorBytes[];
+  readonly other_tensors: OtherTensors;
+};
+
+export type Case = {
+  readonly label: string;
+  readonly estimate: Estimate | null;
+  readonly refusal: string | null;
+};
+
+export type SettingValues = {
+  readonly name: string;
+  readonly values: readonly Value[];
+};
+
+export type PartBytes = {
+  readonly part: string;
+  readonly bytes: readonly (number | null)[];
+};
+
+export type TensorBytes = {
+  readonly part: string;
+  readonly name: string;
+  readonly bytes: readonly (number | null)[];
+  readonly difference: number;
+};
+
+export type OtherTensors = {
+  readonly count: number;
+  readonly bytes: readonly (number | null)[];
+};
+
+export type Choices = {
+  readonly schema: string;
+  readonly choices: Readonly<Record<string, ChoiceOf>>;
+};
+
+export type ChoiceOf = {
+  readonly value: Value;
+  readonly values: readonly Choice[];
+};
+
+export type Choice = {
+  readonly value: Value;
+  readonly settings: Settings;
+  readonly num_gpus: number | null;
+  readonly refusal: string | null;
+};
+
+export type Launch = {
+  readonly megatron_lm: string;
+  readonly yaml: string;
+  readonly bridge: string;
+  readonly without_argument: Settings;
+};
+
+export type Export = {
+  readonly name: string;
+  readonly text: string;
+};
+
+export type ModelFacts = {
+  readonly name: string;
+  readonly source: string;
+  readonly model_type: string;
+  readonly num_parameters: ModelParameters | null;
+  readonly refused: string | null;
+  readonly not_counted: string | null;
+};
+
+export type GpuFacts = {
+  readonly name: string;
+  readonly memory_bytes: number;
+  readonly aliases: readonly string[];
+  readonly source: string;
+};
+
+export type SettingCatalogue = {
+  readonly schema: string;
+  readonly topics: readonly string[];
+  readonly settings: readonly SettingFacts[];
+};
+
+export type SettingFacts = {
+  readonly name: string;
+  readonly short: string | null;
+  readonly topic: string;
+  readonly kind: string;
+  readonly default: Value;
+  readonly unit: string | null;
+  readonly help: string;
+  readonly choices: readonly string[];
+  readonly words: Readonly<Record<string, number>>;
+  readonly null: boolean;
 };

@@ -39,12 +39,16 @@ WORDS = {
 """Parts of a step in words."""
 
 
+LITTLE = 0.01
+"""A share of a step that is not worth a name."""
+
+
 @dataclass(frozen=True)
 class Row:
     """A plan with its estimate and its step time by part.
 
     `limit` is what it may take of a GPU, all of it where that is not said. `asked` is the job that was planned, `habits` the settings
-    of published recipes that it was not given.
+    of published recipes that it was not given, `first` the best plan where it is another.
     """
 
     plan: Plan
@@ -52,6 +56,7 @@ class Row:
     limit: int | None = None
     asked: TrainingJob | None = None
     habits: Mapping[str, Any] = field(default_factory=dict)
+    first: Row | None = None
 
     @cached_property
     def estimate(self) -> Estimate:
@@ -84,12 +89,35 @@ class Row:
 
 def rows_of(found: Found) -> list[Row]:
     """The plans of a search with their estimates."""
-    return [Row(plan, found.efficiency, found.limit, found.asked, found.habits) for plan in found.plans]
+    rows: list[Row] = []
+    for plan in found.plans:
+        first = rows[0] if rows else None
+        rows.append(Row(plan, found.efficiency, found.limit, found.asked, found.habits, first))
+    return rows
 
 
 def apart_rows(found: Found) -> list[Row]:
     """Tight plans that are better than the first that fits, with their estimates."""
     return [Row(plan, found.efficiency, found.limit, found.asked, found.habits) for plan in found.apart]
+
+
+def beside_first(row: Row) -> str:
+    """How much more GPU time a token takes than in the first plan, and in which part of the step most of it is."""
+    first = row.first
+    if first is None:
+        name, share = row.limited_by
+        if share < LITTLE:
+            return "nearly all of its step is kernels of forward and backward"
+        return f"beside its kernels mostly {name}, {share:.0%} of the step"
+    spent = {name: _gpu_seconds(row, name) - _gpu_seconds(first, name) for name in row.time.parts}
+    whole = sum(_gpu_seconds(first, name) for name in first.time.parts)
+    change = sum(spent.values()) / whole
+    name = max(spent, key=lambda part: spent[part] * (1 if change >= 0 else -1))
+    return f"{abs(change):.1%} {'slower' if change >= 0 else 'faster'} than 1, by {WORDS.get(name, name)} ({spent[name] / whole:+.1%})"
+
+
+def _gpu_seconds(row: Row, part: str) -> float:
+    return row.time.parts.get(part, 0.0) * row.plan.job.layout.world_size
 
 
 def plan_records(plans: Found | Sequence[Row]) -> list[Record]:
@@ -213,6 +241,7 @@ PLAN = table(
         "offloaded": _offloaded,
         "optimizer_text": lambda row: optimizer_text(row.plan),
         "limit_text": lambda row: row.limit_text,
+        "beside_first": beside_first,
         "largest_part": lambda row: row.limited_by[0],
         "stage_peaks": lambda row: [stage.peak_allocated_bytes for stage in row.estimate.stages],
         "alike": lambda row: len(row.plan.alike),
@@ -239,6 +268,7 @@ def found_document(found: Found, rows: Sequence[Row], said: Sequence[str]) -> di
         "tight_plans": [_apart(row) for row in apart_rows(found)],
         "front": [_on_the_front(plan) for plan in found.front],
         "least": None if least is None else {"device_bytes": least.device._asdict(), "layout": layout_text(least)},
+        "habits": dict(found.habits),
         "assumptions": list(said),
         "warnings": warnings(rows),
     }

@@ -9,14 +9,12 @@ from rich.markup import escape
 
 from ..planner.found import Found, Plan
 from ..planner.ideas import NEAR
-from .plans import PLAN, WORDS, Row, apart_rows, optimizer_text
+from .plans import PLAN, Row, apart_rows, beside_first, optimizer_text
 from .quantities import labelled
 from .verdict import WHILE
 
 BOUND = "\u00a0"
 """A space at which no line ends."""
-LITTLE = 0.01
-"""A share of a step that is not worth a name."""
 NARROWEST = 26
 """Columns that a layout needs beside the numbers; where there are fewer, it stands on lines of its own."""
 BETTER = {"throughput": "Faster", "memory": "Smaller at the peak", "head-room": "With more head-room"}
@@ -78,7 +76,7 @@ def plan_lines(found: Found, rows: Sequence[Row], width: int) -> Iterator[str]:
     common, words = said_once([row.plan for row in rows])
     yield from map(escape, wrapped(("all plans: " if len(rows) > 1 else "") + listed(common), width))
     yield ""
-    yield from _table([_figures(row) for row in rows], words, [_below(row, rows[0]) for row in rows], width)
+    yield from _table([_figures(row) for row in rows], words, [_below(row) for row in rows], width)
     for name, meaning in LEGEND.items():
         if any(name in plain(one) for one in (*words, *common)):
             yield ""
@@ -171,9 +169,9 @@ def _table(
             yield f"[dim]{escape(' ' * margin + one)}[/]"
 
 
-def _below(row: Row, first: Row) -> str:
+def _below(row: Row) -> str:
     """Why a plan is slower than the first, which phase decides its head-room, and what is like it."""
-    parts = [beside_first(row, first)]
+    parts = [beside_first(row)]
     if row.verdict.phase != "training":
         parts.append(f"its head-room is that {WHILE[row.verdict.phase]}")
     if not row.verdict.fits:
@@ -181,24 +179,6 @@ def _below(row: Row, first: Row) -> str:
     if row.plan.alike:
         parts.append(like_it(row.plan))
     return "; ".join(filter(None, parts))
-
-
-def beside_first(row: Row, first: Row) -> str:
-    """How much more GPU time a token takes than in the first plan, and in which part of the step most of it is."""
-    if row is first:
-        name, share = row.limited_by
-        if share < LITTLE:
-            return "nearly all of its step is kernels of forward and backward"
-        return f"beside its kernels mostly {name}, {share:.0%} of the step"
-    spent = {name: _gpu_seconds(row, name) - _gpu_seconds(first, name) for name in row.time.parts}
-    whole = sum(_gpu_seconds(first, name) for name in first.time.parts)
-    change = sum(spent.values()) / whole
-    name = max(spent, key=lambda part: spent[part] * (1 if change >= 0 else -1))
-    return f"{abs(change):.1%} {'slower' if change >= 0 else 'faster'} than 1, by {WORDS.get(name, name)} ({spent[name] / whole:+.1%})"
-
-
-def _gpu_seconds(row: Row, part: str) -> float:
-    return row.time.parts.get(part, 0.0) * row.plan.job.layout.world_size
 
 
 def like_it(plan: Plan) -> str:

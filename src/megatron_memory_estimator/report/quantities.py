@@ -19,11 +19,19 @@ from ..dataclass import dataclass
 from ..device.terms import Range
 from ..job.hardware import GIB
 
-Unit = Literal[
-    "bytes", "range", "bytes by name", "ranges by name", "count", "counts", "seconds", "seconds by name", "share", "rate", "rates by name",
-    "flag", "word", "words", "settings", "object", "objects",
-]  # fmt: skip
-"""`range` and `bytes by name` are bytes too; `settings` are values by name. `object` and `objects` have fields of their own."""
+Scalar = Literal["bytes", "count", "seconds", "share", "rate", "flag", "word", "value"]
+Several = Literal["counts", "words", "values", "column", "objects"]
+ByName = Literal[
+    "bytes by name",
+    "ranges by name",
+    "seconds by name",
+    "rates by name",
+    "counts by name",
+    "texts by name",
+    "objects by name",
+]
+Unit = Literal[Scalar, Several, ByName, "range", "settings", "object"]
+"""A `range` is bytes too, `settings` are values by name, a `column` is numbers or nulls; `object` and `objects` have fields of their own."""
 Door = Literal["json", "table", "terminal", "notebook", "agent"]
 """`table` is CSV, Markdown, frames and `table()`; `terminal` the command's tables; `agent` the short answers of MCP."""
 Of = Callable[[Any], Any]

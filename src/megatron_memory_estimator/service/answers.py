@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any
 
 from ..errors import EstimatorError, NumPyError
-from .arguments import ARGUMENTS, checked
+from .arguments import checked
 from .jobs import Files
 from .request import Progress, Request
+from .tools import ANSWERS
 
-TOOLS = tuple(ARGUMENTS)
-"""Files of `tools/`."""
+TOOLS = tuple(ANSWERS)
+"""Every tool by its name."""
 LARGEST_MEMORY = 4 * 2**30
 """Bytes of address space of one request."""
 
@@ -28,12 +28,11 @@ def answered(request: Mapping[str, Any], progress: Progress | None = None) -> di
     where names are looked up in the catalogue alone. With an error, `needs` may say what would answer it: "numpy".
     """
     assert request["tool"] in TOOLS
-    tool = import_module(f".tools.{request['tool']}", __package__)
     deadline = time.monotonic() + 0.9 * float(request["seconds"])
     files = Files(request["folder"], hub=bool(request.get("hub", True)))
     try:
-        arguments = checked(request["tool"], request["arguments"])
-        return {"answer": tool.answer(Request(arguments, files, deadline, progress))}
+        given = checked(request["tool"], request["arguments"])
+        return {"answer": ANSWERS[request["tool"]](Request(given, files, deadline, progress))}
     except NumPyError as error:
         return {"error": error.reason, "needs": "numpy"}
     except EstimatorError as error:

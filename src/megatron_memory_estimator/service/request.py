@@ -1,4 +1,7 @@
-"""A request: what is asked, what may be opened for it, until when it may work, and whom it tells how far it is."""
+"""A request: what is asked, what may be opened for it, until when it may work, and whom it tells how far it is.
+
+Settings of an answer as what to change in the request that it answers.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any, NamedTuple
 
 from ..errors import ConfigError
 from ..estimator import Estimate, estimate
+from ..inputs.setting_names import full_name
 from ..job.training_job import TrainingJob
 from ..wording import shown
 from .jobs import Files, job_of
@@ -53,3 +57,16 @@ class Request(NamedTuple):
     def late(self) -> bool:
         """Whether its time is over."""
         return time.monotonic() > self.deadline
+
+
+NUM_GPUS, WORLD = "num_gpus", "world_size"
+
+
+def following(request: Request, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """`settings` to merge over those of the request, by full names, null for what it says of the same in other words; and `num_gpus`,
+    the argument of that name, null where it stays."""
+    named = {full_name(word): value for word, value in settings.items()}
+    given = request.get("settings") or {}
+    gpus = named.pop(WORLD, None)
+    names = {*named, *([WORLD] if gpus is not None else [])}
+    return {"settings": {**{word: None for word in given if full_name(word) in names}, **named}, NUM_GPUS: gpus}

@@ -26,14 +26,12 @@ from starlette.types import ASGIApp
 from .. import __version__
 from ..errors import EstimatorError
 from ..job.settings import nearest
-from ..service.answers import TOOLS
-from ..service.parameters import mistaken
 from ..service.pool import Workers
+from ..service.schema import TOOLS, Arguments, MBridge, mistaken
 from ..wording import LONGEST_SHOWN, shown
 from . import mbridge
 from .answering import EVERY, LINES, answer, refusal, status_of
-from .arguments import ARGUMENTS, LISTS, Arguments, MBridge
-from .documents import DOCUMENTS, answers_of
+from .documents import answers_of
 from .guard import Guard, own_names
 
 if TYPE_CHECKING:
@@ -139,7 +137,7 @@ def sentence(error: RequestValidationError, path: str) -> str:
     if not first["loc"]:
         return "the body must be a JSON object of arguments"
     tool = path.rpartition("/")[2]
-    known = ARGUMENTS.get(tool, MBridge)
+    known = TOOLS[tool].arguments if tool in TOOLS else MBridge
     return mistaken(first, tool, list(known.model_fields))
 
 
@@ -233,14 +231,14 @@ PREFIX = "/api/v1"
 def router(workers: Workers, tools: Collection[str]) -> APIRouter:
     """The paths of those tools that are in the table."""
     found = APIRouter(prefix=PREFIX)
-    for tool in (name for name in ARGUMENTS if name in tools):
+    for tool in (name for name, one in TOOLS.items() if one.own_path and name in tools):
         add(found, workers, tool)
     return found
 
 
 def add(routes: APIRouter, workers: Workers, tool: str) -> None:
     """The paths of a tool."""
-    arguments, document = ARGUMENTS[tool], DOCUMENTS[tool]
+    stated = TOOLS[tool]
 
     async def ask(request: Request, given: Arguments) -> Response:
         asked = given.model_dump()
@@ -250,23 +248,23 @@ def add(routes: APIRouter, workers: Workers, tool: str) -> None:
         return await ask(request, given)
 
     described: dict[str, Any] = {
-        "summary": document.says, "response_class": Response, "response_model": None, "tags": ["tools"],
-        "responses": answers_of(tool, document),
+        "summary": stated.says, "response_class": Response, "response_model": None, "tags": ["tools"],
+        "responses": answers_of(stated),
     }  # fmt: skip
-    ask.__annotations__["given"] = Annotated[arguments, Body(examples=[document.example])]
+    ask.__annotations__["given"] = Annotated[stated.arguments, Body(examples=[stated.example])]
     routes.add_api_route(f"/{tool}", ask, methods=["POST"], operation_id=tool, **described)
-    if tool in LISTS:
-        list_.__annotations__["given"] = Annotated[arguments, Query()]
+    if stated.read:
+        list_.__annotations__["given"] = Annotated[stated.arguments, Query()]
         routes.add_api_route(f"/{tool}", list_, methods=["GET"], operation_id=f"list_{tool}", **described)
 
 
 def rest_router(tools: Collection[str]) -> APIRouter:
     """A sentence for every other path below the prefix; no part of the description."""
-    known = [name for name in ARGUMENTS if name in tools]
+    known = [name for name, one in TOOLS.items() if one.own_path and name in tools]
 
     async def rest(path: str) -> Response:
         if path in known:
-            methods = "POST, GET" if path in LISTS else "POST"
+            methods = "POST, GET" if TOOLS[path].read else "POST"
             return refusal(405, f"{PREFIX}/{path} is asked with {methods.replace(', ', ' or ')}", {"allow": methods})
         word = path[:LONGEST_SHOWN]
         hint = nearest(word, known) or f" The tools are {', '.join(known)}."

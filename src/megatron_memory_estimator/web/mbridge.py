@@ -12,8 +12,8 @@ from typing import Any
 from fastapi import APIRouter, HTTPException, Request, Response
 
 from ..service.pool import Workers
+from ..service.schema import MBridge
 from .answering import EVERY, answer
-from .arguments import MBridge
 from .documents import refusals
 
 PATHS = ("/local-hf-configs", "/get-megatron-config/", "/estimate_with_mbridge")

@@ -1,28 +1,32 @@
-"""The best legal layouts of a run that fit."""
+"""The best legal layouts of a run that fit.
+
+How far a search is, as JSON objects, some ten times a second.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...errors import ConfigError
-from ...inputs.searched import AXES, FIXED
-from ...inputs.setting_names import canonical, full_name
-from ...job.training_job import TrainingJob
-from ...planner.space.axes import axis_name
-from ..following import following
-from ..jobs import job_of
-from ..request import MOST_PLANS, Request
-from ..telling import told
+from ..errors import ConfigError
+from ..inputs.searched import AXES, FIXED
+from ..inputs.setting_names import canonical, full_name
+from ..job.training_job import TrainingJob
+from ..planner.space.axes import axis_name
+from .jobs import job_of
+from .request import MOST_PLANS, Progress, Request, following
 
 if TYPE_CHECKING:
-    from ...planner.found import Found
-    from ...report.plans import Row
+    from ..planner.found import Found
+    from ..report.plans import Row
 
 
-def answer(request: Request) -> Any:
+def plans(request: Request) -> Any:
     """The plans as a document, or their summary."""
-    from ...report.plans import found_document
-    from ...report.summary_plans import plan_summary
+    from ..report.plans import found_document
+    from ..report.summary_plans import plan_summary
 
     full = request.full
     one = planned(request)
@@ -43,8 +47,8 @@ class Answered(NamedTuple):
 
 def planned(request: Request) -> Answered:
     """The search of a request, done."""
-    from ...planner.planning import plan
-    from ...report.plans import rows_of
+    from ..planner.planning import plan
+    from ..report.plans import rows_of
 
     search = search_of(request)
     fewest, said = bool(request.get("fewest_gpus")), list[str]()
@@ -92,3 +96,42 @@ def search_of(request: Request) -> Search:
         if value is not None and axes.setdefault(axis_name(name), words) != words:
             raise ConfigError(f"{name} is given twice, as an axis and as a setting, with different values; give one")
     return Search(job_of(request.get("model"), request.get("text"), None, given, request.files), axes, batch)
+
+
+EVERY_S = 0.1
+"""Seconds between two of them."""
+
+
+def told(progress: Progress) -> Callable[[float, Found], None]:
+    """What tells `progress` the share that is done, and the counts and the best layout so far."""
+    last = -inf
+
+    def tell(share: float, found: Found) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= EVERY_S or share >= 1:
+            last = now
+            progress(so_far(share, found))
+
+    return tell
+
+
+def so_far(share: float, found: Found) -> dict[str, Any]:
+    """The share of the legal layouts that are evaluated, how many there are, how many fit, and the best of them (null: none yet)."""
+    return {"share": min(share, 1.0), "legal": found.legal, "fits": found.fits, "best": best(found)}
+
+
+def best(found: Found) -> dict[str, Any] | None:
+    """The layout that would be first now."""
+    from ..report.plans import layout_text
+
+    if not found.plans:
+        return None
+    plan = found.plans[0]
+    return {
+        "num_gpus": plan.job.layout.world_size,
+        "layout": layout_text(plan),
+        "step_s": plan.step,
+        "tokens_per_s_gpu": plan.tokens_per_s_gpu,
+        "peak_allocated_bytes": plan.peak_allocated_bytes,
+    }

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ...errors import ConfigError
-from ...wording import shown
-from ..request import Request
+from ..errors import ConfigError
+from ..wording import shown
+from .request import Request
 
 Records = list[dict[str, Any]]
 ENDINGS = {"csv": "csv", "markdown": "md"}
@@ -16,9 +16,9 @@ REPORT = "report"
 """The page frozen around a run, which is no table."""
 
 
-def answer(request: Request) -> Any:
+def exported(request: Request) -> Any:
     """`name` of the file and its `text`: a row for each of `what`, in the format `csv` or `markdown`; a `report` is HTML."""
-    from ...report.records import FORMATS
+    from ..report.records import FORMATS
 
     what = request.get("what")
     if what not in (*TABLES, REPORT):
@@ -41,10 +41,20 @@ def _file_name(*parts: str) -> str:
 
 def _report(request: Request) -> dict[str, str]:
     """The page of the run as one file."""
-    from ...report.page import page_report
+    from ..report.page import page_report
 
     found = request.estimate
     return {"name": f"{_file_name(_model(found.job.name), 'memory')}.html", "text": page_report(found)}
+
+
+def at_moment(request: Request) -> dict[str, Any]:
+    """The tensors at the highest of a moment, as a document. Raises ConfigError without the number of one."""
+    from ..report.moment import moment_document
+
+    index = request.get("moment")
+    if index is None:
+        raise ConfigError("moment is needed: the number of a moment, as `lanes` has them")
+    return moment_document(request.estimate.stage(request.get("stage")), index)
 
 
 class Table(NamedTuple):
@@ -67,8 +77,7 @@ def _moments(request: Request) -> Table:
 
 def _tensors(request: Request) -> Table:
     """Those of `explain`, or of a moment where one is given."""
-    from ...report.document import explanation
-    from .moment import answer as at_moment
+    from ..report.document import explanation
 
     if request.get("moment") is not None:
         found, where = at_moment(request), f"moment {request.get('moment')}"
@@ -82,22 +91,22 @@ def _tensors(request: Request) -> Table:
 
 
 def _plans(request: Request) -> Table:
-    from ...report.plans import plan_records
-    from .plan import planned
+    from ..report.plans import plan_records
+    from .searches import planned
 
     found = planned(request)
     return Table(_model(found.search.job.name), "plans", plan_records(found.rows))
 
 
 def _advice(request: Request) -> Table:
-    from ...planner.advise import advise
+    from ..planner.advise import advise
 
     return Table(_model(request.job.name), "advice", advise(request.job).table())
 
 
 def _cases(request: Request) -> Table:
-    from ...report.comparison import records
-    from .compare import cases_of
+    from ..report.comparison import records
+    from .cases import cases_of
 
     return Table("", "compared", records(cases_of(request)))
 

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...errors import ConfigError, EstimatorError
-from ...estimator import estimate
-from ...inputs.loaded_model import LONGEST_NAME
-from ...inputs.setting_names import canonical, full_name
-from ...wording import plain, shown
-from ..arguments import of_kinds
-from ..jobs import job_of
-from ..request import Request
+from ..errors import ConfigError, EstimatorError
+from ..estimator import estimate
+from ..inputs.loaded_model import LONGEST_NAME
+from ..inputs.setting_names import canonical, full_name
+from ..wording import plain, shown
+from .arguments import arguments, of_kinds
+from .jobs import job_of
+from .request import Request
 
 if TYPE_CHECKING:
-    from ...report.comparison import Case, Columns, Refused
+    from ..report.comparison import Case, Columns, Refused
 
 LEAST_CASES, MOST_CASES = 2, 20
 PARTS_OF_A_CASE = ("label", "model", "text", "num_gpus", "settings")
 
 
-def answer(request: Request) -> Any:
+def compared(request: Request) -> Any:
     """The figures of every case, or those that differ."""
-    from ...report.comparison import as_json
-    from ...report.summary import compare_summary
+    from ..report.comparison import as_json
+    from ..report.summary import compare_summary
 
     report = as_json if request.full else compare_summary
     return report(cases_of(request))
@@ -41,7 +41,7 @@ def cases_of(request: Request) -> Columns:
 
 def _own(request: Request, given: list[dict[str, Any]]) -> list[Case | Refused]:
     """A case for each request. Raises the refusal of the first where all are refused, ConfigError for what is none."""
-    from ...report.comparison import Refused
+    from ..report.comparison import Refused
 
     if not LEAST_CASES <= len(given) <= MOST_CASES:
         raise ConfigError(f"compare takes {LEAST_CASES} to {MOST_CASES} cases, not {len(given)}")
@@ -52,7 +52,7 @@ def _own(request: Request, given: list[dict[str, Any]]) -> list[Case | Refused]:
         if unknown is not None:
             raise ConfigError(f"case {number}: {shown(unknown)} is not one of {', '.join(PARTS_OF_A_CASE)}")
         try:
-            own = of_kinds({name: value for name, value in one.items() if name != "label"})
+            own = of_kinds({name: value for name, value in one.items() if name != "label"}, arguments()["estimate"])
         except ConfigError as error:
             raise ConfigError(f"case {number}: {error}") from None
         label = plain(str(one.get("label") or one.get("model") or f"case {number}"), LONGEST_NAME)
@@ -66,7 +66,7 @@ def _own(request: Request, given: list[dict[str, Any]]) -> list[Case | Refused]:
 
 def _estimated(request: Request, label: str) -> Case | EstimatorError:
     """The case of a request, or why it is refused."""
-    from ...report.comparison import Case
+    from ..report.comparison import Case
 
     try:
         return Case(label, request.estimate)
@@ -76,7 +76,7 @@ def _estimated(request: Request, label: str) -> Case | EstimatorError:
 
 def _combined(request: Request) -> list[Case]:
     """A case for each model with each layout."""
-    from ...report.comparison import Case
+    from ..report.comparison import Case
 
     models, layouts = request.get("models"), request.get("layouts") or [{}]
     if not models:

@@ -1,0 +1,358 @@
+"""The tools of every server, stated once: their arguments, their documents, an example of each; needs pydantic.
+
+The signatures of the MCP server, the paths and OpenAPI of the HTTP server, the checks of `arguments.py` (by way of `arguments.json`) and
+the page's types (`web/src/tools.ts`) are made from these models. A tool's answer is made in `tools.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ..job.settings import nearest
+from ..wording import shown
+from .arguments import unknown_argument
+from .request import MOST_PLANS
+
+Model = Annotated[
+    str | None,
+    Field(
+        description="A bundled model (`models` lists them) or a Hub id; a path only below the folder that the server was started with. "
+        "Give either model or text.",
+        examples=["meta-llama/Llama-3.1-70B"],
+    ),
+]
+Text = Annotated[
+    str | dict[str, Any] | None,
+    Field(
+        description="Instead of model: the content of a launch script (read, never run), a YAML file or a config.json. Variables and "
+        'positional words that a script is given go into settings: {"set_variables": {"NNODES": "4", "1": "8"}}.'
+    ),
+]
+NumGpus = Annotated[
+    int | None,
+    Field(ge=1, description="All GPUs of the run; where it is not given, the smallest legal number is taken and said.", examples=[64]),
+]  # fmt: skip
+Settings = Annotated[
+    dict[str, Any] | None,
+    Field(
+        description="Megatron's names: tensor_model_parallel_size, pipeline_model_parallel_size, virtual_pipeline_model_parallel_size, "
+        "context_parallel_size, expert_model_parallel_size, expert_tensor_parallel_size (short: tp, pp, vpp, cp, ep, etp), "
+        "micro_batch_size, global_batch_size, seq_length, recompute_granularity (full, selective), recompute_modules, "
+        "sequence_parallel, use_distributed_optimizer, optimizer, params_dtype, fp8, grad_reduce_in_bf16, ... Settings too: gpu "
+        '(H100-80GB by default), expandable_segments, router_imbalance, phases (["training"]: a verdict without loading and saving '
+        "checkpoints). Unknown names are refused with the nearest one.",
+        examples=[{"gpu": "H200", "tp": 4, "recompute_granularity": "full", "global_batch_size": 512}],
+    ),
+]
+Detail = Annotated[
+    Literal["summary", "full"],
+    Field(description="summary: at most 1,500 tokens; full: the whole document in bytes, often ten times as long."),
+]
+StageNumber = Annotated[
+    int | None, Field(ge=0, description="The pipeline stage, from 0; where it is not given, that of the highest peak.")
+]
+At = Annotated[Literal["peak", "steady"], Field(description="peak: when most is allocated; steady: between two steps.")]
+Models = Annotated[
+    list[str] | None,
+    Field(min_length=1, description="Bundled models or Hub ids. Give either models or cases.", examples=[["Qwen/Qwen3-8B"]]),
+]  # fmt: skip
+Layouts = Annotated[
+    list[dict[str, Any]] | None,
+    Field(
+        description="One mapping of settings for each case, num_gpus among them; every model is combined with every layout.",
+        examples=[[{"tp": 4, "pp": 4}, {"tp": 8, "pp": 2, "num_gpus": 128}]],
+    ),
+]
+CommonSettings = Annotated[
+    dict[str, Any] | None,
+    Field(description="Settings of every case, as `estimate` takes them; a layout's own win.", examples=[{"gpu": "H200"}]),
+]  # fmt: skip
+PlanGpus = Annotated[
+    int | None,
+    Field(ge=1, description="GPUs to plan for. Needed, unless fewest_gpus, or a run that says it, is given.", examples=[64]),
+]  # fmt: skip
+Axes = Annotated[
+    dict[str, str] | None,
+    Field(
+        description="What is searched, by name: 4, 1,2,4, 2-16 or not:8 for num_gpus, tp, pp, vpp, cp, ep, etp, micro_batch_size; "
+        "split (even, uneven, layout), recompute (none, full, block:N, core_attn+mlp), precision (bf16, delayed, mxfp8, ...), "
+        "use_precision_aware_optimizer (on, off), optimizer_offload_fraction. The rest is searched whole.",
+        examples=[{"tp": "1-8", "cp": "1", "recompute": "none,full"}],
+    ),
+]
+Objective = Annotated[
+    Literal["throughput", "memory", "head-room"],
+    Field(description="What the best plan has: the shortest step, the lowest peak, or the most memory left."),
+]
+Top = Annotated[int, Field(ge=1, le=MOST_PLANS, description="How many plans are shown.")]
+FewestGpus = Annotated[
+    bool, Field(description="Find the smallest number of GPUs that holds the model, instead of num_gpus.")
+]
+Word = Annotated[
+    str | None,
+    Field(description="A word of names or types (qwen, llama, moe), or one model by name or Hub id.", examples=["qwen3"]),
+]  # fmt: skip
+INDEX = "The number of a moment: `index` of `timeline` and `lanes`; -1 is the capture of CUDA graphs."
+Moment = Annotated[int, Field(ge=-1, description=INDEX, examples=[12])]
+SomeMoment = Annotated[int | None, Field(ge=-1, description=INDEX, examples=[12])]
+GpuWord = Annotated[str | None, Field(description="A word of their names.", examples=["H100"])]
+Names = Annotated[
+    list[str] | None,
+    Field(
+        max_length=100, description="Settings, by full or short names; without them those that most runs change.",
+        examples=[["tp", "recompute_granularity"]],
+    ),
+]  # fmt: skip
+Cases = Annotated[
+    list[dict[str, Any]] | None,
+    Field(
+        min_length=2, max_length=20,
+        description="Instead of models: runs, each with label, model or text, num_gpus and settings as `estimate` takes them.",
+        examples=[[{"label": "tp=2", "model": "Qwen/Qwen3-8B", "num_gpus": 8, "settings": {"tp": 2}},
+                   {"label": "tp=4", "model": "Qwen/Qwen3-8B", "num_gpus": 8, "settings": {"tp": 4}}]],
+    ),
+]  # fmt: skip
+What = Annotated[
+    Literal["stages", "moments", "tensors", "plans", "advice", "cases", "report"],
+    Field(description="What there is a row for in the table; or report, the page frozen around the run."),
+]
+Form = Annotated[
+    Literal["csv", "markdown", "html"] | None,
+    Field(description="The format of the text: csv by default; that of a report is html."),
+]
+
+
+class Arguments(BaseModel):
+    """Every argument is of its own type, and nothing else is taken."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    detail: Detail = "full"
+
+
+class Run(Arguments):
+    """A run, by a model's name or by the text of a file."""
+
+    model: Model = None
+    text: Text = None
+    num_gpus: NumGpus = None
+    settings: Settings = None
+
+
+class OfStage(Run):
+    """A pipeline stage of a run."""
+
+    stage: StageNumber = None
+
+
+class Explain(OfStage):
+    """A moment of a stage."""
+
+    at: At = "peak"
+
+
+class OfMoment(OfStage):
+    """A moment of a stage's timeline."""
+
+    moment: Moment
+
+
+class Plan(Run):
+    """What is searched, and what is best."""
+
+    num_gpus: PlanGpus = None
+    axes: Axes = None
+    objective: Objective = "throughput"
+    top: Top = 5
+    fewest_gpus: FewestGpus = False
+
+
+class Compare(Arguments):
+    """Runs side by side: models and layouts, each with each; or cases, each a run."""
+
+    models: Models = None
+    layouts: Layouts = None
+    num_gpus: NumGpus = None
+    settings: CommonSettings = None
+    cases: Cases = None
+
+
+class OfModels(Arguments):
+    """Which models."""
+
+    model: Word = None
+
+
+class Gpus(Arguments):
+    """Which GPUs."""
+
+    gpu: GpuWord = None
+
+
+class Choices(Run):
+    """A run, and the settings whose values are asked about."""
+
+    names: Names = None
+
+
+class Export(Plan, Compare):
+    """What is exported, and of what: a run, a search or runs side by side."""
+
+    num_gpus: PlanGpus = None
+    settings: Settings = None
+    what: What
+    format: Form = None
+    stage: StageNumber = None
+    moment: SomeMoment = None
+    at: At = "peak"
+
+
+class MBridge(BaseModel):
+    """The fields of mbridge's request, with its defaults; what a newer client adds is refused by name."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    hf_model_path: str | None = None
+    custom_hf_config: dict[str, Any] | None = None
+    num_gpus: int | None = None
+    mbs: int = 1
+    seq_len: int = 4096
+    use_distributed_optimizer: bool = True
+    recompute_granularity: Literal["full", "selective"] | None = "selective"
+    recompute_method: Literal["uniform", "block"] | None = "uniform"
+    recompute_num_layers: int | None = 1
+    recompute_modules: list[str] | None = None
+    account_for_embedding_in_pipeline_split: bool = False
+    account_for_loss_in_pipeline_split: bool = False
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    cp: int = 1
+    vpp: int | None = None
+    etp: int | None = None
+    num_layers_in_first_pipeline_stage: int | None = None
+    num_layers_in_last_pipeline_stage: int | None = None
+    pipeline_model_parallel_layout: str | None = None
+
+
+class OneModel(Arguments):
+    """A model by its name."""
+
+    model: str
+
+
+class Tool(NamedTuple):
+    """A tool: what it says, its arguments, the quantities of its document, an example of arguments, and the doors that it has."""
+
+    says: str
+    arguments: type[BaseModel]
+    document: str
+    example: dict[str, Any]
+    summary: bool = False
+    """Whether it has a summary beside the whole document."""
+    rows: bool = False
+    """Whether its document is a list of such objects, or one of them."""
+    read: bool = False
+    """Whether it is asked with GET too."""
+    agents: bool = False
+    """Whether the MCP server has it."""
+    own_path: bool = True
+    """Whether it is asked under /api/v1."""
+
+
+RUN: dict[str, Any] = {"model": "Qwen/Qwen3-8B", "num_gpus": 8, "settings": {"tp": 2}}
+PIPELINE: dict[str, Any] = {"model": "Qwen/Qwen3-8B", "num_gpus": 8, "settings": {"pp": 2}}
+SEARCH: dict[str, Any] = {"model": "Qwen/Qwen3-8B", "num_gpus": 8, "axes": {"tp": "1,2", "cp": "1"}, "top": 2}
+BESIDE: dict[str, Any] = {"models": ["Qwen/Qwen3-8B"], "layouts": [{"tp": 1}, {"tp": 4}], "num_gpus": 8}
+TOOLS: dict[str, Tool] = {
+    "estimate": Tool(
+        "Whether a run fits its GPU, what every pipeline stage holds, and when it peaks",
+        Run,
+        "estimate",
+        RUN,
+        summary=True,
+        agents=True,
+    ),
+    "plan": Tool(
+        "The best legal layouts that fit, with launch arguments. Settings that are axes (tp, pp, ...) fix them",
+        Plan,
+        "plans",
+        SEARCH,
+        summary=True,
+        agents=True,
+    ),
+    "advise": Tool(
+        "What would make a run fit, each change with what it saves and costs; or faster, where it fits with room",
+        Run,
+        "advice",
+        RUN,
+        summary=True,
+        agents=True,
+    ),
+    "explain": Tool(
+        "The named tensors that are alive on a pipeline stage at its peak, or between two steps, the largest first",
+        Explain,
+        "explanation",
+        RUN | {"at": "steady"},
+        summary=True,
+        agents=True,
+    ),
+    "compare": Tool(
+        "Several runs side by side, 20 at most: the estimate of each, and the figures that differ",
+        Compare,
+        "comparison",
+        BESIDE,
+        summary=True,
+        agents=True,
+    ),
+    "models": Tool(
+        "The bundled models with their parameters: all, those with a word in their names, or one",
+        OfModels,
+        "model_facts",
+        {"model": "Qwen/Qwen3-8B"},
+        summary=True,
+        rows=True,
+        read=True,
+        agents=True,
+    ),
+    "timeline": Tool("The memory of a stage along one training step", OfStage, "timeline", PIPELINE | {"stage": 0}),
+    "lanes": Tool("One training step of all stages beside one another, in columns", Run, "lanes", PIPELINE),
+    "moment": Tool(
+        "Every tensor that is alive at the highest of a moment",
+        OfMoment,
+        "moment",
+        PIPELINE | {"stage": 0, "moment": 3},
+    ),
+    "choices": Tool(
+        "The values of settings, and why each that is refused is refused", Choices, "choices", RUN | {"names": ["tp"]}
+    ),
+    "launch": Tool("A run as launch arguments", Run, "launch", RUN),
+    "export": Tool("A table of a run as text", Export, "export", RUN | {"what": "stages"}),
+    "gpus": Tool(
+        "The GPUs that estimates are judged against", Gpus, "gpu_facts", {"gpu": "H100"}, rows=True, read=True
+    ),
+    "settings": Tool(
+        "Every setting that can be given, with its kind and default", Arguments, "setting_catalogue", {}, read=True
+    ),
+    "mbridge": Tool("A report for each pipeline stage, as mbridge has it", MBridge, "", {}, own_path=False),
+    "megatron_config": Tool(
+        "The architecture of a model in TransformerConfig's names", OneModel, "", {}, own_path=False
+    ),
+}
+"""Every tool by its name."""
+
+
+def mistaken(error: Mapping[str, Any], tool: str, known: Iterable[str]) -> str:
+    """A mistake in a tool's arguments as pydantic describes it, in one sentence, with the nearest of the choices where there are some."""
+    place, given = list(error["loc"]), error["input"]
+    if error["type"] == "extra_forbidden":
+        return unknown_argument(str(place[-1]), tool, known)
+    where = ".".join(str(part) for part in place[: 3 if len(place) > 1 and isinstance(place[1], int) else 1])
+    expected = error.get("ctx", {}).get("expected")
+    if expected is None:
+        return f"{where}: {error['msg']}"
+    choices = [word.strip("' ") for word in expected.replace(" or ", ",").split(",")]
+    return f"{where}={shown(given)} is not one of {', '.join(choices)}.{nearest(str(given), choices)}"

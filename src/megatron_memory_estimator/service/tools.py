@@ -1,0 +1,221 @@
+"""The answer of every tool: a document, or its summary. Each loads what it needs, when it is asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from ..errors import ConfigError, EstimatorError
+from ..estimator import estimate
+from ..inputs.catalog import entries
+from ..inputs.loaded_model import LoadedModel
+from ..wording import shown
+from .jobs import job_of, refuse_standard_input
+from .request import Request, following
+
+
+def _estimate(request: Request) -> Any:
+    """The estimate, or its summary."""
+    from ..report.summary import estimate_summary
+
+    found = request.estimate
+    return found.to_dict() if request.full else estimate_summary(found)
+
+
+def _explain(request: Request) -> Any:
+    """The tensors, or the largest of them."""
+    from ..report.document import explanation
+    from ..report.summary import explain_summary
+
+    report = explanation if request.full else explain_summary
+    return report(request.estimate, request.get("stage"), request.get("at", "peak"))
+
+
+def _advise(request: Request) -> Any:
+    """The changes as a document, or their summary."""
+    from ..planner.advise import advise
+    from ..report.advice import advice_document
+    from ..report.summary_plans import advice_summary
+
+    found = advise(request.job)
+    if not request.full:
+        return advice_summary(found)
+    document = advice_document(found)
+    rows = [{**one, **following(request, _all_settings(one))} for one in document["advice"]]
+    return {**document, "advice": rows}
+
+
+def _all_settings(one: dict[str, Any]) -> dict[str, Any]:
+    """The settings of several changes."""
+    return {name: value for change in one["changes"] for name, value in change["settings"].items()}
+
+
+@cache
+def _every(by_name: Callable[[str], LoadedModel]) -> Any:
+    """The facts of all bundled models, which never change."""
+    from ..report.catalogue import model_facts
+
+    return [model_facts(name, by_name) for name in entries()]
+
+
+def _models(request: Request) -> Any:
+    """The facts of models, or short rows of them."""
+    from ..report.catalogue import matching, model_facts
+    from ..report.summary import MOST_MODELS, models_summary
+
+    word, files = request.get("model"), request.files
+    if word is not None:
+        refuse_standard_input(word)
+        if files.path(word) is not None:
+            try:
+                return model_facts(word, files.named)
+            except EstimatorError:
+                raise ConfigError(
+                    f"{shown(word)} cannot be read as a model; pass its content to estimate as text"
+                ) from None
+    names = list(entries()) if word is None else matching(word)
+    if not names:
+        return model_facts(str(word), files.by_name)
+    if request.full and word is None:
+        return _every(files.by_name)
+    if request.full:
+        return [model_facts(name, files.by_name) for name in names]
+    return models_summary([model_facts(name, files.by_name) for name in names[:MOST_MODELS]], len(names[MOST_MODELS:]))
+
+
+def _gpus(request: Request) -> Any:
+    """The facts of GPUs."""
+    from ..report.catalogue import gpu_facts
+
+    return gpu_facts(request.get("gpu", ""))
+
+
+def _settings(request: Request) -> Any:
+    """The catalogue of settings; it is the same for every request."""
+    from ..report.settings import settings_document
+
+    return settings_document()
+
+
+def _timeline(request: Request) -> Any:
+    """The moments of a stage, of the highest peak where none is given."""
+    return request.estimate.timeline(request.get("stage")).to_dict()
+
+
+def _lanes(request: Request) -> Any:
+    """The moments of every stage in columns."""
+    from ..report.lanes import lanes_document
+
+    return lanes_document(request.estimate)
+
+
+def _moment(request: Request) -> Any:
+    """The tensors at the highest of a moment."""
+    from .exports import at_moment
+
+    return at_moment(request)
+
+
+def _choices(request: Request) -> Any:
+    """The choices of `names`, or of those that most runs change."""
+    from .choices import choices_of
+
+    return {"schema": "megatron-memory-choices/1", "choices": choices_of(request, request.get("names", []))}
+
+
+def _launch(request: Request) -> Any:
+    """The arguments of a run that `estimate` takes, and settings that no argument says."""
+    from ..accept import accepted
+    from ..planner.launch import launch_document
+
+    job = request.job
+    accepted(job)
+    return launch_document(job)
+
+
+def _megatron_config(request: Request) -> Any:
+    """Its fields, without those of parts that the model does not have."""
+    from ..report.document import model_section
+
+    return model_section(request.job)["config"]
+
+
+RENAMED = {"mbs": "micro_batch_size", "seq_len": "seq_length"}
+PASSED = (
+    "tp", "pp", "ep", "cp", "vpp", "etp", "use_distributed_optimizer", "account_for_embedding_in_pipeline_split",
+    "account_for_loss_in_pipeline_split", "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage",
+    "pipeline_model_parallel_layout",
+)  # fmt: skip
+"""Settings that have one name here and there."""
+
+
+def _mbridge(request: Request) -> Any:
+    """`raw_report`, an object for each pipeline stage; `processed_report`, the same without `details`."""
+    from ..report.classic import stage_report
+
+    config = request.get("custom_hf_config")
+    if config is None and request.get("hf_model_path") is None:
+        raise ConfigError("give hf_model_path, a model's name, or custom_hf_config, the content of a config.json")
+    model = request.get("hf_model_path") if config is None else None
+    text = None if config is None else json.dumps(config)
+    found = estimate(job_of(model, text, request.get("num_gpus"), settings(request), request.files))
+    raw = [stage_report(stage) for stage in found.stages]
+    processed = [{name: value for name, value in report.items() if name != "details"} for report in raw]
+    return {"processed_report": processed, "raw_report": raw}
+
+
+def settings(request: Request) -> dict[str, Any]:
+    """The settings of a request; what recomputation of the other granularity would need is left out, as Megatron ignores it."""
+    given = {name: request.get(name) for name in PASSED}
+    given |= {name: request.get(word) for word, name in RENAMED.items()}
+    granularity = request.get("recompute_granularity")
+    given["recompute_granularity"] = granularity
+    if granularity == "full":
+        given |= {name: request.get(name) for name in ("recompute_method", "recompute_num_layers")}
+    elif granularity == "selective":
+        given["recompute_modules"] = request.get("recompute_modules")
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _plan(request: Request) -> Any:
+    """The plans as a document, or their summary."""
+    from .searches import plans
+
+    return plans(request)
+
+
+def _compare(request: Request) -> Any:
+    """The figures of every case, or those that differ."""
+    from .cases import compared
+
+    return compared(request)
+
+
+def _export(request: Request) -> Any:
+    """A file: its name and its text."""
+    from .exports import exported
+
+    return exported(request)
+
+
+ANSWERS: dict[str, Callable[[Request], Any]] = {
+    "advise": _advise,
+    "choices": _choices,
+    "compare": _compare,
+    "estimate": _estimate,
+    "explain": _explain,
+    "export": _export,
+    "gpus": _gpus,
+    "lanes": _lanes,
+    "launch": _launch,
+    "mbridge": _mbridge,
+    "megatron_config": _megatron_config,
+    "models": _models,
+    "moment": _moment,
+    "plan": _plan,
+    "settings": _settings,
+    "timeline": _timeline,
+}
+"""Every tool by its name."""

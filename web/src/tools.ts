@@ -1,0 +1,23 @@
+// The tools of the engine: what each is asked with and what it answers, made by scripts/docs_tools.py; not edited by hand.
+
+import type * as of from "./quantities";
+
+export type Tools = {
+  estimate: { readonly asked: { readonly detail?: string | null; readonly model?: string | null; readonly text?: string | object | null; readonly num_gpus?: number | null; readonly settings?: object | null }; readonly answer: of.Estimate };
+  plan: { readonly asked: { readonly detail?: string | null; readonly model?: string | null; readonly text?: string | object | null; readonly num_gpus?: number | null; readonly settings?: object | null; readonly axes?: object | null; readonly objective?: string | null; readonly top?: number | null; readonly fewest_gpus?: boolean | null }; readonly answer: of.Plans };
+  advise: { readonly asked: { readonly detail?: string | null; readonly model?: string | null; readonly text?: string | object | null; readonly num_gpus?: number | null; readonly settings?: object | null }; readonly answer: of.Advice };
+  explain: { readonly asked: { readonly detail?: string | null; readonly model?: string | null; readonly text?: string | object | null; readonly num_gpus?: number | null; readonly settings?: object | null; readonly stage?: number | null; readonly at?: string | null }; readonly answer: of.Explanation };
+  compare: { readonly asked: { readonly detail?: string | null; readonly models?: readonly string[] | null; readonly layouts?: readonly object[] | null; readonly num_gpus?: number | null; readonly settings?: object | null; readonly cases?: readonly object[] | null }; readonly answer: of.Comparison };
+  models: { readonly asked: { readonly detail?: string | null; readonly model?: string | null }; readonly answer: readonly of.ModelFacts[] | of.ModelFacts };
+  timeline: { readonly asked: { readonly detail?: string | null; readonly model?: string | null; readonly text?: string | object | null; readonly num_gpus?: number | null; readonly settings?: object | null; readonly stage?: number | null }; readonly answer: of.Timeline };
+  lanes: { readonly asked: { readonly detail?: string | null; readonly model?: string | null; readonly text?: string | object | null; readonly num_gpus?: number | null; readonly settings?: object | null }; readonly answer: of.Lanes };
+  moment: { readonly asked: { readonly detail?: string | null; readonly model?: string | null; readonly text?: string | object | null; readonly num_gpus?: number | null; readonly settings?: object | null; readonly stage?: number | null; readonly moment?: number | null }; readonly answer: of.Moment };
+  choices: { readonly asked: { readonly detail?: string | null; readonly model?: string | null; readonly text?: string | object | null; readonly num_gpus?: number | null; readonly settings?: object | null; readonly names?: readonly string[] | null }; readonly answer: of.Choices };
+  launch: { readonly asked: { readonly detail?: string | null; readonly model?: string | null; readonly text?: string | object | null; readonly num_gpus?: number | null; readonly settings?: object | null }; readonly answer: of.Launch };
+  export: { readonly asked: { readonly detail?: string | null; readonly models?: readonly string[] | null; readonly layouts?: readonly object[] | null; readonly num_gpus?: number | null; readonly settings?: object | null; readonly cases?: readonly object[] | null; readonly model?: string | null; readonly text?: string | object | null; readonly axes?: object | null; readonly objective?: string | null; readonly top?: number | null; readonly fewest_gpus?: boolean | null; readonly what?: string | null; readonly format?: string | null; readonly stage?: number | null; readonly moment?: number | null; readonly at?: string | null }; readonly answer: of.Export };
+  gpus: { readonly asked: { readonly detail?: string | null; readonly gpu?: string | null }; readonly answer: readonly of.GpuFacts[] | of.GpuFacts };
+  settings: { readonly asked: { readonly detail?: string | null }; readonly answer: of.SettingCatalogue };
+};
+
+export type Tool = keyof Tools;
+export type Asked = Tools[Tool]["asked"];
