@@ -25,7 +25,7 @@ TOOLS_BEFORE = 4588
 
 def mcp_tokens() -> str:
     """Tokens of calls, before and now."""
-    from megatron_memory_estimator.report.short import compact, tokens
+    from megatron_memory_estimator.report.summary import compact, tokens
     from megatron_memory_estimator.service.answers import answered
 
     rows = [("list of the tools", "", f"{tokens('x' * TOOLS_BEFORE):,}", "", f"{tokens(compact(tools())):,}", "")]

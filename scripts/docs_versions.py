@@ -8,7 +8,7 @@ from docs_markdown import markdown
 def containers() -> str:
     """What the images of the table have."""
     from megatron_memory_estimator.inputs.containers import ANCHORS
-    from megatron_memory_estimator.job.library_versions import LIBRARIES, text_of
+    from megatron_memory_estimator.job.hardware import LIBRARIES, text_of
 
     rows = []
     for name, libraries in ANCHORS.items():
@@ -24,7 +24,7 @@ def containers() -> str:
 
 def versions() -> str:
     """Every change with what was before it."""
-    from megatron_memory_estimator.job.library_versions import LIBRARIES, text_of
+    from megatron_memory_estimator.job.hardware import LIBRARIES, text_of
     from megatron_memory_estimator.versions import CHANGES
 
     rows = [

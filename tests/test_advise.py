@@ -16,8 +16,7 @@ import pytest
 from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.job.layout import Layout
 from megatron_memory_estimator.job.training import Training
-from megatron_memory_estimator.planner.advise import advise
-from megatron_memory_estimator.planner.changed_run import Outcome, compatible, cost_of, outcomes
+from megatron_memory_estimator.planner.advise import Outcome, advise, compatible, cost_of, outcomes
 from megatron_memory_estimator.planner.changes import Change, changed, larger_changes, memory_changes
 from megatron_memory_estimator.report.verdict import ALLOCATOR
 

@@ -10,9 +10,8 @@ from megatron_memory_estimator import LayoutError, TrainingJob, estimate
 from megatron_memory_estimator.estimator import Stage
 from megatron_memory_estimator.job.layout import Layout
 from megatron_memory_estimator.job.training import Training
-from megatron_memory_estimator.report.owned import owned_layers, owned_lines
-from megatron_memory_estimator.states.buffers import is_muon_managed
-from megatron_memory_estimator.states.layer_wise import Dealt, Whole, grid, packed, ping_pong
+from megatron_memory_estimator.report.document import owned_layers, owned_lines
+from megatron_memory_estimator.states.buffers import Dealt, Whole, grid, is_muon_managed, packed, ping_pong
 from megatron_memory_estimator.tape.tensor import Dim, Param
 from megatron_memory_estimator.validation.replay import job_of
 from megatron_memory_estimator.validation.runs import Run

@@ -12,7 +12,7 @@ import pytest
 
 from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.inputs.containers import contained, image_in
-from megatron_memory_estimator.job.library_versions import CORE, TE, OpenVersion, before
+from megatron_memory_estimator.job.hardware import CORE, TE, OpenVersion, before
 from megatron_memory_estimator.versions import CHANGES, assumptions, changes_of, setting_notes, version_notes
 
 from .helpers import ROOT

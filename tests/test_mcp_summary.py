@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import TrainingJob, estimate
-from megatron_memory_estimator.report.short import MOST_TOKENS, compact, shortened, tokens
+from megatron_memory_estimator.report.summary import MOST_TOKENS, compact, shortened, tokens
 from megatron_memory_estimator.service.answers import answered
 
 LARGE = [

@@ -18,8 +18,8 @@ import pytest
 from megatron_memory_estimator import TrainingJob, estimate, plan
 from megatron_memory_estimator.cli import main
 from megatron_memory_estimator.planner.found import Plan
-from megatron_memory_estimator.report.front import front_chart
 from megatron_memory_estimator.report.plans import nothing_fits
+from megatron_memory_estimator.report.plans_text import front_chart
 
 from .helpers import FACTS, ROOT
 

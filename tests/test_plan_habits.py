@@ -109,7 +109,7 @@ def test_every_number_of_chunks_that_splits_evenly_is_tried(model: str, values: 
 def test_short_answers_offer_them_too() -> None:
     from megatron_memory_estimator.planner.found import Found, Plan
     from megatron_memory_estimator.report.plans import rows_of
-    from megatron_memory_estimator.report.summary_plans import plan_summary
+    from megatron_memory_estimator.report.summary import plan_summary
 
     job = TrainingJob.from_hf("Qwen/Qwen3-30B-A3B", 16, gpu="GB200", moe_token_dispatcher_type="alltoall")
     found: Found = plan(job, AXES, global_batch_size=512, top=1).found

@@ -20,8 +20,7 @@ from megatron_memory_estimator.report.plans import COUNTS, LAYOUT, PLAN, found_d
 from megatron_memory_estimator.report.quantities import Door, Table, Unit, chosen
 from megatron_memory_estimator.report.quantities import rows as rows_of_csv
 from megatron_memory_estimator.report.stage_table import MERGED, cells
-from megatron_memory_estimator.report.summary import estimate_summary
-from megatron_memory_estimator.report.summary_plans import advice_summary, plan_summary
+from megatron_memory_estimator.report.summary import advice_summary, estimate_summary, plan_summary
 
 
 class Answers(NamedTuple):

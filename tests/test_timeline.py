@@ -18,7 +18,7 @@ from rich.console import Console
 
 from megatron_memory_estimator import ConfigError, Estimate, EstimatorError, TrainingJob, estimate
 from megatron_memory_estimator.cli import main
-from megatron_memory_estimator.cli.documents import json_text
+from megatron_memory_estimator.cli.files import json_text
 from megatron_memory_estimator.rank.rank import Rank
 from megatron_memory_estimator.report.timeline import print_timeline
 from megatron_memory_estimator.throughput import throughput

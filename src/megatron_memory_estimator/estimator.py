@@ -278,7 +278,7 @@ def _stage(job: TrainingJob, declarer: Declarer, chunks: tuple[Chunk, ...]) -> S
     rank = build_rank(declarer, chunks, job.num_microbatches, job.gpu, job.env)
     if job.rollout.has_phases:
         params = [pair for plan in rank.plans for pair in plan.params]
-        from .states.second_models import second_models
+        from .states.state import second_models
 
         others = second_models(rank.context, job.rollout, rank.states, params)
         rank = replace(rank, states=(*rank.states, *others))

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from .errors import EstimatorError
 from .estimator import Estimate, Stage, stage_of
 from .job.assumption import Assumption
-from .job.hardware import GIB
-from .job.library_versions import CORE, LIBRARIES, TE, OpenVersion, Version, before, text_of
+from .job.hardware import CORE, GIB, LIBRARIES, TE, OpenVersion, Version, before, text_of
 from .job.training_job import TrainingJob
 from .states.optimizers import OPTIMIZERS
 from .wording import dashed

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from megatron_memory_estimator.report.short import MOST_TOKENS, compact, tokens
+from megatron_memory_estimator.report.summary import MOST_TOKENS, compact, tokens
 from megatron_memory_estimator.service.answers import answered
 
 from . import seeds

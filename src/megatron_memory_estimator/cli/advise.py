@@ -6,8 +6,7 @@ import click
 
 from ..job.training_job import TrainingJob
 from .job_command import job_command
-from .memory_limit import limit_options, memory_limit
-from .options import format_option, json_option, one_format
+from .options import format_option, json_option, limit_options, memory_limit, one_format
 
 HELP = """What makes a run fit: the smallest changes, each with what it saves and what it costs. For a run that fits with room, what
 makes it faster.
@@ -35,7 +34,7 @@ def run(
     limit = memory_limit(job, max_memory, head_room)
     found = advise(job, limit=limit, most=top, efficiency=fitted(calibrate, quiet=form != "table"))
     if form == "json":
-        from .documents import print_json
+        from .files import print_json
 
         print_json(advice_document(found))
     elif form == "table":

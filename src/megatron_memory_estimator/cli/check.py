@@ -10,8 +10,7 @@ import click
 from ..errors import ConfigError
 from ..job.training_job import TrainingJob
 from .job_command import job_command
-from .memory_limit import limit_options, memory_limit
-from .options import json_option
+from .options import json_option, limit_options, memory_limit
 
 HELP = """Whether a run may start, for CI and job submission: one line of reason, and an exit code.
 
@@ -41,7 +40,7 @@ def run(
     result = estimate(job)
     found = checked(result, baseline, share)
     if as_json:
-        from .documents import print_json
+        from .files import print_json
 
         print_json(document(result, found))
     else:

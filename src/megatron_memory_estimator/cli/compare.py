@@ -57,12 +57,11 @@ def callback(
 
 def printed(cases: Columns, form: str, *, every: bool, terminal: bool) -> str:
     """The comparison in a format; a table as wide as the terminal, or as it needs."""
-    from ..report.comparison import as_json, records
-    from ..report.comparison_text import TEXT, as_tables, below
+    from ..report.comparison import TEXT, as_json, as_tables, below, records
     from .console import WIDE, console
 
     if form == "json":
-        from .documents import json_text
+        from .files import json_text
 
         return json_text(as_json(cases)) + "\n"
     if form == "csv":

@@ -72,7 +72,7 @@ def print_document(result: Estimate, *, formulas: bool) -> None:
         from ..report.formulas import formulas_section
 
         document["formulas"] = formulas_section(result.job)
-    from .documents import print_json
+    from .files import print_json
 
     print_json(document)
 

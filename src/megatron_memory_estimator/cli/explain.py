@@ -21,7 +21,7 @@ def run(job: TrainingJob, *, as_json: bool, stage: int | None, at: str) -> None:
     result = estimate(job)
     if as_json:
         from ..report.document import explanation
-        from .documents import print_json
+        from .files import print_json
 
         print_json(explanation(result, stage, at))
         return

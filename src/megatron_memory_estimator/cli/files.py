@@ -1,11 +1,19 @@
-"""Files that a command writes: whole, or not at all."""
+"""Files that a command writes: whole, or not at all.
+
+JSON documents on standard output: a line for each key, and for each object of a list.
+"""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+import click
 
 from ..errors import ConfigError
 from ..wording import shown
@@ -60,3 +68,21 @@ def mode_of(path: str) -> int:
     mask = os.umask(0)
     os.umask(mask)
     return 0o666 & ~mask
+
+
+def json_text(document: Any) -> str:
+    """A document as text. Indented deeper, the standard library would not take its encoder in C, which is ten times as fast."""
+    if isinstance(document, Mapping):
+        return "{\n" + ",\n".join(f" {json.dumps(key)}: {_value(value)}" for key, value in document.items()) + "\n}"
+    return _value(document, indent="")
+
+
+def _value(value: Any, indent: str = " ") -> str:
+    if not (isinstance(value, list) and value and isinstance(value[0], Mapping)):
+        return json.dumps(value)
+    return "[\n" + ",\n".join(f"{indent} {json.dumps(one)}" for one in value) + f"\n{indent}]"
+
+
+def print_json(document: Any) -> None:
+    """A document on standard output."""
+    click.echo(json_text(document))

@@ -16,7 +16,7 @@ def run(word: str | None, form: str, as_json: bool) -> None:
 
     found = gpu_facts(word or "")
     if form == "json":
-        from .documents import print_json
+        from .files import print_json
 
         print_json(found)
         return

@@ -34,7 +34,7 @@ def run(word: str | None, form: str, as_json: bool) -> None:
     found = [model_facts(name) for name in names or [str(word)]]
     form = one_format(form, as_json=as_json)
     if form == "json":
-        from .documents import print_json
+        from .files import print_json
 
         print_json(found if names else found[0])
     elif form != "table":
@@ -69,7 +69,7 @@ def said(record: dict[str, Any]) -> str:
 def models_table(records: Sequence[dict[str, Any]], console: Console) -> Table:
     """A line for each model, in billions of parameters; what is cut is the reason of a refusal, never a number."""
     kinds = ("total",) if console.width < NARROW else ("total", "active", "mtp")
-    from ..report.widths import needed
+    from ..report.stage_table import needed
 
     room = console.width - needed(_table(records, kinds, 0), console).maximum
     return _table(records, kinds, max(room, 0))

@@ -19,11 +19,12 @@ from ..errors import ConfigError
 from ..inputs.searched import AXES, FIXED, OTHER_AXES
 from .given import job_from_options
 from .job_command import JobCommand
-from .memory_limit import limit_options, memory_limit
 from .options import (
     SECTIONS,
     format_option,
     json_option,
+    limit_options,
+    memory_limit,
     model_argument,
     one_format,
     option_names,
@@ -196,7 +197,7 @@ def print_plans(one: Planned, asked: Asked, form: str) -> None:
         raise ConfigError(f"--show {asked.show}: there are {len(rows)} plans")
     if form == "json":
         from ..report.plans import found_document
-        from .documents import print_json
+        from .files import print_json
 
         print_json(found_document(found, rows, said))
     elif form == "table":

@@ -66,7 +66,7 @@ def run(
             terminal.width = PIPED
         print_timeline(found, axis, len(result.stages), terminal)
     elif forms[0] == "json":
-        from .documents import print_json
+        from .files import print_json
 
         print_json(found.to_dict())
     else:

@@ -47,7 +47,7 @@ def callback(
     replays = replayed(runs)
     if as_json:
         from ..report.validation import validation_document
-        from .documents import print_json
+        from .files import print_json
 
         print_json(validation_document(replays))
         return
@@ -121,7 +121,7 @@ def compare_log(log: str, arguments: tuple[str, ...], num_gpus: int | None, gpu:
             raise ConfigError(f"the log has rank {report.rank}, but the run has {result.job.layout.world_size} GPUs")
         rows.append(compared(report, result, report.rank // per_stage))
     if as_json:
-        from .documents import print_json
+        from .files import print_json
 
         print_json(log_document(rows))
     else:

@@ -18,7 +18,7 @@ from ..modules.counts import count_parameters
 from ..rank.build import context_of
 from ..rank.declare import Declarer
 from ..rank.rank import Rank, workspace_bytes
-from ..states.second_models import CRITIC, REFERENCE, is_second, reference
+from ..states.state import CRITIC, REFERENCE, is_second, reference
 from ..tape.simulate import forward_peak
 from ..tape.tensor import DTYPE_BYTES, largest
 from .terms import Range, Term

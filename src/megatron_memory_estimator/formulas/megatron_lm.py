@@ -30,8 +30,7 @@ from typing import Any, NamedTuple
 
 from ..dataclass import dataclass
 from ..job.model import Model
-from ._ledger import Parts, final_norm, layer_parts, plain, positive, whole
-from .bridge import NUM_BYTES_IN_MEGABYTE
+from .bridge import NUM_BYTES_IN_MEGABYTE, Parts, final_norm, layer_parts, plain, positive, whole
 
 NOT_SUPPORTED = "Theoretical memory footprints not yet supported for hybrid models."
 

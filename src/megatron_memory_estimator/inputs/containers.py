@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ..job.choices import INSTALLED, version
-from ..job.library_versions import CORE, LIBRARIES, TE, OpenVersion, Version, text_of
+from ..job.hardware import CORE, LIBRARIES, TE, OpenVersion, Version, text_of
 
 Tag = tuple[int, int]
 Bounds = tuple[Version, Version]

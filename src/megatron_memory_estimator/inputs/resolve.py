@@ -15,9 +15,8 @@ from typing import Any
 from ..errors import ConfigError
 from ..job.assumption import Assumption
 from ..job.choices import ROUTING_SHORT
-from ..job.hardware import Environment, Gpu, find_gpu
+from ..job.hardware import LIBRARIES, Environment, Gpu, OpenVersion, any_version, find_gpu
 from ..job.layout import SHORT, Layout, fewest_gpus
-from ..job.library_versions import LIBRARIES, OpenVersion, any_version
 from ..job.model import Model
 from ..job.pipeline import split_layers, virtual_stages
 from ..job.rollout import Rollout

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 from ..dataclass import dataclass
 from ..doors import door
 from .assumption import OpenSetting
-from .hardware import Environment, Gpu, find_gpu
+from .hardware import Environment, Gpu, OpenVersion, find_gpu
 from .layout import Layout
-from .library_versions import OpenVersion
 from .model import Model
 from .rollout import Rollout
 from .training import Training

@@ -15,8 +15,7 @@ from __future__ import annotations
 from ..tape.ops import Op
 from ..tape.tensor import Dim, MeshAxis, Param, Tensor, numel_of
 from ..tape.work import Gemm
-from .borders import agreed
-from .context import Context
+from .context import Context, agreed
 from .module import Module
 from .sends import over_tp
 

@@ -20,10 +20,20 @@ from ..tape.tensor import Dim, Param, Tensor, chosen, smallest
 from .context import Context
 from .context_parallel import NAME as CORE
 from .core_attention import core_attention
-from .eager_norm import dropped_norm, eager_norm, value_norm
 from .linear import column_linear, keeps_original, linear_params, row_linear
 from .module import Module, holding, in_part, recomputed
-from .norm import before, behind, norm, norm_params, of_torch, separate_norm, statistics
+from .norm import (
+    before,
+    behind,
+    dropped_norm,
+    eager_norm,
+    norm,
+    norm_params,
+    of_torch,
+    separate_norm,
+    statistics,
+    value_norm,
+)
 from .sends import over_tp
 
 

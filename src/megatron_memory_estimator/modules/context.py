@@ -2,6 +2,8 @@
 
 Switches say which structures exist (`tp_many`: more than one tensor-parallel rank). Declarations branch on them alone,
 never on a degree, so that one declaration serves one layout and an array of layouts.
+
+On which side of a border layouts are. An array of layouts shares one structure, so that all of it must agree.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ from ..job.model import Model
 from ..job.training import Training
 from ..job.variants import variant_of
 from ..tape.tensor import Dim, MeshAxis, Tensor, ceil_div, chosen, nearest_whole, round_up, smallest, tensor
-from .borders import above, agreed, many
 from .quantization import RECIPES, Recipe
 from .routing import Factors, factors
 
@@ -299,3 +300,21 @@ class Context:
 def _scaled(rows: int, factor: Any, over: int) -> int:
     """Rows times a factor (taken to six decimals), divided and rounded up."""
     return ceil_div(rows * nearest_whole(factor * FACTOR_SCALE), FACTOR_SCALE * over)
+
+
+def above(degree: int, limit: int) -> bool:
+    """Whether a degree is above a limit; an array of layouts must agree, because it shares one structure."""
+    return agreed(degree > limit)
+
+
+def agreed(found: Any) -> bool:
+    """An answer that all layouts of an array share, because they share one structure."""
+    if isinstance(found, bool):
+        return found
+    assert found.all() or not found.any(), "layouts of different structure in one array"
+    return bool(found.all())
+
+
+def many(degree: int) -> bool:
+    """Whether a degree is above one."""
+    return above(degree, 1)

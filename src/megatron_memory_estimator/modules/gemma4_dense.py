@@ -18,13 +18,11 @@ from ..tape.ops import Op
 from ..tape.tensor import Dim, Param, Tensor, smallest
 from .attention import self_attention
 from .context import Context
-from .eager_norm import eager_norm
 from .embedding import lookup
 from .linear import column_linear, gemm, linear_params, rows_of, weight_grad
 from .mlp import mlp
 from .module import Module, in_part
-from .norm import norm_params
-from .residual import bias_dropout_add
+from .norm import bias_dropout_add, eager_norm, norm_params
 from .sends import over_tp
 
 NAME = "per_layer"

@@ -15,10 +15,9 @@ from ..tape.tensor import Dim, Param, Tensor
 from .combine import combine
 from .context import Context
 from .dispatcher import dispatch
-from .eager_norm import eager_norm
 from .module import Module, in_part, recomputed
 from .moe import expert_params, filled, routed_experts, router_params
-from .norm import norm_params
+from .norm import eager_norm, norm_params
 from .router import router
 from .shared_experts import shared_experts, shared_experts_params
 

@@ -11,11 +11,16 @@ TransformerEngine `pytorch/module/_common.py` (WeightGradStore).
 Towers in front of the language model, on its first stage: parameters in the order of their classes.
 
 Source: NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/` (the VL models; the tower is made where `pre_process` is true).
+
+Multi-token prediction. Source: Megatron-LM `megatron/core/transformer/multi_token_prediction.py`.
+
+Each depth: norms of the shifted embedding and of the hidden states, their concatenation through eh_proj, one transformer
+layer of the last decoder layer's kind, a final norm. All depths are concatenated behind the main hidden states.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from ..job.tower import Block, Tower, Weight, counted
@@ -23,7 +28,7 @@ from ..tape.ops import EVERYTHING, Item, Op, Part, Recompute, Unit, renaming
 from ..tape.tensor import Dim, Param, Tensor, uneven
 from ..wording import all_of
 from .context import Context
-from .embedding import embedding, embedding_params
+from .embedding import embedding, embedding_params, lookup
 from .falcon_h1 import in_compute_dtype
 from .gemma4_dense import per_layer_inputs
 from .head import final_layernorm, loss, output_weight
@@ -37,10 +42,10 @@ from .hyper_connection import (
 )
 from .kind import Kind, Role
 from .kinds import kinds_of
-from .linear import weight_grad
+from .linear import column_linear, duplicated_linear, linear_params, weight_grad
 from .module import GROUP, Module, T, changed, holding, in_part, recomputed
-from .mtp import concatenated, mtp_depth, mtp_depth_of_streams
-from .residual import bias_dropout_add
+from .norm import bias_dropout_add, norm, norm_params
+from .sends import over_tp
 from .vision_tower import images
 
 RESIDUALS: dict[Role, tuple[str, str]] = {
@@ -372,3 +377,75 @@ def _of_towers(item: Item) -> Item:
     if isinstance(item, Recompute):
         return item._replace(ops=tuple(map(_of_towers, item.ops)), part="towers")
     return item._replace(part="towers")
+
+
+Layer = Callable[[Context, Tensor], Module[Tensor]]
+
+
+def mtp_depth(c: Context, hidden: Tensor, table: Param, layer: Layer, prefix: str) -> Module[tuple[Tensor, Tensor]]:
+    """Hidden states of one depth, from those of the depth before; and what the next depth reads, which are the same."""
+    m = c.model
+    both = Dim("2*hidden_size", 2 * m.hidden_size)
+    eh_out = c.dim("hidden_size", m.hidden_size, "tp")
+    yield from norm_params(c, f"{prefix}.enorm.", c.hidden)
+    yield from norm_params(c, f"{prefix}.hnorm.", c.hidden)
+    eh_proj = yield from linear_params(c, f"{prefix}.eh_proj", eh_out, both, "tp", False)
+    embedded = yield from lookup(c, f"{prefix}.embedding", table, c.stream(f"{prefix}.embedding.output", c.hidden))
+
+    def body() -> Module[Tensor]:
+        e = yield from norm(c, f"{prefix}.enorm", embedded)
+        h = yield from norm(c, f"{prefix}.hnorm", hidden)
+        joined = c.stream(f"{prefix}.joined", both)
+        yield Op(f"{prefix}.concatenate", (e, h), (joined,))
+        projected = yield from column_linear(c, f"{prefix}.eh_proj", joined, eh_proj)
+        x = projected
+        if c.tp_many:
+            full = c.region(f"{prefix}.eh_proj gathered", c.hidden)
+            yield Op(f"{prefix}.eh_proj.gather", (projected,), (full,), sends=over_tp(c, "all_gather", full))
+            # scattered again over the sequence; the scatter is a view that pins the gathered tensor
+            x = full.view(f"{prefix}.layer input", c.residual("").shape)
+            back = over_tp(c, "all_gather", full) if c.sp_many else ()
+            yield Op(f"{prefix}.eh_proj.scatter", (full,), (x,), returns=back)
+        out = yield from layer(c, x)
+        yield from norm_params(c, f"{prefix}.final_layernorm.", c.hidden)
+        return (yield from norm(c, f"{prefix}.final_layernorm", out))
+
+    normed = yield from recomputed(c.training.recomputes_layers(), f"{prefix}.checkpoint", body())
+    return normed, normed
+
+
+def mtp_depth_of_streams(
+    c: Context, streams: Tensor, table: Param, layer: Layer, prefix: str
+) -> Module[tuple[Tensor, Tensor]]:
+    """The same with hyper-connections: the embedding is added to every stream; hidden states of the contracted streams, and the streams.
+
+    Source: Megatron-LM `dev` (2f2f8ebae) `megatron/core/transformer/multi_token_prediction.py` (_postprocess).
+    """
+    yield from contraction_params(c, f"{prefix}.")
+    yield from norm_params(c, f"{prefix}.enorm.", c.hidden)
+    yield from norm_params(c, f"{prefix}.hnorm.", c.hidden)
+    e_proj = yield from linear_params(c, f"{prefix}.e_proj", c.hidden, c.hidden, "replicated", False)
+    h_proj = yield from linear_params(c, f"{prefix}.h_proj", c.hidden, c.hidden, "replicated", False)
+    embedded = yield from lookup(c, f"{prefix}.embedding", table, c.stream(f"{prefix}.embedding.output", c.hidden))
+
+    def body() -> Module[Tensor]:
+        e = yield from norm(c, f"{prefix}.enorm", embedded)
+        h = yield from norm(c, f"{prefix}.hnorm", streams)
+        one = yield from duplicated_linear(c, f"{prefix}.e_proj", e, e_proj)
+        every = yield from duplicated_linear(c, f"{prefix}.h_proj", h, h_proj)
+        x = c.residual(f"{prefix}.layer input")
+        yield Op(f"{prefix}.add_to_streams", (one, every), (x,), passes=(every,))
+        return (yield from layer(c, x))
+
+    out = yield from recomputed(c.training.recomputes_layers(), f"{prefix}.checkpoint", body())
+    single = yield from contracted(c, f"{prefix}.", out)
+    yield from norm_params(c, f"{prefix}.final_layernorm.", c.hidden)
+    return (yield from norm(c, f"{prefix}.final_layernorm", single)), out
+
+
+def concatenated(c: Context, name: str, parts: tuple[Tensor, ...]) -> Module[Tensor]:
+    """All depths behind the main hidden states, along the sequence."""
+    depths = Dim("1+mtp_num_layers", len(parts))
+    out = c.new(name, depths, *parts[0].shape)
+    yield Op(f"{name}.concatenate", parts, (out,))
+    return out

@@ -27,8 +27,7 @@ from ..tape.work import Streamed
 from .adapters import adapted, adapter_params
 from .combine import combine
 from .context import Context
-from .dispatcher import Routed, dispatch
-from .fused_experts import fused_experts, fuses
+from .dispatcher import Routed, dispatch, fused_experts, fuses
 from .linear import (
     duplicated_linear,
     gemm,
@@ -44,9 +43,8 @@ from .linear import (
 from .mlp import activation
 from .module import Module, T, changed, collected, holding, in_part, recomputed
 from .norm import norm_params, separate_norm
-from .projection import split_norm
 from .router import router
-from .shared_experts import shared_experts, shared_experts_params
+from .shared_experts import shared_experts, shared_experts_params, split_norm
 
 
 def hash_kept(c: Context, layers: int) -> Iterator[tuple[Tensor, str]]:

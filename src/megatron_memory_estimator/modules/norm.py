@@ -1,6 +1,14 @@
 """Norms. Sources: TransformerEngine `pytorch/module/layernorm.py`, `rmsnorm.py`, `layernorm_linear.py`.
 
 A norm keeps its input and one fp32 statistic per row (rsigma), LayerNorm a second one (mu).
+
+Bias-dropout-add: the residual stream. Source: Megatron-LM `megatron/core/fusions/fused_bias_dropout.py`.
+
+Nothing is kept without dropout; with dropout a one-byte mask. The gradient of the sum is the gradient of the residual.
+
+RMS norms that PyTorch runs op by op in fp32, uncompiled: every intermediate of theirs stays.
+
+Source: NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/gemma/modeling_gemma4.py` (_gemma4_rms_norm).
 """
 
 from __future__ import annotations
@@ -63,4 +71,83 @@ def norm(c: Context, name: str, x: Tensor) -> Module[Tensor]:
         wide, x = x, x.like(f"{name}.input", c.dtype)
         yield Op(f"{name}.cast", (wide,), (x,))
     yield Op(name, reads=(x,), writes=(out,), saves=(x, *statistics(c, name, x.shape[:-1])))
+    return out
+
+
+def bias_dropout_add(
+    c: Context, name: str, x: Tensor, residual: Tensor, holds: tuple[Tensor, ...] = (), *, biased: bool = False
+) -> Module[Tensor]:
+    """residual + dropout(x + bias); `holds` are alive until then. `biased`: the linear before it left its bias to this.
+
+    Fused it is one kernel. Else each of its steps makes a tensor, and the input and the sum with the bias are variables to the end.
+    """
+    out = c.residual(f"{name}.output")
+    dropout = c.model.hidden_dropout > 0
+    casts = x.dtype != out.dtype
+    if not c.training.bias_dropout_fusion:
+        if casts:
+            wide = x.like(f"{name}.input in {out.dtype}", out.dtype)
+            yield Op(f"{name}.widen", (x,), (wide,))
+            x, holds = wide, (*holds, x)
+        if biased:
+            total = x.like(f"{name}.input and bias")
+            yield Op(f"{name}.add_bias", (x,), (total,), holds=holds, passes=(x,))
+            x, holds = total, holds if casts else (*holds, x)
+        if dropout:
+            dropped, mask = x.like(f"{name}.dropped"), x.like(f"{name}.dropout_mask", "bool")
+            yield Op(f"{name}.dropout", (x,), (dropped,), (mask,), holds=holds)
+            x, holds = dropped, (*holds, x)
+        yield Op(name, (x, residual), (out,), holds=holds, passes=(x, residual))
+    elif dropout:
+        mask = x.like(f"{name}.dropout_mask", "bool")
+        yield Op(name, (x, residual), (out,), (mask,), holds=holds, passes=(residual,), compiled=True)
+    else:
+        yield Op(name, (x, residual), (out,), holds=holds, passes=(residual,) if casts else (x, residual))
+    return out
+
+
+CALLS = 8
+"""Functions of PyTorch: two casts, square, mean, sum, power, product, cast back."""
+
+
+def eager_norm(c: Context, name: str, x: Tensor, *, weighted: bool = True) -> Module[Tensor]:
+    """The normalized tensor in the dtype of its input.
+
+    Kept in fp32: the input for the product and again for its square, what a row is divided by, before and after the power, and with a
+    weight its copy and the normed rows.
+    """
+    out = x.like(f"{name}.output")
+    row = x.shape[:-1]
+    kept = [x.like(f"{name}.input fp32 {i}", "fp32") for i in range(2)]
+    kept += [c.new(f"{name}.mean square", *row, dtype="fp32"), c.new(f"{name}.rsigma", *row, dtype="fp32")]
+    wide = x.like(f"{name}.square fp32", "fp32")
+    scratch: tuple[Tensor, ...] = (wide,)
+    if weighted:
+        kept += [x.like(f"{name}.normed fp32", "fp32"), c.new(f"{name}.weight fp32", x.shape[-1], dtype="fp32")]
+        scratch = (wide, x.like(f"{name}.output fp32", "fp32"))
+    grads = tuple(x.like(f"{name}.grad fp32 {i}", "fp32") for i in range(3))
+    yield Op(name, (x,), (out,), tuple(kept), scratch, grads, calls=CALLS + 2 * weighted)
+    return out
+
+
+def value_norm(c: Context, name: str, value: Tensor) -> Module[Tensor]:
+    """Values divided by their root mean square, without a weight: their fp32 copy and the root stay; with a power in place of the root
+    what it takes too (Gemma 4 without experts)."""
+    out = value.like(f"{name}.output")
+    rows = ("mean square", "power") if c.model.gemma4_dense else ("root",)
+    kept = (
+        value.like(f"{name}.input fp32", "fp32"),
+        *(c.new(f"{name}.{row}", *value.shape[:-1], dtype="fp32") for row in rows),
+    )
+    scratch = (value.like(f"{name}.square fp32", "fp32"),)
+    grads = tuple(value.like(f"{name}.grad fp32 {i}", "fp32") for i in range(2))
+    yield Op(name, (value,), (out,), kept, scratch, grads, calls=CALLS - 1)
+    return out
+
+
+def dropped_norm(c: Context, name: str, x: Tensor) -> Module[Tensor]:
+    """A norm whose output nothing reads in the end: what it would keep goes with it, and what takes its place is as large."""
+    out = x.like(f"{name}.output of an earlier layer")
+    wide = tuple(x.like(f"{name}.fp32 {i}", "fp32") for i in range(4))
+    yield Op(name, (x,), (out,), forward=(*wide, x.like(f"{name}.output")), calls=CALLS)
     return out

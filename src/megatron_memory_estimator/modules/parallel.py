@@ -15,8 +15,7 @@ from .attention import self_attention
 from .context import Context
 from .mlp import mlp
 from .module import Module, in_part
-from .norm import norm, norm_params
-from .residual import bias_dropout_add
+from .norm import bias_dropout_add, norm, norm_params
 
 
 def parallel_layer(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:

@@ -22,8 +22,7 @@ from .context_parallel import NAME as CORE
 from .linear import column_linear, row_linear
 from .mlp import activation
 from .module import Module, changed, recomputed
-from .norm import norm
-from .residual import bias_dropout_add
+from .norm import bias_dropout_add, norm
 
 POSITIONS = 4
 """Position embeddings that are interpolated for a patch."""

@@ -7,28 +7,34 @@ Changes of a run that only together make it fit: pairs, then triples, then four,
 There are thousands of groups. Those that are tried come in the order of what smaller groups say: a group is foreseen to take, phase
 by phase, what its changes alone and its pairs take relative to the run, as if pairs did not act on each other. What is foreseen only
 orders the tries; every answer is an estimate of its own.
+
+A changed run, estimated like any other, and what it costs.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import combinations, islice, zip_longest
 from math import inf, isinf, log
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from ..dataclass import dataclass
+from ..device.terms import Range
+from ..device.verdict import Verdict
 from ..doors import door
-from ..estimator import estimate
+from ..errors import EstimatorError
+from ..estimator import Estimate, estimate
 from ..frames import frame
 from ..job.hardware import GIB
 from ..job.training_job import TrainingJob
 from ..tape.tensor import total
 from ..throughput.machine import Efficiency
+from ..throughput.step import Throughput, throughput
 from .base import TOKENS_OF_A_STEP, timed_as
-from .changed_run import Outcome, compatible, cost_of, outcomes
-from .changes import Change, allocator, changed, larger_changes, memory_changes, speed_changes
+from .changes import Change, Settings, allocator, changed, larger_changes, memory_changes, speed_changes
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -267,3 +273,67 @@ class Groups:
             if len(group) > 2 and figure in pair:
                 foreseen += pair[figure] - alone[one] - alone[other] + now
         return foreseen
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A changed run with its estimate and its step time."""
+
+    changes: tuple[Change, ...]
+    estimate: Estimate
+    efficiency: Efficiency | None = None
+
+    def __repr__(self) -> str:
+        return f"<Outcome {'; '.join(change.name for change in self.changes) or 'as it is'}: {self.peak / GIB:.2f} GiB allocated>"
+
+    @property
+    def job(self) -> TrainingJob:
+        """The changed job."""
+        return self.estimate.job
+
+    @property
+    def peak(self) -> int:
+        """Allocated bytes of the fullest stage."""
+        return self.estimate.peak_stage.peak_allocated_bytes
+
+    @property
+    def device(self) -> Range:
+        """Device bytes of the fullest stage."""
+        return self.estimate.device
+
+    @cached_property
+    def time(self) -> Throughput:
+        """Step time."""
+        return throughput(self.estimate, self.efficiency)
+
+    @property
+    def asks(self) -> frozenset[str]:
+        """What its changes ask for beside time."""
+        return frozenset(change.asks for change in self.changes if change.asks)
+
+    def verdict(self, limit: int) -> Verdict:
+        """What the run is where it may take so many bytes of a GPU."""
+        return self.estimate.verdict(limit)
+
+
+def cost_of(one: Outcome) -> float:
+    """GPU-seconds of a step."""
+    return one.time.step * one.job.layout.world_size
+
+
+def compatible(changes: Sequence[Change]) -> bool:
+    """Whether no two changes set the same thing."""
+    names = [name for change in changes for name, _ in change.settings]
+    return len(names) == len(set(names))
+
+
+def outcomes(now: Outcome, groups: Iterable[tuple[Change, ...]]) -> Iterator[Outcome]:
+    """The run with each group of changes; those that Megatron-Core refuses, or that do not divide, are left out."""
+    for changes in groups:
+        values: Settings = {}
+        for change in changes:
+            values.update(change.values())
+        try:
+            yield Outcome(changes, estimate(changed(now.job, values)), now.efficiency)
+        except EstimatorError:
+            continue

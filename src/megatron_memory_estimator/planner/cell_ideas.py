@@ -1,4 +1,4 @@
-"""Ideas (`planner/ideas.py`) of many layouts at once."""
+"""Ideas (`planner/places.py`) of many layouts at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .ideas import near
+from .places import near
 from .space.points import Array, Cells, Grid, Shape
 
 

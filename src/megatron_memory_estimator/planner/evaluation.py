@@ -21,8 +21,7 @@ from .arrays.view import Evaluated, Figures
 from .arrays.whole import WholeRanks
 from .cell_ideas import CellIdeas, cell_ideas
 from .counting import LegalSpace, LegalStructure, LegalStyle
-from .ideas import idea_of
-from .places import NANOSECONDS, Place
+from .places import NANOSECONDS, Place, idea_of
 from .space.chains import Chains
 from .space.points import Array, Cells, Grid, Shape
 from .space.routes import route

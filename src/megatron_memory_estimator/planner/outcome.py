@@ -1,15 +1,18 @@
 """How every search begins and ends: what is refused at once, what is said where nothing is legal, the plans of what was ranked.
 
 Plans with the seconds that `estimate` gives them: a search ranks by the longest of the chains that it knows (`space/chains.py`).
+
+How far a search is, and whether its caller wants more.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
-from ..errors import ConfigError, LayoutError, UnsupportedError
+from ..errors import ConfigError, LayoutError, StoppedError, UnsupportedError
 from ..job.training_job import TrainingJob
 from ..rank.build import build_rank, context_of
 from ..rank.declare import Declarer
@@ -18,13 +21,11 @@ from ..throughput.machine import Efficiency, machine
 from ..throughput.step import step_parts
 from .counting import CellsOf, LegalSpace, relaxations
 from .found import OBJECTIVES, Found, Plan
-from .ideas import shown
-from .places import NANOSECONDS, plan_of
+from .places import NANOSECONDS, plan_of, shown
 from .ranking import Ranking
 from .space.axes import Space
 from .space.defaults import completed
 from .space.stages import different_stages, stands
-from .watch import Watch
 
 Progress = Callable[[float, Found], None]
 """Told the share of layouts that are evaluated, and what is found so far: counts, and the best plan."""
@@ -92,3 +93,24 @@ def retimed(plan: Plan, efficiency: Efficiency | None) -> Plan:
     seconds = total(step_parts(m, declarer, ranks, job.num_microbatches, stands(stages)).values())
     step = round(seconds * NANOSECONDS) / NANOSECONDS
     return dataclasses.replace(plan, step=step, tokens_per_s_gpu=plan.tokens_per_s_gpu * plan.step / step)
+
+
+@dataclass
+class Watch:
+    """Asks `stop` between pieces of work on some numbers of GPUs."""
+
+    worlds: tuple[int, ...]
+    stop: Callable[[], bool] | None = None
+    done: int = 0
+    total: int = 0
+
+    def ask(self) -> None:
+        """Raise StoppedError where the caller wants no more."""
+        if self.stop is None or not self.stop():
+            return
+        far = f"{self.done:,} of {self.total:,} layouts were evaluated" if self.total else "no layout was evaluated yet"
+        shown = ", ".join(map(str, self.worlds if len(self.worlds) < 9 else (*self.worlds[:8], "...")))
+        raise StoppedError(
+            f"the search on {shown} GPUs was stopped when {far}; narrow the space: fewer num_gpus, one "
+            "tensor_model_parallel_size or recompute, one pipeline_model_parallel_size"
+        )

@@ -27,9 +27,8 @@ from ..throughput.machine import Efficiency, Machine, machine
 from ..throughput.step import step_parts
 from .counting import LegalSpace, LegalStyle, legal_space
 from .found import Found
-from .ideas import idea_of
-from .outcome import Progress, begun, ended, nothing_legal
-from .places import NANOSECONDS, Order, Place
+from .outcome import Progress, Watch, begun, ended, nothing_legal
+from .places import NANOSECONDS, Order, Place, idea_of
 from .plain_judge import judge
 from .ranking import ranking_of
 from .space.axes import AXES, Space
@@ -39,7 +38,6 @@ from .space.plain_cells import Cell, plain_cells
 from .space.points import at_point
 from .space.routes import route
 from .space.stages import different_stages, stands
-from .watch import Watch
 
 MOST = 2_000 if sys.platform == "emscripten" else 10_000
 """Legal layouts of a space that is searched: some 6 ms each, several times as long in a browser."""

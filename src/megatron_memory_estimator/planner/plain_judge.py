@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 from ..job.hardware import GIB
-from .ideas import Idea, near
-from .places import Place
+from .places import Idea, Place, near
 from .ranking import MOST_GIB, Counts, Ranked, Ranking
 
 KEYS: dict[str, Callable[[Place], float]] = {

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from .ideas import NEAR, Idea, near
-from .places import Place
+from .places import NEAR, Idea, Place, near
 
 MOST_GIB = 4096
 """Steps of the front, one for each GiB: more than any GPU has."""

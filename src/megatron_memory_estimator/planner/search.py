@@ -26,14 +26,13 @@ from .cell_ideas import best_of_each
 from .counting import Ask, LegalSpace, legal_space
 from .evaluation import Evaluation
 from .found import Found, Plan
-from .outcome import Progress, begun, ended, nothing_legal, retimed
+from .outcome import Progress, Watch, begun, ended, nothing_legal, retimed
 from .places import Place, plan_of
 from .ranking import MOST_GIB, Counts, Ranking, ranking_of
 from .space.axes import Space
-from .space.cells import cells
 from .space.defaults import completed
+from .space.legal import cells
 from .space.points import Array
-from .watch import Watch
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -11,8 +11,7 @@ from ..job.hardware import Environment, Gpu
 from ..job.pipeline import Chunk
 from ..job.training_job import TrainingJob
 from ..modules.context import Context
-from ..states.buffers import Buffer, by_layout, ddp_buffers
-from ..states.layer_wise import Dealt, Whole, grid, ping_pong
+from ..states.buffers import Buffer, Dealt, Whole, by_layout, ddp_buffers, grid, ping_pong
 from ..states.state import frozen_weights, model_state
 from .declare import Declarer
 from .rank import Rank

@@ -20,9 +20,9 @@ from ..job.pipeline import Chunk
 from ..job.tower import counted
 from ..modules.adapters import MARK
 from ..modules.attention_mask import attention_mask, given_masks, kept_mask, uncut_mask
-from ..modules.attention_residuals import beside_layer, keeping_bank
 from ..modules.context import Context
 from ..modules.head import output_parameter
+from ..modules.kimi_k3 import beside_layer, keeping_bank
 from ..modules.layers import (
     Declaration,
     checkpointed,

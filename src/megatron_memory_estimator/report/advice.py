@@ -10,8 +10,7 @@ from ..device.phases import lower_load
 from ..device.verdict import Verdict
 from ..job.layout import SHORT
 from ..job.training_job import TrainingJob
-from ..planner.advise import Advice
-from ..planner.changed_run import Outcome, cost_of
+from ..planner.advise import Advice, Outcome, cost_of
 from ..planner.launch import off_flag
 from ..wording import dashed
 from .html import WORDS as COLOURS

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ..estimator import Stage
 from .document import share_bytes
-from .shares import bars
+from .html import bars
 
 
 class Mark(NamedTuple):

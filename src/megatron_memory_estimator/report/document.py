@@ -1,8 +1,16 @@
-"""What stages and estimates are told by, and the JSON documents made of it; bytes are whole numbers."""
+"""What stages and estimates are told by, and the JSON documents made of it; bytes are whole numbers.
+
+Which whole parameters a rank owns under the layer-wise optimizer, as `explain` prints them.
+
+Settings of a training in a few words, as reports and tables name them.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
+from collections.abc import Iterator
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from ..device.terms import Range, Term
@@ -10,15 +18,16 @@ from ..device.verdict import explain_terms
 from ..estimator import Estimate, Stage
 from ..job.model import Model
 from ..job.settings import field_kind
+from ..job.training import Training
 from ..job.training_job import TrainingJob
 from ..job.variants import as_object
 from ..modules.counts import count_parameters
 from ..modules.kinds import owners_of
 from ..rank.chunks import ChunkPlan
-from ..rank.rank import PARTS
+from ..rank.rank import PARTS, Rank
 from ..routing import routing
+from ..states.buffers import Buffer
 from ..versions import assumptions
-from .owned import owned_section
 from .quantities import Of, document, table
 from .verdict import verdict_sentence
 
@@ -231,3 +240,84 @@ def explanation(estimate: Estimate, stage: int | None, at: str) -> dict[str, Any
         "tensors": [document(TENSOR, row) for row in rows],
         "owned": owned_section(chosen.rank),
     }
+
+
+def owned_layers(rank: Rank, buffer: Buffer) -> dict[str, list[int | None]] | None:
+    """The parameters of a buffer that the rank owns: by name the layer of each, None outside of the decoder; None where none is whole."""
+    if not buffer.dealt:
+        return None
+    runs = rank.plans[buffer.chunk].registered
+    found: dict[str, list[int | None]] = {}
+    for item in sorted(buffer.owns, key=lambda item: (-item.numel, item.name, item.run, item.copy)):
+        first = runs[item.run].first_layer
+        found.setdefault(item.name, []).append(None if first < 0 else first + item.copy)
+    return found
+
+
+def owned_lines(rank: Rank) -> Iterator[str]:
+    """A paragraph of every buffer whose parameters are dealt whole; nothing where there is none."""
+    for buffer in rank.buffers:
+        found = owned_layers(rank, buffer)
+        if found is None:
+            continue
+        where = f" chunk {buffer.chunk}" if len(rank.plans) > 1 else ""
+        yield f"Of {buffer.group}{where}, data-parallel {buffer.share}:"
+        for name, layers in found.items():
+            yield f"  {name}{_layers(layers)}"
+
+
+def _layers(layers: list[int | None]) -> str:
+    """`: layers 0-3, 7`, with how many of each where it is more than one; "" outside of the decoder."""
+    count = sorted(Counter(layer for layer in layers if layer is not None).items())
+    if not count:
+        return ""
+    spans = []
+    for (_, each), members in groupby(enumerate(count), key=lambda at: (at[1][0] - at[0], at[1][1])):
+        found = [layer for _, (layer, _) in members]
+        span = str(found[0]) if len(found) == 1 else f"{found[0]}-{found[-1]}"
+        spans.append(span if each == 1 else f"{span} ({each} each)")
+    return f": layer{'' if len(count) == 1 else 's'} {', '.join(spans)}"
+
+
+def owned_section(rank: Rank) -> list[dict[str, Any]]:
+    """The same in JSON: an object per buffer whose parameters are dealt whole."""
+    return [
+        {"chunk": b.chunk, "group": b.group, "data_parallel_rank": b.owner, "parameters": owned_layers(rank, b)}
+        for b in rank.buffers
+        if b.dealt
+    ]
+
+
+def features_text(t: Training) -> Iterator[str]:
+    """Low precision, sharding, offloading, graphs and adapters, those that are on."""
+    if t.low_precision:
+        kept = ", weights in low precision" if t.low_precision_weights else ""
+        yield f"{'fp4' if t.fp4 else f'fp8 {t.fp8}'} {t.low_precision}{kept}"
+    if t.use_megatron_fsdp:
+        yield f"Megatron-FSDP {t.data_parallel_sharding_strategy}"
+    if t.use_torch_fsdp2:
+        yield "torch FSDP2"
+    if t.peft != "none":
+        yield f"{t.peft} dim {t.peft_dim}"
+    if t.optimizer_cpu_offload:
+        yield f"optimizer offloaded {t.optimizer_offload_fraction:.0%}"
+    if t.cpu_offloading_num_layers:
+        yield f"{t.cpu_offloading_num_layers} layers offloaded"
+    if t.fine_grained_activation_offloading:
+        yield f"offloaded {', '.join(t.offload_modules)}"
+    if t.cuda_graph_impl != "none":
+        scope = f" ({', '.join(t.cuda_graph_modules)})" if t.cuda_graph_modules else ""
+        yield f"CUDA graphs {t.cuda_graph_impl}{scope}"
+    if t.moe_paged_stash:
+        yield "paged stash"
+    if t.overlap_moe_expert_parallel_comm:
+        yield "all-to-all overlap"
+
+
+def recompute_text(t: Training) -> str:
+    """Recomputation in a few words."""
+    if t.recompute_granularity == "full":
+        return f"full ({t.recompute_method}, {t.recompute_num_layers})"
+    if t.recompute_granularity == "selective":
+        return f"selective ({', '.join(t.recomputed_modules) or 'nothing'})"
+    return "none"

@@ -1,14 +1,18 @@
-"""Results as small fragments of HTML for notebooks: no script, inline styles only, the colours of the text are the page's own."""
+"""Results as small fragments of HTML for notebooks: no script, inline styles only, the colours of the text are the page's own.
+
+The parts of every stage's peak as bars show them: figures in GiB, equal neighbours together.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from typing import NamedTuple
 
-from ..estimator import Estimate
-from .document import SHARES
+from ..estimator import Estimate, Stage
+from .document import SHARES, layers_text, share_bytes
 from .quantities import gib
-from .shares import COLOURS, Bar, bars
+from .stage_table import folded, spans
 from .verdict import verdict_text
 
 WORDS = {
@@ -102,3 +106,37 @@ def _legend(gpu: str, memory: float) -> str:
     )
     lines = f"&#9473; device, low to high &nbsp; &#9482; {escape(gpu)}, {memory:.1f} GiB"
     return f'<div style="margin:2px 0">{swatches}{lines}</div>'
+
+
+COLOURS = {
+    "weights": "#0072b2", "gradients": "#e69f00", "optimizer": "#009e73", "activations": "#cc79a7", "other": "#999999",
+}  # fmt: skip
+"""The colours of Okabe and Ito that are told apart on white and on black, by colour-blind readers too."""
+
+
+class Bar(NamedTuple):
+    """One stage, or equal neighbours, in GiB as text: the shares of the peak in the order of SHARES, and the device range. `first` is
+    the stage, or the first of them."""
+
+    first: Stage
+    stages: str
+    layers: str
+    shares: tuple[str, ...]
+    peak: str
+    low: str
+    high: str
+
+
+def bars(stages: Sequence[Stage]) -> list[Bar]:
+    """A bar for each stage, equal neighbours as one."""
+    rows = [
+        [
+            str(stage.pp_rank), layers_text(stage), *map(gib, share_bytes(stage).values()), gib(stage.peak_allocated_bytes),
+            gib(stage.device.low, 1), gib(stage.device.high, 1),
+        ]
+        for stage in stages
+    ]  # fmt: skip
+    firsts = [stages[first] for first, _ in spans(rows)]
+    return [
+        Bar(first, row[0], row[1], tuple(row[2:-3]), *row[-3:]) for first, row in zip(firsts, folded(rows), strict=True)
+    ]

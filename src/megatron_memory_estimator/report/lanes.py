@@ -1,4 +1,7 @@
-"""The timelines of all stages as one document, in columns: a tenth of the length of a record for each moment."""
+"""The timelines of all stages as one document, in columns: a tenth of the length of a record for each moment.
+
+The document of a moment: every tensor that is alive.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import UnsupportedError
-from ..estimator import Estimate
-from ..timeline.moments import CAPTURE, NONE
+from ..estimator import Estimate, Stage
+from ..timeline.moments import CAPTURE, NONE, alive
 from ..timeline.passes import MOST_PASSES, Shape, listing, shapes_of
 from ..timeline.timeline import Timeline, record, timelines
+from .document import TENSOR
+from .quantities import document
 
 SCHEMA = "megatron-memory-lanes/1"
 MOST_MOMENTS = 8_000
@@ -84,4 +89,23 @@ def _stage(
         "left_out": step.left_out._asdict() if step.left_out else None,
         "shapes": [{"at": list(one.at), "below_bytes": list(one.below)} for one in shapes.values()],
         "columns": columns,
+    }
+
+
+MOMENT = "megatron-memory-moment/1"
+
+
+def moment_document(stage: Stage, index: int) -> dict[str, Any]:
+    """Schema `megatron-memory-moment/1`: the tensors at the highest of a moment of a step, which add up to its `highest_bytes`.
+
+    Raises ConfigError for a moment that does not exist.
+    """
+    found = alive(stage.rank, index)
+    return {
+        "schema": MOMENT,
+        "pp_rank": stage.pp_rank,
+        "moment": index,
+        "event": found.moment.label,
+        "allocated_bytes": found.moment.highest_bytes,
+        "tensors": [document(TENSOR, row) for row in found.rows],
     }

@@ -13,8 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ..estimator import Estimate
-from .lanes import lanes_document
-from .moment import moment_document
+from .lanes import lanes_document, moment_document
 
 POLICY = (
     "default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; img-src data: blob:; base-uri 'none'; "

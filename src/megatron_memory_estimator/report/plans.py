@@ -17,10 +17,9 @@ from ..planner.found import Found, Plan
 from ..planner.launch import bridge_overrides, bridge_sections, environment, megatron_lm
 from ..throughput.machine import Efficiency
 from ..throughput.step import Throughput, throughput
-from .document import settings_of
+from .document import features_text, settings_of
 from .quantities import document, gib, record, table
 from .records import Record
-from .settings_text import features_text
 from .verdict import WHILE
 
 SCHEMA = "megatron-memory-plan/1"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from rich.markup import escape
 
 from ..planner.found import Found, Plan
-from ..planner.ideas import NEAR
+from ..planner.places import NEAR
 from .plans import PLAN, Row, apart_rows, beside_first, optimizer_text
 from .quantities import labelled
 from .verdict import WHILE

@@ -31,7 +31,7 @@ ByName = Literal[
     "objects by name",
 ]
 Unit = Literal[Scalar, Several, ByName, "range", "settings", "object"]
-"""A `range` is bytes too, `settings` are values by name, a `column` is numbers or nulls; `object` and `objects` have fields of their own."""
+"""A `range` is bytes, `settings` values by name, a `column` numbers or nulls; `object` and `objects` have fields of their own."""
 Door = Literal["json", "table", "terminal", "notebook", "agent"]
 """`table` is CSV, Markdown, frames and `table()`; `terminal` the command's tables; `agent` the short answers of MCP."""
 Of = Callable[[Any], Any]

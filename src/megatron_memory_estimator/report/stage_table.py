@@ -1,4 +1,7 @@
-"""The stages of an estimate as a table that is as wide as the terminal and never cuts a number."""
+"""The stages of an estimate as a table that is as wide as the terminal and never cuts a number.
+
+How many columns a table needs, however wide the terminal is.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from ..estimator import Stage
 from .document import MAIN, REST, STAGE, STATE
 from .quantities import gib, labelled
-from .widths import needed
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.measure import Measurement
     from rich.table import Table
+
 
 MERGED = {"state": STATE, "other": REST}
 """Parts of the peak that stand together where a form has no column for each."""
@@ -75,3 +79,12 @@ def spans(rows: Sequence[Sequence[Any]]) -> Iterator[tuple[int, int]]:
         if index == len(rows) or rows[index][1:] != rows[first][1:]:
             yield first, index - 1
             first = index
+
+
+WIDEST = 1000
+"""Columns of a terminal that no table reaches."""
+
+
+def needed(table: Table, console: Console) -> Measurement:
+    """The columns below which words are cut, and those with every cell on one line."""
+    return console.measure(table, options=console.options.update(max_width=WIDEST))

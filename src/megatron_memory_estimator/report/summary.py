@@ -1,10 +1,16 @@
 """Short answers for agents: the verdict first, then what it is made of, then what to ask next.
 
 Figures whose name ends in `gib` are GiB, those in `bytes` bytes.
+
+Short answers of `plan` and `advise` for agents.
+
+Documents that are short enough for an agent to read, as compact JSON.
 """
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -12,15 +18,18 @@ from typing import Any
 from ..device.terms import Range
 from ..estimator import Estimate, Stage
 from ..modules.counts import count_parameters
+from ..planner.advise import Advice
+from ..planner.found import Found
+from ..planner.launch import megatron_lm
 from ..routing import routing
 from ..versions import assumptions
-from ..wording import plain
+from ..wording import LONGEST_MESSAGE, counted, plain
+from .advice import CHANGE, Considered, headline
 from .comparison import Case, Columns, Refused, rows
 from .comparison import notes as notes_of_cases
-from .document import STAGE, TENSOR, VERDICT
+from .document import STAGE, TENSOR, VERDICT, features_text, recompute_text
+from .plans import COUNTS, PLAN, Row, apart_rows, layout_text, nothing_fits, plan_settings, warnings
 from .quantities import brief, document, gib, in_gib
-from .settings_text import features_text, recompute_text
-from .short import Document, shortened
 from .stage_table import folded
 from .verdict import other_gpus, verdict_text
 
@@ -186,3 +195,156 @@ def models_summary(facts: Sequence[Document], others: int = 0) -> Document:
     }
     more = "a word of a name or type shows others; one name says why its memory is not modelled"
     return shortened({**{name: value for name, value in document.items() if value}, "next": more})
+
+
+MOST_RULES = 5
+
+
+def plan_summary(found: Found, rows: Sequence[Row], said: Sequence[str]) -> Document:
+    """The best plans as short rows, and launch arguments of the first.
+
+    A row's settings and those of all plans, added to what was asked, describe the plan.
+    """
+    plans = [brief(PLAN, row) for row in rows]
+    settings = [plan_settings(row.plan, found.asked) for row in rows]
+    common = {
+        name: value
+        for name, value in (settings or [{}])[0].items()
+        if all(name in one and one[name] == value for one in settings)
+    }
+    answered: Document = {
+        "answer": answer(found, rows),
+        "plan_columns": list(plans[0]) if rows else [],
+        "plans": [
+            [*{**plan, "settings": {name: value for name, value in own.items() if name not in common}}.values()]
+            for plan, own in zip(plans, settings, strict=True)
+        ],
+        "settings_of_all": {**found.habits, **common} if rows else {},
+        "better_but_tight": [_apart(row) for row in apart_rows(found)],
+        "counts": document(COUNTS, found),
+        **notes_section(said, warnings(rows)),
+        **(first_section(rows[0]) if rows else nothing_section(found)),
+    }
+    return shortened({name: value for name, value in answered.items() if value})
+
+
+def _apart(row: Row) -> str:
+    """A tight plan that is better than the first that fits, in a line."""
+    return f"{layout_text(row.plan)}: {row.plan.tokens_per_s_gpu:,.0f} tokens/s/GPU, {row.verdict.word}"
+
+
+def answer(found: Found, rows: Sequence[Row]) -> str:
+    """What the search found, in one sentence."""
+    if not rows:
+        return nothing_fits(found)
+    plan = rows[0].plan
+    words = (plan.degrees, f"recompute {plan.recompute}")
+    fewest = "" if found.fewest_gpus is None else f"the fewest that hold it: {counted(found.fewest_gpus, 'GPU')}; "
+    return (
+        f"{fewest}{found.fits:,} of {found.legal:,} legal layouts fit {gib(found.limit, 1)} GiB of {plan.job.gpu.name}; the best by "
+        f"{found.objective}, on {counted(plan.job.layout.world_size, 'GPU')}: {', '.join(words)}"
+    )
+
+
+def first_section(row: Row) -> Document:
+    """Launch arguments of the first plan."""
+    launch = megatron_lm(row.plan.job)
+    return {
+        "launch_of_first": shlex.join(launch.words()),
+        "without_argument": {name: str(value) for name, value in launch.beside.items()},
+        "next": "estimate with your settings, settings_of_all and a row's settings gives the stages of a plan; "
+        'detail="full" gives launch arguments of every plan',
+    }
+
+
+def nothing_section(found: Found) -> Document:
+    """What ruled most layouts out, where there is no plan."""
+    return {
+        "ruled_out": {rule: count for rule, count in found.illegal.most_common(MOST_RULES) if count},
+        "next": "fewest_gpus=true finds how many GPUs hold the model",
+    }
+
+
+def advice_summary(advice: Advice) -> Document:
+    """The verdict of a run, and its changes with the settings that make them."""
+    now = advice.now
+    first, second = headline(advice)
+    changes = [brief(CHANGE, Considered(advice, one)) for one in advice.outcomes]
+    notes = [f"{change.name}: {change.note}" for one in advice.outcomes for change in one.changes if change.note]
+    answered = {
+        "answer": f"{first}; {second}",
+        "verdict": document(VERDICT, now.verdict(advice.limit)),
+        "purpose": "faster" if advice.faster else "fit",
+        "advice_columns": list(changes[0]) if changes else [],
+        "advice": [[*one.values()] for one in changes],
+        **notes_section(assumed(advice), now.job.warnings),
+        "notes": list(dict.fromkeys(notes)),
+        "next": "estimate or advise again with the settings of a change; plan with num_gpus searches all layouts",
+    }
+    return shortened({name: value for name, value in answered.items() if value})
+
+
+def assumed(advice: Advice) -> list[str]:
+    """What was decided for the run and for its step time; what the step time decides anew is said once."""
+    said = (*advice.now.job.assumptions, *advice.assumptions)
+    return list({note.partition(":")[0]: note for note in said}.values())
+
+
+CHARACTERS_PER_TOKEN = 4
+"""Of English text, as OpenAI's guide to tokens has it (help.openai.com, "What are tokens and how to count them?")."""
+MOST_TOKENS = 1500
+LEFT_OUT = "left_out"
+COLUMNS = ("stage_columns", "plan_columns", "advice_columns", "tensor_columns", "model_columns", "case_columns")
+WHOLE = ("verdict", "cases", *COLUMNS)
+"""Parts of a summary that are never cut."""
+STEP = 8
+"""What is too long loses an eighth at a time."""
+
+Document = dict[str, Any]
+
+
+def compact(document: Any) -> str:
+    """JSON without spaces."""
+    return json.dumps(document, separators=(",", ":"))
+
+
+def tokens(text: str) -> int:
+    """Tokens of a text: its characters by four, rounded up."""
+    return -(-len(text) // CHARACTERS_PER_TOKEN)
+
+
+def shortened(document: Document, most: int = MOST_TOKENS) -> Document:
+    """The document with its longest lists cut to so many tokens; `left_out` says how much of what is missing.
+
+    Where no list is left to cut, what is longer than a sentence goes: half of a command line would be no use.
+    """
+    found = dict(document)
+    left: dict[str, int] = dict(found.pop(LEFT_OUT, {}))
+    while tokens(compact(_with(found, left))) > most:
+        name = _longest(found)
+        if name is None:
+            gone = [key for key, value in found.items() if isinstance(value, str) and len(value) > LONGEST_MESSAGE]
+            left |= dict.fromkeys(gone, 1)
+            return _with({key: value for key, value in found.items() if key not in gone}, left)
+        kept = len(found[name]) - max(len(found[name]) // STEP, 1)
+        left[name] = left.get(name, 0) + len(found[name]) - kept
+        found[name] = _first(found[name], kept)
+    return _with(found, left)
+
+
+def _with(found: Document, left: dict[str, int]) -> Document:
+    return {**found, LEFT_OUT: left} if left else found
+
+
+def _longest(found: Document) -> str | None:
+    """The longest list or mapping that may be cut."""
+    sizes = {
+        name: len(compact(value))
+        for name, value in found.items()
+        if name not in WHOLE and isinstance(value, list | dict) and value
+    }
+    return max(sizes, key=sizes.__getitem__, default=None)
+
+
+def _first(value: Any, count: int) -> Any:
+    return dict(list(value.items())[:count]) if isinstance(value, dict) else value[:count]

@@ -17,9 +17,8 @@ from ..modules.counts import count_parameters
 from ..routing import Routing, routing
 from ..versions import assumptions
 from .bars import print_bars
-from .document import per_node
+from .document import features_text, per_node, recompute_text
 from .quantities import bounds_text, gib, plural
-from .settings_text import features_text, recompute_text
 from .stage_table import stage_table
 from .verdict import gpu_table, next_step, others_line, training_alone, verdict_line
 

@@ -15,7 +15,7 @@ from ..estimator import Estimate, Stage
 from ..job.hardware import MIB
 from ..rank.rank import PARTS, Row
 from ..wording import plain
-from .owned import owned_lines
+from .document import owned_lines
 from .text import print_notes, summary
 
 COLUMNS = ("tensor", "shape", "local shape", "dtype", "count", "MiB", "why it is alive")

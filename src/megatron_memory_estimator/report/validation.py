@@ -14,7 +14,7 @@ from rich.text import Text
 from ..job.hardware import GIB
 from ..validation.replay import Pair, Replay, Score, Summary, large_peaks, scores, steady_outside, sums, under_estimated
 from ..wording import plain
-from .widths import needed
+from .stage_table import needed
 
 CASE_COLUMNS = ("case", "steady GiB", "error", "peak GiB", "error", "first step", "beyond state")
 NOTABLE = 0.01

@@ -49,7 +49,7 @@ def _report(request: Request) -> dict[str, str]:
 
 def at_moment(request: Request) -> dict[str, Any]:
     """The tensors at the highest of a moment, as a document. Raises ConfigError without the number of one."""
-    from ..report.moment import moment_document
+    from ..report.lanes import moment_document
 
     index = request.get("moment")
     if index is None:

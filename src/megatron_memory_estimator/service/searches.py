@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def plans(request: Request) -> Any:
     """The plans as a document, or their summary."""
     from ..report.plans import found_document
-    from ..report.summary_plans import plan_summary
+    from ..report.summary import plan_summary
 
     full = request.full
     one = planned(request)

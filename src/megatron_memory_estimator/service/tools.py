@@ -37,7 +37,7 @@ def _advise(request: Request) -> Any:
     """The changes as a document, or their summary."""
     from ..planner.advise import advise
     from ..report.advice import advice_document
-    from ..report.summary_plans import advice_summary
+    from ..report.summary import advice_summary
 
     found = advise(request.job)
     if not request.full:

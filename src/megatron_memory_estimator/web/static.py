@@ -309,7 +309,7 @@ def compiled_archives(python: Mapping[str, bytes], archives: Mapping[str, bytes]
 
 NAME = "megatron_memory_estimator"
 LEFT_OUT = (
-    "__main__.py", "cli", "mcp_server.py", "report/validation.py", "service/schema.py", "service/worker.py",
+    "__main__.py", "cli", "mcp_server.py", "report/validation.py", "service/schema.py", "service/pool.py",
     "throughput/calibrate.py", "validation/differences.jsonl", "validation/runs.jsonl", "web",
 )  # fmt: skip
 """What only the command line, the servers and measured runs need."""

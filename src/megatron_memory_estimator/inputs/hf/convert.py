@@ -11,9 +11,8 @@ from ...wording import LONGEST_SHOWN, plain, shown
 from ..loaded_model import LoadedModel
 from .families import FAMILIES, REFUSED, TIED, Converted, Family, plain_llama
 from .fields import UNFUSED, Fields, meant
-from .nested import OTHER_POSITIONS, levels, unwrap
 from .towers import towers_of
-from .unread import check_unread
+from .unread import OTHER_POSITIONS, check_unread, levels, unwrap
 
 PLAIN = {
     "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "intermediate_size",

@@ -15,8 +15,7 @@ from typing import Any
 from ...errors import ConfigError
 from ...job.tower import SEEN, UNNAMED, Block, Tower, Vit, Weight
 from .fields import Fields
-from .nested import Nested
-from .unread import irrelevant, named
+from .unread import Nested, irrelevant, named
 
 MOST_LAYERS = 1000
 """Layers of a tower."""
