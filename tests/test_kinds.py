@@ -20,6 +20,7 @@ from megatron_memory_estimator.job.model import Model
 from megatron_memory_estimator.job.settings import Owner
 from megatron_memory_estimator.job.variants import bare
 from megatron_memory_estimator.modules.context import Context
+from megatron_memory_estimator.modules.kind import Kind
 from megatron_memory_estimator.modules.kinds import KINDS, kinds_of, owners_of
 from megatron_memory_estimator.modules.layers import (
     LATE,
@@ -285,3 +286,29 @@ def test_a_kind_is_timed_through_its_ops(kind: str) -> None:
     found = passed(m, c, declared.unit)
     assert found.backward.total > found.forward.total > 0
     assert found.host_backward > found.host > 0
+
+
+@pytest.mark.parametrize(
+    ("feature", "setting", "code"),
+    [
+        ("context parallelism", {"context_parallel_size": 2}, "layer-with-cp"),
+        ("local modules", {"transformer_impl": "local", "normalization": "LayerNorm"}, "layer-needs-te"),
+        ("low precision", {"fp8": "hybrid", "fp8_recipe": "tensorwise"}, "layer-in-low-precision"),
+    ],
+)
+def test_a_kind_has_nothing_that_its_row_does_not_name(
+    feature: Any, setting: dict[str, Any], code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new row is refused context parallelism, local modules and low precision until somebody has read them up for it."""
+    given = {**SMALL, "tensor_model_parallel_size": 1, "sequence_parallel": False, **setting}
+    estimate(TrainingJob.from_config(given, 4))
+    known = KINDS["gqa"]
+    assert Kind(known.name, known.role, known.declare, known.part, known.residual).ruled == frozenset()
+    monkeypatch.setitem(KINDS, "gqa", known._replace(ruled=known.ruled - {feature}))
+    kinds_of.cache_clear()
+    try:
+        with pytest.raises(LayoutError) as refused:
+            estimate(TrainingJob.from_config(given, 4))
+    finally:
+        kinds_of.cache_clear()
+    assert refused.value.codes == (code,)

@@ -19,7 +19,6 @@ from ..tape.tensor import DTYPE_BYTES
 _SETTINGS = tuple(field for part in (Model, Layout, Training) for field in dataclasses.fields(part))
 OWNERS: dict[str, Owner] = {field.name: field.metadata["of"] for field in _SETTINGS if field.metadata.get("of")}
 """Settings that mean something only in some models, and what those must have."""
-OWNERS["linear_attention_freq"] = "gdn"  # it also says which layers are: reports show it of every model
 
 
 def without_effect(model: Model, training: Training, given: Mapping[str, Any]) -> Iterator[str]:
@@ -33,6 +32,8 @@ def without_effect(model: Model, training: Training, given: Mapping[str, Any]) -
         owner = OWNERS.get(name)
         if owner and owner not in present and value not in (None, 1, 1.0, False, 0):
             yield f"{name} has no effect: the model has no {owner} layers"
+    if given.get("linear_attention_freq") not in (None, 1) and not model.alternates:
+        yield "linear_attention_freq has no effect: no layers of the model alternate by it"
     if not t.te_spec and t.attention_kernel not in (None, "local"):
         yield (
             f"attention_kernel={t.attention_kernel} has no effect: transformer_impl=local has its own kernel, which makes the "

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from ..dataclass import dataclass
 from ..errors import ConfigError
@@ -42,6 +42,8 @@ from .settings import checked, nearest, setting
 from .tower import Tower
 from .variants import BASE, Variants, as_object, bare, marked
 
+Stream = Literal["plain", "fp32", "several", "bank"]
+"""The residual stream: one in the compute dtype, one in fp32, several with hyper-connections, or one with a bank of prefixes beside it."""
 SCORES = ("softmax", "sigmoid", "sqrtsoftplus")
 ACTIVATIONS = ("gelu", "silu", "squared_relu", "quick_gelu", "relu", "fast_gelu", "situ")
 
@@ -310,6 +312,25 @@ class Model(CompressedModel, KimiModel, Gemma4Model):
     def kinds(self) -> tuple[str, ...]:
         """Kind of each decoder layer, `mixer` or `mixer+mlp`: such as `gqa+moe`, `mla+dense`, `gdn+moe`, `mamba`."""
         return layer_pattern(self)
+
+    @property
+    def stream(self) -> Stream:
+        """What the residual stream is."""
+        if self.enable_mhc_connections:
+            return "several"
+        if self.attn_res_block_size:
+            return "bank"
+        return "fp32" if self.falcon_h1 else "plain"
+
+    @property
+    def eager_norms(self) -> bool:
+        """Whether norms of query, key and value run op by op, with a power in the place of the root."""
+        return self.gemma4_dense
+
+    @property
+    def alternates(self) -> bool:
+        """Whether `linear_attention_freq` says which layers have the attention variant."""
+        return not self.hybrid and self.experimental_attention_variant not in (None, "dsa", "dsv4_hybrid")
 
     @property
     def aux_loss(self) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from ..dataclass import dataclass
-from ..errors import ConfigError
+from ..errors import ConfigError, LayoutError
 from ..rules import PP, Worded, broken, refusal, some
 from ..tape.tensor import divisors
 from ..wording import any_count, counted, shown, whole
@@ -86,6 +86,14 @@ def virtual_stages(model: Model, layout: Layout, *, overlap_p2p_comm: bool = Tru
             raise refusal(broken("layers-per-chunk", num_layers_per_virtual_pipeline_stage=per, layers=layers, fix=fix))
         return total // pp // per
     return layout.virtual_pipeline_model_parallel_size or 1
+
+
+def interleaved(model: Model, layout: Layout) -> bool:
+    """Whether a stage has several chunks; True where it cannot be said."""
+    try:
+        return virtual_stages(model, layout) > 1
+    except LayoutError:  # reported with the pipeline
+        return True
 
 
 def _other_chunks(model: Model, total: int, pp: int, per: int, *, overlap_p2p_comm: bool) -> str:

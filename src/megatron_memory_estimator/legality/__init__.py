@@ -13,12 +13,12 @@ from ..errors import LayoutError
 from ..job.hardware import Gpu
 from ..job.layout import Layout
 from ..job.model import Model
+from ..job.pipeline import interleaved
 from ..job.training import Training
 from ..modules.context import Context
+from ..modules.kinds import rules_of
 from ..rules import Violation, of_error, refusal
-from .bridge import attention_residuals, falcon_h1, gemma4_dense, gemma4_moe
 from .declared import declared_dims, refusals
-from .deepseek_v4 import compressed_attention, hash_layers, hyper_connections, placed
 from .experts import a2a_overlap, expert_modules, experts
 from .grid import attention, degrees, world
 from .layers import (
@@ -31,14 +31,16 @@ from .layers import (
     narrow_values,
     own_modules,
     positions,
+    ruled,
     towers,
     transformer_impl,
     whole_layers,
     wide_norms,
     windows,
 )
-from .pipeline import balanced_split, even_layout, interleaved, mtp_apart, pipeline, schedule, shared_indexers
+from .pipeline import balanced_split, even_layout, mtp_apart, pipeline, schedule, shared_indexers
 from .precision import gpu, low_precision
+from .streams import hyper_connections, placed
 from .training import (
     checkpoints,
     deferred_wgrads,
@@ -69,6 +71,14 @@ __all__ = [
 Rules = Callable[[Model, Layout, Training], Iterator[Violation]]
 PARTS: tuple[Rules, ...] = (attention, expert_modules, graphs, experts)
 """Rules of what a layer is made of, in the order in which they are reported."""
+
+
+def of_kinds(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """The rules of the kinds of layers that a model has."""
+    for rule in rules_of(model):
+        yield from rule(model, layout, training)
+
+
 SWITCHES: tuple[Rules, ...] = (
     optimizer,
     low_precision,
@@ -88,14 +98,10 @@ SWITCHES: tuple[Rules, ...] = (
     a2a_overlap,
     uniform_mtp,
     transformer_impl,
-    compressed_attention,
-    hash_layers,
+    of_kinds,
     hyper_connections,
     whole_layers,
-    falcon_h1,
-    gemma4_moe,
-    gemma4_dense,
-    attention_residuals,
+    ruled,
     activation_fusion,
     own_modules,
     wide_norms,

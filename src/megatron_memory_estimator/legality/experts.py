@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from ..job.layout import Layout
 from ..job.model import Model
+from ..job.pipeline import interleaved
 from ..job.training import Training
 from ..modules.dispatcher import LATE_PROBS
 from ..rules import EP, PP, TP, Violation, broken, broken_if
 from .grid import over
-from .pipeline import interleaved
 
 WHOLE_EXPERTS = (0, 15)
 """The Megatron-Core version since which biases are those of whole experts."""

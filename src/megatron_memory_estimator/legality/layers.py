@@ -8,7 +8,8 @@ from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
 from ..job.variants import variant_of
-from ..modules.kinds import kinds_in, shapes_of
+from ..modules.kind import Ruled
+from ..modules.kinds import KINDS, kinds_in, shapes_of
 from ..rules import CP, TP, Violation, broken, broken_if
 from ..tape.tensor import divisors
 
@@ -95,12 +96,26 @@ def whole_layers(model: Model, layout: Layout, training: Training) -> Iterator[V
     name = next((kind.setting for kind in kinds_in(model.every_kind) if kind.role == "layer"), "")
     if not name:
         return
-    if not t.te_spec and not (model.falcon_h1 or model.gemma4_dense):
-        yield broken("whole-layer-needs-te", layer=name)
     if t.fine_grained_activation_offloading:
         yield broken("whole-layer-with-offloading", layer=name)
     if t.cuda_graph_impl in ("transformer_engine", "local"):
         yield broken("whole-layer-with-graphs", layer=name, cuda_graph_impl=t.cuda_graph_impl)
+
+
+def ruled(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """What a kind of layer has only where its row says so: nothing is taken for granted of a kind."""
+    kinds = kinds_in(model.every_kind)
+
+    def lacking(feature: Ruled) -> str:
+        names = [kind.setting or kind.name for kind in KINDS.values() if kind in kinds and feature not in kind.ruled]
+        return names[0] if names else ""
+
+    if layout.cp > 1 and (layer := lacking("context parallelism")):
+        yield broken("layer-with-cp", {CP: layout.cp}, layer=layer)
+    if not training.te_spec and (layer := lacking("local modules")):
+        yield broken("layer-needs-te", layer=layer)
+    if training.low_precision and (layer := lacking("low precision")):
+        yield broken("layer-in-low-precision", layer=layer)
 
 
 def transformer_impl(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:

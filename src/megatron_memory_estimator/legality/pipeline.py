@@ -84,14 +84,6 @@ def _spellings(model: Model, layout: Layout) -> Iterator[Violation]:
         yield broken("pattern-with-borders-or-split")
 
 
-def interleaved(model: Model, layout: Layout) -> bool:
-    """Whether a stage has several chunks; True where it cannot be said."""
-    try:
-        return virtual_stages(model, layout) > 1
-    except LayoutError:  # reported with the pipeline
-        return True
-
-
 def shared_indexers(model: Model, layout: Layout) -> Iterator[Violation]:
     """Sparse-attention layers that share an indexer are on one stage with it (Megatron-LM `experimental_attention_variant/dsa.py`)."""
     if not any(kind.borrows for kind in kinds_in(model.kinds)):

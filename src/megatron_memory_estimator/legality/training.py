@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from ..job.layout import Layout
 from ..job.model import Model
+from ..job.pipeline import interleaved
 from ..job.training import Training
 from ..modules.kinds import kinds_in
 from ..rules import Violation, broken, broken_if
 from ..states.buffers import by_layout, deals_whole
 from ..states.optimizers import OPTIMIZERS
 from ..wording import all_of
-from .pipeline import interleaved
 
 STATE_DTYPES = ("main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
 FRACTIONS = ("optimizer_offload_fraction", "activation_offload_fraction")
@@ -99,7 +99,7 @@ def sequence_parallel(model: Model, layout: Layout, training: Training) -> Itera
     t = training
     if layout.sequence_parallel and layout.tp == 1:
         yield broken("sequence-parallel-needs-tp")
-    own = model.falcon_h1 or model.gemma4_dense  # with norms of their own
+    own = any(kind.own_norms for kind in kinds_in(model.every_kind))
     if layout.sequence_parallel and not (t.te_spec or own) and (model.normalization == "RMSNorm" or not t.apex):
         yield broken("sequence-parallel-with-torch-norms", fix="" if t.apex else ", or apex=True if it is installed")
     if t.tp_comm_overlap:

@@ -224,7 +224,7 @@ def query_norm_params(c: Context, name: str, heads: Dim, groups: Dim, d: Dim) ->
 def query_norm(c: Context, name: str, x: Tensor) -> Module[Tensor]:
     """The normalized query or key [s, b, heads, d]. The norm's input must be contiguous, so a strided view is copied; PyTorch's
     copies it for its kernel only and keeps the view."""
-    if c.model.gemma4_dense:
+    if c.model.eager_norms:
         borrowed = c.model.kv_shared and name.endswith("k_layernorm")
         return (yield from (dropped_norm if borrowed else eager_norm)(c, name, x))
     if c.model.qk_layernorm_scope == "sharded_projection":

@@ -20,10 +20,15 @@ Source: Megatron-LM `dev` (2f2f8ebae) `megatron/core/transformer/experimental_at
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
 from ..errors import ConfigError, UnsupportedError
+from ..job.layout import Layout
+from ..job.model import Model
+from ..job.training import Training
+from ..rules import Violation, broken, broken_if
 from ..tape.ops import Op
 from ..tape.tensor import Dim, Param, Tensor, divisors, smallest
 from ..tape.work import Attention, Gemm, Streamed, Work
@@ -309,3 +314,22 @@ def _indexer_kept(c: Context, keys: Keys, index: Index) -> list[Tensor]:
 
 
 CORES = {"cudnn": _fused, "none": _unfused}
+
+
+def compressed_rules(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """What DeepSeek-V4's attention requires and excludes."""
+    t = training
+    if layout.tp != 1:
+        yield broken("dsv4-tp", tp=layout.tp)
+    yield from broken_if(
+        (
+            (not model.multi_latent_attention and not model.hybrid, "dsv4-needs-latent-attention"),
+            (not t.te_spec, "dsv4-needs-te"),
+            (model.add_bias_linear, "dsv4-with-biases"),
+            (t.recomputes("core_attn"), "dsv4-core-attention-recomputed"),
+            (t.dsa_kernel_backend == "tilelang", "dsv4-with-tilelang"),
+            ("qkv_linear" in t.offload_modules, "dsv4-qkv-offloaded"),
+            (t.peft != "none", "dsv4-with-peft"),
+            (t.params_dtype == "fp32", "dsv4-in-fp32"),
+        )
+    )

@@ -129,7 +129,7 @@ class Context:
     @property
     def residual_dtype(self) -> str:
         """Dtype of the residual stream."""
-        return "fp32" if self.model.fp32_residual_connection or self.model.falcon_h1 else self.dtype
+        return "fp32" if self.model.fp32_residual_connection or self.model.stream == "fp32" else self.dtype
 
     @property
     def probs_dtype(self) -> str:
@@ -186,7 +186,7 @@ class Context:
 
     def residual(self, name: str) -> Tensor:
         """A tensor of the residual stream, or of all streams with hyper-connections."""
-        many = (self.streams,) if self.model.enable_mhc_connections else ()
+        many = (self.streams,) if self.model.stream == "several" else ()
         return tensor(name, (self.seq_sp, self.batch, *many, self.hidden), self.residual_dtype)
 
     def stream(self, name: str, *features: Dim) -> Tensor:

@@ -39,7 +39,7 @@ def count_parameters(model: Model) -> Count:
         total, active = total + size, active + size
     extra = sum(n for _, n in model.foreign_layers)
     mtp = _sums(c, mtp_unit(c, owns_embedding=False))[0] if model.mtp else 0
-    if mtp and model.enable_mhc_connections:  # the norm in front of it is not its own
+    if mtp and model.stream == "several":  # the norm in front of it is not its own
         mtp -= _sums(c, final_norm_unit(c))[0]
     return Count(total + extra, active + extra, mtp)
 

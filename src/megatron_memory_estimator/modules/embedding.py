@@ -73,6 +73,6 @@ def lookup(c: Context, name: str, table: Param, out: Tensor) -> Module[Tensor]:
 def embedding(c: Context, *, alone: bool) -> Module[Tensor]:
     """The first unit of the first chunk."""
     table = yield from embedding_params(c, alone=alone)
-    mhc = c.model.enable_mhc_connections
+    mhc = c.model.stream == "several"
     out = c.stream("embedding.output", c.hidden) if mhc else c.residual("embedding.output")
     return (yield from lookup(c, "embedding", table, out))

@@ -10,14 +10,23 @@ product keeps it. The residual stream is in fp32 (`residual_in_fp32`), and both 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from ..job.layout import Layout
+from ..job.model import Model
+from ..job.pipeline import interleaved
+from ..job.training import Training
+from ..rules import Violation, broken, broken_if
 from ..tape.ops import Op
 from ..tape.tensor import Tensor
+from ..wording import all_of
 from .attention import self_attention
 from .context import Context
+from .kind import RULED, Kind
 from .linear import column_linear, linear_params, row_linear
-from .mamba import mamba_mixer
+from .mamba import kept, mamba_mixer
 from .module import Module, in_part
-from .norm import norm, norm_params
+from .norm import in_compute_dtype, norm, norm_params
 
 
 def falcon_h1_layer(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
@@ -37,13 +46,6 @@ def falcon_h1_layer(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor
     hidden = yield from in_part("attn_residual", _added(c, "falconh1_bda", total, hidden, (normed, scanned, attended)))
     out = yield from in_part("mlp", _mlp(c, hidden))
     return (yield from in_part("mlp_residual", _added(c, "mlp_bda", out, hidden, ())))
-
-
-def in_compute_dtype(c: Context, name: str, hidden: Tensor) -> Module[Tensor]:
-    """The residual stream as a norm reads it."""
-    x = hidden.like(f"{name}.input", c.dtype)
-    yield Op(f"{name}.cast", (hidden,), (x,))
-    return x
 
 
 def _times(x: Tensor, name: str) -> Module[Tensor]:
@@ -81,3 +83,54 @@ def _mlp(c: Context, hidden: Tensor) -> Module[Tensor]:
     yield Op("mlp.activation", (scaled, wide), (act,), (scaled, gate, linear), holds=(wide,), calls=3)
     out = yield from row_linear(c, "mlp.linear_fc2", act, fc2)
     return (yield from _times(out, "mlp.output scaled"))
+
+
+SPLIT = {
+    "num_layers_in_first_pipeline_stage": None,
+    "num_layers_in_last_pipeline_stage": None,
+    "pipeline_model_parallel_layout": None,
+    "account_for_embedding_in_pipeline_split": None,
+    "account_for_loss_in_pipeline_split": None,
+}
+"""Settings of an uneven split of layers."""
+
+
+def falcon_h1_rules(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """What Falcon-H1's layers and their stack do not have (NVIDIA-NeMo/Megatron-Bridge
+    `src/megatron/bridge/models/falcon_h1/modeling_falconh1/`, `falconh1_provider.py`)."""
+    t = training
+    yield from broken_if(
+        (
+            (not t.te_spec, "falcon-h1-needs-te"),
+            (t.bias_activation_fusion, "falcon-h1-with-activation-fusion"),
+            (not model.gated_linear_unit, "falcon-h1-without-gate"),
+            (t.recompute_granularity == "full", "falcon-h1-fully-recomputed"),
+            (t.cpu_offloading_num_layers, "falcon-h1-layers-offloaded"),
+            (interleaved(model, layout), "falcon-h1-with-virtual-stages"),
+        )
+    )
+    others = [name for name in SPLIT if getattr(layout, name)]
+    if others:
+        yield broken("falcon-h1-uneven", names=all_of(others))
+
+
+FALCON_H1 = Kind(
+    name="falcon_h1",
+    role="layer",
+    declare=falcon_h1_layer,
+    part="attn",
+    residual="mlp_residual",
+    owners=frozenset(("mamba",)),
+    rotary="chunk",
+    heads=True,
+    groups=True,
+    exchanges=True,
+    state_heads="mamba",
+    dense=True,
+    recomputes=frozenset(("core_attn",)),
+    kept=kept,
+    rules=(falcon_h1_rules,),
+    ruled=RULED,
+    own_norms=True,
+    setting="falcon_h1",
+)

@@ -29,10 +29,14 @@ The gathered input is kept once for all projections. Decay, time step and convol
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ..errors import UnsupportedError
+from ..job.layout import Layout
 from ..job.model import Model
+from ..job.pipeline import interleaved
+from ..job.training import Training
+from ..rules import Violation, broken, broken_if
 from ..tape.ops import Op, Unit
 from ..tape.tensor import Dim, Param, Tensor
 from ..tape.work import Streamed
@@ -40,9 +44,11 @@ from ..wording import all_of
 from .context import Context
 from .core_attention import core_attention
 from .gated_delta_net import CHUNK, RULE_FLOPS, RULE_KERNELS
+from .kind import Kind
 from .linear import linear_params, row_linear
 from .mlp import mlp
 from .module import Module, in_part
+from .moe import kept as moe_kept
 from .moe import moe
 from .norm import bias_dropout_add, norm, norm_params
 from .shared_experts import gathered_input, projected, split_norm
@@ -305,3 +311,67 @@ def _delta_rule(c: Context, mixed: dict[str, Tensor], decay: Tensor, beta: Tenso
         calls=RULE_KERNELS,
     )  # fmt: skip
     return out
+
+
+def kimi_rules(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """What layers that carry a bank of prefixes do not have (`src/megatron/bridge/models/kimi/`)."""
+    t = training
+    if interleaved(model, layout):
+        yield broken("attention-residuals-with-virtual-stages")
+    yield from broken_if(
+        (
+            (t.bias_activation_fusion, "attention-residuals-with-activation-fusion"),
+            (t.overlap_moe_expert_parallel_comm, "attention-residuals-with-a2a-overlap"),
+            (t.moe_shared_expert_overlap, "attention-residuals-with-shared-expert-overlap"),
+            (t.distribute_saved_activations, "attention-residuals-with-distributed-activations"),
+            (t.peft != "none", "attention-residuals-with-peft"),
+            (t.cpu_offloading_num_layers, "attention-residuals-with-offloading"),
+        )
+    )
+
+
+_KIMI = Kind(
+    name="k3_dense",
+    role="layer",
+    declare=dense_layer,
+    part="mlp",
+    residual="mlp_residual",
+    owners=frozenset(("kimi",)),
+    dense=True,
+    rules=(kimi_rules,),
+    setting="attn_res_block_size",
+)
+KIMI = (
+    _KIMI,
+    _KIMI._replace(
+        name="k3_moe",
+        declare=moe_layer,
+        part="moe",
+        residual="moe_residual",
+        dense=False,
+        routed=True,
+        owners=frozenset(("kimi", "moe")),
+        recomputes=frozenset(("moe_act",)),
+        kept=moe_kept,
+    ),
+    _KIMI._replace(
+        name="k3_kda",
+        declare=kda_layer,
+        part="attn",
+        residual="attn_residual",
+        dense=False,
+        owners=frozenset(("kimi", "gdn")),
+        state_heads="delta",
+        reproducible=False,
+    ),
+    _KIMI._replace(
+        name="k3_mla",
+        declare=mla_layer,
+        part="attn",
+        residual="attn_residual",
+        dense=False,
+        owners=frozenset(("kimi", "mla")),
+        heads=True,
+        latent=True,
+    ),
+)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
+from ..job.layout import Layout
+from ..job.model import Model
 from ..job.settings import Owner
+from ..job.training import Training
+from ..rules import Violation
 from ..tape.ops import Part
 from ..tape.tensor import Tensor
 from .context import Context
@@ -25,6 +29,12 @@ Rotary = Literal["none", "chunk", "layer"]
 def nothing_kept(c: Context, layers: int) -> Iterator[tuple[Tensor, str]]:
     """No layer leaves anything on the GPU between two microbatches."""
     return iter(())
+
+
+Rule = Callable[[Model, Layout, Training], Iterator[Violation]]
+Ruled = Literal["context parallelism", "local modules", "low precision"]
+RULED: frozenset[Ruled] = frozenset(get_args(Ruled))
+"""What changes a kind so much that nothing is taken for granted."""
 
 
 class Kind(NamedTuple):
@@ -50,6 +60,10 @@ class Kind(NamedTuple):
     kept         tensors that so many layers of it keep between microbatches, each with its source
     biased       whether its last linear leaves its bias to the addition to the residual stream
     setting      of a whole layer: the setting that makes the layers of a model such, for messages
+    rules        what a model with it requires and excludes, beside what legality/ says of all models
+    ruled        which of `RULED` somebody has read up for it; a run with another of them is refused, whatever a row leaves out
+    own_norms    whether its norms are its own, and not TransformerEngine's or Apex's
+    own_tables   whether each shape of heads has rotary tables of its own
     """
 
     name: str
@@ -76,3 +90,7 @@ class Kind(NamedTuple):
     kept: Callable[[Context, int], Iterator[tuple[Tensor, str]]] = nothing_kept
     biased: bool = False
     setting: str = ""
+    rules: tuple[Rule, ...] = ()
+    ruled: frozenset[Ruled] = frozenset()
+    own_norms: bool = False
+    own_tables: bool = False

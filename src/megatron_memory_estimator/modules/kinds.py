@@ -26,12 +26,15 @@ from . import (
     replacements,
     sparse_attention,
 )
-from .bridge_kinds import BRIDGE
-from .kind import Kind
+from .falcon_h1 import FALCON_H1
+from .gemma4 import GEMMA4
+from .kimi_k3 import KIMI
+from .kind import RULED, Kind, Rule
 
 _SPARSE = Kind(
     name="dsa",
     role="mixer",
+    ruled=RULED,
     declare=sparse_attention.sparse_attention,
     part="attn",
     residual="attn_residual",
@@ -47,6 +50,7 @@ _SPARSE = Kind(
 _WINDOW = Kind(
     name="window",
     role="mixer",
+    ruled=RULED,
     declare=compressed_attention.window_attention,
     part="attn",
     residual="attn_residual",
@@ -54,10 +58,12 @@ _WINDOW = Kind(
     latent=True,
     compressed=True,
     recomputes=frozenset(("layernorm", "mla_up_proj")),
+    rules=(compressed_attention.compressed_rules,),
 )
 _DELTA = Kind(
     name="gdn",
     role="mixer",
+    ruled=RULED,
     declare=gated_delta_net.gated_delta_net,
     part="attn",
     residual="attn_residual",
@@ -69,6 +75,7 @@ _DELTA = Kind(
 _MOE = Kind(
     name="moe",
     role="mlp",
+    ruled=RULED,
     declare=moe.moe,
     part="moe",
     residual="moe_residual",
@@ -84,6 +91,7 @@ KINDS: dict[str, Kind] = {
         Kind(
             name="gqa",
             role="mixer",
+            ruled=RULED,
             declare=attention.self_attention,
             part="attn",
             residual="attn_residual",
@@ -97,6 +105,7 @@ KINDS: dict[str, Kind] = {
         Kind(
             name="mla",
             role="mixer",
+            ruled=RULED,
             declare=mla.mla_attention,
             part="attn",
             residual="attn_residual",
@@ -117,6 +126,7 @@ KINDS: dict[str, Kind] = {
         Kind(
             name="mamba",
             role="mixer",
+            ruled=RULED,
             declare=mamba.mamba_mixer,
             part="mamba",
             residual="attn_residual",
@@ -130,6 +140,7 @@ KINDS: dict[str, Kind] = {
         Kind(
             name="parallel",
             role="layer",
+            ruled=RULED - {"local modules"},
             declare=parallel.parallel_layer,
             part="attn",
             residual="mlp_residual",
@@ -142,18 +153,34 @@ KINDS: dict[str, Kind] = {
             recomputes=frozenset(("core_attn",)),
             setting="parallel_attention",
         ),
-        Kind(name="no_attention", role="nothing", declare=replacements.nothing, part="attn", residual="attn_residual"),
+        Kind(
+            name="no_attention",
+            role="nothing",
+            ruled=RULED,
+            declare=replacements.nothing,
+            part="attn",
+            residual="attn_residual",
+        ),
         Kind(
             name="linear_attention",
             role="mixer",
+            ruled=RULED,
             declare=replacements.linear_for_attention,
             part="attn",
             residual="attn_residual",
         ),
-        Kind(name="no_mlp", role="nothing", declare=replacements.nothing, part="mlp", residual="mlp_residual"),
+        Kind(
+            name="no_mlp",
+            role="nothing",
+            ruled=RULED,
+            declare=replacements.nothing,
+            part="mlp",
+            residual="mlp_residual",
+        ),
         Kind(
             name="linear_mlp",
             role="mlp",
+            ruled=RULED,
             declare=replacements.linear_for_mlp,
             part="mlp",
             residual="mlp_residual",
@@ -162,6 +189,7 @@ KINDS: dict[str, Kind] = {
         Kind(
             name="dense",
             role="mlp",
+            ruled=RULED,
             declare=mlp.mlp,
             part="mlp",
             residual="mlp_residual",
@@ -170,8 +198,10 @@ KINDS: dict[str, Kind] = {
             biased=True,
         ),
         _MOE,
-        _MOE._replace(name="hash_moe", hashed=True, kept=moe.hash_kept),
-        *BRIDGE,
+        _MOE._replace(name="hash_moe", hashed=True, kept=moe.hash_kept, rules=(moe.hash_rules,)),
+        FALCON_H1,
+        *GEMMA4,
+        *KIMI,
     )
 }
 
@@ -195,6 +225,12 @@ def shapes_of(model: Model) -> tuple[tuple[Model, frozenset[Kind]], ...]:
     return tuple((model.variant(name), kinds_in(layers)) for name, layers in found.items())
 
 
+def rules_of(model: Model) -> tuple[Rule, ...]:
+    """The rules of the kinds of a model, each once, in the order of `KINDS`."""
+    there = kinds_in(model.every_kind)
+    return tuple(dict.fromkeys(rule for kind in KINDS.values() if kind in there for rule in kind.rules))
+
+
 def costly_core_attention(model: Model, kernel: str) -> bool:
     """Whether recomputing core attention keeps more than it drops: a fused kernel keeps no scores, and the checkpoint's inputs, query and
     key after RoPE, do not let the packed QKV output go. (With an output gate that output stays in any case.)"""
@@ -213,14 +249,18 @@ def has_compressed(model: Model) -> bool:
 
 def rotary_width(model: Model) -> int:
     """Elements of a row of a chunk's RoPE tables: Gemma 4 has one for each shape of heads."""
-    shapes = [shape for shape, _ in shapes_of(model)] if model.gemma4_moe or model.gemma4_dense else [model]
+    shapes = (
+        [shape for shape, _ in shapes_of(model)]
+        if any(kind.own_tables for kind in kinds_in(model.every_kind))
+        else [model]
+    )
     return sum({int(shape.head_dim * shape.rotary_percent) for shape in shapes})
 
 
 def owners_of(model: Model) -> frozenset[Owner]:
     """Whose settings mean something in a model."""
     found: set[Owner] = {owner for kind in kinds_in(model.every_kind) for owner in kind.owners}
-    if model.enable_mhc_connections:
+    if model.stream == "several":
         found.add("mhc")
     if model.position_embedding_type == "yarn" or "mla" in found:
         found.add("yarn")
@@ -232,7 +272,7 @@ def owners_of(model: Model) -> frozenset[Owner]:
 def recomputable(model: Model) -> frozenset[str]:
     """Modules of selective recomputation that a model has."""
     found = frozenset(module for kind in kinds_in(model.every_kind) for module in kind.recomputes)
-    if model.enable_mhc_connections:
+    if model.stream == "several":
         found |= {"mhc"}
     return found if model.moe_shared_expert_intermediate_size else found - {"shared_experts"}
 

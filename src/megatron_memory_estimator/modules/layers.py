@@ -29,8 +29,7 @@ from ..tape.tensor import Dim, Param, Tensor, uneven
 from ..wording import all_of
 from .context import Context
 from .embedding import embedding, embedding_params, lookup
-from .falcon_h1 import in_compute_dtype
-from .gemma4_dense import per_layer_inputs
+from .gemma4 import per_layer_inputs
 from .head import final_layernorm, loss, output_weight
 from .hyper_connection import (
     connected,
@@ -44,7 +43,7 @@ from .kind import Kind, Role
 from .kinds import kinds_of
 from .linear import column_linear, duplicated_linear, linear_params, weight_grad
 from .module import GROUP, Module, T, changed, holding, in_part, recomputed
-from .norm import bias_dropout_add, norm, norm_params
+from .norm import bias_dropout_add, in_compute_dtype, norm, norm_params
 from .sends import over_tp
 from .vision_tower import images
 
@@ -91,14 +90,14 @@ def transformer_layer(c: Context, hidden: Tensor, kind: str, layer: int = 0) -> 
             hidden = yield from _sublayer(row, layer, c, hidden)
             continue
         added, connection = RESIDUALS[row.role]
-        if c.model.enable_mhc_connections:
+        if c.model.stream == "several":
             hidden = yield from connected(c, connection, hidden, partial(_sublayer, row, layer))
         else:
             out = yield from _sublayer(row, layer, c, hidden)
             hidden = yield from in_part(
                 row.residual, bias_dropout_add(c, added, out, hidden, biased=row.biased and c.model.add_bias_linear)
             )
-    if c.model.enable_mhc_connections:
+    if c.model.stream == "several":
         for row in kinds_of(kind):
             if row.role in RESIDUALS:
                 yield from connection_params(c, RESIDUALS[row.role][1])
@@ -113,7 +112,7 @@ def layer_unit(c: Context, kind: str, layer: int = 0) -> Declaration:
     """One decoder layer; `layer` is its index in the pattern of context-parallel communication."""
     hidden = c.residual("hidden_states")
     module = transformer_layer(c, hidden, kind, layer)
-    if not c.model.enable_mhc_connections:  # an argument of the layer's forward to its end
+    if c.model.stream != "several":  # an argument of the layer's forward to its end
         module = holding(module, hidden)
     declared = Declaration(kind, hidden, module)
     if c.training.delay_wgrad_compute:
@@ -181,7 +180,7 @@ def embedding_unit(c: Context, *, alone: bool) -> Declaration:
         out = yield from embedding(c, alone=alone)
         if c.model.per_layer_embed_dim:
             yield from per_layer_inputs(c, out)
-        return (yield from expanded(c, out)) if c.model.enable_mhc_connections else out
+        return (yield from expanded(c, out)) if c.model.stream == "several" else out
 
     return Declaration("embedding", None, in_part("embedding", module()))
 
@@ -198,9 +197,9 @@ def final_norm_unit(c: Context) -> Declaration:
 
 def _final_norm(c: Context, hidden: Tensor) -> Module[Tensor]:
     """The norm after the last decoder layer, of the contracted streams where there are several."""
-    if c.model.falcon_h1:
+    if c.model.stream == "fp32":
         hidden = yield from in_compute_dtype(c, "final_layernorm", hidden)
-    if not c.model.enable_mhc_connections:
+    if c.model.stream != "several":
         return (yield from final_layernorm(c, hidden))
     yield from contraction_params(c, "decoder.")
     return (yield from final_layernorm(c, (yield from contracted(c, "", hidden))))
@@ -214,7 +213,7 @@ def mtp_unit(c: Context, *, owns_embedding: bool, kinds: tuple[str, ...] | None 
     """
     if kinds is None:
         kinds = c.model.mtp_kinds_behind if owns_embedding else c.model.mtp_kinds
-    mhc = c.model.enable_mhc_connections
+    mhc = c.model.stream == "several"
     hidden = c.residual("hidden_states") if mhc else c.stream("hidden_states", c.hidden)
     kept = keeping_streams(c)
 

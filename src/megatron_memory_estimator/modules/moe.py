@@ -21,6 +21,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from ..job.layout import Layout
+from ..job.model import Model
+from ..job.training import Training
+from ..rules import Violation, broken
 from ..tape.ops import Op, filling
 from ..tape.tensor import Dim, Param, Tensor, ceil_div, largest
 from ..tape.work import Streamed
@@ -339,3 +343,13 @@ def _scratch(c: Context, name: str, nbytes: int) -> tuple[Tensor, ...]:
     if isinstance(nbytes, int) and nbytes <= 0:
         return ()
     return (c.new(f"mlp.experts.{name}", Dim("bytes", largest(nbytes, 0)), dtype="uint8"),)
+
+
+def hash_rules(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """What experts that the token's hash chooses require and exclude."""
+    if training.overlap_moe_expert_parallel_comm:
+        yield broken("hash-layers-or-a2a-overlap")
+    if layout.pp == 1 or model.hybrid:
+        return
+    if layout.pipeline_model_parallel_layout is None:
+        yield broken("hash-layers-need-layout")

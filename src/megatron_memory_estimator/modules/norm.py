@@ -56,7 +56,7 @@ def separate_norm(c: Context, name: str, x: Tensor, hook: str) -> Module[Tensor]
     """A norm of its own in front of a sub-layer, under the checkpoint that drops its output if there is one: until the backward of
     `hook` with recompute_modules layernorm; with mhc until that of the group, except in hybrid models."""
     t = c.training
-    if t.recomputes("mhc") and c.model.enable_mhc_connections and not c.model.hybrid:
+    if t.recomputes("mhc") and c.model.stream == "several" and not c.model.hybrid:
         return (yield from recomputed(True, f"{name}.checkpoint", norm(c, name, x), GROUP))
     return (yield from recomputed(t.recomputes("layernorm"), f"{name}.checkpoint", norm(c, name, x), hook))
 
@@ -130,11 +130,18 @@ def eager_norm(c: Context, name: str, x: Tensor, *, weighted: bool = True) -> Mo
     return out
 
 
+def in_compute_dtype(c: Context, name: str, hidden: Tensor) -> Module[Tensor]:
+    """The residual stream as a norm reads it."""
+    x = hidden.like(f"{name}.input", c.dtype)
+    yield Op(f"{name}.cast", (hidden,), (x,))
+    return x
+
+
 def value_norm(c: Context, name: str, value: Tensor) -> Module[Tensor]:
     """Values divided by their root mean square, without a weight: their fp32 copy and the root stay; with a power in place of the root
     what it takes too (Gemma 4 without experts)."""
     out = value.like(f"{name}.output")
-    rows = ("mean square", "power") if c.model.gemma4_dense else ("root",)
+    rows = ("mean square", "power") if c.model.eager_norms else ("root",)
     kept = (
         value.like(f"{name}.input fp32", "fp32"),
         *(c.new(f"{name}.{row}", *value.shape[:-1], dtype="fp32") for row in rows),

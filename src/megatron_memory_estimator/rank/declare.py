@@ -174,7 +174,7 @@ class Declarer:
         before: list[PartKey] = [("embedding", chunk.output)] if chunk.embedding else []
         if chunk.embedding and counted(self.context.model.towers):
             before.insert(0, ("towers", True))
-        mhc = self.context.model.enable_mhc_connections and chunk.mtp  # MTP reads the streams before that norm
+        mhc = self.context.model.stream == "several" and chunk.mtp  # MTP reads the streams before that norm
         behind: list[PartKey] = [("final_norm", True)] if chunk.final_norm and not mhc else []
         if chunk.mtp:
             behind.append(("mtp", not chunk.embedding))
@@ -221,7 +221,7 @@ class Declarer:
         if offloads(t):
             leaving = offloaded_layers(t, len(chunk.layers))
         found = self._groups(chunk)
-        banked = self.context.model.attn_res_block_size
+        banked = self.context.model.stream == "bank"
         found = self._banked(chunk, found) if banked else first_held(self.context, chunk, found)
         groups = [(*group, leaving[group[0] - chunk.layers[0]]) for group in found]
         for key, members in groupby(groups, key=lambda group: group[1:]):
@@ -274,7 +274,7 @@ class Declarer:
 
     def _beside(self, kinds: tuple[LayerKey, ...], beside: Beside) -> Beside:
         """What stands beside a unit, with the bank of attention residuals at its fullest."""
-        if not self.context.model.attn_res_block_size:
+        if self.context.model.stream != "bank":
             return beside
         there, back = beside_layer(self.context.of(kinds[-1][0]))
         return (*beside[0], *there), (*beside[1], *back)
@@ -349,7 +349,7 @@ def inputs_of(c: Context, chunk: Chunk) -> tuple[Tensor, ...]:
         return ()
     shape = (c.batch, c.seq)
     found = [c.new(f"batch.{name}", *shape, dtype="int64") for name in ("tokens", "position_ids", "labels")]
-    if chunk.embedding and c.model.enable_mhc_connections:
+    if chunk.embedding and c.model.stream == "several":
         # no stream: referenced until the model's forward returns
         found.append(c.stream("embedding.output", c.hidden))
     found += [c.new("batch.loss_mask", *shape, dtype="fp32"), *attention_mask(c)]

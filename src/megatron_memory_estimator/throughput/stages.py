@@ -121,7 +121,7 @@ def chunk_times(
 def carried(c: Context, rank: Rank) -> float:
     """Hidden states that cross the borders of a stage at once, on average: with attention residuals the bank goes along."""
     layers = rank.plans[0].chunk.layers
-    if not c.model.attn_res_block_size or not layers:
+    if c.model.stream != "bank" or not layers:
         return 1
     return 1 + (c.model.rows_before(layers[0]) + c.model.rows_before(layers[-1] + 1)) / 2
 

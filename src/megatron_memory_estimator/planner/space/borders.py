@@ -68,7 +68,7 @@ def generated_layout(model: Model, pp: int, vp: int, work: Work | None = None) -
     found = []
     before = tuple(accumulate(layers, initial=0.0))
     first = max(model.moe_n_hash_layers, 1)  # hash layers are beside the embedding
-    streams = model.enable_mhc_connections and mtp > 0  # and MTP beside the last layer
+    streams = model.stream == "several" and mtp > 0  # and MTP beside the last layer
     for behind in (0, 1) if mtp and not streams else (0,):  # MTP in the last chunk, or in the one before
         extra = [0.0] * chunks
         extra[-1] += loss

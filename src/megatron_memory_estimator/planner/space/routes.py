@@ -107,6 +107,6 @@ def route(training: Training, model: Model) -> Route:
     With attention residuals what crosses the border of a stage depends on which layer stands there: whole ranks.
     """
     taken = {feature.route for feature in FEATURES if feature.on(training)}
-    if model.attn_res_block_size:
+    if model.stream == "bank":
         taken.add("arrays")
     return "one at a time" if "one at a time" in taken else "arrays" if "arrays" in taken else "tables"

@@ -1,4 +1,4 @@
-"""Rules of DeepSeek-V4: compressed attention, experts by hash, hyper-connections.
+"""Rules of hyper-connections, and of what must be in one chunk together.
 
 Sources: Megatron-LM `dev` (2f2f8ebae) `megatron/core/transformer/transformer_config.py`,
 `experimental_attention_variant/deepseek_v4_hybrid_attention.py`, `transformer/transformer_block.py`.
@@ -13,44 +13,11 @@ from ..job.layout import Layout
 from ..job.model import Model
 from ..job.pipeline import build_pipeline
 from ..job.training import Training
-from ..modules.kinds import has_compressed, kinds_in
+from ..modules.kinds import kinds_in
 from ..rules import Violation, broken, broken_if
 
 GRAPHED = ("attn",)
 """What of a layer may be a CUDA graph beside recomputed hyper-connections."""
-
-
-def compressed_attention(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
-    """What DeepSeek-V4's attention requires and excludes."""
-    if not has_compressed(model):
-        return
-    t = training
-    if layout.tp != 1:
-        yield broken("dsv4-tp", tp=layout.tp)
-    yield from broken_if(
-        (
-            (not model.multi_latent_attention and not model.hybrid, "dsv4-needs-latent-attention"),
-            (not t.te_spec, "dsv4-needs-te"),
-            (model.add_bias_linear, "dsv4-with-biases"),
-            (t.recomputes("core_attn"), "dsv4-core-attention-recomputed"),
-            (t.dsa_kernel_backend == "tilelang", "dsv4-with-tilelang"),
-            ("qkv_linear" in t.offload_modules, "dsv4-qkv-offloaded"),
-            (t.peft != "none", "dsv4-with-peft"),
-            (t.params_dtype == "fp32", "dsv4-in-fp32"),
-        )
-    )
-
-
-def hash_layers(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
-    """What experts that the token's hash chooses require and exclude."""
-    if not any(kind.hashed for kind in kinds_in(model.kinds)):
-        return
-    if training.overlap_moe_expert_parallel_comm:
-        yield broken("hash-layers-or-a2a-overlap")
-    if layout.pp == 1 or model.hybrid:
-        return
-    if layout.pipeline_model_parallel_layout is None:
-        yield broken("hash-layers-need-layout")
 
 
 def placed(model: Model, layout: Layout) -> Iterator[Violation]:
@@ -72,7 +39,7 @@ def _hash_stage(model: Model, layout: Layout) -> Iterator[Violation]:
 def hyper_connections(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
     """What hyper-connections exclude, and what of them is modelled."""
     t = training
-    if not model.enable_mhc_connections:
+    if model.stream != "several":
         if t.use_fused_mhc:
             yield broken("fused-mhc-needs-mhc")
         return
@@ -115,7 +82,7 @@ def _recomputed(model: Model, training: Training, *, plain: bool) -> Iterator[Vi
 
 def _streams_stages(model: Model, layout: Layout) -> Iterator[Violation]:
     """MTP reads the streams in front of the final norm: it is in the chunk of the last decoder layer."""
-    if not (model.enable_mhc_connections and model.mtp):
+    if not (model.stream == "several" and model.mtp):
         return
     for chunks in build_pipeline(model, layout).chunks:
         for chunk in chunks:

@@ -7,6 +7,15 @@
 The inputs of all layers [s, b, layers, e] are one tensor, which the first that reads it keeps: here the embedding's. Keys and values
 that later layers take stay until the next forward makes others. Source: NVIDIA-NeMo/Megatron-Bridge
 `src/megatron/bridge/models/gemma/modeling_gemma4.py` (Gemma4DenseTransformerLayer, Gemma4DenseSelfAttention, _compute_per_layer_inputs).
+
+Gemma 4's experts beside a dense MLP: router, experts and MLP each read the residual stream through a norm of their own.
+
+    hidden -> pre_mlp_layernorm           -> experts    -> post_moe_layernorm           -+
+       +----> pre_shared_expert_layernorm -> dense MLP  -> post_shared_expert_layernorm -+-> post_ffn_layernorm -> + hidden -> * scalar
+       +----> norm, scale -> router: probabilities of the experts
+
+Source: NVIDIA-NeMo/Megatron-Bridge `src/megatron/bridge/models/gemma/modeling_gemma4.py` (Gemma4TransformerLayer, Gemma4MoELayer,
+Gemma4TopKRouter): Megatron-Core's modules between norms that PyTorch runs op by op.
 """
 
 from __future__ import annotations
@@ -14,16 +23,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..errors import UnsupportedError
+from ..job.layout import Layout
+from ..job.model import Model
+from ..job.training import Training
+from ..rules import PP, Violation, broken, broken_if
 from ..tape.ops import Op
 from ..tape.tensor import Dim, Param, Tensor, smallest
 from .attention import self_attention
+from .combine import combine
 from .context import Context
+from .dispatcher import dispatch
 from .embedding import lookup
+from .kind import RULED, Kind
 from .linear import column_linear, gemm, linear_params, rows_of, weight_grad
 from .mlp import mlp
-from .module import Module, in_part
+from .module import Module, in_part, recomputed
+from .moe import expert_params, filled, routed_experts, router_params
+from .moe import kept as moe_kept
 from .norm import bias_dropout_add, eager_norm, norm_params
+from .router import router
 from .sends import over_tp
+from .shared_experts import shared_experts, shared_experts_params
 
 NAME = "per_layer"
 
@@ -121,3 +141,125 @@ def _looked_up(c: Context, table: Param, width: Dim) -> Module[Tensor]:
     grads = (c.new(f"{table.name}.wgrad", *table.shape),) if c.training.peft == "none" else ()
     yield Op(name, (), (out,), backward=grads)
     return out
+
+
+def gemma4_moe(c: Context, hidden: Tensor, layer: int = 0) -> Module[Tensor]:
+    """The residual stream behind both."""
+    t = c.training
+    assert c.model.num_moe_experts is not None
+    experts = Dim("num_moe_experts", c.model.num_moe_experts)
+    yield from norm_params(c, "pre_mlp_layernorm.", c.hidden)
+    yield from router_params(c, experts)
+    yield Param("mlp.router.per_expert_scale", (experts,), matrix=False)
+    yield Param("mlp.router.scale", (c.hidden,), matrix=False)
+    weights = yield from expert_params(c, c.hidden)
+    shared = yield from shared_experts_params(c)
+    for name in ("mlp.post_moe_layernorm", "mlp.post_shared_expert_layernorm", "pre_shared_expert_layernorm"):
+        yield from norm_params(c, f"{name}.", c.hidden)
+    yield from norm_params(c, "post_ffn_layernorm.", c.hidden)
+
+    tokens = yield from in_part("router_norm", eager_norm(c, "pre_mlp_layernorm", hidden))
+    beside = yield from in_part("router_norm", eager_norm(c, "pre_shared_expert_layernorm", hidden))
+
+    def body() -> Module[Tensor]:
+        dense = recomputed(
+            t.recomputes("shared_experts"), "mlp.shared_experts.checkpoint", shared_experts(c, beside, shared)
+        )
+        extra = yield from in_part("shared_experts", dense)
+        probs = yield from in_part("router", _router(c, hidden, experts))
+        routed = yield from in_part("dispatch", filled(c.filled, dispatch(c, tokens, probs, c.hidden)))
+        done = yield from in_part("experts", filled(c.filled, routed_experts(c, routed, *weights)))
+        out, _ = yield from in_part("combine", filled(c.filled, combine(c, routed, done, c.hidden)))
+        out = yield from in_part("combine", eager_norm(c, "mlp.post_moe_layernorm", out))
+        extra = yield from in_part("shared_experts", eager_norm(c, "mlp.post_shared_expert_layernorm", extra))
+        total = c.stream("mlp.output with shared experts", c.hidden)
+        yield Op("mlp.shared_experts.add", (out, extra), (total,), passes=(out, extra), part="shared_experts_add")
+        return total
+
+    out = yield from recomputed(t.recomputes("moe"), "mlp.checkpoint", body())
+    normed = yield from in_part("moe_residual", eager_norm(c, "post_ffn_layernorm", out))
+    return (yield from in_part("moe_residual", _added(c, normed, hidden)))
+
+
+def _router(c: Context, hidden: Tensor, experts: Dim) -> Module[Tensor]:
+    """Probabilities of the experts, normalized and each times the scale of its expert."""
+    name = "mlp.router"
+    normed = yield from eager_norm(c, f"{name}.norm", hidden, weighted=False)
+    scaled, x = normed.like(f"{name}.scaled"), normed.like(f"{name}.input")
+    yield Op(f"{name}.scale", (normed,), (scaled,), (normed,))
+    yield Op(f"{name}.root_scale", (scaled,), (x,))
+    probs = yield from router(c, x, experts)
+    sums = tuple(c.new(f"{name}.{word} of probs", c.tokens, dtype="fp32") for word in ("sum", "clamped sum"))
+    one, out = probs.like(f"{name}.probs of one"), probs.like(f"{name}.probs scaled")
+    yield Op(f"{name}.normalize", (probs,), (one,), (probs, *sums), calls=3)
+    yield Op(f"{name}.per_expert_scale", (one,), (out,), (one,))
+    return out
+
+
+def _added(c: Context, normed: Tensor, hidden: Tensor) -> Module[Tensor]:
+    """The residual stream plus the normed output, times a number that is no parameter (layer_scalar)."""
+    total, out = hidden.like("mlp.output plus hidden_states"), c.residual("layer_scalar.output")
+    yield Op("post_ffn.add", (normed, hidden), (total,), passes=(normed, hidden))
+    yield Op("layer_scalar", (total,), (out,), (c.new("layer_scalar", Dim("one", 1)),))
+    return out
+
+
+def dense_rules(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """What Gemma 4 without experts does not have (`src/megatron/bridge/models/gemma/gemma4_provider.py`, Gemma4DenseProvider)."""
+    if training.te_spec:
+        yield broken("gemma4-dense-is-local")
+    if layout.pp > 1:
+        yield broken("gemma4-dense-with-pp", {PP: layout.pp})
+    if training.recompute_granularity == "full":
+        yield broken("gemma4-dense-fully-recomputed")
+
+
+def moe_rules(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
+    """What the forward of Gemma 4's experts goes around (`src/megatron/bridge/models/gemma/gemma4_provider.py`,
+    _validate_gemma4_moe_orchestration; `modeling_gemma4.py`)."""
+    t = training
+    yield from broken_if(
+        (
+            (t.moe_shared_expert_overlap, "gemma4-moe-with-shared-expert-overlap"),
+            (t.overlap_moe_expert_parallel_comm, "gemma4-moe-with-a2a-overlap"),
+            (t.recomputes("layernorm"), "gemma4-moe-layernorm-recomputed"),
+        )
+    )
+
+
+GEMMA4 = (
+    Kind(
+        name="gemma4_dense",
+        role="layer",
+        declare=gemma4_dense,
+        part="attn",
+        residual="mlp_residual",
+        owners=frozenset(("gemma4",)),
+        rotary="chunk",
+        heads=True,
+        groups=True,
+        dense=True,
+        recomputes=frozenset(("core_attn",)),
+        kept=kept,
+        rules=(dense_rules,),
+        ruled=RULED,
+        own_norms=True,
+        own_tables=True,
+        setting="gemma4_dense",
+    ),
+    Kind(
+        name="gemma4_moe",
+        role="layer",
+        declare=gemma4_moe,
+        part="moe",
+        residual="moe_residual",
+        owners=frozenset(("moe",)),
+        routed=True,
+        recomputes=frozenset(("moe", "moe_act", "shared_experts")),
+        kept=moe_kept,
+        rules=(moe_rules,),
+        ruled=RULED - {"local modules"},
+        own_tables=True,
+        setting="gemma4_moe",
+    ),
+)
