@@ -15,7 +15,7 @@ from .helpers import ROOT
 LONGEST = 60
 """Lines of a function that is longer than a screen only where it is one forward, read from top to bottom."""
 LONG = {
-    "self_attention", "mla_attention", "mamba_mixer", "gated_delta_net", "sparse_attention", "_indexer", "job_from_parts", "check",
+    "self_attention", "mla_attention", "mamba_mixer", "gated_delta_net", "sparse_attention", "_indexer", "job_from_parts",
 }  # fmt: skip
 SHELL = 16
 """Files of the shell's reader that call each other through the commands that they run."""

@@ -15,9 +15,6 @@ from ..dataclass import dataclass
 from ..errors import ConfigError
 from ..tape.tensor import round_up
 from ..wording import shown
-from .compressed import CompressedModel
-from .gemma4 import Gemma4Model
-from .kimi import KimiModel, of_bank
 from .layer_kinds import (
     BORROWS,
     COMPRESSED,
@@ -41,6 +38,7 @@ from .layer_kinds import (
 from .settings import checked, nearest, setting
 from .tower import Tower
 from .variants import BASE, Variants, as_object, bare, marked
+from .vendors import CompressedModel, Gemma4Model, KimiModel, of_bank
 
 Stream = Literal["plain", "fp32", "several", "bank"]
 """The residual stream: one in the compute dtype, one in fp32, several with hyper-connections, or one with a bank of prefixes beside it."""
@@ -563,32 +561,9 @@ def check(model: Model) -> None:
         raise ConfigError(
             f"qk_pos_emb_head_dim={model.qk_pos_emb_head_dim} is a part of each head: it must be less than v_head_dim={model.v_head_dim}"
         )
-    if model.parallel_attention:
-        _check_parallel(model)
-    if model.falcon_h1:
-        _excludes(
-            model,
-            "falcon_h1",
-            *_OTHER_LAYERS,
-            "parallel_attention",
-            "mtp_num_layers",
-            "enable_mhc_connections",
-            "layer_variants",
-        )
     if model.vocab_size is None and model.padded_vocab_size is None:
         raise ConfigError("vocab_size is missing; give it or padded_vocab_size")
-    if model.gemma4_moe:
-        _check_gemma4(model)
-    if model.gemma4_dense:
-        others = (
-            "parallel_attention",
-            "falcon_h1",
-            "mtp_num_layers",
-            "enable_mhc_connections",
-            "add_bias_linear",
-            "attn_res_block_size",
-        )
-        _excludes(model, "gemma4_dense", *_OTHER_LAYERS, *others, "fp32_residual_connection", "attention_output_gate")
+    _check_exclusions(model)
     if (model.per_layer_embed_dim is None) != (model.per_layer_embed_vocab_size is None):
         raise ConfigError("per_layer_embed_dim and per_layer_embed_vocab_size belong together; give both")
     if model.attn_res_block_size:
@@ -597,19 +572,8 @@ def check(model: Model) -> None:
         raise ConfigError("experimental_attention_variant=kda needs attn_res_block_size (Kimi K3)")
     if model.qk_layernorm_scope != "head":
         _check_query_norms(model)
-    if model.norm_placement != "pre":
-        _check_norms(model)
-    for name, usual in (("attention_block", "attention"), ("mlp_block", "mlp")):
-        if getattr(model, name) != usual:
-            _excludes(model, f"{name}={getattr(model, name)}", *_OTHER_LAYERS, "parallel_attention", "falcon_h1")
     _check_variants(model)
     model.kinds, model.mtp_kinds, model.mtp_kinds_behind  # noqa: B018  (a wrong layer pattern is refused here)
-
-
-def _check_parallel(model: Model) -> None:
-    _excludes(model, "parallel_attention", *_OTHER_LAYERS, "mtp_num_layers", "enable_mhc_connections")
-    if model.num_ln_in_parallel_attn not in (1, 2):
-        raise ConfigError(f"num_ln_in_parallel_attn={model.num_ln_in_parallel_attn} must be 1 or 2")
 
 
 _AT_LEAST_ONE = (
@@ -622,30 +586,43 @@ _AT_LEAST_ONE = (
     "mhc_num_residual_streams", "original_max_position_embeddings", "sliding_window", "csa_window_size", "o_groups",
     "o_lora_rank", "value_channels", "attn_res_block_size", "per_layer_embed_dim", "per_layer_embed_vocab_size",
 )  # fmt: skip
-_OTHER_LAYERS = (
-    "multi_latent_attention", "num_moe_experts", "experimental_attention_variant", "hybrid_layer_pattern",
-)  # fmt: skip
+_OTHER_LAYERS = "multi_latent_attention num_moe_experts experimental_attention_variant hybrid_layer_pattern"
 """Settings of layers that are not attention with query groups and a dense MLP."""
-
-
-def _check_gemma4(model: Model) -> None:
-    others = ("moe_latent_size", "moe_shared_expert_gate", "moe_n_hash_layers", "mtp_num_layers", "add_bias_linear")
-    _excludes(model, "gemma4_moe", *others, "multi_latent_attention", "enable_mhc_connections", "hybrid_layer_pattern")
-    if not model.moe_shared_expert_intermediate_size:
-        raise ConfigError("gemma4_moe needs moe_shared_expert_intermediate_size, the width of the dense MLP")
+_EXCLUSIONS: tuple[tuple[str, object, str], ...] = (
+    ("parallel_attention", False, f"{_OTHER_LAYERS} mtp_num_layers enable_mhc_connections"),
+    ("falcon_h1", False, f"{_OTHER_LAYERS} parallel_attention mtp_num_layers enable_mhc_connections layer_variants"),
+    (
+        "gemma4_moe",
+        False,
+        "moe_latent_size moe_shared_expert_gate moe_n_hash_layers mtp_num_layers add_bias_linear multi_latent_attention "
+        "enable_mhc_connections hybrid_layer_pattern",
+    ),
+    (
+        "gemma4_dense",
+        False,
+        f"{_OTHER_LAYERS} parallel_attention falcon_h1 mtp_num_layers enable_mhc_connections add_bias_linear "
+        "attn_res_block_size fp32_residual_connection attention_output_gate",
+    ),
+    (
+        "attn_res_block_size",
+        None,
+        "hybrid_layer_pattern parallel_attention falcon_h1 gemma4_moe enable_mhc_connections mtp_num_layers "
+        "layer_variants fp32_residual_connection add_bias_linear hidden_dropout moe_n_hash_layers",
+    ),
+    ("qk_layernorm_scope", "head", "multi_latent_attention experimental_attention_variant hybrid_layer_pattern"),
+    (
+        "norm_placement",
+        "pre",
+        f"{_OTHER_LAYERS} parallel_attention falcon_h1 enable_mhc_connections fp32_residual_connection add_bias_linear",
+    ),
+    ("attention_block", "attention", f"{_OTHER_LAYERS} parallel_attention falcon_h1"),
+    ("mlp_block", "mlp", f"{_OTHER_LAYERS} parallel_attention falcon_h1"),
+)
+"""A setting, its usual value, and what its other values exclude. Norms behind a layer's linears exist beside attention with query groups
+and a dense MLP, or Gemma 4's experts, without biases; norms over whole projections are of attention with query groups."""
 
 
 def _check_kimi(model: Model) -> None:
-    others = (
-        "hybrid_layer_pattern",
-        "parallel_attention",
-        "falcon_h1",
-        "gemma4_moe",
-        "enable_mhc_connections",
-        "mtp_num_layers",
-    )
-    more = ("layer_variants", "fp32_residual_connection", "add_bias_linear", "hidden_dropout", "moe_n_hash_layers")
-    _excludes(model, "attn_res_block_size", *others, *more)
     needs = {
         "experimental_attention_variant kda": model.experimental_attention_variant == "kda",
         "multi_latent_attention": model.multi_latent_attention,
@@ -658,23 +635,9 @@ def _check_kimi(model: Model) -> None:
         raise ConfigError(f"attn_res_block_size (Kimi K3) needs {' and '.join(lacks)}")
 
 
-def _check_norms(model: Model) -> None:
-    """Norms behind a layer's linears exist beside attention with query groups and a dense MLP, without biases."""
-    others = (
-        "parallel_attention",
-        "falcon_h1",
-        "enable_mhc_connections",
-        "fp32_residual_connection",
-        "add_bias_linear",
-    )
-    layers = tuple(name for name in _OTHER_LAYERS if name != "num_moe_experts" or not model.gemma4_moe)
-    _excludes(model, f"norm_placement={model.norm_placement}", *layers, *others)
-
-
 def _check_query_norms(model: Model) -> None:
     """Norms over whole projections are RMSNorms of attention with query groups; OLMoE's is as wide for keys as for queries."""
     scope = f"qk_layernorm_scope={model.qk_layernorm_scope}"
-    _excludes(model, scope, "multi_latent_attention", "experimental_attention_variant", "hybrid_layer_pattern")
     if model.normalization != "RMSNorm":
         raise ConfigError(f"{scope} needs normalization RMSNorm, not {model.normalization}")
     if model.qk_layernorm_scope == "projection" and model.groups != model.num_attention_heads:
@@ -683,10 +646,21 @@ def _check_query_norms(model: Model) -> None:
         )
 
 
-def _excludes(model: Model, what: str, *others: str) -> None:
-    given = [name for name in others if getattr(model, name)]
-    if given:
-        raise ConfigError(f"{what} excludes {' and '.join(given)}; turn one off")
+def _check_exclusions(model: Model) -> None:
+    """Raise ConfigError for settings that exclude each other."""
+    for name, usual, others in _EXCLUSIONS:
+        value = getattr(model, name)
+        if value == usual or not value:
+            continue
+        allowed = ("num_moe_experts",) if name == "norm_placement" and model.gemma4_moe else ()
+        given = [other for other in others.split() if getattr(model, other) and other not in allowed]
+        if given:
+            what = f"{name}={value}" if usual else name
+            raise ConfigError(f"{what} excludes {' and '.join(given)}; turn one off")
+    if model.parallel_attention and model.num_ln_in_parallel_attn not in (1, 2):
+        raise ConfigError(f"num_ln_in_parallel_attn={model.num_ln_in_parallel_attn} must be 1 or 2")
+    if model.gemma4_moe and not model.moe_shared_expert_intermediate_size:
+        raise ConfigError("gemma4_moe needs moe_shared_expert_intermediate_size, the width of the dense MLP")
 
 
 def variant(model: Model, name: str) -> Model:
