@@ -104,7 +104,7 @@ def falcon_h1_rules(model: Model, layout: Layout, training: Training) -> Iterato
             (not t.te_spec, "falcon-h1-needs-te"),
             (t.bias_activation_fusion, "falcon-h1-with-activation-fusion"),
             (not model.gated_linear_unit, "falcon-h1-without-gate"),
-            (t.recompute_granularity == "full", "falcon-h1-fully-recomputed"),
+            (t.recomputes_whole_layers(), "falcon-h1-fully-recomputed"),
             (t.cpu_offloading_num_layers, "falcon-h1-layers-offloaded"),
             (interleaved(model, layout), "falcon-h1-with-virtual-stages"),
         )

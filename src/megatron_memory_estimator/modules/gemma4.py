@@ -210,7 +210,7 @@ def dense_rules(model: Model, layout: Layout, training: Training) -> Iterator[Vi
         yield broken("gemma4-dense-is-local")
     if layout.pp > 1:
         yield broken("gemma4-dense-with-pp", {PP: layout.pp})
-    if training.recompute_granularity == "full":
+    if training.recomputes_whole_layers():
         yield broken("gemma4-dense-fully-recomputed")
 
 
