@@ -20,6 +20,7 @@ from ..wording import shown
 from .everyday import in_megatrons_words
 from .field_names import fields_of
 from .setting_names import current_name, known_settings
+from .spellings import SPELLED, router_dtype
 from .text_files import read_yaml
 from .transformer_config import IRRELEVANT, RENAMED, UNCOUNTED, UNSUPPORTED
 
@@ -91,13 +92,7 @@ OPTIMIZER = (
     "exp_avg_sq_dtype", "store_param_remainders", "optimizer_cpu_offload", "optimizer_offload_fraction",
     "overlap_param_gather_with_optimizer_step",
 )  # fmt: skip
-SPELLED = (
-    "moe_router_force_load_balancing", "cpu_offloading", "apply_dsa_kernel_fusion", "enable_cuda_graph", "external_cuda_graph",
-    "apply_query_key_layer_scaling", "attention_backend",
-)  # fmt: skip
-"""Fields of a provider that `spellings.py` reads."""
 NOTHING: tuple[Any, ...] = (None, False, "", 0, [], {}, ())
-LAYER_LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 
 
 def job_from_bridge(config: Any, num_gpus: int | None, settings: Mapping[str, Any]) -> TrainingJob:
@@ -167,10 +162,8 @@ def model_values(model: Any) -> dict[str, Any]:
             continue
         if name == "activation_func":
             value = _function(value)
-        elif name == "pipeline_model_parallel_layout":
-            value = layout_string(value)
-        elif name == "moe_router_dtype" and value not in ("fp32", "fp64"):
-            continue  # any other word means the input's dtype (Megatron-LM `moe/router.py`, gating)
+        elif name == "moe_router_dtype" and not router_dtype(value):
+            continue
         elif name.endswith("dtype") or name in ("fp8", "fp4"):
             value = str(value)
         settings[name] = value
@@ -190,27 +183,6 @@ def model_values(model: Any) -> dict[str, Any]:
 def _function(value: Any) -> str:
     word = value if isinstance(value, str) else getattr(value, "__name__", str(value))
     return {"fast_gelu": "gelu", "gelu_tanh": "gelu", "swish": "silu"}.get(word, word)
-
-
-def layout_string(value: Any) -> str:
-    """A layout as Megatron's string: from a string, a list of stages, or Megatron's own layout object."""
-    if isinstance(value, str):
-        return value
-    stages = getattr(value, "input_data", value)
-    if isinstance(stages, str):
-        return stages
-    if not isinstance(stages, list | tuple):
-        raise ConfigError("pipeline_model_parallel_layout must be a string or a list of stages")
-    if not all(isinstance(stage, list | tuple) for stage in stages):
-        raise ConfigError("pipeline_model_parallel_layout must be a string or a list of stages, each a list of layers")
-    words = [[str(getattr(layer, "name", layer)).lower() for layer in stage] for stage in stages]
-    for stage in words:
-        for layer in stage:
-            if layer not in LAYER_LETTERS:
-                raise ConfigError(
-                    f"pipeline_model_parallel_layout has {shown(layer)}; layers are {', '.join(LAYER_LETTERS)}"
-                )
-    return "|".join("".join(LAYER_LETTERS[layer] for layer in stage) for stage in words)
 
 
 def training_values(config: Any) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ...job.layout import SHORT
 from ...wording import shown
@@ -12,7 +12,9 @@ from ..environment import VARIABLES
 from ..field_names import meant
 from ..file_keys import names_files, not_followed
 from ..setting_names import full_name, known_settings
+from ..spellings import router_dtype
 from ..transformer_config import IRRELEVANT, UNCOUNTED, UNSUPPORTED
+from .hydra import Tree
 from .words import scalar
 
 SAME = ""
@@ -24,6 +26,10 @@ DECIDES = re.compile(
     r"pattern|layer_types|hetero|param_dtype|optimizer_type"
 )
 """In names of keys that decide memory: one of these that no table has is refused, never passed over."""
+SPELLED = {"attention_backend": SAME, "moe_router_force_load_balancing": SAME}
+"""Fields of TransformerConfig that are no settings: `spellings.py` reads them."""
+AUX_LOSS = 1e-3
+"""The coefficient of a balancing loss that a file chooses without one."""
 POWER = re.compile(r"[+-]?[0-9]+[eE][+-]?[0-9]{1,3}")
 """A number that YAML 1.1 takes for a text, and frameworks for a number."""
 
@@ -61,7 +67,47 @@ def translated(
             refused.append(f"{where}{key}={shown(str(value))} decides memory and is not modelled{guess}")
         else:
             unknown.append(f"{where}{key}")
+    if "moe_router_dtype" in settings:
+        settings |= router_dtype(settings.pop("moe_router_dtype"))
     return settings, unknown, refused
+
+
+class Section(NamedTuple):
+    """A section of a file: its path, its table and its keys without effect, as `translated` takes them."""
+
+    path: str
+    nothing: str = ""
+    table: Mapping[str, str] = {}
+
+
+def of_ddp(path: str) -> Section:
+    """A section of DistributedDataParallelConfig."""
+    return Section(path, table={"bucket_size": "ddp_bucket_size"})
+
+
+def of_transformer(path: str, nothing: str) -> Section:
+    """A section of TransformerConfig."""
+    return Section(path, nothing, SPELLED)
+
+
+def of_sections(tree: Tree, sections: Iterable[Section]) -> tuple[dict[str, Any], list[str], list[str]]:
+    """What `translated` gives of several sections, of which the last ones hold."""
+    settings: dict[str, Any] = {}
+    unknown: list[str] = []
+    refused: list[str] = []
+    for path, nothing, table in sections:
+        found, strange, wrong = translated(tree.section(path), table, nothing, f"{path}.")
+        settings |= found
+        unknown += strange
+        refused += wrong
+    return settings, unknown, refused
+
+
+def balancing(tree: Tree, path: str) -> dict[str, Any]:
+    """The coefficient of the balancing loss that a section chooses. RL frameworks balance only where it is chosen."""
+    chosen = tree.at(f"{path}.moe_router_load_balancing_type", "none")
+    given = tree.has(f"{path}.moe_aux_loss_coeff")
+    return {} if chosen == "none" or given else {"moe_aux_loss_coeff": AUX_LOSS}
 
 
 def given(values: Mapping[str, Any], key: str, default: Any) -> Any:

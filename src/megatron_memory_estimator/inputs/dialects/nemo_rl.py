@@ -17,9 +17,9 @@ from typing import Any
 
 from ...errors import ConfigError, UnsupportedError
 from ...wording import counted, shown
-from ..spellings import kernel_of
+from ..spellings import short_dtype
 from .hydra import Tree
-from .keys import by_habit, decisive, passed_over, translated
+from .keys import Section, balancing, by_habit, decisive, of_ddp, of_sections, of_transformer, passed_over
 from .models import provider_defaults
 from .nemo_rl_tree import FOLLOWS, kind_of, tree_of
 from .run import Dialect, Reading, Run
@@ -32,13 +32,10 @@ SECTIONS = frozenset(("cluster", "grpo", "sft", "dpo", "loss_fn"))
 OWN = frozenset(("megatron_cfg", "dtensor_cfg", "max_total_sequence_length", "train_global_batch_size"))
 """Keys of a file, and of its policy, that tell it from others."""
 ENGINE = """
-    enabled activation_checkpointing recompute_granularity recompute_modules recompute_method recompute_num_layers
-    empty_unused_memory_level moe_router_dtype moe_router_load_balancing_type moe_router_bias_update_rate
-    moe_router_force_load_balancing moe_enable_deepep defer_fp32_logits env_vars converter_type
+    enabled activation_checkpointing empty_unused_memory_level moe_router_load_balancing_type defer_fp32_logits env_vars converter_type
     use_fused_linear_logprobs use_linear_ce_fusion_loss linear_ce_fusion_chunk_size peft optimizer scheduler
     pipeline_dtype distributed_data_parallel_config fp8_cfg train_iters track_moe_metrics moe_per_layer_logging
-    force_* attention_backend sequence_parallel pipeline_model_parallel_layout layernorm_epsilon mtp_loss_*
-    mtp_use_* mtp_detach_* moe_hybridep_* hf_config_overrides checkpoint* save* load* enable_autocast
+    force_* sequence_parallel mtp_loss_* mtp_use_* mtp_detach_* moe_hybridep_* hf_config_overrides checkpoint* save* load*
     optimizer_offload_between* layer_init*
 """
 """Keys of the engine that are read one by one, or have no effect."""
@@ -53,6 +50,7 @@ POLICY_KEYS = """
     reward_model_cfg env_vars worker_extension* router_replay draft quant_* is_vlm automodel* seed loss_* fp32_*
     vocab_* freeze_vision* profile* use_*
 """
+RECOMPUTATION = ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules")
 DEFAULTS: dict[str, Any] = {
     "expert_tensor_parallel_size": 1,
     "moe_aux_loss_coeff": 0.0,
@@ -97,6 +95,7 @@ def read(run: Run) -> Reading:
     warnings: list[str] = []
     settings, unknown, refused = _sections(tree)
     settings |= _engine(tree, warnings)
+    settings = _recomputed(tree, settings)
     gpus = gpus_of(tree)
     settings |= _batch(tree, run.wanted_gpus or gpus, kind, notes, warnings)
     tuned, more = _tuned(tree, warnings)
@@ -132,65 +131,42 @@ def _check_engine(tree: Tree) -> None:
 
 def _sections(tree: Tree) -> tuple[dict[str, Any], list[str], list[str]]:
     """Settings of the sections whose keys are Megatron's."""
-    settings: dict[str, Any] = {}
-    unknown: list[str] = []
-    refused: list[str] = []
-    ddp = f"{MEGATRON}.distributed_data_parallel_config"
-    sections = [(POLICY, POLICY_KEYS), (MEGATRON, ENGINE), (f"{MEGATRON}.optimizer", OPTIMIZER), (ddp, "")]
-    for path, nothing in sections:
-        table = {"bucket_size": "ddp_bucket_size"} if path == ddp else {}
-        found, strange, wrong = translated(tree.section(path), table, nothing, f"{path}.")
-        settings |= found
-        unknown += strange
-        refused += wrong
+    sections = [
+        Section(POLICY, POLICY_KEYS),
+        of_transformer(MEGATRON, ENGINE),
+        Section(f"{MEGATRON}.optimizer", OPTIMIZER),
+        of_ddp(f"{MEGATRON}.distributed_data_parallel_config"),
+    ]
+    settings, unknown, refused = of_sections(tree, sections)
     if not settings.get("use_megatron_fsdp"):
         settings.pop("data_parallel_sharding_strategy", None)
     return settings, unknown, refused
 
 
 def _engine(tree: Tree, warnings: list[str]) -> dict[str, Any]:
-    """Precision, recomputation, fp8, routing and the loss."""
-    found: dict[str, Any] = {"params_dtype": PRECISIONS.get(str(tree.at(f"{POLICY}.precision")), "bf16")}
+    """Precision, fp8, balancing and the loss."""
+    word = short_dtype(tree.at(f"{POLICY}.precision"))
+    found: dict[str, Any] = {"params_dtype": word if word in ("fp16", "fp32") else "bf16"}
     found["sequence_parallel"] = tree.on(f"{MEGATRON}.sequence_parallel")
-    found |= _recompute(tree)
     if tree.on(f"{MEGATRON}.fp8_cfg.enabled"):
         fp8 = tree.section(f"{MEGATRON}.fp8_cfg")
         found |= {"fp8": fp8.get("fp8", "hybrid"), "fp8_recipe": fp8.get("fp8_recipe", "delayed")}
         found["fp8_param_gather"] = bool(fp8.get("fp8_param"))
-    if tree.on(f"{MEGATRON}.moe_router_force_load_balancing"):
-        found["routing_phase"] = "forced_balance"
-    if tree.on(f"{MEGATRON}.moe_enable_deepep"):
-        found["moe_flex_dispatcher_backend"] = "deepep"
-    router = str(tree.at(f"{MEGATRON}.moe_router_dtype") or "")
-    if router in ("fp32", "fp64"):
-        found["moe_router_dtype"] = router
-    balancing = tree.at(f"{MEGATRON}.moe_router_load_balancing_type", "none")
-    if balancing != "none" and not tree.has(f"{MEGATRON}.moe_aux_loss_coeff"):
-        found["moe_aux_loss_coeff"] = 1e-3
-    found |= kernel_of(tree.at(f"{MEGATRON}.attention_backend"))
-    layout = tree.at(f"{MEGATRON}.pipeline_model_parallel_layout")
-    if layout is not None:
-        from ..bridge_config import layout_string
-
-        found["pipeline_model_parallel_layout"] = layout_string(layout)
-    return found | _loss(tree, warnings)
+    return found | balancing(tree, MEGATRON) | _loss(tree, warnings)
 
 
-PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
-
-
-def _recompute(tree: Tree) -> dict[str, Any]:
-    """Recomputation: all of every layer, or modules, where activation_checkpointing is on."""
+def _recomputed(tree: Tree, settings: dict[str, Any]) -> dict[str, Any]:
+    """Recomputation where activation_checkpointing is on: modules if they are chosen, else all of every layer."""
     if not tree.on(f"{MEGATRON}.activation_checkpointing"):
-        return {"recompute_granularity": None}
-    if tree.at(f"{MEGATRON}.recompute_granularity", "full") == "selective":
-        modules = tree.at(f"{MEGATRON}.recompute_modules") or ["core_attn"]
-        listed = tuple(map(str, modules)) if isinstance(modules, list) else (str(modules),)
-        return {"recompute_granularity": "selective", "recompute_modules": listed}
-    return {
+        return settings | dict.fromkeys(RECOMPUTATION)
+    if settings.get("recompute_granularity") == "selective":
+        chosen = {"recompute_granularity": "selective", "recompute_modules": settings.get("recompute_modules") or None}
+        return settings | dict.fromkeys(RECOMPUTATION) | chosen
+    return settings | {
         "recompute_granularity": "full",
         "recompute_method": tree.at(f"{MEGATRON}.recompute_method", "uniform"),
         "recompute_num_layers": tree.count(f"{MEGATRON}.recompute_num_layers", 1),
+        "recompute_modules": None,
     }
 
 

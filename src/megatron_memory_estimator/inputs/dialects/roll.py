@@ -23,6 +23,7 @@ from typing import Any
 from ...errors import ConfigError, UnsupportedError
 from ...wording import shown
 from ..questions import Question
+from ..spellings import short_dtype
 from .documents import document_of
 from .hydra import Tree, merged, overridden, parted
 from .keys import SAME, passed_over, translated
@@ -194,11 +195,10 @@ def _model(tree: Tree, worker: str) -> str:
 
 def _precision(tree: Tree, worker: str) -> dict[str, Any]:
     """The precision; without one the class's is fp32, which Megatron-Core then computes in."""
-    word = str(tree.at(f"{worker}.model_args.dtype") or "fp32")
-    names = {"bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16", "fp32": "fp32", "float32": "fp32"}
-    if word not in names:
+    word = short_dtype(tree.at(f"{worker}.model_args.dtype") or "fp32")
+    if word not in ("bf16", "fp16", "fp32"):
         raise ConfigError(f"{worker}.model_args.dtype={shown(word)} is not one of bf16, fp16, fp32")
-    return {"params_dtype": names[word]}
+    return {"params_dtype": word}
 
 
 def _recompute(tree: Tree, strategy: str) -> dict[str, Any]:

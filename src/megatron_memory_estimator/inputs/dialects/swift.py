@@ -17,7 +17,7 @@ from typing import Any
 from ...errors import ConfigError, UnsupportedError
 from ...wording import shown, whole
 from ..questions import Question
-from ..spellings import kernel_of
+from ..spellings import kernel_of, short_dtype
 from ..strict_yaml import parse_yaml
 from .documents import needed
 from .keys import SAME, given, passed_over, translated
@@ -137,8 +137,8 @@ def read(run: Run) -> Reading:
 
 
 def _precision(values: Mapping[str, Any]) -> dict[str, Any]:
-    word = str(values.get("torch_dtype") or "")
-    return {"params_dtype": "fp16" if values.get("fp16") or word in ("float16", "fp16") else "bf16"}
+    half = values.get("fp16") or short_dtype(values.get("torch_dtype")) == "fp16"
+    return {"params_dtype": "fp16" if half else "bf16"}
 
 
 def _optimizer(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,11 +155,8 @@ def _recompute(values: Mapping[str, Any]) -> dict[str, Any]:
     granularity = values.get("recompute_granularity", "selective")
     if granularity in ("none", None):
         return {"recompute_granularity": None}
-    found: dict[str, Any] = {"recompute_granularity": granularity}
-    if granularity == "selective":
-        modules = values.get("recompute_modules") or ["core_attn"]
-        found["recompute_modules"] = tuple(map(str, modules)) if isinstance(modules, list) else (str(modules),)
-    return found
+    empty = {} if values.get("recompute_modules") else {"recompute_modules": None}
+    return {"recompute_granularity": granularity, **empty}
 
 
 def _attention(values: Mapping[str, Any], warnings: list[str]) -> dict[str, Any]:
