@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 from ...job.layout import SHORT
@@ -108,6 +109,12 @@ def balancing(tree: Tree, path: str) -> dict[str, Any]:
     chosen = tree.at(f"{path}.moe_router_load_balancing_type", "none")
     given = tree.has(f"{path}.moe_aux_loss_coeff")
     return {} if chosen == "none" or given else {"moe_aux_loss_coeff": AUX_LOSS}
+
+
+def model_ranks(tree: Tree, path: str) -> int:
+    """GPUs that hold one copy of the model's activations and weights: tensor, pipeline and context parallel ranks of a section."""
+    axes = ("tensor_model", "pipeline_model", "context")
+    return prod(tree.count(f"{path}.{axis}_parallel_size", 1) or 1 for axis in axes)
 
 
 def given(values: Mapping[str, Any], key: str, default: Any) -> Any:

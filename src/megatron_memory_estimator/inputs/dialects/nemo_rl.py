@@ -19,9 +19,10 @@ from ...errors import ConfigError, UnsupportedError
 from ...wording import counted, shown
 from ..spellings import short_dtype
 from .hydra import Tree
-from .keys import Section, balancing, by_habit, decisive, of_ddp, of_sections, of_transformer, passed_over
+from .keys import Section, balancing, by_habit, decisive, model_ranks, of_ddp, of_sections, of_transformer, passed_over
 from .models import provider_defaults
 from .nemo_rl_tree import FOLLOWS, kind_of, tree_of
+from .rollout import LINEARS, MIXERS, engine, moved
 from .run import Dialect, Reading, Run
 
 SCRIPT = re.compile(r"run_(vlm_)?(grpo|sft|dpo|rm|distillation)\w*")
@@ -58,11 +59,6 @@ DEFAULTS: dict[str, Any] = {
     "optimizer_offload_fraction": 0.0,
 }
 """What holds where neither the run nor its base says anything, beside what Megatron-Bridge sets for the model."""
-LORA_ALL = (
-    "linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "linear_q_proj", "linear_q_down_proj", "linear_q_up_proj",
-    "linear_kv_down_proj", "linear_kv_up_proj", "in_proj", "out_proj",
-)  # fmt: skip
-"""An empty list of targets: every linear, here without the output layer."""
 
 
 def knows(run: Run) -> bool:
@@ -204,19 +200,13 @@ def _batch(tree: Tree, gpus: int | None, kind: str, notes: list[str], warnings: 
             f"a sample may have {longest} tokens (policy.max_total_sequence_length), above {key}={tokens}: it runs alone"
         )
     tokens = max(tokens, longest)
-    if tokens != longest * micro or (dynamic and gpus is not None and samples % (micro * _ranks(tree, gpus))):
+    if tokens != longest * micro or (
+        dynamic and gpus is not None and samples % (micro * max(gpus // model_ranks(tree, MEGATRON), 1))
+    ):
         found |= {"seq_length": tokens, "micro_batch_size": 1}
     rows = f"samples packed to {key}" if dynamic else f"{counted(micro, 'sample')} of at most {longest}"
     notes.append(f"at most {tokens} tokens in a microbatch: {rows}")
     return found
-
-
-def _ranks(tree: Tree, gpus: int) -> int:
-    """Data-parallel ranks, at least 1."""
-    ranks = 1
-    for axis in ("tensor_model", "pipeline_model", "context"):
-        ranks *= tree.count(f"{MEGATRON}.{axis}_parallel_size", 1) or 1
-    return max(gpus // ranks, 1)
 
 
 def _tuned(tree: Tree, warnings: list[str]) -> tuple[dict[str, Any], list[str]]:
@@ -226,7 +216,7 @@ def _tuned(tree: Tree, warnings: list[str]) -> tuple[dict[str, Any], list[str]]:
         return {}, []
     names, excluded = (_texts(tree.at(f"{peft}.{key}_modules")) for key in ("target", "exclude"))
     refused = [f"{peft}.exclude_modules decides memory and is not modelled"] if excluded and names else []
-    everything = tuple(one for one in LORA_ALL if not any(_excludes(pattern, one) for pattern in excluded))
+    everything = tuple(one for one in (*LINEARS, *MIXERS) if not any(_excludes(pattern, one) for pattern in excluded))
     refused += [
         f"{peft}.target_modules has {shown(one)}; names of linears are modelled"
         for one in names
@@ -285,25 +275,22 @@ def phases(tree: Tree, kind: str, *, tokens: int) -> tuple[dict[str, Any], list[
     found: dict[str, Any] = {"reference_model": "host" if penalty else "none"}
     if kind == "dpo":
         return found, []
-    states = ("optimizer",) if tree.on("policy.offload_optimizer_for_logprob") else ()
-    found |= {"rollout_offload": ("weights", "gradients", "optimizer"), "log_prob_offload": ("gradients", *states)}
+    found["log_prob_offload"] = moved(False, True, tree.on("policy.offload_optimizer_for_logprob"))
     forward = _forward_tokens(tree)
     if forward and forward != tokens:
         found["log_prob_micro_batch_tokens"] = forward
     backend = str(tree.at(f"{GENERATION}.backend", "vllm"))
-    if backend not in ("vllm", "sglang"):
-        warning = f"{GENERATION}.backend={shown(backend)} is not modelled: the phase that generates is not counted"
-        return {**found, "rollout_offload": ()}, [warning]
+    share = "sglang_cfg.mem_fraction_static" if backend == "sglang" else "vllm_cfg.gpu_memory_utilization"
     colocated = tree.on(f"{COLOCATED}.enabled", True)
-    found |= {"rollout_engine": backend, "rollout_colocated": colocated, "rollout_sleeps": True}
-    if not colocated:
-        return found | {"rollout_offload": ()}, []
-    share = f"{GENERATION}.vllm_cfg.gpu_memory_utilization"
-    if backend == "sglang":
-        share = f"{GENERATION}.sglang_cfg.mem_fraction_static"
-    found["rollout_tensor_parallel_size"] = tree.count(f"{GENERATION}.{backend}_cfg.tensor_parallel_size", 1)
-    found["rollout_memory_share"] = tree.number(share, 0.6)
-    return found, [f"the engine {backend} shares the GPUs; what it leaves behind asleep is not known"]
+    generates, said = engine(
+        backend,
+        f"{GENERATION}.backend",
+        colocated=colocated,
+        sleeps=True,
+        rollout_tensor_parallel_size=tree.count(f"{GENERATION}.{backend}_cfg.tensor_parallel_size", 1),
+        rollout_memory_share=tree.number(f"{GENERATION}.{share}", 0.6),
+    )
+    return {**found, **generates, "rollout_offload": moved() if generates and colocated else ()}, said
 
 
 def _forward_tokens(tree: Tree) -> int | None:

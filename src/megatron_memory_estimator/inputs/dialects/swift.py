@@ -21,6 +21,7 @@ from ..spellings import kernel_of, short_dtype
 from ..strict_yaml import parse_yaml
 from .documents import needed
 from .keys import SAME, given, passed_over, translated
+from .rollout import LINEARS, MIXERS, engine, moved
 from .run import Dialect, Reading, Run
 from .words import flags, value_of
 
@@ -96,9 +97,6 @@ NOTHING = """
     aligner_*
 """
 """Keys without effect, and beginnings of such."""
-LORA_ALL = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "linear_q_proj", "linear_q_down_proj", "linear_q_up_proj",
-            "linear_kv_down_proj", "linear_kv_up_proj", "in_proj", "out_proj")  # fmt: skip
-"""`all-linear`: every linear but the output layer and the router."""
 
 
 def knows(run: Run) -> bool:
@@ -214,7 +212,7 @@ def _tuned(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     wanted = list(targets) if isinstance(targets, list) else [targets]
     if "all-router" in wanted:
         refused.append("target_modules=all-router adapts routers, which is not modelled")
-    modules = LORA_ALL if "all-linear" in wanted else tuple(str(one) for one in wanted)
+    modules = (*LINEARS, *MIXERS) if "all-linear" in wanted else tuple(str(one) for one in wanted)
     return {"peft": "lora", "peft_dim": given(values, "lora_rank", 8), "peft_target_modules": modules}, refused
 
 
@@ -236,20 +234,19 @@ def _around(values: Mapping[str, Any], *, lora: bool) -> tuple[dict[str, Any], l
     )
     if kind != "grpo":
         return found, warnings
-    colocated = values.get("vllm_mode") != "server"
-    found |= {
-        "loss_function": "swift",
-        "rollout_engine": "vllm",
-        "rollout_colocated": colocated,
-        "rollout_sleeps": bool(values.get("sleep_level")),
-        "rollout_offload": (("weights", "gradients") if values.get("offload_model") else ())
-        + (("optimizer",) if values.get("offload_optimizer") else ()),
-    }
-    if colocated:
-        found["rollout_memory_share"] = given(values, "vllm_gpu_memory_utilization", 0.9)
-        found["rollout_tensor_parallel_size"] = given(values, "vllm_tensor_parallel_size", 1)
-        warnings.append("rlhf_type=grpo: the engine vllm shares the GPUs; what it leaves behind asleep is not known")
-    if not lora and values.get("offload_model"):
+    offloaded = values.get("offload_model")
+    generates, said = engine(
+        "vllm",
+        "rlhf_type",
+        colocated=values.get("vllm_mode") != "server",
+        sleeps=bool(values.get("sleep_level")),
+        rollout_memory_share=given(values, "vllm_gpu_memory_utilization", 0.9),
+        rollout_tensor_parallel_size=given(values, "vllm_tensor_parallel_size", 1),
+    )
+    found |= {"loss_function": "swift", "rollout_offload": moved(offloaded, offloaded, values.get("offload_optimizer"))}
+    found |= generates
+    warnings += [f"rlhf_type=grpo: {one}" for one in said]
+    if not lora and offloaded:
         found["reference_model"] = "offloaded"
     return found, warnings
 
