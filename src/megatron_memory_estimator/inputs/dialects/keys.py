@@ -12,9 +12,10 @@ from ...wording import shown
 from ..environment import VARIABLES
 from ..field_names import meant
 from ..file_keys import names_files, not_followed
+from ..megatron.classes import is_harmless
 from ..setting_names import full_name, known_settings
 from ..spellings import router_dtype
-from ..transformer_config import IRRELEVANT, UNCOUNTED, UNSUPPORTED
+from ..transformer_config import UNCOUNTED, UNSUPPORTED
 from .hydra import Tree
 from .words import scalar
 
@@ -29,6 +30,8 @@ DECIDES = re.compile(
 """In names of keys that decide memory: one of these that no table has is refused, never passed over."""
 SPELLED = {"attention_backend": SAME, "moe_router_force_load_balancing": SAME}
 """Fields of TransformerConfig that are no settings: `spellings.py` reads them."""
+COMMON = "adam_* dataloader_* distributed_* lr* tensorboard_* wandb_* weight_decay*"
+"""Keys of schedules, data and logs that are without effect in every framework; `megatron/classes.py` has Megatron-LM's own."""
 AUX_LOSS = 1e-3
 """The coefficient of a balancing loss that a file chooses without one."""
 POWER = re.compile(r"[+-]?[0-9]+[eE][+-]?[0-9]{1,3}")
@@ -47,7 +50,7 @@ def translated(
     settings: dict[str, Any] = {}
     unknown: list[str] = []
     refused: list[str] = []
-    exact, starts = patterns(nothing)
+    exact, starts = patterns(f"{nothing} {COMMON}")
     for key, value in values.items():
         if key in exact or key.startswith(starts):
             continue
@@ -58,7 +61,7 @@ def translated(
         if key in table or name in known_settings() or name in UNSUPPORTED or name in UNCOUNTED:
             if value is not None:
                 settings[name] = scalar(value) if isinstance(value, str) and POWER.fullmatch(value) else value
-        elif name in IRRELEVANT or value in (None, False, "", [], {}):
+        elif is_harmless(name) or value in (None, False, "", [], {}):
             continue
         elif names_files(key, value):
             refused.append(not_followed(f"{where}{key}", value))

@@ -33,23 +33,21 @@ SECTIONS = frozenset(("cluster", "grpo", "sft", "dpo", "loss_fn"))
 OWN = frozenset(("megatron_cfg", "dtensor_cfg", "max_total_sequence_length", "train_global_batch_size"))
 """Keys of a file, and of its policy, that tell it from others."""
 ENGINE = """
-    enabled activation_checkpointing empty_unused_memory_level moe_router_load_balancing_type defer_fp32_logits env_vars converter_type
+    enabled activation_checkpointing moe_router_load_balancing_type defer_fp32_logits env_vars converter_type
     use_fused_linear_logprobs use_linear_ce_fusion_loss linear_ce_fusion_chunk_size peft optimizer scheduler
-    pipeline_dtype distributed_data_parallel_config fp8_cfg train_iters track_moe_metrics moe_per_layer_logging
-    force_* sequence_parallel mtp_loss_* mtp_use_* mtp_detach_* moe_hybridep_* hf_config_overrides checkpoint* save* load*
-    optimizer_offload_between* layer_init*
+    distributed_data_parallel_config fp8_cfg track_moe_metrics force_* sequence_parallel mtp_loss_* mtp_use_*
+    mtp_detach_* moe_hybridep_* hf_config_overrides checkpoint* save* load* optimizer_offload_between* layer_init*
 """
 """Keys of the engine that are read one by one, or have no effect."""
 OPTIMIZER = """
-    lr min_lr weight_decay* bf16 fp16 params_dtype adam_* sgd_momentum clip_grad muon_* eps betas
-    overlap_cpu_optimizer_d2h_h2d use_torch_optimizer_for_cpu_offload decoupled_weight_decay loss_scale*
+    bf16 fp16 params_dtype sgd_momentum muon_* eps betas decoupled_weight_decay loss_scale*
 """
 POLICY_KEYS = """
     model_name tokenizer train_* generation* logprob_* max_total_sequence_length precision
     offload_optimizer_for_logprob dtensor_cfg megatron_cfg dynamic_batching sequence_packing
     make_sequence_length_divisible_by max_grad_norm optimizer scheduler hf_config_overrides refit_buffer_size_gb
-    reward_model_cfg env_vars worker_extension* router_replay draft quant_* is_vlm automodel* seed loss_* fp32_*
-    vocab_* freeze_vision* profile* use_*
+    reward_model_cfg env_vars worker_extension* router_replay draft quant_* is_vlm automodel* loss_* fp32_* vocab_*
+    freeze_vision* profile* use_*
 """
 RECOMPUTATION = ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules")
 DEFAULTS: dict[str, Any] = {

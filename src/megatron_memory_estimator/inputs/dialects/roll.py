@@ -60,10 +60,9 @@ TABLE = {
 READ = "recompute_granularity moe_layer_recompute optimizer_cpu_offload optimizer_offload_fraction bf16 fp16 optimizer attention_backend"
 """Keys of strategy_config that are read one by one."""
 NOTHING = """
-    accumulate_allreduce_grads_in_fp32 adam_* additional_configs async_save ckpt_* dataloader_* ddp_average_in_collective
-    delay_grad_reduce distributed_* finetune lora_* moe_router_* nccl_* save_* seed timeout tokenizer_type
-    transformer_impl use_cpu_initialization variable_seq_lengths overlap_p2p_comm batch_p2p_comm calculate_per_token_loss
-    use_sequence_packing logits_in_fp32 check_for_nan_* optimizer_type lr* weight_decay* clip_grad
+    accumulate_allreduce_grads_in_fp32 additional_configs ckpt_* delay_grad_reduce finetune lora_* moe_router_* nccl_*
+    save_* timeout tokenizer_type transformer_impl use_cpu_initialization overlap_p2p_comm use_sequence_packing
+    logits_in_fp32 check_for_nan_* optimizer_type
 """
 """Keys of strategy_config without effect, and beginnings of such."""
 FROZEN = ("freeze_module_prefix", "trainable_module_prefix")

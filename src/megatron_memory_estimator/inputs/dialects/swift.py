@@ -77,24 +77,20 @@ READ = f"""
 """
 """Keys that are read one by one."""
 NOTHING = """
-    accumulate_allreduce_grads_in_fp32 adam_* adapters add_* advantage_estimator agent_template async_* attn_impl
-    beta cached_* callbacks check_model ckpt_* clip_grad completion_length_limit_scope columns cosine_* create_*
-    custom_* data_* dataloader_* dataset* ddp_* delta desirable_weight device_map dist_ckpt_* distributed_*
-    dynamic_sample epsilon* eval_* exit_* external_plugins f_divergence_type finetune fipo_* fp4_recipe fp8_amax_*
-    freeze_aligner freeze_vit generation_batch_size gym_env hub_* ignore_args_error importance_sampling_level
-    interval_* kl_in_reward label_smoothing lmbda load_* local_rank log_* logging_* lora_alpha lora_bias
-    lora_dropout lora_dtype loss_* lr* manual_gc* max_epochs max_model_len max_resample_times max_shard_size
-    max_turns merge_lora min_lr model_author model_kwargs model_name moe_router_*
-    mtp_loss_scaling_factor multi_turn* muon_* nccl_comm_warmup new_special_tokens no_initialization no_load*
-    no_save* num_generations* num_iterations num_train_epochs num_workers off_policy_* offload_bridge output_dir
-    overlap_cpu_optimizer_d2h_h2d overlong_filter perform_initialization problem_type push_to_hub ref_adapters
-    remove_unused_columns repetition_* report_to reward_* rollout_* rope_scaling router_replay_mode rpo_alpha
-    safe_serialization save* scale_rewards seed sequence_parallel_size sft_alpha shuffle* soft_* split_dataset_ratio
-    steps_per_generation stream streaming* strict swanlab_* system tau_* teacher_* temperature template*
-    tensorboard_* top_k top_p train_dataloader_shuffle train_epochs train_iters truncation_strategy
-    undesirable_weight use_chat_template use_cpu_initialization use_hf use_logits_to_keep use_rslora val_dataset*
-    vit_gradient_checkpointing* vllm_* wandb_* weight_decay* calculate_per_token_loss group_by_length vit_*
-    aligner_*
+    accumulate_allreduce_grads_in_fp32 adapters add_* advantage_estimator agent_template async_* attn_impl beta
+    cached_* callbacks check_model ckpt_* completion_length_limit_scope columns cosine_* create_* custom_* data_*
+    dataset* ddp_* delta desirable_weight device_map dist_ckpt_* dynamic_sample epsilon* eval_* external_plugins
+    f_divergence_type finetune fipo_* fp4_recipe fp8_amax_* freeze_aligner freeze_vit generation_batch_size gym_env
+    hub_* ignore_args_error importance_sampling_level interval_* kl_in_reward label_smoothing lmbda load_* log_*
+    lora_alpha lora_bias lora_dropout lora_dtype loss_* max_epochs max_model_len max_resample_times max_shard_size
+    max_turns merge_lora model_author model_kwargs model_name moe_router_* multi_turn* muon_* nccl_comm_warmup
+    new_special_tokens no_load* num_generations* num_iterations num_train_epochs off_policy_* offload_bridge
+    output_dir overlong_filter problem_type push_to_hub ref_adapters remove_unused_columns repetition_* report_to
+    reward_* rollout_* rope_scaling router_replay_mode rpo_alpha safe_serialization save* scale_rewards
+    sequence_parallel_size sft_alpha shuffle* soft_* split_dataset_ratio steps_per_generation stream streaming* strict
+    swanlab_* system tau_* teacher_* temperature template* top_k top_p train_dataloader_shuffle train_epochs
+    truncation_strategy undesirable_weight use_chat_template use_cpu_initialization use_hf use_logits_to_keep
+    use_rslora val_dataset* vit_gradient_checkpointing* vllm_* group_by_length vit_* aligner_*
 """
 """Keys without effect, and beginnings of such."""
 

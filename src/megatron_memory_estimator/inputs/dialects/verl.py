@@ -159,20 +159,18 @@ DIALECT = Dialect("verl", "dialects/verl.md", knows, read, _degrees, follows=FOL
 
 ENGINE = """
     _target_ param_offload grad_offload optimizer_offload use_dist_checkpointing dist_checkpointing_* dist_ckpt_*
-    distrib_optim_* entropy_from_logits_* seed override_* use_mbridge vanilla_mbridge use_remove_padding pad_*
-    forward_only dtype router_replay qat load_weight use_fused_kernels strategy sequence_parallel
-    dynamic_context_parallel max_seqlen_per_dp_cp_rank use_cpu_optimizer default_fsdp_args extra profiler
-    engine_kwargs
+    distrib_optim_* entropy_from_logits_* override_* use_mbridge vanilla_mbridge use_remove_padding pad_* forward_only
+    dtype router_replay qat load_weight use_fused_kernels strategy sequence_parallel dynamic_context_parallel
+    use_cpu_optimizer default_fsdp_args extra profiler engine_kwargs
 """
 """Keys of the engine that are read one by one, or have no effect."""
 FIELDS = """
-    mtp_* moe_router_load_balancing_type bias_dropout_fusion use_flash_attn use_fused_* sequence_parallel
+    mtp_* moe_router_load_balancing_type bias_dropout_fusion use_fused_* sequence_parallel
 """
 """Fields of TransformerConfig that are read one by one, or have no effect."""
 OPTIMIZER = """
-    _target_ lr* betas clip_grad min_lr weight_decay* total_training_steps use_checkpoint_opt_param_scheduler muon_*
-    override_* use_layer_wise_distributed_optimizer num_cycles warmup_style overlap_cpu_optimizer_d2h_h2d
-    decoupled_weight_decay adam_* sgd_* initial_loss_scale
+    _target_ betas total_training_steps muon_* override_* use_layer_wise_distributed_optimizer num_cycles warmup_style
+    decoupled_weight_decay sgd_*
 """
 STATES = " params_dtype main_grads_dtype main_params_dtype exp_avg_dtype exp_avg_sq_dtype"
 """What the optimizer's section has no effect with where the optimizer is not precision-aware."""
@@ -182,16 +180,15 @@ ACTOR = """
     fsdp_config ulysses_* grad_clip policy_loss freeze_vision_tower use_remove_padding load_weight qat router_replay
     nccl_timeout use_rollout_log_probs use_prefix_grouper tis_imp_ratio_cap checkpoint_engine self_distillation
     global_batch_info sum_pi_* optimizer_offload param_offload behav_* recompute_old_log_prob grad_offload veomni
-    torchtitan use_unpadding profile
+    torchtitan use_unpadding
 """
 """Keys of the actor beside those that are read: most are of the loss, of other engines, or of files."""
 MODEL = """
-    _target_ path hf_config_path tokenizer_path tokenizer use_shm trust_remote_code custom_chat_template
-    external_lib override_config enable_gradient_checkpointing gradient_checkpointing_kwargs
-    enable_activation_offload use_remove_padding lora_rank lora_alpha target_modules exclude_modules
-    lora_adapter_path use_liger use_fused_kernels fused_kernel_options tiled_mlp mtp lora fsdp_config
-    share_embeddings_* load_tokenizer base_model* ckpt_path hf_config generation_config architectures local_*
-    lora_dropout target_parameters
+    _target_ path hf_config_path tokenizer_path tokenizer use_shm custom_chat_template external_lib override_config
+    enable_gradient_checkpointing gradient_checkpointing_kwargs enable_activation_offload use_remove_padding lora_rank
+    lora_alpha target_modules exclude_modules lora_adapter_path use_liger use_fused_kernels fused_kernel_options
+    tiled_mlp mtp lora fsdp_config share_embeddings_* load_tokenizer base_model* ckpt_path hf_config generation_config
+    architectures local_* lora_dropout target_parameters
 """
 
 
