@@ -118,8 +118,8 @@ def over_a_model(
 ) -> tuple[dict[str, Any], dict[str, Any], list[str], tuple[str, ...]]:
     """What holds over a model of the catalogue: Primus' defaults, what the run gives, what is assumed, and what is warned of."""
     experts = {"moe_token_dispatcher_type": "alltoall", "moe_grouped_gemm": True} if _has_experts(entry) else {}
-    before = derive({**defaults, **experts, "position_embedding_type": "rope"}, {})
-    after = derive({**defaults, **experts, "position_embedding_type": "rope", **given}, {})
+    before = derive({**defaults, **experts, "position_embedding_type": "rope"})
+    after = derive({**defaults, **experts, "position_embedding_type": "rope", **given})
     owners = known_settings()
     ours = {name: value for name, value in before.items() if owners.get(name) is not Model}
     ours |= {"attention_dropout": 0.0, "hidden_dropout": 0.0, "make_vocab_size_divisible_by": 128}
