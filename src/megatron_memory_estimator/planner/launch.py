@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from ..inputs.bridge_config import CHECKPOINT, DDP, OPTIMIZER
+from ..inputs.bridge_config import DDP, FIELDS
 from ..inputs.effects import OWNERS
 from ..inputs.megatron.derive import PACKING, RENAMED, Job, said
 from ..inputs.megatron.job import job_from_args
@@ -94,7 +94,7 @@ def bridge_sections(job: TrainingJob) -> dict[str, dict[str, Any]]:
     """The run as sections of a Megatron-Bridge ConfigContainer (Megatron-Bridge `training/config.py`)."""
     t = job.training
     settings = settings_of(job)
-    inverse, checkpoint = ({ours: theirs for theirs, ours in names.items()} for names in (DDP, CHECKPOINT))
+    places = {ours: (section, theirs) for section, fields in FIELDS.items() for theirs, ours in fields.items()}
     sections: dict[str, dict[str, Any]] = {"model": {}, "train": {}, "optimizer": {}, "ddp": {}, "mixed_precision": {}}
     sections["mixed_precision"][t.params_dtype] = True
     sections["mixed_precision"]["grad_reduce_in_fp32"] = t.grad_dtype == "fp32"
@@ -103,14 +103,9 @@ def bridge_sections(job: TrainingJob) -> dict[str, dict[str, Any]]:
             continue
         if name in OWN and value == getattr(Model, name):
             continue
-        if name in ("micro_batch_size", "global_batch_size"):
-            sections["train"][name] = value
-        elif name in OPTIMIZER:
-            sections["optimizer"][name] = value
-        elif name in checkpoint:
-            sections.setdefault("checkpoint", {})[checkpoint[name]] = value
-        elif name in inverse:
-            sections["ddp"][inverse[name]] = value
+        if name in places:
+            section, theirs = places[name]
+            sections.setdefault(section, {})[theirs] = value
         elif name == "use_distributed_optimizer":
             sections["ddp"][name] = sections["optimizer"][name] = value
         elif name.startswith(("fp8", "fp4", "first_last", "num_layers_at")):
