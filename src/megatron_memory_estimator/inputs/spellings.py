@@ -36,6 +36,8 @@ SPELLED = (
     "attention_backend",
 )
 """Fields of Megatron's classes that are no settings: `respelled` reads them."""
+BACKENDS = ("auto", "flash", "fused", "unfused", "local")
+"""Words of attention_backend."""
 LAYER_LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 
 
@@ -199,7 +201,7 @@ def _attention(out: dict[str, Any]) -> None:
     if backend is not None:
         kernel = kernel_of(backend)
         if not {*kernel.values()} <= {"flash", "cudnn", "unfused", "local"}:
-            raise ConfigError(f"attention_backend={backend!r} is not one of auto, flash, fused, unfused, local")
+            raise ConfigError(f"attention_backend={backend!r} is not one of {', '.join(BACKENDS)}")
         for name, value in kernel.items():
             out.setdefault(name, value)
     if out.get("experimental_attention_variant") == "gated_delta_net":

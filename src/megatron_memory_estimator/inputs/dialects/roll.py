@@ -27,7 +27,7 @@ from ..spellings import short_dtype
 from .documents import document_of
 from .hydra import Tree, merged, overridden, parted
 from .keys import SAME, model_ranks, passed_over, translated
-from .rollout import LINEARS, engine, linears, moved
+from .rollout import GAE, LINEARS, engine, linears, moved
 from .run import Dialect, Reading, Run
 
 PROGRAM = re.compile(r"start_\w+_pipeline")
@@ -352,7 +352,7 @@ def phases(tree: Tree, worker: str, trains: frozenset[int] | None, *, lora: bool
     kl = any(tree.on(key) for key in ("use_kl_loss", "add_token_level_kl", "enable_reference"))
     if tree.section("reference") and not lora and (kl or not _silent(tree)) and _beside(tree, "reference", trains):
         found["reference_model"] = "offloaded" if states else "device"
-    critic = tree.at("adv_estimator") == "gae" or tree.section("critic.strategy_args")
+    critic = tree.at("adv_estimator") == GAE or tree.section("critic.strategy_args")
     if critic and _beside(tree, "critic", trains):
         found["critic_model"] = "in_turn" if states else "device"
         warnings.append("a critic trains on the same GPUs; it is counted as large as the policy")

@@ -12,6 +12,8 @@ from typing import Any
 from ...wording import shown
 
 ENGINES = ("vllm", "sglang")
+GAE, PPO = "gae", "ppo"
+"""Estimators of advantages that train a critic, by the names of verl and ROLL, and of slime."""
 MOVED = ("weights", "gradients", "optimizer")
 """What can be in host memory while samples are generated."""
 LINEARS = (

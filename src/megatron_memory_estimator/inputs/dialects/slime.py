@@ -23,7 +23,7 @@ from ..questions import Question
 from ..strict_yaml import parse_yaml
 from .keys import passed_over
 from .megatron_words import Found, for_megatron, number, on, positive, real, text, waiting, without
-from .rollout import OF_HF, engine, linears, moved
+from .rollout import OF_HF, PPO, engine, linears, moved
 from .run import Dialect, Reading, Run
 from .words import flags
 
@@ -215,7 +215,7 @@ def _around(found: Found, questions: list[Question], warnings: list[str], log_pr
     values: dict[str, Any] = {} if log_prob is None else {"log_prob_micro_batch_tokens": log_prob}
     if on(found, "use_kl_loss") or real(found, "kl_coef", 0.0) != 0:
         values["reference_model"] = "host"
-    critic = text(found, "advantage_estimator") == "ppo"
+    critic = text(found, "advantage_estimator") == PPO
     if critic:
         values["critic_model"] = "in_turn"
         warnings.append(

@@ -20,7 +20,7 @@ from ..questions import Question
 from .hydra import Tree
 from .keys import model_ranks
 from .models import catalogued
-from .rollout import engine, moved
+from .rollout import GAE, engine, moved
 from .run import Run
 
 REFERENCE = "actor_rollout_ref.ref"
@@ -99,7 +99,7 @@ def _critic(tree: Tree, tokens: int) -> tuple[dict[str, Any], list[str], list[st
     switched, estimator = tree.at("critic.enable"), tree.at("algorithm.adv_estimator")
     if switched is None and estimator is None and not tree.section("critic"):
         return {}, [NO_ESTIMATOR], []
-    if not (tree.on("critic.enable") if switched is not None else estimator in (None, "gae")):
+    if not (tree.on("critic.enable") if switched is not None else estimator in (None, GAE)):
         return {}, [], []
     own, policy = tree.at("critic.model.path"), tree.at("actor_rollout_ref.model.path")
     sizes = [catalogued(str(name)) or str(name) for name in (own or policy, policy)]
