@@ -38,8 +38,11 @@ POWER = re.compile(r"[+-]?[0-9]+[eE][+-]?[0-9]{1,3}")
 """A number that YAML 1.1 takes for a text, and frameworks for a number."""
 
 
+NO_OTHER_NAMES: dict[str, str] = {}
+
+
 def translated(
-    values: Mapping[str, Any], table: Mapping[str, str], nothing: str = "", where: str = ""
+    values: Mapping[str, Any], nothing: str = "", where: str = "", table: Mapping[str, str] = NO_OTHER_NAMES
 ) -> tuple[dict[str, Any], list[str], list[str]]:
     """Settings by Megatron's names from keys of a framework; keys that are unknown, and those that are refused.
 
@@ -100,7 +103,7 @@ def of_sections(tree: Tree, sections: Iterable[Section]) -> tuple[dict[str, Any]
     unknown: list[str] = []
     refused: list[str] = []
     for path, nothing, table in sections:
-        found, strange, wrong = translated(tree.section(path), table, nothing, f"{path}.")
+        found, strange, wrong = translated(tree.section(path), nothing, f"{path}.", table)
         settings |= found
         unknown += strange
         refused += wrong

@@ -26,7 +26,7 @@ from ..questions import Question
 from ..spellings import short_dtype
 from .documents import document_of
 from .hydra import Tree, merged, overridden, parted
-from .keys import SAME, model_ranks, passed_over, translated
+from .keys import model_ranks, passed_over, translated
 from .rollout import GAE, LINEARS, engine, linears, moved
 from .run import Dialect, Reading, Run
 
@@ -52,11 +52,6 @@ DEFAULTS: dict[str, Any] = {
     "make_vocab_size_divisible_by": 1,
 }
 """What holds where a run says nothing, in Megatron's names."""
-TABLE = {
-    "bias_activation_fusion": SAME,
-    "use_distributed_optimizer": SAME,
-    "fp8": SAME,
-}
 READ = "recompute_granularity moe_layer_recompute optimizer_cpu_offload optimizer_offload_fraction bf16 fp16 optimizer attention_backend"
 """Keys of strategy_config that are read one by one."""
 NOTHING = """
@@ -99,7 +94,7 @@ def read(run: Run) -> Reading:
             Question(f"{worker}.device_mapping, whose length is the number of GPUs, is not given", "--num-gpus N")
         )
     config = tree.section(strategy)
-    settings, unknown, refused = translated(config, TABLE, READ + NOTHING, f"{strategy}.")
+    settings, unknown, refused = translated(config, READ + NOTHING, f"{strategy}.")
     settings |= _recompute(tree, strategy) | _precision(tree, worker)
     if settings.get("expert_model_parallel_size", 1) != 1:
         settings["sequence_parallel"] = True

@@ -20,7 +20,7 @@ from ..questions import Question
 from ..spellings import kernel_of, short_dtype
 from ..strict_yaml import parse_yaml
 from .documents import needed
-from .keys import SAME, given, passed_over, translated
+from .keys import given, passed_over, translated
 from .rollout import LINEARS, MIXERS, engine, moved
 from .run import Dialect, Reading, Run
 from .words import flags, value_of
@@ -59,19 +59,12 @@ DEFAULTS: dict[str, Any] = {
 }
 """What holds where a run says nothing, in Megatron's names."""
 
-TABLE = {
-    "decoder_first_pipeline_num_layers": "num_layers_in_first_pipeline_stage",
-    "decoder_last_pipeline_num_layers": "num_layers_in_last_pipeline_stage",
-    "fp8_format": "fp8",
-    "fp4_format": "fp4",
-    "main_grads_dtype": SAME,
-}
 READ = f"""
     {" ".join(MODEL)}
     max_length packing_length packing padding_free tuner_type train_type lora_rank target_modules target_regex
     modules_to_save rlhf_type max_completion_length torch_dtype bf16 fp16 attention_backend optimizer offload_model
     offload_optimizer sleep_level megatron_extra_kwargs freeze_parameters freeze_parameters_regex
-    freeze_parameters_ratio trainable_parameters trainable_parameters_regex freeze_llm moe_enable_deepep use_vllm
+    freeze_parameters_ratio trainable_parameters trainable_parameters_regex freeze_llm use_vllm
     vllm_mode vllm_gpu_memory_utilization log_entropy top_entropy_quantile teacher_model offload_teacher_model
     moe_layer_recompute task_type ENV recompute_granularity ref_model mcore_ref_model
 """
@@ -108,10 +101,8 @@ def read(run: Run) -> Reading:
     values, env = values_of(run)
     questions: list[Question] = []
     names = [str(values[key]) for key in MODEL if values.get(key)]
-    settings, unknown, refused = translated(values, TABLE, READ + NOTHING)
+    settings, unknown, refused = translated(values, READ + NOTHING)
     settings |= _precision(values) | _optimizer(values, settings) | _recompute(values)
-    if values.get("moe_enable_deepep"):
-        settings["moe_flex_dispatcher_backend"] = "deepep"
     length, notes = _length(values, questions)
     warnings: list[str] = []
     settings |= length | _attention(values, warnings)
