@@ -36,9 +36,7 @@ AUX_LOSS = 1e-3
 """The coefficient of a balancing loss that a file chooses without one."""
 POWER = re.compile(r"[+-]?[0-9]+[eE][+-]?[0-9]{1,3}")
 """A number that YAML 1.1 takes for a text, and frameworks for a number."""
-
-
-NO_OTHER_NAMES: dict[str, str] = {}
+NO_OTHER_NAMES: Mapping[str, str] = {}
 
 
 def translated(

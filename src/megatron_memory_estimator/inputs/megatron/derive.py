@@ -71,9 +71,7 @@ def derive(given: Mapping[str, Any]) -> dict[str, Any]:
 
     held = {name: arg(name) for name in by_dest if name in ours}
     values = {name: _typed(ours[name], name, value) for name, value in held.items() if value is not None}
-    for ours_, theirs in RENAMED.items():
-        if arg(theirs) is not None:
-            values[ours_] = arg(theirs)
+    values |= {setting: arg(name) for setting, name in RENAMED.items() if arg(name) is not None}
     for row in ROWS:
         values = {name: value for name, value in {**values, **row.read(arg, values)}.items() if value is not LEFT_OUT}
     return values
