@@ -9,9 +9,11 @@ import pytest
 
 from megatron_memory_estimator import estimate
 from megatron_memory_estimator.inputs import dialects as package
+from megatron_memory_estimator.inputs.dialects.keys import translated
 from megatron_memory_estimator.inputs.dialects.run import Dialect, Run
 from megatron_memory_estimator.inputs.dialects.table import MODULES, dialect_of, dialects
-from megatron_memory_estimator.inputs.setting_names import known_settings
+from megatron_memory_estimator.inputs.megatron.derive import DERIVED
+from megatron_memory_estimator.inputs.setting_names import full_name, known_settings
 
 from .dialect_runs import job, started, written
 from .helpers import ROOT
@@ -82,11 +84,21 @@ def test_an_example_is_read(dialect: Dialect) -> None:
     assert estimate(read).peak_stage.peak_allocated_bytes > 0
 
 
-def test_every_key_of_a_table_is_a_known_setting() -> None:
+def test_every_default_of_a_framework_is_a_known_setting() -> None:
+    known = {*known_settings(), *DERIVED}
     tables = 0
     for module in iter_modules(package.__path__):
-        table = getattr(import_module(f"{package.__name__}.{module.name}"), "TABLE", None)
-        if isinstance(table, dict):
+        defaults = getattr(import_module(f"{package.__name__}.{module.name}"), "DEFAULTS", None)
+        if isinstance(defaults, dict):
             tables += 1
-            assert {name for name in table.values() if name} <= set(known_settings())
-    assert tables >= 2
+            assert set(defaults) <= known, module.name
+    assert tables >= 5
+
+
+@pytest.mark.parametrize(
+    "key", ["bias_activation_fusion", "main_grads_dtype", "fp8_format", "decoder_last_pipeline_num_layers"]
+)
+def test_every_framework_has_the_fields_of_megatrons_classes(key: str) -> None:
+    found, unknown, refused = translated({key: 1})
+    assert list(found) == [full_name(key)]
+    assert not (unknown or refused)

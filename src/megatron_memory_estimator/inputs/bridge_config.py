@@ -21,6 +21,7 @@ from .everyday import in_megatrons_words
 from .field_names import fields_of
 from .resolve import job_from_config
 from .setting_names import current_name, known_settings
+from .spellings import SPELLED, router_dtype
 from .text_files import read_yaml
 from .transformer_config import IRRELEVANT, RENAMED, UNCOUNTED, UNSUPPORTED
 
@@ -56,12 +57,10 @@ PRECISIONS: dict[str, dict[str, Any]] = {
     "fp16_mixed": {},
     **{f"{half}_{name}_mixed": values for half in ("bf16", "fp16") for name, values in FP8.items()},
     "nemotron_h_bf16_with_fp8_current_scaling_mixed": {
-        **CURRENT, "num_layers_at_start_in_bf16": 2, "num_layers_at_end_in_bf16": 2, "params_dtype": "bf16",
-        "accumulate_allreduce_grads_in_fp32": True,
+        **CURRENT, "num_layers_at_start_in_bf16": 2, "num_layers_at_end_in_bf16": 2,
     },
     "nanov2_bf16_with_fp8_current_scaling_mixed": {
         **CURRENT, "fp8_recipe": "blockwise", "num_layers_at_start_in_bf16": 2, "num_layers_at_end_in_bf16": 2,
-        "params_dtype": "bf16", "accumulate_allreduce_grads_in_fp32": True,
     },
     "bf16_with_nvfp4_mixed": {"fp4": "e2m1"},
 }  # fmt: skip
@@ -92,13 +91,21 @@ OPTIMIZER = (
     "exp_avg_sq_dtype", "store_param_remainders", "optimizer_cpu_offload", "optimizer_offload_fraction",
     "overlap_param_gather_with_optimizer_step",
 )  # fmt: skip
-SPELLED = (
-    "moe_router_force_load_balancing", "cpu_offloading", "apply_dsa_kernel_fusion", "enable_cuda_graph", "external_cuda_graph",
-    "apply_query_key_layer_scaling", "attention_backend",
-)  # fmt: skip
-"""Fields of a provider that `spellings.py` reads."""
+FIELDS: dict[str, dict[str, str]] = {
+    "train": {name: name for name in ("micro_batch_size", "global_batch_size")},
+    "optimizer": {name: name for name in OPTIMIZER},
+    "checkpoint": CHECKPOINT,
+    "ddp": DDP,
+}
+"""Our settings by the fields of each section; the section model has settings by their own names."""
+OVERLAP = (
+    "overlap_moe_expert_parallel_comm",
+    "delay_wgrad_compute",
+    "defer_embedding_wgrad_compute",
+    "wgrad_deferral_limit",
+)
+"""Settings that the section comm_overlap has by their own names."""
 NOTHING: tuple[Any, ...] = (None, False, "", 0, [], {}, ())
-LAYER_LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 
 
 def job_from_bridge(config: Any, num_gpus: int | None, settings: Mapping[str, Any]) -> TrainingJob:
@@ -111,9 +118,7 @@ def job_from_bridge(config: Any, num_gpus: int | None, settings: Mapping[str, An
         config = namespace(config)
     if getattr(config, "model", None) is None:
         raise ConfigError("a Megatron-Bridge config needs the section model")
-    refuse(config)
-    values = {**PROVIDER_DEFAULTS, **model_values(config.model), **training_values(config)}
-    values.update(peft_values(getattr(config, "peft", None)))
+    values = container_values(config)
     parallel = [values.get(f"{kind}_parallel_size") or 1 for kind in ("tensor_model", "pipeline_model", "context")]
     dp = getattr(config, "data_parallel_size", None)
     degrees = [n for n in (dp, *parallel) if isinstance(n, int) and 0 < n < LARGEST_INTEGER]
@@ -121,6 +126,13 @@ def job_from_bridge(config: Any, num_gpus: int | None, settings: Mapping[str, An
         num_gpus = prod(degrees)
     job = job_from_config({"name": name, **values}, num_gpus, settings)
     return replace(job, warnings=(*not_read(config.model), *job.warnings))
+
+
+def container_values(config: Any) -> dict[str, Any]:
+    """Every setting that the sections of a ConfigContainer say, by our names. Raises UnsupportedError for what is not modelled."""
+    refuse(config)
+    trained = training_values(config) | peft_values(getattr(config, "peft", None))
+    return {**PROVIDER_DEFAULTS, **model_values(config.model), **trained}
 
 
 def namespace(value: Any) -> Any:
@@ -168,10 +180,8 @@ def model_values(model: Any) -> dict[str, Any]:
             continue
         if name == "activation_func":
             value = _function(value)
-        elif name == "pipeline_model_parallel_layout":
-            value = layout_string(value)
-        elif name == "moe_router_dtype" and value not in ("fp32", "fp64"):
-            continue  # any other word means the input's dtype (Megatron-LM `moe/router.py`, gating)
+        elif name == "moe_router_dtype" and not router_dtype(value):
+            continue
         elif name.endswith("dtype") or name in ("fp8", "fp4"):
             value = str(value)
         settings[name] = value
@@ -193,42 +203,15 @@ def _function(value: Any) -> str:
     return {"fast_gelu": "gelu", "gelu_tanh": "gelu", "swish": "silu"}.get(word, word)
 
 
-def layout_string(value: Any) -> str:
-    """A layout as Megatron's string: from a string, a list of stages, or Megatron's own layout object."""
-    if isinstance(value, str):
-        return value
-    stages = getattr(value, "input_data", value)
-    if isinstance(stages, str):
-        return stages
-    if not isinstance(stages, list | tuple):
-        raise ConfigError("pipeline_model_parallel_layout must be a string or a list of stages")
-    if not all(isinstance(stage, list | tuple) for stage in stages):
-        raise ConfigError("pipeline_model_parallel_layout must be a string or a list of stages, each a list of layers")
-    words = [[str(getattr(layer, "name", layer)).lower() for layer in stage] for stage in stages]
-    for stage in words:
-        for layer in stage:
-            if layer not in LAYER_LETTERS:
-                raise ConfigError(
-                    f"pipeline_model_parallel_layout has {shown(layer)}; layers are {', '.join(LAYER_LETTERS)}"
-                )
-    return "|".join("".join(LAYER_LETTERS[layer] for layer in stage) for stage in words)
-
-
 def training_values(config: Any) -> dict[str, Any]:
     """Batch, optimizer, DDP and precision; mixed precision overwrites the others, as Bridge does."""
     settings: dict[str, Any] = {}
-    for name in ("micro_batch_size", "global_batch_size"):
-        _take(settings, getattr(config, "train", None), name, name)
-    for name in OPTIMIZER:
-        _take(settings, getattr(config, "optimizer", None), name, name)
+    for section, fields in FIELDS.items():
+        for name, ours in fields.items():
+            _take(settings, getattr(config, section, None), name, ours)
     settings["checkpoint_loader"] = "megatron_bridge"
-    for name, ours in CHECKPOINT.items():
-        _take(settings, getattr(config, "checkpoint", None), name, ours)
-    either = any(
-        getattr(getattr(config, part, None), "use_distributed_optimizer", False) for part in ("ddp", "optimizer")
-    )
-    for name, ours in DDP.items():
-        _take(settings, getattr(config, "ddp", None), name, ours)
+    parts = [getattr(config, part, None) for part in ("ddp", "optimizer")]
+    either = any(getattr(part, "use_distributed_optimizer", False) for part in parts)
     settings["use_distributed_optimizer"] = either
     for name in ("use_megatron_fsdp", "use_torch_fsdp2"):
         if getattr(getattr(config, "dist", None), name, False):
@@ -247,8 +230,7 @@ def training_values(config: Any) -> dict[str, Any]:
     overlap = getattr(config, "comm_overlap", None)
     if getattr(overlap, "tp_comm_overlap", False):  # Bridge turns it off without sequence parallelism
         settings["tp_comm_overlap"] = bool(getattr(config.model, "sequence_parallel", False))
-    names = ("overlap_moe_expert_parallel_comm", "delay_wgrad_compute", "defer_embedding_wgrad_compute")
-    for name in (*names, "wgrad_deferral_limit"):
+    for name in OVERLAP:
         _take(settings, overlap, name, name)
     return settings
 
@@ -290,19 +272,21 @@ def _take(settings: dict[str, Any], section: Any, name: str, ours: str) -> None:
         settings[ours] = value
 
 
+def named_precision(name: str) -> dict[str, Any]:
+    """The section mixed_precision that a name means. Raises ConfigError for a name that is none."""
+    word = name.replace("-", "_")
+    if word not in PRECISIONS:
+        raise ConfigError(f"mixed_precision {shown(name)} is not one of {', '.join(PRECISIONS)}")
+    half = "fp16" if word.startswith("fp16") else "bf16"
+    return {half: True, "grad_reduce_in_fp32": half == "bf16", "fp8_recipe": FP8_RECIPE, **PRECISIONS[word]}
+
+
 def precision_values(precision: Any) -> dict[str, Any]:
     """What a named precision or a MixedPrecisionConfig sets."""
     if precision is None:
         return {}
     if isinstance(precision, str):
-        word = precision.replace("-", "_")
-        if word not in PRECISIONS:
-            raise ConfigError(f"mixed_precision {precision!r} is not one of {', '.join(PRECISIONS)}")
-        half = word[:4]
-        return {
-            "params_dtype": half, "accumulate_allreduce_grads_in_fp32": half == "bf16", "fp8_recipe": FP8_RECIPE,
-            **PRECISIONS[word],
-        }  # fmt: skip
+        precision = SimpleNamespace(**named_precision(precision))
     settings: dict[str, Any] = {"fp8_recipe": getattr(precision, "fp8_recipe", None) or FP8_RECIPE}
     for name in LOW_PRECISION:
         _take(settings, precision, name, current_name(name))

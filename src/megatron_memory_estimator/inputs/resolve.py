@@ -108,7 +108,7 @@ def job_from_parts(
         **(habits_for(given) if habits else {}),
         **canonical(defaults or {}),
         **canonical(loaded.config),
-        **canonical(framework or {}),
+        **respelled(canonical(framework or {})),
         **given,
     }
     parts = sorted_settings(values)

@@ -26,6 +26,30 @@ DTYPES = (
     "moe_router_dtype",
 )
 """Settings that hold a dtype."""
+SPELLED = (
+    "moe_router_force_load_balancing",
+    "cpu_offloading",
+    "apply_dsa_kernel_fusion",
+    "enable_cuda_graph",
+    "external_cuda_graph",
+    "apply_query_key_layer_scaling",
+    "attention_backend",
+)
+"""Fields of Megatron's classes that are no settings: `respelled` reads them."""
+BACKENDS = ("auto", "flash", "fused", "unfused", "local")
+"""Words of attention_backend."""
+LAYER_LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
+
+
+def short_dtype(value: Any) -> str:
+    """The short name of a dtype: bf16 for "torch.bfloat16" and "bfloat16"; another word stays."""
+    word = str(value).removeprefix("torch.")
+    return SHORT_DTYPES.get(word, word)
+
+
+def router_dtype(value: Any) -> dict[str, str]:
+    """The dtype of the router; any word but fp32 and fp64 means its input's (Megatron-LM `moe/router.py`, gating)."""
+    return {"moe_router_dtype": value} if value in ("fp32", "fp64") else {}
 
 
 def precision(values: dict[str, Any]) -> dict[str, Any]:
@@ -37,9 +61,7 @@ def precision(values: dict[str, Any]) -> dict[str, Any]:
             raise ConfigError(f"{flag}={value!r} must be true or false")
     if bf16 and fp16:
         raise ConfigError("bf16 and fp16 exclude each other; give one")
-    named = (
-        str(out.get("params_dtype", "")).removeprefix("torch.").replace("bfloat16", "bf16").replace("float16", "fp16")
-    )
+    named = short_dtype(out.get("params_dtype", ""))
     if (bf16 and named not in ("", "bf16")) or (fp16 and named not in ("", "fp16")):
         raise ConfigError(f"params_dtype={out['params_dtype']!r} contradicts {'bf16' if bf16 else 'fp16'}; give one")
     if bf16 is False and not fp16 and not named:
@@ -51,8 +73,7 @@ def precision(values: dict[str, Any]) -> dict[str, Any]:
     for name in DTYPES:
         value = out.get(name)
         if isinstance(value, str):
-            value = value.removeprefix("torch.")
-            out[name] = SHORT_DTYPES.get(value, value)
+            out[name] = short_dtype(value)
     return out
 
 
@@ -85,14 +106,16 @@ def respelled(values: dict[str, Any]) -> dict[str, Any]:
     _recipes(out)
     if out.pop("moe_router_force_load_balancing", False):
         out.setdefault("routing_phase", "forced_balance")
+    if out.pop("moe_enable_deepep", False):
+        out.setdefault("moe_flex_dispatcher_backend", "deepep")  # TransformerConfig.__post_init__
     if out.pop("cpu_offloading", None) is False:
         out["cpu_offloading_num_layers"] = 0
     layout = out.get("pipeline_model_parallel_layout")
-    if isinstance(layout, str) and "\\" in layout:
-        out["pipeline_model_parallel_layout"] = layout.replace("\\", "")  # escaped for a shell
-    modules = out.get("offload_modules")
-    if isinstance(modules, str):
-        out["offload_modules"] = _listed(modules)
+    if layout is not None:
+        out["pipeline_model_parallel_layout"] = layout_string(layout).replace("\\", "")  # escaped for a shell
+    for name in ("offload_modules", "recompute_modules"):
+        if isinstance(out.get(name), str):
+            out[name] = tuple(_listed(out[name]))
     fused = out.pop("apply_dsa_kernel_fusion", None)
     if fused is not None:  # the older spelling
         out.setdefault("dsa_kernel_backend", "cudnn" if fused else "none")
@@ -106,6 +129,24 @@ def respelled(values: dict[str, Any]) -> dict[str, Any]:
     if isinstance(coeff, list | tuple) and all(isinstance(x, int | float) for x in coeff):
         out["moe_aux_loss_coeff"] = max(coeff, default=0.0)
     return out
+
+
+def layout_string(value: Any) -> str:
+    """A layout as Megatron's string: from a string, a list of stages, or Megatron's own layout object."""
+    stages = getattr(value, "input_data", value)
+    if isinstance(stages, str):
+        return stages
+    if not isinstance(stages, list | tuple):
+        raise ConfigError("pipeline_model_parallel_layout must be a string or a list of stages")
+    if not all(isinstance(stage, list | tuple) for stage in stages):
+        raise ConfigError("pipeline_model_parallel_layout must be a string or a list of stages, each a list of layers")
+    words = [[str(getattr(layer, "name", layer)).lower() for layer in stage] for stage in stages]
+    for layer in (layer for stage in words for layer in stage):
+        if layer not in LAYER_LETTERS:
+            raise ConfigError(
+                f"pipeline_model_parallel_layout has {shown(layer)}; layers are {', '.join(LAYER_LETTERS)}"
+            )
+    return "|".join("".join(LAYER_LETTERS[layer] for layer in stage) for stage in words)
 
 
 def thousands(text: str) -> int | None:
@@ -160,7 +201,7 @@ def _attention(out: dict[str, Any]) -> None:
     if backend is not None:
         kernel = kernel_of(backend)
         if not {*kernel.values()} <= {"flash", "cudnn", "unfused", "local"}:
-            raise ConfigError(f"attention_backend={backend!r} is not one of auto, flash, fused, unfused, local")
+            raise ConfigError(f"attention_backend={backend!r} is not one of {', '.join(BACKENDS)}")
         for name, value in kernel.items():
             out.setdefault(name, value)
     if out.get("experimental_attention_variant") == "gated_delta_net":

@@ -14,8 +14,9 @@ import shlex
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from ..inputs.bridge_config import CHECKPOINT, DDP, OPTIMIZER
+from ..inputs.bridge_config import DDP, FIELDS
 from ..inputs.effects import OWNERS
+from ..inputs.megatron.derive import PACKING, RENAMED, Job, said
 from ..inputs.megatron.job import job_from_args
 from ..inputs.megatron.refused import SHORT_NAMES, VARIANTS
 from ..inputs.megatron.table import Argument, arguments
@@ -93,7 +94,7 @@ def bridge_sections(job: TrainingJob) -> dict[str, dict[str, Any]]:
     """The run as sections of a Megatron-Bridge ConfigContainer (Megatron-Bridge `training/config.py`)."""
     t = job.training
     settings = settings_of(job)
-    inverse, checkpoint = ({ours: theirs for theirs, ours in names.items()} for names in (DDP, CHECKPOINT))
+    places = {ours: (section, theirs) for section, fields in FIELDS.items() for theirs, ours in fields.items()}
     sections: dict[str, dict[str, Any]] = {"model": {}, "train": {}, "optimizer": {}, "ddp": {}, "mixed_precision": {}}
     sections["mixed_precision"][t.params_dtype] = True
     sections["mixed_precision"]["grad_reduce_in_fp32"] = t.grad_dtype == "fp32"
@@ -102,14 +103,9 @@ def bridge_sections(job: TrainingJob) -> dict[str, dict[str, Any]]:
             continue
         if name in OWN and value == getattr(Model, name):
             continue
-        if name in ("micro_batch_size", "global_batch_size"):
-            sections["train"][name] = value
-        elif name in OPTIMIZER:
-            sections["optimizer"][name] = value
-        elif name in checkpoint:
-            sections.setdefault("checkpoint", {})[checkpoint[name]] = value
-        elif name in inverse:
-            sections["ddp"][inverse[name]] = value
+        if name in places:
+            section, theirs = places[name]
+            sections.setdefault(section, {})[theirs] = value
         elif name == "use_distributed_optimizer":
             sections["ddp"][name] = sections["optimizer"][name] = value
         elif name.startswith(("fp8", "fp4", "first_last", "num_layers_at")):
@@ -163,15 +159,6 @@ def _hydra(value: Any) -> str:
     return shlex.quote(str(value))
 
 
-OTHER_NAMES = {
-    "num_moe_experts": "num_experts",
-    "num_layers_in_first_pipeline_stage": "decoder_first_pipeline_num_layers",
-    "num_layers_in_last_pipeline_stage": "decoder_last_pipeline_num_layers",
-    "virtual_pipeline_model_parallel_size": "num_virtual_stages_per_pipeline_rank",
-}
-"""Settings with another name among Megatron-LM's arguments."""
-
-
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 
 
@@ -215,48 +202,14 @@ def _megatron_values(job: TrainingJob) -> Iterator[tuple[str, Any]]:
     """Destinations of Megatron's parser with their values."""
     model, t = job.model, job.training
     settings = settings_of(job)
-    unspoken = set(_unspoken(job))
-    yield from (("bf16", True),) if t.params_dtype == "bf16" else (("fp16", True),) if t.params_dtype == "fp16" else ()
-    if model.gated_linear_unit and model.activation_func in ("silu", "quick_gelu"):
-        yield ("swiglu" if model.activation_func == "silu" else "quick_geglu"), True
-    elif model.activation_func == "squared_relu":
-        yield "squared_relu", True
-    yield "untie_embeddings_and_output_weights", not model.share_embeddings_and_output_weights
-    if model.groups != model.num_attention_heads and not model.multi_latent_attention:
-        yield "group_query_attention", True
-        yield "num_query_groups", model.groups
-    gated = "bias_swiglu_fusion" if model.gated_linear_unit else "bias_gelu_fusion"
-    yield gated, t.bias_activation_fusion and model.activation_func != "squared_relu"
-    if t.attention_kernel in ("flash", "unfused", "local", "cudnn"):
-        yield "attention_backend", "fused" if t.attention_kernel == "cudnn" else t.attention_kernel
-    if not t.load_optim:
-        yield "no_load_optim", True
-    yield "use_mamba_mem_eff_path", t.mamba_mem_eff_path
     if job.layout.cp > 1 and has_compressed(model):
-        yield "cp_partition_mode", "contiguous"
         settings["sequence_packing_scheduler"] = t.sequence_packing_scheduler or PACKING
-    if t.use_megatron_fsdp:
-        yield "ckpt_format", "fsdp_dtensor"
-    by_dest = arguments()[1]
-    for name, value in settings.items():
-        dest = OTHER_NAMES.get(name, name)
-        if dest in _DERIVED_HERE or dest not in by_dest or name in ("world_size", "num_query_groups"):
-            continue
-        if name == "max_position_embeddings":
-            value = max(value or 0, t.seq_length)
-        if name == "vocab_size" and value is None:
-            continue
-        if not concerns(model, name):
-            continue
-        if (name in LOSS_FUSION and refuses_loss(t)) or name in unspoken:
-            continue
-        if value == "gdn" and t.mcore < SHORT_NAMES:
-            value = "gated_delta_net"
-        if name in LISTS and isinstance(value, tuple):
-            value = "[" + ",".join(map(str, value)) + "]"
-        if name == "moe_router_load_balancing_type" and len(value) == 1:
-            value = value[0]
-        yield dest, value
+    settings["max_position_embeddings"] = max(model.max_position_embeddings or 0, t.seq_length)
+    if settings["experimental_attention_variant"] == "gdn" and t.mcore < SHORT_NAMES:
+        settings["experimental_attention_variant"] = "gated_delta_net"
+    unspoken = {"world_size", *_unspoken(job), *(LOSS_FUSION if refuses_loss(t) else ())}
+    spoken = {name: value for name, value in settings.items() if name not in unspoken and concerns(model, name)}
+    return said(Job(model, job.layout, t), spoken)
 
 
 def _unspoken(job: TrainingJob) -> Iterator[str]:
@@ -268,14 +221,7 @@ def _unspoken(job: TrainingJob) -> Iterator[str]:
         yield "moe_router_enable_expert_bias"
 
 
-PACKING = "dp_balanced"
-"""The scheduler that context parallelism of compressed attention needs (Megatron-LM `dev` `deepseek_v4_hybrid_attention.py`)."""
 LOSS_FUSION = ("cross_entropy_loss_fusion", "cross_entropy_fusion_impl")
-LISTS = ("moe_layer_freq", "linear_attention_freq", "csa_compress_ratios")
-"""Settings of every layer that are one word, a list in brackets."""
-_DERIVED_HERE = frozenset(
-    ["activation_func", "gated_linear_unit", "params_dtype", "bias_activation_fusion", "mamba_mem_eff_path"]
-)
 
 
 def _flags(dest: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -305,7 +251,7 @@ def _flags(dest: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def off_flag(name: str) -> str | None:
     """The flag of Megatron-LM that turns a setting off, such as --no-create-attention-mask-in-dataloader; None where it has none."""
-    dest = OTHER_NAMES.get(name, name)
+    dest = RENAMED.get(name, name)
     found = (one for one in arguments()[0].values() if one.dest == dest and one.kind == "StoreFalse")
     return next((f"--{_spelled(one)}" for one in found), None)
 

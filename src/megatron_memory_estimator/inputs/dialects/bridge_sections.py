@@ -13,13 +13,9 @@ from ...errors import ConfigError
 from ...wording import shown
 from ..bridge_config import (
     FP8_RECIPE,
-    PRECISIONS,
-    PROVIDER_DEFAULTS,
-    model_values,
+    container_values,
+    named_precision,
     namespace,
-    peft_values,
-    refuse,
-    training_values,
 )
 from ..megatron.vocabulary import known_size
 from ..questions import Question
@@ -62,14 +58,8 @@ def common(task: str) -> dict[str, Any]:
 def spelled_out(sections: Mapping[str, Any]) -> dict[str, Any]:
     """The sections with a precision and adapters that are a name as what the names mean, so that keys can be laid over them."""
     out = {str(key): value for key, value in sections.items()}
-    precision = out.get("mixed_precision")
-    if isinstance(precision, str):
-        word = precision.replace("-", "_")
-        if word not in PRECISIONS:
-            raise ConfigError(f"mixed_precision {shown(precision)} is not one of {', '.join(PRECISIONS)}")
-        half = "fp16" if word.startswith("fp16") else "bf16"
-        own = {key: value for key, value in PRECISIONS[word].items() if key in LOW_PRECISION_KEYS}
-        out["mixed_precision"] = {half: True, "grad_reduce_in_fp32": half == "bf16", "fp8_recipe": FP8_RECIPE, **own}
+    if isinstance(out.get("mixed_precision"), str):
+        out["mixed_precision"] = named_precision(out["mixed_precision"])
     peft = out.get("peft")
     if isinstance(peft, str):
         out["peft"] = None if peft.lower() in ("none", "null", "") else {**LORA, "type": peft}
@@ -79,24 +69,14 @@ def spelled_out(sections: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-LOW_PRECISION_KEYS = frozenset(key for values in PRECISIONS.values() for key in values) - {
-    "params_dtype",
-    "accumulate_allreduce_grads_in_fp32",
-}
-
-
 def settings_of(sections: Mapping[str, Any], gpus: int | None) -> dict[str, Any]:
     """Every setting that the sections say, by our names and in our spelling. The vocabulary is left to `vocabulary`."""
-    config = namespace({**sections, "model": sections.get("model") or {}})
-    refuse(config)
-    values = {**PROVIDER_DEFAULTS, **model_values(config.model)}
+    values = container_values(namespace({**sections, "model": sections.get("model") or {}}))
     for name in ("vocab_size", "padded_vocab_size", "share_embeddings_and_output_weights"):
         values.pop(name, None)
     tied = (sections.get("model") or {}).get("share_embeddings_and_output_weights")
     if tied is not None:
         values["share_embeddings_and_output_weights"] = tied  # else the model's config says
-    values.update(training_values(config))
-    values.update(peft_values(getattr(config, "peft", None)))
     values.pop("seq_length")
     length = _length(sections)
     if length is not None:

@@ -11,19 +11,19 @@ Source: FlagOpen/FlagScale `flagscale/runner/utils.py`, `run.py`, `examples/*/co
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...errors import ConfigError, UnsupportedError
 from ...wording import shown, whole
 from ..questions import Question
 from .documents import named_by, needed
-from .hydra import merged
+from .hydra import Interpolations, merged
 from .hydra import overridden as override
 from .keys import passed_over
 from .megatron_words import Found, for_megatron, number, positive, real, text, without, words_of
 from .run import Dialect, Reading, Run
-from .words import flags, scalar
+from .words import flags
 
 FOLLOWS = ("defaults",)
 """Keys of a file that name the files it builds on."""
@@ -31,7 +31,6 @@ MOST_FILES = 20
 """Files that one experiment may be made of."""
 DEEPEST = 30
 """Mappings inside mappings, and references to references."""
-REFERENCE = re.compile(r"\$\{([^${}]+)\}")
 PACKAGE = re.compile(r"^#\s*@package\s+(_global_|_group_)\s*$", re.MULTILINE)
 Tree = dict[str, Any]
 
@@ -102,45 +101,8 @@ def overridden(tree: Tree, words: tuple[str, ...]) -> Tree:
 
 
 def resolved(tree: Tree, env: Mapping[str, str]) -> Tree:
-    """The tree with `${a.b}` and `${oc.env:NAME,default}` replaced; what stands nowhere stays as it is written."""
-
-    def lookup(name: str) -> Any:
-        if name.startswith("oc.env:"):
-            variable, comma, default = name.removeprefix("oc.env:").partition(",")
-            written = env.get(variable.strip(), default if comma else None)
-            return None if written is None else scalar(written)
-        found: Any = tree
-        for key in name.strip().split("."):
-            found = found.get(key) if isinstance(found, Mapping) else None
-        return found
-
-    found: Tree = _replaced(tree, lookup, 0)
-    return found
-
-
-def _replaced(value: Any, lookup: Callable[[str], Any], depth: int) -> Any:
-    if depth > DEEPEST:
-        raise ConfigError(f"references or mappings stand more than {DEEPEST} deep inside each other")
-    if isinstance(value, Mapping):
-        return {str(key): _replaced(each, lookup, depth + 1) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_replaced(each, lookup, depth + 1) for each in value]
-    if not isinstance(value, str) or "${" not in value:
-        return value
-    whole = REFERENCE.fullmatch(value.strip())
-    if whole:
-        found = lookup(whole.group(1))
-        return value if found is None and not _named_null(whole.group(1)) else _replaced(found, lookup, depth + 1)
-    return REFERENCE.sub(lambda match: _as_text(lookup(match.group(1)), match.group(0)), value)
-
-
-def _named_null(name: str) -> bool:
-    """Whether a reference that finds nothing is null: one into the experiment, whose files are all there."""
-    return not name.startswith(("oc.", "hydra", "now"))
-
-
-def _as_text(found: Any, written: str) -> str:
-    return written if found is None or isinstance(found, Mapping | list) else str(found)
+    """The tree with `${a.b}` and `${oc.env:NAME,default}` replaced; a resolver that is not known stays as it is written."""
+    return Interpolations(tree, env).everything()
 
 
 SECTIONS = ("system", "model", "data")

@@ -313,6 +313,11 @@ class Interpolations:
     def __init__(self, root: Mapping[str, Any], env: Mapping[str, str]) -> None:
         self.root, self.env, self.looked_at = root, env, 0
 
+    def everything(self) -> dict[str, Any]:
+        """The whole tree, evaluated."""
+        found: dict[str, Any] = self._value(self.root, (), 0)
+        return found
+
     def at(self, path: Sequence[str], depth: int = 0) -> Any:
         """The value at a path, or None."""
         node: Any = self.root

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from typing import Any, NamedTuple
 
 from ...job.layout import SHORT
 from ...wording import shown
 from ..environment import VARIABLES
 from ..field_names import meant
 from ..file_keys import names_files, not_followed
+from ..megatron.classes import is_harmless
 from ..setting_names import full_name, known_settings
-from ..transformer_config import IRRELEVANT, UNCOUNTED, UNSUPPORTED
+from ..spellings import router_dtype
+from ..transformer_config import UNCOUNTED, UNSUPPORTED
+from .hydra import Tree
 from .words import scalar
 
 SAME = ""
@@ -24,12 +28,19 @@ DECIDES = re.compile(
     r"pattern|layer_types|hetero|param_dtype|optimizer_type"
 )
 """In names of keys that decide memory: one of these that no table has is refused, never passed over."""
+SPELLED = {"attention_backend": SAME, "moe_router_force_load_balancing": SAME}
+"""Fields of TransformerConfig that are no settings: `spellings.py` reads them."""
+COMMON = "adam_* dataloader_* distributed_* lr* tensorboard_* wandb_* weight_decay*"
+"""Keys of schedules, data and logs that are without effect in every framework; `megatron/classes.py` has Megatron-LM's own."""
+AUX_LOSS = 1e-3
+"""The coefficient of a balancing loss that a file chooses without one."""
 POWER = re.compile(r"[+-]?[0-9]+[eE][+-]?[0-9]{1,3}")
 """A number that YAML 1.1 takes for a text, and frameworks for a number."""
+NO_OTHER_NAMES: Mapping[str, str] = {}
 
 
 def translated(
-    values: Mapping[str, Any], table: Mapping[str, str], nothing: str = "", where: str = ""
+    values: Mapping[str, Any], nothing: str = "", where: str = "", table: Mapping[str, str] = NO_OTHER_NAMES
 ) -> tuple[dict[str, Any], list[str], list[str]]:
     """Settings by Megatron's names from keys of a framework; keys that are unknown, and those that are refused.
 
@@ -40,7 +51,7 @@ def translated(
     settings: dict[str, Any] = {}
     unknown: list[str] = []
     refused: list[str] = []
-    exact, starts = patterns(nothing)
+    exact, starts = patterns(f"{nothing} {COMMON}")
     for key, value in values.items():
         if key in exact or key.startswith(starts):
             continue
@@ -51,7 +62,7 @@ def translated(
         if key in table or name in known_settings() or name in UNSUPPORTED or name in UNCOUNTED:
             if value is not None:
                 settings[name] = scalar(value) if isinstance(value, str) and POWER.fullmatch(value) else value
-        elif name in IRRELEVANT or value in (None, False, "", [], {}):
+        elif is_harmless(name) or value in (None, False, "", [], {}):
             continue
         elif names_files(key, value):
             refused.append(not_followed(f"{where}{key}", value))
@@ -61,7 +72,53 @@ def translated(
             refused.append(f"{where}{key}={shown(str(value))} decides memory and is not modelled{guess}")
         else:
             unknown.append(f"{where}{key}")
+    if "moe_router_dtype" in settings:
+        settings |= router_dtype(settings.pop("moe_router_dtype"))
     return settings, unknown, refused
+
+
+class Section(NamedTuple):
+    """A section of a file: its path, its table and its keys without effect, as `translated` takes them."""
+
+    path: str
+    nothing: str = ""
+    table: Mapping[str, str] = {}
+
+
+def of_ddp(path: str) -> Section:
+    """A section of DistributedDataParallelConfig."""
+    return Section(path, table={"bucket_size": "ddp_bucket_size"})
+
+
+def of_transformer(path: str, nothing: str) -> Section:
+    """A section of TransformerConfig."""
+    return Section(path, nothing, SPELLED)
+
+
+def of_sections(tree: Tree, sections: Iterable[Section]) -> tuple[dict[str, Any], list[str], list[str]]:
+    """What `translated` gives of several sections, of which the last ones hold."""
+    settings: dict[str, Any] = {}
+    unknown: list[str] = []
+    refused: list[str] = []
+    for path, nothing, table in sections:
+        found, strange, wrong = translated(tree.section(path), nothing, f"{path}.", table)
+        settings |= found
+        unknown += strange
+        refused += wrong
+    return settings, unknown, refused
+
+
+def balancing(tree: Tree, path: str) -> dict[str, Any]:
+    """The coefficient of the balancing loss that a section chooses. RL frameworks balance only where it is chosen."""
+    chosen = tree.at(f"{path}.moe_router_load_balancing_type", "none")
+    given = tree.has(f"{path}.moe_aux_loss_coeff")
+    return {} if chosen == "none" or given else {"moe_aux_loss_coeff": AUX_LOSS}
+
+
+def model_ranks(tree: Tree, path: str) -> int:
+    """GPUs that hold one copy of the model's activations and weights: tensor, pipeline and context parallel ranks of a section."""
+    axes = ("tensor_model", "pipeline_model", "context")
+    return prod(tree.count(f"{path}.{axis}_parallel_size", 1) or 1 for axis in axes)
 
 
 def given(values: Mapping[str, Any], key: str, default: Any) -> Any:

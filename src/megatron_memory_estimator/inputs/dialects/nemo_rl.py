@@ -17,11 +17,12 @@ from typing import Any
 
 from ...errors import ConfigError, UnsupportedError
 from ...wording import counted, shown
-from ..spellings import kernel_of
+from ..spellings import short_dtype
 from .hydra import Tree
-from .keys import by_habit, decisive, passed_over, translated
+from .keys import Section, balancing, by_habit, decisive, model_ranks, of_ddp, of_sections, of_transformer, passed_over
 from .models import provider_defaults
 from .nemo_rl_tree import FOLLOWS, kind_of, tree_of
+from .rollout import LINEARS, MIXERS, engine, moved
 from .run import Dialect, Reading, Run
 
 SCRIPT = re.compile(r"run_(vlm_)?(grpo|sft|dpo|rm|distillation)\w*")
@@ -32,27 +33,23 @@ SECTIONS = frozenset(("cluster", "grpo", "sft", "dpo", "loss_fn"))
 OWN = frozenset(("megatron_cfg", "dtensor_cfg", "max_total_sequence_length", "train_global_batch_size"))
 """Keys of a file, and of its policy, that tell it from others."""
 ENGINE = """
-    enabled activation_checkpointing recompute_granularity recompute_modules recompute_method recompute_num_layers
-    empty_unused_memory_level moe_router_dtype moe_router_load_balancing_type moe_router_bias_update_rate
-    moe_router_force_load_balancing moe_enable_deepep defer_fp32_logits env_vars converter_type
+    enabled activation_checkpointing moe_router_load_balancing_type defer_fp32_logits env_vars converter_type
     use_fused_linear_logprobs use_linear_ce_fusion_loss linear_ce_fusion_chunk_size peft optimizer scheduler
-    pipeline_dtype distributed_data_parallel_config fp8_cfg train_iters track_moe_metrics moe_per_layer_logging
-    force_* attention_backend sequence_parallel pipeline_model_parallel_layout layernorm_epsilon mtp_loss_*
-    mtp_use_* mtp_detach_* moe_hybridep_* hf_config_overrides checkpoint* save* load* enable_autocast
-    optimizer_offload_between* layer_init*
+    distributed_data_parallel_config fp8_cfg track_moe_metrics force_* sequence_parallel mtp_loss_* mtp_use_*
+    mtp_detach_* moe_hybridep_* hf_config_overrides checkpoint* save* load* optimizer_offload_between* layer_init*
 """
 """Keys of the engine that are read one by one, or have no effect."""
 OPTIMIZER = """
-    lr min_lr weight_decay* bf16 fp16 params_dtype adam_* sgd_momentum clip_grad muon_* eps betas
-    overlap_cpu_optimizer_d2h_h2d use_torch_optimizer_for_cpu_offload decoupled_weight_decay loss_scale*
+    bf16 fp16 params_dtype sgd_momentum muon_* eps betas decoupled_weight_decay loss_scale*
 """
 POLICY_KEYS = """
     model_name tokenizer train_* generation* logprob_* max_total_sequence_length precision
     offload_optimizer_for_logprob dtensor_cfg megatron_cfg dynamic_batching sequence_packing
     make_sequence_length_divisible_by max_grad_norm optimizer scheduler hf_config_overrides refit_buffer_size_gb
-    reward_model_cfg env_vars worker_extension* router_replay draft quant_* is_vlm automodel* seed loss_* fp32_*
-    vocab_* freeze_vision* profile* use_*
+    reward_model_cfg env_vars worker_extension* router_replay draft quant_* is_vlm automodel* loss_* fp32_* vocab_*
+    freeze_vision* profile* use_*
 """
+RECOMPUTATION = ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules")
 DEFAULTS: dict[str, Any] = {
     "expert_tensor_parallel_size": 1,
     "moe_aux_loss_coeff": 0.0,
@@ -60,11 +57,6 @@ DEFAULTS: dict[str, Any] = {
     "optimizer_offload_fraction": 0.0,
 }
 """What holds where neither the run nor its base says anything, beside what Megatron-Bridge sets for the model."""
-LORA_ALL = (
-    "linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "linear_q_proj", "linear_q_down_proj", "linear_q_up_proj",
-    "linear_kv_down_proj", "linear_kv_up_proj", "in_proj", "out_proj",
-)  # fmt: skip
-"""An empty list of targets: every linear, here without the output layer."""
 
 
 def knows(run: Run) -> bool:
@@ -97,6 +89,7 @@ def read(run: Run) -> Reading:
     warnings: list[str] = []
     settings, unknown, refused = _sections(tree)
     settings |= _engine(tree, warnings)
+    settings = _recomputed(tree, settings)
     gpus = gpus_of(tree)
     settings |= _batch(tree, run.wanted_gpus or gpus, kind, notes, warnings)
     tuned, more = _tuned(tree, warnings)
@@ -132,65 +125,42 @@ def _check_engine(tree: Tree) -> None:
 
 def _sections(tree: Tree) -> tuple[dict[str, Any], list[str], list[str]]:
     """Settings of the sections whose keys are Megatron's."""
-    settings: dict[str, Any] = {}
-    unknown: list[str] = []
-    refused: list[str] = []
-    ddp = f"{MEGATRON}.distributed_data_parallel_config"
-    sections = [(POLICY, POLICY_KEYS), (MEGATRON, ENGINE), (f"{MEGATRON}.optimizer", OPTIMIZER), (ddp, "")]
-    for path, nothing in sections:
-        table = {"bucket_size": "ddp_bucket_size"} if path == ddp else {}
-        found, strange, wrong = translated(tree.section(path), table, nothing, f"{path}.")
-        settings |= found
-        unknown += strange
-        refused += wrong
+    sections = [
+        Section(POLICY, POLICY_KEYS),
+        of_transformer(MEGATRON, ENGINE),
+        Section(f"{MEGATRON}.optimizer", OPTIMIZER),
+        of_ddp(f"{MEGATRON}.distributed_data_parallel_config"),
+    ]
+    settings, unknown, refused = of_sections(tree, sections)
     if not settings.get("use_megatron_fsdp"):
         settings.pop("data_parallel_sharding_strategy", None)
     return settings, unknown, refused
 
 
 def _engine(tree: Tree, warnings: list[str]) -> dict[str, Any]:
-    """Precision, recomputation, fp8, routing and the loss."""
-    found: dict[str, Any] = {"params_dtype": PRECISIONS.get(str(tree.at(f"{POLICY}.precision")), "bf16")}
+    """Precision, fp8, balancing and the loss."""
+    word = short_dtype(tree.at(f"{POLICY}.precision"))
+    found: dict[str, Any] = {"params_dtype": word if word in ("fp16", "fp32") else "bf16"}
     found["sequence_parallel"] = tree.on(f"{MEGATRON}.sequence_parallel")
-    found |= _recompute(tree)
     if tree.on(f"{MEGATRON}.fp8_cfg.enabled"):
         fp8 = tree.section(f"{MEGATRON}.fp8_cfg")
         found |= {"fp8": fp8.get("fp8", "hybrid"), "fp8_recipe": fp8.get("fp8_recipe", "delayed")}
         found["fp8_param_gather"] = bool(fp8.get("fp8_param"))
-    if tree.on(f"{MEGATRON}.moe_router_force_load_balancing"):
-        found["routing_phase"] = "forced_balance"
-    if tree.on(f"{MEGATRON}.moe_enable_deepep"):
-        found["moe_flex_dispatcher_backend"] = "deepep"
-    router = str(tree.at(f"{MEGATRON}.moe_router_dtype") or "")
-    if router in ("fp32", "fp64"):
-        found["moe_router_dtype"] = router
-    balancing = tree.at(f"{MEGATRON}.moe_router_load_balancing_type", "none")
-    if balancing != "none" and not tree.has(f"{MEGATRON}.moe_aux_loss_coeff"):
-        found["moe_aux_loss_coeff"] = 1e-3
-    found |= kernel_of(tree.at(f"{MEGATRON}.attention_backend"))
-    layout = tree.at(f"{MEGATRON}.pipeline_model_parallel_layout")
-    if layout is not None:
-        from ..bridge_config import layout_string
-
-        found["pipeline_model_parallel_layout"] = layout_string(layout)
-    return found | _loss(tree, warnings)
+    return found | balancing(tree, MEGATRON) | _loss(tree, warnings)
 
 
-PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
-
-
-def _recompute(tree: Tree) -> dict[str, Any]:
-    """Recomputation: all of every layer, or modules, where activation_checkpointing is on."""
+def _recomputed(tree: Tree, settings: dict[str, Any]) -> dict[str, Any]:
+    """Recomputation where activation_checkpointing is on: modules if they are chosen, else all of every layer."""
     if not tree.on(f"{MEGATRON}.activation_checkpointing"):
-        return {"recompute_granularity": None}
-    if tree.at(f"{MEGATRON}.recompute_granularity", "full") == "selective":
-        modules = tree.at(f"{MEGATRON}.recompute_modules") or ["core_attn"]
-        listed = tuple(map(str, modules)) if isinstance(modules, list) else (str(modules),)
-        return {"recompute_granularity": "selective", "recompute_modules": listed}
-    return {
+        return settings | dict.fromkeys(RECOMPUTATION)
+    if settings.get("recompute_granularity") == "selective":
+        chosen = {"recompute_granularity": "selective", "recompute_modules": settings.get("recompute_modules") or None}
+        return settings | dict.fromkeys(RECOMPUTATION) | chosen
+    return settings | {
         "recompute_granularity": "full",
         "recompute_method": tree.at(f"{MEGATRON}.recompute_method", "uniform"),
         "recompute_num_layers": tree.count(f"{MEGATRON}.recompute_num_layers", 1),
+        "recompute_modules": None,
     }
 
 
@@ -228,19 +198,13 @@ def _batch(tree: Tree, gpus: int | None, kind: str, notes: list[str], warnings: 
             f"a sample may have {longest} tokens (policy.max_total_sequence_length), above {key}={tokens}: it runs alone"
         )
     tokens = max(tokens, longest)
-    if tokens != longest * micro or (dynamic and gpus is not None and samples % (micro * _ranks(tree, gpus))):
+    if tokens != longest * micro or (
+        dynamic and gpus is not None and samples % (micro * max(gpus // model_ranks(tree, MEGATRON), 1))
+    ):
         found |= {"seq_length": tokens, "micro_batch_size": 1}
     rows = f"samples packed to {key}" if dynamic else f"{counted(micro, 'sample')} of at most {longest}"
     notes.append(f"at most {tokens} tokens in a microbatch: {rows}")
     return found
-
-
-def _ranks(tree: Tree, gpus: int) -> int:
-    """Data-parallel ranks, at least 1."""
-    ranks = 1
-    for axis in ("tensor_model", "pipeline_model", "context"):
-        ranks *= tree.count(f"{MEGATRON}.{axis}_parallel_size", 1) or 1
-    return max(gpus // ranks, 1)
 
 
 def _tuned(tree: Tree, warnings: list[str]) -> tuple[dict[str, Any], list[str]]:
@@ -250,7 +214,7 @@ def _tuned(tree: Tree, warnings: list[str]) -> tuple[dict[str, Any], list[str]]:
         return {}, []
     names, excluded = (_texts(tree.at(f"{peft}.{key}_modules")) for key in ("target", "exclude"))
     refused = [f"{peft}.exclude_modules decides memory and is not modelled"] if excluded and names else []
-    everything = tuple(one for one in LORA_ALL if not any(_excludes(pattern, one) for pattern in excluded))
+    everything = tuple(one for one in (*LINEARS, *MIXERS) if not any(_excludes(pattern, one) for pattern in excluded))
     refused += [
         f"{peft}.target_modules has {shown(one)}; names of linears are modelled"
         for one in names
@@ -309,25 +273,22 @@ def phases(tree: Tree, kind: str, *, tokens: int) -> tuple[dict[str, Any], list[
     found: dict[str, Any] = {"reference_model": "host" if penalty else "none"}
     if kind == "dpo":
         return found, []
-    states = ("optimizer",) if tree.on("policy.offload_optimizer_for_logprob") else ()
-    found |= {"rollout_offload": ("weights", "gradients", "optimizer"), "log_prob_offload": ("gradients", *states)}
+    found["log_prob_offload"] = moved(False, True, tree.on("policy.offload_optimizer_for_logprob"))
     forward = _forward_tokens(tree)
     if forward and forward != tokens:
         found["log_prob_micro_batch_tokens"] = forward
     backend = str(tree.at(f"{GENERATION}.backend", "vllm"))
-    if backend not in ("vllm", "sglang"):
-        warning = f"{GENERATION}.backend={shown(backend)} is not modelled: the phase that generates is not counted"
-        return {**found, "rollout_offload": ()}, [warning]
+    share = "sglang_cfg.mem_fraction_static" if backend == "sglang" else "vllm_cfg.gpu_memory_utilization"
     colocated = tree.on(f"{COLOCATED}.enabled", True)
-    found |= {"rollout_engine": backend, "rollout_colocated": colocated, "rollout_sleeps": True}
-    if not colocated:
-        return found | {"rollout_offload": ()}, []
-    share = f"{GENERATION}.vllm_cfg.gpu_memory_utilization"
-    if backend == "sglang":
-        share = f"{GENERATION}.sglang_cfg.mem_fraction_static"
-    found["rollout_tensor_parallel_size"] = tree.count(f"{GENERATION}.{backend}_cfg.tensor_parallel_size", 1)
-    found["rollout_memory_share"] = tree.number(share, 0.6)
-    return found, [f"the engine {backend} shares the GPUs; what it leaves behind asleep is not known"]
+    generates, said = engine(
+        backend,
+        f"{GENERATION}.backend",
+        colocated=colocated,
+        sleeps=True,
+        rollout_tensor_parallel_size=tree.count(f"{GENERATION}.{backend}_cfg.tensor_parallel_size", 1),
+        rollout_memory_share=tree.number(f"{GENERATION}.{share}", 0.6),
+    )
+    return {**found, **generates, "rollout_offload": moved() if generates and colocated else ()}, said
 
 
 def _forward_tokens(tree: Tree) -> int | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...errors import ConfigError, UnsupportedError
 from ...wording import shown, whole
-from ..megatron.classes import HARMLESS
+from ..megatron.classes import is_harmless
 from ..megatron.table import arguments
 from ..questions import Question
 from ..strict_yaml import parse_yaml
@@ -231,7 +231,7 @@ def _settled(overrides: dict[str, Any], questions: list[Question]) -> dict[str, 
         names = open_variables(value)
         if not names:
             found[key] = value
-        elif key in by_dest and key not in HARMLESS and by_dest[key].category != "irrelevant":
+        elif key in by_dest and not is_harmless(key):
             questions.append(
                 Question(f"{key} takes its value from ${names[0]}, which has none", f"--set {names[0]}=VALUE")
             )

@@ -24,10 +24,10 @@ from .keys import DECIDES, patterns
 KERNELS = ("enable_primus_turbo", "use_turbo_", "fused_padded_mla_attention", "moe_use_legacy_grouped_gemm")
 """Kernels for AMD's GPUs that change what is saved, and beginnings of such."""
 NOTHING = """
-    turbo_* profile* mock_data train_iters disable_* dump_* log_* use_pytorch_profiler use_rocm_* stderr_* file_sink_*
-    sink_* fp8_margin fp8_interval fp8_amax_* fp8_wgrad pp_warmup moe_router_force_load_balancing no_fp8_weight_transpose_cache
-    tensorboard_* wandb_* mlflow_* primus_* auto_continue_train trainable checkpoint_* use_deprecated_* debug_* torch_profiler_*
-    deprecated_* check_for_* finetune tokenizer_* te_*
+    turbo_* profile* disable_* dump_* log_* use_rocm_* stderr_* file_sink_* sink_* fp8_amax_* pp_warmup
+    moe_router_force_load_balancing no_fp8_weight_transpose_cache tensorboard_* wandb_* mlflow_* primus_*
+    auto_continue_train trainable checkpoint_* use_deprecated_* debug_* torch_profiler_* deprecated_* check_for_*
+    finetune tokenizer_* te_*
 """
 """Primus' own arguments without effect, and beginnings of such."""
 DECIDE = {
@@ -118,8 +118,8 @@ def over_a_model(
 ) -> tuple[dict[str, Any], dict[str, Any], list[str], tuple[str, ...]]:
     """What holds over a model of the catalogue: Primus' defaults, what the run gives, what is assumed, and what is warned of."""
     experts = {"moe_token_dispatcher_type": "alltoall", "moe_grouped_gemm": True} if _has_experts(entry) else {}
-    before = derive({**defaults, **experts, "position_embedding_type": "rope"}, {})
-    after = derive({**defaults, **experts, "position_embedding_type": "rope", **given}, {})
+    before = derive({**defaults, **experts, "position_embedding_type": "rope"})
+    after = derive({**defaults, **experts, "position_embedding_type": "rope", **given})
     owners = known_settings()
     ours = {name: value for name, value in before.items() if owners.get(name) is not Model}
     ours |= {"attention_dropout": 0.0, "hidden_dropout": 0.0, "make_vocab_size_divisible_by": 128}

@@ -23,9 +23,11 @@ from typing import Any
 from ...errors import ConfigError, UnsupportedError
 from ...wording import shown
 from ..questions import Question
+from ..spellings import short_dtype
 from .documents import document_of
 from .hydra import Tree, merged, overridden, parted
-from .keys import SAME, passed_over, translated
+from .keys import model_ranks, passed_over, translated
+from .rollout import GAE, LINEARS, engine, linears, moved
 from .run import Dialect, Reading, Run
 
 PROGRAM = re.compile(r"start_\w+_pipeline")
@@ -50,28 +52,14 @@ DEFAULTS: dict[str, Any] = {
     "make_vocab_size_divisible_by": 1,
 }
 """What holds where a run says nothing, in Megatron's names."""
-TABLE = {
-    "bias_activation_fusion": SAME,
-    "use_distributed_optimizer": SAME,
-    "fp8": SAME,
-}
 READ = "recompute_granularity moe_layer_recompute optimizer_cpu_offload optimizer_offload_fraction bf16 fp16 optimizer attention_backend"
 """Keys of strategy_config that are read one by one."""
 NOTHING = """
-    accumulate_allreduce_grads_in_fp32 adam_* additional_configs async_save ckpt_* dataloader_* ddp_average_in_collective
-    delay_grad_reduce distributed_* finetune lora_* moe_router_* nccl_* save_* seed timeout tokenizer_type
-    transformer_impl use_cpu_initialization variable_seq_lengths overlap_p2p_comm batch_p2p_comm calculate_per_token_loss
-    use_sequence_packing logits_in_fp32 check_for_nan_* optimizer_type lr* weight_decay* clip_grad
+    accumulate_allreduce_grads_in_fp32 additional_configs ckpt_* delay_grad_reduce finetune lora_* moe_router_* nccl_*
+    save_* timeout tokenizer_type transformer_impl use_cpu_initialization overlap_p2p_comm use_sequence_packing
+    logits_in_fp32 check_for_nan_* optimizer_type
 """
 """Keys of strategy_config without effect, and beginnings of such."""
-LORA_ALL = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "linear_q_proj", "linear_q_down_proj", "linear_q_up_proj",
-            "linear_kv_down_proj", "linear_kv_up_proj")  # fmt: skip
-"""`all-linear`: every linear but the output layer and the router."""
-LORA = {
-    "q_proj": "linear_qkv", "k_proj": "linear_qkv", "v_proj": "linear_qkv", "o_proj": "linear_proj", "gate_proj": "linear_fc1",
-    "up_proj": "linear_fc1", "down_proj": "linear_fc2",
-}  # fmt: skip
-"""Linears by the names of Hugging Face's layers."""
 FROZEN = ("freeze_module_prefix", "trainable_module_prefix")
 TOWER = re.compile(r"(?:\w+\.)*(?:vision|visual|audio)\w*(?:\.\w+)*|multi_modal_projector|merger|aligner")
 """Prefixes of what is beside the language model, and not counted."""
@@ -106,7 +94,7 @@ def read(run: Run) -> Reading:
             Question(f"{worker}.device_mapping, whose length is the number of GPUs, is not given", "--num-gpus N")
         )
     config = tree.section(strategy)
-    settings, unknown, refused = translated(config, TABLE, READ + NOTHING, f"{strategy}.")
+    settings, unknown, refused = translated(config, READ + NOTHING, f"{strategy}.")
     settings |= _recompute(tree, strategy) | _precision(tree, worker)
     if settings.get("expert_model_parallel_size", 1) != 1:
         settings["sequence_parallel"] = True
@@ -194,11 +182,10 @@ def _model(tree: Tree, worker: str) -> str:
 
 def _precision(tree: Tree, worker: str) -> dict[str, Any]:
     """The precision; without one the class's is fp32, which Megatron-Core then computes in."""
-    word = str(tree.at(f"{worker}.model_args.dtype") or "fp32")
-    names = {"bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16", "fp32": "fp32", "float32": "fp32"}
-    if word not in names:
+    word = short_dtype(tree.at(f"{worker}.model_args.dtype") or "fp32")
+    if word not in ("bf16", "fp16", "fp32"):
         raise ConfigError(f"{worker}.model_args.dtype={shown(word)} is not one of bf16, fp16, fp32")
-    return {"params_dtype": names[word]}
+    return {"params_dtype": word}
 
 
 def _recompute(tree: Tree, strategy: str) -> dict[str, Any]:
@@ -231,9 +218,7 @@ def _batch(
     args = f"{worker}.training_args"
     micro = tree.count(f"{args}.per_device_train_batch_size", MICRO_BATCH) or MICRO_BATCH
     steps = tree.count(f"{args}.gradient_accumulation_steps", 1) or 1
-    ranks = 1
-    for axis in ("tensor_model", "pipeline_model", "context"):
-        ranks *= tree.count(f"{worker}.strategy_args.strategy_config.{axis}_parallel_size", 1) or 1
+    ranks = model_ranks(tree, f"{worker}.strategy_args.strategy_config")
     found: dict[str, Any] = {"seq_length": length, "micro_batch_size": micro}
     if gpus and gpus % ranks == 0:
         found["global_batch_size"] = micro * steps * (gpus // ranks)
@@ -271,9 +256,7 @@ def _tuned(tree: Tree, worker: str) -> tuple[dict[str, Any], list[str]]:
     words = target.replace(" ", "").split(",") if isinstance(target, str) else target
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise ConfigError(f"{args}.lora_target={shown(target)} must be names of linears")
-    modules = (
-        LORA_ALL if "all-linear" in words else tuple(dict.fromkeys(LORA.get(word, word) for word in words if word))
-    )
+    modules = LINEARS if "all-linear" in words else linears(words)
     rank = tree.count(f"{args}.lora_rank", tree.count("lora_rank", 8)) or 8
     return {"peft": "lora", "peft_dim": rank, "peft_target_modules": modules}, refused
 
@@ -343,8 +326,7 @@ def _numbers(match: re.Match[str], where: str) -> range | list[int]:
     return numbers
 
 
-ENGINES = ("vllm", "sglang")
-SHARE = {"vllm": 0.9, "sglang": 0.9}
+SHARE = 0.9
 """Share of a GPU where the engine's config gives none: the engines' own default."""
 BUCKET_MEGABYTES = 1024
 POLICY = "actor_train"
@@ -359,19 +341,16 @@ def phases(tree: Tree, worker: str, trains: frozenset[int] | None, *, lora: bool
     if tree.number("entropy_loss_coef"):
         found["loss_entropy"] = True
     states = tree.on("is_offload_states", True)
-    found["rollout_offload"] = ("weights", "gradients", "optimizer") if states else ()
+    found["rollout_offload"] = moved(states, states, states)
     steps_only = tree.on("is_offload_optimizer_states_in_train_step")
-    found["log_prob_offload"] = ("gradients", "optimizer") if states else (("optimizer",) if steps_only else ())
+    found["log_prob_offload"] = moved(False, states, states or steps_only)
     kl = any(tree.on(key) for key in ("use_kl_loss", "add_token_level_kl", "enable_reference"))
-    if tree.section("reference") and not lora and (kl or not _silent(tree)):
-        where = devices(tree.at("reference.device_mapping"), "reference.device_mapping")
-        if where is None or trains is None or where & trains:
-            found["reference_model"] = "offloaded" if states else "device"
-    if tree.at("adv_estimator") == "gae" or tree.section("critic.strategy_args"):
-        where = devices(tree.at("critic.device_mapping"), "critic.device_mapping")
-        if where is None or trains is None or where & trains:
-            found["critic_model"] = "in_turn" if states else "device"
-            warnings.append("a critic trains on the same GPUs; it is counted as large as the policy")
+    if tree.section("reference") and not lora and (kl or not _silent(tree)) and _beside(tree, "reference", trains):
+        found["reference_model"] = "offloaded" if states else "device"
+    critic = tree.at("adv_estimator") == GAE or tree.section("critic.strategy_args")
+    if critic and _beside(tree, "critic", trains):
+        found["critic_model"] = "in_turn" if states else "device"
+        warnings.append("a critic trains on the same GPUs; it is counted as large as the policy")
     return found, warnings
 
 
@@ -382,21 +361,19 @@ def _silent(tree: Tree) -> bool:
 
 def _engine(tree: Tree, trains: frozenset[int] | None) -> tuple[dict[str, Any], list[str]]:
     name = str(tree.at("actor_infer.strategy_args.strategy_name") or "vllm")
-    if name not in ENGINES:
-        return {}, [
-            f"actor_infer with strategy_name={shown(name)} is not modelled: the phase that generates is not counted"
-        ]
-    where = devices(tree.at("actor_infer.device_mapping"), "actor_infer.device_mapping")
-    colocated = where is None or trains is None or bool(where & trains)
     config = "actor_infer.strategy_args.strategy_config"
-    found: dict[str, Any] = {
-        "rollout_engine": name,
-        "rollout_colocated": colocated,
-        "rollout_sleeps": tree.number(f"{config}.sleep_level", 2) > 0,
-        "weight_sync_bytes": int(tree.number("model_update_buffer_size_mb", BUCKET_MEGABYTES) * 2**20),
-    }
-    if not colocated:
-        return found, []
     share = "gpu_memory_utilization" if name == "vllm" else "mem_fraction_static"
-    found["rollout_memory_share"] = tree.number(f"{config}.{share}", SHARE[name])
-    return found, [f"the engine {name} shares the GPUs; what it leaves behind asleep is not known"]
+    return engine(
+        name,
+        "actor_infer with strategy_name",
+        colocated=_beside(tree, "actor_infer", trains),
+        sleeps=tree.number(f"{config}.sleep_level", 2) > 0,
+        weight_sync_bytes=int(tree.number("model_update_buffer_size_mb", BUCKET_MEGABYTES) * 2**20),
+        rollout_memory_share=tree.number(f"{config}.{share}", SHARE),
+    )
+
+
+def _beside(tree: Tree, worker: str, trains: frozenset[int] | None) -> bool:
+    """Whether a worker has a GPU of those that train; one whose devices are not said has."""
+    where = devices(tree.at(f"{worker}.device_mapping"), f"{worker}.device_mapping")
+    return where is None or trains is None or bool(where & trains)

@@ -23,6 +23,7 @@ from ..questions import Question
 from ..strict_yaml import parse_yaml
 from .keys import passed_over
 from .megatron_words import Found, for_megatron, number, on, positive, real, text, waiting, without
+from .rollout import OF_HF, PPO, engine, linears, moved
 from .run import Dialect, Reading, Run
 from .words import flags
 
@@ -63,7 +64,6 @@ MORE_NORMS = ("post_self_attn_layernorm", "post_mlp_layernorm")
 CUSTOM = ("custom_model_provider_path", "custom_loss_function_path")
 SYNC_BYTES = 512 * 2**20
 """--update-weight-buffer-size where it is not given."""
-MOVED = ("weights", "gradients", "optimizer")
 
 
 def knows(run: Run) -> bool:
@@ -215,7 +215,7 @@ def _around(found: Found, questions: list[Question], warnings: list[str], log_pr
     values: dict[str, Any] = {} if log_prob is None else {"log_prob_micro_batch_tokens": log_prob}
     if on(found, "use_kl_loss") or real(found, "kl_coef", 0.0) != 0:
         values["reference_model"] = "host"
-    critic = text(found, "advantage_estimator") == "ppo"
+    critic = text(found, "advantage_estimator") == PPO
     if critic:
         values["critic_model"] = "in_turn"
         warnings.append(
@@ -231,16 +231,13 @@ def _around(found: Found, questions: list[Question], warnings: list[str], log_pr
     if on(found, "debug_train_only"):
         return values
     colocated = on(found, "colocate")
-    values |= {
-        "rollout_engine": "sglang",
-        "rollout_colocated": colocated,
-        "weight_sync_bytes": positive(found, "update_weight_buffer_size", questions, SYNC_BYTES),
-    }
+    sync = positive(found, "update_weight_buffer_size", questions, SYNC_BYTES)
+    sleeps = colocated and _switch(found, "offload_rollout", True)
+    values |= engine("sglang", "", colocated=colocated, sleeps=sleeps, weight_sync_bytes=sync)[0]
     if critic or _switch(found, "offload_train", colocated):
-        values["rollout_offload"] = MOVED
+        values["rollout_offload"] = moved()
     if colocated:
         values["rollout_tensor_parallel_size"] = positive(found, "rollout_num_gpus_per_engine", questions, 1)
-        values["rollout_sleeps"] = _switch(found, "offload_rollout", True)
         if "sglang_mem_fraction_static" in found:
             values["rollout_memory_share"] = real(found, "sglang_mem_fraction_static", 0.0)
     return values
@@ -256,11 +253,6 @@ def _switch(found: Found, key: str, default: bool) -> bool:
 DIALECT = Dialect("slime", "dialects/slime.md", knows, read, lambda run: "", takes_flags=True)
 
 
-NAMES = {
-    "q_proj": "linear_qkv", "k_proj": "linear_qkv", "v_proj": "linear_qkv", "o_proj": "linear_proj",
-    "gate_proj": "linear_fc1", "up_proj": "linear_fc1", "down_proj": "linear_fc2",
-}  # fmt: skip
-"""Megatron's linear of a name in Hugging Face's models."""
 CANONICAL = {
     "q_proj": "linear_q", "k_proj": "linear_k", "v_proj": "linear_v", "gate_proj": "linear_fc1_gate", "up_proj": "linear_fc1_up",
 }  # fmt: skip
@@ -278,19 +270,19 @@ def adapters(found: Found) -> tuple[dict[str, Any], list[str], list[str]]:
     if size is None:
         return {}, [], [f"--lora-rank {shown(rank)} must be a whole number"]
     canonical = text(found, "lora_type") in ("canonical_lora", "canonical")
-    names = {**NAMES, **(CANONICAL if canonical else {})}
+    names = {**OF_HF, **(CANONICAL if canonical else {})}
     wanted, excluded = _modules(found, "target_modules", names), _modules(found, "exclude_modules", names)
     everything = tuple(dict.fromkeys(names.values()))
     if not wanted or any(one in ALL for one in wanted):
         wanted = everything
-    modules = tuple(one for one in dict.fromkeys(wanted) if one not in excluded)
+    modules = tuple(one for one in wanted if one not in excluded)
     settings = {"peft": "canonical_lora" if canonical else "lora", "peft_dim": size, "peft_target_modules": modules}
     return settings, [f"LoRA of rank {size} on {', '.join(modules)}, as miles has it"], []
 
 
 def _modules(found: Found, key: str, names: dict[str, str]) -> tuple[str, ...]:
     words = [part for word in found.get(key, ()) for part in word.replace(",", " ").split()]
-    return tuple(names.get(word, word) for word in words)
+    return linears(words, names)
 
 
 PAD = 128

@@ -17,10 +17,11 @@ from typing import Any
 from ...errors import ConfigError, UnsupportedError
 from ...wording import shown, whole
 from ..questions import Question
-from ..spellings import kernel_of
+from ..spellings import kernel_of, short_dtype
 from ..strict_yaml import parse_yaml
 from .documents import needed
-from .keys import SAME, given, passed_over, translated
+from .keys import given, passed_over, translated
+from .rollout import LINEARS, MIXERS, engine, moved
 from .run import Dialect, Reading, Run
 from .words import flags, value_of
 
@@ -58,47 +59,33 @@ DEFAULTS: dict[str, Any] = {
 }
 """What holds where a run says nothing, in Megatron's names."""
 
-TABLE = {
-    "decoder_first_pipeline_num_layers": "num_layers_in_first_pipeline_stage",
-    "decoder_last_pipeline_num_layers": "num_layers_in_last_pipeline_stage",
-    "fp8_format": "fp8",
-    "fp4_format": "fp4",
-    "main_grads_dtype": SAME,
-}
 READ = f"""
     {" ".join(MODEL)}
     max_length packing_length packing padding_free tuner_type train_type lora_rank target_modules target_regex
     modules_to_save rlhf_type max_completion_length torch_dtype bf16 fp16 attention_backend optimizer offload_model
     offload_optimizer sleep_level megatron_extra_kwargs freeze_parameters freeze_parameters_regex
-    freeze_parameters_ratio trainable_parameters trainable_parameters_regex freeze_llm moe_enable_deepep use_vllm
+    freeze_parameters_ratio trainable_parameters trainable_parameters_regex freeze_llm use_vllm
     vllm_mode vllm_gpu_memory_utilization log_entropy top_entropy_quantile teacher_model offload_teacher_model
     moe_layer_recompute task_type ENV recompute_granularity ref_model mcore_ref_model
 """
 """Keys that are read one by one."""
 NOTHING = """
-    accumulate_allreduce_grads_in_fp32 adam_* adapters add_* advantage_estimator agent_template async_* attn_impl
-    beta cached_* callbacks check_model ckpt_* clip_grad completion_length_limit_scope columns cosine_* create_*
-    custom_* data_* dataloader_* dataset* ddp_* delta desirable_weight device_map dist_ckpt_* distributed_*
-    dynamic_sample epsilon* eval_* exit_* external_plugins f_divergence_type finetune fipo_* fp4_recipe fp8_amax_*
-    freeze_aligner freeze_vit generation_batch_size gym_env hub_* ignore_args_error importance_sampling_level
-    interval_* kl_in_reward label_smoothing lmbda load_* local_rank log_* logging_* lora_alpha lora_bias
-    lora_dropout lora_dtype loss_* lr* manual_gc* max_epochs max_model_len max_resample_times max_shard_size
-    max_turns merge_lora min_lr model_author model_kwargs model_name moe_router_*
-    mtp_loss_scaling_factor multi_turn* muon_* nccl_comm_warmup new_special_tokens no_initialization no_load*
-    no_save* num_generations* num_iterations num_train_epochs num_workers off_policy_* offload_bridge output_dir
-    overlap_cpu_optimizer_d2h_h2d overlong_filter perform_initialization problem_type push_to_hub ref_adapters
-    remove_unused_columns repetition_* report_to reward_* rollout_* rope_scaling router_replay_mode rpo_alpha
-    safe_serialization save* scale_rewards seed sequence_parallel_size sft_alpha shuffle* soft_* split_dataset_ratio
-    steps_per_generation stream streaming* strict swanlab_* system tau_* teacher_* temperature template*
-    tensorboard_* top_k top_p train_dataloader_shuffle train_epochs train_iters truncation_strategy
-    undesirable_weight use_chat_template use_cpu_initialization use_hf use_logits_to_keep use_rslora val_dataset*
-    vit_gradient_checkpointing* vllm_* wandb_* weight_decay* calculate_per_token_loss group_by_length vit_*
-    aligner_*
+    accumulate_allreduce_grads_in_fp32 adapters add_* advantage_estimator agent_template async_* attn_impl beta
+    cached_* callbacks check_model ckpt_* completion_length_limit_scope columns cosine_* create_* custom_* data_*
+    dataset* ddp_* delta desirable_weight device_map dist_ckpt_* dynamic_sample epsilon* eval_* external_plugins
+    f_divergence_type finetune fipo_* fp4_recipe fp8_amax_* freeze_aligner freeze_vit generation_batch_size gym_env
+    hub_* ignore_args_error importance_sampling_level interval_* kl_in_reward label_smoothing lmbda load_* log_*
+    lora_alpha lora_bias lora_dropout lora_dtype loss_* max_epochs max_model_len max_resample_times max_shard_size
+    max_turns merge_lora model_author model_kwargs model_name moe_router_* multi_turn* muon_* nccl_comm_warmup
+    new_special_tokens no_load* num_generations* num_iterations num_train_epochs off_policy_* offload_bridge
+    output_dir overlong_filter problem_type push_to_hub ref_adapters remove_unused_columns repetition_* report_to
+    reward_* rollout_* rope_scaling router_replay_mode rpo_alpha safe_serialization save* scale_rewards
+    sequence_parallel_size sft_alpha shuffle* soft_* split_dataset_ratio steps_per_generation stream streaming* strict
+    swanlab_* system tau_* teacher_* temperature template* top_k top_p train_dataloader_shuffle train_epochs
+    truncation_strategy undesirable_weight use_chat_template use_cpu_initialization use_hf use_logits_to_keep
+    use_rslora val_dataset* vit_gradient_checkpointing* vllm_* group_by_length vit_* aligner_*
 """
 """Keys without effect, and beginnings of such."""
-LORA_ALL = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "linear_q_proj", "linear_q_down_proj", "linear_q_up_proj",
-            "linear_kv_down_proj", "linear_kv_up_proj", "in_proj", "out_proj")  # fmt: skip
-"""`all-linear`: every linear but the output layer and the router."""
 
 
 def knows(run: Run) -> bool:
@@ -114,10 +101,8 @@ def read(run: Run) -> Reading:
     values, env = values_of(run)
     questions: list[Question] = []
     names = [str(values[key]) for key in MODEL if values.get(key)]
-    settings, unknown, refused = translated(values, TABLE, READ + NOTHING)
+    settings, unknown, refused = translated(values, READ + NOTHING)
     settings |= _precision(values) | _optimizer(values, settings) | _recompute(values)
-    if values.get("moe_enable_deepep"):
-        settings["moe_flex_dispatcher_backend"] = "deepep"
     length, notes = _length(values, questions)
     warnings: list[str] = []
     settings |= length | _attention(values, warnings)
@@ -137,8 +122,8 @@ def read(run: Run) -> Reading:
 
 
 def _precision(values: Mapping[str, Any]) -> dict[str, Any]:
-    word = str(values.get("torch_dtype") or "")
-    return {"params_dtype": "fp16" if values.get("fp16") or word in ("float16", "fp16") else "bf16"}
+    half = values.get("fp16") or short_dtype(values.get("torch_dtype")) == "fp16"
+    return {"params_dtype": "fp16" if half else "bf16"}
 
 
 def _optimizer(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,11 +140,8 @@ def _recompute(values: Mapping[str, Any]) -> dict[str, Any]:
     granularity = values.get("recompute_granularity", "selective")
     if granularity in ("none", None):
         return {"recompute_granularity": None}
-    found: dict[str, Any] = {"recompute_granularity": granularity}
-    if granularity == "selective":
-        modules = values.get("recompute_modules") or ["core_attn"]
-        found["recompute_modules"] = tuple(map(str, modules)) if isinstance(modules, list) else (str(modules),)
-    return found
+    empty = {} if values.get("recompute_modules") else {"recompute_modules": None}
+    return {"recompute_granularity": granularity, **empty}
 
 
 def _attention(values: Mapping[str, Any], warnings: list[str]) -> dict[str, Any]:
@@ -217,7 +199,7 @@ def _tuned(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     wanted = list(targets) if isinstance(targets, list) else [targets]
     if "all-router" in wanted:
         refused.append("target_modules=all-router adapts routers, which is not modelled")
-    modules = LORA_ALL if "all-linear" in wanted else tuple(str(one) for one in wanted)
+    modules = (*LINEARS, *MIXERS) if "all-linear" in wanted else tuple(str(one) for one in wanted)
     return {"peft": "lora", "peft_dim": given(values, "lora_rank", 8), "peft_target_modules": modules}, refused
 
 
@@ -239,20 +221,19 @@ def _around(values: Mapping[str, Any], *, lora: bool) -> tuple[dict[str, Any], l
     )
     if kind != "grpo":
         return found, warnings
-    colocated = values.get("vllm_mode") != "server"
-    found |= {
-        "loss_function": "swift",
-        "rollout_engine": "vllm",
-        "rollout_colocated": colocated,
-        "rollout_sleeps": bool(values.get("sleep_level")),
-        "rollout_offload": (("weights", "gradients") if values.get("offload_model") else ())
-        + (("optimizer",) if values.get("offload_optimizer") else ()),
-    }
-    if colocated:
-        found["rollout_memory_share"] = given(values, "vllm_gpu_memory_utilization", 0.9)
-        found["rollout_tensor_parallel_size"] = given(values, "vllm_tensor_parallel_size", 1)
-        warnings.append("rlhf_type=grpo: the engine vllm shares the GPUs; what it leaves behind asleep is not known")
-    if not lora and values.get("offload_model"):
+    offloaded = values.get("offload_model")
+    generates, said = engine(
+        "vllm",
+        "rlhf_type",
+        colocated=values.get("vllm_mode") != "server",
+        sleeps=bool(values.get("sleep_level")),
+        rollout_memory_share=given(values, "vllm_gpu_memory_utilization", 0.9),
+        rollout_tensor_parallel_size=given(values, "vllm_tensor_parallel_size", 1),
+    )
+    found |= {"loss_function": "swift", "rollout_offload": moved(offloaded, offloaded, values.get("offload_optimizer"))}
+    found |= generates
+    warnings += [f"rlhf_type=grpo: {one}" for one in said]
+    if not lora and offloaded:
         found["reference_model"] = "offloaded"
     return found, warnings
 

@@ -1,8 +1,8 @@
 """What a launch script leaves open, in a run of another framework: it may stay open where every value gives the same job.
 
 Words, variables and files of a launch hold marks (`shell/doubts.py`). The run is read with what may stand for them: each of the choices
-of a doubt where they are known, and words of every kind where they are not. Where the jobs differ, memory depends on it, and it is asked
-for; no value is ever chosen.
+of a doubt where they are known, and the words of `probes.py` where they are not. Where the jobs differ, memory depends on it, and it is
+asked for; no value is ever chosen.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ..megatron.choices import choices, sources
 from ..questions import Question, settle
 from ..shell.doubts import Doubt, bare, doubts_in, in_doubt, loose, marks, unset_in, vanishes
 from ..shell.launches import Launch
+from .probes import probes
 from .run import Run
 
 Read = Callable[[Run], Any]
@@ -29,24 +30,6 @@ Mark = tuple[str, str]
 One = TypeVar("One")
 Values = Mapping[Mark, tuple[str, ...]]
 """Words that stand for marks."""
-PROBES = (
-    "1",
-    "2",
-    "0.5",
-    "true",
-    "false",
-    "none",
-    "full",
-    "selective",
-    "megatron",
-    "vllm",
-    "lora",
-    "fp16",
-    "ppo",
-    "gae",
-    "auto",
-)
-"""Words that settings tell apart; a value that is not known is read as each of them."""
 ENVIRONMENT = re.compile(r"\$\{(?:oc\.)?env:\s*([A-Za-z_]\w*)\s*\}")
 """A variable of the environment without a default, in a file."""
 MOST = 60
@@ -81,7 +64,8 @@ def job_of_launch(
     reading = _Reading(launch, run_of, read, first, job, alike)
     asked = [one for one, found in known.items() if reading.depends_on(one, found[1:])]
     unknown = [one for one in open_ if one not in known]
-    asked += _depending(unknown, lambda some, probe: reading.same(dict.fromkeys(some, (probe,))))
+    words = {one: probes(_keys(launch, one)) for one in unknown}
+    asked += _depending(words, lambda some: reading.same({one: (word,) for one, word in some.items()}))
     settle([_question(launch, one) for one in asked])
     return job
 
@@ -194,20 +178,30 @@ class _Reading:
         return not all(self.same({mark: words}) for words in others)
 
 
-def _depending(unknown: Sequence[One], same: Callable[[Sequence[One], str], bool | None]) -> list[One]:
-    """What the job depends on, of values without choices: all are read as one word at first, and one by one where that differs.
+def _keys(launch: Launch, mark: Mark) -> list[str]:
+    """The keys and arguments that take their values from a mark, and the lines of files that do."""
+    lines = [
+        line for text in launch.files.values() for line in text.splitlines() if mark in map(_identity, marks(line))
+    ]
+    return [_place(launch, mark), *lines]
 
-    A probe that cannot be read is none of the values that the run can have.
+
+def _depending(unknown: Mapping[One, Sequence[str]], same: Callable[[Mapping[One, str]], bool | None]) -> list[One]:
+    """What the job depends on, of values without choices, each with the words that it is read as: all are read as their first, second
+    and further words together, and one by one where that differs.
+
+    A word that cannot be read is none of the values that the run can have.
     """
     found: dict[One, None] = {}
-    for probe in PROBES if unknown else ():
-        if same(unknown, probe):
+    for at in range(max(map(len, unknown.values()), default=0)):
+        words = {one: each[at] for one, each in unknown.items() if at < len(each)}
+        if same(words):
             continue
         if len(unknown) > MOST:
             raise ConfigError(
                 f"the run takes {len(unknown)} values from what is not known; give them with --set NAME=VALUE"
             )
-        found.update({one: None for one in unknown if one not in found and same([one], probe) is False})
+        found.update({one: None for one, word in words.items() if one not in found and same({one: word}) is False})
     return list(found)
 
 
@@ -216,11 +210,13 @@ def job_of_environment(run: Run, read: Read, alike: Callable[[Any, Any], bool]) 
 
     Raises QuestionsError for those that memory depends on, and what `read` raises.
     """
-    named = dict.fromkeys(ENVIRONMENT.findall(str(run.document)))
+    texts = [str(run.document).replace(", ", "\n")]
+    named = dict.fromkeys(ENVIRONMENT.findall(texts[0]))
 
     def text_of(path: str) -> str | None:
         text = run.text_of(path)
-        named.update(dict.fromkeys(ENVIRONMENT.findall(text or "")))
+        texts.append(text or "")
+        named.update(dict.fromkeys(ENVIRONMENT.findall(texts[-1])))
         return text
 
     try:
@@ -228,16 +224,15 @@ def job_of_environment(run: Run, read: Read, alike: Callable[[Any, Any], bool]) 
     except EstimatorError as error:
         raise _optioned(error, named) from None
 
-    def same(names: Sequence[str], probe: str) -> bool | None:
+    def same(words: Mapping[str, str]) -> bool | None:
         try:
-            return alike(
-                read(dataclasses.replace(run, variables={**run.variables, **dict.fromkeys(names, probe)})), job
-            )
+            return alike(read(dataclasses.replace(run, variables={**run.variables, **words})), job)
         except EstimatorError:
             return None
 
     unset = [name for name in named if name not in run.env and name not in run.variables]
-    asked = _depending(unset, same)
+    lines = [line for text in texts for line in text.splitlines() if "${" in line]
+    asked = _depending({name: probes(line for line in lines if name in line) for name in unset}, same)
     settle(
         [
             Question(f"memory depends on the variable {name}, which nothing sets", f"--set {name}=VALUE")

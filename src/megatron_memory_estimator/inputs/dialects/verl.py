@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 from ...wording import shown
 from ..field_names import fields_of
-from ..spellings import kernel_of
+from ..spellings import short_dtype
 from .hydra import Tree
-from .keys import by_habit, decisive, passed_over, translated
+from .keys import Section, balancing, by_habit, decisive, of_ddp, of_sections, of_transformer, passed_over
 from .models import family_of, provider_defaults
 from .run import Dialect, Reading, Run
 from .verl_phases import batch_of, gpus_of, phases, tokens_of
@@ -98,12 +98,12 @@ def _defaults(tree: Tree, at: Places) -> dict[str, Any]:
 
 def _precision(tree: Tree, at: Places, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Weights, and gradients, which follow the precision-aware optimizer where the DDP config does not say."""
-    half = str(tree.at(f"{at.engine}.dtype") or "bfloat16") in ("float16", "fp16", "half")
+    half = short_dtype(tree.at(f"{at.engine}.dtype")) in ("fp16", "half")
     found: dict[str, Any] = {"params_dtype": "fp16" if half else "bf16"}
     if half:
         found |= {"use_precision_aware_optimizer": True, "store_param_remainders": False}
-    grads = str(settings.get("main_grads_dtype", "fp32")).removeprefix("torch.")
-    if "accumulate_allreduce_grads_in_fp32" not in settings and grads in ("bf16", "bfloat16"):
+    grads = short_dtype(settings.get("main_grads_dtype"))
+    if "accumulate_allreduce_grads_in_fp32" not in settings and grads == "bf16":
         found["accumulate_allreduce_grads_in_fp32"] = False
     return found
 
@@ -159,40 +159,36 @@ DIALECT = Dialect("verl", "dialects/verl.md", knows, read, _degrees, follows=FOL
 
 ENGINE = """
     _target_ param_offload grad_offload optimizer_offload use_dist_checkpointing dist_checkpointing_* dist_ckpt_*
-    distrib_optim_* entropy_from_logits_* seed override_* use_mbridge vanilla_mbridge use_remove_padding pad_*
-    forward_only dtype router_replay qat load_weight use_fused_kernels strategy sequence_parallel
-    dynamic_context_parallel max_seqlen_per_dp_cp_rank use_cpu_optimizer default_fsdp_args extra profiler
-    engine_kwargs
+    distrib_optim_* entropy_from_logits_* override_* use_mbridge vanilla_mbridge use_remove_padding pad_* forward_only
+    dtype router_replay qat load_weight use_fused_kernels strategy sequence_parallel dynamic_context_parallel
+    use_cpu_optimizer default_fsdp_args extra profiler engine_kwargs
 """
 """Keys of the engine that are read one by one, or have no effect."""
 FIELDS = """
-    attention_backend moe_enable_deepep mtp_* moe_router_load_balancing_type pipeline_model_parallel_layout
-    persist_layer_norm bias_dropout_fusion calculate_per_token_loss moe_router_bias_update_rate recompute_modules
-    moe_router_dtype moe_router_force_load_balancing use_flash_attn use_fused_*
-    variable_seq_lengths sequence_parallel
+    mtp_* moe_router_load_balancing_type bias_dropout_fusion use_fused_* sequence_parallel
 """
 """Fields of TransformerConfig that are read one by one, or have no effect."""
 OPTIMIZER = """
-    _target_ lr* betas clip_grad min_lr weight_decay* total_training_steps use_checkpoint_opt_param_scheduler muon_*
-    override_* use_layer_wise_distributed_optimizer num_cycles warmup_style overlap_cpu_optimizer_d2h_h2d
-    decoupled_weight_decay adam_* sgd_* initial_loss_scale
+    _target_ betas total_training_steps muon_* override_* use_layer_wise_distributed_optimizer num_cycles warmup_style
+    decoupled_weight_decay sgd_*
 """
+STATES = " params_dtype main_grads_dtype main_params_dtype exp_avg_dtype exp_avg_sq_dtype"
+"""What the optimizer's section has no effect with where the optimizer is not precision-aware."""
 ACTOR = """
     _target_ strategy megatron optim ppo_* clip_* tau_* loss_* kl_* use_kl_loss entropy_* calculate_*
     use_torch_compile checkpoint profiler data_loader_seed shuffle rollout_n use_dynamic_bsz use_fused_kernels
     fsdp_config ulysses_* grad_clip policy_loss freeze_vision_tower use_remove_padding load_weight qat router_replay
     nccl_timeout use_rollout_log_probs use_prefix_grouper tis_imp_ratio_cap checkpoint_engine self_distillation
     global_batch_info sum_pi_* optimizer_offload param_offload behav_* recompute_old_log_prob grad_offload veomni
-    torchtitan use_unpadding profile
+    torchtitan use_unpadding
 """
 """Keys of the actor beside those that are read: most are of the loss, of other engines, or of files."""
 MODEL = """
-    _target_ path hf_config_path tokenizer_path tokenizer use_shm trust_remote_code custom_chat_template
-    external_lib override_config enable_gradient_checkpointing gradient_checkpointing_kwargs
-    enable_activation_offload use_remove_padding lora_rank lora_alpha target_modules exclude_modules
-    lora_adapter_path use_liger use_fused_kernels fused_kernel_options tiled_mlp mtp lora fsdp_config
-    share_embeddings_* load_tokenizer base_model* ckpt_path hf_config generation_config architectures local_*
-    lora_dropout target_parameters
+    _target_ path hf_config_path tokenizer_path tokenizer use_shm custom_chat_template external_lib override_config
+    enable_gradient_checkpointing gradient_checkpointing_kwargs enable_activation_offload use_remove_padding lora_rank
+    lora_alpha target_modules exclude_modules lora_adapter_path use_liger use_fused_kernels fused_kernel_options
+    tiled_mlp mtp lora fsdp_config share_embeddings_* load_tokenizer base_model* ckpt_path hf_config generation_config
+    architectures local_* lora_dropout target_parameters
 """
 
 
@@ -216,27 +212,21 @@ SFT = Places("", "engine", "optim", "model")
 
 def sections_of(tree: Tree, at: Places) -> tuple[dict[str, Any], list[str], list[str]]:
     """Settings of the sections whose keys are Megatron's, or the framework's own names for them."""
-    settings: dict[str, Any] = {}
-    unknown: list[str] = []
-    refused: list[str] = []
     fields = f"{at.engine}.override_transformer_config"
+    aware = tree.section(at.optimizer).get("use_precision_aware_optimizer")
     sections = [
-        (f"{at.engine}.override_ddp_config", {"bucket_size": "ddp_bucket_size"}, ""),
-        (at.engine, {}, ENGINE), (fields, {}, FIELDS), (at.optimizer, {}, OPTIMIZER),
-        (f"{at.optimizer}.override_optimizer_config", {}, OPTIMIZER), (at.model, {}, MODEL),
-    ]  # fmt: skip
-    if at.actor:
-        sections.append((at.actor, {}, ACTOR))
-    for path, table, nothing in sections:
-        found, strange, wrong = translated(tree.section(path), table, nothing, f"{path}.")
-        if path == at.optimizer and not found.get("use_precision_aware_optimizer"):
-            found = {key: each for key, each in found.items() if not key.endswith("_dtype")}
-        settings |= found
-        unknown += strange
-        refused += wrong
+        of_ddp(f"{at.engine}.override_ddp_config"),
+        Section(at.engine, ENGINE),
+        of_transformer(fields, FIELDS),
+        Section(at.optimizer, OPTIMIZER + ("" if aware else STATES)),
+        Section(f"{at.optimizer}.override_optimizer_config", OPTIMIZER),
+        Section(at.model, MODEL),
+        *([Section(at.actor, ACTOR)] if at.actor else []),
+    ]
+    settings, unknown, refused = of_sections(tree, sections)
     if settings.get("optimizer") == "muon":
         settings["use_distributed_optimizer"] = tree.on(f"{at.optimizer}.use_layer_wise_distributed_optimizer")
-    return settings | _fields(tree, fields) | _older_recompute(tree, at), unknown, refused
+    return settings | balancing(tree, fields) | _older_recompute(tree, at), unknown, refused
 
 
 def _older_recompute(tree: Tree, at: Places) -> dict[str, Any]:
@@ -249,29 +239,6 @@ def _older_recompute(tree: Tree, at: Places) -> dict[str, Any]:
         for name in ("granularity", "method", "num_layers")
     }
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _fields(tree: Tree, path: str) -> dict[str, Any]:
-    """Fields of TransformerConfig that are spelled otherwise than our settings."""
-    found: dict[str, Any] = {}
-    found |= kernel_of(tree.at(f"{path}.attention_backend") or "flash")
-    if tree.on(f"{path}.moe_router_force_load_balancing"):
-        found["routing_phase"] = "forced_balance"
-    if tree.on(f"{path}.moe_enable_deepep"):
-        found["moe_flex_dispatcher_backend"] = "deepep"
-    balancing = tree.at(f"{path}.moe_router_load_balancing_type", "none")
-    if balancing != "none" and not tree.has(f"{path}.moe_aux_loss_coeff"):
-        found["moe_aux_loss_coeff"] = 1e-3
-    layout = tree.at(f"{path}.pipeline_model_parallel_layout")
-    if layout is not None:
-        from ..bridge_config import layout_string
-
-        found["pipeline_model_parallel_layout"] = layout_string(layout)
-    modules = tree.at(f"{path}.recompute_modules", ["core_attn"])
-    if tree.at(f"{path}.recompute_granularity") == "selective":
-        found["recompute_modules"] = tuple(modules) if isinstance(modules, list) else (str(modules),)
-    router = str(tree.at(f"{path}.moe_router_dtype") or "")
-    return found | ({"moe_router_dtype": router} if router in ("fp32", "fp64") else {})
 
 
 HARMLESS_OVERRIDES = ("moe_config", "model_config", "attn_implementation", "max_position_embeddings", "rope_scaling", "rope_theta",

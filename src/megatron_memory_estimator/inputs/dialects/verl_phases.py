@@ -18,7 +18,9 @@ from typing import Any, NamedTuple
 from ...wording import counted, shown
 from ..questions import Question
 from .hydra import Tree
+from .keys import model_ranks
 from .models import catalogued
+from .rollout import GAE, engine, moved
 from .run import Run
 
 REFERENCE = "actor_rollout_ref.ref"
@@ -56,32 +58,27 @@ def _engine(tree: Tree, run: Run) -> tuple[dict[str, Any], list[str]]:
     weights = tree.on(f"{ACTOR}.megatron.param_offload")
     gradients = tree.on(f"{ACTOR}.megatron.grad_offload", weights)
     states = tree.on(f"{ACTOR}.megatron.optimizer_offload")
-    away = [name for name, on in (("weights", weights), ("gradients", gradients), ("optimizer", states)) if on]
     found: dict[str, Any] = {
-        "rollout_offload": tuple(away),
-        "log_prob_offload": tuple(name for name in away if name != "weights"),
+        "rollout_offload": moved(weights, gradients, states),
+        "log_prob_offload": moved(False, gradients, states),
     }
-    name = str(tree.at(f"{ROLLOUT}.name") or "vllm")
-    if name not in ("vllm", "sglang"):
-        return found, [f"{ROLLOUT}.name={shown(name)} is not modelled: the phase that generates is not counted"]
-    bucket = tree.number(f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes",
-                         tree.number(f"{ROLLOUT}.update_weights_bucket_megabytes", BUCKET_MEGABYTES))  # fmt: skip
-    colocated = not (
+    older = tree.number(f"{ROLLOUT}.update_weights_bucket_megabytes", BUCKET_MEGABYTES)
+    bucket = tree.number(f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes", older)
+    apart = (
         SEPARATE.search(f"{run.program} {tree.at('defaults')} {tree.at('trainer.v1.trainer_mode')}")
         or not tree.on("actor_rollout_ref.hybrid_engine", True)
         or tree.number(f"{ROLLOUT}.nnodes") > 0
     )
-    found |= {
-        "rollout_engine": name,
-        "rollout_colocated": colocated,
-        "rollout_sleeps": tree.on(f"{ROLLOUT}.free_cache_engine", True),
-        "weight_sync_bytes": int(bucket * 2**20),
-    }
-    if not colocated:
-        return found, []
-    found["rollout_tensor_parallel_size"] = tree.count(f"{ROLLOUT}.tensor_model_parallel_size", 2)
-    found["rollout_memory_share"] = tree.number(f"{ROLLOUT}.gpu_memory_utilization", 0.5)
-    return found, [f"the engine {name} shares the GPUs; what it leaves behind asleep is not known"]
+    generates, said = engine(
+        str(tree.at(f"{ROLLOUT}.name") or "vllm"),
+        f"{ROLLOUT}.name",
+        colocated=not apart,
+        sleeps=tree.on(f"{ROLLOUT}.free_cache_engine", True),
+        weight_sync_bytes=int(bucket * 2**20),
+        rollout_tensor_parallel_size=tree.count(f"{ROLLOUT}.tensor_model_parallel_size", 2),
+        rollout_memory_share=tree.number(f"{ROLLOUT}.gpu_memory_utilization", 0.5),
+    )
+    return found | generates, said
 
 
 def _forward_tokens(tree: Tree, where: str) -> int | None:
@@ -102,7 +99,7 @@ def _critic(tree: Tree, tokens: int) -> tuple[dict[str, Any], list[str], list[st
     switched, estimator = tree.at("critic.enable"), tree.at("algorithm.adv_estimator")
     if switched is None and estimator is None and not tree.section("critic"):
         return {}, [NO_ESTIMATOR], []
-    if not (tree.on("critic.enable") if switched is not None else estimator in (None, "gae")):
+    if not (tree.on("critic.enable") if switched is not None else estimator in (None, GAE)):
         return {}, [], []
     own, policy = tree.at("critic.model.path"), tree.at("actor_rollout_ref.model.path")
     sizes = [catalogued(str(name)) or str(name) for name in (own or policy, policy)]
@@ -227,10 +224,7 @@ def _micro(tree: Tree, gpus: int | None) -> int | None:
     older = tree.count(f"{ACTOR}.ppo_micro_batch_size")
     if own is not None or older is None or gpus is None:
         return own
-    ranks = 1
-    for axis in ("tensor_model", "pipeline_model", "context"):
-        ranks *= tree.count(f"{ACTOR}.megatron.{axis}_parallel_size", 1) or 1
-    return max(older // max(gpus // ranks, 1), 1)
+    return max(older // max(gpus // model_ranks(tree, f"{ACTOR}.megatron"), 1), 1)
 
 
 def tokens_of(batch: dict[str, Any]) -> int:

@@ -90,10 +90,16 @@ def argument_class(dest: str) -> str:
         return "modelled"
     if dest in UNCOUNTED:
         return IGNORED
-    if dest in HARMLESS or arguments()[1][dest].category == "irrelevant":
+    if is_harmless(dest):
         return "irrelevant"
     other_program = arguments()[1][dest].category == "out_of_scope" and dest not in _OTHER_PROGRAMS
     return IGNORED if other_program else "not modelled, refused"
+
+
+def is_harmless(name: str) -> bool:
+    """Whether a field of Megatron's classes, or an argument of Megatron-LM, changes nothing that is modelled."""
+    argument = arguments()[1].get(name) or arguments()[0].get(name)
+    return name in HARMLESS or (argument is not None and argument.category == "irrelevant")
 
 
 def passes_over(argument: Argument) -> bool:

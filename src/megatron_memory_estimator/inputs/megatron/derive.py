@@ -1,4 +1,6 @@
-"""Our settings from Megatron-LM arguments: parser defaults, then the derivations of validate_args.
+"""Megatron-LM's arguments and our settings, one table read both ways: what a run's arguments set, and which arguments say a job.
+
+Most settings are arguments by the same name and value. A row of `ROWS` says the others: what is read for them, and how they are said.
 
 Source: Megatron-LM `megatron/training/arguments.py` (validate_args, core_transformer_config_from_args).
 """
@@ -7,10 +9,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from ...errors import ConfigError
+from ...job.layout import Layout
+from ...job.model import Model
+from ...job.training import Training
+from ...modules.kinds import has_compressed
 from ...wording import shown, signed, whole
 from ..setting_names import known_settings
 from ..spellings import kernel_of
@@ -18,54 +24,44 @@ from .table import arguments
 
 WINDOW = re.compile(r"\(*\s*-?\d+\s*(,\s*-?\d+\s*)*\)*")
 """What `tuple_type` of the parser takes."""
-DERIVED = frozenset(
-    [
-        "swiglu",
-        "squared_relu",
-        "quick_geglu",
-        "num_experts",
-        "group_query_attention",
-        "num_query_groups",
-        "bf16",
-        "fp16",
-        "apply_query_key_layer_scaling",
-        "recompute_activations",
-        "moe_layer_recompute",
-        "untie_embeddings_and_output_weights",
-        "use_rotary_position_embeddings",
-        "attention_backend",
-        "bias_gelu_fusion",
-        "bias_swiglu_fusion",
-        "num_virtual_stages_per_pipeline_rank",
-        "decoder_first_pipeline_num_layers",
-        "decoder_last_pipeline_num_layers",
-        "hybrid_override_pattern",
-        "is_hybrid_model",
-        "moe_enable_deepep",
-        "enable_cuda_graph",
-        "external_cuda_graph",
-        "cuda_graph_scope_deprecated",
-        "moe_router_padding_for_fp8",
-        "use_mamba_mem_eff_path",
-        "glu_linear_offset",
-        "disable_bias_linear",
-        "yarn_original_max_position_embeddings",
-        "add_position_embedding",
-        "apply_dsa_kernel_fusion",
-        "moe_router_force_load_balancing",
-        "nccl_ub",
-        "no_load_optim",
-        "finetune",
-    ]
-)
-"""Arguments that `derive` reads."""
+PACKING = "dp_balanced"
+"""The scheduler that context parallelism of compressed attention needs (Megatron-LM `dev` `deepseek_v4_hybrid_attention.py`)."""
+LISTS = ("moe_layer_freq", "linear_attention_freq", "csa_compress_ratios")
+"""Settings of every layer that are one word, a list in brackets."""
+ACTIVATIONS = {"swiglu": (True, "silu"), "quick_geglu": (True, "quick_gelu"), "squared_relu": (False, "squared_relu")}
+"""Whether the MLP is gated and its activation, by argument; gelu without any of them."""
+LEFT_OUT = object()
+"""In place of a value: nothing is said of the setting, so that its default holds."""
 
 
 Arg = Callable[[str], Any]
 """Gives the value of an argument by its destination: what was given, or the parser's default."""
+Values = Mapping[str, Any]
 
 
-def derive(given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+class Job(NamedTuple):
+    """The parts of a job that arguments say."""
+
+    model: Model
+    layout: Layout
+    training: Training
+
+
+class Row(NamedTuple):
+    """Settings that arguments say otherwise than by their name and value.
+
+    arguments  what is read, by destination
+    read       the settings, of arguments and of the settings by the same name
+    settings   what `said` says, of a job; nothing where today's Megatron-LM says it by other arguments
+    """
+
+    arguments: tuple[str, ...]
+    read: Callable[[Arg, Values], Values]
+    settings: tuple[str, ...] = ()
+    said: Callable[[Job], Values] = lambda job: {}
+
+
+def derive(given: Mapping[str, Any]) -> dict[str, Any]:
     """Our settings from arguments: parser defaults, then the derivations of validate_args."""
     by_dest = arguments()[1]
     ours = known_settings()
@@ -73,150 +69,241 @@ def derive(given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
     def arg(name: str) -> Any:
         return given[name] if name in given else by_dest[name].default
 
-    if arg("optimizer_cpu_offload") and not arg("use_precision_aware_optimizer"):
-        raise ConfigError("optimizer_cpu_offload needs use_precision_aware_optimizer (Megatron-LM arguments.py)")
     held = {name: arg(name) for name in by_dest if name in ours}
     values = {name: _typed(ours[name], name, value) for name, value in held.items() if value is not None}
-    _ignored(values, arg)
-    _mlp(values, arg)
-    _attention(values, arg)
-    if "attention_kernel" not in settings:
-        values |= kernel_of(arg("attention_backend"))
-    _experts(values, arg)
-    _training(values, arg)
-    _stages(values, arg)
-    _graphs(values, arg)
-    _hybrid(values, arg)
+    values |= {setting: arg(name) for setting, name in RENAMED.items() if arg(name) is not None}
+    for row in ROWS:
+        values = {name: value for name, value in {**values, **row.read(arg, values)}.items() if value is not LEFT_OUT}
     return values
 
 
-def _ignored(values: dict[str, Any], arg: Arg) -> None:
+def said(job: Job, settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Arguments by destination with the values that say a job; `settings` are those of the job that are to be said."""
+    for row in ROWS:
+        yield from row.said(job).items()
+    by_dest = arguments()[1]
+    spelled = {name for row in ROWS for name in row.settings}
+    for name, value in settings.items():
+        dest = RENAMED.get(name, name)
+        if name in spelled or dest not in by_dest:
+            continue
+        if name in LISTS and isinstance(value, tuple):
+            value = "[" + ",".join(map(str, value)) + "]"
+        if name == "moe_router_load_balancing_type" and len(value) == 1:
+            value = value[0]
+        yield dest, value
+
+
+RENAMED = {
+    "num_layers_in_first_pipeline_stage": "decoder_first_pipeline_num_layers",
+    "num_layers_in_last_pipeline_stage": "decoder_last_pipeline_num_layers",
+    "virtual_pipeline_model_parallel_size": "num_virtual_stages_per_pipeline_rank",
+    "num_moe_experts": "num_experts",
+}
+"""Settings with another name among Megatron-LM's arguments, and the same value."""
+
+
+def _passed_over(arg: Arg, values: Values) -> Values:
     """Arguments that Megatron-LM passes over: without their switch, below zero, and positions of which it makes no table."""
+    found: dict[str, Any] = {}
     if not arg("fine_grained_activation_offloading"):
-        values.pop("offload_modules", None)
+        found["offload_modules"] = LEFT_OUT
     if float(arg("moe_expert_capacity_factor") or 0) < 0:
-        values.pop("moe_expert_capacity_factor")
+        found["moe_expert_capacity_factor"] = LEFT_OUT
     if arg("position_embedding_type") == "relative" and not arg("mtp_num_layers"):
-        values["position_embedding_type"] = "none"
+        found["position_embedding_type"] = "none"
     if not arg("ddp_bucket_size"):
-        values.pop("ddp_bucket_size", None)
-    values["optimizer_offload_fraction"] = min(arg("optimizer_offload_fraction"), 1.0)
-
-
-def _mlp(values: dict[str, Any], arg: Arg) -> None:
-    """The activation, whether it is gated, the width, and the fusion of its bias."""
-    hidden = whole_or("hidden_size", arg("hidden_size"), 0)
-    gated = bool(arg("swiglu") or arg("quick_geglu"))
-    activations = {"swiglu": "silu", "quick_geglu": "quick_gelu", "squared_relu": "squared_relu"}
-    values["gated_linear_unit"] = gated
-    values["activation_func"] = next((name for flag, name in activations.items() if arg(flag)), "gelu")
-    if arg("ffn_hidden_size") is None and hidden:
-        values["ffn_hidden_size"] = int(hidden * 8 / 3 / 64) * 64 if arg("swiglu") else 4 * hidden
-    fused = arg("bias_swiglu_fusion") if arg("swiglu") else arg("bias_gelu_fusion") and arg("add_bias_linear")
-    values["bias_activation_fusion"] = bool(fused)
-
-
-def _attention(values: dict[str, Any], arg: Arg) -> None:
-    """Biases, groups and ranks of the projections, positions, and the precision of the softmax."""
-    if arg("add_bias_linear"):
-        values["add_qkv_bias"] = True
-    values.pop("num_query_groups", None)
-    if arg("group_query_attention"):
-        values["num_query_groups"] = whole_or("num_query_groups", arg("num_query_groups"), 1)
-    values["q_lora_rank"] = arg("q_lora_rank")
-    values["share_embeddings_and_output_weights"] = not arg("untie_embeddings_and_output_weights")
-    if arg("use_rotary_position_embeddings"):
-        values["position_embedding_type"] = "rope"
-    if values.get("position_embedding_type") not in ("rope", None):
-        values["apply_rope_fusion"] = False
-    if arg("apply_query_key_layer_scaling"):
-        values["attention_softmax_in_fp32"] = True
-    if arg("apply_dsa_kernel_fusion"):  # the older spelling of dsa_kernel_backend
-        values["dsa_kernel_backend"] = "cudnn"
-    values["mamba_mem_eff_path"] = bool(arg("use_mamba_mem_eff_path"))
-
-
-def _experts(values: dict[str, Any], arg: Arg) -> None:
-    """Experts, their dispatcher and the balancing loss."""
-    values.pop("num_moe_experts", None)
-    if arg("num_experts"):
-        values["num_moe_experts"] = whole_or("num_experts", arg("num_experts"), 1)
-    if arg("moe_router_padding_for_fp8"):
-        values["moe_router_padding_for_quantization"] = True
-    if arg("moe_enable_deepep"):
-        values["moe_flex_dispatcher_backend"] = "deepep"
-    if arg("moe_router_force_load_balancing"):
-        values["moe_router_force_load_balancing"] = True
-    coefficients = values.get("moe_aux_loss_coeff")
-    if isinstance(coefficients, list | tuple):  # one per kind of balancing loss
-        values["moe_aux_loss_coeff"] = max(
-            (number_of("moe_aux_loss_coeff", each) for each in coefficients), default=0.0
-        )
-
-
-def _training(values: dict[str, Any], arg: Arg) -> None:
-    """Precision, recomputation, sequence parallelism, and what is loaded (`checkpointing.py`, load_checkpoint)."""
-    if arg("no_load_optim") or arg("finetune"):
-        values["load_optim"] = False
-    if not arg("accumulate_allreduce_grads_in_fp32"):
-        values.pop("accumulate_allreduce_grads_in_fp32", None)  # left out, bf16 turns it on
-    if arg("bf16") and arg("fp16"):
-        raise ConfigError("--fp16 and --bf16 exclude each other; take one out")
-    values["params_dtype"] = "bf16" if arg("bf16") else "fp16" if arg("fp16") else "fp32"
-    if arg("nccl_ub"):
-        values["nccl_ub"] = True
+        found["ddp_bucket_size"] = LEFT_OUT
+    share = number_of("optimizer_offload_fraction", arg("optimizer_offload_fraction") or 0)
+    if arg("optimizer_cpu_offload") and not arg("use_precision_aware_optimizer"):
+        raise ConfigError("optimizer_cpu_offload needs use_precision_aware_optimizer (Megatron-LM arguments.py)")
     window = arg("window_size")
     if isinstance(window, str) and not WINDOW.fullmatch(window):
         raise ConfigError(f"--window-size {shown(window)} must be two whole numbers, such as 128,0")
-    if arg("recompute_activations") and arg("recompute_granularity") is None:
-        values["recompute_granularity"], values["recompute_modules"] = "selective", ("core_attn",)
-    if arg("moe_layer_recompute"):
-        _recomputed_experts(values)
     if values.get("tensor_model_parallel_size", 1) == 1:
-        values["sequence_parallel"] = False
+        found["sequence_parallel"] = False
+    if not arg("accumulate_allreduce_grads_in_fp32"):
+        found["accumulate_allreduce_grads_in_fp32"] = LEFT_OUT  # bf16 turns it on then
+    return {**found, "optimizer_offload_fraction": min(share, 1.0)}
 
 
-def _recomputed_experts(values: dict[str, Any]) -> None:
-    """--moe-layer-recompute: selective recomputation of MoE layers beside what else is recomputed."""
-    if values.get("recompute_granularity") == "full":
+def _precision(arg: Arg, values: Values) -> Values:
+    if arg("bf16") and arg("fp16"):
+        raise ConfigError("--fp16 and --bf16 exclude each other; take one out")
+    return {"params_dtype": "bf16" if arg("bf16") else "fp16" if arg("fp16") else "fp32"}
+
+
+def _activation(arg: Arg, values: Values) -> Values:
+    """The activation and whether it is gated; the width that follows where none is given."""
+    gated = bool(arg("swiglu") or arg("quick_geglu"))
+    name = next((name for flag, (_, name) in ACTIVATIONS.items() if arg(flag)), "gelu")
+    found = {"gated_linear_unit": gated, "activation_func": name}
+    hidden = whole_or("hidden_size", arg("hidden_size"), 0)
+    if arg("ffn_hidden_size") is None and hidden:
+        return {**found, "ffn_hidden_size": int(hidden * 8 / 3 / 64) * 64 if arg("swiglu") else 4 * hidden}
+    return found
+
+
+def _activation_said(job: Job) -> Values:
+    kind = job.model.gated_linear_unit, job.model.activation_func
+    return {
+        flag: True for flag, means in ACTIVATIONS.items() if kind == means or (kind[1] == means[1] == "squared_relu")
+    }
+
+
+def _groups(arg: Arg, values: Values) -> Values:
+    if not arg("group_query_attention"):
+        return {"num_query_groups": LEFT_OUT}
+    return {"num_query_groups": whole_or("num_query_groups", arg("num_query_groups"), 1)}
+
+
+def _groups_said(job: Job) -> Values:
+    model = job.model
+    if model.groups == model.num_attention_heads or model.multi_latent_attention:
+        return {}
+    return {"group_query_attention": True, "num_query_groups": model.groups}
+
+
+def _bias_fusion(arg: Arg, values: Values) -> Values:
+    fused = arg("bias_swiglu_fusion") if arg("swiglu") else arg("bias_gelu_fusion") and arg("add_bias_linear")
+    return {"bias_activation_fusion": bool(fused)}
+
+
+def _bias_fusion_said(job: Job) -> Values:
+    gated = "bias_swiglu_fusion" if job.model.gated_linear_unit else "bias_gelu_fusion"
+    return {gated: job.training.bias_activation_fusion and job.model.activation_func != "squared_relu"}
+
+
+def _kernel_said(job: Job) -> Values:
+    kernel = job.training.attention_kernel
+    known = kernel in ("flash", "unfused", "local", "cudnn")
+    return {"attention_backend": "fused" if kernel == "cudnn" else kernel} if known else {}
+
+
+def _positions(arg: Arg, values: Values) -> Values:
+    kind = "rope" if arg("use_rotary_position_embeddings") else values.get("position_embedding_type")
+    turned = {} if kind in ("rope", None) else {"apply_rope_fusion": False}
+    return {**turned, **({} if kind is None else {"position_embedding_type": kind})}
+
+
+def _balancing(arg: Arg, values: Values) -> Values:
+    """One coefficient for all kinds of balancing losses."""
+    coefficients = values.get("moe_aux_loss_coeff")
+    if not isinstance(coefficients, list | tuple):
+        return {}
+    numbers = (number_of("moe_aux_loss_coeff", each) for each in coefficients)
+    return {"moe_aux_loss_coeff": max(numbers, default=0.0)}
+
+
+def _experts(arg: Arg, values: Values) -> Values:
+    return {"num_moe_experts": whole_or("num_experts", arg("num_experts"), 1) if arg("num_experts") else LEFT_OUT}
+
+
+def _recomputation(arg: Arg, values: Values) -> Values:
+    """--recompute-activations, and --moe-layer-recompute: MoE layers beside what else is recomputed."""
+    plain = arg("recompute_activations") and arg("recompute_granularity") is None
+    found: dict[str, Any] = {"recompute_granularity": "selective", "recompute_modules": ("core_attn",)} if plain else {}
+    if not arg("moe_layer_recompute"):
+        return found
+    held = {**values, **found}
+    if held.get("recompute_granularity") == "full":
         raise ConfigError(
             "--moe-layer-recompute goes with selective recomputation, not with --recompute-granularity full"
         )
-    modules = values.get("recompute_modules") or ("core_attn",)
+    modules = held.get("recompute_modules") or ("core_attn",)
     modules = tuple(modules.split()) if isinstance(modules, str) else tuple(modules)
-    values["recompute_granularity"], values["recompute_modules"] = "selective", tuple(dict.fromkeys((*modules, "moe")))
+    return {"recompute_granularity": "selective", "recompute_modules": tuple(dict.fromkeys((*modules, "moe")))}
 
 
-def _stages(values: dict[str, Any], arg: Arg) -> None:
-    """The split over pipeline stages, which the class names otherwise."""
-    for ours, theirs in (
-        ("num_layers_in_first_pipeline_stage", "decoder_first_pipeline_num_layers"),
-        ("num_layers_in_last_pipeline_stage", "decoder_last_pipeline_num_layers"),
-        ("virtual_pipeline_model_parallel_size", "num_virtual_stages_per_pipeline_rank"),
-    ):
-        if arg(theirs) is not None:
-            values[ours] = arg(theirs)
-
-
-def _graphs(values: dict[str, Any], arg: Arg) -> None:
-    """CUDA graphs in the words of several versions, which `spellings.py` understands."""
-    for name in ("enable_cuda_graph", "external_cuda_graph"):
-        if arg(name):
-            values[name] = True
-    if arg("cuda_graph_scope_deprecated") is not None:
-        values["cuda_graph_modules"] = arg("cuda_graph_scope_deprecated")
-
-
-def _hybrid(values: dict[str, Any], arg: Arg) -> None:
+def _hybrid(arg: Arg, values: Values) -> Values:
     """The layers that a hybrid pattern says."""
     pattern = arg("hybrid_layer_pattern") or arg("hybrid_override_pattern")
     if not pattern:
-        return
+        return {}
     parts = str(pattern).split("/")
-    values["hybrid_layer_pattern"] = pattern
-    values["num_layers"] = len(parts[0].replace("|", ""))
-    if len(parts) > 1:
-        values["mtp_num_layers"] = len(parts) - 1
+    mtp = {"mtp_num_layers": len(parts) - 1} if len(parts) > 1 else {}
+    return {"hybrid_layer_pattern": pattern, "num_layers": len(parts[0].replace("|", "")), **mtp}
+
+
+def _switch(name: str, setting: str, value: Any = True) -> Row:
+    """An argument that sets a setting where it is on, and says nothing where it is off; others say it today."""
+    return Row((name,), lambda arg, values: {setting: value} if arg(name) else {})
+
+
+ROWS = (
+    Row((), _passed_over),
+    Row(
+        ("bf16", "fp16"),
+        _precision,
+        ("params_dtype",),
+        lambda job: {job.training.params_dtype: True} if job.training.params_dtype in ("bf16", "fp16") else {},
+    ),
+    Row(tuple(ACTIVATIONS), _activation, ("activation_func", "gated_linear_unit"), _activation_said),
+    Row(
+        ("untie_embeddings_and_output_weights",),
+        lambda arg, values: {"share_embeddings_and_output_weights": not arg("untie_embeddings_and_output_weights")},
+        ("share_embeddings_and_output_weights",),
+        lambda job: {"untie_embeddings_and_output_weights": not job.model.share_embeddings_and_output_weights},
+    ),
+    Row(("group_query_attention", "num_query_groups"), _groups, ("num_query_groups",), _groups_said),
+    Row(("bias_gelu_fusion", "bias_swiglu_fusion"), _bias_fusion, ("bias_activation_fusion",), _bias_fusion_said),
+    Row(
+        ("attention_backend",),
+        lambda arg, values: kernel_of(arg("attention_backend")),
+        ("attention_kernel",),
+        _kernel_said,
+    ),
+    Row(
+        ("no_load_optim", "finetune"),
+        lambda arg, values: {"load_optim": False} if arg("no_load_optim") or arg("finetune") else {},
+        ("load_optim",),
+        lambda job: {} if job.training.load_optim else {"no_load_optim": True},
+    ),
+    Row(
+        ("use_mamba_mem_eff_path",),
+        lambda arg, values: {"mamba_mem_eff_path": bool(arg("use_mamba_mem_eff_path"))},
+        ("mamba_mem_eff_path",),
+        lambda job: {"use_mamba_mem_eff_path": job.training.mamba_mem_eff_path},
+    ),
+    Row(
+        (),
+        lambda arg, values: {"q_lora_rank": arg("q_lora_rank")},  # none is a choice
+        said=lambda job: {"cp_partition_mode": "contiguous"} if job.layout.cp > 1 and has_compressed(job.model) else {},
+    ),
+    Row(
+        (),
+        lambda arg, values: {},
+        said=lambda job: {"ckpt_format": "fsdp_dtensor"} if job.training.use_megatron_fsdp else {},
+    ),
+    _switch("add_bias_linear", "add_qkv_bias"),
+    Row(("use_rotary_position_embeddings",), _positions),
+    _switch("apply_query_key_layer_scaling", "attention_softmax_in_fp32"),
+    _switch("apply_dsa_kernel_fusion", "dsa_kernel_backend", "cudnn"),
+    Row(("num_experts",), _experts),
+    _switch("moe_router_padding_for_fp8", "moe_router_padding_for_quantization"),
+    _switch("moe_enable_deepep", "moe_flex_dispatcher_backend", "deepep"),
+    _switch("moe_router_force_load_balancing", "moe_router_force_load_balancing"),
+    Row((), _balancing),
+    _switch("nccl_ub", "nccl_ub"),
+    Row(("recompute_activations", "moe_layer_recompute"), _recomputation),
+    _switch("enable_cuda_graph", "enable_cuda_graph"),  # `spellings.py` understands both
+    _switch("external_cuda_graph", "external_cuda_graph"),
+    Row(
+        ("cuda_graph_scope_deprecated",),
+        lambda arg, values: (
+            {}
+            if arg("cuda_graph_scope_deprecated") is None
+            else {"cuda_graph_modules": arg("cuda_graph_scope_deprecated")}
+        ),
+    ),
+    Row(("hybrid_override_pattern",), _hybrid),
+)
+FOLLOW = (
+    "is_hybrid_model", "glu_linear_offset", "disable_bias_linear", "yarn_original_max_position_embeddings", "add_position_embedding",
+)  # fmt: skip
+"""Arguments that say again what others say."""
+DERIVED = frozenset((*RENAMED.values(), *FOLLOW, *(name for row in ROWS for name in row.arguments)))
+"""Arguments that are read under another name than a setting's."""
 
 
 def whole_or(name: str, value: Any, default: int) -> int:

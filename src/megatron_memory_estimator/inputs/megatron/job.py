@@ -60,7 +60,7 @@ def job_from_args(
         *source.warnings, *source.words.notes, *more.notes, *others.warnings(), *reading.notes,
         *refuse_unmodelled(given), *vocab.notes
     )  # fmt: skip
-    values = derive(given, settings)
+    values = derive(given)
     for name, size in (("vocab_size", vocab.size), ("padded_vocab_size", vocab.padded)):
         if size is not None:
             values[name] = size

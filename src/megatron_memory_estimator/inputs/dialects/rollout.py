@@ -1,0 +1,56 @@
+"""What is beside the training steps of reinforcement learning, in the settings of every framework: the engine that generates samples,
+and what leaves the GPU while it does.
+
+Adapters: the linears of Megatron that frameworks adapt, and their names in Hugging Face's models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ...wording import shown
+
+ENGINES = ("vllm", "sglang")
+GAE, PPO = "gae", "ppo"
+"""Estimators of advantages that train a critic, by the names of verl and ROLL, and of slime."""
+MOVED = ("weights", "gradients", "optimizer")
+"""What can be in host memory while samples are generated."""
+LINEARS = (
+    "linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "linear_q_proj", "linear_q_down_proj", "linear_q_up_proj",
+    "linear_kv_down_proj", "linear_kv_up_proj",
+)  # fmt: skip
+"""Every linear of attention and MLP, without the output layer and the router."""
+MIXERS = ("in_proj", "out_proj")
+"""Linears of Mamba and of gated delta nets."""
+OF_HF = {
+    "q_proj": "linear_qkv", "k_proj": "linear_qkv", "v_proj": "linear_qkv", "o_proj": "linear_proj", "gate_proj": "linear_fc1",
+    "up_proj": "linear_fc1", "down_proj": "linear_fc2",
+}  # fmt: skip
+"""Megatron's linear of a name in Hugging Face's models."""
+
+
+def moved(weights: object = True, gradients: object = True, optimizer: object = True) -> tuple[str, ...]:
+    """The parts of a policy that leave the GPU."""
+    return tuple(name for name, away in zip(MOVED, (weights, gradients, optimizer), strict=True) if away)
+
+
+def engine(name: str, where: str, *, colocated: bool, sleeps: bool, **more: Any) -> tuple[dict[str, Any], list[str]]:
+    """The settings of an engine, and what is said of it; `where` is the key that names it.
+
+    more    weight_sync_bytes, and of an engine that shares the GPUs rollout_tensor_parallel_size and rollout_memory_share
+    """
+    if name not in ENGINES:
+        return {}, [f"{where}={shown(name)} is not modelled: the phase that generates is not counted"]
+    found = {"rollout_engine": name, "rollout_colocated": colocated, "rollout_sleeps": sleeps, **more}
+    if colocated:
+        return found, [f"the engine {name} shares the GPUs; what it leaves behind asleep is not known"]
+    return {key: value for key, value in found.items() if key not in ON_THE_SAME_GPUS}, []
+
+
+ON_THE_SAME_GPUS = ("rollout_tensor_parallel_size", "rollout_memory_share")
+
+
+def linears(words: Iterable[str], names: Mapping[str, str] = OF_HF) -> tuple[str, ...]:
+    """Megatron's linears of names that may be Hugging Face's, each once."""
+    return tuple(dict.fromkeys(names.get(word, word) for word in words if word))
