@@ -16,9 +16,15 @@ from megatron_memory_estimator.planner.launch import differing, megatron_lm, set
 from .random_jobs import random_job
 
 BASE = {
-    "num_layers": 8, "hidden_size": 1024, "num_attention_heads": 16, "seq_length": 2048, "max_position_embeddings": 4096,
-    "micro_batch_size": 1, "vocab_size": 32000, "tokenizer_type": "NullTokenizer",
-}  # fmt: skip
+    "num_layers": 8,
+    "hidden_size": 1024,
+    "num_attention_heads": 16,
+    "seq_length": 2048,
+    "max_position_embeddings": 4096,
+    "micro_batch_size": 1,
+    "vocab_size": 32000,
+    "tokenizer_type": "NullTokenizer",
+}
 SAID = tuple(dict.fromkeys(name for row in ROWS if row.settings for name in row.arguments))
 """Arguments of rows that are said again."""
 

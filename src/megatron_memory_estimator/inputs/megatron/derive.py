@@ -299,8 +299,12 @@ ROWS = (
     Row(("hybrid_override_pattern",), _hybrid),
 )
 FOLLOW = (
-    "is_hybrid_model", "glu_linear_offset", "disable_bias_linear", "yarn_original_max_position_embeddings", "add_position_embedding",
-)  # fmt: skip
+    "is_hybrid_model",
+    "glu_linear_offset",
+    "disable_bias_linear",
+    "yarn_original_max_position_embeddings",
+    "add_position_embedding",
+)
 """Arguments that say again what others say."""
 DERIVED = frozenset((*RENAMED.values(), *FOLLOW, *(name for row in ROWS for name in row.arguments)))
 """Arguments that are read under another name than a setting's."""
