@@ -14,8 +14,8 @@ import pytest
 
 from megatron_memory_estimator import ConfigError
 from megatron_memory_estimator.inputs.megatron.files import Caller, from_script
-from megatron_memory_estimator.inputs.shell.doubts import in_doubt, readable
 from megatron_memory_estimator.inputs.shell.script import read_script
+from megatron_memory_estimator.inputs.shell.values import in_doubt, readable
 
 from .bash import Bash
 from .shell_scripts import scripts
@@ -155,7 +155,6 @@ LOST = [
     "--log-interval 1 $X",
     "--log-interval 1 $A$B",
     "--log-interval 1 $NESTED",
-    "--tensorboard-dir x-$A",
     "--log-interval $LEADING",
     '--log-interval 1 "${LOOP[@]}"',
 ]
@@ -175,6 +174,13 @@ for f in $(ls); do LOOP+=(--fp8-format hybrid); done
         from_script(
             f"{script}torchrun pretrain_gpt.py --num-layers 4 {words}", "run.sh", "run", Caller(), ignore_unknown=False
         ).words.settled()
+
+
+def test_what_is_no_argument_for_bash_is_none_here() -> None:
+    """Both ways are known: bash passes `x-`, or `x---fp8-format` and `hybrid`, and no --fp8-format."""
+    script = '[ -f x ] && A="--fp8-format hybrid"\ntorchrun pretrain_gpt.py --num-layers 4 --tensorboard-dir x-$A'
+    found = from_script(script, "run.sh", "run", Caller(), ignore_unknown=False).words.settled()
+    assert found.values["num_layers"] == 4 and "fp8" not in found.values
 
 
 REFUSED = [
@@ -222,7 +228,7 @@ def test_what_a_condition_in_doubt_changes_is_in_doubt_and_nothing_else() -> Non
     found = read_script("A=(--lr 1)\nif [ -f x ]; then A+=(--load y); B=2; else B=3; fi\npython train.py ${A[@]} $B 4")
     assert found.words[:2] == ["--lr", "1"] and found.words[-1] == "4"
     assert [in_doubt(word) for word in found.words[2:4]] == [True, True]
-    choices = [doubt.choices for doubt in found.doubts.values()]
+    choices = [doubt.choices for doubt in found.doubts]
     assert (("--load", "y"), ()) in choices and (("2",), ("3",)) in choices
 
 

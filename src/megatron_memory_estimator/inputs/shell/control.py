@@ -11,6 +11,10 @@ class Return(Exception):  # noqa: N818
     """`return`."""
 
 
+class Crowded(Exception):  # noqa: N818
+    """Too many ways, which nothing can stand for: some leave a loop or a function, others do not."""
+
+
 class Break(Exception):  # noqa: N818
     """`break` or `continue`, out of `levels` loops."""
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 from ...errors import ConfigError
 from ...wording import whole
-from . import slurm
+from . import gpus
 from .beside import Beside
 from .choosing import chosen
 from .commands import run
-from .control import Break, Return, Stop
-from .doubts import MARK, unset
+from .control import Crowded
 from .launches import Launch
 from .parser import parsed
-from .state import Shell, State
+from .paths import ends
+from .state import MOST_PATHS, Shell, State
+from .values import Held, Value, unset
 
 __all__ = ["Beside", "Launch", "read_script"]
 MOST_WORDS = 1000
@@ -33,22 +33,28 @@ def read_script(
     Raises ConfigError for a script that starts no training or cannot be read, and for words like options that it does not take.
     """
     given = dict(given or {})
-    if MARK in text or any(MARK in value for value in (*given.values(), *words)):
+    if "\0" in text or any("\0" in value for value in (*given.values(), *words)):
         raise ConfigError("the script has a null byte")
     if (lines := text.count("\n")) > MOST_LINES:
         raise ConfigError(f"a script has at most {MOST_LINES:,} lines here, and this one has {lines:,}")
-    header = {**slurm.header(text), **slurm.asked_for(given)}
-    variables = slurm.variables(header)
+    header = {**gpus.header_options(text), **gpus.asked_for(given)}
+    variables: dict[str, Held] = dict(gpus.job_variables(header))
     shell = Shell(
         {name: value for name, value in given.items() if whole(name) is None},
-        State({**variables}, set(variables), positionals=_positionals(given, words)),
+        run,
+        State(variables, set(variables), positionals=_positionals(given, words)),
         beside=beside,
         places=() if beside is None else (beside.script,),
         header=header,
     )
-    with suppress(Stop, Return, Break):
-        run(shell, parsed(text))
-    launch = chosen(shell)
+    commands = parsed(text)
+    try:
+        found = ends(shell, lambda: run(shell, commands))
+    except Crowded:
+        raise shell.refuse(
+            f"more than {MOST_PATHS} ways lead through it, by conditions that cannot be decided"
+        ) from None
+    launch = chosen(shell, found, has_words=bool(shell.state.positionals))
     option = next((word for word in words if word.startswith("-")), None)
     if option is not None and not shell.takes_words:
         raise ConfigError(
@@ -59,7 +65,7 @@ def read_script(
     return launch
 
 
-def _positionals(given: Mapping[str, str], words: Sequence[str]) -> tuple[str, ...]:
+def _positionals(given: Mapping[str, str], words: Sequence[str]) -> tuple[Value, ...]:
     """Positional parameters: words, and those by number; one that is not given before one that is, is set nowhere."""
     numbers = dict(enumerate(words, 1)) | {
         whole(name) or 0: value for name, value in given.items() if whole(name) is not None
