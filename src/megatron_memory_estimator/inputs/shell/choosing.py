@@ -10,7 +10,7 @@ from ...errors import ConfigError
 from ...wording import plain
 from .control import Stop
 from .launches import Launch
-from .merging import KEY, deciding, merged
+from .merging import KEY, deciding, merged, starts
 from .paths import End
 from .state import Shell
 from .values import Unknown, head, outside_in, partition, readable
@@ -21,30 +21,30 @@ WITHOUT_EFFECT = frozenset([
     "tensorboard-dir", "train-iters", "train-samples", "wandb-exp-name", "wandb-project", "wandb-save-dir", "weight-decay",
 ])  # fmt: skip
 """Options whose values change no byte, in every framework: runs that differ in them alone are one."""
-Starts = list[tuple[tuple[object, ...], dict[int, Launch]]]
-"""The places where trainings are started, in their order, with the launch on each of the ways that come there."""
 
 
 def chosen(shell: Shell, ends: Sequence[End], *, has_words: bool) -> Launch:
     """The last training; what else could run is said, and asked for or refused where that is a guess."""
-    starts = _starts(ends)
-    if not starts:
+    states = [end.state for end in ends]
+    places = starts(states)
+    if not places:
         raise ConfigError(_nothing(shell, has_words=has_words))
     launches = [
-        dataclasses.replace(merged(shell, [ends[way] for way in by_way], list(by_way.values()))) for _, by_way in starts
+        dataclasses.replace(merged(shell, [states[way] for way in by_way], list(by_way.values())))
+        for _, by_way in places
     ]
     launch = launches[-1]
     others = [at for at, other in enumerate(launches[:-1]) if not _same(other, launch)]
     _refuse_rounds([*(launches[at] for at in others), launch])
     for at in others:
         other = launches[at]
-        why = _between(other, launch) or _between_ways(shell, ends, starts[at][1], starts[-1][1])
+        why = _between(other, launch) or _between_ways(shell, ends, places[at][1], places[-1][1])
         if why:
             raise ConfigError(
                 f"which of two runs the script starts, at line {other.line} or at line {launch.line}, depends on {why}, "
                 "which cannot be decided; give a script with the one that you mean"
             )
-    launch.notes = [*shell.notes, *_notes(shell, ends, starts, [launches[at] for at in others], launch)]
+    launch.notes = [*shell.notes, *_notes(shell, ends, places[-1][1], [launches[at] for at in others], launch)]
     launch.lost = tuple(shell.lost)
     _lose(shell, launch)
     values = (*launch.words, *launch.launcher, *launch.env.values(), *launch.files.values())
@@ -52,38 +52,6 @@ def chosen(shell: Shell, ends: Sequence[End], *, has_words: bool) -> Launch:
     launch.doubts = tuple(met)
     launch.compared = {name: tuple(values) for name, values in shell.compared.items() if values}
     return launch
-
-
-def _starts(ends: Sequence[End]) -> Starts:
-    """The places where trainings are started, each before those that follow it on a way."""
-    found: Starts = []
-    for way, end in enumerate(ends):
-        seen: dict[tuple[object, ...], int] = {}
-        at = 0
-        for launch in end.state.launches:
-            place = (launch.line, launch.entry, launch.branch, tuple(_loops(launch)))
-            seen[place] = seen.get(place, 0) + 1
-            key = (*place, seen[place])
-            known = next((index for index, (other, _) in enumerate(found) if other == key), None)
-            if known is None:
-                following = _next_known(found, end.state.launches, launch, at)
-                found.insert(following, (key, {way: launch}))
-                at = following + 1
-            else:
-                found[known][1][way] = launch
-                at = known + 1
-    return found
-
-
-def _next_known(found: Starts, launches: Sequence[Launch], launch: Launch, at: int) -> int:
-    """Where a launch belongs among those of other ways: before the next one of its own way that they have too."""
-    places = {key[:4]: index for index, (key, _) in reversed(list(enumerate(found))) if index >= at}
-    begin = next(index for index, one in enumerate(launches) if one is launch)
-    for one in launches[begin + 1 :]:
-        place = (one.line, one.entry, one.branch, tuple(_loops(one)))
-        if place in places:
-            return places[place]
-    return len(found)
 
 
 def _between(other: Launch, launch: Launch) -> str:
@@ -99,10 +67,12 @@ def _between_ways(shell: Shell, ends: Sequence[End], one: dict[int, Launch], oth
     if not ours or not theirs or set(ours) & set(theirs):
         return ""
     ways = [*ours, *theirs]
-    return deciding(shell, [ends[way] for way in ways], [way in one for way in ways])
+    return deciding(shell, [ends[way].state for way in ways], [way in one for way in ways])
 
 
-def _notes(shell: Shell, ends: Sequence[End], starts: Starts, others: Sequence[Launch], launch: Launch) -> list[str]:
+def _notes(
+    shell: Shell, ends: Sequence[End], last: dict[int, Launch], others: Sequence[Launch], launch: Launch
+) -> list[str]:
     """What is said about the run that is read."""
     notes = list(launch.notes)
     if others:
@@ -110,13 +80,12 @@ def _notes(shell: Shell, ends: Sequence[End], starts: Starts, others: Sequence[L
             f"{len(others) + 1} different runs are started; the last one (line {launch.line}) is read, "
             f"not the one at line {others[-1].line}"
         )
-    whys = [
-        branch.why for branch in launch.branch if not branch.follows
-    ]  # `cd run && torchrun ...` is the run that is meant
+    # the part behind `&&` is meant to run: `cd run && torchrun ...`
+    whys = [branch.why for branch in launch.branch if not branch.follows]
     going = [way for way, end in enumerate(ends) if not isinstance(end.control, Stop)]
-    missing = [way not in starts[-1][1] for way in going]
+    missing = [way not in last for way in going]
     if any(missing) and not launch.branch:
-        whys.append(deciding(shell, [ends[way] for way in going], missing))
+        whys.append(deciding(shell, [ends[way].state for way in going], missing))
     notes += [f"line {launch.line}: the run depends on {why}, and is taken as started" for why in whys]
     return notes
 

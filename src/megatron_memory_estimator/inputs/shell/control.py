@@ -15,6 +15,10 @@ class Crowded(Exception):  # noqa: N818
     """Too many ways, which nothing can stand for: some leave a loop or a function, others do not."""
 
 
+class TooManyWays(Exception):  # noqa: N818
+    """All ways through a script together take too much work."""
+
+
 class Break(Exception):  # noqa: N818
     """`break` or `continue`, out of `levels` loops."""
 

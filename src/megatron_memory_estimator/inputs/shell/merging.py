@@ -14,8 +14,7 @@ from difflib import SequenceMatcher
 from ...wording import any_of
 from .gpus import gpus_of
 from .launches import Launch
-from .paths import End
-from .state import Fork, Shell
+from .state import Fork, Shell, State
 from .values import Array, Unknown, Value, bare, head, joined, outside_in, partition, readable, words_of
 
 KEY = re.compile(r"[+~]{0,2}[A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*")
@@ -26,12 +25,59 @@ MOST_WHYS = 6
 Words = tuple[Value, ...]
 
 
-def merged(shell: Shell, ends: Sequence[End], launches: Sequence[Launch]) -> Launch:
-    """The launch that is, on each of the ways in `ends`, the one of `launches` at the same place."""
+Starts = list[tuple[tuple[object, ...], dict[int, Launch]]]
+"""The places where trainings are started, in their order, with the launch on each of the ways that come there."""
+
+
+def starts(states: Sequence[State]) -> Starts:
+    """The places where trainings are started, each before those that follow it on a way."""
+    found: Starts = []
+    for way, state in enumerate(states):
+        seen: dict[tuple[object, ...], int] = {}
+        at = 0
+        for launch in state.launches:
+            place = _place(launch)
+            seen[place] = seen.get(place, 0) + 1
+            key = (*place, seen[place])
+            known = next((index for index, (other, _) in enumerate(found) if other == key), None)
+            if known is None:
+                following = _next_known(found, state.launches, launch, at)
+                found.insert(following, (key, {way: launch}))
+                at = following + 1
+            else:
+                found[known][1][way] = launch
+                at = known + 1
+    return found
+
+
+def _next_known(found: Starts, launches: Sequence[Launch], launch: Launch, at: int) -> int:
+    """Where a launch belongs among those of other ways: before the next one of its own way that they have too."""
+    places = {key[:4]: index for index, (key, _) in reversed(list(enumerate(found))) if index >= at}
+    begin = next(index for index, one in enumerate(launches) if one is launch)
+    for one in launches[begin + 1 :]:
+        if _place(one) in places:
+            return places[_place(one)]
+    return len(found)
+
+
+def _place(launch: Launch) -> tuple[object, ...]:
+    """What tells the places where trainings are started apart."""
+    return (launch.line, launch.entry, launch.branch, tuple((one.line, one.name) for one in launch.rounds))
+
+
+def together(shell: Shell, states: Sequence[State]) -> list[Launch]:
+    """The launches of several ways, those at the same place as one."""
+    if all(state.launches == states[0].launches for state in states):
+        return list(states[0].launches)
+    return [merged(shell, [states[way] for way in by_way], list(by_way.values())) for _, by_way in starts(states)]
+
+
+def merged(shell: Shell, states: Sequence[State], launches: Sequence[Launch]) -> Launch:
+    """The launch that is, on each of the ways to `states`, the one of `launches` at the same place."""
     first = launches[0]
     if all(launch == first for launch in launches):
         return first
-    ways = _Ways(shell, ends, first.source)
+    ways = _Ways(shell, states, first.source)
     env = {
         name: ways.either(name, [one.env.get(name) for one in launches]) for name in _names(one.env for one in launches)
     }
@@ -77,9 +123,9 @@ def _words(ways: _Ways, launches: Sequence[Launch]) -> list[Value]:
 class _Ways:
     """The ways on which something is compared, one value each, in their order."""
 
-    def __init__(self, shell: Shell, ends: Sequence[End], source: str) -> None:
-        self.shell, self.ends, self.source, self.spend = shell, ends, source, shell.spend
-        taken = [dict(end.state.taken) for end in ends]
+    def __init__(self, shell: Shell, states: Sequence[State], source: str) -> None:
+        self.shell, self.states, self.source, self.spend = shell, states, source, shell.spend
+        taken = [dict(state.taken) for state in states]
         self.forks = list(dict.fromkeys(fork for one in taken for fork in one))
         self.taken = taken
 
@@ -186,7 +232,7 @@ class _Ways:
 
     def _named(self, gap: Sequence[Words]) -> str:
         """The variable whose values behind the forks are what differs, or a part of it."""
-        names = [name for name in self.ends[0].state.differed if all(name in end.state.differed for end in self.ends)]
+        names = [name for name in self.states[0].differed if all(name in state.differed for state in self.states)]
         whole = [name for name in names if self._holds(name, gap, whole=True)]
         found = whole or [name for name in names if self._holds(name, gap, whole=False)]
         written = [name for name in found if re.search(rf"\$\{{?{name}\b", self.source)]
@@ -195,8 +241,8 @@ class _Ways:
     def _holds(self, name: str, gap: Sequence[Words], *, whole: bool) -> bool:
         """Whether a variable's values are what stands at a place on each way, or a part of the one word there."""
         rests = set()
-        for end, words in zip(self.ends, gap, strict=True):
-            held = end.state.differed[name]
+        for state, words in zip(self.states, gap, strict=True):
+            held = state.differed[name]
             values = words_of(held)
             if whole and values != words:
                 return False
@@ -209,9 +255,9 @@ class _Ways:
         return whole or len(rests) == 1
 
 
-def deciding(shell: Shell, ends: Sequence[End], values: Sequence[object]) -> str:
+def deciding(shell: Shell, states: Sequence[State], values: Sequence[object]) -> str:
     """The conditions that tell apart the ways on which something differs."""
-    return " and ".join(fork.why for fork in _Ways(shell, ends, "").deciding(values)[:MOST_WHYS]) or "a condition"
+    return " and ".join(fork.why for fork in _Ways(shell, states, "").deciding(values)[:MOST_WHYS]) or "a condition"
 
 
 def _is_flag(word: Value) -> bool:

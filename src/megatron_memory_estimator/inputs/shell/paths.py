@@ -15,8 +15,9 @@ from ...errors import ConfigError
 from .control import Break, Crowded, Return, Stop
 from .grammar import List
 from .launches import Branch
+from .merging import together
 from .state import Fork, Known, Oracle, Shell, State, Taken
-from .values import Array, Held, Value, joined, words_of
+from .values import Array, Held, Value, bare, joined, outside_in, words_of
 
 MOST_WAYS = 256
 """Ways through the same commands, those that leave a loop or a function early among them."""
@@ -27,7 +28,6 @@ DECISIVE = (
     ("which variables are local", "frames"),
     ("which variables are integers", "integers"),
     ("the positional parameters", "positionals"),
-    ("what is printed", "output"),
 )
 """What has no value that stands for all ways."""
 
@@ -67,8 +67,9 @@ def ends(shell: Shell, body: Callable[[], None], *, in_subshell: bool | None = N
             raise ConfigError(f"line {shell.line} of the script is nested too deeply")
         while waiting:
             shell.spend(len(before.variables))
+            shell.try_way()
             shell.state, shell.steps = before.clone(), steps
-            shell.oracle = Oracle(waiting.pop(), known)
+            shell.oracle = Oracle(waiting.pop(), known, shell.most_paths)
             control: Stop | Return | Break | None = None
             try:
                 body()
@@ -175,11 +176,14 @@ def _start(state: State, before: State, ended: list[End]) -> None:
         state.launches[known:known] = others
 
 
-def _differing(states: list[State]) -> dict[str, list[Held | None]]:
+def _differing(states: Sequence[State]) -> dict[str, list[Held | None]]:
     """The variables that differ between states, with their values."""
-    names = dict.fromkeys(name for state in states for name in state.variables)
-    found = {name: [state.variables.get(name) for state in states] for name in names}
-    return {name: values for name, values in found.items() if any(value != values[0] for value in values)}
+    first = states[0].variables
+    names: dict[str, None] = {}
+    for state in states[1:]:
+        names.update((name, None) for name in first if name not in state.variables)
+        names.update((name, None) for name, value in state.variables.items() if first.get(name) != value)
+    return {name: [state.variables.get(name) for state in states] for name in names}
 
 
 # -- one state for several -----------------------------------------------------------------------------------------------
@@ -187,7 +191,11 @@ def _widest(shell: Shell, groups: list[End], fork: Fork) -> End:
     """One end for all, where there are too many ways to follow each."""
     if any(_kind(group.control) != _kind(groups[0].control) for group in groups):
         raise Crowded
-    return End(widened(shell, [group.state for group in groups], fork), groups[0].control)
+    states = [group.state for group in groups]
+    for name, values in _differing(states).items():
+        for state, value in zip(states, values, strict=True):
+            state.differed[name] = value
+    return End(widened(shell, states, fork), groups[0].control)
 
 
 def widened(shell: Shell, states: list[State], fork: Fork, *, choices: bool = True) -> State:
@@ -198,6 +206,7 @@ def widened(shell: Shell, states: list[State], fork: Fork, *, choices: bool = Tr
         if any(getattr(state, field) != getattr(first, field) for state in states[1:]):
             raise shell.refuse(f"{what} depends on {fork.why}, which cannot be decided")
     why = f"it depends on {fork.why}"
+    first.launches = together(shell, states)
     for name, values in _differing(states).items():
         first.variables[name] = _any_of(shell, name, values, why, fork.cause, choices=choices)
     for state in states[1:]:
@@ -213,10 +222,9 @@ def widened(shell: Shell, states: list[State], fork: Fork, *, choices: bool = Tr
         first.exported |= state.exported
         first.readonly |= state.readonly
         first.exported_functions |= state.exported_functions
-        first.opaque |= state.opaque
+        first.opaque |= state.opaque or first.output != state.output
         first.fed = first.fed if first.fed == state.fed else None
         first.folder = first.folder if first.folder == state.folder else ""
-        first.launches += [one for one in state.launches if one not in first.launches]
         if first.status != state.status:
             first.status, first.cause = None, fork.cause
     return first
@@ -234,14 +242,24 @@ def _any_of(shell: Shell, name: str, values: list[Held | None], why: str, cause:
     tails = zip(*map(reversed, rests), strict=False)
     end = next((at for at, ones in enumerate(tails) if len(set(ones)) > 1), min(map(len, rests)))
     middles = [one[: len(one) - end] for one in rests]
-    words = tuple(dict.fromkeys(tuple(part for part in one if not _is_blank(part)) for one in middles))
-    shell.spend(sum(map(len, lists)) + 1)
-    found = shell.doubt(why, "" if start or end else name, words if len(words) <= MOST_CHOICES else (), cause)
+    shell.spend(20 * sum(map(len, lists)) + 1)
+    words = _choices([tuple(part for part in one if not _is_blank(part)) for one in middles])
+    found = shell.doubt(why, "" if start or end else name, words, cause)
     if is_array:
         return Array(dict(enumerate([*lists[0][:start], found, *lists[0][len(lists[0]) - end :]])))
     before = " " if any(one and _is_blank(one[0]) for one in middles) else ""
     after = " " if any(one and _is_blank(one[-1]) for one in middles) else ""
     return joined([*lists[0][:start], before, found, after, *lists[0][len(lists[0]) - end :]])
+
+
+def _choices(several: list[tuple[Value, ...]]) -> tuple[tuple[Value, ...], ...]:
+    """The words that stand at one place, those of a choice inside a choice among them; none where that are too many."""
+    found: dict[tuple[Value, ...], None] = {}
+    for words in several:
+        inner = outside_in(words[0]) if len(words) == 1 and not bare(words[0]) else []
+        found.update(dict.fromkeys(inner[0].choices if len(inner) == 1 and inner[0].choices else (words,)))
+    is_deep = any(one.choices for words in found for word in words for one in outside_in(word))
+    return () if is_deep or len(found) > MOST_CHOICES else tuple(found)
 
 
 def _parts(value: Held | None, *, is_array: bool) -> list[Value]:

@@ -10,7 +10,7 @@ from . import gpus
 from .beside import Beside
 from .choosing import chosen
 from .commands import run
-from .control import Crowded
+from .control import Crowded, TooManyWays
 from .launches import Launch
 from .parser import parsed
 from .paths import ends
@@ -37,23 +37,16 @@ def read_script(
         raise ConfigError("the script has a null byte")
     if (lines := text.count("\n")) > MOST_LINES:
         raise ConfigError(f"a script has at most {MOST_LINES:,} lines here, and this one has {lines:,}")
-    header = {**gpus.header_options(text), **gpus.asked_for(given)}
-    variables: dict[str, Held] = dict(gpus.job_variables(header))
-    shell = Shell(
-        {name: value for name, value in given.items() if whole(name) is None},
-        run,
-        State(variables, set(variables), positionals=_positionals(given, words)),
-        beside=beside,
-        places=() if beside is None else (beside.script,),
-        header=header,
-    )
     commands = parsed(text)
-    try:
-        found = ends(shell, lambda: run(shell, commands))
-    except Crowded:
-        raise shell.refuse(
-            f"more than {MOST_PATHS} ways lead through it, by conditions that cannot be decided"
-        ) from None
+    for most_paths in MOST_PATHS:
+        shell = _shell(text, given, words, beside, most_paths)
+        try:
+            found = ends(shell, lambda shell=shell: run(shell, commands))  # type: ignore[misc]
+            break
+        except TooManyWays:
+            continue
+        except Crowded:
+            raise shell.refuse("too many ways lead through it, by conditions that cannot be decided") from None
     launch = chosen(shell, found, has_words=bool(shell.state.positionals))
     option = next((word for word in words if word.startswith("-")), None)
     if option is not None and not shell.takes_words:
@@ -63,6 +56,21 @@ def read_script(
     if words and not shell.takes_words and not shell.takes_numbers:
         launch.notes.append(f"the script reads no words of its caller; {' '.join(words)[:80]} is passed over")
     return launch
+
+
+def _shell(text: str, given: Mapping[str, str], words: Sequence[str], beside: Beside | None, most_paths: int) -> Shell:
+    """A shell before its first command."""
+    header = {**gpus.header_options(text), **gpus.asked_for(given)}
+    variables: dict[str, Held] = dict(gpus.job_variables(header))
+    return Shell(
+        {name: value for name, value in given.items() if whole(name) is None},
+        run,
+        State(variables, set(variables), positionals=_positionals(given, words)),
+        most_paths=most_paths,
+        beside=beside,
+        places=() if beside is None else (beside.script,),
+        header=header,
+    )
 
 
 def _positionals(given: Mapping[str, str], words: Sequence[str]) -> tuple[Value, ...]:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from ...errors import ConfigError
 from ...wording import plain
 from .beside import Beside
+from .control import TooManyWays
 from .grammar import Command, List
 from .launches import Branch, Launch, Round
 from .values import Array, Held, Unknown, Value, bare, outside_in, quoted, size, unknowns, unquoted
@@ -23,8 +24,12 @@ MOST_STEPS = 20_000
 MOST_STEPS_OF_ALL = 100_000
 """Commands on all ways through it."""
 MOST_DOUBTS = 2000
-MOST_PATHS = 64
-"""Ways through the same commands that are followed; where there are more, what differs is not known."""
+MOST_PATHS = (64, 4, 1)
+"""Ways through the same commands that are followed; where there are more, what differs is not known. A script that takes too much work is
+read again with fewer."""
+MOST_TRIED = 15_000
+MOST_WORK_OF_WAYS = 3_000_000
+"""Commands on all ways together, with the ways begun, and work, until that is so."""
 MOST_FORKS = 24
 """Forks on one way, those that leave a loop among them."""
 FAILED = -1
@@ -144,9 +149,9 @@ class Oracle:
     CROWDED = -2
     """A decision that a loop runs nobody knows how often: there are too many ways through its rounds."""
 
-    def __init__(self, given: tuple[int, ...], known: Known) -> None:
-        """`known` is what has been found on other ways at the same places."""
-        self.given, self.known = given, known
+    def __init__(self, given: tuple[int, ...], known: Known, most: int) -> None:
+        """`known` is what has been found on other ways at the same places, `most` how many ways there may be."""
+        self.given, self.known, self.most = given, known, most
         self.taken: list[int] = []
         self.others: list[tuple[int, ...]] = []
         self.width, self.met = 1, 0
@@ -159,7 +164,7 @@ class Oracle:
     def decide(self, ways: int, going: int) -> int:
         """The way to take at the next fork; `going` of the ways do not leave a loop or a function there."""
         width = self.width * max(going, 1)
-        if width > MOST_PATHS or len(self.taken) >= MOST_FORKS:
+        if width > self.most or len(self.taken) >= MOST_FORKS:
             return self.WIDENED
         at, self.width = len(self.taken), width
         way = self.given[at] if at < len(self.given) else 0
@@ -197,7 +202,8 @@ class Shell:
     given: Mapping[str, str]
     run: Callable[[Shell, List], None]
     state: State = field(default_factory=State)
-    oracle: Oracle = field(default_factory=lambda: Oracle((), {}))
+    most_paths: int = MOST_PATHS[0]
+    oracle: Oracle = field(default_factory=lambda: Oracle((), {}, MOST_PATHS[0]))
     beside: Beside | None = None
     header: Mapping[str, Value] = field(default_factory=dict)
     # where it is
@@ -220,7 +226,7 @@ class Shell:
     substituted: int = 0
     last_status: int | None = 0
     # what has been found
-    doubts: dict[Unknown, None] = field(default_factory=dict)
+    doubts: dict[Unknown, Unknown] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
     others: dict[str, None] = field(default_factory=dict)
     compared: dict[str, dict[str, None]] = field(default_factory=dict)
@@ -234,6 +240,7 @@ class Shell:
     work: int = 0
     steps: int = 0
     all_steps: int = 0
+    tried: int = 0
 
     def spend(self, amount: int) -> None:
         """Count work. Raises ConfigError where a script needs more than any real one."""
@@ -242,6 +249,13 @@ class Shell:
             raise ConfigError(
                 f"line {self.line} of the script: reading it takes too much work; its text grows too large"
             )
+
+    def try_way(self) -> None:
+        """Count a way that is begun. Raises Crowded where all ways together take too much work."""
+        self.tried += 1
+        takes_much = self.tried + self.all_steps > MOST_TRIED or self.work > MOST_WORK_OF_WAYS
+        if takes_much and self.most_paths > MOST_PATHS[-1]:
+            raise TooManyWays
 
     def step(self) -> None:
         """Count one command."""
@@ -279,8 +293,8 @@ class Shell:
         if found not in self.doubts:
             if len(self.doubts) >= MOST_DOUBTS:
                 raise self.refuse(f"more than {MOST_DOUBTS:,} values in doubt")
-            self.doubts[found] = None
-        return (found,)
+            self.doubts[found] = found
+        return (self.doubts[found],)
 
     def undecided(self, *values: Value) -> None:
         """The status of the last command is not known; `values` are what it depends on."""

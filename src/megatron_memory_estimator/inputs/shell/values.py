@@ -150,28 +150,27 @@ def present(words: Iterable[Value]) -> list[Value]:
     return [word for word in words if not vanishes(word)]
 
 
-def _each(value: Value, **changes: bool) -> Value:
-    if isinstance(value, str):
-        return value
-    return tuple(
-        piece if isinstance(piece, str) else dataclasses.replace(piece, **changes)  # type: ignore[arg-type]
-        for piece in value
-    )
-
-
 def quoted(value: Value) -> Value:
     """The value as inside quotes: each part that is not known is one word, be it empty."""
-    return _each(value, quoted=True)
+    return _with_quotes(value, True)
 
 
 def unquoted(value: Value) -> Value:
     """The value as outside quotes: what an assignment stores."""
-    return _each(value, quoted=False)
+    return _with_quotes(value, False)
+
+
+def _with_quotes(value: Value, quoted: bool) -> Value:
+    if isinstance(value, str) or all(isinstance(piece, str) or piece.quoted is quoted for piece in value):
+        return value
+    return tuple(piece if isinstance(piece, str) else dataclasses.replace(piece, quoted=quoted) for piece in value)
 
 
 def apart(value: Value) -> Value:
     """An element that vanishes, as it stands in a text that elements are joined to."""
-    return _each(value, apart=True)
+    if isinstance(value, str):
+        return value
+    return tuple(piece if isinstance(piece, str) else dataclasses.replace(piece, apart=True) for piece in value)
 
 
 def readable(value: Value) -> str:
