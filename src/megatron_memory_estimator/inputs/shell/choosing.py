@@ -8,11 +8,10 @@ from collections.abc import Sequence
 
 from ...errors import ConfigError
 from ...wording import plain
-from .control import Stop
 from .launches import Launch
 from .merging import KEY, deciding, merged, starts
 from .paths import End
-from .state import Shell
+from .state import Shell, Stop
 from .values import Unknown, head, outside_in, partition, readable
 
 WITHOUT_EFFECT = frozenset([

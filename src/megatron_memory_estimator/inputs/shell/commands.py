@@ -11,14 +11,13 @@ from ...errors import ConfigError
 from .assign import assign, declare
 from .builtins import BUILTINS
 from .compound import COMPOUND, shown
-from .control import Return, Stop
 from .expand import fields
 from .files import redirected, targets
 from .grammar import AndOr, Assignment, Command, List, Pipeline, Simple
 from .paths import DEEPEST, apart, either, ends, known_ends, last_fork, settle
 from .programs import program
 from .simple import DECLARING
-from .state import FAILED, Frame, Shell
+from .state import FAILED, Frame, Return, Shell, Stop
 from .values import Array, Held, Value, joined, present, vanishes
 
 

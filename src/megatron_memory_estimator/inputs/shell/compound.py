@@ -10,7 +10,6 @@ from ...errors import ConfigError
 from ...wording import plain
 from .arithmetic import truth
 from .conditions import decide
-from .control import Break, Crowded, Return, Stop
 from .expand import fields, pattern_of, text_of
 from .files import document, redirected, targets
 from .glob import matches
@@ -31,7 +30,7 @@ from .grammar import (
 )
 from .launches import Branch, Round
 from .paths import End, Way, apart, either, ends, known_ends, last_fork, settle, widened
-from .state import FAILED, Fork, Shell, State
+from .state import FAILED, Break, Crowded, Fork, Return, Shell, State, Stop
 from .values import Value, bare, in_doubt, loose, outside_in, present, readable
 
 MOST_ROUNDS = 2000

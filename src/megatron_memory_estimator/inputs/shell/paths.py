@@ -12,11 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ...errors import ConfigError
-from .control import Break, Crowded, Return, Stop
 from .grammar import List
 from .launches import Branch
 from .merging import together
-from .state import Fork, Known, Oracle, Shell, State, Taken
+from .state import Break, Crowded, Fork, Known, Oracle, Return, Shell, State, Stop, Taken
 from .values import Array, Held, Value, bare, joined, outside_in, words_of
 
 MOST_WAYS = 256

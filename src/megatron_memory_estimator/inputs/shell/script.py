@@ -10,11 +10,10 @@ from . import gpus
 from .beside import Beside
 from .choosing import chosen
 from .commands import run
-from .control import Crowded, TooManyWays
 from .launches import Launch
 from .parser import parsed
 from .paths import ends
-from .state import MOST_PATHS, Shell, State
+from .state import MOST_PATHS, Crowded, Shell, State, TooManyWays
 from .values import Held, Value, unset
 
 __all__ = ["Beside", "Launch", "read_script"]

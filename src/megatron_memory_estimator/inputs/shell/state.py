@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from ...errors import ConfigError
 from ...wording import plain
 from .beside import Beside
-from .control import TooManyWays
 from .grammar import Command, List
 from .launches import Branch, Launch, Round
 from .values import Array, Held, Unknown, Value, bare, outside_in, quoted, size, unknowns, unquoted
@@ -43,6 +42,30 @@ ALWAYS_SET = frozenset([
     "TERM", "UID", "USER", "_",
 ])  # fmt: skip
 """Variables set by bash itself, or on every machine."""
+
+
+class Stop(Exception):  # noqa: N818
+    """`exit`, or what ends a script."""
+
+
+class Return(Exception):  # noqa: N818
+    """`return`."""
+
+
+class Crowded(Exception):  # noqa: N818
+    """Too many ways, which nothing can stand for: some leave a loop or a function, others do not."""
+
+
+class TooManyWays(Exception):  # noqa: N818
+    """All ways through a script together take too much work."""
+
+
+class Break(Exception):  # noqa: N818
+    """`break` or `continue`, out of `levels` loops."""
+
+    def __init__(self, levels: int, *, goes_on: bool) -> None:
+        super().__init__()
+        self.levels, self.goes_on = levels, goes_on
 
 
 @dataclass
@@ -283,7 +306,9 @@ class Shell:
 
     def refuse(self, what: str) -> ConfigError:
         """The error about something that the script does here."""
-        return ConfigError(f"line {self.line} of the script: {what}")
+        taken = self.state.taken
+        way = f"; that is so on one of the ways at a condition that cannot be decided: {taken[-1].fork.why}" if taken else ""
+        return ConfigError(f"line {self.line} of the script: {what}{way}")
 
     def doubt(
         self, why: str, name: str = "", choices: tuple[tuple[Value, ...], ...] = (), cause: str = ""
