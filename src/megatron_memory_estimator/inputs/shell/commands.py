@@ -118,7 +118,7 @@ def _command(shell: Shell, node: Command) -> None:
 def _simple(shell: Shell, node: Simple) -> None:
     """Expands the words, then assigns, or calls a function, a builtin or a program."""
     words: list[Value] = []
-    origins: list[int] = []
+    origins: list[tuple[int, str]] = []
     declared: list[Assignment] = []
     substituted = shell.substituted
     for at, word in enumerate(node.words):
@@ -127,7 +127,7 @@ def _simple(shell: Shell, node: Simple) -> None:
         else:
             found = fields(shell, word)
             words += found
-            origins += [at] * len(found)
+            origins += [(at, word.source)] * len(found)
     while words and vanishes(words[0]):
         words.pop(0)
     if not words:

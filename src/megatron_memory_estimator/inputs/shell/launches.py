@@ -37,7 +37,8 @@ class Launch:
     leading ./, `lost` the files that it sources and that are not there. Without `num_gpus`, `gpus_unknown` says why, and how to give it,
     where something says a number that is not known. `compared` are variables and words of the caller that nothing sets, with the values
     that conditions of the script compare them with. `doubts` is all that was met in the script and comes from outside. `origins` says of
-    each word from which word of the command, which is `source`, it was made; `counted` is the environment that counts GPUs.
+    each word from which word of the command, which is `source`, it was made, and how that one is written; `counted` is the environment that
+    counts GPUs.
     """
 
     entry: str = ""
@@ -56,7 +57,7 @@ class Launch:
     header: dict[str, Value] = field(default_factory=dict)
     compared: dict[str, tuple[str, ...]] = field(default_factory=dict)
     source: str = field(default="", repr=False)
-    origins: tuple[int, ...] = field(default=(), repr=False)
+    origins: tuple[tuple[int, str], ...] = field(default=(), repr=False)
     counted: dict[str, Value] = field(default_factory=dict, repr=False)
 
     @property

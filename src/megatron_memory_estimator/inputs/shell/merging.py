@@ -114,9 +114,11 @@ def _words(ways: _Ways, launches: Sequence[Launch]) -> list[Value]:
         return ways.aligned([tuple(one.words) for one in launches])
     found: list[Value] = []
     for origin in sorted({at for one in launches for at in one.origins}):
+        ways.source = origin[1]
         found += ways.aligned(
             [tuple(word for word, at in zip(one.words, one.origins, strict=True) if at == origin) for one in launches]
         )
+    ways.source = first.source
     return found
 
 
@@ -235,8 +237,8 @@ class _Ways:
         names = [name for name in self.states[0].differed if all(name in state.differed for state in self.states)]
         whole = [name for name in names if self._holds(name, gap, whole=True)]
         found = whole or [name for name in names if self._holds(name, gap, whole=False)]
-        written = [name for name in found if re.search(rf"\$\{{?{name}\b", self.source)]
-        return (written or found or [""])[0]
+        written = [name for name in found if re.search(rf"\$\{{?{name}\b", self.source)] or found
+        return written[0] if len(written) == 1 else ""
 
     def _holds(self, name: str, gap: Sequence[Words], *, whole: bool) -> bool:
         """Whether a variable's values are what stands at a place on each way, or a part of the one word there."""

@@ -187,14 +187,18 @@ def _differing(states: Sequence[State]) -> dict[str, list[Held | None]]:
 
 # -- one state for several -----------------------------------------------------------------------------------------------
 def _widest(shell: Shell, groups: list[End], fork: Fork) -> End:
-    """One end for all, where there are too many ways to follow each."""
-    if any(_kind(group.control) != _kind(groups[0].control) for group in groups):
+    """One end for all that go on, where there are too many ways to follow each; those that leave early stay ways of their own."""
+    for name, values in _differing([group.state for group in groups]).items():
+        for group, value in zip(groups, values, strict=True):
+            group.state.differed[name] = value
+    kinds: dict[tuple[object, ...], list[End]] = {}
+    for group in groups:
+        kinds.setdefault(_kind(group.control), []).append(group)
+    wide = [End(widened(shell, [one.state for one in ones], fork), ones[0].control) for ones in kinds.values()]
+    choice = shell.oracle.decide(len(wide), 1) if len(wide) > 1 else 0
+    if choice == Oracle.WIDENED:
         raise Crowded
-    states = [group.state for group in groups]
-    for name, values in _differing(states).items():
-        for state, value in zip(states, values, strict=True):
-            state.differed[name] = value
-    return End(widened(shell, states, fork), groups[0].control)
+    return wide[choice]
 
 
 def widened(shell: Shell, states: list[State], fork: Fork, *, choices: bool = True) -> State:

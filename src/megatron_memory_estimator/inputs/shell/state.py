@@ -245,7 +245,7 @@ class Shell:
     updated: str = ""
     targets: dict[int, Value] = field(default_factory=dict)
     stored: set[int] = field(default_factory=set)
-    origins: tuple[int, ...] = ()
+    origins: tuple[tuple[int, str], ...] = ()
     substituted: int = 0
     last_status: int | None = 0
     # what has been found
@@ -307,7 +307,11 @@ class Shell:
     def refuse(self, what: str) -> ConfigError:
         """The error about something that the script does here."""
         taken = self.state.taken
-        way = f"; that is so on one of the ways at a condition that cannot be decided: {taken[-1].fork.why}" if taken else ""
+        way = (
+            f"; that is so on one of the ways at a condition that cannot be decided: {taken[-1].fork.why}"
+            if taken
+            else ""
+        )
         return ConfigError(f"line {self.line} of the script: {what}{way}")
 
     def doubt(
