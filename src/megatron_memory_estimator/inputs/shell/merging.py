@@ -126,7 +126,8 @@ class _Ways:
     """The ways on which something is compared, one value each, in their order."""
 
     def __init__(self, shell: Shell, states: Sequence[State], source: str) -> None:
-        self.shell, self.states, self.source, self.spend = shell, states, source, shell.spend
+        self.shell, self.states, self.spend = shell, states, shell.spend
+        self.source = self.command = source
         taken = [dict(state.taken) for state in states]
         self.forks = list(dict.fromkeys(fork for one in taken for fork in one))
         self.taken = taken
@@ -237,8 +238,12 @@ class _Ways:
         names = [name for name in self.states[0].differed if all(name in state.differed for state in self.states)]
         whole = [name for name in names if self._holds(name, gap, whole=True)]
         found = whole or [name for name in names if self._holds(name, gap, whole=False)]
-        written = [name for name in found if re.search(rf"\$\{{?{name}\b", self.source)] or found
-        return written[0] if len(written) == 1 else ""
+        written = [name for name in names if re.search(rf"\$\{{?{name}\b", self.source)]
+        if found:
+            found = [name for name in found if name in written] or found
+        elif self.source != self.command:  # one word of the command
+            found = written
+        return found[0] if len(found) == 1 else ""
 
     def _holds(self, name: str, gap: Sequence[Words], *, whole: bool) -> bool:
         """Whether a variable's values are what stands at a place on each way, or a part of the one word there."""

@@ -306,7 +306,7 @@ def outside(shell: Shell, found: list[End], before: State) -> None:
         inner = end.state
         state = before.clone() if len(found) > 1 else before
         state.status, state.cause, state.launches, state.taken = inner.status, inner.cause, inner.launches, inner.taken
-        state.output, state.opaque = inner.output, inner.opaque
+        state.output, state.opaque, state.differed = inner.output, inner.opaque, inner.differed
         behind.append(End(state))
     if len(behind) > 1:
         settle(shell, behind, last_fork(found))
