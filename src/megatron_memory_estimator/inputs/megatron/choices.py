@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...errors import ConfigError
 from ...wording import shown
-from ..shell.values import Unknown, Value, bare, head, loose, outside_in, readable, unknowns, unset_in
+from ..shell.values import Unknown, Value, bare, head, loose, outside_in, present, readable, unknowns, unset_in
 
 MOST_CHOICES = 64
 
@@ -23,7 +23,7 @@ def sources(words: Sequence[Value]) -> str:
 
 def source_of(unknown: Unknown) -> str:
     """Where what is not known comes from, and what gives it."""
-    alternatives = [" ".join(map(readable, choice)) or "nothing" for choice in unknown.choices]
+    alternatives = [" ".join(map(readable, present(choice))) or "nothing" for choice in unknown.choices]
     listed = f" ({' or '.join(alternatives)})" if alternatives else ""
     where = f"${unknown.name}{listed}" if unknown.name else f"what is not known{listed}"
     option = f"--set {unknown.option}=VALUE" if unknown.option else "the argument behind --"

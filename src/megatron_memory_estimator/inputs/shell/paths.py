@@ -130,9 +130,10 @@ def settle(shell: Shell, found: list[End], fork: Fork) -> None:
     that ends the script is left out where another goes on. Raises what the way leaves with."""
     before = shell.state
     groups: list[End] = []
-    over = [] if shell.in_subshell else [end for end in found if isinstance(end.control, Stop)]
+    over: list[End] = []
     for end in found:
-        if end in over:
+        if isinstance(end.control, Stop) and not shell.in_subshell:
+            over.append(end)
             continue
         shell.spend(len(end.state.variables) * (len(groups) + 1))
         group = next((one for one in groups if one.meets(end)), None)
