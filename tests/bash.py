@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from megatron_memory_estimator import ConfigError
-from megatron_memory_estimator.inputs.shell.doubts import bare, in_doubt, vanishes
 from megatron_memory_estimator.inputs.shell.script import Beside, read_script
+from megatron_memory_estimator.inputs.shell.values import Value, bare, in_doubt, vanishes
 
 HARMLESS = (
     "bash", "sh", "cat", "seq", "cut", "wc", "head", "tail", "expr", "basename", "dirname", "true", "false", "env", "sed", "mv", "cp", "tr",
@@ -137,7 +137,7 @@ class Bash:
         return "said" if launch.notes else "different"
 
     @staticmethod
-    def _same_environment(ours: dict[str, str], real: dict[str, str]) -> bool:
+    def _same_environment(ours: dict[str, Value], real: dict[str, str]) -> bool:
         doubted = {name for name, value in ours.items() if in_doubt(value)}
         known = {name: bare(value) for name, value in ours.items() if name not in doubted | OF_SHELLS}
         return known == {name: value for name, value in real.items() if name not in doubted}

@@ -10,6 +10,7 @@ import pytest
 from megatron_memory_estimator import ConfigError, TrainingJob
 from megatron_memory_estimator.inputs.megatron.words import parse_words
 from megatron_memory_estimator.inputs.shell.script import Launch, read_script
+from megatron_memory_estimator.inputs.shell.values import Value
 
 from .helpers import ROOT
 
@@ -37,7 +38,7 @@ def launch(text: str, **given: str) -> Launch:
     return read_script(text, given)
 
 
-def words(text: str, **given: str) -> list[str]:
+def words(text: str, **given: str) -> list[Value]:
     return launch(text + "\npython pretrain_gpt.py $A", **given).words
 
 

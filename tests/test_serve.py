@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
-import sys
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -25,9 +25,6 @@ from megatron_memory_estimator.web.guard import HEADERS, LARGEST_BODY
 
 from .helpers import ROOT
 from .serving import OWN, PORT, RUN
-
-sys.path.insert(0, str(ROOT / "scripts"))
-import docs_tools
 
 JSON_KINDS: dict[str, Any] = {
     "object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "boolean": bool, "null": type(None),
@@ -57,9 +54,10 @@ def asked(client: TestClient, tool: str, arguments: Any, **headers: str) -> tupl
     return answer.status_code, answer.json()
 
 
-def test_the_arguments_that_are_checked_are_those_of_the_models() -> None:
+def test_the_arguments_that_are_checked_are_those_of_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """`arguments.json`, which needs no pydantic, is made of the models."""
-    assert arguments() == docs_tools.kinds()
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    assert arguments() == import_module("docs_tools").kinds()
     assert {name: {*tool.arguments.model_fields, "detail"} for name, tool in STATED.items()} == {
         name: set(known) for name, known in arguments().items()
     }

@@ -14,8 +14,8 @@ import pytest
 
 from megatron_memory_estimator import ConfigError
 from megatron_memory_estimator.inputs.megatron.files import Caller, from_script
-from megatron_memory_estimator.inputs.shell.doubts import in_doubt, readable
 from megatron_memory_estimator.inputs.shell.script import read_script
+from megatron_memory_estimator.inputs.shell.values import in_doubt, outside_in, readable, unset
 
 from .bash import Bash
 from .shell_scripts import scripts
@@ -155,7 +155,6 @@ LOST = [
     "--log-interval 1 $X",
     "--log-interval 1 $A$B",
     "--log-interval 1 $NESTED",
-    "--tensorboard-dir x-$A",
     "--log-interval $LEADING",
     '--log-interval 1 "${LOOP[@]}"',
 ]
@@ -175,6 +174,13 @@ for f in $(ls); do LOOP+=(--fp8-format hybrid); done
         from_script(
             f"{script}torchrun pretrain_gpt.py --num-layers 4 {words}", "run.sh", "run", Caller(), ignore_unknown=False
         ).words.settled()
+
+
+def test_what_is_no_argument_for_bash_is_none_here() -> None:
+    """Both ways are known: bash passes `x-`, or `x---fp8-format` and `hybrid`, and no --fp8-format."""
+    script = '[ -f x ] && A="--fp8-format hybrid"\ntorchrun pretrain_gpt.py --num-layers 4 --tensorboard-dir x-$A'
+    found = from_script(script, "run.sh", "run", Caller(), ignore_unknown=False).words.settled()
+    assert found.values["num_layers"] == 4 and "fp8" not in found.values
 
 
 REFUSED = [
@@ -222,7 +228,7 @@ def test_what_a_condition_in_doubt_changes_is_in_doubt_and_nothing_else() -> Non
     found = read_script("A=(--lr 1)\nif [ -f x ]; then A+=(--load y); B=2; else B=3; fi\npython train.py ${A[@]} $B 4")
     assert found.words[:2] == ["--lr", "1"] and found.words[-1] == "4"
     assert [in_doubt(word) for word in found.words[2:4]] == [True, True]
-    choices = [doubt.choices for doubt in found.doubts.values()]
+    choices = [doubt.choices for doubt in found.doubts]
     assert (("--load", "y"), ()) in choices and (("2",), ("3",)) in choices
 
 
@@ -230,6 +236,44 @@ def test_what_a_condition_in_doubt_changes_is_in_doubt_and_nothing_else() -> Non
 def test_places_behind_an_element_that_may_be_none_are_in_doubt(asked: str) -> None:
     found = read_script(f"S=($C k)\npython train.py {asked}")
     assert [in_doubt(word) for word in found.words] == [asked != "${#S[@]}"]
+
+
+DEVICE = """DEVICE=${DEVICE:-$(probe && echo npu || echo gpu)}
+case $DEVICE in gpu) TP=2 PP=1 ;; npu) TP=4 PP=2 ;; esac
+python train.py --tp $TP --pp $PP --ep ${EP:-1}"""
+
+
+def test_the_variable_that_decides_a_condition_is_the_question() -> None:
+    found = read_script(DEVICE)
+    asked = [one for word in found.words for one in outside_in(word)]
+    assert [(one.name, one.option) for one in asked] == [("TP", "DEVICE"), ("PP", "DEVICE")]
+    assert all("compares DEVICE with gpu or npu" in one.why for one in asked)
+    assert asked[0].choices == (("2",), ("4",), (unset("TP"),))
+    assert words(DEVICE, DEVICE="npu") == ["--tp", "4", "--pp", "2", "--ep", "1"]
+
+
+def test_what_one_condition_decides_stays_together() -> None:
+    """Each way is followed by itself: B is 2 where A is 1, so that no condition on both is in doubt."""
+    text = "if [ -f x ]; then A=1 B=2; else A=3 B=6; fi\n[ $((A * 2)) = $B ] && C=same || C=other\npython train.py $C"
+    assert words(text) == ["same"]
+
+
+def test_ways_that_leave_the_same_state_are_one() -> None:
+    quiet = 'check() { [ -f "$1" ] || return 0; echo found; }\n' + "check x\n" * 200
+    assert words(quiet + "for i in 1 2 3; do [ -f $i ] && continue; A+=$i; done\npython train.py ok")[-1] == "ok"
+
+
+@pytest.mark.parametrize("body", ["V{0}=1", "A+=({0})", "[ -f y{0} ] && A=z"])
+def test_more_ways_than_can_be_followed_are_questions_and_no_guess(body: str) -> None:
+    lines = "".join(f"if [ -f x{at} ]; then {body.format(at)}; fi\n" for at in range(40))
+    found = read_script(lines + "python train.py --seed 1 ${V39:-0} ${A[@]}")
+    assert found.words[:2] == ["--seed", "1"]
+    assert any(map(in_doubt, found.words[2:]))
+
+
+def test_exit_ends_a_subshell_alone() -> None:
+    found = read_script("V=$([ -f x ] && exit; echo a)\npython train.py $V").words[0]
+    assert [one.choices for one in outside_in(found)] == [((), ("a",))]
 
 
 def test_the_same_in_both_branches_is_no_doubt() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 from ...dataclass import dataclass
 from ...errors import ConfigError
 from ...wording import shown
-from ..shell.doubts import Doubt, bare, doubts_in, in_doubt, marks, readable, unset_in, vanishes
 from ..shell.launches import Launch
+from ..shell.values import Unknown, Value, bare, in_doubt, unset_in, vanishes
 from ..text_files import is_within, read_text
 from .run import Around, Run
 from .words import NEGATIVE
@@ -98,28 +98,29 @@ def of_launch(launch: Launch, path: str, given: Mapping[str, Any], around: Aroun
     gone = dict.fromkeys(f"${name}" for word in launch.words if word not in kept for name in unset_in(word))
     notes = [*launch.notes, *([f"set nowhere, taken as empty: {', '.join(gone)}"] if gone else ())]
     env = {name: bare(value) for name, value in launch.env.items() if not in_doubt(value)}
-    files = {os.path.normpath(name): _known(text, launch.doubts) for name, text in launch.files.items()}
+    files = {os.path.normpath(name): _known(text) for name, text in launch.files.items()}
     beside = around or Around(Place(path, bool(given.get("follow"))).text_of)
     return Run(
-        path, launch.entry, tuple(_known(word, launch.doubts) for word in kept), None, env, launch.num_gpus,
+        path, launch.entry, tuple(_known(word) for word in kept), None, env, launch.num_gpus,
         given.get("set_variables") or {}, given.get("run_model") or "", bool(given.get("ignore_unknown")),
         with_written(files, path, beside.text_of), launch.gpus_unknown, tuple(notes), beside.named,
         lost=launch.lost, container=launch.container,
     )  # fmt: skip
 
 
-def _is_value(words: Sequence[str], at: int) -> bool:
+def _is_value(words: Sequence[Value], at: int) -> bool:
     """Whether a word stands where the value of an argument does."""
-    before = words[at - 1] if at else ""
+    before = _known(words[at - 1]) if at else ""
     return before.startswith("-") and "=" not in before and not NEGATIVE.match(before)
 
 
-def _known(text: str, doubts: Mapping[str, Doubt]) -> str:
+def _known(value: Value) -> str:
     """A text with what is not known in it as $NAME, or (unknown) where it has no name."""
-    for key in doubts_in(text):
-        if key in doubts and doubts[key].name:
-            text = text.replace(f"\0?{key}\0", f"${doubts[key].name}").replace(f"\0!{key}\0", f"${doubts[key].name}")
-    return readable(text) if marks(text) else text
+    if isinstance(value, str):
+        return value
+    return "".join(
+        piece if not isinstance(piece, Unknown) else f"${piece.name}" if piece.name else UNREAD for piece in value
+    )
 
 
 def of_document(document: Mapping[str, Any], path: str, given: Mapping[str, Any], around: Around | None = None) -> Run:

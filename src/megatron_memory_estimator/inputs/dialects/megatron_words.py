@@ -12,7 +12,6 @@ from ...wording import dashed, shown, whole
 from ..megatron.table import arguments
 from ..megatron.words import OLD_NAMES
 from ..questions import Question
-from ..shell.doubts import readable
 from .keys import DECIDES, patterns
 from .launched import UNKNOWN
 
@@ -77,7 +76,7 @@ def number(found: Found, key: str, questions: list[Question], default: int | Non
     if value is None:
         word = words[-1] if words else ""
         names = UNKNOWN.findall(word)
-        said = shown(readable(word)) if word else "nothing"
+        said = shown(word) if word else "nothing"
         questions.append(
             Question(f"{dashed(key)} must be a whole number, not {said}", f"--set {names[0]}=VALUE" if names else "")
         )
@@ -106,7 +105,7 @@ def real(found: Found, key: str, default: float) -> float:
 
 def text(found: Found, key: str) -> str:
     """The words behind an argument as one, without marks of what is not known; "" where it is not given."""
-    return " ".join(readable(word) for word in found.get(key, ()))
+    return " ".join(found.get(key, ()))
 
 
 def on(found: Found, key: str) -> bool:

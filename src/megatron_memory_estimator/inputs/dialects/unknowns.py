@@ -1,35 +1,46 @@
 """What a launch script leaves open, in a run of another framework: it may stay open where every value gives the same job.
 
-Words, variables and files of a launch hold marks (`shell/doubts.py`). The run is read with what may stand for them: each of the choices
-of a doubt where they are known, and the words of `probes.py` where they are not. Where the jobs differ, memory depends on it, and it is
-asked for; no value is ever chosen.
+Words, variables and files of a launch have parts that are not known (`shell/values.py`). The run is read with what may stand for
+them: each of the choices where they are known, and the words of `probes.py` where they are not. Where the jobs differ, memory depends
+on it, and it is asked for; no value is ever chosen.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ...dataclass import dataclass
 from ...errors import ConfigError, EstimatorError, QuestionsError
 from ...wording import LONGEST_MESSAGE
 from ..environment import VARIABLES
-from ..megatron.choices import choices, sources
+from ..megatron.choices import choices, source_of
 from ..questions import Question, settle
-from ..shell.doubts import Doubt, bare, doubts_in, in_doubt, loose, marks, unset_in, vanishes
 from ..shell.launches import Launch
+from ..shell.values import (
+    Unknown,
+    Value,
+    bare,
+    head,
+    in_doubt,
+    joined,
+    loose,
+    outside_in,
+    partition,
+    unknowns,
+    vanishes,
+    with_blanks,
+)
 from .probes import probes
 from .run import Run
 
 Read = Callable[[Run], Any]
 """The job of a run. Jobs are told apart by their fields."""
-Mark = tuple[str, str]
-"""A mark's kind, `$` for a variable that nothing sets and `?` for a doubt, and its name."""
 One = TypeVar("One")
-Values = Mapping[Mark, tuple[str, ...]]
-"""Words that stand for marks."""
+Values = Mapping[Unknown, tuple[Value, ...]]
+"""Words that stand for what is not known."""
 ENVIRONMENT = re.compile(r"\$\{(?:oc\.)?env:\s*([A-Za-z_]\w*)\s*\}")
 """A variable of the environment without a default, in a file."""
 MOST = 60
@@ -49,11 +60,11 @@ def job_of_launch(
 
     Raises QuestionsError for every value that is not known and that memory depends on, and what `read` raises.
     """
-    open_ = list(dict.fromkeys(_identity(mark) for text in _texts(launch) for mark in marks(text)))
+    open_ = list(dict.fromkeys(_identity(one) for text in _texts(launch) for one in unknowns(text)))
     if not open_:
         return read(run_of(launch))
     settle(_unread(launch))
-    known = {one: found for one in open_ if (found := _choices(launch.doubts, one))}
+    known = {one: found for one in open_ if (found := _choices(one))}
     first = {one: found[0] for one, found in known.items()}
     try:
         job = read(run_of(filled(launch, first)))
@@ -71,93 +82,93 @@ def job_of_launch(
 
 
 def filled(launch: Launch, values: Values) -> Launch:
-    """The launch with words in the place of marks; others stay."""
+    """The launch with words in the place of what is not known; the rest stays."""
     words = [one for word in launch.words for one in _spliced(word, values)]
     env = {name: _replaced(text, values) for name, text in launch.env.items()}
     files = {name: _replaced(text, values) for name, text in launch.files.items()}
     return dataclasses.replace(launch, words=words, env=env, files=files)
 
 
-def _spliced(word: str, values: Values) -> Sequence[str]:
-    """The words that a word becomes: as many as stand for a mark that is not quoted, and one otherwise."""
-    if not bare(word) and len(marks(word)) == 1 and (loose(word) or vanishes(word)):
-        return values.get(_identity(marks(word)[0]), (word,))
+def _spliced(word: Value, values: Values) -> Sequence[Value]:
+    """The words that a word becomes: as many as stand for what is not known and not quoted, and one otherwise."""
+    if not bare(word) and len(unknowns(word)) == 1 and (loose(word) or vanishes(word)):
+        return values.get(_identity(unknowns(word)[0]), (word,))
     return (_replaced(word, values),)
 
 
-def _replaced(text: str, values: Values) -> str:
-    for mark in dict.fromkeys(marks(text)):
-        if (found := values.get(_identity(mark))) is not None:
-            text = text.replace(f"\0{mark[0]}{mark[1]}\0", " ".join(found))
-    return text
+def _replaced(text: Value, values: Values) -> Value:
+    if isinstance(text, str):
+        return text
+    return joined(
+        piece if isinstance(piece, str) else with_blanks(values.get(_identity(piece), ((piece,),))) for piece in text
+    )
 
 
-def _identity(mark: Mark) -> Mark:
-    """A mark, quoted or not."""
-    return ("?" if mark[0] in "?!" else "$", mark[1])
+def _identity(unknown: Unknown) -> Unknown:
+    """What is not known, quoted or not."""
+    return dataclasses.replace(unknown, quoted=False, apart=False)
 
 
-def _texts(launch: Launch) -> Iterator[str]:
+def _texts(launch: Launch) -> Iterator[Value]:
     yield from launch.words
     yield from launch.env.values()
     yield from launch.files.values()
 
 
-def _choices(doubts: Mapping[str, Doubt], mark: Mark) -> list[tuple[str, ...]] | None:
-    """What may stand for a mark, where that is known."""
-    if mark[0] == "$":
+def _choices(unknown: Unknown) -> list[tuple[Value, ...]] | None:
+    """What may stand for what is not known, where there is a list of that."""
+    if unknown.is_unset:
         return None
-    return choices(doubts, f"\0?{mark[1]}\0") or list(doubts[mark[1]].choices) or None
+    return choices((unknown,)) or list(unknown.choices) or None
 
 
 def _unread(launch: Launch) -> list[Question]:
     """Questions about words that may be any arguments, and variables that memory depends on."""
     asked = []
     for at, word in enumerate(launch.words):
-        behind = at > 0 and launch.words[at - 1].startswith("-") and "=" not in launch.words[at - 1]
-        if (
-            not behind
-            and loose(word)
-            and not bare(word)
-            and not all(_choices(launch.doubts, ("?", key)) for key in doubts_in(word))
-        ):
-            asked.append(_asking(launch.doubts, word, "which arguments the program is given:"))
+        before = launch.words[at - 1] if at else ""
+        behind = head(before).startswith("-") and "=" not in bare(before)
+        if not behind and loose(word) and not bare(word) and not all(map(_choices, outside_in(word))):
+            asked.append(_asking(unknowns(word)[0], "which arguments the program is given:"))
     for name in VARIABLES:
         text = launch.env.get(name, "")
-        if in_doubt(text) and not all(_choices(launch.doubts, ("?", key)) for key in doubts_in(text)):
+        if in_doubt(text) and not all(map(_choices, outside_in(text))):
             asked.append(Question(f"the environment variable {name} is not known", f"--set {name}=VALUE"))
     return asked
 
 
-def _question(launch: Launch, mark: Mark) -> Question:
+def _question(launch: Launch, unknown: Unknown) -> Question:
     """The question for a value: where it stands first, and where it comes from."""
-    text = f"\0{mark[0]}{mark[1]}\0"
-    return _asking(launch.doubts, text, f"memory depends on {_place(launch, mark)}:")
+    return _asking(unknown, f"memory depends on {_place(launch, unknown)}:")
 
 
-def _place(launch: Launch, mark: Mark) -> str:
-    """What takes its value from a mark: a key, an argument, a variable or a file."""
+def _place(launch: Launch, unknown: Unknown) -> str:
+    """What takes its value from what is not known: a key, an argument, a variable or a file."""
+
+    def holds(text: Value) -> bool:
+        return unknown in map(_identity, unknowns(text))
+
     for at, word in enumerate(launch.words):
-        if mark in map(_identity, marks(word)):
-            key, equals, _ = word.partition("=")
+        if holds(word):
+            key, equals, _ = partition(word, "=")
             before = launch.words[at - 1] if at else ""
-            if equals and not marks(key):
+            if equals and isinstance(key, str):
                 return key
-            return before if before.startswith("-") and not marks(before) else "which words are passed"
-    named = next((name for name, text in launch.env.items() if mark in map(_identity, marks(text))), None)
+            return before if isinstance(before, str) and before.startswith("-") else "which words are passed"
+    named = next((name for name, text in launch.env.items() if holds(text)), None)
     if named is not None:
         return f"the variable {named}"
-    return next((name for name, text in launch.files.items() if mark in map(_identity, marks(text))), "a value")
+    return next((name for name, text in launch.files.items() if holds(text)), "a value")
 
 
-def _asking(doubts: Mapping[str, Doubt], text: str, what: str) -> Question:
-    where, _, option = sources(doubts, [text]).rpartition("; give ")
+def _asking(unknown: Unknown, what: str) -> Question:
+    where, _, option = source_of(unknown).rpartition("; give ")
     return Question(f"{what} taken from {where}", option if option.startswith("--") else "")
 
 
 @dataclass(frozen=True)
 class _Reading:
-    """A launch that was read with the first choices for its marks, and the job that it gave."""
+    """A launch that was read with the first choices for what is not known, and the job that it gave."""
 
     launch: Launch
     run_of: Callable[[Launch], Run]
@@ -167,23 +178,28 @@ class _Reading:
     alike: Callable[[Any, Any], bool]
 
     def same(self, values: Values) -> bool | None:
-        """Whether other words for marks give the same job; None where they give none."""
+        """Whether other words for what is not known give the same job; None where they give none."""
         try:
             return self.alike(self.read(self.run_of(filled(self.launch, {**self.first, **values}))), self.job)
         except EstimatorError:
             return None
 
-    def depends_on(self, mark: Mark, others: Sequence[tuple[str, ...]]) -> bool:
-        """Whether another choice for a mark gives another job, or none."""
-        return not all(self.same({mark: words}) for words in others)
+    def depends_on(self, unknown: Unknown, others: Sequence[tuple[Value, ...]]) -> bool:
+        """Whether another choice for what is not known gives another job, or none."""
+        return not all(self.same({unknown: words}) for words in others)
 
 
-def _keys(launch: Launch, mark: Mark) -> list[str]:
-    """The keys and arguments that take their values from a mark, and the lines of files that do."""
-    lines = [
-        line for text in launch.files.values() for line in text.splitlines() if mark in map(_identity, marks(line))
-    ]
-    return [_place(launch, mark), *lines]
+def _keys(launch: Launch, unknown: Unknown) -> list[str]:
+    """The keys and arguments that take their values from what is not known, and the beginnings of the lines of files that do."""
+    lines = []
+    for text in launch.files.values():
+        line = ""
+        for piece in (text,) if isinstance(text, str) else text:
+            if isinstance(piece, str):
+                line = (line + piece).rpartition("\n")[2]
+            elif _identity(piece) == unknown:
+                lines.append(line)
+    return [_place(launch, unknown), *lines]
 
 
 def _depending(unknown: Mapping[One, Sequence[str]], same: Callable[[Mapping[One, str]], bool | None]) -> list[One]:
@@ -222,7 +238,7 @@ def job_of_environment(run: Run, read: Read, alike: Callable[[Any, Any], bool]) 
     try:
         job = read(dataclasses.replace(run, text_of=text_of))
     except EstimatorError as error:
-        raise _optioned(error, named) from None
+        raise _optioned(error, {name: name for name in named}) from None
 
     def same(words: Mapping[str, str]) -> bool | None:
         try:
@@ -244,16 +260,14 @@ def job_of_environment(run: Run, read: Read, alike: Callable[[Any, Any], bool]) 
 
 def _with_option(error: EstimatorError, launch: Launch) -> EstimatorError:
     """The error, with the option that gives a value which it shows as $NAME."""
-    names = {name for text in _texts(launch) for name in unset_in(text)}
-    names |= {launch.doubts[key].name for text in _texts(launch) for key in doubts_in(text)}
-    return _optioned(error, names)
+    return _optioned(error, {one.name: one.option for text in _texts(launch) for one in unknowns(text)})
 
 
-def _optioned(error: EstimatorError, names: Collection[str]) -> EstimatorError:
-    """The error, with the option for the first of these variables that it shows."""
+def _optioned(error: EstimatorError, names: Mapping[str, str]) -> EstimatorError:
+    """The error, with the option for the first of these variables that it shows; the variable to give by each name."""
     shown = [name for name in re.findall(r"\$\{?(?:oc\.)?(?:env:)?([A-Za-z_]\w*)", str(error)) if name in names]
     if isinstance(error, QuestionsError) or not shown or "--set" in str(error):
         return error
-    option = f"--set {shown[0]}=VALUE"
+    option = f"--set {names[shown[0]]}=VALUE"
     said = f"{str(error)[: LONGEST_MESSAGE - len(option) - 40]}; ${shown[0]} is not known: give {option}"
     return QuestionsError(said, (Question(str(error), option),))

@@ -15,7 +15,7 @@ from .. import SCRIPTS, YAML
 from ..environment import VARIABLES
 from ..file_keys import follow_all
 from ..questions import Question
-from ..shell.doubts import bare, in_doubt
+from ..shell.values import Value, bare, in_doubt
 from ..text_files import read_run_yaml, read_text
 from .programs import refuse_folder, refuse_other_documents
 from .runner import from_document
@@ -106,7 +106,7 @@ def launch_of(text: str, path: str, caller: Caller) -> Launch:
 def from_launch(launch: Launch, path: str, name: str, *, ignore_unknown: bool) -> Given:
     """The arguments of a launch of Megatron-LM."""
     refuse_entry(launch.entry)
-    found = parse_words(launch.words, ignore_unknown=ignore_unknown, doubts=launch.doubts)
+    found = parse_words(launch.words, ignore_unknown=ignore_unknown)
     said = f"num_gpus as in {path}: {launch.num_gpus}" if launch.num_gpus is not None else ""
     env, questions = _known_environment(launch.env)
     return Given(
@@ -115,7 +115,7 @@ def from_launch(launch: Launch, path: str, name: str, *, ignore_unknown: bool) -
     )  # fmt: skip
 
 
-def _known_environment(env: Mapping[str, str]) -> tuple[dict[str, str], tuple[Question, ...]]:
+def _known_environment(env: Mapping[str, Value]) -> tuple[dict[str, str], tuple[Question, ...]]:
     """The variables whose values are known, and questions about those that memory depends on."""
     open_ = [name for name in VARIABLES if in_doubt(env.get(name, ""))]
     questions = [Question(f"the environment variable {name} is not known", f"--set {name}=VALUE") for name in open_]

@@ -16,7 +16,7 @@ from typing import Any
 from ...errors import ConfigError, UnsupportedError
 from ...wording import dashed, shown, whole
 from ..questions import Question
-from ..shell.doubts import bare, marks, unset, unset_in
+from ..shell.values import Value, bare, head, joined, readable, split, unknowns, unset, unset_in
 from .classes import passes_over
 from .forks import Others
 from .table import Argument, arguments
@@ -93,12 +93,12 @@ def _read(words: Parsed, key: str, value: Any, variables: Mapping[str, str]) -> 
             words.problems.pop(known, None)
     single = texts[0] if len(texts) == 1 else None
     number = argument is not None and (argument.kind != "Store" or argument.type in ("int", "float"))
-    if single in LEFT_OUT or (number and single is not None and single.lower() == "none"):
+    if single in LEFT_OUT or (number and isinstance(single, str) and single.lower() == "none"):
         return
     switch = argument is not None and argument.kind != "Store"
     if single == "true" and (switch or value is True or argument is None):
         read_words(words, [flag])
-    elif argument is not None and switch and single is not None and marks(single) and not passes_over(argument):
+    elif argument is not None and switch and single is not None and unknowns(single) and not passes_over(argument):
         names = ", ".join("$" + name for name in unset_in(single))
         options = " ".join(f"--set {name}=true" for name in unset_in(single))
         words.problems[argument.dest] = Question(
@@ -120,10 +120,10 @@ def _text(value: Any) -> str:
     return text.lower() if text.lower() in ("true", "false", "null") else text
 
 
-def filled(text: str, variables: Mapping[str, str]) -> str:
-    """The text with its variables; those that nothing sets are marked. Raises ConfigError for one that grows too long."""
+def filled(text: str, variables: Mapping[str, str]) -> Value:
+    """The text with its variables; those that nothing sets are not known. Raises ConfigError for one that grows too long."""
 
-    def value(match: re.Match[str]) -> str:
+    def value(match: re.Match[str]) -> Value:
         name = match.group(1) or match.group(4)
         operator, default = match.group(2), match.group(3)
         found = variables.get(name)
@@ -133,22 +133,34 @@ def filled(text: str, variables: Mapping[str, str]) -> str:
 
     if "$" not in text:
         return text
-    found = _VARIABLE.sub(value, text.replace("\0", ""))
-    if len(found) > LONGEST:
+    text = text.replace("\0", "")
+    parts: list[Value] = []
+    at = 0
+    for match in _VARIABLE.finditer(text):
+        parts += [text[at : match.start()], value(match)]
+        at = match.end()
+    found = joined([*parts, text[at:]])
+    if len(bare(found)) > LONGEST:
         raise ConfigError(f"{shown(text)} is longer than {LONGEST} characters with its variables")
-    return _text(found)
+    return _text(found) if isinstance(found, str) else found
 
 
-def _split(text: str, argument: Argument | None, *, listed: bool) -> list[str]:
+def _split(text: Value, argument: Argument | None, *, listed: bool) -> list[Value]:
     """The words of a value: several where it is a list, and where the argument takes several; `(...)` is always one."""
-    if listed or text.startswith("("):
+    if listed or head(text).startswith("("):
         return [text]
     many = argument is not None and bool(argument.nargs)
-    bracketed = re.fullmatch(r"\[[^\]*+()]*\]", text) is not None
-    if bracketed and (many or " " in text or re.fullmatch(r"\[[A-Za-z_]\w*\]", text)):
-        inner = text[1:-1]
-        return inner.replace(",", " ").split() if many else inner.split()
-    return text.split() if many else [text]
+    plain = readable(text)
+    bracketed = re.fullmatch(r"\[[^\]*+()]*\]", plain) is not None
+    if bracketed and (many or " " in plain or re.fullmatch(r"\[[A-Za-z_]\w*\]", plain)):
+        inner = joined(
+            piece.translate({ord("["): " ", ord("]"): " ", ord(","): " " if many else ","})
+            if isinstance(piece, str)
+            else (piece,)
+            for piece in ((text,) if isinstance(text, str) else text)
+        )
+        return split(inner)
+    return split(text) if many else [text]
 
 
 def _from_outside(args: Mapping[Any, Any]) -> bool:
@@ -166,7 +178,7 @@ def _from_outside(args: Mapping[Any, Any]) -> bool:
 def _uncounted(env: Mapping[str, str]) -> str:
     """Why the number of GPUs is not known where a variable gives one that is none."""
     for name in ("GPUS_PER_NODE", "NUM_NODES"):
-        if env.get(name) and not marks(env[name]) and "$" not in env[name] and not whole(env[name]):
+        if env.get(name) and "$" not in env[name] and not whole(env[name]):
             return f"{name}={shown(env[name])} is no count"
     return ""
 

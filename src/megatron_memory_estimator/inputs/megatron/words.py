@@ -20,7 +20,7 @@ from ...errors import ConfigError
 from ...wording import dashed, plain, shown, signed
 from ..questions import Question, settle
 from ..setting_names import current_name, known_settings
-from ..shell.doubts import MARK, Doubt, bare, doubts_in, loose, marks, readable, unset_in, vanishes
+from ..shell.values import Value, bare, head, loose, outside_in, partition, readable, unknowns, unset_in, vanishes
 from .choices import choices, chooses_flags, sources
 from .classes import passes_over
 from .forks import Others, fork_arguments
@@ -31,7 +31,6 @@ from .table import Argument, arguments
 class Parsed:
     """Values by destination, arguments that Megatron-LM does not have, what is open by destination, and what is said."""
 
-    doubts: Mapping[str, Doubt] = field(default_factory=dict)
     others: Others = field(default_factory=Others)
     values: dict[str, Any] = field(default_factory=dict)
     empty: dict[str, None] = field(default_factory=dict)
@@ -64,64 +63,63 @@ class Parsed:
         return self
 
 
-def parse_words(
-    words: Sequence[str], *, ignore_unknown: bool = False, doubts: Mapping[str, Doubt] | None = None
-) -> Parsed:
-    """The arguments that words say, and what they leave open. `doubts` explain the marks of a launch script.
+def parse_words(words: Sequence[Value], *, ignore_unknown: bool = False) -> Parsed:
+    """The arguments that words say, and what they leave open.
 
     Raises ConfigError where which arguments there are is not known.
     """
-    if doubts is None and (odd := next((word for word in words if MARK in word), None)) is not None:
+    if (odd := next((bare(word) for word in words if "\0" in bare(word)), None)) is not None:
         raise ConfigError(f"{shown(odd)} holds a null byte, which no argument does")
-    reading = Parsed(doubts or {}, Others(ignore_unknown))
+    reading = Parsed(Others(ignore_unknown))
     read_words(reading, words)
     return reading
 
 
-def read_words(reading: Parsed, words: Sequence[str]) -> None:
+def read_words(reading: Parsed, words: Sequence[Value]) -> None:
     """Reads words into what has been read so far; a problem of one destination ends when a later word sets it."""
     by_flag, _ = arguments()
     for flag, values in _groups(words, reading):
         if not flag:
             _choice(reading, values[0])
             continue
-        name = flag[2:].replace("-", "_")
-        argument = by_flag.get(name)
+        if not isinstance(flag, str):
+            reading.problems[readable(flag)] = Question(
+                f"the argument {shown(readable(flag))} takes part of its name from {sources([flag])}"
+            )
+            continue
+        argument = by_flag.get(flag[2:].replace("-", "_"))
         if argument is not None:
             _one(reading, flag, argument, values)
-        elif marks(flag):
-            reading.problems[name] = Question(
-                f"the argument {shown(readable(flag))} takes part of its name from {sources(reading.doubts, [flag])}"
-            )
         else:
             reading.others.take(flag, tuple(readable(value) for value in values if not vanishes(value)))
 
 
-def _groups(words: Iterable[str], reading: Parsed) -> Iterator[tuple[str, list[str]]]:
+def _groups(words: Iterable[Value], reading: Parsed) -> Iterator[tuple[Value, list[Value]]]:
     """Each flag with the words behind it; a word that may be arguments or not, by itself without a flag."""
-    flag, values = "", list[str]()
+    flag: Value = ""
+    values = list[Value]()
     for word in words:
-        if re.match(r"--[A-Za-z]", word):
+        if re.match(r"--[A-Za-z]", head(word)):
             if flag:
                 yield flag, values
-            flag, equals, value = word.partition("=")
+            flag, equals, value = partition(word, "=")
             values = [value] if equals else []
-        elif chooses_flags(reading.doubts, word):
+        elif chooses_flags(word):
             if flag:
                 yield flag, values
             yield "", [word]
             flag, values = "", []
         elif flag:
             values.append(word)
-        elif vanishes(word) or (not bare(word).strip() and not doubts_in(word)):
+        elif vanishes(word) or (not bare(word).strip() and not outside_in(word)):
             _stray(reading, word)
         else:
-            reading.problems.setdefault(f"word {word}", _before_the_first(reading, word))
+            reading.problems.setdefault(f"word {readable(word)}", _before_the_first(word))
     if flag:
         yield flag, values
 
 
-def _stray(reading: Parsed, word: str) -> None:
+def _stray(reading: Parsed, word: Value) -> None:
     """An empty word where none belongs: bash passes it if it is quoted, and Megatron-LM's parser stops at it."""
     names = unset_in(word)
     reading.empty.update(dict.fromkeys(names))
@@ -129,17 +127,17 @@ def _stray(reading: Parsed, word: str) -> None:
         reading.odd["an empty word"] = None
 
 
-def _before_the_first(reading: Parsed, word: str) -> Question:
-    if marks(word):
-        return Question(f"the word {shown(readable(word))} is taken from {sources(reading.doubts, [word])}")
+def _before_the_first(word: Value) -> Question:
+    if unknowns(word):
+        return Question(f"the word {shown(readable(word))} is taken from {sources([word])}")
     return Question(f"{shown(word)} stands before the first Megatron argument; arguments begin with --")
 
 
-def _choice(reading: Parsed, word: str) -> None:
+def _choice(reading: Parsed, word: Value) -> None:
     """Arguments that are passed or not: what all choices agree in holds; what they differ in must not matter."""
-    doubt = reading.doubts[doubts_in(word)[0]]
+    doubt = outside_in(word)[0]
     by_flag, by_dest = arguments()
-    read = [_choice_values(reading, one, word) for one in choices(reading.doubts, word) or []]
+    read = [_choice_values(reading, one, word) for one in choices(word) or []]
     for dest in {dest: None for inner in read for dest in (*inner.values, *inner.problems)}:
         if dest in by_dest and passes_over(by_dest[dest]):
             continue
@@ -149,20 +147,19 @@ def _choice(reading: Parsed, word: str) -> None:
             reading.problems.pop(dest, None)
             continue
         flag = dest if dest in by_flag else next((f for f, one in by_flag.items() if one.dest == dest), dest)
-        option = f"--set {doubt.name}=VALUE" if doubt.name else f"-- {dashed(flag)}, or its opposite"
+        option = f"--set {doubt.option}=VALUE" if doubt.option else f"-- {dashed(flag)}, or its opposite"
         reading.problems[dest] = Question(f"whether {dashed(flag)} is passed is not known: {doubt.why}", option)
     for name in {name: None for inner in read for name in inner.others.read}:
         if len({inner.others.read.get(name) for inner in read}) > 1:
             reading.problems[name] = Question(f"whether {dashed(name)} is passed is not known: {doubt.why}")
 
 
-def _choice_values(reading: Parsed, words: tuple[str, ...], whole: str) -> Parsed:
+def _choice_values(reading: Parsed, words: tuple[Value, ...], whole: Value) -> Parsed:
     """What one of several lists of arguments says by itself."""
-    inner = Parsed(reading.doubts, Others(reading.others.ignore_unknown))
-    if words and not words[0].startswith("--"):
-        raise ConfigError(
-            f"the words {shown(readable(' '.join(words)))} may be passed or not: {sources(reading.doubts, [whole])}"
-        )
+    inner = Parsed(Others(reading.others.ignore_unknown))
+    if words and not head(words[0]).startswith("--"):
+        text = " ".join(map(readable, words))
+        raise ConfigError(f"the words {shown(text)} may be passed or not: {sources([whole])}")
     read_words(inner, words)
     reading.empty.update(inner.empty)
     reading.odd.update(inner.odd)
@@ -170,7 +167,7 @@ def _choice_values(reading: Parsed, words: tuple[str, ...], whole: str) -> Parse
     return inner
 
 
-def _one(reading: Parsed, flag: str, argument: Argument, values: list[str]) -> None:
+def _one(reading: Parsed, flag: str, argument: Argument, values: list[Value]) -> None:
     """The value of one flag, or its problem where it depends on what is not known."""
     dest = argument.dest
     for key in (dest, f"words behind {dest}"):
@@ -182,22 +179,22 @@ def _one(reading: Parsed, flag: str, argument: Argument, values: list[str]) -> N
         return
     if any(not bare(value).strip() for value in values):
         values = _filled(reading, argument, values)
-    if unclear := [value for value in values if marks(value)]:
+    if unclear := [value for value in values if unknowns(value)]:
         one = takes and len(values) == 1
         name = f"{flag} takes its value from" if one else f"what follows {flag} is taken from"
-        why, option = source_and_option(reading.doubts, unclear, argument)
+        why, option = source_and_option(unclear, argument)
         reading.problems[dest if one else f"words behind {dest}"] = Question(f"{name} {why}", option)
         return
-    value, problem = _value(flag, argument, values)
+    value, problem = _value(flag, argument, [bare(value) for value in values])
     if problem:
         reading.problems[dest] = Question(problem, option_for(argument))
     else:
         reading.values[dest] = value
 
 
-def source_and_option(doubts: Mapping[str, Doubt], words: Sequence[str], argument: Argument) -> tuple[str, str]:
+def source_and_option(words: Sequence[Value], argument: Argument) -> tuple[str, str]:
     """Where unknown words come from, and the option that gives them."""
-    text = sources(doubts, words)
+    text = sources(words)
     what, semicolon, option = text.rpartition("; give --set ")
     if semicolon:
         return what, f"--set {option}"
@@ -215,7 +212,7 @@ def option_for(argument: Argument) -> str:
     return f"-- {flag}{value}"
 
 
-def _without_effect(reading: Parsed, flag: str, argument: Argument, values: list[str]) -> None:
+def _without_effect(reading: Parsed, flag: str, argument: Argument, values: list[Value]) -> None:
     """An argument that memory does not depend on: kept as far as it can be read, whatever follows it."""
     known = [readable(value) for value in values if not vanishes(value)]
     value, problem = _value(flag, argument, known)
@@ -226,18 +223,18 @@ def _without_effect(reading: Parsed, flag: str, argument: Argument, values: list
         reading.values[argument.dest] = " ".join(known) or None
     elif argument.kind != "Store":
         reading.values[argument.dest] = argument.kind == "StoreTrue"
-    if known and not any(marks(one) for one in values):
+    if known and not any(unknowns(one) for one in values):
         reading.odd[shown(" ".join([flag, *known]))[1:-1]] = None
     elif not values:
         reading.odd[f"{flag} without a value"] = None
 
 
-def _filled(reading: Parsed, argument: Argument, values: list[str]) -> list[str]:
+def _filled(reading: Parsed, argument: Argument, values: list[Value]) -> list[Value]:
     """The words behind a flag without those that vanish, as in bash, and without empty words that nothing takes; the last stays
     where the flag would have no value."""
     takes = argument.kind == "Store"
-    kept = [value for value in values if bare(value).strip() or doubts_in(value)]
-    gone = [value for value in values if not (bare(value).strip() or doubts_in(value))]
+    kept = [value for value in values if bare(value).strip() or outside_in(value)]
+    gone = [value for value in values if not (bare(value).strip() or outside_in(value))]
     if not kept and takes and argument.nargs != "*":
         kept, gone = gone[:1], gone[1:]
     for value in gone:

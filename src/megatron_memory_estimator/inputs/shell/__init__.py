@@ -1,6 +1,1 @@
-"""Launch scripts, read without running anything.
-
-The language is recursive: a word may hold commands, a command words, a number a variable. So the files that follow it (`commands`,
-`compound`, `builtins`, `programs`, `expand`, `parameters`, `arithmetic` and what stands between them) are one circle, tied by
-imports inside functions.
-"""
+"""Launch scripts, read without running anything: every way through a script is followed, and the launches are compared."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import operator
 import re
+from collections.abc import Callable
 
 from ...wording import plain
-from .doubts import bare, doubtful, doubts_in, in_doubt, marks, unset, unset_in
-from .operators import BINARY, applied, literal, wrapped
-from .state import Array, Shell
+from .state import Shell
+from .values import Array, Unknown, Value, bare, in_doubt, outside_in, unknowns, unset_in
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>0[xX][0-9a-fA-F]+|[0-9]+#[0-9a-zA-Z@_]+|[0-9]+)(?![\w#.])|(?P<name>[A-Za-z_][A-Za-z0-9_]*)"
@@ -19,36 +21,38 @@ DEEPEST = 20
 
 
 class Uncertain(Exception):  # noqa: N818
-    """A value in the expression is not known; `mark` says which."""
+    """A value in the expression is not known."""
 
-    def __init__(self, mark: str) -> None:
+    def __init__(self, unknown: Unknown) -> None:
         super().__init__()
-        self.mark = mark
+        self.unknown = unknown
 
 
-def evaluated(shell: Shell, text: str, *, lenient: bool = False, depth: int = 0) -> int:
+def evaluated(shell: Shell, text: Value, *, lenient: bool = False, depth: int = 0) -> int:
     """The value of an expression whose expansions are done. Raises Uncertain, and ConfigError for what is no expression.
 
     Variables that are set nowhere are 0 in bash; here they are not known, unless `lenient` (a condition), or where a variable
     is counted up from nothing (`N=$((N + 1))`).
     """
-    if in_doubt(text) or (marks(text) and not lenient):
-        raise Uncertain(_first_mark(text))
+    if in_doubt(text) or (unset_in(text) and not lenient):
+        raise Uncertain((outside_in(text) or unknowns(text))[0])
     return _Expression(shell, bare(text), lenient=lenient, depth=depth).value()
 
 
-def settled(shell: Shell, text: str, *, lenient: bool = False) -> int | str:
-    """The value, or the mark of what is not known; variables that an uncertain expression assigns are in doubt then."""
+def settled(shell: Shell, text: Value, *, lenient: bool = False) -> int | Value:
+    """The value, or what is not known of it; variables that an uncertain expression assigns are in doubt then."""
     try:
         return evaluated(shell, text, lenient=lenient)
     except Uncertain as found:
-        kind, key = marks(found.mark)[0]
-        mark = found.mark if kind in "?!" else shell.doubt(f"${key} is used in (( )) and has no value", key)
+        one = found.unknown
+        value: Value = (dataclasses.replace(one, choices=(), quoted=False),)
+        if one.is_unset:
+            value = shell.doubt(f"${one.name} is used in (( )) and has no value", one.name)
         for name in re.findall(r"([A-Za-z_]\w*)\s*(?:\[[^\]]*\]\s*)?(?:[-+*/%&^|]|<<|>>)?=(?!=)", bare(text)):
-            shell.assign(name, mark)
+            shell.assign(name, value)
         for pair in re.findall(r"([A-Za-z_]\w*)\s*(?:\+\+|--)|(?:\+\+|--)\s*([A-Za-z_]\w*)", bare(text)):
-            shell.assign(pair[0] or pair[1], mark)
-        return mark
+            shell.assign(pair[0] or pair[1], value)
+        return value
 
 
 def assigns(text: str) -> bool:
@@ -56,9 +60,65 @@ def assigns(text: str) -> bool:
     return re.search(r"\+\+|--|(?<![=!<>])=(?!=)|<<=|>>=", text) is not None
 
 
-def _first_mark(text: str) -> str:
-    doubts = doubts_in(text)
-    return doubtful(doubts[0]) if doubts else unset(unset_in(text)[0])
+def truth(shell: Shell, text: Value) -> bool | None:
+    """Whether an expression is not 0; None where that is not known, and the status then says what it depends on."""
+    value = settled(shell, text, lenient=not assigns(bare(text)))
+    if isinstance(value, int):
+        shell.state.status = int(value == 0)
+        return value != 0
+    shell.undecided(value)
+    return None
+
+
+# -- numbers and operators -----------------------------------------------------------------------------------------------
+BINARY: tuple[tuple[str, ...], ...] = (
+    ("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<=", ">=", "<", ">"), ("<<", ">>"), ("+", "-"), ("*", "/", "%"),
+)  # fmt: skip
+"""Operators of two operands, those that bind loosest first."""
+LONGEST_LITERAL = 64
+"""Digits of the longest number that is read: 64 bits in base 2."""
+
+
+def wrapped(value: int) -> int:
+    """The value in 64 bits with a sign."""
+    return (value + 2**63) % 2**64 - 2**63
+
+
+def literal(text: str) -> int:
+    """The number that digits say: decimal, 0x, octal behind a 0, or BASE#DIGITS. Raises ValueError for others and beyond 63 bits."""
+    base, digits = 10, text
+    if "#" in text:
+        head, digits = text.split("#")
+        base = int(head) if len(head) < 3 else 0
+        if not 2 <= base <= 36:
+            raise ValueError(f"base {head}")
+    elif text[:2].lower() == "0x":
+        base, digits = 16, text[2:]
+    elif text[0] == "0" and len(text) > 1:
+        base = 8
+    if len(digits) > LONGEST_LITERAL:
+        raise ValueError("too many digits")
+    value = int(digits, base)
+    if value >= 2**63:
+        raise ValueError("bash wraps it round")
+    return value
+
+
+def _quotient(left: int, right: int) -> int:
+    """The quotient rounded towards zero."""
+    return abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
+
+
+_OPERATIONS: dict[str, Callable[[int, int], int]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": _quotient, "%": lambda a, b: a - b * _quotient(a, b),
+    "&": operator.and_, "|": operator.or_, "^": operator.xor, "<<": lambda a, b: a << (b % 64), ">>": lambda a, b: a >> (b % 64),
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge,
+}  # fmt: skip
+
+
+def applied(sign: str, left: int, right: int) -> int:
+    """What an operator makes of two numbers. Raises ZeroDivisionError."""
+    return wrapped(int(_OPERATIONS[sign](left, right)))
 
 
 class _Expression:
@@ -247,9 +307,7 @@ class _Expression:
         """The value of a variable, itself an expression."""
         if not self.live:
             return 0
-        from .parameters import variable
-
-        value = variable(self.shell, name)
+        value = self.shell.variable(name)
         if isinstance(value, Array):
             if value.keyed:
                 raise self.wrong()
@@ -259,7 +317,7 @@ class _Expression:
         if value is None:
             if updates or self.lenient or index is not None or name == self.shell.updated:
                 return 0
-            raise Uncertain(unset(name))
+            raise Uncertain(Unknown("unset", name))
         return evaluated(self.shell, value, lenient=self.lenient or updates, depth=self.depth + 1)
 
     def store(self, name: str, index: int | None, value: int) -> int:

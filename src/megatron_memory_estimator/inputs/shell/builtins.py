@@ -5,67 +5,85 @@ Source: the Bash Reference Manual 5.2, 4 (Shell Builtin Commands).
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 
+from ...errors import ConfigError
 from ...wording import plain, whole
 from .arithmetic import settled
-from .commands import run
-from .conditions import WRONG, tested
-from .control import Break, Return, Stop
-from .doubts import bare, in_doubt, loose, present, readable, unquoted
-from .getopts import getopts
+from .conditions import WRONG, test
+from .files import known, opened
 from .grammar import Simple
-from .options import set_options, shopt
+from .input_output import echo, getopts, mapfile, printf, prints, read
 from .parser import parsed
-from .printing import echo, printf, prints
-from .reading import read
+from .paths import ends, known_ends, last_fork, settle
+from .programs import program
 from .scanner import NAME
 from .simple import DECLARING
-from .sourcing import cd, pwd, source
-from .state import Array, Shell, uncertain
+from .state import Break, Return, Shell, Stop
+from .values import (
+    Array,
+    Unknown,
+    Value,
+    bare,
+    head,
+    in_doubt,
+    joined,
+    loose,
+    present,
+    readable,
+    size,
+    unquoted,
+    with_blanks,
+)
 
-Builtin = Callable[[Shell, list[str], Simple], None]
+Builtin = Callable[[Shell, list[Value], Simple], None]
 
 
-def _true(shell: Shell, words: list[str], node: Simple) -> None:
+def _true(shell: Shell, words: list[Value], node: Simple) -> None:
     shell.state.status = 0
 
 
-def _false(shell: Shell, words: list[str], node: Simple) -> None:
+def _false(shell: Shell, words: list[Value], node: Simple) -> None:
     shell.state.status = 1
 
 
-def _unknown(shell: Shell, words: list[str], node: Simple) -> None:
+def _unknown(shell: Shell, words: list[Value], node: Simple) -> None:
     """A builtin that changes nothing here, with a status that is not known."""
     prints(shell, None)
-    shell.state.status = None
+    shell.undecided()
 
 
-def _test(shell: Shell, words: list[str], node: Simple) -> None:
-    shell.state.status = tested(shell, words)
+def _test(shell: Shell, words: list[Value], node: Simple) -> None:
+    test(shell, words)
 
 
-def _bracket(shell: Shell, words: list[str], node: Simple) -> None:
-    shell.state.status = tested(shell, words[:-1]) if words[-1:] == ["]"] else WRONG
+def _bracket(shell: Shell, words: list[Value], node: Simple) -> None:
+    if words[-1:] == ["]"]:
+        test(shell, words[:-1])
+    else:
+        shell.state.status = WRONG
 
 
-def _let(shell: Shell, words: list[str], node: Simple) -> None:
-    value: int | str = 0
+def _let(shell: Shell, words: list[Value], node: Simple) -> None:
+    value: int | Value = 0
     for word in words:
         value = settled(shell, word)
-    shell.state.status = None if isinstance(value, str) else int(value == 0)
+    shell.state.status = int(value == 0)
+    if not isinstance(value, int):
+        shell.undecided(value)
 
 
-def _unset(shell: Shell, words: list[str], node: Simple) -> None:
+def _unset(shell: Shell, words: list[Value], node: Simple) -> None:
     functions, variables = "-f" in words, "-v" in words
     for word in present(words):
         if word in ("-f", "-v"):
             continue
-        element = re.fullmatch(r"([A-Za-z_]\w*)\[(.*)\]", word)
+        element = re.fullmatch(r"([A-Za-z_]\w*)\[(.*)\]", bare(word))
         if element is not None and not in_doubt(word):
-            _unset_element(shell, element.group(1), bare(element.group(2)))
-        elif not NAME.fullmatch(word):
+            _unset_element(shell, element.group(1), element.group(2))
+        elif not isinstance(word, str) or not NAME.fullmatch(word):
             raise shell.refuse(f"unset {plain(readable(word), 40)} is not read")
         elif not functions and (variables or word in shell.state.variables or word not in shell.state.functions):
             shell.forget(word)
@@ -76,7 +94,7 @@ def _unset(shell: Shell, words: list[str], node: Simple) -> None:
 
 def _unset_element(shell: Shell, name: str, index: str) -> None:
     before = shell.state.variables.get(name)
-    if isinstance(before, Array) and uncertain(before):
+    if isinstance(before, Array) and before.uncertain:
         raise shell.refuse(f"unset of an element of {name}, whose elements are not known, is not read")
     if isinstance(before, Array) and not before.keyed and index.isascii() and whole(index) is not None:
         shell.assign(name, Array({key: value for key, value in before.items.items() if key != int(index)}))
@@ -86,13 +104,14 @@ def _unset_element(shell: Shell, name: str, index: str) -> None:
         raise shell.refuse(f"unset of an element of {name} is not read")
 
 
-def _moved(shell: Shell, words: list[str], node: Simple) -> None:
+def _moved(shell: Shell, words: list[Value], node: Simple) -> None:
     """`pushd` and `popd`: the working folder is not followed."""
     prints(shell, None)
-    shell.state.folder, shell.state.status = "", None
+    shell.state.folder = ""
+    shell.undecided()
 
 
-def _shift(shell: Shell, words: list[str], node: Simple) -> None:
+def _shift(shell: Shell, words: list[Value], node: Simple) -> None:
     shell.takes_words = shell.takes_words or not shell.state.frames
     count = whole(words[0]) if words else 1
     if count is None:
@@ -104,49 +123,36 @@ def _shift(shell: Shell, words: list[str], node: Simple) -> None:
         shell.state.positionals = shell.state.positionals[count:]
 
 
-def _eval(shell: Shell, words: list[str], node: Simple) -> None:
-    text = unquoted(" ".join(words))
-    again(shell, text, node)
+def _eval(shell: Shell, words: list[Value], node: Simple) -> None:
+    again(shell, unquoted(with_blanks(words)), node)
 
 
-def again(shell: Shell, text: str, node: Simple, line: int = 0) -> None:
-    """Reads a text as commands, here and now; its first line has the number of this one, or `line`."""
-    if not bare(text).strip():
-        if in_doubt(text):
-            shell.note(f"{plain(readable(node.source), 80)} is not followed")
-        shell.state.status = None if in_doubt(text) else 0
-        return
-    shell.depth += 1
-    shell.spend(10 * len(text))
-    try:
-        if shell.depth > 20:
-            raise shell.refuse("eval is nested too deeply")
-        run(shell, parsed(text, line or shell.line))
-    finally:
-        shell.depth -= 1
-
-
-def _exit(shell: Shell, words: list[str], node: Simple) -> None:
+def _said_status(shell: Shell, words: list[Value]) -> None:
+    """The status that `exit` and `return` are given."""
     if words:
         status = whole(words[0])
-        shell.state.status = None if status is None else status % 256
-    if shell.output is None and not shell.piped:
+        shell.state.status = 0 if status is None else status % 256
+        if status is None:
+            shell.undecided(words[0])
+
+
+def _exit(shell: Shell, words: list[Value], node: Simple) -> None:
+    _said_status(shell, words)
+    if shell.state.output is None and not shell.piped:
         shell.note("the script ends here (exit)")
         if not shell.branch:
             shell.stopped = (shell.where, shell.said)
     raise Stop
 
 
-def _return(shell: Shell, words: list[str], node: Simple) -> None:
-    if words:
-        status = whole(words[0])
-        shell.state.status = None if status is None else status % 256
+def _return(shell: Shell, words: list[Value], node: Simple) -> None:
+    _said_status(shell, words)
     if not any(not frame.temporary for frame in shell.state.frames) and not shell.sourced:
         raise shell.refuse("return outside a function is not read")
     raise Return
 
 
-def _leaves(shell: Shell, words: list[str], *, goes_on: bool) -> None:
+def _leaves(shell: Shell, words: list[Value], *, goes_on: bool) -> None:
     """`break` and `continue`: out of as many loops as there are; outside a loop they do nothing."""
     levels = whole(words[0]) if words else 1
     if not levels:
@@ -156,66 +162,235 @@ def _leaves(shell: Shell, words: list[str], *, goes_on: bool) -> None:
         raise Break(min(levels, shell.loops), goes_on=goes_on)
 
 
-def _break(shell: Shell, words: list[str], node: Simple) -> None:
+def _break(shell: Shell, words: list[Value], node: Simple) -> None:
     _leaves(shell, words, goes_on=False)
 
 
-def _continue(shell: Shell, words: list[str], node: Simple) -> None:
+def _continue(shell: Shell, words: list[Value], node: Simple) -> None:
     _leaves(shell, words, goes_on=True)
 
 
-def _exec(shell: Shell, words: list[str], node: Simple) -> None:
-    from .programs import program
-
-    if words[:1] and words[0].startswith("-"):
+def _exec(shell: Shell, words: list[Value], node: Simple) -> None:
+    if words and head(words[0]).startswith("-"):
         raise shell.refuse(f"exec {plain(readable(words[0]), 40)} is not read")
     if words:
-        program(
-            shell, words, {one.name: str(shell.state.variables.get(one.name, "")) for one in node.assignments}, node
-        )
+        before: dict[str, Value] = {}
+        for one in node.assignments:
+            held = shell.state.variables.get(one.name, "")
+            before[one.name] = held.first() or "" if isinstance(held, Array) else held
+        program(shell, words, before, node)
         raise Stop
     shell.state.status = 0
 
 
-def _command(shell: Shell, words: list[str], node: Simple) -> None:
-    from .programs import program
-
-    if words and words[0].startswith("-"):
-        if words[0] not in ("-v", "-V"):
-            raise shell.refuse(f"command {plain(readable(words[0]), 40)} is not read")
+def _command(shell: Shell, words: list[Value], node: Simple) -> None:
+    name = words[0] if words else ""
+    if head(name).startswith("-"):
+        if name not in ("-v", "-V"):
+            raise shell.refuse(f"command {plain(readable(name), 40)} is not read")
         _unknown(shell, words, node)
-    elif words and words[0] in BUILTINS:
-        BUILTINS[words[0]](shell, words[1:], node)
-    elif words and words[0] in DECLARING:
-        raise shell.refuse(f"command {words[0]} is not read")
+    elif isinstance(name, str) and name in BUILTINS:
+        BUILTINS[name](shell, words[1:], node)
+    elif name in DECLARING:
+        raise shell.refuse(f"command {readable(name)} is not read")
     elif words:
         program(shell, words, {}, node)
 
 
-def _mapfile(shell: Shell, words: list[str], node: Simple) -> None:
-    name = next((word for word in reversed(words) if NAME.fullmatch(word)), "MAPFILE")
-    shell.assign(name, Array({0: shell.doubt(f"`{plain(readable(node.source), 60)}` reads what is not known", name)}))
-    shell.state.status = None
-
-
-def _trap(shell: Shell, words: list[str], node: Simple) -> None:
-    if words and re.search(r"\w\.py\b", words[0]):
+def _trap(shell: Shell, words: list[Value], node: Simple) -> None:
+    text = bare(words[0]) if words else ""
+    if re.search(r"\w\.py\b", text):
         raise shell.refuse("a trap that starts a program is not read")
     for word in words[1:]:
-        if word in ("DEBUG", "ERR", "RETURN") and bare(words[0]).strip(" -") and "=" in words[0]:
-            raise shell.refuse(f"a trap on {word} that sets variables is not read")
+        if word in ("DEBUG", "ERR", "RETURN") and text.strip(" -") and "=" in text:
+            raise shell.refuse(f"a trap on {readable(word)} that sets variables is not read")
     shell.state.status = 0
 
 
-def _refused(shell: Shell, words: list[str], node: Simple) -> None:
-    raise shell.refuse(f"{plain(readable(node.source), 60)} is not read")
+def _refused(shell: Shell, words: list[Value], node: Simple) -> None:
+    raise shell.refuse(f"{plain(node.source, 60)} is not read")
+
+
+# -- files and texts that are read as commands ---------------------------------------------------------------------------
+OF_THE_MACHINE = re.compile(
+    r"(?:.*/)?\.?(?:activate|bashrc|bash_profile|profile|zshrc|conda\.sh|mamba\.sh|set_?env\.sh|setvars\.sh|modules?\.sh|vars\.sh|bash)"
+    r"|/(?:etc|usr|opt)/.*"
+)
+"""Files that prepare a machine: environments of Python, compilers, modules. They hold no arguments of a training."""
+
+
+def source(shell: Shell, words: list[Value], node: Simple) -> None:
+    """`source FILE`: a file that the script wrote, or one beside it; any other is passed over, and said."""
+    words = present(words)
+    words = words[1:] if words[:1] == ["--"] else words
+    path = _from_here(shell, words[0]) if words else ""
+    text, place = (known(shell, path), "") if path else (None, "")
+    if text is None and path and not in_doubt(path):
+        beside = opened(shell, bare(path))
+        place, text = beside if beside is not None else ("", None)
+    if text is None:
+        _missing(shell, path, node)
+        return
+    outer, places = shell.state.positionals, shell.places
+    if len(words) > 1:
+        shell.state.positionals = tuple(words[1:])
+    shell.sourced += 1
+    shell.places = (place, *places) if place else places
+    try:
+        found = known_ends(shell, lambda: ends(shell, lambda: _read(shell, text, place, node)))
+    finally:
+        shell.sourced -= 1
+        shell.places = places
+    for end in found:
+        end.control = None if isinstance(end.control, Return) else end.control
+        if len(words) > 1:
+            end.state.positionals = outer
+    settle(shell, found, last_fork(found))
+
+
+HERE = re.compile(r"(?:`pwd`|\$\(pwd\)) is a command|\$PWD is known on the machine only")
+
+
+def _from_here(shell: Shell, path: Value) -> Value:
+    """A path behind `pwd` or $PWD as a relative one, where the working folder is not known: files are looked for beside the
+    script either way."""
+    if isinstance(path, str) or len(path) < 2 or shell.state.folder is not None:
+        return path
+    first, rest = path[0], path[1:]
+    is_here = isinstance(first, Unknown) and not first.is_unset and HERE.match(first.why) is not None
+    return joined((".", rest)) if is_here and head(rest).startswith("/") else path
+
+
+def _read(shell: Shell, text: Value, place: str, node: Simple) -> None:
+    """The commands of a sourced file, which errors name."""
+    if not place or shell.beside is None:
+        again(shell, text, node)
+        return
+    line, name = shell.line, shell.beside.shown(place)
+    try:
+        again(shell, text, node, 1)
+    except ConfigError as error:
+        said = str(error)
+        raise ConfigError(said if said.startswith(name) else f"{name}: {said}") from None
+    shell.line = line
+
+
+def _missing(shell: Shell, path: Value, node: Simple) -> None:
+    """A file that cannot be opened: bash goes on."""
+    if OF_THE_MACHINE.fullmatch(bare(path)) is None:
+        is_tested = any("[ -" in one.why or "[[ -" in one.why for one in shell.branch)
+        if not is_tested:
+            shell.lost.setdefault(readable(path), shell.where)
+        shell.note(f"{plain(node.source, 80)} is not followed; what it sets is not known")
+    prints(shell, None)
+    shell.undecided()
+
+
+def cd(shell: Shell, words: list[Value], node: Simple) -> None:
+    """`cd`: the working folder, where it follows from the script's own place."""
+    words = [word for word in present(words) if word not in ("-P", "-L", "-e", "--")]
+    shell.undecided()
+    path = bare(words[0]) if len(words) == 1 and not in_doubt(words[0]) else ""
+    beside = shell.beside
+    if path == "." or (not path and len(words) == 1 and not in_doubt(words[0])):
+        shell.state.status = 0
+        return
+    if beside is None or not path or path == "-":
+        shell.state.folder = ""
+        return
+    base = shell.state.folder
+    if os.path.isabs(path) or base:
+        place = os.path.normpath(os.path.join(base or "", path))
+    else:
+        inner = os.path.normpath(os.path.join(beside.folder, path))
+        is_below = base is None and not path.startswith("..") and beside.exists(inner, None, is_folder=True)
+        place = inner if is_below else ""
+    shell.state.folder = place
+    is_above = bool(place) and f"{beside.folder}/".startswith(place.rstrip("/") + "/")
+    if is_above or (place and beside.exists(place, None, is_folder=True)):
+        shell.state.status = 0
+
+
+def pwd(shell: Shell, words: list[Value], node: Simple) -> None:
+    """`pwd`."""
+    folder = shell.state.folder
+    prints(shell, f"{folder}\n" if folder else None, node)
+    shell.state.status = 0
+
+
+def again(shell: Shell, text: Value, node: Simple, line: int = 0) -> None:
+    """Reads a text as commands, here and now; its first line has the number of this one, or `line`."""
+    if not bare(text).strip():
+        if in_doubt(text):
+            shell.note(f"{plain(node.source, 80)} is not followed")
+        shell.state.status = 0
+        if in_doubt(text):
+            shell.undecided(text)
+        return
+    shell.depth += 1
+    shell.spend(10 * size(text))
+    try:
+        if shell.depth > 20:
+            raise shell.refuse("eval is nested too deeply")
+        shell.run(shell, parsed(text, line or shell.line))
+    finally:
+        shell.depth -= 1
+
+
+# -- options ------------------------------------------------------------------------------------------------------------
+OPTIONS = {
+    "e": "errexit", "u": "nounset", "x": "xtrace", "v": "verbose", "h": "hashall", "b": "notify", "m": "monitor", "C": "noclobber",
+    "f": "noglob", "a": "allexport", "E": "errtrace", "T": "functrace",
+}  # fmt: skip
+"""Options by their letters."""
+HARMLESS = frozenset({*OPTIONS.values(), "pipefail", "history", "emacs", "vi", "interactive-comments"})
+"""Options that may be set; the state keeps them, some of which decide what commands do."""
+UNREAD = frozenset({"lastpipe", "nocasematch", "expand_aliases", "failglob", "inherit_errexit", "patsub_replacement"})
+
+
+def set_options(shell: Shell, words: list[Value], node: Simple) -> None:
+    """`set`: options, and the positional parameters behind them."""
+    shell.state.status = 0
+    words = present(words)
+    at = 0
+    while at < len(words):
+        word = words[at]
+        at += 1
+        if word == "-":
+            raise shell.refuse("set - is not read")
+        if word == "--":
+            shell.state.positionals = tuple(words[at:])
+            return
+        if not isinstance(word, str) or not re.fullmatch(r"[-+][A-Za-z]+", word):
+            shell.state.positionals = tuple(words[at - 1 :])
+            return
+        names: list[str] = []
+        for letter in word[1:]:
+            if letter == "o":
+                names.append(bare(words[at]) if at < len(words) else "")
+                at += 1
+            else:
+                names.append(OPTIONS.get(letter, letter))
+        for name in names:
+            if name and name not in HARMLESS:
+                raise shell.refuse(f"set {word} {plain(name, 40)} is not read")
+        changed = frozenset(names)
+        shell.state.options = shell.state.options | changed if word[0] == "-" else shell.state.options - changed
+
+
+def shopt(shell: Shell, words: list[Value], node: Simple) -> None:
+    """`shopt`: what changes how commands are read is refused."""
+    for word in words:
+        if word in UNREAD:
+            raise shell.refuse(f"shopt {readable(word)} is not read")
+    shell.undecided()
 
 
 BUILTINS: dict[str, Builtin] = {
     ":": _true, "true": _true, "false": _false, "echo": echo, "printf": printf, "test": _test, "[": _bracket, "let": _let,
     "unset": _unset, "read": read, "shift": _shift, "set": set_options, "shopt": shopt, "eval": _eval, "exit": _exit,
     "return": _return, "break": _break, "continue": _continue, "exec": _exec, "command": _command, "builtin": _command,
-    "source": source, ".": source, "getopts": getopts, "cd": cd, "pwd": pwd, "mapfile": _mapfile, "readarray": _mapfile, "trap": _trap,
+    "source": source, ".": source, "getopts": getopts, "cd": cd, "pwd": pwd, "mapfile": mapfile, "readarray": mapfile, "trap": _trap,
     "pushd": _moved, "popd": _moved, "enable": _refused, "coproc": _refused, "select": _refused, "caller": _unknown,
     "alias": _true, "unalias": _true,
     **dict.fromkeys(

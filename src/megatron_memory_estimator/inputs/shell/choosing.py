@@ -2,55 +2,91 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from collections.abc import Sequence
 
 from ...errors import ConfigError
 from ...wording import plain
-from .doubts import MARK, marks, readable
 from .launches import Launch
-from .state import Shell
+from .merging import KEY, deciding, merged, starts
+from .paths import End
+from .state import Shell, Stop
+from .values import Unknown, head, outside_in, partition, readable
 
-WITHOUT_EFFECT = frozenset(
-    [
-        "seed", "save", "load", "lr", "min-lr", "data-path", "tensorboard-dir", "log-interval", "save-interval", "eval-interval",
-        "train-iters", "train-samples", "exit-interval", "wandb-project", "wandb-exp-name", "wandb-save-dir", "output-dir", "dataset",
-        "learning-rate", "weight-decay", "lr-warmup-iters", "lr-decay-iters", "clip-grad", "init-method-std", "split", "run-name",
-    ]
-)  # fmt: skip
+WITHOUT_EFFECT = frozenset([
+    "clip-grad", "data-path", "dataset", "eval-interval", "exit-interval", "init-method-std", "learning-rate", "load", "log-interval",
+    "lr", "lr-decay-iters", "lr-warmup-iters", "min-lr", "output-dir", "run-name", "save", "save-interval", "seed", "split",
+    "tensorboard-dir", "train-iters", "train-samples", "wandb-exp-name", "wandb-project", "wandb-save-dir", "weight-decay",
+])  # fmt: skip
 """Options whose values change no byte, in every framework: runs that differ in them alone are one."""
 
-KEY = re.compile(r"[+~]{0,2}[A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*")
-"""Key of an override (`model.seq_length=4096`), which is no value of the option before it."""
 
-
-def chosen(shell: Shell) -> Launch:
+def chosen(shell: Shell, ends: Sequence[End], *, has_words: bool) -> Launch:
     """The last training; what else could run is said, and asked for or refused where that is a guess."""
-    if not shell.launches:
-        raise ConfigError(_nothing(shell))
-    launch = shell.launches[-1]
-    others = [other for other in shell.launches[:-1] if not _same(other, launch)]
-    _refuse_rounds([*others, launch])
-    for other in others:
-        apart = next(((a, b) for a, b in zip(other.branch, launch.branch, strict=False) if a != b), None)
-        if apart is not None and apart[0].why == apart[1].why:
+    states = [end.state for end in ends]
+    places = starts(states)
+    if not places:
+        raise ConfigError(_nothing(shell, has_words=has_words))
+    launches = [
+        dataclasses.replace(merged(shell, [states[way] for way in by_way], list(by_way.values())))
+        for _, by_way in places
+    ]
+    launch = launches[-1]
+    others = [at for at, other in enumerate(launches[:-1]) if not _same(other, launch)]
+    _refuse_rounds([*(launches[at] for at in others), launch])
+    for at in others:
+        other = launches[at]
+        why = _between(other, launch) or _between_ways(shell, ends, places[at][1], places[-1][1])
+        if why:
             raise ConfigError(
-                f"which of two runs the script starts, at line {other.line} or at line {launch.line}, depends on {apart[0].why}, "
+                f"which of two runs the script starts, at line {other.line} or at line {launch.line}, depends on {why}, "
                 "which cannot be decided; give a script with the one that you mean"
             )
+    launch.notes = [*shell.notes, *_notes(shell, ends, places[-1][1], [launches[at] for at in others], launch)]
+    launch.lost = tuple(shell.lost)
+    _lose(shell, launch)
+    values = (*launch.words, *launch.launcher, *launch.env.values(), *launch.files.values())
+    met = {**shell.doubts, **{one: None for value in values for one in outside_in(value)}}
+    launch.doubts = tuple(met)
+    launch.compared = {name: tuple(values) for name, values in shell.compared.items() if values}
+    return launch
+
+
+def _between(other: Launch, launch: Launch) -> str:
+    """The condition between whose branches two launches stand."""
+    apart = next(((a, b) for a, b in zip(other.branch, launch.branch, strict=False) if a != b), None)
+    return apart[0].why if apart is not None and apart[0].why == apart[1].why else ""
+
+
+def _between_ways(shell: Shell, ends: Sequence[End], one: dict[int, Launch], other: dict[int, Launch]) -> str:
+    """The conditions that decide between two launches, where no way that goes to the end comes to both."""
+    going = [way for way, end in enumerate(ends) if not isinstance(end.control, Stop)]
+    ours, theirs = [way for way in going if way in one], [way for way in going if way in other]
+    if not ours or not theirs or set(ours) & set(theirs):
+        return ""
+    ways = [*ours, *theirs]
+    return deciding(shell, [ends[way].state for way in ways], [way in one for way in ways])
+
+
+def _notes(
+    shell: Shell, ends: Sequence[End], last: dict[int, Launch], others: Sequence[Launch], launch: Launch
+) -> list[str]:
+    """What is said about the run that is read."""
+    notes = list(launch.notes)
     if others:
-        launch.notes.append(
+        notes.append(
             f"{len(others) + 1} different runs are started; the last one (line {launch.line}) is read, "
             f"not the one at line {others[-1].line}"
         )
-    for branch in launch.branch:
-        if not branch.follows:  # `cd run && torchrun ...` is the run that is meant
-            launch.notes.append(f"line {launch.line}: the run depends on {branch.why}, and is taken as started")
-    launch.notes = [*shell.notes, *launch.notes]
-    launch.lost = tuple(shell.lost)
-    _lose(shell, launch)
-    launch.doubts = shell.doubts
-    launch.compared = {name: tuple(values) for name, values in shell.compared.items() if values}
-    return launch
+    # the part behind `&&` is meant to run: `cd run && torchrun ...`
+    whys = [branch.why for branch in launch.branch if not branch.follows]
+    going = [way for way, end in enumerate(ends) if not isinstance(end.control, Stop)]
+    missing = [way not in last for way in going]
+    if any(missing) and not launch.branch:
+        whys.append(deciding(shell, [ends[way].state for way in going], missing))
+    notes += [f"line {launch.line}: the run depends on {why}, and is taken as started" for why in whys]
+    return notes
 
 
 def _same(one: Launch, other: Launch) -> bool:
@@ -59,15 +95,16 @@ def _same(one: Launch, other: Launch) -> bool:
         return False
     flag = ""
     for left, right in zip(one.words, other.words, strict=True):
-        named, equals, _ = left.partition("=")
+        key, equals, _ = partition(left, "=")
+        named = readable(key)
         is_override = KEY.fullmatch(named) is not None and bool(equals)
-        is_flag = left.startswith("--") or is_override
+        is_flag = head(left).startswith("--") or is_override
         flag = named.rsplit(".", 1)[-1] if is_override else named if is_flag else flag
         if left == right:
             continue
-        if is_flag and (not equals or not right.startswith(named + "=")):
+        if is_flag and (not equals or partition(right, "=")[:2] != (key, equals)):
             return False
-        if flag.lstrip("-").replace("_", "-") not in WITHOUT_EFFECT or (right.startswith("--") and not is_flag):
+        if flag.lstrip("-").replace("_", "-") not in WITHOUT_EFFECT or (head(right).startswith("--") and not is_flag):
             return False
     return True
 
@@ -115,20 +152,16 @@ def _lose(shell: Shell, launch: Launch) -> None:
     path, line = next(iter(shell.lost.items()))
     why = f"{plain(path, 120)}, which {line} sources, is not there or not beside the script (--follow opens files elsewhere)"
 
-    def lost(word: str) -> str:
-        for kind, name in dict.fromkeys(marks(word)):
-            if kind in "?!" or name.isdigit():
-                continue
-            mark = shell.doubt(why, name)
-            if kind == '"':
-                mark = mark.replace(f"{MARK}?", f"{MARK}!")
-            word = word.replace(f"{MARK}{kind}{name}{MARK}", mark)
-        return word
+    def lost(piece: str | Unknown) -> str | Unknown:
+        if isinstance(piece, str) or not piece.is_unset or piece.name.isdigit():
+            return piece
+        (found,) = shell.doubt(why, piece.name)
+        return dataclasses.replace(found, quoted=piece.quoted)
 
-    launch.words = [lost(word) for word in launch.words]
+    launch.words = [word if isinstance(word, str) else tuple(map(lost, word)) for word in launch.words]
 
 
-def _nothing(shell: Shell) -> str:
+def _nothing(shell: Shell, *, has_words: bool) -> str:
     """Why there is no launch."""
     if shell.others:
         return (
@@ -137,12 +170,12 @@ def _nothing(shell: Shell) -> str:
     if shell.stopped is not None:
         where, said = shell.stopped
         text = f"the script stops at {where}, before it starts a training"
-        text += f": {plain(readable(said), 200)}" if said else ""
-        if shell.takes_numbers and not shell.state.positionals:
+        text += f": {plain(readable(said).strip(), 200)}" if said else ""
+        if shell.takes_numbers and not has_words:
             text += "; it reads words of its caller, which are not given: put them behind its name"
         return text
     notes = "; ".join(list(shell.notes)[-3:])
     text = "the script starts no training script such as pretrain_gpt.py"
     if shell.lost:
         text += f"; it sources {plain(', '.join(shell.lost), 200)}, which is not there or not beside the script"
-    return text + (f" ({plain(readable(notes), 300)})" if notes else "")
+    return text + (f" ({plain(notes, 300)})" if notes else "")

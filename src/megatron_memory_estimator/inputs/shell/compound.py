@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from functools import partial
 
+from ...errors import ConfigError
 from ...wording import plain
-from .arithmetic import assigns, settled
-from .commands import apart, either, redirected, run, shown, targets
-from .conditions import decided
-from .doubts import bare, in_doubt, readable
-from .expand import pattern_of, text_of
-from .files import document
+from .arithmetic import truth
+from .conditions import decide
+from .expand import fields, pattern_of, text_of
+from .files import document, redirected, targets
 from .glob import matches
 from .grammar import (
     ArithmeticCommand,
@@ -25,9 +26,15 @@ from .grammar import (
     List,
     Test,
     While,
+    Word,
 )
-from .loops import arithmetic_for, for_, while_
-from .state import Shell
+from .launches import Branch, Round
+from .paths import End, Way, apart, either, ends, known_ends, last_fork, settle, widened
+from .state import FAILED, Break, Crowded, Fork, Return, Shell, State, Stop
+from .values import Value, bare, in_doubt, loose, outside_in, present, readable
+
+MOST_ROUNDS = 2000
+MOST_WIDENINGS = 20
 
 
 def _group(shell: Shell, node: Group) -> None:
@@ -39,44 +46,66 @@ def _group(shell: Shell, node: Group) -> None:
     try:
         with redirected(shell, node.redirects):
             if node.is_subshell:
-                apart(shell, lambda: run(shell, node.body))
+                apart(shell, lambda: shell.run(shell, node.body))
             else:
-                run(shell, node.body)
+                shell.run(shell, node.body)
     finally:
         shell.piped = was
         if fed:
             shell.state.fed = before
 
 
+# -- if and case -----------------------------------------------------------------------------------------------------------
 def _if(shell: Shell, node: If) -> None:
-    _branches(shell, node, 0)
+    ways: list[Way] = []
+    whys: list[Fork] = []
+    chosen = node.otherwise
+    for condition, body in node.branches:
+        _tested(shell, condition)
+        if shell.state.status is None:
+            line = condition.items[0].line if condition.items else shell.line
+            whys.append(Fork(f"{shown(condition)} (line {line})", shell.state.cause))
+            ways.append((_with_status(shell.state, 0), partial(shell.run, shell, body)))
+            shell.state.status = FAILED
+        elif shell.state.status == 0:
+            chosen = body
+            break
+    _either(shell, ways, lambda: _otherwise(shell, chosen), whys)
 
 
-def _branches(shell: Shell, node: If, at: int) -> None:
-    """The branch whose condition holds, from the one at `at` on."""
-    if at == len(node.branches):
-        if node.otherwise is None:
-            shell.state.status = 0
-        else:
-            run(shell, node.otherwise)
+def _with_status(state: State, status: int) -> State:
+    """A copy of a state with another status."""
+    copied = state.clone()
+    copied.status = status
+    return copied
+
+
+def _either(shell: Shell, ways: list[Way], otherwise: Callable[[], None], forks: list[Fork]) -> None:
+    """Runs what is left where no branch is in doubt; each of the branches in doubt and what is left otherwise."""
+    if not ways:
+        otherwise()
         return
-    condition, body = node.branches[at]
-    tested(shell, condition)
-    status, line = shell.state.status, condition.items[0].line if condition.items else shell.line
-    if status is None:
-        why = f"{shown(condition)} (line {line})"
-        either(shell, [lambda: run(shell, body), lambda: _branches(shell, node, at + 1)], why)
-    elif status == 0:
-        run(shell, body)
+    causes = {fork.cause for fork in forks}
+    either(shell, [*ways, (None, otherwise)], forks[0].why, cause=causes.pop() if len(causes) == 1 else "")
+
+
+def _otherwise(shell: Shell, body: List | None) -> None:
+    if body is None:
+        shell.state.status = 0
     else:
-        _branches(shell, node, at + 1)
+        shell.run(shell, body)
 
 
-def tested(shell: Shell, condition: List) -> None:
+def shown(node: List | Command) -> str:
+    """A command for a message."""
+    return f"`{plain(node.source, 60)}`"
+
+
+def _tested(shell: Shell, condition: List) -> None:
     """Runs commands whose failure ends nothing."""
     shell.tested += 1
     try:
-        run(shell, condition)
+        shell.run(shell, condition)
     finally:
         shell.tested -= 1
 
@@ -84,34 +113,42 @@ def tested(shell: Shell, condition: List) -> None:
 def _case(shell: Shell, node: Case) -> None:
     subject = text_of(shell, node.word)
     shell.state.status = 0
-    _clauses(shell, node, subject, 0, falls=False)
+    _clauses(shell, node, subject, 0)
 
 
-def _clauses(shell: Shell, node: Case, subject: str, at: int, *, falls: bool) -> None:
-    """The clauses from `at` on, with the first that matches."""
-    if at >= len(node.clauses):
-        return
-    clause = node.clauses[at]
-    truth = True if falls else _fits(shell, clause, subject)
-    if truth is None:
-        why = f"which case {plain(readable(node.word.source), 40)} is (line {node.line})"
-        taken = lambda: _clause(shell, node, subject, at)  # noqa: E731
-        either(shell, [taken, lambda: _clauses(shell, node, subject, at + 1, falls=False)], why)
-    elif truth:
-        _clause(shell, node, subject, at)
-    else:
-        _clauses(shell, node, subject, at + 1, falls=False)
+def _clauses(shell: Shell, node: Case, subject: Value, start: int) -> None:
+    """The first clause from `start` on that matches; each of those that may."""
+    ways: list[Way] = []
+    forks: list[Fork] = []
+    why = f"which case {plain(node.word.source, 40)} is (line {node.line})"
+    last = len(node.clauses)
+    for at in range(start, last):
+        on: list[Value] = []
+        fits = _fits(shell, node.clauses[at], subject, on)
+        if fits is None:
+            named = {one.option for value in on for one in outside_in(value)}
+            forks.append(Fork(why, named.pop() if len(named) == 1 else ""))
+            ways.append((shell.state.clone(), partial(_clause, shell, node, subject, at)))
+        elif fits:
+            last = at
+            break
+    _either(shell, ways, partial(_clause, shell, node, subject, last), forks)
 
 
-def _clause(shell: Shell, node: Case, subject: str, at: int) -> None:
-    run(shell, node.clauses[at].body)
-    ending = node.clauses[at].ending
-    if ending != ";;":
-        _clauses(shell, node, subject, at + 1, falls=ending == ";&")
+def _clause(shell: Shell, node: Case, subject: Value, at: int) -> None:
+    """The commands of a clause and of those that it goes on to; nothing behind the last."""
+    while at < len(node.clauses):
+        clause = node.clauses[at]
+        shell.run(shell, clause.body)
+        at += 1
+        if clause.ending == ";;&":
+            _clauses(shell, node, subject, at)
+        if clause.ending != ";&":
+            return
 
 
-def _fits(shell: Shell, clause: Clause, subject: str) -> bool | None:
-    """Whether one of the patterns matches."""
+def _fits(shell: Shell, clause: Clause, subject: Value, on: list[Value]) -> bool | None:
+    """Whether one of the patterns matches; `on` takes what that depends on."""
     result: bool | None = False
     for word in clause.patterns:
         if word.literal() == "*":
@@ -120,33 +157,217 @@ def _fits(shell: Shell, clause: Clause, subject: str) -> bool | None:
         shell.compare(subject, text_of(shell, word))
         if units is None or in_doubt(subject):
             result = None
+            on += [subject, text_of(shell, word)]
         else:
-            shell.spend(len(subject) * (len(units) + 1))
+            shell.spend(len(bare(subject)) * (len(units) + 1))
             if matches(units, bare(subject)):
                 return True if result is False else None
     return result
 
 
+# -- loops -----------------------------------------------------------------------------------------------------------------
+def _for(shell: Shell, node: For) -> None:
+    """`for name in words`; a value of the caller for its variable picks one round."""
+    if node.words is None:
+        shell.takes_words = True
+        values = list(shell.state.positionals)
+    else:
+        values = present(value for word in node.words for value in fields(shell, word))
+    if any(map(loose, values)):
+        _uncertain(shell, lambda: _round(shell, node, None), node)
+        return
+    if values and node.name in shell.given:
+        values = [shell.given[node.name]]
+    shell.state.status = 0
+
+    def rounds() -> None:
+        for value in values:
+            if not _followed(shell, partial(_round, shell, node, value), partial(_round, shell, node, None), node):
+                return
+
+    _looped(shell, rounds)
+
+
+def _looped(shell: Shell, rounds: Callable[[], None]) -> None:
+    """Runs a loop; ways that leave it alike are one behind it."""
+    found = known_ends(shell, lambda: ends(shell, rounds))
+    settle(shell, found, last_fork(found))
+
+
+def _followed(shell: Shell, body: Callable[[], bool], uncertain: Callable[[], object], node: Command) -> bool:
+    """One pass of a loop, or all that are left where there are too many ways through them; whether another follows."""
+    if not shell.oracle.gives_up():
+        mark, before = shell.oracle.mark(), shell.state.clone()
+        try:
+            return body()
+        except Crowded:
+            shell.oracle.give_up(mark)
+            shell.state = before
+    _uncertain(shell, uncertain, node)
+    return False
+
+
+def _round(shell: Shell, node: For, value: Value | None) -> bool:
+    """One pass of a for loop; whether another follows."""
+    shell.step()
+    if value is None:
+        value = shell.doubt(f"it changes in the loop at line {node.line}", node.name)
+    shell.assign(node.name, value)
+    return _counted(shell, Round(node.line, node.name, readable(value)), node.body)
+
+
+def _counted(shell: Shell, one: Round, body: List) -> bool:
+    """The body of a loop in one of its rounds; whether the loop goes on."""
+    outer, shell.rounds = shell.rounds, (*shell.rounds, one)
+    try:
+        return _inside(shell, lambda: shell.run(shell, body))
+    finally:
+        shell.rounds = outer
+
+
+def _inside(shell: Shell, body: Callable[[], None]) -> bool:
+    """Runs what stands in a loop; whether the loop goes on."""
+    shell.loops += 1
+    try:
+        found = known_ends(shell, lambda: ends(shell, body))
+    finally:
+        shell.loops -= 1
+    for end in found:
+        if isinstance(end.control, Break):
+            levels, goes_on = end.control.levels - 1, end.control.goes_on
+            end.control = None if goes_on and not levels else Break(levels, goes_on=goes_on)
+    try:
+        settle(shell, found, last_fork(found))
+    except Break as one:
+        if one.levels:
+            raise
+        return False
+    return True
+
+
+def _while(shell: Shell, node: While) -> None:
+    """`while` and `until`."""
+
+    def holds() -> bool | None:
+        if not _inside(shell, lambda: _tested(shell, node.condition)):
+            return False
+        status = shell.state.status
+        return None if status is None else (status == 0) != node.until
+
+    _loop(shell, node, "", holds, node.body, lambda: None)
+
+
+Holds = Callable[[], bool | None]
+
+
+def _loop(shell: Shell, node: Command, name: str, holds: Holds, body: List, after: Callable[[], None]) -> None:
+    """A loop while its condition holds; one whose state does not change any more never ends."""
+
+    def rounds() -> None:
+        one = _Pass(shell, node, name, holds, body, after)
+        for count in range(MOST_ROUNDS):
+            if not _followed(shell, partial(one.follow, count), one.repeat, node):
+                return
+        raise ConfigError(f"line {node.line} of the script: the loop runs more than {MOST_ROUNDS} times")
+
+    _looped(shell, rounds)
+
+
+class _Pass:
+    """Passes of a loop with a condition."""
+
+    def __init__(
+        self, shell: Shell, node: Command, name: str, holds: Holds, body: List, after: Callable[[], None]
+    ) -> None:
+        self.shell, self.node, self.name, self.holds, self.body, self.after = shell, node, name, holds, body, after
+        self.status: int | None = 0
+        self.begun = len(shell.oracle.taken)
+
+    def repeat(self) -> None:
+        """A pass that is one of many."""
+        if _counted(self.shell, Round(self.node.line, self.name, "?"), self.body):
+            self.after()
+            self.holds()
+
+    def follow(self, count: int) -> bool:
+        """One pass; whether another follows."""
+        shell = self.shell
+        before = shell.state.clone()
+        shell.spend(len(before.variables))
+        goes_on = self.holds()
+        if goes_on is None:
+            _uncertain(shell, self.repeat, self.node)
+            return False
+        if not goes_on:
+            shell.state.status = self.status
+            return False
+        value = shell.state.variables.get(self.name) if self.name else str(count + 1)
+        if not _counted(shell, Round(self.node.line, self.name, value if isinstance(value, str) else ""), self.body):
+            return False
+        self.status = shell.state.status
+        self.after()
+        if shell.state.same(before):
+            if len(shell.oracle.taken) == self.begun:
+                shell.note("the loop never ends; what follows it is not read")
+            raise Stop
+        return True
+
+
+def _uncertain(shell: Shell, body: Callable[[], object], node: Command) -> None:
+    """A loop that runs nobody knows how often: what its body changes is not known, inside and behind it."""
+    fork = Fork(f"the loop at line {node.line}")
+    outer, begin, before = shell.branch, shell.state, shell.state
+    for _ in range(MOST_WIDENINGS):
+        shell.state, shell.branch = before, (*outer, Branch(fork.why, 0))
+        try:
+            found = ends(shell, lambda: (body(), None)[1])
+        finally:
+            shell.state, shell.branch = begin, outer
+        leaving = [end for end in found if isinstance(end.control, Return | Break)]
+        states = [before, *(end.state for end in found if end.control is None)]
+        wide = widened(shell, states, fork, choices=False)
+        if wide.same(before):
+            wide.status, wide.cause = None, ""
+            wide.taken = begin.taken
+            settle(shell, [End(wide), *leaving], fork)
+            return
+        wide.launches = list(begin.launches)
+        before = wide
+    raise shell.refuse("the loop cannot be followed")
+
+
+def _arithmetic_for(shell: Shell, node: ArithmeticFor) -> None:
+    """`for ((first; test; next))`."""
+
+    def holds(word: Word) -> bool | None:
+        text = text_of(shell, word)
+        return True if isinstance(text, str) and not text.strip() else truth(shell, text)
+
+    counter = re.match(r"\s*([A-Za-z_]\w*)\s*=(?!=)", node.first.source)
+    name = counter.group(1) if counter else ""
+    holds(node.first)
+    if name in shell.given:  # the round of the value that the caller gives to the loop's variable
+        _counted(shell, Round(node.line, name, shell.given[name]), node.body)
+        return
+    _loop(shell, node, name, lambda: holds(node.test), node.body, lambda: (holds(node.next), None)[1])
+
+
+# -- others ----------------------------------------------------------------------------------------------------------------
 def _function(shell: Shell, node: Function) -> None:
-    shell.state.functions[node.name] = node.body
-    if shell.places:
-        shell.homes[node.name] = shell.places[0]
+    shell.state.functions[node.name] = (node.body, shell.places[0] if shell.places else "")
     shell.state.status = 0
 
 
 def _arithmetic(shell: Shell, node: ArithmeticCommand) -> None:
-    text = text_of(shell, node.expression)
-    value = settled(shell, text, lenient=not assigns(bare(text)))
-    shell.state.status = None if isinstance(value, str) else int(value == 0)
+    truth(shell, text_of(shell, node.expression))
 
 
 def _test(shell: Shell, node: Test) -> None:
-    truth = decided(shell, node.condition)
-    shell.state.status = None if truth is None else int(not truth)
+    decide(shell, node.condition)
 
 
 COMPOUND: dict[type[Command], Callable[..., None]] = {
-    Group: _group, If: _if, Case: _case, For: for_, While: while_, ArithmeticFor: arithmetic_for, Function: _function,
+    Group: _group, If: _if, Case: _case, For: _for, While: _while, ArithmeticFor: _arithmetic_for, Function: _function,
     ArithmeticCommand: _arithmetic, Test: _test,
 }  # fmt: skip
 """What each kind of command does."""

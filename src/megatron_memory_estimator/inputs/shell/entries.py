@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .doubts import bare
+from .values import Value, bare, readable
 
 SCRIPT = re.compile(
     r"(?:.*/)?(?:(?:pretrain|train|finetune|run)\w*|\w*(?:pretrain|train)\w*|setup_experiment|start_\w+_pipeline)\.py"
@@ -70,12 +70,13 @@ def mentions(text: str) -> bool:
     return _MENTIONED.search(text) is not None
 
 
-def entry_of(words: Sequence[str], env: Sequence[str] = ()) -> Entry | None:
+def entry_of(values: Sequence[Value], env: Sequence[str] = ()) -> Entry | None:
     """The program among the words of a command that trains, or that serves, evaluates or converts; None where there is none.
     `env` are names in its environment."""
+    words = [readable(value) for value in values]
     starts_python = _PYTHON.fullmatch(words[0]) is not None
     for at, word in enumerate(words):
-        found, before = bare(word), words[at - 1] if at else ""
+        found, before = bare(values[at]), words[at - 1] if at else ""
         if before == "-m" and at > 1 and not LAUNCHING_MODULE.fullmatch(found):
             is_known = MODULE.fullmatch(found) or NOT_TRAINING.search(found.split(".")[-1]) or _is_named(words, at)
             return Entry(found, at - 1, at + 1) if is_known else None
@@ -83,17 +84,24 @@ def entry_of(words: Sequence[str], env: Sequence[str] = ()) -> Entry | None:
             return None
         if word.startswith("-"):
             continue
-        subcommands = COMMANDS.get(found.split("/")[-1], ())
-        if subcommands and at + 1 < len(words) and re.fullmatch(r"[a-z]+", words[at + 1]):
-            name = f"{found.split('/')[-1]} {words[at + 1]}"
-            if words[at + 1] in subcommands or NOT_TRAINING.search(words[at + 1]):
-                return Entry(name, at, at + 2)
+        if (named := _of_framework(words, found, at)) is not None:
+            return named
         if SCRIPT.fullmatch(found) or _is_named(words, at) or (SCRIPTS.fullmatch(found) and _is_launcher(found, env)):
             return Entry(found, at, at + 1)
         if at and found.endswith(".py") and (not before.startswith("-") or before == "-u"):
             is_other = NOT_TRAINING.search(found.split("/")[-1])  # what follows are its words
             return Entry(found, at, at + 1) if is_other else None
     return None
+
+
+def _of_framework(words: Sequence[str], found: str, at: int) -> Entry | None:
+    """The program of a framework with its first word (`megatron sft`)."""
+    subcommands = COMMANDS.get(found.split("/")[-1], ())
+    if not subcommands or not re.fullmatch(r"[a-z]+", "".join(words[at + 1 : at + 2])):
+        return None
+    name = f"{found.split('/')[-1]} {words[at + 1]}"
+    is_known = words[at + 1] in subcommands or NOT_TRAINING.search(words[at + 1])
+    return Entry(name, at, at + 2) if is_known else None
 
 
 def _is_named(words: Sequence[str], at: int) -> bool:

@@ -1,46 +1,69 @@
 """Expansion of words: braces, parameters, substitutions, arithmetic, splitting. Source: the Bash Reference Manual 5.2, 3.5.
 
-Variables that nothing sets give marks (`doubts.py`), so that what depends on them can be asked for; nothing is executed.
+Nothing is executed; what is not known stays in the words as `Unknown`, so that what depends on it can be asked for.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from itertools import pairwise
 from typing import NamedTuple
 
-from ...wording import plain, signed
+from ...wording import plain
 from . import glob
 from .arithmetic import settled
-from .doubts import MARK, bare, in_doubt, quoted, readable, spread, stands_apart, unquoted
-from .grammar import Arithmetic, Opaque, Param, Piece, Substitution, Text, Word
+from .braces import braces
+from .grammar import Arithmetic, Hole, Opaque, Param, Piece, Substitution, Text, Word
+from .parameters import (
+    Found,
+    by_pattern,
+    in_case,
+    keys,
+    length,
+    lookup,
+    names,
+    not_known,
+    part,
+    replaced,
+    stretch,
+)
+from .paths import captured
 from .state import Shell
+from .values import (
+    Array,
+    Value,
+    apart,
+    bare,
+    in_doubt,
+    joined,
+    quoted,
+    size,
+    unquoted,
+    unset,
+    vanishes,
+    with_blanks,
+    words_of,
+)
 
 MOST_FIELDS = 20_000
+OF_EMPTINESS = ("-", "=", "?", "+")
+"""Operators that ask whether a parameter is set."""
 
 
 class Segment(NamedTuple):
-    """A stretch of an expanded word: whether blanks split it, and whether a new word begins with it."""
+    """A stretch of an expanded word: whether blanks split it, whether a new word begins with it, and whether it stands for itself in
+    a pattern."""
 
-    text: str
+    text: Value
     splits: bool = False
     breaks: bool = False
     fixed: bool = False
-    """Whether it stands for itself in a pattern."""
-
-
-class Found(NamedTuple):
-    """What a parameter holds: its values (one, but for @ and *), and which of the two it is."""
-
-    values: list[str]
-    many: str
-    is_set: bool
 
 
 # -- words -----------------------------------------------------------------------------------------------------------
-def fields(shell: Shell, word: Word) -> list[str]:
-    """The words that one word of the script becomes; words of unset variables alone stay, as marks."""
-    found: list[str] = []
+def fields(shell: Shell, word: Word) -> list[Value]:
+    """The words that one word of the script becomes; words of unset variables alone stay, to be asked for."""
+    found: list[Value] = []
     for one in braces(shell, word):
         found += _split(shell, [segment for piece in one.pieces for segment in segments(shell, piece)])
     if len(found) > MOST_FIELDS:
@@ -48,14 +71,14 @@ def fields(shell: Shell, word: Word) -> list[str]:
     return found
 
 
-def text_of(shell: Shell, word: Word) -> str:
+def text_of(shell: Shell, word: Word) -> Value:
     """A word as one text, as an assignment stores it."""
-    parts = []
+    parts: list[Value] = []
     for piece in word.pieces:
-        found = segments(shell, piece, whole=True)
-        parts.append("".join((" " if one.breaks and at else "") + one.text for at, one in enumerate(found)))
-        shell.spend(len(parts[-1]) + 1)
-    return unquoted("".join(parts))
+        for at, one in enumerate(segments(shell, piece, whole=True)):
+            parts += [" ", one.text] if one.breaks and at else [one.text]
+            shell.spend(size(one.text) + 1)
+    return unquoted(joined(parts))
 
 
 def pattern_of(shell: Shell, word: Word) -> tuple[glob.Unit, ...] | None:
@@ -74,163 +97,274 @@ def pattern_of(shell: Shell, word: Word) -> tuple[glob.Unit, ...] | None:
 def segments(shell: Shell, piece: Piece, *, whole: bool = False) -> list[Segment]:
     """What a piece becomes; `whole` where it will not be split (an assignment, a pattern, `[[ ]]`)."""
     if isinstance(piece, Text):
-        return [Segment(quoted(piece.text) if piece.quoted else piece.text)]
+        return [Segment(piece.text)]
+    if isinstance(piece, Hole):
+        return [Segment(quoted((piece.unknown,)) if piece.quoted else (piece.unknown,))]
     if isinstance(piece, Opaque):
-        what = (
-            "stands for a value that is not written yet"
-            if piece.source.endswith(">")
-            else "is known on the machine only"
-        )
+        what = "is known on the machine only"
         if piece.source.endswith(">"):
+            what = "stands for a value that is not written yet"
             shell.note(f"{plain(piece.source, 60)} {what}; to bash it is a file to read")
         return [Segment(quoted(shell.doubt(f"{plain(piece.source, 60)} {what}")))]
     if isinstance(piece, Param):
-        from .parameters import segments_of
-
-        return segments_of(shell, piece, whole=whole)
+        return _parameter(shell, piece, whole=whole)
     if isinstance(piece, Arithmetic):
-        found = str(settled(shell, text_of(shell, piece.expression)))
+        number = settled(shell, text_of(shell, piece.expression))
+        found = str(number) if isinstance(number, int) else number
     else:
         found = _substituted(shell, piece)
     return [Segment(quoted(found) if piece.quoted else found, splits=not piece.quoted)]
 
 
-def _split(shell: Shell, parts: list[Segment]) -> list[str]:
+def _substituted(shell: Shell, piece: Substitution) -> Value:
+    """What a substitution prints, where it is text that can be known."""
+    found, choices, why = captured(shell, piece.body)
+    if found is not None:
+        return found
+    if choices:
+        return shell.doubt(f"{plain(piece.source, 80)} depends on {why}", "", choices)
+    return shell.doubt(f"{plain(piece.source, 80)} is a command, and nothing is executed")
+
+
+class _Words:
+    """Words that grow piece by piece. A word with quotes in it stays, be it empty."""
+
+    def __init__(self) -> None:
+        self.found: list[Value] = []
+        self.current: list[Value] | None = None
+        self.is_quoted = False
+        self.ended = False
+        """Whether the last word was ended by a blank of IFS, which a following separator belongs to."""
+
+    def add(self, value: Value) -> None:
+        self.current = [value] if self.current is None else [*self.current, value]
+        self.ended = False
+
+    def finish(self) -> None:
+        value = joined(self.current or ())
+        self.found.append(quoted(value) if self.is_quoted else value)
+        self.current, self.is_quoted = None, False
+
+    def end(self) -> None:
+        if self.current is not None:
+            self.finish()
+
+
+def _split(shell: Shell, parts: list[Segment]) -> list[Value]:
     """Words of segments: text that splits is cut at the characters of IFS."""
-    value = shell.state.variables.get("IFS", " \t\n")
-    if not isinstance(value, str) or MARK in value:
-        raise shell.refuse("IFS is not known, so words cannot be split")
-    pieces = re.compile(rf"{MARK}[^{MARK}]*{MARK}|[{re.escape(value)}]|[^{re.escape(value)}{MARK}]+" if value else ".")
-    found: list[str] = []
-    current: str | None = None
-    is_quoted = False  # a word with quotes in it stays, be it empty
-    ended = False  # by a blank of IFS, which a following separator belongs to
-
-    def finish() -> None:
-        nonlocal current, is_quoted
-        found.append(quoted(current or "") if is_quoted else current or "")
-        current, is_quoted = None, False
-
-    for part in parts:
-        shell.spend(len(part.text) + 1)
-        if part.breaks and current is not None:
-            finish()
-        if not part.splits or not value:
-            if part.text or not part.splits:
-                current, ended = (current or "") + part.text, False
-                is_quoted = is_quoted or not part.text
+    separators = shell.separators("split")
+    cut = re.compile(rf"[{re.escape(separators)}]|[^{re.escape(separators)}]+" if separators else "(?s:.+)")
+    words = _Words()
+    for one in parts:
+        shell.spend(size(one.text) + 1)
+        if one.breaks:
+            words.end()
+        if not one.splits or not separators:
+            if one.text or not one.splits:
+                words.is_quoted = words.is_quoted or not one.text
+                words.add(one.text)
             continue
-        for stretch in pieces.findall(part.text):
-            if stands_apart(stretch):
-                if current is not None:
-                    finish()
-                current, ended = spread(stretch).strip(), False
-                finish()
-            elif stretch not in value or len(stretch) > 1:  # a run of other characters, or a mark
-                current, ended = (current or "") + stretch, False
-            elif stretch in " \t\n":
-                if current is not None:
-                    finish()
-                    ended = True
-            elif ended and current is None:
-                ended = False
+        for piece in (one.text,) if isinstance(one.text, str) else one.text:
+            if isinstance(piece, str):
+                for text in cut.findall(piece):
+                    _take(words, text, separators)
+            elif piece.apart:
+                words.end()
+                words.add((dataclasses.replace(piece, apart=False),))
+                words.finish()
             else:
-                finish()
-    if current is not None:
-        finish()
-    return found
+                words.add((piece,))
+    words.end()
+    return words.found
 
 
-# -- braces ----------------------------------------------------------------------------------------------------------
-def braces(shell: Shell, word: Word) -> list[Word]:
-    """The words that braces make of one word: `a{1,2}`, `{1..4}`."""
-    texts = [piece.text for piece in word.pieces if isinstance(piece, Text) and not piece.quoted]
-    if not any("{" in text for text in texts):
-        return [word]
-    others: list[Piece] = []
-    masked = ""
-    for piece in word.pieces:
-        if isinstance(piece, Text) and not piece.quoted:
-            masked += piece.text
-        else:
-            masked += chr(0xE000 + len(others))
-            others.append(piece)
-    found = _braced(shell, masked, 0)
-    if found == [masked]:
-        return [word]
-    for at, piece in enumerate(others):  # $A{x,y} is $Ax $Ay: braces come first
-        source = piece.source if isinstance(piece, Param) and not piece.quoted else ""
-        if source[:1] == "$" and source[1:].isidentifier() and chr(0xE000 + at) + "{" in masked:
-            raise shell.refuse(f"{plain(source, 40)} right before braces is not read")
-    words = []
-    for text in found:
-        pieces: list[Piece] = []
-        for part in re.split("([\ue000-\uf8ff])", text):
-            if part and 0xE000 <= ord(part[0]) < 0xE000 + len(others):
-                pieces.append(others[ord(part) - 0xE000])
-            elif part:
-                pieces.append(Text(part))
-        words.append(Word(tuple(pieces), word.line, word.source))
-    return words
+def _take(words: _Words, text: str, separators: str) -> None:
+    """The next separator, or other characters."""
+    if text not in separators or len(text) > 1:
+        words.add(text)
+    elif text in " \t\n":
+        if words.current is not None:
+            words.finish()
+            words.ended = True
+    elif words.ended and words.current is None:
+        words.ended = False
+    else:
+        words.finish()
 
 
-def _braced(shell: Shell, text: str, depth: int) -> list[str]:
-    """The texts that braces make of one."""
-    shell.spend(len(text) + 1)
-    if depth > 12 or text.count("{") > 200:
-        raise shell.refuse("braces are nested too deeply")
-    start = text.find("{")
-    while start >= 0:
-        end, commas, level = -1, [], 0
-        for at in range(start, len(text)):
-            level += text[at] == "{"
-            level -= text[at] == "}"
-            if text[at] == "," and level == 1:
-                commas.append(at)
-            if level == 0:
-                end = at
-                break
-        inside = text[start + 1 : end] if end > 0 else ""
-        middle: list[str] | None = None
-        if end > 0 and commas:
-            cuts = [start, *commas, end]
-            middle = [one for a, b in pairwise(cuts) for one in _braced(shell, text[a + 1 : b], depth + 1)]
-        elif end > 0 and ".." in inside:
-            middle = _range(shell, inside)
-        if middle is not None:
-            rest = _braced(shell, text[end + 1 :], depth)
-            if len(middle) * len(rest) > 10_000:
-                raise shell.refuse("braces give more than 10,000 words")
-            return [text[:start] + one + other for one in middle for other in rest]
-        start = text.find("{", start + 1)
-    return [text]
+# -- parameters ------------------------------------------------------------------------------------------------------
+def _parameter(shell: Shell, piece: Param, *, whole: bool) -> list[Segment]:
+    """The segments of a parameter."""
+    if piece.indirect:
+        resolved = _resolved(shell, piece)
+        if isinstance(resolved, Found):
+            return [Segment(quoted(resolved.values[0]) if piece.quoted else resolved.values[0])]
+        piece = resolved
+    if piece.operator.lstrip(":") in OF_EMPTINESS:
+        chosen = _alternative(shell, piece)
+        if isinstance(chosen, Word):
+            return _of_word(shell, piece, chosen, whole=whole)
+        held = chosen
+    else:
+        held = _operated(shell, piece)
+    if not held.many:
+        text = held.values[0]
+        shell.spend(size(text))
+        return [Segment(quoted(text) if piece.quoted else unquoted(text), splits=not piece.quoted)]
+    return _elements(shell, piece, held, whole=whole)
 
 
-def _range(shell: Shell, text: str) -> list[str] | None:
-    """`1..4`, `a..e`, `0..8..2`."""
-    parts = text.split("..")
-    numbers = [signed(part) for part in parts]
-    if any("\ue000" <= c <= "\uf8ff" for c in text):
-        return None  # `{1..$N}` stays as it is
-    if len(parts) not in (2, 3) or any(number is None for number in numbers):
-        if len(parts) in (2, 3) and all(len(part) == 1 and part.isalpha() for part in parts[:2]):
-            raise shell.refuse(f"{{{plain(text, 40)}}} is not read")
-        return None
-    if any(re.match(r"-?0\d", part) for part in parts[:2]):
-        raise shell.refuse(f"{{{plain(text, 40)}}} with leading zeros is not read")
-    first, last = numbers[0] or 0, numbers[1] or 0
-    step = abs(numbers[2] or 1) if len(parts) == 3 else 1
-    if abs(last - first) // step > 10_000:
-        raise shell.refuse("braces give more than 10,000 words")
-    return [str(n) for n in range(first, last + (1 if last >= first else -1), step if last >= first else -step)]
+def _elements(shell: Shell, piece: Param, held: Found, *, whole: bool) -> list[Segment]:
+    """The segments of `$@`, `${A[*]}` and their kin."""
+    joiner = shell.separators("joined")[:1]
+    shell.spend(sum(map(size, held.values)) + len(held.values))
+    is_nowhere = not held.values and piece.name not in ("@", "*") and shell.variable(piece.name) is None
+    if is_nowhere and not held.is_set and piece.operator == "":
+        if held.many == "*" and piece.quoted:
+            return [Segment(unset(piece.name, quoted=True))]
+        return [Segment(unset(piece.name), not piece.quoted)]  # no word in bash, and asked for where one is needed
+    if (held.many == "*" and (piece.quoted or whole)) or (whole and piece.quoted and piece.operator == "keys"):
+        return [Segment(quoted(_joined(held.values, joiner)))]
+    if whole:
+        return [Segment(_joined(held.values, " "))]
+    if piece.quoted:  # an element of unset variables alone is no element in bash, and stays to be asked for
+        return [Segment(value, breaks=at > 0) for at, value in enumerate(held.values)]
+    return [Segment(unquoted(value), splits=True, breaks=at > 0) for at, value in enumerate(held.values)]
 
 
-# -- substitutions ---------------------------------------------------------------------------------------------------
-def _substituted(shell: Shell, piece: Substitution) -> str:
-    """What a substitution prints, where it is text that can be known; else a doubt."""
-    from .commands import captured
+def _joined(values: list[Value], separator: str) -> Value:
+    """Elements as one text; those of unset variables alone are none, and stay to be asked for."""
+    parts: list[Value] = []
+    several = False
+    for value in values:
+        if vanishes(value):
+            parts.append(apart(value) if separator == " " else value)
+            continue
+        parts += [separator, value] if several else [value]
+        several = True
+    return joined(parts)
 
-    found = captured(shell, piece.body)
-    if found is None:
-        return shell.doubt(f"{plain(readable(piece.source), 80)} is a command, and nothing is executed")
-    return found
+
+def _held(shell: Shell, piece: Param) -> Found:
+    """What a parameter holds, without its operator."""
+    source = piece.index.source if piece.index is not None else ""
+    if source in ("@", "*"):
+        return lookup(shell, piece.name, None, source)
+    return lookup(shell, piece.name, None if piece.index is None else text_of(shell, piece.index))
+
+
+def _operated(shell: Shell, piece: Param) -> Found:
+    """What a parameter gives with its operator."""
+    operator, many = piece.operator, piece.index.source if piece.index else "@"
+    if operator == "keys":
+        return keys(shell, piece.name, many)
+    if operator == "names":
+        return names(shell, piece.name, many)
+    if operator == "@":
+        raise shell.refuse(f"{plain(piece.source, 60)} is not read")
+    value = shell.variable(piece.name) if operator == "length" else None
+    if isinstance(value, Array) and value.keyed and piece.index is not None and many in ("@", "*"):
+        return Found([str(len(value.items))], "", True)
+    held = _held(shell, piece)
+    if operator == "indirect":
+        return _indirect(shell, piece, held)
+    if operator == "length":
+        return length(shell, piece.name, held)
+    if not operator:
+        return held
+    if operator == ":" and held.many:
+        numbers = [settled(shell, text_of(shell, word)) for word in piece.words]
+        return stretch(shell, piece, held, numbers, shell.variable(piece.name))
+    return held._replace(values=[_changed(shell, piece, one) for one in held.values])
+
+
+def _changed(shell: Shell, piece: Param, value: Value) -> Value:
+    """A value with a prefix, suffix, part or case changed."""
+    if in_doubt(value):
+        return not_known(shell, piece, value)
+    if vanishes(unquoted(value)):
+        return value
+    text, operator = bare(value), piece.operator
+    if operator in ("^", "^^", ",", ",,"):
+        return in_case(shell, piece, text)
+    if operator == ":":
+        return part(shell, piece, text, [settled(shell, text_of(shell, word)) for word in piece.words])
+    units = pattern_of(shell, piece.words[0])
+    if units is None:
+        return shell.doubt(f"{plain(piece.source, 60)} is not known")
+    shell.spend(len(text) * (len(units) + 1))
+    if operator[0] in "#%":
+        return by_pattern(shell, piece, text, units)
+    return replaced(shell, piece, text, units, text_of(shell, piece.words[1]) if len(piece.words) > 1 else "")
+
+
+def _alternative(shell: Shell, piece: Param) -> Found | Word:
+    """`:-`, `-`, `:=`, `=`, `:?`, `?`, `:+`, `+`: what the parameter holds, or the word behind the operator."""
+    operator, word = piece.operator, piece.words[0]
+    outer, shell.lenient = shell.lenient, True
+    held = _held(shell, piece)
+    shell.lenient = outer
+    text = with_blanks(held.values)
+    doubted = held.is_set and in_doubt(text) and not bare(text)
+    is_set = held.is_set and (bool(bare(text)) or doubted if operator[0] == ":" else True)
+    if operator.endswith("+"):
+        if doubted:
+            words = words_of(text_of(shell, word))
+            why = f"whether {piece.name} is empty is not known"
+            return Found([shell.doubt(why, "", ((), words), piece.name if piece.name.isidentifier() else "")], "", True)
+        if is_set:
+            return word
+        return Found([], "@", True) if held.many == "@" and piece.quoted else Found([""], "", True)
+    if is_set:
+        return held
+    if operator.endswith("?"):
+        return Found([unset(piece.name)], "", True)
+    if operator.endswith("="):
+        if piece.index is not None or not piece.name.isidentifier():
+            raise shell.refuse(f"{plain(piece.source, 60)} is not read")
+        shell.assign(piece.name, text_of(shell, word))
+        return lookup(shell, piece.name, None)
+    return word
+
+
+def _of_word(shell: Shell, piece: Param, word: Word, *, whole: bool) -> list[Segment]:
+    """The segments of the word behind an operator: its unquoted text splits, as all that an expansion gives."""
+    found = []
+    for one in word.pieces:
+        for segment in segments(shell, one, whole=whole):
+            splits = (segment.splits or (isinstance(one, Text | Hole) and not one.quoted)) and not piece.quoted
+            fixed = segment.fixed or (not isinstance(one, Opaque) and one.quoted)
+            text = segment.text if vanishes(segment.text) or not piece.quoted else quoted(segment.text)
+            found.append(segment._replace(text=text, splits=splits, fixed=fixed))
+    if not found and word.pieces:
+        return []  # "${A[@]+"${A[@]}"}" of no elements
+    return found or [Segment("", splits=not piece.quoted)]
+
+
+def _indirect(shell: Shell, piece: Param, found: Found) -> Found:
+    """`${!name}`."""
+    name = found.values[0] if not found.many else ""
+    if not isinstance(name, str):
+        return Found([shell.doubt(f"{plain(piece.source, 60)}: the name is not known")], "", True)
+    match = re.fullmatch(r"([A-Za-z_]\w*|[0-9]+)(?:\[([@*]|[0-9]+)\])?", name)
+    if match is None:
+        raise shell.refuse(f"{plain(piece.source, 60)} is not read")
+    index = match.group(2)
+    if index in ("@", "*"):
+        return lookup(shell, match.group(1), None, index)
+    return lookup(shell, match.group(1), index)
+
+
+def _resolved(shell: Shell, piece: Param) -> Param | Found:
+    """`${!name:-word}` as the expansion of the variable that name holds."""
+    outer, shell.lenient = shell.lenient, True
+    name = _held(shell, piece).values[0]
+    shell.lenient = outer
+    if vanishes(unquoted(name)):
+        raise shell.refuse(f"{plain(piece.source, 60)}: {piece.name} is set nowhere, at which bash stops the command")
+    if in_doubt(name):
+        return Found([shell.doubt(f"{plain(piece.source, 60)}: the name is not known")], "", True)
+    text = bare(name)
+    if re.fullmatch(r"[A-Za-z_]\w*|[0-9]+", text):
+        return dataclasses.replace(piece, name=text, index=None, indirect=False)
+    raise shell.refuse(f"{plain(piece.source, 60)} is not read")

@@ -9,11 +9,10 @@ import re
 from collections.abc import Callable
 
 from ...errors import ConfigError
-from .doubts import MARK
 from .grammar import Arithmetic, List, Opaque, Param, Piece, Substitution, Text, Word, joined_pieces
 from .scanner import META, NAME, Scanner
 
-_PLAIN = re.compile(r"[A-Za-z0-9_]+")
+_PLAIN = re.compile(r"[A-Za-z0-9_./,:=+%@-]+")
 _SPECIAL = frozenset("@*#?$!-0123456789")
 _OPERATORS = (
     ":-", ":=", ":?", ":+", "-", "=", "?", "+", "##", "#", "%%", "%", "//", "/#", "/%", "/", "^^", "^", ",,", ",", ":", "@",
@@ -23,7 +22,7 @@ _OPERATORS = (
 class Words(Scanner):
     """Reads words; commands inside `$(...)` are read by `inside`, which the parser has."""
 
-    inside: Callable[[str, int, int], List]
+    inside: Callable[[str, int], List]
 
     def word(self, stops: frozenset[str] = META) -> Word | None:
         """The word that begins here, or None if none does; it ends before an unquoted character of `stops`."""
@@ -42,7 +41,7 @@ class Words(Scanner):
                 pieces = [self.process()]
             else:
                 return None
-        return Word(joined_pieces(pieces), line, self.text[start : self.at])
+        return Word(joined_pieces(pieces), line, self.source(start))
 
     def piece(self, stops: frozenset[str], *, is_start: bool = False) -> list[Piece]:
         """The next piece of an unquoted word."""
@@ -57,14 +56,14 @@ class Words(Scanner):
                 self.line += 1
                 return []
             found = self.text[self.at + 1 : self.at + 2]
-            if found == MARK:
+            if found in self.holes:
                 raise self.error("a backslash in front of what is not known")
             self.at += 2
             return [Text(found or "\\", True)]
         if c in "$`":
             return self.dollar(quoted=False)
-        if c == MARK:
-            return [self.mark(quoted=False)]
+        if c in self.holes:
+            return [self.hole(quoted=False)]
         if c == "~" and is_start:
             match = re.compile(r"~[A-Za-z0-9_+-]*(?=$|[/\s;&|<>():])").match(self.text, self.at)
             if match is not None:
@@ -100,15 +99,15 @@ class Words(Scanner):
             if c == "\\" and following == "\n":
                 self.at += 2
                 self.line += 1
-            elif c == "\\" and following == MARK:
+            elif c == "\\" and following in self.holes:
                 raise self.error("a backslash in front of what is not known")
             elif c == "\\" and following and following in escaped:
                 pieces.append(Text(following, True))
                 self.at += 2
             elif c in "$`":
                 pieces += self.dollar(quoted=True)
-            elif c == MARK:
-                pieces.append(self.mark(quoted=True))
+            elif c in self.holes:
+                pieces.append(self.hole(quoted=True))
             else:
                 pieces.append(Text(self.run(c), True))
         if opened is not None:
@@ -128,11 +127,11 @@ class Words(Scanner):
         if self.peek(2) == "$(":
             self.at += 1
             body = self.enclosed("(", ")")
-            return [Substitution(self.inside(body, line, self.deeper()), self.text[start : self.at], quoted)]
+            return [Substitution(self.inside(body, line), self.source(start), quoted)]
         if self.peek(2) == "$[":
             self.at += 1
             body = self.enclosed("[", "]")
-            return [Arithmetic(self.nested(body, line), self.text[start : self.at], quoted)]
+            return [Arithmetic(self.nested(body, line), self.source(start), quoted)]
         if self.peek(2) == "${":
             return [self.braced(quoted=quoted)]
         if not quoted and self.peek(2) == "$'":
@@ -144,15 +143,15 @@ class Words(Scanner):
         match = NAME.match(self.text, self.at)
         if match is not None:
             self.at = match.end()
-            return [Param(match.group(), self.text[start : self.at], quoted)]
+            return [Param(match.group(), self.source(start), quoted)]
         if self.peek() in _SPECIAL and self.peek():
             self.at += 1
-            return [Param(self.text[self.at - 1], self.text[start : self.at], quoted)]
+            return [Param(self.text[self.at - 1], self.source(start), quoted)]
         return [Text("$", quoted)]
 
     def nested(self, text: str, line: int) -> Word:
         """An expression: expansions as in double quotes; double quotes themselves drop out."""
-        inner = self.__class__(text, line, self.deeper())
+        inner = self.within(text, line)
         pieces = [
             Text(one.text.replace('"', ""), True) if isinstance(one, Text) else one for one in inner.quoted_until("")
         ]
@@ -166,7 +165,7 @@ class Words(Scanner):
         if self.peek() != ")":
             return None
         self.at += 1
-        return Arithmetic(self.nested(body, line), self.text[start : self.at], quoted)
+        return Arithmetic(self.nested(body, line), self.source(start), quoted)
 
     def backquoted(self, *, quoted: bool) -> Substitution:
         """A substitution in backquotes."""
@@ -182,14 +181,14 @@ class Words(Scanner):
             body += self.peek()
             self.at += 1
         self.at += 1
-        return Substitution(self.inside(body, line, self.deeper()), self.text[start : self.at], quoted)
+        return Substitution(self.inside(body, line), self.source(start), quoted)
 
     def process(self) -> Opaque:
         """`<(...)`."""
         start = self.at
         self.at += 1
         self.enclosed("(", ")")
-        return Opaque(self.text[start : self.at])
+        return Opaque(self.source(start))
 
     def braced(self, *, quoted: bool) -> Param:
         """`${...}`."""
@@ -223,7 +222,7 @@ class Words(Scanner):
             raise opened
         self.at += 1
         is_indirect = prefix == "indirect" and bool(words)
-        return Param(name, self.text[start : self.at], quoted, index, operator, words, is_indirect)
+        return Param(name, self.source(start), quoted, index, operator, words, is_indirect)
 
     def index(self) -> Word | None:
         """`[...]` behind a name."""
@@ -235,7 +234,7 @@ class Words(Scanner):
 
     def parsed(self, text: str, line: int) -> Word:
         """A text as an unquoted word, quotes and expansions read, blanks kept."""
-        inner = self.__class__(text, line, self.deeper())
+        inner = self.within(text, line)
         return inner.word(frozenset()) or Word((), line, "")
 
     def operands(self, operator: str, *, quoted: bool, opened: ConfigError) -> tuple[Word, ...]:
@@ -248,7 +247,7 @@ class Words(Scanner):
             self.operand(stops, opened=opened)
             text = self.text[start : self.at]
             is_text = quoted and operator in (":-", ":=", ":?", ":+", "-", "=", "?", "+")
-            inner = self.__class__(text, line, self.deeper())
+            inner = self.within(text, line)
             if is_text:
                 found.append(Word(joined_pieces(inner.unquotable()), line, text))
             else:

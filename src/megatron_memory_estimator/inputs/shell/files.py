@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from .doubts import bare, in_doubt, unquoted
+from .expand import text_of
 from .grammar import Command, Redirect
 from .state import Shell
+from .values import Value, bare, in_doubt, joined, size, unquoted
 
 LARGEST = 2**18
 MOST = 100
@@ -16,15 +18,15 @@ MOST_OPENED = 200
 _KEPT = re.compile(r".*\.(?:sh|bash|sbatch|slurm|job|cmd|run|ya?ml|json)")
 
 
-def plain_path(path: str) -> str:
+def plain_path(value: Value) -> str:
     """A path without a leading ./ ."""
-    path = bare(path)
+    path = bare(value)
     while path.startswith("./"):
         path = path[2:]
     return path
 
 
-def known(shell: Shell, path: str) -> str | None:
+def known(shell: Shell, path: Value) -> Value | None:
     """The text of a file that the script wrote, or None. Raises ConfigError where it has been changed in an unknown way."""
     text = shell.state.files.get(plain_path(path))
     if text is not None and in_doubt(text) and not bare(text):
@@ -32,7 +34,7 @@ def known(shell: Shell, path: str) -> str | None:
     return text
 
 
-def written(shell: Shell, redirects: Sequence[Redirect], text: str | None = None) -> None:
+def written(shell: Shell, redirects: Sequence[Redirect], text: Value | None = None) -> None:
     """Standard output of a command goes to files: `text`, or what cannot be known."""
     for one in redirects:
         if not one.takes or one.operator == ">&":
@@ -48,18 +50,17 @@ def written(shell: Shell, redirects: Sequence[Redirect], text: str | None = None
             shell.state.files[path] = shell.doubt("the file is written by a command")
 
 
-def store(shell: Shell, path: str, text: str, *, appends: bool) -> None:
+def store(shell: Shell, path: Value, text: Value, *, appends: bool) -> None:
     """A file with this text, or with this text behind what it holds."""
-    path = plain_path(path)
-    text = unquoted(text)
-    text = shell.state.files.get(path, "") + text if appends else text
-    if len(text) > LARGEST or len(shell.state.files) > MOST:
+    name, text = plain_path(path), unquoted(text)
+    text = joined((shell.state.files.get(name, ""), text)) if appends else text
+    if size(text) > LARGEST or len(shell.state.files) > MOST:
         raise shell.refuse("the files that it writes grow too large")
-    shell.spend(len(text))
-    shell.state.files[path] = text
+    shell.spend(size(text))
+    shell.state.files[name] = text
 
 
-def document(shell: Shell, node: Command) -> str | None:
+def document(shell: Shell, node: Command) -> Value | None:
     """The text that a command reads from a here-document, a here-string or a pipe, or None."""
     feeds = [one for one in node.redirects if one.feeds]
     if not feeds:
@@ -67,12 +68,11 @@ def document(shell: Shell, node: Command) -> str | None:
     if feeds[-1].operator not in ("<<", "<<<"):
         return None
     text = shell.targets[id(feeds[-1])]
-    return text + ("\n" if feeds[-1].operator == "<<<" else "")
+    return joined((text, "\n")) if feeds[-1].operator == "<<<" else text
 
 
-def changed(shell: Shell, name: str, words: Sequence[str]) -> None:
-    """Files among the words of a program that may change them are not known any more."""
-    if name in (
+HARMLESS = frozenset(
+    [
         "chmod",
         "cat",
         "bash",
@@ -90,7 +90,14 @@ def changed(shell: Shell, name: str, words: Sequence[str]) -> None:
         "grep",
         "head",
         "tail",
-    ):
+    ]
+)
+"""Programs that change no file that they are given."""
+
+
+def changed(shell: Shell, name: str, words: Sequence[Value]) -> None:
+    """Files among the words of a program that may change them are not known any more."""
+    if name in HARMLESS:
         return
     for word in words:
         path = plain_path(word)
@@ -109,3 +116,23 @@ def opened(shell: Shell, path: str) -> tuple[str, str] | None:
         if "\0" in found[1]:
             raise shell.refuse(f"{path[:80]} has a null byte")
     return found
+
+
+def targets(shell: Shell, redirects: Sequence[Redirect]) -> None:
+    """Expands what redirections name, once, in their order."""
+    for one in redirects:
+        shell.targets[id(one)] = text_of(shell, one.target)
+
+
+@contextmanager
+def redirected(shell: Shell, redirects: Sequence[Redirect]) -> Iterator[None]:
+    """Inside a substitution, what a command prints elsewhere is not its output; files that it writes are not known any more."""
+    outer, takes = shell.state.output, any(one.takes for one in redirects)
+    if takes:
+        shell.state.output = None
+    try:
+        yield
+    finally:
+        if takes:
+            shell.state.output = outer
+        written(shell, redirects)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import field
 
 from ...dataclass import dataclass
+from .values import Unknown
 
 
 @dataclass(frozen=True)
@@ -59,11 +60,21 @@ class Opaque:
     quoted: bool = False
 
 
-Piece = Text | Param | Substitution | Arithmetic | Opaque
+@dataclass(frozen=True)
+class Hole:
+    """What is not known in a text that is read as commands (`eval`, `bash -c`)."""
+
+    unknown: Unknown
+    quoted: bool = False
+
+
+Piece = Text | Param | Substitution | Arithmetic | Opaque | Hole
 
 
 def joined_pieces(pieces: list[Piece]) -> tuple[Piece, ...]:
     """Neighbouring literal characters as one piece."""
+    if len(pieces) < 2:
+        return tuple(pieces)
     found: list[Piece] = []
     run: list[str] = []
     is_quoted = False

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..containers import OPTION, image_in
-from .doubts import Doubt, bare
-from .slurm import IMAGE
+from .gpus import IMAGE
+from .values import Unknown, Value, bare
 
 
 class Branch(NamedTuple):
-    """One way at a fork that cannot be decided: why not, which way, and whether it is the part behind `&&`, which is meant to run."""
+    """One way at a condition that cannot be decided: why not, which way, and whether it is the part behind `&&`, which is meant to
+    run."""
 
     why: str
     way: int
@@ -31,30 +32,35 @@ class Launch:
     """One start of a training.
 
     `entry` is the program: a path, the module behind `-m`, or two words such as `megatron sft`. `words` stand behind it, `launcher`
-    in front of it, from the outermost program on, all as bash passes them; what is not known holds marks, which `doubts` explain.
-    `env` is its environment, `header` the options of Slurm's job, `files` the texts that the script wrote itself to files until
-    then, by their paths without a leading ./, `lost` the files that it sources and that are not there. Without `num_gpus`,
-    `gpus_unknown` says why, and how to give it, where something says a number that is not known. `compared` are variables and words of
-    the caller that nothing sets, with the values that conditions of the script compare them with.
+    in front of it, from the outermost program on, all as bash passes them; parts that are not known say why. `env` is its environment,
+    `header` the options of Slurm's job, `files` the texts that the script wrote itself to files until then, by their paths without a
+    leading ./, `lost` the files that it sources and that are not there. Without `num_gpus`, `gpus_unknown` says why, and how to give it,
+    where something says a number that is not known. `compared` are variables and words of the caller that nothing sets, with the values
+    that conditions of the script compare them with. `doubts` is all that was met in the script and comes from outside. `origins` says of
+    each word from which word of the command, which is `source`, it was made, and how that one is written; `counted` is the environment that
+    counts GPUs.
     """
 
     entry: str = ""
-    words: list[str] = field(default_factory=list)
+    words: list[Value] = field(default_factory=list)
     num_gpus: int | None = None
-    env: dict[str, str] = field(default_factory=dict)
+    env: dict[str, Value] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    doubts: dict[str, Doubt] = field(default_factory=dict)
+    doubts: tuple[Unknown, ...] = ()
     line: int = 0
-    launcher: list[str] = field(default_factory=list)
+    launcher: list[Value] = field(default_factory=list)
     gpus_unknown: str = ""
-    files: dict[str, str] = field(default_factory=dict)
+    files: dict[str, Value] = field(default_factory=dict)
     lost: tuple[str, ...] = ()
     branch: tuple[Branch, ...] = ()
     rounds: tuple[Round, ...] = ()
-    header: dict[str, str] = field(default_factory=dict)
+    header: dict[str, Value] = field(default_factory=dict)
     compared: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    source: str = field(default="", repr=False)
+    origins: tuple[tuple[int, str], ...] = field(default=(), repr=False)
+    counted: dict[str, Value] = field(default_factory=dict, repr=False)
 
     @property
     def container(self) -> str:
         """The container image that it runs in, where its name says something of its libraries."""
-        return image_in([f"{OPTION}={self.header.get(IMAGE, '')}", *map(bare, self.launcher)])
+        return image_in([f"{OPTION}={bare(self.header.get(IMAGE, ''))}", *map(bare, self.launcher)])

@@ -5,10 +5,10 @@ Sources: POSIX.1-2017 XCU 2.9 and 2.10 (Shell Commands, Shell Grammar); the Bash
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 from ...errors import ConfigError
-from .doubts import spread
 from .grammar import (
     AndOr,
     ArithmeticCommand,
@@ -25,27 +25,47 @@ from .grammar import (
     While,
     Word,
 )
-from .lists import Lists
-from .scanner import NAME
+from .scanner import META, NAME
+from .simple import Conditions
+from .values import Unknown, Value, bare
 
 LARGEST_SCRIPT = 2**20
 RESERVED = frozenset({"then", "else", "elif", "fi", "do", "done", "esac", "in", "}"})
 UNREAD = frozenset({"select", "coproc"})
 
 
-def parsed(text: str, line: int = 1, depth: int = 0) -> List:
-    """The commands of a script. Raises ConfigError with the line of what cannot be read."""
+HOLES = 0xF0000
+"""The first of the characters that stand for what is not known, in a text that is read as commands; nobody writes in them."""
+MOST_HOLES = 2000
+
+
+def parsed(value: Value, line: int = 1) -> List:
+    """The commands of a script, or of a value. Raises ConfigError with the line of what cannot be read."""
+    holes: dict[str, Unknown] = {}
+    parts: list[str] = []
+    for piece in (value,) if isinstance(value, str) else value:
+        if isinstance(piece, str):
+            parts.append(piece)
+            continue
+        hole = chr(HOLES + len(holes))
+        holes[hole] = dataclasses.replace(piece, apart=False)
+        parts.append(f" {hole}" if piece.apart else hole)
+    if len(holes) > MOST_HOLES or (holes and any(c >= chr(HOLES) for c in bare(value))):
+        raise ConfigError(
+            f"line {line} of the script: a text that is read as commands holds too much that is not known"
+        )
+    text = "".join(parts)
     if len(text) > LARGEST_SCRIPT:
         raise ConfigError(f"the script is longer than {LARGEST_SCRIPT} characters")
-    return Parser(spread(text).replace("\r\n", "\n"), line, depth).whole()
+    return Parser(text.replace("\r\n", "\n"), line, 0, holes).whole()
 
 
-class Parser(Lists):
+class Parser(Conditions):
     """A recursive-descent parser; each method begins at its construct's first character."""
 
-    def inside(self, text: str, line: int, depth: int) -> List:
+    def inside(self, text: str, line: int) -> List:
         """The commands of a substitution."""
-        return parsed(text, line, depth)
+        return self.within(text, line).whole()
 
     def whole(self) -> List:
         """All commands up to the end of the text."""
@@ -54,6 +74,100 @@ class Parser(Lists):
             raise self.error(f"{self.peek(20)!r} where a command should begin")
         return found
 
+    # -- lists of commands -----------------------------------------------------------------------------------------
+    def commands(self, ends: tuple[str, ...]) -> List:
+        """Commands up to one of the words or operators `ends`, which stays."""
+        start = self.at
+        items: list[AndOr] = []
+        while True:
+            self.lines()
+            if self.at >= len(self.text) or self.is_end(ends) or self.peek(2) in (";;", ";&"):
+                break
+            items.append(self.and_or())
+            self.blanks()
+            if self.peek(2) in (";;", ";&"):
+                break
+            if self.peek() == ";":
+                self.at += 1
+            elif (
+                self.at < len(self.text)
+                and self.peek() not in "\n"
+                and not self.is_end(ends)
+                and not items[-1].background
+            ):
+                raise self.error(f"{self.peek(20)!r} where a command should end")
+        return List(tuple(items), self.source(start).strip().rstrip(";").rstrip())
+
+    def is_end(self, ends: tuple[str, ...]) -> bool:
+        """Whether one of `ends` comes next."""
+        for end in ends:
+            if self.text.startswith(end, self.at):
+                following = self.text[self.at + len(end) : self.at + len(end) + 1]
+                if not end[0].isalpha() or not following or following in META:
+                    return end != "}" or not following or following in META
+        return False
+
+    def and_or(self) -> AndOr:
+        """Pipelines joined by && and ||."""
+        line = self.line
+        first, rest = self.pipeline(), []
+        while True:
+            self.blanks()
+            operator = self.peek(2)
+            if operator not in ("&&", "||"):
+                break
+            self.at += 2
+            self.lines()
+            rest.append((operator, self.pipeline()))
+        background = self.peek() == "&" and self.peek(2) not in ("&&", "&>")
+        self.at += background
+        return AndOr(first, tuple(rest), background, line)
+
+    def pipeline(self) -> Pipeline:
+        """Commands joined by |."""
+        negated = False
+        self.blanks()
+        while True:
+            if self.keyword() == "!":
+                negated = not negated
+                self.at += 1
+            elif self.keyword() == "time":
+                self.at += 4
+                self.blanks()
+                if self.keyword() == "-p":
+                    self.at += 2
+            else:
+                break
+            self.blanks()
+        commands = [self.command()]
+        while True:
+            self.blanks()
+            if self.peek() != "|" or self.peek(2) == "||":
+                return Pipeline(tuple(commands), negated)
+            self.at += 2 if self.peek(2) == "|&" else 1
+            self.lines()
+            commands.append(self.command())
+
+    def until(self, ends: tuple[str, ...], begun: ConfigError) -> List:
+        """Commands up to one of `ends`, which is passed over. Raises `begun` where none of them comes."""
+        found = self.commands(ends)
+        for end in ends:
+            if self.is_end((end,)):
+                self.at += len(end)
+                return self.filled(found, end, begun)
+        if self.at < len(self.text) and self.peek(2) in (";;", ";&"):
+            raise self.error(f"{self.peek(2)} outside case")
+        if self.at < len(self.text):
+            raise self.error(f"{self.peek(20)!r} where a command should begin")
+        raise begun
+
+    def filled(self, node: List, end: str, begun: ConfigError) -> List:
+        """The commands in front of `end`. Raises ConfigError where there is none, which bash refuses."""
+        if not node.items:
+            raise begun if self.at >= len(self.text) else self.error(f"no command in front of {end}")
+        return node
+
+    # -- one command -----------------------------------------------------------------------------------------------
     def command(self) -> Command:
         """One command of any kind, with its redirections."""
         start, line = self.at, self.line
@@ -66,7 +180,7 @@ class Parser(Lists):
             return found
         return Group(
             line,
-            self.text[start : self.at],
+            self.source(start),
             tuple(redirects),
             List((AndOr(Pipeline((found,)), (), False, line),)),
             False,
@@ -89,7 +203,7 @@ class Parser(Lists):
             if self.peek() == "(":
                 self.at += 1
                 body = self.until((")",), begun)
-                return Group(line, self.text[start : self.at], (), body, True)
+                return Group(line, self.source(start), (), body, True)
             readers = {
                 "{": self.group, "if": self.if_, "while": self.while_, "until": self.while_, "for": self.for_,
                 "case": self.case, "function": self.function, "[[": self.test,
@@ -108,7 +222,7 @@ class Parser(Lists):
     def group(self, start: int, line: int, begun: ConfigError) -> Command:
         """`{ ...; }`."""
         body = self.until(("}",), begun)
-        return Group(line, self.text[start : self.at], (), body, False)
+        return Group(line, self.source(start), (), body, False)
 
     def if_(self, start: int, line: int, begun: ConfigError) -> Command:
         """`if ...; then ...; elif ...; else ...; fi`."""
@@ -127,14 +241,14 @@ class Parser(Lists):
             if not self.is_end(("fi",)):
                 raise begun
             self.at += 2
-            return If(line, self.text[start : self.at], (), tuple(branches), otherwise)
+            return If(line, self.source(start), (), tuple(branches), otherwise)
 
     def while_(self, start: int, line: int, begun: ConfigError) -> Command:
         """`while ...; do ...; done`, or `until`."""
         is_until = self.text.startswith("until", start)
         condition = self.until(("do",), begun)
         body = self.until(("done",), begun)
-        return While(line, self.text[start : self.at], (), condition, body, is_until)
+        return While(line, self.source(start), (), condition, body, is_until)
 
     def for_(self, start: int, line: int, begun: ConfigError) -> Command:
         """`for name in words; do ...; done`, or with three expressions."""
@@ -148,7 +262,7 @@ class Parser(Lists):
             self.at += 1
             first, test, following = (self.nested(part, begin) for part in parts)
             body = self.body(begun)
-            return ArithmeticFor(line, self.text[start : self.at], (), first, test, following, body)
+            return ArithmeticFor(line, self.source(start), (), first, test, following, body)
         match = NAME.match(self.text, self.at)
         if match is None:
             raise self.error("a for without the name of a variable")
@@ -163,7 +277,7 @@ class Parser(Lists):
                 words.append(word)
                 self.blanks()
         body = self.body(begun)
-        return For(line, self.text[start : self.at], (), match.group(), None if words is None else tuple(words), body)
+        return For(line, self.source(start), (), match.group(), None if words is None else tuple(words), body)
 
     def body(self, begun: ConfigError) -> List:
         """`; do ...; done`, or `{ ... }`."""
@@ -190,7 +304,7 @@ class Parser(Lists):
             self.lines()
             if self.keyword() == "esac":
                 self.at += 4
-                return Case(line, self.text[start : self.at], (), subject, tuple(clauses))
+                return Case(line, self.source(start), (), subject, tuple(clauses))
             if self.at >= len(self.text):
                 raise begun
             if self.peek() == "(":
@@ -234,7 +348,7 @@ class Parser(Lists):
         if self.peek() != "(" and self.keyword() not in ("{", "if", "for", "while", "until", "case", "[["):
             raise self.error(f"a function {name} without a body")
         body = self.command()
-        return Function(line, self.text[start : self.at], (), name, body)
+        return Function(line, self.source(start), (), name, body)
 
     def arithmetic_command(self) -> Command | None:
         """`((...))`, or None where it is a subshell in a subshell."""
@@ -245,4 +359,4 @@ class Parser(Lists):
             self.at, self.line = start, line
             return None
         self.at += 1
-        return ArithmeticCommand(line, self.text[start : self.at], (), self.nested(body, line))
+        return ArithmeticCommand(line, self.source(start), (), self.nested(body, line))

@@ -6,12 +6,15 @@ Sources: POSIX.1-2017 XCU 2.2 (Quoting), 2.3 (Token Recognition); the Bash Refer
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import TypeVar
 
 from ...errors import ConfigError
 from ...wording import plain
-from .doubts import MARK
-from .grammar import Opaque, Text
+from .grammar import Hole, Opaque
+from .values import Unknown, readable
 
+S = TypeVar("S", bound="Scanner")
 META = frozenset(" \t\n;&|<>()")
 DEEPEST = 40
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -25,11 +28,24 @@ _ESCAPES = {
 class Scanner:
     """A place in a text, and what can be read there without knowing what it means."""
 
-    def __init__(self, text: str, line: int = 1, depth: int = 0) -> None:
+    def __init__(self, text: str, line: int = 1, depth: int = 0, holes: Mapping[str, Unknown] | None = None) -> None:
+        """`holes` are characters of the text that stand for what is not known."""
         self.text = text
         self.at = 0
         self.line = line
         self.depth = depth
+        self.holes = holes or {}
+
+    def within(self: S, text: str, line: int) -> S:
+        """A reader of the same kind for a text inside this one."""
+        return type(self)(text, line, self.deeper(), self.holes)
+
+    def source(self, start: int) -> str:
+        """The text from `start` up to here, as it may be shown."""
+        found = self.text[start : self.at]
+        for hole in self.holes:
+            found = found.replace(hole, readable((self.holes[hole],)))
+        return found
 
     # -- characters ------------------------------------------------------------------------------------------------
     def peek(self, length: int = 1) -> str:
@@ -62,12 +78,10 @@ class Scanner:
             else:
                 return
 
-    def mark(self, *, quoted: bool) -> Text:
-        """What stands for an unknown value in a text that is read again (`eval`, `bash -c`)."""
-        end = self.text.index(MARK, self.at + 1) + 1
-        found = self.text[self.at : end]
-        self.at = end
-        return Text(found, quoted)
+    def hole(self, *, quoted: bool) -> Hole:
+        """What is not known in a text that is read again (`eval`, `bash -c`)."""
+        self.at += 1
+        return Hole(self.holes[self.text[self.at - 1]], quoted)
 
     def stands_for(self) -> bool:
         """Whether a placeholder begins here."""

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 from ...errors import ConfigError
 from ...wording import whole
-from . import slurm
+from . import gpus
 from .beside import Beside
 from .choosing import chosen
 from .commands import run
-from .control import Break, Return, Stop
-from .doubts import MARK, unset
 from .launches import Launch
 from .parser import parsed
-from .state import Shell, State
+from .paths import ends
+from .state import MOST_PATHS, Crowded, Shell, State, TooManyWays
+from .values import Held, Value, unset
 
 __all__ = ["Beside", "Launch", "read_script"]
 MOST_WORDS = 1000
@@ -33,22 +32,21 @@ def read_script(
     Raises ConfigError for a script that starts no training or cannot be read, and for words like options that it does not take.
     """
     given = dict(given or {})
-    if MARK in text or any(MARK in value for value in (*given.values(), *words)):
+    if "\0" in text or any("\0" in value for value in (*given.values(), *words)):
         raise ConfigError("the script has a null byte")
     if (lines := text.count("\n")) > MOST_LINES:
         raise ConfigError(f"a script has at most {MOST_LINES:,} lines here, and this one has {lines:,}")
-    header = {**slurm.header(text), **slurm.asked_for(given)}
-    variables = slurm.variables(header)
-    shell = Shell(
-        {name: value for name, value in given.items() if whole(name) is None},
-        State({**variables}, set(variables), positionals=_positionals(given, words)),
-        beside=beside,
-        places=() if beside is None else (beside.script,),
-        header=header,
-    )
-    with suppress(Stop, Return, Break):
-        run(shell, parsed(text))
-    launch = chosen(shell)
+    commands = parsed(text)
+    for most_paths in MOST_PATHS:
+        shell = _shell(text, given, words, beside, most_paths)
+        try:
+            found = ends(shell, lambda shell=shell: run(shell, commands))  # type: ignore[misc]
+            break
+        except TooManyWays:
+            continue
+        except Crowded:
+            raise shell.refuse("too many ways lead through it, by conditions that cannot be decided") from None
+    launch = chosen(shell, found, has_words=bool(shell.state.positionals))
     option = next((word for word in words if word.startswith("-")), None)
     if option is not None and not shell.takes_words:
         raise ConfigError(
@@ -59,7 +57,22 @@ def read_script(
     return launch
 
 
-def _positionals(given: Mapping[str, str], words: Sequence[str]) -> tuple[str, ...]:
+def _shell(text: str, given: Mapping[str, str], words: Sequence[str], beside: Beside | None, most_paths: int) -> Shell:
+    """A shell before its first command."""
+    header = {**gpus.header_options(text), **gpus.asked_for(given)}
+    variables: dict[str, Held] = dict(gpus.job_variables(header))
+    return Shell(
+        {name: value for name, value in given.items() if whole(name) is None},
+        run,
+        State(variables, set(variables), positionals=_positionals(given, words)),
+        most_paths=most_paths,
+        beside=beside,
+        places=() if beside is None else (beside.script,),
+        header=header,
+    )
+
+
+def _positionals(given: Mapping[str, str], words: Sequence[str]) -> tuple[Value, ...]:
     """Positional parameters: words, and those by number; one that is not given before one that is, is set nowhere."""
     numbers = dict(enumerate(words, 1)) | {
         whole(name) or 0: value for name, value in given.items() if whole(name) is not None

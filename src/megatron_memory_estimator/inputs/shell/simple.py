@@ -1,27 +1,34 @@
-"""Simple commands: assignments, words, redirections, here-documents.
+"""Simple commands (assignments, words, redirections, here-documents) and the conditions of `[[ ]]`, from their text.
 
-Sources: POSIX.1-2017 XCU 2.7 and 2.9.1; the Bash Reference Manual 5.2, 3.2.2, 3.4 and 3.6.
+Sources: POSIX.1-2017 XCU 2.7 and 2.9.1; the Bash Reference Manual 5.2, 3.2.2, 3.2.5.2, 3.4, 3.6 and 6.4.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from ...errors import ConfigError
 from .expansions import Words
-from .grammar import Assignment, Redirect, Simple, Text, Word, joined_pieces
+from .grammar import Assignment, Command, Condition, Redirect, Simple, Test, Text, Word, joined_pieces
 from .scanner import META
+from .values import Unknown
 
 DECLARING = frozenset({"export", "declare", "local", "readonly", "typeset"})
 _ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?=|\[)")
 _REDIRECT = re.compile(r"([0-9]+|\{[A-Za-z_]\w*\})?(<<<|<<-|<<|<>|<&|>>|>&|>\||&>>|&>|<|>)")
 
 
+_UNARY = re.compile(r"-[abcdefghknoprstuvwxzGLNORS]")
+_BINARY = frozenset({"=", "==", "!=", "=~", "<", ">", "-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-nt", "-ot", "-ef"})
+_REGEX_STOPS = frozenset(" \t\n")
+
+
 class SimpleCommands(Words):
     """Reads simple commands; each method begins at its construct's first character."""
 
-    def __init__(self, text: str, line: int = 1, depth: int = 0) -> None:
-        super().__init__(text, line, depth)
+    def __init__(self, text: str, line: int = 1, depth: int = 0, holes: Mapping[str, Unknown] | None = None) -> None:
+        super().__init__(text, line, depth, holes)
         self.document_at: int | None = None  # where the line ends behind which here-documents stand
         self.document_end = 0
         self.document_lines = 0
@@ -73,7 +80,7 @@ class SimpleCommands(Words):
         text = "".join(lines)
         if quoted:
             return Word((Text(text, True),), begin, text)
-        inner = self.__class__(text, begin, self.deeper())
+        inner = self.within(text, begin)
         return Word(joined_pieces(inner.quoted_until("", escaped="\\`$")), begin, text)
 
     def simple(self) -> Simple:
@@ -105,7 +112,7 @@ class SimpleCommands(Words):
             raise self.error(f"( without quotes behind {self.text[start : self.at].strip()[-40:]}")
         if not (assignments or words or redirects):
             raise self.error(f"{self.peek(20)!r} where a command should begin")
-        return Simple(line, self.text[start : self.at].strip(), tuple(redirects), tuple(assignments), tuple(words))
+        return Simple(line, self.source(start).strip(), tuple(redirects), tuple(assignments), tuple(words))
 
     def assignment(self) -> Assignment | None:
         """The assignment that begins here, or None."""
@@ -193,3 +200,91 @@ class SimpleCommands(Words):
         else:
             found.append(Redirect(operator, target, descriptor=descriptor))
         return True
+
+
+class Conditions(SimpleCommands):
+    """Reads the conditions of `[[ ]]`, and what simple commands are made of."""
+
+    def test(self, start: int, line: int, begun: ConfigError) -> Command:
+        """`[[ ... ]]`."""
+        condition = self.any_of(begun)
+        self.lines()
+        if self.keyword() != "]]":
+            raise begun if self.at >= len(self.text) else self.error(f"{self.peek(20)!r} in [[ ]], which is not read")
+        self.at += 2
+        return Test(line, self.source(start), (), condition)
+
+    def any_of(self, begun: ConfigError) -> Condition:
+        """Conditions joined by ||."""
+        found = self.all_of(begun)
+        self.lines()
+        while self.peek(2) == "||":
+            self.at += 2
+            found = Condition("||", (found, self.all_of(begun)))
+            self.lines()
+        return found
+
+    def all_of(self, begun: ConfigError) -> Condition:
+        """Conditions joined by &&."""
+        found = self.one(begun)
+        self.lines()
+        while self.peek(2) == "&&":
+            self.at += 2
+            found = Condition("&&", (found, self.one(begun)))
+            self.lines()
+        return found
+
+    def one(self, begun: ConfigError) -> Condition:
+        """One condition."""
+        self.lines()
+        if self.keyword() == "!":
+            self.at += 1
+            self.depth = self.deeper()
+            found = Condition("!", (self.one(begun),))
+            self.depth -= 1
+            return found
+        if self.peek() == "(":
+            self.at += 1
+            self.depth = self.deeper()
+            found = self.any_of(begun)
+            self.depth -= 1
+            self.lines()
+            if self.peek() != ")":
+                raise begun
+            self.at += 1
+            return found
+        left = self.operand_word(begun)
+        if _UNARY.fullmatch(left.source):
+            self.blanks()
+            if self.keyword() != "]]" and self.peek(2) not in ("&&", "||") and self.peek() != ")":
+                return Condition(left.source, (self.operand_word(begun),))
+        self.blanks()
+        operator = self.peek() if self.peek() in ("<", ">") else self.keyword()
+        if operator not in _BINARY:
+            return Condition("", (left,))
+        self.at += len(operator)
+        self.blanks()
+        if operator == "=~":
+            return Condition(operator, (left, self.regex(begun)))
+        return Condition(operator, (left, self.operand_word(begun)))
+
+    def operand_word(self, begun: ConfigError) -> Word:
+        """A word in [[ ]]."""
+        self.blanks()
+        if self.keyword() == "]]":
+            raise begun
+        word = self.word()
+        if word is None:
+            raise begun if self.at >= len(self.text) else self.error(f"{self.peek(20)!r} in [[ ]], which is not read")
+        return word
+
+    def regex(self, begun: ConfigError) -> Word:
+        """The regular expression behind =~, in which brackets and bars are characters."""
+        start, line, level = self.at, self.line, 0
+        while self.at < len(self.text):
+            c = self.peek()
+            if c in " \t\n" and not level:
+                return Word((), line, self.source(start))
+            level += (c == "(") - (c == ")")
+            self.piece(_REGEX_STOPS)
+        raise begun

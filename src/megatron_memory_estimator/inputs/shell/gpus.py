@@ -1,0 +1,285 @@
+"""How many GPUs the words in front of a training start, or why that is not known; and what Slurm's options say of a job.
+
+Sources: pytorch/pytorch `torch/distributed/run.py`, `torch/distributed/launch.py`; microsoft/DeepSpeed `deepspeed/launcher/runner.py`;
+huggingface/accelerate `src/accelerate/commands/launch.py`; Open MPI mpirun(1); horovod/horovod `horovod/runner/launch.py`;
+modelscope/ms-swift `swift/cli/_megatron/main.py`; SchedMD slurm, sbatch(1) and srun(1), OPTIONS and OUTPUT ENVIRONMENT VARIABLES.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ...wording import shown, whole
+from .values import Value, bare, base, behind, head, outside_in, partition, readable, unset_in
+
+SHORT = {"N": "nodes", "n": "ntasks", "G": "gpus"}
+VALUED = frozenset(
+    {"nodes", "ntasks", "ntasks-per-node", "gpus-per-node", "gres", "gpus", "gpus-per-task", "tasks-per-node"}
+)
+IMAGE = "container-image"
+"""The option of NVIDIA/pyxis that says which container a job runs in."""
+
+
+def options(words: Sequence[Value]) -> dict[str, Value]:
+    """The options of Slurm that count nodes, tasks or GPUs, and the container, by their long names; the last of each wins."""
+    found: dict[str, Value] = {}
+    for at, word in enumerate(words):
+        long, equals, value = partition(word, "=")
+        match = re.match(r"--([a-z-]+)$|-([NnG])", head(long))
+        if match is None or (match.group(1) and not isinstance(long, str)):
+            continue
+        name = match.group(1) or SHORT[match.group(2)]
+        if match.group(2):
+            value, equals = behind(word, 2), "=" if len(word) > 2 or not isinstance(word, str) else ""
+        if name in VALUED or name == IMAGE:
+            found[name] = value if equals else words[at + 1] if at + 1 < len(words) else ""
+    if "tasks-per-node" in found:
+        found.setdefault("ntasks-per-node", found["tasks-per-node"])
+    return found
+
+
+def header_options(text: str) -> dict[str, Value]:
+    """The options of a script's #SBATCH lines, which stand in front of its first command."""
+    words: list[str] = []
+    for line in text.splitlines():
+        if line.strip() and not line.startswith("#"):
+            break
+        if line.startswith("#SBATCH") and line[7:8] in (" ", "\t"):
+            words += _words(line[7:])
+    return options(words)
+
+
+GIVEN = {
+    "SLURM_NNODES": "nodes",
+    "SLURM_JOB_NUM_NODES": "nodes",
+    "SLURM_NTASKS": "ntasks",
+    "SLURM_NTASKS_PER_NODE": "ntasks-per-node",
+    "SLURM_GPUS_PER_NODE": "gpus-per-node",
+}
+"""The option of sbatch that sets a variable."""
+
+
+def asked_for(given: Mapping[str, str]) -> dict[str, Value]:
+    """Options that a caller's variables stand for, which win over those of a script as sbatch's own options do."""
+    return {option: given[name] for name, option in GIVEN.items() if name in given}
+
+
+def _words(line: str) -> list[str]:
+    line = re.sub(r"\s#.*", "", line)
+    try:
+        return shlex.split(line)
+    except ValueError:
+        return line.split()
+
+
+def count(text: Value | None) -> int | None:
+    """A number of nodes or tasks; a range is none."""
+    return whole(text)
+
+
+def gpus(text: Value | None) -> int | None:
+    """The GPUs of `8`, `h100:8`, `gpu:h100:8` or `gpu:8,nvme:1`."""
+    if not isinstance(text, str):
+        return None
+    parts = [part for part in text.split(",") if part.startswith("gpu") or part[:1].isdigit() or ":" in part] or [text]
+    if parts[0] == "gpu":
+        return 1
+    return whole(re.sub(r"\(.*", "", parts[0]).rsplit(":", 1)[-1])
+
+
+def unreadable(given: Mapping[str, Value]) -> str:
+    """The first option whose count of nodes, tasks or GPUs is none, in words; nothing where all are read."""
+    for name in sorted(VALUED & given.keys()):
+        text = given[name]
+        counts = gpus if "gpu" in name or name == "gres" else count
+        if isinstance(text, str) and (name != "gres" or "gpu" in text) and not counts(text):
+            return f"--{name}={shown(text)} is no count"
+    return ""
+
+
+def nodes(given: Mapping[str, Value]) -> int | None:
+    """How many nodes options ask for; 2-4 is not known."""
+    return count(given.get("nodes"))
+
+
+def gpus_per_node(given: Mapping[str, Value]) -> int | None:
+    """How many GPUs a node of the job has."""
+    found = gpus(given.get("gpus-per-node") or given.get("gres"))
+    total, many = gpus(given.get("gpus")), nodes(given)
+    per_task, per_node = gpus(given.get("gpus-per-task")), count(given.get("ntasks-per-node"))
+    if found is None and total and many and total % many == 0:
+        return total // many
+    if found is None and per_task and per_node:
+        return per_task * per_node
+    return found
+
+
+def tasks(given: Mapping[str, Value]) -> int | None:
+    """How many tasks options start, one process each; without a word of them one for each GPU."""
+    if "ntasks" in given:
+        return count(given["ntasks"])
+    many, per = nodes(given), count(given.get("ntasks-per-node"))
+    if "ntasks-per-node" in given:
+        return many * per if many and per else None
+    total, per_task = gpus(given.get("gpus")), gpus(given.get("gpus-per-task"))
+    if total:
+        return total // (per_task or 1)
+    each = gpus_per_node(given)
+    return many * each if many and each else None
+
+
+def job_variables(given: Mapping[str, Value]) -> dict[str, str]:
+    """What Slurm sets for a job with these options, where they say it."""
+    many, per = nodes(given), count(given.get("ntasks-per-node"))
+    started = count(given.get("ntasks")) or (many * per if many and per else None)
+    each = started // many if started and many and started % many == 0 else None
+    found = {
+        "SLURM_NNODES": many,
+        "SLURM_JOB_NUM_NODES": many,
+        "SLURM_NTASKS_PER_NODE": per,
+        "SLURM_NTASKS": started,
+        "SLURM_NPROCS": started,
+        "SLURM_GPUS_ON_NODE": gpus_per_node(given),
+        "SLURM_GPUS_PER_NODE": given.get("gpus-per-node"),
+        "SLURM_TASKS_PER_NODE": None if each is None else f"{each}(x{many})" if many != 1 else each,
+    }
+    return {name: str(value) for name, value in found.items() if isinstance(value, str | int)}
+
+
+# -- launchers --------------------------------------------------------------------------------------------------------------
+TORCHRUN = frozenset({"torchrun", "ft_launcher"})
+LAUNCHING = re.compile(r"torch\.distributed\.(?:run|launch|elastic)|nvidia_resiliency_ext\..*")
+MPI = frozenset({"mpirun", "mpiexec", "horovodrun", "mpiexec.hydra", "orterun"})
+
+
+class Gpus(NamedTuple):
+    """A number of GPUs; without one perhaps the reason why what says it is not known."""
+
+    number: int | None = None
+    unknown: str = ""
+
+
+class _Part(NamedTuple):
+    """A factor of the number of GPUs."""
+
+    number: int | None
+    unknown: str = ""
+
+
+def gpus_of(words: Sequence[Value], entry: str, env: Mapping[str, Value], header: Mapping[str, Value]) -> Gpus:
+    """The GPUs of a launch: `words` in front of its program, all launchers from the outermost on; `header` are options of sbatch."""
+    name, own = _innermost(words)
+    given = _options(own)
+    if name == "torchrun":
+        each = _part(given.get("nproc-per-node", "1"), "--nproc_per_node")
+        many = _part("1" if "standalone" in given else given.get("nnodes", "1"), "--nnodes")
+        return _product(_or(each, gpus_per_node(header)), _or(many, nodes(header)))
+    if name == "deepspeed":
+        return _deepspeed(given)
+    if name == "accelerate":
+        text = given.get("num-processes")
+        if text is None:
+            return Gpus(unknown="accelerate launch says no --num_processes; give --num-gpus")
+        return Gpus(*_part(text, "--num_processes"))
+    if entry.startswith("megatron "):
+        each = _part(env.get("NPROC_PER_NODE") or "1", "NPROC_PER_NODE")
+        return _product(each, _part(env.get("NNODES") or "1", "NNODES"))
+    if name == "mpi":
+        text = given.get("np") or given.get("n") or given.get("c")
+        if text is not None:
+            return Gpus(*_part(text, "-np"))
+    return _tasks(words, own if name == "srun" else (), env, header)
+
+
+def _innermost(words: Sequence[Value]) -> tuple[str, Sequence[Value]]:
+    """The launcher that starts the processes, and the words behind it: the last one, but Slurm's and MPI's that start another."""
+    found, own = "", words
+    for at, word in enumerate(words):
+        name = base(word)
+        kind = "mpi" if name in MPI else name if name in ("srun", "deepspeed") else ""
+        if name in TORCHRUN or (at and words[at - 1] == "-m" and LAUNCHING.fullmatch(readable(word))):
+            kind = "torchrun"
+        elif (name == "accelerate" and words[at + 1 : at + 2] == ["launch"]) or name == "accelerate.commands.launch":
+            kind = "accelerate"
+        if kind and not (kind in ("srun", "mpi") and found in ("torchrun", "deepspeed", "accelerate")):
+            found, own = kind, words[at + 1 :]
+    return found, own
+
+
+def _options(words: Sequence[Value]) -> dict[str, Value]:
+    """Options of a launcher by name, dashes and underscores alike; the last of each wins."""
+    found: dict[str, Value] = {}
+    for at, word in enumerate(words):
+        name, equals, value = partition(word, "=")
+        match = re.fullmatch(r"--?([A-Za-z][\w-]*)", name) if isinstance(name, str) else None
+        if match is not None:
+            following = words[at + 1] if at + 1 < len(words) else ""
+            found[match.group(1).replace("_", "-")] = value if equals else following
+    return found
+
+
+def _part(text: Value, option: str) -> _Part:
+    """The number that an option says."""
+    if not isinstance(text, str):
+        outside = outside_in(text)
+        name = outside[0].name if outside else unset_in(text)[0]
+        why = outside[0].why if outside else "which nothing sets"
+        where = (f"${name}: {why}" if outside else f"${name}, {why}") if name else why
+        given = outside[0].option if outside else name
+        return _Part(
+            None, f"{option} takes its value from {where}; give {f'--set {given}=N or ' if given else ''}--num-gpus N"
+        )
+    number = whole(text)
+    if number is None and (ends := re.fullmatch(r"(\d+):(\d+)", text)) is not None and ends.group(1) == ends.group(2):
+        number = whole(ends.group(1))
+    if number:
+        return _Part(number)
+    return _Part(None, f"{option} {text[:40]} depends on the machines; give --num-gpus N")
+
+
+def _or(part: _Part, number: int | None) -> _Part:
+    """What is not known on the command line, as the header of the job says it."""
+    return part if part.number or not number else _Part(number)
+
+
+def _product(each: _Part, many: _Part) -> Gpus:
+    if each.number and many.number:
+        return Gpus(each.number * many.number)
+    return Gpus(None, "; ".join(part.unknown for part in (each, many) if part.unknown))
+
+
+def _deepspeed(given: Mapping[str, Value]) -> Gpus:
+    if "num-gpus" in given and ("num-nodes" in given or not {"hostfile", "H", "include", "i"} & given.keys()):
+        each = _part(given["num-gpus"], "--num_gpus")
+        return _product(each, _part(given.get("num-nodes", "1"), "--num_nodes"))
+    reason = next((f"--{name}" for name in ("hostfile", "include") if name in given), "no --num_gpus")
+    return Gpus(unknown=f"deepspeed with {reason} takes the GPUs that are there; give --num-gpus N")
+
+
+def _tasks(
+    words: Sequence[Value],
+    own: Sequence[Value],
+    env: Mapping[str, Value],
+    header: Mapping[str, Value],
+) -> Gpus:
+    """Tasks of srun and sbatch, else the WORLD_SIZE that the script gives."""
+    of_line = options([*own, *(words[1:] if words[:1] == ["sbatch"] else ())])
+    unknown = next((name for name, value in of_line.items() if not isinstance(value, str) and name != IMAGE), None)
+    if unknown is not None:
+        return Gpus(*_part(of_line[unknown], f"--{unknown}"))
+    counted = tasks(of_line) or tasks({**header, **of_line})
+    if counted is not None:
+        return Gpus(counted)
+    merged = {**header, **of_line}
+    if re.fullmatch(r"\d+-\d+", bare(merged.get("nodes", ""))):
+        return Gpus(unknown=f"--nodes {bare(merged['nodes'])} is a range; give --num-gpus N")
+    wrong = unreadable(merged)
+    if wrong:
+        return Gpus(unknown=f"{wrong}; give --num-gpus N")
+    world = env.get("WORLD_SIZE")
+    if world is not None and (isinstance(world, str) or outside_in(world)):
+        return Gpus(*_part(world, "WORLD_SIZE"))
+    return Gpus()

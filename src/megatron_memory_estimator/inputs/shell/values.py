@@ -1,0 +1,237 @@
+"""Values of a shell script: a text, or a text with parts that nobody can know; and arrays of them.
+
+A known value is a `str`. Any other is a tuple of pieces, each a `str` or an `Unknown`; `joined` makes either of parts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+from ...dataclass import dataclass
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A part of a value that is not known.
+
+    `unset`: a variable that nothing sets; it is empty for bash, and `name` is the variable. `outside`: what comes from outside of the
+    script or differs between the ways through it; `why` says so, `name` is the variable that holds it (--set gives it), `choices` are the
+    words that it may be, where they are known, and `cause` is the variable that decides between them, where there is one. Inside quotes
+    it is one word (`quoted`), otherwise none or several. `apart`: an element of an array that was joined to one text; it is no element
+    for bash, and a word of its own where the text is split again.
+    """
+
+    kind: Literal["unset", "outside"]
+    name: str = ""
+    why: str = ""
+    choices: tuple[tuple[Value, ...], ...] = ()
+    cause: str = ""
+    quoted: bool = False
+    apart: bool = False
+
+    @property
+    def is_unset(self) -> bool:
+        """Whether it is a variable that nothing sets."""
+        return self.kind == "unset"
+
+    @property
+    def option(self) -> str:
+        """The variable to give with --set, where there is one."""
+        return self.cause or self.name
+
+
+Piece = str | Unknown
+Value = str | tuple[Piece, ...]
+
+
+@dataclass(frozen=True)
+class Array:
+    """An array: values by number, or by word where it is `keyed` (`declare -A`)."""
+
+    items: Mapping[int | str, Value]
+    keyed: bool = False
+
+    def values(self) -> list[Value]:
+        """The elements in order."""
+        if self.keyed:
+            return list(self.items.values())
+        return [self.items[key] for key in sorted(self.items, key=int)]
+
+    @property
+    def highest(self) -> int:
+        """The highest index; -1 where there is none."""
+        return max((int(key) for key in self.items), default=-1)
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether it is not known how many elements it has."""
+        return any(loose(value) or vanishes(value) for value in self.items.values())
+
+    def first(self) -> Value | None:
+        """The element that the bare name of the array means."""
+        return self.items.get("0" if self.keyed else 0)
+
+
+Held = Value | Array
+"""What a variable holds."""
+
+
+def unset(name: str, *, quoted: bool = False) -> Value:
+    """The value of a variable that nothing sets."""
+    return (Unknown("unset", name, quoted=quoted),)
+
+
+def joined(parts: Iterable[Value]) -> Value:
+    """Parts as one value; a `str` where all of it is known."""
+    found: list[Piece] = []
+    run: list[str] = []
+    for part in parts:
+        for piece in (part,) if isinstance(part, str) else part:
+            if isinstance(piece, str):
+                run.append(piece)
+                continue
+            if text := "".join(run):
+                found.append(text)
+            run = []
+            found.append(piece)
+    text = "".join(run)
+    if not found:
+        return text
+    return (*found, text) if text else tuple(found)
+
+
+def unknowns(value: Value) -> list[Unknown]:
+    """The parts of a value that are not known."""
+    return [] if isinstance(value, str) else [piece for piece in value if isinstance(piece, Unknown)]
+
+
+def outside_in(value: Value) -> list[Unknown]:
+    """The parts that come from outside; variables that nothing sets are none."""
+    return [piece for piece in unknowns(value) if not piece.is_unset]
+
+
+def unset_in(value: Value) -> list[str]:
+    """The variables in a value that nothing sets."""
+    return [piece.name for piece in unknowns(value) if piece.is_unset]
+
+
+def in_doubt(value: Value) -> bool:
+    """Whether a part of the value comes from outside; variables that nothing sets are empty."""
+    return not isinstance(value, str) and bool(outside_in(value))
+
+
+def loose(value: Value) -> bool:
+    """Whether a word in doubt may be none, or several."""
+    return not isinstance(value, str) and any(not piece.quoted for piece in outside_in(value))
+
+
+def bare(value: Value) -> str:
+    """The known text of a value."""
+    return value if isinstance(value, str) else "".join(piece for piece in value if isinstance(piece, str))
+
+
+def size(value: Value) -> int:
+    """Characters of a value; each part that is not known counts as one."""
+    return len(value) if isinstance(value, str) else sum(len(p) if isinstance(p, str) else 1 for p in value)
+
+
+def vanishes(value: Value) -> bool:
+    """Whether a word is nothing but variables that nothing sets, without quotes: no word for bash."""
+    return not isinstance(value, str) and all(
+        isinstance(piece, Unknown) and piece.is_unset and not piece.quoted for piece in value
+    )
+
+
+def present(words: Iterable[Value]) -> list[Value]:
+    """The words that a command gets: those that vanish are none."""
+    return [word for word in words if not vanishes(word)]
+
+
+def quoted(value: Value) -> Value:
+    """The value as inside quotes: each part that is not known is one word, be it empty."""
+    return _with_quotes(value, True)
+
+
+def unquoted(value: Value) -> Value:
+    """The value as outside quotes: what an assignment stores."""
+    return _with_quotes(value, False)
+
+
+def _with_quotes(value: Value, quoted: bool) -> Value:
+    if isinstance(value, str) or all(isinstance(piece, str) or piece.quoted is quoted for piece in value):
+        return value
+    return tuple(piece if isinstance(piece, str) else dataclasses.replace(piece, quoted=quoted) for piece in value)
+
+
+def apart(value: Value) -> Value:
+    """An element that vanishes, as it stands in a text that elements are joined to."""
+    if isinstance(value, str):
+        return value
+    return tuple(piece if isinstance(piece, str) else dataclasses.replace(piece, apart=True) for piece in value)
+
+
+def readable(value: Value) -> str:
+    """The value as it may be shown: $NAME for a variable that nothing sets, (unknown) for what comes from outside."""
+    if isinstance(value, str):
+        return value
+    return "".join(
+        piece if isinstance(piece, str) else f"${piece.name}" if piece.is_unset else "(unknown)" for piece in value
+    )
+
+
+def words_of(held: Held | None) -> tuple[Value, ...]:
+    """The words that a variable holds, split at blanks."""
+    if held is None:
+        return ()
+    if isinstance(held, Array):
+        return tuple(held.values())
+    return tuple(split(held))
+
+
+def partition(value: Value, separator: str) -> tuple[Value, str, Value]:
+    """A value in front of the first `separator` in its known text, the separator, and what stands behind it."""
+    if isinstance(value, str):
+        return value.partition(separator)
+    for at, piece in enumerate(value):
+        if isinstance(piece, str) and separator in piece:
+            before, _, after = piece.partition(separator)
+            return joined((*((one,) for one in value[:at]), before)), separator, joined((after, value[at + 1 :]))
+    return value, "", ""
+
+
+def split(value: Value) -> list[Value]:
+    """The words of a value, cut at blanks of its known text."""
+    if isinstance(value, str):
+        return list(value.split())
+    found: list[list[Value]] = [[]]
+    for piece in value:
+        if isinstance(piece, Unknown):
+            found[-1].append((piece,))
+            continue
+        first, *others = re.split(r"\s+", piece)
+        found[-1].append(first)
+        found += [[one] for one in others]
+    return [word for word in map(joined, found) if word]
+
+
+def head(value: Value) -> str:
+    """The known text that a value begins with."""
+    return value if isinstance(value, str) else value[0] if isinstance(value[0], str) else ""
+
+
+def behind(value: Value, count: int) -> Value:
+    """A value without the first `count` characters of its known text."""
+    return value[count:] if isinstance(value, str) else joined((head(value)[count:], value[1:]))
+
+
+def base(value: Value) -> str:
+    """The name of a program, without its folder."""
+    return readable(value).split("/")[-1]
+
+
+def with_blanks(values: Sequence[Value]) -> Value:
+    """Words as one text, with a blank between them."""
+    return joined((*values[:1], *(one for value in values[1:] for one in (" ", value))))
