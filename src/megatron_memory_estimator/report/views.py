@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..estimator import Estimate
 from ..job.hardware import GIB
-from ..timeline.figure import ROOM, blank, memory_line
 from .document import share_bytes
 from .html import COLOURS
 
@@ -62,6 +61,8 @@ def figure(estimate: Estimate, path: str | None) -> Figure:
 
 def estimate_figure(estimate: Estimate) -> Figure:
     """Stacked bars of every stage's peak, the range on the device, and the memory of the GPU."""
+    from ..timeline.figure import ROOM, blank, memory_line
+
     found, (verdict, stages) = blank(), (estimate.verdict(), estimate.stages)
     plot, places = found.subplots(), [stage.pp_rank for stage in stages]
     below = [0.0] * len(stages)
