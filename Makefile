@@ -106,9 +106,14 @@ bench-page: $(BROWSER)
 fuzz: $(READY)
 	$(BIN)/python scripts/fuzz.py --minutes $(MINUTES)
 
+# Which tests notice an error in a line: MODULES, or so many (DRAW) of a ROOM.
+ROOM ?=
+DRAW ?= 300
+
 mutants: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,mutation]'
-	$(BIN)/python scripts/mutants.py --sample $(SAMPLE) $(foreach module,$(MODULES),--modules '$(module)')
+	test -f build/mutants_map.json || $(BIN)/python scripts/mutants.py --map
+	$(BIN)/python scripts/mutants.py --sample $(SAMPLE) $(foreach room,$(ROOM),--room $(room) --draw $(DRAW)) $(foreach module,$(MODULES),--modules '$(module)')
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache

@@ -1,13 +1,16 @@
 """Mutation testing of the engine: small changes of its code, one at a time, and the tests that do not notice them.
 
+python scripts/mutants.py --map                     which tests run which line: first, and after tests are written
+python scripts/mutants.py --room modules --draw 300    so many mutants of a room, by a seed
 python scripts/mutants.py --modules tape/tensor.py --modules 'device/*' --sample 40 --seed 1
 python scripts/mutants.py --sample 0                  every place (an hour or two)
 python scripts/mutants.py --every --sample 0          every replacement at every place (hours)
 python scripts/mutants.py --again                     what survived the last time
 python scripts/mutants.py --table                     what is known, and nothing is run
 
-cosmic-ray makes the mutants. A sample takes places of a module, and of what cosmic-ray puts in each place one. Everything happens in
-temporary copies of the tree; the last results of each module are kept in build/mutants.json.
+cosmic-ray makes the mutants. A sample takes places of a module, a draw places of a room, and of what cosmic-ray puts in each place one. A
+mutant is asked of the tests of `make test` that run its line (those of its module where the line runs at import), the quickest first.
+Everything happens in temporary copies of the tree; the last results of each module are kept in build/mutants.json.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -43,6 +47,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = Path("src/megatron_memory_estimator")
 CONFIG = toml.loads((ROOT / "scripts/mutants.toml").read_text())
 KEPT = ROOT / "build/mutants.json"
+MAP = ROOT / "build/mutants_map.json"
 SAMPLE = 60
 """Places of a module: below an hour for all modules on two cores."""
 TEST = 15
@@ -79,6 +84,9 @@ def main() -> int:
     parser.add_argument(
         "--modules", action="append", help="a module of scripts/mutants.toml, or a pattern; all without it"
     )
+    parser.add_argument("--room", action="append", help="a room of scripts/mutants.toml")
+    parser.add_argument("--draw", type=int, default=0, help="mutants of all chosen modules together, by the seed")
+    parser.add_argument("--map", action="store_true", help="run the tests once, and write down which run which line")
     parser.add_argument("--sample", type=int, default=SAMPLE, help="places of each module, 0 for all")
     parser.add_argument("--every", action="store_true", help="every replacement at a place instead of one")
     parser.add_argument("--seed", default="2026", help="of the sample")
@@ -88,10 +96,12 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="try the survivors of the last run again")
     parser.add_argument("--table", action="store_true", help="print the table of what is known")
     given = parser.parse_args()
-    wanted = given.modules or ["*"]
-    modules = [one for one in CONFIG["modules"] if any(fnmatch.fnmatch(one, pattern) for pattern in wanted)]
+    if given.map:
+        return write_map()
+    wanted = [*(given.modules or []), *(f"{room}/*" for room in given.room or [])] or ["*"]
+    modules = [one for one in all_modules() if any(fnmatch.fnmatch(one, pattern) for pattern in wanted)]
     if not modules:
-        parser.error(f"none of {', '.join(CONFIG['modules'])} is {' or '.join(wanted)}")
+        parser.error(f"no module of {', '.join(CONFIG['rooms'])} is {' or '.join(wanted)}")
     before = _results()
     if given.table:
         print(table([one for one in before if one.mutant.module in modules]))
@@ -102,7 +112,10 @@ def main() -> int:
         gone = {one for one in mutants if one not in there}
         mutants = [one for one in mutants if one in there]
     else:
-        mutants = [one for module in modules for one in sampled(module, given.sample, given.seed, every=given.every)]
+        sample = 0 if given.draw else given.sample
+        mutants = [one for module in modules for one in sampled(module, sample, given.seed, every=given.every)]
+        if 0 < given.draw < len(mutants):
+            mutants = sorted(Random(given.seed).sample(mutants, given.draw), key=lambda one: (one.module, one.line))
         gone = {one.mutant for one in before if one.mutant.module in modules}
     print(f"{len(mutants)} mutants of {len(modules)} modules", flush=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -112,6 +125,91 @@ def main() -> int:
     _keep([*(one for one in before if one.mutant not in done), *tried])
     print(table(tried))
     return 0
+
+
+def all_modules() -> list[str]:
+    """Every module of the rooms, by its path below the package."""
+    package = ROOT / PACKAGE
+    found = [
+        str(file.relative_to(package)) for room in CONFIG["rooms"] for file in sorted((package / room).rglob("*.py"))
+    ]
+    return [one for one in found if one not in CONFIG["left_out"]]
+
+
+def write_map() -> int:
+    """Run `make test`'s tests in one process with line coverage, and keep for each line the test files that run it."""
+    import coverage
+
+    data = ROOT / "build/mutants.coverage"
+    report = ROOT / "build/mutants.xml"
+    command = [
+        sys.executable,
+        "-m",
+        "coverage",
+        "run",
+        f"--data-file={data}",
+        f"--source={ROOT / 'src'}",
+        f"--rcfile={ROOT / 'scripts/mutants.coveragerc'}",
+    ]
+    tests = [
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:xdist",
+        "-p",
+        "no:cacheprovider",
+        "--hypothesis-seed=0",
+        f"--junitxml={report}",
+        "--ignore=tests/web",
+    ]
+    code = subprocess.run([*command, *tests, "tests"], cwd=ROOT, check=False).returncode
+    if code:
+        return code
+    found = coverage.CoverageData(str(data))
+    found.read()
+    lines: dict[str, dict[str, list[str]]] = {}
+    for name in found.measured_files():
+        module = str(Path(name).relative_to(ROOT / PACKAGE))
+        each = {
+            line: sorted({file_of(context) for context in contexts if context})
+            for line, contexts in found.contexts_by_lineno(name).items()
+        }
+        lines[module] = {str(line): files for line, files in each.items()}
+    MAP.write_text(json.dumps({"seconds": _seconds(report), "lines": lines}) + "\n")
+    return 0
+
+
+def file_of(context: str) -> str:
+    """The test file of a context: `tests.test_tape.test_it` -> `tests/test_tape.py`."""
+    return "/".join(context.split(".")[:2]) + ".py"
+
+
+def _seconds(report: Path) -> dict[str, float]:
+    """Seconds of every test file."""
+    from xml.etree import ElementTree
+
+    found: dict[str, float] = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        name = file_of(case.attrib["classname"])
+        found[name] = found.get(name, 0.0) + float(case.attrib["time"])
+    return found
+
+
+@cache
+def _map() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(MAP.read_text())
+    return found
+
+
+def asked(mutant: Mutant) -> list[str]:
+    """The test files that run a mutant's line, the quickest first; those of its module where the line runs at import."""
+    if not MAP.exists():
+        return [*CONFIG["first"].get(mutant.module, []), *CONFIG["tests"]]
+    known = _map()
+    lines = known["lines"].get(mutant.module, {})
+    files = lines.get(str(mutant.line)) or sorted({file for each in lines.values() for file in each})
+    return sorted(files, key=lambda file: known["seconds"].get(file, 0.0))
 
 
 def sampled(module: str, sample: int, seed: str, *, every: bool) -> list[Mutant]:
@@ -198,8 +296,8 @@ class Runner:
             changed = mutate_code(source, cosmic_ray.plugins.get_operator(mutant.operator)(), mutant.occurrence)
             assert changed is not None and changed != source, mutant
             path.write_text(changed)
-            first = CONFIG["first"].get(mutant.module, [])
-            code, output, seconds = self.tests(copy, [*first, *(one for one in CONFIG["tests"] if one not in first)])
+            files = list(dict.fromkeys(asked(mutant)))
+            code, output, seconds = self.tests(copy, files) if files else (0, "", 0.0)
         finally:
             path.write_text(source)
             copies.put(copy)
@@ -248,7 +346,7 @@ def copied(target: Path) -> Path:
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             (target / name).write_bytes((ROOT / name).read_bytes())
     subprocess.run([sys.executable, "-m", "compileall", "-q", "src", "tests"], cwd=target, check=True)
-    for module in CONFIG["modules"]:
+    for module in all_modules():
         path = target / PACKAGE / module
         for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
             compiled.unlink()
@@ -265,7 +363,7 @@ def _failed(code: int, output: str) -> str:
 def table(tried: list[Tried]) -> str:
     """Mutants, killed and survived of every module, and every survivor with its change."""
     lines = ["", f"{'module':24} {'mutants':>8} {'killed':>7} {'survived':>9}"]
-    names = dict.fromkeys(one for one in CONFIG["modules"] if any(found.mutant.module == one for found in tried))
+    names = dict.fromkeys(one for one in all_modules() if any(found.mutant.module == one for found in tried))
     for name, found in [
         *((name, [one for one in tried if one.mutant.module == name]) for name in names),
         ("all", tried),

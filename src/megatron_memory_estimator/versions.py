@@ -28,7 +28,7 @@ MATTERS = 0.01
 
 
 class Effect(NamedTuple):
-    """What versions from the lowest to below another one move: the phase, and bytes more than with the version that is taken."""
+    """The change from the assumed version to older ones: versions, phase, and bytes added to the peak."""
 
     low: Version
     below: Version
@@ -38,7 +38,7 @@ class Effect(NamedTuple):
 
 
 def assumptions(found: Estimate) -> tuple[str, ...]:
-    """What was decided because it was not given; what other ways to a run and older library versions move, where that matters."""
+    """Decisions for what was not given, and the effect of other front ends and older libraries where it matters."""
     return (*found.job.assumptions, *setting_notes(found), *version_notes(found))
 
 

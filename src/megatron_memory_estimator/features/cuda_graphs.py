@@ -70,7 +70,7 @@ def capture_scratch(training: Training, eager: Trace, graphed: tuple[Tensor, ...
 
 
 def in_pool(training: Training, unit: Unit, graphed: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """What of that is in the graphs' private pool: all but the input of the graph, which is a static tensor outside of it."""
+    """The kept tensors in the graphs' private pool: all but the graph's input, a static tensor outside of it."""
     first = next((op for op in flattened(unit.items) if in_graph(training, op.part)), None)
     inside = {t.storage for op in flattened(unit.items) if in_graph(training, op.part) for t in op.writes}
     outside = {t.storage for t in first.reads if t.storage not in inside} if first else set()

@@ -211,7 +211,7 @@ PAGED: frozenset[Part] = frozenset(("expert_fc1", "moe_act", "experts", "experts
 
 
 def stashed(c: Context, found: Trace) -> tuple[Trace, tuple[Tensor, ...]]:
-    """What a unit still keeps in tensors of its own, and what it keeps in the buffer, in rows of balanced routing."""
+    """Tensors that a unit still keeps itself, and those it keeps in the buffer, in rows of balanced routing."""
     gone = [live for live in found.saved if _pages(c, live)]
     if not gone:
         return found, ()

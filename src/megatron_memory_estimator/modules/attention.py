@@ -177,7 +177,7 @@ def rotary(c: Context, name: str, q: Tensor, k: Tensor) -> Module[tuple[Tensor, 
 
 
 def cos_sin(c: Context, name: str, rot: Dim) -> tuple[Tensor, ...]:
-    """What unfused RoPE keeps: cos and sin in the compute dtype, once for query and once for key."""
+    """Tensors kept by unfused RoPE: cos and sin in the compute dtype, once for query and once for key."""
     return tuple(
         c.new(f"{name}.rotary.{part} ({which})", c.seq, rot) for which in ("q", "k") for part in ("cos", "sin")
     )

@@ -46,7 +46,7 @@ def combine(c: Context, routed: Routed, done: Tensor, width: Dim) -> Module[tupl
 
 
 def _sent(c: Context, done: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
-    """Rows that are referred to while what came back is un-permuted: what was sent, which was a variable of the layer's forward before
+    """Rows still referenced while returned rows are un-permuted: those that were sent, a variable of the layer's forward before
     Megatron-Core 0.16, and before 0.13 the experts' output."""
     if c.training.mcore >= POSTPROCESS:
         return ()

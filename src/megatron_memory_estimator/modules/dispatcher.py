@@ -62,7 +62,7 @@ def sort_map(c: Context, name: str, rows: Dim) -> tuple[Tensor, ...]:
 
 
 def _permute_maps(c: Context) -> tuple[Tensor, ...]:
-    """What permutation keeps: a fused row map, or the indices that the unfused one gathers with."""
+    """Tensors kept by permutation: a fused row map, or the indices that the unfused one gathers with."""
     m, t = c.model, c.training
     assert m.num_moe_experts is not None
     experts = Dim("num_moe_experts", m.num_moe_experts)

@@ -145,7 +145,7 @@ def _in_low_precision(c: Context, x: Tensor) -> tuple[Tensor, ...]:
 def column_sends(
     c: Context, name: str, width: Dim, *, gathers: bool = True, quantizes: bool = True
 ) -> tuple[Sends, Sends]:
-    """What a column-parallel linear with an input of a width sends, forward and backward.
+    """Collectives of a column-parallel linear with an input of a width, forward and backward.
 
     The backward gathers the input once more for the weight's gradient, beside the product for the input's, and scatters that.
     """
@@ -164,7 +164,7 @@ def column_sends(
 
 
 def row_sends(c: Context, name: str, whole: Tensor) -> tuple[Sends, Sends]:
-    """What a row-parallel linear sends, forward and backward: `whole` is its output of all tensor-parallel ranks."""
+    """Collectives of a row-parallel linear, forward and backward; `whole` is its output on all tensor-parallel ranks."""
     if not c.tp_many:
         return (), ()
     if not c.sp_many:

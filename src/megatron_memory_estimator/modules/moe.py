@@ -61,7 +61,7 @@ def hash_kept(c: Context, layers: int) -> Iterator[tuple[Tensor, str]]:
 
 
 def kept(c: Context, layers: int, *, hashed: bool = False) -> Iterator[tuple[Tensor, str]]:
-    """What every MoE layer keeps between microbatches: the dispatcher's last map and probabilities, balancing buffers."""
+    """Tensors that an MoE layer keeps between microbatches: the dispatcher's last map and probabilities, balancing buffers."""
     m = c.model
     assert m.num_moe_experts is not None
     count, experts = Dim("moe_layers", layers), Dim("num_moe_experts", m.num_moe_experts)

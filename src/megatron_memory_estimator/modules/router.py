@@ -23,7 +23,7 @@ fused_compute_score_for_moe_aux_loss, a sum, its reduction, fused_moe_aux_loss, 
 
 
 def _choice(c: Context, experts: Dim) -> list[Tensor]:
-    """What PyTorch's functions keep of the choice of experts, and of a balancing loss."""
+    """Tensors that PyTorch's functions keep for the choice of experts and a balancing loss."""
     m, tokens = c.model, c.tokens
     topk = Dim("moe_router_topk", m.moe_router_topk)
     kept = [c.new("mlp.router.topk_indices", tokens, topk, dtype="int64")]

@@ -165,7 +165,7 @@ COST = "cost"
 def fitting(now: Outcome, limit: int) -> list[Outcome]:
     """Changes that make a run fit, the cheapest first; where none does, single ones and what saves most.
 
-    Alone, larger ones too where no small one is enough that asks for nothing beside time; in pairs where they cost less; in threes
+    One at a time, the larger ones too where no small change that costs only time is enough; in pairs where they cost less; in threes
     and fours where nothing fits yet without asking for something, or only at a high price. More than twice the GPUs that are enough
     are not listed.
     """
@@ -190,7 +190,7 @@ def _within(tried: Iterable[Outcome], limit: int) -> list[Outcome]:
 
 
 def _plain(one: Outcome) -> bool:
-    """Whether it asks for nothing beside time."""
+    """Whether its changes cost only time: no numerics, no other hardware."""
     return not one.asks
 
 
@@ -224,7 +224,7 @@ class Groups:
         self._note([now, *singles])
 
     def tried(self, size: int, found: Sequence[Outcome]) -> list[Outcome]:
-        """Groups of a size estimated, the most promising; none that holds a smaller one that was found already."""
+        """The most promising groups of a size, estimated. A group with a smaller answer inside it is not tried."""
         enough = [frozenset(one.changes) for one in found]
         load = max(len(self.now.estimate.stages), self.now.job.model.num_layers // LAYERS, STAGES)
         most = max(TRIED[size] * STAGES // load, LEAST)

@@ -32,7 +32,7 @@ NANOSECONDS = 1e9
 
 @dataclass(frozen=True)
 class Place:
-    """Where a layout stands: its choices, its cell (shape, GPUs, point, micro batch size, microbatches), and its figures."""
+    """A layout of a search: its choices, its cell (shape, GPUs, point, micro batch size, microbatches), and its figures."""
 
     order: Order
     style: Style

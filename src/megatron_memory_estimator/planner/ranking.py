@@ -1,4 +1,4 @@
-"""What is kept of evaluated layouts: the best by an objective, the front of memory against time, the one that needs least, counts."""
+"""Evaluated layouts that are kept: the best by an objective, the front of memory against time, the smallest, and counts."""
 
 from __future__ import annotations
 

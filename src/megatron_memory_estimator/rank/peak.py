@@ -120,7 +120,7 @@ class Running(NamedTuple):
 
 
 def running_in(rank: Rank, step: Step, saved: list[int]) -> Iterator[Running]:
-    """What may run in a step: the largest moment of its chunk, or a forward beside a backward. It does not depend on what is in flight."""
+    """Moments that may run in a step: the largest of its chunk, or a forward beside a backward, whatever is in flight."""
     if step.beside < 0:
         top = rank.plans[step.chunk].tops.get(step.direction)
         if top is not None:

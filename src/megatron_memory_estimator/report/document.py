@@ -1,4 +1,4 @@
-"""What stages and estimates are told by, and the JSON documents made of it; bytes are whole numbers.
+"""Figures of stages and estimates, and the JSON documents made of them; bytes are whole numbers.
 
 Which whole parameters a rank owns under the layer-wise optimizer, as `explain` prints them.
 

@@ -101,7 +101,7 @@ def apart_rows(found: Found) -> list[Row]:
 
 
 def beside_first(row: Row) -> str:
-    """How much more GPU time a token takes than in the first plan, and in which part of the step most of it is."""
+    """The extra GPU time of a token beside the first plan, and the part of the step that takes most of it."""
     first = row.first
     if first is None:
         name, share = row.limited_by

@@ -1,4 +1,4 @@
-"""What a run is on its GPU in one sentence, and on the others in one line or a table."""
+"""The verdict: on the run's GPU in one sentence, on the others in one line or a table."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class Kept(NamedTuple):
 
 
 class Owned(Protocol):
-    """What an optimizer sees of a buffer: dtypes, and the elements that this rank owns (`states.buffers.Buffer`)."""
+    """A buffer as an optimizer sees it: dtypes, and the elements that this rank owns (`states.buffers.Buffer`)."""
 
     @property
     def param_dtype(self) -> str: ...

@@ -83,7 +83,7 @@ def _counts(schedule: Schedule, found: Events, chain: Sequence[int]) -> Row:
 def _repeating(
     schedule: Schedule, found: Events, chain: Sequence[int], at: dict[int, tuple[int, int]]
 ) -> Iterator[Row]:
-    """What of a chain lies between two passes of one rank that are one repetition apart, before the backwards only."""
+    """The part of a chain between two passes of a rank that are one repetition apart, before the backwards only."""
     places = {at[number]: index for index, number in enumerate(chain)}
     for (rank, place), index in places.items():
         first, behind = found.steady[rank]

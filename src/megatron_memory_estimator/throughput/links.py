@@ -77,7 +77,7 @@ def bus(m: Machine, op: str) -> float:
 
 
 def between(x: Any, xs: Sequence[float], ys: Sequence[float]) -> Any:
-    """What lies at `x` on the line through points; behind the last one the line goes on."""
+    """The value at `x` on the line through points, which goes on behind the last one."""
     if hasattr(x, "shape"):
         import numpy as np
 

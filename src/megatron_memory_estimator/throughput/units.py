@@ -189,8 +189,17 @@ class Passed(NamedTuple):
     checkpoint: float = 0.0
 
 
-Name = tuple[Any, ...]
-"""What tells the cost of an op from others of its context: its name, and those of its tensors."""
+class Name(NamedTuple):
+    """The names that tell the cost of an op from others of its context: its own, and those of its tensors."""
+
+    op: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    saves: tuple[str, ...]
+    forward: tuple[str, ...]
+    backward: tuple[str, ...]
+    passes: tuple[str, ...]
+    stops: tuple[str, ...]
 
 
 class Behind(NamedTuple):
@@ -271,14 +280,13 @@ class _Walk:
         found: list[Cost] = []
         for op in reversed(ops):
             name = self.name(op)
-            _, reads, writes, *_ = name
-            incoming = [tensor in grads for tensor in writes]
+            incoming = [tensor in grads for tensor in name.writes]
             if not any(incoming):
                 continue
-            grads.difference_update(writes)
-            key = (name, *incoming, *[tensor in grads for tensor in reads])
+            grads.difference_update(name.writes)
+            key = (name, *incoming, *[tensor in grads for tensor in name.reads])
             if key not in self.known.backward:
-                taken = {tensor for tensor, given in zip(writes, incoming, strict=True) if given}
+                taken = {tensor for tensor, given in zip(name.writes, incoming, strict=True) if given}
                 self.known.backward[key] = self._backward(op, taken, grads)
             behind = self.known.backward[key]
             found.append(behind.cost)
@@ -291,9 +299,9 @@ class _Walk:
         return Behind(backward(self.m, self.c, op, incoming, grads), gives)
 
     def name(self, op: Op) -> Name:
-        """The name of an op."""
+        """The names of an op."""
         name = self.names.get(id(op))
         if name is None:
             fields = (op.reads, op.writes, op.saves, op.forward, op.backward, op.passes, op.stops)
-            name = self.names[id(op)] = (op.name, *[tuple(map(NAME, tensors)) if tensors else () for tensors in fields])
+            name = self.names[id(op)] = Name(op.name, *[tuple(map(NAME, tensors)) for tensors in fields])
         return name

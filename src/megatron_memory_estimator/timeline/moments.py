@@ -111,7 +111,7 @@ class Levels:
         return self.state + kept + self.pipe[way]
 
     def begin(self, resting: Parts) -> Moment:
-        """What is left of the step before, until boundary tensors of the first forward are there."""
+        """Tensors left from the step before, until the first forward has its boundary tensors."""
         start, end = sum(resting.values()), self.between(0, "F")
         parts = resting if start >= end else self.outside(end)
         return Moment("begin", "zero_grad_buffer", parts, start, max(start, end), end)

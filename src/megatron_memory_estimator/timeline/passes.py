@@ -67,7 +67,7 @@ class Listed:
         return microbatches * self.vp * (1 if self.together else 2)
 
     def cut(self, schedule: Occupancy) -> int:
-        """How many steps come before what is left out: to the middle of the forwards and backwards in turn of whole groups."""
+        """Steps in front of the ones left out: up to the middle of the alternating forwards and backwards, in whole groups."""
         turns = self.listed // self.period * self.period * self.vp - schedule.num_warmup
         return schedule.num_warmup + turns // 2 * (1 if self.together else 2)
 

@@ -146,7 +146,7 @@ class Repeat(NamedTuple):
 
     @property
     def spread(self) -> float:
-        """How far the errors of equal runs are apart: no estimate of the configuration can be nearer to all of them than half of it."""
+        """Spread of the errors of equal runs. No estimate of the configuration can be nearer to all of them than half of it."""
         return self.high - self.low
 
 

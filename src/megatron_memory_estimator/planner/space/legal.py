@@ -38,7 +38,7 @@ Replicas = dict[int, list[list[int]]]
 def replicas(
     job: TrainingJob, shapes: Sequence[Shape], grid: Grid, allowed: Sequence[bool], each: int, ruled_out: Counter[str]
 ) -> Replicas:
-    """How often a pipeline stands beside itself. Every cell stands for `each` layouts in the counts of what is ruled out."""
+    """Number of copies of a pipeline that the GPUs hold. A cell counts `each` layouts where a rule rules it out."""
     members = Counter(shape.pp for shape in shapes)
     return {
         shape.pp: _replicas(job, shape, grid, allowed, members[shape.pp] * len(grid.micro) * each, ruled_out)

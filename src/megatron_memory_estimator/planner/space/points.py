@@ -54,7 +54,7 @@ class Shape:
 
 
 class Structure(NamedTuple):
-    """What points of one structure have in common: the side of every border that a declaration asks about."""
+    """The structure that points share: the side of every border that a declaration asks about."""
 
     tp_many: bool
     cp_many: bool
