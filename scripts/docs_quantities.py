@@ -50,18 +50,11 @@ SHOWN_ELSEWHERE = ("estimate", "stage", "term", "tensor", "plan", "plan_layout",
 """Subjects with a table of their own, where others refer to them."""
 
 
-def documented(subject: str) -> list[Mapping[str, str]]:
-    """The rows of a subject that its document has."""
-    from megatron_memory_estimator.report.quantities import rows
-
-    return [row for row in rows() if row["subject"] == subject and (not row["at"] or "json" in row["at"].split())]
-
-
 def subjects() -> list[str]:
     """Every subject that a document has something of."""
     from megatron_memory_estimator.report.quantities import rows
 
-    return [name for name in dict.fromkeys(row["subject"] for row in rows()) if name != "compared"]
+    return [name for name in rows() if name != "compared"]
 
 
 def table(subject: str) -> str:
@@ -70,6 +63,8 @@ def table(subject: str) -> str:
 
 
 def _lines(subject: str, above: str) -> Iterator[tuple[str, str, str]]:
+    from megatron_memory_estimator.report.quantities import documented
+
     for row in documented(subject):
         unit = row["unit"].removesuffix("?")
         nullable = " or null" if row["unit"].endswith("?") else ""
@@ -81,6 +76,8 @@ def _lines(subject: str, above: str) -> Iterator[tuple[str, str, str]]:
 
 def text() -> str:
     """The types of the page."""
+    from megatron_memory_estimator.report.quantities import documented
+
     parts = [HEAD]
     for subject in subjects():
         lines = [f"  readonly {row['name']}: {_type(row)};" for row in documented(subject)]

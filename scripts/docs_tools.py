@@ -82,13 +82,14 @@ def _type(word: str, kind: str) -> str:
 
 def serve_tools() -> str:
     """A row for each tool that is served."""
+    from megatron_memory_estimator.report.quantities import documented
     from megatron_memory_estimator.service.schema import TOOLS
 
     rows = []
     for name, tool in TOOLS.items():
         if not tool.own_path:
             continue
-        keys = docs_quantities.documented(tool.document)
+        keys = documented(tool.document)
         schema = next((f"`{row['meaning']}`: " for row in keys if row["name"] == "schema"), "")
         named = ", ".join(f"`{row['name']}`" for row in keys if row["name"] != "schema")
         answer = f"{'a list, or one, of ' if tool.rows else ''}{schema}{named}"

@@ -11,8 +11,8 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ..dataclass import dataclass
@@ -63,10 +63,18 @@ EVERY_DOOR = frozenset(get_args(Door))
 
 
 @cache
-def rows() -> tuple[dict[str, str], ...]:
-    """The rows of `quantities.csv`."""
-    text = files(__package__).joinpath("quantities.csv").read_text("utf-8")
-    return tuple(csv.DictReader(text.splitlines()))
+def rows() -> dict[str, list[dict[str, str]]]:
+    """The rows of `quantities.csv` by subject."""
+    found: dict[str, list[dict[str, str]]] = {}
+    with Path(__file__).with_name("quantities.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            found.setdefault(row["subject"], []).append(row)
+    return found
+
+
+def documented(subject: str) -> list[dict[str, str]]:
+    """The rows of a subject that its document has."""
+    return [row for row in rows()[subject] if "json" in (row["at"].split() or EVERY_DOOR)]
 
 
 def table(subject: str, made: Mapping[str, Of] | None = None, forms: Mapping[str, Of] | None = None) -> Table:
@@ -75,14 +83,12 @@ def table(subject: str, made: Mapping[str, Of] | None = None, forms: Mapping[str
     A quantity is the subject's attribute of its name, or what its row says: a path of attributes, or one of the functions `made` by
     name. `forms` are functions that write a subject's quantity, by the names that rows use.
     """
-    return tuple(_quantity(row, made or {}, forms or {}) for row in rows() if row["subject"] == subject)
+    return tuple(_quantity(row, made or {}, forms or {}) for row in rows()[subject])
 
 
 def _fields(subjects: str) -> Table:
     """The quantities of what an object holds: they stand in documents alone, so nothing writes them."""
-    return tuple(
-        _quantity(row, {}, None) for subject in subjects.split() for row in rows() if row["subject"] == subject
-    )
+    return tuple(_quantity(row, {}, None) for subject in subjects.split() for row in rows()[subject])
 
 
 def _quantity(row: Mapping[str, str], made: Mapping[str, Of], forms: Mapping[str, Of] | None) -> Quantity:

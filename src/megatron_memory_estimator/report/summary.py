@@ -28,7 +28,7 @@ from .advice import CHANGE, Considered, headline
 from .comparison import Case, Columns, Refused, rows
 from .comparison import notes as notes_of_cases
 from .document import STAGE, TENSOR, VERDICT, features_text, recompute_text
-from .plans import COUNTS, PLAN, Row, apart_rows, layout_text, nothing_fits, plan_settings, warnings
+from .plans import COUNTS, PLAN, Row, apart_rows, layout_text, nothing_fits, warnings
 from .quantities import brief, document, gib, in_gib
 from .stage_table import folded
 from .verdict import other_gpus, verdict_text
@@ -206,7 +206,7 @@ def plan_summary(found: Found, rows: Sequence[Row], said: Sequence[str]) -> Docu
     A row's settings and those of all plans, added to what was asked, describe the plan.
     """
     plans = [brief(PLAN, row) for row in rows]
-    settings = [plan_settings(row.plan, found.asked) for row in rows]
+    settings = [plan["settings"] for plan in plans]
     common = {
         name: value
         for name, value in (settings or [{}])[0].items()
@@ -219,7 +219,7 @@ def plan_summary(found: Found, rows: Sequence[Row], said: Sequence[str]) -> Docu
             [*{**plan, "settings": {name: value for name, value in own.items() if name not in common}}.values()]
             for plan, own in zip(plans, settings, strict=True)
         ],
-        "settings_of_all": {**found.habits, **common} if rows else {},
+        "settings_of_all": common,
         "better_but_tight": [_apart(row) for row in apart_rows(found)],
         "counts": document(COUNTS, found),
         **notes_section(said, warnings(rows)),

@@ -1,7 +1,4 @@
-"""What an estimate shows of itself in Python. Each view loads what it needs, when it is asked for.
-
-Estimates and plans as figures of matplotlib, beside those of timelines.
-"""
+"""An estimate as records, text, HTML and a figure of matplotlib. Each view loads what it needs, when it is asked for."""
 
 from __future__ import annotations
 
@@ -15,9 +12,6 @@ from .html import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from ..estimator import Estimate
-
 
 COLUMNS = 100
 """How wide the text of an estimate is."""

@@ -12,8 +12,11 @@ from ..estimator import estimate
 from ..inputs.catalog import entries
 from ..inputs.loaded_model import LoadedModel
 from ..wording import shown
+from .cases import compared
+from .exports import at_moment, exported
 from .jobs import job_of, refuse_standard_input
 from .request import Request, following
+from .searches import plans
 
 
 def _estimate(request: Request) -> Any:
@@ -111,13 +114,6 @@ def _lanes(request: Request) -> Any:
     return lanes_document(request.estimate)
 
 
-def _moment(request: Request) -> Any:
-    """The tensors at the highest of a moment."""
-    from .exports import at_moment
-
-    return at_moment(request)
-
-
 def _choices(request: Request) -> Any:
     """The choices of `names`, or of those that most runs change."""
     from .choices import choices_of
@@ -179,42 +175,21 @@ def settings(request: Request) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _plan(request: Request) -> Any:
-    """The plans as a document, or their summary."""
-    from .searches import plans
-
-    return plans(request)
-
-
-def _compare(request: Request) -> Any:
-    """The figures of every case, or those that differ."""
-    from .cases import compared
-
-    return compared(request)
-
-
-def _export(request: Request) -> Any:
-    """A file: its name and its text."""
-    from .exports import exported
-
-    return exported(request)
-
-
 ANSWERS: dict[str, Callable[[Request], Any]] = {
     "advise": _advise,
     "choices": _choices,
-    "compare": _compare,
+    "compare": compared,
     "estimate": _estimate,
     "explain": _explain,
-    "export": _export,
+    "export": exported,
     "gpus": _gpus,
     "lanes": _lanes,
     "launch": _launch,
     "mbridge": _mbridge,
     "megatron_config": _megatron_config,
     "models": _models,
-    "moment": _moment,
-    "plan": _plan,
+    "moment": at_moment,
+    "plan": plans,
     "settings": _settings,
     "timeline": _timeline,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from ..report.quantities import Several, rows
+from ..report.quantities import Several, documented
 from ..service.schema import Tool
 
 KINDS = {
@@ -21,11 +21,7 @@ KINDS = {
 
 def schema_of(tool: Tool) -> dict[str, Any]:
     """The JSON schema of a document with all details."""
-    properties = {
-        row["name"]: _value(row)
-        for row in rows()
-        if row["subject"] == tool.document and "json" in (row["at"] or "json").split()
-    }
+    properties = {row["name"]: _value(row) for row in documented(tool.document)}
     found = {"type": "object", "required": list(properties), "properties": properties}
     return {"anyOf": [found, {"type": "array", "items": found}]} if tool.rows else found
 
