@@ -9,8 +9,9 @@ python scripts/mutants.py --again                     what survived the last tim
 python scripts/mutants.py --table                     what is known, and nothing is run
 
 cosmic-ray makes the mutants. A sample takes places of a module, a draw places of a room, and of what cosmic-ray puts in each place one. A
-mutant is asked of the tests of `make test` that run its line (those of its module where the line runs at import), the quickest first.
-Everything happens in temporary copies of the tree; the last results of each module are kept in build/mutants.json.
+mutant is asked of the tests of `make test` that run its line (those of its module where the line runs at import), the quickest first,
+so many as take a minute: what more tests would notice counts as a survivor. Everything happens in temporary copies of the tree; the last
+results of each module are kept in build/mutants.json.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import ast
 import contextlib
 import difflib
 import fnmatch
+import itertools
 import json
 import os
 import queue
@@ -54,6 +56,10 @@ TEST = 15
 """Seconds of the slowest test, several times over: a mutant that takes longer is killed."""
 MEMORY = 8 * 2**30
 """Bytes of address space of a test run: an endless list ends there."""
+FIRST = 25
+"""Tests that are asked before the others are loaded."""
+BUDGET = 150
+"""Seconds, as the map measured them (several times those without coverage), of the tests that are asked about one mutant."""
 
 
 @dataclass(frozen=True)
@@ -137,61 +143,53 @@ def all_modules() -> list[str]:
 
 
 def write_map() -> int:
-    """Run `make test`'s tests in one process with line coverage, and keep for each line the test files that run it."""
+    """Run `make test`'s tests in one process with line coverage, and keep for each line the tests that run it.
+
+    Caches are emptied before each test (scripts/uncached.py): a test that reads what another computed runs the lines itself.
+    """
     import coverage
 
     data = ROOT / "build/mutants.coverage"
     report = ROOT / "build/mutants.xml"
-    command = [
-        sys.executable,
-        "-m",
-        "coverage",
-        "run",
-        f"--data-file={data}",
-        f"--source={ROOT / 'src'}",
-        f"--rcfile={ROOT / 'scripts/mutants.coveragerc'}",
-    ]
-    tests = [
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:xdist",
-        "-p",
-        "no:cacheprovider",
-        "--hypothesis-seed=0",
-        f"--junitxml={report}",
-        "--ignore=tests/web",
-    ]
-    code = subprocess.run([*command, *tests, "tests"], cwd=ROOT, check=False).returncode
+    measure = ["coverage", "run", f"--data-file={data}", f"--rcfile={ROOT / 'scripts/mutants.coveragerc'}"]
+    rooms = ",".join(str(ROOT / PACKAGE / room / "*") for room in CONFIG["rooms"])
+    quick = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-p", "scripts.uncached", "--hypothesis-seed=0"]
+    tests = ["pytest", *quick, f"--junitxml={report}", "--ignore=tests/web", *_deselected(), "tests"]
+    code = subprocess.run(
+        [sys.executable, "-m", *measure, f"--include={rooms}", "-m", *tests], cwd=ROOT, check=False
+    ).returncode
     if code:
         return code
     found = coverage.CoverageData(str(data))
     found.read()
-    lines: dict[str, dict[str, list[str]]] = {}
-    for name in found.measured_files():
-        module = str(Path(name).relative_to(ROOT / PACKAGE))
-        each = {
-            line: sorted({file_of(context) for context in contexts if context})
-            for line, contexts in found.contexts_by_lineno(name).items()
-        }
-        lines[module] = {str(line): files for line, files in each.items()}
-    MAP.write_text(json.dumps({"seconds": _seconds(report), "lines": lines}) + "\n")
+    names: dict[str, int] = {}
+    lines: dict[str, dict[str, list[int]]] = {}
+    for file in found.measured_files():
+        each = lines[str(Path(file).relative_to(ROOT / PACKAGE))] = {}
+        for line, contexts in found.contexts_by_lineno(file).items():
+            each[str(line)] = [names.setdefault(test_of(one), len(names)) for one in contexts if one]
+    seconds = _seconds(report)
+    MAP.write_text(json.dumps({"tests": [(name, seconds.get(name, 0.0)) for name in names], "lines": lines}) + "\n")
     return 0
 
 
-def file_of(context: str) -> str:
-    """The test file of a context: `tests.test_tape.test_it` -> `tests/test_tape.py`."""
-    return "/".join(context.split(".")[:2]) + ".py"
+def _deselected() -> list[str]:
+    return [f"--deselect={name}" for name in CONFIG["left_out_tests"]]
+
+
+def test_of(context: str) -> str:
+    """The test of a context: `tests.test_tape.test_it` -> `tests/test_tape.py::test_it`."""
+    folder, file, *names = context.split(".")
+    return "::".join([f"{folder}/{file}.py", *names])
 
 
 def _seconds(report: Path) -> dict[str, float]:
-    """Seconds of every test file."""
+    """Seconds of every test function, its parameters together."""
     from xml.etree import ElementTree
 
     found: dict[str, float] = {}
     for case in ElementTree.parse(report).iter("testcase"):
-        name = file_of(case.attrib["classname"])
+        name = test_of(f"{case.attrib['classname']}.{case.attrib['name'].split('[')[0]}")
         found[name] = found.get(name, 0.0) + float(case.attrib["time"])
     return found
 
@@ -202,14 +200,23 @@ def _map() -> dict[str, Any]:
     return found
 
 
-def asked(mutant: Mutant) -> list[str]:
-    """The test files that run a mutant's line, the quickest first; those of its module where the line runs at import."""
+def asked(mutant: Mutant) -> Iterator[list[str]]:
+    """The tests that run a mutant's line, the quickest first: a few, then more up to `BUDGET`.
+
+    Where the line runs at import they are those of its module.
+    """
     if not MAP.exists():
-        return [*CONFIG["first"].get(mutant.module, []), *CONFIG["tests"]]
+        yield list(dict.fromkeys([*CONFIG["first"].get(mutant.module, []), *CONFIG["tests"]]))
+        return
     known = _map()
     lines = known["lines"].get(mutant.module, {})
-    files = lines.get(str(mutant.line)) or sorted({file for each in lines.values() for file in each})
-    return sorted(files, key=lambda file: known["seconds"].get(file, 0.0))
+    tests = lines.get(str(mutant.line)) or {one for each in lines.values() for one in each}
+    by_time = sorted((known["tests"][one][1], known["tests"][one][0]) for one in tests)
+    spent = list(itertools.accumulate(seconds for seconds, _ in by_time))
+    within = [name for (_, name), sum_ in zip(by_time, spent, strict=True) if sum_ <= BUDGET]
+    yield within[:FIRST]
+    if len(within) > FIRST:
+        yield within[FIRST:]
 
 
 def sampled(module: str, sample: int, seed: str, *, every: bool) -> list[Mutant]:
@@ -296,8 +303,11 @@ class Runner:
             changed = mutate_code(source, cosmic_ray.plugins.get_operator(mutant.operator)(), mutant.occurrence)
             assert changed is not None and changed != source, mutant
             path.write_text(changed)
-            files = list(dict.fromkeys(asked(mutant)))
-            code, output, seconds = self.tests(copy, files) if files else (0, "", 0.0)
+            code, output, seconds = 0, "", 0.0
+            for tests in asked(mutant):
+                if not code and tests:
+                    code, output, more = self.tests(copy, tests)
+                    seconds += more
         finally:
             path.write_text(source)
             copies.put(copy)
@@ -309,12 +319,13 @@ class Runner:
         left_out = [f"--deselect={name}" for name in CONFIG["deselect"]]
         limits = ["-o", f"faulthandler_timeout={TEST}", "-o", "faulthandler_exit_on_timeout=true"]
         quick = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0", "--tb=no", "-rfE"]
+        there = [one for one in files if (copy / one.split("::")[0]).exists()]
         start = time.monotonic()
         with self.lock:
             if self.stopped:
                 return 1, "", 0.0
             process = subprocess.Popen(
-                [sys.executable, "-m", "pytest", *quick, *limits, *left_out, *[one for one in files if (copy / one).exists()]],
+                [sys.executable, "-m", "pytest", *quick, *limits, *left_out, *there],
                 cwd=copy, env={**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"},
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             )  # fmt: skip

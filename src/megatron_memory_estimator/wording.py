@@ -58,11 +58,6 @@ def any_count(numbers: Iterable[int], one: str) -> str:
     return f"{listed} {one}" if listed == "1" else f"{listed} {one}s"
 
 
-def undivided(number: int, one: str) -> str:
-    """`1 stage, which does not divide`, `3 stages, which do not divide`."""
-    return f"{counted(number, one)}, which {'does' if number == 1 else 'do'} not divide"
-
-
 def plain(text: str, most: int = LONGEST_MESSAGE) -> str:
     """The text on one line, without control characters or half characters, and at most `most` characters long."""
     line = " ".join(_CONTROL.sub(" ", text[: 4 * most]).split())

@@ -9,7 +9,7 @@ from ..job.model import Model
 from ..job.pipeline import virtual_stages
 from ..job.training_job import TrainingJob
 from ..modules.kind import Kind
-from ..modules.kinds import kinds_of, shapes_of
+from ..modules.kinds import kinds_in, kinds_of, shapes_of
 from . import bridge, megatron_lm
 
 NAMES = ("bridge", "megatron_lm")
@@ -36,7 +36,9 @@ def published(job: TrainingJob) -> tuple[Published, ...]:
     others = {
         "hybrid layer patterns are": job.model.hybrid,
         "parallel_attention is": job.model.parallel_attention,
-        "falcon_h1 is": job.model.falcon_h1,
+        "layers of attention and a recurrent state are": any(
+            kind.groups and kind.state_heads != "none" for kind in kinds_in(job.model.every_kind)
+        ),
         "layers of different widths are": len(set(map(_widths, shapes_of(job.model)))) > 1,
     }
     if what := next((what for what, there in others.items() if there), ""):

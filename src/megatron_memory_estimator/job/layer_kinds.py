@@ -19,7 +19,7 @@ from ..wording import shown, signed, whole
 
 EXPERTS = "E"
 """The symbol of routed experts."""
-ROUTED, HASHED, GEMMA4, KIMI = "moe", "hash_moe", "gemma4_moe", "k3_moe"
+ROUTED, HASHED = "moe", "hash_moe"
 """The kinds of routed experts: chosen by a router, and by the token's hash."""
 COMPRESSED = {0: "window", 4: "csa", 128: "hca"}
 """DeepSeek-V4's kinds of attention by their compression ratio."""

@@ -9,20 +9,22 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 from ..dataclass import dataclass
 from ..errors import ConfigError
 from ..tape.tensor import round_up
 from ..wording import shown
+from .deepseek_v4 import CompressedModel
+from .falcon_h1 import FalconModel
+from .gemma4 import Gemma4Model
+from .kimi_k3 import KimiModel
 from .layer_kinds import (
     BORROWS,
     COMPRESSED,
     EXPERTS,
-    GEMMA4,
     HASHED,
     HYBRID_SYMBOLS,
-    KIMI,
     MIXERS,
     MLPS,
     MOST_EXPERTS,
@@ -38,16 +40,15 @@ from .layer_kinds import (
 from .settings import checked, nearest, setting
 from .tower import Tower
 from .variants import BASE, Variants, as_object, bare, marked
-from .vendors import CompressedModel, Gemma4Model, KimiModel, of_bank
+from .vendor import OTHER_LAYERS, Stream, Vendor
+from .vendors import VENDORS
 
-Stream = Literal["plain", "fp32", "several", "bank"]
-"""The residual stream: one in the compute dtype, one in fp32, several with hyper-connections, or one with a bank of prefixes beside it."""
 SCORES = ("softmax", "sigmoid", "sqrtsoftplus")
 ACTIVATIONS = ("gelu", "silu", "squared_relu", "quick_gelu", "relu", "fast_gelu", "situ")
 
 
 @dataclass(frozen=True)
-class Model(CompressedModel, KimiModel, Gemma4Model):
+class Model(CompressedModel, KimiModel, Gemma4Model, FalconModel):
     """A decoder-only GPT-like model. `None` means: derived from the other fields, or absent."""
 
     num_layers: int = setting(0, "decoder layers, without MTP")
@@ -131,7 +132,6 @@ class Model(CompressedModel, KimiModel, Gemma4Model):
     moe_ffn_hidden_size: int | None = setting(None, "width of an expert; default: ffn_hidden_size", of="moe")
     moe_shared_expert_intermediate_size: int | None = setting(None, "total width of the shared experts", of="moe")
     moe_shared_expert_gate: bool = setting(False, "gate on the shared expert", of="moe")
-    gemma4_moe: bool = setting(False, "Gemma 4's experts beside a dense MLP, with norms of their own", of="moe")
     moe_latent_size: int | None = setting(None, "width in which the experts work (latent MoE)", of="moe")
     moe_router_score_function: str = setting("softmax", "score function of the router", choices=SCORES, of="moe")
     moe_router_weight_in_fp32: bool = setting(False, "routers keep their weight in fp32 (MiniMax-M3)", of="moe")
@@ -185,9 +185,6 @@ class Model(CompressedModel, KimiModel, Gemma4Model):
     mamba_state_dim: int = setting(128, "Mamba-2: state size", of="mamba")
     mamba_chunk_size: int = setting(128, "Mamba-2: chunk length of the scan", of="mamba")
     mamba_rmsnorm: bool = setting(True, "Mamba-2: norm before out_proj", of="mamba")
-    falcon_h1: bool = setting(
-        False, "Falcon-H1's layer: Mamba-2 and attention side by side behind one norm, then the MLP"
-    )
 
     norm_placement: str = setting(
         "pre",
@@ -311,19 +308,20 @@ class Model(CompressedModel, KimiModel, Gemma4Model):
         """Kind of each decoder layer, `mixer` or `mixer+mlp`: such as `gqa+moe`, `mla+dense`, `gdn+moe`, `mamba`."""
         return layer_pattern(self)
 
+    @cached_property
+    def vendors(self) -> tuple[Vendor, ...]:
+        """The vendors whose settings the model has."""
+        return tuple(vendor for vendor in VENDORS if getattr(self, vendor.setting))
+
     @property
     def stream(self) -> Stream:
         """What the residual stream is."""
-        if self.enable_mhc_connections:
-            return "several"
-        if self.attn_res_block_size:
-            return "bank"
-        return "fp32" if self.falcon_h1 else "plain"
+        return next((vendor.stream for vendor in self.vendors if vendor.stream != "plain"), "plain")
 
     @property
     def eager_norms(self) -> bool:
         """Whether norms of query, key and value run op by op, with a power in the place of the root."""
-        return self.gemma4_dense
+        return any(vendor.eager_norms for vendor in self.vendors)
 
     @property
     def alternates(self) -> bool:
@@ -404,14 +402,10 @@ def layer_pattern(model: Model) -> tuple[str, ...]:
         return tuple(marked(model.variant(name).kinds[layer], name) for layer, name in enumerate(model.layer_variants))
     if model.hybrid_layer_pattern is not None:
         return _hybrid(model)
-    if model.attn_res_block_size:
-        return _kimi(model)
+    if own := next((vendor.layers for vendor in model.vendors if vendor.layers), None):
+        return own(model, linear_attention(model), routed_layers(model))
     if model.parallel_attention:
         return ("parallel",) * model.num_layers
-    if model.gemma4_dense:
-        return ("gemma4_dense",) * model.num_layers
-    if model.falcon_h1:
-        return ("falcon_h1",) * model.num_layers
     if model.attention_block != "attention" or model.mlp_block != "mlp":
         mixer = MIXERS.get(model.attention_block, "gqa")
         return (f"{mixer}+{MLPS.get(model.mlp_block, 'dense')}",) * model.num_layers
@@ -424,18 +418,10 @@ def layer_pattern(model: Model) -> tuple[str, ...]:
         mixers = tuple(OWNS if owns_indexer(model, layer) else BORROWS for layer in range(model.num_layers))
     routed = routed_layers(model)
     hashed = model.moe_n_hash_layers
-    usual = GEMMA4 if model.gemma4_moe else ROUTED
+    usual = next((vendor.experts for vendor in model.vendors if vendor.experts), ROUTED)
     experts = (HASHED if layer < hashed else usual for layer in range(model.num_layers))
     mlps = (kind if expert else "dense" for kind, expert in zip(experts, routed, strict=True))
     return tuple(f"{mixer}+{mlp}" for mixer, mlp in zip(mixers, mlps, strict=True))
-
-
-def _kimi(model: Model) -> tuple[str, ...]:
-    """Kimi K3: every layer is a variant of its own by what it does with the bank of prefixes."""
-    mixers = ("k3_kda" if linear else "k3_mla" for linear in linear_attention(model))
-    mlps = (KIMI if expert else "k3_dense" for expert in routed_layers(model))
-    layers = enumerate(zip(mixers, mlps, strict=True))
-    return tuple(marked(f"{a}+{b}", model.bank_variant(i, model.num_layers)) for i, (a, b) in layers)
 
 
 def routed_layers(model: Model) -> tuple[bool, ...]:
@@ -449,7 +435,10 @@ def routed_layers(model: Model) -> tuple[bool, ...]:
 
 def has_experts(model: Model) -> bool:
     """Whether any layer has routed experts, MTP's too."""
-    return any({ROUTED, GEMMA4, KIMI} & set(bare(kind).split("+")) for kind in model.every_kind)
+    return any(_WITH_EXPERTS & set(bare(kind).split("+")) for kind in model.every_kind)
+
+
+_WITH_EXPERTS = {ROUTED, *(vendor.experts for vendor in VENDORS if vendor.experts)}
 
 
 def mtp_pattern(model: Model, name: str | None) -> tuple[str, ...]:
@@ -566,9 +555,10 @@ def check(model: Model) -> None:
     _check_exclusions(model)
     if (model.per_layer_embed_dim is None) != (model.per_layer_embed_vocab_size is None):
         raise ConfigError("per_layer_embed_dim and per_layer_embed_vocab_size belong together; give both")
-    if model.attn_res_block_size:
-        _check_kimi(model)
-    elif model.experimental_attention_variant == "kda":
+    for vendor in model.vendors:
+        if vendor.check:
+            vendor.check(model)
+    if not model.attn_res_block_size and model.experimental_attention_variant == "kda":
         raise ConfigError("experimental_attention_variant=kda needs attn_res_block_size (Kimi K3)")
     if model.qk_layernorm_scope != "head":
         _check_query_norms(model)
@@ -586,53 +576,20 @@ _AT_LEAST_ONE = (
     "mhc_num_residual_streams", "original_max_position_embeddings", "sliding_window", "csa_window_size", "o_groups",
     "o_lora_rank", "value_channels", "attn_res_block_size", "per_layer_embed_dim", "per_layer_embed_vocab_size",
 )  # fmt: skip
-_OTHER_LAYERS = "multi_latent_attention num_moe_experts experimental_attention_variant hybrid_layer_pattern"
-"""Settings of layers that are not attention with query groups and a dense MLP."""
 _EXCLUSIONS: tuple[tuple[str, object, str], ...] = (
-    ("parallel_attention", False, f"{_OTHER_LAYERS} mtp_num_layers enable_mhc_connections"),
-    ("falcon_h1", False, f"{_OTHER_LAYERS} parallel_attention mtp_num_layers enable_mhc_connections layer_variants"),
-    (
-        "gemma4_moe",
-        False,
-        "moe_latent_size moe_shared_expert_gate moe_n_hash_layers mtp_num_layers add_bias_linear multi_latent_attention "
-        "enable_mhc_connections hybrid_layer_pattern",
-    ),
-    (
-        "gemma4_dense",
-        False,
-        f"{_OTHER_LAYERS} parallel_attention falcon_h1 mtp_num_layers enable_mhc_connections add_bias_linear "
-        "attn_res_block_size fp32_residual_connection attention_output_gate",
-    ),
-    (
-        "attn_res_block_size",
-        None,
-        "hybrid_layer_pattern parallel_attention falcon_h1 gemma4_moe enable_mhc_connections mtp_num_layers "
-        "layer_variants fp32_residual_connection add_bias_linear hidden_dropout moe_n_hash_layers",
-    ),
+    ("parallel_attention", False, f"{OTHER_LAYERS} mtp_num_layers enable_mhc_connections"),
+    *((vendor.setting, None, vendor.excludes) for vendor in VENDORS),
     ("qk_layernorm_scope", "head", "multi_latent_attention experimental_attention_variant hybrid_layer_pattern"),
     (
         "norm_placement",
         "pre",
-        f"{_OTHER_LAYERS} parallel_attention falcon_h1 enable_mhc_connections fp32_residual_connection add_bias_linear",
+        f"{OTHER_LAYERS} parallel_attention falcon_h1 enable_mhc_connections fp32_residual_connection add_bias_linear",
     ),
-    ("attention_block", "attention", f"{_OTHER_LAYERS} parallel_attention falcon_h1"),
-    ("mlp_block", "mlp", f"{_OTHER_LAYERS} parallel_attention falcon_h1"),
+    ("attention_block", "attention", f"{OTHER_LAYERS} parallel_attention falcon_h1"),
+    ("mlp_block", "mlp", f"{OTHER_LAYERS} parallel_attention falcon_h1"),
 )
 """A setting, its usual value, and what its other values exclude. Norms behind a layer's linears exist beside attention with query groups
 and a dense MLP, or Gemma 4's experts, without biases; norms over whole projections are of attention with query groups."""
-
-
-def _check_kimi(model: Model) -> None:
-    needs = {
-        "experimental_attention_variant kda": model.experimental_attention_variant == "kda",
-        "multi_latent_attention": model.multi_latent_attention,
-        "q_lora_rank": model.q_lora_rank is not None,
-        "position_embedding_type none": model.position_embedding_type == "none",
-        "moe_latent_size": model.moe_latent_size is not None or not model.num_moe_experts,
-    }
-    lacks = [name for name, there in needs.items() if not there]
-    if lacks:
-        raise ConfigError(f"attn_res_block_size (Kimi K3) needs {' and '.join(lacks)}")
 
 
 def _check_query_norms(model: Model) -> None:
@@ -652,15 +609,13 @@ def _check_exclusions(model: Model) -> None:
         value = getattr(model, name)
         if value == usual or not value:
             continue
-        allowed = ("num_moe_experts",) if name == "norm_placement" and model.gemma4_moe else ()
+        allowed = ("num_moe_experts",) if name == "norm_placement" and any(one.experts for one in model.vendors) else ()
         given = [other for other in others.split() if getattr(model, other) and other not in allowed]
         if given:
             what = f"{name}={value}" if usual else name
             raise ConfigError(f"{what} excludes {' and '.join(given)}; turn one off")
     if model.parallel_attention and model.num_ln_in_parallel_attn not in (1, 2):
         raise ConfigError(f"num_ln_in_parallel_attn={model.num_ln_in_parallel_attn} must be 1 or 2")
-    if model.gemma4_moe and not model.moe_shared_expert_intermediate_size:
-        raise ConfigError("gemma4_moe needs moe_shared_expert_intermediate_size, the width of the dense MLP")
 
 
 def variant(model: Model, name: str) -> Model:
@@ -673,8 +628,9 @@ def variant(model: Model, name: str) -> Model:
     }
     if name in ("", BASE):
         return model if model.layer_variants is None else dataclasses.replace(model, **plain)
-    if model.attn_res_block_size and (of_layer := of_bank(name)) is not None:
-        return dataclasses.replace(model, **plain, **of_layer)
+    for vendor in model.vendors:
+        if vendor.of_layer and (own := vendor.of_layer(name)) is not None:
+            return dataclasses.replace(model, **plain, **own)
     known = as_object(model.variants)
     if name not in known:
         raise ConfigError(f"variants has no {shown(name)}.{nearest(name, known)}")
@@ -708,11 +664,10 @@ FIXED = frozenset(
     {
         "num_layers", "hidden_size", "vocab_size", "padded_vocab_size", "make_vocab_size_divisible_by", "max_position_embeddings",
         "share_embeddings_and_output_weights", "fp32_residual_connection", "parallel_attention", "num_ln_in_parallel_attn",
-        "falcon_h1",
         "moe_layer_freq", "linear_attention_freq", "moe_router_topk", "mtp_num_layers", "mtp_use_repeated_layer",
-        "hybrid_layer_pattern", "enable_mhc_connections", "mhc_num_residual_streams", "variants", "layer_variants",
-        "mtp_layer_variant", "mtp_layer_variant_behind", "foreign_layers", "attn_res_block_size", "gemma4_dense",
-        "per_layer_embed_dim", "per_layer_embed_vocab_size",
+        "hybrid_layer_pattern", "variants", "layer_variants",
+        "mtp_layer_variant", "mtp_layer_variant_behind", "foreign_layers",
+        *" ".join(vendor.fixed for vendor in VENDORS).split(),
     }
 )  # fmt: skip
 """Settings of the whole model, which no layer changes."""

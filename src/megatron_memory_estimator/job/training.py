@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 from ..dataclass import dataclass
 from ..errors import ConfigError
 from .choices import ADAPTED, KERNELS, LOSSES, RECOMPUTE_MODULES, ROUTING, WORST_ROUTING, check_least, version
+from .deepseek_v4 import CompressedTraining
 from .settings import setting
 from .tower import TowerTraining
-from .vendors import CompressedTraining
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,6 @@ OF_MODULE = {"seq_length": 1024, "make_vocab_size_divisible_by": 128}
 """What pre_trainer.yaml says of arguments that files of models have too: the module's file wins (`preset_loader.py`)."""
 PRE_TRAINER = ("", "pre_trainer.yaml", "pre_trainer")
 """Names of the module's file whose keys are known here."""
-LAUNCHER = "run_pretrain.sh"
 USUAL_GPUS = 8
 """GPUS_PER_NODE of the launcher where it is not set."""
 
