@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from megatron_memory_estimator.errors import ConfigError, EstimatorError, QuestionsError
 from megatron_memory_estimator.inputs.dialects import primus
 from megatron_memory_estimator.inputs.dialects.job import job_of
-from megatron_memory_estimator.inputs.dialects.primus_files import MODELS, substituted
+from megatron_memory_estimator.inputs.dialects.primus import MODELS, substituted
 from megatron_memory_estimator.inputs.dialects.run import Run
 from megatron_memory_estimator.inputs.dialects.table import dialect_of
 from megatron_memory_estimator.inputs.hf.load import load

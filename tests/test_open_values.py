@@ -10,7 +10,7 @@ import pytest
 from megatron_memory_estimator import EstimatorError, TrainingJob
 from megatron_memory_estimator.errors import ConfigError, QuestionsError
 from megatron_memory_estimator.inputs.dialects.launched import PARENTS, Place
-from megatron_memory_estimator.inputs.dialects.probes import probes
+from megatron_memory_estimator.inputs.dialects.unknowns import probes
 from megatron_memory_estimator.service.answers import answered
 
 from .fuzz.dialects import NEMO, SLIME

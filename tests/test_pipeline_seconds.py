@@ -9,9 +9,9 @@ import pytest
 
 from megatron_memory_estimator import TrainingJob
 from megatron_memory_estimator.job.pipeline import build_pipeline
+from megatron_memory_estimator.planner.counting import shapes
 from megatron_memory_estimator.planner.space.axes import Space
 from megatron_memory_estimator.planner.space.chains import Chains, probes
-from megatron_memory_estimator.planner.space.pipelines import shapes
 from megatron_memory_estimator.planner.space.points import Shape
 from megatron_memory_estimator.rank.build import build_rank, context_of
 from megatron_memory_estimator.rank.declare import Declarer

@@ -11,6 +11,7 @@ import pytest
 
 from megatron_memory_estimator import Model, TrainingJob, estimate
 from megatron_memory_estimator.job.pipeline import parse_layout
+from megatron_memory_estimator.planner.counting import shapes
 from megatron_memory_estimator.planner.launch import bridge_sections, megatron_lm, yaml_text
 from megatron_memory_estimator.planner.search import sampled, search
 from megatron_memory_estimator.planner.space.axes import DEGREES, Space
@@ -19,7 +20,6 @@ from megatron_memory_estimator.planner.space.choices import options, precision_s
 from megatron_memory_estimator.planner.space.defaults import completed
 from megatron_memory_estimator.planner.space.legal import reasons
 from megatron_memory_estimator.planner.space.modelled import recompute_sets
-from megatron_memory_estimator.planner.space.pipelines import shapes
 from megatron_memory_estimator.planner.space.points import Point, Shape, at_point
 from megatron_memory_estimator.throughput.schedule import Schedule, pipeline_seconds
 

@@ -3,13 +3,18 @@
 Words, variables and files of a launch have parts that are not known (`shell/values.py`). The run is read with what may stand for
 them: each of the choices where they are known, and the words of `probes.py` where they are not. Where the jobs differ, memory depends
 on it, and it is asked for; no value is ever chosen.
+
+Words as which a value that is not known is read: those that the readers compare the key with that takes the value.
+
+A key that is a setting has the words of the setting; every key has numbers, switches, and the words that dialects tell apart. That a job
+is the same with all of them is no proof for a key of which a reader knows further words: they belong into the tables that are read here.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ...dataclass import dataclass
@@ -18,6 +23,7 @@ from ...wording import LONGEST_MESSAGE
 from ..environment import VARIABLES
 from ..megatron.choices import choices, source_of
 from ..questions import Question, settle
+from ..setting_names import full_name, known_settings
 from ..shell.launches import Launch
 from ..shell.values import (
     Unknown,
@@ -33,7 +39,8 @@ from ..shell.values import (
     vanishes,
     with_blanks,
 )
-from .probes import probes
+from ..spellings import BACKENDS
+from .rollout import ENGINES, GAE, PPO
 from .run import Run
 
 Read = Callable[[Run], Any]
@@ -271,3 +278,30 @@ def _optioned(error: EstimatorError, names: Mapping[str, str]) -> EstimatorError
     option = f"--set {names[shown[0]]}=VALUE"
     said = f"{str(error)[: LONGEST_MESSAGE - len(option) - 40]}; ${shown[0]} is not known: give {option}"
     return QuestionsError(said, (Question(str(error), option),))
+
+
+KEY = re.compile(r"[-+~{\s'\"]*([A-Za-z_][\w./-]*)")
+"""The key at the beginning of a word or of a line."""
+NUMBERS = ("1", "2", "0.5")
+SWITCHES = ("true", "false", "none")
+TRAINER = "megatron"
+"""The engine of a framework that trains, by its name."""
+TOLD_APART = ("recompute_granularity", "params_dtype", "peft")
+"""Settings that dialects have other keys for."""
+
+
+def choices_of(setting: str) -> tuple[str, ...]:
+    """The words that a setting, or a field that is spelled as one, may have; none where it takes any."""
+    if setting == "attention_backend":
+        return BACKENDS
+    owner = known_settings().get(setting)
+    found = owner.__dataclass_fields__[setting].metadata.get("choices") if owner else ()
+    return tuple(one for one in found or () if isinstance(one, str))
+
+
+def probes(keys: Iterable[str]) -> tuple[str, ...]:
+    """The words for a value that stands behind these keys, each at the beginning of a word or of a line of a file."""
+    names = [full_name(match[1].rpartition(".")[2]) for match in map(KEY.match, keys) if match]
+    told_apart = [word for setting in TOLD_APART for word in choices_of(setting)]
+    words = [word for name in names for word in choices_of(name)]
+    return tuple(dict.fromkeys((*NUMBERS, *SWITCHES, *told_apart, TRAINER, *ENGINES, GAE, PPO, "auto", *words)))
