@@ -198,6 +198,8 @@ class Settings(TypedDict, total=False):
     weight_sync_bytes: int  # bytes of a bucket of the weight sync to the engine
 
     # model (overrides of the config)
+    falcon_h1: bool  # Falcon-H1's layer: Mamba-2 and attention side by side behind one norm, then the MLP
+    gemma4_moe: bool  # Gemma 4's experts beside a dense MLP, with norms of their own
     gemma4_dense: bool  # Gemma 4's layers without experts, of local modules and norms op by op
     per_layer_embed_dim: int | None  # Gemma 4: width of every layer's own embedding
     per_layer_embed_vocab_size: int | None  # Gemma 4: rows of the layers' own embedding
@@ -264,7 +266,6 @@ class Settings(TypedDict, total=False):
     moe_ffn_hidden_size: int | None  # width of an expert; default: ffn_hidden_size
     moe_shared_expert_intermediate_size: int | None  # total width of the shared experts
     moe_shared_expert_gate: bool  # gate on the shared expert
-    gemma4_moe: bool  # Gemma 4's experts beside a dense MLP, with norms of their own
     moe_latent_size: int | None  # width in which the experts work (latent MoE)
     moe_router_score_function: Literal["softmax", "sigmoid", "sqrtsoftplus"]  # score function of the router
     moe_router_weight_in_fp32: bool  # routers keep their weight in fp32 (MiniMax-M3)
@@ -297,7 +298,6 @@ class Settings(TypedDict, total=False):
     mamba_state_dim: int  # Mamba-2: state size
     mamba_chunk_size: int  # Mamba-2: chunk length of the scan
     mamba_rmsnorm: bool  # Mamba-2: norm before out_proj
-    falcon_h1: bool  # Falcon-H1's layer: Mamba-2 and attention side by side behind one norm, then the MLP
     norm_placement: Literal["pre", "post", "sandwich"]  # norms of a layer: before attention and MLP, behind both (EXAONE 4), or before ...
     attention_block: Literal["attention", "linear", "no_op"]  # what attention is, or stands in its place
     mlp_block: Literal["mlp", "linear", "no_op"]  # what the MLP is, or stands in its place
