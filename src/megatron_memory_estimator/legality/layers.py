@@ -46,7 +46,9 @@ def kernel_dtype(model: Model, layout: Layout, training: Training) -> Iterator[V
 
 def deterministic(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
     """What deterministic kernels replace."""
-    if training.deterministic_mode and not all(kind.reproducible for kind in kinds_in(model.every_kind)):
+    if training.deterministic_mode and not all(
+        "deterministic kernels" in kind.ruled for kind in kinds_in(model.every_kind)
+    ):
         yield broken("deterministic-linear-attention")
 
 

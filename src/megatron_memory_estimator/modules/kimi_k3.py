@@ -340,6 +340,7 @@ _KIMI = Kind(
     dense=True,
     rules=(kimi_rules,),
     setting="attn_res_block_size",
+    ruled=frozenset(("deterministic kernels",)),
 )
 KIMI = (
     _KIMI,
@@ -362,7 +363,7 @@ KIMI = (
         dense=False,
         owners=frozenset(("kimi", "gdn")),
         state_heads="delta",
-        reproducible=False,
+        ruled=frozenset(),
     ),
     _KIMI._replace(
         name="k3_mla",

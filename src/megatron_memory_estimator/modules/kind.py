@@ -32,7 +32,7 @@ def nothing_kept(c: Context, layers: int) -> Iterator[tuple[Tensor, str]]:
 
 
 Rule = Callable[[Model, Layout, Training], Iterator[Violation]]
-Ruled = Literal["context parallelism", "local modules", "low precision"]
+Ruled = Literal["context parallelism", "local modules", "low precision", "deterministic kernels"]
 RULED: frozenset[Ruled] = frozenset(get_args(Ruled))
 """What changes a kind so much that nothing is taken for granted."""
 
@@ -55,7 +55,6 @@ class Kind(NamedTuple):
     routed       whether it has routed experts
     hashed       whether the token's hash chooses them
     dense        whether it has a dense MLP
-    reproducible whether deterministic_mode runs the modelled operations
     recomputes   modules of selective recomputation that it has (Megatron-LM `transformer_config.py`, recompute_modules)
     kept         tensors that so many layers of it keep between microbatches, each with its source
     biased       whether its last linear leaves its bias to the addition to the residual stream
@@ -85,7 +84,6 @@ class Kind(NamedTuple):
     routed: bool = False
     hashed: bool = False
     dense: bool = False
-    reproducible: bool = True
     recomputes: frozenset[str] = frozenset()
     kept: Callable[[Context, int], Iterator[tuple[Tensor, str]]] = nothing_kept
     biased: bool = False

@@ -122,7 +122,9 @@ KINDS: dict[str, Kind] = {
             name="dsa_shared", declare=sparse_attention.shared_sparse_attention, indexer=False, borrows=True
         ),
         _DELTA,
-        _DELTA._replace(name="gdn2", declare=gated_delta_net.gated_delta_net_2, reproducible=False),
+        _DELTA._replace(
+            name="gdn2", declare=gated_delta_net.gated_delta_net_2, ruled=RULED - {"deterministic kernels"}
+        ),
         Kind(
             name="mamba",
             role="mixer",
