@@ -56,7 +56,7 @@ TEST = 15
 """Seconds of the slowest test, several times over: a mutant that takes longer is killed."""
 MEMORY = 8 * 2**30
 """Bytes of address space of a test run: an endless list ends there."""
-BUDGET = 50
+BUDGET = 15
 """Seconds, as the map measured them (several times those without coverage), of the tests that are asked about one mutant."""
 
 
@@ -98,6 +98,7 @@ def main() -> int:
         "--workers", type=int, default=min(os.cpu_count() or 1, 2), help="copies of the tree, each on a core"
     )
     parser.add_argument("--again", action="store_true", help="try the survivors of the last run again")
+    parser.add_argument("--go-on", action="store_true", help="leave out what was tried before")
     parser.add_argument("--table", action="store_true", help="print the table of what is known")
     given = parser.parse_args()
     if given.map:
@@ -120,7 +121,9 @@ def main() -> int:
         mutants = [one for module in modules for one in sampled(module, sample, given.seed, every=given.every)]
         if 0 < given.draw < len(mutants):
             mutants = sorted(Random(given.seed).sample(mutants, given.draw), key=lambda one: (one.module, one.line))
-        gone = {one.mutant for one in before if one.mutant.module in modules}
+        known = {one.mutant for one in before if one.mutant.module in modules}
+        mutants = [one for one in mutants if not (given.go_on and one in known)]
+        gone = set() if given.go_on else known
     print(f"{len(mutants)} mutants of {len(modules)} modules", flush=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))

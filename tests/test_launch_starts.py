@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import TrainingJob, estimate
+from megatron_memory_estimator.legality.asserted_environment import contradictions
 from megatron_memory_estimator.planner.launch import environment, megatron_lm
 
 from .test_plan import printed
@@ -35,6 +36,18 @@ LAUNCH = (
             "H100",
             {"fine_grained_activation_offloading": True, "offload_modules": "core_attn"},
             {"NVTE_CPU_OFFLOAD_V1": "1"},
+        ),
+        *(
+            (
+                "H100",
+                {
+                    "fine_grained_activation_offloading": True,
+                    "offload_modules": "core_attn",
+                    "transformer_engine_version": te,
+                },
+                {"NVTE_CPU_OFFLOAD_V1": "1"} if te != "2.9" else {},
+            )
+            for te in ("2.9", "2.10")
         ),
         ("H100", {"expandable_segments": True}, {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}),
     ],
@@ -118,6 +131,32 @@ def script(folder: Path, before: str, more: str) -> TrainingJob:
 def test_the_environment_of_a_script_is_checked(before: str, more: str, warning: str, tmp_path: Path) -> None:
     found = [one for one in script(tmp_path, before, more).warnings if "Megatron-LM stops" in one]
     assert [warning in one for one in found] == ([True] if warning else [])
+
+
+def test_what_contradicts_an_environment_says_the_cause() -> None:
+    settings: dict[str, Any] = {"fine_grained_activation_offloading": True, "offload_modules": "core_attn", "tp": 2}
+    job = TrainingJob.from_hf("Qwen/Qwen3-8B", 8, gpu="H100", **settings)
+
+    def said(job: TrainingJob, env: dict[str, str]) -> list[str]:
+        return list(contradictions(job.layout, job.training, job.gpu, env, env))
+
+    assert said(job, {}) == [
+        "the script sets no CUDA_DEVICE_MAX_CONNECTIONS, and Megatron-LM stops without CUDA_DEVICE_MAX_CONNECTIONS=1 "
+        "(tp or cp above 1 before Blackwell)",
+        "the script sets no NVTE_CPU_OFFLOAD_V1, and Megatron-LM stops without NVTE_CPU_OFFLOAD_V1=1 (fine-grained offloading)",
+    ]
+    assert said(job, {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "NVTE_CPU_OFFLOAD_V1": "1"}) == []
+    assert said(job, {"CUDA_DEVICE_MAX_CONNECTIONS": "8", "NVTE_CPU_OFFLOAD_V1": "0"}) == [
+        "CUDA_DEVICE_MAX_CONNECTIONS=8: Megatron-LM stops, it asserts 1 (tp or cp above 1 before Blackwell)",
+        "NVTE_CPU_OFFLOAD_V1=0: Megatron-LM stops, it asserts 1 (fine-grained offloading)",
+    ]
+    loss: dict[str, Any] = {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": "te"}
+    of_bridge = TrainingJob.from_hf("Qwen/Qwen3-8B", 8, megatron_core_version="0.19", **loss)
+    assert said(of_bridge, {}) == ["cross_entropy_fusion_impl=te: Megatron-LM 0.19 stops, it takes native alone"]
+    for given in ({"use_megatron_fsdp": True}, {"use_torch_fsdp2": True, "use_distributed_optimizer": False}):
+        shards = TrainingJob.from_hf("Qwen/Qwen3-8B", 8, **given)
+        assert said(shards, {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}) == []
+        assert len(said(shards, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"})) == 1
 
 
 def test_a_method_without_a_granularity_runs_and_does_nothing() -> None:

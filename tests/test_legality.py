@@ -12,7 +12,7 @@ import pytest
 
 from megatron_memory_estimator import LayoutError, TrainingJob
 from megatron_memory_estimator.job.layout import Layout
-from megatron_memory_estimator.legality import check, violations
+from megatron_memory_estimator.legality import check, pipeline_sides, violations
 from megatron_memory_estimator.legality.pipeline import FIRST, LAST, LAYOUT, VPP, pipeline
 from megatron_memory_estimator.modules.context import Context
 from megatron_memory_estimator.rules import CP, PP, TP, Violation, broken
@@ -210,6 +210,53 @@ def test_sentences(text: str, changes: dict[str, Any]) -> None:
     job = TrainingJob.from_config({**config, "seq_length": 4096}, 16)
     found = violations(job.model, dataclasses.replace(job.layout, **changes), job.training, 8)
     assert [one.text for one in found] == [text]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "etp", "ep", "fix"),
+    [
+        (12, 1, 8, "use a multiple of 8, or a smaller expert_model_parallel_size"),
+        (16, 32, 1, "use a multiple of 32, or a smaller expert_tensor_parallel_size"),
+        (8, 3, 3, "use a multiple of 9, or a smaller expert_model_parallel_size and expert_tensor_parallel_size"),
+    ],
+)
+def test_the_degree_that_is_too_large_is_named(gpus: int, etp: int, ep: int, fix: str) -> None:
+    job = TrainingJob.from_hf("Qwen/Qwen3-30B-A3B", 8)
+    layout = dataclasses.replace(
+        job.layout, world_size=gpus, expert_tensor_parallel_size=etp, expert_model_parallel_size=ep
+    )
+    found = [one.text for one in violations(job.model, layout, job.training, 8)]
+    assert any(text.startswith(f"num_gpus={gpus} is not divisible by") and text.endswith(fix) for text in found), found
+
+
+@pytest.mark.parametrize(
+    ("gated", "func", "weighted", "fused"),
+    [
+        (True, "silu", False, True),
+        (True, "quick_gelu", False, True),
+        (True, "gelu", False, False),
+        (False, "squared_relu", True, True),
+        (False, "squared_relu", False, False),
+        (False, "gelu", True, False),
+    ],
+)
+def test_activations_of_fused_experts(gated: bool, func: str, weighted: bool, fused: bool) -> None:
+    """Megatron-LM `megatron/core/transformer/moe/experts.py` (_is_fused_impl_supported)."""
+    job = TrainingJob.from_hf("Qwen/Qwen3-30B-A3B", 8)
+    model = dataclasses.replace(job.model, gated_linear_unit=gated, activation_func=func)
+    training = dataclasses.replace(
+        job.training, use_transformer_engine_op_fuser=True, use_fused_weighted_squared_relu=weighted
+    )
+    codes = {one.code for one in violations(model, job.layout, training, 8)}
+    assert ("op-fuser-activation" in codes) != fused
+
+
+def test_two_stages_are_several() -> None:
+    job = TrainingJob.from_hf("Qwen/Qwen3-8B", 8)
+    sides = [
+        pipeline_sides(job.model, dataclasses.replace(job.layout, pipeline_model_parallel_size=pp)) for pp in (1, 2, 4)
+    ]
+    assert sides == [(False, False), (True, False), (True, False)]
 
 
 def test_heads_of_latent_attention_are_no_rows_of_a_joint_weight() -> None:
