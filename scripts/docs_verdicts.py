@@ -13,17 +13,17 @@ def run_words(settings: dict[str, object]) -> str:
 def verdicts() -> str:
     """Each run with its verdict, its device range, and what decides it."""
     from megatron_memory_estimator import TrainingJob, estimate
-    from megatron_memory_estimator.report.verdict import bounds_text, room_text
+    from megatron_memory_estimator.report.verdict import sentences
 
     rows = []
     for one in lines_of("verdict_runs.jsonl"):
         settings = one["settings"]
-        found = estimate(TrainingJob.from_hf(one["model"], one["num_gpus"], **settings)).verdict()
+        result = estimate(TrainingJob.from_hf(one["model"], one["num_gpus"], **settings))
+        found = result.verdict()
         what = f"{one['model']}, {run_words(settings)}"
-        decides = f"{found.phase}, stage {found.pp_rank}"
-        where = f"{one['num_gpus']} {found.gpu}"
-        rows.append((what, where, found.word, bounds_text(found.device), room_text(found.head_room), decides))
-    return markdown(("run", "GPUs", "verdict", "device GiB", "head-room", "decided by"), rows)
+        said = " ".join(each.text for each in sentences(found, result))
+        rows.append((what, found.word, said))
+    return markdown(("run", "verdict", "what every door says first"), rows)
 
 
 TABLES = {"verdicts": verdicts}

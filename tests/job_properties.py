@@ -77,8 +77,8 @@ def figures_are_ordered(case: Case) -> None:
         assert 0 < stage.steady_allocated_bytes <= stage.peak_allocated_bytes
         assert stage.first_step_peak_allocated_bytes <= stage.peak_allocated_bytes <= stage.reserved.low
         assert stage.reserved.low <= stage.reserved.high
-        assert stage.peak_allocated_bytes < stage.phase_ranges["training"].low <= stage.device.low <= stage.device.high
-        assert all(stage.device.high >= found.high >= found.low for found in stage.phase_ranges.values())
+        assert stage.peak_allocated_bytes < stage.phase_ranges["training"].low <= stage.needed.low <= stage.needed.high
+        assert all(stage.needed.high >= found.high >= found.low for found in stage.phase_ranges.values())
         assert 0 <= stage.host_bytes.low <= stage.host_bytes.high
         terms = explain_terms(case.job, stage.rank, stage.peak)
         ranges = [(phase.low, phase.high) for phase in stage.phases] + [(term.low, term.high) for term in terms]
@@ -109,7 +109,7 @@ def verdict_is_monotone(case: Case) -> None:
     """A GPU with more memory is never worse."""
     edges = {nbytes for stage in case.found.stages for found in stage.phase_ranges.values() for nbytes in found}
     edges.add(case.found.without_fragmentation)
-    assert case.found.without_fragmentation <= case.found.device.high
+    assert case.found.without_fragmentation <= case.found.needed.high
     sizes = sorted({n + d for n in edges for d in (-1, 0, 1)})
     ranks = [VERDICTS.index(case.found.verdict(size).word) for size in sizes]
     assert ranks == sorted(ranks, reverse=True)

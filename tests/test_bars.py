@@ -47,7 +47,7 @@ def test_sixteen_different_stages_are_one_screen(
     main(["estimate", *DEEPSEEK])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 24 and max(map(len, lines)) <= 80
-    assert lines[0].startswith("H100-80GB: does not fit, ")
+    assert lines[0].startswith("Cannot train on 2048 H100-80GB, at least ")
     assert lines[-1].startswith("Next: `megatron-memory advise ...`")
 
 

@@ -41,9 +41,13 @@ def checked(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("words", "code", "starts"),
     [
-        ((*DENSE, "--gpu", "H100"), FITS, "H100-80GB: fits, "),
-        ((*DENSE, "--gpu", "A100-40GB"), DOES_NOT_FIT, "A100-40GB: does not fit, "),
-        (("meta-llama/Llama-3.1-8B", "--num-gpus", "8", "--gpu", "H100"), UNSURE, "H100-80GB: tight, "),
+        ((*DENSE, "--gpu", "H100"), FITS, "Trains on 8 H100-80GB, at least "),
+        ((*DENSE, "--gpu", "A100-40GB"), DOES_NOT_FIT, "Cannot train on 8 A100-40GB, at least "),
+        (
+            ("meta-llama/Llama-3.1-8B", "--num-gpus", "8", "--gpu", "H100"),
+            UNSURE,
+            "May not train on 8 H100-80GB, up to ",
+        ),
         ((*DENSE, "--num-gpus", "3"), 2, "error: num_gpus=3 is not divisible"),
     ],
 )
@@ -61,7 +65,8 @@ def test_a_run_that_trains_and_cannot_load_is_not_sure(capsys: pytest.CaptureFix
     code, text = checked(capsys, *words, *few)
     document = json.loads(checked(capsys, *words, *few, "--json")[1])
     assert code == document["exit_code"] == UNSURE
-    assert document["verdict"] == "does not fit" and "while loading a checkpoint" in text
+    assert document["verdict"] == "does not fit" and text.startswith("Trains on 8 RTX-4090-24GB, at least ")
+    assert "Cannot resume with optimizer state: loading takes " in text and "; --no-load-optim leaves " in text
     assert checked(capsys, *words, *few, "--phases", "training")[0] == FITS
 
 
@@ -74,7 +79,10 @@ def test_one_that_surely_cannot_load(training: int, code: int, monkeypatch: pyte
     assert found.verdict().word == "does not fit"
     answer = checked_run(found)
     assert answer.code == code
-    assert answer.reason.endswith("; training alone takes 19.0 to 20.0 GiB") == (code == UNSURE)
+    assert answer.reason.startswith("Trains on 8 H100-80GB, at least 59.1 GiB left: needs 19.0 to 20.0") == (
+        code == UNSURE
+    )
+    assert ("loading takes 90.0 to 95.0 GiB on every GPU." in answer.reason) == (code == UNSURE)
 
 
 def test_what_grew_is_held_against_a_baseline(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_formats(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert latex.startswith("\\begin{tabular}{llrr}") and "recompute\\_granularity" in latex
     document = json.loads(printed(capsys, "Qwen/Qwen3-8B", *LAYOUTS, "--json"))
     assert document["schema"] == "megatron-memory-compare/1" and len(document["cases"]) == 2
-    assert "on the device" in printed(capsys, "Qwen/Qwen3-8B", *LAYOUTS)
+    assert "to resume" in printed(capsys, "Qwen/Qwen3-8B", *LAYOUTS)
     for form, peak in (("table", "peak allocated (GiB)"), ("csv", "peak_allocated_bytes")):
         file = tmp_path / f"out.{form}"
         assert printed(capsys, "Qwen/Qwen3-8B", *LAYOUTS, "--format", form, "--output", str(file)) == ""

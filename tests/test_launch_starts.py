@@ -153,7 +153,11 @@ def test_what_contradicts_an_environment_says_the_cause() -> None:
     loss: dict[str, Any] = {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": "te"}
     of_bridge = TrainingJob.from_hf("Qwen/Qwen3-8B", 8, megatron_core_version="0.19", **loss)
     assert said(of_bridge, {}) == ["cross_entropy_fusion_impl=te: Megatron-LM 0.19 stops, it takes native alone"]
-    for given in ({"use_megatron_fsdp": True}, {"use_torch_fsdp2": True, "use_distributed_optimizer": False}):
+    sharded: list[dict[str, Any]] = [
+        {"use_megatron_fsdp": True},
+        {"use_torch_fsdp2": True, "use_distributed_optimizer": False},
+    ]
+    for given in sharded:
         shards = TrainingJob.from_hf("Qwen/Qwen3-8B", 8, **given)
         assert said(shards, {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}) == []
         assert len(said(shards, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"})) == 1

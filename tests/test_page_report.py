@@ -71,7 +71,7 @@ def test_the_command_writes_the_report_beside_its_answer(tmp_path: Path, capsys:
     file = tmp_path / "report.html"
     run = ["estimate", "Qwen/Qwen3-8B", "--num-gpus", "8", "--html"]
     main([*run, str(file)])
-    assert capsys.readouterr().out.startswith("H100-80GB:")
+    assert capsys.readouterr().out.startswith("Cannot train on 8 H100-80GB, ")
     assert file.read_text() == page_report(estimate(TrainingJob.from_hf("Qwen/Qwen3-8B", 8)))
     with pytest.raises(SystemExit) as left:
         main([*run, str(tmp_path / "x.pdf")])

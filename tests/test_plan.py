@@ -139,7 +139,7 @@ def test_a_plan_in_a_narrow_terminal(
 def test_what_decides_where_nothing_fits_but_training() -> None:
     job = TrainingJob.from_hf("meta-llama/Llama-3.1-70B", 16, gpu="H100", expandable_segments=True)
     axes = {"tp": "8", "cp": "1", "recompute": "full", "micro_batch_size": "1"}
-    assert "while loading a checkpoint" in nothing_fits(plan(job, axes).found)
+    assert "too much to resume with optimizer state" in nothing_fits(plan(job, axes).found)
 
 
 def test_memory_that_may_be_used_is_limited(capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,7 +187,7 @@ def test_the_fewest_gpus(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(printed(capsys, *words))
     gpus = found["plans"][0]["layout"]["num_gpus"]
     assert found["fewest_gpus"] == gpus > 1
-    assert f"{gpus} GPUs hold it: " in printed(capsys, *[w for w in words if w != "--json"]).splitlines()[0]
+    assert f"{gpus} GPUs train and resume it" in printed(capsys, *[w for w in words if w != "--json"]).splitlines()[0]
     with pytest.raises(SystemExit) as ended:
         main([*[w for w in words if w != "--min-num-gpus"], "--num-gpus", str(gpus // 2)])
     fewer = json.loads(capsys.readouterr().out)

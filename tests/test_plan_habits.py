@@ -71,12 +71,12 @@ def test_tight_plans_that_are_better_than_the_first_stand_apart(objective: str) 
     job = TrainingJob.from_hf("Qwen/Qwen3-30B-A3B", 16, gpu="GB200", moe_token_dispatcher_type="alltoall")
     found = plan(job, AXES, global_batch_size=512, objective=objective, every=True, top=1).found
     whole = plan(job, AXES, global_batch_size=512, objective=objective, every=True, top=50, tight=True).found
-    first = whole.plans.index(next(one for one in whole.plans if one.device.high <= found.limit))
+    first = whole.plans.index(next(one for one in whole.plans if one.needed.high <= found.limit))
     assert found.plans == [whole.plans[first]]
     assert found.apart == whole.plans[:first][:3]
     assert not whole.apart
     if objective == "throughput":
-        assert found.apart and all(one.device.low <= found.limit < one.device.high for one in found.apart)
+        assert found.apart and all(one.needed.low <= found.limit < one.needed.high for one in found.apart)
 
 
 def test_a_search_offers_tight_plans_in_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -114,7 +114,7 @@ def same_figures(plan: Plan) -> None:
     """The figures of a plan are those of `estimate` and `throughput`, to the byte."""
     single = estimate(plan.job)
     assert plan.peak_allocated_bytes == single.peak_stage.peak_allocated_bytes
-    assert plan.device == single.device
+    assert plan.needed == single.needed
     timed = throughput(single)
     assert plan.step == pytest.approx(timed.step)
     assert plan.tokens_per_s_gpu == pytest.approx(timed.tokens_per_s_gpu)
@@ -235,7 +235,7 @@ def test_a_search_gives_the_figures_of_estimate() -> None:
     assert len(found.plans) == 20
     for plan in (*found.plans, *found.front):
         same_figures(plan)
-        assert plan.device.high <= found.limit
+        assert plan.needed.high <= found.limit
     steps = [plan.step for plan in found.front]
     assert steps == sorted(steps, reverse=True), "more memory only for less time"
     assert found.least is not None
@@ -246,7 +246,7 @@ def test_a_search_gives_the_figures_of_estimate() -> None:
 def test_the_objective_decides_the_order(objective: str) -> None:
     base = TrainingJob.from_hf("Qwen/Qwen3-8B", 16, seq_length=4096, global_batch_size=64)
     found = search(base, SMALL, objective=objective)
-    values = [plan.peak_allocated_bytes if objective == "memory" else plan.device.high for plan in found.plans]
+    values = [plan.peak_allocated_bytes if objective == "memory" else plan.needed.high for plan in found.plans]
     assert values == sorted(values)
     assert len(values) == 10
 

@@ -158,7 +158,7 @@ def test_the_verdict_is_the_sentence_that_the_command_line_prints_first(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "400")
     sentence = ask("estimate", QWEN)["verdict"]["sentence"]
-    assert sentence.startswith("H100-80GB: fits, ") and sentence in printed(capsys, "estimate", *WORDS)
+    assert sentence.startswith("Trains on 8 H100-80GB, at least ") and sentence in printed(capsys, "estimate", *WORDS)
 
 
 def test_open_questions_of_a_text_are_named_in_one_sentence() -> None:

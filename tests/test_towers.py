@@ -137,13 +137,7 @@ def test_two_pools_of_experts_are_refused_with_the_reason() -> None:
 def test_a_verdict_says_which_tower_it_is_without() -> None:
     found = estimate(TrainingJob.from_hf(OMNI, num_gpus=8, ep=8))
     said = "the language model alone: its vision tower and its audio tower are not counted"
-    assert f"({said}), " in verdict_text(found.verdict(), found)
-    assert (
-        said
-        in verdict_text(found.verdict(), found).partition(":")[0]
-        + ":"
-        + verdict_text(found.verdict(), found).partition(":")[2]
-    )
+    assert verdict_text(found.verdict(), found).endswith(f" T{said[1:]}.")
     assert document(found)["verdict"]["not_counted"] == said
     assert said in json.dumps(estimate_summary(found))
     assert found.table()[0]["not_counted"] == said
@@ -221,9 +215,8 @@ def test_a_tower_stands_on_the_first_stage_alone_and_says_what_is_missing() -> N
     more = [a - b for a, b in zip(parameters(QWEN, pp=4), parameters(alone(QWEN), pp=4), strict=True)]
     assert more == [576_388_336, 0, 0, 0]
     found = estimate(TrainingJob.from_hf(QWEN, num_gpus=8))
-    assert "(the activations of its vision tower are not counted; --image-tokens counts them)" in verdict_text(
-        found.verdict(), found
-    )
+    said = "The activations of its vision tower are not counted; --image-tokens counts them."
+    assert verdict_text(found.verdict(), found).endswith(said)
 
 
 def test_positions_of_a_model_with_a_tower_are_not_fused() -> None:
@@ -250,7 +243,7 @@ def test_a_frozen_tower_has_weights_and_nothing_else() -> None:
 
 
 def test_adapters_of_a_tower_are_named_as_missing() -> None:
-    for model, said in ((QWEN, "the activations and the adapters of its"), (MINISTRAL, "(the activations of its")):
+    for model, said in ((QWEN, ". The activations and the adapters of its"), (MINISTRAL, ". The activations of its")):
         found = estimate(TrainingJob.from_hf(model, num_gpus=8, peft="lora"))
         assert said in verdict_text(found.verdict(), found)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ from megatron_memory_estimator.report.verdict import (
     next_step,
     other_gpus,
     others_line,
+    sentences,
     short_names,
-    training_alone,
     verdict_line,
+    way_out,
 )
 
 RUNS: list[tuple[str, int, dict[str, Any], str]] = [
@@ -28,21 +30,30 @@ RUNS: list[tuple[str, int, dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
+HEADS = {
+    "fits": "Trains on {}, at least {} GiB left: ",
+    "fits only without fragmentation": "Trains on {} only without fragmentation: ",
+    "tight": "May not train on {}, up to {} GiB too much: ",
+    "does not fit": "Cannot train on {}, at least {} GiB too much: ",
+}
+
+
 @pytest.mark.parametrize(("model", "gpus", "settings", "word"), RUNS)
-def test_the_first_line_is_the_verdict_with_its_numbers(
+def test_the_first_line_is_training_with_its_numbers(
     model: str, gpus: int, settings: dict[str, Any], word: str
 ) -> None:
     found = estimate(TrainingJob.from_hf(model, gpus, **settings))
-    line = re.sub(r"\[.*?\]", "", verdict_line(found))
-    assert line.startswith(f"H100-80GB: {word}, ")
+    line = re.sub(r"\[/?(bold .*?)?\]", "", verdict_line(found))
     verdict = found.verdict()
-    assert all(f"{abs(room) / 2**30:.1f}" in line for room in verdict.head_room)
-    plain = line.replace("(training) ", "").replace("(load) ", "")
-    assert f"{verdict.device.low / 2**30:.1f} to {verdict.device.high / 2**30:.1f} of 79.1 GiB" in plain
+    training, room = verdict.events[0], verdict.events[0].head_room
+    margin = abs(room.high if training.word == "does not fit" else room.low)
+    head = HEADS[training.word].format(f"{gpus} H100-80GB", f"{margin / 2**30:.1f}")
+    low, high = (f"{nbytes / 2**30:.1f}" for nbytes in training.device)
+    assert verdict.word == word and training.phase == "training"
+    assert line.startswith(f"{head}needs {low} to {high} of 79.1 GiB on ")
+    assert f"({found.stages[training.pp_rank].peak.candidate.label})" in line
     assert ("advise" in next_step(found)) == (word != "fits")
-    assert ("Training alone" in " ".join(training_alone(verdict, found))) == (
-        verdict.phase != "training" and word != "fits"
-    )
+    assert ("Cannot resume" in line) == (verdict.phase == "load")
     groups = other_gpus(found)
     names = short_names()
     listed = [name for members in groups.values() for name in members]
@@ -54,8 +65,52 @@ def test_the_first_line_is_the_verdict_with_its_numbers(
 def test_the_chosen_gpu_is_judged_first_and_the_table_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     main(["estimate", "Qwen/Qwen3-8B", "--num-gpus", "8", "--gpu", "H200"])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("H200-141GB: fits, ")
+    assert lines[0].startswith("Trains on 8 H200-141GB, at least ")
     assert any(line.startswith("GPUs: also fits ") for line in lines)
     assert not any("head-room GiB" in line for line in lines)
     main(["estimate", "Qwen/Qwen3-8B", "--num-gpus", "8", "--gpu", "H200", "--all-gpus"])
     assert "head-room GiB" in capsys.readouterr().out
+
+
+def phases(**settings: Any) -> list[str]:
+    """The sentences behind the first."""
+    found = estimate(TrainingJob.from_hf("meta-llama/Llama-3.1-70B", 16, tp=8, pp=2, gpu="H100", **FULL, **settings))
+    return [one.text for one in sentences(found.verdict(), found)][1:]
+
+
+FULL: dict[str, Any] = {
+    "recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1, "expandable_segments": True,
+}  # fmt: skip
+
+
+def test_another_phase_has_its_own_figures_and_its_way_out() -> None:
+    (said,) = phases()
+    assert re.fullmatch(
+        r"Cannot resume with optimizer state: loading takes 112\.\d to 114\.\d GiB on stage 1 of 2; "
+        r"--no-load-optim leaves \d+\.\d GiB\.",
+        said,
+    )
+    assert phases(load_optim=False) == []
+    assert phases(phases=("training",)) == ["Nothing but training is judged."]
+
+
+def test_no_range_is_of_two_phases_or_stages() -> None:
+    for model, gpus, settings, _ in RUNS:
+        found = estimate(TrainingJob.from_hf(model, gpus, **settings))
+        for event in found.verdict().events:
+            assert event.device == found.stages[event.pp_rank].phase_ranges[event.phase]
+
+
+def test_a_way_out_that_is_milder_is_named_first() -> None:
+    """Of dense and expert state, which are copied one after the other from such a checkpoint."""
+    job = TrainingJob.from_hf("Qwen/Qwen3-30B-A3B", 8, ep=8, gpu="H200", seq_length=4096)
+    found = estimate(job)
+    load = next(one for one in found.verdict().events if one.phase == "load")
+    split = estimate(replace(job, training=replace(job.training, dist_ckpt_optim_fully_reshardable=True)))
+    less = next(one for one in split.verdict().events if one.phase == "load")
+    assert less.device.high < load.device.high
+    assert way_out(found.verdict(less.device.high), found) == "--dist-ckpt-optim-fully-reshardable leaves 0.0 GiB"
+    without = estimate(replace(job, training=replace(job.training, load_optim=False)))
+    least = next(one for one in without.verdict().events if one.phase == "load").device.high
+    assert way_out(found.verdict(least), found) == "--no-load-optim leaves 0.0 GiB"
+    assert way_out(found.verdict(least // 2), found).startswith("with --no-load-optim ")

@@ -9,7 +9,7 @@ Settings           the keywords of these, by Megatron's names: what an editor co
 estimate           what every GPU of a run holds, and when it peaks
 Estimate           the answer: stages, verdict, to_dict(), table()
 Stage              one pipeline stage of it: peak_allocated_bytes, breakdown_bytes, rows
-Verdict            what a run is on a GPU: word, fits, device range, head_room, phase
+Verdict            what a run is on a GPU: word, fits, events (what each phase needs), head_room
 Timeline           what a stage has allocated along one step: moments, peak, plot()
 plan               the best legal layouts of a run on some GPUs
 Planned            the answer of plan: found.plans, table(), plot()

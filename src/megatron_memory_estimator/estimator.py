@@ -99,9 +99,20 @@ class Stage:
         """What torch allocates in each of those phases, and what is outside it."""
         return allocated(self.job, self.rank, self.peak, self.rollout)
 
-    @cached_property
+    @property
     def device(self) -> Range:
-        """Device bytes that the run takes: of its phases the most, without fragmentation, and surely enough."""
+        """Device bytes that training can live in: without fragmentation, and surely enough. (Of the first phase where none is training.)"""
+        return next(iter(self.phase_ranges.values()))
+
+    @property
+    def device_used(self) -> Range:
+        """What nvidia-smi shows of the process in training where the device has room: reserved, and what is outside torch."""
+        outside = self.allocated.outside
+        return Range(self.reserved.low + outside.low, self.reserved.high + outside.high)
+
+    @cached_property
+    def needed(self) -> Range:
+        """The most device bytes of any phase, at either end: what a search compares."""
         return reduce(widest, self.phase_ranges.values())
 
     def replay(self, place: int = 0) -> Replayed:
@@ -200,22 +211,26 @@ class Estimate:
         ranges = ((one.pp_rank, phase_ranges(unfragmented(self.job), one.allocated)) for one in self.stages)
         return [(stage, name, found) for stage, each in ranges for name, found in each.items()]
 
-    @cached_property
+    @property
     def device(self) -> Range:
-        """Device bytes that the run takes, of the fullest stage: without fragmentation, and surely enough."""
-        return reduce(widest, (stage.device for stage in self.stages))
+        """Device bytes that training can live in, of the stage that needs most: without fragmentation, and surely enough."""
+        return self.verdict().events[0].device
+
+    @cached_property
+    def needed(self) -> Range:
+        """The most device bytes of any phase and stage, at either end: what a search compares."""
+        return reduce(widest, (stage.needed for stage in self.stages))
 
     @cached_property
     def without_fragmentation(self) -> int:
-        """Device bytes that are surely enough with expandable segments."""
+        """Device bytes that are surely enough in every phase with expandable segments."""
         return max(found.high for _, _, found in self._unbroken)
 
     @property
     def phases(self) -> dict[str, Range]:
-        """Device bytes of each phase that the verdict holds, of its fullest stage: training, build, load, save, and those of a step of
-        reinforcement learning."""
-        names = dict.fromkeys(name for _, name, _ in self._ranges)
-        return {name: reduce(widest, (found for _, of, found in self._ranges if of == name)) for name in names}
+        """Device bytes of each phase that the verdict holds, of the stage that needs most: training, load, save, build, and those of a step
+        of reinforcement learning."""
+        return {one.phase: one.device for one in self.verdict().events}
 
     def timeline(self, stage: int | None = None) -> Timeline:
         """One training step of a stage, event by event: bytes and seconds; None for the highest peak."""

@@ -29,7 +29,7 @@ const Hint = ({ stage }: { stage: Stage }) => (
         <i style={{ background: colourOf(part) }} /> {part} {size(stage.breakdown_bytes[part]!)}
       </span>
     ))}
-    on the device {gib(stage.device_bytes.low, 1)} to {gib(stage.device_bytes.high, 1)} GiB; between steps {size(stage.steady_allocated_bytes)}
+    needs {gib(stage.device_bytes.low, 1)} to {gib(stage.device_bytes.high, 1)} GiB; between steps {size(stage.steady_allocated_bytes)}
   </>
 );
 

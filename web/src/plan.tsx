@@ -49,7 +49,7 @@ const columns = [
   { head: "MFU", value: (one: Plan) => one.mfu, shown: (one: Plan) => percent(one.mfu, 1) },
   { head: "bubble", value: (one: Plan) => one.bubble, shown: (one: Plan) => percent(one.bubble, 1) },
   { head: "peak GiB", value: (one: Plan) => one.peak_allocated_bytes, shown: (one: Plan) => gib(one.peak_allocated_bytes) },
-  { head: "device GiB", value: (one: Plan) => one.device_bytes.high, shown: (one: Plan) => `${gib(one.device_bytes.low, 1)}–${gib(one.device_bytes.high, 1)}` },
+  { head: "needs GiB", value: (one: Plan) => one.device_bytes.high, shown: (one: Plan) => `${gib(one.device_bytes.low, 1)}–${gib(one.device_bytes.high, 1)}` },
   { head: "verdict", left: true, whole: true, value: (one: Plan) => one.verdict, shown: (one: Plan) => <span class={`word ${tone(one.verdict)}`}>{one.verdict}</span> },
 ];
 

@@ -16,6 +16,7 @@ export type Stage = {
   readonly peak_allocated_bytes: number;
   readonly peak_event: string;
   readonly reserved_bytes: Bounds;
+  readonly device_used_bytes: Bounds;
   readonly device_bytes: Bounds;
   readonly device_bytes_of_phases: Readonly<Record<string, Bounds>>;
   readonly device_terms: readonly Term[];
@@ -70,7 +71,16 @@ export type Verdict = {
   readonly pp_rank: number;
   readonly device_bytes: Bounds;
   readonly head_room_bytes: Bounds;
+  readonly events: readonly Event[];
   readonly not_counted: string | null;
+};
+
+export type Event = {
+  readonly phase: string;
+  readonly verdict: string;
+  readonly pp_rank: number;
+  readonly device_bytes: Bounds;
+  readonly head_room_bytes: Bounds;
 };
 
 export type Estimate = {
@@ -350,6 +360,7 @@ export type Plans = {
   readonly limit_bytes: number;
   readonly interrupted: boolean;
   readonly fewest_gpus: number | null;
+  readonly fewest_gpus_to_train: number | null;
   readonly space: Settings;
   readonly counts: Counts & RuledOut;
   readonly plans: readonly Plan[];

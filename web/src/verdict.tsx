@@ -16,20 +16,21 @@ const degrees = (found: Estimate): string => {
     .join(", ");
 };
 
-/** The sentence behind the GPU and the verdict's word. */
-const restOf = ({ gpu, verdict, sentence }: Estimate["verdict"]): string => {
-  const start = `${gpu}: ${verdict}`;
-  return sentence.startsWith(start) ? sentence.slice(start.length) : "";
+/** The verdict's first clause, and what follows it. */
+const parts = (sentence: string): readonly [string, string] => {
+  const end = sentence.indexOf(": ");
+  return end < 0 ? [sentence, ""] : [sentence.slice(0, end), sentence.slice(end)];
 };
 
 export const VerdictLine = ({ found }: { found: Estimate }) => {
   const { verdict, model, training, peak, layout } = found;
   const { total, active } = model.num_parameters;
+  const [clause, rest] = parts(verdict.sentence);
   return (
     <section class={`verdict ${tone(verdict.verdict)}`} aria-label="Verdict" aria-live="polite">
       <p class="sentence">
-        <strong>{verdict.gpu}: {verdict.verdict}</strong>
-        {restOf(verdict)}
+        <strong>{clause}</strong>
+        {rest}
       </p>
       <p>
         <span class="figure-of" data-bytes={peak.allocated_bytes}>Peak {gib(peak.allocated_bytes)} GiB</span> allocated on stage {peak.pp_rank}. {model.name || "model"},{" "}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -26,19 +26,37 @@ VERDICTS: tuple[Word, ...] = get_args(Word)
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What a run is on a GPU: the word, the bytes that decide it, and the phase and the stage that take them.
+class Event:
+    """What one phase of a run needs of a GPU: the bytes of the stage that needs most, and the word for them.
 
-    `device` is the range of bytes that the run takes, of all phases that are held and of the fullest stage. The low end is without any
-    fragmentation, the high end is surely enough.
+    The low end of `device` is without any fragmentation, the high end is surely enough; `unfragmented` is surely enough with expandable
+    segments, on every stage.
+    """
+
+    phase: str
+    word: Word
+    pp_rank: int
+    device: Range
+    memory_bytes: int
+    unfragmented: int
+
+    @property
+    def head_room(self) -> Range:
+        """The memory minus what is needed: at worst, and at best. Negative bytes are too much."""
+        return Range(self.memory_bytes - self.device.high, self.memory_bytes - self.device.low)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a run is on a GPU: the word of its worst phase, and what each phase needs, training first.
+
+    `device`, `phase`, `pp_rank` and `head_room` are those of the phase that decides: of those with the word the one that needs most.
     """
 
     word: Word
     gpu: str
     memory_bytes: int
-    device: Range
-    phase: str
-    pp_rank: int
+    events: tuple[Event, ...]
     not_counted: str = ""
     """What of the model these bytes are without, as a clause."""
 
@@ -47,13 +65,34 @@ class Verdict:
 
     @property
     def fits(self) -> bool:
-        """Whether the high end fits."""
+        """Whether the high end of every phase fits."""
         return self.word == "fits"
 
     @property
+    def decides(self) -> Event:
+        """The phase that decides."""
+        end = "low" if self.word == "does not fit" else "high"
+        return max((one for one in self.events if one.word == self.word), key=lambda one: getattr(one.device, end))
+
+    @property
+    def device(self) -> Range:
+        """Device bytes of the phase that decides, on the stage that needs most."""
+        return self.decides.device
+
+    @property
+    def phase(self) -> str:
+        """The phase that decides."""
+        return self.decides.phase
+
+    @property
+    def pp_rank(self) -> int:
+        """The stage that needs most in it."""
+        return self.decides.pp_rank
+
+    @property
     def head_room(self) -> Range:
-        """The memory minus the device range: at worst, and at best. Negative bytes are too much."""
-        return Range(self.memory_bytes - self.device.high, self.memory_bytes - self.device.low)
+        """The memory minus what is needed: at worst, and at best. Negative bytes are too much."""
+        return self.decides.head_room
 
 
 class Allocated(NamedTuple):
@@ -146,18 +185,23 @@ def on_memory(job: TrainingJob, ranges: Ranges, memory_bytes: int) -> Ranges:
 def verdict(job: TrainingJob, ranges: Ranges, unbroken: Ranges, memory_bytes: int, gpu: str) -> Verdict:
     """What a run is on so many bytes of a GPU; `unbroken` are its ranges with expandable segments."""
     here, apart = on_memory(job, ranges, memory_bytes), on_memory(job, unbroken, memory_bytes)
-    device = reduce(widest, (found for _, _, found in here))
-    word = judged(device, max(found.high for _, _, found in apart), memory_bytes)
-    pp_rank, phase = deciding(here, word)
-    return Verdict(
-        word,
-        gpu,
-        memory_bytes,
-        device,
-        phase,
-        pp_rank,
-        lacking(job.model.towers, job.training, adapters=job.training.peft != "none"),
+    events = tuple(
+        _event(name, [one for one in here if one[1] == name], [one for one in apart if one[1] == name], memory_bytes)
+        for name in dict.fromkeys(name for _, name, _ in here)
     )
+    word = max((one.word for one in events), key=VERDICTS.index)
+    left_out = lacking(job.model.towers, job.training, adapters=job.training.peft != "none")
+    return Verdict(word, gpu, memory_bytes, events, left_out)
+
+
+def _event(phase: str, ranges: Ranges, unbroken: Ranges, memory_bytes: int) -> Event:
+    """One phase on all stages."""
+    most = reduce(widest, (found for _, _, found in ranges))
+    unfragmented = max(found.high for _, _, found in unbroken)
+    word = judged(most, unfragmented, memory_bytes)
+    end = "low" if word == "does not fit" else "high"
+    pp_rank, _, device = max(ranges, key=lambda one: getattr(one[2], end))
+    return Event(phase, word, pp_rank, device, memory_bytes, unfragmented)
 
 
 def judged(device: Range, expandable_high: int, memory_bytes: int) -> Word:
@@ -168,16 +212,6 @@ def judged(device: Range, expandable_high: int, memory_bytes: int) -> Word:
     if device.high <= memory_bytes:
         return "fits"
     return "fits only without fragmentation" if expandable_high <= memory_bytes else "tight"
-
-
-def deciding(ranges: Iterable[tuple[int, str, Range]], word: Word) -> tuple[int, str]:
-    """The stage and the phase with the highest low end where a run does not fit, else with the highest high end; the first of equals.
-
-    `ranges` are (stage, phase, device bytes).
-    """
-    end = "low" if word == "does not fit" else "high"
-    pp_rank, phase, _ = max(ranges, key=lambda one: getattr(one[2], end))
-    return pp_rank, phase
 
 
 def explain_terms(job: TrainingJob, rank: Rank, peak: Peak) -> list[Term]:

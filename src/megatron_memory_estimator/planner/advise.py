@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 KEPT = 8
 """How many of the best changes alone are combined to make a run faster."""
 ROOM = 0.9
-"""A run has room to be made faster where the high end of its device range is below this share of the memory."""
+"""A run has room to be made faster where the most that it needs is below this share of the memory."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Advice:
     @property
     def faster(self) -> bool:
         """Whether the run fits with room, so that the changes are for speed."""
-        return self.now.device.high <= self.limit * ROOM
+        return self.now.needed.high <= self.limit * ROOM
 
 
 def advise(
@@ -94,8 +94,8 @@ def advise(
     else:
         found = [one for one in fitting(now, limit) if saves(now, one)]
     found = worth(found)
-    if not any(one.device.high <= limit for one in found):  # nothing is enough: what saves most first
-        found = sorted(found, key=lambda one: one.device.high)
+    if not any(one.needed.high <= limit for one in found):  # nothing is enough: what saves most first
+        found = sorted(found, key=lambda one: one.needed.high)
     if now.verdict(limit).word == "fits only without fragmentation":  # costs nothing: first, and there whatever else is
         found = [
             *outcomes(now, [(allocator(now.job),)]),
@@ -106,7 +106,7 @@ def advise(
 
 def saves(now: Outcome, one: Outcome) -> bool:
     """Whether changes leave more room, and cost nothing at the peak."""
-    return one.device.high < now.device.high and one.peak <= now.peak
+    return one.needed.high < now.needed.high and one.peak <= now.peak
 
 
 def priced(job: TrainingJob) -> tuple[TrainingJob, tuple[str, ...]]:
@@ -128,8 +128,8 @@ def priced(job: TrainingJob) -> tuple[TrainingJob, tuple[str, ...]]:
 def worth(tried: Sequence[Outcome]) -> list[Outcome]:
     """Those that pay for themselves: no other one that asks for nothing else costs as little and takes as little memory."""
     found: list[Outcome] = []
-    for one in sorted(tried, key=lambda one: (cost_of(one), one.device.high, len(one.asks), len(one.changes))):
-        if not any(other.device.high <= one.device.high and other.asks <= one.asks for other in found):
+    for one in sorted(tried, key=lambda one: (cost_of(one), one.needed.high, len(one.asks), len(one.changes))):
+        if not any(other.needed.high <= one.needed.high and other.asks <= one.asks for other in found):
             found.append(one)
     return found
 
@@ -141,10 +141,10 @@ def _is_allocator(one: Outcome) -> bool:
 def _faster(now: Outcome, limit: int) -> list[Outcome]:
     """Changes that keep a run within memory and make it faster: alone and in pairs, the fastest first."""
     alone = outcomes(now, [(change,) for change in speed_changes(now.job)])
-    singles = [one for one in alone if one.device.high <= limit]
+    singles = [one for one in alone if one.needed.high <= limit]
     better = sorted((one for one in singles if one.time.step < now.time.step * 0.995), key=lambda one: one.time.step)
     groups = [(one.changes[0], other.changes[0]) for one, other in combinations(better[:KEPT], 2)]
-    tried = [one for one in outcomes(now, filter(compatible, groups)) if one.device.high <= limit]
+    tried = [one for one in outcomes(now, filter(compatible, groups)) if one.needed.high <= limit]
     fastest = {one.changes[0].name: one.time.step for one in better}
     worth = [one for one in tried if one.time.step < 0.99 * min(fastest[change.name] for change in one.changes)]
     return sorted([*better, *worth], key=lambda one: one.time.step)
@@ -181,12 +181,12 @@ def fitting(now: Outcome, limit: int) -> list[Outcome]:
     if found:
         fewest = min(one.job.layout.world_size for one in found)
         return sorted((one for one in found if one.job.layout.world_size <= 2 * fewest), key=cost_of)
-    tried = sorted((one for name, one in groups.tries.items() if len(name) > 1), key=lambda one: one.device.high)
+    tried = sorted((one for name, one in groups.tries.items() if len(name) > 1), key=lambda one: one.needed.high)
     return [*singles, *tried[:3]]
 
 
 def _within(tried: Iterable[Outcome], limit: int) -> list[Outcome]:
-    return [one for one in tried if one.device.high <= limit]
+    return [one for one in tried if one.needed.high <= limit]
 
 
 def _plain(one: Outcome) -> bool:
@@ -297,9 +297,9 @@ class Outcome:
         return self.estimate.peak_stage.peak_allocated_bytes
 
     @property
-    def device(self) -> Range:
-        """Device bytes of the fullest stage."""
-        return self.estimate.device
+    def needed(self) -> Range:
+        """Device bytes of the phase and the stage that need most."""
+        return self.estimate.needed
 
     @cached_property
     def time(self) -> Throughput:

@@ -34,7 +34,7 @@ class Plan:
     step: float
     tokens_per_s_gpu: float
     peak_allocated_bytes: int
-    device: Range
+    needed: Range
     alike: tuple[Plan, ...] = ()
     """Other plans of its idea that are nearly as good (`ideas.py`)."""
 
@@ -75,7 +75,7 @@ class Plan:
 OBJECTIVES: dict[str, Callable[[Plan], tuple[float, float]]] = {
     "throughput": lambda plan: (plan.step, plan.step),
     "memory": lambda plan: (plan.peak_allocated_bytes, plan.step),
-    "head-room": lambda plan: (plan.device.high, plan.step),
+    "head-room": lambda plan: (plan.needed.high, plan.step),
 }
 """What plans are ordered by, the least first."""
 
@@ -102,7 +102,9 @@ class Found:
     """The rates that step times were computed with, where they are not the GPU's own."""
     interrupted: bool = False
     fewest_gpus: int | None = None
-    """The smallest number of GPUs that holds the model, where that was asked."""
+    """The smallest number of GPUs that holds every phase that is judged, where that was asked."""
+    fewest_to_train: int | None = None
+    """The smallest number that trains, whether it can load its checkpoints or not."""
     asked: TrainingJob | None = None
     """The job that was planned, with `habits`: settings of published recipes that it was not given."""
     habits: dict[str, Any] = field(default_factory=dict)

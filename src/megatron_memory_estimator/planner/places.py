@@ -126,4 +126,4 @@ def _figures(plan: Plan) -> object:
     """What two spellings of one layout have in common."""
     layout, t = plan.job.layout, plan.job.training
     degrees = (layout.tp, layout.cp, layout.cp_comm_type if layout.cp > 1 else (), layout.pp, t.micro_batch_size)
-    return (*degrees, plan.step, plan.peak_allocated_bytes, plan.device)
+    return (*degrees, plan.step, plan.peak_allocated_bytes, plan.needed)

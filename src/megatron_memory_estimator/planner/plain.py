@@ -166,7 +166,7 @@ class _Engine:
             single = estimate(job)
             ranks = [stage.rank for stage in single.stages]
             parts = step_parts(self.machine, single.declarer, ranks, job.num_microbatches, None, pipelined)
-            return _Figures(total(parts.values()), single.peak_stage.peak_allocated_bytes, single.device)
+            return _Figures(total(parts.values()), single.peak_stage.peak_allocated_bytes, single.needed)
         declarer = Declarer(context_of(job))
         stages = different_stages(declarer, job.model, job.layout)
         ranks = [build_rank(declarer, chunks, job.num_microbatches, job.gpu, job.env) for chunks, _ in stages]

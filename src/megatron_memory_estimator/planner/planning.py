@@ -82,10 +82,10 @@ def plan(
     `axes` says what is searched, by name or short name: "4", "1,2,4", "2-16", "not:8"; the rest is searched whole, but for recomputation
     and switches that the job was given. A model by name is planned with what published recipes share (`habits.py`). Without num_gpus the
     job's own number is taken, without a global batch the job's own. `top` counts ideas (`ideas.py`), or with `every` plans. `limit` is
-    bytes of a GPU. With `fewest_gpus` the smallest number of GPUs that holds the model is sought; with two `workers` a large space is
-    shared with a second process (Linux). Where NumPy is missing, a small space is searched all the same (`plain.py`), and NumPyError
-    refuses a large one. `stop` is asked again and again while it searches; once it says True, StoppedError says how far the search got.
-    A deadline is `lambda: time.monotonic() > deadline`.
+    bytes of a GPU. With `fewest_gpus` the smallest number of GPUs that trains and resumes the model is sought, and the smallest that trains
+    it; with two `workers` a large space is shared with a second process (Linux). Where NumPy is missing, a small space is searched all the
+    same (`plain.py`), and NumPyError refuses a large one. `stop` is asked again and again while it searches; once it says True,
+    StoppedError says how far the search got. A deadline is `lambda: time.monotonic() > deadline`.
     Raises LayoutError where nothing is legal, ConfigError for words that make no sense.
     """
     words, (search, said_of_it) = dict(axes or {}), _engine(workers)
@@ -94,8 +94,8 @@ def plan(
     worlds = worlds_of(job, words) if "num_gpus" in words else ()
     words.pop("num_gpus", None)
 
-    def on(gpus: tuple[int, ...]) -> Planned:
-        own, habits = with_habits(job, gpus, complete=complete)
+    def on(gpus: tuple[int, ...], asked: TrainingJob = job) -> Planned:
+        own, habits = with_habits(asked, gpus, complete=complete)
         base, said = base_job(own, gpus, global_batch_size)
         space = space_of(base, {**words, "num_gpus": ",".join(map(str, gpus))}, everything=complete)
         if "recompute" in words and (left_out := not_searched(base, space)):
@@ -139,35 +139,64 @@ def _engine(workers: int) -> tuple[Callable[..., Found], tuple[str, ...]]:
     return partial(search, workers=workers), ()
 
 
-def _fewest(on: Callable[[tuple[int, ...]], Planned], tried: list[int], job: TrainingJob, limit: int) -> Planned:
-    """The search on the fewest GPUs with a plan, as if they had been given. All are tried from the fewest on: more GPUs may divide worse,
-    and need more communicators. Those that cannot hold the weights together are passed over."""
+CHECKPOINTS = ("load", "save")
+"""Phases that a run is never in that is not resumed."""
+
+
+def _fewest(
+    on: Callable[[tuple[int, ...], TrainingJob], Planned], tried: list[int], job: TrainingJob, limit: int
+) -> Planned:
+    """The search on the fewest GPUs with a plan, as if they had been given, and the fewest that train.
+
+    All are tried from the fewest on: more GPUs may divide worse, and need more communicators. Those that cannot hold the weights together
+    are passed over, and so are those for resuming that do not even train.
+    """
     weights = count_parameters(job.model).total  # at least a byte each
+    possible = [gpus for gpus in tried if gpus * limit >= weights]
+    held = tuple(phase for phase in job.env.phases if phase not in CHECKPOINTS)
+    alone = dataclasses.replace(job, env=dataclasses.replace(job.env, phases=held))
+    trains = _first(on, possible, alone) if held else None
+    if trains is None:
+        raise LayoutError(_nothing(tried, limit))
+    (at,) = trains.found.space.num_gpus
+    found = trains
+    if held != job.env.phases and trains.found.plans:
+        later = _first(on, possible[possible.index(at) :], job)
+        if later is None:
+            raise LayoutError((f"{at} GPUs train it (--phases training), and {_nothing(tried, limit)[0]}",))
+        found = later
+    if found.found.interrupted:
+        (gpus,) = found.found.space.num_gpus
+        return found._replace(
+            assumptions=(*found.assumptions, f"interrupted at {gpus} GPUs; fewer do not hold the model")
+        )
+    (found.found.fewest_gpus,) = found.found.space.num_gpus
+    found.found.fewest_to_train = at
+    return found
+
+
+def _first(on: Callable[[tuple[int, ...], TrainingJob], Planned], tried: list[int], job: TrainingJob) -> Planned | None:
+    """The first number of GPUs with a plan, or the one at which the search was interrupted. Raises LayoutError where nothing is legal."""
     refused: LayoutError | None = None
-    searched = []
+    searched = False
     for gpus in tried:
-        if gpus * limit < weights:
-            continue
         try:
-            one = on((gpus,))
+            one = on((gpus,), job)
         except LayoutError as error:
             refused = error
             continue
-        searched.append(gpus)
-        if one.found.interrupted:
-            return one._replace(
-                assumptions=(*one.assumptions, f"interrupted at {gpus} GPUs; fewer do not hold the model")
-            )
-        if one.found.plans:
-            one.found.fewest_gpus = gpus
+        searched = True
+        if one.found.plans or one.found.interrupted:
             return one
     if refused is not None and not searched:
         raise refused
-    raise LayoutError(
-        (
-            f"nothing fits on any of {', '.join(map(str, tried))} GPUs with {limit / GIB:.2f} GiB each; --max-memory, --complete or "
-            "--optimizer-offload-fraction 1 widen the search",
-        )
+    return None
+
+
+def _nothing(tried: list[int], limit: int) -> tuple[str]:
+    return (
+        f"nothing fits on any of {', '.join(map(str, tried))} GPUs with {limit / GIB:.2f} GiB each; --max-memory, --complete or "
+        "--optimizer-offload-fraction 1 widen the search",
     )
 
 

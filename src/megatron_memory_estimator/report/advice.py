@@ -18,7 +18,7 @@ from .html import fragment, sentence
 from .html import table as html_table
 from .quantities import document, gib, labelled, record, table
 from .records import Record
-from .verdict import ALLOCATOR, training_alone, verdict_text
+from .verdict import ALLOCATOR, verdict_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SCHEMA = "megatron-memory-advice/1"
 FEWEST = "`megatron-memory plan MODEL --min-num-gpus` finds how many GPUs hold it"
 LEGEND = {
-    "device GiB": "what the run takes of a GPU",
+    "needs GiB": "what a GPU must have for it",
     "saves": "what its high end loses",
     "GPU time": "seconds of a step times GPUs, beside the run as it is",
 }
@@ -60,15 +60,15 @@ def now_lines(advice: Advice) -> tuple[str, str]:
     """The verdict of the run, and the time of its step."""
     now = advice.now
     found = now.verdict(advice.limit)
-    verdict = f"{found.gpu}: {verdict_text(found, now.estimate)}"
-    return verdict, f"A step takes {now.time.step:.3f} s ({now.time.tokens_per_s_gpu:,.0f} tokens/s/GPU)."
+    return verdict_text(
+        found, now.estimate
+    ), f"A step takes {now.time.step:.3f} s ({now.time.tokens_per_s_gpu:,.0f} tokens/s/GPU)."
 
 
 def loading(advice: Advice) -> Iterator[str]:
-    """What training alone takes where another phase decides, and what would make a load smaller."""
+    """What would make a load smaller."""
     now = advice.now
     found = now.verdict(advice.limit)
-    yield from training_alone(found, now.estimate)
     lower = lower_load(now.estimate.stages[found.pp_rank].rank) if found.phase == "load" else ""
     if lower and found.word != "fits":
         yield f"Loading takes less with: {lower}."
@@ -88,7 +88,7 @@ def about(advice: Advice, found: Verdict) -> str:
             if advice.outcomes
             else "Nothing tried saves memory."
         )
-    if any(one.device.high <= advice.limit for one in advice.outcomes):
+    if any(one.needed.high <= advice.limit for one in advice.outcomes):
         return "The smallest changes that make it fit surely, the cheapest first:"
     if advice.outcomes:
         return f"No change, and none of those tried together (two to four), makes it fit surely; {FEWEST}. What saves most:"
@@ -184,8 +184,8 @@ class Considered(NamedTuple):
 
     @property
     def saved_device(self) -> int:
-        """Bytes that the high end of its device range loses."""
-        return self.advice.now.device.high - self.outcome.device.high
+        """Bytes that the most that it needs loses."""
+        return self.advice.now.needed.high - self.outcome.needed.high
 
 
 CHANGE = table(

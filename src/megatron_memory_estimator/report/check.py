@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from ..device.terms import Range
 from ..errors import ConfigError
 from ..estimator import Estimate
 from ..inputs.text_files import read_text
 from ..wording import shown
 from .document import SCHEMA as ESTIMATE
 from .document import STAGE
-from .quantities import bounds_text, gib
 from .quantities import document as quantities
+from .quantities import gib
 from .verdict import verdict_sentence
 
 SCHEMA = "megatron-memory-check/1"
@@ -72,11 +71,8 @@ def _judged(estimate: Estimate) -> tuple[int, str]:
         return UNSURE if unread else FITS, sentence
     if found.word != "does not fit":
         return UNSURE, sentence
-    trains = [held for stage in estimate.stages for name, held in stage.phase_ranges.items() if name not in LATER]
-    if not trains or max(one.low for one in trains) > found.memory_bytes:
-        return DOES_NOT_FIT, sentence
-    most = Range(max(one.low for one in trains), max(one.high for one in trains))
-    return UNSURE, f"{sentence}; training alone takes {bounds_text(most)} GiB"
+    trains = [one.word != "does not fit" for one in found.events if one.phase not in LATER]
+    return (UNSURE if trains and all(trains) else DOES_NOT_FIT), sentence
 
 
 def grown(estimate: Estimate, baseline: dict[int, int]) -> Increase:

@@ -102,7 +102,7 @@ def classic_text(estimate: Estimate, *, verbose: bool = False) -> str:
         f"Peak Memory per GPU: {top.peak_allocated_bytes / GIB:.2f} GiB (stage {top.pp_rank}, allocated by torch)",
     ]
     found = estimate.verdict()
-    lines.append(f"{found.gpu}: {verdict_text(found, estimate)}")
+    lines.append(verdict_text(found, estimate))
     for word in VERDICTS:
         names = [found.gpu for found in estimate.verdicts() if found.word == word]
         if names:

@@ -17,7 +17,7 @@ from ..modules.counts import count_parameters
 from ..rank.rank import PARTS
 from ..versions import assumptions
 from .document import config_section, features_text, layout_section, recompute_text, settings_of, training_section
-from .quantities import labelled, record, table
+from .quantities import bounds_text, labelled, record, table
 from .records import Record, markdown_table
 from .stage_table import needed
 from .verdict import short_names
@@ -109,6 +109,7 @@ COMPARED = table(
         "features": lambda one: _features(one) or None,
         "recompute": lambda one: recompute_text(one.job.training),
         "libraries": _libraries,
+        "load": lambda one: one.phases.get("load"),
         "head_room_bytes": lambda one: one.verdict().head_room,
         "verdict": lambda one: str(one.verdict()),
         "phase": lambda one: one.verdict().phase,
@@ -122,6 +123,7 @@ COMPARED = table(
         "optimizer": _optimizer,
         "features": lambda one: _features(one) or "none",
         "verdict": _verdict,
+        "load": lambda one: bounds_text(one.phases["load"]) if "load" in one.phases else NOTHING,
     },
 )
 """What is compared: the figures of the fullest stage."""

@@ -57,10 +57,10 @@ def estimate_html(estimate: Estimate) -> str:
         [*map(escape, (one.stages, one.layers)), _bar(one, memory, whole), *map(escape, (*one.shares, one.peak, _device(one)))]
         for one in drawn
     ]  # fmt: skip
-    header = ["stage", "layers", BAR, *SHARES, "peak", "device"]
+    header = ["stage", "layers", BAR, *SHARES, "peak", "needs"]
     return fragment(
         [
-            sentence(f"{found.gpu}: {verdict_text(found, estimate)}", WORDS[found.word]),
+            sentence(verdict_text(found, estimate), WORDS[found.word]),
             sentence(f"{job.name or 'model'} on {gpus} ({job.layout.degrees})"),
             _legend(found.gpu, memory),
             table(header, rows, left=(BAR,)),
@@ -74,7 +74,7 @@ def phases_table(estimate: Estimate) -> list[str]:
     if not any(stage.rollout for stage in estimate.stages):
         return []
     rows = [(escape(name), gib(found.low, 1), gib(found.high, 1)) for name, found in estimate.phases.items()]
-    return [table(("phase", "device GiB at least", "at most"), rows, left=("phase",))]
+    return [table(("phase", "needs GiB at least", "at most"), rows, left=("phase",))]
 
 
 def _device(bar: Bar) -> str:

@@ -50,7 +50,7 @@ def figure(found: Found, path: str | None) -> Figure:
         *_points(found.front), color="#999999", marker=".", drawstyle="steps-post", label="the fastest for each GiB"
     )
     plot.plot(*_points(found.plans), color="#0072b2", marker="o", linestyle="none", label="the best plans")
-    memory_line(plot.axvline, "limit on the device", found.limit)
+    memory_line(plot.axvline, "memory limit", found.limit)
     plot.set_title(summary(found), fontsize="medium")
     plot.set_xlabel("GiB allocated at the peak of the fullest stage")
     plot.set_ylabel("tokens/s/GPU")

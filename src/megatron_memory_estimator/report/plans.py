@@ -17,10 +17,11 @@ from ..planner.found import Found, Plan
 from ..planner.launch import bridge_overrides, bridge_sections, environment, megatron_lm
 from ..throughput.machine import Efficiency
 from ..throughput.step import Throughput, throughput
+from ..wording import counted
 from .document import features_text, settings_of
 from .quantities import document, gib, record, table
 from .records import Record
-from .verdict import WHILE
+from .verdict import DOES
 
 SCHEMA = "megatron-memory-plan/1"
 WORDS = {
@@ -178,13 +179,14 @@ def nothing_fits(found: Found) -> str:
     """Why there is no plan: the layout that comes nearest."""
     if found.least is None:
         return "nothing was evaluated yet"
-    needed, phase = found.least.device.low, deciding_phase(found)
+    needs = Row(found.least, limit=found.limit).verdict.decides
+    needed, phase = needs.device.low, deciding_phase(found)
     if found.fits:
         return f"{found.fits:,} layouts fit in {gib(found.limit)} GiB, but their step times are not known, so none is the best"
     if needed <= found.limit:
         return (
             f"no layout surely fits in {gib(found.limit)} GiB; {found.tight:,} are tight, or fit only without fragmentation (--tight takes "
-            f"them). The one that needs least takes {gib(needed)} to {gib(found.least.device.high)} GiB{phase}: {layout_text(found.least)} "
+            f"them). The one that needs least takes {gib(needed)} to {gib(needs.device.high)} GiB{phase}: {layout_text(found.least)} "
             f"({Row(found.least, limit=found.limit).verdict.word})"
         )
     return (
@@ -194,11 +196,23 @@ def nothing_fits(found: Found) -> str:
     )
 
 
+def fewest_text(found: Found) -> str:
+    """How many GPUs the model needs: to train and to resume."""
+    assert found.fewest_gpus is not None
+    held = found.asked.env.phases if found.asked is not None else ("load",)
+    if "load" not in held:
+        return f"{counted(found.fewest_gpus, 'GPU')} train it"
+    both = f"{counted(found.fewest_gpus, 'GPU')} train and resume it"
+    if found.fewest_to_train == found.fewest_gpus:
+        return both
+    return f"{both}; {found.fewest_to_train} train it (--phases training plans them)"
+
+
 def deciding_phase(found: Found) -> str:
     """The phase that the layout that needs least needs it in, where that is not training."""
     assert found.least is not None
     phase = Row(found.least, limit=found.limit).verdict.phase
-    return "" if phase == "training" else f", {WHILE[phase]} (--phases training judges training alone)"
+    return "" if phase == "training" else f" to {DOES[phase].do} (--phases training judges training alone)"
 
 
 def layout_text(plan: Plan) -> str:
@@ -261,21 +275,27 @@ def found_document(found: Found, rows: Sequence[Row], said: Sequence[str]) -> di
         "limit_bytes": found.limit,
         "interrupted": found.interrupted,
         "fewest_gpus": found.fewest_gpus,
+        "fewest_gpus_to_train": found.fewest_to_train,
         "space": {name: list(values) for name, values in vars(found.space).items()},
         "counts": {**document(COUNTS, found), "ruled_out": dict(found.illegal.most_common())},
         "plans": [document(PLAN, row) for row in rows],
         "tight_plans": [_apart(row) for row in apart_rows(found)],
         "front": [_on_the_front(plan) for plan in found.front],
-        "least": None if least is None else {"device_bytes": least.device._asdict(), "layout": layout_text(least)},
+        "least": None if least is None else _least(Row(least, limit=found.limit)),
         "habits": dict(found.habits),
         "assumptions": list(said),
         "warnings": warnings(rows),
     }
 
 
+def _least(row: Row) -> dict[str, Any]:
+    """The layout that needs least."""
+    return {"device_bytes": row.verdict.device._asdict(), "layout": layout_text(row.plan)}
+
+
 def _apart(row: Row) -> dict[str, Any]:
     """A tight plan that is better than the first that fits."""
-    return {**_on_the_front(row.plan), "device_bytes": row.plan.device._asdict(), "verdict": str(row.verdict)}
+    return {**_on_the_front(row.plan), "device_bytes": row.verdict.device._asdict(), "verdict": str(row.verdict)}
 
 
 def _on_the_front(plan: Plan) -> dict[str, Any]:

@@ -18,9 +18,9 @@ from rich.table import Table
 from ..planner.found import Found, Plan
 from ..planner.launch import FORMS, environment, megatron_lm
 from ..planner.places import NEAR
-from .plans import PLAN, Row, apart_rows, beside_first, nothing_fits, optimizer_text, warnings
+from .plans import PLAN, Row, apart_rows, beside_first, fewest_text, nothing_fits, optimizer_text, warnings
 from .quantities import gib, labelled
-from .verdict import WHILE, room_text
+from .verdict import DOES, verdict_text
 
 RULES = 3
 """Rules that are named without `-v`."""
@@ -74,8 +74,7 @@ def headline(found: Found, rows: Sequence[Row]) -> Iterator[str]:
     first = rows[0]
     if found.fewest_gpus is not None:
         words = plain(said_once([first.plan])[1][0])
-        room = room_text(first.verdict.head_room)
-        yield f"{found.fewest_gpus} GPUs hold it: {words}; {room} of {gib(found.limit, 1)}"
+        yield f"{fewest_text(found)}: {words}. {verdict_text(first.verdict, first.estimate)}"
     memory = first.plan.job.gpu.memory_bytes
     kept = (
         f"{gib(memory - found.limit, 1)} GiB kept free"
@@ -324,7 +323,7 @@ def _below(row: Row) -> str:
     """Why a plan is slower than the first, which phase decides its head-room, and what is like it."""
     parts = [beside_first(row)]
     if row.verdict.phase != "training":
-        parts.append(f"its head-room is that {WHILE[row.verdict.phase]}")
+        parts.append(f"to {DOES[row.verdict.phase].do} it needs most")
     if not row.verdict.fits:
         parts.append(row.verdict.word)
     if row.plan.alike:

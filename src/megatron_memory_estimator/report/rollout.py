@@ -45,7 +45,7 @@ def print_rollout(estimate: Estimate, console: Console) -> None:
     if len(drawn) == 1:
         return
     blocks = "utf" in console.encoding.lower()
-    cells: list[tuple[str, ...]] = [("phase", "stage", "device GiB")]
+    cells: list[tuple[str, ...]] = [("phase", "stage", "needs GiB")]
     cells += [(one.name, str(one.pp_rank), bounds_text(one.device)) for one in drawn]
     if len(estimate.stages) == 1:
         cells = [(name, size) for name, _, size in cells]

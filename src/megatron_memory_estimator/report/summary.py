@@ -28,7 +28,7 @@ from .advice import CHANGE, Considered, headline
 from .comparison import Case, Columns, Refused, rows
 from .comparison import notes as notes_of_cases
 from .document import STAGE, TENSOR, VERDICT, features_text, recompute_text
-from .plans import COUNTS, PLAN, Row, apart_rows, layout_text, nothing_fits, warnings
+from .plans import COUNTS, PLAN, Row, apart_rows, fewest_text, layout_text, nothing_fits, warnings
 from .quantities import brief, document, gib, in_gib
 from .stage_table import folded
 from .verdict import other_gpus, verdict_text
@@ -52,7 +52,7 @@ def estimate_summary(estimate: Estimate) -> Document:
     job, top = estimate.job, estimate.peak_stage
     columns, stages, left = stage_rows(estimate.stages)
     found = {
-        "answer": f"{job.gpu.name}: {verdict_text(estimate.verdict(), estimate)}",
+        "answer": verdict_text(estimate.verdict(), estimate),
         "verdict": document(VERDICT, estimate.verdict()),
         **run_section(estimate),
         "stage_columns": columns,
@@ -150,7 +150,7 @@ def explain_summary(estimate: Estimate, stage: int | None, at: str) -> Document:
 
 def compare_summary(cases: Columns) -> Document:
     """The verdict of every case, and the figures that differ."""
-    shown = {"verdict", "peak allocated (GiB)", "on the device (GiB)", "fits"}
+    shown = {"verdict", "peak allocated (GiB)", "to train (GiB)", "to resume (GiB)", "fits"}
     table = [row for row in rows(cases) if row[1] not in shown]
     return shortened(
         {
@@ -239,7 +239,7 @@ def answer(found: Found, rows: Sequence[Row]) -> str:
         return nothing_fits(found)
     plan = rows[0].plan
     words = (plan.degrees, f"recompute {plan.recompute}")
-    fewest = "" if found.fewest_gpus is None else f"the fewest that hold it: {counted(found.fewest_gpus, 'GPU')}; "
+    fewest = "" if found.fewest_gpus is None else f"{fewest_text(found)}; "
     return (
         f"{fewest}{found.fits:,} of {found.legal:,} legal layouts fit {gib(found.limit, 1)} GiB of {plan.job.gpu.name}; the best by "
         f"{found.objective}, on {counted(plan.job.layout.world_size, 'GPU')}: {', '.join(words)}"

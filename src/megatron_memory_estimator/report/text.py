@@ -20,7 +20,7 @@ from .bars import print_bars
 from .document import features_text, per_node, recompute_text
 from .quantities import bounds_text, gib, plural
 from .stage_table import stage_table
-from .verdict import gpu_table, next_step, others_line, training_alone, verdict_line
+from .verdict import gpu_table, next_step, others_line, verdict_line
 
 PHASES = {
     "build": "Building the model",
@@ -42,8 +42,7 @@ def print_estimate(estimate: Estimate, console: Console, shown: Shown = Shown())
     """The text report: the verdict first, a bar per stage, what was assumed that matters, and the command to type next."""
     job, whole, every = estimate.job, shown.table or shown.verbose, shown.assumptions or shown.verbose
     uneven = routing(estimate) if whole or not every else None
-    for line in (verdict_line(estimate), *training_alone(estimate.verdict(), estimate)):
-        console.print(line, highlight=False)
+    console.print(verdict_line(estimate), highlight=False)
     for line in summary(estimate) if whole else (run_line(estimate),):
         console.print(line, highlight=False)
     for note in filter(stands_above, job.assumptions):
@@ -191,7 +190,7 @@ def result(estimate: Estimate, uneven: Routing | None) -> list[str]:
     lines = [
         f"Peak: stage {top.pp_rank}, {gib(top.peak_allocated_bytes)} GiB allocated (first step "
         f"{gib(top.first_step_peak_allocated_bytes)}), {bounds_text(top.reserved)} GiB reserved, "
-        f"{bounds_text(top.phase_ranges['training'])} GiB on the device",
+        f"{bounds_text(top.device_used)} GiB used (nvidia-smi), needs {bounds_text(top.device)} GiB",
         f"At the peak: {top.peak.candidate.label}",
     ]
     if uneven:

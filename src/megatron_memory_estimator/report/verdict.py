@@ -1,15 +1,18 @@
-"""The verdict: on the run's GPU in one sentence, on the others in one line or a table."""
+"""The verdict: on the run's GPU in a sentence for training and one for each phase that changes it, on the others in a line or a table."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..device.terms import Range
-from ..device.verdict import VERDICTS, Verdict, Word
+from ..device.verdict import VERDICTS, Event, Verdict, Word
+from ..errors import EstimatorError
 from ..estimator import Estimate, Stage
+from ..estimator import estimate as estimated
 from ..job.choices import PHASES
 from ..job.hardware import GPUS
 from ..legality.precision import has_recipe
+from ..wording import all_of
 from .quantities import bounds_text, gib, plural
 
 if TYPE_CHECKING:
@@ -18,43 +21,120 @@ if TYPE_CHECKING:
 STYLES: dict[Word, str] = {
     "fits": "green", "fits only without fragmentation": "yellow", "tight": "yellow", "does not fit": "red",
 }  # fmt: skip
-WHILE = {
-    "training": "in training",
-    "load": "while loading a checkpoint with optimizer state",
-    "save": "while saving a checkpoint",
-    "build": "while building the model",
-    "generation": "while samples are generated",
-    "log_probs": "while log-probabilities are computed",
-    "reference": "in the reference's forward",
-    "weight_sync": "while the engine gets the new weights",
+
+
+class Doing(NamedTuple):
+    """What a run does in a phase: that it does it, what it does, and what takes the bytes then."""
+
+    does: str
+    do: str
+    what: str
+
+
+DOES = {
+    "training": Doing("Trains", "train", "training"),
+    "load": Doing("Resumes with optimizer state", "resume with optimizer state", "loading"),
+    "save": Doing("Saves a checkpoint", "save a checkpoint", "saving"),
+    "build": Doing("Is built", "be built", "building the model"),
+    "generation": Doing("Generates samples", "generate samples", "generation"),
+    "log_probs": Doing("Computes log-probabilities", "compute log-probabilities", "computing them"),
+    "reference": Doing("Runs the reference's forward", "run the reference's forward", "that forward"),
+    "weight_sync": Doing("Gives the engine new weights", "give the engine new weights", "the exchange"),
 }
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+WAYS_OUT: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("--dist-ckpt-optim-fully-reshardable", {"dist_ckpt_optim_fully_reshardable": True}),
+    ("Megatron-Bridge's loader (checkpoint_loader)", {"checkpoint_loader": "megatron_bridge"}),
+    ("--no-load-optim", {"load_optim": False}),
+)
+"""What makes loading smaller, the mildest first."""
 
 
-def room_text(room: Range) -> str:
-    """Head-room in words, the worst first."""
-    worst, best = gib(abs(room.low), 1), gib(abs(room.high), 1)
-    if room.low >= 0:
-        return f"{worst} to {best} GiB left"
-    if room.high < 0:
-        return f"{best} to {worst} GiB too much"
-    return f"{worst} GiB too much to {best} GiB left"
+class Sentence(NamedTuple):
+    """A sentence of a verdict, and the word of the phase that it is about."""
+
+    text: str
+    word: Word
+
+
+def sentences(found: Verdict, estimate: Estimate) -> list[Sentence]:
+    """The verdict: training first, then each other phase that changes the answer, with its own figures and its way out."""
+    first, *others = found.events
+    said = [Sentence(f"{_first(first, found, estimate)}.", first.word)]
+    for event in others:
+        if VERDICTS.index(event.word) > VERDICTS.index(first.word):
+            said.append(Sentence(f"{_other(event, found, estimate)}.", event.word))
+    held = estimate.job.env.phases
+    if set(held) != set(PHASES):
+        said.append(Sentence(f"Nothing but {all_of([DOES[name].what for name in held])} is judged.", found.word))
+    if found.not_counted:
+        said.append(Sentence(f"{found.not_counted[0].upper()}{found.not_counted[1:]}.", found.word))
+    return said
+
+
+def _first(event: Event, found: Verdict, estimate: Estimate) -> str:
+    """Training, or the first phase that is judged, on the GPUs of the run."""
+    doing, room = DOES[event.phase], event.head_room
+    worst, best = (f"{gib(abs(bytes_), 1)} GiB" for bytes_ in room)
+    on = f"on {estimate.job.layout.world_size} {found.gpu}"
+    head = {
+        "fits": f"{doing.does} {on}, at least {worst} left",
+        "fits only without fragmentation": f"{doing.does} {on} only without fragmentation",
+        "tight": f"May not {doing.do} {on}, up to {worst} too much",
+        "does not fit": f"Cannot {doing.do} {on}, at least {best} too much",
+    }[event.word]
+    needs = f"needs {bounds_text(event.device)} of {gib(event.memory_bytes, 1)} GiB {_where(event, estimate)}"
+    moment = f" ({estimate.stages[event.pp_rank].peak.candidate.label})" if event.phase == "training" else ""
+    return f"{head}: {needs}{moment}{_without_fragmentation(event)}"
+
+
+def _other(event: Event, found: Verdict, estimate: Estimate) -> str:
+    """Another phase, which needs more than training."""
+    doing = DOES[event.phase]
+    head = {
+        "fits only without fragmentation": f"{doing.does} only without fragmentation",
+        "tight": f"May not {doing.do}",
+        "does not fit": f"Cannot {doing.do}",
+    }[event.word]
+    needs = f"{doing.what} takes {bounds_text(event.device)} GiB {_where(event, estimate)}"
+    way = way_out(found, estimate) if event.phase == "load" else ""
+    return f"{head}: {needs}{_without_fragmentation(event)}{'; ' if way else ''}{way}"
+
+
+def _without_fragmentation(event: Event) -> str:
+    if event.word != "fits only without fragmentation":
+        return ""
+    return f"; {ALLOCATOR} makes it fit, {gib(event.unfragmented, 1)} at most"
+
+
+def way_out(found: Verdict, estimate: Estimate) -> str:
+    """The mildest setting with which loading fits, and what it leaves; else the one with which loading takes least, and how much."""
+    job, said = estimate.job, ""
+    least = next(one for one in found.events if one.phase == "load").device.high
+    for name, change in WAYS_OUT:
+        if all(getattr(job.training, key) == value for key, value in change.items()):
+            continue
+        try:
+            changed = estimated(replace(job, training=replace(job.training, **change)))
+        except EstimatorError:
+            continue
+        load = next(one for one in changed.verdict(found.memory_bytes, found.gpu).events if one.phase == "load")
+        if load.word == "fits":
+            return f"{name} leaves {gib(load.head_room.low, 1)} GiB"
+        if load.device.high < least:
+            least, said = load.device.high, f"with {name} {bounds_text(load.device)} GiB"
+    return said
+
+
+def _where(event: Event, estimate: Estimate) -> str:
+    """The stage that needs most."""
+    stages = estimate.stages
+    return f"on stage {event.pp_rank} of {len(stages)}" if len(stages) > 1 else _every_gpu(stages[0])
 
 
 def verdict_text(found: Verdict, estimate: Estimate) -> str:
-    """The verdict with its numbers, the stage and the moment that decide it."""
-    stages = estimate.stages
-    where = f"on stage {found.pp_rank} of {len(stages)}" if len(stages) > 1 else _every_gpu(stages[0])
-    when = WHILE[found.phase]
-    if found.phase == "training":
-        when += f" ({stages[found.pp_rank].peak.candidate.label})"
-    held = estimate.job.env.phases
-    judged = "" if set(held) == set(PHASES) else f" ({' and '.join(held)} alone judged)"
-    judged += f" ({found.not_counted})" if found.not_counted else ""
-    text = f"{found.word}{judged}, {room_text(found.head_room)}: {_takes(estimate)} of {gib(found.memory_bytes, 1)} GiB {where} {when}"
-    if found.word == "fits only without fragmentation":
-        text += f"; with {ALLOCATOR} it fits, {gib(estimate.without_fragmentation, 1)} at most"
-    return text
+    """The verdict as text: what every door says first."""
+    return " ".join(one.text for one in sentences(found, estimate))
 
 
 def _every_gpu(stage: Stage) -> str:
@@ -63,37 +143,25 @@ def _every_gpu(stage: Stage) -> str:
     return f"on data-parallel rank {owners[0]}" if owners else "on every GPU"
 
 
-def _takes(estimate: Estimate) -> str:
-    """The device range; where its ends are of two phases, which."""
-    ends = [
-        max((getattr(found, end), name) for stage in estimate.stages for name, found in stage.phase_ranges.items())
-        for end in ("low", "high")
-    ]
-    (low, first), (high, last) = ends
-    if first == last:
-        return f"{gib(low, 1)} to {gib(high, 1)}"
-    return f"{gib(low, 1)} ({first}) to {gib(high, 1)} ({last})"
-
-
 def verdict_sentence(estimate: Estimate) -> str:
     """The verdict for the job's GPU: what the command line prints first."""
-    found = estimate.verdict()
-    return f"{found.gpu}: {verdict_text(found, estimate)}"
+    return verdict_text(estimate.verdict(), estimate)
+
+
+def marked_up(text: str) -> str:
+    """Text in which no bracket is markup of rich."""
+    return text.replace("[", "\\[")
 
 
 def verdict_line(estimate: Estimate) -> str:
-    """The verdict for the job's GPU, marked up."""
-    found = estimate.verdict()
-    text = verdict_text(found, estimate)
-    return f"[bold {STYLES[found.word]}]{found.gpu}: {found.word}[/]{text.removeprefix(found.word)}"
-
-
-def training_alone(found: Verdict, estimate: Estimate) -> list[str]:
-    """What training takes where another phase decides that a run does not surely fit."""
-    if found.phase == "training" or found.word == "fits":
-        return []
-    alone = max((stage.phase_ranges["training"] for stage in estimate.stages), key=lambda one: one.high)
-    return [f"Training alone takes {bounds_text(alone)} GiB (--phases training judges nothing else)."]
+    """The same marked up: what a run does and does not do is coloured."""
+    said = []
+    for one in sentences(estimate.verdict(), estimate):
+        head, colon, rest = one.text.partition(": ")
+        said.append(
+            f"[bold {STYLES[one.word]}]{marked_up(head)}[/]{colon}{marked_up(rest)}" if colon else marked_up(one.text)
+        )
+    return " ".join(said)
 
 
 def short_names() -> dict[str, str]:

@@ -1,7 +1,4 @@
-"""A timeline as a figure of matplotlib.
-
-A figure of matplotlib that notebooks show: those show the figures of pyplot only.
-"""
+"""A timeline as a figure of matplotlib."""
 
 from __future__ import annotations
 
@@ -9,8 +6,6 @@ from collections.abc import Callable, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
-
-from matplotlib.figure import Figure
 
 from ..errors import ConfigError
 from ..job.hardware import GIB
@@ -31,11 +26,11 @@ FORMATS = ("png", "svg", "pdf")
 def blank() -> Figure:
     """An empty figure, which a notebook shows. Raises ConfigError where matplotlib is not installed."""
     try:
-        import matplotlib.figure  # noqa: F401
+        from .notebook_figure import NotebookFigure
     except ImportError:
         raise ConfigError("a figure needs matplotlib: pip install 'megatron-memory-estimator[plot]'") from None
 
-    return Shown(figsize=INCHES, layout="constrained")
+    return NotebookFigure(figsize=INCHES, layout="constrained")
 
 
 def memory_line(line: Callable[..., Any], gpu: str, nbytes: int) -> None:
@@ -90,13 +85,3 @@ def save(found: Figure, path: str | IO[bytes], form: str = "") -> None:
         Path(path).write_bytes(page.getvalue())
     except OSError as error:
         raise ConfigError(f"cannot write {shown(path)}: {error.strerror}") from None
-
-
-class Shown(Figure):
-    """A figure without pyplot, which is not kept alive and opens no window."""
-
-    def _repr_png_(self) -> bytes:
-        """The picture, which IPython asks for by this name."""
-        page = BytesIO()
-        self.savefig(page, format="png")
-        return page.getvalue()

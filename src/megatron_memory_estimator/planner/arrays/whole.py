@@ -72,7 +72,7 @@ class WholeRanks:
         values = (
             self._step(job, single.declarer, ranks),
             single.peak_stage.peak_allocated_bytes,
-            *single.device,
+            *single.needed,
         )
         return Figures(*(np.array([float(value)]) for value in values))
 
