@@ -127,7 +127,7 @@ def main() -> int:
     print(f"{len(mutants)} mutants of {len(modules)} modules", flush=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    tried = list(run(mutants, given.workers))
+    tried = list(run(mutants, given.workers, whole=given.again))
     done = gone | {one.mutant for one in tried}
     _keep([*(one for one in before if one.mutant not in done), *tried])
     print(table(tried))
@@ -201,10 +201,11 @@ def _map() -> dict[str, Any]:
     return found
 
 
-def asked(mutant: Mutant) -> Iterator[list[str]]:
+def asked(mutant: Mutant, *, whole: bool = False) -> Iterator[list[str]]:
     """The tests that run a mutant's line: those that are asked first of its module, then the others up to `BUDGET`, the quickest first.
 
-    Where the line runs at import they are those of its module.
+    Where the line runs at import they are those of its module. `whole` asks all of the first files, so that tests that the map does not
+    know are among them.
     """
     first = [file for name, files in CONFIG["first"].items() if fnmatch.fnmatch(mutant.module, name) for file in files]
     if not MAP.exists():
@@ -214,7 +215,7 @@ def asked(mutant: Mutant) -> Iterator[list[str]]:
     lines = known["lines"].get(mutant.module, {})
     numbers = lines.get(str(mutant.line)) or {one for each in lines.values() for one in each}
     tests = sorted(known["tests"][one][::-1] for one in numbers)
-    yield [name for _, name in tests if name.split("::")[0] in first]
+    yield first if whole else [name for _, name in tests if name.split("::")[0] in first]
     spent = itertools.accumulate(seconds for seconds, _ in tests)
     quick = [name for (_, name), total in zip(tests, spent, strict=True) if total <= BUDGET]
     yield [name for name in quick if name.split("::")[0] not in first]
@@ -253,9 +254,9 @@ def annotations(source: str) -> Iterator[tuple[tuple[int, int], tuple[int, int]]
             yield (one.lineno, one.col_offset), (one.end_lineno, one.end_col_offset)
 
 
-def run(mutants: list[Mutant], workers: int) -> Iterator[Tried]:
+def run(mutants: list[Mutant], workers: int, *, whole: bool = False) -> Iterator[Tried]:
     """Try mutants side by side, and print each as it is done; what is done when interrupted counts."""
-    runner = Runner()
+    runner = Runner(whole=whole)
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(workers) as pool:
         copies: queue.Queue[Path] = queue.Queue()
         for number in range(min(workers, max(len(mutants), 1))):
@@ -282,7 +283,8 @@ def run(mutants: list[Mutant], workers: int) -> Iterator[Tried]:
 class Runner:
     """Runs tests on copies of the tree, and can be stopped."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, whole: bool) -> None:
+        self.whole = whole
         self.running: set[subprocess.Popen[str]] = set()
         self.lock = threading.Lock()
         self.stopped = False
@@ -306,7 +308,7 @@ class Runner:
             assert changed is not None and changed != source, mutant
             path.write_text(changed)
             code, output, seconds = 0, "", 0.0
-            for tests in asked(mutant):
+            for tests in asked(mutant, whole=self.whole):
                 if not code and tests:
                     code, output, more = self.tests(copy, tests)
                     seconds += more

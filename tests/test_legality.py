@@ -10,10 +10,18 @@ from typing import Any
 
 import pytest
 
-from megatron_memory_estimator import LayoutError, TrainingJob
+from megatron_memory_estimator import LayoutError, TrainingJob, estimate
 from megatron_memory_estimator.job.layout import Layout
 from megatron_memory_estimator.legality import check, pipeline_sides, violations
-from megatron_memory_estimator.legality.pipeline import FIRST, LAST, LAYOUT, VPP, pipeline
+from megatron_memory_estimator.legality.pipeline import (
+    FIRST,
+    LAST,
+    LAYOUT,
+    VPP,
+    balanced_split,
+    nearest_counts,
+    pipeline,
+)
 from megatron_memory_estimator.modules.context import Context
 from megatron_memory_estimator.rules import CP, PP, TP, Violation, broken
 
@@ -264,3 +272,129 @@ def test_heads_of_latent_attention_are_no_rows_of_a_joint_weight() -> None:
     found = [one.text for one in violations(job.model, job.layout, job.training, 1)]
     assert any(text.startswith("num_attention_heads=128 is not divisible by") for text in found)
     assert not any("linear_qkv" in text for text in found)
+
+
+def splits(num_layers: int, pp: int, vp: int) -> Iterator[tuple[tuple[int | None, int | None], list[int]]]:
+    """Every legal uneven split: the counts that are given, and the layers of each stage.
+
+    Worked from Megatron's rule: what the ends leave is divided evenly over the other stages, and every stage over its chunks
+    (`transformer_block.py`, get_num_layers_to_build).
+    """
+    counts = (None, *range(1, num_layers))
+    for first, last in product(counts, counts):
+        given = [count for count in (first, last) if count is not None]
+        rest, middle = num_layers - sum(given), pp - len(given)
+        if not given or rest < 0 or middle < 0 or (rest % middle if middle else rest):
+            continue
+        each = rest // middle if middle else 0
+        sizes = [each if first is None else first, *[each] * (pp - 2), each if last is None else last]
+        if min(sizes) > 0 and not any(size % vp for size in sizes):
+            yield (first, last), sizes
+
+
+SHAPES = [
+    (num_layers, pp, vp) for num_layers in (5, 8, 9, 12, 13) for pp in (2, 3, 4) for vp in (1, 2) if num_layers >= pp
+]
+
+
+@pytest.mark.parametrize(("num_layers", "pp", "vp"), SHAPES)
+def test_the_most_balanced_split_is_the_best_of_all(num_layers: int, pp: int, vp: int) -> None:
+    possible = [
+        (max(sizes), -min(sizes), sizes[0], sum(count is not None for count in given), given[0] is not None, given)
+        for given, sizes in splits(num_layers, pp, vp)
+        if pp > 2 or None in given
+    ]
+    found = balanced_split(num_layers, pp, vp)
+    assert (found is None) == (not possible)
+    if found is not None:
+        best = min(one[:4] for one in possible)
+        assert next(one for one in possible if one[5] == found)[:4] == best
+
+
+@pytest.mark.parametrize(("num_layers", "pp", "vp"), SHAPES)
+def test_counts_that_are_suggested_are_legal_and_the_nearest(num_layers: int, pp: int, vp: int) -> None:
+    legal = dict(splits(num_layers, pp, vp))
+    for asked in ((3, None), (None, 3), (2, 5), (1, 1), (num_layers, None)):
+        near = nearest_counts(num_layers, pp, vp, asked)
+        same = [given for given in legal if [one is None for one in given] == [one is None for one in asked]]
+        if num_layers % vp:
+            assert near is None
+        elif pp == 2 and None not in asked:
+            assert near == (min(asked[0] or 0, num_layers - 1), num_layers - min(asked[0] or 0, num_layers - 1))
+        elif near is None:
+            assert not same
+        else:
+            away = [sum(abs((a or 0) - (b or 0)) for a, b in zip(given, asked, strict=True)) for given in same]
+            assert near in same
+            assert None not in asked or sum(abs((a or 0) - (b or 0)) for a, b in zip(near, asked, strict=True)) == min(
+                away
+            )
+
+
+def broken_codes(model: str, gpus: int, layout: dict[str, Any] | None = None, **training: Any) -> set[str]:
+    """The codes of the rules that a changed run of a model breaks."""
+    job = TrainingJob.from_hf(model, gpus)
+    changed = dataclasses.replace(job.layout, **(layout or {}))
+    settings = dataclasses.replace(job.training, **training)
+    return {one.code for one in violations(job.model, changed, settings, 8)}
+
+
+def test_what_is_on_the_legal_side_of_a_rule_is_accepted() -> None:
+    assert broken_codes("Qwen/Qwen3-8B", 8, seq_length=1023) == set(), "an odd sequence without context parallelism"
+    tall = {TP: 4, CP: 2, "sequence_parallel": True}
+    assert broken_codes("Qwen/Qwen3-8B", 8, tall, seq_length=1008) == set()
+    assert broken_codes("Qwen/Qwen3-8B", 8, tall, seq_length=1004) == {"sequence-over-tp-cp"}
+    sized = {CP: 8, "cp_comm_type": ("a2a",), "hierarchical_context_parallel_sizes": (2, 4)}
+    assert "cp-a2a-heads" in broken_codes("Qwen/Qwen3-30B-A3B", 8, sized), "4 groups on 8 ranks of one all-to-all"
+    ends: dict[str, Any] = {"fp8": "e4m3", "fp8_recipe": "blockwise", "first_last_layers_bf16": True}
+    assert broken_codes("Qwen/Qwen3-8B", 8, **ends, num_layers_at_start_in_bf16=0) == set()
+    assert "negative" in broken_codes("Qwen/Qwen3-8B", 8, **ends, num_layers_at_start_in_bf16=-1)
+    full: dict[str, Any] = {"recompute_granularity": "full", "recompute_method": "uniform"}
+    assert "uniform-recomputation-of-mtp" not in broken_codes("deepseek-ai/DeepSeek-V3", 8, **full)
+    assert "uniform-recomputation-of-mtp" in broken_codes("deepseek-ai/DeepSeek-V3", 8, **full, recompute_num_layers=2)
+
+
+def test_what_the_activation_operator_has() -> None:
+    """TransformerEngine's operator of Megatron-Core (`extensions/transformer_engine.py`, TEActivationOp)."""
+    for func, gated, known in (
+        ("silu", True, True),
+        ("gelu", True, True),
+        ("gelu", False, True),
+        ("silu", False, False),
+    ):
+        job = TrainingJob.from_hf("Qwen/Qwen3-8B", 8)
+        model = dataclasses.replace(job.model, activation_func=func, gated_linear_unit=gated)
+        training = dataclasses.replace(job.training, use_te_activation_func=True, bias_activation_fusion=False)
+        codes = {one.code for one in violations(model, job.layout, training, 8)}
+        assert ("te-activation-unknown" in codes) != known
+
+
+def test_every_module_of_bridge_needs_te() -> None:
+    """The last of the settings too."""
+    job = TrainingJob.from_hf("Qwen/Qwen3-8B", 8)
+    others: list[dict[str, Any]] = [
+        {"value_channels": 64},
+        {"qk_layernorm_scope": "all"},
+        {"norm_placement": "sandwich"},
+    ]
+    for changes in others:
+        model = dataclasses.replace(job.model, **changes)
+        training = dataclasses.replace(job.training, transformer_impl="local")
+        assert "bridge-module-needs-te" in {one.code for one in violations(model, job.layout, training, 8)}, changes
+
+
+def test_hyper_connections_of_layers_that_are_not_modelled() -> None:
+    for model, known in (("Qwen/Qwen3-8B", True), ("Qwen/Qwen3-30B-A3B", False)):
+        job = TrainingJob.from_hf(model, 8)
+        several = dataclasses.replace(job.model, enable_mhc_connections=True)
+        codes = {one.code for one in violations(several, job.layout, job.training, 8)}
+        assert ("mhc-of-other-layers" in codes) != known
+
+
+def test_a_recipe_that_a_gpu_lacks_has_others_named() -> None:
+    with pytest.raises(LayoutError, match=r"use .*tensorwise.* or "):
+        estimate(TrainingJob.from_hf("Qwen/Qwen3-8B", 8, gpu="H100", fp8="e4m3", fp8_recipe="mxfp8"))
+    with pytest.raises(LayoutError, match="leave fp8 out"):
+        estimate(TrainingJob.from_hf("Qwen/Qwen3-8B", 8, gpu="A100", fp8="e4m3", fp8_recipe="mxfp8"))
+    with pytest.raises(LayoutError, match="leave fp4 out"):
+        estimate(TrainingJob.from_hf("Qwen/Qwen3-8B", 8, gpu="H100", fp4="e2m1"))
