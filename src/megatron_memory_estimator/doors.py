@@ -23,6 +23,7 @@ DOORS = {
     "estimate as figure": "report.views:figure",
     "timeline of estimate": "timeline.timeline:timeline",
     "snapshot of estimate": "timeline.snapshot:snapshot",
+    "throughput of estimate": "planner.advise:step_time",
     "plans as records": "report.plan_views:records",
     "plans as html": "report.plan_views:html",
     "plans as figure": "report.plan_views:figure",

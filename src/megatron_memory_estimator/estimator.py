@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from .device.replay import Replayed
     from .device.rollout import RolloutPhase
+    from .throughput import Throughput
     from .timeline import Timeline
 
 
@@ -231,6 +232,12 @@ class Estimate:
         """Device bytes of each phase that the verdict holds, of the stage that needs most: training, load, save, build, and those of a step
         of reinforcement learning."""
         return {one.phase: one.device for one in self.verdict().events}
+
+    @cached_property
+    def throughput(self) -> Throughput:
+        """How long a step takes; where no global batch was given, one of 4 Mi tokens."""
+        found: Throughput = door("throughput of estimate")(self)
+        return found
 
     def timeline(self, stage: int | None = None) -> Timeline:
         """One training step of a stage, event by event: bytes and seconds; None for the highest peak."""

@@ -57,7 +57,7 @@ def callback(
 
 def printed(cases: Columns, form: str, *, every: bool, terminal: bool) -> str:
     """The comparison in a format; a table as wide as the terminal, or as it needs."""
-    from ..report.comparison import TEXT, as_json, as_tables, below, records
+    from ..report.comparison import TEXT, answers, as_json, as_tables, below, records
     from .console import WIDE, console
 
     if form == "json":
@@ -74,6 +74,8 @@ def printed(cases: Columns, form: str, *, every: bool, terminal: bool) -> str:
 
     target = console() if terminal else Console(width=WIDE, file=io.StringIO())
     with target.capture() as page:
+        for line in answers(cases):
+            target.print(line, highlight=False, markup=False)
         for table in as_tables(cases, target, every=every):
             target.print(table)
     lines = [line.rstrip() for line in page.get().splitlines()]

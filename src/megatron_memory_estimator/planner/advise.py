@@ -109,6 +109,12 @@ def saves(now: Outcome, one: Outcome) -> bool:
     return one.needed.high < now.needed.high and one.peak <= now.peak
 
 
+def step_time(found: Estimate) -> Throughput:
+    """The step time of an estimate, of a step as `priced` takes it."""
+    job, _ = priced(found.job)
+    return throughput(found if job is found.job else estimate(job))
+
+
 def priced(job: TrainingJob) -> tuple[TrainingJob, tuple[str, ...]]:
     """The job with a global batch that a step time means something for, and what was decided.
 

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..estimator import Estimate
 from ..job.layout import Layout
 from ..modules.counts import count_parameters
+from ..planner.advise import priced
 from ..rank.rank import PARTS
 from ..versions import assumptions
 from .document import config_section, features_text, layout_section, recompute_text, settings_of, training_section
 from .quantities import bounds_text, labelled, record, table
 from .records import Record, markdown_table
 from .stage_table import needed
-from .verdict import short_names
+from .verdict import short_names, verdict_sentence
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -173,7 +174,10 @@ def notes(cases: Columns) -> list[str]:
     for word in ("assumptions", "warnings"):
         answered = [case for case in cases if isinstance(case, Case)]
         said = [
-            assumptions(case.estimate) if word == "assumptions" else case.estimate.job.warnings for case in answered
+            (*assumptions(case.estimate), *priced(case.estimate.job)[1])
+            if word == "assumptions"
+            else case.estimate.job.warnings
+            for case in answered
         ]
         for case, notes_of_case in zip(answered, said, strict=True):
             for note in notes_of_case:
@@ -190,6 +194,7 @@ def as_json(cases: Columns) -> dict[str, Any]:
     return {
         "schema": "megatron-memory-compare/1",
         "cases": [_case(case) for case in cases],
+        "answers": list(answers(cases)),
         "differs": [row[1] for row in table if row[0]],
         "figures": {row[1]: list(row[2:]) for row in table},
         **differences([case.estimate if isinstance(case, Case) else None for case in cases]),
@@ -276,6 +281,13 @@ def _known(cases: Cases, sizes: Sequence[int]) -> list[int | None]:
     return [None if one is None else size for one, size in zip(cases, sizes, strict=True)]
 
 
+def answers(cases: Columns) -> Iterator[str]:
+    """The verdict of each case, or why it is refused."""
+    for case in cases:
+        said = f"{REFUSED}: {case.refusal}" if isinstance(case, Refused) else verdict_sentence(case.estimate)
+        yield f"{case.label}: {said}"
+
+
 def header(cases: Columns) -> tuple[str, ...]:
     """The column names."""
     return ("", "", *(case.label for case in cases))
@@ -348,8 +360,7 @@ def _table(cases: Columns, first: int, last: int, every: bool) -> Table:
 
 
 def below(cases: Columns, *, every: bool) -> Iterator[str]:
-    """Why cases are refused, and how many figures are not shown because they do not differ."""
-    yield from (f"{case.label}: {REFUSED}: {case.refusal}" for case in cases if isinstance(case, Refused))
+    """How many figures are not shown because they do not differ."""
     count = len(rows(cases)) - len(rows(cases, every=False))
     if count and not every:
         yield f"{count} figures are the same in all cases; --all shows them"

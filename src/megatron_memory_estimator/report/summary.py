@@ -25,7 +25,7 @@ from ..routing import routing
 from ..versions import assumptions
 from ..wording import LONGEST_MESSAGE, counted, plain
 from .advice import CHANGE, Considered, headline
-from .comparison import Case, Columns, Refused, rows
+from .comparison import Case, Columns, Refused, answers, rows
 from .comparison import notes as notes_of_cases
 from .document import STAGE, TENSOR, VERDICT, features_text, recompute_text
 from .plans import COUNTS, PLAN, Row, apart_rows, fewest_text, layout_text, nothing_fits, warnings
@@ -154,6 +154,7 @@ def compare_summary(cases: Columns) -> Document:
     table = [row for row in rows(cases) if row[1] not in shown]
     return shortened(
         {
+            "answers": list(answers(cases)),
             "case_columns": list(CASE_COLUMNS),
             "cases": [case_row(case) for case in cases],
             "differs": {name: values for mark, name, *values in table if mark},
