@@ -48,7 +48,11 @@ def test_sixteen_different_stages_are_one_screen(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 24 and max(map(len, lines)) <= 80
     assert lines[0].startswith("Cannot train on 2048 H100-80GB, at least ")
-    assert lines[-1].startswith("Next: `megatron-memory advise ...`")
+    assert lines[-2:] == [
+        "Next: megatron-memory advise deepseek-ai/DeepSeek-V3 --pp 16 --ep 64 \\",
+        "    --num-gpus 2048  # what to change",
+    ]
+    assert "and 4 more of 30.76 to 52.97 GiB (--table)" in lines
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120, 200])

@@ -52,7 +52,7 @@ def test_the_first_line_is_training_with_its_numbers(
     assert verdict.word == word and training.phase == "training"
     assert line.startswith(f"{head}needs {low} to {high} of 79.1 GiB on ")
     assert f"({found.stages[training.pp_rank].peak.candidate.label})" in line
-    assert ("advise" in next_step(found)) == (word != "fits")
+    assert ("advise" in next_step(found)[0]) == (word != "fits")
     assert ("Cannot resume" in line) == (verdict.phase == "load")
     groups = other_gpus(found)
     names = short_names()

@@ -10,7 +10,7 @@ from ..errors import ConfigError
 from ..job.training_job import TrainingJob
 from ..wording import dashed
 from ..wording import shown as quoted
-from .job_command import job_command
+from .job_command import job_command, same_run
 from .options import json_option
 
 HELP = """What every GPU of every pipeline stage holds, and when it peaks.
@@ -58,7 +58,8 @@ def run(job: TrainingJob, *, as_json: bool, form: str, formulas: bool, html: str
         from .console import console
 
         terminal = console()
-        print_estimate(result, terminal, Shown(**shown))
+        own = ("as_json", "form", "formulas", "html", *shown)
+        print_estimate(result, terminal, Shown(**shown, command=tuple(same_run(own))))
         if formulas:
             from ..report.formulas import print_formulas
 

@@ -40,6 +40,7 @@ class JobCommand(LongVerb):
         script = next((word for word in front if takes and word.lower().endswith(SCRIPTS)), "")
         ctx.ignore_unknown_options = bool(script)  # they may be words of the script
         ctx.meta[WORDS] = words
+        ctx.meta[GIVEN] = list(args)
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
         try:
             rest = super().parse_args(ctx, list(args))
@@ -60,6 +61,29 @@ class JobCommand(LongVerb):
 
 WORDS = f"{__name__}.words"
 """Where a context has the options among the words that are being parsed."""
+GIVEN = f"{__name__}.given"
+"""Where it has all words behind the verb."""
+
+
+def same_run(own: Iterable[str | None]) -> list[str]:
+    """The words of the current command without its own options, by name: what says the run to another verb.
+
+    Empty where standard input was read.
+    """
+    ctx = click.get_current_context()
+    mine = [param for param in ctx.command.params if isinstance(param, click.Option) and param.name in own]
+    flags = {name for param in mine if param.is_flag for name in param.opts}
+    valued = {name for param in mine if not param.is_flag for name in param.opts}
+    found: list[str] = []
+    words = iter(ctx.meta[GIVEN])
+    for word in words:
+        if word == "--":
+            return [*found, word, *words]
+        if word in valued:
+            next(words, None)
+        elif word not in flags and word.partition("=")[0] not in valued:
+            found.append(word)
+    return [] if "-" in found else found
 
 
 def separate_words(ctx: click.Context, script: str, behind: int) -> None:

@@ -10,7 +10,8 @@ from rich.text import Text
 
 from ..estimator import Stage
 from .document import share_bytes
-from .html import bars
+from .html import Bar, bars
+from .quantities import gib
 
 
 class Mark(NamedTuple):
@@ -34,10 +35,14 @@ LEAST, MOST = 20, 100
 """Columns of a bar at least, and of a line at most: longer bars say no more."""
 
 
-def print_bars(stages: Sequence[Stage], memory_bytes: int, console: Console) -> None:
-    """One line per stage, equal neighbours together: layers, GiB of the peak, and what it is made of."""
+def print_bars(stages: Sequence[Stage], memory_bytes: int, console: Console, most: int | None = None) -> None:
+    """One line per stage, equal neighbours together: layers, GiB of the peak, and what it is made of.
+
+    Of more than `most` lines the first, the last and the fullest are there, and one that says what the others have.
+    """
     blocks = "utf" in console.encoding.lower()
-    drawn = bars(stages)
+    every = bars(stages)
+    drawn = every if most is None or len(every) <= most else shown(every, most)
     columns = zip(("stage", "layers", "peak GiB"), *((one.stages, one.layers, one.peak) for one in drawn), strict=True)
     heads, *rows = zip(*([cell.rjust(max(map(len, cells))) for cell in cells] for cells in columns), strict=True)
     room = max(min(console.width, MOST) - len("  ".join([*heads, ""])), LEAST)
@@ -49,6 +54,16 @@ def print_bars(stages: Sequence[Stage], memory_bytes: int, console: Console) -> 
             bar([*share_bytes(one.first).values()], scale, edge, blocks=blocks)
         )
         console.print(line, highlight=False, no_wrap=True, crop=False)
+    if len(drawn) < len(every):
+        left = [one.first.peak_allocated_bytes for one in every if one not in drawn]
+        console.print(f"and {len(left)} more of {gib(min(left))} to {gib(max(left))} GiB (--table)", highlight=False)
+
+
+def shown(every: Sequence[Bar], most: int) -> list[Bar]:
+    """The first, the last and the fullest, in their order."""
+    ends = (every[0], every[-1])
+    fullest = sorted(every, key=lambda one: (one not in ends, -one.first.peak_allocated_bytes))[:most]
+    return [one for one in every if one in fullest]
 
 
 def legend_of(marks: Mapping[str, Mark], *, blocks: bool) -> Text:

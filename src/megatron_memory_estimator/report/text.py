@@ -29,6 +29,10 @@ PHASES = {
 }
 
 
+MOST_BARS = 12
+"""Stages that are drawn, so that a screen of 24 lines has the whole answer."""
+
+
 class Shown(NamedTuple):
     """What a report shows beside the verdict and the bars."""
 
@@ -36,6 +40,8 @@ class Shown(NamedTuple):
     assumptions: bool = False
     verbose: bool = False
     all_gpus: bool = False
+    command: tuple[str, ...] = ()
+    """The words that say the run to a verb, for the line that says what to type next."""
 
 
 def print_estimate(estimate: Estimate, console: Console, shown: Shown = Shown()) -> None:  # noqa: B008
@@ -53,7 +59,7 @@ def print_estimate(estimate: Estimate, console: Console, shown: Shown = Shown())
         for line in result(estimate, uneven):
             console.print(line, highlight=False)
     else:
-        print_bars(estimate.stages, job.gpu.memory_bytes, console)
+        print_bars(estimate.stages, job.gpu.memory_bytes, console, MOST_BARS)
     if any(stage.rollout for stage in estimate.stages):
         from .rollout import print_rollout
 
@@ -73,7 +79,8 @@ def print_estimate(estimate: Estimate, console: Console, shown: Shown = Shown())
         if said := assumptions(estimate):
             console.print(assumed_line(said, uneven), highlight=False, markup=False)
         print_warnings(job, console)
-    console.print(next_step(estimate), highlight=False)
+    for line in next_step(estimate, shown.command, console.width):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def print_notes(estimate: Estimate, console: Console) -> None:

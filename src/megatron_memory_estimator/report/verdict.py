@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -198,18 +200,33 @@ def others_line(estimate: Estimate, width: int) -> str:
     return line
 
 
-def next_step(estimate: Estimate) -> str:
-    """The command to type next."""
+def next_step(estimate: Estimate, words: Sequence[str] = (), width: int = 100) -> list[str]:
+    """The command to type next and what it says, in lines that can be pasted whole; `words` say the run."""
     found = estimate.verdict()
     if found.fits:
-        training = found.phase == "training"
-        stage, which = (
-            (found.pp_rank, "that peak") if training else (estimate.peak_stage.pp_rank, "the peak of training")
-        )
-        return f"Next: `megatron-memory explain ... --stage {stage}` names every tensor of {which}"
-    if estimate.job.rollout.has_phases:
-        return "Next: `megatron-memory advise ...` (what to change)"
-    return "Next: `megatron-memory advise ...` (what to change), `plan ...` (all layouts)"
+        stage = estimate.peak_stage.pp_rank if found.phase != "training" else found.pp_rank
+        verb, more, says = "explain", ["--stage", str(stage)], "every tensor of that peak"
+    else:
+        verb, more, says = "advise", [], "what to change"
+    given = list(words) if words and all(word.isprintable() for word in words) else ["..."]
+    at = given.index("--") if "--" in given else len(given)
+    command = [word if word == "..." else shlex.quote(word) for word in (*given[:at], *more, *given[at:])]
+    line = f"Next: megatron-memory {verb} {' '.join(command)}"
+    lines = _pasted(line, width)
+    note = f"  # {says}"
+    return [*lines[:-1], lines[-1] + note] if len(lines[-1] + note) <= width else lines
+
+
+def _pasted(line: str, width: int) -> list[str]:
+    """A command in lines of a width, each but the last with a backslash at its end."""
+    lines = [""]
+    for word in line.split(" "):
+        if lines[-1] and len(lines[-1]) + len(word) + 3 > width:
+            lines[-1] += " \\"
+            lines.append(f"    {word}")
+        else:
+            lines[-1] += f"{' ' if lines[-1] else ''}{word}"
+    return lines
 
 
 def gpu_table(estimate: Estimate) -> Table:
