@@ -2,33 +2,58 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
+from ..errors import ConfigError
 from ..job.training_job import TrainingJob
 from .job_command import job_command
 from .options import json_option
 
+if TYPE_CHECKING:
+    from ..report.largest import By
+
 HELP = """Every tensor alive at a stage's peak, or between two steps: shape, dtype, count, bytes, and why it is alive.
 
-Without --stage, the stage with the highest peak. Takes the model and options of `estimate`.
+--by says what is largest: parameters with their gradients and optimizer state, modules, layers or tensors. Without --stage, the stage
+with the highest peak. Takes the model and options of `estimate`.
 """
 
 
-def run(job: TrainingJob, *, as_json: bool, stage: int | None, at: str) -> None:
-    """Print the tensors of one stage."""
+def run(
+    job: TrainingJob, *, as_json: bool, form: str, stage: int | None, at: str, by: By | None, top: int | None
+) -> None:
+    """Print the tensors of one stage, or what is largest in it."""
+    if as_json and form == "csv":
+        raise ConfigError("--json and --format csv exclude each other; give one")
+    if as_json and by:
+        raise ConfigError("--json has every tensor; leave --by out, or give --format csv")
+    if top is not None and not by and form == "text":
+        raise ConfigError("--top is how many of --by are listed; give --by too")
     from ..estimator import estimate
 
     result = estimate(job)
+    if form == "csv":
+        from ..report.largest import largest
+        from ..report.records import as_csv
+
+        chosen = result.stage(stage)
+        click.echo(as_csv([one.record() for one in largest(chosen, at, by or "tensor")[:top]]), nl=False)
+        return
     if as_json:
         from ..report.document import explanation
         from .files import print_json
 
         print_json(explanation(result, stage, at))
         return
-    from ..report.tree import print_rows
+    from ..report.tree import print_largest, print_rows
     from .console import console
 
-    print_rows(result, result.stage(stage), at, console())
+    if by:
+        print_largest(result.stage(stage), at, by, top, console())
+    else:
+        print_rows(result, result.stage(stage), at, console())
 
 
 command = job_command(
@@ -36,6 +61,19 @@ command = job_command(
     HELP,
     [
         json_option(),
+        click.Option(
+            ["--format", "form"],
+            type=click.Choice(["text", "csv"]),
+            default="text",
+            show_default=True,
+            help="csv is a row for each, in bytes",
+        ),
+        click.Option(
+            ["--by"],
+            type=click.Choice(["tensor", "parameter", "module", "layer"]),
+            help="what is largest, one line each; state by its parameters, but for --by tensor",
+        ),
+        click.Option(["--top"], type=click.IntRange(1), help="so many of them (default: all)"),
         click.Option(
             ["--stage"], type=click.INT, default=None, help="pipeline stage (default: the one with the highest peak)"
         ),

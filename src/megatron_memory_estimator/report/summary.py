@@ -28,6 +28,7 @@ from .advice import CHANGE, Considered, headline
 from .comparison import Case, Columns, Refused, answers, rows
 from .comparison import notes as notes_of_cases
 from .document import STAGE, TENSOR, VERDICT, features_text, recompute_text
+from .largest import headline as largest_of
 from .plans import COUNTS, PLAN, Row, apart_rows, fewest_text, layout_text, nothing_fits, warnings
 from .quantities import brief, document, gib, in_gib
 from .stage_table import folded
@@ -136,7 +137,8 @@ def explain_summary(estimate: Estimate, stage: int | None, at: str) -> Document:
     rest = largest[MOST_TENSORS:]
     return shortened(
         {
-            "answer": f"stage {chosen.pp_rank} of {len(estimate.stages)}, {title}: {gib(total)} GiB allocated",
+            "answer": largest_of(chosen, at),
+            "at": title,
             "allocated_bytes": total,
             "parts_gib": {name: in_gib(nbytes) for name, nbytes in sorted(parts.items(), key=lambda one: -one[1])},
             "tensor_columns": list(TENSOR_COLUMNS),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich import box
 from rich.console import Console, Group
@@ -16,6 +15,8 @@ from ..job.hardware import MIB
 from ..rank.rank import PARTS, Row
 from ..wording import plain
 from .document import owned_lines
+from .largest import UNIT, By, Share, headline, largest
+from .quantities import gib, plural
 from .text import print_notes, summary
 
 COLUMNS = ("tensor", "shape", "local shape", "dtype", "count", "MiB", "why it is alive")
@@ -23,7 +24,6 @@ RIGHT = ("count", "MiB")
 BELOW = ("shape", "why it is alive")
 NARROW = 120
 """Columns of a terminal below which those two stand below the name of a tensor."""
-UNIT = re.compile(r"^((?:chunk \d+\.)?(?:layers\.[0-9-]+|embedding|final_layernorm|mtp|output|batch|pipeline))\.")
 
 
 def mib(nbytes: int) -> str:
@@ -44,6 +44,7 @@ def branches(rows: Iterable[Row]) -> dict[str, list[tuple[str, Row]]]:
 def print_rows(estimate: Estimate, stage: Stage, at: str, console: Console) -> None:
     """The configuration, then every tensor by part and unit, largest first; the last line is their sum."""
     title, total, rows = stage.at(at)
+    console.print(headline(stage, at), highlight=False, markup=False)
     for line in summary(estimate):
         console.print(line, highlight=False)
     console.print()
@@ -95,4 +96,35 @@ def _subtotal(table: Table, name: str, rows: list[Row], style: str) -> None:
     size = mib(sum(row.nbytes for row in rows))
     table.add_row(
         *(Text({"tensor": name, "MiB": size}.get(str(column.header), ""), style=style) for column in table.columns)
+    )
+
+
+def print_largest(stage: Stage, at: str, by: By, top: int | None, console: Console) -> None:
+    """What is largest by parameter, layer, module or tensor: a line each, and one for all others."""
+    console.print(headline(stage, at, by), highlight=False, markup=False)
+    every = largest(stage, at, by)
+    console.print(shares_table(every if top is None else every[:top], every[top:] if top is not None else [], by))
+
+
+def shares_table(shown: Sequence[Share], others: Sequence[Share], by: By) -> Table:
+    """A row for each share: its GiB, how much of all that is, and the parts of the peak that it is of."""
+    every = [*shown, *([rest_of(others)] if others else [])]
+    total = sum(one.nbytes for one in every)
+    shaped = by in ("tensor", "parameter")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in (by, "GiB", "%", *(("local shape",) if shaped else ()), "GiB of each part"):
+        right = name in ("GiB", "%")
+        table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=right)
+    for one in every:
+        local = "x".join(map(str, one.local_shape))
+        shape = (f"{one.copies} x {local}" if one.copies > 1 and local else local,) if shaped else ()
+        table.add_row(Text(one.name), gib(one.nbytes), f"{one.nbytes / total:.0%}", *shape, one.said)
+    return table
+
+
+def rest_of(others: Sequence[Share]) -> Share:
+    """Those that are not listed, as one."""
+    parts = {part: sum(one.parts.get(part, 0) for one in others) for part in PARTS}
+    return Share(
+        f"{len(others)} other{plural(len(others))}", (), 1, {part: nbytes for part, nbytes in parts.items() if nbytes}
     )
