@@ -61,7 +61,7 @@ def test_what_is_typed_is_understood(
             printed(capsys, "estimate", MODEL, "--num-gpus", "8", "--gpu", "B200", *words(one))
             for one in (typed, meant)
         ]
-        assert texts[0] == texts[1]
+        assert texts[0].partition("Next: ")[0] == texts[1].partition("Next: ")[0]
 
 
 @pytest.mark.parametrize(

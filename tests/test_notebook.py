@@ -142,7 +142,12 @@ def test_text_is_what_the_command_prints(
     monkeypatch.delenv("FORCE_COLOR")
     words = "meta-llama/Llama-3.1-70B --num-gpus 64 --gpu H100 --tp 4 --pp 8 --global-batch-size 16"
     main(["estimate", *words.split()])
-    assert text.splitlines() == [line.rstrip() for line in capsys.readouterr().out.rstrip().splitlines()]
+    shown = capsys.readouterr().out
+    lines = [line.rstrip() for line in shown.partition("Next: ")[0].splitlines()]
+    assert text.partition("Next: ")[0].splitlines() == lines
+    assert "Next: megatron-memory explain ... --stage" in text and f"explain {words} --stage " in " ".join(
+        shown.replace("\\\n", "").split()
+    )
 
 
 def test_frames_are_the_tables(found: Estimate, planned: Planned, advice: Advice) -> None:

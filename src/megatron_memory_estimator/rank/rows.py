@@ -14,7 +14,7 @@ from .boundary import pipeline_tensors, resting_tensors
 from .chunks import CUTTING, ChunkPlan, Moment, Run
 from .declare import TABLE
 from .peak import Peak
-from .rank import PARTS, Candidate, Rank, Row, workspace_bytes
+from .rank import PARTS, Candidate, Rank, Row
 from .schedule import Direction, Occupancy
 
 
@@ -26,7 +26,7 @@ def state_rows(rank: Rank, since: Collection[Since]) -> Iterator[Row]:
     for w in rank.workspaces:
         formula = "[" + ", ".join(map(str, w.shape)) + "]" if w.shape else "(sized by the library)"
         shape = tuple(dim.local for dim in w.shape)
-        yield Row("workspace", w.name, formula, shape, w.dtype, 1, w.nbytes, w.source)
+        yield Row(w.part, w.name, formula, shape, w.dtype, 1, w.nbytes, w.source)
 
 
 def row_of(part: str, t: Tensor, why: str) -> Row:
@@ -216,7 +216,8 @@ def parts_at_peak(rank: Rank, peak: Peak) -> dict[str, int]:
     for state in rank.states:
         if state.since in candidate.since:
             totals[state.part] += state.nbytes
-    totals["workspace"] += workspace_bytes(rank)
+    for workspace in rank.workspaces:
+        totals[workspace.part] += workspace.nbytes
     _add(totals, candidate.extras if candidate.capture or step is None else ())
     if candidate.capture:
         return totals

@@ -37,13 +37,15 @@ CACHED_TABLES = 32
 
 
 class Workspace(NamedTuple):
-    """A persistent buffer: its name, shape (empty where a library sizes it), bytes, and where it comes from."""
+    """A persistent buffer: its name, shape (empty where a library sizes it), bytes, where it comes from, and the part of a peak that it is:
+    low-precision copies of weights are weights."""
 
     name: str
     shape: tuple[Dim, ...]
     dtype: str
     nbytes: int
     source: str
+    part: str = "workspace"
 
 
 def workspaces(
@@ -74,7 +76,7 @@ def workspaces(
         # read from source; no run exercises it
         source = "megatron_fsdp.py: release_module_parameters keeps the transposes (keep_fp8_transpose_cache)"
         shape = (Dim("elements of quantized weights", numel),)
-        found.append(Workspace("fp8 weights by columns, whole", shape, "fp8", numel, source))
+        found.append(Workspace("fp8 weights by columns, whole", shape, "fp8", numel, source, "weights"))
     if c.training.double_buffered:
         found.extend(_double_buffers(c, plans))
     if head and c.training.defer_embedding_wgrad_compute and c.sp_many:
@@ -190,13 +192,13 @@ def _quantized_weights(c: Context, plans: tuple[ChunkPlan, ...]) -> list[Workspa
     numel = sum(p.numel * copies for p, copies in weights)
     shape = (Dim("elements of quantized weights", numel),)
     each = data_bytes(recipe, numel)
-    found = [Workspace(f"{recipe.name} weights", shape, "fp8", each, source)]
+    found = [Workspace(f"{recipe.name} weights", shape, "fp8", each, source, "weights")]
     if orientations(recipe, blackwell=c.blackwell) > 1:
-        found.append(Workspace(f"{recipe.name} weights by columns", shape, "fp8", each, source))
+        found.append(Workspace(f"{recipe.name} weights by columns", shape, "fp8", each, source, "weights"))
     scales = sum(scale_bytes(recipe, p) * copies for p, copies in weights)
     if recipe.block:
-        found.append(Workspace(f"{recipe.name} weight scales", (Dim("scales", scales // DTYPE_BYTES[recipe.scale]),),
-                               recipe.scale, scales, source))  # fmt: skip
+        blocks = (Dim("scales", scales // DTYPE_BYTES[recipe.scale]),)
+        found.append(Workspace(f"{recipe.name} weight scales", blocks, recipe.scale, scales, source, "weights"))
     return found
 
 
