@@ -46,7 +46,7 @@ def test_csv_has_a_row_of_plain_numbers_per_case(capsys: pytest.CaptureFixture[s
 def test_what_is_refused_says_why_beside_what_has_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["Qwen/Qwen3-8B", "--num-gpus", "8", "--layout", "tp=2", "--layout", "tp=3"]
     reason = "num_attention_heads=32 is not divisible"
-    text = printed(capsys, *words)
+    text = " ".join(printed(capsys, *words).split())
     assert "tp=3: refused: num_gpus=8 is not divisible" in text and reason in text
     first, second = csv.DictReader(io.StringIO(printed(capsys, *words, "--format", "csv")))
     assert first["refusal"] == "" and reason in second["refusal"]
