@@ -7,6 +7,7 @@ Which library versions a run may have where nothing gives them.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
@@ -60,6 +61,8 @@ class Gpu:
     host: Host = "x86"
     alike: str = ""
     node: int = 0
+    chip_unknown: bool = False
+    """Nothing but its memory is known: kernels and rates are those of the GPU that it is made from."""
 
     @property
     def gpus_per_node(self) -> int:
@@ -102,6 +105,16 @@ GPUS: tuple[Gpu, ...] = (
         ("GB200",), "blackwell", Speed(2500, 5000, 10000, 8000, 900, 50), "grace"),
     Gpu("GB300-288GB", _gib(276.6), (10, 3), 72, 160, "nvidia-smi 284208 MiB (ai-dynamo/aiconfigurator); torch estimated",
         ("GB300",), "blackwell", Speed(2500, 5000, 15000, 8000, 900, 100), "grace"),
+    Gpu("H100-NVL-94GB", _gib(93.1), (9, 0), 2, 132, "torch 93.09 to 93.10 GiB (out-of-memory messages of public issues)",
+        ("H100-NVL", "H100 NVL"), "hopper", Speed(835, 1671, 0, 3938, 300, 50), alike="H100-80GB"),
+    Gpu("H100-PCIE-80GB", _gib(79.1), (9, 0), 2, 114, "general knowledge", ("H100-PCIe", "H100 PCIe"), "hopper",
+        Speed(756, 1513, 0, 2039, 300, 50), alike="H100-80GB"),
+    Gpu("A800-80GB", _gib(79.15), (8, 0), 8, 108, "torch 79.15 to 79.35 GiB (out-of-memory messages of public issues)",
+        ("A800", "A800-SXM", "A800-SXM-80GB"), "ampere", Speed(312, 0, 0, 2039, 200, 25), alike="A100-80GB"),
+    Gpu("L20-48GB", _gib(44.4), (8, 9), 1, 92, "general knowledge; memory derived from the L40S's", ("L20",),
+        "ada", Speed(119.5, 239, 0, 864, 32, 25)),
+    Gpu("RTX-PRO-6000-96GB", _gib(94.5), (12, 0), 1, 188, "torch 94.5 to 95.1 GiB by edition (out-of-memory messages of public issues)",
+        ("RTX-PRO-6000", "RTX PRO 6000", "RTX-PRO-6000-BLACKWELL"), "blackwell", Speed(504, 1008, 2015, 1792, 64, 50)),
     Gpu("L40S-48GB", _gib(44.4), (8, 9), 1, 142, "nvidia-smi 46068 MiB (modal-labs/modal-client PR 2797); torch estimated",
         ("L40S",), "ada", Speed(362, 733, 0, 864, 32, 50)),
     Gpu("RTX-4090-24GB", _gib(23.6), (8, 9), 1, 128, "general knowledge", ("RTX-4090", "RTX4090", "4090"),
@@ -111,14 +124,44 @@ GPUS: tuple[Gpu, ...] = (
 )  # fmt: skip
 
 
+SIZED = re.compile(r"(?:(?P<name>[\w .+-]+)=)?(?P<size>\d{1,5}(?:\.\d+)?) ?gi?b", re.IGNORECASE | re.ASCII)
+"""A GPU of so much memory: 288GB, or NAME=288GB."""
+
+
 def find_gpu(name: str) -> Gpu:
-    """The GPU of a name or alias, in any case; an unknown one is refused with the nearest match."""
-    wanted = name.lower().replace("_", "-").removeprefix("nvidia-")
-    for gpu in GPUS:
-        if wanted in (gpu.name.lower(), *(alias.lower() for alias in gpu.aliases)):
-            return gpu
+    """The GPU of a name or alias, in any case, or of so many GiB; an unknown one is refused with the nearest match.
+
+    `NAME=288GB` is a GPU of the catalogue with other memory; another name, or none, is one of which nothing but the memory is known: its
+    kernels are taken to be those of an H100.
+    """
+    sized = SIZED.fullmatch(name.strip())
+    if sized is None:
+        return _named(name)
+    memory = _gib(float(sized["size"]))
+    if not memory:
+        raise ConfigError(f"gpu={name} has no memory; give it in GiB, such as 288GB")
+    known = _of_catalogue(sized["name"] or "")
+    called = sized["name"] or f"{sized['size']}GB-GPU"
+    if known is not None:
+        return replace(known, name=f"{known.name.rsplit('-', 1)[0]}-{sized['size']}GB", memory_bytes=memory, aliases=())
+    usual = _named("H100")
+    return replace(usual, name=called, memory_bytes=memory, source="memory as given", aliases=(), chip_unknown=True)
+
+
+def _named(name: str) -> Gpu:
+    found = _of_catalogue(name)
+    if found is not None:
+        return found
     known = [word for gpu in GPUS for word in (gpu.name, *gpu.aliases)]
-    raise ConfigError(f'unknown GPU "{name}"; `megatron-memory gpus` lists them.{nearest(name.upper(), known)}')
+    raise ConfigError(
+        f'unknown GPU "{name}"; `megatron-memory gpus` lists them, and {name[:20]}=80GB is one with so much memory.'
+        f"{nearest(name.upper(), known)}"
+    )
+
+
+def _of_catalogue(name: str) -> Gpu | None:
+    wanted = name.lower().replace("_", "-").removeprefix("nvidia-")
+    return next((gpu for gpu in GPUS if wanted in (gpu.name.lower(), *(alias.lower() for alias in gpu.aliases))), None)
 
 
 @dataclass(frozen=True)

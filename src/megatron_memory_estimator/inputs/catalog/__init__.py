@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @lru_cache(maxsize=1)
@@ -14,3 +15,29 @@ def entries() -> dict[str, dict[str, Any]]:
     with open(os.path.join(os.path.dirname(__file__), "models.json"), encoding="utf-8") as file:
         found: dict[str, dict[str, Any]] = json.load(file)
     return found
+
+
+class Alias(NamedTuple):
+    """Another model with the shape of one of the catalogue.
+
+    `how`: "read" or "recalled", or why it cannot be taken: its "tower" is not in the catalogue, or the "class only" is the same. `changes`
+    are fields of the config that differ, `may_differ` what may.
+    """
+
+    id: str
+    same_as: str
+    how: str
+    changes: dict[str, int]
+    may_differ: str
+
+
+@lru_cache(maxsize=1)
+def aliases() -> dict[str, Alias]:
+    """Models by the lower-case id that the Hub has for them."""
+    with open(os.path.join(os.path.dirname(__file__), "aliases.csv"), encoding="utf-8", newline="") as file:
+        rows = [Alias(**{**row, "changes": _changes(row["changes"])}) for row in csv.DictReader(file)]
+    return {row.id.lower(): row for row in rows}
+
+
+def _changes(text: str) -> dict[str, int]:
+    return {name: int(value) for name, _, value in (word.partition("=") for word in text.split())}

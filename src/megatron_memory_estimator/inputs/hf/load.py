@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -12,7 +13,7 @@ from typing import Any
 from ...errors import ConfigError
 from ...job.training_job import TrainingJob
 from ...wording import LONGEST_SHOWN
-from ..catalog import entries
+from ..catalog import aliases, entries
 from ..loaded_model import LoadedModel
 from ..resolve import job_from_parts
 from ..text_files import LARGEST_FILE, shortened
@@ -52,13 +53,16 @@ def load(model: str | Mapping[str, Any]) -> LoadedModel:
 
 
 def load_named(model: str) -> LoadedModel:
-    """The model of a name: of the catalogue, the local cache or the Hub; no file of that name is looked for."""
-    return _bundled(model) or _from_hub(model)
+    """The model of a name: of the catalogue, the local cache or the Hub; no file of that name is looked for.
+
+    A model that has the shape of one of the catalogue is that one, where the local cache has no config of its own.
+    """
+    return _bundled(model) or _alias(model, cached=True) or _from_hub(model)
 
 
 def load_bundled(model: str) -> LoadedModel:
     """The model of a name of the catalogue; nothing else is looked for. Raises ConfigError with the nearest names."""
-    found = _bundled(model)
+    found = _bundled(model) or _alias(model, cached=False)
     if found is None:
         raise ConfigError(
             f'"{shortened(model)}" is not in the catalogue, and names are not looked up elsewhere here; give the content of its '
@@ -77,6 +81,39 @@ def _bundled(model: str) -> LoadedModel | None:
         model = alike[0]
     entry = known[model]
     return convert(entry["config"], model, f"bundled catalogue ({entry['source']})")
+
+
+def _alias(model: str, *, cached: bool) -> LoadedModel | None:
+    """The model of the catalogue that another has the shape of, and what is not sure of it. Raises ConfigError where it is not enough."""
+    found = aliases().get(model.lower())
+    if found is None:
+        return None
+    if cached:
+        from . import hub
+
+        if hub.cached(found.id) is not None:
+            return None
+    if found.how in UNKNOWN or found.same_as not in entries():
+        raise ConfigError(
+            f"{found.id} is {UNKNOWN.get(found.how, 'as {}, which is not in the catalogue').format(found.same_as)}; give its config.json"
+        )
+    entry = entries()[found.same_as]
+    loaded = convert({**entry["config"], **found.changes}, found.id, f"bundled catalogue (as {found.same_as})")
+    if found.how == "read":
+        return loaded
+    may = f" ({found.may_differ})" if found.may_differ else ""
+    said = (
+        f"{found.id} is taken to have the shape of {found.same_as}, from memory{may}: its own config.json was not read, and wins where it "
+        "is given"
+    )
+    return dataclasses.replace(loaded, warnings=(*loaded.warnings, said))
+
+
+UNKNOWN = {
+    "tower": "{} with a vision tower whose shape is not in the catalogue",
+    "class only": "of the class of {}, and its sizes were not compared",
+}
+"""Why an alias cannot be taken."""
 
 
 def standard_input() -> dict[str, Any]:
