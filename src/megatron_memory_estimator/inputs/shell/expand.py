@@ -44,10 +44,9 @@ from .values import (
     with_blanks,
     words_of,
 )
+from .words import OF_EMPTINESS
 
 MOST_FIELDS = 20_000
-OF_EMPTINESS = ("-", "=", "?", "+")
-"""Operators that ask whether a parameter is set."""
 
 
 class Segment(NamedTuple):
@@ -200,7 +199,7 @@ def _parameter(shell: Shell, piece: Param, *, whole: bool) -> list[Segment]:
         if isinstance(resolved, Found):
             return [Segment(quoted(resolved.values[0]) if piece.quoted else resolved.values[0])]
         piece = resolved
-    if piece.operator.lstrip(":") in OF_EMPTINESS:
+    if piece.operator in OF_EMPTINESS:
         chosen = _alternative(shell, piece)
         if isinstance(chosen, Word):
             return _of_word(shell, piece, chosen, whole=whole)

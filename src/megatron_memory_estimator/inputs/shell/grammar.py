@@ -6,6 +6,7 @@ Sources: POSIX.1-2017 XCU 2 (Shell Command Language); the Bash Reference Manual 
 from __future__ import annotations
 
 from dataclasses import field
+from itertools import groupby
 
 from ...dataclass import dataclass
 from .values import Unknown
@@ -73,24 +74,12 @@ Piece = Text | Param | Substitution | Arithmetic | Opaque | Hole
 
 def joined_pieces(pieces: list[Piece]) -> tuple[Piece, ...]:
     """Neighbouring literal characters as one piece."""
-    if len(pieces) < 2:
-        return tuple(pieces)
     found: list[Piece] = []
-    run: list[str] = []
-    is_quoted = False
-    for piece in pieces:
-        if isinstance(piece, Text) and run and piece.quoted == is_quoted:
-            run.append(piece.text)
-            continue
-        if run:
-            found.append(Text("".join(run), is_quoted))
-            run = []
-        if isinstance(piece, Text):
-            run, is_quoted = [piece.text], piece.quoted
+    for quoted, group in groupby(pieces, lambda piece: piece.quoted if isinstance(piece, Text) else None):
+        if quoted is None:
+            found += group
         else:
-            found.append(piece)
-    if run:
-        found.append(Text("".join(run), is_quoted))
+            found.append(Text("".join(piece.text for piece in group if isinstance(piece, Text)), quoted))
     return tuple(found)
 
 

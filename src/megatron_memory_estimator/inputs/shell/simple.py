@@ -9,19 +9,18 @@ import re
 from collections.abc import Mapping
 
 from ...errors import ConfigError
-from .expansions import Words
-from .grammar import Assignment, Command, Condition, Redirect, Simple, Test, Text, Word, joined_pieces
-from .scanner import META
+from .grammar import Assignment, Condition, Redirect, Simple, Text, Word, joined_pieces
+from .scanner import META, NAME
 from .values import Unknown
+from .words import Words
 
 DECLARING = frozenset({"export", "declare", "local", "readonly", "typeset"})
-_ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?=|\[)")
+COMPARISONS = frozenset({"=", "==", "!=", "<", ">", "-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-nt", "-ot", "-ef"})
+"""Operators of `[ ]` and `[[ ]]` with a word on either side."""
+UNARY = frozenset(f"-{c}" for c in "abcdefghknoprstuvwxzGLNORS")
+"""Operators of `[ ]` and `[[ ]]` in front of one word."""
 _REDIRECT = re.compile(r"([0-9]+|\{[A-Za-z_]\w*\})?(<<<|<<-|<<|<>|<&|>>|>&|>\||&>>|&>|<|>)")
-
-
-_UNARY = re.compile(r"-[abcdefghknoprstuvwxzGLNORS]")
-_BINARY = frozenset({"=", "==", "!=", "=~", "<", ">", "-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-nt", "-ot", "-ef"})
-_REGEX_STOPS = frozenset(" \t\n")
+_PLAIN_WORD = re.compile(r"[^\s;&|<>()'\"$`\\]+")
 
 
 class SimpleCommands(Words):
@@ -37,30 +36,29 @@ class SimpleCommands(Words):
         """Passes over line ends, with the here-documents that stand behind them."""
         self.blanks()
         while self.peek() == "\n":
-            if self.document_at is not None:
-                if self.at != self.document_at:
-                    raise self.error("a here-document on a line that goes on")
+            if self.document_at is None:
+                self.eat("\n")
+            elif self.at != self.document_at:
+                raise self.error("a here-document on a line that goes on")
+            else:
                 self.at, self.document_at = self.document_end, None
                 self.line += self.document_lines
-            else:
-                self.at += 1
-                self.line += 1
             self.blanks()
 
     def keyword(self) -> str:
         """The plain word that comes next, which may be a reserved one."""
-        match = re.compile(r"[^\s;&|<>()'\"$`\\]+").match(self.text, self.at)
-        if match is None:
-            return ""
-        following = self.text[match.end() : match.end() + 1]
-        return match.group() if not following or following in META else ""
+        match = _PLAIN_WORD.match(self.text, self.at)
+        return match.group() if match is not None and self.text[match.end() : match.end() + 1] in ("", *META) else ""
+
+    def eat_word(self, *words: str) -> str:
+        """Passes over the plain word that comes next, if it is one of `words`, and returns it."""
+        return self.eat(self.keyword()) if self.keyword() in words else ""
 
     def document(self, mark: str, *, quoted: bool, tabs: bool) -> Word:
         """The text of the here-document that begins behind this line, or behind the one before it; a double quote is a
         character there."""
         if self.document_at is None:
-            end = self.text.find("\n", self.at)
-            self.document_at = len(self.text) if end < 0 else end
+            self.document_at = self.line_end(self.at)
             self.document_end, self.document_lines = self.document_at + 1, 1
             if self.text[self.document_at - 1] == "\\":
                 raise self.error("a here-document on a line that goes on")
@@ -68,10 +66,8 @@ class SimpleCommands(Words):
         while True:
             if self.document_end >= len(self.text):
                 raise self.error(f"a here-document that {mark} does not end")
-            end = self.text.find("\n", self.document_end)
-            end = len(self.text) if end < 0 else end
-            line = self.text[self.document_end : end]
-            self.document_end = min(end + 1, len(self.text))
+            end = self.line_end(self.document_end)
+            line, self.document_end = self.text[self.document_end : end], min(end + 1, len(self.text))
             self.document_lines += 1
             line = line.lstrip("\t") if tabs else line
             if line == mark:
@@ -80,8 +76,7 @@ class SimpleCommands(Words):
         text = "".join(lines)
         if quoted:
             return Word((Text(text, True),), begin, text)
-        inner = self.within(text, begin)
-        return Word(joined_pieces(inner.quoted_until("", escaped="\\`$")), begin, text)
+        return Word(joined_pieces(self.within(text, begin).quoted_until(escaped="\\`$")), begin, text)
 
     def simple(self) -> Simple:
         """Assignments, words and redirections."""
@@ -92,22 +87,15 @@ class SimpleCommands(Words):
         declares = False
         while True:
             self.blanks()
-            if self.redirect(redirects):
-                continue
-            if not words or declares:
-                assignment = self.assignment()
-                if assignment is not None:
-                    if words:
-                        words.append(assignment)
-                    else:
-                        assignments.append(assignment)
-                    continue
-            word = self.word()
-            if word is None:
+            if (redirect := self.redirect()) is not None:
+                redirects.append(redirect)
+            elif (not words or declares) and (assignment := self.assignment()) is not None:
+                (words if words else assignments).append(assignment)
+            elif (word := self.word()) is not None:
+                declares = declares or (not words and word.literal() in DECLARING)
+                words.append(word)
+            else:
                 break
-            if not words:
-                declares = word.literal() in DECLARING
-            words.append(word)
         if self.peek() == "(":
             raise self.error(f"( without quotes behind {self.text[start : self.at].strip()[-40:]}")
         if not (assignments or words or redirects):
@@ -116,26 +104,22 @@ class SimpleCommands(Words):
 
     def assignment(self) -> Assignment | None:
         """The assignment that begins here, or None."""
-        match = _ASSIGNED.match(self.text, self.at)
-        if match is None:
+        match = NAME.match(self.text, self.at)
+        start, line = self.at, self.line
+        if match is None or self.text[match.end() : match.end() + 1] not in ("=", "+", "["):
             return None
-        start, line, name = self.at, self.line, match.group(1)
-        index = None
-        if match.group(2) == "[":
-            self.at = match.start(2)
-            index = self.index()
-            sign = "+=" if self.peek(2) == "+=" else "=" if self.peek() == "=" else ""
-            if not sign:
-                self.at, self.line = start, line
-                return None
-            self.at += len(sign)
-        else:
-            sign = match.group(2)
-            self.at = match.end()
+        self.at = match.end()
+        return self.assigned(match.group(), self.index(), start, line)
+
+    def assigned(self, name: str, index: Word | None, start: int, line: int) -> Assignment | None:
+        """The sign and the value behind a name or an index; None, and back to `start`, where there is no sign."""
+        sign = self.eat("+=", "=")
+        if not sign:
+            self.at, self.line = start, line
+            return None
         if self.peek() == "(" and index is None:
             return Assignment(name, sign == "+=", line, elements=self.elements(name))
-        value = self.word() or Word((), line, "")
-        return Assignment(name, sign == "+=", line, value=value, index=index)
+        return Assignment(name, sign == "+=", line, value=self.word() or Word((), line, ""), index=index)
 
     def elements(self, name: str) -> tuple[Word | Assignment, ...]:
         """The words of an array."""
@@ -146,43 +130,36 @@ class SimpleCommands(Words):
             self.lines()
             if self.at >= len(self.text):
                 raise begun
-            if self.peek() == ")":
-                self.at += 1
+            if self.eat(")"):
                 return tuple(found)
-            if self.peek() in "(;&|<>" and self.peek(2) not in ("<(", ">(") and not self.stands_for():
+            if self.peek() in "(;&|<>" and self.peek(2) not in ("<(", ">(") and not self.placeholder(self.at):
                 raise self.error(f"{self.peek()} without quotes in the array {name}")
-            keyed = self.keyed(name)
-            found.append(keyed if keyed is not None else self.word() or Word(()))
+            found.append(self.keyed(name) or self.word() or Word(()))
 
     def keyed(self, name: str) -> Assignment | None:
         """`[key]=value` in an array."""
-        if self.peek() != "[":
-            return None
         start, line = self.at, self.line
         try:
             index = self.index()
         except ConfigError:  # no bracket ends it: a word
-            index = None
-        sign = "+=" if self.peek(2) == "+=" else "=" if self.peek() == "=" else ""
-        if index is None or not sign:
             self.at, self.line = start, line
             return None
-        appends = sign == "+="
-        self.at += len(sign)
-        return Assignment(name, appends, line, value=self.word() or Word((), line, ""), index=index)
+        return None if index is None else self.assigned(name, index, start, line)
 
-    def redirects(self) -> list[Redirect]:
+    def redirects(self) -> tuple[Redirect, ...]:
         """Redirections behind a compound command."""
         found: list[Redirect] = []
-        while self.redirect(found):
+        self.blanks()
+        while (redirect := self.redirect()) is not None:
+            found.append(redirect)
             self.blanks()
-        return found
+        return tuple(found)
 
-    def redirect(self, found: list[Redirect]) -> bool:
-        """Reads a redirection if one begins here."""
+    def redirect(self) -> Redirect | None:
+        """The redirection that begins here, or None."""
         match = _REDIRECT.match(self.text, self.at)
-        if match is None or self.peek(2) in ("<(", ">(") or (self.peek() == "<" and self.stands_for()):
-            return False
+        if match is None or self.peek(2) in ("<(", ">(") or self.placeholder(self.at):
+            return None
         descriptor, operator = match.group(1) or "", match.group(2)
         self.at = match.end()
         self.blanks()
@@ -190,93 +167,61 @@ class SimpleCommands(Words):
         target = self.word()
         if target is None:
             raise self.error(f"{operator} without a word behind it")
-        if operator in ("<<", "<<-"):
-            quoted = any(mark in target.source for mark in "'\"\\")
-            mark = "".join(piece.text for piece in target.pieces if isinstance(piece, Text))
-            if line != self.line:
-                raise self.error("a here-document whose end is not one word")
-            document = self.document(mark, quoted=quoted, tabs=operator == "<<-")
-            found.append(Redirect("<<", document, quoted, descriptor))
-        else:
-            found.append(Redirect(operator, target, descriptor=descriptor))
-        return True
+        if operator not in ("<<", "<<-"):
+            return Redirect(operator, target, descriptor=descriptor)
+        quoted = any(mark in target.source for mark in "'\"\\")
+        mark = "".join(piece.text for piece in target.pieces if isinstance(piece, Text))
+        if line != self.line:
+            raise self.error("a here-document whose end is not one word")
+        return Redirect("<<", self.document(mark, quoted=quoted, tabs=operator == "<<-"), quoted, descriptor)
 
-
-class Conditions(SimpleCommands):
-    """Reads the conditions of `[[ ]]`, and what simple commands are made of."""
-
-    def test(self, start: int, line: int, begun: ConfigError) -> Command:
-        """`[[ ... ]]`."""
-        condition = self.any_of(begun)
+    # -- [[ ]] -----------------------------------------------------------------------------------------------------
+    def conditions(self, begun: ConfigError, joint: str = "||") -> Condition:
+        """Conditions joined by ||, or more closely by &&."""
+        found = self.conditions(begun, "&&") if joint == "||" else self.condition(begun)
         self.lines()
-        if self.keyword() != "]]":
-            raise begun if self.at >= len(self.text) else self.error(f"{self.peek(20)!r} in [[ ]], which is not read")
-        self.at += 2
-        return Test(line, self.source(start), (), condition)
-
-    def any_of(self, begun: ConfigError) -> Condition:
-        """Conditions joined by ||."""
-        found = self.all_of(begun)
-        self.lines()
-        while self.peek(2) == "||":
-            self.at += 2
-            found = Condition("||", (found, self.all_of(begun)))
+        while self.eat(joint):
+            found = Condition(joint, (found, self.conditions(begun, "&&") if joint == "||" else self.condition(begun)))
             self.lines()
         return found
 
-    def all_of(self, begun: ConfigError) -> Condition:
-        """Conditions joined by &&."""
-        found = self.one(begun)
-        self.lines()
-        while self.peek(2) == "&&":
-            self.at += 2
-            found = Condition("&&", (found, self.one(begun)))
-            self.lines()
-        return found
-
-    def one(self, begun: ConfigError) -> Condition:
+    def condition(self, begun: ConfigError) -> Condition:
         """One condition."""
         self.lines()
-        if self.keyword() == "!":
-            self.at += 1
-            self.depth = self.deeper()
-            found = Condition("!", (self.one(begun),))
-            self.depth -= 1
-            return found
-        if self.peek() == "(":
-            self.at += 1
-            self.depth = self.deeper()
-            found = self.any_of(begun)
-            self.depth -= 1
+        if self.eat_word("!"):
+            with self.deeper():
+                return Condition("!", (self.condition(begun),))
+        if self.eat("("):
+            with self.deeper():
+                found = self.conditions(begun)
             self.lines()
-            if self.peek() != ")":
+            if not self.eat(")"):
                 raise begun
-            self.at += 1
             return found
-        left = self.operand_word(begun)
-        if _UNARY.fullmatch(left.source):
-            self.blanks()
-            if self.keyword() != "]]" and self.peek(2) not in ("&&", "||") and self.peek() != ")":
-                return Condition(left.source, (self.operand_word(begun),))
+        left = self.operand(begun)
         self.blanks()
-        operator = self.peek() if self.peek() in ("<", ">") else self.keyword()
-        if operator not in _BINARY:
+        ends = self.keyword() == "]]" or self.peek(2) in ("&&", "||") or self.peek() == ")"
+        if left.source in UNARY and not ends:
+            return Condition(left.source, (self.operand(begun),))
+        operator = self.eat("<", ">") or self.eat_word("=~", *COMPARISONS)
+        if not operator:
             return Condition("", (left,))
-        self.at += len(operator)
         self.blanks()
-        if operator == "=~":
-            return Condition(operator, (left, self.regex(begun)))
-        return Condition(operator, (left, self.operand_word(begun)))
+        return Condition(operator, (left, self.regex(begun) if operator == "=~" else self.operand(begun)))
 
-    def operand_word(self, begun: ConfigError) -> Word:
+    def operand(self, begun: ConfigError) -> Word:
         """A word in [[ ]]."""
         self.blanks()
-        if self.keyword() == "]]":
-            raise begun
-        word = self.word()
+        word = self.word() if self.keyword() != "]]" else None
         if word is None:
-            raise begun if self.at >= len(self.text) else self.error(f"{self.peek(20)!r} in [[ ]], which is not read")
+            raise self.unread_condition(begun)
         return word
+
+    def unread_condition(self, begun: ConfigError) -> ConfigError:
+        """The error of what cannot stand in [[ ]], or of [[ ]] that does not end."""
+        if self.at >= len(self.text) or self.keyword() == "]]":
+            return begun
+        return self.error(f"{self.peek(20)!r} in [[ ]], which is not read")
 
     def regex(self, begun: ConfigError) -> Word:
         """The regular expression behind =~, in which brackets and bars are characters."""
@@ -286,5 +231,5 @@ class Conditions(SimpleCommands):
             if c in " \t\n" and not level:
                 return Word((), line, self.source(start))
             level += (c == "(") - (c == ")")
-            self.piece(_REGEX_STOPS)
+            self.piece()
         raise begun
