@@ -8,16 +8,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from functools import partial
 
-from ...errors import ConfigError
 from ...wording import plain, whole
 from .arithmetic import settled
 from .conditions import WRONG, test
-from .files import known, opened
+from .files import known, named, opened
 from .grammar import Simple
 from .input_output import echo, getopts, mapfile, printf, prints, read
 from .parser import parsed
-from .paths import ends, known_ends, last_fork, settle
+from .paths import End, through
 from .programs import program
 from .scanner import NAME
 from .simple import DECLARING
@@ -41,22 +41,19 @@ from .values import (
 Builtin = Callable[[Shell, list[Value], Simple], None]
 
 
-def _true(shell: Shell, words: list[Value], node: Simple) -> None:
-    shell.state.status = 0
+def _says(status: int) -> Builtin:
+    """A builtin that does nothing, with this status."""
 
+    def builtin(shell: Shell, words: list[Value], node: Simple) -> None:
+        shell.state.status = status
 
-def _false(shell: Shell, words: list[Value], node: Simple) -> None:
-    shell.state.status = 1
+    return builtin
 
 
 def _unknown(shell: Shell, words: list[Value], node: Simple) -> None:
     """A builtin that changes nothing here, with a status that is not known."""
     prints(shell, None)
     shell.undecided()
-
-
-def _test(shell: Shell, words: list[Value], node: Simple) -> None:
-    test(shell, words)
 
 
 def _bracket(shell: Shell, words: list[Value], node: Simple) -> None:
@@ -94,14 +91,14 @@ def _unset(shell: Shell, words: list[Value], node: Simple) -> None:
 
 def _unset_element(shell: Shell, name: str, index: str) -> None:
     before = shell.state.variables.get(name)
+    if before is None:
+        return
     if isinstance(before, Array) and before.uncertain:
         raise shell.refuse(f"unset of an element of {name}, whose elements are not known, is not read")
-    if isinstance(before, Array) and not before.keyed and index.isascii() and whole(index) is not None:
-        shell.assign(name, Array({key: value for key, value in before.items.items() if key != int(index)}))
-    elif isinstance(before, Array) and before.keyed and index:
-        shell.assign(name, Array({key: value for key, value in before.items.items() if key != index}, True))
-    elif before is not None:
+    gone = (index or None) if isinstance(before, Array) and before.keyed else whole(index)
+    if not isinstance(before, Array) or gone is None:
         raise shell.refuse(f"unset of an element of {name} is not read")
+    shell.assign(name, Array({key: value for key, value in before.items.items() if key != gone}, before.keyed))
 
 
 def _moved(shell: Shell, words: list[Value], node: Simple) -> None:
@@ -152,7 +149,7 @@ def _return(shell: Shell, words: list[Value], node: Simple) -> None:
     raise Return
 
 
-def _leaves(shell: Shell, words: list[Value], *, goes_on: bool) -> None:
+def _leaves(shell: Shell, words: list[Value], node: Simple, *, goes_on: bool) -> None:
     """`break` and `continue`: out of as many loops as there are; outside a loop they do nothing."""
     levels = whole(words[0]) if words else 1
     if not levels:
@@ -160,14 +157,6 @@ def _leaves(shell: Shell, words: list[Value], *, goes_on: bool) -> None:
     shell.state.status = 0
     if shell.loops:
         raise Break(min(levels, shell.loops), goes_on=goes_on)
-
-
-def _break(shell: Shell, words: list[Value], node: Simple) -> None:
-    _leaves(shell, words, goes_on=False)
-
-
-def _continue(shell: Shell, words: list[Value], node: Simple) -> None:
-    _leaves(shell, words, goes_on=True)
 
 
 def _exec(shell: Shell, words: list[Value], node: Simple) -> None:
@@ -231,21 +220,21 @@ def source(shell: Shell, words: list[Value], node: Simple) -> None:
     if text is None:
         _missing(shell, path, node)
         return
-    outer, places = shell.state.positionals, shell.places
-    if len(words) > 1:
-        shell.state.positionals = tuple(words[1:])
-    shell.sourced += 1
-    shell.places = (place, *places) if place else places
-    try:
-        found = known_ends(shell, lambda: ends(shell, lambda: _read(shell, text, place, node)))
-    finally:
-        shell.sourced -= 1
-        shell.places = places
-    for end in found:
-        end.control = None if isinstance(end.control, Return) else end.control
+    outer, places = shell.state.positionals, (place, *shell.places) if place else shell.places
+    commands = text
+
+    def inside() -> None:
+        if len(words) > 1:
+            shell.state.positionals = tuple(words[1:])
+        with shell.during(sourced=shell.sourced + 1, places=places, line=shell.line), named(shell, place):
+            again(shell, commands, node, 1 if place else 0)
+
+    def behind(end: End) -> None:
+        end.returned()
         if len(words) > 1:
             end.state.positionals = outer
-    settle(shell, found, last_fork(found))
+
+    through(shell, inside, behind)
 
 
 HERE = re.compile(r"(?:`pwd`|\$\(pwd\)) is a command|\$PWD is known on the machine only")
@@ -259,20 +248,6 @@ def _from_here(shell: Shell, path: Value) -> Value:
     first, rest = path[0], path[1:]
     is_here = isinstance(first, Unknown) and not first.is_unset and HERE.match(first.why) is not None
     return joined((".", rest)) if is_here and head(rest).startswith("/") else path
-
-
-def _read(shell: Shell, text: Value, place: str, node: Simple) -> None:
-    """The commands of a sourced file, which errors name."""
-    if not place or shell.beside is None:
-        again(shell, text, node)
-        return
-    line, name = shell.line, shell.beside.shown(place)
-    try:
-        again(shell, text, node, 1)
-    except ConfigError as error:
-        said = str(error)
-        raise ConfigError(said if said.startswith(name) else f"{name}: {said}") from None
-    shell.line = line
 
 
 def _missing(shell: Shell, path: Value, node: Simple) -> None:
@@ -386,17 +361,15 @@ def shopt(shell: Shell, words: list[Value], node: Simple) -> None:
     shell.undecided()
 
 
+UNKNOWN = "caller dirs wait ulimit umask kill jobs disown hash type times history bg fg suspend logout complete compgen bind help".split()
+"""Builtins that change nothing here."""
 BUILTINS: dict[str, Builtin] = {
-    ":": _true, "true": _true, "false": _false, "echo": echo, "printf": printf, "test": _test, "[": _bracket, "let": _let,
+    "false": _says(1), "echo": echo, "printf": printf, "test": lambda shell, words, node: test(shell, words), "[": _bracket, "let": _let,
     "unset": _unset, "read": read, "shift": _shift, "set": set_options, "shopt": shopt, "eval": _eval, "exit": _exit,
-    "return": _return, "break": _break, "continue": _continue, "exec": _exec, "command": _command, "builtin": _command,
+    "return": _return, "break": partial(_leaves, goes_on=False), "continue": partial(_leaves, goes_on=True), "exec": _exec, "command": _command, "builtin": _command,
     "source": source, ".": source, "getopts": getopts, "cd": cd, "pwd": pwd, "mapfile": mapfile, "readarray": mapfile, "trap": _trap,
-    "pushd": _moved, "popd": _moved, "enable": _refused, "coproc": _refused, "select": _refused, "caller": _unknown,
-    "alias": _true, "unalias": _true,
-    **dict.fromkeys(
-        ("dirs", "wait", "ulimit", "umask", "kill", "jobs", "disown", "hash", "type", "times", "history",
-         "bg", "fg", "suspend", "logout", "complete", "compgen", "bind", "help"),
-        _unknown,
-    ),
+    "pushd": _moved, "popd": _moved, "enable": _refused, "coproc": _refused, "select": _refused,
+    **dict.fromkeys((":", "true", "alias", "unalias"), _says(0)),
+    **dict.fromkeys(UNKNOWN, _unknown),
 }  # fmt: skip
 """What each builtin does with its words."""

@@ -14,11 +14,11 @@ from .compound import COMPOUND, shown
 from .expand import fields
 from .files import redirected, targets
 from .grammar import AndOr, Assignment, Command, List, Pipeline, Simple
-from .paths import DEEPEST, apart, either, ends, known_ends, last_fork, settle
+from .paths import DEEPEST, End, apart, either, through
 from .programs import program
 from .simple import DECLARING
-from .state import FAILED, Frame, Return, Shell, Stop
-from .values import Array, Held, Value, joined, present, vanishes
+from .state import FAILED, Frame, Shell, Stop
+from .values import Array, Value, joined, present, vanishes
 
 
 def run(shell: Shell, commands: List) -> None:
@@ -64,8 +64,7 @@ def _piped_shown(node: Pipeline) -> str:
 
 def _pipeline(shell: Shell, node: Pipeline, *, tested: bool) -> None:
     """One pipeline; with `set -e` a failure that nothing tests ends the script."""
-    shell.tested += tested or node.negated
-    try:
+    with shell.during(tested=shell.tested or tested or node.negated):
         if len(node.commands) == 1:
             _command(shell, node.commands[0])
         else:
@@ -75,8 +74,6 @@ def _pipeline(shell: Shell, node: Pipeline, *, tested: bool) -> None:
                 shell.state.status = wrong[-1] if wrong else 0
                 if None in statuses:
                     shell.undecided()
-    finally:
-        shell.tested -= tested or node.negated
     status = shell.state.status
     if node.negated and status is not None:
         shell.state.status = int(status == 0)
@@ -105,14 +102,11 @@ def _command(shell: Shell, node: Command) -> None:
     shell.step()
     if shell.depth > DEEPEST:
         raise ConfigError(f"line {node.line} of the script is nested too deeply")
-    shell.depth += 1
-    try:
+    with shell.during(depth=shell.depth + 1):
         if isinstance(node, Simple):
             _simple(shell, node)
         else:
             COMPOUND[type(node)](shell, node)
-    finally:
-        shell.depth -= 1
 
 
 def _simple(shell: Shell, node: Simple) -> None:
@@ -181,17 +175,14 @@ def _expand_targets(shell: Shell, node: Simple, *, in_a_process: bool) -> None:
 def _environment(shell: Shell, assignments: tuple[Assignment, ...]) -> dict[str, Value]:
     """What `name=value` in front of a program gives it."""
     given: dict[str, Value] = {}
-    before: dict[str, tuple[Held | None, bool]] = {}
-    for name in (assignment.name for assignment in assignments):
-        before[name] = shell.state.variables.get(name), name in shell.state.exported
+    before = shell.state.kept(*(assignment.name for assignment in assignments))
     for assignment in assignments:
         if assignment.elements is not None or assignment.index is not None or assignment.name in shell.state.integers:
             raise shell.refuse(f"an array in front of a command ({assignment.name}) is not read")
         assign(shell, assignment)
         held = shell.given.get(assignment.name, shell.state.variables.get(assignment.name, ""))
         given[assignment.name] = held.items.get(0, "") if isinstance(held, Array) else held
-    for name, (value, was_exported) in before.items():
-        shell.state.restore(name, value, exported=was_exported)
+    shell.state.restore(before)
     return given
 
 
@@ -204,18 +195,16 @@ def _with_environment(
         return
     frame = Frame(temporary=is_call)
     for assignment in assignments:
-        name = assignment.name
-        frame.saved.setdefault(name, (shell.state.variables.get(name), name in shell.state.exported))
+        frame.saved = {**shell.state.kept(assignment.name), **frame.saved}
         assign(shell, assignment)
-        shell.state.exported.add(name)
+        shell.state.exported.add(assignment.name)
     shell.state.frames = (*shell.state.frames, frame) if is_call else shell.state.frames
     try:
         body()
     finally:
         if is_call:
             frame, shell.state.frames = shell.state.frames[-1], shell.state.frames[:-1]
-        for name, (value, was_exported) in frame.saved.items():
-            shell.state.restore(name, value, exported=was_exported)
+        shell.state.restore(frame.saved)
 
 
 def _call(shell: Shell, name: str, arguments: list[Value]) -> None:
@@ -224,20 +213,17 @@ def _call(shell: Shell, name: str, arguments: list[Value]) -> None:
     if known is None:
         raise shell.refuse(f"the function {name} depends on a condition that cannot be decided")
     body, home = known
-    outer, loops, line, places = shell.state.positionals, shell.loops, shell.line, shell.places
-    shell.state.positionals = tuple(present(arguments))
-    shell.state.frames = (*shell.state.frames, Frame())
-    shell.loops = 0
-    shell.places = (home, *places) if home else places
-    try:
-        found = known_ends(shell, lambda: ends(shell, lambda: _command(shell, body)))
-    finally:
-        shell.places, shell.loops, shell.line = places, loops, line
-        shell.state.frames, shell.state.positionals = shell.state.frames[:-1], outer
-    for end in found:
-        state = end.state
-        frame, state.frames, state.positionals = state.frames[-1], state.frames[:-1], outer
-        for local, (value, was_exported) in frame.saved.items():
-            state.restore(local, value, exported=was_exported)
-        end.control = None if isinstance(end.control, Return) else end.control
-    settle(shell, found, last_fork(found))
+    outer, places = shell.state.positionals, (home, *shell.places) if home else shell.places
+
+    def inside() -> None:
+        shell.state.positionals = tuple(present(arguments))
+        shell.state.frames = (*shell.state.frames, Frame())
+        with shell.during(loops=0, line=shell.line, places=places):
+            _command(shell, body)
+
+    def behind(end: End) -> None:
+        frame, end.state.frames, end.state.positionals = end.state.frames[-1], end.state.frames[:-1], outer
+        end.state.restore(frame.saved)
+        end.returned()
+
+    through(shell, inside, behind)

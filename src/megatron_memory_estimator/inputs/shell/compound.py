@@ -29,7 +29,7 @@ from .grammar import (
     Word,
 )
 from .launches import Branch, Round
-from .paths import End, Way, apart, either, ends, known_ends, last_fork, settle, widened
+from .paths import End, Way, apart, either, ends, settle, through, widened
 from .state import FAILED, Break, Crowded, Fork, Return, Shell, State, Stop
 from .values import Value, bare, in_doubt, loose, outside_in, present, readable
 
@@ -38,19 +38,17 @@ MOST_WIDENINGS = 20
 
 
 def _group(shell: Shell, node: Group) -> None:
-    fed = any(one.feeds for one in node.redirects)
-    was, shell.piped, before = shell.piped, shell.piped or fed, shell.state.fed
+    fed, before = any(one.feeds for one in node.redirects), shell.state.fed
     targets(shell, node.redirects)
     if fed:
         shell.state.fed = document(shell, node)
     try:
-        with redirected(shell, node.redirects):
+        with shell.during(piped=shell.piped or fed), redirected(shell, node.redirects):
             if node.is_subshell:
                 apart(shell, lambda: shell.run(shell, node.body))
             else:
                 shell.run(shell, node.body)
     finally:
-        shell.piped = was
         if fed:
             shell.state.fed = before
 
@@ -103,11 +101,8 @@ def shown(node: List | Command) -> str:
 
 def _tested(shell: Shell, condition: List) -> None:
     """Runs commands whose failure ends nothing."""
-    shell.tested += 1
-    try:
+    with shell.during(tested=True):
         shell.run(shell, condition)
-    finally:
-        shell.tested -= 1
 
 
 def _case(shell: Shell, node: Case) -> None:
@@ -185,13 +180,7 @@ def _for(shell: Shell, node: For) -> None:
             if not _followed(shell, partial(_round, shell, node, value), partial(_round, shell, node, None), node):
                 return
 
-    _looped(shell, rounds)
-
-
-def _looped(shell: Shell, rounds: Callable[[], None]) -> None:
-    """Runs a loop; ways that leave it alike are one behind it."""
-    found = known_ends(shell, lambda: ends(shell, rounds))
-    settle(shell, found, last_fork(found))
+    through(shell, rounds)
 
 
 def _followed(shell: Shell, body: Callable[[], bool], uncertain: Callable[[], object], node: Command) -> bool:
@@ -218,26 +207,24 @@ def _round(shell: Shell, node: For, value: Value | None) -> bool:
 
 def _counted(shell: Shell, one: Round, body: List) -> bool:
     """The body of a loop in one of its rounds; whether the loop goes on."""
-    outer, shell.rounds = shell.rounds, (*shell.rounds, one)
-    try:
-        return _inside(shell, lambda: shell.run(shell, body))
-    finally:
-        shell.rounds = outer
+    with shell.during(rounds=(*shell.rounds, one)):
+        return _inside(shell, body)
 
 
-def _inside(shell: Shell, body: Callable[[], None]) -> bool:
+def _inside(shell: Shell, commands: List) -> bool:
     """Runs what stands in a loop; whether the loop goes on."""
-    shell.loops += 1
-    try:
-        found = known_ends(shell, lambda: ends(shell, body))
-    finally:
-        shell.loops -= 1
-    for end in found:
+
+    def body() -> None:
+        with shell.during(loops=shell.loops + 1):
+            shell.run(shell, commands)
+
+    def behind(end: End) -> None:
         if isinstance(end.control, Break):
             levels, goes_on = end.control.levels - 1, end.control.goes_on
             end.control = None if goes_on and not levels else Break(levels, goes_on=goes_on)
+
     try:
-        settle(shell, found, last_fork(found))
+        through(shell, body, behind)
     except Break as one:
         if one.levels:
             raise
@@ -249,8 +236,9 @@ def _while(shell: Shell, node: While) -> None:
     """`while` and `until`."""
 
     def holds() -> bool | None:
-        if not _inside(shell, lambda: _tested(shell, node.condition)):
-            return False
+        with shell.during(tested=True):
+            if not _inside(shell, node.condition):
+                return False
         status = shell.state.status
         return None if status is None else (status == 0) != node.until
 
@@ -261,68 +249,54 @@ Holds = Callable[[], bool | None]
 
 
 def _loop(shell: Shell, node: Command, name: str, holds: Holds, body: List, after: Callable[[], None]) -> None:
-    """A loop while its condition holds; one whose state does not change any more never ends."""
+    """A loop while its condition holds; one whose state does not change any more never ends. `name` is its variable, `after` what
+    is done behind each pass."""
 
-    def rounds() -> None:
-        one = _Pass(shell, node, name, holds, body, after)
-        for count in range(MOST_ROUNDS):
-            if not _followed(shell, partial(one.follow, count), one.repeat, node):
-                return
-        raise ConfigError(f"line {node.line} of the script: the loop runs more than {MOST_ROUNDS} times")
-
-    _looped(shell, rounds)
-
-
-class _Pass:
-    """Passes of a loop with a condition."""
-
-    def __init__(
-        self, shell: Shell, node: Command, name: str, holds: Holds, body: List, after: Callable[[], None]
-    ) -> None:
-        self.shell, self.node, self.name, self.holds, self.body, self.after = shell, node, name, holds, body, after
-        self.status: int | None = 0
-        self.begun = len(shell.oracle.taken)
-
-    def repeat(self) -> None:
+    def repeat() -> None:
         """A pass that is one of many."""
-        if _counted(self.shell, Round(self.node.line, self.name, "?"), self.body):
-            self.after()
-            self.holds()
+        if _counted(shell, Round(node.line, name, "?"), body):
+            after()
+            holds()
 
-    def follow(self, count: int) -> bool:
+    def follow(count: int) -> bool:
         """One pass; whether another follows."""
-        shell = self.shell
-        before = shell.state.clone()
+        before, last = shell.state.clone(), shell.state.status if count else 0
         shell.spend(len(before.variables))
-        goes_on = self.holds()
+        goes_on = holds()
         if goes_on is None:
-            _uncertain(shell, self.repeat, self.node)
+            _uncertain(shell, repeat, node)
             return False
         if not goes_on:
-            shell.state.status = self.status
+            shell.state.status = last
             return False
-        value = shell.state.variables.get(self.name) if self.name else str(count + 1)
-        if not _counted(shell, Round(self.node.line, self.name, value if isinstance(value, str) else ""), self.body):
+        value = shell.state.variables.get(name) if name else str(count + 1)
+        if not _counted(shell, Round(node.line, name, value if isinstance(value, str) else ""), body):
             return False
-        self.status = shell.state.status
-        self.after()
+        status = shell.state.status
+        after()
+        shell.state.status = status
         if shell.state.same(before):
-            if len(shell.oracle.taken) == self.begun:
+            if not shell.oracle.taken:
                 shell.note("the loop never ends; what follows it is not read")
             raise Stop
         return True
+
+    def rounds() -> None:
+        for count in range(MOST_ROUNDS):
+            if not _followed(shell, partial(follow, count), repeat, node):
+                return
+        raise ConfigError(f"line {node.line} of the script: the loop runs more than {MOST_ROUNDS} times")
+
+    through(shell, rounds)
 
 
 def _uncertain(shell: Shell, body: Callable[[], object], node: Command) -> None:
     """A loop that runs nobody knows how often: what its body changes is not known, inside and behind it."""
     fork = Fork(f"the loop at line {node.line}")
-    outer, begin, before = shell.branch, shell.state, shell.state
+    begin = before = shell.state
     for _ in range(MOST_WIDENINGS):
-        shell.state, shell.branch = before, (*outer, Branch(fork.why, 0))
-        try:
+        with shell.during(state=before, branch=(*shell.branch, Branch(fork.why, 0))):
             found = ends(shell, lambda: (body(), None)[1])
-        finally:
-            shell.state, shell.branch = begin, outer
         leaving = [end for end in found if isinstance(end.control, Return | Break)]
         states = [before, *(end.state for end in found if end.control is None)]
         wide = widened(shell, states, fork, choices=False)

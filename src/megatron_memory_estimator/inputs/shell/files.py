@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from ...errors import ConfigError
 from .expand import text_of
 from .grammar import Command, Redirect
 from .state import Shell
@@ -71,33 +72,13 @@ def document(shell: Shell, node: Command) -> Value | None:
     return joined((text, "\n")) if feeds[-1].operator == "<<<" else text
 
 
-HARMLESS = frozenset(
-    [
-        "chmod",
-        "cat",
-        "bash",
-        "sh",
-        "zsh",
-        "dash",
-        "sbatch",
-        "ls",
-        "echo",
-        "source",
-        ".",
-        "rm",
-        "mkdir",
-        "scp",
-        "grep",
-        "head",
-        "tail",
-    ]
-)
+HARMLESS = re.compile(r"chmod|cat|bash|sh|zsh|dash|sbatch|ls|echo|source|\.|rm|mkdir|scp|grep|head|tail")
 """Programs that change no file that they are given."""
 
 
 def changed(shell: Shell, name: str, words: Sequence[Value]) -> None:
     """Files among the words of a program that may change them are not known any more."""
-    if name in HARMLESS:
+    if HARMLESS.fullmatch(name):
         return
     for word in words:
         path = plain_path(word)
@@ -116,6 +97,16 @@ def opened(shell: Shell, path: str) -> tuple[str, str] | None:
         if "\0" in found[1]:
             raise shell.refuse(f"{path[:80]} has a null byte")
     return found
+
+
+@contextmanager
+def named(shell: Shell, place: str) -> Iterator[None]:
+    """Errors of the commands of a file name it."""
+    try:
+        yield
+    except ConfigError as error:
+        name, said = shell.beside.shown(place) if place and shell.beside is not None else plain_path(place), str(error)
+        raise ConfigError(f"{name}: {said}" if name and not said.startswith(name) else said) from None
 
 
 def targets(shell: Shell, redirects: Sequence[Redirect]) -> None:

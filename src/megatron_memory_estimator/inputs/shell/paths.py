@@ -39,6 +39,10 @@ class End:
     control: Stop | Return | Break | None = None
     way: int = 0
 
+    def returned(self) -> None:
+        """Goes on behind a function, or a file that was sourced."""
+        self.control = None if isinstance(self.control, Return) else self.control
+
     def meets(self, other: End) -> bool:
         """Whether both ways go on alike; launches of the same branch are told apart."""
         return (
@@ -55,13 +59,12 @@ def _kind(control: Stop | Return | Break | None) -> tuple[object, ...]:
 def ends(shell: Shell, body: Callable[[], None], *, in_subshell: bool | None = None, way: int = 0) -> list[End]:
     """Where each way through `body` ends, from the state now, which stays as it is. `in_subshell`: whether `exit` ends no more than
     this."""
-    before, outer, was, steps = shell.state, shell.oracle, shell.in_subshell, shell.steps
+    before, steps = shell.state, shell.steps
     found: list[End] = []
     waiting: list[tuple[int, ...]] = [()]
     known: Known = {}
-    shell.in_subshell = was if in_subshell is None else in_subshell
-    shell.depth += 1
-    try:
+    in_subshell = shell.in_subshell if in_subshell is None else in_subshell
+    with shell.during(state=before, oracle=shell.oracle, in_subshell=in_subshell, depth=shell.depth + 1):
         if shell.depth > DEEPEST:
             raise ConfigError(f"line {shell.line} of the script is nested too deeply")
         while waiting:
@@ -78,10 +81,15 @@ def ends(shell: Shell, body: Callable[[], None], *, in_subshell: bool | None = N
             waiting += shell.oracle.others
             if len(found) + len(waiting) > MOST_WAYS:
                 raise Crowded
-    finally:
-        shell.state, shell.oracle, shell.in_subshell = before, outer, was
-        shell.depth -= 1
     return found
+
+
+def through(shell: Shell, body: Callable[[], None], behind: Callable[[End], None] = lambda end: None) -> None:
+    """Runs commands that a word may leave early, and goes on behind them; `behind` changes what a way leaves."""
+    found = known_ends(shell, lambda: ends(shell, body))
+    for end in found:
+        behind(end)
+    settle(shell, found, last_fork(found))
 
 
 def known_ends(shell: Shell, find: Callable[[], list[End]]) -> list[End]:
@@ -109,7 +117,7 @@ def either(shell: Shell, ways: Sequence[Way], why: str, *, follows: bool = False
 
 def _branches(shell: Shell, ways: Sequence[Way], fork: Fork, *, follows: bool) -> list[End]:
     """Where the ways through each branch end."""
-    outer, found = shell.branch, list[End]()
+    found: list[End] = []
     for at, (start, body) in enumerate(ways):
 
         def branch(at: int = at, start: State | None = start, body: Callable[[], None] = body) -> None:
@@ -117,11 +125,8 @@ def _branches(shell: Shell, ways: Sequence[Way], fork: Fork, *, follows: bool) -
             shell.state.taken += (Taken(fork, at),)
             body()
 
-        shell.branch = (*outer, Branch(fork.why, at, follows))
-        try:
+        with shell.during(branch=(*shell.branch, Branch(fork.why, at, follows))):
             found += ends(shell, branch, way=at)
-        finally:
-            shell.branch = outer
     return found
 
 
@@ -285,24 +290,20 @@ def _is_blank(part: Value) -> bool:
 # -- shells of their own ---------------------------------------------------------------------------------------------------
 def apart(shell: Shell, body: Callable[[], None], *, piped: bool = False, fed: Value | None = None) -> None:
     """Runs in a subshell: what it changes is lost, what it starts and prints stays."""
-    before, was = shell.state, shell.piped
-    shell.piped = piped or was
 
     def inside() -> None:
         if piped:
             shell.state.fed = fed
         body()
 
-    try:
+    with shell.during(piped=piped or shell.piped):
         found = ends(shell, inside, in_subshell=True)
-    finally:
-        shell.piped = was
-    outside(shell, found, before)
+    outside(shell, found)
 
 
-def outside(shell: Shell, found: list[End], before: State) -> None:
+def outside(shell: Shell, found: list[End]) -> None:
     """Goes on behind a shell of its own, which changes nothing of this one."""
-    behind = []
+    before, behind = shell.state, list[End]()
     for end in found:
         inner = end.state
         state = before.clone() if len(found) > 1 else before
@@ -320,8 +321,7 @@ def last_fork(found: list[End]) -> Fork:
 
 def captured(shell: Shell, body: List) -> tuple[Value | None, tuple[tuple[Value, ...], ...], str]:
     """What commands print, or None where it cannot be known, with the words that it may be then and why; they change nothing outside."""
-    before, was, line = shell.state, shell.tested, shell.line
-    shell.tested = 0
+    before = shell.state
     shell.substituted += 1
 
     def inside() -> None:
@@ -330,15 +330,13 @@ def captured(shell: Shell, body: List) -> tuple[Value | None, tuple[tuple[Value,
         state.options = state.options - {"errexit"}  # a substitution does not inherit set -e outside POSIX mode
         shell.run(shell, body)
 
-    try:
+    with shell.during(tested=False, line=shell.line):
         found = ends(shell, inside, in_subshell=True)
-    finally:
-        shell.tested, shell.line = was, line
     texts = [None if end.state.opaque else _stripped(joined(end.state.output or ())) for end in found]
     fork = last_fork(found)
     for end in found:
         end.state.output, end.state.opaque = before.output, before.opaque
-    outside(shell, found, before)
+    outside(shell, found)
     shell.last_status = shell.state.status
     if all(text == texts[0] for text in texts):
         return texts[0], (), ""

@@ -8,12 +8,11 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from ...errors import ConfigError
 from ...wording import plain
 from ..environment import VARIABLES
 from . import gpus
 from .entries import Entry, entry_of, mentions
-from .files import changed, document, known, opened, plain_path, store
+from .files import changed, document, known, named, opened, store
 from .gpus import gpus_of
 from .grammar import Simple
 from .launches import Launch
@@ -51,23 +50,7 @@ QUIET = frozenset([
     "zip",
 ])  # fmt: skip
 """Programs that do not start their arguments."""
-DEAF = frozenset(
-    [
-        "mkdir",
-        "sleep",
-        "date",
-        "torchrun",
-        "python",
-        "python3",
-        "nvidia-smi",
-        "rm",
-        "chmod",
-        "touch",
-        "ls",
-        "seq",
-        "expr",
-    ]
-)
+DEAF = re.compile(r"mkdir|sleep|date|torchrun|python3?|nvidia-smi|rm|chmod|touch|ls|seq|expr")
 """Programs that leave standard input to the next one."""
 
 
@@ -97,7 +80,7 @@ def program(shell: Shell, words: list[Value], env: dict[str, Value], node: Simpl
         _starts(shell, words, env, node)
     changed(shell, name, words[1:])
     state = shell.state
-    if state.fed is not None and name not in DEAF and not any(one.feeds for one in node.redirects):
+    if state.fed is not None and not DEAF.fullmatch(name) and not any(one.feeds for one in node.redirects):
         state.fed = "" if name in (*SHELLS, "cat", "tee") else None
 
 
@@ -269,46 +252,30 @@ def child(
     place: str = "",
 ) -> None:
     """Reads a text that a program would give to a shell of its own, with a `header` of Slurm perhaps; `place` is its file."""
-    before, line, loops, launches = shell.state, shell.line, shell.loops, len(shell.state.launches)
-    outer, held, places = shell.outer, shell.header, shell.places
-    exported = before.exported_functions
-    functions = {name: body for name, body in before.functions.items() if name in exported}
+    before, launches = shell.state, len(shell.state.launches)
+    functions = {name: body for name, body in before.functions.items() if name in before.exported_functions}
     own = {**gpus.header_options(bare(text)), **gpus.asked_for(shell.given)} if header else {}
     if launcher and base(launcher[0]) == "sbatch":
         own |= gpus.options(launcher[1:])
     of_job = {name: value for name, value in gpus.job_variables(own).items() if name not in shell.given} if own else {}
     env = {**env, **of_job}
-    shell.state = State(
+    state = State(
         {**env}, {*env}, functions=functions, positionals=tuple(rest[1:]), files=dict(before.files), options=options,
         folder=before.folder, launches=list(before.launches), taken=before.taken, differed=before.differed,
     )  # fmt: skip
-    shell.header, shell.loops, shell.outer = {**held, **own}, 0, (*outer, *launcher)
-    shell.places = (place,) if place else ()
     shell.spend(10 * size(text))
-    try:
-        found = ends(shell, lambda: _read(shell, text, place, line), in_subshell=False)
-    finally:
-        shell.state, shell.line, shell.loops = before, line, loops
-        shell.outer, shell.header, shell.places = outer, held, places
+
+    def inside() -> None:
+        with named(shell, place):
+            shell.run(shell, parsed(text if place else unquoted(text), 1 if place else line))
+
+    line, places = shell.line, (place,) if place else ()
+    outer, held = (*shell.outer, *launcher), {**shell.header, **own}
+    with shell.during(state=state, line=line, loops=0, outer=outer, header=held, places=places):
+        found = ends(shell, inside, in_subshell=False)
     for end in found:
         inner = end.state
         inner.launches[launches:] = [dataclasses.replace(one, line=line) for one in inner.launches[launches:]]
-        inner.output, inner.opaque, inner.status, inner.cause = (
-            before.output,
-            before.opaque,
-            before.status,
-            before.cause,
-        )
-    outside(shell, found, before)
-
-
-def _read(shell: Shell, text: Value, place: str, line: int) -> None:
-    """The commands of a text, or of a file, which errors name."""
-    if not place:
-        shell.run(shell, parsed(unquoted(text), line))
-        return
-    name = shell.beside.shown(place) if shell.beside is not None else plain_path(place)
-    try:
-        shell.run(shell, parsed(text))
-    except ConfigError as error:
-        raise ConfigError(f"{name}: {error}") from None
+        inner.output, inner.opaque = before.output, before.opaque
+        inner.status, inner.cause = before.status, before.cause
+    outside(shell, found)

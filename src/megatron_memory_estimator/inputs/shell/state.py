@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -68,12 +69,16 @@ class Break(Exception):  # noqa: N818
         self.levels, self.goes_on = levels, goes_on
 
 
+Kept = dict[str, tuple[Held | None, bool]]
+"""Values of variables that others hide for a while, and whether they were exported."""
+
+
 @dataclass
 class Frame:
-    """What a call of a function puts back when it ends: the values that its local variables hide, and whether they were
-    exported. `temporary` for variables that stand in front of the call (`A=1 f`)."""
+    """What a call of a function puts back when it ends: the variables that its local ones hide. `temporary` for variables that stand
+    in front of the call (`A=1 f`)."""
 
-    saved: dict[str, tuple[Held | None, bool]] = field(default_factory=dict)
+    saved: Kept = field(default_factory=dict)
     temporary: bool = False
 
 
@@ -140,13 +145,18 @@ class State:
             differed=dict(self.differed),
         )
 
-    def restore(self, name: str, value: Held | None, *, exported: bool) -> None:
-        """Put a variable back as it was."""
-        if value is None:
-            self.variables.pop(name, None)
-        else:
-            self.variables[name] = value
-        (self.exported.add if exported else self.exported.discard)(name)
+    def kept(self, *names: str) -> Kept:
+        """Variables as they are, to be put back."""
+        return {name: (self.variables.get(name), name in self.exported) for name in names}
+
+    def restore(self, kept: Kept) -> None:
+        """Put variables back as they were."""
+        for name, (value, was_exported) in kept.items():
+            if value is None:
+                self.variables.pop(name, None)
+            else:
+                self.variables[name] = value
+            (self.exported.add if was_exported else self.exported.discard)(name)
 
     def same(self, other: State) -> bool:
         """Whether nothing that a later command can see differs, the status aside."""
@@ -236,7 +246,7 @@ class Shell:
     outer: tuple[Value, ...] = ()
     loops: int = 0
     sourced: int = 0
-    tested: int = 0
+    tested: bool = False
     depth: int = 0
     line: int = 0
     lenient: bool = False
@@ -264,6 +274,18 @@ class Shell:
     steps: int = 0
     all_steps: int = 0
     tried: int = 0
+
+    @contextmanager
+    def during(self, **values: Any) -> Iterator[None]:
+        """Other values of these fields for a while."""
+        before = {name: getattr(self, name) for name in values}
+        try:
+            for name, value in values.items():
+                setattr(self, name, value)
+            yield
+        finally:
+            for name, value in before.items():
+                setattr(self, name, value)
 
     def spend(self, amount: int) -> None:
         """Count work. Raises ConfigError where a script needs more than any real one."""
@@ -401,8 +423,7 @@ class Shell:
         frames = self.state.frames
         hidden = next((frame for frame in reversed(frames[:-1]) if name in frame.saved), None)
         if hidden is not None and name not in frames[-1].saved:  # a caller's variable: what it hides shows again
-            value, was_exported = hidden.saved.pop(name)
-            self.state.restore(name, value, exported=was_exported)
+            self.state.restore({name: hidden.saved.pop(name)})
             return
         self.state.variables.pop(name, None)
         self.state.exported.discard(name)
