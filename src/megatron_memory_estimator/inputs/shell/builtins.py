@@ -56,6 +56,10 @@ def _unknown(shell: Shell, words: list[Value], node: Simple) -> None:
     shell.undecided()
 
 
+def _test(shell: Shell, words: list[Value], node: Simple) -> None:
+    test(shell, words)
+
+
 def _bracket(shell: Shell, words: list[Value], node: Simple) -> None:
     if words[-1:] == ["]"]:
         test(shell, words[:-1])
@@ -361,15 +365,18 @@ def shopt(shell: Shell, words: list[Value], node: Simple) -> None:
     shell.undecided()
 
 
-UNKNOWN = "caller dirs wait ulimit umask kill jobs disown hash type times history bg fg suspend logout complete compgen bind help".split()
-"""Builtins that change nothing here."""
 BUILTINS: dict[str, Builtin] = {
-    "false": _says(1), "echo": echo, "printf": printf, "test": lambda shell, words, node: test(shell, words), "[": _bracket, "let": _let,
-    "unset": _unset, "read": read, "shift": _shift, "set": set_options, "shopt": shopt, "eval": _eval, "exit": _exit,
-    "return": _return, "break": partial(_leaves, goes_on=False), "continue": partial(_leaves, goes_on=True), "exec": _exec, "command": _command, "builtin": _command,
+    "false": _says(1), "echo": echo, "printf": printf, "test": _test, "[": _bracket, "let": _let, "unset": _unset, "read": read,
+    "shift": _shift, "set": set_options, "shopt": shopt, "eval": _eval, "exit": _exit, "return": _return,
+    "break": partial(_leaves, goes_on=False), "continue": partial(_leaves, goes_on=True), "exec": _exec, "command": _command,
+    "builtin": _command,
     "source": source, ".": source, "getopts": getopts, "cd": cd, "pwd": pwd, "mapfile": mapfile, "readarray": mapfile, "trap": _trap,
     "pushd": _moved, "popd": _moved, "enable": _refused, "coproc": _refused, "select": _refused,
     **dict.fromkeys((":", "true", "alias", "unalias"), _says(0)),
-    **dict.fromkeys(UNKNOWN, _unknown),
+    **dict.fromkeys(
+        ("caller", "dirs", "wait", "ulimit", "umask", "kill", "jobs", "disown", "hash", "type", "times", "history",
+         "bg", "fg", "suspend", "logout", "complete", "compgen", "bind", "help"),
+        _unknown,
+    ),
 }  # fmt: skip
 """What each builtin does with its words."""
