@@ -9,12 +9,11 @@ import re
 
 from ...wording import plain
 from .arithmetic import settled
-from .braces import braces
-from .expand import fields, text_of
+from .expand import braces, fields, text_of
 from .grammar import Assignment, Text, Word
-from .scanner import NAME
 from .state import Shell
 from .values import Array, Held, Value, bare, head, in_doubt, joined, partition, readable, unquoted, vanishes
+from .words import NAME
 
 
 def assign(shell: Shell, node: Assignment) -> None:

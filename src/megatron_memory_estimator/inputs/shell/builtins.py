@@ -19,7 +19,6 @@ from .input_output import echo, getopts, mapfile, printf, prints, read
 from .parser import parsed
 from .paths import End, through
 from .programs import program
-from .scanner import NAME
 from .simple import DECLARING
 from .state import Break, Return, Shell, Stop
 from .values import (
@@ -37,6 +36,7 @@ from .values import (
     unquoted,
     with_blanks,
 )
+from .words import NAME
 
 Builtin = Callable[[Shell, list[Value], Simple], None]
 
@@ -201,7 +201,7 @@ def _trap(shell: Shell, words: list[Value], node: Simple) -> None:
 
 
 def _refused(shell: Shell, words: list[Value], node: Simple) -> None:
-    raise shell.refuse(f"{plain(node.source, 60)} is not read")
+    raise shell.unread(node.source)
 
 
 # -- files and texts that are read as commands ---------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import re
 from ...wording import plain, whole
 from .files import written
 from .grammar import Simple
-from .scanner import NAME
 from .state import Shell
 from .values import (
     Array,
@@ -28,6 +27,7 @@ from .values import (
     unset_in,
     with_blanks,
 )
+from .words import NAME
 
 
 # -- printing ------------------------------------------------------------------------------------------------------------

@@ -7,40 +7,42 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from ...errors import ConfigError
-from ...wording import signed
 from .arithmetic import evaluated
 from .files import document
 from .grammar import Simple
 from .state import Shell
 from .values import Value, bare, in_doubt, present
 
-FILTERS = frozenset({"tr", "cut", "wc", "head", "tail", "bc"})
+_WHOLE = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 
 
 def output_of(shell: Shell, name: str, words: list[Value], node: Simple) -> Value | None:
     """What a program prints, for those whose output follows from their words; None for all others."""
+    is_fed = any(one.feeds for one in node.redirects)
     if name == "cat" and not words and sum(one.feeds for one in node.redirects) <= 1:
         return document(shell, node)
     words = present(words)
     texts = [bare(word) for word in words]
-    if name.split("/")[-1] in FILTERS:
+    if any(map(in_doubt, words)) or len(words) > 50:
+        return None
+    if name in FILTERS:
         text = document(shell, node)
-        if not isinstance(text, str) or any(map(in_doubt, words)):
-            return None
-        return _summed(shell, name, texts, text) if name == "bc" else filtered(name, texts, text)
-    if any(one.feeds for one in node.redirects) or any(map(in_doubt, words)) or len(words) > 50:
+        return FILTERS[name](texts, text) if isinstance(text, str) and text.isascii() else None
+    if name == "bc":
+        text = document(shell, node)
+        return _summed(shell, _exact(text, division="/")) if isinstance(text, str) and not words else None
+    if is_fed:
         return None
     if texts[:1] == ["--"] and name in ("basename", "dirname", "realpath", "readlink"):
         texts = texts[1:]
-    if name in ("seq", "expr"):
-        return _seq(texts) if name == "seq" else _expr(texts)
-    if name in ("basename", "dirname"):
-        return _basename(texts) if name == "basename" else _dirname(texts)
     if name in ("realpath", "readlink"):
         return _place(shell, texts if name == "realpath" else texts[1:] if texts[:1] in (["-f"], ["-e"]) else [])
-    return _summed(shell, name, texts, None)
+    if name in OF_WORDS:
+        return OF_WORDS[name](texts)
+    return _summed(shell, _expr(texts) if name == "expr" else plain_sum(name, texts))
 
 
 def _basename(texts: list[str]) -> str | None:
@@ -58,9 +60,8 @@ def _dirname(texts: list[str]) -> str | None:
     return (head or "/") + "\n"
 
 
-def _summed(shell: Shell, name: str, texts: list[str], text: str | None) -> str | None:
+def _summed(shell: Shell, expression: str | None) -> str | None:
     """The number that a sum of whole numbers is."""
-    expression = plain_sum(name, texts, text)
     if expression is None:
         return None
     with suppress(ConfigError):
@@ -78,43 +79,20 @@ def _place(shell: Shell, texts: list[str]) -> str | None:
 
 
 def _seq(words: list[str]) -> str | None:
-    numbers = [signed(word) for word in words]
-    if not 1 <= len(words) <= 3 or any(
-        n is None or (len(w) > 1 and w.lstrip("-")[0] == "0") for n, w in zip(numbers, words, strict=True)
-    ):
+    if not 1 <= len(words) <= 3 or not all(_WHOLE.fullmatch(word) for word in words):
         return None
-    values = [n for n in numbers if n is not None]
-    first, step, last = (
-        (1, 1, values[0]) if len(values) == 1 else (values[0], 1, values[1]) if len(values) == 2 else tuple(values)
-    )
+    numbers = [int(word) for word in words]
+    first, last = numbers[0] if len(numbers) > 1 else 1, numbers[-1]
+    step = numbers[1] if len(numbers) > 2 else 1
     if not step or abs(last - first) // abs(step) > 5000:
         return None
     return "".join(f"{n}\n" for n in range(first, last + (1 if step > 0 else -1), step))
 
 
 def _expr(words: list[str]) -> str | None:
-    """`expr` of whole numbers with + - * / %, from left to right by precedence."""
-    if len(words) % 2 == 0 or not words:
-        return None
-    values, signs = [signed(word) for word in words[::2]], words[1::2]
-    if any(value is None for value in values) or any(sign not in ("+", "-", "*", "/", "%") for sign in signs):
-        return None
-    terms = [values[0] or 0]
-    for sign, value in zip(signs, values[1:], strict=True):
-        number = value or 0
-        if sign in ("+", "-"):
-            terms.append(number if sign == "+" else -number)
-            continue
-        if sign in ("/", "%") and not number:
-            return None
-        left = terms[-1]
-        quotient = abs(left) // abs(number) * (1 if (left < 0) == (number < 0) else -1) if number else 0
-        terms[-1] = left * number if sign == "*" else quotient if sign == "/" else left - number * quotient
-        if sign != "*" and len(terms) > 1:
-            return None  # a sign that has been folded into the term would be divided too
-        if abs(terms[-1]) > 2**62:
-            return None
-    return f"{sum(terms)}\n" if abs(sum(terms)) < 2**62 else None
+    """The sum of `expr`: whole numbers with + - * / %."""
+    is_sum = len(words) % 2 and all(map(_WHOLE.fullmatch, words[::2])) and {*words[1::2]} <= set("+-*/%")
+    return " ".join(words) if is_sum and sum(map(len, words[::2])) <= MOST_DIGITS else None
 
 
 # -- filters --------------------------------------------------------------------------------------------------------------
@@ -125,18 +103,6 @@ CLASSES = {
     "[:space:]": " \t\n\v\f\r",
     "[:blank:]": " \t",
 }  # fmt: skip
-
-
-def filtered(name: str, words: Sequence[str], text: str) -> str | None:
-    """What a filter makes of a text; None where it is not one that is worked out."""
-    made: dict[str, Callable[[], str | None]] = {
-        "tr": lambda: _tr(words, text),
-        "cut": lambda: _cut(words, text),
-        "wc": lambda: _wc(words, text),
-        "head": lambda: _ends(words, text, at_end=False),
-        "tail": lambda: _ends(words, text, at_end=True),
-    }
-    return made[name]() if name in made and text.isascii() else None
 
 
 def _tr(words: Sequence[str], text: str) -> str | None:
@@ -178,18 +144,12 @@ def _cut(words: Sequence[str], text: str) -> str | None:
     lines = [line.split(mark) for line in text.splitlines()]
     if field < 1:
         return None
-    return "".join(
-        (parts[0] if len(parts) == 1 else parts[field - 1] if field <= len(parts) else "") + "\n" for parts in lines
-    )
+    return "".join((parts[0] if len(parts) == 1 else "".join(parts[field - 1 : field])) + "\n" for parts in lines)
 
 
 def _wc(words: Sequence[str], text: str) -> str | None:
-    counts: dict[str, Callable[[], int]] = {
-        "-l": lambda: text.count("\n"),
-        "-w": lambda: len(text.split()),
-        "-c": lambda: len(text),
-    }
-    return f"{counts[words[0]]()}\n" if len(words) == 1 and words[0] in counts else None
+    counts = {"-l": text.count("\n"), "-w": len(text.split()), "-c": len(text)}
+    return f"{counts[words[0]]}\n" if len(words) == 1 and words[0] in counts else None
 
 
 def _ends(words: Sequence[str], text: str, *, at_end: bool) -> str | None:
@@ -201,16 +161,25 @@ def _ends(words: Sequence[str], text: str, *, at_end: bool) -> str | None:
     return "".join(lines[max(0, len(lines) - count) :] if at_end else lines[:count])
 
 
-def plain_sum(name: str, words: Sequence[str], text: str | None) -> str | None:
-    """The expression of whole numbers that `bc` is fed, or that `python -c 'print(...)'` and `awk 'BEGIN {print ...}'` print, in the
-    shell's own signs; None for anything else, and for what is not exact."""
-    if name == "bc":
-        return _exact(text or "", division="/") if not words else None
+Text = Callable[[Sequence[str], str], str | None]
+FILTERS: dict[str, Text] = {
+    "tr": _tr,
+    "cut": _cut,
+    "wc": _wc,
+    "head": partial(_ends, at_end=False),
+    "tail": partial(_ends, at_end=True),
+}
+"""What a program makes of its words and of the text that it reads."""
+OF_WORDS = {"seq": _seq, "basename": _basename, "dirname": _dirname}
+"""What a program makes of its words."""
+
+
+def plain_sum(name: str, words: Sequence[str]) -> str | None:
+    """The expression of whole numbers that `python -c 'print(...)'` and `awk 'BEGIN {print ...}'` print, in the shell's own signs;
+    None for anything else, and for what is not exact."""
     if name.startswith("python") and len(words) == 2 and words[0] == "-c":
-        match = re.fullmatch(r"\s*print\s*\((.*)\)\s*;?\s*", words[1], re.DOTALL)
-        inner = match.group(1) if match else ""
-        converted = re.fullmatch(r"\s*int\s*\((.*)\)\s*", inner, re.DOTALL)
-        return _exact(converted.group(1) if converted else inner, division="//")
+        match = re.fullmatch(r"\s*print\s*\((?:\s*int\s*\((.*)\)\s*|(.*))\)\s*;?\s*", words[1], re.DOTALL)
+        return _exact(match.group(1) or match.group(2), division="//") if match else None
     if name in ("awk", "gawk", "mawk") and len(words) == 1:
         match = re.fullmatch(r"\s*BEGIN\s*\{\s*print\s+([^;}]*?)\s*;?\s*\}\s*", words[0])
         return _exact(match.group(1), division="") if match else None
@@ -224,6 +193,4 @@ def _exact(text: str, *, division: str) -> str | None:
         return None
     if sum(map(str.isdigit, text)) > MOST_DIGITS or ("/" in text and "-" in text):
         return None
-    if any(sign != division for sign in re.findall("/+", text)):
-        return None
-    return text.replace("//", "/")
+    return text.replace("//", "/") if {*re.findall("/+", text)} <= {division} else None

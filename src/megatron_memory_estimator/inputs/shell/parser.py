@@ -28,9 +28,9 @@ from .grammar import (
     While,
     Word,
 )
-from .scanner import NAME
 from .simple import SimpleCommands
 from .values import Unknown, Value, bare
+from .words import NAME
 
 LARGEST_SCRIPT = 2**20
 RESERVED = frozenset({"then", "else", "elif", "fi", "do", "done", "esac", "}"})

@@ -11,15 +11,13 @@ import re
 from ...wording import plain
 from ..environment import VARIABLES
 from . import gpus
-from .entries import Entry, entry_of, mentions
 from .files import changed, document, known, named, opened, store
 from .gpus import gpus_of
 from .grammar import Simple
-from .launches import Launch
+from .launches import Entry, Launch, entry_of, mentions
 from .outputs import output_of
 from .parser import parsed
 from .paths import ends, outside
-from .scanner import NAME
 from .state import Shell, State
 from .values import (
     Array,
@@ -34,6 +32,7 @@ from .values import (
     unquoted,
     with_blanks,
 )
+from .words import NAME
 
 SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 REMOTE = frozenset([

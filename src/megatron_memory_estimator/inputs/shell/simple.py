@@ -10,9 +10,8 @@ from collections.abc import Mapping
 
 from ...errors import ConfigError
 from .grammar import Assignment, Condition, Redirect, Simple, Text, Word, joined_pieces
-from .scanner import META, NAME
 from .values import Unknown
-from .words import Words
+from .words import META, NAME, Words
 
 DECLARING = frozenset({"export", "declare", "local", "readonly", "typeset"})
 COMPARISONS = frozenset({"=", "==", "!=", "<", ">", "-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-nt", "-ot", "-ef"})

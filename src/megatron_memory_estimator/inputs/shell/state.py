@@ -336,6 +336,10 @@ class Shell:
         )
         return ConfigError(f"line {self.line} of the script: {what}{way}")
 
+    def unread(self, source: str) -> ConfigError:
+        """The error about a piece of the script that is not read."""
+        return self.refuse(f"{plain(source, 60)} is not read")
+
     def doubt(
         self, why: str, name: str = "", choices: tuple[tuple[Value, ...], ...] = (), cause: str = ""
     ) -> tuple[Unknown]:
