@@ -13,9 +13,8 @@ from functools import partial
 from ...wording import plain, whole
 from .arithmetic import settled
 from .conditions import WRONG, test
-from .files import known, named, opened
 from .grammar import Simple
-from .input_output import echo, getopts, mapfile, printf, prints, read
+from .input_output import echo, getopts, known, mapfile, named, opened, printf, prints, read
 from .parser import parsed
 from .paths import End, through
 from .programs import program
@@ -41,13 +40,19 @@ from .words import NAME
 Builtin = Callable[[Shell, list[Value], Simple], None]
 
 
-def _says(status: int) -> Builtin:
-    """A builtin that does nothing, with this status."""
+def builtin(shell: Shell, name: str, words: list[Value], node: Simple) -> None:
+    """Runs a builtin: words that vanish are none, but for those that a test compares; most succeed."""
+    if name not in KEEPING:
+        shell.state.status = 0
+    BUILTINS[name](shell, words if name in VANISHING else present(words), node)
 
-    def builtin(shell: Shell, words: list[Value], node: Simple) -> None:
-        shell.state.status = status
 
-    return builtin
+def _nothing(shell: Shell, words: list[Value], node: Simple) -> None:
+    """A builtin that does nothing."""
+
+
+def _false(shell: Shell, words: list[Value], node: Simple) -> None:
+    shell.state.status = 1
 
 
 def _unknown(shell: Shell, words: list[Value], node: Simple) -> None:
@@ -78,7 +83,7 @@ def _let(shell: Shell, words: list[Value], node: Simple) -> None:
 
 def _unset(shell: Shell, words: list[Value], node: Simple) -> None:
     functions, variables = "-f" in words, "-v" in words
-    for word in present(words):
+    for word in words:
         if word in ("-f", "-v"):
             continue
         element = re.fullmatch(r"([A-Za-z_]\w*)\[(.*)\]", bare(word))
@@ -90,7 +95,6 @@ def _unset(shell: Shell, words: list[Value], node: Simple) -> None:
             shell.forget(word)
         else:
             shell.state.functions.pop(word, None)
-    shell.state.status = 0
 
 
 def _unset_element(shell: Shell, name: str, index: str) -> None:
@@ -119,8 +123,9 @@ def _shift(shell: Shell, words: list[Value], node: Simple) -> None:
         raise shell.refuse(f"shift {plain(readable(words[0]), 40)} is not read")
     if any(map(loose, shell.state.positionals[:count])):
         raise shell.refuse("shift over words that depend on a condition that cannot be decided")
-    shell.state.status = int(count > len(shell.state.positionals))
-    if not shell.state.status:
+    if count > len(shell.state.positionals):
+        shell.state.status = 1
+    else:
         shell.state.positionals = shell.state.positionals[count:]
 
 
@@ -158,7 +163,6 @@ def _leaves(shell: Shell, words: list[Value], node: Simple, *, goes_on: bool) ->
     levels = whole(words[0]) if words else 1
     if not levels:
         raise shell.refuse("break or continue out of a number of loops that is not known")
-    shell.state.status = 0
     if shell.loops:
         raise Break(min(levels, shell.loops), goes_on=goes_on)
 
@@ -183,7 +187,7 @@ def _command(shell: Shell, words: list[Value], node: Simple) -> None:
             raise shell.refuse(f"command {plain(readable(name), 40)} is not read")
         _unknown(shell, words, node)
     elif isinstance(name, str) and name in BUILTINS:
-        BUILTINS[name](shell, words[1:], node)
+        builtin(shell, name, words[1:], node)
     elif name in DECLARING:
         raise shell.refuse(f"command {readable(name)} is not read")
     elif words:
@@ -197,7 +201,6 @@ def _trap(shell: Shell, words: list[Value], node: Simple) -> None:
     for word in words[1:]:
         if word in ("DEBUG", "ERR", "RETURN") and text.strip(" -") and "=" in text:
             raise shell.refuse(f"a trap on {readable(word)} that sets variables is not read")
-    shell.state.status = 0
 
 
 def _refused(shell: Shell, words: list[Value], node: Simple) -> None:
@@ -214,7 +217,6 @@ OF_THE_MACHINE = re.compile(
 
 def source(shell: Shell, words: list[Value], node: Simple) -> None:
     """`source FILE`: a file that the script wrote, or one beside it; any other is passed over, and said."""
-    words = present(words)
     words = words[1:] if words[:1] == ["--"] else words
     path = _from_here(shell, words[0]) if words else ""
     text, place = (known(shell, path), "") if path else (None, "")
@@ -267,7 +269,7 @@ def _missing(shell: Shell, path: Value, node: Simple) -> None:
 
 def cd(shell: Shell, words: list[Value], node: Simple) -> None:
     """`cd`: the working folder, where it follows from the script's own place."""
-    words = [word for word in present(words) if word not in ("-P", "-L", "-e", "--")]
+    words = [word for word in words if word not in ("-P", "-L", "-e", "--")]
     shell.undecided()
     path = bare(words[0]) if len(words) == 1 and not in_doubt(words[0]) else ""
     beside = shell.beside
@@ -294,7 +296,6 @@ def pwd(shell: Shell, words: list[Value], node: Simple) -> None:
     """`pwd`."""
     folder = shell.state.folder
     prints(shell, f"{folder}\n" if folder else None, node)
-    shell.state.status = 0
 
 
 def again(shell: Shell, text: Value, node: Simple, line: int = 0) -> None:
@@ -329,8 +330,6 @@ UNREAD = frozenset({"lastpipe", "nocasematch", "expand_aliases", "failglob", "in
 
 def set_options(shell: Shell, words: list[Value], node: Simple) -> None:
     """`set`: options, and the positional parameters behind them."""
-    shell.state.status = 0
-    words = present(words)
     at = 0
     while at < len(words):
         word = words[at]
@@ -366,13 +365,13 @@ def shopt(shell: Shell, words: list[Value], node: Simple) -> None:
 
 
 BUILTINS: dict[str, Builtin] = {
-    "false": _says(1), "echo": echo, "printf": printf, "test": _test, "[": _bracket, "let": _let, "unset": _unset, "read": read,
+    "false": _false, "echo": echo, "printf": printf, "test": _test, "[": _bracket, "let": _let, "unset": _unset, "read": read,
     "shift": _shift, "set": set_options, "shopt": shopt, "eval": _eval, "exit": _exit, "return": _return,
     "break": partial(_leaves, goes_on=False), "continue": partial(_leaves, goes_on=True), "exec": _exec, "command": _command,
     "builtin": _command,
     "source": source, ".": source, "getopts": getopts, "cd": cd, "pwd": pwd, "mapfile": mapfile, "readarray": mapfile, "trap": _trap,
     "pushd": _moved, "popd": _moved, "enable": _refused, "coproc": _refused, "select": _refused,
-    **dict.fromkeys((":", "true", "alias", "unalias"), _says(0)),
+    **dict.fromkeys((":", "true", "alias", "unalias"), _nothing),
     **dict.fromkeys(
         ("caller", "dirs", "wait", "ulimit", "umask", "kill", "jobs", "disown", "hash", "type", "times", "history",
          "bg", "fg", "suspend", "logout", "complete", "compgen", "bind", "help"),
@@ -380,3 +379,7 @@ BUILTINS: dict[str, Builtin] = {
     ),
 }  # fmt: skip
 """What each builtin does with its words."""
+KEEPING = frozenset({"eval", "exit", "return", "source", ".", "command", "builtin", "exec"})
+"""Builtins that see the status of the command before them."""
+VANISHING = frozenset({"test", "[", "[[", "eval", "command", "builtin", "exec", "shift"})
+"""Builtins that see words of unset variables, which are none for others."""

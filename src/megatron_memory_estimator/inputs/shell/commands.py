@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 
 from ...errors import ConfigError
 from .assign import assign, declare
-from .builtins import BUILTINS
+from .builtins import BUILTINS, builtin
 from .compound import COMPOUND, shown
 from .expand import fields
-from .files import redirected, targets
 from .grammar import AndOr, Assignment, Command, List, Pipeline, Simple
+from .input_output import redirected, targets
 from .paths import DEEPEST, End, apart, either, through
 from .programs import program
 from .simple import DECLARING
@@ -139,7 +139,7 @@ def _simple(shell: Shell, node: Simple) -> None:
                 raise shell.refuse(f"assignments in front of {name} are not read")
             declare(shell, name, words[1:], declared)
         elif is_known:
-            _with_environment(shell, node.assignments, lambda: BUILTINS[name](shell, words[1:], node))
+            _with_environment(shell, node.assignments, lambda: builtin(shell, name, words[1:], node))
         else:
             program(shell, words, _environment(shell, node.assignments), node)
 

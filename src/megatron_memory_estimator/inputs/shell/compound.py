@@ -11,7 +11,6 @@ from ...wording import plain
 from .arithmetic import truth
 from .conditions import decide
 from .expand import fields, pattern_of, text_of
-from .files import document, redirected, targets
 from .glob import matches
 from .grammar import (
     ArithmeticCommand,
@@ -28,10 +27,11 @@ from .grammar import (
     While,
     Word,
 )
+from .input_output import document, redirected, targets
 from .launches import Branch, Round
 from .paths import End, Way, apart, either, ends, settle, through, widened
-from .state import FAILED, Break, Crowded, Fork, Return, Shell, State, Stop
-from .values import Value, bare, in_doubt, loose, outside_in, present, readable
+from .state import FAILED, Break, Crowded, Fork, Return, Shell, State, Stop, decider
+from .values import Value, bare, in_doubt, loose, present, readable
 
 MOST_ROUNDS = 2000
 MOST_WIDENINGS = 20
@@ -121,8 +121,7 @@ def _clauses(shell: Shell, node: Case, subject: Value, start: int) -> None:
         on: list[Value] = []
         fits = _fits(shell, node.clauses[at], subject, on)
         if fits is None:
-            named = {one.option for value in on for one in outside_in(value)}
-            forks.append(Fork(why, named.pop() if len(named) == 1 else ""))
+            forks.append(Fork(why, decider(*on)))
             ways.append((shell.state.clone(), partial(_clause, shell, node, subject, at)))
         elif fits:
             last = at

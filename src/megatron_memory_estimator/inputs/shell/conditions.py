@@ -9,8 +9,8 @@ from ...wording import signed
 from . import glob
 from .arithmetic import Uncertain, evaluated
 from .expand import pattern_of, text_of
-from .files import plain_path
 from .grammar import Condition, Word
+from .input_output import plain_path
 from .parameters import lookup
 from .simple import COMPARISONS, UNARY
 from .state import Shell

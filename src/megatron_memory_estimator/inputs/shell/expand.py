@@ -32,10 +32,11 @@ from .state import Shell
 from .values import (
     Array,
     Value,
-    apart,
+    altered,
     bare,
     in_doubt,
     joined,
+    pieces,
     quoted,
     size,
     unquoted,
@@ -176,7 +177,7 @@ def _split(shell: Shell, parts: list[Segment]) -> list[Value]:
                 words.is_quoted = words.is_quoted or not one.text
                 words.add(one.text)
             continue
-        for piece in (one.text,) if isinstance(one.text, str) else one.text:
+        for piece in pieces(one.text):
             if isinstance(piece, str):
                 words.cut(piece)
             elif piece.apart:
@@ -235,7 +236,8 @@ def _joined(values: list[Value], separator: str) -> Value:
     several = False
     for value in values:
         if vanishes(value):
-            parts.append(apart(value) if separator == " " else value)
+            is_apart = separator == " "
+            parts.append(altered(value, lambda piece: dataclasses.replace(piece, apart=is_apart)))
             continue
         parts += [separator, value] if several else [value]
         several = True

@@ -11,8 +11,8 @@ from functools import partial
 
 from ...errors import ConfigError
 from .arithmetic import evaluated
-from .files import document
 from .grammar import Simple
+from .input_output import document
 from .state import Shell
 from .values import Value, bare, in_doubt, present
 

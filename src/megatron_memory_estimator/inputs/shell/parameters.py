@@ -12,8 +12,8 @@ from ...wording import plain
 from . import glob
 from .arithmetic import settled
 from .grammar import Param, Text
-from .state import Shell
-from .values import Array, Held, Value, bare, in_doubt, loose, outside_in, unknowns, unset, vanishes
+from .state import Shell, decider
+from .values import Array, Held, Value, bare, in_doubt, loose, unknowns, unset, vanishes
 
 
 class Found(NamedTuple):
@@ -150,9 +150,7 @@ def stretch(shell: Shell, piece: Param, found: Found, numbers: Sequence[int | Va
 
 def not_known(shell: Shell, piece: Param, value: Value) -> Value:
     """The doubt about what an operator makes of a value that is not known; --set gives the variable that holds it."""
-    outside = outside_in(value)
-    name = outside[0].option if len(outside) == 1 else ""
-    return shell.doubt(f"{plain(piece.source, 60)} is not known", cause=name)
+    return shell.doubt(f"{plain(piece.source, 60)} is not known", cause=decider(value))
 
 
 def in_case(shell: Shell, piece: Param, text: str) -> str:

@@ -29,7 +29,7 @@ from .grammar import (
     Word,
 )
 from .simple import SimpleCommands
-from .values import Unknown, Value, bare
+from .values import Unknown, Value, bare, pieces
 from .words import NAME
 
 LARGEST_SCRIPT = 2**20
@@ -47,7 +47,7 @@ def parsed(value: Value, line: int = 1) -> List:
     """The commands of a script, or of a value. Raises ConfigError with the line of what cannot be read."""
     holes: dict[str, Unknown] = {}
     parts: list[str] = []
-    for piece in (value,) if isinstance(value, str) else value:
+    for piece in pieces(value):
         if isinstance(piece, str):
             parts.append(piece)
             continue

@@ -16,7 +16,7 @@ from .grammar import List
 from .launches import Branch
 from .merging import together
 from .state import Break, Crowded, Fork, Known, Oracle, Return, Shell, State, Stop, Taken
-from .values import Array, Held, Value, bare, joined, outside_in, words_of
+from .values import Array, Held, Value, bare, joined, outside_in, pieces, words_of
 
 MOST_WAYS = 256
 """Ways through the same commands, those that leave a loop or a function early among them."""
@@ -278,7 +278,7 @@ def _parts(value: Held | None, *, is_array: bool) -> list[Value]:
     if value is None or is_array:
         return [] if value is None else [value]
     found: list[Value] = []
-    for piece in (value,) if isinstance(value, str) else value:
+    for piece in pieces(value):
         found += re.findall(r"\s+|\S+", piece) if isinstance(piece, str) else [(piece,)]
     return found
 

@@ -11,9 +11,9 @@ import re
 from ...wording import plain
 from ..environment import VARIABLES
 from . import gpus
-from .files import changed, document, known, named, opened, store
 from .gpus import gpus_of
 from .grammar import Simple
+from .input_output import changed, document, known, named, opened, store
 from .launches import Entry, Launch, entry_of, mentions
 from .outputs import output_of
 from .parser import parsed

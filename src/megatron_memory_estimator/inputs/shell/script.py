@@ -16,7 +16,7 @@ from .merging import KEY, deciding, merged, starts
 from .parser import parsed
 from .paths import End, ends
 from .state import MOST_PATHS, Crowded, Shell, State, Stop, TooManyWays
-from .values import Held, Unknown, Value, head, outside_in, partition, readable, unset
+from .values import Held, Unknown, Value, altered, head, outside_in, partition, readable, unset
 
 __all__ = ["Beside", "Launch", "read_script"]
 WITHOUT_EFFECT = frozenset([
@@ -222,13 +222,13 @@ def _lose(shell: Shell, launch: Launch) -> None:
     path, line = next(iter(shell.lost.items()))
     why = f"{plain(path, 120)}, which {line} sources, is not there or not beside the script (--follow opens files elsewhere)"
 
-    def lost(piece: str | Unknown) -> str | Unknown:
-        if isinstance(piece, str) or not piece.is_unset or piece.name.isdigit():
+    def lost(piece: Unknown) -> Unknown:
+        if not piece.is_unset or piece.name.isdigit():
             return piece
         (found,) = shell.doubt(why, piece.name)
         return dataclasses.replace(found, quoted=piece.quoted)
 
-    launch.words = [word if isinstance(word, str) else tuple(map(lost, word)) for word in launch.words]
+    launch.words = [altered(word, lost) for word in launch.words]
 
 
 def _nothing(shell: Shell, *, has_words: bool) -> str:

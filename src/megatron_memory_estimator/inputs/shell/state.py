@@ -69,6 +69,12 @@ class Break(Exception):  # noqa: N818
         self.levels, self.goes_on = levels, goes_on
 
 
+def decider(*values: Value) -> str:
+    """The one variable that --set could give where values come from outside; nothing where there are several."""
+    named = {one.option for value in values for one in outside_in(value)}
+    return named.pop() if len(named) == 1 else ""
+
+
 Kept = dict[str, tuple[Held | None, bool]]
 """Values of variables that others hide for a while, and whether they were exported."""
 
@@ -353,8 +359,7 @@ class Shell:
 
     def undecided(self, *values: Value) -> None:
         """The status of the last command is not known; `values` are what it depends on."""
-        named = {one.option for value in values for one in outside_in(value)}
-        self.state.status, self.state.cause = None, named.pop() if len(named) == 1 else ""
+        self.state.status, self.state.cause = None, decider(*values)
 
     def compare(self, value: Value, *others: Value) -> None:
         """Remembers the values that a variable is compared with, where nothing sets it (also a word of the caller), or where its value
