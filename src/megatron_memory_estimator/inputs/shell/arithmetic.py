@@ -57,6 +57,12 @@ def settled(shell: Shell, text: Value, *, lenient: bool = False) -> int | Value:
         return value
 
 
+def worked_out(shell: Shell, text: Value) -> Value:
+    """The value of an expression as text."""
+    found = settled(shell, text)
+    return str(found) if isinstance(found, int) else found
+
+
 def assigns(text: str) -> bool:
     """Whether an expression sets variables."""
     return re.search(r"\+\+|--|(?<![=!<>])=(?!=)|<<=|>>=", text) is not None

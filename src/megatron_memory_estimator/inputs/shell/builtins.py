@@ -24,6 +24,7 @@ from .values import (
     Array,
     Unknown,
     Value,
+    as_array,
     bare,
     head,
     in_doubt,
@@ -173,8 +174,7 @@ def _exec(shell: Shell, words: list[Value], node: Simple) -> None:
     if words:
         before: dict[str, Value] = {}
         for one in node.assignments:
-            held = shell.state.variables.get(one.name, "")
-            before[one.name] = held.first() or "" if isinstance(held, Array) else held
+            before[one.name] = as_array(shell.state.variables.get(one.name)).first() or ""
         program(shell, words, before, node)
         raise Stop
     shell.state.status = 0
@@ -381,5 +381,5 @@ BUILTINS: dict[str, Builtin] = {
 """What each builtin does with its words."""
 KEEPING = frozenset({"eval", "exit", "return", "source", ".", "command", "builtin", "exec"})
 """Builtins that see the status of the command before them."""
-VANISHING = frozenset({"test", "[", "[[", "eval", "command", "builtin", "exec", "shift"})
+VANISHING = frozenset({"test", "[", "eval", "command", "builtin", "exec", "shift"})
 """Builtins that see words of unset variables, which are none for others."""

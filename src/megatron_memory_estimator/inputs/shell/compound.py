@@ -68,7 +68,14 @@ def _if(shell: Shell, node: If) -> None:
         elif shell.state.status == 0:
             chosen = body
             break
-    _either(shell, ways, lambda: _otherwise(shell, chosen), whys)
+
+    def otherwise() -> None:
+        if chosen is None:
+            shell.state.status = 0
+        else:
+            shell.run(shell, chosen)
+
+    _either(shell, ways, otherwise, whys)
 
 
 def _with_status(state: State, status: int) -> State:
@@ -85,13 +92,6 @@ def _either(shell: Shell, ways: list[Way], otherwise: Callable[[], None], forks:
         return
     causes = {fork.cause for fork in forks}
     either(shell, [*ways, (None, otherwise)], forks[0].why, cause=causes.pop() if len(causes) == 1 else "")
-
-
-def _otherwise(shell: Shell, body: List | None) -> None:
-    if body is None:
-        shell.state.status = 0
-    else:
-        shell.run(shell, body)
 
 
 def shown(node: List | Command) -> str:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ...wording import plain, signed
 from . import glob
-from .arithmetic import settled
+from .arithmetic import settled, worked_out
 from .grammar import Arithmetic, Hole, Opaque, Param, Piece, Substitution, Text, Word
 from .parameters import (
     Found,
@@ -109,8 +109,7 @@ def segments(shell: Shell, piece: Piece, *, whole: bool = False) -> list[Segment
     if isinstance(piece, Param):
         return _parameter(shell, piece, whole=whole)
     if isinstance(piece, Arithmetic):
-        number = settled(shell, text_of(shell, piece.expression))
-        found = str(number) if isinstance(number, int) else number
+        found = worked_out(shell, text_of(shell, piece.expression))
     else:
         found = _substituted(shell, piece)
     return [Segment(quoted(found) if piece.quoted else found, splits=not piece.quoted)]
@@ -233,10 +232,9 @@ def _elements(shell: Shell, piece: Param, held: Found, *, whole: bool) -> list[S
 def _joined(values: list[Value], separator: str) -> Value:
     """Elements as one text; those of unset variables alone are none, and stay to be asked for."""
     parts: list[Value] = []
-    several = False
+    several, is_apart = False, separator == " "
     for value in values:
         if vanishes(value):
-            is_apart = separator == " "
             parts.append(altered(value, lambda piece: dataclasses.replace(piece, apart=is_apart)))
             continue
         parts += [separator, value] if several else [value]

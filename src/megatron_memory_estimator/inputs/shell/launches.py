@@ -89,7 +89,7 @@ def entry_of(values: Sequence[Value], env: Sequence[str] = ()) -> Entry | None:
             continue
         if (named := _of_framework(words, found, at)) is not None:
             return named
-        if SCRIPT.fullmatch(found) or _is_named(words, at) or (SCRIPTS.fullmatch(found) and _is_launcher(found, env)):
+        if SCRIPT.fullmatch(found) or _is_named(words, at) or _is_of_framework(found, env):
             return Entry(found, at, at + 1)
         if at and found.endswith(".py") and (not before.startswith("-") or before == "-u"):
             is_other = NOT_TRAINING.search(found.split("/")[-1])  # what follows are its words
@@ -115,9 +115,9 @@ def _is_named(words: Sequence[str], at: int) -> bool:
     return any(_PYTHON.fullmatch(word) or word.split("/")[-1] in _STARTERS for word in words[:at])
 
 
-def _is_launcher(path: str, env: Sequence[str]) -> bool:
-    """Whether a shell script of a framework is started as one: Primus's needs EXP."""
-    return "EXP" in env or "scripts/training/" in path
+def _is_of_framework(path: str, env: Sequence[str]) -> bool:
+    """Whether it is a shell script of a framework, started as one: Primus's needs EXP."""
+    return SCRIPTS.fullmatch(path) is not None and ("EXP" in env or "scripts/training/" in path)
 
 
 # -- launches ---

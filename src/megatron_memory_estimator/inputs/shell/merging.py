@@ -288,13 +288,9 @@ def _key(argument: Words) -> str:
     """What names an argument: its flag, the key of an override, or why it is not known; nothing for other words."""
     name, equals, _ = partition(argument[0], "=")
     if not isinstance(name, str):
-        return outside_in(name)[0].why if _may_be_flags(name) and not bare(name) else ""
+        may_be_flags = any(_is_flag(one) for part in outside_in(name) for words in part.choices for one in words)
+        return outside_in(name)[0].why if may_be_flags and not bare(name) else ""
     return name if _is_flag(name) or (equals and KEY.fullmatch(name)) else ""
-
-
-def _may_be_flags(word: Value) -> bool:
-    """Whether a word that is not known may be arguments."""
-    return any(_is_flag(one) for unknown in outside_in(word) for choice in unknown.choices for one in choice)
 
 
 def _order(lists: Sequence[list[str]]) -> list[str]:

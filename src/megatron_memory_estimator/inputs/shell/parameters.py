@@ -13,7 +13,7 @@ from . import glob
 from .arithmetic import settled
 from .grammar import Param, Text
 from .state import Shell, decider
-from .values import Array, Held, Value, bare, in_doubt, loose, unknowns, unset, vanishes
+from .values import Array, Held, Value, as_array, bare, in_doubt, loose, unknowns, unset, vanishes
 
 
 class Found(NamedTuple):
@@ -72,8 +72,7 @@ def _special(shell: Shell, name: str) -> Value:
 
 def element(shell: Shell, name: str, value: Held | None, index: Value | None) -> Value | None:
     """One element of an array; without an index the first."""
-    if not isinstance(value, Array):
-        value = Array({} if value is None else {0: value})
+    value = as_array(value)
     asked: Value = "0" if index is None else index
     if value.keyed:
         return shell.doubt(f"the element of {name} is not known") if in_doubt(asked) else value.items.get(bare(asked))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import re
+import shlex
 from collections.abc import Mapping, Sequence
 
 from ...errors import ConfigError
@@ -107,7 +107,7 @@ def chosen(shell: Shell, ends: Sequence[End], *, has_words: bool) -> Launch:
     _refuse_rounds([*(launches[at] for at in others), launch])
     for at in others:
         other = launches[at]
-        why = _between(other, launch) or _between_ways(shell, ends, places[at][1], places[-1][1])
+        why = _between(shell, ends, places[at][1], places[-1][1])
         if why:
             raise ConfigError(
                 f"which of two runs the script starts, at line {other.line} or at line {launch.line}, depends on {why}, "
@@ -123,14 +123,12 @@ def chosen(shell: Shell, ends: Sequence[End], *, has_words: bool) -> Launch:
     return launch
 
 
-def _between(other: Launch, launch: Launch) -> str:
-    """The condition between whose branches two launches stand."""
-    apart = next(((a, b) for a, b in zip(other.branch, launch.branch, strict=False) if a != b), None)
-    return apart[0].why if apart is not None and apart[0].why == apart[1].why else ""
-
-
-def _between_ways(shell: Shell, ends: Sequence[End], one: dict[int, Launch], other: dict[int, Launch]) -> str:
-    """The conditions that decide between two launches, where no way that goes to the end comes to both."""
+def _between(shell: Shell, ends: Sequence[End], one: dict[int, Launch], other: dict[int, Launch]) -> str:
+    """The conditions that decide between two launches: they stand in its branches, or no way that goes to the end comes to both."""
+    branches = (next(iter(launches.values())).branch for launches in (one, other))
+    apart = next(((a, b) for a, b in zip(*branches, strict=False) if a != b), None)
+    if apart is not None and apart[0].why == apart[1].why:
+        return str(apart[0].why)
     going = [way for way, end in enumerate(ends) if not isinstance(end.control, Stop)]
     ours, theirs = [way for way in going if way in one], [way for way in going if way in other]
     if not ours or not theirs or set(ours) & set(theirs):
@@ -201,14 +199,10 @@ def _refuse_rounds(launches: list[Launch]) -> None:
     values = " and ".join(
         f"{name} = {', '.join(plain(value, 60) for value in found[:20])}" for name, found in named.items()
     )
-    options = " ".join(f"--set {_quoted(f'{name}={found[0]}')}" for name, found in named.items())
+    options = " ".join(f"--set {shlex.quote(f'{name}={found[0]}')}" for name, found in named.items())
     raise ConfigError(
         f"the loop at line {line} starts {len(same)} different runs, for {values}; choose one, such as {options}"
     )
-
-
-def _quoted(text: str) -> str:
-    return text if re.fullmatch(r"[\w=.,:/@%+-]+", text) else "'" + text.replace("'", "'\\''") + "'"
 
 
 def _loops(launch: Launch) -> list[tuple[int, str]]:

@@ -405,14 +405,18 @@ class Shell:
             self.state.variables[name] = value
         elif isinstance(before, Array):
             self.spend(len(before.items))
-            if before.uncertain:
-                raise self.refuse(f"an element of {name} is set, but how many it has is not known")
+            self.counted(name, before)
             first = quoted(self._attributed(name, value))  # one element, whatever is in it
             self.state.variables[name] = Array({**before.items, ("0" if before.keyed else 0): first}, before.keyed)
         else:
             self.state.variables[name] = self._attributed(name, unquoted(value))
         if "allexport" in self.state.options:
             self.state.exported.add(name)
+
+    def counted(self, name: str, held: Held | None) -> None:
+        """Raises ConfigError where the elements of an array are not known, so that none of them can be set."""
+        if isinstance(held, Array) and held.uncertain:
+            raise self.refuse(f"an element of {name} is set, but how many it has is not known")
 
     def _attributed(self, name: str, value: Value) -> Value:
         """The value; where all of it is one part that comes from outside, that part is called by the variable that --set could give."""

@@ -79,6 +79,11 @@ Held = Value | Array
 """What a variable holds."""
 
 
+def as_array(held: Held | None) -> Array:
+    """What a variable holds as an array; a text is its first element."""
+    return held if isinstance(held, Array) else Array({} if held is None else {0: held})
+
+
 def pieces(value: Value) -> tuple[Piece, ...]:
     """The pieces of a value."""
     return (value,) if isinstance(value, str) else value
