@@ -270,26 +270,20 @@ def _missing(shell: Shell, path: Value, node: Simple) -> None:
 def cd(shell: Shell, words: list[Value], node: Simple) -> None:
     """`cd`: the working folder, where it follows from the script's own place."""
     words = [word for word in words if word not in ("-P", "-L", "-e", "--")]
+    path = bare(words[0]) if len(words) == 1 and not in_doubt(words[0]) else None
+    if path in ("", "."):
+        return
     shell.undecided()
-    path = bare(words[0]) if len(words) == 1 and not in_doubt(words[0]) else ""
-    beside = shell.beside
-    if path == "." or (not path and len(words) == 1 and not in_doubt(words[0])):
-        shell.state.status = 0
+    base, beside = shell.state.folder, shell.beside
+    shell.state.folder = ""
+    if beside is None or path is None or path == "-":
         return
-    if beside is None or not path or path == "-":
-        shell.state.folder = ""
-        return
-    base = shell.state.folder
-    if os.path.isabs(path) or base:
-        place = os.path.normpath(os.path.join(base or "", path))
-    else:
-        inner = os.path.normpath(os.path.join(beside.folder, path))
-        is_below = base is None and not path.startswith("..") and beside.exists(inner, None, is_folder=True)
-        place = inner if is_below else ""
-    shell.state.folder = place
-    is_above = bool(place) and f"{beside.folder}/".startswith(place.rstrip("/") + "/")
-    if is_above or (place and beside.exists(place, None, is_folder=True)):
-        shell.state.status = 0
+    place = os.path.normpath(os.path.join(base or ("" if os.path.isabs(path) else beside.folder), path))
+    is_there = beside.exists(place, None, is_folder=True)
+    if os.path.isabs(path) or base or (base is None and not path.startswith("..") and is_there):
+        shell.state.folder = place
+        if is_there or f"{beside.folder}/".startswith(place.rstrip("/") + "/"):
+            shell.state.status = 0
 
 
 def pwd(shell: Shell, words: list[Value], node: Simple) -> None:
@@ -301,20 +295,16 @@ def pwd(shell: Shell, words: list[Value], node: Simple) -> None:
 def again(shell: Shell, text: Value, node: Simple, line: int = 0) -> None:
     """Reads a text as commands, here and now; its first line has the number of this one, or `line`."""
     if not bare(text).strip():
-        if in_doubt(text):
-            shell.note(f"{plain(node.source, 80)} is not followed")
         shell.state.status = 0
         if in_doubt(text):
+            shell.note(f"{plain(node.source, 80)} is not followed")
             shell.undecided(text)
         return
-    shell.depth += 1
     shell.spend(10 * size(text))
-    try:
+    with shell.during(depth=shell.depth + 1):
         if shell.depth > 20:
             raise shell.refuse("eval is nested too deeply")
         shell.run(shell, parsed(text, line or shell.line))
-    finally:
-        shell.depth -= 1
 
 
 # -- options ------------------------------------------------------------------------------------------------------------
@@ -330,30 +320,24 @@ UNREAD = frozenset({"lastpipe", "nocasematch", "expand_aliases", "failglob", "in
 
 def set_options(shell: Shell, words: list[Value], node: Simple) -> None:
     """`set`: options, and the positional parameters behind them."""
-    at = 0
-    while at < len(words):
-        word = words[at]
-        at += 1
+    while words:
+        word, *rest = words
         if word == "-":
             raise shell.refuse("set - is not read")
-        if word == "--":
-            shell.state.positionals = tuple(words[at:])
-            return
         if not isinstance(word, str) or not re.fullmatch(r"[-+][A-Za-z]+", word):
-            shell.state.positionals = tuple(words[at - 1 :])
+            shell.state.positionals = tuple(rest if word == "--" else words)
             return
-        names: list[str] = []
+        names = set[str]()
         for letter in word[1:]:
             if letter == "o":
-                names.append(bare(words[at]) if at < len(words) else "")
-                at += 1
+                name, rest = bare(rest[0]) if rest else "", rest[1:]
             else:
-                names.append(OPTIONS.get(letter, letter))
-        for name in names:
+                name = OPTIONS.get(letter, letter)
             if name and name not in HARMLESS:
                 raise shell.refuse(f"set {word} {plain(name, 40)} is not read")
-        changed = frozenset(names)
-        shell.state.options = shell.state.options | changed if word[0] == "-" else shell.state.options - changed
+            names.add(name)
+        words = rest
+        shell.state.options = shell.state.options | names if word[0] == "-" else shell.state.options - names
 
 
 def shopt(shell: Shell, words: list[Value], node: Simple) -> None:

@@ -63,14 +63,15 @@ def written(shell: Shell, redirects: Sequence[Redirect], text: Value | None = No
         if not one.takes or one.operator == ">&":
             continue
         path = plain_path(shell.targets.get(id(one), ""))
-        appends = one.operator in (">>", "&>>")
         if id(one) in shell.stored:
             shell.stored.discard(id(one))
-        elif text is not None and (path in shell.state.files or _KEPT.fullmatch(path)):
-            shell.stored.add(id(one))
-            store(shell, path, text, appends=appends)
-        elif path in shell.state.files or _KEPT.fullmatch(path):
+        elif path not in shell.state.files and not _KEPT.fullmatch(path):
+            continue
+        elif text is None:
             shell.state.files[path] = shell.doubt("the file is written by a command")
+        else:
+            shell.stored.add(id(one))
+            store(shell, path, text, appends=one.operator in (">>", "&>>"))
 
 
 def store(shell: Shell, path: Value, text: Value, *, appends: bool) -> None:
@@ -115,7 +116,7 @@ def opened(shell: Shell, path: str) -> tuple[str, str] | None:
         shell.opened += 1
         shell.spend(len(found[1]))
         if shell.opened > MOST_OPENED:
-            raise shell.refuse(f"more than {MOST} files are opened")
+            raise shell.refuse(f"more than {MOST_OPENED} files are opened")
         if "\0" in found[1]:
             raise shell.refuse(f"{path[:80]} has a null byte")
     return found
@@ -196,15 +197,19 @@ def printf(shell: Shell, words: list[Value], node: Simple) -> None:
         raise shell.refuse(f"printf -v {plain(readable(name), 40)} is not read")
 
 
+_FIELD = re.compile(r"%s|%0?[1-9]?[0-9]?d")
+_PRINTED = {"%%": "%", "\\n": "\n", "\\t": "\t"}
+
+
 def formatted(words: list[Value]) -> Value | None:
     """What printf makes of %s, %d and plain text; None for anything else."""
     if not words or in_doubt(words[0]):
         return None
     form, values = bare(words[0]), [unquoted(word) for word in words[1:]]
     parts = re.findall(r"%%|%0?[1-9]?[0-9]?d|%s|\\[nt]|[^%\\]+|.", form, re.DOTALL)
-    if any(part[0] in "%\\" and part not in ("%%", "%s", "\\n", "\\t") and not _is_number(part) for part in parts):
+    takes = any(map(_FIELD.fullmatch, parts))
+    if any(part[0] in "%\\" and part not in _PRINTED and not _FIELD.fullmatch(part) for part in parts):
         return None
-    takes = sum(part == "%s" or _is_number(part) for part in parts)
     out: list[Value] = []
     rounds, printed = 0, 0
     while rounds == 0 or (values and takes):
@@ -213,29 +218,22 @@ def formatted(words: list[Value]) -> Value | None:
         if rounds > 5000 or printed > 2**18:
             return None
         for part in parts:
-            if part == "%s" or _is_number(part):
+            if _FIELD.fullmatch(part):
                 value = values.pop(0) if values else ("" if part == "%s" else "0")
                 if part != "%s" and not (isinstance(value, str) and re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", value)):
                     return None
                 out.append(value if part in ("%s", "%d") else format(int(bare(value)), part[1:]))
             else:
-                out.append({"%%": "%", "\\n": "\n", "\\t": "\t"}.get(part, part))
+                out.append(_PRINTED.get(part, part))
     return joined(out)
-
-
-def _is_number(part: str) -> bool:
-    return part[0] == "%" and part[-1] == "d"
 
 
 # -- reading -------------------------------------------------------------------------------------------------------------
 def read(shell: Shell, words: list[Value], node: Simple) -> None:
     """`read` from a here-string, a here-document or what the commands around it are fed; otherwise the values are in doubt."""
     names, array, raw = _asked(shell, words)
-    feeds = [redirect for redirect in node.redirects if redirect.feeds]
-    source = feeds[-1] if feeds else None
-    text = shell.targets[id(source)] if source is not None and source.operator in ("<<", "<<<") else None
-    if source is None and shell.state.fed is not None:
-        text = _next_line(shell, raw=raw)
+    is_fed = any(one.feeds for one in node.redirects)
+    text = document(shell, node) if is_fed or shell.state.fed is None else _next_line(shell, raw=raw)
     targets = [array] if array else names or ["REPLY"]
     if not isinstance(text, str) or (not raw and "\\" in text):
         why = f"`{plain(node.source, 60)}` reads what is not known"
@@ -254,8 +252,7 @@ def read(shell: Shell, words: list[Value], node: Simple) -> None:
     else:
         for at, name in enumerate(names):
             shell.assign(name, pieces[at] if at < len(pieces) else "")
-    is_here = source is not None and source.operator == "<<<"
-    shell.state.status = 0 if is_here or "\n" in text else 1
+    shell.state.status = int("\n" not in text)
 
 
 def _next_line(shell: Shell, *, raw: bool) -> Value | None:
@@ -274,16 +271,12 @@ def _asked(shell: Shell, words: list[Value]) -> tuple[list[str], str, bool]:
     array, raw = "", False
     while words:
         word, *words = words
-        if word in ("-r", "-s"):
-            raw = raw or word == "-r"
-        elif word in ("-a", "-ra"):
-            array, raw = (bare(words[0]) if words else ""), raw or word == "-ra"
-            words = words[1:]
+        if word in ("-r", "-s", "-a", "-ra", "-p", "-t", "-rp"):
+            raw = raw or "r" in word
+            array = bare(*words[:1]) if word[-1] == "a" and words else array
+            words = words[word[-1] in "apt" :]
         elif isinstance(word, str) and NAME.fullmatch(word):
             names.append(word)
-        elif word in ("-p", "-t", "-rp"):
-            raw = raw or word == "-rp"
-            words = words[1:]
         else:
             raise shell.refuse(f"read {plain(readable(word), 40)} is not read")
     return names, array, raw
@@ -296,14 +289,11 @@ def _cut(shell: Shell, line: str, most: int) -> list[str]:
     others = "".join(c for c in value if c not in " \t\n")
     if others and blanks:
         raise shell.refuse("read with an IFS of blanks and other characters is not read")
-    if not value:
-        return [line]
-    if blanks and most == 1:
-        return [line.strip(blanks)]
-    if blanks:
-        parts = re.split(f"[{re.escape(blanks)}]+", line.strip(blanks), maxsplit=most - 1 if most else 0)
-        return [part for part in parts if part] if not most else parts
-    parts = [line] if most == 1 else re.split(f"[{re.escape(others)}]", line, maxsplit=most - 1 if most else 0)
+    mark = f"[{re.escape(blanks)}]+" if blanks else f"[{re.escape(others)}]"
+    line = line.strip(blanks) if blanks else line
+    parts = [line] if most == 1 or not value else re.split(mark, line, maxsplit=max(most - 1, 0))
+    if blanks or not value:
+        return [part for part in parts if part or not value]
     if most and len(parts) == most and any(c in parts[-1] for c in others):
         if sum(c in others for c in parts[-1]) == 1 and parts[-1][-1] in others:
             parts[-1] = parts[-1][:-1]  # one separator behind the last field drops out
@@ -342,18 +332,22 @@ def getopts(shell: Shell, words: list[Value], node: Simple) -> None:
         if in_doubt(word):
             raise shell.refuse("getopts over words that are not known is not read")
         if not head(word).startswith("-") or word in ("-", "--"):
-            _ends(shell, name, min(number, len(arguments) + 1) + (word == "--"))
+            _opted(shell, name, "?", None, (min(number, len(arguments) + 1) + (word == "--"), 0, ""))
+            shell.state.status = 1
             return
         at = 1
     _option(shell, letters, name, arguments, number, at)
 
 
-def _ends(shell: Shell, name: str, number: int) -> None:
-    shell.assign(name, "?")
-    shell.forget("OPTARG")
-    shell.assign("OPTIND", str(number))
-    shell.state.options_at = (number, 0, "")
-    shell.state.status = 1
+def _opted(shell: Shell, name: str, found: str, value: Value | None, behind: tuple[int, int, Value]) -> None:
+    """Sets the variables of `getopts`: the option, its value, and the place behind it."""
+    shell.assign(name, found)
+    if value is None:
+        shell.forget("OPTARG")
+    else:
+        shell.assign("OPTARG", value)
+    shell.assign("OPTIND", str(behind[0]))
+    shell.state.options_at = behind
 
 
 def _option(shell: Shell, letters: str, name: str, arguments: list[Value], number: int, at: int) -> None:
@@ -375,10 +369,4 @@ def _option(shell: Shell, letters: str, name: str, arguments: list[Value], numbe
             value, following = arguments[number], number + 2
         else:
             found, value = (":", letter) if silent else ("?", None)
-    shell.assign(name, found)
-    if value is None:
-        shell.forget("OPTARG")
-    else:
-        shell.assign("OPTARG", value)
-    shell.assign("OPTIND", str(following))
-    shell.state.options_at = (following, rest, arguments[number - 1])
+    _opted(shell, name, found, value, (following, rest, arguments[number - 1]))

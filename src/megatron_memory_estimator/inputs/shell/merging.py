@@ -45,8 +45,8 @@ def _by_place(launches: Sequence[Launch]) -> dict[Place, Launch]:
     found: dict[Place, Launch] = {}
     for one in launches:
         place = (one.line, one.entry, one.branch, tuple((of.line, of.name) for of in one.rounds))
-        count = sum(other[:-1] == place for other in found)
-        found[place + (count,)] = one
+        key = (*place, sum(other[:-1] == place for other in found))
+        found[key] = one
     return found
 
 
