@@ -30,7 +30,7 @@ from .grammar import (
 from .input_output import document, redirected, targets
 from .launches import Branch, Round
 from .paths import End, Way, apart, either, ends, settle, through, widened
-from .state import FAILED, Break, Crowded, Fork, Return, Shell, State, Stop, decider
+from .state import FAILED, Break, Crowded, Fork, Return, Shell, Stop, decider
 from .values import Value, bare, in_doubt, loose, present, readable
 
 MOST_ROUNDS = 2000
@@ -63,8 +63,9 @@ def _if(shell: Shell, node: If) -> None:
         if shell.state.status is None:
             line = condition.items[0].line if condition.items else shell.line
             whys.append(Fork(f"{shown(condition)} (line {line})", shell.state.cause))
-            ways.append((_with_status(shell.state, 0), partial(shell.run, shell, body)))
-            shell.state.status = FAILED
+            holds = shell.state.clone()
+            holds.status, shell.state.status = 0, FAILED
+            ways.append((holds, partial(shell.run, shell, body)))
         elif shell.state.status == 0:
             chosen = body
             break
@@ -76,13 +77,6 @@ def _if(shell: Shell, node: If) -> None:
             shell.run(shell, chosen)
 
     _either(shell, ways, otherwise, whys)
-
-
-def _with_status(state: State, status: int) -> State:
-    """A copy of a state with another status."""
-    copied = state.clone()
-    copied.status = status
-    return copied
 
 
 def _either(shell: Shell, ways: list[Way], otherwise: Callable[[], None], forks: list[Fork]) -> None:
@@ -331,16 +325,9 @@ def _function(shell: Shell, node: Function) -> None:
     shell.state.status = 0
 
 
-def _arithmetic(shell: Shell, node: ArithmeticCommand) -> None:
-    truth(shell, text_of(shell, node.expression))
-
-
-def _test(shell: Shell, node: Test) -> None:
-    decide(shell, node.condition)
-
-
-COMPOUND: dict[type[Command], Callable[..., None]] = {
+COMPOUND: dict[type[Command], Callable[..., object]] = {
     Group: _group, If: _if, Case: _case, For: _for, While: _while, ArithmeticFor: _arithmetic_for, Function: _function,
-    ArithmeticCommand: _arithmetic, Test: _test,
+    ArithmeticCommand: lambda shell, node: truth(shell, text_of(shell, node.expression)),
+    Test: lambda shell, node: decide(shell, node.condition),
 }  # fmt: skip
 """What each kind of command does."""

@@ -57,9 +57,8 @@ def read_script(
     launch = chosen(shell, found, has_words=bool(shell.state.positionals))
     option = next((word for word in words if word.startswith("-")), None)
     if option is not None and not shell.takes_words:
-        raise ConfigError(
-            f'No such option "{option[:80]}", and the script takes no words of its own ("$@", shift, getopts)'
-        )
+        takes_none = 'the script takes no words of its own ("$@", shift, getopts)'
+        raise ConfigError(f'No such option "{option[:80]}", and {takes_none}')
     if words and not shell.takes_words and not shell.takes_numbers:
         launch.notes.append(f"the script reads no words of its caller; {' '.join(words)[:80]} is passed over")
     return launch
@@ -82,9 +81,7 @@ def _shell(text: str, given: Mapping[str, str], words: Sequence[str], beside: Be
 
 def _positionals(given: Mapping[str, str], words: Sequence[str]) -> tuple[Value, ...]:
     """Positional parameters: words, and those by number; one that is not given before one that is, is set nowhere."""
-    numbers = dict(enumerate(words, 1)) | {
-        whole(name) or 0: value for name, value in given.items() if whole(name) is not None
-    }
+    numbers = dict(enumerate(words, 1)) | {int(name): value for name, value in given.items() if whole(name) is not None}
     last = max(numbers, default=0)
     if last > MOST_WORDS:
         raise ConfigError(f"a script has at most {MOST_WORDS:,} positional parameters here")

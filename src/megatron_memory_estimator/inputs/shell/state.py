@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +15,7 @@ from ...wording import plain
 from .beside import Beside
 from .grammar import Command, List
 from .launches import Branch, Launch, Round
-from .values import Array, Held, Unknown, Value, bare, outside_in, quoted, size, unknowns, unquoted
+from .values import Array, Held, Unknown, Value, altered, bare, outside_in, quoted, size, unknowns, unquoted
 
 MOST_WORK = 20_000_000
 """Characters and commands that reading a script may touch on all ways through it; a real script needs some ten thousand."""
@@ -102,6 +103,10 @@ class Taken(NamedTuple):
     way: int
 
 
+UNSEEN = frozenset({"status", "cause", "launches", "taken", "differed"})
+"""Fields of a state that tell how it was come to."""
+
+
 @dataclass
 class State:
     """All that one command can change for the next, on one way through the script.
@@ -136,20 +141,12 @@ class State:
 
     def clone(self) -> State:
         """A state of its own with the same contents."""
-        return dataclasses.replace(
-            self,
-            variables=dict(self.variables),
-            exported=set(self.exported),
-            readonly=set(self.readonly),
-            integers=set(self.integers),
-            functions=dict(self.functions),
-            exported_functions=set(self.exported_functions),
-            files=dict(self.files),
-            frames=tuple(Frame(dict(frame.saved), frame.temporary) for frame in self.frames),
-            output=None if self.output is None else list(self.output),
-            launches=list(self.launches),
-            differed=dict(self.differed),
-        )
+        found = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, dict | set | list):
+                setattr(found, name, value.copy())
+        found.frames = tuple(Frame(dict(frame.saved), frame.temporary) for frame in self.frames)
+        return found
 
     def kept(self, *names: str) -> Kept:
         """Variables as they are, to be put back."""
@@ -166,13 +163,7 @@ class State:
 
     def same(self, other: State) -> bool:
         """Whether nothing that a later command can see differs, the status aside."""
-        return self._seen() == other._seen()
-
-    def _seen(self) -> tuple[object, ...]:
-        return (
-            self.variables, self.exported, self.readonly, self.functions, self.exported_functions, self.integers, self.positionals,
-            self.options, self.files, self.frames, self.fed, self.folder, self.options_at, self.output, self.opaque,
-        )  # fmt: skip
+        return all(value == getattr(other, name) for name, value in vars(self).items() if name not in UNSEEN)
 
 
 Known = dict[tuple[object, ...], list[Any]]
@@ -297,9 +288,7 @@ class Shell:
         """Count work. Raises ConfigError where a script needs more than any real one."""
         self.work += amount
         if self.work > MOST_WORK:
-            raise ConfigError(
-                f"line {self.line} of the script: reading it takes too much work; its text grows too large"
-            )
+            raise self.wrong("reading it takes too much work; its text grows too large")
 
     def try_way(self) -> None:
         """Count a way that is begun. Raises Crowded where all ways together take too much work."""
@@ -313,11 +302,9 @@ class Shell:
         self.steps += 1
         self.all_steps += 1
         if self.steps > MOST_STEPS:
-            raise ConfigError(f"line {self.line} of the script: more than {MOST_STEPS} commands would run")
+            raise self.wrong(f"more than {MOST_STEPS} commands would run")
         if self.all_steps > MOST_STEPS_OF_ALL:
-            raise ConfigError(
-                f"line {self.line} of the script: more than {MOST_STEPS_OF_ALL} commands stand on the ways through it"
-            )
+            raise self.wrong(f"more than {MOST_STEPS_OF_ALL} commands stand on the ways through it")
         self.spend(20)
 
     def note(self, text: str) -> None:
@@ -332,15 +319,15 @@ class Shell:
             return f"line {self.line} of {plain(self.beside.shown(self.places[0]), 80)}"
         return f"line {self.line}"
 
+    def wrong(self, what: str) -> ConfigError:
+        """The error about the script at this line."""
+        return ConfigError(f"line {self.line} of the script: {what}")
+
     def refuse(self, what: str) -> ConfigError:
-        """The error about something that the script does here."""
+        """The error about something that the script does here, on this way."""
         taken = self.state.taken
-        way = (
-            f"; that is so on one of the ways at a condition that cannot be decided: {taken[-1].fork.why}"
-            if taken
-            else ""
-        )
-        return ConfigError(f"line {self.line} of the script: {what}{way}")
+        so = "; that is so on one of the ways at a condition that cannot be decided: "
+        return self.wrong(what + (so + taken[-1].fork.why if taken else ""))
 
     def unread(self, source: str) -> ConfigError:
         """The error about a piece of the script that is not read."""
@@ -420,12 +407,10 @@ class Shell:
 
     def _attributed(self, name: str, value: Value) -> Value:
         """The value; where all of it is one part that comes from outside, that part is called by the variable that --set could give."""
-        if len(value) != 1 or isinstance(value, str):
-            return value
-        (piece,) = value
-        if isinstance(piece, str) or piece.is_unset or piece.name:
-            return value
-        return (dataclasses.replace(piece, name=name),)
+        is_whole = len(value) == 1
+        return altered(
+            value, lambda piece: dataclasses.replace(piece, name=name) if is_whole and not piece.name else piece
+        )
 
     def forget(self, name: str) -> None:
         """Unset a variable."""
