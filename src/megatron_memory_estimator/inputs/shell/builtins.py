@@ -354,7 +354,7 @@ BUILTINS: dict[str, Builtin] = {
     "break": partial(_leaves, goes_on=False), "continue": partial(_leaves, goes_on=True), "exec": _exec, "command": _command,
     "builtin": _command,
     "source": source, ".": source, "getopts": getopts, "cd": cd, "pwd": pwd, "mapfile": mapfile, "readarray": mapfile, "trap": _trap,
-    "pushd": _moved, "popd": _moved, "enable": _refused, "coproc": _refused, "select": _refused,
+    "pushd": _moved, "popd": _moved, "enable": _refused,
     **dict.fromkeys((":", "true", "alias", "unalias"), _nothing),
     **dict.fromkeys(
         ("caller", "dirs", "wait", "ulimit", "umask", "kill", "jobs", "disown", "hash", "type", "times", "history",

@@ -17,7 +17,7 @@ from .input_output import redirected, targets
 from .paths import DEEPEST, End, apart, either, through
 from .programs import program
 from .simple import DECLARING
-from .state import FAILED, Frame, Shell, Stop
+from .state import FAILED, Fork, Frame, Shell, Stop
 from .values import Array, Value, joined, present, vanishes
 
 
@@ -53,7 +53,7 @@ def _and_or(shell: Shell, item: AndOr) -> None:
         def left(status: int = FAILED if follows else 0) -> None:
             shell.state.status = status
 
-        either(shell, [(None, taken), (None, left)], why, follows=follows, cause=shell.state.cause)
+        either(shell, [(None, taken)], left, [Fork(why, shell.state.cause)], follows=follows)
 
 
 def _piped_shown(node: Pipeline) -> str:

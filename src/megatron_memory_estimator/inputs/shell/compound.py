@@ -76,16 +76,7 @@ def _if(shell: Shell, node: If) -> None:
         else:
             shell.run(shell, chosen)
 
-    _either(shell, ways, otherwise, whys)
-
-
-def _either(shell: Shell, ways: list[Way], otherwise: Callable[[], None], forks: list[Fork]) -> None:
-    """Runs what is left where no branch is in doubt; each of the branches in doubt and what is left otherwise."""
-    if not ways:
-        otherwise()
-        return
-    causes = {fork.cause for fork in forks}
-    either(shell, [*ways, (None, otherwise)], forks[0].why, cause=causes.pop() if len(causes) == 1 else "")
+    either(shell, ways, otherwise, whys)
 
 
 def shown(node: List | Command) -> str:
@@ -120,7 +111,7 @@ def _clauses(shell: Shell, node: Case, subject: Value, start: int) -> None:
         elif fits:
             last = at
             break
-    _either(shell, ways, partial(_clause, shell, node, subject, last), forks)
+    either(shell, ways, partial(_clause, shell, node, subject, last), forks)
 
 
 def _clause(shell: Shell, node: Case, subject: Value, at: int) -> None:

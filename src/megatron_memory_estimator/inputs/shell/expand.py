@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ...wording import plain, signed
 from . import glob
 from .arithmetic import settled, worked_out
-from .grammar import Arithmetic, Hole, Opaque, Param, Piece, Substitution, Text, Word
+from .grammar import Arithmetic, Hole, Opaque, Param, Piece, Text, Word
 from .parameters import (
     Found,
     by_pattern,
@@ -111,18 +111,8 @@ def segments(shell: Shell, piece: Piece, *, whole: bool = False) -> list[Segment
     if isinstance(piece, Arithmetic):
         found = worked_out(shell, text_of(shell, piece.expression))
     else:
-        found = _substituted(shell, piece)
+        found = captured(shell, piece.body, piece.source)
     return [Segment(quoted(found) if piece.quoted else found, splits=not piece.quoted)]
-
-
-def _substituted(shell: Shell, piece: Substitution) -> Value:
-    """What a substitution prints, where it is text that can be known."""
-    found, choices, why = captured(shell, piece.body)
-    if found is not None:
-        return found
-    if choices:
-        return shell.doubt(f"{plain(piece.source, 80)} depends on {why}", "", choices)
-    return shell.doubt(f"{plain(piece.source, 80)} is a command, and nothing is executed")
 
 
 class _Words:

@@ -116,7 +116,6 @@ class Redirect:
 
     operator: str
     target: Word
-    quoted: bool = False
     descriptor: str = ""
 
     @property

@@ -172,6 +172,11 @@ class Launch:
     counted: dict[str, Value] = field(default_factory=dict, repr=False)
 
     @property
+    def loops(self) -> tuple[tuple[int, str], ...]:
+        """The loops that it stands in: line and variable."""
+        return tuple((one.line, one.name) for one in self.rounds)
+
+    @property
     def container(self) -> str:
         """The container image that it runs in, where its name says something of its libraries."""
         return image_in([f"{OPTION}={bare(self.header.get(IMAGE, ''))}", *map(bare, self.launcher)])

@@ -44,7 +44,7 @@ def _by_place(launches: Sequence[Launch]) -> dict[Place, Launch]:
     """Launches by what tells the places where they are started apart, and by how often a place was met."""
     found: dict[Place, Launch] = {}
     for one in launches:
-        place = (one.line, one.entry, one.branch, tuple((of.line, of.name) for of in one.rounds))
+        place = (one.line, one.entry, one.branch, one.loops)
         key = (*place, sum(other[:-1] == place for other in found))
         found[key] = one
     return found

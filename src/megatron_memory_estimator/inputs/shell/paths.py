@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ...errors import ConfigError
+from ...wording import plain
 from .grammar import List
 from .launches import Branch
 from .merging import together
@@ -108,11 +109,17 @@ Way = tuple[State | None, Callable[[], None]]
 """A branch: the state that it begins with, where that is another than the one now, and its commands."""
 
 
-def either(shell: Shell, ways: Sequence[Way], why: str, *, follows: bool = False, cause: str = "") -> None:
-    """Runs each of the branches of a condition that cannot be decided; goes on with whichever is true. `cause` is the variable that
-    decides."""
-    fork = Fork(why, cause)
-    settle(shell, known_ends(shell, lambda: _branches(shell, ways, fork, follows=follows)), fork)
+def either(
+    shell: Shell, ways: Sequence[Way], otherwise: Callable[[], None], forks: Sequence[Fork], *, follows: bool = False
+) -> None:
+    """Runs each of the branches of a condition that cannot be decided, and what is left where none of them is taken; goes on with
+    whichever is true. `forks` say why, one for each branch."""
+    if not ways:
+        otherwise()
+        return
+    causes = {fork.cause for fork in forks}
+    fork = Fork(forks[0].why, causes.pop() if len(causes) == 1 else "")
+    settle(shell, known_ends(shell, lambda: _branches(shell, [*ways, (None, otherwise)], fork, follows=follows)), fork)
 
 
 def _branches(shell: Shell, ways: Sequence[Way], fork: Fork, *, follows: bool) -> list[End]:
@@ -319,8 +326,8 @@ def last_fork(found: list[End]) -> Fork:
     return next((end.state.taken[-1].fork for end in reversed(found) if end.state.taken), Fork("a condition"))
 
 
-def captured(shell: Shell, body: List) -> tuple[Value | None, tuple[tuple[Value, ...], ...], str]:
-    """What commands print, or None where it cannot be known, with the words that it may be then and why; they change nothing outside."""
+def captured(shell: Shell, body: List, source: str) -> Value:
+    """What the commands of a substitution print, where it can be known; they change nothing outside."""
     before = shell.state
     shell.substituted += 1
 
@@ -332,17 +339,17 @@ def captured(shell: Shell, body: List) -> tuple[Value | None, tuple[tuple[Value,
 
     with shell.during(tested=False, line=shell.line):
         found = ends(shell, inside, in_subshell=True)
-    texts = [None if end.state.opaque else _stripped(joined(end.state.output or ())) for end in found]
-    fork = last_fork(found)
+    texts = [_stripped(joined(end.state.output or ())) for end in found if not end.state.opaque]
+    fork, shown = last_fork(found), plain(source, 80)
     for end in found:
         end.state.output, end.state.opaque = before.output, before.opaque
     outside(shell, found)
     shell.last_status = shell.state.status
+    if len(texts) < len(found):
+        return shell.doubt(f"{shown} is a command, and nothing is executed")
     if all(text == texts[0] for text in texts):
-        return texts[0], (), ""
-    known = [text for text in texts if text is not None]
-    choices = tuple(dict.fromkeys(words_of(text) for text in known)) if len(known) == len(texts) else ()
-    return None, choices, fork.why
+        return texts[0]
+    return shell.doubt(f"{shown} depends on {fork.why}", "", tuple(dict.fromkeys(map(words_of, texts))))
 
 
 def _stripped(value: Value) -> Value:

@@ -177,7 +177,7 @@ def _same(one: Launch, other: Launch) -> bool:
 def _refuse_rounds(launches: list[Launch]) -> None:
     """Ask for the round of a loop that starts different runs. Raises ConfigError."""
     last = launches[-1]
-    same = [one for one in launches if _loops(one) == _loops(last)]
+    same = [one for one in launches if one.loops == last.loops]
     if not last.rounds or len(same) < 2:
         return
     names: dict[tuple[int, str], dict[str, None]] = {}
@@ -200,10 +200,6 @@ def _refuse_rounds(launches: list[Launch]) -> None:
     raise ConfigError(
         f"the loop at line {line} starts {len(same)} different runs, for {values}; choose one, such as {options}"
     )
-
-
-def _loops(launch: Launch) -> list[tuple[int, str]]:
-    return [(one.line, one.name) for one in launch.rounds]
 
 
 def _lose(shell: Shell, launch: Launch) -> None:

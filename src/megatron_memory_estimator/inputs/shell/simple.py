@@ -167,12 +167,12 @@ class SimpleCommands(Words):
         if target is None:
             raise self.error(f"{operator} without a word behind it")
         if operator not in ("<<", "<<-"):
-            return Redirect(operator, target, descriptor=descriptor)
+            return Redirect(operator, target, descriptor)
         quoted = any(mark in target.source for mark in "'\"\\")
         mark = "".join(piece.text for piece in target.pieces if isinstance(piece, Text))
         if line != self.line:
             raise self.error("a here-document whose end is not one word")
-        return Redirect("<<", self.document(mark, quoted=quoted, tabs=operator == "<<-"), quoted, descriptor)
+        return Redirect("<<", self.document(mark, quoted=quoted, tabs=operator == "<<-"), descriptor)
 
     # -- [[ ]] -----------------------------------------------------------------------------------------------------
     def conditions(self, begun: ConfigError, joint: str = "||") -> Condition:
