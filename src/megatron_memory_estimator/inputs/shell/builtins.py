@@ -13,12 +13,11 @@ from functools import partial
 from ...wording import plain, whole
 from .arithmetic import settled
 from .conditions import WRONG, test
-from .grammar import Simple
+from .grammar import DECLARING, Simple
 from .input_output import echo, getopts, known, mapfile, named, opened, printf, prints, read
 from .parser import parsed
 from .paths import End, through
 from .programs import program
-from .simple import DECLARING
 from .state import Break, Return, Shell, Stop
 from .values import (
     Array,

@@ -1,24 +1,53 @@
 """Commands of a shell script in the order in which bash runs them, without running any program.
 
+Groups, `if`, `case`, loops, definitions, `(( ))` and `[[ ]]` among them.
+
 Source: the Bash Reference Manual 5.2, 3.2 and 3.7.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from ...errors import ConfigError
+from ...wording import plain
+from .arithmetic import truth
 from .assign import assign, declare
 from .builtins import BUILTINS, builtin
-from .compound import COMPOUND, shown
-from .expand import fields
-from .grammar import AndOr, Assignment, Command, List, Pipeline, Simple
-from .input_output import redirected, targets
-from .paths import DEEPEST, End, apart, either, through
+from .conditions import decide
+from .expand import fields, pattern_of, text_of
+from .glob import matches
+from .grammar import (
+    DECLARING,
+    AndOr,
+    ArithmeticCommand,
+    ArithmeticFor,
+    Assignment,
+    Case,
+    Clause,
+    Command,
+    For,
+    Function,
+    Group,
+    If,
+    List,
+    Pipeline,
+    Simple,
+    Test,
+    While,
+    Word,
+)
+from .input_output import document, redirected, targets
+from .launches import Branch, Round
+from .paths import DEEPEST, End, Way, apart, either, ends, settle, through, widened
 from .programs import program
-from .simple import DECLARING
-from .state import FAILED, Fork, Frame, Shell, Stop
-from .values import Array, Value, joined, present, vanishes
+from .state import FAILED, Break, Crowded, Fork, Frame, Return, Shell, Stop, decider
+from .values import Array, Value, bare, in_doubt, joined, loose, present, readable, vanishes
+
+MOST_ROUNDS = 2000
+MOST_WIDENINGS = 20
 
 
 def run(shell: Shell, commands: List) -> None:
@@ -227,3 +256,291 @@ def _call(shell: Shell, name: str, arguments: list[Value]) -> None:
         end.returned()
 
     through(shell, inside, behind)
+
+
+# -- compound commands -----------------------------------------------------------------------------------------------------
+def _group(shell: Shell, node: Group) -> None:
+    fed, before = any(one.feeds for one in node.redirects), shell.state.fed
+    targets(shell, node.redirects)
+    if fed:
+        shell.state.fed = document(shell, node)
+    try:
+        with shell.during(piped=shell.piped or fed), redirected(shell, node.redirects):
+            if node.is_subshell:
+                apart(shell, lambda: run(shell, node.body))
+            else:
+                run(shell, node.body)
+    finally:
+        if fed:
+            shell.state.fed = before
+
+
+# -- if and case -----------------------------------------------------------------------------------------------------------
+def _if(shell: Shell, node: If) -> None:
+    ways: list[Way] = []
+    whys: list[Fork] = []
+    chosen = node.otherwise
+    for condition, body in node.branches:
+        _tested(shell, condition)
+        if shell.state.status is None:
+            line = condition.items[0].line if condition.items else shell.line
+            whys.append(Fork(f"{shown(condition)} (line {line})", shell.state.cause))
+            holds = shell.state.clone()
+            holds.status, shell.state.status = 0, FAILED
+            ways.append((holds, partial(run, shell, body)))
+        elif shell.state.status == 0:
+            chosen = body
+            break
+
+    def otherwise() -> None:
+        if chosen is None:
+            shell.state.status = 0
+        else:
+            run(shell, chosen)
+
+    either(shell, ways, otherwise, whys)
+
+
+def shown(node: List | Command) -> str:
+    """A command for a message."""
+    return f"`{plain(node.source, 60)}`"
+
+
+def _tested(shell: Shell, condition: List) -> None:
+    """Runs commands whose failure ends nothing."""
+    with shell.during(tested=True):
+        run(shell, condition)
+
+
+def _case(shell: Shell, node: Case) -> None:
+    subject = text_of(shell, node.word)
+    shell.state.status = 0
+    _clauses(shell, node, subject, 0)
+
+
+def _clauses(shell: Shell, node: Case, subject: Value, start: int) -> None:
+    """The first clause from `start` on that matches; each of those that may."""
+    ways: list[Way] = []
+    forks: list[Fork] = []
+    why = f"which case {plain(node.word.source, 40)} is (line {node.line})"
+    last = len(node.clauses)
+    for at in range(start, last):
+        on: list[Value] = []
+        fits = _fits(shell, node.clauses[at], subject, on)
+        if fits is None:
+            forks.append(Fork(why, decider(*on)))
+            ways.append((shell.state.clone(), partial(_clause, shell, node, subject, at)))
+        elif fits:
+            last = at
+            break
+    either(shell, ways, partial(_clause, shell, node, subject, last), forks)
+
+
+def _clause(shell: Shell, node: Case, subject: Value, at: int) -> None:
+    """The commands of a clause and of those that it goes on to; nothing behind the last."""
+    while at < len(node.clauses):
+        clause = node.clauses[at]
+        run(shell, clause.body)
+        at += 1
+        if clause.ending == ";;&":
+            _clauses(shell, node, subject, at)
+        if clause.ending != ";&":
+            return
+
+
+def _fits(shell: Shell, clause: Clause, subject: Value, on: list[Value]) -> bool | None:
+    """Whether one of the patterns matches; `on` takes what that depends on."""
+    result: bool | None = False
+    for word in clause.patterns:
+        if word.literal() == "*":
+            return True
+        units = pattern_of(shell, word)
+        shell.compare(subject, text_of(shell, word))
+        if units is None or in_doubt(subject):
+            result = None
+            on += [subject, text_of(shell, word)]
+        else:
+            shell.spend(len(bare(subject)) * (len(units) + 1))
+            if matches(units, bare(subject)):
+                return True if result is False else None
+    return result
+
+
+# -- loops -----------------------------------------------------------------------------------------------------------------
+def _for(shell: Shell, node: For) -> None:
+    """`for name in words`; a value of the caller for its variable picks one round."""
+    if node.words is None:
+        shell.takes_words = True
+        values = list(shell.state.positionals)
+    else:
+        values = present(value for word in node.words for value in fields(shell, word))
+    if any(map(loose, values)):
+        _uncertain(shell, lambda: _round(shell, node, None), node)
+        return
+    if values and node.name in shell.given:
+        values = [shell.given[node.name]]
+    shell.state.status = 0
+
+    def rounds() -> None:
+        for value in values:
+            if not _followed(shell, partial(_round, shell, node, value), partial(_round, shell, node, None), node):
+                return
+
+    through(shell, rounds)
+
+
+def _followed(shell: Shell, body: Callable[[], bool], uncertain: Callable[[], object], node: Command) -> bool:
+    """One pass of a loop, or all that are left where there are too many ways through them; whether another follows."""
+    if not shell.oracle.gives_up():
+        mark, before = shell.oracle.mark(), shell.state.clone()
+        try:
+            return body()
+        except Crowded:
+            shell.oracle.give_up(mark)
+            shell.state = before
+    _uncertain(shell, uncertain, node)
+    return False
+
+
+def _round(shell: Shell, node: For, value: Value | None) -> bool:
+    """One pass of a for loop; whether another follows."""
+    shell.step()
+    if value is None:
+        value = shell.doubt(f"it changes in the loop at line {node.line}", node.name)
+    shell.assign(node.name, value)
+    return _counted(shell, Round(node.line, node.name, readable(value)), node.body)
+
+
+def _counted(shell: Shell, one: Round, body: List) -> bool:
+    """The body of a loop in one of its rounds; whether the loop goes on."""
+    with shell.during(rounds=(*shell.rounds, one)):
+        return _inside(shell, body)
+
+
+def _inside(shell: Shell, commands: List) -> bool:
+    """Runs what stands in a loop; whether the loop goes on."""
+
+    def body() -> None:
+        with shell.during(loops=shell.loops + 1):
+            run(shell, commands)
+
+    def behind(end: End) -> None:
+        if isinstance(end.control, Break):
+            levels, goes_on = end.control.levels - 1, end.control.goes_on
+            end.control = None if goes_on and not levels else Break(levels, goes_on=goes_on)
+
+    try:
+        through(shell, body, behind)
+    except Break as one:
+        if one.levels:
+            raise
+        return False
+    return True
+
+
+def _while(shell: Shell, node: While) -> None:
+    """`while` and `until`."""
+
+    def holds() -> bool | None:
+        with shell.during(tested=True):
+            if not _inside(shell, node.condition):
+                return False
+        status = shell.state.status
+        return None if status is None else (status == 0) != node.until
+
+    _loop(shell, node, "", holds, node.body, lambda: None)
+
+
+Holds = Callable[[], bool | None]
+
+
+def _loop(shell: Shell, node: Command, name: str, holds: Holds, body: List, after: Callable[[], None]) -> None:
+    """A loop while its condition holds; one whose state does not change any more never ends. `name` is its variable, `after` what
+    is done behind each pass."""
+
+    def repeat() -> None:
+        """A pass that is one of many."""
+        if _counted(shell, Round(node.line, name, "?"), body):
+            after()
+            holds()
+
+    def follow(count: int) -> bool:
+        """One pass; whether another follows."""
+        before, last = shell.state.clone(), shell.state.status if count else 0
+        shell.spend(len(before.variables))
+        goes_on = holds()
+        if goes_on is None:
+            _uncertain(shell, repeat, node)
+            return False
+        if not goes_on:
+            shell.state.status = last
+            return False
+        value = shell.state.variables.get(name) if name else str(count + 1)
+        if not _counted(shell, Round(node.line, name, value if isinstance(value, str) else ""), body):
+            return False
+        status = shell.state.status
+        after()
+        shell.state.status = status
+        if shell.state.same(before):
+            if not shell.oracle.taken:
+                shell.note("the loop never ends; what follows it is not read")
+            raise Stop
+        return True
+
+    def rounds() -> None:
+        for count in range(MOST_ROUNDS):
+            if not _followed(shell, partial(follow, count), repeat, node):
+                return
+        raise ConfigError(f"line {node.line} of the script: the loop runs more than {MOST_ROUNDS} times")
+
+    through(shell, rounds)
+
+
+def _uncertain(shell: Shell, body: Callable[[], object], node: Command) -> None:
+    """A loop that runs nobody knows how often: what its body changes is not known, inside and behind it."""
+    fork = Fork(f"the loop at line {node.line}")
+    begin = before = shell.state
+    for _ in range(MOST_WIDENINGS):
+        with shell.during(state=before, branch=(*shell.branch, Branch(fork.why, 0))):
+            found = ends(shell, lambda: (body(), None)[1])
+        leaving = [end for end in found if isinstance(end.control, Return | Break)]
+        states = [before, *(end.state for end in found if end.control is None)]
+        wide = widened(shell, states, fork, choices=False)
+        if wide.same(before):
+            wide.status, wide.cause = None, ""
+            wide.taken = begin.taken
+            settle(shell, [End(wide), *leaving], fork)
+            return
+        wide.launches = list(begin.launches)
+        before = wide
+    raise shell.refuse("the loop cannot be followed")
+
+
+def _arithmetic_for(shell: Shell, node: ArithmeticFor) -> None:
+    """`for ((first; test; next))`."""
+
+    def holds(word: Word) -> bool | None:
+        text = text_of(shell, word)
+        return True if isinstance(text, str) and not text.strip() else truth(shell, text)
+
+    counter = re.match(r"\s*([A-Za-z_]\w*)\s*=(?!=)", node.first.source)
+    name = counter.group(1) if counter else ""
+    holds(node.first)
+    if name in shell.given:  # the round of the value that the caller gives to the loop's variable
+        _counted(shell, Round(node.line, name, shell.given[name]), node.body)
+        return
+    _loop(shell, node, name, lambda: holds(node.test), node.body, lambda: (holds(node.next), None)[1])
+
+
+# -- others ----------------------------------------------------------------------------------------------------------------
+def _function(shell: Shell, node: Function) -> None:
+    shell.state.functions[node.name] = (node.body, shell.places[0] if shell.places else "")
+    shell.state.status = 0
+
+
+COMPOUND: dict[type[Command], Callable[..., object]] = {
+    Group: _group, If: _if, Case: _case, For: _for, While: _while, ArithmeticFor: _arithmetic_for, Function: _function,
+    ArithmeticCommand: lambda shell, node: truth(shell, text_of(shell, node.expression)),
+    Test: lambda shell, node: decide(shell, node.condition),
+}  # fmt: skip
+"""What each kind of command does."""

@@ -9,10 +9,9 @@ from ...wording import signed
 from . import glob
 from .arithmetic import Uncertain, evaluated
 from .expand import pattern_of, text_of
-from .grammar import Condition, Word
+from .grammar import COMPARISONS, UNARY, Condition, Word
 from .input_output import plain_path
 from .parameters import lookup
-from .simple import COMPARISONS, UNARY
 from .state import Shell
 from .values import Unknown, Value, bare, in_doubt, loose, present, readable, vanishes
 

@@ -327,9 +327,9 @@ def _of_word(shell: Shell, piece: Param, word: Word, *, whole: bool) -> list[Seg
     return found or [Segment("", splits=not piece.quoted)]
 
 
-def _named(shell: Shell, piece: Param, name: Value) -> re.Match[str] | None:
+def _named(shell: Shell, piece: Param, name: str | None) -> re.Match[str] | None:
     """The variable that `${!name}` means, with an index perhaps; None where it is not known."""
-    if not isinstance(name, str):
+    if name is None:
         return None
     match = re.fullmatch(r"([A-Za-z_]\w*|[0-9]+)(?:\[([@*]|[0-9]+)\])?", name)
     if match is None or (piece.indirect and match.group(2)):
@@ -339,7 +339,8 @@ def _named(shell: Shell, piece: Param, name: Value) -> re.Match[str] | None:
 
 def _indirect(shell: Shell, piece: Param, found: Found) -> Found:
     """`${!name}`."""
-    match = _named(shell, piece, found.values[0] if not found.many else "")
+    held = found.values[0] if not found.many else ""
+    match = _named(shell, piece, held if isinstance(held, str) else None)
     if match is None:
         return Found([shell.doubt(f"{plain(piece.source, 60)}: the name is not known")])
     name, index = match.groups()
@@ -352,7 +353,7 @@ def _resolved(shell: Shell, piece: Param) -> Param | Found:
         name = _held(shell, piece).values[0]
     if vanishes(unquoted(name)):
         raise shell.refuse(f"{plain(piece.source, 60)}: {piece.name} is set nowhere, at which bash stops the command")
-    match = _named(shell, piece, name)
+    match = _named(shell, piece, None if in_doubt(name) else bare(name))
     if match is None:
         return Found([shell.doubt(f"{plain(piece.source, 60)}: the name is not known")])
     return dataclasses.replace(piece, name=match.group(1), index=None, indirect=False)

@@ -11,6 +11,12 @@ from itertools import groupby
 from ...dataclass import dataclass
 from .values import Unknown
 
+DECLARING = frozenset({"export", "declare", "local", "readonly", "typeset"})
+COMPARISONS = frozenset({"=", "==", "!=", "<", ">", "-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-nt", "-ot", "-ef"})
+"""Operators of `[ ]` and `[[ ]]` with a word on either side."""
+UNARY = frozenset(f"-{c}" for c in "abcdefghknoprstuvwxzGLNORS")
+"""Operators of `[ ]` and `[[ ]]` in front of one word."""
+
 
 @dataclass(frozen=True)
 class Text:
