@@ -16,7 +16,7 @@ from ...wording import any_of
 from .gpus import gpus_of
 from .launches import Launch
 from .state import Fork, Shell, State
-from .values import Array, Unknown, Value, bare, head, joined, outside_in, partition, readable, words_of
+from .values import Unknown, Value, bare, head, joined, outside_in, partition, words_of
 
 KEY = re.compile(r"[+~]{0,2}[A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*")
 """Key of an override (`model.seq_length=4096`), which is no value of the option before it."""
@@ -208,32 +208,19 @@ class _Ways:
         return True
 
     def _named(self, gap: Sequence[Words]) -> str:
-        """The variable whose values behind the forks are what differs, or a part of it."""
+        """The variable whose values behind the forks are what differs."""
         names = [name for name in self.states[0].differed if all(name in state.differed for state in self.states)]
-        whole = [name for name in names if self._holds(name, gap, whole=True)]
-        found = whole or [name for name in names if self._holds(name, gap, whole=False)]
+        found = [
+            name
+            for name in names
+            if all(words_of(one.differed[name]) == words for one, words in zip(self.states, gap, strict=True))
+        ]
         written = [name for name in names if re.search(rf"\$\{{?{name}\b", self.source)]
         if found:
             found = [name for name in found if name in written] or found
         elif self.source != self.command:  # one word of the command
             found = written
         return found[0] if len(found) == 1 else ""
-
-    def _holds(self, name: str, gap: Sequence[Words], *, whole: bool) -> bool:
-        """Whether a variable's values are what stands at a place on each way, or a part of the one word there."""
-        rests = set()
-        for state, words in zip(self.states, gap, strict=True):
-            held = state.differed[name]
-            values = words_of(held)
-            if whole and values != words:
-                return False
-            if not whole:
-                text = "".join(map(readable, words))
-                value = "" if held is None or isinstance(held, Array) else readable(held)
-                if not value or value not in text:
-                    return False
-                rests.add(text.replace(value, "\n", 1))
-        return whole or len(rests) == 1
 
 
 def deciding(shell: Shell, states: Sequence[State], values: Sequence[object]) -> str:
