@@ -74,15 +74,17 @@ def _and_or(shell: Shell, item: AndOr) -> None:
         follows = joint == "&&"
         before = item.first if at == 1 else item.rest[at - 2][1]
         why = f"whether {_piped_shown(before)} {'succeeds' if follows else 'fails'} (line {shell.line})"
-
-        def taken(other: Pipeline = other, is_tested: bool = at < last, status: int = 0 if follows else FAILED) -> None:
-            shell.state.status = status
-            _pipeline(shell, other, tested=is_tested)
-
-        def left(status: int = FAILED if follows else 0) -> None:
-            shell.state.status = status
-
+        taken = partial(
+            _with_status, shell, 0 if follows else FAILED, partial(_pipeline, shell, other, tested=at < last)
+        )
+        left = partial(_with_status, shell, FAILED if follows else 0)
         either(shell, [(None, taken)], left, [Fork(why, shell.state.cause)], follows=follows)
+
+
+def _with_status(shell: Shell, status: int, body: Callable[[], None] = lambda: None) -> None:
+    """Commands behind one with this status."""
+    shell.state.status = status
+    body()
 
 
 def _piped_shown(node: Pipeline) -> str:
@@ -158,7 +160,9 @@ def _simple(shell: Shell, node: Simple) -> None:
         return
     name = words[0] if isinstance(words[0], str) else ""
     is_known = name in shell.state.functions or name in DECLARING or name in BUILTINS
-    _expand_targets(shell, node, in_a_process=not is_known)
+    if node.redirects:  # those of a program are expanded in its own process
+        with shell.during(state=shell.state if is_known else shell.state.clone()):
+            targets(shell, node.redirects)
     shell.origins = tuple(origins[len(origins) - len(words) :])
     with redirected(shell, node.redirects):
         if name in shell.state.functions:
@@ -186,18 +190,6 @@ def _assignments(shell: Shell, node: Simple, substituted: int) -> None:
         shell.undecided()
     else:
         shell.state.status = shell.last_status
-
-
-def _expand_targets(shell: Shell, node: Simple, *, in_a_process: bool) -> None:
-    """Expands what redirections name; those of a program in its own process."""
-    if not node.redirects:
-        return
-    before = shell.state
-    if in_a_process:
-        shell.state = before.clone()
-    targets(shell, node.redirects)
-    if in_a_process:
-        shell.state = before
 
 
 # -- functions, and variables for one command ------------------------------------------------------------------------------
@@ -285,19 +277,12 @@ def _if(shell: Shell, node: If) -> None:
         if shell.state.status is None:
             line = condition.items[0].line if condition.items else shell.line
             whys.append(Fork(f"{shown(condition)} (line {line})", shell.state.cause))
-            holds = shell.state.clone()
-            holds.status, shell.state.status = 0, FAILED
-            ways.append((holds, partial(run, shell, body)))
+            ways.append((shell.state.clone(), partial(_with_status, shell, 0, partial(run, shell, body))))
+            shell.state.status = FAILED
         elif shell.state.status == 0:
             chosen = body
             break
-
-    def otherwise() -> None:
-        if chosen is None:
-            shell.state.status = 0
-        else:
-            run(shell, chosen)
-
+    otherwise = partial(_with_status, shell, 0) if chosen is None else partial(run, shell, chosen)
     either(shell, ways, otherwise, whys)
 
 

@@ -75,10 +75,8 @@ def gpus(text: Value | None) -> int | None:
     """The GPUs of `8`, `h100:8`, `gpu:h100:8` or `gpu:8,nvme:1`."""
     if not isinstance(text, str):
         return None
-    parts = [part for part in text.split(",") if part.startswith("gpu") or part[:1].isdigit() or ":" in part] or [text]
-    if parts[0] == "gpu":
-        return 1
-    return whole(re.sub(r"\(.*", "", parts[0]).rsplit(":", 1)[-1])
+    part = next((one for one in text.split(",") if one.startswith("gpu") or one[:1].isdigit() or ":" in one), text)
+    return 1 if part == "gpu" else whole(re.sub(r"\(.*", "", part).rsplit(":", 1)[-1])
 
 
 def unreadable(given: Mapping[str, Value]) -> str:
