@@ -14,7 +14,7 @@ from ...wording import plain, whole
 from .arithmetic import settled
 from .conditions import WRONG, test
 from .grammar import DECLARING, Simple
-from .input_output import echo, getopts, known, mapfile, named, opened, printf, prints, read
+from .input_output import echo, getopts, mapfile, named, printf, prints, read, text_of_file
 from .parser import parsed
 from .paths import End, through
 from .programs import program
@@ -218,10 +218,7 @@ def source(shell: Shell, words: list[Value], node: Simple) -> None:
     """`source FILE`: a file that the script wrote, or one beside it; any other is passed over, and said."""
     words = words[1:] if words[:1] == ["--"] else words
     path = _from_here(shell, words[0]) if words else ""
-    text, place = (known(shell, path), "") if path else (None, "")
-    if text is None and path and not in_doubt(path):
-        beside = opened(shell, bare(path))
-        place, text = beside if beside is not None else ("", None)
+    text, place = text_of_file(shell, path) if path else (None, "")
     if text is None:
         _missing(shell, path, node)
         return

@@ -16,9 +16,8 @@ from ...wording import plain
 from .arithmetic import truth
 from .assign import assign, declare
 from .builtins import BUILTINS, builtin
-from .conditions import decide
-from .expand import fields, pattern_of, text_of
-from .glob import matches
+from .conditions import decide, fits
+from .expand import fields, text_of
 from .grammar import (
     DECLARING,
     AndOr,
@@ -44,7 +43,7 @@ from .launches import Branch, Round
 from .paths import DEEPEST, End, Way, apart, either, ends, settle, through, widened
 from .programs import program
 from .state import FAILED, Break, Crowded, Fork, Frame, Return, Shell, Stop, decider
-from .values import Array, Value, bare, in_doubt, joined, loose, present, readable, vanishes
+from .values import Array, Value, joined, loose, present, readable, vanishes
 
 MOST_ROUNDS = 2000
 MOST_WIDENINGS = 20
@@ -337,17 +336,10 @@ def _fits(shell: Shell, clause: Clause, subject: Value, on: list[Value]) -> bool
     """Whether one of the patterns matches; `on` takes what that depends on."""
     result: bool | None = False
     for word in clause.patterns:
-        if word.literal() == "*":
-            return True
-        units = pattern_of(shell, word)
-        shell.compare(subject, text_of(shell, word))
-        if units is None or in_doubt(subject):
-            result = None
-            on += [subject, text_of(shell, word)]
-        else:
-            shell.spend(len(bare(subject)) * (len(units) + 1))
-            if matches(units, bare(subject)):
-                return True if result is False else None
+        found = word.literal() == "*" or fits(shell, subject, word, on)
+        if found:
+            return True if result is False or word.literal() == "*" else None
+        result = None if found is None else result
     return result
 
 

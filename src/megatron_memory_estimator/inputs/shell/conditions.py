@@ -82,7 +82,8 @@ def _decided(shell: Shell, condition: Condition | Word, on: On) -> Truth:
         shell.assign("BASH_REMATCH", shell.doubt("regular expressions are not matched"))
         return _unknown(on)
     if operator in ("=", "==", "!="):
-        return _fits(shell, words[0], operator, words[1], on)
+        found = fits(shell, text_of(shell, words[0]), words[1], on)
+        return _not(found) if operator == "!=" else found
     if operator in NUMBERS:
         try:
             values = [evaluated(shell, text_of(shell, word), lenient=True) for word in words]
@@ -95,14 +96,14 @@ def _decided(shell: Shell, condition: Condition | Word, on: On) -> Truth:
     return _compared(shell, texts[0], operator, texts[1], on)
 
 
-def _fits(shell: Shell, word: Word, operator: str, other: Word, on: On) -> Truth:
+def fits(shell: Shell, text: Value, other: Word, on: On) -> Truth:
     """Whether a text matches a pattern."""
-    text, units = text_of(shell, word), pattern_of(shell, other)
-    shell.compare(text, text_of(shell, other))
+    units, shown = pattern_of(shell, other), text_of(shell, other)
+    shell.compare(text, shown)
     if units is None or in_doubt(text):
-        return _unknown(on, text, text_of(shell, other))
+        return _unknown(on, text, shown)
     shell.spend(len(bare(text)) * (len(units) + 1))
-    return glob.matches(units, bare(text)) == (operator != "!=")
+    return glob.matches(units, bare(text))
 
 
 # -- operators of both -----------------------------------------------------------------------------------------------

@@ -22,13 +22,12 @@ from .parameters import (
     length,
     lookup,
     names,
-    not_known,
     part,
     replaced,
     stretch,
 )
 from .paths import captured
-from .state import Shell
+from .state import Shell, decider
 from .values import (
     Array,
     Value,
@@ -268,7 +267,7 @@ def _operated(shell: Shell, piece: Param) -> Found:
 def _changed(shell: Shell, piece: Param, value: Value) -> Value:
     """A value with a prefix, suffix, part or case changed."""
     if in_doubt(value):
-        return not_known(shell, piece, value)
+        return shell.doubt(f"{plain(piece.source, 60)} is not known", cause=decider(value))
     if vanishes(unquoted(value)):
         return value
     text, operator = bare(value), piece.operator

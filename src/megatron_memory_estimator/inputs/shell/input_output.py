@@ -49,14 +49,6 @@ def plain_path(value: Value) -> str:
     return path
 
 
-def known(shell: Shell, path: Value) -> Value | None:
-    """The text of a file that the script wrote, or None. Raises ConfigError where it has been changed in an unknown way."""
-    text = shell.state.files.get(plain_path(path))
-    if text is not None and in_doubt(text) and not bare(text):
-        raise shell.refuse(f"{plain_path(path)[:80]} is started, but what stands in it is not known")
-    return text
-
-
 def written(shell: Shell, redirects: Sequence[Redirect], text: Value | None = None) -> None:
     """Standard output of a command goes to files: `text`, or what cannot be known."""
     for one in redirects:
@@ -109,17 +101,25 @@ def changed(shell: Shell, name: str, words: Sequence[Value]) -> None:
             shell.state.files[path] = shell.doubt(f"{name[:40]} may change the file")
 
 
-def opened(shell: Shell, path: str) -> tuple[str, str] | None:
-    """The place and the text of a file that a script sources or starts. Raises ConfigError where there are too many."""
-    found = shell.beside.read(path, shell.state.folder) if shell.beside is not None else None
-    if found is not None:
-        shell.opened += 1
-        shell.spend(len(found[1]))
-        if shell.opened > MOST_OPENED:
-            raise shell.refuse(f"more than {MOST_OPENED} files are opened")
-        if "\0" in found[1]:
-            raise shell.refuse(f"{path[:80]} has a null byte")
-    return found
+def text_of_file(shell: Shell, path: Value, *, opens: bool = True) -> tuple[Value | None, str]:
+    """The text of a file that the script wrote or, if `opens`, of one beside it with its place; None where there is none. Raises
+    ConfigError where it has been changed in an unknown way, and where too many are opened."""
+    text, name = shell.state.files.get(plain_path(path)), bare(path)
+    if text is not None and in_doubt(text) and not bare(text):
+        raise shell.refuse(f"{plain_path(path)[:80]} is started, but what stands in it is not known")
+    if text is not None or not opens or in_doubt(path) or shell.beside is None:
+        return text, ""
+    found = shell.beside.read(name, shell.state.folder)
+    if found is None:
+        return None, ""
+    place, text = found
+    shell.opened += 1
+    shell.spend(len(text))
+    if shell.opened > MOST_OPENED:
+        raise shell.refuse(f"more than {MOST_OPENED} files are opened")
+    if "\0" in text:
+        raise shell.refuse(f"{name[:80]} has a null byte")
+    return text, place
 
 
 @contextmanager

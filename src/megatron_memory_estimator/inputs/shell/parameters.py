@@ -12,7 +12,7 @@ from ...wording import plain
 from . import glob
 from .arithmetic import settled
 from .grammar import Param, Text
-from .state import Shell, decider
+from .state import Shell
 from .values import Array, Held, Value, as_array, bare, in_doubt, loose, unknowns, unset, vanishes
 
 
@@ -145,11 +145,6 @@ def stretch(shell: Shell, piece: Param, found: Found, numbers: Sequence[int | Va
         start = 0
     end = None if len(known) < 2 else start + known[1]
     return Found(values[start:end], found.many, found.is_set)
-
-
-def not_known(shell: Shell, piece: Param, value: Value) -> Value:
-    """The doubt about what an operator makes of a value that is not known; --set gives the variable that holds it."""
-    return shell.doubt(f"{plain(piece.source, 60)} is not known", cause=decider(value))
 
 
 def in_case(shell: Shell, piece: Param, text: str) -> str:

@@ -21,7 +21,7 @@ from . import gpus
 from .arithmetic import evaluated
 from .gpus import gpus_of
 from .grammar import Simple
-from .input_output import changed, document, known, named, opened, store
+from .input_output import changed, document, named, store, text_of_file
 from .launches import Entry, Launch, entry_of, mentions
 from .parser import parsed
 from .paths import ends, outside
@@ -141,10 +141,8 @@ def _given_file(shell: Shell, words: list[Value], env: dict[str, Value]) -> bool
     for index, word in enumerate(words):
         is_option = head(word).startswith("-")
         if (index == 0 or after_shell or base(words[0]) == "sbatch") and not is_option:
-            text, place = known(shell, word), ""
-            if text is None and not in_doubt(word) and re.search(r"/|\.(?:sh|bash|sbatch|slurm)$", bare(word)):
-                found = opened(shell, bare(word))
-                place, text = found if found is not None else ("", None)
+            is_file = re.search(r"/|\.(?:sh|bash|sbatch|slurm)$", bare(word)) is not None
+            text, place = text_of_file(shell, word, opens=is_file)
             if text is not None:
                 launcher = words[:index] or [word]
                 given = environment(shell, words[:index], env)
