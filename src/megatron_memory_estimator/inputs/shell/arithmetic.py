@@ -17,6 +17,10 @@ _TOKEN = re.compile(
     r"|(?P<sign><<=|>>=|\*\*|\+\+|--|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%&^|]=|[-+*/%<>=!&^|~?:(),\[\]]))"
 )
 _ASSIGNING = frozenset({"=", "+=", "-=", "*=", "/=", "%=", "<<=", ">>=", "&=", "^=", "|="})
+_SETTING = re.compile(
+    r"([A-Za-z_]\w*)\s*(?:(?:\[[^\]]*\]\s*)?(?:[-+*/%&^|]|<<|>>)?=(?!=)|\+\+|--)|(?:\+\+|--)\s*([A-Za-z_]\w*)"
+)
+"""A variable that an expression sets."""
 _UNARY = ("++", "--", "+", "-", "!", "~")
 LONGEST = 2000
 DEEPEST = 20
@@ -50,10 +54,8 @@ def settled(shell: Shell, text: Value, *, lenient: bool = False) -> int | Value:
         value: Value = (dataclasses.replace(one, choices=(), quoted=False),)
         if one.is_unset:
             value = shell.doubt(f"${one.name} is used in (( )) and has no value", one.name)
-        for name in re.findall(r"([A-Za-z_]\w*)\s*(?:\[[^\]]*\]\s*)?(?:[-+*/%&^|]|<<|>>)?=(?!=)", bare(text)):
-            shell.assign(name, value)
-        for pair in re.findall(r"([A-Za-z_]\w*)\s*(?:\+\+|--)|(?:\+\+|--)\s*([A-Za-z_]\w*)", bare(text)):
-            shell.assign(pair[0] or pair[1], value)
+        for match in _SETTING.finditer(bare(text)):
+            shell.assign(match.group(1) or match.group(2), value)
         return value
 
 
@@ -63,14 +65,9 @@ def worked_out(shell: Shell, text: Value) -> Value:
     return str(found) if isinstance(found, int) else found
 
 
-def assigns(text: str) -> bool:
-    """Whether an expression sets variables."""
-    return re.search(r"\+\+|--|(?<![=!<>])=(?!=)|<<=|>>=", text) is not None
-
-
 def truth(shell: Shell, text: Value) -> bool | None:
     """Whether an expression is not 0; None where that is not known, and the status then says what it depends on."""
-    value = settled(shell, text, lenient=not assigns(bare(text)))
+    value = settled(shell, text, lenient=_SETTING.search(bare(text)) is None)
     if isinstance(value, int):
         shell.state.status = int(value == 0)
         return value != 0

@@ -272,7 +272,8 @@ def _if(shell: Shell, node: If) -> None:
     whys: list[Fork] = []
     chosen = node.otherwise
     for condition, body in node.branches:
-        _tested(shell, condition)
+        with shell.during(tested=True):  # its failure ends nothing
+            run(shell, condition)
         if shell.state.status is None:
             line = condition.items[0].line if condition.items else shell.line
             whys.append(Fork(f"{shown(condition)} (line {line})", shell.state.cause))
@@ -290,12 +291,6 @@ def shown(node: List | Command) -> str:
     return f"`{plain(node.source, 60)}`"
 
 
-def _tested(shell: Shell, condition: List) -> None:
-    """Runs commands whose failure ends nothing."""
-    with shell.during(tested=True):
-        run(shell, condition)
-
-
 def _case(shell: Shell, node: Case) -> None:
     subject = text_of(shell, node.word)
     shell.state.status = 0
@@ -310,11 +305,11 @@ def _clauses(shell: Shell, node: Case, subject: Value, start: int) -> None:
     last = len(node.clauses)
     for at in range(start, last):
         on: list[Value] = []
-        fits = _fits(shell, node.clauses[at], subject, on)
-        if fits is None:
+        matches = _matches(shell, node.clauses[at], subject, on)
+        if matches is None:
             forks.append(Fork(why, decider(*on)))
             ways.append((shell.state.clone(), partial(_clause, shell, node, subject, at)))
-        elif fits:
+        elif matches:
             last = at
             break
     either(shell, ways, partial(_clause, shell, node, subject, last), forks)
@@ -332,14 +327,16 @@ def _clause(shell: Shell, node: Case, subject: Value, at: int) -> None:
             return
 
 
-def _fits(shell: Shell, clause: Clause, subject: Value, on: list[Value]) -> bool | None:
+def _matches(shell: Shell, clause: Clause, subject: Value, on: list[Value]) -> bool | None:
     """Whether one of the patterns matches; `on` takes what that depends on."""
     result: bool | None = False
     for word in clause.patterns:
-        found = word.literal() == "*" or fits(shell, subject, word, on)
+        if word.literal() == "*":
+            return True
+        found = fits(shell, subject, word, on)
         if found:
-            return True if result is False or word.literal() == "*" else None
-        result = None if found is None else result
+            return None if result is None else True
+        result = result if found is False else None
     return result
 
 

@@ -59,7 +59,7 @@ def _unknown(on: On, *values: Value) -> Truth:
 
 
 # -- [[ ]] -----------------------------------------------------------------------------------------------------------
-def decide(shell: Shell, condition: Condition) -> None:
+def decide(shell: Shell, condition: Condition | Word) -> None:
     """`[[ ]]`: the status."""
     on: On = []
     _set(shell, _decided(shell, condition, on), on)
@@ -76,8 +76,6 @@ def _decided(shell: Shell, condition: Condition | Word, on: On) -> Truth:
     if operator == "!":
         return _not(_decided(shell, parts[0], on))
     words = [part for part in parts if isinstance(part, Word)]
-    if operator == "":
-        return _decided(shell, words[0], on)
     if operator == "=~":
         shell.assign("BASH_REMATCH", shell.doubt("regular expressions are not matched"))
         return _unknown(on)

@@ -234,7 +234,7 @@ class ArithmeticCommand(Command):
 
 @dataclass(frozen=True)
 class Condition:
-    """Inside `[[ ]]`: an operator (`&&`, `||`, `!`, a unary or a binary one, or empty for one word) and what it is applied to."""
+    """Inside `[[ ]]`: an operator (`&&`, `||`, `!`, a unary or a binary one) and what it is applied to."""
 
     operator: str
     parts: tuple[Condition | Word, ...]
@@ -242,9 +242,9 @@ class Condition:
 
 @dataclass(frozen=True)
 class Test(Command):
-    """`[[ ... ]]`."""
+    """`[[ ... ]]`; one word holds where it is not empty."""
 
-    condition: Condition
+    condition: Condition | Word
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,7 @@ def _is_of_framework(path: str, env: Sequence[str]) -> bool:
     return SCRIPTS.fullmatch(path) is not None and ("EXP" in env or "scripts/training/" in path)
 
 
-# -- launches ---
+# -- launches -------------------------------------------------------------------------------------------------------------
 class Branch(NamedTuple):
     """One way at a condition that cannot be decided: why not, which way, and whether it is the part behind `&&`, which is meant to
     run."""

@@ -492,7 +492,7 @@ class Parser(Words):
         return Redirect("<<", self.document(mark, quoted=quoted, tabs=operator == "<<-"), descriptor)
 
     # -- [[ ]] -----------------------------------------------------------------------------------------------------
-    def conditions(self, begun: ConfigError, joint: str = "||") -> Condition:
+    def conditions(self, begun: ConfigError, joint: str = "||") -> Condition | Word:
         """Conditions joined by ||, or more closely by &&."""
         found = self.conditions(begun, "&&") if joint == "||" else self.condition(begun)
         self.lines()
@@ -501,7 +501,7 @@ class Parser(Words):
             self.lines()
         return found
 
-    def condition(self, begun: ConfigError) -> Condition:
+    def condition(self, begun: ConfigError) -> Condition | Word:
         """One condition."""
         self.lines()
         if self.eat_word("!"):
@@ -521,7 +521,7 @@ class Parser(Words):
             return Condition(left.source, (self.operand(begun),))
         operator = self.eat("<", ">") or self.eat_word("=~", *COMPARISONS)
         if not operator:
-            return Condition("", (left,))
+            return left
         self.blanks()
         return Condition(operator, (left, self.regex(begun) if operator == "=~" else self.operand(begun)))
 

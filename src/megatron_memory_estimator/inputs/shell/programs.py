@@ -410,8 +410,8 @@ def _ends(words: Sequence[str], text: str, *, at_end: bool) -> str | None:
     return "".join(lines[max(0, len(lines) - count) :] if at_end else lines[:count])
 
 
-Text = Callable[[Sequence[str], str], str | None]
-FILTERS: dict[str, Text] = {
+Filter = Callable[[Sequence[str], str], str | None]
+FILTERS: dict[str, Filter] = {
     "tr": _tr,
     "cut": _cut,
     "wc": _wc,

@@ -15,7 +15,7 @@ from ...wording import plain
 from .grammar import Arithmetic, Hole, List, Opaque, Param, Piece, Substitution, Text, Word, joined_pieces
 from .values import Unknown, readable
 
-S = TypeVar("S", bound="Scanner")
+S = TypeVar("S", bound="Words")
 META = frozenset(" \t\n;&|<>()")
 DEEPEST = 40
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -36,8 +36,10 @@ OF_EMPTINESS = (":-", ":=", ":?", ":+", "-", "=", "?", "+")
 _OPERATORS = (*OF_EMPTINESS, "##", "#", "%%", "%", "//", "/#", "/%", "/", "^^", "^", ",,", ",", ":", "@")
 
 
-class Scanner:
-    """A place in a text."""
+class Words:
+    """A place in a text, from which words are read; the commands inside `$(...)` are read by `inside`, which the parser has."""
+
+    inside: Callable[[str, int], List]
 
     def __init__(self, text: str, line: int = 1, depth: int = 0, holes: Mapping[str, Unknown] | None = None) -> None:
         """`holes` are characters of the text that stand for what is not known."""
@@ -192,12 +194,7 @@ class Scanner:
             raise self.error(f"{code.group()} in $'...', which is not plain text")
         return chr(number)
 
-
-class Words(Scanner):
-    """Reads words; commands inside `$(...)` are read by `inside`, which the parser has."""
-
-    inside: Callable[[str, int], List]
-
+    # -- words -----------------------------------------------------------------------------------------------------
     def word(self, stops: frozenset[str] = META) -> Word | None:
         """The word that begins here, or None if none does; it ends before an unquoted character of `stops`."""
         start, line = self.at, self.line
