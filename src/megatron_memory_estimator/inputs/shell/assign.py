@@ -22,7 +22,6 @@ def assign(shell: Shell, node: Assignment) -> None:
     if node.elements is not None:
         shell.assign(node.name, elements(shell, node, keyed=as_array(before).keyed))
     elif node.index is not None:
-        assert node.value is not None
         array = as_array(before)
         shell.counted(node.name, before)
         key = key_of(shell, node.name, node.index, keyed=array.keyed)
@@ -33,7 +32,6 @@ def assign(shell: Shell, node: Assignment) -> None:
         shell.spend(len(array.items))
         shell.assign(node.name, Array({**array.items, key: value}, array.keyed))
     else:
-        assert node.value is not None
         with shell.during(updated=node.name):
             value = text_of(shell, node.value)
         before = shell.state.variables.get(node.name)  # the expansion may have set it
@@ -64,7 +62,7 @@ def elements(shell: Shell, node: Assignment, *, keyed: bool) -> Array:
     at = 0 if keyed else 1 + before.highest
     for element in node.elements or ():
         if isinstance(element, Assignment):
-            assert element.index is not None and element.value is not None
+            assert element.index is not None
             key = key_of(shell, node.name, element.index, keyed=keyed)
             value = text_of(shell, element.value)
             items[key] = joined((items.get(key, ""), value)) if element.appends else value
@@ -164,7 +162,6 @@ def _value(shell: Shell, name: str, options: str, one: Assignment) -> Held | Non
         return elements(shell, one, keyed="A" in options or as_array(shell.state.variables.get(one.name)).keyed)
     if one.index is not None or one.appends:
         return None
-    assert one.value is not None
     several = braces(shell, one.value)  # braces assign several times here; the last one stays
     if len(several) > 1 and (
         name == "readonly" or "r" in options or not all(isinstance(piece, Text) for piece in one.value.pieces)

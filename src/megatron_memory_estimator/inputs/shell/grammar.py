@@ -111,7 +111,7 @@ class Assignment:
     name: str
     appends: bool
     line: int
-    value: Word | None = None
+    value: Word = Word(())
     elements: tuple[Word | Assignment, ...] | None = None
     index: Word | None = None
 

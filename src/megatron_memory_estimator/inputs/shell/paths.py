@@ -253,10 +253,9 @@ def _any_of(shell: Shell, name: str, values: list[Held | None], why: str, cause:
         found = shell.doubt(why, name, (), cause)
         return Array({0: found}) if is_array else found
     lists = [_parts(value, is_array=is_array) for value in values]
-    start = next((at for at, ones in enumerate(zip(*lists, strict=False)) if len(set(ones)) > 1), min(map(len, lists)))
+    start = _alike(lists)
     rests = [one[start:] for one in lists]
-    tails = zip(*map(reversed, rests), strict=False)
-    end = next((at for at, ones in enumerate(tails) if len(set(ones)) > 1), min(map(len, rests)))
+    end = _alike([one[::-1] for one in rests])
     middles = [one[: len(one) - end] for one in rests]
     shell.spend(20 * sum(map(len, lists)) + 1)
     words = _choices([tuple(part for part in one if not _is_blank(part)) for one in middles])
@@ -266,6 +265,11 @@ def _any_of(shell: Shell, name: str, values: list[Held | None], why: str, cause:
     before = " " if any(one and _is_blank(one[0]) for one in middles) else ""
     after = " " if any(one and _is_blank(one[-1]) for one in middles) else ""
     return joined([*lists[0][:start], before, found, after, *lists[0][len(lists[0]) - end :]])
+
+
+def _alike(lists: list[list[Value]]) -> int:
+    """How many items all lists begin with."""
+    return next((at for at, ones in enumerate(zip(*lists, strict=False)) if len(set(ones)) > 1), min(map(len, lists)))
 
 
 def _choices(several: list[tuple[Value, ...]]) -> tuple[tuple[Value, ...], ...]:
