@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from ...wording import plain
 from .state import Shell
@@ -16,6 +17,11 @@ _TOKEN = re.compile(
     r"|(?P<sign><<=|>>=|\*\*|\+\+|--|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%&^|]=|[-+*/%<>=!&^|~?:(),\[\]]))"
 )
 _ASSIGNING = frozenset({"=", "+=", "-=", "*=", "/=", "%=", "<<=", ">>=", "&=", "^=", "|="})
+_SETTING = re.compile(
+    r"([A-Za-z_]\w*)\s*(?:(?:\[[^\]]*\]\s*)?(?:[-+*/%&^|]|<<|>>)?=(?!=)|\+\+|--)|(?:\+\+|--)\s*([A-Za-z_]\w*)"
+)
+"""A variable that an expression sets."""
+_UNARY = ("++", "--", "+", "-", "!", "~")
 LONGEST = 2000
 DEEPEST = 20
 
@@ -48,21 +54,20 @@ def settled(shell: Shell, text: Value, *, lenient: bool = False) -> int | Value:
         value: Value = (dataclasses.replace(one, choices=(), quoted=False),)
         if one.is_unset:
             value = shell.doubt(f"${one.name} is used in (( )) and has no value", one.name)
-        for name in re.findall(r"([A-Za-z_]\w*)\s*(?:\[[^\]]*\]\s*)?(?:[-+*/%&^|]|<<|>>)?=(?!=)", bare(text)):
-            shell.assign(name, value)
-        for pair in re.findall(r"([A-Za-z_]\w*)\s*(?:\+\+|--)|(?:\+\+|--)\s*([A-Za-z_]\w*)", bare(text)):
-            shell.assign(pair[0] or pair[1], value)
+        for match in _SETTING.finditer(bare(text)):
+            shell.assign(match.group(1) or match.group(2), value)
         return value
 
 
-def assigns(text: str) -> bool:
-    """Whether an expression sets variables."""
-    return re.search(r"\+\+|--|(?<![=!<>])=(?!=)|<<=|>>=", text) is not None
+def worked_out(shell: Shell, text: Value) -> Value:
+    """The value of an expression as text."""
+    found = settled(shell, text)
+    return str(found) if isinstance(found, int) else found
 
 
 def truth(shell: Shell, text: Value) -> bool | None:
     """Whether an expression is not 0; None where that is not known, and the status then says what it depends on."""
-    value = settled(shell, text, lenient=not assigns(bare(text)))
+    value = settled(shell, text, lenient=_SETTING.search(bare(text)) is None)
     if isinstance(value, int):
         shell.state.status = int(value == 0)
         return value != 0
@@ -116,11 +121,6 @@ _OPERATIONS: dict[str, Callable[[int, int], int]] = {
 }  # fmt: skip
 
 
-def applied(sign: str, left: int, right: int) -> int:
-    """What an operator makes of two numbers. Raises ZeroDivisionError."""
-    return wrapped(int(_OPERATIONS[sign](left, right)))
-
-
 class _Expression:
     """Precedence climbing over the tokens; `live` is false where && || ?: pass over a part."""
 
@@ -134,62 +134,71 @@ class _Expression:
         if len(text) > LONGEST or depth > DEEPEST:
             raise self.wrong()
         shell.spend(20 * len(text) + 1)
-        place = 0
-        stripped = text.rstrip()
+        place, stripped = 0, text.rstrip()
         while place < len(stripped):
             match = _TOKEN.match(stripped, place)
             if match is None:
                 raise self.wrong()
             self.tokens.append((str(match.lastgroup), match.group(match.lastgroup or 0)))
             place = match.end()
+        self.tokens.append(("end", ""))
 
     def wrong(self) -> Exception:
         shown = plain(self.text.strip(), 80)
         return self.shell.refuse(f"(({shown})) cannot be worked out: whole numbers and C's operators are read")
 
-    def peek(self) -> str:
-        return self.tokens[self.at][1] if self.at < len(self.tokens) and self.tokens[self.at][0] == "sign" else ""
+    @contextmanager
+    def deeper(self) -> Iterator[None]:
+        """One level further in."""
+        self.level += 1
+        if self.level > DEEPEST:
+            raise self.wrong()
+        yield
+        self.level -= 1
+
+    @contextmanager
+    def only(self, live: bool) -> Iterator[None]:
+        """A part that is worked out only if `live`."""
+        outer, self.live = self.live, self.live and live
+        yield
+        self.live = outer
+
+    def eat(self, *signs: str) -> str:
+        """Passes over the next token, if it is one of these signs, and returns it."""
+        kind, text = self.tokens[self.at]
+        if kind != "sign" or text not in signs:
+            return ""
+        self.at += 1
+        return text
 
     def take(self, sign: str) -> None:
-        if self.peek() != sign:
+        if not self.eat(sign):
             raise self.wrong()
-        self.at += 1
 
     def value(self) -> int:
-        if not self.tokens:
+        if len(self.tokens) == 1:
             return 0
         found = self.comma()
-        if self.at < len(self.tokens):
+        if self.at < len(self.tokens) - 1:
             raise self.wrong()
         return found
 
     def comma(self) -> int:
-        self.level += 1
-        if self.level > DEEPEST:
-            raise self.wrong()
-        found = self.assignment()
-        while self.peek() == ",":
-            self.at += 1
+        with self.deeper():
             found = self.assignment()
-        self.level -= 1
+            while self.eat(","):
+                found = self.assignment()
         return found
 
     def assignment(self) -> int:
         start = self.at
-        if self.at < len(self.tokens) and self.tokens[self.at][0] == "name":
+        if self.tokens[self.at][0] == "name":
             name, index = self.target()
-            sign = self.peek()
-            if sign in _ASSIGNING:
+            if sign := self.eat(*_ASSIGNING):
                 before = self.read(name, index, updates=True) if sign != "=" else 0  # before the right side changes it
-                self.at += 1
-                self.level += 1
-                if self.level > DEEPEST:
-                    raise self.wrong()
-                value = self.assignment()
-                self.level -= 1
-                if sign != "=":
-                    value = self.apply(sign[:-1], before, value)
-                return self.store(name, index, value)
+                with self.deeper():
+                    value = self.assignment()
+                return self.store(name, index, value if sign == "=" else self.apply(sign[:-1], before, value))
             self.seen = (start, self.at, name, index)
             self.at = start
         return self.ternary()
@@ -201,103 +210,80 @@ class _Expression:
             return name, known
         name = self.tokens[self.at][1]
         self.at += 1
-        if self.peek() != "[":
+        if not self.eat("["):
             return name, None
-        self.at += 1
         index = self.comma()
         self.take("]")
         return name, index
 
     def ternary(self) -> int:
         condition = self.binary(0)
-        if self.peek() != "?":
+        if not self.eat("?"):
             return condition
-        self.at += 1
-        live = self.live
-        self.live = live and condition != 0
-        first = self.comma()
+        with self.only(condition != 0):
+            first = self.comma()
         self.take(":")
-        self.live = live and condition == 0
-        second = self.assignment()
-        self.live = live
+        with self.only(condition == 0):
+            second = self.assignment()
         return first if condition else second
 
     def binary(self, level: int) -> int:
         if level == len(BINARY):
             return self.power()
         left = self.binary(level + 1)
-        while (sign := self.peek()) in BINARY[level] and sign:
-            self.at += 1
-            live = self.live
+        while sign := self.eat(*BINARY[level]):
             if sign in ("&&", "||"):
-                self.live = live and bool(left) == (sign == "&&")
-                right = self.binary(level + 1)
-                self.live = live
-                left = int(bool(left) and bool(right)) if sign == "&&" else int(bool(left) or bool(right))
+                with self.only(bool(left) == (sign == "&&")):
+                    right = self.binary(level + 1)
+                left = int((left and right) != 0 if sign == "&&" else (left or right) != 0)
             else:
                 left = self.apply(sign, left, self.binary(level + 1))
         return left
 
     def power(self) -> int:
         base = self.unary()
-        if self.peek() != "**":
+        if not self.eat("**"):
             return base
-        self.at += 1
-        self.level += 1
-        if self.level > DEEPEST:
-            raise self.wrong()
-        exponent = self.power()
-        self.level -= 1
+        with self.deeper():
+            exponent = self.power()
         if exponent < 0:
             raise self.wrong()
         return wrapped(pow(base, exponent, 2**64))
 
     def unary(self) -> int:
-        sign = self.peek()
-        if sign in ("++", "--") and self.at + 1 < len(self.tokens) and self.tokens[self.at + 1][0] == "name":
-            self.at += 1
+        sign = self.eat(*_UNARY)
+        if not sign:
+            return self.primary()
+        if sign in ("++", "--") and self.tokens[self.at][0] == "name":
             name, index = self.target()
             return self.store(name, index, wrapped(self.read(name, index, updates=True) + (1 if sign == "++" else -1)))
-        if sign in ("+", "-", "!", "~", "++", "--"):
-            self.level += 1
-            if self.level > DEEPEST:
-                raise self.wrong()
-            self.at += 1
+        with self.deeper():
             value = self.unary()
-            self.level -= 1
-            return {"-": wrapped(-value), "!": int(not value), "~": ~value}.get(sign, value)
-        return self.primary()
+        return {"-": wrapped(-value), "!": int(not value), "~": ~value}.get(sign, value)
 
     def primary(self) -> int:
-        if self.at >= len(self.tokens):
-            raise self.wrong()
         kind, text = self.tokens[self.at]
         if kind == "number":
             self.at += 1
-            return self.number(text)
+            try:
+                return literal(text)
+            except ValueError:
+                raise self.wrong() from None
         if kind == "name":
             name, index = self.target()
-            if self.peek() in ("++", "--"):
-                change = 1 if self.peek() == "++" else -1
-                self.at += 1
-                before = self.read(name, index, updates=True)
-                self.store(name, index, wrapped(before + change))
-                return before
-            return self.read(name, index)
+            sign = self.eat("++", "--")
+            before = self.read(name, index, updates=bool(sign))
+            if sign:
+                self.store(name, index, wrapped(before + (1 if sign == "++" else -1)))
+            return before
         self.take("(")
         value = self.comma()
         self.take(")")
         return value
 
-    def number(self, text: str) -> int:
-        try:
-            return literal(text)
-        except ValueError:
-            raise self.wrong() from None
-
     def apply(self, sign: str, left: int, right: int) -> int:
         try:
-            return applied(sign, left, right)
+            return wrapped(int(_OPERATIONS[sign](left, right)))
         except ZeroDivisionError:
             if self.live:
                 raise self.wrong() from None

@@ -8,54 +8,40 @@ from __future__ import annotations
 import re
 
 from ...wording import plain
-from .arithmetic import settled
-from .braces import braces
-from .expand import fields, text_of
+from .arithmetic import settled, worked_out
+from .expand import braces, fields, text_of
 from .grammar import Assignment, Text, Word
-from .scanner import NAME
 from .state import Shell
-from .values import Array, Held, Value, bare, head, in_doubt, joined, partition, readable, unquoted, vanishes
+from .values import Array, Held, Value, as_array, bare, head, in_doubt, joined, partition, readable, unquoted, vanishes
+from .words import NAME
 
 
 def assign(shell: Shell, node: Assignment) -> None:
     """`name=value` in any of its forms."""
     before = shell.state.variables.get(node.name)
     if node.elements is not None:
-        keyed = isinstance(before, Array) and before.keyed
-        shell.assign(node.name, elements(shell, node, keyed=keyed))
+        shell.assign(node.name, elements(shell, node, keyed=as_array(before).keyed))
     elif node.index is not None:
-        assert node.value is not None
-        items = _items(before)
-        keyed = isinstance(before, Array) and before.keyed
-        if isinstance(before, Array) and before.uncertain:
-            raise shell.refuse(f"an element of {node.name} is set, but how many it has is not known")
-        key = key_of(shell, node.name, node.index, keyed=keyed)
+        array = as_array(before)
+        shell.counted(node.name, before)
+        key = key_of(shell, node.name, node.index, keyed=array.keyed)
         if isinstance(key, int) and key < 0:
-            key += Array(items).highest + 1
+            key += array.highest + 1
         value = text_of(shell, node.value)
-        value = joined((items.get(key, ""), value)) if node.appends else value
-        shell.spend(len(items))
-        shell.assign(node.name, Array({**items, key: value}, keyed))
+        value = joined((array.items.get(key, ""), value)) if node.appends else value
+        shell.spend(len(array.items))
+        shell.assign(node.name, Array({**array.items, key: value}, array.keyed))
     else:
-        assert node.value is not None
-        outer, shell.updated = shell.updated, node.name
-        value = text_of(shell, node.value)
-        shell.updated = outer
+        with shell.during(updated=node.name):
+            value = text_of(shell, node.value)
         before = shell.state.variables.get(node.name)  # the expansion may have set it
         if node.name in shell.state.integers:
             if isinstance(before, Array):
                 raise shell.refuse(f"the array of integers {node.name} is not read")
             text = joined(("(", before or "0", ")+(", value or "0", ")")) if node.appends else value
-            shell.assign(node.name, number(shell, text))
+            shell.assign(node.name, worked_out(shell, text))
             return
-        if node.appends:
-            first = before.first() if isinstance(before, Array) else before
-            value = joined((first or "", value))
-        shell.assign(node.name, value)
-
-
-def _items(value: Held | None) -> dict[int | str, Value]:
-    return dict(value.items) if isinstance(value, Array) else {} if value is None else {0: value}
+        shell.assign(node.name, joined((as_array(before).first() or "", value)) if node.appends else value)
 
 
 def key_of(shell: Shell, name: str, index: Word, *, keyed: bool) -> int | str:
@@ -67,29 +53,16 @@ def key_of(shell: Shell, name: str, index: Word, *, keyed: bool) -> int | str:
     return key
 
 
-def number(shell: Shell, text: Value) -> Value:
-    """The value of an expression as text."""
-    found = settled(shell, text)
-    return str(found) if isinstance(found, int) else found
-
-
 def elements(shell: Shell, node: Assignment, *, keyed: bool) -> Array:
     """The array of `name=(...)`."""
-    before = shell.state.variables.get(node.name)
-    items: dict[int | str, Value] = {}
-    if node.appends and before is not None:
-        items = _items(before)
-    if (
-        isinstance(before, Array)
-        and node.appends
-        and before.uncertain
-        and any(isinstance(o, Assignment) for o in node.elements or ())
-    ):
-        raise shell.refuse(f"an element of {node.name} is set, but how many it has is not known")
-    at = 0 if keyed else 1 + Array(items).highest
+    before = as_array(shell.state.variables.get(node.name) if node.appends else None)
+    items = dict(before.items)
+    if any(isinstance(one, Assignment) for one in node.elements or ()):
+        shell.counted(node.name, before)
+    at = 0 if keyed else 1 + before.highest
     for element in node.elements or ():
         if isinstance(element, Assignment):
-            assert element.index is not None and element.value is not None
+            assert element.index is not None
             key = key_of(shell, node.name, element.index, keyed=keyed)
             value = text_of(shell, element.value)
             items[key] = joined((items.get(key, ""), value)) if element.appends else value
@@ -113,7 +86,9 @@ def declare(shell: Shell, name: str, words: list[Value], declared: list[Assignme
         shell.state.exported_functions.update(names)
         shell.state.status = 0
         return
-    if _only_prints(shell, name, options, removes):
+    if set(options) & set("nlucfFpItT") or removes.strip("x"):
+        if not set(options) <= set("pfF"):
+            raise shell.refuse(f"{name} -{options}{'+' + removes if removes else ''} is not read")
         shell.state.opaque = True
         shell.undecided()
         return
@@ -138,10 +113,9 @@ def _words(shell: Shell, name: str, words: list[Value]) -> tuple[str, str, list[
     options, removes, names = "", "", list[str]()
     for word in words:
         name_part, equals, value = partition(word, "=")
-        if isinstance(word, str) and re.fullmatch(r"-[A-Za-z]+", word):
-            options += word[1:]
-        elif isinstance(word, str) and re.fullmatch(r"\+[A-Za-z]+", word):
-            removes += word[1:]
+        if isinstance(word, str) and re.fullmatch(r"[-+][A-Za-z]+", word):
+            options += word[1:] if word[0] == "-" else ""
+            removes += word[1:] if word[0] == "+" else ""
         elif isinstance(word, str) and NAME.fullmatch(word):
             names.append(word)
         elif equals and isinstance(name_part, str) and NAME.fullmatch(name_part):
@@ -155,21 +129,12 @@ def _words(shell: Shell, name: str, words: list[Value]) -> tuple[str, str, list[
     return options, removes, names
 
 
-def _only_prints(shell: Shell, name: str, options: str, removes: str) -> bool:
-    """Whether the options ask for what is declared. Raises ConfigError for options that are not read."""
-    if set(options) & set("nlucfFpItT") or removes.strip("x"):
-        if set(options) <= set("pfF"):
-            return True
-        raise shell.refuse(f"{name} -{options}{'+' + removes if removes else ''} is not read")
-    return False
-
-
 def _set(shell: Shell, name: str, options: str, assignment: Assignment, value: Held | None) -> None:
     """One assignment, whose value is expanded already."""
     _localised(shell, name, options, assignment.name)
     if "i" in options:
         shell.state.integers.add(assignment.name)
-        value = value if value is None or isinstance(value, Array) else number(shell, value or "0")
+        value = value if value is None or isinstance(value, Array) else worked_out(shell, value or "0")
     if value is None:
         assign(shell, assignment)
     else:
@@ -187,11 +152,6 @@ def _name(shell: Shell, name: str, options: str, variable: str) -> None:
         shell.assign(variable, Array(first, "A" in options))
 
 
-def _is_keyed(shell: Shell, name: str) -> bool:
-    before = shell.state.variables.get(name)
-    return isinstance(before, Array) and before.keyed
-
-
 def _value(shell: Shell, name: str, options: str, one: Assignment) -> Held | None:
     """What is assigned, or None where it is added to what stands or set in a place of an array."""
     if one.appends and shell.state.frames and name != "export" and one.name not in shell.state.frames[-1].saved:
@@ -199,10 +159,9 @@ def _value(shell: Shell, name: str, options: str, one: Assignment) -> Held | Non
     if one.elements is not None:
         if "i" in options:
             raise shell.refuse(f"{name} -i of an array is not read")
-        return elements(shell, one, keyed="A" in options or _is_keyed(shell, one.name))
+        return elements(shell, one, keyed="A" in options or as_array(shell.state.variables.get(one.name)).keyed)
     if one.index is not None or one.appends:
         return None
-    assert one.value is not None
     several = braces(shell, one.value)  # braces assign several times here; the last one stays
     if len(several) > 1 and (
         name == "readonly" or "r" in options or not all(isinstance(piece, Text) for piece in one.value.pieces)
@@ -215,20 +174,14 @@ def _value(shell: Shell, name: str, options: str, one: Assignment) -> Held | Non
 def _localised(shell: Shell, command: str, options: str, name: str, *, keeps_temporary: bool = False) -> None:
     """Inside a function `local` and `declare` make a variable of the function."""
     frames = shell.state.frames
-    if not frames:
-        if command == "local":
-            raise shell.refuse("local outside a function is not read")
-        return
+    if not frames and command == "local":
+        raise shell.refuse("local outside a function is not read")
     if "g" in options and any(name in frame.saved for frame in frames):
         raise shell.refuse(f"declare -g of {name}, which is local, is not read")
-    if (
-        command not in ("local", "declare", "typeset")
-        or "g" in options
-        or name in frames[-1].saved
-        or name in shell.given
-    ):
+    is_local = command in ("local", "declare", "typeset") and "g" not in options and name not in shell.given
+    if not frames or not is_local or name in frames[-1].saved:
         return
-    frames[-1].saved[name] = (shell.state.variables.get(name), name in shell.state.exported)
+    frames[-1].saved.update(shell.state.kept(name))
     if keeps_temporary and len(frames) > 1 and frames[-2].temporary and name in frames[-2].saved:
         return  # `A=1 f` and `local A` in f: it keeps the value
     shell.state.variables.pop(name, None)

@@ -8,24 +8,22 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from functools import partial
 
-from ...errors import ConfigError
 from ...wording import plain, whole
 from .arithmetic import settled
 from .conditions import WRONG, test
-from .files import known, opened
-from .grammar import Simple
-from .input_output import echo, getopts, mapfile, printf, prints, read
+from .grammar import DECLARING, Simple
+from .input_output import echo, getopts, mapfile, named, printf, prints, read, text_of_file
 from .parser import parsed
-from .paths import ends, known_ends, last_fork, settle
+from .paths import End, through
 from .programs import program
-from .scanner import NAME
-from .simple import DECLARING
 from .state import Break, Return, Shell, Stop
 from .values import (
     Array,
     Unknown,
     Value,
+    as_array,
     bare,
     head,
     in_doubt,
@@ -37,12 +35,20 @@ from .values import (
     unquoted,
     with_blanks,
 )
+from .words import NAME
 
 Builtin = Callable[[Shell, list[Value], Simple], None]
 
 
-def _true(shell: Shell, words: list[Value], node: Simple) -> None:
-    shell.state.status = 0
+def builtin(shell: Shell, name: str, words: list[Value], node: Simple) -> None:
+    """Runs a builtin: words that vanish are none, but for those that a test compares; most succeed."""
+    if name not in KEEPING:
+        shell.state.status = 0
+    BUILTINS[name](shell, words if name in VANISHING else present(words), node)
+
+
+def _nothing(shell: Shell, words: list[Value], node: Simple) -> None:
+    """A builtin that does nothing."""
 
 
 def _false(shell: Shell, words: list[Value], node: Simple) -> None:
@@ -77,7 +83,7 @@ def _let(shell: Shell, words: list[Value], node: Simple) -> None:
 
 def _unset(shell: Shell, words: list[Value], node: Simple) -> None:
     functions, variables = "-f" in words, "-v" in words
-    for word in present(words):
+    for word in words:
         if word in ("-f", "-v"):
             continue
         element = re.fullmatch(r"([A-Za-z_]\w*)\[(.*)\]", bare(word))
@@ -89,19 +95,18 @@ def _unset(shell: Shell, words: list[Value], node: Simple) -> None:
             shell.forget(word)
         else:
             shell.state.functions.pop(word, None)
-    shell.state.status = 0
 
 
 def _unset_element(shell: Shell, name: str, index: str) -> None:
     before = shell.state.variables.get(name)
+    if before is None:
+        return
     if isinstance(before, Array) and before.uncertain:
         raise shell.refuse(f"unset of an element of {name}, whose elements are not known, is not read")
-    if isinstance(before, Array) and not before.keyed and index.isascii() and whole(index) is not None:
-        shell.assign(name, Array({key: value for key, value in before.items.items() if key != int(index)}))
-    elif isinstance(before, Array) and before.keyed and index:
-        shell.assign(name, Array({key: value for key, value in before.items.items() if key != index}, True))
-    elif before is not None:
+    gone = (index or None) if isinstance(before, Array) and before.keyed else whole(index)
+    if not isinstance(before, Array) or gone is None:
         raise shell.refuse(f"unset of an element of {name} is not read")
+    shell.assign(name, Array({key: value for key, value in before.items.items() if key != gone}, before.keyed))
 
 
 def _moved(shell: Shell, words: list[Value], node: Simple) -> None:
@@ -118,8 +123,9 @@ def _shift(shell: Shell, words: list[Value], node: Simple) -> None:
         raise shell.refuse(f"shift {plain(readable(words[0]), 40)} is not read")
     if any(map(loose, shell.state.positionals[:count])):
         raise shell.refuse("shift over words that depend on a condition that cannot be decided")
-    shell.state.status = int(count > len(shell.state.positionals))
-    if not shell.state.status:
+    if count > len(shell.state.positionals):
+        shell.state.status = 1
+    else:
         shell.state.positionals = shell.state.positionals[count:]
 
 
@@ -152,22 +158,13 @@ def _return(shell: Shell, words: list[Value], node: Simple) -> None:
     raise Return
 
 
-def _leaves(shell: Shell, words: list[Value], *, goes_on: bool) -> None:
+def _leaves(shell: Shell, words: list[Value], node: Simple, *, goes_on: bool) -> None:
     """`break` and `continue`: out of as many loops as there are; outside a loop they do nothing."""
     levels = whole(words[0]) if words else 1
     if not levels:
         raise shell.refuse("break or continue out of a number of loops that is not known")
-    shell.state.status = 0
     if shell.loops:
         raise Break(min(levels, shell.loops), goes_on=goes_on)
-
-
-def _break(shell: Shell, words: list[Value], node: Simple) -> None:
-    _leaves(shell, words, goes_on=False)
-
-
-def _continue(shell: Shell, words: list[Value], node: Simple) -> None:
-    _leaves(shell, words, goes_on=True)
 
 
 def _exec(shell: Shell, words: list[Value], node: Simple) -> None:
@@ -176,8 +173,7 @@ def _exec(shell: Shell, words: list[Value], node: Simple) -> None:
     if words:
         before: dict[str, Value] = {}
         for one in node.assignments:
-            held = shell.state.variables.get(one.name, "")
-            before[one.name] = held.first() or "" if isinstance(held, Array) else held
+            before[one.name] = as_array(shell.state.variables.get(one.name)).first() or ""
         program(shell, words, before, node)
         raise Stop
     shell.state.status = 0
@@ -190,7 +186,7 @@ def _command(shell: Shell, words: list[Value], node: Simple) -> None:
             raise shell.refuse(f"command {plain(readable(name), 40)} is not read")
         _unknown(shell, words, node)
     elif isinstance(name, str) and name in BUILTINS:
-        BUILTINS[name](shell, words[1:], node)
+        builtin(shell, name, words[1:], node)
     elif name in DECLARING:
         raise shell.refuse(f"command {readable(name)} is not read")
     elif words:
@@ -204,11 +200,10 @@ def _trap(shell: Shell, words: list[Value], node: Simple) -> None:
     for word in words[1:]:
         if word in ("DEBUG", "ERR", "RETURN") and text.strip(" -") and "=" in text:
             raise shell.refuse(f"a trap on {readable(word)} that sets variables is not read")
-    shell.state.status = 0
 
 
 def _refused(shell: Shell, words: list[Value], node: Simple) -> None:
-    raise shell.refuse(f"{plain(node.source, 60)} is not read")
+    raise shell.unread(node.source)
 
 
 # -- files and texts that are read as commands ---------------------------------------------------------------------------
@@ -221,31 +216,27 @@ OF_THE_MACHINE = re.compile(
 
 def source(shell: Shell, words: list[Value], node: Simple) -> None:
     """`source FILE`: a file that the script wrote, or one beside it; any other is passed over, and said."""
-    words = present(words)
     words = words[1:] if words[:1] == ["--"] else words
     path = _from_here(shell, words[0]) if words else ""
-    text, place = (known(shell, path), "") if path else (None, "")
-    if text is None and path and not in_doubt(path):
-        beside = opened(shell, bare(path))
-        place, text = beside if beside is not None else ("", None)
+    text, place = text_of_file(shell, path) if path else (None, "")
     if text is None:
         _missing(shell, path, node)
         return
-    outer, places = shell.state.positionals, shell.places
-    if len(words) > 1:
-        shell.state.positionals = tuple(words[1:])
-    shell.sourced += 1
-    shell.places = (place, *places) if place else places
-    try:
-        found = known_ends(shell, lambda: ends(shell, lambda: _read(shell, text, place, node)))
-    finally:
-        shell.sourced -= 1
-        shell.places = places
-    for end in found:
-        end.control = None if isinstance(end.control, Return) else end.control
+    outer, places = shell.state.positionals, (place, *shell.places) if place else shell.places
+    commands = text
+
+    def inside() -> None:
+        if len(words) > 1:
+            shell.state.positionals = tuple(words[1:])
+        with shell.during(sourced=shell.sourced + 1, places=places, line=shell.line), named(shell, place):
+            again(shell, commands, node, 1 if place else 0)
+
+    def behind(end: End) -> None:
+        end.returned()
         if len(words) > 1:
             end.state.positionals = outer
-    settle(shell, found, last_fork(found))
+
+    through(shell, inside, behind)
 
 
 HERE = re.compile(r"(?:`pwd`|\$\(pwd\)) is a command|\$PWD is known on the machine only")
@@ -261,20 +252,6 @@ def _from_here(shell: Shell, path: Value) -> Value:
     return joined((".", rest)) if is_here and head(rest).startswith("/") else path
 
 
-def _read(shell: Shell, text: Value, place: str, node: Simple) -> None:
-    """The commands of a sourced file, which errors name."""
-    if not place or shell.beside is None:
-        again(shell, text, node)
-        return
-    line, name = shell.line, shell.beside.shown(place)
-    try:
-        again(shell, text, node, 1)
-    except ConfigError as error:
-        said = str(error)
-        raise ConfigError(said if said.startswith(name) else f"{name}: {said}") from None
-    shell.line = line
-
-
 def _missing(shell: Shell, path: Value, node: Simple) -> None:
     """A file that cannot be opened: bash goes on."""
     if OF_THE_MACHINE.fullmatch(bare(path)) is None:
@@ -288,53 +265,42 @@ def _missing(shell: Shell, path: Value, node: Simple) -> None:
 
 def cd(shell: Shell, words: list[Value], node: Simple) -> None:
     """`cd`: the working folder, where it follows from the script's own place."""
-    words = [word for word in present(words) if word not in ("-P", "-L", "-e", "--")]
+    words = [word for word in words if word not in ("-P", "-L", "-e", "--")]
+    path = bare(words[0]) if len(words) == 1 and not in_doubt(words[0]) else None
+    if path in ("", "."):
+        return
     shell.undecided()
-    path = bare(words[0]) if len(words) == 1 and not in_doubt(words[0]) else ""
-    beside = shell.beside
-    if path == "." or (not path and len(words) == 1 and not in_doubt(words[0])):
-        shell.state.status = 0
+    base, beside = shell.state.folder, shell.beside
+    shell.state.folder = ""
+    if beside is None or path is None or path == "-":
         return
-    if beside is None or not path or path == "-":
-        shell.state.folder = ""
-        return
-    base = shell.state.folder
-    if os.path.isabs(path) or base:
-        place = os.path.normpath(os.path.join(base or "", path))
-    else:
-        inner = os.path.normpath(os.path.join(beside.folder, path))
-        is_below = base is None and not path.startswith("..") and beside.exists(inner, None, is_folder=True)
-        place = inner if is_below else ""
-    shell.state.folder = place
-    is_above = bool(place) and f"{beside.folder}/".startswith(place.rstrip("/") + "/")
-    if is_above or (place and beside.exists(place, None, is_folder=True)):
-        shell.state.status = 0
+    place = os.path.normpath(os.path.join(base or ("" if os.path.isabs(path) else beside.folder), path))
+    is_there = beside.exists(place, None, is_folder=True)
+    if os.path.isabs(path) or base or (base is None and not path.startswith("..") and is_there):
+        shell.state.folder = place
+        if is_there or f"{beside.folder}/".startswith(place.rstrip("/") + "/"):
+            shell.state.status = 0
 
 
 def pwd(shell: Shell, words: list[Value], node: Simple) -> None:
     """`pwd`."""
     folder = shell.state.folder
     prints(shell, f"{folder}\n" if folder else None, node)
-    shell.state.status = 0
 
 
 def again(shell: Shell, text: Value, node: Simple, line: int = 0) -> None:
     """Reads a text as commands, here and now; its first line has the number of this one, or `line`."""
     if not bare(text).strip():
-        if in_doubt(text):
-            shell.note(f"{plain(node.source, 80)} is not followed")
         shell.state.status = 0
         if in_doubt(text):
+            shell.note(f"{plain(node.source, 80)} is not followed")
             shell.undecided(text)
         return
-    shell.depth += 1
     shell.spend(10 * size(text))
-    try:
+    with shell.during(depth=shell.depth + 1):
         if shell.depth > 20:
             raise shell.refuse("eval is nested too deeply")
         shell.run(shell, parsed(text, line or shell.line))
-    finally:
-        shell.depth -= 1
 
 
 # -- options ------------------------------------------------------------------------------------------------------------
@@ -350,32 +316,24 @@ UNREAD = frozenset({"lastpipe", "nocasematch", "expand_aliases", "failglob", "in
 
 def set_options(shell: Shell, words: list[Value], node: Simple) -> None:
     """`set`: options, and the positional parameters behind them."""
-    shell.state.status = 0
-    words = present(words)
-    at = 0
-    while at < len(words):
-        word = words[at]
-        at += 1
+    while words:
+        word, *rest = words
         if word == "-":
             raise shell.refuse("set - is not read")
-        if word == "--":
-            shell.state.positionals = tuple(words[at:])
-            return
         if not isinstance(word, str) or not re.fullmatch(r"[-+][A-Za-z]+", word):
-            shell.state.positionals = tuple(words[at - 1 :])
+            shell.state.positionals = tuple(rest if word == "--" else words)
             return
-        names: list[str] = []
+        names = set[str]()
         for letter in word[1:]:
             if letter == "o":
-                names.append(bare(words[at]) if at < len(words) else "")
-                at += 1
+                name, rest = bare(rest[0]) if rest else "", rest[1:]
             else:
-                names.append(OPTIONS.get(letter, letter))
-        for name in names:
+                name = OPTIONS.get(letter, letter)
             if name and name not in HARMLESS:
                 raise shell.refuse(f"set {word} {plain(name, 40)} is not read")
-        changed = frozenset(names)
-        shell.state.options = shell.state.options | changed if word[0] == "-" else shell.state.options - changed
+            names.add(name)
+        words = rest
+        shell.state.options = shell.state.options | names if word[0] == "-" else shell.state.options - names
 
 
 def shopt(shell: Shell, words: list[Value], node: Simple) -> None:
@@ -387,16 +345,21 @@ def shopt(shell: Shell, words: list[Value], node: Simple) -> None:
 
 
 BUILTINS: dict[str, Builtin] = {
-    ":": _true, "true": _true, "false": _false, "echo": echo, "printf": printf, "test": _test, "[": _bracket, "let": _let,
-    "unset": _unset, "read": read, "shift": _shift, "set": set_options, "shopt": shopt, "eval": _eval, "exit": _exit,
-    "return": _return, "break": _break, "continue": _continue, "exec": _exec, "command": _command, "builtin": _command,
+    "false": _false, "echo": echo, "printf": printf, "test": _test, "[": _bracket, "let": _let, "unset": _unset, "read": read,
+    "shift": _shift, "set": set_options, "shopt": shopt, "eval": _eval, "exit": _exit, "return": _return,
+    "break": partial(_leaves, goes_on=False), "continue": partial(_leaves, goes_on=True), "exec": _exec, "command": _command,
+    "builtin": _command,
     "source": source, ".": source, "getopts": getopts, "cd": cd, "pwd": pwd, "mapfile": mapfile, "readarray": mapfile, "trap": _trap,
-    "pushd": _moved, "popd": _moved, "enable": _refused, "coproc": _refused, "select": _refused, "caller": _unknown,
-    "alias": _true, "unalias": _true,
+    "pushd": _moved, "popd": _moved, "enable": _refused,
+    **dict.fromkeys((":", "true", "alias", "unalias"), _nothing),
     **dict.fromkeys(
-        ("dirs", "wait", "ulimit", "umask", "kill", "jobs", "disown", "hash", "type", "times", "history",
+        ("caller", "dirs", "wait", "ulimit", "umask", "kill", "jobs", "disown", "hash", "type", "times", "history",
          "bg", "fg", "suspend", "logout", "complete", "compgen", "bind", "help"),
         _unknown,
     ),
 }  # fmt: skip
 """What each builtin does with its words."""
+KEEPING = frozenset({"eval", "exit", "return", "source", ".", "command", "builtin", "exec"})
+"""Builtins that see the status of the command before them."""
+VANISHING = frozenset({"test", "[", "eval", "command", "builtin", "exec", "shift"})
+"""Builtins that see words of unset variables, which are none for others."""

@@ -2,116 +2,121 @@
 
 from __future__ import annotations
 
+import operator as of_python
+from collections.abc import Callable, Sequence
+
 from ...wording import signed
 from . import glob
 from .arithmetic import Uncertain, evaluated
 from .expand import pattern_of, text_of
-from .files import plain_path
-from .grammar import Condition, Word
+from .grammar import COMPARISONS, UNARY, Condition, Word
+from .input_output import plain_path
 from .parameters import lookup
 from .state import Shell
 from .values import Unknown, Value, bare, in_doubt, loose, present, readable, vanishes
 
-NUMBERS = {
-    "-eq": lambda a, b: a == b, "-ne": lambda a, b: a != b, "-gt": lambda a, b: a > b, "-ge": lambda a, b: a >= b,
-    "-lt": lambda a, b: a < b, "-le": lambda a, b: a <= b,
+NUMBERS: dict[str, Callable[[int, int], bool]] = {
+    "-eq": of_python.eq, "-ne": of_python.ne, "-gt": of_python.gt, "-ge": of_python.ge, "-lt": of_python.lt, "-le": of_python.le,
 }  # fmt: skip
-BINARY = frozenset({*NUMBERS, "=", "==", "!=", "<", ">", "-nt", "-ot", "-ef"})
-UNARY = frozenset(f"-{c}" for c in "abcdefghknoprstuvwxzGLNORS")
+ORDERED = ("0123456789", "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+"""Characters whose order is the same in every locale."""
 WRONG = 2
 """The status of a test that bash refuses."""
 NOBODY = (Unknown("outside", "", "it is known on the machine only"),)
 """What a condition depends on that no variable gives."""
 On = list[Value]
 """What conditions that cannot be known depend on."""
+Truth = bool | None
+"""Whether a condition holds; None where it cannot be known."""
 
 
-def _status_of(truth: bool | None) -> int | None:
-    """0 for true, 1 for false."""
-    return None if truth is None else int(not truth)
+class Refused(Exception):  # noqa: N818
+    """A test that bash refuses."""
 
 
-def _set(shell: Shell, status: int | None, on: On) -> None:
-    """The status of a test, and what it depends on where it cannot be known."""
-    if status is None:
+def _set(shell: Shell, truth: Truth, on: On) -> None:
+    """The status of a condition, and what it depends on where it cannot be known."""
+    if truth is None:
         shell.undecided(*on)
     else:
-        shell.state.status = status
+        shell.state.status = int(not truth)
+
+
+def _not(truth: Truth) -> Truth:
+    return None if truth is None else not truth
+
+
+def _joined(joint: str, truths: Sequence[Truth]) -> Truth:
+    """Whether all conditions hold (`&&`, `-a`), or one of them (`||`, `-o`)."""
+    decisive = joint in ("||", "-o")
+    return decisive if decisive in truths else None if None in truths else not decisive
+
+
+def _unknown(on: On, *values: Value) -> Truth:
+    """A condition that cannot be known, for what it depends on."""
+    on += values or [NOBODY]
+    return None
 
 
 # -- [[ ]] -----------------------------------------------------------------------------------------------------------
-def decide(shell: Shell, condition: Condition) -> None:
+def decide(shell: Shell, condition: Condition | Word) -> None:
     """`[[ ]]`: the status."""
     on: On = []
-    _set(shell, _status_of(_decided(shell, condition, on)), on)
+    _set(shell, _decided(shell, condition, on), on)
 
 
-def _decided(shell: Shell, condition: Condition, on: On) -> bool | None:
-    """Whether a condition in [[ ]] holds; None where it cannot be known."""
+def _decided(shell: Shell, condition: Condition | Word, on: On) -> Truth:
+    """Whether a condition in [[ ]] holds."""
+    if isinstance(condition, Word):
+        return _filled(text_of(shell, condition), on)
     operator, parts = condition.operator, condition.parts
     if operator in ("&&", "||"):
-        left = _decided(shell, _condition(parts[0]), on)
-        if left is (operator == "||"):
-            return left
-        right = _decided(shell, _condition(parts[1]), on)
-        if left is None:
-            return right if right is (operator == "||") else None
-        return right
+        left = _decided(shell, parts[0], on)
+        return left if left is (operator == "||") else _joined(operator, (left, _decided(shell, parts[1], on)))
     if operator == "!":
-        found = _decided(shell, _condition(parts[0]), on)
-        return None if found is None else not found
+        return _not(_decided(shell, parts[0], on))
     words = [part for part in parts if isinstance(part, Word)]
-    if operator == "":
-        return _filled(text_of(shell, words[0]), on)
-    if len(words) == 1:
-        return _unary(shell, operator, text_of(shell, words[0]), on)
     if operator == "=~":
         shell.assign("BASH_REMATCH", shell.doubt("regular expressions are not matched"))
-        on.append(NOBODY)
-        return None
+        return _unknown(on)
     if operator in ("=", "==", "!="):
-        return _fits(shell, words[0], operator, words[1], on)
+        found = fits(shell, text_of(shell, words[0]), words[1], on)
+        return _not(found) if operator == "!=" else found
     if operator in NUMBERS:
         try:
             values = [evaluated(shell, text_of(shell, word), lenient=True) for word in words]
         except Uncertain as found:
-            on.append((found.unknown,))
-            return None
-        return bool(NUMBERS[operator](*values))
-    return _binary(shell, text_of(shell, words[0]), operator, text_of(shell, words[1]), on)[0]
+            return _unknown(on, (found.unknown,))
+        return NUMBERS[operator](*values)
+    texts = [text_of(shell, word) for word in words]
+    if len(texts) == 1:
+        return _unary(shell, operator, texts[0], on)
+    return _compared(shell, texts[0], operator, texts[1], on)
 
 
-def _fits(shell: Shell, word: Word, operator: str, other: Word, on: On) -> bool | None:
+def fits(shell: Shell, text: Value, other: Word, on: On) -> Truth:
     """Whether a text matches a pattern."""
-    text, units = text_of(shell, word), pattern_of(shell, other)
-    shell.compare(text, text_of(shell, other))
+    units, shown = pattern_of(shell, other), text_of(shell, other)
+    shell.compare(text, shown)
     if units is None or in_doubt(text):
-        on += [text, text_of(shell, other)]
-        return None
+        return _unknown(on, text, shown)
     shell.spend(len(bare(text)) * (len(units) + 1))
-    return glob.matches(units, bare(text)) == (operator != "!=")
+    return glob.matches(units, bare(text))
 
 
-def _condition(part: Condition | Word) -> Condition:
-    return part if isinstance(part, Condition) else Condition("", (part,))
-
-
-def _filled(text: Value, on: On) -> bool | None:
+# -- operators of both -----------------------------------------------------------------------------------------------
+def _filled(text: Value, on: On) -> Truth:
     """Whether a text is not empty."""
     if bare(text) or not in_doubt(text):
         return bool(bare(text))
-    on.append(text)
-    return None
+    return _unknown(on, text)
 
 
-def _unary(shell: Shell, operator: str, text: Value, on: On) -> bool | None:
+def _unary(shell: Shell, operator: str, text: Value, on: On) -> Truth:
     if operator in ("-n", "-z"):
         found = _filled(text, on)
-        return found if found is None or operator == "-n" else not found
-    if operator == "-v":
-        if in_doubt(text):
-            on.append(NOBODY)
-            return None
+        return found if operator == "-n" else _not(found)
+    if operator == "-v" and not in_doubt(text):
         name = bare(text)
         if not name.isidentifier():
             raise shell.refuse(f"-v {name[:40]!r} is not read")
@@ -119,16 +124,14 @@ def _unary(shell: Shell, operator: str, text: Value, on: On) -> bool | None:
         return None if held.is_set and _filled(held.values[0], on) is None else held.is_set
     if operator in ("-o", "-R"):
         raise shell.refuse(f"the test {operator} is not read")
-    if not bare(text) and not in_doubt(text) and operator not in ("-t",):
+    if not bare(text) and not in_doubt(text) and operator != "-t":
         return False
     if operator in ("-f", "-e", "-r", "-s") and shell.beside is not None and not in_doubt(text):
-        is_there = (
-            None if plain_path(text) in shell.state.files else shell.beside.exists(bare(text), shell.state.folder)
-        )
+        is_written = plain_path(text) in shell.state.files
+        is_there = None if is_written else shell.beside.exists(bare(text), shell.state.folder)
         if is_there is not None:
             return is_there
-    on.append(NOBODY)
-    return None
+    return _unknown(on)
 
 
 def _remember(shell: Shell, left: Value, operator: str, right: Value) -> None:
@@ -139,41 +142,33 @@ def _remember(shell: Shell, left: Value, operator: str, right: Value) -> None:
         shell.compare(text, *(near if operator in NUMBERS else [other]))
 
 
-def _binary(shell: Shell, one: Value, operator: str, other: Value, on: On) -> tuple[bool | None, bool]:
-    """(the result, whether bash would refuse the operands) of a comparison in [ ], or one of files and order."""
+def _compared(shell: Shell, one: Value, operator: str, other: Value, on: On) -> Truth:
+    """A comparison in [ ], or one of files and order. Raises Refused for numbers that are none."""
     if operator in ("-nt", "-ot", "-ef"):
-        on.append(NOBODY)
-        return None, False
+        return _unknown(on)
     _remember(shell, one, operator, other)
     if in_doubt(one) or in_doubt(other):
-        on += [one, other]
-        return None, False
+        return _unknown(on, one, other)
     left, right = bare(one), bare(other)
-    if operator in ("=", "=="):
-        return left == right, False
-    if operator == "!=":
-        return left != right, False
+    if operator in ("=", "==", "!="):
+        return (left == right) == (operator != "!=")
     if operator in ("<", ">"):
         if left == right:
-            return False, False
-        if any(
-            all(c in kind for c in left + right)
-            for kind in ("0123456789", "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ")
-        ):
-            return (left < right) == (operator == "<"), False
-        on.append(NOBODY)
-        return None, False  # the order depends on the locale
-    numbers = [signed(text.strip().removeprefix("+")) for text in (left, right)]
-    if numbers[0] is None or numbers[1] is None:
-        return None, True
-    return bool(NUMBERS[operator](*numbers)), False
+            return False
+        if any(all(c in kind for c in left + right) for kind in ORDERED):
+            return (left < right) == (operator == "<")
+        return _unknown(on)
+    first, second = (signed(text.strip().removeprefix("+")) for text in (left, right))
+    if first is None or second is None:
+        raise Refused
+    return NUMBERS[operator](first, second)
 
 
 # -- [ ] and test ----------------------------------------------------------------------------------------------------
 def test(shell: Shell, words: list[Value]) -> None:
     """`test words`: the status, by the number of words as POSIX has it."""
     for left, operator, right in zip(words, words[1:], words[2:], strict=False):
-        if operator in BINARY and (vanishes(left) or vanishes(right)):  # which are no words for bash
+        if operator in COMPARISONS and (vanishes(left) or vanishes(right)):  # which are no words for bash
             _remember(shell, left, str(operator), right)
     words = present(words)
     if any(map(loose, words)):
@@ -182,93 +177,55 @@ def test(shell: Shell, words: list[Value]) -> None:
     if len(words) > 1000:
         raise shell.refuse("a test of more than 1,000 words is not read")
     on: On = []
-    _set(shell, _tested(shell, words, on), on)
+    try:
+        _set(shell, _tested(shell, words, on), on)
+    except Refused:
+        shell.state.status = WRONG
 
 
-def _tested(shell: Shell, words: list[Value], on: On) -> int | None:
-    if not words:
-        return 1
-    if len(words) == 1:
-        return _status_of(_filled(words[0], on))
-    first = readable(words[0]) if in_doubt(words[0]) else bare(words[0])
-    if len(words) == 2:
-        if first == "!":
-            return _not(_tested(shell, words[1:], on))
-        return _status_of(_unary(shell, first, words[1], on)) if first in UNARY else WRONG
-    middle = words[1]
+def _tested(shell: Shell, words: list[Value], on: On) -> Truth:
+    """Whether the words hold. Raises Refused."""
+    if len(words) < 2:
+        return _filled(words[0], on) if words else False
+    first, middle = readable(words[0]) if in_doubt(words[0]) else bare(words[0]), words[1]
+    if len(words) == 2 and first in UNARY:
+        return _unary(shell, first, middle, on)
     if len(words) == 3:
-        if middle in BINARY:
-            found, wrong = _binary(shell, words[0], str(middle), words[2], on)
-            return WRONG if wrong else _status_of(found)
+        if middle in COMPARISONS:
+            return _compared(shell, words[0], str(middle), words[2], on)
         if middle in ("-a", "-o"):
-            return _both(str(middle), _tested(shell, words[:1], on), _tested(shell, words[2:], on))
-        if first == "!":
-            return _not(_tested(shell, words[1:], on))
-        return _tested(shell, words[1:2], on) if first == "(" and words[2] == ")" else WRONG
-    if not {*words} & {*BINARY, *UNARY, "!", "(", ")", "-a", "-o"}:
-        return WRONG  # too many arguments
-    if first == "!" and len(words) == 4:
+            return _joined(str(middle), [_filled(words[0], on), _filled(words[2], on)])
+        if first == "(" and words[2] == ")":
+            return _filled(middle, on)
+    if first == "!" and len(words) <= 4:
         return _not(_tested(shell, words[1:], on))
+    if len(words) < 4 or not {*words} & {*COMPARISONS, *UNARY, "!", "(", ")", "-a", "-o"}:
+        raise Refused  # too many arguments
     if "(" in words or ")" in words:
         raise shell.refuse("a test with brackets is not read")
     return _chain(shell, words, on)
 
 
-def _chain(shell: Shell, words: list[Value], on: On) -> int | None:
+def _chain(shell: Shell, words: list[Value], on: On) -> Truth:
     """Conditions joined by -a and -o, of which -a binds more closely."""
-    parts: list[list[list[Value]]] = [[[]]]
-    at = 0
-    while at < len(words):
-        size = 0
-        rest = words[at:]
-        negated = 0
-        while rest[negated : negated + 1] == ["!"]:
-            negated += 1
-        inner = rest[negated:]
-        if len(inner) >= 3 and inner[1] in BINARY:
-            size = negated + 3
+    groups: list[list[Truth]] = [[]]
+    while True:
+        negated = next((at for at, word in enumerate(words) if word != "!"), len(words))
+        inner = words[negated:]
+        size = 1
+        if len(inner) >= 3 and inner[1] in COMPARISONS:
+            size = 3
         elif len(inner) >= 2 and inner[0] in UNARY and (len(inner) == 2 or inner[2] in ("-a", "-o")):
-            size = negated + 2
-        elif inner:
-            size = negated + 1
-        if not size:
-            return WRONG
-        parts[-1][-1] = rest[:size]
-        at += size
-        if at == len(words):
-            break
-        joint = words[at]
-        at += 1
-        if joint == "-a":
-            parts[-1].append([])
-        elif joint == "-o":
-            parts.append([[]])
-        else:
+            size = 2
+        if not inner:
+            raise Refused
+        found = _tested(shell, inner[:size], on)
+        groups[-1].append(_not(found) if negated % 2 else found)
+        words = inner[size:]
+        if not words:
+            return _joined("-o", [_joined("-a", group) for group in groups])
+        if words[0] not in ("-a", "-o"):
             raise shell.refuse("a test of more than four words without -a or -o is not read")
-    if not parts[-1][-1]:
-        return WRONG
-    statuses = [[_negated(shell, one, on) for one in group] for group in parts]
-    if any(status == WRONG for group in statuses for status in group):
-        return WRONG
-    groups = [1 if 1 in group else None if None in group else 0 for group in statuses]
-    return 0 if 0 in groups else None if None in groups else 1
-
-
-def _negated(shell: Shell, words: list[Value], on: On) -> int | None:
-    count = 0
-    while words[count : count + 1] == ["!"] and len(words) > count + 1:
-        count += 1
-    found = _tested(shell, words[count:], on)
-    return _not(found) if count % 2 else found
-
-
-def _not(status: int | None) -> int | None:
-    return status if status in (None, WRONG) else 1 - status
-
-
-def _both(joint: str, left: int | None, right: int | None) -> int | None:
-    if WRONG in (left, right):
-        return WRONG
-    if joint == "-a":
-        return 1 if 1 in (left, right) else None if None in (left, right) else 0
-    return 0 if 0 in (left, right) else None if None in (left, right) else 1
+        if words[0] == "-o":
+            groups.append([])
+        words = words[1:]

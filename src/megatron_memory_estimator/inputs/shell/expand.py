@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from itertools import pairwise
 from typing import NamedTuple
 
-from ...wording import plain
+from ...wording import plain, signed
 from . import glob
-from .arithmetic import settled
-from .braces import braces
-from .grammar import Arithmetic, Hole, Opaque, Param, Piece, Substitution, Text, Word
+from .arithmetic import settled, worked_out
+from .grammar import Arithmetic, Hole, Opaque, Param, Piece, Text, Word
 from .parameters import (
     Found,
     by_pattern,
@@ -22,20 +22,20 @@ from .parameters import (
     length,
     lookup,
     names,
-    not_known,
     part,
     replaced,
     stretch,
 )
 from .paths import captured
-from .state import Shell
+from .state import Shell, decider
 from .values import (
     Array,
     Value,
-    apart,
+    altered,
     bare,
     in_doubt,
     joined,
+    pieces,
     quoted,
     size,
     unquoted,
@@ -44,10 +44,9 @@ from .values import (
     with_blanks,
     words_of,
 )
+from .words import OF_EMPTINESS
 
 MOST_FIELDS = 20_000
-OF_EMPTINESS = ("-", "=", "?", "+")
-"""Operators that ask whether a parameter is set."""
 
 
 class Segment(NamedTuple):
@@ -109,65 +108,66 @@ def segments(shell: Shell, piece: Piece, *, whole: bool = False) -> list[Segment
     if isinstance(piece, Param):
         return _parameter(shell, piece, whole=whole)
     if isinstance(piece, Arithmetic):
-        number = settled(shell, text_of(shell, piece.expression))
-        found = str(number) if isinstance(number, int) else number
+        found = worked_out(shell, text_of(shell, piece.expression))
     else:
-        found = _substituted(shell, piece)
+        found = captured(shell, piece.body, piece.source)
     return [Segment(quoted(found) if piece.quoted else found, splits=not piece.quoted)]
-
-
-def _substituted(shell: Shell, piece: Substitution) -> Value:
-    """What a substitution prints, where it is text that can be known."""
-    found, choices, why = captured(shell, piece.body)
-    if found is not None:
-        return found
-    if choices:
-        return shell.doubt(f"{plain(piece.source, 80)} depends on {why}", "", choices)
-    return shell.doubt(f"{plain(piece.source, 80)} is a command, and nothing is executed")
 
 
 class _Words:
     """Words that grow piece by piece. A word with quotes in it stays, be it empty."""
 
-    def __init__(self) -> None:
+    def __init__(self, separators: str) -> None:
         self.found: list[Value] = []
-        self.current: list[Value] | None = None
-        self.is_quoted = False
-        self.ended = False
-        """Whether the last word was ended by a blank of IFS, which a following separator belongs to."""
+        self.current: list[Value] = []
+        self.begun = self.is_quoted = self.ended = False
+        """Whether a word has begun, has quotes in it, and was ended by a blank of IFS, which a following separator belongs to."""
+        self.separators = separators
+        rest = f"[^{re.escape(separators)}]+"
+        self.tokens = re.compile(f"[{re.escape(separators)}]|{rest}" if separators else "(?s:.+)")
 
     def add(self, value: Value) -> None:
-        self.current = [value] if self.current is None else [*self.current, value]
-        self.ended = False
+        self.current.append(value)
+        self.begun, self.ended = True, False
 
     def finish(self) -> None:
-        value = joined(self.current or ())
+        value = joined(self.current)
         self.found.append(quoted(value) if self.is_quoted else value)
-        self.current, self.is_quoted = None, False
+        self.current, self.begun, self.is_quoted = [], False, False
 
     def end(self) -> None:
-        if self.current is not None:
+        if self.begun:
             self.finish()
+
+    def cut(self, text: str) -> None:
+        """Adds a text that is cut at separators: blanks around them and between words are one."""
+        for token in self.tokens.findall(text):
+            if len(token) > 1 or token not in self.separators:
+                self.add(token)
+            elif token in " \t\n":
+                self.ended = self.ended or self.begun
+                self.end()
+            elif self.ended and not self.begun:
+                self.ended = False
+            else:
+                self.finish()
 
 
 def _split(shell: Shell, parts: list[Segment]) -> list[Value]:
     """Words of segments: text that splits is cut at the characters of IFS."""
-    separators = shell.separators("split")
-    cut = re.compile(rf"[{re.escape(separators)}]|[^{re.escape(separators)}]+" if separators else "(?s:.+)")
-    words = _Words()
+    words = _Words(shell.separators("split"))
     for one in parts:
         shell.spend(size(one.text) + 1)
         if one.breaks:
             words.end()
-        if not one.splits or not separators:
+        if not one.splits or not words.separators:
             if one.text or not one.splits:
                 words.is_quoted = words.is_quoted or not one.text
                 words.add(one.text)
             continue
-        for piece in (one.text,) if isinstance(one.text, str) else one.text:
+        for piece in pieces(one.text):
             if isinstance(piece, str):
-                for text in cut.findall(piece):
-                    _take(words, text, separators)
+                words.cut(piece)
             elif piece.apart:
                 words.end()
                 words.add((dataclasses.replace(piece, apart=False),))
@@ -178,20 +178,6 @@ def _split(shell: Shell, parts: list[Segment]) -> list[Value]:
     return words.found
 
 
-def _take(words: _Words, text: str, separators: str) -> None:
-    """The next separator, or other characters."""
-    if text not in separators or len(text) > 1:
-        words.add(text)
-    elif text in " \t\n":
-        if words.current is not None:
-            words.finish()
-            words.ended = True
-    elif words.ended and words.current is None:
-        words.ended = False
-    else:
-        words.finish()
-
-
 # -- parameters ------------------------------------------------------------------------------------------------------
 def _parameter(shell: Shell, piece: Param, *, whole: bool) -> list[Segment]:
     """The segments of a parameter."""
@@ -200,7 +186,7 @@ def _parameter(shell: Shell, piece: Param, *, whole: bool) -> list[Segment]:
         if isinstance(resolved, Found):
             return [Segment(quoted(resolved.values[0]) if piece.quoted else resolved.values[0])]
         piece = resolved
-    if piece.operator.lstrip(":") in OF_EMPTINESS:
+    if piece.operator in OF_EMPTINESS:
         chosen = _alternative(shell, piece)
         if isinstance(chosen, Word):
             return _of_word(shell, piece, chosen, whole=whole)
@@ -235,10 +221,10 @@ def _elements(shell: Shell, piece: Param, held: Found, *, whole: bool) -> list[S
 def _joined(values: list[Value], separator: str) -> Value:
     """Elements as one text; those of unset variables alone are none, and stay to be asked for."""
     parts: list[Value] = []
-    several = False
+    several, is_apart = False, separator == " "
     for value in values:
         if vanishes(value):
-            parts.append(apart(value) if separator == " " else value)
+            parts.append(altered(value, lambda piece: dataclasses.replace(piece, apart=is_apart)))
             continue
         parts += [separator, value] if several else [value]
         several = True
@@ -261,10 +247,10 @@ def _operated(shell: Shell, piece: Param) -> Found:
     if operator == "names":
         return names(shell, piece.name, many)
     if operator == "@":
-        raise shell.refuse(f"{plain(piece.source, 60)} is not read")
+        raise shell.unread(piece.source)
     value = shell.variable(piece.name) if operator == "length" else None
     if isinstance(value, Array) and value.keyed and piece.index is not None and many in ("@", "*"):
-        return Found([str(len(value.items))], "", True)
+        return Found([str(len(value.items))])
     held = _held(shell, piece)
     if operator == "indirect":
         return _indirect(shell, piece, held)
@@ -281,7 +267,7 @@ def _operated(shell: Shell, piece: Param) -> Found:
 def _changed(shell: Shell, piece: Param, value: Value) -> Value:
     """A value with a prefix, suffix, part or case changed."""
     if in_doubt(value):
-        return not_known(shell, piece, value)
+        return shell.doubt(f"{plain(piece.source, 60)} is not known", cause=decider(value))
     if vanishes(unquoted(value)):
         return value
     text, operator = bare(value), piece.operator
@@ -294,16 +280,15 @@ def _changed(shell: Shell, piece: Param, value: Value) -> Value:
         return shell.doubt(f"{plain(piece.source, 60)} is not known")
     shell.spend(len(text) * (len(units) + 1))
     if operator[0] in "#%":
-        return by_pattern(shell, piece, text, units)
+        return by_pattern(piece, text, units)
     return replaced(shell, piece, text, units, text_of(shell, piece.words[1]) if len(piece.words) > 1 else "")
 
 
 def _alternative(shell: Shell, piece: Param) -> Found | Word:
     """`:-`, `-`, `:=`, `=`, `:?`, `?`, `:+`, `+`: what the parameter holds, or the word behind the operator."""
     operator, word = piece.operator, piece.words[0]
-    outer, shell.lenient = shell.lenient, True
-    held = _held(shell, piece)
-    shell.lenient = outer
+    with shell.during(lenient=True):
+        held = _held(shell, piece)
     text = with_blanks(held.values)
     doubted = held.is_set and in_doubt(text) and not bare(text)
     is_set = held.is_set and (bool(bare(text)) or doubted if operator[0] == ":" else True)
@@ -311,17 +296,17 @@ def _alternative(shell: Shell, piece: Param) -> Found | Word:
         if doubted:
             words = words_of(text_of(shell, word))
             why = f"whether {piece.name} is empty is not known"
-            return Found([shell.doubt(why, "", ((), words), piece.name if piece.name.isidentifier() else "")], "", True)
+            return Found([shell.doubt(why, "", ((), words), piece.name if piece.name.isidentifier() else "")])
         if is_set:
             return word
-        return Found([], "@", True) if held.many == "@" and piece.quoted else Found([""], "", True)
+        return Found([], "@", True) if held.many == "@" and piece.quoted else Found([""])
     if is_set:
         return held
     if operator.endswith("?"):
-        return Found([unset(piece.name)], "", True)
+        return Found([unset(piece.name)])
     if operator.endswith("="):
         if piece.index is not None or not piece.name.isidentifier():
-            raise shell.refuse(f"{plain(piece.source, 60)} is not read")
+            raise shell.unread(piece.source)
         shell.assign(piece.name, text_of(shell, word))
         return lookup(shell, piece.name, None)
     return word
@@ -341,30 +326,116 @@ def _of_word(shell: Shell, piece: Param, word: Word, *, whole: bool) -> list[Seg
     return found or [Segment("", splits=not piece.quoted)]
 
 
+def _named(shell: Shell, piece: Param, name: str | None) -> re.Match[str] | None:
+    """The variable that `${!name}` means, with an index perhaps; None where it is not known."""
+    if name is None:
+        return None
+    match = re.fullmatch(r"([A-Za-z_]\w*|[0-9]+)(?:\[([@*]|[0-9]+)\])?", name)
+    if match is None or (piece.indirect and match.group(2)):
+        raise shell.unread(piece.source)
+    return match
+
+
 def _indirect(shell: Shell, piece: Param, found: Found) -> Found:
     """`${!name}`."""
-    name = found.values[0] if not found.many else ""
-    if not isinstance(name, str):
-        return Found([shell.doubt(f"{plain(piece.source, 60)}: the name is not known")], "", True)
-    match = re.fullmatch(r"([A-Za-z_]\w*|[0-9]+)(?:\[([@*]|[0-9]+)\])?", name)
+    held = found.values[0] if not found.many else ""
+    match = _named(shell, piece, held if isinstance(held, str) else None)
     if match is None:
-        raise shell.refuse(f"{plain(piece.source, 60)} is not read")
-    index = match.group(2)
-    if index in ("@", "*"):
-        return lookup(shell, match.group(1), None, index)
-    return lookup(shell, match.group(1), index)
+        return Found([shell.doubt(f"{plain(piece.source, 60)}: the name is not known")])
+    name, index = match.groups()
+    return lookup(shell, name, None, index) if index in ("@", "*") else lookup(shell, name, index)
 
 
 def _resolved(shell: Shell, piece: Param) -> Param | Found:
     """`${!name:-word}` as the expansion of the variable that name holds."""
-    outer, shell.lenient = shell.lenient, True
-    name = _held(shell, piece).values[0]
-    shell.lenient = outer
+    with shell.during(lenient=True):
+        name = _held(shell, piece).values[0]
     if vanishes(unquoted(name)):
         raise shell.refuse(f"{plain(piece.source, 60)}: {piece.name} is set nowhere, at which bash stops the command")
-    if in_doubt(name):
-        return Found([shell.doubt(f"{plain(piece.source, 60)}: the name is not known")], "", True)
-    text = bare(name)
-    if re.fullmatch(r"[A-Za-z_]\w*|[0-9]+", text):
-        return dataclasses.replace(piece, name=text, index=None, indirect=False)
-    raise shell.refuse(f"{plain(piece.source, 60)} is not read")
+    match = _named(shell, piece, None if in_doubt(name) else bare(name))
+    if match is None:
+        return Found([shell.doubt(f"{plain(piece.source, 60)}: the name is not known")])
+    return dataclasses.replace(piece, name=match.group(1), index=None, indirect=False)
+
+
+# -- braces ----------------------------------------------------------------------------------------------------------
+def braces(shell: Shell, word: Word) -> list[Word]:
+    """The words that braces make of one word: `a{1,2}`, `{1..4}`."""
+    texts = [piece.text for piece in word.pieces if isinstance(piece, Text) and not piece.quoted]
+    if not any("{" in text for text in texts):
+        return [word]
+    others: list[Piece] = []
+    masked = ""
+    for piece in word.pieces:
+        if isinstance(piece, Text) and not piece.quoted:
+            masked += piece.text
+        else:
+            masked += chr(0xE000 + len(others))
+            others.append(piece)
+    found = _braced(shell, masked, 0)
+    if found == [masked]:
+        return [word]
+    for at, piece in enumerate(others):  # $A{x,y} is $Ax $Ay: braces come first
+        source = piece.source if isinstance(piece, Param) and not piece.quoted else ""
+        if source[:1] == "$" and source[1:].isidentifier() and chr(0xE000 + at) + "{" in masked:
+            raise shell.refuse(f"{plain(source, 40)} right before braces is not read")
+    words = []
+    for text in found:
+        pieces: list[Piece] = []
+        for run in re.split("([\ue000-\uf8ff])", text):
+            if run and 0xE000 <= ord(run[0]) < 0xE000 + len(others):
+                pieces.append(others[ord(run) - 0xE000])
+            elif run:
+                pieces.append(Text(run))
+        words.append(Word(tuple(pieces), word.line, word.source))
+    return words
+
+
+def _braced(shell: Shell, text: str, depth: int) -> list[str]:
+    """The texts that braces make of one."""
+    shell.spend(len(text) + 1)
+    if depth > 12 or text.count("{") > 200:
+        raise shell.refuse("braces are nested too deeply")
+    for start in (match.start() for match in re.finditer("{", text)):
+        cuts = _cuts(text, start)
+        end, middle = cuts[-1], list[str]()
+        if len(cuts) > 2:
+            middle = [one for a, b in pairwise(cuts) for one in _braced(shell, text[a + 1 : b], depth + 1)]
+        elif len(cuts) == 2:
+            middle = _range(shell, text[start + 1 : end])
+        if middle:
+            rest = _braced(shell, text[end + 1 :], depth)
+            if len(middle) * len(rest) > 10_000:
+                raise shell.refuse("braces give more than 10,000 words")
+            return [text[:start] + one + other for one in middle for other in rest]
+    return [text]
+
+
+def _cuts(text: str, start: int) -> list[int]:
+    """The places of a brace, of the commas that belong to it, and of the brace that closes it; of the first one alone where none does."""
+    found, level = [start], 0
+    for at in range(start, len(text)):
+        level += (text[at] == "{") - (text[at] == "}")
+        if level == 0 or (level == 1 and text[at] == ","):
+            found.append(at)
+        if level == 0:
+            return found
+    return [start]
+
+
+def _range(shell: Shell, text: str) -> list[str]:
+    """`1..4`, `0..8..2`; nothing for a text that stays as it is, such as `1..$N`."""
+    parts = text.split("..")
+    if len(parts) not in (2, 3) or any("\ue000" <= c <= "\uf8ff" for c in text):
+        return []
+    numbers = [signed(part) for part in parts]
+    is_lettered = all(len(part) == 1 and part.isalpha() for part in parts[:2])
+    if is_lettered or (None not in numbers and any(re.match(r"-?0\d", part) for part in parts[:2])):
+        raise shell.refuse(f"{{{plain(text, 40)}}} is not read")
+    if None in numbers:
+        return []
+    first, last, step = (number or 0 for number in (*numbers, 1)[:3])
+    step = abs(step) or 1
+    if abs(last - first) // step > 10_000:
+        raise shell.refuse("braces give more than 10,000 words")
+    return [str(n) for n in range(first, last + (1 if last >= first else -1), step if last >= first else -step)]

@@ -17,7 +17,6 @@ CLASSES: dict[str, list[tuple[str, str]]] = {
     "punct": [("!", "/"), (":", "@"), ("[", "`"), ("{", "~")],
 }  # fmt: skip
 """Classes of characters, of plain ASCII texts."""
-ALL = frozenset(one for ranges in CLASSES.values() for one in ranges)
 
 
 class Unit(NamedTuple):
@@ -35,22 +34,16 @@ def pattern(pieces: list[tuple[str, bool]]) -> tuple[Unit, ...]:
     while at < len(text):
         c, quoted = text[at]
         at += 1
-        if quoted:
+        if quoted or c not in "*?\\[":
             units.append(_one(c))
-        elif c == "*":
-            units.append(Unit(True))
-        elif c == "?":
-            units.append(Unit(False))
+        elif c in "*?":
+            units.append(Unit(c == "*"))
+        elif c == "[" and (found := _set(text, at)) is not None:
+            unit, at = found
+            units.append(unit)
         elif c == "\\" and at < len(text):
             units.append(_one(text[at][0]))
             at += 1
-        elif c == "[":
-            found = _set(text, at)
-            if found is None:
-                units.append(_one(c))
-            else:
-                unit, at = found
-                units.append(unit)
         else:
             units.append(_one(c))
     return tuple(units)
@@ -62,46 +55,41 @@ def _one(c: str) -> Unit:
 
 def _set(text: list[tuple[str, bool]], at: int) -> tuple[Unit, int] | None:
     """The set that begins behind a bracket, and the place behind it; None where it does not end."""
-    begin = at
-    negated = at < len(text) and text[at] in (("!", False), ("^", False))
+    negated = text[at : at + 1] in ([("!", False)], [("^", False)])
     at += negated
     ranges: list[tuple[str, str]] = []
     first = at
     while at < len(text) and (text[at] != ("]", False) or at == first):
         low = text[at][0]
-        if low == "[" and at + 1 < len(text) and text[at + 1][0] in ":.=":
-            name = "".join(c for c, _ in text[at + 2 : at + 10]).partition(":]")[0]
-            if (
-                text[at + 1][0] != ":"
-                or name not in CLASSES
-                or any(quoted for _, quoted in text[at : at + 4 + len(name)])
-            ):
-                raise ConfigError(
-                    "a pattern with [[.x.]], [[=x=]] or a class that is none of the ASCII ones is not read"
-                )
+        if low == "[" and text[at + 1 : at + 2] and text[at + 1][0] in ":.=":
+            name, end = _named(text, at)
             ranges += CLASSES[name]
-            at += 4 + len(name)
-            continue
-        if at + 2 < len(text) and text[at + 1] == ("-", False) and text[at + 2] != ("]", False):
-            ranges.append((low, text[at + 2][0]))
+            at = end
+        elif text[at + 1 : at + 2] == [("-", False)] and text[at + 2 : at + 3] not in ([], [("]", False)]):
+            high = text[at + 2][0]
+            if low != high and (low.isalpha() != high.isalpha() or low.islower() != high.islower()):
+                raise ConfigError(
+                    "a pattern with a range of different kinds of characters depends on the locale and is not read"
+                )
+            ranges.append((low, high))
             at += 3
         else:
             ranges.append((low, low))
             at += 1
         if len(ranges) > 1000:
             raise ConfigError("a pattern with a set of more than 1,000 characters is not read")
-    if at >= len(text) or at == begin:
+    if at >= len(text):
         return None
-    plain_ranges = [one for one in ranges if one not in ALL]
-    if any(
-        low != high and (low.isalpha() != high.isalpha() or low.islower() != high.islower())
-        for low, high in plain_ranges
-    ):
-        raise ConfigError(
-            "a pattern with a range of different kinds of characters depends on the locale and is not read"
-        )
-    chosen = tuple(ranges)
-    return Unit(False, lambda c: any(low <= c <= high for low, high in chosen) != negated), at + 1
+    return Unit(False, lambda c: any(low <= c <= high for low, high in ranges) != negated), at + 1
+
+
+def _named(text: list[tuple[str, bool]], at: int) -> tuple[str, int]:
+    """The class of characters in `[:name:]`, and the place behind it. Raises ConfigError for what is not read."""
+    name = "".join(c for c, _ in text[at + 2 : at + 10]).partition(":]")[0]
+    end = at + 4 + len(name)
+    if text[at + 1][0] != ":" or name not in CLASSES or any(quoted for _, quoted in text[at:end]):
+        raise ConfigError("a pattern with [[.x.]], [[=x=]] or a class that is none of the ASCII ones is not read")
+    return name, end
 
 
 def ends(units: tuple[Unit, ...], text: str) -> list[int]:

@@ -48,7 +48,11 @@ def header_options(text: str) -> dict[str, Value]:
         if line.strip() and not line.startswith("#"):
             break
         if line.startswith("#SBATCH") and line[7:8] in (" ", "\t"):
-            words += _words(line[7:])
+            said = re.sub(r"\s#.*", "", line[7:])
+            try:
+                words += shlex.split(said)
+            except ValueError:
+                words += said.split()
     return options(words)
 
 
@@ -67,49 +71,29 @@ def asked_for(given: Mapping[str, str]) -> dict[str, Value]:
     return {option: given[name] for name, option in GIVEN.items() if name in given}
 
 
-def _words(line: str) -> list[str]:
-    line = re.sub(r"\s#.*", "", line)
-    try:
-        return shlex.split(line)
-    except ValueError:
-        return line.split()
-
-
-def count(text: Value | None) -> int | None:
-    """A number of nodes or tasks; a range is none."""
-    return whole(text)
-
-
 def gpus(text: Value | None) -> int | None:
     """The GPUs of `8`, `h100:8`, `gpu:h100:8` or `gpu:8,nvme:1`."""
     if not isinstance(text, str):
         return None
-    parts = [part for part in text.split(",") if part.startswith("gpu") or part[:1].isdigit() or ":" in part] or [text]
-    if parts[0] == "gpu":
-        return 1
-    return whole(re.sub(r"\(.*", "", parts[0]).rsplit(":", 1)[-1])
+    part = next((one for one in text.split(",") if one.startswith("gpu") or one[:1].isdigit() or ":" in one), text)
+    return 1 if part == "gpu" else whole(re.sub(r"\(.*", "", part).rsplit(":", 1)[-1])
 
 
 def unreadable(given: Mapping[str, Value]) -> str:
     """The first option whose count of nodes, tasks or GPUs is none, in words; nothing where all are read."""
     for name in sorted(VALUED & given.keys()):
         text = given[name]
-        counts = gpus if "gpu" in name or name == "gres" else count
+        counts = gpus if "gpu" in name or name == "gres" else whole
         if isinstance(text, str) and (name != "gres" or "gpu" in text) and not counts(text):
             return f"--{name}={shown(text)} is no count"
     return ""
 
 
-def nodes(given: Mapping[str, Value]) -> int | None:
-    """How many nodes options ask for; 2-4 is not known."""
-    return count(given.get("nodes"))
-
-
 def gpus_per_node(given: Mapping[str, Value]) -> int | None:
     """How many GPUs a node of the job has."""
     found = gpus(given.get("gpus-per-node") or given.get("gres"))
-    total, many = gpus(given.get("gpus")), nodes(given)
-    per_task, per_node = gpus(given.get("gpus-per-task")), count(given.get("ntasks-per-node"))
+    total, many = gpus(given.get("gpus")), whole(given.get("nodes"))
+    per_task, per_node = gpus(given.get("gpus-per-task")), whole(given.get("ntasks-per-node"))
     if found is None and total and many and total % many == 0:
         return total // many
     if found is None and per_task and per_node:
@@ -120,8 +104,8 @@ def gpus_per_node(given: Mapping[str, Value]) -> int | None:
 def tasks(given: Mapping[str, Value]) -> int | None:
     """How many tasks options start, one process each; without a word of them one for each GPU."""
     if "ntasks" in given:
-        return count(given["ntasks"])
-    many, per = nodes(given), count(given.get("ntasks-per-node"))
+        return whole(given["ntasks"])
+    many, per = whole(given.get("nodes")), whole(given.get("ntasks-per-node"))
     if "ntasks-per-node" in given:
         return many * per if many and per else None
     total, per_task = gpus(given.get("gpus")), gpus(given.get("gpus-per-task"))
@@ -133,8 +117,8 @@ def tasks(given: Mapping[str, Value]) -> int | None:
 
 def job_variables(given: Mapping[str, Value]) -> dict[str, str]:
     """What Slurm sets for a job with these options, where they say it."""
-    many, per = nodes(given), count(given.get("ntasks-per-node"))
-    started = count(given.get("ntasks")) or (many * per if many and per else None)
+    many, per = whole(given.get("nodes")), whole(given.get("ntasks-per-node"))
+    started = whole(given.get("ntasks")) or (many * per if many and per else None)
     each = started // many if started and many and started % many == 0 else None
     found = {
         "SLURM_NNODES": many,
@@ -162,13 +146,6 @@ class Gpus(NamedTuple):
     unknown: str = ""
 
 
-class _Part(NamedTuple):
-    """A factor of the number of GPUs."""
-
-    number: int | None
-    unknown: str = ""
-
-
 def gpus_of(words: Sequence[Value], entry: str, env: Mapping[str, Value], header: Mapping[str, Value]) -> Gpus:
     """The GPUs of a launch: `words` in front of its program, all launchers from the outermost on; `header` are options of sbatch."""
     name, own = _innermost(words)
@@ -176,22 +153,26 @@ def gpus_of(words: Sequence[Value], entry: str, env: Mapping[str, Value], header
     if name == "torchrun":
         each = _part(given.get("nproc-per-node", "1"), "--nproc_per_node")
         many = _part("1" if "standalone" in given else given.get("nnodes", "1"), "--nnodes")
-        return _product(_or(each, gpus_per_node(header)), _or(many, nodes(header)))
+        # what is not known on the command line, the header of the job may say
+        per_node, of_job = gpus_per_node(header), whole(header.get("nodes"))
+        each = each if each.number or not per_node else Gpus(per_node)
+        return _product(each, many if many.number or not of_job else Gpus(of_job))
     if name == "deepspeed":
         return _deepspeed(given)
     if name == "accelerate":
         text = given.get("num-processes")
         if text is None:
             return Gpus(unknown="accelerate launch says no --num_processes; give --num-gpus")
-        return Gpus(*_part(text, "--num_processes"))
+        return _part(text, "--num_processes")
     if entry.startswith("megatron "):
         each = _part(env.get("NPROC_PER_NODE") or "1", "NPROC_PER_NODE")
         return _product(each, _part(env.get("NNODES") or "1", "NNODES"))
     if name == "mpi":
         text = given.get("np") or given.get("n") or given.get("c")
         if text is not None:
-            return Gpus(*_part(text, "-np"))
-    return _tasks(words, own if name == "srun" else (), env, header)
+            return _part(text, "-np")
+    of_slurm = [*(own if name == "srun" else ()), *(words[1:] if words[:1] == ["sbatch"] else ())]
+    return _tasks(of_slurm, env, header)
 
 
 def _innermost(words: Sequence[Value]) -> tuple[str, Sequence[Value]]:
@@ -221,7 +202,7 @@ def _options(words: Sequence[Value]) -> dict[str, Value]:
     return found
 
 
-def _part(text: Value, option: str) -> _Part:
+def _part(text: Value, option: str) -> Gpus:
     """The number that an option says."""
     if not isinstance(text, str):
         outside = outside_in(text)
@@ -229,23 +210,18 @@ def _part(text: Value, option: str) -> _Part:
         why = outside[0].why if outside else "which nothing sets"
         where = (f"${name}: {why}" if outside else f"${name}, {why}") if name else why
         given = outside[0].option if outside else name
-        return _Part(
+        return Gpus(
             None, f"{option} takes its value from {where}; give {f'--set {given}=N or ' if given else ''}--num-gpus N"
         )
     number = whole(text)
     if number is None and (ends := re.fullmatch(r"(\d+):(\d+)", text)) is not None and ends.group(1) == ends.group(2):
         number = whole(ends.group(1))
     if number:
-        return _Part(number)
-    return _Part(None, f"{option} {text[:40]} depends on the machines; give --num-gpus N")
+        return Gpus(number)
+    return Gpus(None, f"{option} {text[:40]} depends on the machines; give --num-gpus N")
 
 
-def _or(part: _Part, number: int | None) -> _Part:
-    """What is not known on the command line, as the header of the job says it."""
-    return part if part.number or not number else _Part(number)
-
-
-def _product(each: _Part, many: _Part) -> Gpus:
+def _product(each: Gpus, many: Gpus) -> Gpus:
     if each.number and many.number:
         return Gpus(each.number * many.number)
     return Gpus(None, "; ".join(part.unknown for part in (each, many) if part.unknown))
@@ -259,21 +235,16 @@ def _deepspeed(given: Mapping[str, Value]) -> Gpus:
     return Gpus(unknown=f"deepspeed with {reason} takes the GPUs that are there; give --num-gpus N")
 
 
-def _tasks(
-    words: Sequence[Value],
-    own: Sequence[Value],
-    env: Mapping[str, Value],
-    header: Mapping[str, Value],
-) -> Gpus:
-    """Tasks of srun and sbatch, else the WORLD_SIZE that the script gives."""
-    of_line = options([*own, *(words[1:] if words[:1] == ["sbatch"] else ())])
+def _tasks(own: Sequence[Value], env: Mapping[str, Value], header: Mapping[str, Value]) -> Gpus:
+    """Tasks of srun and sbatch, whose options are `own`, else the WORLD_SIZE that the script gives."""
+    of_line = options(own)
     unknown = next((name for name, value in of_line.items() if not isinstance(value, str) and name != IMAGE), None)
     if unknown is not None:
-        return Gpus(*_part(of_line[unknown], f"--{unknown}"))
-    counted = tasks(of_line) or tasks({**header, **of_line})
+        return _part(of_line[unknown], f"--{unknown}")
+    merged = {**header, **of_line}
+    counted = tasks(of_line) or tasks(merged)
     if counted is not None:
         return Gpus(counted)
-    merged = {**header, **of_line}
     if re.fullmatch(r"\d+-\d+", bare(merged.get("nodes", ""))):
         return Gpus(unknown=f"--nodes {bare(merged['nodes'])} is a range; give --num-gpus N")
     wrong = unreadable(merged)
@@ -281,5 +252,5 @@ def _tasks(
         return Gpus(unknown=f"{wrong}; give --num-gpus N")
     world = env.get("WORLD_SIZE")
     if world is not None and (isinstance(world, str) or outside_in(world)):
-        return Gpus(*_part(world, "WORLD_SIZE"))
+        return _part(world, "WORLD_SIZE")
     return Gpus()

@@ -6,9 +6,16 @@ Sources: POSIX.1-2017 XCU 2 (Shell Command Language); the Bash Reference Manual 
 from __future__ import annotations
 
 from dataclasses import field
+from itertools import groupby
 
 from ...dataclass import dataclass
 from .values import Unknown
+
+DECLARING = frozenset({"export", "declare", "local", "readonly", "typeset"})
+COMPARISONS = frozenset({"=", "==", "!=", "<", ">", "-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-nt", "-ot", "-ef"})
+"""Operators of `[ ]` and `[[ ]]` with a word on either side."""
+UNARY = frozenset(f"-{c}" for c in "abcdefghknoprstuvwxzGLNORS")
+"""Operators of `[ ]` and `[[ ]]` in front of one word."""
 
 
 @dataclass(frozen=True)
@@ -73,24 +80,12 @@ Piece = Text | Param | Substitution | Arithmetic | Opaque | Hole
 
 def joined_pieces(pieces: list[Piece]) -> tuple[Piece, ...]:
     """Neighbouring literal characters as one piece."""
-    if len(pieces) < 2:
-        return tuple(pieces)
     found: list[Piece] = []
-    run: list[str] = []
-    is_quoted = False
-    for piece in pieces:
-        if isinstance(piece, Text) and run and piece.quoted == is_quoted:
-            run.append(piece.text)
-            continue
-        if run:
-            found.append(Text("".join(run), is_quoted))
-            run = []
-        if isinstance(piece, Text):
-            run, is_quoted = [piece.text], piece.quoted
+    for quoted, group in groupby(pieces, lambda piece: piece.quoted if isinstance(piece, Text) else None):
+        if quoted is None:
+            found += group
         else:
-            found.append(piece)
-    if run:
-        found.append(Text("".join(run), is_quoted))
+            found.append(Text("".join(piece.text for piece in group if isinstance(piece, Text)), quoted))
     return tuple(found)
 
 
@@ -116,7 +111,7 @@ class Assignment:
     name: str
     appends: bool
     line: int
-    value: Word | None = None
+    value: Word = Word(())
     elements: tuple[Word | Assignment, ...] | None = None
     index: Word | None = None
 
@@ -127,7 +122,6 @@ class Redirect:
 
     operator: str
     target: Word
-    quoted: bool = False
     descriptor: str = ""
 
     @property
@@ -240,7 +234,7 @@ class ArithmeticCommand(Command):
 
 @dataclass(frozen=True)
 class Condition:
-    """Inside `[[ ]]`: an operator (`&&`, `||`, `!`, a unary or a binary one, or empty for one word) and what it is applied to."""
+    """Inside `[[ ]]`: an operator (`&&`, `||`, `!`, a unary or a binary one) and what it is applied to."""
 
     operator: str
     parts: tuple[Condition | Word, ...]
@@ -248,9 +242,9 @@ class Condition:
 
 @dataclass(frozen=True)
 class Test(Command):
-    """`[[ ... ]]`."""
+    """`[[ ... ]]`; one word holds where it is not empty."""
 
-    condition: Condition
+    condition: Condition | Word
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,6 @@
-"""What commands print and read: `echo`, `printf`, `read`, `mapfile`, `getopts`.
+"""What commands print and read: `echo`, `printf`, `read`, `mapfile`, `getopts`; and the files that a script writes itself.
+
+These are known as long as only `cat`, `tee`, `echo` and `printf` write them.
 
 Source: the Bash Reference Manual 5.2, 4.1 and 4.2; POSIX.1-2017 XCU getopts.
 """
@@ -6,11 +8,13 @@ Source: the Bash Reference Manual 5.2, 4.1 and 4.2; POSIX.1-2017 XCU getopts.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+from ...errors import ConfigError
 from ...wording import plain, whole
-from .files import written
-from .grammar import Simple
-from .scanner import NAME
+from .expand import text_of
+from .grammar import Command, Redirect, Simple
 from .state import Shell
 from .values import (
     Array,
@@ -28,6 +32,124 @@ from .values import (
     unset_in,
     with_blanks,
 )
+from .words import NAME
+
+LARGEST = 2**18
+MOST = 100
+MOST_OPENED = 200
+"""Files beside the script that are read."""
+_KEPT = re.compile(r".*\.(?:sh|bash|sbatch|slurm|job|cmd|run|ya?ml|json)")
+
+
+def plain_path(value: Value) -> str:
+    """A path without a leading ./ ."""
+    path = bare(value)
+    while path.startswith("./"):
+        path = path[2:]
+    return path
+
+
+def written(shell: Shell, redirects: Sequence[Redirect], text: Value | None = None) -> None:
+    """Standard output of a command goes to files: `text`, or what cannot be known."""
+    for one in redirects:
+        if not one.takes or one.operator == ">&":
+            continue
+        path = plain_path(shell.targets.get(id(one), ""))
+        if id(one) in shell.stored:
+            shell.stored.discard(id(one))
+        elif path not in shell.state.files and not _KEPT.fullmatch(path):
+            continue
+        elif text is None:
+            shell.state.files[path] = shell.doubt("the file is written by a command")
+        else:
+            shell.stored.add(id(one))
+            store(shell, path, text, appends=one.operator in (">>", "&>>"))
+
+
+def store(shell: Shell, path: Value, text: Value, *, appends: bool) -> None:
+    """A file with this text, or with this text behind what it holds."""
+    name, text = plain_path(path), unquoted(text)
+    text = joined((shell.state.files.get(name, ""), text)) if appends else text
+    if size(text) > LARGEST or len(shell.state.files) > MOST:
+        raise shell.refuse("the files that it writes grow too large")
+    shell.spend(size(text))
+    shell.state.files[name] = text
+
+
+def document(shell: Shell, node: Command) -> Value | None:
+    """The text that a command reads from a here-document, a here-string or a pipe, or None."""
+    feeds = [one for one in node.redirects if one.feeds]
+    if not feeds:
+        return shell.state.fed
+    if feeds[-1].operator not in ("<<", "<<<"):
+        return None
+    text = shell.targets[id(feeds[-1])]
+    return joined((text, "\n")) if feeds[-1].operator == "<<<" else text
+
+
+UNCHANGING = re.compile(r"chmod|cat|bash|sh|zsh|dash|sbatch|ls|echo|source|\.|rm|mkdir|scp|grep|head|tail")
+"""Programs that change no file that they are given."""
+
+
+def changed(shell: Shell, name: str, words: Sequence[Value]) -> None:
+    """Files among the words of a program that may change them are not known any more."""
+    if UNCHANGING.fullmatch(name):
+        return
+    for word in words:
+        path = plain_path(word)
+        if path in shell.state.files:
+            shell.state.files[path] = shell.doubt(f"{name[:40]} may change the file")
+
+
+def text_of_file(shell: Shell, path: Value, *, opens: bool = True) -> tuple[Value | None, str]:
+    """The text of a file that the script wrote or, if `opens`, of one beside it with its place; None where there is none. Raises
+    ConfigError where it has been changed in an unknown way, and where too many are opened."""
+    text, name = shell.state.files.get(plain_path(path)), bare(path)
+    if text is not None and in_doubt(text) and not bare(text):
+        raise shell.refuse(f"{plain_path(path)[:80]} is started, but what stands in it is not known")
+    if text is not None or not opens or in_doubt(path) or shell.beside is None:
+        return text, ""
+    found = shell.beside.read(name, shell.state.folder)
+    if found is None:
+        return None, ""
+    place, text = found
+    shell.opened += 1
+    shell.spend(len(text))
+    if shell.opened > MOST_OPENED:
+        raise shell.refuse(f"more than {MOST_OPENED} files are opened")
+    if "\0" in text:
+        raise shell.refuse(f"{name[:80]} has a null byte")
+    return text, place
+
+
+@contextmanager
+def named(shell: Shell, place: str) -> Iterator[None]:
+    """Errors of the commands of a file name it."""
+    try:
+        yield
+    except ConfigError as error:
+        name, said = shell.beside.shown(place) if place and shell.beside is not None else plain_path(place), str(error)
+        raise ConfigError(f"{name}: {said}" if name and not said.startswith(name) else said) from None
+
+
+def targets(shell: Shell, redirects: Sequence[Redirect]) -> None:
+    """Expands what redirections name, once, in their order."""
+    for one in redirects:
+        shell.targets[id(one)] = text_of(shell, one.target)
+
+
+@contextmanager
+def redirected(shell: Shell, redirects: Sequence[Redirect]) -> Iterator[None]:
+    """Inside a substitution, what a command prints elsewhere is not its output; files that it writes are not known any more."""
+    outer, takes = shell.state.output, any(one.takes for one in redirects)
+    if takes:
+        shell.state.output = None
+    try:
+        yield
+    finally:
+        if takes:
+            shell.state.output = outer
+        written(shell, redirects)
 
 
 # -- printing ------------------------------------------------------------------------------------------------------------
@@ -47,22 +169,18 @@ def prints(shell: Shell, text: Value | None, node: Simple | None = None) -> None
 
 def echo(shell: Shell, words: list[Value], node: Simple) -> None:
     """`echo`; with -e and a backslash the text is not known."""
-    words = present(words)
     newline = "\n"
     while words and isinstance(words[0], str) and re.fullmatch(r"-[neE]+", words[0]):
         option, words = words[0], words[1:]
         newline = "" if "n" in option else newline
         if "e" in option and any("\\" in bare(word) for word in words):
             prints(shell, None)
-            shell.state.status = 0
             return
     prints(shell, joined((unquoted(with_blanks(words)), newline)), node)
-    shell.state.status = 0
 
 
 def printf(shell: Shell, words: list[Value], node: Simple) -> None:
     """`printf`, also into a variable."""
-    words = present(words)
     name: Value = ""
     if words[:1] == ["-v"] and len(words) > 2:
         name, words = words[1], words[2:]
@@ -77,7 +195,10 @@ def printf(shell: Shell, words: list[Value], node: Simple) -> None:
         shell.assign(name, text if text is not None else shell.doubt(f"`{shown}` is not worked out", name))
     else:
         raise shell.refuse(f"printf -v {plain(readable(name), 40)} is not read")
-    shell.state.status = 0
+
+
+_FIELD = re.compile(r"%s|%0?[1-9]?[0-9]?d")
+_PRINTED = {"%%": "%", "\\n": "\n", "\\t": "\t"}
 
 
 def formatted(words: list[Value]) -> Value | None:
@@ -86,9 +207,9 @@ def formatted(words: list[Value]) -> Value | None:
         return None
     form, values = bare(words[0]), [unquoted(word) for word in words[1:]]
     parts = re.findall(r"%%|%0?[1-9]?[0-9]?d|%s|\\[nt]|[^%\\]+|.", form, re.DOTALL)
-    if any(part[0] in "%\\" and part not in ("%%", "%s", "\\n", "\\t") and not _is_number(part) for part in parts):
+    takes = any(map(_FIELD.fullmatch, parts))
+    if any(part[0] in "%\\" and part not in _PRINTED and not _FIELD.fullmatch(part) for part in parts):
         return None
-    takes = sum(part == "%s" or _is_number(part) for part in parts)
     out: list[Value] = []
     rounds, printed = 0, 0
     while rounds == 0 or (values and takes):
@@ -97,29 +218,22 @@ def formatted(words: list[Value]) -> Value | None:
         if rounds > 5000 or printed > 2**18:
             return None
         for part in parts:
-            if part == "%s" or _is_number(part):
+            if _FIELD.fullmatch(part):
                 value = values.pop(0) if values else ("" if part == "%s" else "0")
                 if part != "%s" and not (isinstance(value, str) and re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", value)):
                     return None
                 out.append(value if part in ("%s", "%d") else format(int(bare(value)), part[1:]))
             else:
-                out.append({"%%": "%", "\\n": "\n", "\\t": "\t"}.get(part, part))
+                out.append(_PRINTED.get(part, part))
     return joined(out)
-
-
-def _is_number(part: str) -> bool:
-    return part[0] == "%" and part[-1] == "d"
 
 
 # -- reading -------------------------------------------------------------------------------------------------------------
 def read(shell: Shell, words: list[Value], node: Simple) -> None:
     """`read` from a here-string, a here-document or what the commands around it are fed; otherwise the values are in doubt."""
-    names, array, raw = _asked(shell, present(words))
-    feeds = [redirect for redirect in node.redirects if redirect.feeds]
-    source = feeds[-1] if feeds else None
-    text = shell.targets[id(source)] if source is not None and source.operator in ("<<", "<<<") else None
-    if source is None and shell.state.fed is not None:
-        text = _next_line(shell, raw=raw)
+    names, array, raw = _asked(shell, words)
+    is_fed = any(one.feeds for one in node.redirects)
+    text = document(shell, node) if is_fed or shell.state.fed is None else _next_line(shell, raw=raw)
     targets = [array] if array else names or ["REPLY"]
     if not isinstance(text, str) or (not raw and "\\" in text):
         why = f"`{plain(node.source, 60)}` reads what is not known"
@@ -138,8 +252,7 @@ def read(shell: Shell, words: list[Value], node: Simple) -> None:
     else:
         for at, name in enumerate(names):
             shell.assign(name, pieces[at] if at < len(pieces) else "")
-    is_here = source is not None and source.operator == "<<<"
-    shell.state.status = 0 if is_here or "\n" in text else 1
+    shell.state.status = int("\n" not in text)
 
 
 def _next_line(shell: Shell, *, raw: bool) -> Value | None:
@@ -158,16 +271,12 @@ def _asked(shell: Shell, words: list[Value]) -> tuple[list[str], str, bool]:
     array, raw = "", False
     while words:
         word, *words = words
-        if word in ("-r", "-s"):
-            raw = raw or word == "-r"
-        elif word in ("-a", "-ra"):
-            array, raw = (bare(words[0]) if words else ""), raw or word == "-ra"
-            words = words[1:]
+        if word in ("-r", "-s", "-a", "-ra", "-p", "-t", "-rp"):
+            raw = raw or "r" in word
+            array = bare(*words[:1]) if word[-1] == "a" and words else array
+            words = words[word[-1] in "apt" :]
         elif isinstance(word, str) and NAME.fullmatch(word):
             names.append(word)
-        elif word in ("-p", "-t", "-rp"):
-            raw = raw or word == "-rp"
-            words = words[1:]
         else:
             raise shell.refuse(f"read {plain(readable(word), 40)} is not read")
     return names, array, raw
@@ -180,14 +289,11 @@ def _cut(shell: Shell, line: str, most: int) -> list[str]:
     others = "".join(c for c in value if c not in " \t\n")
     if others and blanks:
         raise shell.refuse("read with an IFS of blanks and other characters is not read")
-    if not value:
-        return [line]
-    if blanks and most == 1:
-        return [line.strip(blanks)]
-    if blanks:
-        parts = re.split(f"[{re.escape(blanks)}]+", line.strip(blanks), maxsplit=most - 1 if most else 0)
-        return [part for part in parts if part] if not most else parts
-    parts = [line] if most == 1 else re.split(f"[{re.escape(others)}]", line, maxsplit=most - 1 if most else 0)
+    mark = f"[{re.escape(blanks)}]+" if blanks else f"[{re.escape(others)}]"
+    line = line.strip(blanks) if blanks else line
+    parts = [line] if most == 1 or not value else re.split(mark, line, maxsplit=max(most - 1, 0))
+    if blanks or not value:
+        return [part for part in parts if part or not value]
     if most and len(parts) == most and any(c in parts[-1] for c in others):
         if sum(c in others for c in parts[-1]) == 1 and parts[-1][-1] in others:
             parts[-1] = parts[-1][:-1]  # one separator behind the last field drops out
@@ -206,7 +312,6 @@ def mapfile(shell: Shell, words: list[Value], node: Simple) -> None:
 # -- options ------------------------------------------------------------------------------------------------------------
 def getopts(shell: Shell, words: list[Value], node: Simple) -> None:
     """The next option into the variable, its value into OPTARG; status 1 where there is none left."""
-    words = present(words)
     name = words[1] if len(words) > 1 else ""
     if not isinstance(name, str) or not NAME.fullmatch(name) or in_doubt(words[0]):
         raise shell.refuse("getopts without the letters of options and a name is not read")
@@ -227,18 +332,22 @@ def getopts(shell: Shell, words: list[Value], node: Simple) -> None:
         if in_doubt(word):
             raise shell.refuse("getopts over words that are not known is not read")
         if not head(word).startswith("-") or word in ("-", "--"):
-            _ends(shell, name, min(number, len(arguments) + 1) + (word == "--"))
+            _opted(shell, name, "?", None, (min(number, len(arguments) + 1) + (word == "--"), 0, ""))
+            shell.state.status = 1
             return
         at = 1
     _option(shell, letters, name, arguments, number, at)
 
 
-def _ends(shell: Shell, name: str, number: int) -> None:
-    shell.assign(name, "?")
-    shell.forget("OPTARG")
-    shell.assign("OPTIND", str(number))
-    shell.state.options_at = (number, 0, "")
-    shell.state.status = 1
+def _opted(shell: Shell, name: str, found: str, value: Value | None, behind: tuple[int, int, Value]) -> None:
+    """Sets the variables of `getopts`: the option, its value, and the place behind it."""
+    shell.assign(name, found)
+    if value is None:
+        shell.forget("OPTARG")
+    else:
+        shell.assign("OPTARG", value)
+    shell.assign("OPTIND", str(behind[0]))
+    shell.state.options_at = behind
 
 
 def _option(shell: Shell, letters: str, name: str, arguments: list[Value], number: int, at: int) -> None:
@@ -260,11 +369,4 @@ def _option(shell: Shell, letters: str, name: str, arguments: list[Value], numbe
             value, following = arguments[number], number + 2
         else:
             found, value = (":", letter) if silent else ("?", None)
-    shell.assign(name, found)
-    if value is None:
-        shell.forget("OPTARG")
-    else:
-        shell.assign("OPTARG", value)
-    shell.assign("OPTIND", str(following))
-    shell.state.options_at = (following, rest, arguments[number - 1])
-    shell.state.status = 0
+    _opted(shell, name, found, value, (following, rest, arguments[number - 1]))

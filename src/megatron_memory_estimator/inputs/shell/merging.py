@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import SequenceMatcher
+from typing import TypeVar
 
 from ...wording import any_of
 from .gpus import gpus_of
 from .launches import Launch
 from .state import Fork, Shell, State
-from .values import Array, Unknown, Value, bare, head, joined, outside_in, partition, readable, words_of
+from .values import Unknown, Value, bare, head, joined, outside_in, partition, words_of
 
 KEY = re.compile(r"[+~]{0,2}[A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*")
 """Key of an override (`model.seq_length=4096`), which is no value of the option before it."""
@@ -25,44 +26,39 @@ MOST_WHYS = 6
 Words = tuple[Value, ...]
 
 
-Starts = list[tuple[tuple[object, ...], dict[int, Launch]]]
-"""The places where trainings are started, in their order, with the launch on each of the ways that come there."""
+Place = tuple[object, ...]
+T = TypeVar("T")
 
 
-def starts(states: Sequence[State]) -> Starts:
-    """The places where trainings are started, each before those that follow it on a way."""
-    found: Starts = []
-    for way, state in enumerate(states):
-        seen: dict[tuple[object, ...], int] = {}
-        at = 0
-        for launch in state.launches:
-            place = _place(launch)
-            seen[place] = seen.get(place, 0) + 1
-            key = (*place, seen[place])
-            known = next((index for index, (other, _) in enumerate(found) if other == key), None)
-            if known is None:
-                following = _next_known(found, state.launches, launch, at)
-                found.insert(following, (key, {way: launch}))
-                at = following + 1
-            else:
-                found[known][1][way] = launch
-                at = known + 1
+def starts(states: Sequence[State]) -> list[tuple[Place, dict[int, Launch]]]:
+    """The places where trainings are started, each before those that follow it on a way, with the launch on each of the ways that
+    come there."""
+    ways = [_by_place(state.launches) for state in states]
+    return [
+        (place, {way: ones[place] for way, ones in enumerate(ways) if place in ones})
+        for place in _in_order([list(ones) for ones in ways])
+    ]
+
+
+def _by_place(launches: Sequence[Launch]) -> dict[Place, Launch]:
+    """Launches by what tells the places where they are started apart, and by how often a place was met."""
+    found: dict[Place, Launch] = {}
+    for one in launches:
+        place = (one.line, one.entry, one.branch, one.loops)
+        key = (*place, sum(other[:-1] == place for other in found))
+        found[key] = one
     return found
 
 
-def _next_known(found: Starts, launches: Sequence[Launch], launch: Launch, at: int) -> int:
-    """Where a launch belongs among those of other ways: before the next one of its own way that they have too."""
-    places = {key[:4]: index for index, (key, _) in reversed(list(enumerate(found))) if index >= at}
-    begin = next(index for index, one in enumerate(launches) if one is launch)
-    for one in launches[begin + 1 :]:
-        if _place(one) in places:
-            return places[_place(one)]
-    return len(found)
-
-
-def _place(launch: Launch) -> tuple[object, ...]:
-    """What tells the places where trainings are started apart."""
-    return (launch.line, launch.entry, launch.branch, tuple((one.line, one.name) for one in launch.rounds))
+def _in_order(lists: Sequence[Sequence[T]]) -> list[T]:
+    """The items of all lists in one order: one that the lists before do not have stands before the next that they have."""
+    found: list[T] = []
+    for items in lists:
+        for index, item in enumerate(items):
+            if item not in found:
+                following = next((found.index(one) for one in items[index + 1 :] if one in found), len(found))
+                found.insert(following, item)
+    return found
 
 
 def together(shell: Shell, states: Sequence[State]) -> list[Launch]:
@@ -78,20 +74,14 @@ def merged(shell: Shell, states: Sequence[State], launches: Sequence[Launch]) ->
     if all(launch == first for launch in launches):
         return first
     ways = _Ways(shell, states, first.source)
-    env = {
-        name: ways.either(name, [one.env.get(name) for one in launches]) for name in _names(one.env for one in launches)
-    }
-    counted = _names(one.counted for one in launches)
-    files = _names(one.files for one in launches)
-    headers = _names(one.header for one in launches)
     found = dataclasses.replace(
         first,
         words=_words(ways, launches),
         launcher=ways.aligned([tuple(one.launcher) for one in launches]),
-        env=env,
-        files={name: ways.text([one.files.get(name) for one in launches]) for name in files},
-        header={name: ways.either(name, [one.header.get(name) for one in launches]) for name in headers},
-        counted={name: ways.either(name, [one.counted.get(name) for one in launches]) for name in counted},
+        env=ways.mapping([one.env for one in launches]),
+        files=ways.mapping([one.files for one in launches], named=False),
+        header=ways.mapping([one.header for one in launches]),
+        counted=ways.mapping([one.counted for one in launches]),
     )
     if any((one.num_gpus, one.gpus_unknown) != (first.num_gpus, first.gpus_unknown) for one in launches):
         gpus = gpus_of(found.launcher, found.entry, found.counted, found.header)
@@ -100,10 +90,6 @@ def merged(shell: Shell, states: Sequence[State], launches: Sequence[Launch]) ->
         found.num_gpus = None
         found.gpus_unknown = gpus.unknown or f"the number of GPUs is not known: {differ.why}; give {option}--num-gpus N"
     return found
-
-
-def _names(mappings: Iterable[Mapping[str, Value]]) -> list[str]:
-    return list(dict.fromkeys(name for one in mappings for name in one))
 
 
 def _words(ways: _Ways, launches: Sequence[Launch]) -> list[Value]:
@@ -164,10 +150,6 @@ class _Ways:
             for at in range(1, len(first)):
                 found += self._argument([(one[at],) for one in ones])
             return found
-        if first and _key(first) and all(one and _key(one) == _key(first) and not bare(one[0]) for one in ones):
-            several = [unknown for one in ones for unknown in outside_in(one[0])]
-            choices = tuple(dict.fromkeys(choice for unknown in several for choice in unknown.choices))
-            return [(dataclasses.replace(several[0], name="", choices=choices),)]
         if all(len(one) == 1 for one in ones):
             key, equals, _ = partition(first[0], "=")
             values = [partition(one[0], "=") for one in ones]
@@ -175,25 +157,17 @@ class _Ways:
                 return [joined((key, equals, (self.explained([(value[2],) for value in values]),)))]
         return [(self.explained(ones),)]
 
-    def either(self, name: str, values: Sequence[Value | None]) -> Value:
-        """A value of a variable of the environment, which may be missing on some ways."""
-        if all(value == values[0] for value in values) and values[0] is not None:
-            return values[0]
-        found = self.explained([() if value is None else (value,) for value in values])
-        return (dataclasses.replace(found, name=found.name or name),)
-
-    def text(self, texts: Sequence[Value | None]) -> Value:
-        """A text, compared blank by blank."""
-        if all(text == texts[0] for text in texts) and texts[0] is not None:
-            return texts[0]
-        if not all(isinstance(text, str) for text in texts):
-            return (self.explained([() if text is None else (text,) for text in texts]),)
-        lists: list[list[Words]] = [[(part,) for part in re.findall(r"\s+|\S+", bare(text or ""))] for text in texts]
-        parts: list[Value] = []
-        for gap in _gaps(self.spend, lists):
-            words = [joined(word for one in ones for word in one) for ones in gap]
-            parts.append(words[0] if len(gap) == 1 else (self.explained([(word,) for word in words]),))
-        return joined(parts)
+    def mapping(self, ones: Sequence[Mapping[str, Value]], *, named: bool = True) -> dict[str, Value]:
+        """Values by name (variables, options, files), each of which may be missing on some ways. `named`: --set gives them."""
+        found: dict[str, Value] = {}
+        for name in dict.fromkeys(name for one in ones for name in one):
+            values = [one.get(name) for one in ones]
+            if any(value != values[0] for value in values):
+                differ = self.explained([() if value is None else (value,) for value in values])
+                found[name] = (dataclasses.replace(differ, name=differ.name or (name if named else "")),)
+            else:
+                found[name] = ones[0][name]
+        return found
 
     # -- why -----------------------------------------------------------------------------------------------------------
     def explained(self, gap: Sequence[Words]) -> Unknown:
@@ -234,32 +208,19 @@ class _Ways:
         return True
 
     def _named(self, gap: Sequence[Words]) -> str:
-        """The variable whose values behind the forks are what differs, or a part of it."""
+        """The variable whose values behind the forks are what differs."""
         names = [name for name in self.states[0].differed if all(name in state.differed for state in self.states)]
-        whole = [name for name in names if self._holds(name, gap, whole=True)]
-        found = whole or [name for name in names if self._holds(name, gap, whole=False)]
+        found = [
+            name
+            for name in names
+            if all(words_of(one.differed[name]) == words for one, words in zip(self.states, gap, strict=True))
+        ]
         written = [name for name in names if re.search(rf"\$\{{?{name}\b", self.source)]
         if found:
             found = [name for name in found if name in written] or found
         elif self.source != self.command:  # one word of the command
             found = written
         return found[0] if len(found) == 1 else ""
-
-    def _holds(self, name: str, gap: Sequence[Words], *, whole: bool) -> bool:
-        """Whether a variable's values are what stands at a place on each way, or a part of the one word there."""
-        rests = set()
-        for state, words in zip(self.states, gap, strict=True):
-            held = state.differed[name]
-            values = words_of(held)
-            if whole and values != words:
-                return False
-            if not whole:
-                text = "".join(map(readable, words))
-                value = "" if held is None or isinstance(held, Array) else readable(held)
-                if not value or value not in text:
-                    return False
-                rests.add(text.replace(value, "\n", 1))
-        return whole or len(rests) == 1
 
 
 def deciding(shell: Shell, states: Sequence[State], values: Sequence[object]) -> str:
@@ -288,27 +249,17 @@ def _key(argument: Words) -> str:
     """What names an argument: its flag, the key of an override, or why it is not known; nothing for other words."""
     name, equals, _ = partition(argument[0], "=")
     if not isinstance(name, str):
-        return outside_in(name)[0].why if _may_be_flags(name) and not bare(name) else ""
+        may_be_flags = any(_is_flag(one) for part in outside_in(name) for words in part.choices for one in words)
+        return outside_in(name)[0].why if may_be_flags and not bare(name) else ""
     return name if _is_flag(name) or (equals and KEY.fullmatch(name)) else ""
-
-
-def _may_be_flags(word: Value) -> bool:
-    """Whether a word that is not known may be arguments."""
-    return any(_is_flag(one) for unknown in outside_in(word) for choice in unknown.choices for one in choice)
 
 
 def _order(lists: Sequence[list[str]]) -> list[str]:
     """Names in one order that all lists keep; none where there is no such order, or a name twice, or none."""
-    found: list[str] = []
-    for names in lists:
-        if "" in names or len(set(names)) < len(names):
-            return []
-        for index, name in enumerate(names):
-            if name not in found:
-                following = [found.index(one) for one in names[index + 1 :] if one in found]
-                found.insert(following[0] if following else len(found), name)
-    kept = all([one for one in found if one in names] == names for names in lists)
-    return found if kept else []
+    if any("" in names or len(set(names)) < len(names) for names in lists):
+        return []
+    found = _in_order(lists)
+    return found if all([one for one in found if one in names] == names for names in lists) else []
 
 
 def _gaps(spend: Callable[[int], None], lists: Sequence[list[Words]]) -> list[Sequence[list[Words]]]:

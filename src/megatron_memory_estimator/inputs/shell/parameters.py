@@ -13,40 +13,43 @@ from . import glob
 from .arithmetic import settled
 from .grammar import Param, Text
 from .state import Shell
-from .values import Array, Held, Value, bare, in_doubt, loose, outside_in, unknowns, unset, vanishes
+from .values import Array, Held, Value, as_array, bare, in_doubt, loose, unknowns, unset, vanishes
 
 
 class Found(NamedTuple):
     """What a parameter holds: its values (one, but for @ and *), and which of the two it is."""
 
     values: list[Value]
-    many: str
-    is_set: bool
+    many: str = ""
+    is_set: bool = True
 
 
 def lookup(shell: Shell, name: str, index: Value | None, many: str = "") -> Found:
     """What a parameter holds; `many` is @ or * where all elements of an array are meant."""
     state = shell.state
-    _words_are_read(shell, name)
+    if not state.frames and not shell.outer:
+        shell.takes_words = shell.takes_words or name in ("@", "*")
+        shell.takes_numbers = shell.takes_numbers or (name.isdigit() and name != "0") or name == "#"
     if name in ("@", "*"):
         return Found(list(state.positionals), name, bool(state.positionals))
     if name in ("#", "?", "0", "$", "!", "-"):
-        return Found([_special(shell, name)], "", True)
+        return Found([_special(shell, name)])
     if name.isdigit():
         at = int(name[:9]) - 1
         if any(loose(word) for word in state.positionals[: at + 1]):
-            return Found([shell.doubt(f"how many words stand before ${name} is not known")], "", True)
+            return Found([shell.doubt(f"how many words stand before ${name} is not known")])
         is_set = at < len(state.positionals)
         return Found([state.positionals[at]] if is_set else [unset(name)], "", is_set)
     value = shell.variable(name)
     if many:
-        if isinstance(value, Array) and value.keyed and len(value.items) > 1:
-            raise shell.refuse(f"the order of the associative array {name} is bash's own")
-        values = value.values() if isinstance(value, Array) else [] if value is None else [value]
+        values = _ordered(shell, name, value).values() if isinstance(value, Array) else [] if value is None else [value]
         return Found(values, many, bool(values))
     if index is not None or isinstance(value, Array):
         value = element(shell, name, value, index)
-    if value is None and "nounset" in state.options and not shell.lenient and not _of_slurm(shell, name):
+    is_slurm_s = (
+        name.startswith("SLURM_") and shell.variable("SLURM_JOB_NUM_NODES") is not None
+    )  # in ways no option says
+    if value is None and "nounset" in state.options and not shell.lenient and not is_slurm_s:
         shell.note(f"set -u: {plain(name, 60)} is set nowhere, at which bash stops unless the environment has it")
     return Found([unset(name) if value is None else value], "", value is not None)
 
@@ -67,22 +70,9 @@ def _special(shell: Shell, name: str) -> Value:
     return shell.doubt(f"${name} is known when the script runs only")
 
 
-def _of_slurm(shell: Shell, name: str) -> bool:
-    """Whether Slurm sets a variable, to something that the options of a job do not say."""
-    return name.startswith("SLURM_") and shell.variable("SLURM_JOB_NUM_NODES") is not None
-
-
-def _words_are_read(shell: Shell, name: str) -> None:
-    """Remember whether the script reads the caller's words, all of them or those at a place."""
-    if not shell.state.frames and not shell.outer:
-        shell.takes_words = shell.takes_words or name in ("@", "*")
-        shell.takes_numbers = shell.takes_numbers or (name.isdigit() and name != "0") or name == "#"
-
-
 def element(shell: Shell, name: str, value: Held | None, index: Value | None) -> Value | None:
     """One element of an array; without an index the first."""
-    if not isinstance(value, Array):
-        value = Array({} if value is None else {0: value})
+    value = as_array(value)
     asked: Value = "0" if index is None else index
     if value.keyed:
         return shell.doubt(f"the element of {name} is not known") if in_doubt(asked) else value.items.get(bare(asked))
@@ -100,12 +90,17 @@ def keys(shell: Shell, name: str, many: str) -> Found:
     value = shell.variable(name)
     if not isinstance(value, Array):
         return Found([] if value is None else ["0"], many, value is not None)
-    if value.keyed and len(value.items) > 1:
-        raise shell.refuse(f"the order of the associative array {name} is bash's own")
-    if value.uncertain:
-        return Found([shell.doubt(f"the elements of {name} are not known", name)], "", True)
+    if _ordered(shell, name, value).uncertain:
+        return Found([shell.doubt(f"the elements of {name} are not known", name)])
     found: list[Value] = [str(key) for key in sorted(value.items, key=str if value.keyed else int)]
     return Found(found, many, bool(found))
+
+
+def _ordered(shell: Shell, name: str, value: Array) -> Array:
+    """An array whose elements have an order."""
+    if value.keyed and len(value.items) > 1:
+        raise shell.refuse(f"the order of the associative array {name} is bash's own")
+    return value
 
 
 def names(shell: Shell, start: str, many: str) -> Found:
@@ -118,13 +113,11 @@ def names(shell: Shell, start: str, many: str) -> Found:
 def length(shell: Shell, name: str, found: Found) -> Found:
     """`${#name}`."""
     if found.many:
-        if any(map(loose, found.values)):
-            return Found([shell.doubt(f"the number of words of {name} is not known")], "", True)
-        return Found([str(sum(not vanishes(value) for value in found.values))], "", True)
-    value = found.values[0]
-    if in_doubt(value):
-        return Found([shell.doubt(f"the length of {name} is not known")], "", True)
-    return Found([str(len(bare(value)))], "", True)
+        is_known, what = not any(map(loose, found.values)), f"the number of words of {name}"
+        number = sum(not vanishes(value) for value in found.values)
+    else:
+        is_known, what, number = not in_doubt(found.values[0]), f"the length of {name}", len(bare(found.values[0]))
+    return Found([str(number) if is_known else shell.doubt(f"{what} is not known")])
 
 
 def stretch(shell: Shell, piece: Param, found: Found, numbers: Sequence[int | Value], value: Held | None) -> Found:
@@ -132,16 +125,16 @@ def stretch(shell: Shell, piece: Param, found: Found, numbers: Sequence[int | Va
     known = [number for number in numbers if isinstance(number, int)]
     is_keyed = isinstance(value, Array) and value.keyed
     if len(known) < len(numbers) or (len(known) > 1 and known[1] < 0) or is_keyed:
-        raise shell.refuse(f"{plain(piece.source, 60)} is not read")
+        raise shell.unread(piece.source)
     if any(loose(one) or vanishes(one) for one in found.values):
-        return Found([shell.doubt(f"the words of {piece.name} are not known")], "", True)
+        return Found([shell.doubt(f"the words of {piece.name} are not known")])
     start, values = known[0], found.values
     if piece.name in ("@", "*"):
         start += len(values) + 1 if start < 0 else 0
         if start < 0:
             return Found([], found.many, False)
         if start == 0:
-            raise shell.refuse(f"{plain(piece.source, 60)} is not read")
+            raise shell.unread(piece.source)
         start -= 1
     if start < 0:
         start += (value.highest if isinstance(value, Array) else 0) + 1
@@ -154,18 +147,11 @@ def stretch(shell: Shell, piece: Param, found: Found, numbers: Sequence[int | Va
     return Found(values[start:end], found.many, found.is_set)
 
 
-def not_known(shell: Shell, piece: Param, value: Value) -> Value:
-    """The doubt about what an operator makes of a value that is not known; --set gives the variable that holds it."""
-    outside = outside_in(value)
-    name = outside[0].option if len(outside) == 1 else ""
-    return shell.doubt(f"{plain(piece.source, 60)} is not known", cause=name)
-
-
 def in_case(shell: Shell, piece: Param, text: str) -> str:
     """`${name^^}` and its kin."""
     operator = piece.operator
     if piece.words[0].pieces or not text.isascii():
-        raise shell.refuse(f"{plain(piece.source, 60)} is not read")
+        raise shell.unread(piece.source)
     change = str.upper if operator[0] == "^" else str.lower
     return change(text) if len(operator) == 2 else change(text[:1]) + text[1:]
 
@@ -180,17 +166,22 @@ def part(shell: Shell, piece: Param, text: str, numbers: Sequence[int | Value]) 
         return ""
     end = start + count if count >= 0 else len(text) + count
     if end < start:
-        raise shell.refuse(f"{plain(piece.source, 60)} is not read")
+        raise shell.unread(piece.source)
     return text[start:end]
 
 
-def by_pattern(shell: Shell, piece: Param, text: str, units: tuple[glob.Unit, ...]) -> str:
+def _cut(units: tuple[glob.Unit, ...], text: str, *, at_end: bool, longest: bool) -> tuple[str, bool]:
+    """A text without the beginning or the end that a pattern matches, and whether it matches one."""
+    lengths = glob.ends(units[::-1], text[::-1]) if at_end else glob.ends(units, text)
+    if not lengths:
+        return text, False
+    length = lengths[-1 if longest else 0]
+    return (text[: len(text) - length] if at_end else text[length:]), True
+
+
+def by_pattern(piece: Param, text: str, units: tuple[glob.Unit, ...]) -> str:
     """`${name#pattern}` and its kin: a text without its beginning or its end."""
-    if piece.operator in ("#", "##"):
-        ends = glob.ends(units, text)
-        return text[ends[0 if piece.operator == "#" else -1] :] if ends else text
-    ends = glob.ends(units[::-1], text[::-1])
-    return text[: len(text) - ends[0 if piece.operator == "%" else -1]] if ends else text
+    return _cut(units, text, at_end=piece.operator[0] == "%", longest=len(piece.operator) == 2)[0]
 
 
 def replaced(shell: Shell, piece: Param, value: str, units: tuple[glob.Unit, ...], new: Value) -> Value:
@@ -204,23 +195,16 @@ def replaced(shell: Shell, piece: Param, value: str, units: tuple[glob.Unit, ...
         return value
     if in_doubt(new):
         return shell.doubt(f"{plain(piece.source, 60)} is not known")
-    text = bare(new)
-    if piece.operator == "/#":
-        ends = glob.ends(units, value)
-        return text + value[ends[-1] :] if ends else value
-    if piece.operator == "/%":
-        ends = glob.ends(units[::-1], value[::-1])
-        return value[: len(value) - ends[-1]] + text if ends else value
+    text, at_end = bare(new), piece.operator == "/%"
+    if at_end or piece.operator == "/#":
+        rest, fits = _cut(units, value, at_end=at_end, longest=True)
+        return rest if not fits else rest + text if at_end else text + rest
     out, at = [], 0
     while at < len(value):
         shell.spend(5 * (len(value) - at) * min(len(units), 8))
-        ends = glob.ends(units, value[at:])
-        if ends and ends[-1]:
-            out.append(text)
-            at += ends[-1]
-            if piece.operator == "/":
-                break
-        else:
-            out.append(value[at])
-            at += 1
+        size = max(glob.ends(units, value[at:]), default=0)
+        out.append(text if size else value[at])
+        at += size or 1
+        if size and piece.operator == "/":
+            break
     return "".join(out) + value[at:]

@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ...errors import ConfigError
+from ...wording import plain
 from .grammar import List
 from .launches import Branch
 from .merging import together
 from .state import Break, Crowded, Fork, Known, Oracle, Return, Shell, State, Stop, Taken
-from .values import Array, Held, Value, bare, joined, outside_in, words_of
+from .values import Array, Held, Value, bare, joined, outside_in, pieces, words_of
 
 MOST_WAYS = 256
 """Ways through the same commands, those that leave a loop or a function early among them."""
@@ -39,6 +40,10 @@ class End:
     control: Stop | Return | Break | None = None
     way: int = 0
 
+    def returned(self) -> None:
+        """Goes on behind a function, or a file that was sourced."""
+        self.control = None if isinstance(self.control, Return) else self.control
+
     def meets(self, other: End) -> bool:
         """Whether both ways go on alike; launches of the same branch are told apart."""
         return (
@@ -55,13 +60,12 @@ def _kind(control: Stop | Return | Break | None) -> tuple[object, ...]:
 def ends(shell: Shell, body: Callable[[], None], *, in_subshell: bool | None = None, way: int = 0) -> list[End]:
     """Where each way through `body` ends, from the state now, which stays as it is. `in_subshell`: whether `exit` ends no more than
     this."""
-    before, outer, was, steps = shell.state, shell.oracle, shell.in_subshell, shell.steps
+    before, steps = shell.state, shell.steps
     found: list[End] = []
     waiting: list[tuple[int, ...]] = [()]
     known: Known = {}
-    shell.in_subshell = was if in_subshell is None else in_subshell
-    shell.depth += 1
-    try:
+    in_subshell = shell.in_subshell if in_subshell is None else in_subshell
+    with shell.during(state=before, oracle=shell.oracle, in_subshell=in_subshell, depth=shell.depth + 1):
         if shell.depth > DEEPEST:
             raise ConfigError(f"line {shell.line} of the script is nested too deeply")
         while waiting:
@@ -78,10 +82,15 @@ def ends(shell: Shell, body: Callable[[], None], *, in_subshell: bool | None = N
             waiting += shell.oracle.others
             if len(found) + len(waiting) > MOST_WAYS:
                 raise Crowded
-    finally:
-        shell.state, shell.oracle, shell.in_subshell = before, outer, was
-        shell.depth -= 1
     return found
+
+
+def through(shell: Shell, body: Callable[[], None], behind: Callable[[End], None] = lambda end: None) -> None:
+    """Runs commands that a word may leave early, and goes on behind them; `behind` changes what a way leaves."""
+    found = known_ends(shell, lambda: ends(shell, body))
+    for end in found:
+        behind(end)
+    settle(shell, found, last_fork(found))
 
 
 def known_ends(shell: Shell, find: Callable[[], list[End]]) -> list[End]:
@@ -100,16 +109,22 @@ Way = tuple[State | None, Callable[[], None]]
 """A branch: the state that it begins with, where that is another than the one now, and its commands."""
 
 
-def either(shell: Shell, ways: Sequence[Way], why: str, *, follows: bool = False, cause: str = "") -> None:
-    """Runs each of the branches of a condition that cannot be decided; goes on with whichever is true. `cause` is the variable that
-    decides."""
-    fork = Fork(why, cause)
-    settle(shell, known_ends(shell, lambda: _branches(shell, ways, fork, follows=follows)), fork)
+def either(
+    shell: Shell, ways: Sequence[Way], otherwise: Callable[[], None], forks: Sequence[Fork], *, follows: bool = False
+) -> None:
+    """Runs each of the branches of a condition that cannot be decided, and what is left where none of them is taken; goes on with
+    whichever is true. `forks` say why, one for each branch."""
+    if not ways:
+        otherwise()
+        return
+    causes = {fork.cause for fork in forks}
+    fork = Fork(forks[0].why, causes.pop() if len(causes) == 1 else "")
+    settle(shell, known_ends(shell, lambda: _branches(shell, [*ways, (None, otherwise)], fork, follows=follows)), fork)
 
 
 def _branches(shell: Shell, ways: Sequence[Way], fork: Fork, *, follows: bool) -> list[End]:
     """Where the ways through each branch end."""
-    outer, found = shell.branch, list[End]()
+    found: list[End] = []
     for at, (start, body) in enumerate(ways):
 
         def branch(at: int = at, start: State | None = start, body: Callable[[], None] = body) -> None:
@@ -117,11 +132,8 @@ def _branches(shell: Shell, ways: Sequence[Way], fork: Fork, *, follows: bool) -
             shell.state.taken += (Taken(fork, at),)
             body()
 
-        shell.branch = (*outer, Branch(fork.why, at, follows))
-        try:
+        with shell.during(branch=(*shell.branch, Branch(fork.why, at, follows))):
             found += ends(shell, branch, way=at)
-        finally:
-            shell.branch = outer
     return found
 
 
@@ -241,10 +253,9 @@ def _any_of(shell: Shell, name: str, values: list[Held | None], why: str, cause:
         found = shell.doubt(why, name, (), cause)
         return Array({0: found}) if is_array else found
     lists = [_parts(value, is_array=is_array) for value in values]
-    start = next((at for at, ones in enumerate(zip(*lists, strict=False)) if len(set(ones)) > 1), min(map(len, lists)))
+    start = _alike(lists)
     rests = [one[start:] for one in lists]
-    tails = zip(*map(reversed, rests), strict=False)
-    end = next((at for at, ones in enumerate(tails) if len(set(ones)) > 1), min(map(len, rests)))
+    end = _alike([one[::-1] for one in rests])
     middles = [one[: len(one) - end] for one in rests]
     shell.spend(20 * sum(map(len, lists)) + 1)
     words = _choices([tuple(part for part in one if not _is_blank(part)) for one in middles])
@@ -254,6 +265,11 @@ def _any_of(shell: Shell, name: str, values: list[Held | None], why: str, cause:
     before = " " if any(one and _is_blank(one[0]) for one in middles) else ""
     after = " " if any(one and _is_blank(one[-1]) for one in middles) else ""
     return joined([*lists[0][:start], before, found, after, *lists[0][len(lists[0]) - end :]])
+
+
+def _alike(lists: list[list[Value]]) -> int:
+    """How many items all lists begin with."""
+    return next((at for at, ones in enumerate(zip(*lists, strict=False)) if len(set(ones)) > 1), min(map(len, lists)))
 
 
 def _choices(several: list[tuple[Value, ...]]) -> tuple[tuple[Value, ...], ...]:
@@ -273,7 +289,7 @@ def _parts(value: Held | None, *, is_array: bool) -> list[Value]:
     if value is None or is_array:
         return [] if value is None else [value]
     found: list[Value] = []
-    for piece in (value,) if isinstance(value, str) else value:
+    for piece in pieces(value):
         found += re.findall(r"\s+|\S+", piece) if isinstance(piece, str) else [(piece,)]
     return found
 
@@ -285,24 +301,20 @@ def _is_blank(part: Value) -> bool:
 # -- shells of their own ---------------------------------------------------------------------------------------------------
 def apart(shell: Shell, body: Callable[[], None], *, piped: bool = False, fed: Value | None = None) -> None:
     """Runs in a subshell: what it changes is lost, what it starts and prints stays."""
-    before, was = shell.state, shell.piped
-    shell.piped = piped or was
 
     def inside() -> None:
         if piped:
             shell.state.fed = fed
         body()
 
-    try:
+    with shell.during(piped=piped or shell.piped):
         found = ends(shell, inside, in_subshell=True)
-    finally:
-        shell.piped = was
-    outside(shell, found, before)
+    outside(shell, found)
 
 
-def outside(shell: Shell, found: list[End], before: State) -> None:
+def outside(shell: Shell, found: list[End]) -> None:
     """Goes on behind a shell of its own, which changes nothing of this one."""
-    behind = []
+    before, behind = shell.state, list[End]()
     for end in found:
         inner = end.state
         state = before.clone() if len(found) > 1 else before
@@ -318,10 +330,9 @@ def last_fork(found: list[End]) -> Fork:
     return next((end.state.taken[-1].fork for end in reversed(found) if end.state.taken), Fork("a condition"))
 
 
-def captured(shell: Shell, body: List) -> tuple[Value | None, tuple[tuple[Value, ...], ...], str]:
-    """What commands print, or None where it cannot be known, with the words that it may be then and why; they change nothing outside."""
-    before, was, line = shell.state, shell.tested, shell.line
-    shell.tested = 0
+def captured(shell: Shell, body: List, source: str) -> Value:
+    """What the commands of a substitution print, where it can be known; they change nothing outside."""
+    before = shell.state
     shell.substituted += 1
 
     def inside() -> None:
@@ -330,21 +341,19 @@ def captured(shell: Shell, body: List) -> tuple[Value | None, tuple[tuple[Value,
         state.options = state.options - {"errexit"}  # a substitution does not inherit set -e outside POSIX mode
         shell.run(shell, body)
 
-    try:
+    with shell.during(tested=False, line=shell.line):
         found = ends(shell, inside, in_subshell=True)
-    finally:
-        shell.tested, shell.line = was, line
-    texts = [None if end.state.opaque else _stripped(joined(end.state.output or ())) for end in found]
-    fork = last_fork(found)
+    texts = [_stripped(joined(end.state.output or ())) for end in found if not end.state.opaque]
+    fork, shown = last_fork(found), plain(source, 80)
     for end in found:
         end.state.output, end.state.opaque = before.output, before.opaque
-    outside(shell, found, before)
+    outside(shell, found)
     shell.last_status = shell.state.status
+    if len(texts) < len(found):
+        return shell.doubt(f"{shown} is a command, and nothing is executed")
     if all(text == texts[0] for text in texts):
-        return texts[0], (), ""
-    known = [text for text in texts if text is not None]
-    choices = tuple(dict.fromkeys(words_of(text) for text in known)) if len(known) == len(texts) else ()
-    return None, choices, fork.why
+        return texts[0]
+    return shell.doubt(f"{shown} depends on {fork.why}", "", tuple(dict.fromkeys(map(words_of, texts))))
 
 
 def _stripped(value: Value) -> Value:

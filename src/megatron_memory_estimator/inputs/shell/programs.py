@@ -1,26 +1,30 @@
 """Programs that a script would start: the training itself, and shells that are given a text or a file.
 
-A shell that a script starts sees its environment only.
+A shell that a script starts sees its environment only. What a few programs print follows from their words and from what they read:
+`cat` of a here-document, `seq`, `expr`, `basename`, `dirname`, the filters `tr`, `cut`, `wc`, `head`, `tail`; and arithmetic of
+`python -c`, `awk`, `bc`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 
 from ...errors import ConfigError
 from ...wording import plain
 from ..environment import VARIABLES
 from . import gpus
-from .entries import Entry, entry_of, mentions
-from .files import changed, document, known, opened, plain_path, store
+from .arithmetic import evaluated
 from .gpus import gpus_of
 from .grammar import Simple
-from .launches import Launch
-from .outputs import output_of
+from .input_output import changed, document, named, store, text_of_file
+from .launches import Entry, Launch, entry_of, mentions
 from .parser import parsed
 from .paths import ends, outside
-from .scanner import NAME
 from .state import Shell, State
 from .values import (
     Array,
@@ -30,11 +34,13 @@ from .values import (
     head,
     in_doubt,
     partition,
+    present,
     readable,
     size,
     unquoted,
     with_blanks,
 )
+from .words import NAME
 
 SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 REMOTE = frozenset([
@@ -51,23 +57,7 @@ QUIET = frozenset([
     "zip",
 ])  # fmt: skip
 """Programs that do not start their arguments."""
-DEAF = frozenset(
-    [
-        "mkdir",
-        "sleep",
-        "date",
-        "torchrun",
-        "python",
-        "python3",
-        "nvidia-smi",
-        "rm",
-        "chmod",
-        "touch",
-        "ls",
-        "seq",
-        "expr",
-    ]
-)
+DEAF = re.compile(r"mkdir|sleep|date|torchrun|python3?|nvidia-smi|rm|chmod|touch|ls|seq|expr")
 """Programs that leave standard input to the next one."""
 
 
@@ -97,7 +87,7 @@ def program(shell: Shell, words: list[Value], env: dict[str, Value], node: Simpl
         _starts(shell, words, env, node)
     changed(shell, name, words[1:])
     state = shell.state
-    if state.fed is not None and name not in DEAF and not any(one.feeds for one in node.redirects):
+    if state.fed is not None and not DEAF.fullmatch(name) and not any(one.feeds for one in node.redirects):
         state.fed = "" if name in (*SHELLS, "cat", "tee") else None
 
 
@@ -139,9 +129,8 @@ def _given_text(shell: Shell, words: list[Value], env: dict[str, Value]) -> bool
         if is_flagged or (is_text and index and base(words[0]) in REMOTE):
             options = frozenset({"errexit"} if flags is not None and "e" in flags.group(1) else ())
             text = partition(word, "=")[2] if head(word).startswith("--wrap=") else word
-            child(
-                shell, text, environment(shell, words[:index], env), words[:index], words[index + 1 :], options=options
-            )
+            given = environment(shell, words[:index], env)
+            child(shell, text, given, words[:index], words[index + 1 :], options=options)
             return True
     return False
 
@@ -152,10 +141,8 @@ def _given_file(shell: Shell, words: list[Value], env: dict[str, Value]) -> bool
     for index, word in enumerate(words):
         is_option = head(word).startswith("-")
         if (index == 0 or after_shell or base(words[0]) == "sbatch") and not is_option:
-            text, place = known(shell, word), ""
-            if text is None and not in_doubt(word) and re.search(r"/|\.(?:sh|bash|sbatch|slurm)$", bare(word)):
-                found = opened(shell, bare(word))
-                place, text = found if found is not None else ("", None)
+            is_file = re.search(r"/|\.(?:sh|bash|sbatch|slurm)$", bare(word)) is not None
+            text, place = text_of_file(shell, word, opens=is_file)
             if text is not None:
                 launcher = words[:index] or [word]
                 given = environment(shell, words[:index], env)
@@ -187,24 +174,11 @@ def launched(shell: Shell, words: list[Value], entry: Entry, env: dict[str, Valu
     world = shell.variable("WORLD_SIZE")
     counted = env if world is None or isinstance(world, Array) else {"WORLD_SIZE": world, **env}
     number = gpus_of(launcher, entry.name, counted, shell.header)
-    shell.state.launches.append(
-        Launch(
-            entry.name,
-            arguments,
-            number.number,
-            {**env, **given},
-            line=shell.line,
-            launcher=launcher,
-            gpus_unknown=number.unknown,
-            files=dict(shell.state.files),
-            branch=shell.branch,
-            rounds=shell.rounds,
-            header=dict(shell.header),
-            source=node.source,
-            origins=origins,
-            counted=counted,
-        )
-    )
+    launch = Launch(entry.name, arguments, number.number, {**env, **given}, line=shell.line, source=node.source)
+    launch.launcher, launch.gpus_unknown, launch.counted = launcher, number.unknown, counted
+    launch.files, launch.header = dict(shell.state.files), dict(shell.header)
+    launch.branch, launch.rounds, launch.origins = shell.branch, shell.rounds, origins
+    shell.state.launches.append(launch)
 
 
 def _writes(shell: Shell, name: str, words: list[Value], node: Simple) -> None:
@@ -239,22 +213,14 @@ def environment(shell: Shell, words: list[Value], env: dict[str, Value]) -> dict
         elif (inside or before in ("-x", "-e", "--env")) and equals and isinstance(name, str) and NAME.fullmatch(name):
             exported[name] = unquoted(value)
         elif name == "--export" and equals:
-            exported.update(_pairs(value))
+            while equals:  # --export=A=1,B=2
+                one, equals, value = partition(value, ",")
+                name, is_pair, given = partition(one, "=")
+                if is_pair and isinstance(name, str):
+                    exported[name] = unquoted(given)
         elif inside and not head(word).startswith("-"):
             inside = False
     return {name: shell.given.get(name, value) for name, value in exported.items()}
-
-
-def _pairs(value: Value) -> dict[str, Value]:
-    """The variables of srun's `--export=A=1,B=2`."""
-    found: dict[str, Value] = {}
-    comma = ","
-    while comma:
-        one, comma, value = partition(value, ",")
-        name, equals, given = partition(one, "=")
-        if equals and isinstance(name, str):
-            found[name] = unquoted(given)
-    return found
 
 
 def child(
@@ -269,46 +235,211 @@ def child(
     place: str = "",
 ) -> None:
     """Reads a text that a program would give to a shell of its own, with a `header` of Slurm perhaps; `place` is its file."""
-    before, line, loops, launches = shell.state, shell.line, shell.loops, len(shell.state.launches)
-    outer, held, places = shell.outer, shell.header, shell.places
-    exported = before.exported_functions
-    functions = {name: body for name, body in before.functions.items() if name in exported}
+    before, launches = shell.state, len(shell.state.launches)
+    functions = {name: body for name, body in before.functions.items() if name in before.exported_functions}
     own = {**gpus.header_options(bare(text)), **gpus.asked_for(shell.given)} if header else {}
     if launcher and base(launcher[0]) == "sbatch":
         own |= gpus.options(launcher[1:])
     of_job = {name: value for name, value in gpus.job_variables(own).items() if name not in shell.given} if own else {}
     env = {**env, **of_job}
-    shell.state = State(
+    state = State(
         {**env}, {*env}, functions=functions, positionals=tuple(rest[1:]), files=dict(before.files), options=options,
         folder=before.folder, launches=list(before.launches), taken=before.taken, differed=before.differed,
     )  # fmt: skip
-    shell.header, shell.loops, shell.outer = {**held, **own}, 0, (*outer, *launcher)
-    shell.places = (place,) if place else ()
     shell.spend(10 * size(text))
-    try:
-        found = ends(shell, lambda: _read(shell, text, place, line), in_subshell=False)
-    finally:
-        shell.state, shell.line, shell.loops = before, line, loops
-        shell.outer, shell.header, shell.places = outer, held, places
+
+    def inside() -> None:
+        with named(shell, place):
+            shell.run(shell, parsed(text if place else unquoted(text), 1 if place else line))
+
+    line, places = shell.line, (place,) if place else ()
+    outer, held = (*shell.outer, *launcher), {**shell.header, **own}
+    with shell.during(state=state, line=line, loops=0, outer=outer, header=held, places=places):
+        found = ends(shell, inside, in_subshell=False)
     for end in found:
         inner = end.state
         inner.launches[launches:] = [dataclasses.replace(one, line=line) for one in inner.launches[launches:]]
-        inner.output, inner.opaque, inner.status, inner.cause = (
-            before.output,
-            before.opaque,
-            before.status,
-            before.cause,
-        )
-    outside(shell, found, before)
+        inner.output, inner.opaque = before.output, before.opaque
+        inner.status, inner.cause = before.status, before.cause
+    outside(shell, found)
 
 
-def _read(shell: Shell, text: Value, place: str, line: int) -> None:
-    """The commands of a text, or of a file, which errors name."""
-    if not place:
-        shell.run(shell, parsed(unquoted(text), line))
-        return
-    name = shell.beside.shown(place) if shell.beside is not None else plain_path(place)
-    try:
-        shell.run(shell, parsed(text))
-    except ConfigError as error:
-        raise ConfigError(f"{name}: {error}") from None
+# -- what programs print ---------------------------------------------------------------------------------------------------
+_WHOLE = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
+
+
+def output_of(shell: Shell, name: str, words: list[Value], node: Simple) -> Value | None:
+    """What a program prints, for those whose output follows from their words; None for all others."""
+    is_fed = any(one.feeds for one in node.redirects)
+    if name == "cat" and not words and sum(one.feeds for one in node.redirects) <= 1:
+        return document(shell, node)
+    words = present(words)
+    texts = [bare(word) for word in words]
+    if any(map(in_doubt, words)) or len(words) > 50:
+        return None
+    if name in FILTERS:
+        text = document(shell, node)
+        return FILTERS[name](texts, text) if isinstance(text, str) and text.isascii() else None
+    if name == "bc":
+        text = document(shell, node)
+        return _summed(shell, _exact(text, division="/")) if isinstance(text, str) and not words else None
+    if is_fed:
+        return None
+    if texts[:1] == ["--"] and name in ("basename", "dirname", "realpath", "readlink"):
+        texts = texts[1:]
+    if name in ("realpath", "readlink"):
+        return _place(shell, texts if name == "realpath" else texts[1:] if texts[:1] in (["-f"], ["-e"]) else [])
+    if name in OF_WORDS:
+        return OF_WORDS[name](texts)
+    return _summed(shell, _expr(texts) if name == "expr" else plain_sum(name, texts))
+
+
+def _basename(texts: list[str]) -> str | None:
+    if len(texts) not in (1, 2) or texts[0].startswith("-"):
+        return None
+    base = texts[0].rstrip("/").split("/")[-1]
+    suffix = texts[1] if len(texts) == 2 else ""
+    return (base.removesuffix(suffix) if base != suffix else base) + "\n" if base else None
+
+
+def _dirname(texts: list[str]) -> str | None:
+    if len(texts) != 1 or not re.fullmatch(r"[^-/][^/]*(/[^/]+)*|(/[^/]+)+", texts[0]):
+        return None
+    head = texts[0].rsplit("/", 1)[0] if "/" in texts[0] else "."
+    return (head or "/") + "\n"
+
+
+def _summed(shell: Shell, expression: str | None) -> str | None:
+    """The number that a sum of whole numbers is."""
+    if expression is None:
+        return None
+    with suppress(ConfigError):
+        return f"{evaluated(shell, expression)}\n"
+    return None
+
+
+def _place(shell: Shell, texts: list[str]) -> str | None:
+    """The place of the script, of its folder, or of what stands below, links followed."""
+    beside = shell.beside
+    path = texts[0] if len(texts) == 1 else ""
+    if beside is None or not path.startswith("/") or beside.resolved(path, None) is None:
+        return None
+    return os.path.realpath(path) + "\n"
+
+
+def _seq(words: list[str]) -> str | None:
+    if not 1 <= len(words) <= 3 or not all(_WHOLE.fullmatch(word) for word in words):
+        return None
+    numbers = [int(word) for word in words]
+    first, last = numbers[0] if len(numbers) > 1 else 1, numbers[-1]
+    step = numbers[1] if len(numbers) > 2 else 1
+    if not step or abs(last - first) // abs(step) > 5000:
+        return None
+    return "".join(f"{n}\n" for n in range(first, last + (1 if step > 0 else -1), step))
+
+
+def _expr(words: list[str]) -> str | None:
+    """The sum of `expr`: whole numbers with + - * / %."""
+    is_sum = len(words) % 2 and all(map(_WHOLE.fullmatch, words[::2])) and {*words[1::2]} <= set("+-*/%")
+    return " ".join(words) if is_sum and sum(map(len, words[::2])) <= MOST_DIGITS else None
+
+
+# -- filters --------------------------------------------------------------------------------------------------------------
+MOST_DIGITS = 18
+"""Of all numbers of an expression together: their product fits 64 bits."""
+CLASSES = {
+    "[:lower:]": "abcdefghijklmnopqrstuvwxyz", "[:upper:]": "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "[:digit:]": "0123456789",
+    "[:space:]": " \t\n\v\f\r",
+    "[:blank:]": " \t",
+}  # fmt: skip
+
+
+def _tr(words: Sequence[str], text: str) -> str | None:
+    if len(words) == 2 and words[0] == "-d":
+        gone = _characters(words[1])
+        return None if gone is None else "".join(c for c in text if c not in gone)
+    if len(words) != 2 or words[0].startswith("-"):
+        return None
+    old, new = _characters(words[0]), _characters(words[1])
+    if not old or not new:
+        return None
+    new += new[-1] * (len(old) - len(new))
+    return text.translate({ord(a): b for a, b in reversed(list(zip(old, new, strict=False)))})
+
+
+def _characters(text: str) -> str | None:
+    """The characters of a set of `tr`; None for what is not read."""
+    if text in CLASSES:
+        return CLASSES[text]
+    text = text.replace("\\n", "\n").replace("\\t", "\t")
+    if "\\" in text or "[" in text:
+        return None
+    ranges = re.sub(r"([a-z])-([a-z])|([A-Z])-([A-Z])|([0-9])-([0-9])", _range, text)
+    return None if re.search(r"(?<=.)-(?=.)", ranges) else ranges
+
+
+def _range(match: re.Match[str]) -> str:
+    first, last = (group for group in match.groups() if group)
+    return "".join(map(chr, range(ord(first), ord(last) + 1)))
+
+
+def _cut(words: Sequence[str], text: str) -> str | None:
+    given = " ".join(words)
+    match = re.fullmatch(r"-d ?(\S|)[ ]*-f ?([0-9]+)|-f ?([0-9]+) -d ?(\S|)", given.replace("-d  ", "-d "))
+    if match is None:
+        return None
+    mark = match.group(1) or match.group(4) or " "
+    field = int((match.group(2) or match.group(3))[:4])
+    lines = [line.split(mark) for line in text.splitlines()]
+    if field < 1:
+        return None
+    return "".join((parts[0] if len(parts) == 1 else "".join(parts[field - 1 : field])) + "\n" for parts in lines)
+
+
+def _wc(words: Sequence[str], text: str) -> str | None:
+    counts = {"-l": text.count("\n"), "-w": len(text.split()), "-c": len(text)}
+    return f"{counts[words[0]]}\n" if len(words) == 1 and words[0] in counts else None
+
+
+def _ends(words: Sequence[str], text: str, *, at_end: bool) -> str | None:
+    match = re.fullmatch(r"(?:-n ?)?-?([0-9]{1,6})|", " ".join(words))
+    if match is None or (words and words[0][:1] != "-"):
+        return None
+    count = int(match.group(1) or 10)
+    lines = text.splitlines(keepends=True)
+    return "".join(lines[max(0, len(lines) - count) :] if at_end else lines[:count])
+
+
+Filter = Callable[[Sequence[str], str], str | None]
+FILTERS: dict[str, Filter] = {
+    "tr": _tr,
+    "cut": _cut,
+    "wc": _wc,
+    "head": partial(_ends, at_end=False),
+    "tail": partial(_ends, at_end=True),
+}
+"""What a program makes of its words and of the text that it reads."""
+OF_WORDS = {"seq": _seq, "basename": _basename, "dirname": _dirname}
+"""What a program makes of its words."""
+
+
+def plain_sum(name: str, words: Sequence[str]) -> str | None:
+    """The expression of whole numbers that `python -c 'print(...)'` and `awk 'BEGIN {print ...}'` print, in the shell's own signs;
+    None for anything else, and for what is not exact."""
+    if name.startswith("python") and len(words) == 2 and words[0] == "-c":
+        match = re.fullmatch(r"\s*print\s*\((?:\s*int\s*\((.*)\)\s*|(.*))\)\s*;?\s*", words[1], re.DOTALL)
+        return _exact(match.group(1) or match.group(2), division="//") if match else None
+    if name in ("awk", "gawk", "mawk") and len(words) == 1:
+        match = re.fullmatch(r"\s*BEGIN\s*\{\s*print\s+([^;}]*?)\s*;?\s*\}\s*", words[0])
+        return _exact(match.group(1), division="") if match else None
+    return None
+
+
+def _exact(text: str, *, division: str) -> str | None:
+    """An expression that cannot overflow, whose quotients are rounded alike everywhere."""
+    text = text.strip()
+    if len(text) > 200 or not re.fullmatch(r"[0-9+\-*/() ]+", text) or re.search(r"\*\*|\+\+|--|(?<!\d)0\d", text):
+        return None
+    if sum(map(str.isdigit, text)) > MOST_DIGITS or ("/" in text and "-" in text):
+        return None
+    return text.replace("//", "/") if {*re.findall("/+", text)} <= {division} else None

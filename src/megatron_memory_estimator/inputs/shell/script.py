@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
+import shlex
 from collections.abc import Mapping, Sequence
 
 from ...errors import ConfigError
-from ...wording import whole
+from ...wording import plain, whole
 from . import gpus
 from .beside import Beside
-from .choosing import chosen
 from .commands import run
 from .launches import Launch
+from .merging import KEY, deciding, merged, starts
 from .parser import parsed
-from .paths import ends
-from .state import MOST_PATHS, Crowded, Shell, State, TooManyWays
-from .values import Held, Value, unset
+from .paths import End, ends
+from .state import MOST_PATHS, Crowded, Shell, State, Stop, TooManyWays
+from .values import Held, Unknown, Value, altered, head, outside_in, partition, readable, unset
 
 __all__ = ["Beside", "Launch", "read_script"]
+WITHOUT_EFFECT = frozenset([
+    "clip-grad", "data-path", "dataset", "eval-interval", "exit-interval", "init-method-std", "learning-rate", "load", "log-interval",
+    "lr", "lr-decay-iters", "lr-warmup-iters", "min-lr", "output-dir", "run-name", "save", "save-interval", "seed", "split",
+    "tensorboard-dir", "train-iters", "train-samples", "wandb-exp-name", "wandb-project", "wandb-save-dir", "weight-decay",
+])  # fmt: skip
+"""Options whose values change no byte, in every framework: runs that differ in them alone are one."""
 MOST_WORDS = 1000
 MOST_LINES = 50_000
 """Lines of a script; those that are run are far fewer."""
@@ -49,9 +57,8 @@ def read_script(
     launch = chosen(shell, found, has_words=bool(shell.state.positionals))
     option = next((word for word in words if word.startswith("-")), None)
     if option is not None and not shell.takes_words:
-        raise ConfigError(
-            f'No such option "{option[:80]}", and the script takes no words of its own ("$@", shift, getopts)'
-        )
+        takes_none = 'the script takes no words of its own ("$@", shift, getopts)'
+        raise ConfigError(f'No such option "{option[:80]}", and {takes_none}')
     if words and not shell.takes_words and not shell.takes_numbers:
         launch.notes.append(f"the script reads no words of its caller; {' '.join(words)[:80]} is passed over")
     return launch
@@ -74,10 +81,158 @@ def _shell(text: str, given: Mapping[str, str], words: Sequence[str], beside: Be
 
 def _positionals(given: Mapping[str, str], words: Sequence[str]) -> tuple[Value, ...]:
     """Positional parameters: words, and those by number; one that is not given before one that is, is set nowhere."""
-    numbers = dict(enumerate(words, 1)) | {
-        whole(name) or 0: value for name, value in given.items() if whole(name) is not None
-    }
+    numbers = dict(enumerate(words, 1)) | {int(name): value for name, value in given.items() if whole(name) is not None}
     last = max(numbers, default=0)
     if last > MOST_WORDS:
         raise ConfigError(f"a script has at most {MOST_WORDS:,} positional parameters here")
     return tuple(numbers.get(at, unset(str(at))) for at in range(1, last + 1))
+
+
+# -- which run is meant ----------------------------------------------------------------------------------------------------
+def chosen(shell: Shell, ends: Sequence[End], *, has_words: bool) -> Launch:
+    """The last training; what else could run is said, and asked for or refused where that is a guess."""
+    states = [end.state for end in ends]
+    places = starts(states)
+    if not places:
+        raise ConfigError(_nothing(shell, has_words=has_words))
+    launches = [
+        dataclasses.replace(merged(shell, [states[way] for way in by_way], list(by_way.values())))
+        for _, by_way in places
+    ]
+    launch = launches[-1]
+    others = [at for at, other in enumerate(launches[:-1]) if not _same(other, launch)]
+    _refuse_rounds([*(launches[at] for at in others), launch])
+    for at in others:
+        other = launches[at]
+        why = _between(shell, ends, places[at][1], places[-1][1])
+        if why:
+            raise ConfigError(
+                f"which of two runs the script starts, at line {other.line} or at line {launch.line}, depends on {why}, "
+                "which cannot be decided; give a script with the one that you mean"
+            )
+    launch.notes = [*shell.notes, *_notes(shell, ends, places[-1][1], [launches[at] for at in others], launch)]
+    launch.lost = tuple(shell.lost)
+    _lose(shell, launch)
+    values = (*launch.words, *launch.launcher, *launch.env.values(), *launch.files.values())
+    met = {**shell.doubts, **{one: None for value in values for one in outside_in(value)}}
+    launch.doubts = tuple(met)
+    launch.compared = {name: tuple(values) for name, values in shell.compared.items() if values}
+    return launch
+
+
+def _between(shell: Shell, ends: Sequence[End], one: dict[int, Launch], other: dict[int, Launch]) -> str:
+    """The conditions that decide between two launches: they stand in its branches, or no way that goes to the end comes to both."""
+    branches = (next(iter(launches.values())).branch for launches in (one, other))
+    apart = next(((a, b) for a, b in zip(*branches, strict=False) if a != b), None)
+    if apart is not None and apart[0].why == apart[1].why:
+        return str(apart[0].why)
+    going = [way for way, end in enumerate(ends) if not isinstance(end.control, Stop)]
+    ours, theirs = [way for way in going if way in one], [way for way in going if way in other]
+    if not ours or not theirs or set(ours) & set(theirs):
+        return ""
+    ways = [*ours, *theirs]
+    return deciding(shell, [ends[way].state for way in ways], [way in one for way in ways])
+
+
+def _notes(
+    shell: Shell, ends: Sequence[End], last: dict[int, Launch], others: Sequence[Launch], launch: Launch
+) -> list[str]:
+    """What is said about the run that is read."""
+    notes = list(launch.notes)
+    if others:
+        notes.append(
+            f"{len(others) + 1} different runs are started; the last one (line {launch.line}) is read, "
+            f"not the one at line {others[-1].line}"
+        )
+    # the part behind `&&` is meant to run: `cd run && torchrun ...`
+    whys = [branch.why for branch in launch.branch if not branch.follows]
+    going = [way for way, end in enumerate(ends) if not isinstance(end.control, Stop)]
+    missing = [way not in last for way in going]
+    if any(missing) and not launch.branch:
+        whys.append(deciding(shell, [ends[way].state for way in going], missing))
+    notes += [f"line {launch.line}: the run depends on {why}, and is taken as started" for why in whys]
+    return notes
+
+
+def _same(one: Launch, other: Launch) -> bool:
+    """Whether two launches are the same run: words that differ are values that change no byte."""
+    if (one.entry, one.num_gpus, len(one.words)) != (other.entry, other.num_gpus, len(other.words)):
+        return False
+    flag = ""
+    for left, right in zip(one.words, other.words, strict=True):
+        key, equals, _ = partition(left, "=")
+        named = readable(key)
+        is_override = KEY.fullmatch(named) is not None and bool(equals)
+        is_flag = head(left).startswith("--") or is_override
+        flag = named.rsplit(".", 1)[-1] if is_override else named if is_flag else flag
+        if left == right:
+            continue
+        if is_flag and (not equals or partition(right, "=")[:2] != (key, equals)):
+            return False
+        if flag.lstrip("-").replace("_", "-") not in WITHOUT_EFFECT or (head(right).startswith("--") and not is_flag):
+            return False
+    return True
+
+
+def _refuse_rounds(launches: list[Launch]) -> None:
+    """Ask for the round of a loop that starts different runs. Raises ConfigError."""
+    last = launches[-1]
+    same = [one for one in launches if one.loops == last.loops]
+    if not last.rounds or len(same) < 2:
+        return
+    names: dict[tuple[int, str], dict[str, None]] = {}
+    for one in same:
+        for found in one.rounds:
+            names.setdefault((found.line, found.name), {})[found.value] = None
+    differing = {key: values for key, values in names.items() if len(values) > 1}
+    if not differing:
+        return
+    line = min(line for line, _ in differing)
+    named = {name: list(values) for (_, name), values in differing.items() if name}
+    if not named:
+        raise ConfigError(
+            f"the loop at line {line} starts {len(same)} different runs; give a script with the one that you mean"
+        )
+    values = " and ".join(
+        f"{name} = {', '.join(plain(value, 60) for value in found[:20])}" for name, found in named.items()
+    )
+    options = " ".join(f"--set {shlex.quote(f'{name}={found[0]}')}" for name, found in named.items())
+    raise ConfigError(
+        f"the loop at line {line} starts {len(same)} different runs, for {values}; choose one, such as {options}"
+    )
+
+
+def _lose(shell: Shell, launch: Launch) -> None:
+    """What nothing sets may be set by a file that is sourced and not there: those words are in doubt, and name the file."""
+    if not shell.lost:
+        return
+    path, line = next(iter(shell.lost.items()))
+    why = f"{plain(path, 120)}, which {line} sources, is not there or not beside the script (--follow opens files elsewhere)"
+
+    def lost(piece: Unknown) -> Unknown:
+        if not piece.is_unset or piece.name.isdigit():
+            return piece
+        (found,) = shell.doubt(why, piece.name)
+        return dataclasses.replace(found, quoted=piece.quoted)
+
+    launch.words = [altered(word, lost) for word in launch.words]
+
+
+def _nothing(shell: Shell, *, has_words: bool) -> str:
+    """Why there is no launch."""
+    if shell.others:
+        return (
+            f"{plain(', '.join(shell.others), 120)} serves, evaluates, converts or prepares; it is not a training run"
+        )
+    if shell.stopped is not None:
+        where, said = shell.stopped
+        text = f"the script stops at {where}, before it starts a training"
+        text += f": {plain(readable(said).strip(), 200)}" if said else ""
+        if shell.takes_numbers and not has_words:
+            text += "; it reads words of its caller, which are not given: put them behind its name"
+        return text
+    notes = "; ".join(list(shell.notes)[-3:])
+    text = "the script starts no training script such as pretrain_gpt.py"
+    if shell.lost:
+        text += f"; it sources {plain(', '.join(shell.lost), 200)}, which is not there or not beside the script"
+    return text + (f" ({plain(notes, 300)})" if notes else "")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -13,7 +15,7 @@ from ...wording import plain
 from .beside import Beside
 from .grammar import Command, List
 from .launches import Branch, Launch, Round
-from .values import Array, Held, Unknown, Value, bare, outside_in, quoted, size, unknowns, unquoted
+from .values import Array, Held, Unknown, Value, altered, bare, outside_in, quoted, size, unknowns, unquoted
 
 MOST_WORK = 20_000_000
 """Characters and commands that reading a script may touch on all ways through it; a real script needs some ten thousand."""
@@ -68,12 +70,22 @@ class Break(Exception):  # noqa: N818
         self.levels, self.goes_on = levels, goes_on
 
 
+def decider(*values: Value) -> str:
+    """The one variable that --set could give where values come from outside; nothing where there are several."""
+    named = {one.option for value in values for one in outside_in(value)}
+    return named.pop() if len(named) == 1 else ""
+
+
+Kept = dict[str, tuple[Held | None, bool]]
+"""Values of variables that others hide for a while, and whether they were exported."""
+
+
 @dataclass
 class Frame:
-    """What a call of a function puts back when it ends: the values that its local variables hide, and whether they were
-    exported. `temporary` for variables that stand in front of the call (`A=1 f`)."""
+    """What a call of a function puts back when it ends: the variables that its local ones hide. `temporary` for variables that stand
+    in front of the call (`A=1 f`)."""
 
-    saved: dict[str, tuple[Held | None, bool]] = field(default_factory=dict)
+    saved: Kept = field(default_factory=dict)
     temporary: bool = False
 
 
@@ -89,6 +101,10 @@ class Taken(NamedTuple):
 
     fork: Fork
     way: int
+
+
+UNSEEN = frozenset({"status", "cause", "launches", "taken", "differed"})
+"""Fields of a state that tell how it was come to."""
 
 
 @dataclass
@@ -125,38 +141,29 @@ class State:
 
     def clone(self) -> State:
         """A state of its own with the same contents."""
-        return dataclasses.replace(
-            self,
-            variables=dict(self.variables),
-            exported=set(self.exported),
-            readonly=set(self.readonly),
-            integers=set(self.integers),
-            functions=dict(self.functions),
-            exported_functions=set(self.exported_functions),
-            files=dict(self.files),
-            frames=tuple(Frame(dict(frame.saved), frame.temporary) for frame in self.frames),
-            output=None if self.output is None else list(self.output),
-            launches=list(self.launches),
-            differed=dict(self.differed),
-        )
+        found = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, dict | set | list):
+                setattr(found, name, value.copy())
+        found.frames = tuple(Frame(dict(frame.saved), frame.temporary) for frame in self.frames)
+        return found
 
-    def restore(self, name: str, value: Held | None, *, exported: bool) -> None:
-        """Put a variable back as it was."""
-        if value is None:
-            self.variables.pop(name, None)
-        else:
-            self.variables[name] = value
-        (self.exported.add if exported else self.exported.discard)(name)
+    def kept(self, *names: str) -> Kept:
+        """Variables as they are, to be put back."""
+        return {name: (self.variables.get(name), name in self.exported) for name in names}
+
+    def restore(self, kept: Kept) -> None:
+        """Put variables back as they were."""
+        for name, (value, was_exported) in kept.items():
+            if value is None:
+                self.variables.pop(name, None)
+            else:
+                self.variables[name] = value
+            (self.exported.add if was_exported else self.exported.discard)(name)
 
     def same(self, other: State) -> bool:
         """Whether nothing that a later command can see differs, the status aside."""
-        return self._seen() == other._seen()
-
-    def _seen(self) -> tuple[object, ...]:
-        return (
-            self.variables, self.exported, self.readonly, self.functions, self.exported_functions, self.integers, self.positionals,
-            self.options, self.files, self.frames, self.fed, self.folder, self.options_at, self.output, self.opaque,
-        )  # fmt: skip
+        return all(value == getattr(other, name) for name, value in vars(self).items() if name not in UNSEEN)
 
 
 Known = dict[tuple[object, ...], list[Any]]
@@ -236,7 +243,7 @@ class Shell:
     outer: tuple[Value, ...] = ()
     loops: int = 0
     sourced: int = 0
-    tested: int = 0
+    tested: bool = False
     depth: int = 0
     line: int = 0
     lenient: bool = False
@@ -265,13 +272,23 @@ class Shell:
     all_steps: int = 0
     tried: int = 0
 
+    @contextmanager
+    def during(self, **values: Any) -> Iterator[None]:
+        """Other values of these fields for a while."""
+        before = {name: getattr(self, name) for name in values}
+        try:
+            for name, value in values.items():
+                setattr(self, name, value)
+            yield
+        finally:
+            for name, value in before.items():
+                setattr(self, name, value)
+
     def spend(self, amount: int) -> None:
         """Count work. Raises ConfigError where a script needs more than any real one."""
         self.work += amount
         if self.work > MOST_WORK:
-            raise ConfigError(
-                f"line {self.line} of the script: reading it takes too much work; its text grows too large"
-            )
+            raise self.wrong("reading it takes too much work; its text grows too large")
 
     def try_way(self) -> None:
         """Count a way that is begun. Raises Crowded where all ways together take too much work."""
@@ -285,11 +302,9 @@ class Shell:
         self.steps += 1
         self.all_steps += 1
         if self.steps > MOST_STEPS:
-            raise ConfigError(f"line {self.line} of the script: more than {MOST_STEPS} commands would run")
+            raise self.wrong(f"more than {MOST_STEPS} commands would run")
         if self.all_steps > MOST_STEPS_OF_ALL:
-            raise ConfigError(
-                f"line {self.line} of the script: more than {MOST_STEPS_OF_ALL} commands stand on the ways through it"
-            )
+            raise self.wrong(f"more than {MOST_STEPS_OF_ALL} commands stand on the ways through it")
         self.spend(20)
 
     def note(self, text: str) -> None:
@@ -304,15 +319,19 @@ class Shell:
             return f"line {self.line} of {plain(self.beside.shown(self.places[0]), 80)}"
         return f"line {self.line}"
 
+    def wrong(self, what: str) -> ConfigError:
+        """The error about the script at this line."""
+        return ConfigError(f"line {self.line} of the script: {what}")
+
     def refuse(self, what: str) -> ConfigError:
-        """The error about something that the script does here."""
+        """The error about something that the script does here, on this way."""
         taken = self.state.taken
-        way = (
-            f"; that is so on one of the ways at a condition that cannot be decided: {taken[-1].fork.why}"
-            if taken
-            else ""
-        )
-        return ConfigError(f"line {self.line} of the script: {what}{way}")
+        so = "; that is so on one of the ways at a condition that cannot be decided: "
+        return self.wrong(what + (so + taken[-1].fork.why if taken else ""))
+
+    def unread(self, source: str) -> ConfigError:
+        """The error about a piece of the script that is not read."""
+        return self.refuse(f"{plain(source, 60)} is not read")
 
     def doubt(
         self, why: str, name: str = "", choices: tuple[tuple[Value, ...], ...] = (), cause: str = ""
@@ -327,8 +346,7 @@ class Shell:
 
     def undecided(self, *values: Value) -> None:
         """The status of the last command is not known; `values` are what it depends on."""
-        named = {one.option for value in values for one in outside_in(value)}
-        self.state.status, self.state.cause = None, named.pop() if len(named) == 1 else ""
+        self.state.status, self.state.cause = None, decider(*values)
 
     def compare(self, value: Value, *others: Value) -> None:
         """Remembers the values that a variable is compared with, where nothing sets it (also a word of the caller), or where its value
@@ -374,8 +392,7 @@ class Shell:
             self.state.variables[name] = value
         elif isinstance(before, Array):
             self.spend(len(before.items))
-            if before.uncertain:
-                raise self.refuse(f"an element of {name} is set, but how many it has is not known")
+            self.counted(name, before)
             first = quoted(self._attributed(name, value))  # one element, whatever is in it
             self.state.variables[name] = Array({**before.items, ("0" if before.keyed else 0): first}, before.keyed)
         else:
@@ -383,14 +400,17 @@ class Shell:
         if "allexport" in self.state.options:
             self.state.exported.add(name)
 
+    def counted(self, name: str, held: Held | None) -> None:
+        """Raises ConfigError where the elements of an array are not known, so that none of them can be set."""
+        if isinstance(held, Array) and held.uncertain:
+            raise self.refuse(f"an element of {name} is set, but how many it has is not known")
+
     def _attributed(self, name: str, value: Value) -> Value:
         """The value; where all of it is one part that comes from outside, that part is called by the variable that --set could give."""
-        if len(value) != 1 or isinstance(value, str):
-            return value
-        (piece,) = value
-        if isinstance(piece, str) or piece.is_unset or piece.name:
-            return value
-        return (dataclasses.replace(piece, name=name),)
+        is_whole = len(value) == 1
+        return altered(
+            value, lambda piece: dataclasses.replace(piece, name=name) if is_whole and not piece.name else piece
+        )
 
     def forget(self, name: str) -> None:
         """Unset a variable."""
@@ -401,8 +421,7 @@ class Shell:
         frames = self.state.frames
         hidden = next((frame for frame in reversed(frames[:-1]) if name in frame.saved), None)
         if hidden is not None and name not in frames[-1].saved:  # a caller's variable: what it hides shows again
-            value, was_exported = hidden.saved.pop(name)
-            self.state.restore(name, value, exported=was_exported)
+            self.state.restore({name: hidden.saved.pop(name)})
             return
         self.state.variables.pop(name, None)
         self.state.exported.discard(name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from ...dataclass import dataclass
@@ -79,6 +79,23 @@ Held = Value | Array
 """What a variable holds."""
 
 
+def as_array(held: Held | None) -> Array:
+    """What a variable holds as an array; a text is its first element."""
+    return held if isinstance(held, Array) else Array({} if held is None else {0: held})
+
+
+def pieces(value: Value) -> tuple[Piece, ...]:
+    """The pieces of a value."""
+    return (value,) if isinstance(value, str) else value
+
+
+def altered(value: Value, change: Callable[[Unknown], Unknown]) -> Value:
+    """The value with each part that is not known changed."""
+    if isinstance(value, str):
+        return value
+    return tuple(piece if isinstance(piece, str) else change(piece) for piece in value)
+
+
 def unset(name: str, *, quoted: bool = False) -> Value:
     """The value of a variable that nothing sets."""
     return (Unknown("unset", name, quoted=quoted),)
@@ -89,7 +106,7 @@ def joined(parts: Iterable[Value]) -> Value:
     found: list[Piece] = []
     run: list[str] = []
     for part in parts:
-        for piece in (part,) if isinstance(part, str) else part:
+        for piece in pieces(part):
             if isinstance(piece, str):
                 run.append(piece)
                 continue
@@ -105,7 +122,7 @@ def joined(parts: Iterable[Value]) -> Value:
 
 def unknowns(value: Value) -> list[Unknown]:
     """The parts of a value that are not known."""
-    return [] if isinstance(value, str) else [piece for piece in value if isinstance(piece, Unknown)]
+    return [piece for piece in pieces(value) if isinstance(piece, Unknown)]
 
 
 def outside_in(value: Value) -> list[Unknown]:
@@ -120,22 +137,22 @@ def unset_in(value: Value) -> list[str]:
 
 def in_doubt(value: Value) -> bool:
     """Whether a part of the value comes from outside; variables that nothing sets are empty."""
-    return not isinstance(value, str) and bool(outside_in(value))
+    return any(not piece.is_unset for piece in unknowns(value))
 
 
 def loose(value: Value) -> bool:
     """Whether a word in doubt may be none, or several."""
-    return not isinstance(value, str) and any(not piece.quoted for piece in outside_in(value))
+    return any(not piece.quoted for piece in outside_in(value))
 
 
 def bare(value: Value) -> str:
     """The known text of a value."""
-    return value if isinstance(value, str) else "".join(piece for piece in value if isinstance(piece, str))
+    return "".join(piece for piece in pieces(value) if isinstance(piece, str))
 
 
 def size(value: Value) -> int:
     """Characters of a value; each part that is not known counts as one."""
-    return len(value) if isinstance(value, str) else sum(len(p) if isinstance(p, str) else 1 for p in value)
+    return sum(len(piece) if isinstance(piece, str) else 1 for piece in pieces(value))
 
 
 def vanishes(value: Value) -> bool:
@@ -152,43 +169,25 @@ def present(words: Iterable[Value]) -> list[Value]:
 
 def quoted(value: Value) -> Value:
     """The value as inside quotes: each part that is not known is one word, be it empty."""
-    return _with_quotes(value, True)
+    return altered(value, lambda piece: dataclasses.replace(piece, quoted=True))
 
 
 def unquoted(value: Value) -> Value:
     """The value as outside quotes: what an assignment stores."""
-    return _with_quotes(value, False)
-
-
-def _with_quotes(value: Value, quoted: bool) -> Value:
-    if isinstance(value, str) or all(isinstance(piece, str) or piece.quoted is quoted for piece in value):
-        return value
-    return tuple(piece if isinstance(piece, str) else dataclasses.replace(piece, quoted=quoted) for piece in value)
-
-
-def apart(value: Value) -> Value:
-    """An element that vanishes, as it stands in a text that elements are joined to."""
-    if isinstance(value, str):
-        return value
-    return tuple(piece if isinstance(piece, str) else dataclasses.replace(piece, apart=True) for piece in value)
+    return altered(value, lambda piece: dataclasses.replace(piece, quoted=False))
 
 
 def readable(value: Value) -> str:
     """The value as it may be shown: $NAME for a variable that nothing sets, (unknown) for what comes from outside."""
-    if isinstance(value, str):
-        return value
     return "".join(
-        piece if isinstance(piece, str) else f"${piece.name}" if piece.is_unset else "(unknown)" for piece in value
+        piece if isinstance(piece, str) else f"${piece.name}" if piece.is_unset else "(unknown)"
+        for piece in pieces(value)
     )
 
 
 def words_of(held: Held | None) -> tuple[Value, ...]:
     """The words that a variable holds, split at blanks."""
-    if held is None:
-        return ()
-    if isinstance(held, Array):
-        return tuple(held.values())
-    return tuple(split(held))
+    return tuple(held.values() if isinstance(held, Array) else split(held or ""))
 
 
 def partition(value: Value, separator: str) -> tuple[Value, str, Value]:
@@ -204,10 +203,8 @@ def partition(value: Value, separator: str) -> tuple[Value, str, Value]:
 
 def split(value: Value) -> list[Value]:
     """The words of a value, cut at blanks of its known text."""
-    if isinstance(value, str):
-        return list(value.split())
     found: list[list[Value]] = [[]]
-    for piece in value:
+    for piece in pieces(value):
         if isinstance(piece, Unknown):
             found[-1].append((piece,))
             continue
@@ -219,12 +216,13 @@ def split(value: Value) -> list[Value]:
 
 def head(value: Value) -> str:
     """The known text that a value begins with."""
-    return value if isinstance(value, str) else value[0] if isinstance(value[0], str) else ""
+    first = pieces(value)[0]
+    return first if isinstance(first, str) else ""
 
 
 def behind(value: Value, count: int) -> Value:
     """A value without the first `count` characters of its known text."""
-    return value[count:] if isinstance(value, str) else joined((head(value)[count:], value[1:]))
+    return joined((head(value)[count:], pieces(value)[1:]))
 
 
 def base(value: Value) -> str:
