@@ -242,6 +242,8 @@ def _mtp_assumed(count: int) -> Assumption:
 def _warnings(job: TrainingJob, loaded: LoadedModel, given: Mapping[str, Any], *, habits: bool) -> Iterator[str]:
     """What the user should know about a job that is decided."""
     yield from loaded.warnings
+    if job.gpu.chip_unknown:
+        yield f"nothing but the memory of {job.gpu.name} is known: its kernels are taken to be those of an H100, and it has no step times"
     yield from without_effect(job.model, job.training, given)
     yield from not_established(job.model, job.layout, job.training)
     yield from not_counted(job.model, job.layout, job.training)

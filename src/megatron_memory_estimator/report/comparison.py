@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -81,6 +82,14 @@ def _verdict(one: Estimate) -> str:
     return f"{found.gpu}: {found}" + ("" if found.phase == "training" else f" ({found.phase} decides)")
 
 
+def _timed(one: Estimate, name: str) -> float | None:
+    """A figure of the step time, None for a GPU whose speed is not known."""
+    if one.job.gpu.chip_unknown:
+        return None
+    found: float = getattr(one.throughput, name)
+    return found
+
+
 def _total(one: Estimate) -> int:
     return count_parameters(one.job.model).total
 
@@ -111,6 +120,10 @@ COMPARED = table(
         "recompute": lambda one: recompute_text(one.job.training),
         "libraries": _libraries,
         "load": lambda one: one.phases.get("load"),
+        **{
+            name: partial(_timed, name=field)
+            for name, field in (("step", "step"), ("tokens", "tokens_per_s_gpu"), ("mfu", "mfu"))
+        },
         "head_room_bytes": lambda one: one.verdict().head_room,
         "verdict": lambda one: str(one.verdict()),
         "phase": lambda one: one.verdict().phase,

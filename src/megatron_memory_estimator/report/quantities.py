@@ -166,6 +166,8 @@ def text(one: Quantity, subject: Any) -> str:
     if one.form is not None:
         return str(one.form(subject))
     value = one.of(subject)
+    if value is None:
+        return "-"
     if isinstance(value, Range):
         return bounds_text(value)
     if one.unit == "flag":

@@ -14,7 +14,8 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from ..dataclass import dataclass
-from ..job.hardware import GPUS, Family, Gpu, Host, Speed
+from ..errors import UnsupportedError
+from ..job.hardware import GIB, GPUS, Family, Gpu, Host, Speed
 
 SUSTAINED: dict[tuple[Family, Host], float] = {
     ("ampere", "x86"): 0.9,
@@ -119,7 +120,13 @@ def _rates() -> dict[str, Any]:
 
 
 def machine(gpu: Gpu, efficiency: Efficiency | None = None, network: float | None = None) -> Machine:
-    """The machine of a GPU of the catalogue; `network` is GB/s of one GPU, one way."""
+    """The machine of a GPU of the catalogue; `network` is GB/s of one GPU, one way. Raises UnsupportedError for one of which nothing but
+    the memory is known."""
+    if gpu.chip_unknown:
+        raise UnsupportedError(
+            f"nothing but the memory of {gpu.name} is known, so it has no step times; give a GPU of the catalogue with as much, "
+            f"H100={gpu.memory_bytes / GIB:g}GB"
+        )
     rates, name = _rates(), gpu.alike or gpu.name
     speed, chosen = gpu.speed, efficiency or Efficiency()
     if network is not None:

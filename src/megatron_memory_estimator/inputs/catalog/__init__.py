@@ -35,7 +35,10 @@ class Alias(NamedTuple):
 def aliases() -> dict[str, Alias]:
     """Models by the lower-case id that the Hub has for them."""
     with open(os.path.join(os.path.dirname(__file__), "aliases.csv"), encoding="utf-8", newline="") as file:
-        rows = [Alias(**{**row, "changes": _changes(row["changes"])}) for row in csv.DictReader(file)]
+        rows = [
+            Alias(row["id"], row["same_as"], row["how"], _changes(row["changes"]), row["may_differ"])
+            for row in csv.DictReader(file)
+        ]
     return {row.id.lower(): row for row in rows}
 
 

@@ -1,0 +1,81 @@
+"""GPUs that are given by their memory, and models that have the shape of one of the catalogue."""
+
+from __future__ import annotations
+
+import pytest
+
+from megatron_memory_estimator import GPUS, ConfigError, TrainingJob, UnsupportedError, estimate
+from megatron_memory_estimator.cli import main
+from megatron_memory_estimator.inputs.catalog import aliases, entries
+from megatron_memory_estimator.inputs.hf import hub
+from megatron_memory_estimator.inputs.hf.load import UNKNOWN, load
+from megatron_memory_estimator.job.hardware import GIB, find_gpu
+from megatron_memory_estimator.throughput import throughput
+
+
+@pytest.mark.parametrize(
+    ("name", "shown", "gib", "known"),
+    [
+        ("288GB", "288GB-GPU", 288, False),
+        ("MI300X=191.7GB", "MI300X", 191.7, False),
+        ("Ascend 910B=61 GiB", "Ascend 910B", 61, False),
+        ("H100=64gb", "H100-64GB", 64, True),
+        ("b200=178GB", "B200-178GB", 178, True),
+    ],
+)
+def test_a_gpu_of_so_much_memory(name: str, shown: str, gib: float, known: bool) -> None:
+    gpu = find_gpu(name)
+    assert (gpu.name, gpu.memory_bytes, gpu.chip_unknown) == (shown, int(gib * GIB), not known)
+    job = TrainingJob.from_hf("Qwen/Qwen3-8B", 8, tp=2, gpu=name)
+    found = estimate(job)
+    usual = estimate(TrainingJob.from_hf("Qwen/Qwen3-8B", 8, tp=2, gpu="b200" if "b200" in name else "H100"))
+    assert found.stages[0].peak_allocated_bytes == usual.stages[0].peak_allocated_bytes
+    assert any("nothing but the memory" in warning for warning in job.warnings) == (not known)
+    if known:
+        assert throughput(found).step > 0
+    else:
+        with pytest.raises(UnsupportedError, match="has no step times"):
+            throughput(found)
+
+
+def test_a_comparison_of_a_gpu_without_rates_has_no_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    run = ["compare", "Qwen/Qwen3-8B", "--num-gpus", "8", "--gpu", "288GB", "--layout", "tp=1", "--layout", "tp=2"]
+    main([*run, "--all"])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["step", "(s)", "-", "-"] in lines and ["MFU", "-", "-"] in lines
+
+
+def test_an_unknown_gpu_says_how_to_give_it() -> None:
+    with pytest.raises(ConfigError, match="MI300X=80GB is one with so much memory"):
+        find_gpu("MI300X")
+    with pytest.raises(ConfigError, match="has no memory"):
+        find_gpu("0GB")
+
+
+def test_every_gpu_has_a_name_of_its_own() -> None:
+    names = [word.lower() for gpu in GPUS for word in {gpu.name, *gpu.aliases}]
+    assert len(names) == len(set(names)) and len(GPUS) == 18
+
+
+def test_aliases_have_the_shape_of_their_model_or_say_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "cached", lambda name: None)
+    taken = 0
+    for one in aliases().values():
+        assert one.id not in entries()
+        if one.how in UNKNOWN or one.same_as not in entries():
+            with pytest.raises(ConfigError, match=r"give its config\.json"):
+                load(one.id)
+            continue
+        taken += 1
+        found, same = load(one.id), load(one.same_as)
+        sized = {name: value for name, value in found.config.items() if name not in one.changes}
+        assert sized.items() <= {**same.config, **sized}.items() and found.name == one.id
+        assert all(found.config[name] == same.config[name] for name in sized)
+        assert any("from memory" in warning for warning in found.warnings) == (one.how == "recalled")
+    assert taken == 119
+
+
+def test_the_config_of_the_model_itself_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "cached", lambda name: "/no/such/file" if name == "Qwen/QwQ-32B" else None)
+    with pytest.raises(ConfigError, match="cannot read"):
+        load("Qwen/QwQ-32B")
