@@ -398,3 +398,23 @@ def test_a_recipe_that_a_gpu_lacks_has_others_named() -> None:
         estimate(TrainingJob.from_hf("Qwen/Qwen3-8B", 8, gpu="A100", fp8="e4m3", fp8_recipe="mxfp8"))
     with pytest.raises(LayoutError, match="leave fp4 out"):
         estimate(TrainingJob.from_hf("Qwen/Qwen3-8B", 8, gpu="H100", fp4="e2m1"))
+
+
+def test_two_stages_of_chunks_are_suggested_where_sends_overlap() -> None:
+    """Megatron-LM `megatron/training/arguments.py`: with two stages, chunks need overlap_p2p_comm."""
+    for overlap, fix in ((True, "use 2, 4 or 8 stages"), (False, "use 4 or 8 stages")):
+        job = TrainingJob.from_config(
+            {"num_layers": 16, "hidden_size": 1024, "num_attention_heads": 16, "vocab_size": 1024, "seq_length": 1024},
+            6,
+            pp=3,
+            overlap_p2p_comm=overlap,
+        )
+        layout = dataclasses.replace(job.layout, virtual_pipeline_model_parallel_size=2)
+        found = [one.text for one in violations(job.model, layout, job.training, 8)]
+        assert any(text.startswith("num_layers=16 is not divisible") and fix in text for text in found), found
+
+
+def test_borders_of_a_hybrid_say_the_layers_of_each_stage() -> None:
+    config = {"num_layers": 5, "hybrid_layer_pattern": "M|M*M-", "hidden_size": 1024, "num_attention_heads": 8}
+    job = TrainingJob.from_config({**config, "vocab_size": 1024, "seq_length": 1024, "add_bias_linear": False}, 2, pp=2)
+    assert [len(stage.rank.plans[0].chunk.layers) for stage in estimate(job).stages] == [1, 4]
