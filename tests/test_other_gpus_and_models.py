@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from megatron_memory_estimator import GPUS, ConfigError, TrainingJob, UnsupportedError, estimate
+from megatron_memory_estimator import GPUS, ConfigError, LayoutError, TrainingJob, UnsupportedError, estimate
 from megatron_memory_estimator.cli import main
 from megatron_memory_estimator.inputs.catalog import aliases, entries
 from megatron_memory_estimator.inputs.hf import hub
@@ -79,3 +79,12 @@ def test_the_config_of_the_model_itself_wins(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(hub, "cached", lambda name: "/no/such/file" if name == "Qwen/QwQ-32B" else None)
     with pytest.raises(ConfigError, match="cannot read"):
         load("Qwen/QwQ-32B")
+
+
+def test_transformer_engine_has_no_mxfp8_for_workstation_blackwell() -> None:
+    """TransformerEngine 2.20.2 `pytorch/quantization.py` (_compute_mxfp8_support): not from compute capability 12.0 on."""
+    with pytest.raises(
+        LayoutError, match=r"10\.0 or above and below 12\.0, and .* has 12\.0; use delayed, tensorwise or blockwise"
+    ):
+        estimate(TrainingJob.from_hf("Qwen/Qwen3-8B", 8, gpu="RTX-PRO-6000", fp8="e4m3", fp8_recipe="mxfp8"))
+    assert estimate(TrainingJob.from_hf("Qwen/Qwen3-8B", 8, gpu="RTX-PRO-6000", fp8="e4m3", fp8_recipe="tensorwise"))

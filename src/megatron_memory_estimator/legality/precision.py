@@ -13,6 +13,8 @@ from ..wording import any_of
 
 LEAST_CAPABILITY = {"delayed": (8, 9), "tensorwise": (8, 9), "blockwise": (9, 0), "mxfp8": (10, 0), "nvfp4": (10, 0)}
 """Compute capability from which on a GPU's tensor cores have a recipe."""
+WITHOUT_MXFP8 = (12, 0)
+"""Compute capability from which on TransformerEngine has no mxfp8 yet (2.20.2 `pytorch/quantization.py`, _compute_mxfp8_support)."""
 FP8_RECIPES = ("delayed", "tensorwise", "blockwise", "mxfp8")
 BF16_ENDS = ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
 SPARSE_KERNELS = (9, 0)
@@ -85,20 +87,27 @@ def _of_wide_weights(training: Training, name: str) -> Iterator[Violation]:
 def has_recipe(training: Training, machine: Gpu) -> bool:
     """Whether the tensor cores of a GPU have the run's fp8 or fp4 recipe, if there is one."""
     recipe = training.low_precision
-    return not recipe or machine.capability >= LEAST_CAPABILITY[recipe]
+    return not recipe or has(recipe, machine)
+
+
+def has(recipe: str, machine: Gpu) -> bool:
+    """Whether the tensor cores of a GPU have a recipe."""
+    return LEAST_CAPABILITY[recipe] <= machine.capability and (recipe != "mxfp8" or machine.capability < WITHOUT_MXFP8)
 
 
 def gpu(training: Training, machine: Gpu) -> Iterator[Violation]:
     """A recipe needs a GPU whose tensor cores have it, and a kernel one that it was written for."""
     recipe = training.low_precision
-    has = {"gpu": machine.name, "has": "{}.{}".format(*machine.capability)}
+    its = {"gpu": machine.name, "has": "{}.{}".format(*machine.capability)}
     if training.dsa_kernel_backend == "cudnn" and machine.capability < SPARSE_KERNELS:
-        yield broken("cudnn-sparse-attention-needs-gpu", {"needs": "{}.{}".format(*SPARSE_KERNELS), **has})
+        yield broken("cudnn-sparse-attention-needs-gpu", {"needs": "{}.{}".format(*SPARSE_KERNELS), **its})
     if recipe and not has_recipe(training, machine):
-        needs = "{}.{}".format(*LEAST_CAPABILITY[recipe])
-        others = [other for other in FP8_RECIPES if machine.capability >= LEAST_CAPABILITY[other]]
+        needs = "{}.{} or above".format(*LEAST_CAPABILITY[recipe])
+        others = [other for other in FP8_RECIPES if has(other, machine)]
+        if machine.capability >= LEAST_CAPABILITY[recipe]:
+            needs += " and below {}.{}".format(*WITHOUT_MXFP8)
         setting = ("fp4", training.fp4) if training.fp4 else ("fp8_recipe", recipe)
         fix = (
             f"use {any_of(others)}" if others and not training.fp4 else f"leave {'fp4' if training.fp4 else 'fp8'} out"
         )
-        yield broken("recipe-needs-gpu", {"setting": setting, "needs": needs, **has, "fix": fix})
+        yield broken("recipe-needs-gpu", {"setting": setting, "needs": needs, **its, "fix": fix})
