@@ -52,7 +52,7 @@ def test_sixteen_different_stages_are_one_screen(
         "Next: megatron-memory advise deepseek-ai/DeepSeek-V3 --pp 16 --ep 64 \\",
         "    --num-gpus 2048  # what to change",
     ]
-    assert "and 4 more of 30.76 to 52.97 GiB (--table)" in lines
+    assert "and 4 rows more of 30.76 to 52.97 GiB (--table)" in lines
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120, 200])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +34,7 @@ RUNS: list[tuple[str, int, dict[str, Any], str]] = [
 HEADS = {
     "fits": "Trains on {}, at least {} GiB left: ",
     "fits only without fragmentation": "Trains on {} only without fragmentation: ",
-    "tight": "May not train on {}, up to {} GiB too much: ",
+    "tight": "Might not train on {}, up to {} GiB too much: ",
     "does not fit": "Cannot train on {}, at least {} GiB too much: ",
 }
 
@@ -92,6 +93,43 @@ def test_another_phase_has_its_own_figures_and_its_way_out() -> None:
     )
     assert phases(load_optim=False) == []
     assert phases(phases=("training",)) == ["Nothing but training is judged."]
+
+
+def test_phases_in_any_order_begin_with_training() -> None:
+    job = TrainingJob.from_hf("Qwen/Qwen3-8B", 8, gpu="H100", phases=("save", "load", "training"))
+    found = estimate(job)
+    assert [one.phase for one in found.verdict().events] == ["training", "load", "save"]
+    assert found.stages[0].device == found.stages[0].phase_ranges["training"]
+    assert sentences(found.verdict(), found)[0].text.startswith("Cannot train on 8 H100-80GB, at least ")
+
+
+def test_where_training_fails_it_decides() -> None:
+    found = estimate(
+        TrainingJob.from_hf("deepseek-ai/DeepSeek-V3", 128, tp=4, pp=4, ep=8, num_layers_in_last_pipeline_stage=16)
+    )
+    verdict = found.verdict()
+    assert verdict.phase == "training" and verdict.head_room == verdict.events[0].head_room
+    assert verdict.events[1].device.low > verdict.device.low
+
+
+def test_the_next_command_is_the_run_again() -> None:
+    """What a shell makes of the lines are the words that were given, also where a quoted word is longer than a line."""
+    found = estimate(TrainingJob.from_hf("Qwen/Qwen3-8B", 8, tp=2, gpu="H100"))
+    long = "EXTRA_ARGS=" + " ".join(f"word{at}" for at in range(30))
+    for words in (["run.sh", "--set", long], ["--num-gpus", "8", "--", "--num-layers", "4"], ["a b.json", "--tp=2"]):
+        for width in (40, 80, 300):
+            shown = "\n".join(next_step(found, words, width)).partition("  # ")[0].removeprefix("Next: ")
+            at = words.index("--") if "--" in words else len(words)
+            read = subprocess.run(["bash", "-c", f"printf '%s\\0' {shown}"], capture_output=True, text=True, check=True)
+            assert read.stdout.split("\0")[:-1] == [
+                "megatron-memory",
+                "explain",
+                *words[:at],
+                "--stage",
+                "0",
+                *words[at:],
+            ]
+    assert next_step(found, ["a\nb"], 80)[0].startswith("Next: megatron-memory explain ... --stage 0")
 
 
 def test_no_range_is_of_two_phases_or_stages() -> None:

@@ -102,8 +102,8 @@ class Stage:
 
     @property
     def device(self) -> Range:
-        """Device bytes that training can live in: without fragmentation, and surely enough. (Of the first phase where none is training.)"""
-        return next(iter(self.phase_ranges.values()))
+        """Device bytes that training can live in: without fragmentation, and surely enough."""
+        return self.phase_ranges["training"]
 
     @property
     def device_used(self) -> Range:

@@ -71,9 +71,10 @@ command = job_command(
         click.Option(
             ["--by"],
             type=click.Choice(["tensor", "parameter", "module", "layer"]),
+            default=None,
             help="what is largest, one line each; state by its parameters, but for --by tensor",
         ),
-        click.Option(["--top"], type=click.IntRange(1), help="so many of them (default: all)"),
+        click.Option(["--top"], type=click.IntRange(1), default=None, help="so many of them (default: all)"),
         click.Option(
             ["--stage"], type=click.INT, default=None, help="pipeline stage (default: the one with the highest peak)"
         ),

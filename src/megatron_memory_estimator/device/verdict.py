@@ -50,7 +50,8 @@ class Event:
 class Verdict:
     """What a run is on a GPU: the word of its worst phase, and what each phase needs, training first.
 
-    `device`, `phase`, `pp_rank` and `head_room` are those of the phase that decides: of those with the word the one that needs most.
+    `device`, `phase`, `pp_rank` and `head_room` are those of the phase that decides: the first with the word; where all fit, the one that
+    needs most.
     """
 
     word: Word
@@ -71,8 +72,9 @@ class Verdict:
     @property
     def decides(self) -> Event:
         """The phase that decides."""
-        end = "low" if self.word == "does not fit" else "high"
-        return max((one for one in self.events if one.word == self.word), key=lambda one: getattr(one.device, end))
+        if self.fits:
+            return max(self.events, key=lambda one: one.device.high)
+        return next(one for one in self.events if one.word == self.word)
 
     @property
     def device(self) -> Range:
@@ -116,7 +118,7 @@ def allocated(job: TrainingJob, rank: Rank, peak: Peak, rollout: tuple[RolloutPh
         "save": lambda: Range(*(peak.steady + more for more in save_range(rank))),
         "build": lambda: Range(build(rank), built_apart(rank)),
     }
-    found = {phase: makers[phase]() for phase in job.env.phases if phase in makers}
+    found = {phase: makers[phase]() for phase in makers if phase in job.env.phases}
     around = [phase for phase in rollout if phase.name in job.env.phases]
     found |= {phase.name: phase.allocated for phase in around}
     beside = {phase.name: phase.beside for phase in around}

@@ -140,10 +140,21 @@ def find_gpu(name: str) -> Gpu:
     memory = _gib(float(sized["size"]))
     if not memory:
         raise ConfigError(f"gpu={name} has no memory; give it in GiB, such as 288GB")
-    known = _of_catalogue(sized["name"] or "")
-    called = sized["name"] or f"{sized['size']}GB-GPU"
+    given = (sized["name"] or "").strip()
+    known = _of_catalogue(given)
+    called = given or f"{sized['size']}GB-GPU"
     if known is not None:
-        return replace(known, name=f"{known.name.rsplit('-', 1)[0]}-{sized['size']}GB", memory_bytes=memory, aliases=())
+        family = known.name.rsplit("-", 1)[0]
+        named = _of_catalogue(f"{family}-{sized['size']}GB")
+        if named is not None:  # its nominal size: torch reports less
+            return named
+        return replace(
+            known,
+            name=f"{family}-{sized['size']}GiB",
+            memory_bytes=memory,
+            aliases=(),
+            alike=known.alike or known.name,
+        )
     usual = _named("H100")
     return replace(usual, name=called, memory_bytes=memory, source="memory as given", aliases=(), chip_unknown=True)
 
@@ -154,7 +165,7 @@ def _named(name: str) -> Gpu:
         return found
     known = [word for gpu in GPUS for word in (gpu.name, *gpu.aliases)]
     raise ConfigError(
-        f'unknown GPU "{name}"; `megatron-memory gpus` lists them, and {name[:20]}=80GB is one with so much memory.'
+        f'unknown GPU "{name}"; `megatron-memory gpus` lists them, and NAME=80GB is one of so much memory.'
         f"{nearest(name.upper(), known)}"
     )
 

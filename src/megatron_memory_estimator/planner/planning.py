@@ -11,8 +11,8 @@ experts on Hopper and Blackwell mostly the flex dispatcher with HybridEP, which 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,6 +24,7 @@ from ..job.training import Training
 from ..job.training_job import TrainingJob
 from ..modules.counts import count_parameters
 from ..throughput.machine import Efficiency
+from ..wording import counted
 from .base import base_job, fewest
 from .found import Found
 from .space.modelled import not_searched
@@ -154,24 +155,25 @@ def _fewest(
     weights = count_parameters(job.model).total  # at least a byte each
     possible = [gpus for gpus in tried if gpus * limit >= weights]
     held = tuple(phase for phase in job.env.phases if phase not in CHECKPOINTS)
-    alone = dataclasses.replace(job, env=dataclasses.replace(job.env, phases=held))
-    trains = _first(on, possible, alone) if held else None
+    trains = _first(on, possible, replace(job, env=replace(job.env, phases=held)))
     if trains is None:
         raise LayoutError(_nothing(tried, limit))
     (at,) = trains.found.space.num_gpus
+    gpus = counted(at, "GPU")
+    if trains.found.interrupted:
+        return trains._replace(assumptions=(*trains.assumptions, f"interrupted at {gpus}; fewer do not train it"))
     found = trains
-    if held != job.env.phases and trains.found.plans:
+    if held != job.env.phases:
         later = _first(on, possible[possible.index(at) :], job)
         if later is None:
-            raise LayoutError((f"{at} GPUs train it (--phases training), and {_nothing(tried, limit)[0]}",))
+            raise LayoutError((f"{gpus} train it (--phases training), and {_nothing(tried, limit)[0]}",))
         found = later
-    if found.found.interrupted:
-        (gpus,) = found.found.space.num_gpus
-        return found._replace(
-            assumptions=(*found.assumptions, f"interrupted at {gpus} GPUs; fewer do not hold the model")
-        )
-    (found.found.fewest_gpus,) = found.found.space.num_gpus
     found.found.fewest_to_train = at
+    (fewest_gpus,) = found.found.space.num_gpus
+    if found.found.interrupted:
+        said = f"{gpus} train it; interrupted at {fewest_gpus}, fewer do not resume it"
+        return found._replace(assumptions=(*found.assumptions, said))
+    found.found.fewest_gpus = fewest_gpus
     return found
 
 
@@ -250,10 +252,10 @@ def with_habits(job: TrainingJob, worlds: Sequence[int], *, complete: bool) -> t
         owner: {name: value for name, value in settings.items() if owners[name] is owner}
         for owner in (Training, Environment)
     }
-    return dataclasses.replace(
+    return replace(
         job,
-        training=dataclasses.replace(job.training, **parts[Training]),
-        env=dataclasses.replace(job.env, **parts[Environment]),
+        training=replace(job.training, **parts[Training]),
+        env=replace(job.env, **parts[Environment]),
     ), Habits(settings, [*one.said, *other.said])
 
 

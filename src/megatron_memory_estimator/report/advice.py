@@ -70,7 +70,7 @@ def loading(advice: Advice) -> Iterator[str]:
     now = advice.now
     found = now.verdict(advice.limit)
     lower = lower_load(now.estimate.stages[found.pp_rank].rank) if found.phase == "load" else ""
-    if lower and found.word != "fits":
+    if lower and found.word != "fits" and found.events[0].word != "does not fit":
         yield f"Loading takes less with: {lower}."
 
 

@@ -56,7 +56,9 @@ def print_bars(stages: Sequence[Stage], memory_bytes: int, console: Console, mos
         console.print(line, highlight=False, no_wrap=True, crop=False)
     if len(drawn) < len(every):
         left = [one.first.peak_allocated_bytes for one in every if one not in drawn]
-        console.print(f"and {len(left)} more of {gib(min(left))} to {gib(max(left))} GiB (--table)", highlight=False)
+        console.print(
+            f"and {len(left)} rows more of {gib(min(left))} to {gib(max(left))} GiB (--table)", highlight=False
+        )
 
 
 def shown(every: Sequence[Bar], most: int) -> list[Bar]:

@@ -35,7 +35,7 @@ class Increase(NamedTuple):
         return self.now / self.before - 1
 
     def __str__(self) -> str:
-        more, stage = self.now - self.before, f"the peak of stage {self.pp_rank} is"
+        more, stage = self.now - self.before, f"The peak of stage {self.pp_rank} is"
         if not more:
             return f"{stage} the baseline's {gib(self.before)} GiB"
         where = "above" if more > 0 else "below"
@@ -58,15 +58,15 @@ def checked(estimate: Estimate, baseline: dict[int, int] | None = None, toleranc
     if increase is None:
         return Checked(code, reason)
     if code != DOES_NOT_FIT and increase.share > tolerance:
-        return Checked(TAKES_MORE, f"{increase}; {reason}", increase)
-    return Checked(code, f"{reason}; {increase}", increase)
+        return Checked(TAKES_MORE, f"{increase}. {reason}", increase)
+    return Checked(code, f"{reason} {increase}.", increase)
 
 
 def _judged(estimate: Estimate) -> tuple[int, str]:
     found, sentence = estimate.verdict(), verdict_sentence(estimate)
     if unread := estimate.job.unread:
         names = shown(unread[0]) + (f" and {len(unread) - 1} more" if len(unread) > 1 else "")
-        sentence += f"; {names} is sourced and not read, and may set something else (--follow opens it where it is)"
+        sentence += f" {names} is sourced and not read, and may set something else (--follow opens it where it is)."
     if found.word == "fits":
         return UNSURE if unread else FITS, sentence
     if found.word != "does not fit":

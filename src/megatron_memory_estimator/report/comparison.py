@@ -82,6 +82,11 @@ def _verdict(one: Estimate) -> str:
     return f"{found.gpu}: {found}" + ("" if found.phase == "training" else f" ({found.phase} decides)")
 
 
+def _priced(one: Estimate) -> tuple[str, ...]:
+    """What was decided for the step time; nothing where there is none."""
+    return () if one.job.gpu.chip_unknown else priced(one.job)[1]
+
+
 def _timed(one: Estimate, name: str) -> float | None:
     """A figure of the step time, None for a GPU whose speed is not known."""
     if one.job.gpu.chip_unknown:
@@ -187,7 +192,7 @@ def notes(cases: Columns) -> list[str]:
     for word in ("assumptions", "warnings"):
         answered = [case for case in cases if isinstance(case, Case)]
         said = [
-            (*assumptions(case.estimate), *priced(case.estimate.job)[1])
+            (*assumptions(case.estimate), *_priced(case.estimate))
             if word == "assumptions"
             else case.estimate.job.warnings
             for case in answered

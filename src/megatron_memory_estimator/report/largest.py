@@ -17,6 +17,13 @@ KEPT = ("weights", "gradients", "optimizer")
 """Parts of a peak that are kept of parameters."""
 UNIT = re.compile(r"^((?:chunk \d+\.)?(?:layers\.[0-9-]+|embedding|final_layernorm|mtp|output|batch|pipeline))\.")
 """The unit that a tensor belongs to, at the beginning of its name."""
+OUTSIDE = {
+    "output_layer.": "output",
+    "decoder.final_layernorm.": "final_layernorm",
+    "vision_": "towers",
+    "audio_": "towers",
+}
+"""The unit of parameters that are of no layer, by the beginning of their names."""
 
 
 class Share(NamedTuple):
@@ -78,7 +85,9 @@ def _by_parameter(stage: Stage, at: str, rows: Iterable[Row]) -> Iterator[Share]
 def _unit(name: str) -> str:
     """The layers, or the part outside of layers, that a tensor is of."""
     found = UNIT.match(f"{name}.")
-    return found.group(1) if found else "outside of layers"
+    if found:
+        return found.group(1)
+    return next((unit for start, unit in OUTSIDE.items() if name.startswith(start)), "outside of layers")
 
 
 def _module(name: str) -> str:

@@ -201,8 +201,8 @@ def fewest_text(found: Found) -> str:
     assert found.fewest_gpus is not None
     held = found.asked.env.phases if found.asked is not None else ("load",)
     if "load" not in held:
-        return f"{counted(found.fewest_gpus, 'GPU')} train it"
-    both = f"{counted(found.fewest_gpus, 'GPU')} train and resume it"
+        return f"{counted(found.fewest_gpus, 'GPU')} {'trains' if found.fewest_gpus == 1 else 'train'} it"
+    both = f"{counted(found.fewest_gpus, 'GPU')} {'trains and resumes' if found.fewest_gpus == 1 else 'train and resume'} it"
     if found.fewest_to_train == found.fewest_gpus:
         return both
     return f"{both}; {found.fewest_to_train} train it (--phases training plans them)"

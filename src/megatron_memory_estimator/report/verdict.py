@@ -39,9 +39,9 @@ DOES = {
     "save": Doing("Saves a checkpoint", "save a checkpoint", "saving"),
     "build": Doing("Is built", "be built", "building the model"),
     "generation": Doing("Generates samples", "generate samples", "generation"),
-    "log_probs": Doing("Computes log-probabilities", "compute log-probabilities", "computing them"),
-    "reference": Doing("Runs the reference's forward", "run the reference's forward", "that forward"),
-    "weight_sync": Doing("Gives the engine new weights", "give the engine new weights", "the exchange"),
+    "log_probs": Doing("Computes log-probabilities", "compute log-probabilities", "computing log-probabilities"),
+    "reference": Doing("Runs the reference's forward", "run the reference's forward", "the reference's forward"),
+    "weight_sync": Doing("Gives the engine new weights", "give the engine new weights", "the exchange of weights"),
 }
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 WAYS_OUT: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -75,14 +75,14 @@ def sentences(found: Verdict, estimate: Estimate) -> list[Sentence]:
 
 
 def _first(event: Event, found: Verdict, estimate: Estimate) -> str:
-    """Training, or the first phase that is judged, on the GPUs of the run."""
+    """Training on the GPUs of the run."""
     doing, room = DOES[event.phase], event.head_room
     worst, best = (f"{gib(abs(bytes_), 1)} GiB" for bytes_ in room)
     on = f"on {estimate.job.layout.world_size} {found.gpu}"
     head = {
         "fits": f"{doing.does} {on}, at least {worst} left",
         "fits only without fragmentation": f"{doing.does} {on} only without fragmentation",
-        "tight": f"May not {doing.do} {on}, up to {worst} too much",
+        "tight": f"Might not {doing.do} {on}, up to {worst} too much",
         "does not fit": f"Cannot {doing.do} {on}, at least {best} too much",
     }[event.word]
     needs = f"needs {bounds_text(event.device)} of {gib(event.memory_bytes, 1)} GiB {_where(event, estimate)}"
@@ -95,7 +95,7 @@ def _other(event: Event, found: Verdict, estimate: Estimate) -> str:
     doing = DOES[event.phase]
     head = {
         "fits only without fragmentation": f"{doing.does} only without fragmentation",
-        "tight": f"May not {doing.do}",
+        "tight": f"Might not {doing.do}",
         "does not fit": f"Cannot {doing.do}",
     }[event.word]
     needs = f"{doing.what} takes {bounds_text(event.device)} GiB {_where(event, estimate)}"
@@ -203,7 +203,7 @@ def others_line(estimate: Estimate, width: int) -> str:
 def next_step(estimate: Estimate, words: Sequence[str] = (), width: int = 100) -> list[str]:
     """The command to type next and what it says, in lines that can be pasted whole; `words` say the run."""
     found = estimate.verdict()
-    if found.fits:
+    if found.fits or estimate.job.gpu.chip_unknown:  # without step times nothing is advised
         stage = estimate.peak_stage.pp_rank if found.phase != "training" else found.pp_rank
         verb, more, says = "explain", ["--stage", str(stage)], "every tensor of that peak"
     else:
@@ -211,16 +211,15 @@ def next_step(estimate: Estimate, words: Sequence[str] = (), width: int = 100) -
     given = list(words) if words and all(word.isprintable() for word in words) else ["..."]
     at = given.index("--") if "--" in given else len(given)
     command = [word if word == "..." else shlex.quote(word) for word in (*given[:at], *more, *given[at:])]
-    line = f"Next: megatron-memory {verb} {' '.join(command)}"
-    lines = _pasted(line, width)
+    lines = _pasted(["Next:", "megatron-memory", verb, *command], width)
     note = f"  # {says}"
     return [*lines[:-1], lines[-1] + note] if len(lines[-1] + note) <= width else lines
 
 
-def _pasted(line: str, width: int) -> list[str]:
-    """A command in lines of a width, each but the last with a backslash at its end."""
+def _pasted(words: Sequence[str], width: int) -> list[str]:
+    """A command in lines of a width, broken between its words, each but the last with a backslash at its end."""
     lines = [""]
-    for word in line.split(" "):
+    for word in words:
         if lines[-1] and len(lines[-1]) + len(word) + 3 > width:
             lines[-1] += " \\"
             lines.append(f"    {word}")

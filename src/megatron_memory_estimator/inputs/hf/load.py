@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -57,7 +58,8 @@ def load_named(model: str) -> LoadedModel:
 
     A model that has the shape of one of the catalogue is that one, where the local cache has no config of its own.
     """
-    return _bundled(model) or _alias(model, cached=True) or _from_hub(model)
+    known = aliases().get(model.lower())
+    return _bundled(model) or _alias(model, cached=True) or _from_hub(known.id if known else model)
 
 
 def load_bundled(model: str) -> LoadedModel:
@@ -94,6 +96,9 @@ def _alias(model: str, *, cached: bool) -> LoadedModel | None:
         if hub.cached(found.id) is not None:
             return None
     if found.how in UNKNOWN or found.same_as not in entries():
+        if cached:
+            with contextlib.suppress(ConfigError):
+                return _from_hub(found.id)
         raise ConfigError(
             f"{found.id} is {UNKNOWN.get(found.how, 'as {}, which is not in the catalogue').format(found.same_as)}; give its config.json"
         )
@@ -101,17 +106,14 @@ def _alias(model: str, *, cached: bool) -> LoadedModel | None:
     loaded = convert({**entry["config"], **found.changes}, found.id, f"bundled catalogue (as {found.same_as})")
     if found.how == "read":
         return loaded
-    may = f" ({found.may_differ})" if found.may_differ else ""
-    said = (
-        f"{found.id} is taken to have the shape of {found.same_as}, from memory{may}: its own config.json was not read, and wins where it "
-        "is given"
-    )
+    may = f"; its {found.may_differ.removesuffix(' may differ')} may differ" if found.may_differ else ""
+    said = f"{found.id} has, as recalled, the shape of {found.same_as}{may}. Its config.json was not read: give it to be sure"
     return dataclasses.replace(loaded, warnings=(*loaded.warnings, said))
 
 
 UNKNOWN = {
     "tower": "{} with a vision tower whose shape is not in the catalogue",
-    "class only": "of the class of {}, and its sizes were not compared",
+    "class only": "of the class of {}, perhaps of other sizes",
 }
 """Why an alias cannot be taken."""
 
