@@ -260,6 +260,6 @@ def test_the_cells_of_the_notebook_show_what_they_end_with(monkeypatch: pytest.M
         wanted = "image/png" if ".plot(" in last else "text/plain" if last == "job" else "text/html"
         assert set(data[last]) == {"text/plain", wanted}, last
     assert len(data) == len(cells) and not outputs
-    assert data["result"]["text/html"].startswith("<div") and "H100-80GB: " in data["result"]["text/html"]
+    assert data["result"]["text/html"].startswith("<div") and "Trains on " in data["result"]["text/html"]
     assert data["result"]["text/plain"].startswith("<Estimate Qwen/Qwen3-30B-A3B on 32 H100-80GB")
     assert data["result.plot()"]["image/png"].startswith(b"\x89PNG")
