@@ -13,16 +13,14 @@ def run_words(settings: dict[str, object]) -> str:
 def verdicts() -> str:
     """Each run with its verdict, its device range, and what decides it."""
     from megatron_memory_estimator import TrainingJob, estimate
-    from megatron_memory_estimator.report.verdict import sentences
+    from megatron_memory_estimator.report.verdict import verdict_sentence
 
     rows = []
     for one in lines_of("verdict_runs.jsonl"):
         settings = one["settings"]
         result = estimate(TrainingJob.from_hf(one["model"], one["num_gpus"], **settings))
-        found = result.verdict()
         what = f"{one['model']}, {run_words(settings)}"
-        said = " ".join(each.text for each in sentences(found, result))
-        rows.append((what, found.word, said))
+        rows.append((what, result.verdict().word, verdict_sentence(result)))
     return markdown(("run", "verdict", "what every door says first"), rows)
 
 

@@ -9,9 +9,10 @@ import pytest
 
 from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.cli import main
+from megatron_memory_estimator.job.choices import WAYS, By
 from megatron_memory_estimator.rank.parameters import parameters_of
 from megatron_memory_estimator.rank.rank import PARTS, state_bytes
-from megatron_memory_estimator.report.largest import WAYS, By, headline, largest
+from megatron_memory_estimator.report.largest import headline, largest
 from megatron_memory_estimator.states.kept import Since
 
 RUNS: list[tuple[str, int, dict[str, Any]]] = [

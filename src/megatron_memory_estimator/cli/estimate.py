@@ -58,8 +58,7 @@ def run(job: TrainingJob, *, as_json: bool, form: str, formulas: bool, html: str
         from .console import console
 
         terminal = console()
-        own = ("as_json", "form", "formulas", "html", *shown)
-        print_estimate(result, terminal, Shown(**shown, command=tuple(same_run(own))))
+        print_estimate(result, terminal, Shown(**shown, command=tuple(same_run())))
         if formulas:
             from ..report.formulas import print_formulas
 

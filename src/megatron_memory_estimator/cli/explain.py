@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from ..errors import ConfigError
+from ..job.choices import WAYS, By
 from ..job.training_job import TrainingJob
 from .job_command import job_command
 from .options import json_option
-
-if TYPE_CHECKING:
-    from ..report.largest import By
 
 HELP = """Every tensor alive at a stage's peak, or between two steps: shape, dtype, count, bytes, and why it is alive.
 
@@ -70,7 +66,7 @@ command = job_command(
         ),
         click.Option(
             ["--by"],
-            type=click.Choice(["tensor", "parameter", "module", "layer"]),
+            type=click.Choice(WAYS),
             default=None,
             help="what is largest, one line each; state by its parameters, but for --by tensor",
         ),

@@ -19,8 +19,11 @@ class JobCommand(LongVerb):
     """A verb with a model and settings. An option of click is made for a setting when it is asked for: two hundred of them take
     longer than an estimate."""
 
-    def __init__(self, name: str, settings: Iterable[dataclasses.Field[Any]], **rest: Any) -> None:
+    def __init__(
+        self, name: str, settings: Iterable[dataclasses.Field[Any]], own: Iterable[click.Parameter] = (), **rest: Any
+    ) -> None:
         super().__init__(name, **rest)
+        self.own = [param for param in own if isinstance(param, click.Option)]
         self.settings = {field: frozenset(spellings(field)) for field in settings}
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
@@ -65,15 +68,15 @@ GIVEN = f"{__name__}.given"
 """Where it has all words behind the verb."""
 
 
-def same_run(own: Iterable[str | None]) -> list[str]:
-    """The words of the current command without its own options, by name: what says the run to another verb.
+def same_run() -> list[str]:
+    """The words of the current command without the options of its verb alone: what says the run to another verb.
 
     Empty where standard input was read.
     """
     ctx = click.get_current_context()
-    mine = [param for param in ctx.command.params if isinstance(param, click.Option) and param.name in own]
-    flags = {name for param in mine if param.is_flag for name in param.opts}
-    valued = {name for param in mine if not param.is_flag for name in param.opts}
+    assert isinstance(ctx.command, JobCommand)
+    flags = {name for option in ctx.command.own if option.is_flag for name in option.opts}
+    valued = {name for option in ctx.command.own if not option.is_flag for name in option.opts}
     found: list[str] = []
     words = iter(ctx.meta[GIVEN])
     for word in words:
@@ -110,4 +113,4 @@ def job_command(name: str, text: str, extra: list[click.Parameter], run: Callabl
         run(job_from_options(values), **chosen)
 
     params = [model_argument(), *extra, *special_options()]
-    return JobCommand(name, setting_fields(), params=params, callback=callback, help=text)
+    return JobCommand(name, setting_fields(), extra, params=params, callback=callback, help=text)

@@ -69,6 +69,10 @@ class Verdict:
         """Whether the high end of every phase fits."""
         return self.word == "fits"
 
+    def event(self, phase: str) -> Event:
+        """What one of the phases needs that are judged."""
+        return next(one for one in self.events if one.phase == phase)
+
     @property
     def decides(self) -> Event:
         """The phase that decides."""

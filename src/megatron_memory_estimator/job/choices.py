@@ -1,6 +1,8 @@
-"""What settings of a training may be: recomputable modules, phases of routing, adapted linears, kernels, versions."""
+"""What settings may be: recomputable modules, phases of routing, adapted linears, kernels, versions; and by what tensors are listed."""
 
 from __future__ import annotations
+
+from typing import Literal, get_args
 
 from ..errors import ConfigError
 from ..wording import shown, whole
@@ -25,6 +27,9 @@ and goes, take log-probabilities; the engine gets the new weights."""
 PHASES = ("training", "load", "save", "build", *ROLLOUT_PHASES)
 """Phases of a run whose memory a verdict holds: its steps (the first of a fresh run is never above the others), loading a checkpoint with
 optimizer state, saving one, building the model, and those of reinforcement learning where there are any."""
+By = Literal["tensor", "parameter", "module", "layer"]
+WAYS: tuple[By, ...] = get_args(By)
+"""By what the largest of a stage is listed."""
 ROUTING_SHORT = "typical routing"
 WORST_ROUTING = 1e6
 """A factor above every possible one: every token of the group sends all it can to this rank."""

@@ -1,6 +1,6 @@
 """What models of one vendor have of their own: settings, what these exclude and need, and which kinds their layers are.
 
-A vendor is a file here and one in `modules/`; nothing else asks for its name.
+A vendor is a file of this folder and one in `modules/`.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ def _fewest(
     held = tuple(phase for phase in job.env.phases if phase not in CHECKPOINTS)
     trains = _first(on, possible, replace(job, env=replace(job.env, phases=held)))
     if trains is None:
-        raise LayoutError(_nothing(tried, limit))
+        raise LayoutError((_nothing(tried, limit),))
     (at,) = trains.found.space.num_gpus
     gpus = counted(at, "GPU")
     if trains.found.interrupted:
@@ -166,7 +166,7 @@ def _fewest(
     if held != job.env.phases:
         later = _first(on, possible[possible.index(at) :], job)
         if later is None:
-            raise LayoutError((f"{gpus} train it (--phases training), and {_nothing(tried, limit)[0]}",))
+            raise LayoutError((f"{gpus} train it (--phases training), and {_nothing(tried, limit)}",))
         found = later
     found.found.fewest_to_train = at
     (fewest_gpus,) = found.found.space.num_gpus
@@ -195,10 +195,10 @@ def _first(on: Callable[[tuple[int, ...], TrainingJob], Planned], tried: list[in
     return None
 
 
-def _nothing(tried: list[int], limit: int) -> tuple[str]:
+def _nothing(tried: list[int], limit: int) -> str:
     return (
         f"nothing fits on any of {', '.join(map(str, tried))} GPUs with {limit / GIB:.2f} GiB each; --max-memory, --complete or "
-        "--optimizer-offload-fraction 1 widen the search",
+        "--optimizer-offload-fraction 1 widen the search"
     )
 
 

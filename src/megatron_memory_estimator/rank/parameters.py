@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ..job.training import Training
 from ..states.buffers import Buffer, belongs, by_layout, is_muon_managed
 from ..states.kept import Since
-from ..states.state import State, is_second
+from ..states.state import STATE_PARTS, State, StatePart, is_second
 from ..tape.tensor import Param
 from .chunks import ChunkPlan
 from .rank import Rank
@@ -48,7 +48,7 @@ def parameters_of(rank: Rank, since: Collection[Since]) -> tuple[list[Parameter]
     for one in entries:
         members[one.chunk, one.group].append(one)
     buffers = {(buffer.chunk, buffer.group): buffer for buffer in rank.buffers}
-    found = {one: dict.fromkeys(("weights", "gradients", "optimizer"), 0) for one in entries}
+    found = {one: dict.fromkeys(STATE_PARTS, 0) for one in entries}
     others: list[tuple[str, int]] = []
     for state in (one for one in rank.states if one.since in since):
         left, place = state.nbytes, (state.chunk, state.group)
@@ -73,7 +73,7 @@ class _Entry(NamedTuple):
     def numel(self) -> int:
         return self.param.numel * self.layers
 
-    def row(self, parts: dict[str, int]) -> Parameter:
+    def row(self, parts: dict[StatePart, int]) -> Parameter:
         shape = self.param.shape
         formula, local = "[" + ", ".join(map(str, shape)) + "]", tuple(dim.local for dim in shape)
         return Parameter(self.name, formula, local, self.param.copies * self.layers, **parts)

@@ -17,6 +17,9 @@ from .peak import Peak
 from .rank import PARTS, Candidate, Rank, Row
 from .schedule import Direction, Occupancy
 
+AT_REST: tuple[Since, ...] = ("setup", "first step", "step")
+"""Since when what is alive between two steps exists."""
+
 
 def state_rows(rank: Rank, since: Collection[Since]) -> Iterator[Row]:
     """State that exists since one of the given moments, and workspaces."""
@@ -196,7 +199,7 @@ def merged(rows: list[Row]) -> list[Row]:
 def rows_at_rest(rank: Rank) -> list[Row]:
     """Every tensor alive between two steps; the bytes add up to the steady figure exactly."""
     return [
-        *state_rows(rank, ("setup", "first step", "step")),
+        *state_rows(rank, AT_REST),
         *boundary_rows(resting_tensors(rank), "kept between steps"),
     ]
 

@@ -42,7 +42,8 @@ def print_bars(stages: Sequence[Stage], memory_bytes: int, console: Console, mos
     """
     blocks = "utf" in console.encoding.lower()
     every = bars(stages)
-    drawn = every if most is None or len(every) <= most else shown(every, most)
+    places = shown(every, most or len(every))
+    drawn = [every[at] for at in places]
     columns = zip(("stage", "layers", "peak GiB"), *((one.stages, one.layers, one.peak) for one in drawn), strict=True)
     heads, *rows = zip(*([cell.rjust(max(map(len, cells))) for cell in cells] for cells in columns), strict=True)
     room = max(min(console.width, MOST) - len("  ".join([*heads, ""])), LEAST)
@@ -55,17 +56,17 @@ def print_bars(stages: Sequence[Stage], memory_bytes: int, console: Console, mos
         )
         console.print(line, highlight=False, no_wrap=True, crop=False)
     if len(drawn) < len(every):
-        left = [one.first.peak_allocated_bytes for one in every if one not in drawn]
+        left = [one.first.peak_allocated_bytes for at, one in enumerate(every) if at not in places]
         console.print(
             f"and {len(left)} rows more of {gib(min(left))} to {gib(max(left))} GiB (--table)", highlight=False
         )
 
 
-def shown(every: Sequence[Bar], most: int) -> list[Bar]:
-    """The first, the last and the fullest, in their order."""
-    ends = (every[0], every[-1])
-    fullest = sorted(every, key=lambda one: (one not in ends, -one.first.peak_allocated_bytes))[:most]
-    return [one for one in every if one in fullest]
+def shown(every: Sequence[Bar], most: int) -> list[int]:
+    """The places of the first, the last and the fullest, in their order."""
+    ends = (0, len(every) - 1)
+    fullest = sorted(range(len(every)), key=lambda at: (at not in ends, -every[at].first.peak_allocated_bytes))
+    return sorted(fullest[:most])
 
 
 def legend_of(marks: Mapping[str, Mark], *, blocks: bool) -> Text:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from ..estimator import Stage
+from ..job.choices import By
 from ..rank.parameters import parameters_of
 from ..rank.rank import PARTS, Row
+from ..rank.rows import AT_REST
+from ..states.state import STATE_PARTS
 from .quantities import gib
 
-By = Literal["tensor", "parameter", "module", "layer"]
-WAYS: tuple[By, ...] = get_args(By)
-KEPT = ("weights", "gradients", "optimizer")
-"""Parts of a peak that are kept of parameters."""
 UNIT = re.compile(r"^((?:chunk \d+\.)?(?:layers\.[0-9-]+|embedding|final_layernorm|mtp|output|batch|pipeline))\.")
 """The unit that a tensor belongs to, at the beginning of its name."""
 OUTSIDE = {
@@ -70,10 +69,10 @@ def largest(stage: Stage, at: str, by: By) -> list[Share]:
 
 def _by_parameter(stage: Stage, at: str, rows: Iterable[Row]) -> Iterator[Share]:
     """Parameters with their state, and every other tensor."""
-    since = stage.peak.candidate.since if at == "peak" else ("setup", "first step", "step")
+    since = stage.peak.candidate.since if at == "peak" else AT_REST
     parameters, others = parameters_of(stage.rank, since)
     for one in parameters:
-        parts = {part: getattr(one, part) for part in KEPT if getattr(one, part)}
+        parts: dict[str, int] = {part: getattr(one, part) for part in STATE_PARTS if getattr(one, part)}
         yield Share(one.name, one.local_shape, one.copies, parts)
     names = {state.name: state.part for state in stage.rank.states}
     yield from (Share(name, (), 1, {names[name]: nbytes}) for name, nbytes in others)

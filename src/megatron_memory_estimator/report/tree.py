@@ -11,11 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from ..estimator import Estimate, Stage
+from ..job.choices import By
 from ..job.hardware import MIB
 from ..rank.rank import PARTS, Row
 from ..wording import plain
 from .document import owned_lines
-from .largest import UNIT, By, Share, headline, largest
+from .largest import UNIT, Share, headline, largest
 from .quantities import gib, plural
 from .text import print_notes, summary
 

@@ -112,7 +112,7 @@ def _without_fragmentation(event: Event) -> str:
 def way_out(found: Verdict, estimate: Estimate) -> str:
     """The mildest setting with which loading fits, and what it leaves; else the one with which loading takes least, and how much."""
     job, said = estimate.job, ""
-    least = next(one for one in found.events if one.phase == "load").device.high
+    least = found.event("load").device.high
     for name, change in WAYS_OUT:
         if all(getattr(job.training, key) == value for key, value in change.items()):
             continue
@@ -120,7 +120,7 @@ def way_out(found: Verdict, estimate: Estimate) -> str:
             changed = estimated(replace(job, training=replace(job.training, **change)))
         except EstimatorError:
             continue
-        load = next(one for one in changed.verdict(found.memory_bytes, found.gpu).events if one.phase == "load")
+        load = changed.verdict(found.memory_bytes, found.gpu).event("load")
         if load.word == "fits":
             return f"{name} leaves {gib(load.head_room.low, 1)} GiB"
         if load.device.high < least:
@@ -150,19 +150,14 @@ def verdict_sentence(estimate: Estimate) -> str:
     return verdict_text(estimate.verdict(), estimate)
 
 
-def marked_up(text: str) -> str:
-    """Text in which no bracket is markup of rich."""
-    return text.replace("[", "\\[")
-
-
 def verdict_line(estimate: Estimate) -> str:
     """The same marked up: what a run does and does not do is coloured."""
+    from rich.markup import escape
+
     said = []
     for one in sentences(estimate.verdict(), estimate):
         head, colon, rest = one.text.partition(": ")
-        said.append(
-            f"[bold {STYLES[one.word]}]{marked_up(head)}[/]{colon}{marked_up(rest)}" if colon else marked_up(one.text)
-        )
+        said.append(f"[bold {STYLES[one.word]}]{escape(head)}[/]{colon}{escape(rest)}" if colon else escape(one.text))
     return " ".join(said)
 
 

@@ -11,7 +11,7 @@ modelscope/ms-swift `swift/megatron/trainers/rlhf_mixin.py` (ref_models).
 from __future__ import annotations
 
 from functools import reduce
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from ..job.rollout import Rollout
 from ..modules.context import Context
@@ -23,6 +23,7 @@ from .kept import Since
 from .optimizers import megatron_masters, optimizer_tensors
 
 StatePart = Literal["weights", "gradients", "optimizer"]
+STATE_PARTS: tuple[StatePart, ...] = get_args(StatePart)
 
 
 class State(NamedTuple):

@@ -59,12 +59,12 @@ def load_named(model: str) -> LoadedModel:
     A model that has the shape of one of the catalogue is that one, where the local cache has no config of its own.
     """
     known = aliases().get(model.lower())
-    return _bundled(model) or _alias(model, cached=True) or _from_hub(known.id if known else model)
+    return _bundled(model) or _alias(model, elsewhere=True) or _from_hub(known.id if known else model)
 
 
 def load_bundled(model: str) -> LoadedModel:
     """The model of a name of the catalogue; nothing else is looked for. Raises ConfigError with the nearest names."""
-    found = _bundled(model) or _alias(model, cached=False)
+    found = _bundled(model) or _alias(model, elsewhere=False)
     if found is None:
         raise ConfigError(
             f'"{shortened(model)}" is not in the catalogue, and names are not looked up elsewhere here; give the content of its '
@@ -85,18 +85,18 @@ def _bundled(model: str) -> LoadedModel | None:
     return convert(entry["config"], model, f"bundled catalogue ({entry['source']})")
 
 
-def _alias(model: str, *, cached: bool) -> LoadedModel | None:
+def _alias(model: str, *, elsewhere: bool) -> LoadedModel | None:
     """The model of the catalogue that another has the shape of, and what is not sure of it. Raises ConfigError where it is not enough."""
     found = aliases().get(model.lower())
     if found is None:
         return None
-    if cached:
+    if elsewhere:
         from . import hub
 
         if hub.cached(found.id) is not None:
             return None
     if found.how in UNKNOWN or found.same_as not in entries():
-        if cached:
+        if elsewhere:
             with contextlib.suppress(ConfigError):
                 return _from_hub(found.id)
         raise ConfigError(

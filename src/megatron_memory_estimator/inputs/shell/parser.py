@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from ...errors import ConfigError
 from .grammar import (
@@ -39,6 +40,8 @@ from .grammar import (
 )
 from .values import Unknown, Value, bare, pieces
 from .words import META, NAME, Words
+
+Part = TypeVar("Part")
 
 LARGEST_SCRIPT = 2**20
 RESERVED = frozenset({"then", "else", "elif", "fi", "do", "done", "esac", "}"})
@@ -279,12 +282,16 @@ class Parser(Words):
 
     def listed(self) -> tuple[Word, ...]:
         """The words up to the end of the command."""
-        words: list[Word] = []
+        return self.several(self.word)
+
+    def several(self, read: Callable[[], Part | None]) -> tuple[Part, ...]:
+        """What is read here between blanks until nothing more is there."""
+        found: list[Part] = []
         self.blanks()
-        while (word := self.word()) is not None:
-            words.append(word)
+        while (part := read()) is not None:
+            found.append(part)
             self.blanks()
-        return tuple(words)
+        return tuple(found)
 
     def body(self) -> List:
         """`; do ...; done`, or `{ ... }`."""
@@ -464,12 +471,7 @@ class Parser(Words):
 
     def redirects(self) -> tuple[Redirect, ...]:
         """Redirections behind a compound command."""
-        found: list[Redirect] = []
-        self.blanks()
-        while (redirect := self.redirect()) is not None:
-            found.append(redirect)
-            self.blanks()
-        return tuple(found)
+        return self.several(self.redirect)
 
     def redirect(self) -> Redirect | None:
         """The redirection that begins here, or None."""
