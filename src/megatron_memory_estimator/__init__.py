@@ -13,6 +13,8 @@ Verdict            what a run is on a GPU: word, fits, events (what each phase n
 Timeline           what a stage has allocated along one step: moments, peak, plot()
 plan               the best legal layouts of a run on some GPUs
 Planned            the answer of plan: found.plans, table(), plot()
+card               what a model takes before anything is laid out: parameters, state, fewest GPUs by kind
+Card               the answer of card: rows, table()
 advise             what makes a run fit, or faster
 Advice             the answer of advise: now, outcomes, table()
 count_parameters   the parameters of a model, all, active and of MTP layers
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from .job.training_job import TrainingJob
     from .modules.counts import Count, count_parameters
     from .planner.advise import Advice, advise
+    from .planner.card import Card, card
     from .planner.planning import Planned, plan
     from .timeline import Timeline
 
@@ -56,6 +59,8 @@ _HOME = {
     "count_parameters": "modules.counts",
     "Verdict": "device.verdict",
     "Timeline": "timeline",
+    "Card": "planner.card",
+    "card": "planner.card",
     "Planned": "planner.planning",
     "Advice": "planner.advise",
     "ConfigError": "errors",
@@ -78,9 +83,9 @@ _HOME = {
 }
 
 __all__ = [  # noqa: RUF022
-    "Advice", "ConfigError", "Count", "Environment", "Estimate", "EstimatorError", "GPUS", "Gpu", "Layout", "LayoutError", "Model",
+    "Advice", "Card", "ConfigError", "Count", "Environment", "Estimate", "EstimatorError", "GPUS", "Gpu", "Layout", "LayoutError", "Model",
     "Planned", "Settings", "Stage", "Timeline", "Training", "TrainingJob", "UnsupportedError", "Verdict",
-    "advise", "count_parameters", "estimate", "plan",
+    "advise", "card", "count_parameters", "estimate", "plan",
 ]  # fmt: skip
 
 

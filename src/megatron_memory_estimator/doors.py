@@ -24,6 +24,8 @@ DOORS = {
     "timeline of estimate": "timeline.timeline:timeline",
     "snapshot of estimate": "timeline.snapshot:snapshot",
     "throughput of estimate": "planner.advise:step_time",
+    "card as text": "report.card:card_lines",
+    "card as records": "report.card:card_records",
     "plans as records": "report.plan_views:records",
     "plans as html": "report.plan_views:html",
     "plans as figure": "report.plan_views:figure",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
 from ..errors import ConfigError
 from ..job.training_job import TrainingJob
-from ..wording import dashed
+from ..wording import counted, dashed
 from ..wording import shown as quoted
 from .job_command import job_command, same_run
 from .options import json_option
@@ -37,6 +40,15 @@ def run(job: TrainingJob, *, as_json: bool, form: str, formulas: bool, html: str
         raise ConfigError(f"--format {form if form in RECORDS else 'json'} is {what}; leave {options} out")
     form = "json" if as_json else form
     shown["table"] = shown["table"] or form == "table"
+    if (
+        job.nothing_laid_out
+        and not job.gpu.chip_unknown
+        and form == "text"
+        and html is None
+        and not any((formulas, *shown.values()))
+    ):
+        print_card(job)
+        return
     from ..estimator import estimate
 
     if html is not None and not html.lower().endswith((".html", ".htm")):
@@ -58,7 +70,10 @@ def run(job: TrainingJob, *, as_json: bool, form: str, formulas: bool, html: str
         from .console import console
 
         terminal = console()
-        print_estimate(result, terminal, Shown(**shown, command=tuple(same_run())))
+        open_layout = job.only_data_parallel and not result.verdict().fits and not job.gpu.chip_unknown
+        print_estimate(result, terminal, Shown(**shown, command=tuple(same_run()), next=not open_layout))
+        if open_layout:
+            print_least(job)
         if formulas:
             from ..report.formulas import print_formulas
 
@@ -75,6 +90,49 @@ def print_document(result: Estimate, *, formulas: bool) -> None:
     from .files import print_json
 
     print_json(document)
+
+
+def print_card(job: TrainingJob) -> None:
+    """What the model takes before anything is laid out, with a command for each kind of GPU."""
+    from ..planner.card import card
+    from ..report.card import card_table, commands, model_line, sentence, tried_line
+    from ..report.text import print_warnings
+    from .console import console
+
+    terminal = console()
+    with trying() as progress:
+        found = card(job, progress)
+    for line in (sentence(found), model_line(found), "", tried_line(found)):
+        terminal.print(line, highlight=False, markup=False)
+    terminal.print(card_table(found))
+    terminal.print("The fastest layouts there:", highlight=False)
+    for line in commands(found, same_run() or ["..."]):
+        terminal.print(line, highlight=False, markup=False, soft_wrap=True)
+    print_warnings(job, terminal)
+
+
+def print_least(job: TrainingJob) -> None:
+    """The layout that needs least on the GPUs of a run that has no layout, beside data parallelism alone."""
+    from ..planner.card import on_its_gpus
+    from ..report.card import least_lines
+    from .console import console
+
+    with trying() as progress:
+        found = on_its_gpus(job, progress)
+    for line in least_lines(found, same_run() or ["..."]):
+        console().print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def trying() -> Iterator[Callable[[int], None] | None]:
+    """A line on standard error that says which number of GPUs is tried; nothing where that is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("") as status:
+        yield lambda gpus: status.update(f"trying layouts on {counted(gpus, 'GPU')}")
 
 
 command = job_command(

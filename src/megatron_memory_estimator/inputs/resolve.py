@@ -71,6 +71,10 @@ def offloading_is_off(values: dict[str, Any]) -> tuple[str, ...]:
     return (f"cpu_offloading_num_layers={layers!r} has no effect: cpu_offloading is off",)
 
 
+def _not_none(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def model_of(loaded: LoadedModel) -> Model:
     """The architecture of a loaded model, without a layout."""
     model: Model = build(Model, {**sorted_settings(loaded.config)[Model], **_beside(loaded)})
@@ -147,7 +151,7 @@ def job_from_parts(
         open_settings=tuple(open_fusions(loaded.model_type, values)) if habits else (),
         refusal=loaded.refusal,
         by_name=habits,
-        given={**given, **({} if variables is None else {"env": variables})} if habits else {},
+        given={**given, **_not_none(env=variables, gpu=asked_gpu, world_size=num_gpus)} if habits else {},
         assumptions=tuple(note if isinstance(note, Assumption) else plain(note) for note in assumptions),
     )
     warned = (*_warnings(job, loaded, given, habits=habits), *uncounted(values))

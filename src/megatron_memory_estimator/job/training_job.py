@@ -134,6 +134,21 @@ class TrainingJob:
         return f"<TrainingJob {self.name or 'model'} on {gpus}: {self.layout.degrees}>"
 
     @property
+    def nothing_laid_out(self) -> bool:
+        """Whether a model by its name was given neither GPUs nor a degree of parallelism."""
+        return self._no_degree_given and "world_size" not in self.given
+
+    @property
+    def only_data_parallel(self) -> bool:
+        """Whether a model by its name was given several GPUs and no degree of parallelism."""
+        return self._no_degree_given and self.layout.world_size > 1 and "world_size" in self.given
+
+    @property
+    def _no_degree_given(self) -> bool:
+        degrees = {one.name for one in dataclasses.fields(Layout)} - {"world_size"}
+        return self.by_name and not degrees & set(self.given) and not self.rollout.has_phases
+
+    @property
     def kernel(self) -> str:
         """The attention kernel that runs: local modules have one of their own, whatever back end TransformerEngine shall take."""
         if not self.training.te_spec:

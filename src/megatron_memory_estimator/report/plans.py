@@ -225,16 +225,16 @@ def layout_text(plan: Plan) -> str:
     return ", ".join(words)
 
 
-def plan_settings(plan: Plan, asked: TrainingJob | None) -> dict[str, Any]:
-    """The settings of a plan that say its layout, and all others that were not asked for."""
-    asked = asked or plan.job
-    layout, training = plan.job.layout, plan.job.training
+def plan_settings(job: TrainingJob, asked: TrainingJob | None) -> dict[str, Any]:
+    """The settings of a plan's job that say its layout, and all others that were not asked for."""
+    asked = asked or job
+    layout, training = job.layout, job.training
     found: dict[str, Any] = {"num_gpus": layout.world_size, "tp": layout.tp, "pp": layout.pp, "cp": layout.cp}
-    if plan.job.model.num_moe_experts:
+    if job.model.num_moe_experts:
         found |= {"ep": layout.ep, "etp": layout.etp}
     found["micro_batch_size"] = training.micro_batch_size
     said = {"world_size", "micro_batch_size", SHORT["etp"], *(SHORT[name] for name in found if name in SHORT)}
-    for part, before in ((layout, asked.layout), (training, asked.training)):
+    for part, before in ((layout, asked.layout), (training, asked.training), (job.env, asked.env)):
         for name, value in settings_of(part).items():
             if name not in said and value != settings_of(before)[name]:
                 found[name] = value
@@ -250,7 +250,7 @@ PLAN = table(
     {
         "layout": lambda row: document(LAYOUT, row),
         "layout_text": lambda row: layout_text(row.plan),
-        "settings": lambda row: {**row.habits, **plan_settings(row.plan, row.asked)},
+        "settings": lambda row: {**row.habits, **plan_settings(row.plan.job, row.asked)},
         "offloaded": _offloaded,
         "optimizer_text": lambda row: optimizer_text(row.plan),
         "limit_text": lambda row: row.limit_text,

@@ -42,6 +42,8 @@ class Shown(NamedTuple):
     all_gpus: bool = False
     command: tuple[str, ...] = ()
     """The words that say the run to a verb, for the line that says what to type next."""
+    next: bool = True
+    """Whether that line stands at the end."""
 
 
 def print_estimate(estimate: Estimate, console: Console, shown: Shown = Shown()) -> None:  # noqa: B008
@@ -79,7 +81,7 @@ def print_estimate(estimate: Estimate, console: Console, shown: Shown = Shown())
         if said := assumptions(estimate):
             console.print(assumed_line(said, uneven), highlight=False, markup=False)
         print_warnings(job, console)
-    for line in next_step(estimate, shown.command, console.width):
+    for line in next_step(estimate, shown.command, console.width) if shown.next else ():
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 

@@ -31,7 +31,7 @@ LARGEST_REQUEST = 2 * 2**20
 """Characters of a request."""
 LARGEST_ANSWER = 64 * 2**20
 """Bytes of a line that a process writes."""
-SLOW = ("advise", "compare", "plan")
+SLOW = ("advise", "card", "compare", "plan")
 """Tools whose requests take seconds."""
 CHOOSING = ("choices",)
 """Tools that read a run again and again beside its answer."""

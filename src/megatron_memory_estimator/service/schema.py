@@ -142,6 +142,13 @@ class Run(Arguments):
     settings: Settings = None
 
 
+class OfModel(Arguments):
+    """A model and how it is trained, without a layout."""
+
+    model: Model = None
+    settings: Settings = None
+
+
 class OfStage(Run):
     """A pipeline stage of a run."""
 
@@ -306,6 +313,13 @@ TOOLS: dict[str, Tool] = {
         "comparison",
         BESIDE,
         summary=True,
+        agents=True,
+    ),
+    "card": Tool(
+        "What a model takes before anything is laid out: parameters, bytes of state, the fewest GPUs of each kind",
+        OfModel,
+        "card",
+        {"model": "Qwen/Qwen3-8B"},
         agents=True,
     ),
     "models": Tool(

@@ -50,6 +50,14 @@ def _advise(request: Request) -> Any:
     return {**document, "advice": rows}
 
 
+def _card(request: Request) -> Any:
+    """What the model takes before anything is laid out."""
+    from ..planner.card import card
+    from ..report.card import card_document
+
+    return card_document(card(request.job, stop=request.late))
+
+
 def _all_settings(one: dict[str, Any]) -> dict[str, Any]:
     """The settings of several changes."""
     return {name: value for change in one["changes"] for name, value in change["settings"].items()}
@@ -177,6 +185,7 @@ def settings(request: Request) -> dict[str, Any]:
 
 ANSWERS: dict[str, Callable[[Request], Any]] = {
     "advise": _advise,
+    "card": _card,
     "choices": _choices,
     "compare": compared,
     "estimate": _estimate,

@@ -1,0 +1,217 @@
+"""A model's card: its parameters, its state, and the fewest GPUs of each kind that train it and that resume it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from ..dataclass import dataclass
+from ..doors import door
+from ..errors import EstimatorError, LayoutError, UnsupportedError
+from ..estimator import Estimate, estimate
+from ..job.hardware import Gpu, find_gpu
+from ..job.layout import Layout
+from ..job.training_job import TrainingJob
+from ..modules.counts import Count, count_parameters
+from ..states.state import STATE_PARTS
+from .found import Found, Plan
+from .planning import CHECKPOINTS, plan
+from .space.recompute import RECOMPUTE
+
+KINDS = ("A100-80GB", "H100-80GB", "H200-141GB", "B200-180GB", "B300-288GB")
+"""What a card says of: a GPU of each size that training clusters are made of."""
+LEAST: dict[str, str] = {"recompute": "full", "cp": "1", "vpp": "1", "micro_batch_size": "1"}
+"""The layouts that a card tries: those that need least, in one pass over a small space."""
+LONG = 32768
+"""Tokens of a sequence from which context parallelism is tried too."""
+POWERS = tuple(2**power for power in range(13))
+"""Numbers of GPUs that a card tries."""
+NO_LIMIT = 2**60
+"""Bytes that every layout fits: the one that needs least is asked for, whatever a GPU has."""
+
+
+class Held(NamedTuple):
+    """The estimate of a layout that holds the model on a kind of GPU, and its recomputation in the planner's words."""
+
+    estimate: Estimate
+    recompute: str
+
+    @property
+    def num_gpus(self) -> int:
+        """All GPUs of the run."""
+        return self.estimate.job.layout.world_size
+
+
+class Search(NamedTuple):
+    """How layouts are searched: the axes, who is told each number of GPUs, and who says that it is enough."""
+
+    tried: Mapping[str, str]
+    progress: Callable[[int], None] | None = None
+    stop: Callable[[], bool] | None = None
+
+    def least(self, job: TrainingJob, gpus: int) -> Found:
+        """The search on so many GPUs whose first plan needs least. Raises LayoutError where nothing is legal."""
+        if self.progress is not None:
+            self.progress(gpus)
+        axes = {**self.tried, "num_gpus": str(gpus)}
+        return plan(job, axes, objective="head-room", top=1, limit=NO_LIMIT, stop=self.stop).found
+
+
+@dataclass(frozen=True)
+class Fewest:
+    """The fewest GPUs of a kind: that train the model, and that can resume it too. None: no number that was tried does."""
+
+    gpu: Gpu
+    asked: TrainingJob
+    train: Held | None = None
+    resume: Held | None = None
+
+    @property
+    def num_to_train(self) -> int | None:
+        """The fewest that train it."""
+        return self.train.num_gpus if self.train else None
+
+    @property
+    def num_to_resume(self) -> int | None:
+        """The fewest that resume it too."""
+        return self.resume.num_gpus if self.resume else None
+
+    @property
+    def held(self) -> Held | None:
+        """The layout that resumes, else the one that trains."""
+        return self.resume or self.train
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a model needs before anything is laid out: parameters, bytes of its state, fewest GPUs by kind.
+
+    `state_bytes`: weights, gradients and optimizer of the whole model, once. `tried` says which layouts were tried.
+    """
+
+    job: TrainingJob
+    parameters: Count
+    state_bytes: Mapping[str, int]
+    rows: tuple[Fewest, ...]
+    tried: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        return f"<Card {self.job.name or 'model'}: {self.parameters.total:,} parameters, {len(self.rows)} kinds of GPU>"
+
+    def __str__(self) -> str:
+        return "\n".join(door("card as text")(self))
+
+    def table(self) -> list[dict[str, Any]]:
+        """One record for each kind of GPU."""
+        found: list[dict[str, Any]] = door("card as records")(self)
+        return found
+
+
+def card(
+    job: TrainingJob, progress: Callable[[int], None] | None = None, stop: Callable[[], bool] | None = None
+) -> Card:
+    """The card of a job's model; its layout is not looked at. `progress` is told each number of GPUs before it is tried,
+    `stop` is asked as that of `plan`.
+
+    The GPU is the job's own where it was given, otherwise one of each size. Numbers of GPUs are powers of two.
+    Raises what `estimate` raises of the model on one GPU, NumPyError where the space is large and NumPy is missing.
+    """
+    job = replace(job, layout=Layout(), num_microbatches=1)
+    kinds = (job.gpu,) if "gpu" in job.given else tuple(map(find_gpu, KINDS))
+    state = state_bytes(job)
+    search = Search(layouts_tried(job), progress, stop)
+    found = [row for group in alike(kinds, job) for row in _fewest(job, group, sum(state.values()), search)]
+    rows = sorted(found, key=lambda row: kinds.index(row.gpu))
+    return Card(job, count_parameters(job.model), state, tuple(rows), search.tried)
+
+
+def on_its_gpus(job: TrainingJob, progress: Callable[[int], None] | None = None) -> Fewest:
+    """The layout that needs least on the GPUs of a job, among those that a card tries: whether it trains, whether it resumes too."""
+    (row,) = _fewest(job, (job.gpu,), 0, Search(layouts_tried(job), progress), (job.layout.world_size,))
+    return row
+
+
+def state_bytes(job: TrainingJob) -> dict[str, int]:
+    """Bytes of weights, gradients and optimizer of the whole model: those of one GPU that holds all of it."""
+    (stage,) = estimate(job).stages
+    return {part: sum(one.nbytes for one in stage.rank.states if one.part == part) for part in STATE_PARTS}
+
+
+def layouts_tried(job: TrainingJob) -> dict[str, str]:
+    """Axes of the layouts that need least; what the job was given holds."""
+    found = {name: value for name, value in LEAST.items() if name not in job.given}
+    if any(name.startswith("recompute") for name in job.given):
+        del found["recompute"]
+    elif not _recomputes_whole_layers(job):
+        found["recompute"] = "none"
+    if job.training.seq_length >= LONG:
+        found.pop("cp")
+    if "micro_batch_size" in job.given:
+        found["micro_batch_size"] = str(job.training.micro_batch_size)
+    return found
+
+
+def alike(kinds: Sequence[Gpu], job: TrainingJob) -> list[list[Gpu]]:
+    """Kinds for which published recipes set the same: for experts, another dispatcher before Hopper."""
+    groups = [
+        [gpu for gpu in kinds if (gpu.hopper_or_later or not job.model.has_moe) is later] for later in (True, False)
+    ]
+    return [group for group in groups if group]
+
+
+def _recomputes_whole_layers(job: TrainingJob) -> bool:
+    """Whether full recomputation is legal, and modelled, for the model."""
+    training = replace(job.training, **RECOMPUTE["full"])
+    try:
+        estimate(replace(job, training=training))
+    except EstimatorError:
+        return False
+    return True
+
+
+def training_only(job: TrainingJob) -> TrainingJob:
+    """The job without the phases of a run that is resumed."""
+    phases = tuple(phase for phase in job.env.phases if phase not in CHECKPOINTS)
+    return replace(job, env=replace(job.env, phases=phases))
+
+
+def _fewest(
+    job: TrainingJob, kinds: Sequence[Gpu], state: int, search: Search, numbers: Sequence[int] = POWERS
+) -> tuple[Fewest, ...]:
+    """The row of each kind of a group.
+
+    One search serves all of them: what a layout needs differs between them by little, and each is estimated.
+    """
+    rows = {gpu.name: Fewest(gpu, job) for gpu in kinds}
+    newest = replace(job, gpu=max(kinds, key=lambda gpu: gpu.capability))
+    for gpus in numbers:
+        for asked in (newest, training_only(newest)):
+            resumes = asked is newest
+            todo = [
+                row
+                for row in rows.values()
+                if (row.resume if resumes else row.train) is None and gpus * row.gpu.memory_bytes >= state
+            ]
+            if not todo:
+                continue
+            try:
+                found = search.least(asked, gpus).plans
+            except LayoutError:
+                continue
+            for row in todo if found else []:
+                held = _held(found[0], row.gpu)
+                if held is not None:
+                    rows[row.gpu.name] = replace(row, train=row.train or held, resume=held if resumes else None)
+        if all(row.resume for row in rows.values()):
+            break
+    return tuple(rows.values())
+
+
+def _held(one: Plan, gpu: Gpu) -> Held | None:
+    """A plan on a kind of GPU, where it surely fits."""
+    try:
+        found = estimate(replace(one.job, gpu=gpu))
+    except (LayoutError, UnsupportedError):
+        return None
+    return Held(found, one.recompute) if found.verdict().fits else None
