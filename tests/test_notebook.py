@@ -244,6 +244,7 @@ def test_what_is_not_installed_is_named(found: Estimate, planned: Planned, monke
 def test_the_cells_of_the_notebook_show_what_they_end_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     shells = pytest.importorskip("IPython.core.interactiveshell", reason="the extra `dev` is not installed")
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)  # another one than that of the tests is warned about
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])  # the shell puts its own there
     hooks = pytest.importorskip("IPython.core.displayhook")
     shell, outputs = shells.InteractiveShell(), list[dict[str, Any]]()

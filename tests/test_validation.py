@@ -192,7 +192,42 @@ def test_own_log(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = [part for key, value in ARGS.items() for part in (f"--{key}", str(value))] + ["--bf16"]
     found = json.loads(printed(capsys, "--log", str(log), "--num-gpus", "1", "--json", "--", *words))
     assert found["ranks"][0]["max_allocated_bytes"]["measured"] == 120 * 2**20
-    assert "max allocated MiB" in printed(capsys, "--log", str(log), "--num-gpus", "1", "--", *words)
+    said = printed(capsys, "--log", str(log), "--num-gpus", "1", "--", *words)
+    assert (
+        said.startswith("Your peak is ")
+        and " below the estimate on stage 0 (rank 0, iteration 2)." in said
+        and "peak MiB" in said
+    )
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
+def test_a_log_is_answered_in_a_sentence_and_no_figure_is_cut(
+    width: int, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stage that is farthest from its estimate is named, and every measured figure and error stands whole in the table."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    job = TrainingJob.from_megatron_args({**ARGS, "bf16": True}, 2)
+    (stage,) = estimate(job).stages
+    ours, log = stage.peak_allocated_bytes, tmp_path / "train.log"
+    line = "[Rank {}] (after 2 iterations) memory (MB) | allocated: 123456.5 | max allocated: {} | reserved: 1\n"
+    words = [part for key, value in ARGS.items() for part in (f"--{key}", str(value))] + ["--bf16"]
+    above = 7 * 2**30
+    log.write_text(line.format(0, (ours + above) / 2**20) + line.format(1, ours / 2**20))
+    said = printed(capsys, "--log", str(log), "--num-gpus", "2", "--", *words)
+    flat = " ".join(said.split())
+    assert flat.startswith(
+        f"Your peak is 7.0 GiB ({above / ours:.0%}) above the estimate on stage 0 (rank 0, iteration 2). Suspects: 7.0"
+    )
+    assert (
+        f"{(ours + above) / 2**20:.1f}" in said
+        and f"{100 * (ours / (ours + above) - 1):+.2f} %" in said
+        and "+0.00 %" in said
+    )
+    assert said.count("123456.5") == 2 and max(map(len, said.splitlines())) <= width
+    log.write_text(line.format(1, ours / 2**20))
+    assert printed(capsys, "--log", str(log), "--num-gpus", "2", "--", *words).startswith(
+        "Every measured peak is within 0.0% of"
+    )
 
 
 WRONG = [

@@ -354,6 +354,24 @@ export type PeakStage = {
   readonly peak_stage: number;
 };
 
+export type Card = {
+  readonly schema: string;
+  readonly model: string;
+  readonly num_parameters: ModelParameters;
+  readonly state_bytes: Readonly<Record<string, number>>;
+  readonly tried: Settings;
+  readonly gpus: readonly Fewest[];
+  readonly assumptions: readonly string[];
+};
+
+export type Fewest = {
+  readonly gpu: string;
+  readonly fewest_to_train: number | null;
+  readonly fewest_gpus: number | null;
+  readonly layout: string;
+  readonly settings: Settings;
+};
+
 export type Plans = {
   readonly schema: string;
   readonly objective: string;

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -125,7 +125,7 @@ def compare_log(log: str, arguments: tuple[str, ...], num_gpus: int | None, gpu:
 
         print_json(log_document(rows))
     else:
-        print_log(rows)
+        print_log(rows, result)
 
 
 class Compared(NamedTuple):
@@ -137,6 +137,11 @@ class Compared(NamedTuple):
     allocated_bytes: int
     max_allocated_bytes: int
     figure: str
+
+    @property
+    def above(self) -> int:
+        """Bytes that the measured peak is above the estimate."""
+        return self.report.max_allocated_bytes - self.max_allocated_bytes
 
 
 def compared(report: Reported, result: Estimate, pp_rank: int) -> Compared:
@@ -175,27 +180,49 @@ def log_document(rows: Sequence[Compared]) -> dict[str, Any]:
     return {"schema": "megatron-memory-log/1", "ranks": ranks}
 
 
-def print_log(rows: Sequence[Compared]) -> None:
-    """The reports of a log and the estimates as a table."""
-    from rich import box
-    from rich.table import Table
+LOG_COLUMNS = ("", "at rest MiB", "ours", "error", "peak MiB", "ours", "error", "ours is")
 
+
+def print_log(rows: Sequence[Compared], result: Estimate) -> None:
+    """The answer in a sentence, then the reports of a log and the estimates as a table."""
     from ..job.hardware import MIB
+    from ..report.validation import percent, print_table
     from .console import console
 
-    table = Table("rank", "stage", "iteration", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("allocated MiB", "estimated", "error", "max allocated MiB", "estimated", "error"):
-        table.add_column(name, justify="right")
-    table.add_column("compared with")
+    screen = console()
+    for line in log_lines(rows, result):
+        screen.print(line, highlight=False, markup=False)
+    table = []
     for row in rows:
         cells = []
         for measured, ours in (
             (row.report.allocated_bytes, row.allocated_bytes),
             (row.report.max_allocated_bytes, row.max_allocated_bytes),
         ):
-            cells += [f"{measured / MIB:.1f}", f"{ours / MIB:.1f}", f"{100 * (ours / max(measured, 1) - 1):+.2f} %"]
-        table.add_row(str(row.report.rank), str(row.pp_rank), str(row.report.iteration), *cells, row.figure)
-    console().print(table)
+            cells += [f"{measured / MIB:.1f}", f"{ours / MIB:.1f}", percent(ours / max(measured, 1) - 1)]
+        where = f"rank {row.report.rank}, stage {row.pp_rank}, iteration {row.report.iteration}"
+        table.append((where, *cells, row.figure))
+    print_table(screen, LOG_COLUMNS, table)
+
+
+def log_lines(rows: Sequence[Compared], result: Estimate) -> Iterator[str]:
+    """How far the measured peak is from the estimate where it is farthest, and the tensors whose bytes are nearest to that."""
+    from ..callback import NOTABLE, explained
+    from ..job.hardware import GIB, MIB
+
+    worst = max(rows, key=lambda row: abs(row.above) / max(row.max_allocated_bytes, 1))
+    share = abs(worst.above) / max(worst.max_allocated_bytes, 1)
+    where = f"stage {worst.pp_rank} (rank {worst.report.rank}, iteration {worst.report.iteration})"
+    if share <= NOTABLE:
+        yield f"Every measured peak is within {share:.1%} of the estimate; the farthest is that of {where}."
+        return
+    side = "above" if worst.above > 0 else "below"
+    size = f"{abs(worst.above) / GIB:.1f} GiB" if abs(worst.above) > GIB / 10 else f"{abs(worst.above) / MIB:.0f} MiB"
+    yield f"Your peak is {size} ({share:.0%}) {side} the estimate on {where}."
+    rows_then = result.stages[worst.pp_rank].rows
+    if why := explained(rows_then, worst.above, worst.report.max_allocated_bytes):
+        yield f"Suspects: {why}."
+    yield "docs/how-to/real_figure.md says what else makes a run take more or less."
 
 
 command = Verb(

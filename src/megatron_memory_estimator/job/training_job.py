@@ -39,7 +39,8 @@ class TrainingJob:
     `batch_is_assumed`: the global batch is not given, and as large as changes the peak; `open_versions`: library versions that are not
     given, and taken as new as they can be; `open_settings`: settings that another way to a run decides otherwise. `assumptions` says what
     was decided because it was not given; `warnings` what is not modelled; `unread` are files that the run's script sources and that were
-    not opened. `by_name`: a model alone, with published recipes' habits where nothing is given; `given` are the settings that the caller
+    not opened. `by_name`: a model alone, with published recipes' habits where nothing is given; `of_arguments`: Megatron-LM's
+    own arguments, as pretrain_gpt.py takes them; `given` are the settings that the caller
     gave beside the model or the file, as they were given.
     """
 
@@ -61,6 +62,7 @@ class TrainingJob:
     warnings: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     by_name: bool = field(default=False, compare=False)
+    of_arguments: bool = field(default=False, compare=False)
     given: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @classmethod
@@ -140,13 +142,14 @@ class TrainingJob:
 
     @property
     def only_data_parallel(self) -> bool:
-        """Whether a model by its name was given several GPUs and no degree of parallelism."""
+        """Whether a model by its name was given several GPUs, and nothing that shares it out between them."""
         return self._no_degree_given and self.layout.world_size > 1 and "world_size" in self.given
 
     @property
     def _no_degree_given(self) -> bool:
         degrees = {one.name for one in dataclasses.fields(Layout)} - {"world_size"}
-        return self.by_name and not degrees & set(self.given) and not self.rollout.has_phases
+        shards = self.training.use_megatron_fsdp or self.training.use_torch_fsdp2
+        return self.by_name and not degrees & set(self.given) and not shards and not self.rollout.has_phases
 
     @property
     def kernel(self) -> str:

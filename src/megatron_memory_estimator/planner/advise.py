@@ -73,6 +73,12 @@ class Advice:
         return str(door("advice as html")(self))
 
     @property
+    def without_layout(self) -> bool:
+        """Whether no layout was given and data parallelism alone does not fit: changes of it are no answer, a plan is."""
+        open_layout = self.now.job.only_data_parallel or self.now.job.nothing_laid_out
+        return open_layout and not self.now.verdict(self.limit).fits
+
+    @property
     def faster(self) -> bool:
         """Whether the run fits with room, so that the changes are for speed."""
         return self.now.needed.high <= self.limit * ROOM
@@ -83,12 +89,15 @@ def advise(
 ) -> Advice:
     """The smallest changes that make a run fit surely; for one that fits with room, those that make it faster.
 
+    A model without a layout that does not fit gets none: `plan` searches layouts.
     Raises LayoutError for a run that Megatron-Core refuses and UnsupportedError for what is not modelled.
     """
     job, said = priced(job)
     now = Outcome((), estimate(job), efficiency)
     limit = job.gpu.memory_bytes if limit is None else limit
     wanted = Advice(now, limit, (), said)
+    if wanted.without_layout:
+        return wanted
     if wanted.faster:
         found = _faster(now, limit)
     else:
@@ -164,6 +173,8 @@ CHEAPER = 0.99
 """What more changes must cost at most, relative to fewer that fit already."""
 DEAR = 1.5
 """Relative to the run as it is: where what fits costs more, more changes together are tried."""
+DEAREST = 2
+"""What costs more than so many times another that fits is not listed."""
 COST = "cost"
 """The name of what a step costs among the phases of a run."""
 
@@ -172,8 +183,8 @@ def fitting(now: Outcome, limit: int) -> list[Outcome]:
     """Changes that make a run fit, the cheapest first; where none does, single ones and what saves most.
 
     One at a time, the larger ones too where no small change that costs only time is enough; in pairs where they cost less; in threes
-    and fours where nothing fits yet without asking for something, or only at a high price. More than twice the GPUs that are enough
-    are not listed.
+    and fours where nothing fits yet without asking for something, or only at a high price. What takes more than twice the GPUs that are
+    enough, or costs more than twice another, is not listed.
     """
     singles = _helpful(now, memory_changes(now.job))
     if not any(_plain(one) for one in _within(singles, limit)):
@@ -186,7 +197,9 @@ def fitting(now: Outcome, limit: int) -> list[Outcome]:
         found += [one for one in _within(groups.tried(size, found), limit) if _cheaper(one, found)]
     if found:
         fewest = min(one.job.layout.world_size for one in found)
-        return sorted((one for one in found if one.job.layout.world_size <= 2 * fewest), key=cost_of)
+        return sorted(
+            (one for one in found if one.job.layout.world_size <= 2 * fewest and not _dear(one, found)), key=cost_of
+        )
     tried = sorted((one for name, one in groups.tries.items() if len(name) > 1), key=lambda one: one.needed.high)
     return [*singles, *tried[:3]]
 
@@ -204,6 +217,11 @@ def _cheaper(one: Outcome, found: Sequence[Outcome]) -> bool:
     """Whether it costs less than fewer changes that fit and ask for nothing more."""
     fewer = [cost_of(other) for other in found if len(other.changes) < len(one.changes) and other.asks <= one.asks]
     return not fewer or cost_of(one) < CHEAPER * min(fewer)
+
+
+def _dear(one: Outcome, found: Iterable[Outcome]) -> bool:
+    """Whether it costs more than twice another that asks for nothing else."""
+    return any(cost_of(one) > DEAREST * cost_of(other) and other.asks <= one.asks for other in found)
 
 
 def _helpful(now: Outcome, changes: Iterable[Change]) -> list[Outcome]:

@@ -17,8 +17,10 @@ from ..job.pipeline import parse_layout
 from ..job.rollout import MOVED
 from ..job.training_job import TrainingJob
 from ..legality import balanced_split
+from ..legality.asserted_environment import WITHOUT_TE_LOSS
 from ..modules.kinds import recomputable
 from ..states.optimizers import OPTIMIZERS
+from ..wording import counted
 from .space.borders import EVEN, generated_layout
 from .space.recompute import RECOMPUTE
 
@@ -27,7 +29,6 @@ SWITCHES = {
     "use_precision_aware_optimizer": "the precision-aware optimizer",
     "grad_reduce_in_bf16": "gradients in bf16",
     "sequence_parallel": "sequence parallelism",
-    "cross_entropy_loss_fusion": "fused cross entropy",
     "moe_permute_fusion": "fused permutation of tokens",
 }
 NUMBERS = {
@@ -89,8 +90,7 @@ def memory_changes(job: TrainingJob) -> Iterator[Change]:
     yield from _optimizers(job)
     if layout.tp > 1 and not layout.sequence_parallel:
         yield _switch("sequence_parallel")
-    if not t.cross_entropy_loss_fusion:
-        yield _switch("cross_entropy_loss_fusion")
+    yield from _losses(job)
     if model.has_moe and not t.moe_permute_fusion:
         yield _switch("moe_permute_fusion")
     if t.create_attention_mask_in_dataloader:
@@ -150,6 +150,25 @@ def _optimizers(job: TrainingJob) -> Iterator[Change]:
         yield dataclasses.replace(_switch("grad_reduce_in_bf16"), note="changes numerics", asks="numerics")
 
 
+def _losses(job: TrainingJob) -> Iterator[Change]:
+    """Other forms of Megatron's cross entropy: op by op, native fused, and TransformerEngine's where the run's front end takes it."""
+    t = job.training
+    if t.loss_function != "cross_entropy":
+        return
+    now = t.cross_entropy_fusion_impl if t.cross_entropy_loss_fusion else None
+    te_stops = t.mcore >= WITHOUT_TE_LOSS
+    if now is not None:
+        yield change("cross entropy op by op", cross_entropy_loss_fusion=False)
+    if now != "native":
+        yield change("fused cross entropy", cross_entropy_loss_fusion=True, cross_entropy_fusion_impl="native")
+    if now != "te" and not (te_stops and job.of_arguments):
+        note = "Megatron-Bridge takes it; Megatron-LM's pretrain_gpt.py stops since 0.19" if te_stops else ""
+        settings = (("cross_entropy_loss_fusion", True), ("cross_entropy_fusion_impl", "te"))
+        yield Change(
+            "cross entropy fused by TransformerEngine", settings, note, "Megatron-Bridge" if te_stops else None
+        )
+
+
 def speed_changes(job: TrainingJob) -> Iterator[Change]:
     """Changes that may make a run faster."""
     t, layout = job.training, job.layout
@@ -165,8 +184,7 @@ def speed_changes(job: TrainingJob) -> Iterator[Change]:
         )
     if layout.tp > 1 and not layout.sequence_parallel:
         yield _switch("sequence_parallel")
-    if not t.cross_entropy_loss_fusion:
-        yield _switch("cross_entropy_loss_fusion")
+    yield from _losses(job)
     if layout.ep > 1 and t.moe_token_dispatcher_type != "flex":
         yield change(
             "the flex dispatcher with DeepEP",
@@ -282,8 +300,8 @@ def _splits(job: TrainingJob) -> Iterator[Change]:
             yield Change("layers split by their work", tuple(values.items()))
         for first, last in _uneven(model.num_layers, layout.pp, vp):
             values = {**cleared, "num_layers_in_first_pipeline_stage": first, "num_layers_in_last_pipeline_stage": last}
-            words = f"{first} layers on the first" if first is not None else f"{last} layers on the last"
-            yield Change(f"{words} stage", tuple(values.items()))
+            words = f"{counted(first or last or 0, 'layer')} on the {'first' if first is not None else 'last'} stage"
+            yield Change(words, tuple(values.items()))
 
 
 def _uneven(layers: int, pp: int, vp: int) -> Iterator[tuple[int | None, int | None]]:
@@ -318,7 +336,7 @@ def rollout_changes(job: TrainingJob) -> Iterator[Change]:
 
 
 Settings = dict[str, Any]
-Asks = Literal["numerics", "GPUs", "host memory"]
+Asks = Literal["numerics", "GPUs", "host memory", "Megatron-Bridge"]
 """What a change asks for beside time."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -76,6 +77,11 @@ def loading(advice: Advice) -> Iterator[str]:
 
 def about(advice: Advice, found: Verdict) -> str:
     """What the changes are, or that there are none."""
+    if advice.without_layout:
+        job = advice.now.job
+        gpus = f"--num-gpus {job.layout.world_size}" if job.only_data_parallel else "--min-num-gpus"
+        words = shlex.join(["megatron-memory", "plan", job.name or "MODEL", "--gpu", job.gpu.name])
+        return f"No layout was given, so changes of data parallelism alone are no answer; `{words} {gpus}` searches layouts."
     if advice.faster:
         return (
             "Changes that keep it within memory and make it faster:"

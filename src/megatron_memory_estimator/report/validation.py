@@ -77,10 +77,23 @@ def print_table(console: Console, columns: Sequence[str], rows: Iterable[Sequenc
         return
     for name, *cells in rows:
         console.print(name, highlight=False, markup=False)
-        said = (
+        said = [
             f"{column} {cell.strip()}" for column, cell in zip(columns[1:], cells, strict=True) if cell.strip() != "-"
-        )
-        console.print(Padding(Text("; ".join(said)), (0, 0, 0, 2)))
+        ]
+        for line in _filled(said, console.width - 2):
+            console.print(Padding(Text(line), (0, 0, 0, 2)))
+
+
+def _filled(parts: Sequence[str], width: int) -> list[str]:
+    """Parts in lines of a width, none broken inside."""
+    lines = [""]
+    for number, part in enumerate(parts, 1):
+        word = part + (";" if number < len(parts) else "")
+        if lines[-1] and len(lines[-1]) + len(word) + 1 > width:
+            lines.append(word)
+        else:
+            lines[-1] += f"{' ' if lines[-1] else ''}{word}"
+    return lines
 
 
 def print_validation(replays: Sequence[Replay], console: Console) -> None:

@@ -346,7 +346,13 @@ TOOLS: dict[str, Tool] = {
     "launch": Tool("A run as launch arguments", Run, "launch", RUN),
     "export": Tool("A table of a run as text", Export, "export", RUN | {"what": "stages"}),
     "gpus": Tool(
-        "The GPUs that estimates are judged against", Gpus, "gpu_facts", {"gpu": "H100"}, rows=True, read=True
+        "The GPUs that estimates are judged against",
+        Gpus,
+        "gpu_facts",
+        {"gpu": "H100"},
+        rows=True,
+        read=True,
+        agents=True,
     ),
     "settings": Tool(
         "Every setting that can be given, with its kind and default", Arguments, "setting_catalogue", {}, read=True

@@ -80,8 +80,9 @@ def job_from_args(
         if refused:
             raise refusal(*refused)
     stops = () if source.sets is None else contradictions(job.layout, job.training, job.gpu, source.env, source.sets)
+    said = (*job.warnings, *map(plain, stops))
     return dataclasses.replace(
-        job, assumptions=(*assumed, *job.assumptions), warnings=(*job.warnings, *map(plain, stops)), unread=source.lost
+        job, assumptions=(*assumed, *job.assumptions), warnings=said, unread=source.lost, of_arguments=True
     )
 
 
