@@ -15,8 +15,15 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m compileall -q src
 	touch $(READY)
 
-demo: $(READY)
-	$(BIN)/megatron-memory estimate DeepSeek-V3 --num-gpus 128 --tp 4 --pp 4 --ep 8
+# What a user needs and no more, in an environment of its own: a run that fits, and one that does not.
+DEMO := build/demo/bin
+
+demo:
+	test -x $(DEMO)/python || $(PYTHON) -m venv build/demo
+	$(DEMO)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt .
+	$(DEMO)/megatron-memory estimate Llama-3.1-70B --num-gpus 64 --tp 4 --pp 4
+	@echo
+	$(DEMO)/megatron-memory estimate DeepSeek-V3 --num-gpus 128 --tp 4 --pp 4 --ep 8
 
 test: $(READY)
 	$(BIN)/ruff check src tests scripts skills

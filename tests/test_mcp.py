@@ -83,7 +83,8 @@ def test_official_client() -> None:
     expected = estimate(job)
     document = json.loads(found["estimate"].content[0].text)
     assert document == json.loads(json.dumps(expected.to_dict()))
-    sentence = document["verdict"].pop("sentence")
+    sentence, one_by_one = document["verdict"].pop("sentence"), document["verdict"].pop("sentences")
+    assert " ".join(one["text"] for one in one_by_one) == sentence
     assert short["verdict"] == document["verdict"] and short["answer"].startswith(sentence)
     assert sentence == verdict_sentence(expected)
     explained = json.loads(found["explain"].content[0].text)

@@ -125,6 +125,12 @@ export type Routing = {
 
 export type Sentence = {
   readonly sentence: string;
+  readonly sentences: readonly Said[];
+};
+
+export type Said = {
+  readonly text: string;
+  readonly verdict: string;
 };
 
 export type OnGpu = {

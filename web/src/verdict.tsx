@@ -16,7 +16,7 @@ const degrees = (found: Estimate): string => {
     .join(", ");
 };
 
-/** The verdict's first clause, and what follows it. */
+/** A sentence's first clause, and what follows it. */
 const parts = (sentence: string): readonly [string, string] => {
   const end = sentence.indexOf(": ");
   return end < 0 ? [sentence, ""] : [sentence.slice(0, end), sentence.slice(end)];
@@ -25,13 +25,17 @@ const parts = (sentence: string): readonly [string, string] => {
 export const VerdictLine = ({ found }: { found: Estimate }) => {
   const { verdict, model, training, peak, layout } = found;
   const { total, active } = model.num_parameters;
-  const [clause, rest] = parts(verdict.sentence);
   return (
-    <section class={`verdict ${tone(verdict.verdict)}`} aria-label="Verdict" aria-live="polite">
-      <p class="sentence">
-        <strong>{clause}</strong>
-        {rest}
-      </p>
+    <section class={`verdict ${tone(verdict.sentences[0]?.verdict ?? verdict.verdict)}`} aria-label="Verdict" aria-live="polite">
+      {verdict.sentences.map((one) => {
+        const [clause, rest] = parts(one.text);
+        return (
+          <p key={one.text} class={`sentence ${tone(one.verdict)}`}>
+            <strong>{clause}</strong>
+            {rest}
+          </p>
+        );
+      })}
       <p>
         <span class="figure-of" data-bytes={peak.allocated_bytes}>Peak {gib(peak.allocated_bytes)} GiB</span> allocated on stage {peak.pp_rank}. {model.name || "model"},{" "}
         {parameters(total)} parameters{active !== total && ` (${parameters(active)} active)`}, on {counted(Number(layout["world_size"]), "GPU")}: {degrees(found)}; seq{" "}

@@ -29,7 +29,7 @@ from ..routing import routing
 from ..states.buffers import Buffer
 from ..versions import assumptions
 from .quantities import Of, document, table
-from .verdict import verdict_sentence
+from .verdict import sentences, verdict_sentence
 
 SCHEMA = "megatron-memory-estimate/1"
 
@@ -199,8 +199,15 @@ def routing_section(estimate: Estimate) -> dict[str, Any] | None:
     }
 
 
+SENTENCE = table(
+    "sentence",
+    {"sentence": verdict_sentence, "sentences": lambda one: sentences(one.verdict(), one)},
+)
+"""What every door says first of an estimate."""
+
+
 def _judged(estimate: Estimate) -> dict[str, Any]:
-    return {**document(VERDICT, estimate.verdict()), "sentence": verdict_sentence(estimate)}
+    return {**document(VERDICT, estimate.verdict()), **document(SENTENCE, estimate)}
 
 
 ESTIMATE = table(

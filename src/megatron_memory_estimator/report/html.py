@@ -13,7 +13,7 @@ from ..estimator import Estimate, Stage
 from .document import SHARES, layers_text, share_bytes
 from .quantities import gib
 from .stage_table import folded, spans
-from .verdict import verdict_text
+from .verdict import sentences
 
 WORDS = {
     "fits": "#009e73", "fits only without fragmentation": "#e69f00", "tight": "#e69f00", "does not fit": "#d55e00",
@@ -60,7 +60,7 @@ def estimate_html(estimate: Estimate) -> str:
     header = ["stage", "layers", BAR, *SHARES, "peak", "needs"]
     return fragment(
         [
-            sentence(verdict_text(found, estimate), WORDS[found.word]),
+            *(sentence(one.text, WORDS[one.word]) for one in sentences(found, estimate)),
             sentence(f"{job.name or 'model'} on {gpus} ({job.layout.degrees})"),
             _legend(found.gpu, memory),
             table(header, rows, left=(BAR,)),
