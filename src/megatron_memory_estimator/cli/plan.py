@@ -18,7 +18,7 @@ import click
 from ..errors import ConfigError
 from ..inputs.searched import AXES, FIXED, OTHER_AXES
 from .given import job_from_options
-from .job_command import JobCommand
+from .job_command import JobCommand, same_run
 from .options import (
     SECTIONS,
     format_option,
@@ -76,13 +76,10 @@ def plan_options() -> list[click.Option]:
         click.Option(["--tight"], is_flag=True, help="also take layouts that fit unless memory is fragmented"),
         click.Option(["--min-num-gpus"], is_flag=True, help="the smallest number of GPUs that holds it"),
         click.Option(
-            ["--show"],
-            type=click.IntRange(1),
-            default=1,
-            metavar="N",
-            help="launch arguments of plan N (default 1)",
+            ["--show"], type=click.IntRange(1), default=None, metavar="N", help="print the launch arguments of plan N"
         ),
-        click.Option(["--launch"], type=click.Choice(FORMS), default=FORMS[0], help=f"their form (default {FORMS[0]})"),
+        click.Option(["--launch"], type=click.Choice(FORMS), default=None, help=f"their form (default {FORMS[0]})"),
+        click.Option(["--write"], metavar="FILE", help="write them to a file, those of plan 1 without --show"),
         click.Option(
             ["--calibrate"],
             metavar="FILE",
@@ -103,8 +100,7 @@ HELP = """The best legal layouts that fit: memory and step time of every layout 
 
 MODEL is what `estimate` takes; a whole run is planned anew, only its model and training settings are kept. Every axis takes a value
 (8), a list (1,2,4), a range (2-16) or an exclusion (not:8); what is not given is searched. Precision and optimizer dtypes stay as
-given unless --complete or their axes say otherwise. Exits with 3 where no layout fits, 4 where none surely fits, 130 where it is
-interrupted before it finds one.
+given unless --complete or their axes say otherwise. Exits with 3 where nothing fits, 4 where nothing surely does, 130 if interrupted.
 """
 NOTHING_FITS, TIGHT, INTERRUPTED = 3, 4, 130
 """Exit codes of searches that find no layout that surely fits; the first two are those of `check`, the last that of shells."""
@@ -139,8 +135,9 @@ class Asked(NamedTuple):
     head_room: str | None
     min_num_gpus: bool
     tight: bool
-    show: int
-    launch: str
+    show: int | None
+    launch: str | None
+    write: str | None
     calibrate: str | None
     form: str
     as_json: bool
@@ -193,7 +190,7 @@ def print_plans(one: Planned, asked: Asked, form: str) -> None:
 
     found, said = one
     rows = rows_of(found)
-    if rows and asked.show > len(rows):
+    if rows and asked.show is not None and asked.show > len(rows):
         raise ConfigError(f"--show {asked.show}: there are {len(rows)} plans")
     if form == "json":
         from ..report.plans import found_document
@@ -201,16 +198,27 @@ def print_plans(one: Planned, asked: Asked, form: str) -> None:
 
         print_json(found_document(found, rows, said))
     elif form == "table":
-        from ..report.plans_text import print_found
+        from ..report import plans_text
         from .console import console
 
-        print_found(found, rows, console(), said=said, shown=asked.show, form=asked.launch, verbose=asked.verbose)
+        wanted = asked.show is not None or asked.launch is not None
+        launch = asked.launch or FORMS[0] if wanted and asked.write is None else "none"
+        words = () if wanted or asked.write else tuple(same_run())
+        shown = plans_text.Asked(asked.show or 1, launch, asked.verbose, words)
+        plans_text.print_found(found, rows, console(), said, shown)
     elif rows:
         from ..report.records import FORMATS
 
         click.echo(FORMATS[form](plan_records(rows)), nl=False)
     else:
         fail(nothing_fits(found), code_of(found) or 2)
+    if rows and asked.write is not None:
+        from ..planner.launch import FORMS as MADE
+        from .files import write
+
+        number, launch = asked.show or 1, asked.launch or FORMS[0]
+        write(asked.write, f"{MADE[launch](rows[number - 1].plan.job)}\n".encode(), "--write")
+        click.echo(f"wrote {asked.write}: launch arguments of plan {number} ({launch})", err=True)
 
 
 def fitted(path: str | None, *, quiet: bool) -> Efficiency | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from math import gcd
 
 from ..errors import ConfigError, UnsupportedError
+from ..job.assumption import Assumption
 from ..job.settings import LARGEST_INTEGER
 from ..job.training import Training
 from ..job.training_job import TrainingJob
@@ -46,7 +47,8 @@ def base_job(job: TrainingJob, worlds: tuple[int, ...], global_batch_size: int |
                 "global_batch_size is needed: no batch near 4 Mi tokens divides over all the numbers of GPUs"
             )
         tokens = global_batch_size * job.training.seq_length / 2**20
-        said.append(f"global_batch_size not given: {global_batch_size} ({tokens:.1f} Mi tokens)")
+        text = f"global_batch_size not given: {global_batch_size} ({tokens:.1f} Mi tokens)"
+        said.append(Assumption(text, f"global batch {global_batch_size}"))
     if not is_whole(global_batch_size, LARGEST_INTEGER):
         raise ConfigError(
             f"global_batch_size={shown(global_batch_size)} must be a whole number between 1 and {LARGEST_INTEGER}"

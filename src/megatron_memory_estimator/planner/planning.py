@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..errors import ConfigError, LayoutError
 from ..inputs.searched import RECOMPUTE, SWITCHES
 from ..inputs.setting_names import known_settings
+from ..job.assumption import Assumption
 from ..job.hardware import GIB, Environment
 from ..job.training import Training
 from ..job.training_job import TrainingJob
@@ -239,7 +240,7 @@ class Habits(NamedTuple):
     """Settings taken from recipes, and the sentences that say so."""
 
     settings: dict[str, Any]
-    said: list[str]
+    said: Sequence[str]
 
 
 def with_habits(job: TrainingJob, worlds: Sequence[int], *, complete: bool) -> tuple[TrainingJob, Habits]:
@@ -266,8 +267,13 @@ def recipe_habits(given: Mapping[str, Any], *, complete: bool = False) -> Habits
     expandable segments with NCCL's user buffers.
     """
     overlap = _overlap(given, complete=complete)
-    said = (
-        [f"{' and '.join(overlap)} on, as in published recipes (--no-overlap-grad-reduce turns them off)"]
+    said = list[str](
+        [
+            Assumption(
+                f"{' and '.join(overlap)} on, as in published recipes (--no-overlap-grad-reduce turns them off)",
+                "overlapped gradients and parameters",
+            )
+        ]
         if overlap
         else []
     )
@@ -275,7 +281,10 @@ def recipe_habits(given: Mapping[str, Any], *, complete: bool = False) -> Habits
     if given.get("expandable_segments") is None and not given.get("nccl_ub") and not env:
         overlap["expandable_segments"] = True
         said.append(
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, as in published recipes (--no-expandable-segments turns it off)"
+            Assumption(
+                "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, as in published recipes (--no-expandable-segments turns it off)",
+                "expandable segments",
+            )
         )
     return Habits(overlap, said)
 
@@ -310,7 +319,10 @@ def dispatcher_habit(job: TrainingJob, given: Mapping[str, Any], worlds: Sequenc
     return Habits(
         FLEX,
         [
-            f"the flex dispatcher with HybridEP, as in published recipes on {job.gpu.name}; it needs tensor or expert parallelism "
-            "(--moe-token-dispatcher-type alltoall searches without it)"
+            Assumption(
+                f"the flex dispatcher with HybridEP, as in published recipes on {job.gpu.name}; it needs tensor or expert parallelism "
+                "(--moe-token-dispatcher-type alltoall searches without it)",
+                "flex dispatcher with HybridEP",
+            )
         ],
     )

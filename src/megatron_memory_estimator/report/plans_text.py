@@ -7,83 +7,120 @@ The table of plans: what all have in common is said once above it, and below eac
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ..job.assumption import short_of
 from ..planner.found import Found, Plan
 from ..planner.launch import FORMS, environment, megatron_lm
 from ..planner.places import NEAR
+from ..wording import counted
 from .plans import PLAN, Row, apart_rows, beside_first, fewest_text, nothing_fits, optimizer_text, warnings
 from .quantities import gib, labelled
-from .verdict import DOES, verdict_text
+from .verdict import DOES, next_lines, verdict_text
 
-RULES = 3
-"""Rules that are named without `-v`."""
 TITLES = {"megatron-lm": "Megatron-LM arguments", "yaml": "YAML", "bridge": "Megatron-Bridge overrides"}
-FIRST = {"throughput": "the fastest", "memory": "the least peak", "head-room": "the most head-room"}
+FIRST = {"throughput": "The fastest", "memory": "The least peak", "head-room": "The most head-room"}
 """What the first plan of an objective is."""
 
 
-def print_found(
-    found: Found,
-    rows: Sequence[Row],
-    console: Console,
-    *,
-    said: Sequence[str],
-    shown: int,
-    form: str,
-    verbose: bool = False,
-) -> None:
-    """The whole text report."""
+class Asked(NamedTuple):
+    """What is printed beside the plans: launch arguments of one in a form, everything, and the words of the command for the next one."""
 
-    def say(line: str, *, whole: bool = False) -> None:
-        console.print(line, highlight=False, soft_wrap=whole, markup=False)
+    shown: int = 1
+    form: str = "none"
+    verbose: bool = False
+    command: tuple[str, ...] = ()
 
-    for line in headline(found, rows):
+
+def print_found(found: Found, rows: Sequence[Row], console: Console, said: Sequence[str], asked: Asked) -> None:
+    """The whole text report: the answer, the plans, then two lines of counts and assumptions; with -v all of these."""
+
+    head = list(headline(found, rows))
+    tail = list(_below_plans(found, rows, said, asked, console.width))
+    launch = (
+        list(launch_lines(rows[asked.shown - 1].plan, asked.shown, asked.form)) if rows and asked.form != "none" else []
+    )
+    for line in head:
         console.print(line, highlight=False, markup=False)
-    if rows:
-        for line in plan_lines(found, rows, console.width):
-            console.print(line, highlight=False, no_wrap=True)
-        for line in apart_lines(found, rows, console.width):
-            say(line)
+    room = console.height - 1 if console.is_terminal and not asked.verbose and not launch else sys.maxsize
+    used = sum(len(wrapped(line, console.width)) for line in (*head, *tail))
+    for line in _plans_in(found, rows, console.width, room - used, verbose=asked.verbose):
+        console.print(line, highlight=False, no_wrap=True)
+    if asked.verbose:
         console.print()
-        for line in front_chart(found, console.width, console.encoding):
-            say(line)
-    console.print(counts_table(found, verbose=verbose))
-    for note in said:
-        say(f"assumed: {note}")
-    for warning in warnings(rows):
-        say(f"warning: {warning}")
-    if rows and form != "none":
-        for line in launch_lines(rows[shown - 1].plan, shown, form):
-            say(line, whole=True)  # to be copied
+        for line in front_chart(found, console.width, console.encoding) if rows else ():
+            console.print(line, highlight=False, markup=False)
+        console.print(counts_table(found))
+    for line in tail:
+        console.print(line, highlight=False, markup=False, soft_wrap=line.startswith(("Next:", "    ")))
+    for line in launch:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)  # to be copied
+
+
+def _plans_in(found: Found, rows: Sequence[Row], width: int, room: int, *, verbose: bool) -> list[str]:
+    """The lines of the plans: of so many as there is room for, at least two."""
+    for number in range(len(rows), 0, -1):
+        lines = list(plan_lines(rows[:number], width, verbose=verbose))
+        if number < len(rows):
+            lines.append(f"[dim]{counted(len(rows) - number, 'more plan')}: -v, --format csv, or a taller terminal[/]")
+        if len(lines) <= room or number <= 2:
+            return lines
+    return []
+
+
+def _below_plans(found: Found, rows: Sequence[Row], said: Sequence[str], asked: Asked, width: int) -> Iterator[str]:
+    """What stands below the plans: tight ones that are better, counts, what was decided, warnings, and what to type next."""
+    if rows:
+        yield from apart_lines(found, rows, width, verbose=asked.verbose)
+    if not asked.verbose:
+        yield counts_line(found)
+    yield from assumed_lines(said, verbose=asked.verbose)
+    yield from (f"warning: {warning}" for warning in warnings(rows))
+    if rows and asked.command and asked.form == "none":
+        yield from next_lines("plan", asked.command, ["--show", "1"], "its launch arguments", width)
 
 
 def headline(found: Found, rows: Sequence[Row]) -> Iterator[str]:
-    """The answer in a sentence, or why there is none."""
+    """The answer: how many GPUs where that was asked, the best plan and its verdict; or why there is none."""
     if found.interrupted:
         yield "interrupted: the best so far"
     if not rows:
         yield nothing_fits(found)
         return
     first = rows[0]
-    if found.fewest_gpus is not None:
-        words = plain(said_once([first.plan])[1][0])
-        yield f"{fewest_text(found)}: {words}. {verdict_text(first.verdict, first.estimate)}"
+    words = plain(said_once([first.plan])[1][0])
+    best = f"{fewest_text(found)}: {words}" if found.fewest_gpus is not None else f"{FIRST[found.objective]}: {words}"
+    yield f"{best}, {first.plan.tokens_per_s_gpu:,.0f} tokens/s/GPU. {verdict_text(first.verdict, first.estimate)}"
     memory = first.plan.job.gpu.memory_bytes
-    kept = (
-        f"{gib(memory - found.limit, 1)} GiB kept free"
-        if found.limit < memory
-        else "none kept free, --head-room keeps some"
-    )
-    yield f"{first.plan.job.gpu.name}, {gib(found.limit, 1)} GiB ({kept}): {FIRST[found.objective]} first"
+    if found.limit < memory:
+        yield f"A plan may take {gib(found.limit, 1)} GiB of {first.plan.job.gpu.name}: {gib(memory - found.limit, 1)} GiB are kept free."
     if first.verdict.not_counted:
         yield first.verdict.not_counted
+
+
+def counts_line(found: Found) -> str:
+    """How many layouts there are, and what became of them."""
+    ruled_out = found.illegal.total()
+    counts = (f"{found.fits:,} of {found.legal:,} legal layouts fit", f"{found.tight:,} are tight")
+    return f"{', '.join(counts)}, {found.too_large:,} do not fit; rules leave out {ruled_out:,} more (-v: which)."
+
+
+def assumed_lines(said: Sequence[str], *, verbose: bool) -> Iterator[str]:
+    """What was decided: in a few words each, where there are such, or in sentences."""
+    short = [] if verbose else [short_of(note) for note in said if short_of(note)]
+    if short:
+        yield f"Assumed: {', '.join(short)} (-v: in full)."
+    for note in said:
+        if verbose or not short_of(note):
+            yield f"assumed: {note}"
 
 
 OTHERS = (
@@ -115,11 +152,8 @@ def launch_lines(plan: Plan, shown: int, form: str) -> Iterator[str]:
         yield f"without an argument in Megatron-LM: {words}"
 
 
-def counts_table(found: Found, *, verbose: bool = False) -> Table:
-    """How many layouts there are, and what became of them."""
-    ruled_out = found.illegal.most_common()
-    named = [(count, f"ruled out: {rule}") for rule, count in ruled_out[: None if verbose else RULES] if count]
-    rest = sum(count for _, count in ruled_out[len(named) :])
+def counts_table(found: Found) -> Table:
+    """How many layouts there are, what became of them, and every rule."""
     table = Table("layouts", "", box=box.SIMPLE_HEAD, pad_edge=False)
     table.columns[0].justify, table.columns[0].no_wrap = "right", True
     table.columns[1].overflow = "fold"
@@ -127,8 +161,7 @@ def counts_table(found: Found, *, verbose: bool = False) -> Table:
         (found.fits, f"fit in {gib(found.limit)} GiB"),
         (found.tight, "are tight, or fit only without fragmentation"),
         (found.too_large, "do not fit"),
-        *named,
-        *([(rest, "ruled out by other rules (-v names them)")] if rest else []),
+        *((count, f"ruled out: {rule}") for rule, count in found.illegal.most_common() if count),
         (found.examined, "examined"),
     ):
         table.add_row(f"{count:,}", what)
@@ -199,7 +232,7 @@ def _sequence_parallel(plan: Plan) -> str:
 
 
 OF_THE_RUN: tuple[Word, ...] = (
-    lambda plan: f"{plan.job.layout.world_size} GPUs",
+    lambda plan: counted(plan.job.layout.world_size, "GPU"),
     _experts("etp"),
     _sequence_parallel,
     lambda plan: plan.precision,
@@ -221,24 +254,33 @@ OF_A_PLAN: tuple[Word, ...] = (
 """What is usually searched."""
 
 
-def plan_lines(found: Found, rows: Sequence[Row], width: int) -> Iterator[str]:
+def plan_lines(rows: Sequence[Row], width: int, *, verbose: bool) -> Iterator[str]:
     """The lines of the table, marked up, none wider than the terminal."""
     common, words = said_once([row.plan for row in rows])
-    yield from map(escape, wrapped(("all plans: " if len(rows) > 1 else "") + listed(common), width))
-    yield ""
+    yield from map(escape, wrapped(("All plans: " if len(rows) > 1 else "") + listed(common), width))
     yield from _table([_figures(row) for row in rows], words, [_below(row) for row in rows], width)
-    for name, meaning in LEGEND.items():
+    for name, meaning in LEGEND.items() if verbose else ():
         if any(name in plain(one) for one in (*words, *common)):
             yield ""
             yield from map(escape, textwrap.wrap(f"{name}: {meaning}", width))
 
 
-def apart_lines(found: Found, rows: Sequence[Row], width: int) -> Iterator[str]:
-    """Tight plans that are better than the first, in a line each."""
+def apart_lines(found: Found, rows: Sequence[Row], width: int, *, verbose: bool) -> Iterator[str]:
+    """Tight plans that are better than the first: how many, or in a line each."""
     tight = apart_rows(found)
     if not tight:
         return
-    yield ""
+    if not verbose:
+        best = (
+            f"{tight[0].plan.tokens_per_s_gpu:,.0f} tokens/s/GPU"
+            if found.objective == "throughput"
+            else "-v names them"
+        )
+        yield from wrapped(
+            f"{BETTER[found.objective]}, but may not fit: {counted(len(tight), 'layout')} ({best}; --tight ranks them).",
+            width,
+        )
+        return
     yield from wrapped(f"{BETTER[found.objective]}, but they may not fit (--tight ranks them with the others):", width)
     for row, words in zip(tight, said_once([*(row.plan for row in rows), *found.apart])[1][len(rows) :], strict=True):
         shown = _figures(row)

@@ -203,6 +203,11 @@ def next_step(estimate: Estimate, words: Sequence[str] = (), width: int = 100) -
         verb, more, says = "explain", ["--stage", str(stage)], "every tensor of that peak"
     else:
         verb, more, says = "advise", [], "what to change"
+    return next_lines(verb, words, more, says, width)
+
+
+def next_lines(verb: str, words: Sequence[str], more: Sequence[str], says: str, width: int) -> list[str]:
+    """A command to type next and what it says: `words` say the run, `more` are added, in front of Megatron-LM's own arguments."""
     given = list(words) if words and all(word.isprintable() for word in words) else ["..."]
     at = given.index("--") if "--" in given else len(given)
     command = [word if word == "..." else shlex.quote(word) for word in (*given[:at], *more, *given[at:])]
