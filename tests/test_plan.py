@@ -14,12 +14,13 @@ import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from megatron_memory_estimator import TrainingJob, estimate, plan
 from megatron_memory_estimator.cli import main
 from megatron_memory_estimator.planner.found import Plan
-from megatron_memory_estimator.report.plans import nothing_fits
-from megatron_memory_estimator.report.plans_text import front_chart
+from megatron_memory_estimator.report.plans import nothing_fits, rows_of
+from megatron_memory_estimator.report.plans_text import Asked, front_chart, print_found
 
 from .helpers import FACTS, ROOT
 
@@ -54,10 +55,16 @@ def test_the_text_of_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert "stays the recipe's own" in text and "ddp.overlap_grad_reduce=true" in text
     lengths = dict(line.split("=") for line in text.splitlines() if ".seq_length=" in line)
     assert lengths["model.seq_length"] == lengths["dataset.seq_length"], "Megatron-Bridge asserts it"
-    assert "model.tensor_model_parallel_size=" in text and "examined" in text and "tokens/s/GPU" in text
-    assert text.count("ruled out: ") == 3 < printed(capsys, *PLAN, "-v").count("ruled out: ")
+    assert "model.tensor_model_parallel_size=" in text and "tokens/s/GPU" in text
+    document, verbose = json.loads(printed(capsys, *PLAN, "--json")), printed(capsys, *PLAN, "-v")
+    counts = document["counts"]
+    assert f"{counts['fits']:,} of {counts['legal']:,} legal layouts fit" in text and "ruled out: " not in text
+    assert (
+        verbose.count("ruled out: ") == len([count for count in counts["ruled_out"].values() if count])
+        and "examined" in verbose
+    )
     assert "MODEL_ARGS:" in printed(capsys, *PLAN, "--top", "1", "--launch", "yaml")
-    assert "--bf16" in printed(capsys, *PLAN, "--top", "1")
+    assert "--bf16" in printed(capsys, *PLAN, "--top", "1", "--show", "1")
 
 
 def test_a_row_is_an_idea_and_what_is_nearly_as_good_is_counted_beside_it() -> None:
@@ -119,9 +126,9 @@ def test_a_plan_in_a_narrow_terminal(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     words = ("plan", "Qwen/Qwen3-30B-A3B", "--num-gpus", "16", "--gpu", "H100", "--launch", "none")
-    text = printed(capsys, *words).split("assumed:")[0]
+    text = printed(capsys, *words).split("Assumed:")[0]
     assert max(map(len, text.splitlines())) <= width and "\u2026" not in text
-    assert "all plans: 16 GPUs, etp 1, bf16, distributed optimizer" in text and " slower than 1, by " in text
+    assert "All plans: 16 GPUs, etp 1, bf16, distributed optimizer" in text and " slower than 1, by " in text
     rows = list(csv.DictReader(io.StringIO(printed(capsys, *words, "--format", "csv"))))
     assert len(rows) == 5
     for row in rows:
@@ -266,7 +273,7 @@ def test_calibration(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
 
 def test_an_interrupt_prints_the_best_so_far() -> None:
     tool = str(Path(sys.executable).with_name("megatron-memory"))
-    words = ["plan", "deepseek-ai/DeepSeek-V3", "--num-gpus", "256", "--gpu", "B200", "--complete", "--launch", "none"]
+    words = ["plan", "deepseek-ai/DeepSeek-V3", "--num-gpus", "256", "--gpu", "B200", "--complete", "-v"]
     before = signal.signal(
         signal.SIGINT, signal.default_int_handler
     )  # a job in the background inherits that it is ignored
@@ -310,3 +317,30 @@ def test_sets_of_recomputation_that_a_model_does_not_have_are_named() -> None:
         "recompute layernorm+mlp, moe_act left out: this model has core_attn, mlp to recompute" in planned.assumptions
     )
     assert not any("left out" in note for note in plan(job, axes={**axes, "recompute": "none,mlp"}).assumptions)
+
+
+def test_launch_words_are_written_to_a_file_and_read_back(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    document = json.loads(printed(capsys, *PLAN, "--json"))
+    said = printed(capsys, *PLAN, "--show", "2", "--launch", "yaml", "--write", str(file))
+    assert "arguments of plan" not in said
+    again = json.loads(printed(capsys, "estimate", str(file), "--gpu", "H100", "--num-gpus", "16", "--json"))
+    assert again["peak"]["allocated_bytes"] == document["plans"][1]["peak_allocated_bytes"]
+    assert "--num-layers" in printed(capsys, *PLAN, "--show", "1") and "--num-layers" not in printed(capsys, *PLAN)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
+def test_a_plan_is_one_screen(width: int) -> None:
+    """On 24 lines: its answer first, as many plans as there is room for, and the command to type next, whole."""
+    job = TrainingJob.from_hf("Qwen/Qwen3-8B", num_gpus=8, gpu="H100", global_batch_size=64)
+    found, said = plan(job, {"cp": "1", "recompute": "none,full"}, top=5)
+    text = io.StringIO()
+    screen = Console(file=text, width=width, height=24, force_terminal=True, color_system=None)
+    print_found(found, rows_of(found), screen, said, Asked(command=("Qwen/Qwen3-8B", "--num-gpus", "8")))
+    lines = text.getvalue().splitlines()
+    assert lines[0].startswith("The fastest: tp ") and len(lines) < (30 if width < 80 else 24)
+    assert "Trains on 8 H100-80GB, at least " in " ".join(" ".join(lines).split())
+    assert any(line.startswith("Next: megatron-memory plan Qwen/Qwen3-8B --num-gpus 8") for line in lines)
+    assert all(len(line) <= width for line in lines)
+    figures = [f"{one.tokens_per_s_gpu:,.0f}" for one in found.plans[:2]]
+    assert all(any(figure in line for line in lines) for figure in figures)

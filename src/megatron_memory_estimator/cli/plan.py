@@ -79,7 +79,7 @@ def plan_options() -> list[click.Option]:
             ["--show"], type=click.IntRange(1), default=None, metavar="N", help="print the launch arguments of plan N"
         ),
         click.Option(["--launch"], type=click.Choice(FORMS), default=None, help=f"their form (default {FORMS[0]})"),
-        click.Option(["--write"], metavar="FILE", help="write them to a file, those of plan 1 without --show"),
+        click.Option(["--write"], metavar="FILE", help="write them to a file"),
         click.Option(
             ["--calibrate"],
             metavar="FILE",

@@ -78,7 +78,8 @@ def short_record(option: click.Option, ctx: click.Context) -> tuple[str, str]:
     record = option.get_help_record(ctx)
     assert record is not None and option.help is not None
     if isinstance(option.type, click.Choice):
-        return f"{option.opts[0]} WORD", f"{any_of(option.type.choices)} (default {option.default})"
+        default = f" (default {option.default})" if option.default else ""
+        return f"{option.opts[0]} WORD", any_of(option.type.choices) + default
     spellings, _ = join_options(option.opts)
     value = "" if option.is_flag else record[0].removeprefix(spellings).replace("INTEGER RANGE", "INT")
     return option.opts[0] + value, OFTEN.get(option.name or "", option.help)
