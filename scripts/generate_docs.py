@@ -54,7 +54,7 @@ TABLES = {
     **docs_versions.TABLES,
 }
 """Makers of the tables by the names that blocks have."""
-TYPES = (settings_types, docs_quantities, *docs_tools.FILES)
+TYPES = (settings_types, settings_types.Stub, docs_quantities, *docs_tools.FILES)
 """Makers of whole files of types."""
 CODE = "; echo $?"
 """Behind a command whose exit code is shown too."""

@@ -134,5 +134,59 @@ def literal(words: Any) -> str:
     return "Literal[" + ", ".join(f'"{word}"' for word in words) + "]"
 
 
+STUB_HEAD = '''"""The constructors of TrainingJob with every keyword by name, for completion in notebooks. Generated: `make pages`."""
+
+# fmt: off
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from typing_extensions import Self
+
+from .hardware import Environment
+from .settings_types import {aliases}
+
+class Constructors:
+'''
+MAKERS = {
+    "from_hf": ("model: str | Mapping[str, Any]", False),
+    "from_config": ("config: Mapping[str, Any]", False),
+    "from_megatron_args": ("args: Mapping[str, Any] | Sequence[str] | str | os.PathLike[str]", True),
+    "from_file": ("path: str | os.PathLike[str]", True),
+    "from_bridge": ("config: Any", False),
+}
+"""The constructors: their first parameter, and whether they take the settings of arguments too."""
+
+
+class Stub:
+    """job/constructors.pyi, made of the same text."""
+
+    TARGET = TARGET.with_name("constructors.pyi")
+
+    @staticmethod
+    def text() -> str:
+        """The file."""
+        import re
+
+        typed = text()
+        keys = re.compile(r"^    (\w+): (.+?)(?:  # .*)?$", re.MULTILINE)
+        common, _, more = typed.partition("class ArgumentSettings")
+        settings = [key.groups() for key in keys.finditer(common[common.index("class Settings") :])]
+        arguments = [key.groups() for key in keys.finditer(more)]
+        aliases = "".join(f"    {name},\n" for name in sorted(re.findall(r"^(\w+) = Literal", typed, re.MULTILINE)))
+        lines = [STUB_HEAD.format(aliases=f"(\n{aliases})")]
+        for name, (first, of_arguments) in MAKERS.items():
+            taken = [*settings, *(arguments if of_arguments else ())]
+            lines += [
+                "    @classmethod\n",
+                f"    def {name}(\n",
+                f"        cls, {first}, num_gpus: int | None = None, *,\n",
+            ]
+            lines += [f"        {key}: {kind} = ...,\n" for key, kind in taken]
+            lines.append("    ) -> Self: ...\n")
+        return "".join(lines)
+
+
 if __name__ == "__main__":
     TARGET.write_text(text())
+    Stub.TARGET.write_text(Stub.text())

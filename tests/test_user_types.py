@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import inspect
 import os
+import re
 import subprocess
 import sys
 import typing
@@ -17,6 +18,7 @@ import pytest
 import megatron_memory_estimator as package
 from megatron_memory_estimator import Settings, TrainingJob
 from megatron_memory_estimator.inputs.setting_names import known_settings
+from megatron_memory_estimator.job.constructors import Constructors
 from megatron_memory_estimator.job.layout import SHORT
 from megatron_memory_estimator.job.settings_types import ArgumentSettings
 
@@ -40,12 +42,12 @@ job = TrainingJob.from_bridge({}, 8, env={"NCCL_NVLS_ENABLE": 1}, bf16=True)
     "not_here.py": 'TrainingJob.from_hf("Qwen/Qwen3-8B", 8, set_variables={"NODES": "2"})\n',
 }
 REFUSED = {
-    "typo.py": 'Unexpected keyword argument "tensor_model_paralel_size" for "from_hf" of "TrainingJob"; '
+    "typo.py": 'Unexpected keyword argument "tensor_model_paralel_size" for "from_hf" of "Constructors"; '
     'did you mean "tensor_model_parallel_size"',
-    "wrong_type.py": 'Argument "seq_length" to "from_hf" of "TrainingJob" has incompatible type "str"; expected "int"',
-    "wrong_word.py": 'Argument "recompute_granularity" to "from_hf" of "TrainingJob" has incompatible type',
-    "wrong_gpus.py": 'Argument 2 to "from_hf" of "TrainingJob" has incompatible type "float"; expected "int | None"',
-    "not_here.py": 'Unexpected keyword argument "set_variables" for "from_hf" of "TrainingJob"',
+    "wrong_type.py": 'Argument "seq_length" to "from_hf" of "Constructors" has incompatible type "str"; expected "int"',
+    "wrong_word.py": 'Argument "recompute_granularity" to "from_hf" of "Constructors" has incompatible type',
+    "wrong_gpus.py": 'Argument 2 to "from_hf" of "Constructors" has incompatible type "float"; expected "int | None"',
+    "not_here.py": 'Unexpected keyword argument "set_variables" for "from_hf" of "Constructors"',
 }
 
 
@@ -53,6 +55,25 @@ def test_the_typed_settings_are_current(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     made = importlib.import_module("settings_types")
     assert made.TARGET.read_text() == made.text(), "run `make pages`"
+    assert made.Stub.TARGET.read_text() == made.Stub.text(), "run `make pages`"
+
+
+@pytest.mark.parametrize(("maker", "typed", "key"), [
+    ("from_hf", "recompute_g", "recompute_granularity"), ("from_megatron_args", "set_v", "set_variables"),
+    ("from_bridge", "overlap_grad", "overlap_grad_reduce"), ("from_config", "vp", "vpp"),
+])  # fmt: skip
+def test_a_notebook_completes_settings(maker: str, typed: str, key: str) -> None:
+    """jedi, which IPython and Jupyter ask, reads the stub."""
+    jedi = pytest.importorskip("jedi", reason="the extra `dev` is not installed")
+    line = f"TrainingJob.{maker}('x', {typed}"
+    found = jedi.Script(f"from megatron_memory_estimator import TrainingJob\n{line}").complete(2, len(line))
+    assert f"{key}=" in [one.name for one in found]
+
+
+def test_the_stub_has_the_constructors_of_the_class() -> None:
+    stub = (ROOT / "src" / "megatron_memory_estimator" / "job" / "constructors.pyi").read_text()
+    makers = [name for name, one in vars(Constructors).items() if isinstance(one, classmethod)]
+    assert re.findall(r"    def (from_\w+)\(", stub) == makers
 
 
 def test_every_setting_is_typed() -> None:

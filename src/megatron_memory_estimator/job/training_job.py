@@ -10,30 +10,24 @@ The readers of `inputs/` make jobs; the constructors find them through `doors.py
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..dataclass import dataclass
-from ..doors import door
 from .assumption import OpenSetting
+from .constructors import Constructors
 from .hardware import Environment, Gpu, OpenVersion, find_gpu
 from .layout import Layout
 from .model import Model
 from .rollout import Rollout
 from .training import Training
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from .settings_types import ArgumentSettings, Settings
-
 DEFAULT_GPU = "H100-80GB"
 
 
 @dataclass(frozen=True)
-class TrainingJob:
+class TrainingJob(Constructors):
     """A model, a layout, training settings and hardware; all frozen, in Megatron's names.
 
     `batch_is_assumed`: the global batch is not given, and as large as changes the peak; `open_versions`: library versions that are not
@@ -64,72 +58,6 @@ class TrainingJob:
     by_name: bool = field(default=False, compare=False)
     of_arguments: bool = field(default=False, compare=False)
     given: Mapping[str, Any] = field(default_factory=dict, compare=False)
-
-    @classmethod
-    def from_hf(
-        cls, model: str | Mapping[str, Any], num_gpus: int | None = None, **settings: Unpack[Settings]
-    ) -> TrainingJob:
-        """A job from a Hugging Face model: a Hub id, a directory, a config.json, "-" for standard input, or
-        a mapping with the fields of a config.json.
-
-        `settings` are Megatron's names, such as tensor_model_parallel_size=2 (or tp=2), recompute_granularity="full", gpu="H200":
-        those of `megatron_memory_estimator.Settings`, by topic in docs/reference/settings.md and `megatron-memory estimate --help-all`.
-        Raises ConfigError for an unknown model or setting, LayoutError for a layout that Megatron-Core refuses.
-        """
-        return cls._made("job from hf", model, num_gpus, settings)
-
-    @classmethod
-    def from_config(
-        cls, config: Mapping[str, Any], num_gpus: int | None = None, **settings: Unpack[Settings]
-    ) -> TrainingJob:
-        """A job from TransformerConfig names (`config`) and settings as `from_hf` takes them for everything else."""
-        return cls._made("job from config", config, num_gpus, settings)
-
-    @classmethod
-    def from_megatron_args(
-        cls,
-        args: Mapping[str, Any] | Sequence[str] | str | os.PathLike[str],
-        num_gpus: int | None = None,
-        **settings: Unpack[ArgumentSettings],
-    ) -> TrainingJob:
-        """A job from Megatron-LM arguments; Megatron's own defaults and derivations apply.
-
-        `args` is a mapping of argument names (dashed or underscored; `vars(namespace)` too), a list of words as on a command
-        line, the path of a YAML file (flat, or under MODEL_ARGS), or the path of a launch script, which is read, never run.
-        `set_variables` gives values to variables of a script, `words` are those of its caller, `follow=True` lets it source files
-        from elsewhere than its own folder; `ignore_unknown=True` passes over unknown arguments; other
-        `settings`, those of `from_hf`, override the arguments.
-        Raises ConfigError for unknown arguments and files that cannot be read, UnsupportedError for what is not modelled.
-        """
-        return cls._made("job from megatron args", args, num_gpus, settings, whole=True)
-
-    @classmethod
-    def from_file(
-        cls, path: str | os.PathLike[str], num_gpus: int | None = None, **settings: Unpack[ArgumentSettings]
-    ) -> TrainingJob:
-        """A job from a run file of any framework that is known (docs/how-to/run_files.md).
-
-        It is a launch script, which is read and never run, or a YAML file.
-
-        `set_variables` gives values to variables, `words` what stands behind a script, `run_model` the model of a file that names none;
-        other `settings`, those of `from_hf`, win over the file. Raises QuestionsError for all that a file leaves open, together, and
-        ConfigError or UnsupportedError as `from_megatron_args`.
-        """
-        return cls._made("job from file", os.fspath(path), num_gpus, settings)
-
-    @classmethod
-    def from_bridge(cls, config: Any, num_gpus: int | None = None, **settings: Unpack[Settings]) -> TrainingJob:
-        """A job from a Megatron-Bridge ConfigContainer, its saved YAML (a path), or a mapping of its sections.
-
-        Any object with the sections model, train, optimizer, ddp and mixed_precision will do. GPUs follow from
-        `data_parallel_size` where `num_gpus` is not given; `settings` override it. Raises ConfigError and UnsupportedError.
-        """
-        return cls._made("job from bridge", config, num_gpus, settings)
-
-    @staticmethod
-    def _made(name: str, *given: Any, **how: Any) -> TrainingJob:
-        job: TrainingJob = door(name)(*given, **how)
-        return job
 
     def __repr__(self) -> str:
         gpus = f"{self.layout.world_size} {self.gpu.name}"
