@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import enum
 import inspect
+import itertools
 import re
+import textwrap
 from typing import Any
 
 import click
@@ -124,15 +127,32 @@ def _signature(found: Any) -> str:
 
 def _fields(found: type) -> list[tuple[str, str]]:
     """The fields of a dataclass or named tuple, but for those that are settings, which have a page of their own."""
+    meanings = _field_docs(found)
     if issubclass(found, tuple):
-        return [(f"`{name}`", f"`{kind}`") for name, kind in found.__annotations__.items()]
-    if not dataclasses.is_dataclass(found):
-        return []
-    return [
-        (f"`{field.name}`", f"`{field.type}`" + (f": {field.metadata['help']}" if "help" in field.metadata else ""))
-        for field in dataclasses.fields(found)
-        if not field.name.startswith("_") and not field.metadata.get("internal") and "help" not in field.metadata
-    ]
+        fields = [(name, _written(kind), "") for name, kind in found.__annotations__.items()]
+    else:
+        fields = [
+            (field.name, str(field.type), field.metadata.get("help", ""))
+            for field in (dataclasses.fields(found) if dataclasses.is_dataclass(found) else ())
+            if not field.name.startswith("_") and not field.metadata.get("internal") and "help" not in field.metadata
+        ]
+    return [(f"`{name}`", f"`{kind}`: {help or meanings[name]}") for name, kind, help in fields]
+
+
+def _written(kind: Any) -> str:
+    """An annotation as it is written."""
+    return getattr(kind, "__forward_arg__", None) or str(kind)
+
+
+def _field_docs(found: type) -> dict[str, str]:
+    """The docstrings below the fields of a class."""
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(found))).body
+    assert isinstance(tree, ast.ClassDef)
+    said = {}
+    for field, below in itertools.pairwise(tree.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
+            said[field.target.id] = " ".join(ast.literal_eval(below.value).split())
+    return said
 
 
 def _members(found: type) -> list[tuple[str, str]]:

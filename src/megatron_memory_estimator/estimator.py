@@ -41,8 +41,11 @@ class Stage:
     """The memory of one pipeline rank. Bytes are what torch counts as allocated unless named otherwise."""
 
     job: TrainingJob
+    """The run."""
     rank: Rank
+    """Its buffers, states, chunks and schedule."""
     peak: Peak
+    """The moment when most is allocated."""
     reserved: Range
     """Bytes that torch's caching allocator takes during training where there is room, as torch.cuda.max_memory_reserved."""
     host: tuple[Term, ...] = ()
@@ -168,7 +171,9 @@ class Estimate:
     """The result of `estimate`: the job and one `Stage` per pipeline rank."""
 
     job: TrainingJob
+    """The run."""
     stages: tuple[Stage, ...]
+    """What every pipeline stage holds, from stage 0."""
     declarer: Declarer = field(repr=False, compare=False)
     """The traced units that the stages are made of."""
 

@@ -55,9 +55,13 @@ class Verdict:
     """
 
     word: Word
+    """What the run is in the phase that decides."""
     gpu: str
+    """The GPU."""
     memory_bytes: int
+    """Its memory, or what the run may take of it."""
     events: tuple[Event, ...]
+    """What each phase needs, training first."""
     not_counted: str = ""
     """What of the model these bytes are without, as a clause."""
 

@@ -50,17 +50,29 @@ class Gpu:
     """
 
     name: str
+    """Its name in the catalogue."""
     memory_bytes: int
+    """Bytes that torch reports as its capacity."""
     capability: tuple[int, int]
+    """Its compute capability."""
     nvlink_domain: int
+    """GPUs that NVLink connects."""
     num_sms: int
+    """Streaming multiprocessors."""
     source: str
+    """Where its memory is from."""
     aliases: tuple[str, ...]
+    """Other names."""
     family: Family
+    """Its architecture."""
     speed: Speed
+    """Its peaks and bandwidths."""
     host: Host = "x86"
+    """The CPU of its hosts."""
     alike: str = ""
+    """The GPU whose measured kernel rates are its own too."""
     node: int = 0
+    """GPUs of a host, where that is given; 0: as usual."""
     chip_unknown: bool = False
     """Nothing but its memory is known: kernels and rates are those of the GPU that it is made from."""
 

@@ -28,36 +28,48 @@ DEFAULT_GPU = "H100-80GB"
 
 @dataclass(frozen=True)
 class TrainingJob(Constructors):
-    """A model, a layout, training settings and hardware; all frozen, in Megatron's names.
-
-    `batch_is_assumed`: the global batch is not given, and as large as changes the peak; `open_versions`: library versions that are not
-    given, and taken as new as they can be; `open_settings`: settings that another way to a run decides otherwise. `assumptions` says what
-    was decided because it was not given; `warnings` what is not modelled; `unread` are files that the run's script sources and that were
-    not opened. `by_name`: a model alone, with published recipes' habits where nothing is given; `of_arguments`: Megatron-LM's
-    own arguments, as pretrain_gpt.py takes them; `given` are the settings that the caller
-    gave beside the model or the file, as they were given.
-    """
+    """A model, a layout, training settings and hardware; all frozen, in Megatron's names."""
 
     model: Model
+    """The architecture."""
     layout: Layout
+    """GPUs, degrees of parallelism, the split of layers."""
     training: Training
+    """Batch, precision, optimizer, recomputation."""
     gpu: Gpu = field(default_factory=lambda: find_gpu(DEFAULT_GPU))
+    """The GPU that is judged."""
     env: Environment = field(default_factory=Environment)
+    """Allocator and machine."""
     rollout: Rollout = field(default_factory=Rollout)
+    """What reinforcement learning adds."""
     name: str = ""
+    """The model's name."""
     source: str = ""
+    """Where its configuration is from."""
     model_type: str = ""
+    """The family, as config.json says."""
     num_microbatches: int = 1
+    """Microbatches of a step on each pipeline."""
     batch_is_assumed: bool = False
+    """Whether the global batch is not given, and as large as changes the peak."""
     open_versions: tuple[OpenVersion, ...] = ()
+    """Library versions that are not given, taken as new as they can be."""
     open_settings: tuple[OpenSetting, ...] = ()
+    """Settings that another way to a run decides otherwise."""
     refusal: str = ""
+    """Why its memory is not modelled; empty where it is."""
     assumptions: tuple[str, ...] = ()
+    """What was decided because it was not given."""
     warnings: tuple[str, ...] = ()
+    """What is not as it seems."""
     unread: tuple[str, ...] = ()
+    """Files that the run's script sources and that were not opened."""
     by_name: bool = field(default=False, compare=False)
+    """Whether it is a model alone, with published recipes' habits where nothing is given."""
     of_arguments: bool = field(default=False, compare=False)
+    """Whether it is of Megatron-LM's own arguments, as pretrain_gpt.py takes them."""
     given: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """The settings that the caller gave beside the model or the file."""
 
     def __repr__(self) -> str:
         gpus = f"{self.layout.world_size} {self.gpu.name}"

@@ -20,8 +20,11 @@ class Count(NamedTuple):
     """Parameters of a model without MTP, those that one token uses, and those of the MTP layers."""
 
     total: int
+    """All parameters, without those of MTP layers."""
     active: int
+    """Those that one token uses."""
     mtp: int
+    """Those of the MTP layers."""
 
 
 def count_parameters(model: Model) -> Count:

@@ -51,9 +51,13 @@ class Advice:
     """A run as it is, its memory limit, and changes of it, the best first."""
 
     now: Outcome
+    """The run as it is."""
     limit: int
+    """Bytes of a GPU that it may take."""
     outcomes: tuple[Outcome, ...]
+    """The changed runs."""
     assumptions: tuple[str, ...] = ()
+    """What was decided because it was not given."""
 
     def __repr__(self) -> str:
         gpu = f"{self.now.job.gpu.name}, {self.limit / GIB:.2f} GiB"

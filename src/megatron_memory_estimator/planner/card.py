@@ -85,16 +85,18 @@ class Fewest:
 
 @dataclass(frozen=True)
 class Card:
-    """What a model needs before anything is laid out: parameters, bytes of its state, fewest GPUs by kind.
-
-    `state_bytes`: weights, gradients and optimizer of the whole model, once. `tried` says which layouts were tried.
-    """
+    """What a model needs before anything is laid out: parameters, bytes of its state, fewest GPUs by kind."""
 
     job: TrainingJob
+    """The model and its training, on one GPU."""
     parameters: Count
+    """How many parameters it has."""
     state_bytes: Mapping[str, int]
+    """Bytes of weights, gradients and optimizer of the whole model, once, by part."""
     rows: tuple[Fewest, ...]
+    """The fewest GPUs of each kind."""
     tried: Mapping[str, str]
+    """The axes of the layouts that were tried."""
 
     def __repr__(self) -> str:
         return f"<Card {self.job.name or 'model'}: {self.parameters.total:,} parameters, {len(self.rows)} kinds of GPU>"

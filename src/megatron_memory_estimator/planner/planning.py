@@ -40,7 +40,9 @@ class Planned(NamedTuple):
     """The result of a search, and what was decided for it."""
 
     found: Found
+    """The plans, and counts of all other layouts."""
     assumptions: tuple[str, ...]
+    """What was decided because it was not given."""
 
     def __repr__(self) -> str:
         return f"<Planned {repr(self.found)[1:-1].removeprefix('Found ')}>"

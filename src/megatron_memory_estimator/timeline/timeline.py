@@ -29,16 +29,22 @@ class Timeline:
     """
 
     name: str
+    """The model."""
     pp_rank: int
+    """The pipeline stage."""
     gpu: str
+    """The GPU."""
     gpu_memory_bytes: int
+    """Its memory."""
     moments: tuple[Moment, ...]
+    """What is allocated, moment by moment."""
     step_s: float
     """Seconds of the step by the throughput model, in which the mean stage fills and drains the pipeline; the last moment ends when
     every stage has taken its own time."""
     capture: Moment | None = None
     """The capture of CUDA graphs, once in a run, outside of the step."""
     left_out: LeftOut | None = None
+    """The microbatches that are left out, where there are some."""
 
     def __repr__(self) -> str:
         top = self.peak
