@@ -100,7 +100,7 @@ def test_where_loading_decides_advice_says_what_lowers_it(capsys: pytest.Capture
 
 def test_where_nothing_helps_the_fewest_gpus_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "plan MODEL --min-num-gpus" in printed(
-        capsys, "advise", "meta-llama/Llama-3.1-405B", "--num-gpus", "16", "--gpu", "H100"
+        capsys, "advise", "meta-llama/Llama-3.1-405B", "--num-gpus", "16", "--tp", "1", "--gpu", "H100"
     )
 
 
@@ -133,7 +133,7 @@ def test_advice_is_what_estimate_says_of_the_changed_run(name: str, gpus: int, s
 def test_larger_moves_and_more_of_them_are_tried_where_pairs_do_not_suffice() -> None:
     """gpt-oss-20b on 8 H100 without any sharding: no change of one size, and no pair, makes it fit; expert parallelism over more ranks
     does, with others."""
-    job = TrainingJob.from_hf("openai/gpt-oss-20b", 8, gpu="H100", seq_length=8192)
+    job = TrainingJob.from_hf("openai/gpt-oss-20b", 8, gpu="H100", seq_length=8192, tensor_model_parallel_size=1)
     found = advise(job)
     assert not any(one.needed.high <= found.limit for one in outcomes(found.now, _pairs(found.now)))
     first = next(one for one in found.outcomes if not one.asks)
@@ -161,7 +161,7 @@ def test_the_order_of_tries_finds_what_an_exhaustive_search_of_pairs_finds() -> 
 
 
 def test_where_nothing_fits_what_saves_most_is_first_and_no_answer_takes_more_gpus_than_it_must() -> None:
-    few = advise(TrainingJob.from_hf("meta-llama/Llama-3.1-405B", 16, gpu="H100"))
+    few = advise(TrainingJob.from_hf("meta-llama/Llama-3.1-405B", 16, gpu="H100", tensor_model_parallel_size=1))
     highs = [one.needed.high for one in few.outcomes]
     assert highs and min(highs) > few.limit and highs == sorted(highs)
     some = advise(TrainingJob.from_hf("openai/gpt-oss-20b", 8, gpu="H100", expert_model_parallel_size=4))
@@ -227,3 +227,38 @@ def test_no_change_under_what_saves_memory_costs_memory() -> None:
     found = advise(job)
     assert not found.faster and found.outcomes
     assert all(one.needed.high < found.now.needed.high and one.peak <= found.now.peak for one in found.outcomes)
+
+
+def test_the_loss_is_advised_where_a_front_end_takes_it() -> None:
+    """TransformerEngine's fused loss is refused by Megatron-LM's own arguments since 0.19, and taken before and by Megatron-Bridge."""
+    words = ["--num-layers", "4", "--hidden-size", "1024", "--num-attention-heads", "8", "--seq-length", "4096", "--bf16",
+             "--max-position-embeddings", "4096",
+             "--micro-batch-size", "1", "--global-batch-size", "8", "--vocab-size", "128256"]  # fmt: skip
+    named = TrainingJob.from_hf("Qwen/Qwen3-8B", 8, tp=2, gpu="A100")
+    for job, asks in (
+        (named, ["Megatron-Bridge"]),
+        (
+            dataclasses.replace(named, training=dataclasses.replace(named.training, megatron_core_version="0.18")),
+            [None],
+        ),
+        (TrainingJob.from_megatron_args(words, 8, megatron_core_version="0.19"), []),
+        (TrainingJob.from_megatron_args(words, 8, megatron_core_version="0.18"), [None]),
+    ):
+        losses = [one for one in memory_changes(job) if ("cross_entropy_fusion_impl", "te") in one.settings]
+        assert [one.asks for one in losses] == asks
+    tight = TrainingJob.from_hf("Qwen/Qwen3-0.6B", 8, tp=1, micro_batch_size=6, gpu="RTX-A6000")
+    found = advise(tight)
+    assert found.now.estimate.peak_stage.peak.candidate.label.startswith("forward of output.loss_func")
+    assert any("TransformerEngine" in change.name for one in found.outcomes for change in one.changes)
+
+
+def test_what_costs_more_than_twice_another_is_not_listed() -> None:
+    found = advise(TrainingJob.from_hf("meta-llama/Llama-3.1-70B", 64, tp=4, gpu="H100"))
+    costs = {one.asks: cost_of(one) for one in reversed(found.outcomes)}
+    assert all(cost_of(one) <= 2 * costs[one.asks] for one in found.outcomes)
+
+
+def test_a_run_without_a_layout_is_sent_to_the_planner(capsys: pytest.CaptureFixture[str]) -> None:
+    said = " ".join(printed(capsys, "advise", "meta-llama/Llama-3.1-70B", "--num-gpus", "16", "--gpu", "H100").split())
+    assert "`megatron-memory plan meta-llama/Llama-3.1-70B --gpu H100-80GB --num-gpus 16` searches layouts." in said
+    assert "1: " not in said

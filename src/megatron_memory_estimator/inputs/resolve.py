@@ -187,7 +187,7 @@ DEFAULT_BLACKWELL = "B200-180GB"
 HABITS_ASSUMED = Assumption(
     "published recipes' habits where not given: distributed optimizer, gradient accumulation fusion, "
     "expert_tensor_parallel_size 1, grouped experts, alltoall dispatcher, fused permutation, a balancing loss",
-    "recipes' habits",
+    "common recipe defaults",
 )
 
 

@@ -17,7 +17,7 @@ from ..job.pipeline import parse_layout
 from ..job.rollout import MOVED
 from ..job.training_job import TrainingJob
 from ..legality import balanced_split
-from ..legality.asserted_environment import WITHOUT_TE_LOSS
+from ..legality.asserted_environment import refuses_loss
 from ..modules.kinds import recomputable
 from ..states.optimizers import OPTIMIZERS
 from ..wording import counted
@@ -156,17 +156,16 @@ def _losses(job: TrainingJob) -> Iterator[Change]:
     if t.loss_function != "cross_entropy":
         return
     now = t.cross_entropy_fusion_impl if t.cross_entropy_loss_fusion else None
-    te_stops = t.mcore >= WITHOUT_TE_LOSS
     if now is not None:
         yield change("cross entropy op by op", cross_entropy_loss_fusion=False)
     if now != "native":
         yield change("fused cross entropy", cross_entropy_loss_fusion=True, cross_entropy_fusion_impl="native")
-    if now != "te" and not (te_stops and job.of_arguments):
-        note = "Megatron-Bridge takes it; Megatron-LM's pretrain_gpt.py stops since 0.19" if te_stops else ""
-        settings = (("cross_entropy_loss_fusion", True), ("cross_entropy_fusion_impl", "te"))
-        yield Change(
-            "cross entropy fused by TransformerEngine", settings, note, "Megatron-Bridge" if te_stops else None
-        )
+    fused: Settings = {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": "te"}
+    stops = refuses_loss(dataclasses.replace(t, **fused))
+    if now != "te" and not (stops and job.of_arguments):
+        note = "Megatron-Bridge takes it; Megatron-LM's pretrain_gpt.py stops since 0.19" if stops else ""
+        asks: Asks | None = "Megatron-Bridge" if stops else None
+        yield Change("cross entropy fused by TransformerEngine", tuple(fused.items()), note, asks)
 
 
 def speed_changes(job: TrainingJob) -> Iterator[Change]:

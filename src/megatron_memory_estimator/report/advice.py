@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 SCHEMA = "megatron-memory-advice/1"
 FEWEST = "`megatron-memory plan MODEL --min-num-gpus` finds how many GPUs hold it"
 LEGEND = {
-    "needs GiB": "what a GPU must have for it",
-    "saves": "what its high end loses",
-    "GPU time": "seconds of a step times GPUs, beside the run as it is",
+    "needs": "what a GPU must have, least to most",
+    "saves": "drop in the upper figure",
+    "GPU time": "step time x GPUs, compared with your run",
 }
 HEADS = {"saves GiB": "saves\nGiB", "GPU time of a step": "GPU time\nper step"}
 """Columns whose heads stand in two lines."""

@@ -35,11 +35,11 @@ class Increase(NamedTuple):
         return self.now / self.before - 1
 
     def __str__(self) -> str:
-        more, stage = self.now - self.before, f"The peak of stage {self.pp_rank} is"
+        more, stage = self.now - self.before, f"Stage {self.pp_rank}'s peak"
         if not more:
-            return f"{stage} the baseline's {gib(self.before)} GiB"
+            return f"{stage} is unchanged ({gib(self.before)} GiB)"
         where = "above" if more > 0 else "below"
-        return f"{stage} {gib(abs(more))} GiB ({abs(self.share):.2%}) {where} the baseline's {gib(self.before)} GiB"
+        return f"{stage} is {gib(abs(more))} GiB ({abs(self.share):.2%}) {where} the baseline's {gib(self.before)} GiB"
 
 
 class Checked(NamedTuple):

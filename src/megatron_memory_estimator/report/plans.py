@@ -108,7 +108,7 @@ def beside_first(row: Row) -> str:
         name, share = row.limited_by
         if share < LITTLE:
             return "nearly all of its step is kernels of forward and backward"
-        return f"beside its kernels mostly {name}, {share:.0%} of the step"
+        return f"{share:.0%} of the step is {name}"
     spent = {name: _gpu_seconds(row, name) - _gpu_seconds(first, name) for name in row.time.parts}
     whole = sum(_gpu_seconds(first, name) for name in first.time.parts)
     change = sum(spent.values()) / whole

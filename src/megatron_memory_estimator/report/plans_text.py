@@ -394,7 +394,9 @@ def like_it(plan: Plan) -> str:
     fastest = max(one.tokens_per_s_gpu for one in plan.alike) / plan.tokens_per_s_gpu - 1
     faster = f", up to {fastest:.1%} faster" if fastest >= 0.0005 else ""
     text = ", ".join(said) or "other shapes"
-    return f"+ {len(plan.alike)} like it within {NEAR - 1:.0%}{faster}: {text}"
+    count = len(plan.alike)
+    similar = f"{count} similar layout{'s' if count > 1 else ''} ({text})"
+    return f"{similar} {'are' if count > 1 else 'is'} within {NEAR - 1:.0%}{faster}"
 
 
 def _values(values: Iterable[int]) -> str:

@@ -107,7 +107,9 @@ def assumed_line(notes: Sequence[str], uneven: Routing | None) -> str:
         short.append(f"{ROUTING_SHORT} (peak {gib(low)} to {gib(high)})")
     listed = f"--assumptions lists {'all ' if len(notes) > 1 else ''}{len(notes)}"
     return (
-        f"Assumed: {', '.join(short)}; {listed}" if short else f"Assumed: nothing that moves the peak by 1 %; {listed}"
+        f"Not given, assumed: {', '.join(short)}; {listed}"
+        if short
+        else f"Not given, assumed: nothing that moves the peak by 1 %; {listed}"
     )
 
 

@@ -170,10 +170,10 @@ def short_names() -> dict[str, str]:
     }
 
 
-def other_gpus(estimate: Estimate) -> dict[str, list[str]]:
+def other_gpus(estimate: Estimate) -> dict[Word, list[str]]:
     """The rest of the catalogue by verdict, the best first."""
     found, names = estimate.verdicts(), short_names()
-    groups: dict[str, list[str]] = {
+    groups: dict[Word, list[str]] = {
         word: [names[one.gpu] for one in found if one.word == word and one.gpu != estimate.job.gpu.name]
         for word in VERDICTS
     }
@@ -183,16 +183,27 @@ def other_gpus(estimate: Estimate) -> dict[str, list[str]]:
 def others_line(estimate: Estimate, width: int) -> str:
     """The other GPUs in one line: where it would be too long, the number of those that do not fit."""
     groups = other_gpus(estimate)
-    words = {"fits": "also fits", "fits only without fragmentation": "only unfragmented", "does not fit": "not"}
-    parts = [f"{words.get(word, word)} {', '.join(names)}" for word, names in groups.items()]
+    parts = [_said_of(word, names, all_of(names)) for word, names in groups.items()]
     training = estimate.job.training
     without = sum(not has_recipe(training, gpu) for gpu in GPUS)
     lacking = [f"{without} lack the {training.low_precision} recipe"] if without else []
-    line = "GPUs: " + "; ".join([*parts, *lacking])
+    line = f"Other GPUs: {'; '.join([*parts, *lacking])}."
     if len(line) > width and len(parts) > 1 and "does not fit" in groups:
-        count = len(groups["does not fit"])
-        line = "GPUs: " + "; ".join([*parts[:-1], f"not {count} other{plural(count)}", *lacking])
+        names = groups["does not fit"]
+        parts[-1] = _said_of("does not fit", names, f"{len(names)} other{plural(len(names))}")
+        line = f"Other GPUs: {'; '.join([*parts, *lacking])}."
     return line
+
+
+def _said_of(word: Word, names: Sequence[str], listed: str) -> str:
+    """What GPUs of a verdict do."""
+    fit, do = ("fits", "does") if len(names) == 1 else ("fit", "do")
+    return {
+        "fits": f"{listed} {fit} too",
+        "fits only without fragmentation": f"{listed} {fit} with expandable segments",
+        "tight": f"{listed} may fit",
+        "does not fit": f"{listed} {do} not",
+    }[word]
 
 
 def next_step(estimate: Estimate, words: Sequence[str] = (), width: int = 100) -> list[str]:
