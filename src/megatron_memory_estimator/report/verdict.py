@@ -187,6 +187,8 @@ def others_line(estimate: Estimate, width: int) -> str:
     training = estimate.job.training
     without = sum(not has_recipe(training, gpu) for gpu in GPUS)
     lacking = [f"{without} lack the {training.low_precision} recipe"] if without else []
+    if list(groups) == ["does not fit"]:
+        parts = ["none of them holds it"]
     line = f"Other GPUs: {'; '.join([*parts, *lacking])}."
     if len(line) > width and len(parts) > 1 and "does not fit" in groups:
         names = groups["does not fit"]
