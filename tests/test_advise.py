@@ -18,6 +18,7 @@ from megatron_memory_estimator.job.layout import Layout
 from megatron_memory_estimator.job.training import Training
 from megatron_memory_estimator.planner.advise import Outcome, advise, compatible, cost_of, outcomes
 from megatron_memory_estimator.planner.changes import Change, changed, larger_changes, memory_changes
+from megatron_memory_estimator.report.advice import advice_document
 from megatron_memory_estimator.report.verdict import ALLOCATOR
 
 from .helpers import ROOT
@@ -94,7 +95,7 @@ def test_advice_in_a_narrow_terminal(
 def test_where_loading_decides_advice_says_what_lowers_it(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["meta-llama/Llama-3.1-70B", "--num-gpus", "16", "--tp", "8", "--pp", "2", "--gpu", "H100"]
     text = " ".join(printed(capsys, "advise", *words, "--recompute-granularity", "full").split())
-    assert "Cannot resume with optimizer state: loading takes " in text and "--no-load-optim leaves " in text
+    assert "Cannot resume with optimizer state: loading takes " in text and "with --no-load-optim " in text
     assert "Loading takes less with: --no-load-optim" in text
 
 
@@ -259,6 +260,15 @@ def test_what_costs_more_than_twice_another_is_not_listed() -> None:
 
 
 def test_a_run_without_a_layout_is_sent_to_the_planner(capsys: pytest.CaptureFixture[str]) -> None:
-    said = " ".join(printed(capsys, "advise", "meta-llama/Llama-3.1-70B", "--num-gpus", "16", "--gpu", "H100").split())
-    assert "`megatron-memory plan meta-llama/Llama-3.1-70B --gpu H100-80GB --num-gpus 16` searches layouts." in said
-    assert "1: " not in said
+    """With changes where some of data parallelism alone make it fit, and with none where none does."""
+    words = " ".join(
+        printed(capsys, "advise", "meta-llama/Llama-3.1-405B", "--num-gpus", "16", "--gpu", "H100").split()
+    )
+    assert "No layout was given, so this is data parallelism alone; `plan` searches layouts." in words
+    assert (
+        "Next: megatron-memory plan meta-llama/Llama-3.1-405B --num-gpus 16 --gpu H100" in words and " 1: " not in words
+    )
+    some = advise(TrainingJob.from_hf("Qwen/Qwen3-8B"))
+    assert some.without_layout and some.outcomes and all(one.verdict(some.limit).fits for one in some.outcomes)
+    assert advice_document(some)["without_layout"]
+    assert not advice_document(advise(TrainingJob.from_hf("Qwen/Qwen3-8B", 1, tp=1)))["without_layout"]

@@ -94,7 +94,7 @@ def test_a_difference_names_the_tensors_that_are_as_large(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "torch", Torch(figures(result, more=state)))
     after_step(2)
     _, why = out.getvalue().splitlines()
-    assert why.startswith(f"  peak: {state / GIB:.3f} GiB more than estimated; as large: ")
+    assert why.startswith(f"  peak: {state / GIB:.3f} GiB more than estimated; nearest in size: ")
     assert why.count(" GiB)") == 3 and f"main_param dense chunk 0 ({state / GIB:.3f} GiB)" in why
     assert explained(result.stages[0].rows, -state, 2 * state).startswith(
         f"{state / GIB:.3f} GiB less than estimated; "

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from megatron_memory_estimator import Card, EstimatorError, TrainingJob, card, estimate, plan
+from megatron_memory_estimator import Card, ConfigError, EstimatorError, TrainingJob, card, estimate, plan
 from megatron_memory_estimator.cli import main
 from megatron_memory_estimator.inputs.catalog import entries
 from megatron_memory_estimator.job.hardware import find_gpu
 from megatron_memory_estimator.planner.card import LEAST, POWERS
+from megatron_memory_estimator.planner.planning import Planned
 from megatron_memory_estimator.report.card import card_document
 
 LLAMA = "meta-llama/Llama-3.1-70B"
@@ -61,7 +62,7 @@ def test_every_row_holds_what_it_says(llama: Card) -> None:
 def test_a_gpu_that_is_given_is_the_only_one() -> None:
     found = card(TrainingJob.from_hf("Qwen/Qwen3-8B", gpu="H200"))
     assert [row.gpu.name for row in found.rows] == ["H200-141GB"]
-    assert "trains and resumes" not in str(found) and str(found).startswith("Qwen/Qwen3-8B trains on 2 H200-141GB")
+    assert str(found).startswith("Qwen/Qwen3-8B trains on 2 H200-141GB, and can resume there with optimizer state.\n")
 
 
 def test_settings_of_a_row_are_its_layout(llama: Card) -> None:
@@ -78,11 +79,69 @@ def test_estimate_of_a_model_alone_is_its_card(
     monkeypatch.setenv("COLUMNS", "100")
     main(["estimate", "Llama-3.1-70B"])
     said = capsys.readouterr().out
-    assert said.startswith(
-        f"{LLAMA} trains on 16 H100-80GB; to resume with optimizer state it needs 32.\n70.6 B parameters; 1182.7 GiB"
+    resumes = "and resumes on 32: loading the optimizer's state takes more than training."
+    assert " ".join(said.split()).startswith(
+        f"{LLAMA} trains on 16 H100-80GB, {resumes} 70.6 B parameters; 1182.7 GiB of"
     )
+    assert "expandable segments" in said
     assert "megatron-memory plan Llama-3.1-70B --gpu H200 --num-gpus 16\n" in said
     assert len(said.splitlines()) < 24
+
+
+def test_only_what_is_judged_is_said() -> None:
+    """Without loading, or without loading optimizer state, nothing is said of resuming: 2 H100 train Qwen3-8B, and 4 resume it."""
+    for job in (
+        TrainingJob.from_hf("Qwen/Qwen3-8B", gpu="H100", phases=["training"]),
+        TrainingJob.from_hf("Qwen/Qwen3-8B", gpu="H100", load_optim=False),
+    ):
+        found = card(job)
+        assert "resum" not in str(found) and str(found).startswith("Qwen/Qwen3-8B trains on 2 H100-80GB.\n")
+        assert card_document(found)["gpus"][0]["fewest_gpus"] is None
+    assert card(TrainingJob.from_hf("Qwen/Qwen3-8B", gpu="H100")).rows[0].num_to_resume == 4
+
+
+def test_an_interrupt_ends_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    axes = {"tp": "8", "recompute": "none", "cp": "1", "micro_batch_size": "1"}
+    stopped = plan(TrainingJob.from_hf("Qwen/Qwen3-8B", 8), axes)
+    stopped.found.interrupted = True
+
+    def interrupted(*_: object, **__: object) -> Planned:
+        return stopped
+
+    monkeypatch.setattr("megatron_memory_estimator.planner.card.plan", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        card(TrainingJob.from_hf("Qwen/Qwen3-8B"))
+
+
+def test_kinds_without_the_recipe_are_named_and_not_searched() -> None:
+    found = card(TrainingJob.from_hf("Qwen/Qwen3-8B", fp8="e4m3", fp8_recipe="mxfp8"))
+    assert [row.gpu.name for row in found.rows] == ["B200-180GB", "B300-288GB"]
+    assert "A100-80GB, H100-80GB and H200-141GB lack the mxfp8 recipe." in str(found)
+
+
+def test_a_card_has_no_layout_and_keeps_what_a_run_says() -> None:
+    with pytest.raises(ConfigError, match="leave out tensor_model_parallel_size"):
+        card(TrainingJob.from_hf("Qwen/Qwen3-8B", tp=2))
+    words = ["--num-layers", "4", "--hidden-size", "1024", "--num-attention-heads", "8", "--seq-length", "1024", "--bf16",
+             "--max-position-embeddings", "1024", "--micro-batch-size", "4", "--global-batch-size", "8", "--vocab-size", "999"]  # fmt: skip
+    found = card(TrainingJob.from_megatron_args(words, 2, gpu="H200"))
+    assert [row.gpu.name for row in found.rows] == ["H200-141GB"]
+    assert found.tried["micro_batch_size"] == "4" and found.tried["recompute"] == "none"
+
+
+def test_a_layout_that_is_said_holds_with_what_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """Typed with the settings that stand beside it, the layout of the last lines has the room that they say."""
+    main(["estimate", "Llama-3.1-70B", "--num-gpus", "16"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert (
+        "That layout is taken with overlapped gradients and parameters, expandable segments, global batch 1024." in said
+    )
+    job = TrainingJob.from_hf(
+        LLAMA, 16, tp=8, pp=2, recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1, global_batch_size=1024,
+        overlap_grad_reduce=True, overlap_param_gather=True, expandable_segments=True, phases=["training"],
+    )  # fmt: skip
+    room = estimate(job).verdict().head_room.low
+    assert f"at least {room / 2**30:.1f} GiB left." in said
 
 
 def test_gpus_without_a_layout(capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,13 +149,13 @@ def test_gpus_without_a_layout(capsys: pytest.CaptureFixture[str]) -> None:
     main(["estimate", "Llama-3.1-70B", "--num-gpus", "16"])
     said = capsys.readouterr().out
     assert said.startswith("Cannot train on 16 H100-80GB")
-    assert (
-        "laid out as tp 8, pp 2, recompute full it trains, but may not resume with optimizer state, at least 0.6 GiB left"
-        in said
-    )
-    assert said.splitlines()[-1].startswith("Next: megatron-memory plan Llama-3.1-70B --num-gpus 16 --phases training")
-    main(["estimate", "Llama-3.1-70B", "--num-gpus", "4"])
-    assert "no other that was tried trains on 4 H100-80GB" in capsys.readouterr().out
+    words = " ".join(said.split())
+    assert "laid out as tp 8, pp 2, recompute full it trains, but may not resume with optimizer state" in words
+    assert "Next: megatron-memory plan Llama-3.1-70B --num-gpus 16 --phases training" in words
+    main(["estimate", "Llama-3.1-70B", "--num-gpus", "4", "--seq-length", "8k", "--gpu", "H100"])
+    words = " ".join(capsys.readouterr().out.replace("\\\n", "").split())
+    assert "no layout that was tried surely trains on 4 H100-80GB" in words
+    assert words.endswith("Next: megatron-memory plan Llama-3.1-70B --seq-length 8k --gpu H100 --min-num-gpus")
     for given in (["--tp", "8"], ["--json"]):
         main(["estimate", "Llama-3.1-70B", "--num-gpus", "16", *given])
         assert "No layout was given" not in capsys.readouterr().out
@@ -110,7 +169,7 @@ def test_a_bundled_model_has_a_card(name: str) -> None:
         assert refusal_of(lambda: card(TrainingJob.from_hf(name, gpu="B300"))) == refused
         return
     (row,) = card(TrainingJob.from_hf(name, gpu="B300")).rows
-    assert row.held is not None and (row.resume is None or row.train is not None), f"{name}: nothing holds it"
+    assert row.held is not None, f"{name}: nothing holds it"
 
 
 def refusal_of(make: Callable[[], object]) -> str:

@@ -128,7 +128,7 @@ def test_a_plan_in_a_narrow_terminal(
     words = ("plan", "Qwen/Qwen3-30B-A3B", "--num-gpus", "16", "--gpu", "H100", "--launch", "none")
     text = printed(capsys, *words).split("Assumed:")[0]
     assert max(map(len, text.splitlines())) <= width and "\u2026" not in text
-    assert "All plans: 16 GPUs, etp 1, bf16, distributed optimizer" in text and " slower than 1, by " in text
+    assert "All plans: 16 GPUs, etp 1, bf16, distributed optimizer" in text and " slower than 1: " in text
     rows = list(csv.DictReader(io.StringIO(printed(capsys, *words, "--format", "csv"))))
     assert len(rows) == 5
     for row in rows:
@@ -344,3 +344,19 @@ def test_a_plan_is_one_screen(width: int) -> None:
     assert all(len(line) <= width for line in lines)
     figures = [f"{one.tokens_per_s_gpu:,.0f}" for one in found.plans[:2]]
     assert all(any(figure in line for line in lines) for figure in figures)
+    common = " ".join(" ".join(lines).split()).split("All plans: ")[1].split(" # ")[0].split(", ")
+    for one in found.plans:
+        degrees = {f"{name} {getattr(one.job.layout, name)}" for name in ("tp", "pp", "cp")}
+        assert {word for word in common if word.split()[0] in ("tp", "pp", "cp")} <= degrees
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (("--write", "x", "--launch", "none"), "--launch none has none"),
+    (("--show", "1", "--format", "csv"), "--show and --launch go with the table"),
+])  # fmt: skip
+def test_launch_words_that_nothing_would_print_are_refused(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main([*PLAN, *words])
+    assert left.value.code == 2 and said in capsys.readouterr().err

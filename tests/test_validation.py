@@ -194,8 +194,8 @@ def test_own_log(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert found["ranks"][0]["max_allocated_bytes"]["measured"] == 120 * 2**20
     said = printed(capsys, "--log", str(log), "--num-gpus", "1", "--", *words)
     assert (
-        said.startswith("Your peak is ")
-        and " below the estimate on stage 0 (rank 0, iteration 2)." in said
+        said.startswith("The measured peak is ")
+        and " below the estimate on stage 0 (rank 0, iteration 2): " in said
         and "peak MiB" in said
     )
 
@@ -216,7 +216,8 @@ def test_a_log_is_answered_in_a_sentence_and_no_figure_is_cut(
     said = printed(capsys, "--log", str(log), "--num-gpus", "2", "--", *words)
     flat = " ".join(said.split())
     assert flat.startswith(
-        f"Your peak is 7.0 GiB ({above / ours:.0%}) above the estimate on stage 0 (rank 0, iteration 2). Suspects: 7.0"
+        "The measured peak is 7.0 GiB above the estimate on stage 0 (rank 0, iteration 2): the estimate is "
+        f"{100 * above / (ours + above):.2f} % too low. Tensors to look at: 7.0"
     )
     assert (
         f"{(ours + above) / 2**20:.1f}" in said

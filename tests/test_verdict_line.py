@@ -46,10 +46,10 @@ def test_the_first_line_is_training_with_its_numbers(
     found = estimate(TrainingJob.from_hf(model, gpus, **settings))
     line = re.sub(r"\[/?(bold .*?)?\]", "", verdict_line(found))
     verdict = found.verdict()
-    training, room = verdict.events[0], verdict.events[0].head_room
-    margin = abs(room.high if training.word == "does not fit" else room.low)
-    head = HEADS[training.word].format(f"{gpus} H100-80GB", f"{margin / 2**30:.1f}")
+    training = verdict.events[0]
     low, high = (f"{nbytes / 2**30:.1f}" for nbytes in training.device)
+    margin = abs(79.1 - float(low if training.word == "does not fit" else high))
+    head = HEADS[training.word].format(f"{gpus} H100-80GB", f"{margin:.1f}")
     assert verdict.word == word and training.phase == "training"
     assert line.startswith(f"{head}needs {low} to {high} of 79.1 GiB on ")
     assert f"({found.stages[training.pp_rank].peak.candidate.label})" in line
@@ -88,7 +88,7 @@ def test_another_phase_has_its_own_figures_and_its_way_out() -> None:
     (said,) = phases()
     assert re.fullmatch(
         r"Cannot resume with optimizer state: loading takes 112\.\d to 114\.\d GiB on stage 1 of 2; "
-        r"--no-load-optim leaves \d+\.\d GiB\.",
+        r"with --no-load-optim \d+\.\d GiB stay free\.",
         said,
     )
     assert phases(load_optim=False) == []
@@ -147,8 +147,10 @@ def test_a_way_out_that_is_milder_is_named_first() -> None:
     split = estimate(replace(job, training=replace(job.training, dist_ckpt_optim_fully_reshardable=True)))
     less = next(one for one in split.verdict().events if one.phase == "load")
     assert less.device.high < load.device.high
-    assert way_out(found.verdict(less.device.high), found) == "--dist-ckpt-optim-fully-reshardable leaves 0.0 GiB"
+    assert (
+        way_out(found.verdict(less.device.high), found) == "with --dist-ckpt-optim-fully-reshardable 0.0 GiB stay free"
+    )
     without = estimate(replace(job, training=replace(job.training, load_optim=False)))
     least = next(one for one in without.verdict().events if one.phase == "load").device.high
-    assert way_out(found.verdict(least), found) == "--no-load-optim leaves 0.0 GiB"
+    assert way_out(found.verdict(least), found) == "with --no-load-optim 0.0 GiB stay free"
     assert way_out(found.verdict(least // 2), found).startswith("with --no-load-optim ")

@@ -115,7 +115,7 @@ def explained(rows: Iterable[Row], difference: int, measured: int) -> str:
     sizes = {(row.name, nbytes) for row in rows for nbytes in (row.nbytes, row.nbytes // max(row.copies, 1)) if nbytes}
     nearest = sorted(sizes, key=lambda one: (abs(log(one[1] / size)), one[0]))[:LIKELY]
     tensors = ", ".join(f"{name} ({nbytes / GIB:.3f} GiB)" for name, nbytes in nearest)
-    way = "more than estimated; as large" if difference > 0 else "less than estimated; as large"
+    way = "more than estimated; nearest in size" if difference > 0 else "less than estimated; nearest in size"
     return f"{size / GIB:.3f} GiB {way}: {tensors}"
 
 

@@ -41,6 +41,7 @@ export const AdviceCard = () => {
       </header>
       {busy && <p class="busy">Changes are estimated, alone and together …</p>}
       {error && <p class="refusal" role="alert">{error}</p>}
+      {found && found.without_layout && <p>No layout was given, so this is data parallelism alone; Plan searches layouts.</p>}
       {found && found.advice.length === 0 && <p>Nothing that was tried {found.purpose === "faster" ? "makes it faster" : "saves memory"}.</p>}
       {found && found.advice.length > 0 && (
         <>

@@ -353,6 +353,7 @@ export type Advice = {
   readonly assumptions: readonly string[];
   readonly now: Change & PeakStage;
   readonly purpose: string;
+  readonly without_layout: boolean;
   readonly advice: readonly Change[];
 };
 
@@ -367,6 +368,8 @@ export type Card = {
   readonly state_bytes: Readonly<Record<string, number>>;
   readonly tried: Settings;
   readonly gpus: readonly Fewest[];
+  readonly lacking: readonly string[];
+  readonly not_counted: string | null;
   readonly assumptions: readonly string[];
 };
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..job.training_job import TrainingJob
-from .job_command import job_command
+from .job_command import job_command, same_run
 from .options import format_option, json_option, limit_options, memory_limit, one_format
 
 HELP = """What makes a run fit: the smallest changes, each with what it saves and what it costs. For a run that fits with room, what
@@ -40,7 +40,7 @@ def run(
     elif form == "table":
         from .console import console
 
-        print_advice(found, console())
+        print_advice(found, console(), same_run())
     else:
         from ..report.records import FORMATS
 

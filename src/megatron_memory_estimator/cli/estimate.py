@@ -95,7 +95,7 @@ def print_document(result: Estimate, *, formulas: bool) -> None:
 def print_card(job: TrainingJob) -> None:
     """What the model takes before anything is laid out, with a command for each kind of GPU."""
     from ..planner.card import card
-    from ..report.card import card_table, commands, model_line, sentence, tried_line
+    from ..report.card import card_table, commands, model_line, notes, sentence, tried_line
     from ..report.text import print_warnings
     from .console import console
 
@@ -105,10 +105,14 @@ def print_card(job: TrainingJob) -> None:
     for line in (sentence(found), model_line(found), "", tried_line(found)):
         terminal.print(line, highlight=False, markup=False)
     terminal.print(card_table(found))
-    terminal.print("The fastest layouts there:", highlight=False)
-    for line in commands(found, same_run() or ["..."]):
-        terminal.print(line, highlight=False, markup=False, soft_wrap=True)
+    for line in notes(found):
+        terminal.print(line, highlight=False, markup=False)
     print_warnings(job, terminal)
+    lines = list(commands(found, same_run(), terminal.width))
+    if lines:
+        terminal.print("The fastest layouts on these numbers of GPUs:", highlight=False)
+    for line in lines:
+        terminal.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def print_least(job: TrainingJob) -> None:
@@ -119,7 +123,7 @@ def print_least(job: TrainingJob) -> None:
 
     with trying() as progress:
         found = on_its_gpus(job, progress)
-    for line in least_lines(found, same_run() or ["..."]):
+    for line in least_lines(found, same_run(), console().width):
         console().print(line, highlight=False, markup=False, soft_wrap=True)
 
 

@@ -111,6 +111,12 @@ def callback(model: tuple[str, ...], **values: Any) -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # small products: more threads only wait for each other
     asked = Asked(**{name: values.pop(name) for name in Asked._fields})
     form = one_format(asked.form, as_json=asked.as_json)
+    if asked.write is not None and asked.launch == "none":
+        raise ConfigError("--write needs a form of launch arguments; --launch none has none")
+    if form != "table" and asked.write is None and (asked.show is not None or asked.launch not in (None, "none")):
+        raise ConfigError(
+            f"--show and --launch go with the table, or with --write FILE; --format {form} has no launch arguments to choose"
+        )
     efficiency = fitted(asked.calibrate, quiet=form != "table")
     found = searched(model, values, asked, efficiency)
     print_plans(found, asked, form)
@@ -212,7 +218,9 @@ def print_plans(one: Planned, asked: Asked, form: str) -> None:
         click.echo(FORMATS[form](plan_records(rows)), nl=False)
     else:
         fail(nothing_fits(found), code_of(found) or 2)
-    if rows and asked.write is not None:
+    if asked.write is not None and not rows:
+        click.echo(f"nothing fits: {asked.write} is not written", err=True)
+    elif asked.write is not None:
         from ..planner.launch import FORMS as MADE
         from .files import write
 

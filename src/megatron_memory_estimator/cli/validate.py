@@ -180,7 +180,7 @@ def log_document(rows: Sequence[Compared]) -> dict[str, Any]:
     return {"schema": "megatron-memory-log/1", "ranks": ranks}
 
 
-LOG_COLUMNS = ("", "at rest MiB", "ours", "error", "peak MiB", "ours", "error", "ours is")
+LOG_COLUMNS = ("", "between steps MiB", "estimate", "error", "peak MiB", "estimate", "error", "compared with")
 
 
 def print_log(rows: Sequence[Compared], result: Estimate) -> None:
@@ -214,14 +214,21 @@ def log_lines(rows: Sequence[Compared], result: Estimate) -> Iterator[str]:
     share = abs(worst.above) / max(worst.max_allocated_bytes, 1)
     where = f"stage {worst.pp_rank} (rank {worst.report.rank}, iteration {worst.report.iteration})"
     if share <= NOTABLE:
-        yield f"Every measured peak is within {share:.1%} of the estimate; the farthest is that of {where}."
+        rest = max(abs(row.report.allocated_bytes / max(row.allocated_bytes, 1) - 1) for row in rows)
+        yield (
+            f"Every measured peak is within {share:.1%} of the estimate (the farthest: {where}), and what is allocated between steps "
+            f"within {rest:.1%}."
+        )
         return
-    side = "above" if worst.above > 0 else "below"
+    side, high = ("above", "low") if worst.above > 0 else ("below", "high")
     size = f"{abs(worst.above) / GIB:.1f} GiB" if abs(worst.above) > GIB / 10 else f"{abs(worst.above) / MIB:.0f} MiB"
-    yield f"Your peak is {size} ({share:.0%}) {side} the estimate on {where}."
-    rows_then = result.stages[worst.pp_rank].rows
-    if why := explained(rows_then, worst.above, worst.report.max_allocated_bytes):
-        yield f"Suspects: {why}."
+    off = f"{100 * abs(worst.max_allocated_bytes / max(worst.report.max_allocated_bytes, 1) - 1):.2f} % too {high}"
+    yield f"The measured peak is {size} {side} the estimate on {where}: the estimate is {off}."
+    rows_then = (
+        result.stages[worst.pp_rank].rows if worst.figure == "peak" else []
+    )  # else moments, or graphs, are not there yet
+    if why := explained(rows_then, worst.above, worst.report.max_allocated_bytes) if rows_then else "":
+        yield f"Tensors to look at: {why}."
     yield "docs/how-to/real_figure.md says what else makes a run take more or less."
 
 

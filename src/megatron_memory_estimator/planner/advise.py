@@ -78,7 +78,7 @@ class Advice:
 
     @property
     def without_layout(self) -> bool:
-        """Whether no layout was given and data parallelism alone does not fit: changes of it are no answer, a plan is."""
+        """Whether no layout was given and data parallelism alone does not fit: `plan` searches layouts."""
         open_layout = self.now.job.only_data_parallel or self.now.job.nothing_laid_out
         return open_layout and not self.now.verdict(self.limit).fits
 
@@ -93,21 +93,21 @@ def advise(
 ) -> Advice:
     """The smallest changes that make a run fit surely; for one that fits with room, those that make it faster.
 
-    A model without a layout that does not fit gets none: `plan` searches layouts.
+    A model without a layout that no change makes fit gets none: `plan` searches layouts.
     Raises LayoutError for a run that Megatron-Core refuses and UnsupportedError for what is not modelled.
     """
     job, said = priced(job)
     now = Outcome((), estimate(job), efficiency)
     limit = job.gpu.memory_bytes if limit is None else limit
     wanted = Advice(now, limit, (), said)
-    if wanted.without_layout:
-        return wanted
     if wanted.faster:
         found = _faster(now, limit)
     else:
         found = [one for one in fitting(now, limit) if saves(now, one)]
     found = worth(found)
     if not any(one.needed.high <= limit for one in found):  # nothing is enough: what saves most first
+        if wanted.without_layout:
+            return wanted
         found = sorted(found, key=lambda one: one.needed.high)
     if now.verdict(limit).word == "fits only without fragmentation":  # costs nothing: first, and there whatever else is
         found = [

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..dataclass import dataclass
 from ..doors import door
-from ..errors import EstimatorError, LayoutError, UnsupportedError
+from ..errors import ConfigError, EstimatorError, LayoutError, UnsupportedError
 from ..estimator import Estimate, estimate
 from ..job.hardware import Gpu, find_gpu
 from ..job.layout import Layout
 from ..job.training_job import TrainingJob
+from ..legality.precision import has_recipe
 from ..modules.counts import Count, count_parameters
 from ..states.state import STATE_PARTS
-from .found import Found, Plan
-from .planning import CHECKPOINTS, plan
-from .space.recompute import RECOMPUTE
+from .found import Plan
+from .planning import CHECKPOINTS, Planned, plan
+from .space.recompute import RECOMPUTE, own_recompute
 
 KINDS = ("A100-80GB", "H100-80GB", "H200-141GB", "B200-180GB", "B300-288GB")
-"""What a card says of: a GPU of each size that training clusters are made of."""
+"""Where no GPU is given, a card has a row for each of these: one of each size that training clusters have."""
 LEAST: dict[str, str] = {"recompute": "full", "cp": "1", "vpp": "1", "micro_batch_size": "1"}
 """The layouts that a card tries: those that need least, in one pass over a small space."""
 LONG = 32768
@@ -32,10 +34,11 @@ NO_LIMIT = 2**60
 
 
 class Held(NamedTuple):
-    """The estimate of a layout that holds the model on a kind of GPU, and its recomputation in the planner's words."""
+    """The estimate of a layout that holds the model on a kind of GPU, its recomputation in the planner's words, and what was assumed."""
 
     estimate: Estimate
     recompute: str
+    assumptions: tuple[str, ...] = ()
 
     @property
     def num_gpus(self) -> int:
@@ -50,12 +53,18 @@ class Search(NamedTuple):
     progress: Callable[[int], None] | None = None
     stop: Callable[[], bool] | None = None
 
-    def least(self, job: TrainingJob, gpus: int) -> Found:
-        """The search on so many GPUs whose first plan needs least. Raises LayoutError where nothing is legal."""
+    def least(self, job: TrainingJob, gpus: int) -> Planned | None:
+        """The search on so many GPUs whose first plan needs least; None where nothing is legal there."""
         if self.progress is not None:
             self.progress(gpus)
         axes = {**self.tried, "num_gpus": str(gpus)}
-        return plan(job, axes, objective="head-room", top=1, limit=NO_LIMIT, stop=self.stop).found
+        try:
+            found = plan(job, axes, objective="head-room", top=1, limit=NO_LIMIT, stop=self.stop)
+        except LayoutError:
+            return None
+        if found.found.interrupted:
+            raise KeyboardInterrupt
+        return found if found.found.plans else None
 
 
 @dataclass(frozen=True)
@@ -97,6 +106,8 @@ class Card:
     """The fewest GPUs of each kind."""
     tried: Mapping[str, str]
     """The axes of the layouts that were tried."""
+    lacking: tuple[str, ...] = ()
+    """Kinds of GPU that do not have the run's low-precision recipe."""
 
     def __repr__(self) -> str:
         return f"<Card {self.job.name or 'model'}: {self.parameters.total:,} parameters, {len(self.rows)} kinds of GPU>"
@@ -109,23 +120,39 @@ class Card:
         found: list[dict[str, Any]] = door("card as records")(self)
         return found
 
+    @property
+    def not_counted(self) -> str:
+        """What the figures are without, such as a vision tower; empty where nothing is."""
+        held = next((row.held for row in self.rows if row.held), None)
+        return held.estimate.verdict().not_counted if held else ""
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What was decided because it was not given; that one GPU stands for the model says nothing here."""
+        own = [note for note in self.job.assumptions if not note.startswith("num_gpus")]
+        return tuple(dict.fromkeys((*own, *(note for row in self.rows if row.held for note in row.held.assumptions))))
+
 
 def card(
     job: TrainingJob, progress: Callable[[int], None] | None = None, stop: Callable[[], bool] | None = None
 ) -> Card:
-    """The card of a job's model; its layout is not looked at. `progress` is told each number of GPUs before it is tried,
-    `stop` is asked as that of `plan`.
+    """The card of a job's model. `progress` is told each number of GPUs before it is tried, `stop` is asked as that of `plan`.
 
-    The GPU is the job's own where it was given, otherwise one of each size. Numbers of GPUs are powers of two.
-    Raises what `estimate` raises of the model on one GPU, NumPyError where the space is large and NumPy is missing.
+    The GPU is the job's own where it was given, otherwise one of each size; micro-batch and recomputation hold where they were given.
+    Numbers of GPUs are powers of two. Raises ConfigError where degrees of parallelism were given, what `estimate` raises of the model on
+    one GPU, and NumPyError where the space is large and NumPy is missing.
     """
+    if given := sorted({one.name for one in dataclasses.fields(Layout)} & set(job.given) - {"world_size"}):
+        raise ConfigError(f"a card is of a model without a layout: leave out {', '.join(given)}, or ask estimate")
     job = replace(job, layout=Layout(), num_microbatches=1)
-    kinds = (job.gpu,) if "gpu" in job.given else tuple(map(find_gpu, KINDS))
-    state = state_bytes(job)
-    search = Search(layouts_tried(job), progress, stop)
+    every = (job.gpu,) if "gpu" in job.given or not job.by_name else tuple(map(find_gpu, KINDS))
+    kinds = [gpu for gpu in every if has_recipe(job.training, gpu)] or [job.gpu]
+    state = state_bytes(replace(job, gpu=kinds[0]))
+    search = Search(layouts_tried(replace(job, gpu=kinds[0])), progress, stop)
     found = [row for group in alike(kinds, job) for row in _fewest(job, group, sum(state.values()), search)]
     rows = sorted(found, key=lambda row: kinds.index(row.gpu))
-    return Card(job, count_parameters(job.model), state, tuple(rows), search.tried)
+    lacking = tuple(gpu.name for gpu in every if gpu not in kinds)
+    return Card(job, count_parameters(job.model), state, tuple(rows), search.tried, lacking)
 
 
 def on_its_gpus(job: TrainingJob, progress: Callable[[int], None] | None = None) -> Fewest:
@@ -141,15 +168,17 @@ def state_bytes(job: TrainingJob) -> dict[str, int]:
 
 
 def layouts_tried(job: TrainingJob) -> dict[str, str]:
-    """Axes of the layouts that need least; what the job was given holds."""
-    found = {name: value for name, value in LEAST.items() if name not in job.given}
-    if any(name.startswith("recompute") for name in job.given):
+    """Axes of the layouts that need least; micro-batch and recomputation of a whole run, or that were given, hold."""
+    found = dict(LEAST)
+    if not job.by_name:
+        found["recompute"] = own_recompute(job.training)
+    elif any(name.startswith("recompute") for name in job.given):
         del found["recompute"]
     elif not _recomputes_whole_layers(job):
         found["recompute"] = "none"
     if job.training.seq_length >= LONG:
-        found.pop("cp")
-    if "micro_batch_size" in job.given:
+        del found["cp"]
+    if "micro_batch_size" in job.given or not job.by_name:
         found["micro_batch_size"] = str(job.training.micro_batch_size)
     return found
 
@@ -166,10 +195,15 @@ def _recomputes_whole_layers(job: TrainingJob) -> bool:
     """Whether full recomputation is legal, and modelled, for the model."""
     training = replace(job.training, **RECOMPUTE["full"])
     try:
-        estimate(replace(job, training=training))
+        estimate(replace(job, layout=Layout(), num_microbatches=1, training=training))
     except EstimatorError:
         return False
     return True
+
+
+def resuming(job: TrainingJob) -> bool:
+    """Whether it is judged that the run loads a checkpoint with optimizer state."""
+    return "load" in job.env.phases and job.training.load_optim
 
 
 def training_only(job: TrainingJob) -> TrainingJob:
@@ -183,37 +217,34 @@ def _fewest(
 ) -> tuple[Fewest, ...]:
     """The row of each kind of a group.
 
-    One search serves all of them: what a layout needs differs between them by little, and each is estimated.
+    One search serves all of them: what a layout needs differs between them by little, and each is estimated. What resumes trains too, so
+    that is asked first; training alone is asked for the kinds that are left.
     """
     rows = {gpu.name: Fewest(gpu, job) for gpu in kinds}
     newest = replace(job, gpu=max(kinds, key=lambda gpu: gpu.capability))
+    resumes = resuming(job)
     for gpus in numbers:
-        for asked in (newest, training_only(newest)):
-            resumes = asked is newest
-            todo = [
-                row
-                for row in rows.values()
-                if (row.resume if resumes else row.train) is None and gpus * row.gpu.memory_bytes >= state
-            ]
-            if not todo:
-                continue
-            try:
-                found = search.least(asked, gpus).plans
-            except LayoutError:
-                continue
-            for row in todo if found else []:
-                held = _held(found[0], row.gpu)
+        for asked in (newest, training_only(newest)) if resumes else (newest,):
+            whole = asked is newest
+            todo = [row for row in rows.values() if (row.resume if whole and resumes else row.train) is None]
+            todo = [row for row in todo if gpus * row.gpu.memory_bytes >= state]
+            least = search.least(asked, gpus) if todo else None
+            for row in todo if least else []:
+                assert least is not None
+                held = _held(least.found.plans[0], row.gpu, least.assumptions)
                 if held is not None:
-                    rows[row.gpu.name] = replace(row, train=row.train or held, resume=held if resumes else None)
-        if all(row.resume for row in rows.values()):
+                    rows[row.gpu.name] = replace(
+                        row, train=row.train or held, resume=held if whole and resumes else None
+                    )
+        if all(row.resume if resumes else row.train for row in rows.values()):
             break
     return tuple(rows.values())
 
 
-def _held(one: Plan, gpu: Gpu) -> Held | None:
+def _held(one: Plan, gpu: Gpu, assumptions: tuple[str, ...]) -> Held | None:
     """A plan on a kind of GPU, where it surely fits."""
     try:
         found = estimate(replace(one.job, gpu=gpu))
     except (LayoutError, UnsupportedError):
         return None
-    return Held(found, one.recompute) if found.verdict().fits else None
+    return Held(found, one.recompute, assumptions) if found.verdict().fits else None

@@ -164,7 +164,7 @@ def _losses(job: TrainingJob) -> Iterator[Change]:
     stops = refuses_loss(dataclasses.replace(t, **fused))
     if now != "te" and not (stops and job.of_arguments):
         note = "Megatron-Bridge takes it; Megatron-LM's pretrain_gpt.py stops since 0.19" if stops else ""
-        asks: Asks | None = "Megatron-Bridge" if stops else None
+        asks: Asks | None = "Megatron-Bridge" if stops and job.by_name else None
         yield Change("cross entropy fused by TransformerEngine", tuple(fused.items()), note, asks)
 
 

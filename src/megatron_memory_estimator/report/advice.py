@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,7 +18,7 @@ from .html import fragment, sentence
 from .html import table as html_table
 from .quantities import document, gib, labelled, record, table
 from .records import Record
-from .verdict import ALLOCATOR, verdict_text
+from .verdict import ALLOCATOR, next_lines, verdict_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,8 +37,8 @@ NARROW = 80
 """Columns below which a column is left out."""
 
 
-def print_advice(advice: Advice, console: Console) -> None:
-    """The whole text report."""
+def print_advice(advice: Advice, console: Console, command: Sequence[str] = ()) -> None:
+    """The whole text report; `command` are the words that say the run, for the one to type next."""
     for line in (*now_lines(advice), *loading(advice), headline(advice)[1]):
         console.print(line, highlight=False, markup=False)
     if advice.outcomes:
@@ -50,11 +49,15 @@ def print_advice(advice: Advice, console: Console) -> None:
             console.print(line, highlight=False, markup=False)
     for note in advice.assumptions:
         console.print(f"assumed: {note}", highlight=False, markup=False)
+    if advice.without_layout:
+        more = [] if advice.now.job.only_data_parallel else ["--min-num-gpus"]
+        for line in next_lines("plan", command, more, "searches layouts", console.width):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def headline(advice: Advice) -> tuple[str, str]:
     """The verdict of the run with the time of its step, and what the changes are."""
-    return ". ".join(now_lines(advice)).rstrip("."), about(advice, advice.now.verdict(advice.limit))
+    return " ".join(now_lines(advice)), about(advice, advice.now.verdict(advice.limit))
 
 
 def now_lines(advice: Advice) -> tuple[str, str]:
@@ -76,12 +79,13 @@ def loading(advice: Advice) -> Iterator[str]:
 
 
 def about(advice: Advice, found: Verdict) -> str:
-    """What the changes are, or that there are none."""
+    """What the changes are, or that there are none; where no layout was given, that a plan searches them."""
     if advice.without_layout:
-        job = advice.now.job
-        gpus = f"--num-gpus {job.layout.world_size}" if job.only_data_parallel else "--min-num-gpus"
-        words = shlex.join(["megatron-memory", "plan", job.name or "MODEL", "--gpu", job.gpu.name])
-        return f"No layout was given, so changes of data parallelism alone are no answer; `{words} {gpus}` searches layouts."
+        return f"No layout was given, so this is data parallelism alone; `plan` searches layouts. {_changes(advice, found)}"
+    return _changes(advice, found)
+
+
+def _changes(advice: Advice, found: Verdict) -> str:
     if advice.faster:
         return (
             "Changes that keep it within memory and make it faster:"
@@ -234,6 +238,7 @@ def advice_document(advice: Advice) -> dict[str, Any]:
         "assumptions": list(advice.assumptions),
         "now": {**now, "peak_stage": advice.now.estimate.peak_stage.pp_rank},
         "purpose": "faster" if advice.faster else "fit",
+        "without_layout": advice.without_layout,
         "advice": found,
     }
 

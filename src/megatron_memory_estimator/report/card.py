@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..job.hardware import GIB
-from ..planner.card import POWERS, Card, Fewest
+from ..job.assumption import short_of
+from ..planner.card import LEAST, POWERS, Card, Fewest, resuming
 from ..wording import all_of
 from .plans import plan_settings
 from .quantities import document, gib, record, table
-from .verdict import short_names
+from .verdict import command_lines, short_names
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-TRIED = {
+SCHEMA = "megatron-memory-card/1"
+COMMON = {
     "recompute": "{} recomputation",
-    "micro_batch_size": "micro-batch {}",
     "cp": "no context parallelism",
     "vpp": "no virtual stages",
+    "micro_batch_size": "micro-batch {}",
 }
-"""What the layouts have in common that a card tries."""
+"""An axis that a card fixes, in words."""
+assert COMMON.keys() == LEAST.keys()
 
 
 def layout_text(row: Fewest) -> str:
@@ -38,9 +39,8 @@ def layout_settings(row: Fewest) -> dict[str, Any]:
     return plan_settings(row.held.estimate.job, row.asked) if row.held else {}
 
 
-FEWEST = table("fewest", {"layout": layout_text, "settings": layout_settings})
-SCHEMA = "megatron-memory-card/1"
-CARD = table("card", {"schema": lambda _: SCHEMA, "gpus": lambda card: [document(FEWEST, row) for row in card.rows]})
+ROW = table("fewest", {"layout": layout_text, "settings": layout_settings})
+CARD = table("card", {"schema": lambda _: SCHEMA, "gpus": lambda card: [document(ROW, row) for row in card.rows]})
 
 
 def card_document(card: Card) -> dict[str, Any]:
@@ -50,21 +50,23 @@ def card_document(card: Card) -> dict[str, Any]:
 
 def card_records(card: Card) -> list[dict[str, Any]]:
     """A row for each kind of GPU."""
-    return [record(FEWEST, row) for row in card.rows]
+    return [record(ROW, row) for row in card.rows]
 
 
 def sentence(card: Card) -> str:
-    """How many GPUs train the model and how many resume it, on the job's own kind."""
+    """How many GPUs train the model and how many resume it, on the job's own kind where it has a row."""
     name = card.job.name or "the model"
     row = next((row for row in card.rows if row.gpu.name == card.job.gpu.name), card.rows[0])
     train, resume, gpu = row.num_to_train, row.num_to_resume, row.gpu.name
     if train is None:
-        return f"No layout of {name} that was tried fits {POWERS[-1]} {gpu} or fewer."
+        return f"No layout of {name} that was tried surely fits {POWERS[-1]} {gpu} or fewer."
+    if not resuming(card.job):
+        return f"{name} trains on {train} {gpu}."
     if resume is None:
-        return f"{name} trains on {train} {gpu}; no number up to {POWERS[-1]} resumes it with optimizer state."
+        return f"{name} trains on {train} {gpu}; no number up to {POWERS[-1]} surely resumes it with optimizer state."
     if train == resume:
-        return f"{name} trains on {train} {gpu}, and resumes there with optimizer state."
-    return f"{name} trains on {train} {gpu}; to resume with optimizer state it needs {resume}."
+        return f"{name} trains on {train} {gpu}, and can resume there with optimizer state."
+    return f"{name} trains on {train} {gpu}, and resumes on {resume}: loading the optimizer's state takes more than training."
 
 
 def model_line(card: Card) -> str:
@@ -81,9 +83,9 @@ def _billions(count: int) -> str:
 
 
 def tried_line(card: Card) -> str:
-    """Which layouts were tried."""
-    layouts = [TRIED[name].format(value).replace("none ", "no ") for name, value in card.tried.items()]
-    return f"Fewest GPUs, of powers of two, with {all_of(layouts)}, sequence {card.job.training.seq_length}:"
+    """Which numbers of GPUs and which layouts were tried."""
+    layouts = [COMMON[name].format(value).replace("none ", "no ") for name, value in card.tried.items()]
+    return f"Fewest GPUs, of 1, 2, 4, 8 and so on, with {all_of(layouts)}, sequence {card.job.training.seq_length}:"
 
 
 def card_table(card: Card) -> Table:
@@ -91,48 +93,80 @@ def card_table(card: Card) -> Table:
     from rich import box
     from rich.table import Table
 
+    resumes = resuming(card.job)
     found = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     found.add_column("GPU", no_wrap=True)
-    for name in ("to train", "to resume"):
+    for name in ("to train", "to resume") if resumes else ("to train",):
         found.add_column(name, justify="right", no_wrap=True)
-    found.add_column("layout that needs least", overflow="fold")
+    found.add_column(f"smallest layout to {'resume' if resumes else 'train'}", overflow="fold")
     for row in card.rows:
-        found.add_row(
-            row.gpu.name, *(str(number or "-") for number in (row.num_to_train, row.num_to_resume)), layout_text(row)
-        )
+        numbers = (row.num_to_train, row.num_to_resume) if resumes else (row.num_to_train,)
+        only = " (to train)" if resumes and row.held and not row.resume else ""
+        found.add_row(row.gpu.name, *(str(number or "-") for number in numbers), layout_text(row) + only)
     return found
 
 
-def least_lines(row: Fewest, words: Sequence[str]) -> Iterator[str]:
-    """What the layout that needs least does on the GPUs of a run without a layout, and the command to type next."""
-    alone = "No layout was given, so this is data parallelism alone"
-    if row.held is None:
-        yield f"{alone}; no other that was tried trains on {row.asked.layout.world_size} {row.asked.gpu.name}."
-        yield f"Next: {shlex.join(['megatron-memory', 'estimate', row.asked.name])}  # the fewest GPUs"
-        return
-    left = f"{row.held.estimate.verdict().head_room.low / GIB:.1f} GiB left"
-    does = "trains and can resume" if row.resume else "trains, but may not resume with optimizer state"
-    layout = f"{layout_text(row)}, recompute {row.held.recompute}"
-    yield f"{alone}; laid out as {layout} it {does}, at least {left}."
-    only = [] if row.resume else ["--phases", "training"]
-    yield f"Next: {shlex.join(['megatron-memory', 'plan', *words, *only])}  # the fastest layouts"
+def notes(card: Card) -> Iterator[str]:
+    """What the figures are without, kinds of GPU that are left out, and what was assumed."""
+    if card.not_counted:
+        yield f"{card.not_counted[0].upper()}{card.not_counted[1:]}."
+    if card.lacking:
+        yield f"{all_of(card.lacking)} lack the {card.job.training.low_precision} recipe."
+    if assumed := _short(card.assumptions):
+        yield f"Not given, assumed: {assumed}."
 
 
-def commands(card: Card, words: Sequence[str]) -> Iterator[str]:
-    """A command for each kind of GPU: the best layouts on the fewest that resume."""
-    names, own = short_names(), bool({"--gpu"} & {word.partition("=")[0] for word in words})
+def _short(assumptions: Sequence[str]) -> str:
+    return ", ".join(short_of(note) for note in assumptions if short_of(note))
+
+
+def commands(card: Card, words: Sequence[str], width: int) -> Iterator[str]:
+    """A command for each kind of GPU: the best layouts on the fewest that resume, else on the fewest that train."""
+    names, own = short_names(), any(word.partition("=")[0] == "--gpu" for word in words)
     for row in card.rows:
         if (held := row.held) is not None:
             kind = [] if own else ["--gpu", names.get(row.gpu.name, row.gpu.name)]
-            only = [] if row.resume else ["--phases", "training"]
-            yield shlex.join(["megatron-memory", "plan", *words, *kind, "--num-gpus", str(held.num_gpus), *only])
+            only = ["--phases", "training"] if row.resume is None and resuming(card.job) else []
+            yield from command_lines("plan", words, [*kind, "--num-gpus", str(held.num_gpus), *only], width)
+
+
+def least_lines(row: Fewest, words: Sequence[str], width: int) -> Iterator[str]:
+    """What the layout that needs least does on the GPUs of a run without a layout, and the command to type next."""
+    alone, gpus = "No layout was given, so this is data parallelism alone", row.asked.layout.world_size
+    if row.held is None:
+        yield f"{alone}; no layout that was tried surely trains on {gpus} {row.asked.gpu.name}."
+        others = without(words, ("--num-gpus", "--world-size"))
+        yield from command_lines("plan", others, ["--min-num-gpus"], width, "Next:")
+        return
+    verdict = row.held.estimate.verdict()
+    if not resuming(row.asked):
+        does = "trains"
+    else:
+        does = "trains and can resume" if row.resume else "trains, but may not resume with optimizer state"
+    left = f"{gib(verdict.head_room.low, 1)} GiB left"
+    yield f"{alone}; laid out as {layout_text(row)}, recompute {row.held.recompute} it {does}, at least {left}."
+    if assumed := _short(row.held.assumptions):
+        yield f"That layout is taken with {assumed}."
+    only = ["--phases", "training"] if resuming(row.asked) and row.resume is None else []
+    yield from command_lines("plan", words, only, width, "Next:")
+
+
+def without(words: Sequence[str], options: Sequence[str]) -> list[str]:
+    """The words of a command without some options and their values."""
+    found, rest = list[str](), iter(words)
+    for word in rest:
+        if word in options:
+            next(rest, None)
+        elif word.partition("=")[0] not in options:
+            found.append(word)
+    return found
 
 
 def card_lines(card: Card) -> list[str]:
     """The card as text."""
-    rows = [f"{row.gpu.name}: {_both(row)}" for row in card.rows]
-    return [sentence(card), model_line(card), tried_line(card), *rows]
+    return [sentence(card), model_line(card), tried_line(card), *(_line(row) for row in card.rows), *notes(card)]
 
 
-def _both(row: Fewest) -> str:
-    return f"{row.num_to_train or 'none'} to train, {row.num_to_resume or 'none'} to resume; {layout_text(row)}"
+def _line(row: Fewest) -> str:
+    resume = f", {row.num_to_resume or 'none'} to resume" if resuming(row.asked) else ""
+    return f"{row.gpu.name}: {row.num_to_train or 'none'} to train{resume}; {layout_text(row)}"

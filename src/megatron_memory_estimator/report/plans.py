@@ -33,7 +33,7 @@ WORDS = {
     "pp": "pipeline sends",
     "host": "kernel launches",
     "bubble": "pipeline bubble",
-    "optimizer": "optimizer step",
+    "optimizer": "the optimizer step",
     "other": "overhead",
 }
 """Parts of a step in words."""
@@ -107,13 +107,21 @@ def beside_first(row: Row) -> str:
     if first is None:
         name, share = row.limited_by
         if share < LITTLE:
-            return "nearly all of its step is kernels of forward and backward"
+            return "nearly all of its step is computation"
         return f"{share:.0%} of the step is {name}"
     spent = {name: _gpu_seconds(row, name) - _gpu_seconds(first, name) for name in row.time.parts}
     whole = sum(_gpu_seconds(first, name) for name in first.time.parts)
     change = sum(spent.values()) / whole
     name = max(spent, key=lambda part: spent[part] * (1 if change >= 0 else -1))
-    return f"{abs(change):.1%} {'slower' if change >= 0 else 'faster'} than 1, by {WORDS.get(name, name)} ({spent[name] / whole:+.1%})"
+    speed = (
+        "as fast as 1" if abs(change) < 0.0005 else f"{abs(change):.1%} {'slower' if change >= 0 else 'faster'} than 1"
+    )
+    more = "more" if spent[name] >= 0 else "less"
+    return f"{speed}: {WORDS.get(name, name)} {_take(name)} {abs(spent[name]) / whole:.1%} of a step {more}"
+
+
+def _take(part: str) -> str:
+    return "take" if WORDS.get(part, part).split(" of ")[0].endswith("s") else "takes"
 
 
 def _gpu_seconds(row: Row, part: str) -> float:

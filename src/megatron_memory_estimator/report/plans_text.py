@@ -52,7 +52,7 @@ def print_found(found: Found, rows: Sequence[Row], console: Console, said: Seque
         console.print(line, highlight=False, markup=False)
     room = console.height - 1 if console.is_terminal and not asked.verbose and not launch else sys.maxsize
     used = sum(len(wrapped(line, console.width)) for line in (*head, *tail))
-    for line in _plans_in(found, rows, console.width, room - used, verbose=asked.verbose):
+    for line in _plans_in(rows, console.width, room - used):
         console.print(line, highlight=False, no_wrap=True)
     if asked.verbose:
         console.print()
@@ -65,10 +65,10 @@ def print_found(found: Found, rows: Sequence[Row], console: Console, said: Seque
         console.print(line, highlight=False, markup=False, soft_wrap=True)  # to be copied
 
 
-def _plans_in(found: Found, rows: Sequence[Row], width: int, room: int, *, verbose: bool) -> list[str]:
+def _plans_in(rows: Sequence[Row], width: int, room: int) -> list[str]:
     """The lines of the plans: of so many as there is room for, at least two."""
     for number in range(len(rows), 0, -1):
-        lines = list(plan_lines(rows[:number], width, verbose=verbose))
+        lines = list(plan_lines(rows, width, number))
         if number < len(rows):
             lines.append(f"[dim]{counted(len(rows) - number, 'more plan')}: -v, --format csv, or a taller terminal[/]")
         if len(lines) <= room or number <= 2:
@@ -109,8 +109,8 @@ def headline(found: Found, rows: Sequence[Row]) -> Iterator[str]:
 def counts_line(found: Found) -> str:
     """How many layouts there are, and what became of them."""
     ruled_out = found.illegal.total()
-    counts = (f"{found.fits:,} of {found.legal:,} legal layouts fit", f"{found.tight:,} are tight")
-    return f"{', '.join(counts)}, {found.too_large:,} do not fit; rules leave out {ruled_out:,} more (-v: which)."
+    counts = (f"{found.fits:,} of {found.legal:,} legal layouts fit", f"{found.tight:,} may fit")
+    return f"{', '.join(counts)}, {found.too_large:,} do not fit; rules exclude {ruled_out:,} more (-v names them)."
 
 
 def assumed_lines(said: Sequence[str], *, verbose: bool) -> Iterator[str]:
@@ -203,7 +203,7 @@ NARROWEST = 26
 BETTER = {"throughput": "Faster", "memory": "Smaller at the peak", "head-room": "With more head-room"}
 """What plans apart are, by objective."""
 LEGEND = {
-    "generated split": "a pipeline_model_parallel_layout, which the launch arguments spell out (--show N)",
+    "generated split": "layers divided over stages one by one, as a pipeline_model_parallel_layout (--show N)",
     "uneven split": "other counts of layers on the first and the last stage: first/last",
 }
 
@@ -254,14 +254,14 @@ OF_A_PLAN: tuple[Word, ...] = (
 """What is usually searched."""
 
 
-def plan_lines(rows: Sequence[Row], width: int, *, verbose: bool) -> Iterator[str]:
-    """The lines of the table, marked up, none wider than the terminal."""
+def plan_lines(rows: Sequence[Row], width: int, number: int) -> Iterator[str]:
+    """The lines of the table with the first `number` rows, marked up, none wider than the terminal."""
     common, words = said_once([row.plan for row in rows])
     yield from map(escape, wrapped(("All plans: " if len(rows) > 1 else "") + listed(common), width))
-    yield from _table([_figures(row) for row in rows], words, [_below(row) for row in rows], width)
-    for name, meaning in LEGEND.items() if verbose else ():
+    shown = rows[:number]
+    yield from _table([_figures(row) for row in shown], words[:number], [_below(row) for row in shown], width)
+    for name, meaning in LEGEND.items():
         if any(name in plain(one) for one in (*words, *common)):
-            yield ""
             yield from map(escape, textwrap.wrap(f"{name}: {meaning}", width))
 
 

@@ -12,7 +12,7 @@ from ..errors import EstimatorError
 from ..estimator import Estimate, Stage
 from ..estimator import estimate as estimated
 from ..job.choices import PHASES
-from ..job.hardware import GPUS
+from ..job.hardware import GIB, GPUS
 from ..legality.precision import has_recipe
 from ..wording import all_of
 from .quantities import bounds_text, gib, plural
@@ -76,8 +76,8 @@ def sentences(found: Verdict, estimate: Estimate) -> list[Sentence]:
 
 def _first(event: Event, found: Verdict, estimate: Estimate) -> str:
     """Training on the GPUs of the run."""
-    doing, room = DOES[event.phase], event.head_room
-    worst, best = (f"{gib(abs(bytes_), 1)} GiB" for bytes_ in room)
+    doing, memory = DOES[event.phase], event.memory_bytes
+    worst, best = (_apart(memory, needed) for needed in (event.device.high, event.device.low))
     on = f"on {estimate.job.layout.world_size} {found.gpu}"
     head = {
         "fits": f"{doing.does} {on}, at least {worst} left",
@@ -88,6 +88,11 @@ def _first(event: Event, found: Verdict, estimate: Estimate) -> str:
     needs = f"needs {bounds_text(event.device)} of {gib(event.memory_bytes, 1)} GiB {_where(event, estimate)}"
     moment = f" ({estimate.stages[event.pp_rank].peak.candidate.label})" if event.phase == "training" else ""
     return f"{head}: {needs}{moment}{_without_fragmentation(event)}"
+
+
+def _apart(one: int, other: int) -> str:
+    """How far two figures are apart as they are printed, so that a reader who subtracts them gets the same."""
+    return f"{abs(round(one / GIB, 1) - round(other / GIB, 1)):.1f} GiB"
 
 
 def _other(event: Event, found: Verdict, estimate: Estimate) -> str:
@@ -122,7 +127,7 @@ def way_out(found: Verdict, estimate: Estimate) -> str:
             continue
         load = changed.verdict(found.memory_bytes, found.gpu).event("load")
         if load.word == "fits":
-            return f"{name} leaves {gib(load.head_room.low, 1)} GiB"
+            return f"with {name} {_apart(found.memory_bytes, load.device.high)} stay free"
         if load.device.high < least:
             least, said = load.device.high, f"with {name} {bounds_text(load.device)} GiB"
     return said
@@ -188,7 +193,7 @@ def others_line(estimate: Estimate, width: int) -> str:
     without = sum(not has_recipe(training, gpu) for gpu in GPUS)
     lacking = [f"{without} lack the {training.low_precision} recipe"] if without else []
     if list(groups) == ["does not fit"]:
-        parts = ["none of them holds it"]
+        parts = ["none of the catalogue fits"]
     line = f"Other GPUs: {'; '.join([*parts, *lacking])}."
     if len(line) > width and len(parts) > 1 and "does not fit" in groups:
         names = groups["does not fit"]
@@ -220,13 +225,23 @@ def next_step(estimate: Estimate, words: Sequence[str] = (), width: int = 100) -
 
 
 def next_lines(verb: str, words: Sequence[str], more: Sequence[str], says: str, width: int) -> list[str]:
-    """A command to type next and what it says: `words` say the run, `more` are added, in front of Megatron-LM's own arguments."""
-    given = list(words) if words and all(word.isprintable() for word in words) else ["..."]
-    at = given.index("--") if "--" in given else len(given)
-    command = [word if word == "..." else shlex.quote(word) for word in (*given[:at], *more, *given[at:])]
-    lines = _pasted(["Next:", "megatron-memory", verb, *command], width)
+    """A command to type next, and what it says where there is room for that."""
+    lines = command_lines(verb, words, more, width, "Next:")
     note = f"  # {says}"
     return [*lines[:-1], lines[-1] + note] if len(lines[-1] + note) <= width else lines
+
+
+def command_lines(verb: str, words: Sequence[str], more: Sequence[str], width: int, before: str = "") -> list[str]:
+    """A command in lines that can be pasted whole: `words` say the run, `more` stand in front of what is behind their `--`."""
+    given = list(words) if words and all(word.isprintable() for word in words) else ["..."]
+    at = given.index("--") if "--" in given else len(given)
+    model = given[at + 1 : at + 2] if given[at + 1 :] and not given[at + 1].startswith("-") else []  # a model behind --
+    behind = given[at + 1 + len(model) :]
+    command = [
+        word if word == "..." else shlex.quote(word)
+        for word in (*given[:at], *model, *more, *(["--", *behind] if behind else []))
+    ]
+    return _pasted([*([before] if before else []), "megatron-memory", verb, *command], width)
 
 
 def _pasted(words: Sequence[str], width: int) -> list[str]:
