@@ -6,6 +6,8 @@ Run it (or `make pages`) after a change of a setting; a test holds the file to w
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import re
 import textwrap
 from collections.abc import Iterator
 from typing import Any
@@ -148,14 +150,6 @@ from .settings_types import {aliases}
 
 class Constructors:
 '''
-MAKERS = {
-    "from_hf": ("model: str | Mapping[str, Any]", False),
-    "from_config": ("config: Mapping[str, Any]", False),
-    "from_megatron_args": ("args: Mapping[str, Any] | Sequence[str] | str | os.PathLike[str]", True),
-    "from_file": ("path: str | os.PathLike[str]", True),
-    "from_bridge": ("config: Any", False),
-}
-"""The constructors: their first parameter, and whether they take the settings of arguments too."""
 
 
 class Stub:
@@ -166,7 +160,7 @@ class Stub:
     @staticmethod
     def text() -> str:
         """The file."""
-        import re
+        from megatron_memory_estimator.job.constructors import Constructors
 
         typed = text()
         keys = re.compile(r"^    (\w+): (.+?)(?:  # .*)?$", re.MULTILINE)
@@ -175,12 +169,13 @@ class Stub:
         arguments = [key.groups() for key in keys.finditer(more)]
         aliases = "".join(f"    {name},\n" for name in sorted(re.findall(r"^(\w+) = Literal", typed, re.MULTILINE)))
         lines = [STUB_HEAD.format(aliases=f"(\n{aliases})")]
-        for name, (first, of_arguments) in MAKERS.items():
-            taken = [*settings, *(arguments if of_arguments else ())]
+        for name in (name for name in vars(Constructors) if name.startswith("from_")):
+            first, *_, more = inspect.signature(getattr(Constructors, name)).parameters.values()
+            taken = [*settings, *(arguments if "ArgumentSettings" in str(more.annotation) else ())]
             lines += [
                 "    @classmethod\n",
                 f"    def {name}(\n",
-                f"        cls, {first}, num_gpus: int | None = None, *,\n",
+                f"        cls, {first.name}: {first.annotation}, num_gpus: int | None = None, *,\n",
             ]
             lines += [f"        {key}: {kind} = ...,\n" for key, kind in taken]
             lines.append("    ) -> Self: ...\n")

@@ -13,7 +13,7 @@ from megatron_memory_estimator.inputs.catalog import entries
 from megatron_memory_estimator.job.hardware import find_gpu
 from megatron_memory_estimator.planner.card import LEAST, POWERS
 from megatron_memory_estimator.planner.planning import Planned
-from megatron_memory_estimator.report.card import card_document
+from megatron_memory_estimator.report.card import COMMON, card_document
 
 LLAMA = "meta-llama/Llama-3.1-70B"
 PARAMETERS = 70_553_706_496
@@ -179,3 +179,7 @@ def refusal_of(make: Callable[[], object]) -> str:
     except EstimatorError as error:
         return str(error)
     return ""
+
+
+def test_every_axis_that_a_card_fixes_has_words() -> None:
+    assert COMMON.keys() == LEAST.keys()

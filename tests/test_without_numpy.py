@@ -74,7 +74,7 @@ def test_every_tool_answers_the_same_without_numpy() -> None:
     for request, found in zip(asked, alone, strict=True):
         here = json.loads(json.dumps(answered(request)))
         assert "answer" in here, here
-        if request["tool"] == "plan":
+        if request["tool"] in ("plan", "card"):
             found["answer"]["assumptions"].remove("searched without NumPy: one layout after the other")
         assert found == here, request
 

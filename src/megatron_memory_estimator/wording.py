@@ -52,6 +52,23 @@ def counted(number: int, one: str) -> str:
     return f"{number} {one}" if number == 1 else f"{number} {one}s"
 
 
+def sentence(text: str) -> str:
+    """A thought as a sentence: with a capital, and a full stop."""
+    return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
+def filled(words: Iterable[str], width: int, broken: str = "", indent: str = "") -> list[str]:
+    """Words in lines of a width, none broken inside; each line but the last ends with `broken`, each but the first begins with `indent`."""
+    lines = [""]
+    for word in words:
+        if lines[-1] and len(lines[-1]) + 1 + len(word) + len(broken) > width:
+            lines[-1] += broken
+            lines.append(indent + word)
+        else:
+            lines[-1] += f"{' ' if lines[-1] else ''}{word}"
+    return lines
+
+
 def any_count(numbers: Iterable[int], one: str) -> str:
     """`1 stage`, `2 or 4 stages`."""
     listed = any_of(numbers)

@@ -32,7 +32,7 @@ MUTATED = 400
 def test_no_request_of_the_description_fails(port: int, tmp_path: Path) -> None:
     program = str(Path(sys.executable).with_name("schemathesis"))
     line = [program, "run", f"http://127.0.0.1:{port}/api/v1/openapi.json", *OPTIONS]
-    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=1800, check=False)
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stdout
     print(done.stdout[-600:])
 

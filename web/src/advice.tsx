@@ -41,11 +41,9 @@ export const AdviceCard = () => {
       </header>
       {busy && <p class="busy">Changes are estimated, alone and together …</p>}
       {error && <p class="refusal" role="alert">{error}</p>}
-      {found && found.without_layout && <p>No layout was given, so this is data parallelism alone; Plan searches layouts.</p>}
-      {found && found.advice.length === 0 && <p>Nothing that was tried {found.purpose === "faster" ? "makes it faster" : "saves memory"}.</p>}
+      {found && <p>{found.sentence}</p>}
       {found && found.advice.length > 0 && (
         <>
-          <p>{found.purpose === "faster" ? "It fits with room. Changes that make it faster:" : "Changes that save memory, the cheapest first:"}</p>
           <ol class="advice">
             {found.advice.map((one) => {
               const name = one.changes.map((change) => change.name).join(" + ");

@@ -354,6 +354,7 @@ export type Advice = {
   readonly now: Change & PeakStage;
   readonly purpose: string;
   readonly without_layout: boolean;
+  readonly sentence: string;
   readonly advice: readonly Change[];
 };
 

@@ -143,6 +143,11 @@ class Compared(NamedTuple):
         """Bytes that the measured peak is above the estimate."""
         return self.report.max_allocated_bytes - self.max_allocated_bytes
 
+    @property
+    def share(self) -> float:
+        """The error of the estimated peak, as a share of the measured one."""
+        return abs(self.above) / max(self.report.max_allocated_bytes, 1)
+
 
 def compared(report: Reported, result: Estimate, pp_rank: int) -> Compared:
     """A report beside the figures of its iteration: the first step without loaded optimizer state has no moments while it runs; before
@@ -210,24 +215,20 @@ def log_lines(rows: Sequence[Compared], result: Estimate) -> Iterator[str]:
     from ..callback import NOTABLE, explained
     from ..job.hardware import GIB, MIB
 
-    worst = max(rows, key=lambda row: abs(row.above) / max(row.max_allocated_bytes, 1))
-    share = abs(worst.above) / max(worst.max_allocated_bytes, 1)
+    worst = max(rows, key=lambda row: row.share)
     where = f"stage {worst.pp_rank} (rank {worst.report.rank}, iteration {worst.report.iteration})"
-    if share <= NOTABLE:
+    if worst.share <= NOTABLE:
         rest = max(abs(row.report.allocated_bytes / max(row.allocated_bytes, 1) - 1) for row in rows)
         yield (
-            f"Every measured peak is within {share:.1%} of the estimate (the farthest: {where}), and what is allocated between steps "
+            f"Every measured peak is within {worst.share:.1%} of the estimate (the farthest: {where}), and what is allocated between steps "
             f"within {rest:.1%}."
         )
         return
     side, high = ("above", "low") if worst.above > 0 else ("below", "high")
     size = f"{abs(worst.above) / GIB:.1f} GiB" if abs(worst.above) > GIB / 10 else f"{abs(worst.above) / MIB:.0f} MiB"
-    off = f"{100 * abs(worst.max_allocated_bytes / max(worst.report.max_allocated_bytes, 1) - 1):.2f} % too {high}"
-    yield f"The measured peak is {size} {side} the estimate on {where}: the estimate is {off}."
-    rows_then = (
-        result.stages[worst.pp_rank].rows if worst.figure == "peak" else []
-    )  # else moments, or graphs, are not there yet
-    if why := explained(rows_then, worst.above, worst.report.max_allocated_bytes) if rows_then else "":
+    yield f"The measured peak is {size} {side} the estimate on {where}: the estimate is {100 * worst.share:.2f} % too {high}."
+    at_peak = worst.figure == "peak"  # before it moments, or graphs, are not there yet
+    if at_peak and (why := explained(result.stages[worst.pp_rank].rows, worst.above, worst.report.max_allocated_bytes)):
         yield f"Tensors to look at: {why}."
     yield "docs/how-to/real_figure.md says what else makes a run take more or less."
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from ..wording import plain
@@ -48,6 +48,11 @@ def _assumption(text: str, short: str, above: bool) -> Assumption:
 def short_of(note: str) -> str:
     """The few words of a note; none of a plain sentence."""
     return note.short if isinstance(note, Assumption) else ""
+
+
+def shorts_of(notes: Iterable[str], beside: Iterable[str] = ()) -> list[str]:
+    """The few words of each note that has such, but for those `beside` it."""
+    return [short for note in notes if (short := short_of(note)) and short not in beside]
 
 
 def stands_above(note: str) -> bool:

@@ -3,8 +3,6 @@
 TrainingJob.from_hf("Qwen/Qwen3-8B", num_gpus=8, tensor_model_parallel_size=2)
 TrainingJob.from_config({"num_layers": 32, "hidden_size": 4096, ...}, num_gpus=8, vocab_size=128256)
 TrainingJob.from_megatron_args({"num-layers": 32, "swiglu": True, ...}, num_gpus=8)
-
-The readers of `inputs/` make jobs; the constructors find them through `doors.py`, so that users find all ways to a job at the job.
 """
 
 from __future__ import annotations
@@ -86,10 +84,14 @@ class TrainingJob(Constructors):
         return self._no_degree_given and self.layout.world_size > 1 and "world_size" in self.given
 
     @property
+    def degrees_given(self) -> list[str]:
+        """The settings of the layout that the caller gave, without the number of GPUs."""
+        return [one.name for one in dataclasses.fields(Layout) if one.name in self.given and one.name != "world_size"]
+
+    @property
     def _no_degree_given(self) -> bool:
-        degrees = {one.name for one in dataclasses.fields(Layout)} - {"world_size"}
         shards = self.training.use_megatron_fsdp or self.training.use_torch_fsdp2
-        return self.by_name and not degrees & set(self.given) and not shards and not self.rollout.has_phases
+        return self.by_name and not self.degrees_given and not shards and not self.rollout.has_phases
 
     @property
     def kernel(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -142,7 +141,7 @@ def card(
     Numbers of GPUs are powers of two. Raises ConfigError where degrees of parallelism were given, what `estimate` raises of the model on
     one GPU, and NumPyError where the space is large and NumPy is missing.
     """
-    if given := sorted({one.name for one in dataclasses.fields(Layout)} & set(job.given) - {"world_size"}):
+    if given := sorted(job.degrees_given):
         raise ConfigError(f"a card is of a model without a layout: leave out {', '.join(given)}, or ask estimate")
     job = replace(job, layout=Layout(), num_microbatches=1)
     every = (job.gpu,) if "gpu" in job.given or not job.by_name else tuple(map(find_gpu, KINDS))

@@ -18,7 +18,7 @@ from .html import fragment, sentence
 from .html import table as html_table
 from .quantities import document, gib, labelled, record, table
 from .records import Record
-from .verdict import ALLOCATOR, next_lines, verdict_text
+from .verdict import ALLOCATOR, DATA_PARALLEL_ALONE, next_lines, verdict_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,7 +81,7 @@ def loading(advice: Advice) -> Iterator[str]:
 def about(advice: Advice, found: Verdict) -> str:
     """What the changes are, or that there are none; where no layout was given, that a plan searches them."""
     if advice.without_layout:
-        return f"No layout was given, so this is data parallelism alone; `plan` searches layouts. {_changes(advice, found)}"
+        return f"{DATA_PARALLEL_ALONE}; `plan` searches layouts. {_changes(advice, found)}"
     return _changes(advice, found)
 
 
@@ -239,6 +239,7 @@ def advice_document(advice: Advice) -> dict[str, Any]:
         "now": {**now, "peak_stage": advice.now.estimate.peak_stage.pp_rank},
         "purpose": "faster" if advice.faster else "fit",
         "without_layout": advice.without_layout,
+        "sentence": about(advice, advice.now.verdict(advice.limit)),
         "advice": found,
     }
 

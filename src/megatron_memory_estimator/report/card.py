@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..job.assumption import short_of
-from ..planner.card import LEAST, POWERS, Card, Fewest, resuming
+from ..job.assumption import shorts_of
+from ..planner.card import POWERS, Card, Fewest, resuming
 from ..wording import all_of
+from ..wording import sentence as capital
 from .plans import plan_settings
 from .quantities import document, gib, record, table
-from .verdict import command_lines, short_names
+from .verdict import DATA_PARALLEL_ALONE, command_lines, short_names
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,7 +24,6 @@ COMMON = {
     "micro_batch_size": "micro-batch {}",
 }
 """An axis that a card fixes, in words."""
-assert COMMON.keys() == LEAST.keys()
 
 
 def layout_text(row: Fewest) -> str:
@@ -109,15 +109,11 @@ def card_table(card: Card) -> Table:
 def notes(card: Card) -> Iterator[str]:
     """What the figures are without, kinds of GPU that are left out, and what was assumed."""
     if card.not_counted:
-        yield f"{card.not_counted[0].upper()}{card.not_counted[1:]}."
+        yield capital(card.not_counted)
     if card.lacking:
         yield f"{all_of(card.lacking)} lack the {card.job.training.low_precision} recipe."
-    if assumed := _short(card.assumptions):
+    if assumed := ", ".join(shorts_of(card.assumptions)):
         yield f"Not given, assumed: {assumed}."
-
-
-def _short(assumptions: Sequence[str]) -> str:
-    return ", ".join(short_of(note) for note in assumptions if short_of(note))
 
 
 def commands(card: Card, words: Sequence[str], width: int) -> Iterator[str]:
@@ -132,7 +128,7 @@ def commands(card: Card, words: Sequence[str], width: int) -> Iterator[str]:
 
 def least_lines(row: Fewest, words: Sequence[str], width: int) -> Iterator[str]:
     """What the layout that needs least does on the GPUs of a run without a layout, and the command to type next."""
-    alone, gpus = "No layout was given, so this is data parallelism alone", row.asked.layout.world_size
+    alone, gpus = DATA_PARALLEL_ALONE, row.asked.layout.world_size
     if row.held is None:
         yield f"{alone}; no layout that was tried surely trains on {gpus} {row.asked.gpu.name}."
         others = without(words, ("--num-gpus", "--world-size"))
@@ -145,7 +141,7 @@ def least_lines(row: Fewest, words: Sequence[str], width: int) -> Iterator[str]:
         does = "trains and can resume" if row.resume else "trains, but may not resume with optimizer state"
     left = f"{gib(verdict.head_room.low, 1)} GiB left"
     yield f"{alone}; laid out as {layout_text(row)}, recompute {row.held.recompute} it {does}, at least {left}."
-    if assumed := _short(row.held.assumptions):
+    if assumed := ", ".join(shorts_of(row.held.assumptions)):
         yield f"That layout is taken with {assumed}."
     only = ["--phases", "training"] if resuming(row.asked) and row.resume is None else []
     yield from command_lines("plan", words, only, width, "Next:")

@@ -108,7 +108,7 @@ def beside_first(row: Row) -> str:
         name, share = row.limited_by
         if share < LITTLE:
             return "nearly all of its step is computation"
-        return f"{share:.0%} of the step is {name}"
+        return f"{share:.0%} of the step goes to {name}"
     spent = {name: _gpu_seconds(row, name) - _gpu_seconds(first, name) for name in row.time.parts}
     whole = sum(_gpu_seconds(first, name) for name in first.time.parts)
     change = sum(spent.values()) / whole
@@ -117,11 +117,7 @@ def beside_first(row: Row) -> str:
         "as fast as 1" if abs(change) < 0.0005 else f"{abs(change):.1%} {'slower' if change >= 0 else 'faster'} than 1"
     )
     more = "more" if spent[name] >= 0 else "less"
-    return f"{speed}: {WORDS.get(name, name)} {_take(name)} {abs(spent[name]) / whole:.1%} of a step {more}"
-
-
-def _take(part: str) -> str:
-    return "take" if WORDS.get(part, part).split(" of ")[0].endswith("s") else "takes"
+    return f"{speed}: {abs(spent[name]) / whole:.1%} of a step {more} for {WORDS.get(name, name)}"
 
 
 def _gpu_seconds(row: Row, part: str) -> float:

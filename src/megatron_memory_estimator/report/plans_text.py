@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..job.assumption import short_of
+from ..job.assumption import short_of, shorts_of
 from ..planner.found import Found, Plan
 from ..planner.launch import FORMS, environment, megatron_lm
 from ..planner.places import NEAR
@@ -42,7 +42,6 @@ class Asked(NamedTuple):
 
 def print_found(found: Found, rows: Sequence[Row], console: Console, said: Sequence[str], asked: Asked) -> None:
     """The whole text report: the answer, the plans, then two lines of counts and assumptions; with -v all of these."""
-
     head = list(headline(found, rows))
     tail = list(_below_plans(found, rows, said, asked, console.width))
     launch = (
@@ -52,7 +51,7 @@ def print_found(found: Found, rows: Sequence[Row], console: Console, said: Seque
         console.print(line, highlight=False, markup=False)
     room = console.height - 1 if console.is_terminal and not asked.verbose and not launch else sys.maxsize
     used = sum(len(wrapped(line, console.width)) for line in (*head, *tail))
-    for line in _plans_in(rows, console.width, room - used):
+    for line in plan_lines(rows, console.width, room - used) if rows else ():
         console.print(line, highlight=False, no_wrap=True)
     if asked.verbose:
         console.print()
@@ -63,17 +62,6 @@ def print_found(found: Found, rows: Sequence[Row], console: Console, said: Seque
         console.print(line, highlight=False, markup=False, soft_wrap=line.startswith(("Next:", "    ")))
     for line in launch:
         console.print(line, highlight=False, markup=False, soft_wrap=True)  # to be copied
-
-
-def _plans_in(rows: Sequence[Row], width: int, room: int) -> list[str]:
-    """The lines of the plans: of so many as there is room for, at least two."""
-    for number in range(len(rows), 0, -1):
-        lines = list(plan_lines(rows, width, number))
-        if number < len(rows):
-            lines.append(f"[dim]{counted(len(rows) - number, 'more plan')}: -v, --format csv, or a taller terminal[/]")
-        if len(lines) <= room or number <= 2:
-            return lines
-    return []
 
 
 def _below_plans(found: Found, rows: Sequence[Row], said: Sequence[str], asked: Asked, width: int) -> Iterator[str]:
@@ -109,14 +97,13 @@ def headline(found: Found, rows: Sequence[Row]) -> Iterator[str]:
 def counts_line(found: Found) -> str:
     """How many layouts there are, and what became of them."""
     ruled_out = found.illegal.total()
-    counts = (f"{found.fits:,} of {found.legal:,} legal layouts fit", f"{found.tight:,} may fit")
-    return f"{', '.join(counts)}, {found.too_large:,} do not fit; rules exclude {ruled_out:,} more (-v names them)."
+    may = f", {found.tight:,} may" if found.tight else ""
+    return f"{found.fits:,} of {found.legal:,} legal layouts fit{may}; rules exclude {ruled_out:,} more (-v)."
 
 
 def assumed_lines(said: Sequence[str], *, verbose: bool) -> Iterator[str]:
     """What was decided: in a few words each, where there are such, or in sentences."""
-    short = [] if verbose else [short_of(note) for note in said if short_of(note)]
-    if short:
+    if not verbose and (short := shorts_of(said)):
         yield f"Assumed: {', '.join(short)} (-v: in full)."
     for note in said:
         if verbose or not short_of(note):
@@ -207,7 +194,17 @@ LEGEND = {
     "uneven split": "other counts of layers on the first and the last stage: first/last",
 }
 
+ASKED, LEAST = 5, 2
+"""Plans that are shown before what is said of each, and at least."""
+
 Word = Callable[[Plan], str]
+
+
+class Lines(NamedTuple):
+    """The lines of a plan in the table: its layout and figures, and what is said of it."""
+
+    figures: list[str]
+    note: list[str]
 
 
 def _split(plan: Plan) -> str:
@@ -254,15 +251,35 @@ OF_A_PLAN: tuple[Word, ...] = (
 """What is usually searched."""
 
 
-def plan_lines(rows: Sequence[Row], width: int, number: int) -> Iterator[str]:
-    """The lines of the table with the first `number` rows, marked up, none wider than the terminal."""
-    common, words = said_once([row.plan for row in rows])
-    yield from map(escape, wrapped(("All plans: " if len(rows) > 1 else "") + listed(common), width))
-    shown = rows[:number]
-    yield from _table([_figures(row) for row in shown], words[:number], [_below(row) for row in shown], width)
-    for name, meaning in LEGEND.items():
-        if any(name in plain(one) for one in (*words, *common)):
-            yield from map(escape, textwrap.wrap(f"{name}: {meaning}", width))
+def plan_lines(rows: Sequence[Row], width: int, room: int = sys.maxsize) -> list[str]:
+    """The lines of the plans, marked up, none wider than the terminal: of so many as there is room for.
+
+    Five plans come before what is said of each, and of those there are at least two.
+    """
+    common, layouts = said_once([row.plan for row in rows])
+    above = [*map(escape, wrapped(("All plans: " if len(rows) > 1 else "") + listed(common), width))]
+    meanings = [
+        f"{name}: {meaning}"
+        for name, meaning in LEGEND.items()
+        if any(name in plain(one) for one in (*layouts, *common))
+    ]
+    below = [escape(line) for meaning in meanings for line in textwrap.wrap(meaning, width)]
+    head, plans = _table([_figures(row) for row in rows], layouts, [_below(row) for row in rows], width)
+    lines: list[str] = []
+    for full, number in _choices(len(rows)):
+        table = [line for plan in plans[:number] for line in (*plan.figures, *(plan.note if full else ()))]
+        left = [f"{counted(len(rows) - number, 'more plan')}"] * (number < len(rows)) + ["what slows each"] * (not full)
+        more = [f"[dim]{' and '.join(left)}: -v, or a taller terminal[/]"] if left else []
+        lines = [*above, head, *table, *(below if full else ()), *more]
+        if len(lines) <= room:
+            break
+    return lines
+
+
+def _choices(rows: int) -> Iterator[tuple[bool, int]]:
+    """What may be shown of so many plans, the best first: whether what is said of each, and how many plans."""
+    yield from ((True, number) for number in range(rows, min(rows, ASKED) - 1, -1))
+    yield from ((False, number) for number in range(rows, min(rows, LEAST) - 1, -1))
 
 
 def apart_lines(found: Found, rows: Sequence[Row], width: int, *, verbose: bool) -> Iterator[str]:
@@ -334,8 +351,8 @@ def _figures(row: Row) -> dict[str, str]:
 
 def _table(
     figures: Sequence[Mapping[str, str]], layouts: Sequence[str], below: Sequence[str], width: int
-) -> Iterator[str]:
-    """A line of numbers for each plan, its layout beside or above them, and what is below it."""
+) -> tuple[str, list[Lines]]:
+    """The line of heads, and the lines of each plan: its numbers, its layout beside or above them, and what is below it."""
     heads, numbers = list(figures[0]), [list(one.values()) for one in figures]
     margin = len(str(len(numbers))) + 2
     sizes = [max(map(len, column)) for column in zip(heads, *numbers, strict=True)]
@@ -345,20 +362,17 @@ def _table(
     def line(left: str, values: Sequence[str]) -> str:
         return escape(left + "".join(f"  {value:>{size}}" for value, size in zip(values, sizes, strict=True)))
 
-    head = f"{'#':<{margin}}{'layout' if space else '':{space}}"
-    yield f"[bold]{line(head, heads)}[/]"
-    for at, (values, layout, note) in enumerate(zip(numbers, layouts, below, strict=True), 1):
-        start = f"{at:<{margin}}"
+    def plan(at: int, values: Sequence[str], layout: str, note: str) -> Lines:
+        start, aside = f"{at:<{margin}}", " " * margin
         first, *more = wrapped(layout, space or width - margin)
-        if space:
-            yield line(f"{start}{first:{space}}", values)
-        else:
-            yield escape(start + first)
-        yield from (escape(" " * margin + one) for one in more)
-        if not space:
-            yield line(" " * margin, values)
-        for one in wrapped(note, width - margin):
-            yield f"[dim]{escape(' ' * margin + one)}[/]"
+        own = [line(f"{start}{first:{space}}", values) if space else escape(start + first)]
+        own += [escape(aside + one) for one in more]
+        own += [] if space else [line(aside, values)]
+        return Lines(own, [f"[dim]{escape(aside + one)}[/]" for one in wrapped(note, width - margin)])
+
+    head = line(f"{'#':<{margin}}{'layout' if space else '':{space}}", heads)
+    plans = [plan(*each) for each in zip(range(1, len(layouts) + 1), numbers, layouts, below, strict=True)]
+    return f"[bold]{head}[/]", plans
 
 
 def _below(row: Row) -> str:
@@ -395,7 +409,7 @@ def like_it(plan: Plan) -> str:
     faster = f", up to {fastest:.1%} faster" if fastest >= 0.0005 else ""
     text = ", ".join(said) or "other shapes"
     count = len(plan.alike)
-    similar = f"{count} similar layout{'s' if count > 1 else ''} ({text})"
+    similar = f"{counted(count, 'similar layout')} ({text})"
     return f"{similar} {'are' if count > 1 else 'is'} within {NEAR - 1:.0%}{faster}"
 
 

@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from ..device.verdict import explain_terms
 from ..estimator import Estimate
-from ..job.assumption import short_of, stands_above
+from ..job.assumption import shorts_of, stands_above
 from ..job.choices import ROUTING_SHORT
 from ..job.training_job import TrainingJob
 from ..modules.counts import count_parameters
@@ -101,7 +101,7 @@ def print_warnings(job: TrainingJob, console: Console) -> None:
 
 def assumed_line(notes: Sequence[str], uneven: Routing | None) -> str:
     """What was assumed that moves the peak by more than 1 %, in a few words each."""
-    short = [short_of(note) for note in notes if not stands_above(note) and short_of(note) not in ("", ROUTING_SHORT)]
+    short = shorts_of((note for note in notes if not stands_above(note)), {ROUTING_SHORT})
     if uneven and uneven.peaks[2] > 1.01 * uneven.peaks[1]:
         low, _, high = uneven.peaks
         short.append(f"{ROUTING_SHORT} (peak {gib(low)} to {gib(high)})")

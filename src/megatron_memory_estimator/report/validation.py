@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ..job.hardware import GIB
 from ..validation.replay import Pair, Replay, Score, Summary, large_peaks, scores, steady_outside, sums, under_estimated
-from ..wording import plain
+from ..wording import filled, plain
 from .stage_table import needed
 
 CASE_COLUMNS = ("case", "steady GiB", "error", "peak GiB", "error", "first step", "beyond state")
@@ -80,20 +80,8 @@ def print_table(console: Console, columns: Sequence[str], rows: Iterable[Sequenc
         said = [
             f"{column} {cell.strip()}" for column, cell in zip(columns[1:], cells, strict=True) if cell.strip() != "-"
         ]
-        for line in _filled(said, console.width - 2):
+        for line in filled([f"{one};" for one in said[:-1]] + said[-1:], console.width - 2):
             console.print(Padding(Text(line), (0, 0, 0, 2)))
-
-
-def _filled(parts: Sequence[str], width: int) -> list[str]:
-    """Parts in lines of a width, none broken inside."""
-    lines = [""]
-    for number, part in enumerate(parts, 1):
-        word = part + (";" if number < len(parts) else "")
-        if lines[-1] and len(lines[-1]) + len(word) + 1 > width:
-            lines.append(word)
-        else:
-            lines[-1] += f"{' ' if lines[-1] else ''}{word}"
-    return lines
 
 
 def print_validation(replays: Sequence[Replay], console: Console) -> None:

@@ -14,7 +14,7 @@ from ..estimator import estimate as estimated
 from ..job.choices import PHASES
 from ..job.hardware import GIB, GPUS
 from ..legality.precision import has_recipe
-from ..wording import all_of
+from ..wording import all_of, filled, sentence
 from .quantities import bounds_text, gib, plural
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ DOES = {
     "reference": Doing("Runs the reference's forward", "run the reference's forward", "the reference's forward"),
     "weight_sync": Doing("Gives the engine new weights", "give the engine new weights", "the exchange of weights"),
 }
+DATA_PARALLEL_ALONE = "No layout was given, so this is data parallelism alone"
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 WAYS_OUT: tuple[tuple[str, dict[str, Any]], ...] = (
     ("--dist-ckpt-optim-fully-reshardable", {"dist_ckpt_optim_fully_reshardable": True}),
@@ -70,7 +71,7 @@ def sentences(found: Verdict, estimate: Estimate) -> list[Sentence]:
     if set(held) != set(PHASES):
         said.append(Sentence(f"Nothing but {all_of([DOES[name].what for name in held])} is judged.", found.word))
     if found.not_counted:
-        said.append(Sentence(f"{found.not_counted[0].upper()}{found.not_counted[1:]}.", found.word))
+        said.append(Sentence(sentence(found.not_counted), found.word))
     return said
 
 
@@ -241,19 +242,7 @@ def command_lines(verb: str, words: Sequence[str], more: Sequence[str], width: i
         word if word == "..." else shlex.quote(word)
         for word in (*given[:at], *model, *more, *(["--", *behind] if behind else []))
     ]
-    return _pasted([*([before] if before else []), "megatron-memory", verb, *command], width)
-
-
-def _pasted(words: Sequence[str], width: int) -> list[str]:
-    """A command in lines of a width, broken between its words, each but the last with a backslash at its end."""
-    lines = [""]
-    for word in words:
-        if lines[-1] and len(lines[-1]) + len(word) + 3 > width:
-            lines[-1] += " \\"
-            lines.append(f"    {word}")
-        else:
-            lines[-1] += f"{' ' if lines[-1] else ''}{word}"
-    return lines
+    return filled([*([before] if before else []), "megatron-memory", verb, *command], width, " \\", "    ")
 
 
 def gpu_table(estimate: Estimate) -> Table:
