@@ -93,7 +93,7 @@ COMMANDS: list[tuple[str, str]] = [
     (f"plan {DENSE} --num-gpus 8 --recompute none --recompute-granularity full", "say the same thing"),
     (f"plan {DENSE} --num-gpus 8 --split balanced", "even, uneven, layout"),
     (f"plan {DENSE} --num-gpus 8 --max-memory 0", "must be more than 0"),
-    (f"plan {DENSE} --num-gpus 8 --max-memory nan", "must be more than 0"),
+    (f"plan {DENSE} --num-gpus 8 --max-memory nan", "must be a finite number"),
     (f"plan {DENSE} --num-gpus 8 --head-room inf", "must not be negative"),
     (f"plan {DENSE} --num-gpus 8 --global-batch-size 99999999999999999999", "global_batch_size"),
     (f"plan {DENSE} --num-gpus 8 --recompute-modules mlp", "--recompute-granularity"),

@@ -13,7 +13,7 @@ from megatron_memory_estimator.cli import main
 from megatron_memory_estimator.inputs.catalog import entries
 from megatron_memory_estimator.inputs.hf import coverage
 from megatron_memory_estimator.inputs.hf.families import FAMILIES, REFUSED
-from megatron_memory_estimator.job.hardware import GPUS
+from megatron_memory_estimator.job.hardware import CATALOGUE
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -78,9 +78,11 @@ def test_models_as_csv_are_plain_numbers(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_gpus_in_every_format(capsys: pytest.CaptureFixture[str]) -> None:
     rows = list(csv.DictReader(io.StringIO(printed(capsys, "gpus", "--format", "csv"))))
-    assert [(row["name"], int(row["memory_bytes"])) for row in rows] == [(gpu.name, gpu.memory_bytes) for gpu in GPUS]
+    assert [(row["name"], int(row["memory_bytes"])) for row in rows] == [
+        (gpu.name, gpu.memory_bytes) for gpu in CATALOGUE
+    ]
     assert printed(capsys, "gpus", "--format", "json") == printed(capsys, "gpus", "--json")
-    assert len(printed(capsys, "gpus", "--format", "markdown").splitlines()) == 2 + len(GPUS)
+    assert len(printed(capsys, "gpus", "--format", "markdown").splitlines()) == 2 + len(CATALOGUE)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from megatron_memory_estimator import GPUS, ConfigError, LayoutError, TrainingJob, UnsupportedError, estimate
@@ -9,7 +11,8 @@ from megatron_memory_estimator.cli import main
 from megatron_memory_estimator.inputs.catalog import aliases, entries
 from megatron_memory_estimator.inputs.hf import hub
 from megatron_memory_estimator.inputs.hf.load import UNKNOWN, load
-from megatron_memory_estimator.job.hardware import GIB, find_gpu
+from megatron_memory_estimator.job.hardware import CATALOGUE, GIB, MEMORY_ONLY, find_gpu
+from megatron_memory_estimator.report.page import _frozen
 from megatron_memory_estimator.throughput import throughput
 
 
@@ -17,8 +20,11 @@ from megatron_memory_estimator.throughput import throughput
     ("name", "shown", "gib", "known"),
     [
         ("288GB", "288GB-GPU", 288, False),
-        ("MI300X=191.7GB", "MI300X", 191.7, False),
-        ("Ascend 910B=61 GiB", "Ascend 910B", 61, False),
+        ("MI300X", "MI300X-192GB", 191.69, False),
+        ("MI300X=192GB", "MI300X-192GB", 191.69, False),
+        ("MI300X=150GB", "MI300X-150GiB", 150, False),
+        ("Ascend 910B=61 GiB", "ASCEND-910B-61GiB", 61, False),
+        ("Some chip=61 GiB", "Some chip", 61, False),
         ("H100=64gb", "H100-64GiB", 64, True),
         ("H100 =77 GiB", "H100-77GiB", 77, True),
         ("b200=178GB", "B200-178GiB", 178, True),
@@ -46,16 +52,42 @@ def test_a_comparison_of_a_gpu_without_rates_has_no_seconds(capsys: pytest.Captu
     assert ["step", "(s)", "-", "-"] in lines and ["MFU", "-", "-"] in lines
 
 
+@pytest.mark.parametrize("command", ["estimate", "check", "advise", "compare"])
+def test_every_command_keeps_to_the_memory_that_a_run_may_take(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """30 GiB less 10% of them."""
+    layouts = ["--layout", "tp=2", "--layout", "tp=4"] if command == "compare" else ["--tp", "2"]
+    run = [command, "Qwen/Qwen3-8B", "--num-gpus", "8", *layouts, "--max-memory", "30", "--head-room", "10%"]
+    with pytest.raises(SystemExit) if command == "check" else nullcontext():
+        main(run)
+    assert "of 27.0 GiB" in capsys.readouterr().out
+
+
+def test_the_memory_that_a_run_may_take_is_a_setting() -> None:
+    job = TrainingJob.from_hf("Qwen/Qwen3-8B", 8, tp=2, max_memory=50, head_room="2")
+    assert job.gpu.memory_bytes == 48 * GIB and estimate(job).verdict().word == "tight"
+    for wrong in ({"max_memory": -1}, {"head_room": "some"}, {"head_room": "101%"}, {"head_room": "nan"}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            TrainingJob.from_hf("Qwen/Qwen3-8B", 8, **wrong)
+
+
+def test_a_page_of_a_gpu_without_rates_says_why_it_has_no_lanes() -> None:
+    held = _frozen(estimate(TrainingJob.from_hf("Qwen/Qwen3-8B", 8, gpu="MI300X")))
+    [lanes] = [one for one in held["documents"] if one["tool"] == "lanes"]
+    assert "so it has no step times" in lanes["error"]
+
+
 def test_an_unknown_gpu_says_how_to_give_it() -> None:
     with pytest.raises(ConfigError, match="NAME=80GB is one of so much memory"):
-        find_gpu("MI300X")
+        find_gpu("MI301X")
     with pytest.raises(ConfigError, match="has no memory"):
         find_gpu("0GB")
 
 
 def test_every_gpu_has_a_name_of_its_own() -> None:
-    names = [word.lower() for gpu in GPUS for word in {gpu.name, *gpu.aliases}]
-    assert len(names) == len(set(names)) and len(GPUS) == 18
+    names = [word.lower() for gpu in CATALOGUE for word in {gpu.name, *gpu.aliases}]
+    assert len(names) == len(set(names)) and (len(GPUS), len(MEMORY_ONLY)) == (20, 6)
 
 
 def test_aliases_have_the_shape_of_their_model_or_say_why_not(monkeypatch: pytest.MonkeyPatch) -> None:

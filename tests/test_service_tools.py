@@ -110,7 +110,7 @@ def test_defaults_of_the_catalogue_are_those_of_a_run() -> None:
 
 def test_gpus_are_those_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert ask("gpus") == json.loads(printed(capsys, "gpus", "--json"))
-    assert [one["name"] for one in ask("gpus", gpu="h200")] == ["H200-141GB"]
+    assert [one["name"] for one in ask("gpus", gpu="h200")] == ["H200-141GB", "GH200-96GB", "GH200-144GB"]
     assert 'no GPU has "X1" in its name' in ask("gpus", gpu="X1") and "must be a word" in ask("gpus", gpu=3)
 
 

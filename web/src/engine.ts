@@ -182,9 +182,9 @@ export class WorkerEngine implements Engine {
   }
 }
 
-type Held = { readonly tool: string; readonly arguments: Readonly<Record<string, unknown>>; readonly answer: unknown };
+type Held = { readonly tool: string; readonly arguments: Readonly<Record<string, unknown>>; readonly answer?: unknown; readonly error?: string };
 
-/** The documents of a report: those of one run. */
+/** The documents of a report: those of one run, or why there is none. */
 export class FrozenEngine implements Engine {
   readonly live = false;
   readonly place = "";
@@ -196,6 +196,7 @@ export class FrozenEngine implements Engine {
       (one) => one.tool === tool && Object.entries(one.arguments).every(([name, value]) => (asked[name] ?? null) === value),
     );
     if (!found) throw new Refusal(`this report does not hold that; \`megatron-memory serve\` opens the page that answers it`);
+    if (found.error !== undefined) throw new Refusal(found.error);
     return found.answer as T;
   }
 }

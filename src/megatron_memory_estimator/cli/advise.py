@@ -6,7 +6,7 @@ import click
 
 from ..job.training_job import TrainingJob
 from .job_command import job_command, same_run
-from .options import format_option, json_option, limit_options, memory_limit, one_format
+from .options import format_option, json_option, one_format
 
 HELP = """What makes a run fit: the smallest changes, each with what it saves and what it costs. For a run that fits with room, what
 makes it faster.
@@ -20,8 +20,6 @@ def run(
     *,
     as_json: bool,
     form: str,
-    max_memory: float | None,
-    head_room: str | None,
     top: int,
     calibrate: str | None,
 ) -> None:
@@ -31,8 +29,7 @@ def run(
     from .plan import fitted
 
     form = one_format(form, as_json=as_json)
-    limit = memory_limit(job, max_memory, head_room)
-    found = advise(job, limit=limit, most=top, efficiency=fitted(calibrate, quiet=form != "table"))
+    found = advise(job, most=top, efficiency=fitted(calibrate, quiet=form != "table"))
     if form == "json":
         from .files import print_json
 
@@ -53,7 +50,6 @@ command = job_command(
     [
         json_option(),
         format_option("change, beginning with the run as it is"),
-        *limit_options(),
         click.Option(["--top"], type=click.IntRange(1, 100), default=10, help="changes to show (default 10)"),
         click.Option(["--calibrate"], metavar="FILE", help="measured steps that the efficiencies are fitted to"),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 
 import click
@@ -10,7 +9,7 @@ import click
 from ..errors import ConfigError
 from ..job.training_job import TrainingJob
 from .job_command import job_command
-from .options import json_option, limit_options, memory_limit
+from .options import json_option
 
 HELP = """Whether a run may start, for CI and job submission: one line of reason, and an exit code.
 
@@ -26,8 +25,6 @@ def run(
     as_json: bool,
     max_increase: str | None,
     tolerance: str,
-    max_memory: float | None,
-    head_room: str | None,
 ) -> None:
     """Print the reason, warnings on standard error, and exit with the code."""
     from ..estimator import estimate
@@ -35,8 +32,6 @@ def run(
 
     share = tolerance_of(tolerance)
     baseline = read_baseline(max_increase) if max_increase is not None else None
-    limit = memory_limit(job, max_memory, head_room)
-    job = dataclasses.replace(job, gpu=dataclasses.replace(job.gpu, memory_bytes=limit))
     result = estimate(job)
     found = checked(result, baseline, share)
     if as_json:
@@ -73,7 +68,6 @@ command = job_command(
             metavar="BASELINE.json",
             help="no stage's peak may be above that of an earlier check --json or estimate --json",
         ),
-        *limit_options(),
         click.Option(["--tolerance"], metavar="%", default="0%", show_default=True, help="by how much it may be above"),
     ],
     run,

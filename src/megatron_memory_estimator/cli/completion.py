@@ -25,11 +25,13 @@ def _short(name: str) -> str:
 
 def gpus(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """GPUs of the catalogue by name, and by alias of one word where no name begins so."""
-    from ..job.hardware import GPUS
+    from ..job.hardware import CATALOGUE
 
     typed = incomplete.lower()
-    found = [gpu.name for gpu in GPUS if gpu.name.lower().startswith(typed)]
-    aliases = [alias for gpu in GPUS for alias in gpu.aliases if alias.lower().startswith(typed) and " " not in alias]
+    found = [gpu.name for gpu in CATALOGUE if gpu.name.lower().startswith(typed)]
+    aliases = [
+        alias for gpu in CATALOGUE for alias in gpu.aliases if alias.lower().startswith(typed) and " " not in alias
+    ]
     return [CompletionItem(name) for name in found or aliases]
 
 

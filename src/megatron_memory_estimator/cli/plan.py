@@ -23,8 +23,6 @@ from .options import (
     SECTIONS,
     format_option,
     json_option,
-    limit_options,
-    memory_limit,
     model_argument,
     one_format,
     option_names,
@@ -72,7 +70,6 @@ def plan_options() -> list[click.Option]:
         click.Option(
             ["--every"], is_flag=True, help="every plan of its own, also where it differs from another in details"
         ),
-        *limit_options(),
         click.Option(["--tight"], is_flag=True, help="also take layouts that fit unless memory is fragmented"),
         click.Option(["--min-num-gpus"], is_flag=True, help="the smallest number of GPUs that holds it"),
         click.Option(
@@ -137,8 +134,6 @@ class Asked(NamedTuple):
     objective: str
     top: int
     every: bool
-    max_memory: float | None
-    head_room: str | None
     min_num_gpus: bool
     tight: bool
     show: int | None
@@ -178,7 +173,6 @@ def searched(model: tuple[str, ...], values: dict[str, Any], asked: Asked, effic
             objective=asked.objective,
             top=asked.top,
             every=asked.every,
-            limit=memory_limit(job, asked.max_memory, asked.head_room),
             tight=asked.tight,
             complete=asked.complete,
             fewest_gpus=asked.min_num_gpus,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from ..errors import ConfigError
-from ..job.training_job import DEFAULT_GPU
+from ..job.hardware import DEFAULT_GPU
 from ..wording import plain
 from .options import gpu_option, json_option
 from .verb import Verb

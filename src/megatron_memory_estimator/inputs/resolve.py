@@ -15,14 +15,14 @@ from typing import Any
 from ..errors import ConfigError
 from ..job.assumption import Assumption
 from ..job.choices import ROUTING_SHORT
-from ..job.hardware import LIBRARIES, Environment, Gpu, OpenVersion, any_version, find_gpu
+from ..job.hardware import DEFAULT_GPU, LIBRARIES, Environment, Gpu, OpenVersion, any_version, find_gpu
 from ..job.layout import SHORT, Layout, fewest_gpus
 from ..job.model import Model
 from ..job.pipeline import split_layers, virtual_stages
 from ..job.rollout import Rollout
 from ..job.settings import LARGEST_INTEGER, build, checked
 from ..job.training import Training
-from ..job.training_job import DEFAULT_GPU, TrainingJob
+from ..job.training_job import TrainingJob
 from ..legality import balanced_split, even_layout
 from ..legality.precision import has_recipe
 from ..modules.context import Context
@@ -247,7 +247,10 @@ def _warnings(job: TrainingJob, loaded: LoadedModel, given: Mapping[str, Any], *
     """What the user should know about a job that is decided."""
     yield from loaded.warnings
     if job.gpu.chip_unknown:
-        yield f"nothing but the memory of {job.gpu.name} is known: its kernels are taken to be those of an H100, and it has no step times"
+        yield (
+            f"nothing but the memory of {job.gpu.name} is known: its kernels are taken to be those of an H100, and it has no step times"
+            f"{'; ' if job.gpu.note else ''}{job.gpu.note}"
+        )
     yield from without_effect(job.model, job.training, given)
     yield from not_established(job.model, job.layout, job.training)
     yield from not_counted(job.model, job.layout, job.training)

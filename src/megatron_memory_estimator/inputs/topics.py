@@ -107,8 +107,9 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "per_layer_embed_vocab_size", "kv_shared", "kv_stored",
     ),
     "machine and libraries": (
-        "gpus_per_node", "nvlink_domain", "network_gbs", "expandable_segments", "fragmentation", "context_gib", "libraries_gib",
-        "nccl_gib", "nccl_nvls", "cublas_workspace_config", "apex", "transformer_engine_version", "megatron_core_version", "container",
+        "max_memory", "head_room", "gpus_per_node", "nvlink_domain", "network_gbs", "expandable_segments", "fragmentation",
+        "context_gib", "libraries_gib", "nccl_gib", "nccl_nvls", "cublas_workspace_config", "apex",
+        "transformer_engine_version", "megatron_core_version", "container",
     ),
 }  # fmt: skip
 """Names of options (a setting's name, or the name that an option fills) by topic."""

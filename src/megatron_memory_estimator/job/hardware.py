@@ -20,6 +20,7 @@ MIB = 2**20
 GIB = 2**30
 
 
+DEFAULT_GPU = "H100-80GB"
 Family = Literal["ampere", "ada", "hopper", "blackwell"]
 Host = Literal["x86", "grace"]
 HOST_GPUS: dict[Host, int] = {"x86": 8, "grace": 4}
@@ -75,6 +76,8 @@ class Gpu:
     """GPUs of a host, where that is given; 0: as usual."""
     chip_unknown: bool = False
     """Nothing but its memory is known: kernels and rates are those of the GPU that it is made from."""
+    note: str = ""
+    """What is to know beside that."""
 
     @property
     def gpus_per_node(self) -> int:
@@ -90,6 +93,9 @@ class Gpu:
     def two_way_fp8(self) -> bool:
         """Low-precision GEMMs that read operands in both orientations (TransformerEngine `pytorch/utils.py`)."""
         return (10, 0) <= self.capability < (12, 0) or self.capability >= (13, 0)
+
+
+LARGEST_GIB = 10**6
 
 
 def _gib(value: float) -> int:
@@ -129,11 +135,42 @@ GPUS: tuple[Gpu, ...] = (
         ("RTX-PRO-6000", "RTX PRO 6000", "RTX-PRO-6000-BLACKWELL"), "blackwell", Speed(504, 1008, 2015, 1792, 64, 50)),
     Gpu("L40S-48GB", _gib(44.4), (8, 9), 1, 142, "nvidia-smi 46068 MiB (modal-labs/modal-client PR 2797); torch estimated",
         ("L40S",), "ada", Speed(362, 733, 0, 864, 32, 50)),
+    Gpu("GH200-96GB", _gib(94.5), (9, 0), 1, 132, "general knowledge", ("GH200", "GH200-480GB"), "hopper",
+        Speed(989, 1979, 0, 4000, 450, 50), "grace", alike="H100-80GB", node=1),
+    Gpu("GH200-144GB", 144 * 10**9, (9, 0), 1, 132, "144 GB as sold; what torch reports is not known", ("GH200-HBM3E",), "hopper",
+        Speed(989, 1979, 0, 4900, 450, 50), "grace", alike="H100-80GB", node=1),
     Gpu("RTX-4090-24GB", _gib(23.6), (8, 9), 1, 128, "general knowledge", ("RTX-4090", "RTX4090", "4090"),
         "ada", Speed(165, 330, 0, 1008, 32, 25)),
     Gpu("RTX-A6000-48GB", _gib(47.5), (8, 6), 2, 84, "general knowledge", ("RTX-A6000", "A6000"),
         "ampere", Speed(155, 0, 0, 768, 56, 25)),
 )  # fmt: skip
+"""GPUs whose kernels and rates are known: every run is judged on each of them."""
+
+
+def _memory_only(name: str, memory_bytes: int, source: str, aliases: tuple[str, ...], note: str) -> Gpu:
+    """A GPU that is an H100 but for its memory, because no more of it is known."""
+    usual = next(gpu for gpu in GPUS if gpu.name == DEFAULT_GPU)
+    return replace(
+        usual, name=name, memory_bytes=memory_bytes, source=source, aliases=aliases, chip_unknown=True, note=note
+    )
+
+
+ROCM = "the memory of ROCm's context, libraries and RCCL is taken to be that of CUDA and NCCL"
+MEMORY_ONLY: tuple[Gpu, ...] = (
+    _memory_only("MI300X-192GB", _gib(191.69), "torch 191.69 to 191.98 GiB (out-of-memory messages of public issues)",
+        ("MI300X",), ROCM),
+    _memory_only("MI325X-256GB", _gib(255.69), "torch 255.69 or 255.98 GiB (out-of-memory messages of public issues)",
+        ("MI325X",), ROCM),
+    _memory_only("MI355X-288GB", _gib(287.98), "torch 287.98 GiB (out-of-memory messages of public issues)", ("MI355X",), ROCM),
+    _memory_only("GB10-128GB", _gib(119.6), "torch 119.6 to 119.7 GiB (out-of-memory messages of public issues)",
+        ("GB10", "DGX-SPARK", "DGX Spark"), "the host's processes take of the same memory"),
+    _memory_only("ASCEND-910B-64GB", _gib(60.97), "60.97 GiB (out-of-memory messages of public issues)",
+        ("910B", "ASCEND-910B", "Ascend 910B"), "it is no CUDA device, and what MindSpeed changes of Megatron is not modelled"),
+    _memory_only("VR200-288GB", 288 * 10**9, "288 GB as announced; what torch reports is not known", ("VR200", "RUBIN"),
+        "it is announced, and no figure of it is verified"),
+)  # fmt: skip
+"""GPUs of which nothing but the memory is known."""
+CATALOGUE = (*GPUS, *MEMORY_ONLY)
 
 
 SIZED = re.compile(r"(?:(?P<name>[\w .+-]+)=)?(?P<size>\d{1,5}(?:\.\d+)?) ?gi?b", re.IGNORECASE | re.ASCII)
@@ -167,7 +204,7 @@ def find_gpu(name: str) -> Gpu:
             aliases=(),
             alike=known.alike or known.name,
         )
-    usual = _named("H100")
+    usual = _named(DEFAULT_GPU)
     return replace(usual, name=called, memory_bytes=memory, source="memory as given", aliases=(), chip_unknown=True)
 
 
@@ -175,7 +212,7 @@ def _named(name: str) -> Gpu:
     found = _of_catalogue(name)
     if found is not None:
         return found
-    known = [word for gpu in GPUS for word in (gpu.name, *gpu.aliases)]
+    known = [word for gpu in CATALOGUE for word in (gpu.name, *gpu.aliases)]
     raise ConfigError(
         f'unknown GPU "{name}"; `megatron-memory gpus` lists them, and NAME=80GB is one of so much memory.'
         f"{nearest(name.upper(), known)}"
@@ -184,7 +221,9 @@ def _named(name: str) -> Gpu:
 
 def _of_catalogue(name: str) -> Gpu | None:
     wanted = name.lower().replace("_", "-").removeprefix("nvidia-")
-    return next((gpu for gpu in GPUS if wanted in (gpu.name.lower(), *(alias.lower() for alias in gpu.aliases))), None)
+    return next(
+        (gpu for gpu in CATALOGUE if wanted in (gpu.name.lower(), *(alias.lower() for alias in gpu.aliases))), None
+    )
 
 
 @dataclass(frozen=True)
@@ -204,6 +243,8 @@ class Environment:
     gpus_per_node: int | None = setting(None, "GPUs of one host; default: by GPU")
     nvlink_domain: int | None = setting(None, "GPUs that NVLink joins; default: by GPU")
     network_gbs: float | None = setting(None, "network of one GPU, one way, GB/s; default: by GPU")
+    max_memory: float | None = setting(None, "memory that a run may take of a GPU, GiB; default: all of it")
+    head_room: str | None = setting(None, "memory of a GPU to leave free: GiB such as 4, or a share such as 5%")
 
     container: str | None = setting(
         None, "container image, whose name says library versions: nvcr.io/nvidia/nemo:25.11"
@@ -225,9 +266,33 @@ class Environment:
                 raise ConfigError(f"{name}={value} must be more than 0")
 
     def installed(self, gpu: Gpu) -> Gpu:
-        """A GPU as it is installed: in hosts and NVLink domains of these sizes."""
-        node, domain = self.gpus_per_node or gpu.node, self.nvlink_domain or gpu.nvlink_domain
-        return gpu if (node, domain) == (gpu.node, gpu.nvlink_domain) else replace(gpu, node=node, nvlink_domain=domain)
+        """A GPU as it is installed: in hosts and NVLink domains of these sizes, with the memory that the run may take of it."""
+        return replace(
+            gpu,
+            node=self.gpus_per_node or gpu.node,
+            nvlink_domain=self.nvlink_domain or gpu.nvlink_domain,
+            memory_bytes=self._allowed(gpu.memory_bytes),
+        )
+
+    def _allowed(self, memory: int) -> int:
+        """Bytes of a GPU that the run may take. Raises ConfigError."""
+        if self.max_memory is not None:
+            if not 0 < self.max_memory < LARGEST_GIB:
+                raise ConfigError(f"max_memory={self.max_memory:g} must be more than 0 GiB, and a number")
+            memory = _gib(self.max_memory)
+        if self.head_room is None:
+            return memory
+        text = self.head_room.removesuffix("%")
+        try:
+            size = float(text)
+        except ValueError:
+            raise ConfigError(f"head_room={self.head_room} must be GiB such as 4, or a percentage such as 5%") from None
+        if not 0 <= size < LARGEST_GIB:
+            raise ConfigError(f"head_room={self.head_room} must not be negative, and a number")
+        room = int(memory * size / 100) if text != self.head_room else _gib(size)
+        if room >= memory:
+            raise ConfigError(f"head_room={self.head_room} leaves nothing of {memory / GIB:.2f} GiB")
+        return memory - room
 
 
 Version = tuple[int, int]

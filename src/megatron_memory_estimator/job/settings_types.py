@@ -317,6 +317,8 @@ class Settings(TypedDict, total=False):
     gpus_per_node: int | None  # GPUs of one host; default: by GPU
     nvlink_domain: int | None  # GPUs that NVLink joins; default: by GPU
     network_gbs: float | None  # network of one GPU, one way, GB/s; default: by GPU
+    max_memory: float | None  # memory that a run may take of a GPU, GiB; default: all of it
+    head_room: str | None  # memory of a GPU to leave free: GiB such as 4, or a share such as 5%
     container: str | None  # container image, whose name says library versions: nvcr.io/nvidia/nemo:25.11
     phases: Phases | Sequence[Phases]  # phases of the run that a verdict holds: training alone, or all
 

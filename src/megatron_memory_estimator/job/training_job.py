@@ -15,13 +15,11 @@ from typing import Any
 from ..dataclass import dataclass
 from .assumption import OpenSetting
 from .constructors import Constructors
-from .hardware import Environment, Gpu, OpenVersion, find_gpu
+from .hardware import DEFAULT_GPU, Environment, Gpu, OpenVersion, find_gpu
 from .layout import Layout
 from .model import Model
 from .rollout import Rollout
 from .training import Training
-
-DEFAULT_GPU = "H100-80GB"
 
 
 @dataclass(frozen=True)

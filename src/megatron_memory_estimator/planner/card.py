@@ -144,7 +144,11 @@ def card(
     if given := sorted(job.degrees_given):
         raise ConfigError(f"a card is of a model without a layout: leave out {', '.join(given)}, or ask estimate")
     job = replace(job, layout=Layout(), num_microbatches=1)
-    every = (job.gpu,) if "gpu" in job.given or not job.by_name else tuple(map(find_gpu, KINDS))
+    every = (
+        (job.gpu,)
+        if "gpu" in job.given or not job.by_name
+        else tuple(job.env.installed(find_gpu(name)) for name in KINDS)
+    )
     kinds = [gpu for gpu in every if has_recipe(job.training, gpu)] or [job.gpu]
     state = state_bytes(replace(job, gpu=kinds[0]))
     search = Search(layouts_tried(replace(job, gpu=kinds[0])), progress, stop)

@@ -11,7 +11,7 @@ from ..inputs.catalog import entries
 from ..inputs.hf import load
 from ..inputs.loaded_model import LoadedModel
 from ..inputs.resolve import model_of
-from ..job.hardware import GPUS
+from ..job.hardware import CATALOGUE, Gpu
 from ..job.tower import lacking
 from ..modules.counts import count_parameters
 from ..wording import plain
@@ -65,12 +65,16 @@ def model_record(facts: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _source(gpu: Gpu) -> str:
+    return f"{gpu.source}; nothing else is known of it" if gpu.chip_unknown else gpu.source
+
+
 def gpu_facts(word: str = "") -> list[dict[str, Any]]:
     """The GPUs with a word in their names. Raises ConfigError where there is none."""
-    shown = [gpu for gpu in GPUS if any(word.lower() in name.lower() for name in (gpu.name, *gpu.aliases))]
+    shown = [gpu for gpu in CATALOGUE if any(word.lower() in name.lower() for name in (gpu.name, *gpu.aliases))]
     if not shown:
         raise ConfigError(f'no GPU has "{plain(word)}" in its name; `megatron-memory gpus` lists them')
     return [
-        {"name": gpu.name, "memory_bytes": gpu.memory_bytes, "aliases": list(gpu.aliases), "source": gpu.source}
+        {"name": gpu.name, "memory_bytes": gpu.memory_bytes, "aliases": list(gpu.aliases), "source": _source(gpu)}
         for gpu in shown
     ]

@@ -12,6 +12,7 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import quote
 
+from ..errors import UnsupportedError
 from ..estimator import Estimate
 from .lanes import lanes_document, moment_document
 
@@ -71,7 +72,11 @@ def _frozen(estimate: Estimate) -> dict[str, Any]:
 
 def _documents(estimate: Estimate) -> Iterator[dict[str, Any]]:
     yield {"tool": "estimate", "arguments": {}, "answer": estimate.to_dict()}
-    lanes = lanes_document(estimate)
+    try:
+        lanes = lanes_document(estimate)
+    except UnsupportedError as error:  # of too many moments, or a GPU without rates: the estimate stands alone
+        yield {"tool": "lanes", "arguments": {}, "error": str(error)}
+        return
     yield {"tool": "lanes", "arguments": {}, "answer": lanes}
     for stage, lane in zip(estimate.stages, lanes["stages"], strict=True):
         for moment in dict.fromkeys((lane["peak_moment"], lane["columns"]["index"][-1])):

@@ -87,9 +87,6 @@ def headline(found: Found, rows: Sequence[Row]) -> Iterator[str]:
     words = plain(said_once([first.plan])[1][0])
     best = f"{fewest_text(found)}: {words}" if found.fewest_gpus is not None else f"{FIRST[found.objective]}: {words}"
     yield f"{best}, {first.plan.tokens_per_s_gpu:,.0f} tokens/s/GPU. {verdict_text(first.verdict, first.estimate)}"
-    memory = first.plan.job.gpu.memory_bytes
-    if found.limit < memory:
-        yield f"A plan may take {gib(found.limit, 1)} GiB of {first.plan.job.gpu.name}: {gib(memory - found.limit, 1)} GiB are kept free."
     if first.verdict.not_counted:
         yield first.verdict.not_counted
 

@@ -8,10 +8,9 @@ from typing import Any
 
 from ..inputs.setting_names import known_settings
 from ..inputs.topics import TOPICS, topic
-from ..job.hardware import GPUS
+from ..job.hardware import CATALOGUE, DEFAULT_GPU
 from ..job.layout import SHORT
 from ..job.settings import field_kind
-from ..job.training_job import DEFAULT_GPU
 
 SCHEMA = "megatron-memory-settings/1"
 SHORT_NAMES = {**{full: short for short, full in SHORT.items()}, "world_size": "num_gpus"}
@@ -70,7 +69,7 @@ def _fields() -> Iterator[dict[str, Any]]:
 
 def _beside() -> Iterator[dict[str, Any]]:
     for name, kind, default, text in BESIDE:
-        choices = [gpu.name for gpu in GPUS] if name == "gpu" else []
+        choices = [gpu.name for gpu in CATALOGUE] if name == "gpu" else []
         yield {**_setting(name, kind, default, text), "choices": choices, "words": {}, "null": default is None}
 
 

@@ -15,7 +15,7 @@ from ..job.choices import PHASES
 from ..job.hardware import GIB, GPUS
 from ..legality.precision import has_recipe
 from ..wording import all_of, filled, sentence
-from .quantities import bounds_text, gib, plural
+from .quantities import bounds_text, gib
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -186,21 +186,28 @@ def other_gpus(estimate: Estimate) -> dict[Word, list[str]]:
     return {word: members for word, members in groups.items() if members}
 
 
+FOLDED: tuple[Word, ...] = ("does not fit", "fits", "tight", "fits only without fragmentation")
+"""Verdicts whose GPUs are counted where a line has no room for their names, the first first."""
+
+
 def others_line(estimate: Estimate, width: int) -> str:
-    """The other GPUs in one line: where it would be too long, the number of those that do not fit."""
+    """The other GPUs in one line of so many characters: counted instead of named where it would be longer."""
     groups = other_gpus(estimate)
-    parts = [_said_of(word, names, all_of(names)) for word, names in groups.items()]
+    listed = {word: all_of(names) for word, names in groups.items()}
     training = estimate.job.training
     without = sum(not has_recipe(training, gpu) for gpu in GPUS)
     lacking = [f"{without} lack the {training.low_precision} recipe"] if without else []
-    if list(groups) == ["does not fit"]:
-        parts = ["none of the catalogue fits"]
-    line = f"Other GPUs: {'; '.join([*parts, *lacking])}."
-    if len(line) > width and len(parts) > 1 and "does not fit" in groups:
-        names = groups["does not fit"]
-        parts[-1] = _said_of("does not fit", names, f"{len(names)} other{plural(len(names))}")
-        line = f"Other GPUs: {'; '.join([*parts, *lacking])}."
-    return line
+
+    def line() -> str:
+        parts = [_said_of(word, names, listed[word]) for word, names in groups.items()]
+        if list(groups) == ["does not fit"]:
+            parts = ["none of the catalogue fits"]
+        return f"Other GPUs: {'; '.join([*parts, *lacking])}."
+
+    for word in FOLDED:
+        if word in groups and len(line()) > width:
+            listed[word] = str(len(groups[word]))
+    return line()
 
 
 def _said_of(word: Word, names: Sequence[str], listed: str) -> str:

@@ -13,7 +13,7 @@ from ..accept import accepted
 from ..errors import ConfigError, EstimatorError
 from ..inputs.searched import RECOMPUTE as RECOMPUTED_BY
 from ..inputs.setting_names import full_name, known_settings
-from ..job.hardware import GPUS
+from ..job.hardware import CATALOGUE
 from ..job.pipeline import virtual_stages
 from ..job.settings import field_kind, nearest
 from ..job.training_job import TrainingJob
@@ -271,6 +271,6 @@ OWN: dict[str, Chosen] = {
     ),
     RECOMPUTATION: Chosen(_recompute_word, _recompute),
     PRECISION: Chosen(lambda job: precision_of(job.training), _precision),
-    "gpu": Chosen(lambda job: job.gpu.name, lambda job: _each("gpu", (gpu.name for gpu in GPUS))),
+    "gpu": Chosen(lambda job: job.gpu.name, lambda job: _each("gpu", (gpu.name for gpu in CATALOGUE))),
 }
 """Names whose values are not those of a switch or a list of words."""
