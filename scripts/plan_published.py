@@ -19,7 +19,8 @@ from megatron_memory_estimator.planner.found import Plan
 from megatron_memory_estimator.planner.search import search
 from megatron_memory_estimator.planner.space.axes import Space
 from megatron_memory_estimator.planner.space.recompute import own_recompute
-from megatron_memory_estimator.report.plans import WORDS, Row, layout_text
+from megatron_memory_estimator.report.plan_words import layout_text
+from megatron_memory_estimator.report.plans import WORDS, Row
 from megatron_memory_estimator.throughput import throughput
 
 FACTS = Path(__file__).resolve().parent.parent / "tests" / "facts"

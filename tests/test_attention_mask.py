@@ -61,7 +61,7 @@ def test_the_whole_mask_stands_beside_its_part_before_the_forward() -> None:
     s = 2 * S
     found = estimated(16, context_parallel_size=8, pipeline_model_parallel_size=2, seq_length=s)
     stage = found.stages[0]
-    assert stage.peak.candidate.label == "get_batch_on_this_cp_rank, 2 in flight"
+    assert stage.peak.candidate.label == "get_batch_on_this_cp_rank, 2 microbatches in flight"
     assert at_peak(found) == {"batch.attention_mask before cp": (1, s * s), "batch.attention_mask": (1, s * s // 8)}
     (plan,) = stage.rank.plans
     sent = s // 8 * 1024 * 2  # the hidden states of the microbatch before, on their way

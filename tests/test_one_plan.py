@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from megatron_memory_estimator import TrainingJob, plan
-from megatron_memory_estimator.report.plans import found_document, layout_text, rows_of
+from megatron_memory_estimator.report.plan_words import layout_text
+from megatron_memory_estimator.report.plans import found_document, rows_of
 from megatron_memory_estimator.service.answers import answered
 
 from .test_plan import printed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import importlib.util
 import io
 import json
@@ -143,10 +144,39 @@ def test_a_plan_in_a_narrow_terminal(
     assert "tokens/s/GPU" in lines[0] and "GiB allocated" in lines[-1]
 
 
-def test_what_decides_where_nothing_fits_but_training() -> None:
+def test_where_no_layout_resumes_those_that_train_are_planned(capsys: pytest.CaptureFixture[str]) -> None:
+    """The review's first question: 16 H100 train Llama-3.1-70B with full recomputation, and load no optimizer's state."""
+    run = (
+        "plan",
+        "meta-llama/Llama-3.1-70B",
+        "--num-gpus",
+        "16",
+        "--gpu",
+        "H100",
+        "--tp",
+        "8",
+        "--cp",
+        "1",
+        "--recompute",
+        "full",
+    )
+    with pytest.raises(SystemExit) as ended:
+        main(list(run))
+    assert ended.value.code == 4
+    first = " ".join(capsys.readouterr().out.split())
+    assert first.startswith(
+        "The fastest: tp 8, cp 1, pp 2, vpp 2, micro batch 1, recompute full, 690 tokens/s/GPU. Trains on 16 H100-80GB"
+    )
+    assert "Cannot resume with optimizer state: loading takes 112.2 to 114.4 GiB" in first
+    assert "legal layouts train, none surely resumes" in first
     job = TrainingJob.from_hf("meta-llama/Llama-3.1-70B", 16, gpu="H100", expandable_segments=True)
-    axes = {"tp": "8", "cp": "1", "recompute": "full", "micro_batch_size": "1"}
-    assert "too much to resume with optimizer state" in nothing_fits(plan(job, axes).found)
+    axes = {"tp": "8", "cp": "1", "recompute": "full"}
+    alone = dataclasses.replace(job, env=dataclasses.replace(job.env, phases=("training",)))
+    both, trains = plan(job, axes).found, plan(alone, axes).found
+    assert both.trains_only and not trains.trains_only
+    assert both.plans[0].job.env.phases == job.env.phases and not rows_of(both)[0].verdict.fits
+    assert [one.tokens_per_s_gpu for one in both.plans] == [one.tokens_per_s_gpu for one in trains.plans]
+    assert "no layout fits in 40.00 GiB" in nothing_fits(plan(job, axes, limit=40 * 2**30).found)
 
 
 def test_memory_that_may_be_used_is_limited(capsys: pytest.CaptureFixture[str]) -> None:

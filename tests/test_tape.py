@@ -166,12 +166,13 @@ def test_a_checkpoint_may_keep_less_than_its_inputs() -> None:
 @pytest.mark.parametrize(
     ("settings", "labels"),
     [
-        ({}, ["backward of mlp.linear_fc2 of layer 3, 1 in flight"]),
+        ({}, ["backward of mlp.linear_fc2 of layer 3"]),
         ({"pipeline_model_parallel_size": 2},
-         ["backward of mlp.linear_fc2 of layer 1, 2 in flight", "backward of mlp.linear_fc2 of layer 3, 1 in flight"]),
+         ["backward of mlp.linear_fc2 of layer 1, 2 microbatches in flight", "backward of mlp.linear_fc2 of layer 3"]),
         ({"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 2},
-         ["backward of mlp.linear_fc2 of layer 2, chunk 1, 5 in flight", "backward of mlp.linear_fc2 of layer 3, chunk 1, 3 in flight"]),
-        ({"vocab_size": 32000}, ["forward of output.loss_func, 1 in flight"]),
+         ["backward of mlp.linear_fc2 of layer 2, chunk 1, 5 microbatches in flight",
+          "backward of mlp.linear_fc2 of layer 3, chunk 1, 3 microbatches in flight"]),
+        ({"vocab_size": 32000}, ["forward of output.loss_func"]),
     ],
 )  # fmt: skip
 def test_a_peak_is_named_by_its_op_its_layer_and_its_chunk(settings: dict[str, Any], labels: list[str]) -> None:

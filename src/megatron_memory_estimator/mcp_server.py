@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from . import __version__
 from .errors import EstimatorError
 from .service.arguments import unknown_argument
+from .service.client_words import client_words, in_client_words
 from .service.pool import SECONDS, Workers
 from .service.schema import TOOLS, Tool, mistaken
 from .wording import plain
@@ -45,9 +46,10 @@ class Answers:
     async def answer(self, tool: str, **arguments: Any) -> str:
         """The answer of a tool as compact JSON. Raises ToolError with the sentence that says what is wrong."""
         try:
-            return (await self.workers.answer(tool, arguments)).decode()
+            found = (await self.workers.answer(tool, arguments)).decode()
         except EstimatorError as error:
-            raise ToolError(str(error)) from None
+            raise ToolError(client_words(str(error))) from None
+        return found if arguments.get("detail") == "full" else in_client_words(found)
 
 
 def _deeper(value: Any, levels: int) -> bool:
@@ -102,7 +104,7 @@ def tool_of(name: str, tool: Tool, answers: Answers) -> Callable[..., Coroutine[
 
 
 def server(folder: str | None = None, seconds: float = SECONDS) -> MCPServer[Any]:
-    """The server with the tools estimate, plan, advise, explain, compare and models. Files are opened below `folder` only."""
+    """The server with the tools that agents have. Files are opened below `folder` only."""
     workers = Workers(folder, seconds, quick=AT_ONCE, slow=AT_ONCE)
 
     @asynccontextmanager

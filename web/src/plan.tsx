@@ -69,15 +69,11 @@ const Found = ({ found }: { found: Plans }) => {
   return (
     <>
       <section class="card" aria-label="Result of the search" aria-live="polite">
+        <p class={found.plans.length === 0 ? "refusal" : ""}>{found.sentence}</p>
         <p>
           <strong>{count(counts.fits)}</strong> of {count(counts.legal)} legal layouts fit {gib(found.limit_bytes, 1)} GiB, {count(counts.tight)} are tight, {count(counts.too_large)} are too large;{" "}
           {count(counts.examined)} were examined.
         </p>
-        {found.plans.length === 0 && (
-          <p class="refusal">
-            No layout fits.{found.least && ` The one that needs least takes ${gib(found.least.device_bytes.low, 1)} to ${gib(found.least.device_bytes.high, 1)} GiB: ${found.least.layout}.`}
-          </p>
-        )}
         {[...found.assumptions, ...found.warnings].map((note) => <p key={note} class="quiet-text">{note}</p>)}
         <details>
           <summary>What ruled layouts out</summary>

@@ -261,6 +261,7 @@ export type Moment = {
 
 export type Timeline = {
   readonly schema: string;
+  readonly sentence: string;
   readonly model: string;
   readonly pp_rank: number;
   readonly gpu: string;
@@ -384,9 +385,11 @@ export type Fewest = {
 
 export type Plans = {
   readonly schema: string;
+  readonly sentence: string;
   readonly objective: string;
   readonly limit_bytes: number;
   readonly interrupted: boolean;
+  readonly judged: string;
   readonly fewest_gpus: number | null;
   readonly fewest_gpus_to_train: number | null;
   readonly space: Settings;
@@ -525,4 +528,42 @@ export type SettingFacts = {
   readonly choices: readonly string[];
   readonly words: Readonly<Record<string, number>>;
   readonly null: boolean;
+};
+
+export type Check = {
+  readonly schema: string;
+  readonly exit_code: number;
+  readonly verdict: string;
+  readonly reason: string;
+  readonly warnings: readonly string[];
+  readonly increase: Increase | null;
+  readonly stages: readonly TopOfStage[];
+};
+
+export type Increase = {
+  readonly pp_rank: number;
+  readonly before: number;
+  readonly now: number;
+  readonly share: number;
+};
+
+export type TopOfStage = {
+  readonly pp_rank: number;
+  readonly peak_allocated_bytes: number;
+  readonly device_bytes: Bounds;
+};
+
+export type Log = {
+  readonly schema: string;
+  readonly sentence: string;
+  readonly ranks: readonly LogRank[];
+};
+
+export type LogRank = {
+  readonly rank: number;
+  readonly pp_rank: number;
+  readonly iteration: number;
+  readonly figure: string;
+  readonly allocated_bytes: Readonly<Record<string, number>>;
+  readonly max_allocated_bytes: Readonly<Record<string, number>>;
 };

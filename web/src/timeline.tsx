@@ -70,7 +70,7 @@ const Hint = ({ lanes, lane, place }: { lanes: Lanes; lane: Lane; place: number 
   <>
     <strong>Stage {lane.pp_rank}, {what(lanes, lane, place)}</strong>
     <br />
-    {lane.columns.start_s[place] === null ? "once in a run" : `${seconds(at(lane, "start_s", place))} to ${seconds(at(lane, "end_s", place))}`}, {at(lane, "in_flight", place)} in flight
+    {lane.columns.start_s[place] === null ? "once in a run" : `${seconds(at(lane, "start_s", place))} to ${seconds(at(lane, "end_s", place))}`}, {at(lane, "in_flight", place)} microbatches in flight
     <br />
     at most {size(at(lane, "highest_bytes", place))}: {lanes.labels[at(lane, "label", place)]}
   </>

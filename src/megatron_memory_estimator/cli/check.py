@@ -6,7 +6,6 @@ import sys
 
 import click
 
-from ..errors import ConfigError
 from ..job.training_job import TrainingJob
 from .job_command import job_command
 from .options import json_option
@@ -28,9 +27,9 @@ def run(
 ) -> None:
     """Print the reason, warnings on standard error, and exit with the code."""
     from ..estimator import estimate
-    from ..report.check import checked, document, read_baseline
+    from ..report.check import checked, document, read_baseline, tolerance_of
 
-    share = tolerance_of(tolerance)
+    share = tolerance_of(tolerance, "--tolerance")
     baseline = read_baseline(max_increase) if max_increase is not None else None
     result = estimate(job)
     found = checked(result, baseline, share)
@@ -45,17 +44,6 @@ def run(
     sys.stdout.flush()
     if found.code:
         sys.exit(found.code)
-
-
-def tolerance_of(text: str) -> float:
-    """A percentage as a share. Raises ConfigError."""
-    try:
-        share = float(text.removesuffix("%")) / 100
-    except ValueError:
-        share = -1.0
-    if not 0 <= share < 10:
-        raise ConfigError(f"--tolerance {text!r} must be a percentage such as 1%")
-    return share
 
 
 command = job_command(

@@ -122,7 +122,9 @@ def callback(model: tuple[str, ...], **values: Any) -> None:
 
 
 def code_of(found: Found) -> int:
-    """The exit code of a search."""
+    """The exit code of a search: also where a layout trains, and none resumes, that is not sure to fit."""
+    if found.trains_only:
+        return TIGHT
     if found.plans or found.fits:
         return 0
     return INTERRUPTED if found.interrupted else TIGHT if found.tight else NOTHING_FITS

@@ -58,13 +58,16 @@ def run(
                 raise ConfigError(f"--{kind} {shown(path)} must end in .{kind}")
             write(path, drawn(found, axis, kind), f"--{kind}")
     if not forms:
+        from rich.text import Text
+
         from ..report.timeline import print_timeline
+        from ..report.verdict import verdict_line
         from .console import WIDE, console
 
         terminal = console()
         if terminal.width == WIDE:
             terminal.width = PIPED
-        print_timeline(found, axis, len(result.stages), terminal)
+        print_timeline(found, Text.from_markup(verdict_line(result)), axis, terminal)
     elif forms[0] == "json":
         from .files import print_json
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,7 +15,7 @@ from .verb import Verb
 
 if TYPE_CHECKING:
     from ..estimator import Estimate
-    from ..validation.logs import Reported
+    from ..report.log import Compared
     from ..validation.replay import Replay
     from ..validation.runs import Run
 
@@ -108,81 +108,19 @@ def compare_log(log: str, arguments: tuple[str, ...], num_gpus: int | None, gpu:
     """The last memory report of every rank beside the estimate of its stage."""
     from ..estimator import estimate
     from ..inputs.text_files import read_text
-    from ..validation.logs import read_log
+    from ..report.log import compared_log, log_document
     from .given import job_from_options
 
     if not arguments:
         raise ConfigError("--log needs the run's arguments: a YAML file, a launch script, or words behind --")
     result = estimate(job_from_options({"model": arguments, "world_size": num_gpus, "gpu": gpu}))
-    per_stage = result.job.layout.world_size // len(result.stages)
-    rows = []
-    for report in read_log(read_text(log, script=True)):
-        if report.rank >= result.job.layout.world_size:
-            raise ConfigError(f"the log has rank {report.rank}, but the run has {result.job.layout.world_size} GPUs")
-        rows.append(compared(report, result, report.rank // per_stage))
+    rows = compared_log(read_text(log, script=True), result)
     if as_json:
         from .files import print_json
 
-        print_json(log_document(rows))
+        print_json(log_document(rows, result))
     else:
         print_log(rows, result)
-
-
-class Compared(NamedTuple):
-    """A report of a rank, and what the estimate of its stage says of that iteration: bytes allocated between two steps, the largest so far,
-    and which of the estimate's figures that is."""
-
-    report: Reported
-    pp_rank: int
-    allocated_bytes: int
-    max_allocated_bytes: int
-    figure: str
-
-    @property
-    def above(self) -> int:
-        """Bytes that the measured peak is above the estimate."""
-        return self.report.max_allocated_bytes - self.max_allocated_bytes
-
-    @property
-    def share(self) -> float:
-        """The error of the estimated peak, as a share of the measured one."""
-        return abs(self.above) / max(self.report.max_allocated_bytes, 1)
-
-
-def compared(report: Reported, result: Estimate, pp_rank: int) -> Compared:
-    """A report beside the figures of its iteration: the first step without loaded optimizer state has no moments while it runs; before
-    TransformerEngine's graphs and those of whole iterations are captured nothing is kept for them."""
-    import dataclasses
-
-    from ..estimator import stage_of
-
-    job, stage = result.job, result.stages[pp_rank]
-    t = job.training
-    figure = "peak"
-    if t.cuda_graph_impl in ("transformer_engine", "full_iteration") and report.steps <= t.cuda_graph_warmup_steps:
-        plain = dataclasses.replace(t, cuda_graph_impl="none", cuda_graph_modules=())
-        stage, figure = stage_of(dataclasses.replace(job, training=plain), pp_rank), "peak before the capture"
-    if report.steps == 1 and not (report.loaded and t.load_optim):
-        return Compared(
-            report, pp_rank, stage.steady_allocated_bytes, stage.first_step_peak_allocated_bytes, "first step"
-        )
-    return Compared(report, pp_rank, stage.steady_allocated_bytes, stage.peak_allocated_bytes, figure)
-
-
-def log_document(rows: Sequence[Compared]) -> dict[str, Any]:
-    """The reports of a log and the estimates, for JSON."""
-    ranks = [
-        {
-            "rank": row.report.rank,
-            "pp_rank": row.pp_rank,
-            "iteration": row.report.iteration,
-            "figure": row.figure,
-            "allocated_bytes": {"measured": row.report.allocated_bytes, "estimated": row.allocated_bytes},
-            "max_allocated_bytes": {"measured": row.report.max_allocated_bytes, "estimated": row.max_allocated_bytes},
-        }
-        for row in rows
-    ]
-    return {"schema": "megatron-memory-log/1", "ranks": ranks}
 
 
 LOG_COLUMNS = ("", "between steps MiB", "estimate", "error", "peak MiB", "estimate", "error", "compared with")
@@ -191,6 +129,7 @@ LOG_COLUMNS = ("", "between steps MiB", "estimate", "error", "peak MiB", "estima
 def print_log(rows: Sequence[Compared], result: Estimate) -> None:
     """The answer in a sentence, then the reports of a log and the estimates as a table."""
     from ..job.hardware import MIB
+    from ..report.log import log_lines
     from ..report.validation import percent, print_table
     from .console import console
 
@@ -208,29 +147,6 @@ def print_log(rows: Sequence[Compared], result: Estimate) -> None:
         where = f"rank {row.report.rank}, stage {row.pp_rank}, iteration {row.report.iteration}"
         table.append((where, *cells, row.figure))
     print_table(screen, LOG_COLUMNS, table)
-
-
-def log_lines(rows: Sequence[Compared], result: Estimate) -> Iterator[str]:
-    """How far the measured peak is from the estimate where it is farthest, and the tensors whose bytes are nearest to that."""
-    from ..callback import NOTABLE, explained
-    from ..job.hardware import GIB, MIB
-
-    worst = max(rows, key=lambda row: row.share)
-    where = f"stage {worst.pp_rank} (rank {worst.report.rank}, iteration {worst.report.iteration})"
-    if worst.share <= NOTABLE:
-        rest = max(abs(row.report.allocated_bytes / max(row.allocated_bytes, 1) - 1) for row in rows)
-        yield (
-            f"Every measured peak is within {worst.share:.1%} of the estimate (the farthest: {where}), and what is allocated between steps "
-            f"within {rest:.1%}."
-        )
-        return
-    side, high = ("above", "low") if worst.above > 0 else ("below", "high")
-    size = f"{abs(worst.above) / GIB:.1f} GiB" if abs(worst.above) > GIB / 10 else f"{abs(worst.above) / MIB:.0f} MiB"
-    yield f"The measured peak is {size} {side} the estimate on {where}: the estimate is {100 * worst.share:.2f} % too {high}."
-    at_peak = worst.figure == "peak"  # before it moments, or graphs, are not there yet
-    if at_peak and (why := explained(result.stages[worst.pp_rank].rows, worst.above, worst.report.max_allocated_bytes)):
-        yield f"Tensors to look at: {why}."
-    yield "docs/how-to/real_figure.md says what else makes a run take more or less."
 
 
 command = Verb(

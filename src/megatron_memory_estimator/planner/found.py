@@ -105,6 +105,8 @@ class Found:
     """The smallest number of GPUs that holds every phase that is judged, where that was asked."""
     fewest_to_train: int | None = None
     """The smallest number that trains, whether it can load its checkpoints or not."""
+    trains_only: bool = False
+    """Whether no layout surely holds every phase of the run, so that the plans are those that train."""
     asked: TrainingJob | None = None
     """The job that was planned, with `habits`: settings of published recipes that it was not given."""
     habits: dict[str, Any] = field(default_factory=dict)

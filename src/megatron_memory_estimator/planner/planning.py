@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import ConfigError, LayoutError
+from ..errors import ConfigError, LayoutError, StoppedError
 from ..inputs.searched import RECOMPUTE, SWITCHES
 from ..inputs.setting_names import known_settings
 from ..job.assumption import Assumption
@@ -27,7 +27,7 @@ from ..modules.counts import count_parameters
 from ..throughput.machine import Efficiency
 from ..wording import counted
 from .base import base_job, fewest
-from .found import Found
+from .found import Found, Plan
 from .space.modelled import not_searched
 from .space.words import space_of
 
@@ -98,7 +98,7 @@ def plan(
     worlds = worlds_of(job, words) if "num_gpus" in words else ()
     words.pop("num_gpus", None)
 
-    def on(gpus: tuple[int, ...], asked: TrainingJob = job) -> Planned:
+    def on(gpus: tuple[int, ...], asked: TrainingJob) -> Planned:
         own, habits = with_habits(asked, gpus, complete=complete)
         base, said = base_job(own, gpus, global_batch_size)
         space = space_of(base, {**words, "num_gpus": ",".join(map(str, gpus))}, everything=complete)
@@ -121,7 +121,7 @@ def plan(
         return Planned(found, (*habits.said, *said, *said_of_it))
 
     if not fewest_gpus:
-        return on(worlds or (job.layout.world_size,))
+        return _held(on, worlds or (job.layout.world_size,), job)
     return _fewest(on, sorted(fewest(worlds, job.gpu.gpus_per_node)), job, limit)
 
 
@@ -147,9 +147,42 @@ CHECKPOINTS = ("load", "save")
 """Phases that a run is never in that is not resumed."""
 
 
-def _fewest(
-    on: Callable[[tuple[int, ...], TrainingJob], Planned], tried: list[int], job: TrainingJob, limit: int
-) -> Planned:
+On = Callable[[tuple[int, ...], TrainingJob], Planned]
+"""The search on some numbers of GPUs."""
+
+
+def _in_phases(job: TrainingJob, phases: tuple[str, ...]) -> TrainingJob:
+    """The job as it is judged in these phases."""
+    return replace(job, env=replace(job.env, phases=phases))
+
+
+def _training(job: TrainingJob) -> TrainingJob:
+    """The job without loading and saving checkpoints."""
+    return _in_phases(job, tuple(one for one in job.env.phases if one not in CHECKPOINTS))
+
+
+def _held(on: On, worlds: tuple[int, ...], job: TrainingJob) -> Planned:
+    """The plans that hold every phase of the run; where there is none, those that train."""
+    found, alone = on(worlds, job), _training(job)
+    if found.found.plans or found.found.interrupted or alone.env.phases == job.env.phases:
+        return found
+    try:
+        trains = on(worlds, alone)
+    except StoppedError:
+        return found
+    if not trains.found.plans:
+        return found
+    every, result = job.env.phases, trains.found
+
+    def judged(plans: list[Plan]) -> list[Plan]:
+        return [replace(one, job=_in_phases(one.job, every), alike=tuple(judged([*one.alike]))) for one in plans]
+
+    result.trains_only, result.asked = True, result.asked and _in_phases(result.asked, every)
+    result.plans, result.apart, result.front = judged(result.plans), judged(result.apart), judged(result.front)
+    return trains
+
+
+def _fewest(on: On, tried: list[int], job: TrainingJob, limit: int) -> Planned:
     """The search on the fewest GPUs with a plan, as if they had been given, and the fewest that train.
 
     All are tried from the fewest on: more GPUs may divide worse, and need more communicators. Those that cannot hold the weights together
@@ -157,8 +190,8 @@ def _fewest(
     """
     weights = count_parameters(job.model).total  # at least a byte each
     possible = [gpus for gpus in tried if gpus * limit >= weights]
-    held = tuple(phase for phase in job.env.phases if phase not in CHECKPOINTS)
-    trains = _first(on, possible, replace(job, env=replace(job.env, phases=held)))
+    alone = _training(job)
+    trains = _first(on, possible, alone)
     if trains is None:
         raise LayoutError((_nothing(tried, limit),))
     (at,) = trains.found.space.num_gpus
@@ -166,8 +199,14 @@ def _fewest(
     if trains.found.interrupted:
         return trains._replace(assumptions=(*trains.assumptions, f"interrupted at {gpus}; fewer do not train it"))
     found = trains
-    if held != job.env.phases:
-        later = _first(on, possible[possible.index(at) :], job)
+    if alone.env.phases != job.env.phases:
+        try:
+            later = _first(on, possible[possible.index(at) :], job)
+        except StoppedError as error:
+            trains.found.fewest_to_train = at
+            return trains._replace(
+                assumptions=(*trains.assumptions, f"{gpus} train it; whether they resume it is not known: {error}")
+            )
         if later is None:
             raise LayoutError((f"{gpus} train it (--phases training), and {_nothing(tried, limit)}",))
         found = later
@@ -180,7 +219,7 @@ def _fewest(
     return found
 
 
-def _first(on: Callable[[tuple[int, ...], TrainingJob], Planned], tried: list[int], job: TrainingJob) -> Planned | None:
+def _first(on: On, tried: list[int], job: TrainingJob) -> Planned | None:
     """The first number of GPUs with a plan, or the one at which the search was interrupted. Raises LayoutError where nothing is legal."""
     refused: LayoutError | None = None
     searched = False
@@ -190,6 +229,9 @@ def _first(on: Callable[[tuple[int, ...], TrainingJob], Planned], tried: list[in
         except LayoutError as error:
             refused = error
             continue
+        except StoppedError as error:
+            fewer = f"fewer than {counted(gpus, 'GPU')} do not hold it; " if searched else ""
+            raise StoppedError(f"{fewer}{error}") from None
         searched = True
         if one.found.plans or one.found.interrupted:
             return one

@@ -141,7 +141,7 @@ def fullest_of(found: list[Running]) -> list[Running]:
 
 
 def label_of(rank: Rank, step: Step, running: tuple[tuple[int, Moment], ...]) -> str:
-    """What runs at the largest moment of a step, and how many microbatches are in flight."""
+    """What runs at the largest moment of a step, and how many microbatches are in flight where there are several."""
     found = []
     for index, moment in running:
         chunk = f", chunk {index}" if len(rank.plans) > 1 else ""
@@ -153,7 +153,8 @@ def label_of(rank: Rank, step: Step, running: tuple[tuple[int, Moment], ...]) ->
         copy = run.copies - 1 if moment.copy < 0 else moment.copy
         where = f" of layer {run.first_layer + copy}" if run.first_layer >= 0 else ""
         found.append(f"{event.phase} of {event.op}{where}{chunk}")
-    return f"{' beside '.join(found)}, {step.in_flight} in flight"
+    several = f", {step.in_flight} microbatches in flight" if step.in_flight > 1 else ""
+    return f"{' beside '.join(found)}{several}"
 
 
 def draining(rank: Rank) -> Candidate:

@@ -31,7 +31,7 @@ def layout_text(row: Fewest) -> str:
     if row.held is None:
         return ""
     layout = row.held.estimate.job.layout
-    return layout.degrees + (", generated split" if layout.pipeline_model_parallel_layout else "")
+    return layout.degrees + (", pipeline layout" if layout.pipeline_model_parallel_layout else "")
 
 
 def layout_settings(row: Fewest) -> dict[str, Any]:
@@ -122,8 +122,7 @@ def commands(card: Card, words: Sequence[str], width: int) -> Iterator[str]:
     for row in card.rows:
         if (held := row.held) is not None:
             kind = [] if own else ["--gpu", names.get(row.gpu.name, row.gpu.name)]
-            only = ["--phases", "training"] if row.resume is None and resuming(card.job) else []
-            yield from command_lines("plan", words, [*kind, "--num-gpus", str(held.num_gpus), *only], width)
+            yield from command_lines("plan", words, [*kind, "--num-gpus", str(held.num_gpus)], width)
 
 
 def least_lines(row: Fewest, words: Sequence[str], width: int) -> Iterator[str]:
@@ -138,13 +137,16 @@ def least_lines(row: Fewest, words: Sequence[str], width: int) -> Iterator[str]:
     if not resuming(row.asked):
         does = "trains"
     else:
-        does = "trains and can resume" if row.resume else "trains, but may not resume with optimizer state"
+        does = (
+            "trains and can resume"
+            if row.resume
+            else "trains, but no layout that was tried surely resumes with optimizer state"
+        )
     left = f"{gib(verdict.head_room.low, 1)} GiB left"
     yield f"{alone}; laid out as {layout_text(row)}, recompute {row.held.recompute} it {does}, at least {left}."
     if assumed := ", ".join(shorts_of(row.held.assumptions)):
         yield f"That layout is taken with {assumed}."
-    only = ["--phases", "training"] if resuming(row.asked) and row.resume is None else []
-    yield from command_lines("plan", words, only, width, "Next:")
+    yield from command_lines("plan", words, [], width, "Next:")
 
 
 def without(words: Sequence[str], options: Sequence[str]) -> list[str]:

@@ -10,9 +10,8 @@ from ..estimator import Estimate
 from ..inputs.text_files import read_text
 from ..wording import shown
 from .document import SCHEMA as ESTIMATE
-from .document import STAGE
 from .quantities import document as quantities
-from .quantities import gib
+from .quantities import gib, table
 from .verdict import verdict_sentence
 
 SCHEMA = "megatron-memory-check/1"
@@ -87,29 +86,50 @@ def grown(estimate: Estimate, baseline: dict[int, int]) -> Increase:
 
 def read_baseline(path: str) -> dict[int, int]:
     """Peak bytes by stage of a file that `check --json` or `estimate --json` wrote. Raises ConfigError for any other file."""
-    wrong = f"--max-increase {shown(path)} is no document of check --json or estimate --json"
     try:
-        document = json.loads(read_text(path))
+        return peaks_of(json.loads(read_text(path)))
+    except (ValueError, RecursionError):
+        raise ConfigError(f"--max-increase {shown(path)} is no document of check --json or estimate --json") from None
+
+
+def peaks_of(document: Any) -> dict[int, int]:
+    """Peak bytes by stage of a document of check or estimate. Raises ValueError for any other."""
+    try:
         assert document["schema"] in (SCHEMA, ESTIMATE)
         found = {stage["pp_rank"]: stage["peak_allocated_bytes"] for stage in document["stages"]}
         assert found and all(type(value) is int and value > 0 for value in found.values())
         assert all(type(rank) is int for rank in found)
-    except (ValueError, TypeError, KeyError, AssertionError, RecursionError):
-        raise ConfigError(wrong) from None
+    except (TypeError, KeyError, AssertionError):
+        raise ValueError("no document of check or estimate") from None
     return found
+
+
+def tolerance_of(text: str, name: str) -> float:
+    """A percentage as a share. Raises ConfigError with the name that was given it."""
+    try:
+        share = float(text.removesuffix("%")) / 100
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 10:
+        raise ConfigError(f"{name} {text!r} must be a percentage such as 1%")
+    return share
+
+
+CHECK = table(
+    "check",
+    {
+        "schema": lambda _: SCHEMA,
+        "exit_code": lambda both: both[1].code,
+        "verdict": lambda both: both[0].verdict().word,
+        "reason": lambda both: both[1].reason,
+        "warnings": lambda both: both[0].job.warnings,
+        "increase": lambda both: both[1].increase,
+        "stages": lambda both: both[0].stages,
+    },
+)
+"""Of an estimate and what was checked of it."""
 
 
 def document(estimate: Estimate, found: Checked) -> dict[str, Any]:
     """Schema `megatron-memory-check/1`; bytes are whole numbers."""
-    increase = found.increase
-    return {
-        "schema": SCHEMA,
-        "exit_code": found.code,
-        "verdict": estimate.verdict().word,
-        "reason": found.reason,
-        "warnings": list(estimate.job.warnings),
-        "increase": increase and {**increase._asdict(), "share": increase.share},
-        "stages": [
-            quantities(STAGE, stage, "pp_rank", "peak_allocated_bytes", "device_bytes") for stage in estimate.stages
-        ],
-    }
+    return quantities(CHECK, (estimate, found))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..job.hardware import GIB
 from ..planner.found import Found, Plan
 from .html import fragment, sentence, table
-from .plans import PLAN, plan_records, rows_of
+from .plans import PLAN, answer, plan_records, rows_of
 from .quantities import gib, labelled
 
 if TYPE_CHECKING:
@@ -23,10 +23,12 @@ def records(found: Found) -> list[dict[str, Any]]:
 
 def html(found: Found, assumptions: Sequence[str] = ()) -> str:
     """How many layouts fit, and a table of the best."""
-    rows = [labelled(PLAN, row, "notebook") for row in rows_of(found)]
+    plans = rows_of(found)
+    rows = [labelled(PLAN, row, "notebook") for row in plans]
     cells = [[str(number), *map(escape, row.values())] for number, row in enumerate(rows, 1)]
     return fragment(
         [
+            *map(sentence, answer(found, plans)),
             sentence(summary(found)),
             table(["#", *rows[0]], cells, left=("layout",)) if rows else "",
             *(sentence(f"assumed: {said}") for said in assumptions),

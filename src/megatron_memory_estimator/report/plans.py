@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from typing import Any
 
 from ..dataclass import dataclass
-from ..device.verdict import Verdict
+from ..device.verdict import Event, Verdict
 from ..estimator import Estimate, estimate
 from ..inputs.resolve import COSTLY, recomputes_costly_core_attention
 from ..job.layout import SHORT
@@ -18,10 +18,11 @@ from ..planner.launch import bridge_overrides, bridge_sections, environment, meg
 from ..throughput.machine import Efficiency
 from ..throughput.step import Throughput, throughput
 from ..wording import counted
-from .document import features_text, settings_of
+from .document import settings_of
+from .plan_words import layout_text, optimizer_text, plain, said_once
 from .quantities import document, gib, record, table
 from .records import Record
-from .verdict import DOES
+from .verdict import DOES, verdict_text
 
 SCHEMA = "megatron-memory-plan/1"
 WORDS = {
@@ -72,6 +73,11 @@ class Row:
     def verdict(self) -> Verdict:
         """What the plan is within its limit."""
         return self.estimate.verdict(self.limit)
+
+    @property
+    def judged(self) -> Event:
+        """What it is planned for: the phase that decides, or training, where it trains and does nothing else surely."""
+        return self.verdict.events[0] if self.verdict.word == "does not fit" else self.verdict.decides
 
     @property
     def limited_by(self) -> tuple[str, float]:
@@ -154,17 +160,6 @@ def _offloaded(row: Row) -> float:
     return t.optimizer_offload_fraction if t.optimizer_cpu_offload else 0.0
 
 
-def optimizer_text(plan: Plan) -> str:
-    """What the optimizer is beside its name."""
-    t = plan.job.training
-    words = [
-        "distributed optimizer" if t.use_distributed_optimizer else "plain optimizer",
-        *(["precision-aware"] if t.use_precision_aware_optimizer else []),
-        *([f"{t.optimizer_offload_fraction:.0%} offloaded"] if t.optimizer_cpu_offload else []),
-    ]
-    return ", ".join(words)
-
-
 def warnings(rows: Sequence[Row]) -> list[str]:
     """What is not as it seems in these plans."""
     found = dict.fromkeys(note for row in rows for note in row.plan.job.warnings)
@@ -177,6 +172,24 @@ def warnings(rows: Sequence[Row]) -> list[str]:
             "an offloaded optimizer is stepped by one CPU core for each GPU, as torchrun starts them: OMP_NUM_THREADS gives more"
         ] = None
     return list(found)
+
+
+FIRST = {"throughput": "The fastest", "memory": "The least peak", "head-room": "The most head-room"}
+
+
+def answer(found: Found, rows: Sequence[Row]) -> Iterator[str]:
+    """The answer: how many GPUs where that was asked, the best plan and its verdict; or why there is none."""
+    if found.interrupted:
+        yield "interrupted: the best so far"
+    if not rows:
+        yield nothing_fits(found)
+        return
+    first = rows[0]
+    head = fewest_text(found) if found.fewest_gpus is not None else FIRST[found.objective]
+    words = plain(said_once([first.plan])[1][0])
+    yield f"{head}: {words}, {first.plan.tokens_per_s_gpu:,.0f} tokens/s/GPU. {verdict_text(first.verdict, first.estimate)}"
+    if first.verdict.not_counted:
+        yield first.verdict.not_counted
 
 
 def nothing_fits(found: Found) -> str:
@@ -216,17 +229,7 @@ def deciding_phase(found: Found) -> str:
     """The phase that the layout that needs least needs it in, where that is not training."""
     assert found.least is not None
     phase = Row(found.least, limit=found.limit).verdict.phase
-    return "" if phase == "training" else f" to {DOES[phase].do} (--phases training judges training alone)"
-
-
-def layout_text(plan: Plan) -> str:
-    """A layout in one line."""
-    layout, t = plan.job.layout, plan.job.training
-    words = [f"tp {layout.tp}", f"cp {layout.cp}", f"pp {layout.pp}", *([plan.pipeline] if plan.pipeline else [])]
-    if plan.job.model.num_moe_experts:
-        words += [f"ep {layout.ep}", f"etp {layout.etp}"]
-    words += [f"micro batch {t.micro_batch_size}", f"recompute {plan.recompute}", *features_text(t)]
-    return ", ".join(words)
+    return "" if phase == "training" else f" to {DOES[phase].do}"
 
 
 def plan_settings(job: TrainingJob, asked: TrainingJob | None) -> dict[str, Any]:
@@ -275,9 +278,11 @@ def found_document(found: Found, rows: Sequence[Row], said: Sequence[str]) -> di
     least = found.least
     return {
         "schema": SCHEMA,
+        "sentence": " ".join(answer(found, rows)),
         "objective": found.objective,
         "limit_bytes": found.limit,
         "interrupted": found.interrupted,
+        "judged": "training" if found.trains_only else "every phase",
         "fewest_gpus": found.fewest_gpus,
         "fewest_gpus_to_train": found.fewest_to_train,
         "space": {name: list(values) for name, values in vars(found.space).items()},

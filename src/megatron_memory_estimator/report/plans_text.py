@@ -22,12 +22,12 @@ from ..planner.found import Found, Plan
 from ..planner.launch import FORMS, environment, megatron_lm
 from ..planner.places import NEAR
 from ..wording import counted
-from .plans import PLAN, Row, apart_rows, beside_first, fewest_text, nothing_fits, optimizer_text, warnings
+from .plan_words import NARROWEST, context_of, listed, plain, said_once, split_of
+from .plans import PLAN, Row, answer, apart_rows, beside_first, warnings
 from .quantities import gib, labelled
-from .verdict import DOES, next_lines, verdict_text
+from .verdict import DOES, next_lines
 
 TITLES = {"megatron-lm": "Megatron-LM arguments", "yaml": "YAML", "bridge": "Megatron-Bridge overrides"}
-FIRST = {"throughput": "The fastest", "memory": "The least peak", "head-room": "The most head-room"}
 """What the first plan of an objective is."""
 
 
@@ -42,7 +42,7 @@ class Asked(NamedTuple):
 
 def print_found(found: Found, rows: Sequence[Row], console: Console, said: Sequence[str], asked: Asked) -> None:
     """The whole text report: the answer, the plans, then two lines of counts and assumptions; with -v all of these."""
-    head = list(headline(found, rows))
+    head = list(answer(found, rows))
     tail = list(_below_plans(found, rows, said, asked, console.width))
     launch = (
         list(launch_lines(rows[asked.shown - 1].plan, asked.shown, asked.form)) if rows and asked.form != "none" else []
@@ -76,26 +76,12 @@ def _below_plans(found: Found, rows: Sequence[Row], said: Sequence[str], asked: 
         yield from next_lines("plan", asked.command, ["--show", "1"], "its launch arguments", width)
 
 
-def headline(found: Found, rows: Sequence[Row]) -> Iterator[str]:
-    """The answer: how many GPUs where that was asked, the best plan and its verdict; or why there is none."""
-    if found.interrupted:
-        yield "interrupted: the best so far"
-    if not rows:
-        yield nothing_fits(found)
-        return
-    first = rows[0]
-    words = plain(said_once([first.plan])[1][0])
-    best = f"{fewest_text(found)}: {words}" if found.fewest_gpus is not None else f"{FIRST[found.objective]}: {words}"
-    yield f"{best}, {first.plan.tokens_per_s_gpu:,.0f} tokens/s/GPU. {verdict_text(first.verdict, first.estimate)}"
-    if first.verdict.not_counted:
-        yield first.verdict.not_counted
-
-
 def counts_line(found: Found) -> str:
     """How many layouts there are, and what became of them."""
     ruled_out = found.illegal.total()
     may = f", {found.tight:,} may" if found.tight else ""
-    return f"{found.fits:,} of {found.legal:,} legal layouts fit{may}; rules exclude {ruled_out:,} more (-v)."
+    does = "train, none surely resumes" if found.trains_only else "fit"
+    return f"{found.fits:,} of {found.legal:,} legal layouts {does}{may}; rules exclude {ruled_out:,} more (-v)."
 
 
 def assumed_lines(said: Sequence[str], *, verbose: bool) -> Iterator[str]:
@@ -180,21 +166,15 @@ def front_chart(found: Found, width: int, encoding: str) -> Iterator[str]:
     yield f"{'':{label}}  {left}{'GiB allocated at the peak':^{columns - len(left) - len(right)}}{right}"
 
 
-BOUND = "\u00a0"
-"""A space at which no line ends."""
-NARROWEST = 26
-"""Columns that a layout needs beside the numbers; where there are fewer, it stands on lines of its own."""
 BETTER = {"throughput": "Faster", "memory": "Smaller at the peak", "head-room": "With more head-room"}
 """What plans apart are, by objective."""
 LEGEND = {
-    "generated split": "layers divided over stages one by one, as a pipeline_model_parallel_layout (--show N)",
+    "pipeline layout": "layers divided over stages one by one, as a pipeline_model_parallel_layout (--show N)",
     "uneven split": "other counts of layers on the first and the last stage: first/last",
 }
 
 ASKED, LEAST = 5, 2
 """Plans that are shown before what is said of each, and at least."""
-
-Word = Callable[[Plan], str]
 
 
 class Lines(NamedTuple):
@@ -202,50 +182,6 @@ class Lines(NamedTuple):
 
     figures: list[str]
     note: list[str]
-
-
-def _split(plan: Plan) -> str:
-    if plan.job.layout.pipeline_model_parallel_layout:
-        return "generated split"
-    text = plan.split
-    return "even split" if text == "even" else f"uneven split {text}"
-
-
-def _context(plan: Plan) -> str:
-    layout = plan.job.layout
-    return f"cp {layout.cp} {layout.cp_comm_type[0]}" if layout.cp > 1 else "cp 1"
-
-
-def _experts(name: str) -> Word:
-    return lambda plan: f"{name} {getattr(plan.job.layout, name)}" if plan.job.model.num_moe_experts else ""
-
-
-def _sequence_parallel(plan: Plan) -> str:
-    layout = plan.job.layout
-    return "no sequence parallelism" if layout.tp > 1 and not layout.sequence_parallel else ""
-
-
-OF_THE_RUN: tuple[Word, ...] = (
-    lambda plan: counted(plan.job.layout.world_size, "GPU"),
-    _experts("etp"),
-    _sequence_parallel,
-    lambda plan: plan.precision,
-    optimizer_text,
-    lambda plan: f"sequence {plan.job.training.seq_length}",
-    lambda plan: f"global batch {plan.job.training.global_batch_size}",
-)
-"""What is usually the same in all plans."""
-OF_A_PLAN: tuple[Word, ...] = (
-    lambda plan: f"tp {plan.job.layout.tp}",
-    _context,
-    lambda plan: f"pp {plan.job.layout.pp}",
-    lambda plan: f"vpp {plan.virtual}",
-    _split,
-    _experts("ep"),
-    lambda plan: f"micro batch {plan.job.training.micro_batch_size}",
-    lambda plan: f"recompute {plan.recompute}",
-)
-"""What is usually searched."""
 
 
 def plan_lines(rows: Sequence[Row], width: int, room: int = sys.maxsize) -> list[str]:
@@ -306,39 +242,9 @@ def apart_lines(found: Found, rows: Sequence[Row], width: int, *, verbose: bool)
             yield ("-  " if not number else "   ") + line
 
 
-def listed(words: Iterable[str]) -> str:
-    """Words of a layout with commas; what belongs together and is short is not torn apart at the end of a line."""
-    return ", ".join(word.replace(" ", BOUND) if len(word) <= NARROWEST else word for word in words)
-
-
 def wrapped(text: str, width: int) -> list[str]:
     """The lines of a text."""
     return [plain(line) for line in textwrap.wrap(text, width, break_on_hyphens=False)]
-
-
-def plain(text: str) -> str:
-    """The text as it is printed."""
-    return text.replace(BOUND, " ")
-
-
-def said_once(plans: Sequence[Plan]) -> tuple[list[str], list[str]]:
-    """What all plans have in common, and for each plan the rest of its layout in words."""
-    common = [words[0] for words in _each(plans, OF_THE_RUN) if len(set(words)) == 1]
-    rest = [words for words in _each(plans, OF_THE_RUN) if len(set(words)) > 1]
-    for words in _each(plans, OF_A_PLAN):
-        if len(plans) > 1 and len(set(words)) == 1:
-            common.append(words[0])
-        else:
-            rest.append(words)
-    each = zip(*rest, strict=True) if rest else iter([()] * len(plans))
-    silent = ("", "even split", "vpp 1")
-    return [word for word in common if word not in ("", "even split")], [
-        listed(word for word in words if word not in silent) for words in each
-    ]
-
-
-def _each(plans: Sequence[Plan], words: Sequence[Word]) -> list[list[str]]:
-    return [[word(plan) for plan in plans] for word in words]
 
 
 def _figures(row: Row) -> dict[str, str]:
@@ -375,10 +281,10 @@ def _table(
 def _below(row: Row) -> str:
     """Why a plan is slower than the first, which phase decides its head-room, and what is like it."""
     parts = [beside_first(row)]
-    if row.verdict.phase != "training":
-        parts.append(f"to {DOES[row.verdict.phase].do} it needs most")
-    if not row.verdict.fits:
-        parts.append(row.verdict.word)
+    if row.judged.phase != "training":
+        parts.append(f"to {DOES[row.judged.phase].do} it needs most")
+    if row.judged.word != "fits":
+        parts.append(row.judged.word)
     if row.plan.alike:
         parts.append(like_it(row.plan))
     return "; ".join(filter(None, parts))
@@ -396,9 +302,9 @@ def like_it(plan: Plan) -> str:
         found = {value(one) for one in plan.alike} - {value(plan)}
         if found:
             said.append(f"{name} {_values(found)}")
-    ways = {_context(one).split()[-1] for one in plan.alike if one.job.layout.cp == plan.job.layout.cp > 1}
-    said += sorted(ways - {_context(plan).split()[-1]})
-    said += sorted({_split(one) for one in plan.alike} - {_split(plan)})
+    ways = {context_of(one).split()[-1] for one in plan.alike if one.job.layout.cp == plan.job.layout.cp > 1}
+    said += sorted(ways - {context_of(plan).split()[-1]})
+    said += sorted({split_of(one) for one in plan.alike} - {split_of(plan)})
     modules = {one.recompute for one in plan.alike} - {plan.recompute}
     if modules:
         said.append(f"recompute {' or '.join(sorted(modules)) if len(modules) < 3 else f'{len(modules)} other sets'}")

@@ -22,15 +22,17 @@ from ..planner.advise import Advice
 from ..planner.found import Found
 from ..planner.launch import megatron_lm
 from ..routing import routing
+from ..timeline.timeline import Timeline
 from ..versions import assumptions
-from ..wording import LONGEST_MESSAGE, counted, plain
+from ..wording import LONGEST_MESSAGE, plain
 from .advice import CHANGE, Considered, headline
 from .comparison import Case, Columns, Refused, answers, rows
 from .comparison import notes as notes_of_cases
 from .document import STAGE, TENSOR, VERDICT, features_text, recompute_text
 from .largest import headline as largest_of
-from .plans import COUNTS, PLAN, Row, apart_rows, fewest_text, layout_text, nothing_fits, warnings
-from .quantities import brief, document, gib, in_gib
+from .plan_words import layout_text
+from .plans import COUNTS, PLAN, Row, answer, apart_rows, warnings
+from .quantities import brief, document, in_gib
 from .stage_table import folded
 from .verdict import other_gpus, verdict_text
 
@@ -150,6 +152,23 @@ def explain_summary(estimate: Estimate, stage: int | None, at: str) -> Document:
     )
 
 
+def timeline_summary(estimate: Estimate, line: Timeline) -> Document:
+    """The peak of a stage along a step, and its largest moments, equal ones together."""
+    return shortened(
+        {
+            "answer": verdict_text(estimate.verdict(), estimate),
+            "sentence": line.sentence,
+            "steady_gib": in_gib(line.steady_allocated_bytes),
+            "moment_columns": ["gib", "times", "first_at_s", "what"],
+            "moments": [
+                [in_gib(one.highest_bytes), times, None if one.start_s is None else round(one.start_s, 3), one.label]
+                for one, times in line.largest(MOST_TENSORS)
+            ],
+            "next": 'explain names the tensors of the peak; detail="full" has every moment',
+        }
+    )
+
+
 def compare_summary(cases: Columns) -> Document:
     """The verdict of every case, and the figures that differ."""
     shown = {"verdict", "peak allocated (GiB)", "to train (GiB)", "to resume (GiB)", "fits"}
@@ -216,7 +235,7 @@ def plan_summary(found: Found, rows: Sequence[Row], said: Sequence[str]) -> Docu
         if all(name in one and one[name] == value for one in settings)
     }
     answered: Document = {
-        "answer": answer(found, rows),
+        "answer": " ".join(answer(found, rows)),
         "plan_columns": list(plans[0]) if rows else [],
         "plans": [
             [*{**plan, "settings": {name: value for name, value in own.items() if name not in common}}.values()]
@@ -234,19 +253,6 @@ def plan_summary(found: Found, rows: Sequence[Row], said: Sequence[str]) -> Docu
 def _apart(row: Row) -> str:
     """A tight plan that is better than the first that fits, in a line."""
     return f"{layout_text(row.plan)}: {row.plan.tokens_per_s_gpu:,.0f} tokens/s/GPU, {row.verdict.word}"
-
-
-def answer(found: Found, rows: Sequence[Row]) -> str:
-    """What the search found, in one sentence."""
-    if not rows:
-        return nothing_fits(found)
-    plan = rows[0].plan
-    words = (plan.degrees, f"recompute {plan.recompute}")
-    fewest = "" if found.fewest_gpus is None else f"{fewest_text(found)}; "
-    return (
-        f"{fewest}{found.fits:,} of {found.legal:,} legal layouts fit {gib(found.limit, 1)} GiB of {plan.job.gpu.name}; the best by "
-        f"{found.objective}, on {counted(plan.job.layout.world_size, 'GPU')}: {', '.join(words)}"
-    )
 
 
 def first_section(row: Row) -> Document:
@@ -297,7 +303,15 @@ CHARACTERS_PER_TOKEN = 4
 """Of English text, as OpenAI's guide to tokens has it (help.openai.com, "What are tokens and how to count them?")."""
 MOST_TOKENS = 1500
 LEFT_OUT = "left_out"
-COLUMNS = ("stage_columns", "plan_columns", "advice_columns", "tensor_columns", "model_columns", "case_columns")
+COLUMNS = (
+    "stage_columns",
+    "plan_columns",
+    "advice_columns",
+    "tensor_columns",
+    "model_columns",
+    "case_columns",
+    "moment_columns",
+)
 WHOLE = ("verdict", "cases", *COLUMNS)
 """Parts of a summary that are never cut."""
 STEP = 8

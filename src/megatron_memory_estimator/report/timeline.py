@@ -1,26 +1,28 @@
-"""A timeline in a terminal: a chart as wide as it, the peak with what runs at it, and the largest moments."""
+"""A timeline in a terminal: the verdict, the peak with what runs at it, a chart as wide as it, and the largest moments."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..timeline.axis import Axis, Stretch, state_bytes
+from ..timeline.axis import Axis, Stretch
 from ..timeline.moments import Moment
 from ..timeline.timeline import Timeline
 from ..wording import plain
 from .quantities import gib
 
-ROWS = 14
+LEAST_ROWS, MOST_ROWS = 6, 14
+"""Rows of what moves."""
+BESIDE_ROWS = 3
+"""The row of what stays, the axis, and the prompt below everything."""
 LABEL = 8
 """Columns of the scale."""
 LINE_IN_CHART = 2
-"""The GPU's memory is in the chart where it is at most so many times the peak; else the chart would be a flat line."""
+"""The GPU's memory is in the chart where what it leaves is at most so many times what moves; else the chart would be a flat line."""
 LARGEST = 5
 
 
@@ -37,34 +39,41 @@ BLOCKS = Glyphs(" \u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588", "\u2591", "
 ASCII = Glyphs(" #", ":", "-", "^")
 
 
-def print_timeline(timeline: Timeline, axis: Axis, stages: int, console: Console) -> None:
-    """The chart, its legend, what the peak is, and a table of the largest moments."""
-    of = f", stage {timeline.pp_rank} of {stages}" if stages > 1 else ""
-    _say(console, f"{timeline.name or 'model'}{of}: GiB allocated along one training step")
+def print_timeline(timeline: Timeline, verdict: Text | str, axis: Axis, console: Console) -> None:
+    """The verdict, the peak, the chart with its legend, and the largest moments: on one screen where there is one."""
     glyphs = BLOCKS if console.encoding.lower().startswith("utf") else ASCII
-    along = timeline.stretches(axis)
-    console.print(chart(along, timeline, axis, console.width, glyphs), no_wrap=True)
-    memory = f"{glyphs.line} {timeline.gpu}, {gib(timeline.gpu_memory_bytes, 1)} GiB"
-    if not line_in_chart(timeline):
-        memory += " (above the chart)"
-    _say(
-        console,
-        f"{glyphs.state} weights, gradients, optimizer, workspace  {glyphs.levels[-1]} activations and the rest  {memory}",
-    )
-    for line in sentences(timeline, axis, glyphs.mark):
+    head, foot = [timeline.sentence], [legend(timeline, glyphs), *left_out(timeline)]
+    console.print(verdict, highlight=False)
+    for line in head:
         _say(console, line)
-    console.print(largest(timeline, axis))
+    found, room = largest(timeline, axis), MOST_ROWS
+    if console.is_terminal:
+        for most in range(LARGEST, 0, -1):
+            found = largest(timeline, axis, most)
+            used = sum(len(console.render_lines(one)) for one in (verdict, *head, *foot, found))
+            room = min(MOST_ROWS, console.height - used - BESIDE_ROWS)
+            if room >= LEAST_ROWS:
+                break
+        room = max(room, LEAST_ROWS)
+    console.print(chart(timeline.stretches(axis), timeline, axis, console.width, glyphs, room), no_wrap=True)
+    for line in foot:
+        _say(console, line)
+    console.print(found)
 
 
 def _say(console: Console, line: str) -> None:
     console.print(Text(plain(line)), soft_wrap=console.width > len(line))
 
 
-def sentences(timeline: Timeline, axis: Axis, mark: str) -> Iterator[str]:
-    """The peak, what is left out, and the seconds beside those of the step time."""
-    top = timeline.peak
-    where = "once in a run, outside of the step" if top is timeline.capture else at(timeline, top, axis)
-    yield f"{mark} peak {gib(top.highest_bytes)} GiB, {where}: {top.label}"
+def legend(timeline: Timeline, glyphs: Glyphs) -> str:
+    """What the signs of the chart are."""
+    memory = f"{gib(timeline.gpu_memory_bytes, 1)} GiB of {timeline.gpu}"
+    drawn = f"{glyphs.line} {memory}" if line_in_chart(timeline) else f"{memory} are above"
+    return f"{glyphs.state} what stays  {glyphs.levels[-1]} activations and the rest  {glyphs.mark} peak  {drawn}"
+
+
+def left_out(timeline: Timeline) -> Iterator[str]:
+    """What is not listed of a long step."""
     out = timeline.left_out
     if out is not None:
         many = "" if out.microbatches == 1 else "es"
@@ -72,7 +81,6 @@ def sentences(timeline: Timeline, axis: Axis, mark: str) -> Iterator[str]:
             f"left out: {out.moments:,} forwards and backwards in the middle, of {out.microbatches:,} microbatch{many}, "
             f"which repeat the {out.repeats} before them"
         )
-    yield f"a step takes {timeline.step_s:.2f} s"
 
 
 def at(timeline: Timeline, moment: Moment, axis: Axis) -> str:
@@ -84,32 +92,35 @@ def at(timeline: Timeline, moment: Moment, axis: Axis) -> str:
 
 def line_in_chart(timeline: Timeline) -> bool:
     """Whether the GPU's memory is low enough to be drawn."""
-    return timeline.gpu_memory_bytes <= LINE_IN_CHART * timeline.peak.highest_bytes
+    moves = timeline.peak.highest_bytes - timeline.staying_bytes
+    return timeline.gpu_memory_bytes - timeline.staying_bytes <= LINE_IN_CHART * moves
 
 
-def chart(along: Sequence[Stretch], timeline: Timeline, axis: Axis, width: int, glyphs: Glyphs) -> Text:
-    """Rows of columns: state, what is above it, red where it is more than the GPU has; below them the axis with the peak's mark."""
+def chart(along: Sequence[Stretch], timeline: Timeline, axis: Axis, width: int, glyphs: Glyphs, rows: int) -> Text:
+    """Rows of columns above one row of what stays, red where that is more than the GPU has; below them the axis with the peak's mark.
+
+    The lowest row is all that stays, whatever it is; only the rows above are to scale.
+    """
     columns, end = width - LABEL - 1, along[-1].end
     bars = columns_of(along, columns)
-    memory = timeline.gpu_memory_bytes
-    high = max(timeline.peak.highest_bytes, memory if line_in_chart(timeline) else 0)
-    state = min(sum(state_bytes(one.moment).values()) for one in along)
+    memory, floor = timeline.gpu_memory_bytes, timeline.staying_bytes
+    moves = max(timeline.peak.highest_bytes, memory if line_in_chart(timeline) else 0) - floor
     text = Text()
-    for row in reversed(range(ROWS)):
-        low, up = (high * edge // ROWS for edge in (row, row + 1))
+    for row in reversed(range(rows)):
+        low, up = (floor + moves * edge // rows for edge in (row, row + 1))
         limit = low < memory <= up
         text.append(f"{gib(memory if limit else up, 1):>{LABEL - 1}} |", "bold" if limit else "dim")
         for nbytes in bars:
-            part = (nbytes - low) / (up - low)
+            part = (nbytes - low) / max(up - low, 1)
             steps = len(glyphs.levels) - 1
-            cell = glyphs.levels[max(0, min(steps, round(part * steps)))]
             if limit and nbytes < memory:
                 text.append(glyphs.line)
-            elif up <= state:
-                text.append(glyphs.state, "blue")
             else:
+                cell = glyphs.levels[max(0, min(steps, round(part * steps)))]
                 text.append(cell, "red" if low >= memory or (limit and nbytes > memory) else "green")
         text.append("\n")
+    text.append(f"{gib(floor, 1):>{LABEL - 1}} |", "dim")
+    text.append(f"{glyphs.state * columns}\n", "red" if floor > memory else "blue")
     text.append(f"{'0':>{LABEL - 1}} +{_feet(timeline, axis, columns, end, glyphs)}")
     return text
 
@@ -136,17 +147,13 @@ def columns_of(along: Sequence[Stretch], columns: int) -> list[int]:
     return found
 
 
-def largest(timeline: Timeline, axis: Axis) -> Table:
-    """The largest moments, equal ones together: GiB, how many of those listed, where the first is, what runs."""
-    alike: dict[tuple[int, str], list[Moment]] = {}
-    for moment in timeline.every:
-        alike.setdefault((moment.highest_bytes, moment.label), []).append(moment)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+def largest(timeline: Timeline, axis: Axis, most: int = LARGEST) -> Table:
+    """The largest moments, so many, equal ones together: GiB, how many of those listed, where the first is, what runs."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("GiB", "times", "first"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("what runs", overflow="fold")
-    for nbytes, label in sorted(alike, key=lambda key: -key[0])[:LARGEST]:
-        several = alike[nbytes, label]
-        where = "once" if several[0] is timeline.capture else at(timeline, several[0], axis)
-        table.add_row(gib(nbytes), str(len(several)), where, Text(label))
+    for moment, times in timeline.largest(most):
+        where = "once" if moment is timeline.capture else at(timeline, moment, axis)
+        table.add_row(gib(moment.highest_bytes), str(times), where, Text(moment.label))
     return table

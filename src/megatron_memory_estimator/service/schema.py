@@ -55,6 +55,8 @@ StageNumber = Annotated[
     int | None, Field(ge=0, description="The pipeline stage, from 0; where it is not given, that of the highest peak.")
 ]
 At = Annotated[Literal["peak", "steady"], Field(description="peak: when most is allocated; steady: between two steps.")]
+LIKE = Field(description="As `estimate` takes it.")
+"""Of a tool that is asked about a run that `estimate` has answered."""
 Models = Annotated[
     list[str] | None,
     Field(min_length=1, description="Bundled models or Hub ids. Give either models or cases.", examples=[["Qwen/Qwen3-8B"]]),
@@ -115,6 +117,15 @@ Cases = Annotated[
                    {"label": "tp=4", "model": "Qwen/Qwen3-8B", "num_gpus": 8, "settings": {"tp": 4}}]],
     ),
 ]  # fmt: skip
+Baseline = Annotated[
+    dict[str, Any] | None,
+    Field(description="An earlier whole document of check or estimate: no stage's peak may be above its peak there."),
+]  # fmt: skip
+Tolerance = Annotated[str, Field(description="By how much a peak may be above it.", examples=["1%"])]
+LogText = Annotated[
+    str,
+    Field(description="The training log's text, or its lines of memory: [Rank 0] (after 2 iterations) memory (MB) ..."),
+]  # fmt: skip
 What = Annotated[
     Literal["stages", "moments", "tensors", "plans", "advice", "cases", "report"],
     Field(description="What there is a row for in the table; or report, the page frozen around the run."),
@@ -149,15 +160,25 @@ class OfModel(Arguments):
     settings: Settings = None
 
 
-class OfStage(Run):
+class Again(Run):
+    """The same, said in short."""
+
+    model: Annotated[str | None, LIKE] = None
+    text: Annotated[str | dict[str, Any] | None, LIKE] = None
+    num_gpus: Annotated[int | None, Field(ge=1), LIKE] = None
+    settings: Annotated[dict[str, Any] | None, LIKE] = None
+
+
+class OfStage(Again):
     """A pipeline stage of a run."""
 
     stage: StageNumber = None
 
 
-class Explain(OfStage):
+class Explain(Run):
     """A moment of a stage."""
 
+    stage: StageNumber = None
     at: At = "peak"
 
 
@@ -165,6 +186,19 @@ class OfMoment(OfStage):
     """A moment of a stage's timeline."""
 
     moment: Moment
+
+
+class Check(Again):
+    """A run, and what its peaks may be."""
+
+    baseline: Baseline = None
+    tolerance: Tolerance = "0%"
+
+
+class Validate(Again):
+    """A run, and the log that it wrote."""
+
+    log: LogText
 
 
 class Plan(Run):
@@ -332,7 +366,28 @@ TOOLS: dict[str, Tool] = {
         read=True,
         agents=True,
     ),
-    "timeline": Tool("The memory of a stage along one training step", OfStage, "timeline", PIPELINE | {"stage": 0}),
+    "timeline": Tool(
+        "The memory of a stage along one training step, and its largest moments",
+        OfStage,
+        "timeline",
+        PIPELINE | {"stage": 0},
+        summary=True,
+        agents=True,
+    ),
+    "check": Tool(
+        "Whether a run may start, as an exit code and a reason; also beside an earlier answer",
+        Check,
+        "check",
+        RUN,
+        agents=True,
+    ),
+    "validate": Tool(
+        "The memory reports of a training log beside the estimate of its run, and what may explain the difference",
+        Validate,
+        "log",
+        RUN | {"log": "[Rank 0] (after 2 iterations) memory (MB) | allocated: 36000.0 | max allocated: 47500.0"},
+        agents=True,
+    ),
     "lanes": Tool("One training step of all stages beside one another, in columns", Run, "lanes", PIPELINE),
     "moment": Tool(
         "Every tensor that is alive at the highest of a moment",

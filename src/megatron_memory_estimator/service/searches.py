@@ -123,7 +123,7 @@ def so_far(share: float, found: Found) -> dict[str, Any]:
 
 def best(found: Found) -> dict[str, Any] | None:
     """The layout that would be first now."""
-    from ..report.plans import layout_text
+    from ..report.plan_words import layout_text
 
     if not found.plans:
         return None

@@ -111,8 +111,35 @@ def _settings(request: Request) -> Any:
 
 
 def _timeline(request: Request) -> Any:
-    """The moments of a stage, of the highest peak where none is given."""
-    return request.estimate.timeline(request.get("stage")).to_dict()
+    """The moments of a stage, of the highest peak where none is given, or the largest of them."""
+    from ..report.summary import timeline_summary
+
+    found = request.estimate
+    line = found.timeline(request.get("stage"))
+    return line.to_dict() if request.full else timeline_summary(found, line)
+
+
+def _check(request: Request) -> Any:
+    """Whether the run may start."""
+    from ..report.check import checked, document, peaks_of, tolerance_of
+
+    baseline = request.get("baseline")
+    try:
+        before = None if baseline is None else peaks_of(baseline)
+    except ValueError as error:
+        raise ConfigError(f"baseline is {error}") from None
+    found = request.estimate
+    return document(found, checked(found, before, tolerance_of(request.get("tolerance", "0%"), "tolerance")))
+
+
+def _validate(request: Request) -> Any:
+    """The reports of a log beside the estimate."""
+    from ..report.log import compared_log, log_document
+
+    if request.get("log") is None:
+        raise ConfigError("log is needed: the text of a training log")
+    found = request.estimate
+    return log_document(compared_log(request.get("log"), found), found)
 
 
 def _lanes(request: Request) -> Any:
@@ -186,6 +213,7 @@ def settings(request: Request) -> dict[str, Any]:
 ANSWERS: dict[str, Callable[[Request], Any]] = {
     "advise": _advise,
     "card": _card,
+    "check": _check,
     "choices": _choices,
     "compare": compared,
     "estimate": _estimate,
@@ -201,5 +229,6 @@ ANSWERS: dict[str, Callable[[Request], Any]] = {
     "plan": plans,
     "settings": _settings,
     "timeline": _timeline,
+    "validate": _validate,
 }
 """Every tool by its name."""

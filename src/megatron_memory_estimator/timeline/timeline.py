@@ -9,7 +9,7 @@ from ..dataclass import dataclass
 from ..job.hardware import GIB
 from ..rank.rank import PARTS, Rank
 from ..throughput.step import Estimated
-from .axis import Axis, Stretch, seconds_of, stretches
+from .axis import Axis, Stretch, seconds_of, state_bytes, stretches
 from .moments import NONE, Moment, capture, moments
 from .passes import MOST_PASSES, LeftOut, Listed, Pass, listed_passes
 from .seconds import Seconds, seconds
@@ -63,10 +63,32 @@ class Timeline:
         """The moment with most memory, of equal ones the first that does something."""
         return max(self.every, key=lambda moment: (moment.highest_bytes, moment.event not in ("begin", "end")))
 
+    def largest(self, most: int) -> list[tuple[Moment, int]]:
+        """So many of the largest moments, the first of equal ones with how many of those listed are like it."""
+        alike: dict[tuple[int, str], list[Moment]] = {}
+        for moment in self.every:
+            alike.setdefault((moment.highest_bytes, moment.label), []).append(moment)
+        return [(alike[key][0], len(alike[key])) for key in sorted(alike, key=lambda key: -key[0])[:most]]
+
     @property
     def steady_allocated_bytes(self) -> int:
         """Bytes between two steps: those with which the step begins and ends."""
         return self.moments[-1].end_bytes
+
+    @property
+    def staying_bytes(self) -> int:
+        """Bytes of the state (weights, gradients, optimizer, workspace) that stay through the whole step."""
+        return min(sum(state_bytes(moment).values()) for moment in self.moments)
+
+    @property
+    def sentence(self) -> str:
+        """How much is allocated at most, when and by what, and how much of it stays."""
+        top = self.peak
+        when = "once in a run, before" if top is self.capture else f"{seconds_of(top)[0]:.2f} s into"
+        return (
+            f"Stage {self.pp_rank} of {self.name or 'model'} has at most {top.highest_bytes / GIB:.2f} GiB allocated, {when} a step of "
+            f"{self.step_s:.2f} s: {top.label}; {self.staying_bytes / GIB:.2f} GiB stay through the step."
+        )
 
     def index(self, place: int) -> int:
         """Which moment of the whole step one of the listed is."""
@@ -82,6 +104,7 @@ class Timeline:
         """The JSON document (schema `megatron-memory-timeline/1`)."""
         return {
             "schema": SCHEMA,
+            "sentence": self.sentence,
             "model": self.name,
             "pp_rank": self.pp_rank,
             "gpu": self.gpu,

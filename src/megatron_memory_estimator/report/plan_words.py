@@ -1,0 +1,112 @@
+"""The words of a plan: what it has in common with the others, and the rest of its layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from ..planner.found import Plan
+from ..wording import counted
+from .document import features_text
+
+Word = Callable[[Plan], str]
+
+
+def optimizer_text(plan: Plan) -> str:
+    """What the optimizer is beside its name."""
+    t = plan.job.training
+    words = [
+        "distributed optimizer" if t.use_distributed_optimizer else "plain optimizer",
+        *(["precision-aware"] if t.use_precision_aware_optimizer else []),
+        *([f"{t.optimizer_offload_fraction:.0%} offloaded"] if t.optimizer_cpu_offload else []),
+    ]
+    return ", ".join(words)
+
+
+def layout_text(plan: Plan) -> str:
+    """A layout in one line."""
+    layout, t = plan.job.layout, plan.job.training
+    words = [f"tp {layout.tp}", f"cp {layout.cp}", f"pp {layout.pp}", *([plan.pipeline] if plan.pipeline else [])]
+    if plan.job.model.num_moe_experts:
+        words += [f"ep {layout.ep}", f"etp {layout.etp}"]
+    words += [f"micro batch {t.micro_batch_size}", f"recompute {plan.recompute}", *features_text(t)]
+    return ", ".join(words)
+
+
+BOUND = "\u00a0"
+"""A space at which no line ends."""
+NARROWEST = 26
+"""Columns that a layout needs beside the numbers; where there are fewer, it stands on lines of its own."""
+
+
+def split_of(plan: Plan) -> str:
+    if plan.job.layout.pipeline_model_parallel_layout:
+        return "pipeline layout"
+    text = plan.split
+    return "even split" if text == "even" else f"uneven split {text}"
+
+
+def context_of(plan: Plan) -> str:
+    layout = plan.job.layout
+    return f"cp {layout.cp} {layout.cp_comm_type[0]}" if layout.cp > 1 else "cp 1"
+
+
+def _experts(name: str) -> Word:
+    return lambda plan: f"{name} {getattr(plan.job.layout, name)}" if plan.job.model.num_moe_experts else ""
+
+
+def _sequence_parallel(plan: Plan) -> str:
+    layout = plan.job.layout
+    return "no sequence parallelism" if layout.tp > 1 and not layout.sequence_parallel else ""
+
+
+OF_THE_RUN: tuple[Word, ...] = (
+    lambda plan: counted(plan.job.layout.world_size, "GPU"),
+    _experts("etp"),
+    _sequence_parallel,
+    lambda plan: plan.precision,
+    optimizer_text,
+    lambda plan: f"sequence {plan.job.training.seq_length}",
+    lambda plan: f"global batch {plan.job.training.global_batch_size}",
+)
+"""What is usually the same in all plans."""
+OF_A_PLAN: tuple[Word, ...] = (
+    lambda plan: f"tp {plan.job.layout.tp}",
+    context_of,
+    lambda plan: f"pp {plan.job.layout.pp}",
+    lambda plan: f"vpp {plan.virtual}",
+    split_of,
+    _experts("ep"),
+    lambda plan: f"micro batch {plan.job.training.micro_batch_size}",
+    lambda plan: f"recompute {plan.recompute}",
+)
+"""What is usually searched."""
+
+
+def listed(words: Iterable[str]) -> str:
+    """Words of a layout with commas; what belongs together and is short is not torn apart at the end of a line."""
+    return ", ".join(word.replace(" ", BOUND) if len(word) <= NARROWEST else word for word in words)
+
+
+def plain(text: str) -> str:
+    """The text as it is printed."""
+    return text.replace(BOUND, " ")
+
+
+def said_once(plans: Sequence[Plan]) -> tuple[list[str], list[str]]:
+    """What all plans have in common, and for each plan the rest of its layout in words."""
+    common = [words[0] for words in _each(plans, OF_THE_RUN) if len(set(words)) == 1]
+    rest = [words for words in _each(plans, OF_THE_RUN) if len(set(words)) > 1]
+    for words in _each(plans, OF_A_PLAN):
+        if len(plans) > 1 and len(set(words)) == 1:
+            common.append(words[0])
+        else:
+            rest.append(words)
+    each = zip(*rest, strict=True) if rest else iter([()] * len(plans))
+    silent = ("", "even split", "vpp 1")
+    return [word for word in common if word not in ("", "even split")], [
+        listed(word for word in words if word not in silent) for words in each
+    ]
+
+
+def _each(plans: Sequence[Plan], words: Sequence[Word]) -> list[list[str]]:
+    return [[word(plan) for plan in plans] for word in words]
