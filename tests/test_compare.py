@@ -5,13 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.cli import main
 from megatron_memory_estimator.rank.rank import PARTS
+from megatron_memory_estimator.report.neighbours import change
 
 LAYOUTS = [
     "--num-gpus",
@@ -69,10 +72,11 @@ def test_no_number_is_cut(width: int, capsys: pytest.CaptureFixture[str], monkey
     words = ("Qwen/Qwen3-8B", "--num-gpus", "16", *layouts)
     table = printed(capsys, *words).split("figures are the same")[0]
     assert max(map(len, table.splitlines())) <= width and "\u2026" not in table
+    said = " ".join(table.split())
     for row in csv.DictReader(io.StringIO(printed(capsys, *words, "--format", "csv"))):
         assert f"{int(row['peak_allocated_bytes']) / 2**30:.2f}" in table
         low, high = (int(row[f"device_{end}_bytes"]) / 2**30 for end in ("low", "high"))
-        assert f"{low:.1f} to {high:.1f}" in table
+        assert f"{low:.1f} to {high:.1f}" in said
 
 
 def test_formats(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -140,10 +144,41 @@ def test_says_what_was_decided(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     assert "assumed" not in out and "assumed: seq_length not given: 4096" in err
     text = printed(capsys, "Qwen/Qwen3-8B", "--num-gpus", "8", "--layout", "bf16=true", "--layout", "fp16=true")
-    assert " dtype" in text
+    assert "\ndtype" in text
 
 
 def test_layouts_take_the_names_of_a_yaml_file(capsys: pytest.CaptureFixture[str]) -> None:
     layouts = ["--layout", "num_experts=64,gpu=H200,num_gpus=8", "--layout", "attention_backend=flash,ep=8"]
     rows = csv.DictReader(io.StringIO(printed(capsys, "Qwen/Qwen3-30B-A3B", *layouts, "--format", "csv")))
     assert [row["attention_kernel"] for row in rows] == ["cudnn", "flash"]
+
+
+def test_the_change_between_neighbours_is_named_by_tensors() -> None:
+    """Two copies of a weight in mxfp8 are a byte an element each and a scale for 32 of them (TransformerEngine
+    `pytorch/tensor/mxfp8_tensor.py`), of every linear but the output layer."""
+    job = TrainingJob.from_hf("meta-llama/Llama-3.1-8B", 8, tp=2, gpu="B200")
+    before, after = (
+        estimate(job),
+        estimate(TrainingJob.from_hf("meta-llama/Llama-3.1-8B", 8, tp=2, gpu="B200", fp8="e4m3", fp8_recipe="mxfp8")),
+    )
+    weights = 32 * (4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336) // 2
+    said = change(before, after)
+    more = after.peak_stage.peak_allocated_bytes - before.peak_stage.peak_allocated_bytes
+    assert said.startswith(f"The peak is {more / 2**30:.2f} GiB higher: weights +{2 * weights * 33 / 32 / 2**30:.2f} (")
+    assert f"mxfp8 weights +{weights / 2**30:.2f}" in said and "activations -" in said
+    shares = [abs(float(one)) for one in re.findall(r"; activations -([\d.]+)", said)]
+    assert shares and abs(2 * weights * 33 / 32 - shares[0] * 2**30 - more) < 2**30 // 20
+    given: dict[str, Any] = {"fp8_param_gather": True, "reuse_grad_buf_for_mxfp8_param_ag": True}
+    kept = estimate(
+        TrainingJob.from_hf("meta-llama/Llama-3.1-8B", 8, tp=2, gpu="B200", fp8="e4m3", fp8_recipe="mxfp8", **given)
+    )
+    saved = after.peak_stage.peak_allocated_bytes - kept.peak_stage.peak_allocated_bytes
+    assert f"--reuse-grad-buf-for-mxfp8-param-ag would take {saved / 2**30:.2f} GiB of copies of weights away." in said
+    back = change(after, before)
+    assert f"{more / 2**30:.2f} GiB lower: weights -" in back and "would take" not in back
+    assert change(before, before) == "The peak is the same. A token takes as long."
+    unknown = estimate(TrainingJob.from_hf("meta-llama/Llama-3.1-8B", 8, tp=2, gpu="B200=190GB"))
+    assert "A token takes" in change(before, unknown)
+    assert "A token takes" not in change(
+        before, estimate(TrainingJob.from_hf("meta-llama/Llama-3.1-8B", 8, tp=2, gpu="190GB"))
+    )

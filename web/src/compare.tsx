@@ -122,6 +122,7 @@ export const CompareView = () => {
       {busy && !found && <p class="busy">The runs are estimated …</p>}
       {found && error === undefined && pins.length > 1 && (
         <div class={fresh ? "" : "stale"} aria-busy={!fresh}>
+          <section class="card" aria-label="Answers">{[...found.answers, ...found.changes].map((line) => <p key={line}>{line}</p>)}</section>
           {found.cases.map((one, place) => "refusal" in one && <p key={place} class="refusal"><strong>{one.label}</strong>: {one.refusal}</p>)}
           <Sides found={found} />
         </div>

@@ -430,6 +430,7 @@ export type Comparison = {
   readonly schema: string;
   readonly cases: readonly Case[];
   readonly answers: readonly string[];
+  readonly changes: readonly string[];
   readonly differs: readonly string[];
   readonly figures: Readonly<Record<string, readonly string[]>>;
   readonly settings: readonly SettingValues[];

@@ -36,7 +36,7 @@ def callback(
     **values: Any,
 ) -> None:
     """Print or write the comparison."""
-    from ..report.comparison import notes
+    from ..report.comparison import notes, short_notes
 
     form = one_format(form, as_json=as_json)
     cases = comparison(models, layouts, values)
@@ -48,7 +48,7 @@ def callback(
     if form == "table" and output is None:
         from .console import console
 
-        for note in notes(cases):
+        for note in notes(cases) if every else short_notes(cases):
             console().print(note, highlight=False, markup=False)
     elif form != "json":
         for note in notes(cases):
@@ -57,7 +57,7 @@ def callback(
 
 def printed(cases: Columns, form: str, *, every: bool, terminal: bool) -> str:
     """The comparison in a format; a table as wide as the terminal, or as it needs."""
-    from ..report.comparison import TEXT, answers, as_json, as_tables, below, records
+    from ..report.comparison import TEXT, answers, as_json, as_tables, below, changes, records
     from .console import WIDE, console
 
     if form == "json":
@@ -74,7 +74,7 @@ def printed(cases: Columns, form: str, *, every: bool, terminal: bool) -> str:
 
     target = console() if terminal else Console(width=WIDE, file=io.StringIO())
     with target.capture() as page:
-        for line in answers(cases):
+        for line in (*answers(cases), *changes(cases)):
             target.print(line, highlight=False, markup=False)
         for table in as_tables(cases, target, every=every):
             target.print(table)

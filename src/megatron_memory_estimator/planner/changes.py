@@ -91,6 +91,7 @@ def memory_changes(job: TrainingJob) -> Iterator[Change]:
     if layout.tp > 1 and not layout.sequence_parallel:
         yield _switch("sequence_parallel")
     yield from _losses(job)
+    yield from low_precision_weights(job)
     if model.has_moe and not t.moe_permute_fusion:
         yield _switch("moe_permute_fusion")
     if t.create_attention_mask_in_dataloader:
@@ -148,6 +149,15 @@ def _optimizers(job: TrainingJob) -> Iterator[Change]:
         )
     if t.grad_dtype == "fp32" and not t.use_precision_aware_optimizer:
         yield dataclasses.replace(_switch("grad_reduce_in_bf16"), note="changes numerics", asks="numerics")
+
+
+def low_precision_weights(job: TrainingJob) -> Iterator[Change]:
+    """Weights that are kept and gathered in the low precision of their products, without a 16-bit copy."""
+    t = job.training
+    if t.low_precision and not t.low_precision_weights:
+        name = "fp4" if t.fp4 else "fp8"
+        beside = [("reuse_grad_buf_for_mxfp8_param_ag", True)] if t.low_precision == "mxfp8" else []
+        yield Change(f"weights kept in {name}", ((f"{name}_param_gather", True), *beside))
 
 
 def _losses(job: TrainingJob) -> Iterator[Change]:

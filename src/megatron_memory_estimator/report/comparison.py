@@ -9,16 +9,18 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..estimator import Estimate
+from ..job.assumption import shorts_of
 from ..job.layout import Layout
 from ..modules.counts import count_parameters
 from ..planner.advise import priced
 from ..rank.rank import PARTS
 from ..versions import assumptions
 from .document import config_section, features_text, layout_section, recompute_text, settings_of, training_section
+from .neighbours import change
 from .quantities import bounds_text, labelled, record, table
 from .records import Record, markdown_table
 from .stage_table import needed
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 MARK = "*"
 BEST, NOTHING, REFUSED = " (lowest)", "-", "refused"
 PEAK, VERDICT = "peak allocated (GiB)", "verdict"
+ANSWERED = frozenset((VERDICT, "to train (GiB)", "head-room (GiB)", "fits"))
+"""Figures that the sentences of the answers have."""
 MOST_NAMES = 4
 """GPUs that are named in a cell."""
 MARKS = {"assumptions": "assumed", "warnings": "warning"}
@@ -206,6 +210,15 @@ def notes(cases: Columns) -> list[str]:
     return found
 
 
+def short_notes(cases: Columns) -> list[str]:
+    """What was assumed in a few words, and the warnings."""
+    answered = [case.estimate for case in cases if isinstance(case, Case)]
+    every = (note for one in answered for note in (*assumptions(one), *_priced(one)))
+    short = {words.partition(" (")[0]: words for words in reversed(shorts_of(every))}
+    said = [f"Not given, assumed: {', '.join(reversed(short.values()))}; --all has them in full"] if short else []
+    return said + [note for note in notes(cases) if note.startswith(MARKS["warnings"])]
+
+
 def as_json(cases: Columns) -> dict[str, Any]:
     """The compared figures, what differs, and every whole estimate."""
     table = rows(cases)
@@ -213,6 +226,7 @@ def as_json(cases: Columns) -> dict[str, Any]:
         "schema": "megatron-memory-compare/1",
         "cases": [_case(case) for case in cases],
         "answers": list(answers(cases)),
+        "changes": list(changes(cases)),
         "differs": [row[1] for row in table if row[0]],
         "figures": {row[1]: list(row[2:]) for row in table},
         **differences([case.estimate if isinstance(case, Case) else None for case in cases]),
@@ -306,6 +320,13 @@ def answers(cases: Columns) -> Iterator[str]:
         yield f"{case.label}: {said}"
 
 
+def changes(cases: Columns) -> Iterator[str]:
+    """What each case has more and less than the one before it; those that are refused are passed over."""
+    answered = [case for case in cases if isinstance(case, Case)]
+    for before, after in pairwise(answered):
+        yield f"{after.label} beside {before.label}: {change(before.estimate, after.estimate)}"
+
+
 def header(cases: Columns) -> tuple[str, ...]:
     """The column names."""
     return ("", "", *(case.label for case in cases))
@@ -361,13 +382,15 @@ def _table(cases: Columns, first: int, last: int, every: bool) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     marks = 1 if every else 0
     for _ in range(marks + 1):
         table.add_column("", overflow="fold")
     for case in cases[first:last]:
         table.add_column(Text(case.label.replace(",", ", ")), justify="right", overflow="fold")
     for mark, name, *values in rows(cases, every=every):
+        if name in ANSWERED and not every:
+            continue
         shown = [
             REFUSED if isinstance(case, Refused) and name == VERDICT else value
             for case, value in zip(cases, values, strict=True)

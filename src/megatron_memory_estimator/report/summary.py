@@ -26,7 +26,7 @@ from ..timeline.timeline import Timeline
 from ..versions import assumptions
 from ..wording import LONGEST_MESSAGE, plain
 from .advice import CHANGE, Considered, headline
-from .comparison import Case, Columns, Refused, answers, rows
+from .comparison import ANSWERED, PEAK, Case, Columns, Refused, answers, changes, rows
 from .comparison import notes as notes_of_cases
 from .document import STAGE, TENSOR, VERDICT, features_text, recompute_text
 from .largest import headline as largest_of
@@ -171,11 +171,11 @@ def timeline_summary(estimate: Estimate, line: Timeline) -> Document:
 
 def compare_summary(cases: Columns) -> Document:
     """The verdict of every case, and the figures that differ."""
-    shown = {"verdict", "peak allocated (GiB)", "to train (GiB)", "to resume (GiB)", "fits"}
-    table = [row for row in rows(cases) if row[1] not in shown]
+    table = [row for row in rows(cases) if row[1] not in {PEAK, *ANSWERED}]
     return shortened(
         {
             "answers": list(answers(cases)),
+            "changes": list(changes(cases)),
             "case_columns": list(CASE_COLUMNS),
             "cases": [case_row(case) for case in cases],
             "differs": {name: values for mark, name, *values in table if mark},

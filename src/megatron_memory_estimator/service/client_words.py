@@ -31,6 +31,7 @@ SENTENCES = frozenset(
     (
         "answer",
         "answers",
+        "changes",
         "sentence",
         "reason",
         "assumptions",
