@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -48,7 +49,7 @@ def callback(
     if form == "table" and output is None:
         from .console import console
 
-        for note in notes(cases) if every else short_notes(cases):
+        for note in notes(cases) if every else short_notes(cases, console().width):
             console().print(note, highlight=False, markup=False)
     elif form != "json":
         for note in notes(cases):
@@ -57,7 +58,7 @@ def callback(
 
 def printed(cases: Columns, form: str, *, every: bool, terminal: bool) -> str:
     """The comparison in a format; a table as wide as the terminal, or as it needs."""
-    from ..report.comparison import TEXT, answers, as_json, as_tables, below, changes, records
+    from ..report.comparison import TEXT, answers, as_json, as_tables, below, changes, records, short_notes
     from .console import WIDE, console
 
     if form == "json":
@@ -71,12 +72,17 @@ def printed(cases: Columns, form: str, *, every: bool, terminal: bool) -> str:
     if form in TEXT:
         return TEXT[form](cases, every=every)
     from rich.console import Console
+    from rich.text import Text
+
+    from ..report.screen import room
 
     target = console() if terminal else Console(width=WIDE, file=io.StringIO())
+    said, rest = (*answers(cases), *changes(cases)), (*below(cases, every=every), *short_notes(cases, target.width))
+    left = sys.maxsize if every else room(target, *map(Text, (*said, *rest)))
     with target.capture() as page:
-        for line in (*answers(cases), *changes(cases)):
+        for line in said:
             target.print(line, highlight=False, markup=False)
-        for table in as_tables(cases, target, every=every):
+        for table in as_tables(cases, target, every=every, lines=left):
             target.print(table)
     lines = [line.rstrip() for line in page.get().splitlines()]
     return "\n".join((*lines, *below(cases, every=every))) + "\n"

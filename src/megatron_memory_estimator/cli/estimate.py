@@ -102,7 +102,7 @@ def print_card(job: TrainingJob) -> None:
     terminal = console()
     with trying() as progress:
         found = card(job, progress)
-    for line in (sentence(found), model_line(found), "", tried_line(found)):
+    for line in (sentence(found), model_line(found), tried_line(found)):
         terminal.print(line, highlight=False, markup=False)
     terminal.print(card_table(found))
     for line in notes(found):
@@ -124,7 +124,7 @@ def print_least(job: TrainingJob) -> None:
     with trying() as progress:
         found = on_its_gpus(job, progress)
     for line in least_lines(found, same_run(), console().width):
-        console().print(line, highlight=False, markup=False, soft_wrap=True)
+        console().print(line, highlight=False, markup=False, soft_wrap=line.startswith(("Next:", "    ")))
 
 
 @contextmanager

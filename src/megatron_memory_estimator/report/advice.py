@@ -44,7 +44,6 @@ def print_advice(advice: Advice, console: Console, command: Sequence[str] = ()) 
     if advice.outcomes:
         console.print(advice_table(advice, console.width))
         console.print("; ".join(f"{name}: {what}" for name, what in LEGEND.items()), highlight=False)
-        console.print()
         for line in how(advice):
             console.print(line, highlight=False, markup=False)
     for note in advice.assumptions:
@@ -115,7 +114,7 @@ def advice_table(advice: Advice, width: int) -> Table:
     if len({row["verdict"] for row in rows}) == 1:
         gone.add("verdict")
     names = [name for name in rows[0] if name not in gone]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("#")
     for name in names:
         left = name in ("change", "verdict")

@@ -94,7 +94,7 @@ def card_table(card: Card) -> Table:
     from rich.table import Table
 
     resumes = resuming(card.job)
-    found = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    found = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     found.add_column("GPU", no_wrap=True)
     for name in ("to train", "to resume") if resumes else ("to train",):
         found.add_column(name, justify="right", no_wrap=True)

@@ -6,6 +6,7 @@ Comparisons as tables of a terminal, Markdown and LaTeX.
 from __future__ import annotations
 
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -36,6 +37,36 @@ BEST, NOTHING, REFUSED = " (lowest)", "-", "refused"
 PEAK, VERDICT = "peak allocated (GiB)", "verdict"
 ANSWERED = frozenset((VERDICT, "to train (GiB)", "head-room (GiB)", "fits"))
 """Figures that the sentences of the answers have."""
+LAST = (
+    "layers per stage",
+    "fullest stage",
+    "global batch",
+    "expert dp",
+    "pipeline (GiB)",
+    "transient (GiB)",
+    "workspace (GiB)",
+    "GPUs",
+    "tp",
+    "pp",
+    "vpp",
+    "cp",
+    "ep",
+    "etp",
+    "dp",
+    "sequence parallel",
+    "micro batch",
+    "recompute",
+    "features",
+    "optimizer (GiB)",
+    "gradients (GiB)",
+    "weights (GiB)",
+    "activations (GiB)",
+    "to resume (GiB)",
+    "MFU",
+)
+"""Figures that a short terminal goes without, the first first: the labels of the cases or the sentences mostly say them."""
+HEAD = 2
+"""Lines above the figures."""
 MOST_NAMES = 4
 """GPUs that are named in a cell."""
 MARKS = {"assumptions": "assumed", "warnings": "warning"}
@@ -210,13 +241,21 @@ def notes(cases: Columns) -> list[str]:
     return found
 
 
-def short_notes(cases: Columns) -> list[str]:
-    """What was assumed in a few words, and the warnings."""
+def short_notes(cases: Columns, width: int) -> list[str]:
+    """What was assumed in a few words, as many of them as are one line, and the warnings."""
     answered = [case.estimate for case in cases if isinstance(case, Case)]
     every = (note for one in answered for note in (*assumptions(one), *_priced(one)))
     short = {words.partition(" (")[0]: words for words in reversed(shorts_of(every))}
-    said = [f"Not given, assumed: {', '.join(reversed(short.values()))}; --all has them in full"] if short else []
+    words = list(reversed(short.values()))
+    kept = next((count for count in range(len(words), 1, -1) if len(_assumed(words, count)) <= width), 1)
+    said = [_assumed(words, kept)] if words else []
     return said + [note for note in notes(cases) if note.startswith(MARKS["warnings"])]
+
+
+def _assumed(words: Sequence[str], count: int) -> str:
+    """So many of the words, and how many more there are."""
+    more = f" and {len(words) - count} more" if count < len(words) else ""
+    return f"Assumed: {', '.join(words[:count])}{more} (--all: in full)."
 
 
 def as_json(cases: Columns) -> dict[str, Any]:
@@ -365,18 +404,25 @@ def latex(cases: Columns, *, every: bool) -> str:
     return "\n".join(parts) + "\n"
 
 
-def as_tables(cases: Columns, console: Console, *, every: bool) -> Iterator[Table]:
-    """Tables of as many cases as fit the terminal without cutting a word."""
+def as_tables(cases: Columns, console: Console, *, every: bool, lines: int = sys.maxsize) -> Iterator[Table]:
+    """Tables of as many cases as fit the terminal without cutting a word.
+
+    Where there are fewer lines than figures the table is without those that say least (`LAST`), unless `every` is wanted.
+    """
+    found = [row for row in rows(cases, every=every) if every or row[1] not in ANSWERED]
+    for name in () if every else LAST:
+        if len(found) + HEAD > lines:
+            found = [row for row in found if row[1] != name]
     first = 0
     while first < len(cases):
         last = len(cases)
-        while last > first + 1 and needed(_table(cases, first, last, every), console).minimum > console.width:
+        while last > first + 1 and needed(_table(cases, found, first, last, every), console).minimum > console.width:
             last -= 1
-        yield _table(cases, first, last, every)
+        yield _table(cases, found, first, last, every)
         first = last
 
 
-def _table(cases: Columns, first: int, last: int, every: bool) -> Table:
+def _table(cases: Columns, found: Sequence[tuple[str, ...]], first: int, last: int, every: bool) -> Table:
     """A table of some of the cases; without the rows that do not differ there is nothing to mark."""
     from rich import box
     from rich.table import Table
@@ -388,9 +434,7 @@ def _table(cases: Columns, first: int, last: int, every: bool) -> Table:
         table.add_column("", overflow="fold")
     for case in cases[first:last]:
         table.add_column(Text(case.label.replace(",", ", ")), justify="right", overflow="fold")
-    for mark, name, *values in rows(cases, every=every):
-        if name in ANSWERED and not every:
-            continue
+    for mark, name, *values in found:
         shown = [
             REFUSED if isinstance(case, Refused) and name == VERDICT else value
             for case, value in zip(cases, values, strict=True)

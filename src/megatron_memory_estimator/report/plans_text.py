@@ -16,6 +16,7 @@ from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from ..job.assumption import short_of, shorts_of
 from ..planner.found import Found, Plan
@@ -25,6 +26,7 @@ from ..wording import counted
 from .plan_words import NARROWEST, context_of, listed, plain, said_once, split_of
 from .plans import PLAN, Row, answer, apart_rows, beside_first, warnings
 from .quantities import gib, labelled
+from .screen import room
 from .verdict import DOES, next_lines
 
 TITLES = {"megatron-lm": "Megatron-LM arguments", "yaml": "YAML", "bridge": "Megatron-Bridge overrides"}
@@ -49,9 +51,8 @@ def print_found(found: Found, rows: Sequence[Row], console: Console, said: Seque
     )
     for line in head:
         console.print(line, highlight=False, markup=False)
-    room = console.height - 1 if console.is_terminal and not asked.verbose and not launch else sys.maxsize
-    used = sum(len(wrapped(line, console.width)) for line in (*head, *tail))
-    for line in plan_lines(rows, console.width, room - used) if rows else ():
+    lines = sys.maxsize if asked.verbose or launch else room(console, *map(Text, (*head, *tail)))
+    for line in plan_lines(rows, console.width, lines) if rows else ():
         console.print(line, highlight=False, no_wrap=True)
     if asked.verbose:
         console.print()

@@ -19,6 +19,7 @@ from ..versions import assumptions
 from .bars import print_bars
 from .document import features_text, per_node, recompute_text
 from .quantities import bounds_text, gib, plural
+from .screen import room_beside
 from .stage_table import stage_table
 from .verdict import gpu_table, next_step, others_line, verdict_line
 
@@ -29,8 +30,10 @@ PHASES = {
 }
 
 
-MOST_BARS = 12
-"""Stages that are drawn, so that a screen of 24 lines has the whole answer."""
+LEAST_BARS, MOST_BARS = 3, 12
+"""Stages that are drawn: the fullest and the ends."""
+BESIDE_BARS = 2
+"""The line of heads, and the one that says what the other stages have."""
 
 
 class Shown(NamedTuple):
@@ -47,21 +50,38 @@ class Shown(NamedTuple):
 
 
 def print_estimate(estimate: Estimate, console: Console, shown: Shown = Shown()) -> None:  # noqa: B008
-    """The text report: the verdict first, a bar per stage, what was assumed that matters, and the command to type next."""
+    """The text report: the verdict first, a bar per stage, what was assumed that matters, and the command to type next.
+
+    A terminal has as many stages as leave the verdict on its screen.
+    """
     job, whole, every = estimate.job, shown.table or shown.verbose, shown.assumptions or shown.verbose
     uneven = routing(estimate) if whole or not every else None
-    console.print(verdict_line(estimate), highlight=False)
-    for line in summary(estimate) if whole else (run_line(estimate),):
-        console.print(line, highlight=False)
-    for note in filter(stands_above, job.assumptions):
-        console.print(f"assumed: {note}", highlight=False, markup=False)
+
+    def above() -> None:
+        console.print(verdict_line(estimate), highlight=False)
+        for line in summary(estimate) if whole else (run_line(estimate),):
+            console.print(line, highlight=False)
+        for note in filter(stands_above, job.assumptions):
+            console.print(f"assumed: {note}", highlight=False, markup=False)
+
+    def below() -> None:
+        _below(estimate, uneven, console, shown)
+
+    above()
     if whole:
         console.print("\nGiB per GPU at each pipeline stage's peak:")
         console.print(stage_table(estimate.stages, console))
         for line in result(estimate, uneven):
             console.print(line, highlight=False)
     else:
-        print_bars(estimate.stages, job.gpu.memory_bytes, console, MOST_BARS)
+        lines = room_beside(console, above, below) - BESIDE_BARS
+        print_bars(estimate.stages, job.gpu.memory_bytes, console, min(MOST_BARS, max(lines, LEAST_BARS)))
+    below()
+
+
+def _below(estimate: Estimate, uneven: Routing | None, console: Console, shown: Shown) -> None:
+    """What stands below the stages."""
+    job, every = estimate.job, shown.assumptions or shown.verbose
     if any(stage.rollout for stage in estimate.stages):
         from .rollout import print_rollout
 

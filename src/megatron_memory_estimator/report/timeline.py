@@ -14,11 +14,12 @@ from ..timeline.moments import Moment
 from ..timeline.timeline import Timeline
 from ..wording import plain
 from .quantities import gib
+from .screen import room
 
 LEAST_ROWS, MOST_ROWS = 6, 14
 """Rows of what moves."""
-BESIDE_ROWS = 3
-"""The row of what stays, the axis, and the prompt below everything."""
+BESIDE_ROWS = 2
+"""The row of what stays, and the axis."""
 LABEL = 8
 """Columns of the scale."""
 LINE_IN_CHART = 2
@@ -46,16 +47,14 @@ def print_timeline(timeline: Timeline, verdict: Text | str, axis: Axis, console:
     console.print(verdict, highlight=False)
     for line in head:
         _say(console, line)
-    found, room = largest(timeline, axis), MOST_ROWS
-    if console.is_terminal:
-        for most in range(LARGEST, 0, -1):
-            found = largest(timeline, axis, most)
-            used = sum(len(console.render_lines(one)) for one in (verdict, *head, *foot, found))
-            room = min(MOST_ROWS, console.height - used - BESIDE_ROWS)
-            if room >= LEAST_ROWS:
-                break
-        room = max(room, LEAST_ROWS)
-    console.print(chart(timeline.stretches(axis), timeline, axis, console.width, glyphs, room), no_wrap=True)
+    found, rows = largest(timeline, axis), 0
+    for most in range(LARGEST, 0, -1):
+        found = largest(timeline, axis, most)
+        rows = room(console, verdict, *head, *foot, found) - BESIDE_ROWS
+        if rows >= LEAST_ROWS:
+            break
+    rows = min(max(rows, LEAST_ROWS), MOST_ROWS)
+    console.print(chart(timeline.stretches(axis), timeline, axis, console.width, glyphs, rows), no_wrap=True)
     for line in foot:
         _say(console, line)
     console.print(found)

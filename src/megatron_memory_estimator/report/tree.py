@@ -18,11 +18,14 @@ from ..wording import plain
 from .document import owned_lines
 from .largest import UNIT, Share, headline, largest
 from .quantities import gib, plural
+from .screen import room
 from .text import print_notes, summary
 
 COLUMNS = ("tensor", "shape", "local shape", "dtype", "count", "MiB", "why it is alive")
 RIGHT = ("count", "MiB")
 BELOW = ("shape", "why it is alive")
+LEAST = 3
+"""Largest tensors that are shown at least."""
 NARROW = 120
 """Columns of a terminal below which those two stand below the name of a tensor."""
 
@@ -55,6 +58,8 @@ def print_rows(estimate: Estimate, stage: Stage, at: str, console: Console) -> N
     for line in owned_lines(stage.rank):
         console.print(line, highlight=False, markup=False)
     print_notes(estimate, console)
+    if console.is_terminal:  # where the first line has scrolled away
+        console.print(headline(stage, at), highlight=False, markup=False)
 
 
 def rows_table(rows: list[Row], *, narrow: bool) -> Table:
@@ -101,26 +106,44 @@ def _subtotal(table: Table, name: str, rows: list[Row], style: str) -> None:
 
 
 def print_largest(stage: Stage, at: str, by: By, top: int | None, console: Console) -> None:
-    """What is largest by parameter, layer, module or tensor: a line each, and one for all others."""
-    console.print(headline(stage, at, by), highlight=False, markup=False)
-    every = largest(stage, at, by)
-    console.print(shares_table(every if top is None else every[:top], every[top:] if top is not None else [], by))
+    """What is largest by parameter, layer, module or tensor: `top` of them or what a terminal has room for, and one line for the rest."""
+    head, every = headline(stage, at, by), largest(stage, at, by)
+
+    def table(most: int) -> Table:
+        return shares_table(every[:most], every[most:], by, narrow=console.width < NARROW)
+
+    most = top or len(every)
+    while top is None and most > LEAST and room(console, head, table(most)) < 0:
+        most -= 1
+    console.print(head, highlight=False, markup=False)
+    console.print(table(most))
 
 
-def shares_table(shown: Sequence[Share], others: Sequence[Share], by: By) -> Table:
-    """A row for each share: its GiB, how much of all that is, and the parts of the peak that it is of."""
+def shares_table(shown: Sequence[Share], others: Sequence[Share], by: By, *, narrow: bool) -> Table:
+    """A row for each share: its GiB, how much of all that is, and the parts of the peak that it is of; `narrow`: these below its name."""
     every = [*shown, *([rest_of(others)] if others else [])]
     total = sum(one.nbytes for one in every)
     shaped = by in ("tensor", "parameter")
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in (by, "GiB", "%", *(("local shape",) if shaped else ()), "GiB of each part"):
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name in (by, "GiB", "%", *(("local shape",) if shaped else ()), *(() if narrow else ("GiB of each part",))):
         right = name in ("GiB", "%")
         table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=right)
     for one in every:
         local = "x".join(map(str, one.local_shape))
         shape = (f"{one.copies} x {local}" if one.copies > 1 and local else local,) if shaped else ()
-        table.add_row(Text(one.name), gib(one.nbytes), f"{one.nbytes / total:.0%}", *shape, one.said)
+        figures = (gib(one.nbytes), f"{one.nbytes / total:.0%}", *shape)
+        if narrow:
+            table.add_row(_above_parts(one), *figures)
+        else:
+            table.add_row(Text(one.name), *figures, one.said)
     return table
+
+
+def _above_parts(one: Share) -> Group:
+    """A share's name, and its parts: behind it where there is one, below it where there are several."""
+    if len(one.parts) == 1:
+        return Group(Text.assemble(one.name, (f" ({one.said})", "dim")))
+    return Group(Text(one.name), Text(f"  {one.said}", "dim"))
 
 
 def rest_of(others: Sequence[Share]) -> Share:
