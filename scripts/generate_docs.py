@@ -18,6 +18,7 @@ from pathlib import Path
 import docs_accuracy
 import docs_device
 import docs_mcp
+import docs_notebook
 import docs_peers
 import docs_python
 import docs_quantities
@@ -133,5 +134,6 @@ if __name__ == "__main__":
         sys.exit(bool(wrong))
     for made in TYPES:
         made.TARGET.write_text(made.text())
+    docs_notebook.PATH.write_text(docs_notebook.written(), encoding="utf-8")
     for page in pages():
         page.write_text(filled(page.read_text()))

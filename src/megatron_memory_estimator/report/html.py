@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
+from ..colours import COLOURS as PART_COLOURS
+from ..colours import OTHER
 from ..estimator import Estimate, Stage
 from .document import SHARES, layers_text, share_bytes
 from .quantities import gib
@@ -108,10 +110,8 @@ def _legend(gpu: str, memory: float) -> str:
     return f'<div style="margin:2px 0">{swatches}{lines}</div>'
 
 
-COLOURS = {
-    "weights": "#0072b2", "gradients": "#e69f00", "optimizer": "#009e73", "activations": "#cc79a7", "other": "#999999",
-}  # fmt: skip
-"""The colours of Okabe and Ito that are told apart on white and on black, by colour-blind readers too."""
+COLOURS = {name: PART_COLOURS.get(name, OTHER) for name in SHARES}
+"""By share of the peak."""
 
 
 class Bar(NamedTuple):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from ..colours import COLOURS, OTHER
 from ..job.hardware import GIB
 from ..planner.found import Found, Plan
 from .html import fragment, sentence, table
@@ -43,18 +44,16 @@ def summary(found: Found) -> str:
 
 
 def figure(found: Found, path: str | None) -> Figure:
-    """Plans by memory and speed, with the front of the fastest for each GiB, and the memory that they may take."""
+    """Plans by what they need at most and speed, with the front of the fastest for each GiB, and the memory that they may take."""
     from ..timeline.figure import blank, memory_line, save
 
     drawn = blank()
     plot = drawn.subplots()
-    plot.plot(
-        *_points(found.front), color="#999999", marker=".", drawstyle="steps-post", label="the fastest for each GiB"
-    )
-    plot.plot(*_points(found.plans), color="#0072b2", marker="o", linestyle="none", label="the best plans")
+    plot.plot(*_points(found.front), color=OTHER, marker=".", drawstyle="steps-post", label="the fastest for each GiB")
+    plot.plot(*_points(found.plans), color=COLOURS["weights"], marker="o", linestyle="none", label="the best plans")
     memory_line(plot.axvline, "memory limit", found.limit)
     plot.set_title(summary(found), fontsize="medium")
-    plot.set_xlabel("GiB allocated at the peak of the fullest stage")
+    plot.set_xlabel("GiB of a GPU that the plan needs at most")
     plot.set_ylabel("tokens/s/GPU")
     plot.set_xlim(left=0)
     plot.set_ylim(bottom=0)
@@ -65,4 +64,4 @@ def figure(found: Found, path: str | None) -> Figure:
 
 
 def _points(plans: Sequence[Plan]) -> tuple[list[float], list[float]]:
-    return [one.peak_allocated_bytes / GIB for one in plans], [one.tokens_per_s_gpu for one in plans]
+    return [one.needed.high / GIB for one in plans], [one.tokens_per_s_gpu for one in plans]

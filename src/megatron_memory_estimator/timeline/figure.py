@@ -7,6 +7,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from ..colours import COLOURS
 from ..errors import ConfigError
 from ..job.hardware import GIB
 from ..wording import shown
@@ -66,7 +67,8 @@ def _areas(plot: Any, along: Sequence[Stretch]) -> None:
     for name in (*STATE, REST):
         sizes = [of.get(name, one.nbytes - sum(of.values())) for one, of in zip(along, state, strict=True)]
         above = [low + size / GIB for low, size in zip(below, sizes, strict=True)]
-        plot.stairs(above, edges, baseline=below, fill=True, label=name)
+        colour = COLOURS["activations" if name == REST else name]
+        plot.stairs(above, edges, baseline=below, fill=True, label=name, color=colour)
         below = above
     plot.set_xlim(edges[0], edges[-1])
 
