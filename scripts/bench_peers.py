@@ -40,6 +40,7 @@ PEERS = {
     "llm-flops": Peer(("llm-flops==0.0.1",)),
     "vramcalc": Peer(("vramcalc==0.1.2",)),
     "mbridge": Peer(("--no-deps", "mbridge==0.15.1"), note="without its dependencies (torch, megatron-core)"),
+    "hf-mem": Peer(("hf-mem==0.5.6",)),
     "accelerate": Peer(("accelerate==1.15.0", "transformers"), heavy=True),
     "deepspeed": Peer(("deepspeed==0.19.8",), heavy=True),
     "megatron-core": Peer(("megatron-core[training]==0.19.2",), heavy=True, python="3.12"),
@@ -185,7 +186,9 @@ def line(found: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("peers", nargs="*", help="names, or all; default: those without torch")
-    parser.add_argument("--record", action="store_true", help=f"write {FACTS.relative_to(ROOT)}")
+    parser.add_argument(
+        "--record", action="store_true", help=f"write the answers of these peers into {FACTS.relative_to(ROOT)}"
+    )
     options = parser.parse_args()
     names = [name for name, peer in PEERS.items() if not peer.heavy] if not options.peers else options.peers
     names = list(PEERS) if names == ["all"] else names
@@ -205,7 +208,9 @@ def main() -> None:
         except subprocess.CalledProcessError as error:
             print(f"{name} was not installed: {' '.join(map(str, error.cmd))} ended with {error.returncode}")
     if options.record:
-        FACTS.write_text("".join(json.dumps(one) + "\n" for one in found))
+        asked = {one["peer"] for one in found}
+        kept = [one for one in map(json.loads, FACTS.read_text().splitlines()) if one["peer"] not in asked]
+        FACTS.write_text("".join(json.dumps(one) + "\n" for one in (*found, *kept)))
 
 
 if __name__ == "__main__":

@@ -63,22 +63,42 @@ def accuracy_cases() -> str:
     return markdown(header, rows)
 
 
-def accuracy_families() -> str:
-    """Peaks of dense and MoE runs, and of each family, the worst first: errors, and how many runs are off by more than 1 % and whither."""
+LARGE = 16 * 2**30
+"""Bytes of a peak above which a run is no small test model."""
+OF_ERRORS = ("peaks of", "runs", "median error", "worst", "off by more than 1 %")
+
+
+def _kinds() -> dict[str, list[Replay]]:
+    """Runs with a measured peak: all, dense, MoE, and those of large peaks."""
     found = [one for one in replays() if one.peak]
-    rows = []
-    families = sorted({one.run.family for one in found})
-    kinds = {"all": found, "dense": [one for one in found if not one.moe], "MoE": [one for one in found if one.moe]}
-    members = {name: [one for one in found if one.run.family == name] for name in families}
-    worst = sorted(members, key=lambda name: -max(abs(one.peak.error) for one in members[name] if one.peak))
-    for name, runs in (*kinds.items(), *((f"family {name}", members[name]) for name in worst)):
-        errors = [one.peak.error for one in runs if one.peak]
-        low, high = sum(error < -0.01 for error in errors), sum(error > 0.01 for error in errors)
-        sizes = sorted(map(abs, errors))
-        rows.append(
-            (name, str(len(errors)), f"{sizes[len(sizes) // 2]:.2%}", f"{sizes[-1]:.2%}", f"{low} low, {high} high")
-        )
-    return markdown(("peaks of", "runs", "median error", "worst", "off by more than 1 %"), rows)
+    return {
+        "all": found,
+        "dense": [one for one in found if not one.moe],
+        "MoE": [one for one in found if one.moe],
+        "runs above 16 GiB": [one for one in found if one.peak and one.peak.measured > LARGE],
+    }
+
+
+def _errors(name: str, runs: Sequence[Replay]) -> tuple[str, ...]:
+    """A row: the errors of these runs, and how many are off by more than 1 % and whither."""
+    errors = [one.peak.error for one in runs if one.peak]
+    low, high = sum(error < -0.01 for error in errors), sum(error > 0.01 for error in errors)
+    sizes = sorted(map(abs, errors))
+    return (name, str(len(errors)), f"{sizes[len(sizes) // 2]:.2%}", f"{sizes[-1]:.2%}", f"{low} low, {high} high")
+
+
+def accuracy_short() -> str:
+    """Peaks of dense, MoE and large runs."""
+    return markdown(OF_ERRORS, [_errors(*one) for one in _kinds().items()])
+
+
+def accuracy_families() -> str:
+    """The same, and each family, the worst first."""
+    found = _kinds()["all"]
+    members = {name: [one for one in found if one.run.family == name] for name in {one.run.family for one in found}}
+    worst = sorted(members, key=lambda name: (-max(abs(one.peak.error) for one in members[name] if one.peak), name))
+    families = [(f"family {name}", members[name]) for name in worst]
+    return markdown(OF_ERRORS, [_errors(*one) for one in (*_kinds().items(), *families)])
 
 
 def accuracy_low() -> str:
@@ -200,6 +220,7 @@ TABLES = {
     "accuracy routing": accuracy_routing,
     "accuracy low": accuracy_low,
     "accuracy families": accuracy_families,
+    "accuracy short": accuracy_short,
     "accuracy differences": accuracy_differences,
     "accuracy bounds": accuracy_bounds,
 }

@@ -1,4 +1,4 @@
-"""The table of docs/how-to/mcp.md: what the answers of the MCP server cost, before and since they are summaries."""
+"""The table of docs/reference/agent_tokens.md: what the answers of the MCP server cost, before and since they are summaries."""
 
 from __future__ import annotations
 

@@ -30,9 +30,7 @@ def answers(kind: str) -> str:
         own = {one["case"]: one for one in found if one["peer"] == peer}
         cells = [_cell(own[name]) for name in names]
         if any(own[name]["gib"] is not None for name in names) or kind == "other":
-            said = (
-                next((one["of"] for one in own.values() if one["of"]), "") or own[names[0]]["why"].split("\n")[0][:110]
-            )
+            said = next((one["of"] for one in own.values() if one["of"]), "") or own[names[0]]["why"].split("\n")[0]
             rows.append((f"{peer} {own[names[0]]['version']}".replace(" this one", ""), *cells, said))
     return markdown(("estimator", *names, "what the figure is"), rows)
 

@@ -1,4 +1,4 @@
-"""The table of docs/how-to/serve.md of the fields of mbridge's request."""
+"""The table of docs/reference/server.md of the fields of mbridge's request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is made of the tools' models: the checks' `arguments.json`, the page's types of requests, the table of docs/how-to/serve.md."""
+"""What is made of the tools' models: the checks' `arguments.json`, the page's types of requests, the table of docs/reference/server.md."""
 
 from __future__ import annotations
 

@@ -27,6 +27,7 @@ import docs_rl
 import docs_runs
 import docs_serve
 import docs_tables
+import docs_terminal
 import docs_throughput
 import docs_timeline
 import docs_tools
@@ -55,8 +56,8 @@ TABLES = {
     **docs_versions.TABLES,
 }
 """Makers of the tables by the names that blocks have."""
-TYPES = (settings_types, settings_types.Stub, docs_quantities, *docs_tools.FILES)
-"""Makers of whole files of types."""
+TYPES = (settings_types, settings_types.Stub, docs_quantities, docs_terminal, *docs_tools.FILES)
+"""Makers of whole files."""
 CODE = "; echo $?"
 """Behind a command whose exit code is shown too."""
 ERRORS = " 2>&1"

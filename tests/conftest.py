@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = {*slow, *larger} if SWEEP else {*items} - {*slow}
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = [item for item in items if item in chosen]
+
+
+def pytest_runtest_setup() -> None:
+    """Output is as wide as it needs, but where a test says how wide the terminal is."""
+    os.environ.pop("COLUMNS", None)
 
 
 def _name(item: pytest.Item) -> str:

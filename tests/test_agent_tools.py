@@ -34,7 +34,7 @@ def test_check_has_the_codes_of_the_command_and_a_baseline() -> None:
     grown = ask("check", baseline=smaller)
     assert grown["exit_code"] == 5 and grown["increase"]["now"] == estimate(JOB).peak_stage.peak_allocated_bytes
     assert ask("check", baseline=smaller, tolerance="200%")["exit_code"] == 0
-    assert ask("check", baseline={"schema": "other"}) == "baseline is no document of check or estimate"
+    assert ask("check", baseline={"schema": "other"}) == "baseline is not a document of check or estimate"
     assert "must be a percentage" in ask("check", tolerance="some")
 
 

@@ -106,7 +106,7 @@ mixed_precision: bf16_mixed
     job = TrainingJob.from_bridge(file, 8)
     assert (job.model.activation_func, job.training.seq_length, job.layout.dp) == ("silu", 1024, 8)
     assert alike(TrainingJob.from_file(file, 8), job)  # it says itself whose it is
-    with pytest.raises(ConfigError, match="arguments behind -- go with Megatron-LM arguments only"):
+    with pytest.raises(ConfigError, match="arguments after -- go with Megatron-LM arguments only"):
         job_from_file(str(file), 8, {}, ["--seq-length", "2048"])
 
 

@@ -39,7 +39,7 @@ def test_four_lines_are_asked_for_their_two_words(tmp_path: Path, capsys: pytest
         main(["estimate", str(written(tmp_path, FOUR_LINES))])
     assert stop.value.code == 2
     assert capsys.readouterr().err == (
-        "error: 2 things are missing: word 1 of the script's caller decides the run: bf16; word 2 of the script's caller decides the "
+        "error: 2 things must be settled: word 1 of the script's caller decides the run: bf16; word 2 of the script's caller decides the "
         "run: true. Give: --set 1=bf16 --set 2=true\n"
     )
     job = read(tmp_path, FOUR_LINES, _1="bf16", _2="true")

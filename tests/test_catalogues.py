@@ -98,7 +98,10 @@ def test_gpus_in_every_format(capsys: pytest.CaptureFixture[str]) -> None:
             "--recompute-modules?",
         ),
         (["estimate", "x", "--hiden-size", "8"], 'No such option "--hiden-size". Did you mean --hidden-size, '),
-        (["estimate", "x", "--seq-length", "8.5k"], "Invalid value for '--seq-length': '8.5k' is not a valid integer."),
+        (
+            ["estimate", "x", "--seq-length", "8.5k"],
+            "Invalid value for '--seq-length': '8.5k' is not a number of tokens such as 8192 or 8k",
+        ),
     ],
     ids=str,
 )

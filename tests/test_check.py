@@ -117,7 +117,7 @@ def test_what_grew_is_held_against_a_baseline(capsys: pytest.CaptureFixture[str]
 def test_a_file_that_is_no_baseline(text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "b.json").write_text(text)
     code, said = checked(capsys, *DENSE, "--max-increase", str(tmp_path / "b.json"))
-    assert code == 2 and "is no document of check --json or estimate --json" in said and said.count("\n") == 1
+    assert code == 2 and "is not the output of check --json or estimate --json" in said and said.count("\n") == 1
 
 
 @pytest.mark.parametrize("tolerance", ["x", "-1%", "nan", "inf", "1000%"])

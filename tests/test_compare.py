@@ -61,7 +61,7 @@ def test_what_is_refused_says_why_beside_what_has_an_answer(capsys: pytest.Captu
 def test_rows_that_do_not_differ_are_left_out_unless_all_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     some, every = (printed(capsys, "Qwen/Qwen3-8B", *LAYOUTS, *more) for more in ([], ["--all"]))
     assert "micro batch" not in some and "micro batch" in every
-    assert "*   tp " in every and "--all shows them" in some and "--all" not in every
+    assert "*   tp " in every and "--all shows all" in some and "--all" not in every
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])

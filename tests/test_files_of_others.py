@@ -125,7 +125,7 @@ def test_words_of_the_caller_are_asked_for_by_their_places_through_eval(tmp_path
         f'TP=$3\nrun="torchrun --nproc_per_node 8 pretrain_gpt.py {WORDS} --tensor-model-parallel-size ${{TP}}"\neval ${{run}}',
     )
     said = asked(path)
-    assert "the script reads words of its caller" in said and said.endswith("--set 3=VALUE")
+    assert "the script reads positional arguments" in said and said.endswith("--set 3=VALUE")
     assert TrainingJob.from_megatron_args(path, words=("a", "b", "2")).layout.tp == 2
 
 

@@ -68,7 +68,7 @@ def test_shared_layers_are_twice_as_wide_where_the_config_says_so() -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"pipeline_model_parallel_size": 2}, "gemma4_dense excludes pipeline_model_parallel_size=2; use 1"),
+        ({"pipeline_model_parallel_size": 2}, "gemma4_dense excludes pipeline_model_parallel_size=2; use pipeline_model_parallel_size=1"),
         ({"transformer_impl": "transformer_engine"}, "gemma4_dense is made of Megatron-Core's local modules"),
         ({"recompute_granularity": "full", "recompute_method": "uniform"}, "gemma4_dense excludes recompute_granularity=full"),
         ({"recompute_granularity": "selective", "recompute_modules": ("mlp",)}, "not modelled for Gemma 4 without experts"),

@@ -79,7 +79,7 @@ def test_a_sum_of_more_rows_keeps_more() -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"context_parallel_size": 2}, "what it does has been read for no such layer"),
+        ({"context_parallel_size": 2}, "is not modelled"),
         ({"pipeline_model_parallel_size": 3, "virtual_pipeline_model_parallel_size": 31}, "excludes virtual pipeline stages"),
         ({"bias_activation_fusion": True}, "excludes bias_activation_fusion"),
         ({"fp8": "hybrid"}, "fp8 or fp4 is not modelled"),

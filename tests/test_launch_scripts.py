@@ -148,7 +148,10 @@ def test_words() -> None:
 
 
 WRONG_WORDS = [
-    ("--num-layer 2", "unknown Megatron argument --num-layer (did you mean --num-layers?); give --ignore-unknown"),
+    (
+        "--num-layer 2",
+        "unknown Megatron argument --num-layer (did you mean --num-layers?): correct the spelling, or pass over; give --ignore-unknown",
+    ),
     ("--num-layers", "--num-layers needs a value"),
     ("--num-layers two", "--num-layers='two' must be a whole number"),
     ("--num-layers 2 3", "takes one value, but '3' follows it"),

@@ -194,7 +194,7 @@ def test_a_measured_rank_is_compared_with_itself() -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"data_parallel_rank": 2}, "data_parallel_rank=2 is not below the 2 ranks of the data-parallel group"),
+        ({"data_parallel_rank": 2}, "data_parallel_rank=2 must be below the size of the data-parallel group, 2"),
         (
             {"data_parallel_rank": 0, "optimizer": "adam"},
             "data_parallel_rank needs optimizer=muon with use_distributed_optimizer",

@@ -34,7 +34,7 @@ def test_a_name_in_braces_is_a_name_in_the_rule_and_a_number_in_the_text() -> No
     heads = broken("heads-over-tp", {"num_attention_heads": 40, TP: 16}, use=8)
     assert heads == Violation(
         "num_attention_heads is not divisible by tensor_model_parallel_size",
-        "num_attention_heads=40 is not divisible by tensor_model_parallel_size=16; use 8",
+        "num_attention_heads=40 is not divisible by tensor_model_parallel_size=16; use tensor_model_parallel_size 8",
         "heads-over-tp",
     )
     assert heads.said == f"{heads.text} [heads-over-tp]"

@@ -46,9 +46,13 @@ def test_plans_hold_loading_unless_training_alone_is_asked_for() -> None:
         job = TrainingJob.from_hf("meta-llama/Llama-3.1-70B", 16, gpu="H100", expandable_segments=True, **settings)
         return plan(job, axes, top=2)[0]
 
-    assert not found().plans
-    trained = found(phases="training")
-    assert trained.plans and all(estimate(one.job).verdict().phase == "training" for one in trained.plans)
+    both, trained = found(), found(phases="training")
+    assert both.trains_only and not any(estimate(one.job).verdict().fits for one in both.plans)
+    assert (
+        trained.plans
+        and not trained.trains_only
+        and all(estimate(one.job).verdict().phase == "training" for one in trained.plans)
+    )
 
 
 def test_advice_times_a_real_step() -> None:

@@ -100,7 +100,7 @@ def test_official_client() -> None:
     mistakes = {
         "axis": 'unknown axis "tensor"',
         "illegal": "tensor_model_parallel_size=3",
-        "unknown": "stages are 0 to 0",
+        "unknown": "the run has 1 stage, counted from 0",
         "extra": 'unknown argument "tp"',
         "twice": "tensor_model_parallel_size is given twice",
         "collision": 'unknown setting "cls"',

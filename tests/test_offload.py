@@ -188,7 +188,10 @@ def test_a_fraction_offloads_the_first_layers() -> None:
     [
         ({"cpu_offloading_num_layers": 4}, "must be between 0 and num_layers-1=3"),
         ({"optimizer_cpu_offload": True}, "needs use_distributed_optimizer"),
-        ({"fine_grained_activation_offloading": True, "offload_modules": ("attn_proj",)}, "attn_proj needs core_attn"),
+        (
+            {"fine_grained_activation_offloading": True, "offload_modules": ("attn_proj",)},
+            "attn_proj in offload_modules needs core_attn",
+        ),
         ({"offload_modules": ("core_attn",)}, "needs fine_grained_activation_offloading"),
     ],
 )

@@ -122,4 +122,4 @@ def test_the_layout_that_is_shown_is_the_layout(capsys: pytest.CaptureFixture[st
     column = rows["plan_columns"].index("layout")
     assert [row[column] for row in rows["plans"]] == [layout_text(one) for one in planned.found.plans]
     top = planned.found.plans[0]
-    assert (top.pipeline or "recompute") in rows["answer"]
+    assert f"vpp {top.virtual}, pipeline layout" in rows["answer"]

@@ -40,7 +40,7 @@ def job(folder: Path, script: str, **given: Any) -> TrainingJob:
         (f"NPROC_PER_NODE=8 {SWIFT} --optimizer_cpu_offload $A", "takes its value from $A"),
         (f"NPROC_PER_NODE=8 {SWIFT} $(cat args.txt)", "which arguments the program is given"),
         (f"export NPROC_PER_NODE=$A\n{SWIFT}", "NPROC_PER_NODE takes its value from $A"),
-        (f"export NPROC_PER_NODE=$(nvidia-smi -L | wc -l)\n{SWIFT}", "nothing is executed"),
+        (f"export NPROC_PER_NODE=$(nvidia-smi -L | wc -l)\n{SWIFT}", "which is not executed"),
         ("if [ -f /x ]; then export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; fi\n" + f"NPROC_PER_NODE=8 {SWIFT}",
          "PYTORCH_CUDA_ALLOC_CONF"),
         (EITHER.format(FULL, "") + f"{VERL} $A", "which words are passed"),

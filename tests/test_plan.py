@@ -203,7 +203,7 @@ def test_nothing_fits_is_an_exit_code_of_its_own(capsys: pytest.CaptureFixture[s
             assert json.loads(out)["plans"] == []
         else:
             said = out if form == "table" else err
-            assert "no layout fits in 3.00 GiB: the one that needs least needs" in said and "--min-num-gpus" in said
+            assert "no layout fits in 3.00 GiB: the smallest needs" in said and "--min-num-gpus" in said
             assert form == "table" or out == ""
 
 
@@ -228,8 +228,8 @@ def test_the_fewest_gpus(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*[w for w in words if w != "--min-num-gpus"], "--num-gpus", str(gpus // 2)])
     fewer = json.loads(capsys.readouterr().out)
-    assert ended.value.code == 3
-    assert fewer["plans"] == [] and fewer["least"]["device_bytes"]["low"] > 0
+    assert ended.value.code == 4 and fewer["judged"] == "training"
+    assert all(one["phase"] == "load" and one["verdict"] != "fits" for one in fewer["plans"])
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def test_everything_that_is_open_stands_in_one_message_with_its_options(tmp_path
     with pytest.raises(QuestionsError) as error:
         job_of(tmp_path, words)
     said, options = str(error.value).rsplit("Give: ", 1)
-    assert said.startswith("7 things are missing: ")
+    assert said.startswith("7 things must be settled: ")
     for part in (
         "$LAYERS",
         "$TP",

@@ -114,7 +114,7 @@ def test_words_of_forks_about_experts(old: str, new: str) -> None:
 
 def test_batch_size_is_the_micro_batch_size() -> None:
     words = BASE.replace("--micro-batch-size 1", "--batch-size 2").split()
-    with pytest.raises(LayoutError, match=r"^Megatron-LM stops at --batch-size; use --micro-batch-size"):
+    with pytest.raises(LayoutError, match=r"^Megatron-LM no longer has --batch-size; use --micro-batch-size"):
         TrainingJob.from_megatron_args(words, 1)
     job = TrainingJob.from_megatron_args(words, 1, megatron_core_version="0.1")
     assert job.training.micro_batch_size == 2

@@ -108,7 +108,7 @@ def test_the_last_of_two_equal_keys_counts_and_is_said(tmp_path: Path) -> None:
     job = job_of(tmp_path, text)
     assert job.layout.tp == 2
     assert "keys that stand twice, of which the last counts: --tensor-model-parallel-size" in job.warnings
-    with pytest.raises(ConfigError, match='the key "tp" stands twice'):
+    with pytest.raises(ConfigError, match='the key "tp" appears twice'):
         job_of(tmp_path, "model: {name: Qwen/Qwen3-8B}\nparallelism: {tp: 1, tp: 2}\n", 8)
 
 

@@ -117,7 +117,7 @@ REFUSED: dict[str, tuple[str, Any, int, str]] = {
     "nothing": ("estimate", {}, 422, "give either model, a name, or text"),
     "tool": ("estimat", {}, 404, 'no tool "estimat". Did you mean "estimate"?'),
     "unlike any": ("xyzzy", {}, 404, "The tools are estimate, "),
-    "stage": ("explain", {**RUN, "stage": 7}, 422, "stages are 0 to 0"),
+    "stage": ("explain", {**RUN, "stage": 7}, 422, "the run has 1 stage, counted from 0"),
     "path": ("estimate", {"model": "/etc/passwd"}, 422, "this looks like a file, and none is opened here"),
     "relative path": ("estimate", {"model": "../../etc/passwd.yaml"}, 422, "this looks like a file, and none is opened here"),
     "name elsewhere": ("estimate", {"model": "somebody/unheard-of"}, 422, "is not in the catalogue"),

@@ -45,7 +45,7 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
 
 def test_every_tool_is_described() -> None:
     page = (ROOT / "docs" / "reference" / "json.md").read_text()
-    of_mbridge = ("mbridge", "megatron_config")  # docs/how-to/serve.md has these
+    of_mbridge = ("mbridge", "megatron_config")  # docs/reference/server.md has these
     assert [
         tool for tool in TOOLS if tool not in of_mbridge and not re.search(rf"`{tool}\b|megatron-memory {tool} ", page)
     ] == []

@@ -36,7 +36,7 @@ def bomb(line: str) -> str:
         ("a: " + ":".join(["1"] * 3000) + ".5", "is not a value of !!float"),
         ("a: 0x" + "f" * 5000, "a number of more than 18 digits"),
         ("a: " + "9" * 5000, "is not a value of !!int"),
-        ("a: 1\na: 2", 'the key "a" stands twice'),
+        ("a: 1\na: 2", 'the key "a" appears twice'),
         ("{" * 5000, "is not a usable YAML document"),
         ("a: \0", "is not valid YAML"),
     ],

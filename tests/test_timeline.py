@@ -286,7 +286,7 @@ def test_the_mark_stands_under_the_peak_and_the_line_at_the_memory(
         tight
     )
     small = printed(capsys, *WORDS, "--gpu", "B300")
-    assert "GiB of B300-288GB are above" in " ".join(small.split())
+    assert "GiB of B300-288GB, is above" in " ".join(small.split())
 
 
 def test_a_terminal_without_blocks_gets_ascii() -> None:
@@ -329,7 +329,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def test_refusals_name_the_fix(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "stage 4 does not exist; the stages are 0 to 3" in refused(capsys, *WORDS, "--stage", "4")
+    assert "stage 4 does not exist; the run has 4 stages, counted from 0" in refused(capsys, *WORDS, "--stage", "4")
     assert "exclude each other" in refused(capsys, *WORDS, "--json", "--csv")
     assert "exclude each other" in refused(capsys, *WORDS, "--json", "--format", "markdown")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)

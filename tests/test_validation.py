@@ -263,8 +263,8 @@ def test_mistakes(text: str, sentence: str, tmp_path: Path, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--case", "no such run"], "names 0 runs"),
-        (["--case", "gpt3"], "runs; near it"),
+        (["--case", "no such run"], "matches no run"),
+        (["--case", "gpt3"], "matches several runs; give one of"),
         (["--log", "x.log"], "needs the run's arguments"),
         (["run.sh"], "go with --log"),
         (["--log", "x", "--case", "y"], "--log goes with arguments"),

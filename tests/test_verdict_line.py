@@ -88,7 +88,7 @@ def test_another_phase_has_its_own_figures_and_its_way_out() -> None:
     (said,) = phases()
     assert re.fullmatch(
         r"Cannot resume with optimizer state: loading takes 112\.\d to 114\.\d GiB on stage 1 of 2; "
-        r"with --no-load-optim \d+\.\d GiB stay free\.",
+        r"with --no-load-optim it fits, \d+\.\d GiB left\.",
         said,
     )
     assert phases(load_optim=False) == []
@@ -148,9 +148,10 @@ def test_a_way_out_that_is_milder_is_named_first() -> None:
     less = next(one for one in split.verdict().events if one.phase == "load")
     assert less.device.high < load.device.high
     assert (
-        way_out(found.verdict(less.device.high), found) == "with --dist-ckpt-optim-fully-reshardable 0.0 GiB stay free"
+        way_out(found.verdict(less.device.high), found)
+        == "with --dist-ckpt-optim-fully-reshardable it fits, 0.0 GiB left"
     )
     without = estimate(replace(job, training=replace(job.training, load_optim=False)))
     least = next(one for one in without.verdict().events if one.phase == "load").device.high
-    assert way_out(found.verdict(least), found) == "with --no-load-optim 0.0 GiB stay free"
+    assert way_out(found.verdict(least), found) == "with --no-load-optim it fits, 0.0 GiB left"
     assert way_out(found.verdict(least // 2), found).startswith("with --no-load-optim ")

@@ -29,7 +29,7 @@ CASES: list[tuple[dict[str, Any], int, str]] = [
     ({"tokenizer_type": "GPT2BPETokenizer", "vocab_size": 51200}, 50257, "--vocab-size 51200 is ignored"),
     ({"tokenizer_type": "NullTokenizer", "vocab_size": 131072}, 131072, ""),
     ({"tokenizer_type": "TikTokenizer"}, 131072, ""),
-    ({}, 50257, "no tokenizer and no vocab_size is given"),
+    ({}, 50257, "vocab_size not given: 50257"),
     ({"vocab_file": "gpt2-vocab.json", "vocab_size": 3}, 50257, "--vocab-size 3 is ignored"),
     ({"vocab_size": 32000}, 32000, "without --tokenizer-type Megatron builds GPT2BPETokenizer"),
 ]

@@ -20,6 +20,9 @@ def hf_config(case: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+NO_HUB = "asks the Hugging Face Hub for the model, which was not reachable: no answer for want of network"
+
+
 def main(ask: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Print what `ask` makes of the case that is the program's argument: `gib` of one GPU (or null), `of`: what that is, `why`."""
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1")

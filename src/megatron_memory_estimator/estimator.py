@@ -25,6 +25,7 @@ from .rank.declare import Declarer
 from .rank.peak import Peak, find_peak
 from .rank.rank import Rank, Row, parameters
 from .rank.rows import parts_at_peak, rows_at_peak, rows_at_rest
+from .wording import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -193,7 +194,9 @@ class Estimate:
         if pp_rank is None:
             return self.peak_stage
         if not 0 <= pp_rank < len(self.stages):
-            raise ConfigError(f"stage {pp_rank} does not exist; the stages are 0 to {len(self.stages) - 1}")
+            raise ConfigError(
+                f"stage {pp_rank} does not exist; the run has {counted(len(self.stages), 'stage')}, counted from 0"
+            )
         return self.stages[pp_rank]
 
     def verdicts(self) -> list[Verdict]:

@@ -55,8 +55,8 @@ def setting_notes(found: Estimate) -> tuple[Assumption, ...]:
             continue
         more = f"{(then - now) / GIB:+.1f} GiB"
         if abs(then - now) > MATTERS * now:
-            said = f"{one.name} not given: {one.taken}, as pretrain_gpt.py has it; {one.other}: {more} {PEAK}; {one.flag} asks for that"
-            notes.append(Assumption(said, f"{one.short} (Megatron-Bridge's: {more})"))
+            said = f"{one.name} not given: {one.taken}, the default of pretrain_gpt.py; {one.other}, would be {more} {PEAK} ({one.flag})"
+            notes.append(Assumption(said, f"{one.short} (as Megatron-Bridge does: {more})"))
     return tuple(notes)
 
 

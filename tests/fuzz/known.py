@@ -85,7 +85,7 @@ CONFIG_TEXTS: list[tuple[str, str]] = [
     (JSON + ', "a": NaN}', "config.json contains NaN, which is not JSON"),
     (JSON + ', "a": ' + "[" * 5000, "config.json is not a usable JSON document"),
     (JSON + f', "a": {ODD_DIGITS}}}', "config.json is not a usable JSON document"),
-    (JSON + ', "hidden_size": 64}', "stands twice in one JSON object"),
+    (JSON + ', "hidden_size": 64}', "appears twice in one JSON object"),
 ]
 WORDS: list[tuple[list[str], str]] = [
     ([*seeds.SMALL.split(), *more], sentence)
@@ -195,7 +195,7 @@ OPTIONS: list[tuple[list[str], str]] = [
     ("estimate a..b".split(), "is neither a file nor a Hub id"),
     ("estimate \x1b[31mx".split(), "is neither a file nor a Hub id"),
     ("estimate [/red]x".split(), "is neither a file nor a Hub id"),
-    ("estimate Qwen/Qwen3-0.6B --gpu \x1b[31m".split(), "`megatron-memory gpus` lists them"),
+    ("estimate Qwen/Qwen3-0.6B --gpu \x1b[31m".split(), "`megatron-memory gpus` lists the known ones"),
     (f"estimate Qwen/Qwen3-0.6B --recompute-num-layers {ODD_DIGITS}".split(), "Invalid value for"),
     (
         [

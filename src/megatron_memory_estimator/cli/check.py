@@ -12,9 +12,8 @@ from .options import json_option
 
 HELP = """Whether a run may start, for CI and job submission: one line of reason, and an exit code.
 
-Exits with 0 where the run surely fits its GPU, 3 where it does not, 4 where that is tight, a file that the script sources is not
-read, or it trains but cannot load its checkpoint, 5 where --max-increase is exceeded, 2 for a bad input. Takes the model or run
-and the options of `estimate`.
+Exit codes: 0 the run surely fits; 2 bad input; 3 it does not fit; 4 it may not fit, trains but cannot load its checkpoint, or
+sources a file that is not read; 5 --max-increase is exceeded. Takes the model or run and the options of `estimate`.
 """
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 HELP = """Several models, YAML files and layouts side by side: what differs, the peak and the verdict; --all shows the rest.
 
-Every MODEL is estimated with every --layout; the other options hold for all of them. Of a layout that Megatron-Core refuses the
+Every MODEL is estimated with every --layout; the other options hold for all of them. For a layout that Megatron-Core refuses, the
 column says why. A layout is name=value pairs with the
 short names of degrees or Megatron's names: --layout "tp=4,pp=4,ep=8" --layout "tp=8,pp=2,recompute_granularity=full".
 """

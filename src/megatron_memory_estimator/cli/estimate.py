@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..errors import ConfigError
+from ..errors import ConfigError, EstimatorError
 from ..job.training_job import TrainingJob
 from ..wording import counted, dashed
 from ..wording import shown as quoted
@@ -19,8 +19,8 @@ from .options import json_option
 HELP = """What every GPU of every pipeline stage holds, and when it peaks.
 
 MODEL is a bundled model or Hub id, a directory, a config.json, or - for standard input; or a whole run: a YAML file, a launch
-script (read, never run), or Megatron-LM arguments behind --. What is not given is decided and said. Options have Megatron's
-names; --tp, --pp, --ep, --cp, --etp, --vpp and --num-gpus are short for the long ones.
+script (read, never run), or Megatron-LM arguments after --. What you do not give is chosen for you and printed. Options have
+Megatron's names; --tp, --pp, --ep, --cp, --etp, --vpp and --num-gpus are short for the long ones.
 """
 
 if TYPE_CHECKING:
@@ -122,7 +122,10 @@ def print_least(job: TrainingJob) -> None:
     from .console import console
 
     with trying() as progress:
-        found = on_its_gpus(job, progress)
+        try:
+            found = on_its_gpus(job, progress)
+        except EstimatorError:  # the estimate above is the answer
+            return
     for line in least_lines(found, same_run(), console().width):
         console().print(line, highlight=False, markup=False, soft_wrap=line.startswith(("Next:", "    ")))
 
@@ -156,7 +159,9 @@ command = job_command(
         ),
         click.Option(["--assumptions"], is_flag=True, help="all that was decided because it was not given"),
         click.Option(
-            ["--verbose", "-v"], is_flag=True, help="all of that, with device-memory terms, phases and chunks"
+            ["--verbose", "-v"],
+            is_flag=True,
+            help="--table and --assumptions, with device-memory terms, phases and chunks",
         ),
         click.Option(
             ["--all-gpus"], is_flag=True, help="the verdict and head-room on every GPU of the catalogue, as a table"

@@ -26,7 +26,7 @@ def run(
     if as_json and by:
         raise ConfigError("--json has every tensor; leave --by out, or give --format csv")
     if top is not None and not by and form == "text":
-        raise ConfigError("--top is how many of --by are listed; give --by too")
+        raise ConfigError("--top limits the rows of --by; give --by too")
     from ..estimator import estimate
 
     result = estimate(job)
@@ -62,15 +62,20 @@ command = job_command(
             type=click.Choice(["text", "csv"]),
             default="text",
             show_default=True,
-            help="csv is a row for each, in bytes",
+            help="csv has a row for each tensor, in bytes",
         ),
         click.Option(
             ["--by"],
             type=click.Choice(WAYS),
             default=None,
-            help="what is largest, one line each; state by its parameters, but for --by tensor",
+            help="list the largest tensors, parameters, modules or layers, one a line",
         ),
-        click.Option(["--top"], type=click.IntRange(1), default=None, help="so many of them (default: all)"),
+        click.Option(
+            ["--top"],
+            type=click.IntRange(1),
+            default=None,
+            help="rows of --by to list (default: all, or as many as the terminal has room for)",
+        ),
         click.Option(
             ["--stage"], type=click.INT, default=None, help="pipeline stage (default: the one with the highest peak)"
         ),

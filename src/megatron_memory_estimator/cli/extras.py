@@ -26,5 +26,8 @@ def needed(command: str, what: str, extra: str, packages: Collection[str]) -> It
 def seconds_option() -> click.Option:
     """How long a request may take."""
     return click.Option(
-        ["--seconds"], type=click.FloatRange(1, 3600), default=60.0, help="time of one request (default 60)"
+        ["--seconds"],
+        type=click.FloatRange(1, 3600),
+        default=60.0,
+        help="longest time of one request, in seconds (default 60)",
     )

@@ -49,7 +49,7 @@ def job_from_options(values: dict[str, Any]) -> TrainingJob:
         return job_of_recipe(words, num_gpus, given)
     if len(words) > 1 and words[1].startswith("-"):
         raise ConfigError(
-            f"behind -- stand Megatron-LM's arguments of a run without a model's name; options of {shown(words[0])} stand without --"
+            f"Megatron-LM arguments after -- describe a run without a model name; give the options of {shown(words[0])} without --"
         )
     if len(words) > 1:
         raise ConfigError(f"one model at a time: {shown(words[1])} follows {shown(words[0])}; compare takes several")

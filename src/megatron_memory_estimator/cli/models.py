@@ -21,7 +21,7 @@ NARROW = 100
 """Columns of a terminal below which the list has the fewest columns."""
 HELP = """The bundled models: all, those whose name or type has WORD in it, or the parameters of one.
 
-One model is a name, a config.json or a directory, or a Hub id; parameters are counted of models whose memory is refused as well.
+One model is a name, a config.json or a directory, or a Hub id; parameters are counted even for models whose memory is not modelled.
 """
 
 

@@ -41,7 +41,12 @@ SECTIONS: tuple[tuple[str, type[Any]], ...] = (
 def tokens(text: str) -> int:
     """A count of tokens: a whole number, or with k behind it, 1024 times that."""
     number = thousands(text)
-    return int(click.INT(text)) if number is None else number
+    if number is not None:
+        return number
+    try:
+        return int(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a number of tokens such as 8192 or 8k") from None
 
 
 def option_names(field: dataclasses.Field[Any]) -> list[str]:

@@ -17,6 +17,7 @@ import click
 
 from ..errors import ConfigError
 from ..inputs.searched import AXES, FIXED, OTHER_AXES
+from ..wording import counted
 from .given import job_from_options
 from .job_command import JobCommand, same_run
 from .options import (
@@ -66,17 +67,20 @@ def plan_options() -> list[click.Option]:
         click.Option(
             ["--objective"], default="throughput", metavar="NAME", help="throughput (default), memory, or head-room"
         ),
-        click.Option(["--top"], type=click.IntRange(1, 1000), default=TOP, help=f"ideas to show (default {TOP})"),
-        click.Option(
-            ["--every"], is_flag=True, help="every plan of its own, also where it differs from another in details"
-        ),
-        click.Option(["--tight"], is_flag=True, help="also take layouts that fit unless memory is fragmented"),
-        click.Option(["--min-num-gpus"], is_flag=True, help="the smallest number of GPUs that holds it"),
+        click.Option(["--top"], type=click.IntRange(1, 1000), default=TOP, help=f"plans to show (default {TOP})"),
+        click.Option(["--every"], is_flag=True, help="show similar plans one by one instead of folding them"),
+        click.Option(["--tight"], is_flag=True, help="also rank layouts that may not fit"),
+        click.Option(["--min-num-gpus"], is_flag=True, help="find the smallest number of GPUs on which it fits"),
         click.Option(
             ["--show"], type=click.IntRange(1), default=None, metavar="N", help="print the launch arguments of plan N"
         ),
-        click.Option(["--launch"], type=click.Choice(FORMS), default=None, help=f"their form (default {FORMS[0]})"),
-        click.Option(["--write"], metavar="FILE", help="write them to a file"),
+        click.Option(
+            ["--launch"],
+            type=click.Choice(FORMS),
+            default=None,
+            help=f"form of the launch arguments (default {FORMS[0]})",
+        ),
+        click.Option(["--write"], metavar="FILE", help="write the launch arguments to a file"),
         click.Option(
             ["--calibrate"],
             metavar="FILE",
@@ -193,7 +197,9 @@ def print_plans(one: Planned, asked: Asked, form: str) -> None:
     found, said = one
     rows = rows_of(found)
     if rows and asked.show is not None and asked.show > len(rows):
-        raise ConfigError(f"--show {asked.show}: there are {len(rows)} plans")
+        raise ConfigError(
+            f"--show {asked.show}: the search found {counted(len(rows), 'plan')}; give at most {len(rows)}"
+        )
     if form == "json":
         from ..report.plans import found_document
         from .files import print_json
@@ -237,7 +243,8 @@ def fitted(path: str | None, *, quiet: bool) -> Efficiency | None:
     if not quiet:
         factors = ", ".join(f"{name} x{factor:.2f}" for name, factor in found.factors.items())
         click.echo(
-            f"calibrated with {len(runs)} measured steps: median error {found.before:.1%} before, {found.after:.1%} after; {factors}",
+            f"calibrated with {counted(len(runs), 'measured step')}: median error {found.before:.1%} before, "
+            f"{found.after:.1%} after; {factors}",
             err=True,
         )
         if len(runs) == 1:

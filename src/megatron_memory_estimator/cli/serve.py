@@ -16,7 +16,7 @@ from .verb import Verb
 PORT = 8000
 HELP = """Serve the page and its API on this machine: everything in a browser tab, and JSON for programs.
 
-Nothing leaves the machine: requests open no files and look no names up, but with --allow-hub those of the Hugging Face Hub.
+Nothing leaves the machine: no file is opened, and names are looked up on the Hugging Face Hub only with --allow-hub.
 """
 
 

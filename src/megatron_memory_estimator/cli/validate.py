@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 HELP = """Replay measured runs and compare: the project's own table, or your own runs.
 
 --against reads runs in the schema of docs/how-to/validation.md, one JSON object per line. --log reads Megatron's memory lines of a
-training log and compares them with the estimate of the same ARGUMENTS (a YAML file, a launch script, or words behind --).
+training log and compares them with the estimate of the same ARGUMENTS (a YAML file, a launch script, or words after --).
 """
 
 
@@ -78,7 +78,10 @@ def chosen(runs: list[Run], case: str) -> Run:
         return found[0]
     names = [run.id for run in found or runs]
     near = names[:3] if found else get_close_matches(case, names, n=3, cutoff=0.3)
-    raise ConfigError(f'--case "{case}" names {len(found)} runs; near it: {", ".join(near) or "none"}')
+    raise ConfigError(
+        f'--case "{case}" matches {"several runs" if found else "no run"}; {"give one of" if found else "nearest ids:"} '
+        f"{', '.join(near) or 'none'}"
+    )
 
 
 def explain_case(run: Run) -> None:
@@ -112,7 +115,7 @@ def compare_log(log: str, arguments: tuple[str, ...], num_gpus: int | None, gpu:
     from .given import job_from_options
 
     if not arguments:
-        raise ConfigError("--log needs the run's arguments: a YAML file, a launch script, or words behind --")
+        raise ConfigError("--log needs the run's arguments: a YAML file, a launch script, or words after --")
     result = estimate(job_from_options({"model": arguments, "world_size": num_gpus, "gpu": gpu}))
     rows = compared_log(read_text(log, script=True), result)
     if as_json:

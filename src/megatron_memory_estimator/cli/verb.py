@@ -119,7 +119,7 @@ OFTEN = {
     "recompute_modules": "such as core_attn,mlp",
     "fp8": "hybrid or e4m3; --fp8-recipe says which recipe",
     "optimizer_cpu_offload": "optimizer state in host memory",
-    "phases": "training: judge its steps alone, not loading a checkpoint",
+    "phases": "phases to judge; training: its steps, without loading a checkpoint",
     "set_variables": "the value of a variable of a launch script",
 }
 """Options of a model and a layout that most people use, and what `--help` says of them."""

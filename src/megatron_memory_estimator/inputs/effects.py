@@ -17,6 +17,12 @@ from ..states.optimizers import OPTIMIZERS
 from ..tape.tensor import DTYPE_BYTES
 
 _SETTINGS = tuple(field for part in (Model, Layout, Training) for field in dataclasses.fields(part))
+PARTS: dict[str, str] = {
+    "moe": "experts", "mla": "multi-latent attention", "mamba": "Mamba-2 layers", "gdn": "Gated DeltaNet layers", "dsa": "sparse attention",
+    "csa": "DeepSeek-V4 attention", "mhc": "hyper-connections", "kimi": "attention residuals", "parallel": "parallel attention",
+    "tower": "vision tower", "yarn": "YaRN positions",
+}  # fmt: skip
+"""What an owner of settings is, in words."""
 OWNERS: dict[str, Owner] = {field.name: field.metadata["of"] for field in _SETTINGS if field.metadata.get("of")}
 """Settings that mean something only in some models, and what those must have."""
 
@@ -31,7 +37,7 @@ def without_effect(model: Model, training: Training, given: Mapping[str, Any]) -
             continue
         owner = OWNERS.get(name)
         if owner and owner not in present and value not in (None, 1, 1.0, False, 0):
-            yield f"{name} has no effect: the model has no {owner} layers"
+            yield f"{name} has no effect: the model has no {PARTS.get(owner, f'{owner} layers')}"
     if given.get("linear_attention_freq") not in (None, 1) and not model.alternates:
         yield "linear_attention_freq has no effect: no layers of the model alternate by it"
     if not t.te_spec and t.attention_kernel not in (None, "local"):

@@ -22,7 +22,9 @@ def settle(questions: Iterable[Question], refused: Sequence[str] = ()) -> None:
     if len(asked) == 1:
         raise QuestionsError(asked[0].what + (f"; give {options}" if options else ""), asked)
     what = _as_many([one.what for one in asked], LONGEST_QUESTIONS - len(options) - 80)
-    raise QuestionsError(f"{len(asked)} things are missing: {what}" + (f". Give: {options}" if options else ""), asked)
+    raise QuestionsError(
+        f"{len(asked)} things must be settled: {what}" + (f". Give: {options}" if options else ""), asked
+    )
 
 
 def _as_many(sentences: list[str], most: int) -> str:

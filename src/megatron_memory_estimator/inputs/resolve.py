@@ -185,7 +185,7 @@ def _gpu(name: Any, training: Training) -> tuple[Gpu, list[str]]:
 DEFAULT_BLACKWELL = "B200-180GB"
 
 HABITS_ASSUMED = Assumption(
-    "published recipes' habits where not given: distributed optimizer, gradient accumulation fusion, "
+    "common recipe defaults where not given: distributed optimizer, gradient accumulation fusion, "
     "expert_tensor_parallel_size 1, grouped experts, alltoall dispatcher, fused permutation, a balancing loss",
     "common recipe defaults",
 )
@@ -248,7 +248,7 @@ def _warnings(job: TrainingJob, loaded: LoadedModel, given: Mapping[str, Any], *
     yield from loaded.warnings
     if job.gpu.chip_unknown:
         yield (
-            f"nothing but the memory of {job.gpu.name} is known: its kernels are taken to be those of an H100, and it has no step times"
+            f"nothing but the memory of {job.gpu.name} is known: the kernels of an H100 are assumed, and step times are not known"
             f"{'; ' if job.gpu.note else ''}{job.gpu.note}"
         )
     yield from without_effect(job.model, job.training, given)
@@ -400,15 +400,20 @@ def _split(model: Model, layout: Layout, *, strict: bool, habits: bool) -> tuple
         )
         if n is not None
     )
+    sizes = f"pipeline_model_parallel_size={pp}"
+    chunked = (
+        sizes if vp == 1 else f"pipeline_model_parallel_size*virtual_pipeline_model_parallel_size={pp}*{vp}={pp * vp}"
+    )
+    places = f"{pp} stages" if vp == 1 else f"{pp * vp} chunks (pp {pp}, vpp {vp})"
     if strict:
-        raise ConfigError(
-            f"num_layers={total} is not divisible by pipeline_model_parallel_size={pp}; the most balanced split is {words}"
-        )
+        raise ConfigError(f"num_layers={total} is not divisible by {chunked}; use {words}, or leave --strict out")
     changed = dataclasses.replace(
         layout, num_layers_in_first_pipeline_stage=first, num_layers_in_last_pipeline_stage=last
     )
     short = ", ".join(f"{n} layers {where}" for where, n in (("first", first), ("last", last)) if n is not None)
-    said = Assumption(f"{total} layers do not divide over {pp} stages: {words}, the most balanced legal split", short)
+    said = Assumption(
+        f"{total} layers do not divide evenly over {places}: {words}, the most balanced legal split", short
+    )
     return changed, [said]
 
 

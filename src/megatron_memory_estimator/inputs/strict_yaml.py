@@ -86,7 +86,7 @@ class _Strict(yaml.SafeLoader):
                 continue  # only plain keys can be equal; others are refused when the mapping is made
             key = self.construct_object(key_node)
             if key in keys and self.repeated is None:
-                raise ConfigError(f'{self.where}: the key "{plain(str(key))}" stands twice in one mapping')
+                raise ConfigError(f'{self.where}: the key "{plain(str(key))}" appears twice in one mapping')
             if key in keys and self.repeated is not None:
                 self.repeated.append(plain(str(key), LONGEST_SHOWN))
             keys.add(key)

@@ -188,7 +188,7 @@ def find_gpu(name: str) -> Gpu:
         return _named(name)
     memory = _gib(float(sized["size"]))
     if not memory:
-        raise ConfigError(f"gpu={name} has no memory; give it in GiB, such as 288GB")
+        raise ConfigError(f"gpu={name} has no memory; give it as NAME=288GB (GB is read as GiB)")
     given = (sized["name"] or "").strip()
     known = _of_catalogue(given)
     called = given or f"{sized['size']}GB-GPU"
@@ -214,7 +214,7 @@ def _named(name: str) -> Gpu:
         return found
     known = [word for gpu in CATALOGUE for word in (gpu.name, *gpu.aliases)]
     raise ConfigError(
-        f'unknown GPU "{name}"; `megatron-memory gpus` lists them, and NAME=80GB is one of so much memory.'
+        f'unknown GPU "{name}"; `megatron-memory gpus` lists the known ones; give another as NAME=80GB, with its memory.'
         f"{nearest(name.upper(), known)}"
     )
 
@@ -249,13 +249,13 @@ class Environment:
     container: str | None = setting(
         None, "container image, whose name says library versions: nvcr.io/nvidia/nemo:25.11"
     )
-    phases: tuple[str, ...] = setting(
-        PHASES, "phases of the run that a verdict holds: training alone, or all", kind="list", choices=PHASES
-    )
+    phases: tuple[str, ...] = setting(PHASES, "phases to judge: training only, or all", kind="list", choices=PHASES)
 
     def __post_init__(self) -> None:
         if "training" not in self.phases:
-            raise ConfigError(f"phases={','.join(self.phases)} must hold training; it may be alone")
+            raise ConfigError(
+                f"phases={','.join(self.phases)} must include training, such as training or training,load"
+            )
         for name in ("context_gib", "libraries_gib", "nccl_gib", "fragmentation"):
             value = getattr(self, name)
             if value is not None and value < 0:

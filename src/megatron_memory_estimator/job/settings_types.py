@@ -320,7 +320,7 @@ class Settings(TypedDict, total=False):
     max_memory: float | None  # memory that a run may take of a GPU, GiB; default: all of it
     head_room: str | None  # memory of a GPU to leave free: GiB such as 4, or a share such as 5%
     container: str | None  # container image, whose name says library versions: nvcr.io/nvidia/nemo:25.11
-    phases: Phases | Sequence[Phases]  # phases of the run that a verdict holds: training alone, or all
+    phases: Phases | Sequence[Phases]  # phases to judge: training only, or all
 
     # short names, and those of Megatron-LM's command line where they differ
     tp: int  # tensor_model_parallel_size

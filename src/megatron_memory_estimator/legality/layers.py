@@ -188,7 +188,7 @@ def activation_fusion(model: Model, layout: Layout, training: Training) -> Itera
 def towers(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
     """Heads of a tower of Megatron's own layers divide over tensor-parallel ranks; images are a part of a sequence."""
     for tower in model.towers:
-        heads, name = tower.vit.heads if tower.vit else 0, f"heads of the {tower.name}"
+        heads, name = tower.vit.heads if tower.vit else 0, f"num_heads of the {tower.name}"
         if heads % layout.tp:
             use = divisors(heads, model.num_attention_heads or heads)
             yield broken("tower-heads-over-tp", {TP: layout.tp}, heads=(name, heads), use=use)

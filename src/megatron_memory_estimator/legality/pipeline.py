@@ -12,7 +12,7 @@ from ..job.pipeline import build_pipeline, parse_layout, split_layers, virtual_s
 from ..modules.kinds import kinds_in, kinds_of
 from ..rules import PP, Violation, Worded, broken, of_error, some
 from ..tape.tensor import divisors
-from ..wording import all_of, any_count, counted
+from ..wording import all_of, any_count
 
 VPP = "virtual_pipeline_model_parallel_size"
 FIRST, LAST = "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"
@@ -71,7 +71,7 @@ def _spellings(model: Model, layout: Layout) -> Iterator[Violation]:
     if given == [VPP, LAYOUT]:
         vpp, stages = layout.virtual_pipeline_model_parallel_size, len(parse_layout(text or ""))
         if vpp is not None and stages != vpp * pp:
-            yield broken("layout-and-vpp", {PP: pp, VPP: vpp}, stages=counted(stages, "stage"))
+            yield broken("layout-and-vpp", {PP: pp, VPP: vpp}, stages=some(stages, "stage"))
     elif len(given) > 1:
         yield broken("one-spelling-of-chunks", names=all_of(given))
     if text is not None and (uneven or account):
@@ -125,7 +125,9 @@ def _even(model: Model, layout: Layout, vp: int, least: int) -> Iterator[Violati
         else:
             yield broken("layers-over-pp", {"num_layers": total, PP: pp}, fix=fix)
     elif each % vp:
-        yield broken("layers-of-stage-over-vpp", {VPP: vp}, layers=some(each, "layer"), fix=f"use {divisors(each)}")
+        yield broken(
+            "layers-of-stage-over-vpp", {VPP: vp}, layers=some(each, "layer"), fix=f"use {VPP} {divisors(each)}"
+        )
 
 
 def _other_split(num_layers: int, total: int, pp: int, vp: int, least: int, flags: list[str]) -> str:
@@ -251,8 +253,8 @@ def schedule(model: Model, layout: Layout, num_microbatches: int) -> Iterator[Vi
     elif not pp <= group <= num_microbatches:
         numbers = {GROUP: group, PP: pp, "num_microbatches": num_microbatches}
         yield broken("group-of-microbatches", numbers, use=nearest_group(num_microbatches, pp, group))
-    elif 0 < (left := num_microbatches % group) < pp:
-        behind = Worded("", f", {left} behind groups of {group},")
+    elif 0 < num_microbatches % group < pp:
+        behind = Worded("", f" in groups of {group}")
         numbers = {PP: pp, "num_microbatches": num_microbatches, "group": group, "behind": behind}
         yield broken("last-group-of-microbatches", numbers, use=nearest_group(num_microbatches, pp, group))
 

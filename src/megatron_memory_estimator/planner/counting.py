@@ -109,7 +109,7 @@ def relaxations(base: TrainingJob, space: Space, ask: Ask, cells: CellsOf) -> It
         wider = legal_space(base, dataclasses.replace(space, **{axis.name: values}), Counter(), ask, cells)
         if wider.layouts:
             shown = ", ".join(map(str, values if len(values) < 9 else (*values[:8], "...")))
-            yield f"with {axis.name} {shown}, {wider.layouts:,} layouts are legal"
+            yield f"legal layouts with {axis.name} {shown}: {wider.layouts:,}"
 
 
 class _Legality:

@@ -53,7 +53,7 @@ def begun(
 
 def nothing_legal(base: TrainingJob, found: Found, watch: Watch, cells: CellsOf) -> LayoutError:
     """What most layouts break, and which axes would leave something legal."""
-    rules = [f"{rule} ({count:,} layouts)" for rule, count in found.illegal.most_common(3)]
+    rules = [f"{rule} (layouts: {count:,})" for rule, count in found.illegal.most_common(3)]
     help_ = relaxations(base, found.space, watch.ask, cells)
     return LayoutError(("no layout of the space is legal: " + "; ".join((*rules, *help_)),))
 

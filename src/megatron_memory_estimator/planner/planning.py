@@ -25,7 +25,7 @@ from ..job.training import Training
 from ..job.training_job import TrainingJob
 from ..modules.counts import count_parameters
 from ..throughput.machine import Efficiency
-from ..wording import counted
+from ..wording import any_count, counted
 from .base import base_job, fewest
 from .found import Found, Plan
 from .space.modelled import not_searched
@@ -242,8 +242,8 @@ def _first(on: On, tried: list[int], job: TrainingJob) -> Planned | None:
 
 def _nothing(tried: list[int], limit: int) -> str:
     return (
-        f"nothing fits on any of {', '.join(map(str, tried))} GPUs with {limit / GIB:.2f} GiB each; --max-memory, --complete or "
-        "--optimizer-offload-fraction 1 widen the search"
+        f"nothing fits on {any_count(tried, 'GPU')} of {limit / GIB:.2f} GiB; try more GPUs, or widen the search with --complete or "
+        "--optimizer-offload-fraction 1"
     )
 
 
@@ -256,7 +256,8 @@ def fixed(given: dict[str, str], values: dict[str, Any], job: TrainingJob) -> No
         values.get(name) not in (None, ()) for name in RECOMPUTE[1:]
     ):
         raise ConfigError(
-            "recompute_method, _num_layers and _modules go with --recompute-granularity; or use --recompute"
+            "--recompute-method, --recompute-num-layers and --recompute-modules need --recompute-granularity; give it, or "
+            "--recompute of plan"
         )
     if any(values.get(name) not in (None, ()) for name in RECOMPUTE):
         if "recompute" in given:

@@ -63,9 +63,10 @@ def now_lines(advice: Advice) -> tuple[str, str]:
     """The verdict of the run, and the time of its step."""
     now = advice.now
     found = now.verdict(advice.limit)
+    takes = "would take" if found.events[0].word == "does not fit" else "takes"
     return verdict_text(
         found, now.estimate
-    ), f"A step takes {now.time.step:.3f} s ({now.time.tokens_per_s_gpu:,.0f} tokens/s/GPU)."
+    ), f"A step {takes} {now.time.step:.3f} s ({now.time.tokens_per_s_gpu:,.0f} tokens/s/GPU)."
 
 
 def loading(advice: Advice) -> Iterator[str]:

@@ -111,7 +111,7 @@ def notes(card: Card) -> Iterator[str]:
     if card.not_counted:
         yield capital(card.not_counted)
     if card.lacking:
-        yield f"{all_of(card.lacking)} lack the {card.job.training.low_precision} recipe."
+        yield f"Without the {card.job.training.low_precision} recipe: {all_of(card.lacking)}."
     if assumed := ", ".join(shorts_of(card.assumptions)):
         yield f"Not given, assumed: {assumed}."
 
@@ -143,9 +143,9 @@ def least_lines(row: Fewest, words: Sequence[str], width: int) -> Iterator[str]:
             else "trains, but no layout that was tried surely resumes with optimizer state"
         )
     left = f"{gib(verdict.head_room.low, 1)} GiB left"
-    yield f"{alone}; laid out as {layout_text(row)}, recompute {row.held.recompute} it {does}, at least {left}."
+    yield f"{alone}. With {layout_text(row)} and recompute {row.held.recompute}, it {does}, at least {left}."
     if assumed := ", ".join(shorts_of(row.held.assumptions)):
-        yield f"That layout is taken with {assumed}."
+        yield f"That assumes {assumed}."
     yield from command_lines("plan", words, [], width, "Next:")
 
 

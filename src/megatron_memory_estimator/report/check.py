@@ -86,10 +86,13 @@ def grown(estimate: Estimate, baseline: dict[int, int]) -> Increase:
 
 def read_baseline(path: str) -> dict[int, int]:
     """Peak bytes by stage of a file that `check --json` or `estimate --json` wrote. Raises ConfigError for any other file."""
+    text = read_text(path)
     try:
-        return peaks_of(json.loads(read_text(path)))
+        return peaks_of(json.loads(text))
     except (ValueError, RecursionError):
-        raise ConfigError(f"--max-increase {shown(path)} is no document of check --json or estimate --json") from None
+        raise ConfigError(
+            f"--max-increase {shown(path)} is not the output of check --json or estimate --json"
+        ) from None
 
 
 def peaks_of(document: Any) -> dict[int, int]:
@@ -100,7 +103,7 @@ def peaks_of(document: Any) -> dict[int, int]:
         assert found and all(type(value) is int and value > 0 for value in found.values())
         assert all(type(rank) is int for rank in found)
     except (TypeError, KeyError, AssertionError):
-        raise ValueError("no document of check or estimate") from None
+        raise ValueError("not a document of check or estimate") from None
     return found
 
 

@@ -20,6 +20,7 @@ from ..modules.counts import count_parameters
 from ..planner.advise import priced
 from ..rank.rank import PARTS
 from ..versions import assumptions
+from ..wording import counted
 from .document import config_section, features_text, layout_section, recompute_text, settings_of, training_section
 from .neighbours import change
 from .quantities import bounds_text, labelled, record, table
@@ -63,6 +64,7 @@ LAST = (
     "activations (GiB)",
     "to resume (GiB)",
     "MFU",
+    "step (s)",
 )
 """Figures that a short terminal goes without, the first first: the labels of the cases or the sentences mostly say them."""
 HEAD = 2
@@ -448,7 +450,7 @@ def below(cases: Columns, *, every: bool) -> Iterator[str]:
     """How many figures are not shown because they do not differ."""
     count = len(rows(cases)) - len(rows(cases, every=False))
     if count and not every:
-        yield f"{count} figures are the same in all cases; --all shows them"
+        yield f"{counted(count, 'figure')} the same in all cases (--all shows all)"
 
 
 TEXT = {"markdown": markdown, "latex": latex}

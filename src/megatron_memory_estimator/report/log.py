@@ -10,6 +10,7 @@ from ..errors import ConfigError
 from ..estimator import Estimate, stage_of
 from ..job.hardware import GIB, MIB
 from ..validation.logs import Reported, read_log
+from ..wording import counted
 from .quantities import document, table
 
 
@@ -66,7 +67,9 @@ def compared_log(text: str, result: Estimate) -> list[Compared]:
     found = read_log(text)
     beyond = next((report.rank for report in found if report.rank >= gpus), None)
     if beyond is not None:
-        raise ConfigError(f"the log has rank {beyond}, but the run has {gpus} GPUs")
+        raise ConfigError(
+            f"the log has rank {beyond}, but the run has {counted(gpus, 'GPU')} (ranks count from 0); give --num-gpus of the logged run"
+        )
     return [compared(report, result, report.rank // (gpus // len(result.stages))) for report in found]
 
 

@@ -188,8 +188,6 @@ def answer(found: Found, rows: Sequence[Row]) -> Iterator[str]:
     head = fewest_text(found) if found.fewest_gpus is not None else FIRST[found.objective]
     words = plain(said_once([first.plan])[1][0])
     yield f"{head}: {words}, {first.plan.tokens_per_s_gpu:,.0f} tokens/s/GPU. {verdict_text(first.verdict, first.estimate)}"
-    if first.verdict.not_counted:
-        yield first.verdict.not_counted
 
 
 def nothing_fits(found: Found) -> str:
@@ -202,12 +200,12 @@ def nothing_fits(found: Found) -> str:
         return f"{found.fits:,} layouts fit in {gib(found.limit)} GiB, but their step times are not known, so none is the best"
     if needed <= found.limit:
         return (
-            f"no layout surely fits in {gib(found.limit)} GiB; {found.tight:,} are tight, or fit only without fragmentation (--tight takes "
-            f"them). The one that needs least takes {gib(needed)} to {gib(needs.device.high)} GiB{phase}: {layout_text(found.least)} "
-            f"({Row(found.least, limit=found.limit).verdict.word})"
+            f"no layout surely fits in {gib(found.limit)} GiB; {counted(found.tight, 'layout')} may fit, or only without "
+            f"fragmentation (--tight ranks them). The smallest needs {gib(needed)} to {gib(needs.device.high)} GiB{phase}: "
+            f"{layout_text(found.least)} ({Row(found.least, limit=found.limit).verdict.word})"
         )
     return (
-        f"no layout fits in {gib(found.limit)} GiB: the one that needs least needs {gib(needed)} GiB, "
+        f"no layout fits in {gib(found.limit)} GiB: the smallest needs {gib(needed)} GiB, "
         f"{gib(needed - found.limit)} too much{phase}: {layout_text(found.least)}. More GPUs (--min-num-gpus finds how many), a shorter "
         "sequence, --use-precision-aware-optimizer or --optimizer-offload-fraction 0.5,1 would help"
     )
@@ -222,7 +220,7 @@ def fewest_text(found: Found) -> str:
     both = f"{counted(found.fewest_gpus, 'GPU')} {'trains and resumes' if found.fewest_gpus == 1 else 'train and resume'} it"
     if found.fewest_to_train == found.fewest_gpus:
         return both
-    return f"{both}; {found.fewest_to_train} train it (--phases training plans them)"
+    return f"{both}; to train only, {counted(found.fewest_to_train or 0, 'GPU')} will do (--phases training)"
 
 
 def deciding_phase(found: Found) -> str:

@@ -283,7 +283,7 @@ def _below(row: Row) -> str:
     """Why a plan is slower than the first, which phase decides its head-room, and what is like it."""
     parts = [beside_first(row)]
     if row.judged.phase != "training":
-        parts.append(f"to {DOES[row.judged.phase].do} it needs most")
+        parts.append(f"it needs most memory to {DOES[row.judged.phase].do}")
     if row.judged.word != "fits":
         parts.append(row.judged.word)
     if row.plan.alike:

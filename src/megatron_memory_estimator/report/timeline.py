@@ -67,7 +67,7 @@ def _say(console: Console, line: str) -> None:
 def legend(timeline: Timeline, glyphs: Glyphs) -> str:
     """What the signs of the chart are."""
     memory = f"{gib(timeline.gpu_memory_bytes, 1)} GiB of {timeline.gpu}"
-    drawn = f"{glyphs.line} {memory}" if line_in_chart(timeline) else f"{memory} are above"
+    drawn = f"{glyphs.line} {memory}" if line_in_chart(timeline) else f"the limit, {memory}, is above"
     return f"{glyphs.state} what stays  {glyphs.levels[-1]} activations and the rest  {glyphs.mark} peak  {drawn}"
 
 

@@ -112,7 +112,7 @@ def _other(event: Event, found: Verdict, estimate: Estimate) -> str:
 def _without_fragmentation(event: Event) -> str:
     if event.word != "fits only without fragmentation":
         return ""
-    return f"; {ALLOCATOR} makes it fit, {gib(event.unfragmented, 1)} at most"
+    return f"; with {ALLOCATOR} it fits and needs at most {gib(event.unfragmented, 1)} GiB"
 
 
 def way_out(found: Verdict, estimate: Estimate) -> str:
@@ -128,7 +128,7 @@ def way_out(found: Verdict, estimate: Estimate) -> str:
             continue
         load = changed.verdict(found.memory_bytes, found.gpu).event("load")
         if load.word == "fits":
-            return f"with {name} {_apart(found.memory_bytes, load.device.high)} stay free"
+            return f"with {name} it fits, {_apart(found.memory_bytes, load.device.high)} left"
         if load.device.high < least:
             least, said = load.device.high, f"with {name} {bounds_text(load.device)} GiB"
     return said
@@ -196,10 +196,10 @@ def others_line(estimate: Estimate, width: int) -> str:
     listed = {word: all_of(names) for word, names in groups.items()}
     training = estimate.job.training
     without = sum(not has_recipe(training, gpu) for gpu in GPUS)
-    lacking = [f"{without} lack the {training.low_precision} recipe"] if without else []
+    lacking = [f"{without} without the {training.low_precision} recipe"] if without else []
 
     def line() -> str:
-        parts = [_said_of(word, names, listed[word]) for word, names in groups.items()]
+        parts = [_said_of(word, names, listed[word], too=estimate.verdict().fits) for word, names in groups.items()]
         if list(groups) == ["does not fit"]:
             parts = ["none of the catalogue fits"]
         return f"Other GPUs: {'; '.join([*parts, *lacking])}."
@@ -210,11 +210,11 @@ def others_line(estimate: Estimate, width: int) -> str:
     return line()
 
 
-def _said_of(word: Word, names: Sequence[str], listed: str) -> str:
-    """What GPUs of a verdict do."""
+def _said_of(word: Word, names: Sequence[str], listed: str, *, too: bool) -> str:
+    """What GPUs of a verdict do; they fit `too` where the run's own does."""
     fit, do = ("fits", "does") if len(names) == 1 else ("fit", "do")
     return {
-        "fits": f"{listed} {fit} too",
+        "fits": f"{listed} {fit}{' too' if too else ''}",
         "fits only without fragmentation": f"{listed} {fit} with expandable segments",
         "tight": f"{listed} may fit",
         "does not fit": f"{listed} {do} not",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Sequence
 from functools import reduce
-from math import ceil
+from math import ceil, gcd
 from typing import Any, Literal, NamedTuple
 
 from ..errors import LayoutError
@@ -44,7 +44,8 @@ def round_up(value: int, multiple: int) -> int:
 
 def divisors(*numbers: int, most: int = 64) -> str:
     """The common divisors of some numbers, for a message: `1, 2, 4 or 8`."""
-    return any_of(d for d in range(1, min(*numbers, most) + 1) if all(n % d == 0 for n in numbers))
+    found = any_of(d for d in range(1, min(*numbers, most) + 1) if all(n % d == 0 for n in numbers))
+    return f"{found}, or a larger divisor" if gcd(*numbers) > most else found
 
 
 def largest(a: int, b: int) -> int:

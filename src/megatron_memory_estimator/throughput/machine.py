@@ -124,8 +124,8 @@ def machine(gpu: Gpu, efficiency: Efficiency | None = None, network: float | Non
     the memory is known."""
     if gpu.chip_unknown:
         raise UnsupportedError(
-            f"nothing but the memory of {gpu.name} is known, so it has no step times; give a GPU of the catalogue with as much, "
-            f"H100={gpu.memory_bytes / GIB:g}GB"
+            f"nothing but the memory of {gpu.name} is known, so step times are not known; name the catalogue's GPU that it is "
+            f"like, with its memory, such as H100={gpu.memory_bytes / GIB:g}GB"
         )
     rates, name = _rates(), gpu.alike or gpu.name
     speed, chosen = gpu.speed, efficiency or Efficiency()

@@ -42,5 +42,14 @@ def aliases() -> dict[str, Alias]:
     return {row.id.lower(): row for row in rows}
 
 
+def alias_named(word: str) -> Alias | None:
+    """The alias of an id, or of the part of it behind the owner where no other has that."""
+    known, name = aliases(), word.lower()
+    if name in known:
+        return known[name]
+    alike = [one for one in known.values() if one.id.partition("/")[2].lower() == name]
+    return alike[0] if len(alike) == 1 else None
+
+
 def _changes(text: str) -> dict[str, int]:
     return {name: int(value) for name, _, value in (word.partition("=") for word in text.split())}

@@ -162,7 +162,9 @@ def unknown(reading: Reading, given: Mapping[str, Any]) -> list[Question]:
     for name, value in canonical(reading.settings, full_name).items():
         missing = UNKNOWN.search(value) if isinstance(value, str) and name not in given else None
         if isinstance(value, str) and UNREAD in value and name not in given:
-            asked.append(Question(f"{name} is what a command gives, and nothing is executed", f"{dashed(name)} VALUE"))
+            asked.append(
+                Question(f"{name} is what a command gives, and commands are not executed", f"{dashed(name)} VALUE")
+            )
         if missing:
             asked.append(
                 Question(f"{name} takes its value from ${missing[1]}, which has none", f"--set {missing[1]}=VALUE")

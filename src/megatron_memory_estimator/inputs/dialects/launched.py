@@ -86,7 +86,7 @@ def with_written(
     def text_of(name: str) -> str | None:
         own = written.get(os.path.normpath(name)) if name else None
         if own is not None and own.strip() == UNREAD:
-            raise ConfigError(f"{shown(name)} is written by a command of {shown(path)}, and nothing is executed")
+            raise ConfigError(f"{shown(name)} is written by a command of {shown(path)}, and commands are not executed")
         return beside(name) if own is None else own
 
     return text_of

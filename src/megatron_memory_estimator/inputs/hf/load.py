@@ -14,7 +14,7 @@ from typing import Any
 from ...errors import ConfigError
 from ...job.training_job import TrainingJob
 from ...wording import LONGEST_SHOWN
-from ..catalog import aliases, entries
+from ..catalog import alias_named, entries
 from ..loaded_model import LoadedModel
 from ..resolve import job_from_parts
 from ..text_files import LARGEST_FILE, shortened
@@ -58,7 +58,7 @@ def load_named(model: str) -> LoadedModel:
 
     A model that has the shape of one of the catalogue is that one, where the local cache has no config of its own.
     """
-    known = aliases().get(model.lower())
+    known = alias_named(model)
     return _bundled(model) or _alias(model, elsewhere=True) or _from_hub(known.id if known else model)
 
 
@@ -87,7 +87,7 @@ def _bundled(model: str) -> LoadedModel | None:
 
 def _alias(model: str, *, elsewhere: bool) -> LoadedModel | None:
     """The model of the catalogue that another has the shape of, and what is not sure of it. Raises ConfigError where it is not enough."""
-    found = aliases().get(model.lower())
+    found = alias_named(model)
     if found is None:
         return None
     if elsewhere:
@@ -100,14 +100,14 @@ def _alias(model: str, *, elsewhere: bool) -> LoadedModel | None:
             with contextlib.suppress(ConfigError):
                 return _from_hub(found.id)
         raise ConfigError(
-            f"{found.id} is {UNKNOWN.get(found.how, 'as {}, which is not in the catalogue').format(found.same_as)}; give its config.json"
+            f"{found.id} is {UNKNOWN.get(found.how, 'like {}, which is not in the catalogue').format(found.same_as)}; give its config.json"
         )
     entry = entries()[found.same_as]
     loaded = convert({**entry["config"], **found.changes}, found.id, f"bundled catalogue (as {found.same_as})")
     if found.how == "read":
         return loaded
     may = f"; its {found.may_differ.removesuffix(' may differ')} may differ" if found.may_differ else ""
-    said = f"{found.id} has, as recalled, the shape of {found.same_as}{may}. Its config.json was not read: give it to be sure"
+    said = f"{found.id} is recalled to have the shape of {found.same_as}{may}. Its config.json was not read: give it to be sure"
     return dataclasses.replace(loaded, warnings=(*loaded.warnings, said))
 
 
@@ -138,7 +138,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         left = dict.fromkeys(found, 1)
         twice = next(name for name, _ in pairs if not left.pop(name, 0))
-        raise ConfigError(f'the key "{shortened(twice)}" stands twice in one JSON object')
+        raise ConfigError(f'the key "{shortened(twice)}" appears twice in one JSON object')
     return found
 
 
@@ -192,7 +192,7 @@ def nearest_entries(model: str) -> str:
     matches = [lower[m] for m in get_close_matches(model.lower(), lower, n=3, cutoff=0.5)]
     matches += [short[m] for m in get_close_matches(model.split("/")[-1].lower(), short, n=3, cutoff=0.5)]
     if not matches:
-        return "no entry of the catalogue is near; `megatron-memory models` lists them"
+        return "no similar name in the catalogue; `megatron-memory models` lists all"
     return f"nearest catalogue entries: {', '.join(dict.fromkeys(matches))}"
 
 

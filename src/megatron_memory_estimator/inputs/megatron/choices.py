@@ -26,7 +26,7 @@ def source_of(unknown: Unknown) -> str:
     alternatives = [" ".join(map(readable, present(choice))) or "nothing" for choice in unknown.choices]
     listed = f" ({' or '.join(alternatives)})" if alternatives else ""
     where = f"${unknown.name}{listed}" if unknown.name else f"what is not known{listed}"
-    option = f"--set {unknown.option}=VALUE" if unknown.option else "the argument behind --"
+    option = f"--set {unknown.option}=VALUE" if unknown.option else "the argument after --"
     return f"{where}: {unknown.why}; give {option}"
 
 

@@ -131,7 +131,7 @@ class Others:
         names = list(self.refused.values())
         if names:
             verb = "decides memory and is" if len(names) == 1 else "decide memory and are"
-            yield f"{', '.join(names)} {verb} not modelled; take out what is off"
+            yield f"{', '.join(names)} {verb} not modelled; leave out those that are off"
 
     def questions(self) -> Iterator[Question]:
         """One question for all that no table has."""
@@ -139,7 +139,10 @@ class Others:
             flags = [flag + _near(flag) for flag in list(self.unknown)[:MOST_NAMED]]
             more = f" and {len(self.unknown) - MOST_NAMED} more" if len(self.unknown) > MOST_NAMED else ""
             ending = "s" if len(flags) > 1 else ""
-            yield Question(f"unknown Megatron argument{ending} {', '.join(flags)}{more}", "--ignore-unknown")
+            yield Question(
+                f"unknown Megatron argument{ending} {', '.join(flags)}{more}: correct the spelling, or pass over",
+                "--ignore-unknown",
+            )
 
     def warnings(self) -> Iterator[str]:
         """What is passed over, in one sentence each for what has no effect and what is unknown."""

@@ -86,7 +86,10 @@ def job_from_args(
     )
 
 
-WORDS_MISSING = "the script reads words of its caller, which are not given: put them behind its name, or --set each"
+WORDS_MISSING = (
+    "the script reads positional arguments ($1, $2, ...), which are not given: put them after its name, or give each as "
+    "--set 1=VALUE"
+)
 
 
 def _settle(
@@ -176,9 +179,7 @@ def gpus_asked(source: Given, reading: Reading, settings: Mapping[str, Any]) -> 
         return
     least, said = _grid(reading)
     if gpus % least:
-        yield Question(
-            f"num_gpus={gpus}, which the file says, is not divisible by {said}={least}", f"--num-gpus {least}"
-        )
+        yield Question(f"num_gpus={gpus} of the file is not divisible by {said}, {least}", f"--num-gpus {least}")
         return
     batch, micro = reading.number("global_batch_size"), reading.number("micro_batch_size")
     if not batch or not micro or given & {"global_batch_size", "micro_batch_size"}:
@@ -204,4 +205,4 @@ def _grid(reading: Reading) -> tuple[int, str]:
     least = fewest_gpus(tp * cp, etp * ep if reading.get("num_experts") else 1, pp)
     if least == dense:
         return least, "tensor_model_parallel_size*pipeline_model_parallel_size*context_parallel_size"
-    return least, f"the least of tp {tp}, pp {pp}, cp {cp} and ep {ep}, etp {etp}"
+    return least, f"the fewest GPUs that tp {tp}, pp {pp}, cp {cp}, ep {ep} and etp {etp} allow"

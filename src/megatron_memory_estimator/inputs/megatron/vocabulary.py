@@ -98,7 +98,7 @@ def _of_files(kind: str, option: int | None, model: str) -> Vocabulary:
         return Vocabulary(option, (note,))
     what = (
         f"the size of the vocabulary is not known: Megatron takes it from the tokenizer ({shown}), whose files are not read; "
-        f"--vocab-size is the tokenizer's length, --padded-vocab-size the rows of the table"
+        f"--vocab-size is the tokenizer's length, --padded-vocab-size the rows of the embedding"
     )
     return Vocabulary(None, question=Question(what, OPTION))
 
@@ -120,15 +120,13 @@ def _unnamed(given: Mapping[str, Any], option: int | None) -> Vocabulary:
     if given.get("vocab_file") or given.get("merge_file"):
         return Vocabulary(size, _ignored(option, size, "GPT2BPETokenizer (no --tokenizer-type is given)"))
     if option is None:
-        return Vocabulary(
-            size, (f"no tokenizer and no vocab_size is given: {size}, of Megatron's default, GPT2BPETokenizer",)
-        )
+        return Vocabulary(size, (f"vocab_size not given: {size}, the size of GPT2BPETokenizer, Megatron's default",))
     if option == size:
         return Vocabulary(option)
     return Vocabulary(
         option,
         (
-            f"--vocab-size {option} is taken as it is; without --tokenizer-type Megatron builds GPT2BPETokenizer, which has {size} and "
+            f"--vocab-size {option} is used here, although without --tokenizer-type Megatron builds GPT2BPETokenizer, which has {size} and "
             "ignores --vocab-size",
         ),
     )

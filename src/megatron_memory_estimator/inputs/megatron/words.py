@@ -42,7 +42,7 @@ class Parsed:
         """Variables that were taken as empty, and words that have no effect but would stop Megatron-LM."""
         notes = []
         if self.empty:
-            notes.append(f"set nowhere, taken as empty: {', '.join('$' + name for name in self.empty)}")
+            notes.append(f"variables that nothing sets, taken as empty: {', '.join('$' + name for name in self.empty)}")
         if self.odd:
             notes.append(
                 f"Megatron's parser would stop at these words, which have no effect here: {', '.join(self.odd)}"
@@ -198,7 +198,7 @@ def source_and_option(words: Sequence[Value], argument: Argument) -> tuple[str, 
     what, semicolon, option = text.rpartition("; give --set ")
     if semicolon:
         return what, f"--set {option}"
-    return text.removesuffix("; give the argument behind --"), option_for(argument)
+    return text.removesuffix("; give the argument after --"), option_for(argument)
 
 
 def option_for(argument: Argument) -> str:

@@ -40,7 +40,7 @@ OF_FILES = ("set_variables", "words", "follow", "ignore_unknown", "run_model")
 def job_from_file(
     path: str, num_gpus: int | None, settings: Mapping[str, Any], more: Sequence[str] = ()
 ) -> TrainingJob:
-    """The job of a file; `more` are Megatron-LM arguments behind --, which win over the file's. Variables that change nothing are said.
+    """The job of a file; `more` are Megatron-LM arguments after --, which win over the file's. Variables that change nothing are said.
 
     Raises ConfigError for a file that is none of ours, by the name of the program that it belongs to where that is known.
     """
@@ -188,7 +188,7 @@ def _of_document(
     if is_saved_by_bridge(document):
         if more:
             raise ConfigError(
-                f"{path} is a Megatron-Bridge config; arguments behind -- go with Megatron-LM arguments only"
+                f"{path} is a Megatron-Bridge config; arguments after -- go with Megatron-LM arguments only"
             )
         job = job_from_bridge(document, num_gpus, _own(settings))
         return dataclasses.replace(job, warnings=(*twice(repeated), *job.warnings))
@@ -198,7 +198,7 @@ def _of_document(
         return dataclasses.replace(job, warnings=(*twice(repeated), *job.warnings))
     if has_sections(document):
         if more:
-            raise ConfigError(f"{path} is a run description; arguments behind -- go with Megatron-LM arguments only")
+            raise ConfigError(f"{path} is a run description; arguments after -- go with Megatron-LM arguments only")
         return described()
     name = os.path.splitext(os.path.basename(path))[0]
     ignoring = bool(settings.get("ignore_unknown"))
@@ -223,10 +223,12 @@ def _of_dialect(run: Run, num_gpus: int | None, settings: Mapping[str, Any], mor
 
     dialect = dialect_of(run)
     if dialect is None:
-        raise ConfigError(f"whose run {run.path} is depends on what is not known; give it with --set NAME=VALUE")
+        raise ConfigError(
+            f"which framework {run.path} starts depends on a variable that is not set; give it with --set NAME=VALUE"
+        )
     if more:
         raise ConfigError(
-            f"{run.path} is a run of {dialect.name}; arguments behind -- go with Megatron-LM arguments only"
+            f"{run.path} is a run of {dialect.name}; arguments after -- go with Megatron-LM arguments only"
         )
     job: TrainingJob = job_of_environment(run, lambda one: job_of(dialect, one, num_gpus, _own(settings)), alike)
     return job

@@ -87,7 +87,7 @@ def wrong(document: Mapping[Any, Any]) -> Iterator[str]:
     """One sentence for every section or setting that does not belong where it stands."""
     for section, values in document.items():
         if section not in SECTIONS:
-            yield f'unknown section "{section}".{nearest(str(section), SECTIONS)}'.rstrip(".")
+            yield f'unknown section "{section}"; the sections are {", ".join(SECTIONS)}'.rstrip(".")
         elif values is not None and not isinstance(values, dict):
             yield f"the section {section} must hold settings, not {shortened(repr(values))}"
         else:

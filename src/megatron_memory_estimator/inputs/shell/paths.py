@@ -350,7 +350,7 @@ def captured(shell: Shell, body: List, source: str) -> Value:
     outside(shell, found)
     shell.last_status = shell.state.status
     if len(texts) < len(found):
-        return shell.doubt(f"{shown} is a command, and nothing is executed")
+        return shell.doubt(f"{shown} is a command, which is not executed")
     if all(text == texts[0] for text in texts):
         return texts[0]
     return shell.doubt(f"{shown} depends on {fork.why}", "", tuple(dict.fromkeys(map(words_of, texts))))

@@ -229,7 +229,7 @@ def _nothing(shell: Shell, *, has_words: bool) -> str:
         text = f"the script stops at {where}, before it starts a training"
         text += f": {plain(readable(said).strip(), 200)}" if said else ""
         if shell.takes_numbers and not has_words:
-            text += "; it reads words of its caller, which are not given: put them behind its name"
+            text += "; it reads positional arguments, which are not given: put them after its name"
         return text
     notes = "; ".join(list(shell.notes)[-3:])
     text = "the script starts no training script such as pretrain_gpt.py"
