@@ -9,6 +9,7 @@ import pytest
 from megatron_memory_estimator import ConfigError, TrainingJob
 from megatron_memory_estimator.cli import main
 from megatron_memory_estimator.inputs.everyday import WORDS, in_megatrons_words
+from megatron_memory_estimator.inputs.layouts import parse_layout_words
 from megatron_memory_estimator.service.jobs import Files, job_of
 from megatron_memory_estimator.wording import dashed
 
@@ -97,3 +98,11 @@ def test_an_option_behind_the_dashes_has_its_place(capsys: pytest.CaptureFixture
 def test_other_words_stay() -> None:
     assert in_megatrons_words({"tp": 2, "bf16": True}) == {"tp": 2, "bf16": True}
     assert all(word.help for word in WORDS.values())
+
+
+def test_a_layout_of_compare_takes_the_same_words() -> None:
+    assert parse_layout_words("tp=2,recompute=full,mbs=4,sp=true,lora=true") == {
+        "tensor_model_parallel_size": 2, "recompute_granularity": "full", "micro_batch_size": 4, "sequence_parallel": True, "peft": "lora",
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match=r'--layout "dp=2": dp=2: the data parallel size follows from the GPUs'):
+        parse_layout_words("dp=2")

@@ -8,6 +8,7 @@ from typing import Any
 from ..errors import ConfigError
 from ..job.layout import SHORT
 from ..job.settings import field_kind, nearest
+from .everyday import WORDS, Word, in_megatrons_words
 from .setting_names import full_name, known_settings
 
 EXTRA = {"bf16": "bool", "fp16": "bool", "gpu": "str", "attention_backend": "str"}
@@ -21,12 +22,20 @@ def parse_layout_words(text: str) -> dict[str, Any]:
     known = known_settings()
     found: dict[str, Any] = {}
     for name, word in _words(text).items():
-        if name in EXTRA:
-            found[name] = _typed(text, EXTRA[name], name, word)
+        if name in EXTRA or name in WORDS:
+            found[name] = _typed(text, EXTRA.get(name) or _kind(WORDS[name]), name, word)
             continue
         field = next(f for f in dataclasses.fields(known[name]) if f.name == name)
         found[name] = _typed(text, field_kind(field), name, word)
-    return found
+    try:
+        return in_megatrons_words(found)
+    except ConfigError as error:
+        raise ConfigError(f'--layout "{text}": {error}') from None
+
+
+def _kind(word: Word) -> str:
+    """The kind of an everyday word's value."""
+    return "int" if word.number else "bool" if word.alone else "str"
 
 
 def _typed(text: str, kind: str, name: str, word: str) -> Any:
@@ -57,9 +66,9 @@ def _words(text: str) -> dict[str, str]:
         last = full_name(name.strip())
         if not equals or not value.strip():
             raise ConfigError(f'--layout "{text}": "{part}" must be name=value, such as tp=4,pp=4,ep=8')
-        if last not in known_settings() and last not in EXTRA:
+        if last not in known_settings() and last not in EXTRA and last not in WORDS:
             raise ConfigError(
-                f'--layout "{text}": unknown setting "{name}".{nearest(name, [*SHORT, *known_settings()])}'
+                f'--layout "{text}": unknown setting "{name}".{nearest(name, [*SHORT, *WORDS, *known_settings()])}'
             )
         if last in found:
             raise ConfigError(f'--layout "{text}": {name} is given twice')
