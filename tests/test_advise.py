@@ -95,7 +95,7 @@ def test_advice_in_a_narrow_terminal(
 def test_where_loading_decides_advice_says_what_lowers_it(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["meta-llama/Llama-3.1-70B", "--num-gpus", "16", "--tp", "8", "--pp", "2", "--gpu", "H100"]
     text = " ".join(printed(capsys, "advise", *words, "--recompute-granularity", "full").split())
-    assert "Cannot resume with optimizer state: loading takes " in text and "with --no-load-optim " in text
+    assert "Cannot resume with optimizer state, at least " in text and "with --no-load-optim " in text
     assert "Loading takes less with: --no-load-optim" in text
 
 

@@ -66,7 +66,7 @@ def test_a_run_that_trains_and_cannot_load_is_not_sure(capsys: pytest.CaptureFix
     document = json.loads(checked(capsys, *words, *few, "--json")[1])
     assert code == document["exit_code"] == UNSURE
     assert document["verdict"] == "does not fit" and text.startswith("Trains on 8 RTX-4090-24GB, at least ")
-    assert "Cannot resume with optimizer state: loading takes " in text and "; with --no-load-optim " in text
+    assert "Cannot resume with optimizer state, at least " in text and "; with --no-load-optim " in text
     assert checked(capsys, *words, *few, "--phases", "training")[0] == FITS
 
 

@@ -77,7 +77,8 @@ def printed(cases: Columns, form: str, *, every: bool, terminal: bool) -> str:
     from ..report.screen import room
 
     target = console() if terminal else Console(width=WIDE, file=io.StringIO())
-    said, rest = (*answers(cases), *changes(cases)), (*below(cases, every=every), *short_notes(cases, target.width))
+    said, rest = (*answers(cases), *changes(cases)), short_notes(cases, target.width)
+    same = () if target.is_terminal else tuple(below(cases, every=every))  # the notes of a terminal say --all too
     left = sys.maxsize if every else room(target, *map(Text, (*said, *rest)))
     with target.capture() as page:
         for line in said:
@@ -85,7 +86,7 @@ def printed(cases: Columns, form: str, *, every: bool, terminal: bool) -> str:
         for table in as_tables(cases, target, every=every, lines=left):
             target.print(table)
     lines = [line.rstrip() for line in page.get().splitlines()]
-    return "\n".join((*lines, *below(cases, every=every))) + "\n"
+    return "\n".join((*lines, *same)) + "\n"
 
 
 def comparison(models: tuple[str, ...], layouts: tuple[str, ...], values: dict[str, Any]) -> Columns:

@@ -257,7 +257,7 @@ def short_notes(cases: Columns, width: int) -> list[str]:
 def _assumed(words: Sequence[str], count: int) -> str:
     """So many of the words, and how many more there are."""
     more = f" and {len(words) - count} more" if count < len(words) else ""
-    return f"Assumed: {', '.join(words[:count])}{more} (--all: in full)."
+    return f"Assumed: {', '.join(words[:count])}{more} (--all: everything)."
 
 
 def as_json(cases: Columns) -> dict[str, Any]:

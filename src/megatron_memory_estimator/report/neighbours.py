@@ -97,4 +97,4 @@ def _taken_away(after: Estimate) -> Iterator[str]:
         saved = after.peak_stage.peak_allocated_bytes - other.peak_stage.peak_allocated_bytes
         if saved >= LITTLE:
             words = " ".join(f"--{name.replace('_', '-')}" for name, _ in one.settings)
-            yield f"{words} would take {gib(saved)} GiB of copies of weights away."
+            yield f"{words} would save {gib(saved)} GiB of weights."

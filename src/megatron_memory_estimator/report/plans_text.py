@@ -80,9 +80,11 @@ def _below_plans(found: Found, rows: Sequence[Row], said: Sequence[str], asked: 
 def counts_line(found: Found) -> str:
     """How many layouts there are, and what became of them."""
     ruled_out = found.illegal.total()
-    may = f", {found.tight:,} may" if found.tight else ""
-    does = "train, none surely resumes" if found.trains_only else "fit"
-    return f"{found.fits:,} of {found.legal:,} legal layouts {does}{may}; rules exclude {ruled_out:,} more (-v)."
+    may = f", {found.tight:,} more may" if found.tight else ""
+    does, resumes = ("train", "; none surely resumes") if found.trains_only else ("fit", "")
+    return (
+        f"{found.fits:,} of {found.legal:,} legal layouts {does}{may}{resumes}; rules exclude {ruled_out:,} more (-v)."
+    )
 
 
 def assumed_lines(said: Sequence[str], *, verbose: bool) -> Iterator[str]:

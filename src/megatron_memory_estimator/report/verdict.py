@@ -87,8 +87,15 @@ def _first(event: Event, found: Verdict, estimate: Estimate) -> str:
         "does not fit": f"Cannot {doing.do} {on}, at least {best} too much",
     }[event.word]
     needs = f"needs {bounds_text(event.device)} of {gib(event.memory_bytes, 1)} GiB {_where(event, estimate)}"
-    moment = f" ({estimate.stages[event.pp_rank].peak.candidate.label})" if event.phase == "training" else ""
-    return f"{head}: {needs}{moment}{_without_fragmentation(event)}"
+    return f"{head}: {needs}{_moment(event, estimate)}{_without_fragmentation(event)}"
+
+
+def _moment(event: Event, estimate: Estimate) -> str:
+    """What torch has allocated of it at the peak of training, and what runs then."""
+    if event.phase != "training":
+        return ""
+    stage = estimate.stages[event.pp_rank]
+    return f" ({gib(stage.peak_allocated_bytes, 1)} GiB allocated at the peak: {stage.peak.candidate.label})"
 
 
 def _apart(one: int, other: int) -> str:
@@ -99,10 +106,11 @@ def _apart(one: int, other: int) -> str:
 def _other(event: Event, found: Verdict, estimate: Estimate) -> str:
     """Another phase, which needs more than training."""
     doing = DOES[event.phase]
+    worst, best = (_apart(event.memory_bytes, needed) for needed in (event.device.high, event.device.low))
     head = {
         "fits only without fragmentation": f"{doing.does} only without fragmentation",
-        "tight": f"Might not {doing.do}",
-        "does not fit": f"Cannot {doing.do}",
+        "tight": f"Might not {doing.do}, up to {worst} too much",
+        "does not fit": f"Cannot {doing.do}, at least {best} too much",
     }[event.word]
     needs = f"{doing.what} takes {bounds_text(event.device)} GiB {_where(event, estimate)}"
     way = way_out(found, estimate) if event.phase == "load" else ""
@@ -112,7 +120,7 @@ def _other(event: Event, found: Verdict, estimate: Estimate) -> str:
 def _without_fragmentation(event: Event) -> str:
     if event.word != "fits only without fragmentation":
         return ""
-    return f"; with {ALLOCATOR} it fits and needs at most {gib(event.unfragmented, 1)} GiB"
+    return f"; with {ALLOCATOR} it fits, at least {_apart(event.memory_bytes, event.unfragmented)} left"
 
 
 def way_out(found: Verdict, estimate: Estimate) -> str:
@@ -128,7 +136,7 @@ def way_out(found: Verdict, estimate: Estimate) -> str:
             continue
         load = changed.verdict(found.memory_bytes, found.gpu).event("load")
         if load.word == "fits":
-            return f"with {name} it fits, {_apart(found.memory_bytes, load.device.high)} left"
+            return f"with {name} loading fits, {_apart(found.memory_bytes, load.device.high)} left"
         if load.device.high < least:
             least, said = load.device.high, f"with {name} {bounds_text(load.device)} GiB"
     return said
@@ -137,7 +145,7 @@ def way_out(found: Verdict, estimate: Estimate) -> str:
 def _where(event: Event, estimate: Estimate) -> str:
     """The stage that needs most."""
     stages = estimate.stages
-    return f"on stage {event.pp_rank} of {len(stages)}" if len(stages) > 1 else _every_gpu(stages[0])
+    return f"on stage {event.pp_rank} of 0-{len(stages) - 1}" if len(stages) > 1 else _every_gpu(stages[0])
 
 
 def verdict_text(found: Verdict, estimate: Estimate) -> str:
