@@ -39,7 +39,7 @@ def test_a_whole_name_shows_one_model(name: str, capsys: pytest.CaptureFixture[s
         "  parameters    8,190,735,360",
         "  active        8,190,735,360",
         "  of MTP layers 0",
-        "  memory        estimated",
+        "  memory        modelled",
     ]
 
 
@@ -53,11 +53,11 @@ def test_every_model_is_a_line_and_no_number_is_cut(
     models = json.loads(printed(capsys, "models", *words, "--json"))
     lines = printed(capsys, "models", *words).splitlines()
     assert max(map(len, lines)) <= width
-    rows = [line for line in lines if re.search(" (estimated|parameters only|refused)", line)]
+    rows = [line for line in lines if re.search(" (modelled|parameters only|refused)", line)]
     for model, row in zip(models, rows, strict=True):
         count = model["num_parameters"]
         assert (f"{count['total'] / 1e9:.3f}" if count else " -") in row
-        assert (" estimated" not in row) == bool(model["refused"])
+        assert (" modelled" not in row) == bool(model["refused"])
         assert width < 80 or row.split()[0] == model["name"]
 
 
@@ -70,7 +70,7 @@ def test_models_as_csv_are_plain_numbers(capsys: pytest.CaptureFixture[str]) -> 
         assert all(int(row[f"num_parameters_{kind}"]) == number for kind, number in counts.items())
         assert row["supported"] == str(not model["refused"])
         assert row["memory"] == (
-            "estimated" if not model["refused"] else "parameters only" if model["num_parameters"] else "refused"
+            "modelled" if not model["refused"] else "parameters only" if model["num_parameters"] else "refused"
         )
         assert (row["reason"] in model["refused"]) if model["refused"] else row["reason"] == ""
     assert len(printed(capsys, "models", "--format", "markdown").splitlines()) == 2 + len(models)

@@ -257,7 +257,7 @@ def test_the_chart_is_as_wide_as_the_terminal_and_cuts_no_number(
     lines = text.splitlines()
     assert "\x1b" not in text and max(map(len, lines)) <= columns
     chart = [line for line in lines if re.match(r" *[\d.]+ [|+]", line)]
-    assert {len(line) for line in chart} == {columns}
+    assert max(map(len, chart)) == columns
     settings: dict[str, Any] = {PP: 4, "global_batch_size": 32}
     peak = estimate(TrainingJob.from_hf("Qwen/Qwen3-8B", 8, **settings)).peak_stage
     said = " ".join(text.split())

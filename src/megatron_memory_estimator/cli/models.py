@@ -60,10 +60,10 @@ def print_model(record: dict[str, Any], source: str) -> None:
 
 
 def said(record: dict[str, Any]) -> str:
-    """Whether memory is estimated, and without what; or why not."""
+    """Whether memory is modelled, and without what; or why not."""
     if not record["supported"]:
         return f"{record['memory']}: {record['reason']}"
-    return f"estimated; {record['not_counted']}" if record["not_counted"] else "estimated"
+    return f"modelled; {record['not_counted']}" if record["not_counted"] else "modelled"
 
 
 def models_table(records: Sequence[dict[str, Any]], console: Console) -> Table:

@@ -117,11 +117,12 @@ def job_from_parts(
     }
     parts = sorted_settings(values)
     env = _environment(parts[Environment], variables)
-    assumptions: list[str] = [HABITS_ASSUMED] if habits else []
+    assumptions: list[str] = []
     assumptions += _longer_positions(parts, given) if habits or framework is not None else []
     open_versions, notes = _versions(parts[Training], env)
     assumptions += notes
     model: Model = build(Model, {**parts[Model], **_beside(loaded)})
+    assumptions[:0] = [_habits_assumed(model)] if habits else []
     training, notes = _training(parts[Training], model)
     assumptions += notes
     gpu, notes = _gpu(asked_gpu, training)
@@ -184,11 +185,16 @@ def _gpu(name: Any, training: Training) -> tuple[Gpu, list[str]]:
 
 DEFAULT_BLACKWELL = "B200-180GB"
 
-HABITS_ASSUMED = Assumption(
-    "common recipe defaults where not given: distributed optimizer, gradient accumulation fusion, "
+HABITS, HABITS_OF_EXPERTS = (
+    "distributed optimizer, gradient accumulation fusion",
     "expert_tensor_parallel_size 1, grouped experts, alltoall dispatcher, fused permutation, a balancing loss",
-    "common recipe defaults",
 )
+
+
+def _habits_assumed(model: Model) -> Assumption:
+    """What published recipes share and is taken where it is not given, for a model of this kind."""
+    listed = [HABITS, HABITS_OF_EXPERTS] if model.has_moe else [HABITS]
+    return Assumption(f"common recipe defaults where not given: {', '.join(listed)}", "common recipe defaults")
 
 
 def _given(settings: Mapping[str, Any]) -> dict[str, Any]:

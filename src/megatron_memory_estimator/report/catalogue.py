@@ -59,7 +59,7 @@ def model_record(facts: dict[str, Any]) -> dict[str, Any]:
         "model_type": plain(facts["model_type"]),
         **{f"num_parameters_{kind}": number for kind, number in count.items()},
         "supported": not facts["refused"],
-        "memory": "estimated" if not facts["refused"] else "parameters only" if facts["num_parameters"] else "refused",
+        "memory": "modelled" if not facts["refused"] else "parameters only" if facts["num_parameters"] else "refused",
         "not_counted": facts["not_counted"],
         "reason": plain(facts["refused"] or "").removeprefix(f"{plain(facts['name'])}: "),
     }

@@ -110,7 +110,7 @@ def closing_lines(replays: Sequence[Replay]) -> list[str]:
     groups = {found.run.group for found in replays if found.steady}
     if groups:
         outside = steady_outside(replays)
-        named = f"; outside: {plain(', '.join(outside))}" if outside else ""
+        named = f"; outside: {plain(', '.join(outside))} (--case explains a run)" if outside else ""
         lines.append(
             f"steady memory within 1.2 % or 8 MiB: {len(groups) - len(outside)} of {len(groups)} groups{named}"
         )
