@@ -99,7 +99,7 @@ COMMANDS: list[tuple[str, str]] = [
     (f"plan {DENSE} --num-gpus 8 --recompute-modules mlp", "--recompute-granularity"),
     (f"plan {DENSE} --num-gpus 8 --head-room lots", "GiB such as 4, or a percentage"),
     (f"plan {DENSE} --num-gpus 8 --head-room 100%", "leaves nothing"),
-    (f"plan {DENSE} --num-gpus 8 --show 2 --top 1", "there are 1 plans"),
+    (f"plan {DENSE} --num-gpus 8 --show 2 --top 1", "the search found 1 plan; give at most 1"),
     (
         f"plan {DENSE} --num-gpus 8 --vpp 1 --global-batch-size 7 --micro-batch-size 2",
         "global_batch_size is not divisible",

@@ -148,7 +148,7 @@ def test_numbers_of_a_fix_are_accepted() -> None:
         if one.model.layer_variants is not None:
             continue  # the numbers are those of one shape of layers, and another one may have others
         divided, by = names.groups()
-        multiple = re.match(r"use a multiple of (\d+)$", fix)
+        multiple = re.match(r"use a (?:\w+ that is a )?multiple of (\d+)$", fix)
         numbers = [int(n) for n in re.findall(r"\d+", fix)]
         of = divided if multiple or "must lie" in rule or "instances" in rule else by.split("*")[0]
         assert numbers, text

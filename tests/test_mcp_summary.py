@@ -128,7 +128,7 @@ def test_no_plan_says_why() -> None:
     found = ask(
         "plan", model="deepseek-ai/DeepSeek-V3", num_gpus=8, axes={"micro_batch_size": "1", "recompute": "full"}
     )
-    assert "needs least" in found["answer"] and "fewest_gpus" in found["next"] and "plans" not in found
+    assert "the smallest needs" in found["answer"] and "fewest_gpus" in found["next"] and "plans" not in found
 
 
 def test_advice_can_be_followed() -> None:
