@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,9 @@ import pytest
 from megatron_memory_estimator import TrainingJob, estimate
 from megatron_memory_estimator.report.summary import MOST_TOKENS, compact, shortened, tokens
 from megatron_memory_estimator.service.answers import answered
+from megatron_memory_estimator.service.schema import TOOLS
+
+from .helpers import ROOT
 
 LARGE = [
     "deepseek-ai/DeepSeek-V3", "moonshotai/Kimi-K2-Instruct", "inclusionAI/Ling-1T", "meta-llama/Llama-3.1-405B",
@@ -206,3 +210,9 @@ def test_what_is_too_long_is_cut_and_counted() -> None:
     assert shortened({"rows": [1, 2]}) == {"rows": [1, 2]}
     long = shortened({"answer": "fits", "launch": "w " * 50_000})
     assert long == {"answer": "fits", "left_out": {"launch": 1}}
+
+
+def test_the_page_asks_for_the_whole_of_what_has_a_summary() -> None:
+    asked = re.search(r"SHORTENED = new Set\(\[(.+?)\]\)", (ROOT / "web" / "src" / "engine.ts").read_text())
+    assert asked is not None
+    assert set(re.findall(r'"(\w+)"', asked[1])) == {name for name, tool in TOOLS.items() if tool.summary}

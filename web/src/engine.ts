@@ -22,7 +22,7 @@ export const isCancelled = (error: unknown) => error instanceof DOMException && 
 export const sentence = (error: unknown) => (error instanceof Error ? error.message : String(error));
 
 /** Tools that answer in short where the whole document is not asked for. */
-const SHORTENED = new Set(["estimate", "plan", "advise", "compare", "explain", "models"]);
+const SHORTENED = new Set(["timeline", "estimate", "plan", "advise", "compare", "explain", "models"]);
 
 const whole = (tool: Tool, request: Asked): Asked => (SHORTENED.has(tool) ? { ...request, detail: "full" } : request);
 
