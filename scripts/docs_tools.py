@@ -73,7 +73,13 @@ def requests() -> str:
             answer = f"readonly {one}[] | {one}" if tool.rows else one
             lines.append(f"  {name}: {{ readonly asked: {{ {asked} }}; readonly answer: {answer} }};")
     body = "\n".join(lines)
-    return f'{HEAD}\nexport type Tools = {{\n{body}\n}};\n\nexport type Tool = keyof Tools;\nexport type Asked = Tools[Tool]["asked"];\n'
+    shortened = ", ".join(json.dumps(name) for name, tool in TOOLS.items() if tool.summary)
+    short = (
+        "/** Tools that answer in short where the whole document is not asked for. */\n"
+        f"export const SHORTENED: ReadonlySet<string> = new Set([{shortened}]);"
+    )
+    tail = 'export type Tool = keyof Tools;\nexport type Asked = Tools[Tool]["asked"];'
+    return f"{HEAD}\n{short}\n\nexport type Tools = {{\n{body}\n}};\n\n{tail}\n"
 
 
 def _type(word: str, kind: str) -> str:

@@ -213,6 +213,8 @@ def test_what_is_too_long_is_cut_and_counted() -> None:
 
 
 def test_the_page_asks_for_the_whole_of_what_has_a_summary() -> None:
-    asked = re.search(r"SHORTENED = new Set\(\[(.+?)\]\)", (ROOT / "web" / "src" / "engine.ts").read_text())
+    asked = re.search(
+        r"SHORTENED: ReadonlySet<string> = new Set\(\[(.+?)\]\)", (ROOT / "web" / "src" / "tools.ts").read_text()
+    )
     assert asked is not None
     assert set(re.findall(r'"(\w+)"', asked[1])) == {name for name, tool in TOOLS.items() if tool.summary}

@@ -1,6 +1,6 @@
 // What the page asks, and who answers: a server, a worker that runs the library, or the documents of a frozen report.
 
-import type { Asked, Tool } from "./tools";
+import { type Asked, SHORTENED, type Tool } from "./tools";
 
 export type Progress = { readonly share?: number; readonly [name: string]: unknown };
 export type Asking = { readonly signal?: AbortSignal; readonly progress?: (how: Progress) => void };
@@ -20,9 +20,6 @@ export class Refusal extends Error {}
 export const cancelled = () => new DOMException("cancelled", "AbortError");
 export const isCancelled = (error: unknown) => error instanceof DOMException && error.name === "AbortError";
 export const sentence = (error: unknown) => (error instanceof Error ? error.message : String(error));
-
-/** Tools that answer in short where the whole document is not asked for. */
-const SHORTENED = new Set(["timeline", "estimate", "plan", "advise", "compare", "explain", "models"]);
 
 const whole = (tool: Tool, request: Asked): Asked => (SHORTENED.has(tool) ? { ...request, detail: "full" } : request);
 

@@ -2,6 +2,9 @@
 
 import type * as of from "./quantities";
 
+/** Tools that answer in short where the whole document is not asked for. */
+export const SHORTENED: ReadonlySet<string> = new Set(["estimate", "plan", "advise", "explain", "compare", "models", "timeline"]);
+
 export type Tools = {
   estimate: { readonly asked: { readonly detail?: string | null; readonly model?: string | null; readonly text?: string | object | null; readonly num_gpus?: number | null; readonly settings?: object | null }; readonly answer: of.Estimate };
   plan: { readonly asked: { readonly detail?: string | null; readonly model?: string | null; readonly text?: string | object | null; readonly num_gpus?: number | null; readonly settings?: object | null; readonly axes?: object | null; readonly objective?: string | null; readonly top?: number | null; readonly fewest_gpus?: boolean | null }; readonly answer: of.Plans };

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,6 +18,8 @@ from .job_command import JobCommand
 from .options import json_option, model_argument, one_format, setting_fields, special_options
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ..report.comparison import Columns
 
 HELP = """Several models, YAML files and layouts side by side: what differs, the peak and the verdict; --all shows the rest.
@@ -41,25 +44,27 @@ def callback(
 
     form = one_format(form, as_json=as_json)
     cases = comparison(models, layouts, values)
-    text = printed(cases, form, every=every, terminal=output is None)
+    if form == "table" and output is None:
+        from .console import console
+
+        screen = console()
+        said = notes(cases) if every else short_notes(cases, screen.width)
+        click.echo(in_table(cases, screen, every=every, below_it=said), nl=False)
+        for note in said:
+            screen.print(note, highlight=False, markup=False)
+        return
+    text = printed(cases, form, every=every)
     if output is None:
         click.echo(text, nl=False)
     else:
         write(output, text)
-    if form == "table" and output is None:
-        from .console import console
-
-        for note in notes(cases) if every else short_notes(cases, console().width):
-            console().print(note, highlight=False, markup=False)
-    elif form != "json":
-        for note in notes(cases):
-            click.echo(note, err=True)
+    for note in notes(cases) if form != "json" else ():
+        click.echo(note, err=True)
 
 
-def printed(cases: Columns, form: str, *, every: bool, terminal: bool) -> str:
-    """The comparison in a format; a table as wide as the terminal, or as it needs."""
-    from ..report.comparison import TEXT, answers, as_json, as_tables, below, changes, records, short_notes
-    from .console import WIDE, console
+def printed(cases: Columns, form: str, *, every: bool) -> str:
+    """The comparison in a format; a table as wide as it needs."""
+    from ..report.comparison import TEXT, as_json, records
 
     if form == "json":
         from .files import json_text
@@ -72,14 +77,22 @@ def printed(cases: Columns, form: str, *, every: bool, terminal: bool) -> str:
     if form in TEXT:
         return TEXT[form](cases, every=every)
     from rich.console import Console
+
+    from .console import WIDE
+
+    return in_table(cases, Console(width=WIDE, file=io.StringIO()), every=every)
+
+
+def in_table(cases: Columns, target: Console, *, every: bool, below_it: Sequence[str] = ()) -> str:
+    """The sentences and the table, as wide as the terminal; `below_it` are lines that need room there too."""
     from rich.text import Text
 
+    from ..report.comparison import answers, as_tables, below, changes
     from ..report.screen import room
 
-    target = console() if terminal else Console(width=WIDE, file=io.StringIO())
-    said, rest = (*answers(cases), *changes(cases)), short_notes(cases, target.width)
+    said = (*answers(cases), *changes(cases))
     same = () if target.is_terminal else tuple(below(cases, every=every))  # the notes of a terminal say --all too
-    left = sys.maxsize if every else room(target, *map(Text, (*said, *rest)))
+    left = sys.maxsize if every else room(target, *map(Text, (*said, *below_it)))
     with target.capture() as page:
         for line in said:
             target.print(line, highlight=False, markup=False)

@@ -71,7 +71,6 @@ HEAD = 2
 """Lines above the figures."""
 MOST_NAMES = 4
 """GPUs that are named in a cell."""
-MARKS = {"assumptions": "assumed", "warnings": "warning"}
 
 
 class Case(NamedTuple):
@@ -225,33 +224,35 @@ def _value(case: Case | Refused, found: dict[str, str], name: str, lowest: int |
 
 def notes(cases: Columns) -> list[str]:
     """What was assumed and warned about; a note of all cases once, others with the case's name."""
-    found: list[str] = []
-    for word in ("assumptions", "warnings"):
-        answered = [case for case in cases if isinstance(case, Case)]
-        said = [
-            (*assumptions(case.estimate), *_priced(case.estimate))
-            if word == "assumptions"
-            else case.estimate.job.warnings
-            for case in answered
-        ]
-        for case, notes_of_case in zip(answered, said, strict=True):
-            for note in notes_of_case:
-                common = all(note in other for other in said)
-                line = f"{MARKS[word]}: {note}" if common else f"{MARKS[word]}: {case.label}: {note}"
-                if line not in found:
-                    found.append(line)
-    return found
+    return [*_noted(cases, "assumed", _assumptions), *_noted(cases, "warning", lambda one: one.job.warnings)]
+
+
+def _assumptions(one: Estimate) -> tuple[str, ...]:
+    """What was decided for a run and for its step time."""
+    return (*assumptions(one), *_priced(one))
+
+
+def _noted(cases: Columns, mark: str, of: Callable[[Estimate], Sequence[str]]) -> Iterator[str]:
+    """The notes of one kind behind their mark, each once."""
+    answered = [case for case in cases if isinstance(case, Case)]
+    said = [of(case.estimate) for case in answered]
+    lines = (
+        f"{mark}: {note}" if all(note in other for other in said) else f"{mark}: {case.label}: {note}"
+        for case, own in zip(answered, said, strict=True)
+        for note in own
+    )
+    yield from dict.fromkeys(lines)
 
 
 def short_notes(cases: Columns, width: int) -> list[str]:
     """What was assumed in a few words, as many of them as are one line, and the warnings."""
     answered = [case.estimate for case in cases if isinstance(case, Case)]
-    every = (note for one in answered for note in (*assumptions(one), *_priced(one)))
+    every = (note for one in answered for note in _assumptions(one))
     short = {words.partition(" (")[0]: words for words in reversed(shorts_of(every))}
     words = list(reversed(short.values()))
     kept = next((count for count in range(len(words), 1, -1) if len(_assumed(words, count)) <= width), 1)
     said = [_assumed(words, kept)] if words else []
-    return said + [note for note in notes(cases) if note.startswith(MARKS["warnings"])]
+    return [*said, *_noted(cases, "warning", lambda one: one.job.warnings)]
 
 
 def _assumed(words: Sequence[str], count: int) -> str:

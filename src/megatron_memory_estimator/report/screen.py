@@ -18,11 +18,13 @@ def room(console: Console, *beside: RenderableType) -> int:
     return console.height - PROMPT - sum(len(console.render_lines(one)) for one in beside)
 
 
-def room_beside(console: Console, *parts: Callable[[], None]) -> int:
-    """The same beside what these print."""
-    if not console.is_terminal:
-        return sys.maxsize
+def captured(console: Console, part: Callable[[], None]) -> str:
+    """What a part prints, as it would stand on the console."""
     with console.capture() as page:
-        for part in parts:
-            part()
-    return console.height - PROMPT - page.get().count("\n")
+        part()
+    return page.get()
+
+
+def room_beside(console: Console, *texts: str) -> int:
+    """The lines that a terminal has left beside texts that were captured."""
+    return console.height - PROMPT - sum(text.count("\n") for text in texts) if console.is_terminal else sys.maxsize

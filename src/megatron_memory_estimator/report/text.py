@@ -19,7 +19,7 @@ from ..versions import assumptions
 from .bars import print_bars
 from .document import features_text, per_node, recompute_text
 from .quantities import bounds_text, gib, plural
-from .screen import room_beside
+from .screen import captured, room_beside
 from .stage_table import stage_table
 from .verdict import gpu_table, next_step, others_line, verdict_line
 
@@ -67,16 +67,17 @@ def print_estimate(estimate: Estimate, console: Console, shown: Shown = Shown())
     def below() -> None:
         _below(estimate, uneven, console, shown)
 
-    above()
+    head, foot = captured(console, above), captured(console, below)
+    console.file.write(head)
     if whole:
         console.print("\nGiB per GPU at each pipeline stage's peak:")
         console.print(stage_table(estimate.stages, console))
         for line in result(estimate, uneven):
             console.print(line, highlight=False)
     else:
-        lines = room_beside(console, above, below) - BESIDE_BARS
+        lines = room_beside(console, head, foot) - BESIDE_BARS
         print_bars(estimate.stages, job.gpu.memory_bytes, console, min(MOST_BARS, max(lines, LEAST_BARS)))
-    below()
+    console.file.write(foot)
 
 
 def _below(estimate: Estimate, uneven: Routing | None, console: Console, shown: Shown) -> None:

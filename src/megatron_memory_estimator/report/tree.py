@@ -24,8 +24,8 @@ from .text import print_notes, summary
 COLUMNS = ("tensor", "shape", "local shape", "dtype", "count", "MiB", "why it is alive")
 RIGHT = ("count", "MiB")
 BELOW = ("shape", "why it is alive")
-LEAST = 3
-"""Largest tensors that are shown at least."""
+LEAST, LINES_OF_A_ROW = 3, 4
+"""Largest tensors that are shown at least, and lines that one takes at most."""
 NARROW = 120
 """Columns of a terminal below which those two stand below the name of a tensor."""
 
@@ -113,8 +113,8 @@ def print_largest(stage: Stage, at: str, by: By, top: int | None, console: Conso
         return shares_table(every[:most], every[most:], by, narrow=console.width < NARROW)
 
     most = top or len(every)
-    while top is None and most > LEAST and room(console, head, table(most)) < 0:
-        most -= 1
+    while top is None and most > LEAST and (left := room(console, head, table(most))) < 0:
+        most = max(LEAST, most - max(1, -left // LINES_OF_A_ROW))
     console.print(head, highlight=False, markup=False)
     console.print(table(most))
 
