@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 from pkgutil import iter_modules
 
 import pytest
@@ -12,6 +16,7 @@ from megatron_memory_estimator.inputs import dialects as package
 from megatron_memory_estimator.inputs.dialects.keys import translated
 from megatron_memory_estimator.inputs.dialects.run import Dialect, Run
 from megatron_memory_estimator.inputs.dialects.table import MODULES, dialect_of, dialects
+from megatron_memory_estimator.inputs.dialects.unknowns import probes
 from megatron_memory_estimator.inputs.megatron.derive import DERIVED
 from megatron_memory_estimator.inputs.setting_names import full_name, known_settings
 
@@ -102,3 +107,48 @@ def test_every_framework_has_the_fields_of_megatrons_classes(key: str) -> None:
     found, unknown, refused = translated({key: 1})
     assert list(found) == [full_name(key)]
     assert not (unknown or refused)
+
+
+KEYS = """
+    _self_ _target_ _override_ _global_ defaults hydra path train model exp_manager ddp optimizer vocab_size padded_vocab_size task runner
+    ffn_hidden_size swiglu world_size recompute_granularity moe_router_dtype strategy_args num_layers num_experts hf_checkpoint
+    tokenizer_model freeze_params_name_list mtp_num_layers sglang_mem_fraction_static max_tokens_per_gpu sequence_packing framework
+    moe_router_force_load_balancing accumulate_allreduce_grads_in_fp32 attention_backend train.global_batch_size --rollout-max-response-len
+    GPUS_PER_NODE NNODES NPROC_PER_NODE EXP --config --exp -c --set
+"""
+"""Words that readers compare with keys, sections, variables and options."""
+PROGRAMS = """
+    nemo train.sh setup_experiment run flagscale flagscale_train flagscale/train/ miles primus main pretrain fsdp_sft sft_trainer
+    sft dpo rm distillation pretrain peft train
+"""
+"""... with programs, and with the kinds of training and of models that these and the recipes' names decide."""
+OTHERS = "Store deepseek_v3 oc.env env oc.select oc.decode"
+"""... with kinds of arguments, families of the catalogue, functions of OmegaConf."""
+
+
+def test_values_that_a_reader_tells_apart_stand_in_its_row() -> None:
+    """A value that is not known is read as each of these (`unknowns.probes`): a word that is missing would be a question not asked."""
+    known = {word.lower() for dialect in dialects() for word in probes([], started_by(dialect))}
+    named = {word.lower() for word in f"{KEYS} {PROGRAMS} {OTHERS}".split()} | {"flagscale train", "null"}
+    strange = {
+        f"{file.name}: {word}"
+        for file in Path(package.__path__[0]).glob("*.py")
+        for word in compared(ast.parse(file.read_text()))
+        if re.search(r"\w", word) and word != "\0" and word.lower() not in known | named
+    }
+    assert strange == set()
+
+
+def compared(tree: ast.AST) -> Iterator[str]:
+    """The literal words that a module compares something with."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            for side in (node.left, *node.comparators):
+                for one in getattr(side, "elts", [side]):
+                    if isinstance(one, ast.Constant) and isinstance(one.value, str):
+                        yield one.value
+
+
+def started_by(dialect: Dialect) -> Run:
+    """A run of a dialect."""
+    return EXAMPLES[dialect.name]

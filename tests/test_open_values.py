@@ -10,6 +10,7 @@ import pytest
 from megatron_memory_estimator import EstimatorError, TrainingJob
 from megatron_memory_estimator.errors import ConfigError, QuestionsError
 from megatron_memory_estimator.inputs.dialects.launched import PARENTS, Place
+from megatron_memory_estimator.inputs.dialects.run import Run
 from megatron_memory_estimator.inputs.dialects.unknowns import probes
 from megatron_memory_estimator.service.answers import answered
 
@@ -305,9 +306,12 @@ def test_a_value_that_is_none_is_no_default(script: str, sentence: str, tmp_path
 
 
 def test_a_value_is_read_as_every_word_that_its_key_may_have(tmp_path: Path) -> None:
-    words = probes(["++actor_rollout_ref.actor.megatron.override_transformer_config.recompute_modules"])
+    run = Run(program="verl.trainer.main_ppo")
+    words = probes(["++actor_rollout_ref.actor.megatron.override_transformer_config.recompute_modules"], run)
     assert {"moe", "layernorm", "core_attn", "full", "vllm", "gae", "1", "true"} <= set(words)
-    assert {"fused", "unfused"} <= set(probes(["  attention_backend: $A"])) - set(probes(["  rollout_name: $A"]))
+    assert {"fused", "unfused"} <= set(probes(["  attention_backend: $A"], run)) - set(
+        probes(["  rollout_name: $A"], run)
+    )
     script = VERL.replace("Qwen/Qwen3-8B", "Qwen/Qwen3-30B-A3B")
     fields = f"+{ACTOR}.megatron.override_transformer_config"
     with pytest.raises(QuestionsError, match=r"moe_router_dtype.*taken from \$A"):

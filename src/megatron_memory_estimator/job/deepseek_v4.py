@@ -7,7 +7,10 @@ Source: Megatron-LM `dev` (2f2f8ebae) `megatron/core/transformer/transformer_con
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..dataclass import dataclass
+from ..errors import ConfigError
 from .settings import setting
 from .vendor import Vendor
 
@@ -47,4 +50,19 @@ class CompressedTraining:
     dsa_indexer_use_sparse_loss: bool = setting(False, "sparse attention: the indexer's loss of its own keys", of="dsa")
 
 
-VENDOR = Vendor("enable_mhc_connections", fixed="enable_mhc_connections mhc_num_residual_streams", stream="several")
+def check(model: Any) -> None:
+    """Raise ConfigError for more hash-routed layers than there are, and for heads that are no wider than their rotated part."""
+    if model.moe_n_hash_layers > model.num_layers:
+        raise ConfigError(f"moe_n_hash_layers={model.moe_n_hash_layers} is more than num_layers={model.num_layers}")
+    if model.experimental_attention_variant == "dsv4_hybrid" and model.qk_pos_emb_head_dim >= model.v_head_dim:
+        raise ConfigError(
+            f"qk_pos_emb_head_dim={model.qk_pos_emb_head_dim} is a part of each head: it must be less than v_head_dim={model.v_head_dim}"
+        )
+
+
+VENDOR = Vendor(
+    "enable_mhc_connections",
+    fixed="enable_mhc_connections mhc_num_residual_streams",
+    stream="several",
+    check=check,
+)

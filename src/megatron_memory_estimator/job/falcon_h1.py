@@ -28,7 +28,8 @@ def layers(model: Any, linear: tuple[int, ...], routed: tuple[bool, ...]) -> tup
 
 VENDOR = Vendor(
     "falcon_h1",
-    excludes=f"{OTHER_LAYERS} parallel_attention mtp_num_layers enable_mhc_connections layer_variants",
+    excludes=f"{OTHER_LAYERS} parallel_attention mtp_num_layers enable_mhc_connections layer_variants norm_placement "
+    "attention_block mlp_block",
     fixed="falcon_h1",
     stream="fp32",
     layers=layers,

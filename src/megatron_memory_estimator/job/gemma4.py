@@ -30,8 +30,14 @@ class Gemma4Model:
 
 def check_dense_width(model: Any) -> None:
     """Raise ConfigError for experts without the dense MLP beside them."""
-    if not model.moe_shared_expert_intermediate_size:
+    if model.gemma4_moe and not model.moe_shared_expert_intermediate_size:
         raise ConfigError("gemma4_moe needs moe_shared_expert_intermediate_size, the width of the dense MLP")
+
+
+def check_layer_inputs(model: Any) -> None:
+    """Raise ConfigError for half of an embedding of every layer."""
+    if (model.per_layer_embed_dim is None) != (model.per_layer_embed_vocab_size is None):
+        raise ConfigError("per_layer_embed_dim and per_layer_embed_vocab_size belong together; give both")
 
 
 def layers(model: Any, linear: tuple[int, ...], routed: tuple[bool, ...]) -> tuple[str, ...]:
@@ -52,5 +58,6 @@ DENSE = Vendor(
     "attn_res_block_size fp32_residual_connection attention_output_gate",
     fixed="gemma4_dense per_layer_embed_dim per_layer_embed_vocab_size",
     eager_norms=True,
+    check=check_layer_inputs,
     layers=layers,
 )

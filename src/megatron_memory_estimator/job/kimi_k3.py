@@ -63,7 +63,11 @@ def layers(model: Any, linear: tuple[int, ...], routed: tuple[bool, ...]) -> tup
 
 
 def check(model: Any) -> None:
-    """Raise ConfigError for what Bridge's class cannot be built with."""
+    """Raise ConfigError for what Bridge's class cannot be built with, and for its linear attention in another model."""
+    if not model.attn_res_block_size:
+        if model.experimental_attention_variant == "kda":
+            raise ConfigError("experimental_attention_variant=kda needs attn_res_block_size (Kimi K3)")
+        return
     needs = {
         "experimental_attention_variant kda": model.experimental_attention_variant == "kda",
         "multi_latent_attention": model.multi_latent_attention,

@@ -544,22 +544,12 @@ def check(model: Model) -> None:
         raise ConfigError(
             f"moe_router_topk={model.moe_router_topk} is more than num_moe_experts={model.num_moe_experts}"
         )
-    if model.moe_n_hash_layers > model.num_layers:
-        raise ConfigError(f"moe_n_hash_layers={model.moe_n_hash_layers} is more than num_layers={model.num_layers}")
-    if model.experimental_attention_variant == "dsv4_hybrid" and model.qk_pos_emb_head_dim >= model.v_head_dim:
-        raise ConfigError(
-            f"qk_pos_emb_head_dim={model.qk_pos_emb_head_dim} is a part of each head: it must be less than v_head_dim={model.v_head_dim}"
-        )
     if model.vocab_size is None and model.padded_vocab_size is None:
         raise ConfigError("vocab_size is missing; give it or padded_vocab_size")
     _check_exclusions(model)
-    if (model.per_layer_embed_dim is None) != (model.per_layer_embed_vocab_size is None):
-        raise ConfigError("per_layer_embed_dim and per_layer_embed_vocab_size belong together; give both")
-    for vendor in model.vendors:
+    for vendor in VENDORS:
         if vendor.check:
             vendor.check(model)
-    if not model.attn_res_block_size and model.experimental_attention_variant == "kda":
-        raise ConfigError("experimental_attention_variant=kda needs attn_res_block_size (Kimi K3)")
     if model.qk_layernorm_scope != "head":
         _check_query_norms(model)
     _check_variants(model)
@@ -583,10 +573,10 @@ _EXCLUSIONS: tuple[tuple[str, object, str], ...] = (
     (
         "norm_placement",
         "pre",
-        f"{OTHER_LAYERS} parallel_attention falcon_h1 enable_mhc_connections fp32_residual_connection add_bias_linear",
+        f"{OTHER_LAYERS} parallel_attention enable_mhc_connections fp32_residual_connection add_bias_linear",
     ),
-    ("attention_block", "attention", f"{OTHER_LAYERS} parallel_attention falcon_h1"),
-    ("mlp_block", "mlp", f"{OTHER_LAYERS} parallel_attention falcon_h1"),
+    ("attention_block", "attention", f"{OTHER_LAYERS} parallel_attention"),
+    ("mlp_block", "mlp", f"{OTHER_LAYERS} parallel_attention"),
 )
 """A setting, its usual value, and what its other values exclude. Norms behind a layer's linears exist beside attention with query groups
 and a dense MLP, or Gemma 4's experts, without biases; norms over whole projections are of attention with query groups."""
@@ -605,14 +595,19 @@ def _check_query_norms(model: Model) -> None:
 
 def _check_exclusions(model: Model) -> None:
     """Raise ConfigError for settings that exclude each other."""
-    for name, usual, others in _EXCLUSIONS:
+    usual_of = {name: usual for name, usual, _ in _EXCLUSIONS}
+
+    def there(name: str) -> bool:
         value = getattr(model, name)
-        if value == usual or not value:
+        return bool(value) and value != usual_of.get(name)
+
+    for name, usual, others in _EXCLUSIONS:
+        if not there(name):
             continue
         allowed = ("num_moe_experts",) if name == "norm_placement" and any(one.experts for one in model.vendors) else ()
-        given = [other for other in others.split() if getattr(model, other) and other not in allowed]
+        given = [other for other in others.split() if there(other) and other not in allowed]
         if given:
-            what = f"{name}={value}" if usual else name
+            what = f"{name}={getattr(model, name)}" if usual else name
             raise ConfigError(f"{what} excludes {' and '.join(given)}; turn one off")
     if model.parallel_attention and model.num_ln_in_parallel_attn not in (1, 2):
         raise ConfigError(f"num_ln_in_parallel_attn={model.num_ln_in_parallel_attn} must be 1 or 2")

@@ -27,7 +27,7 @@ class Vendor:
     eager_norms: bool = False
     """Whether norms of query, key and value run op by op, with a power in the place of the root."""
     check: Callable[[Any], None] | None = None
-    """Raises ConfigError for a model that has the setting and lacks what it needs."""
+    """Raises ConfigError for a model that has the setting and lacks what it needs, or has what needs the setting; every model is asked."""
     experts: str = ""
     """The kind of its routed experts."""
     layers: Callable[[Any, tuple[int, ...], tuple[bool, ...]], tuple[str, ...]] | None = None

@@ -248,7 +248,9 @@ def known_only(file: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in file.items() if key in SECTIONS and value is not None}
 
 
-DIALECT = Dialect("Megatron-Bridge", "dialects/megatron_bridge.md", knows, read)
+DIALECT = Dialect(
+    "Megatron-Bridge", "dialects/megatron_bridge.md", knows, read, words="dora null NullTokenizer nemotron"
+)
 
 
 LAUNCHERS = ("run_recipe", "setup_experiment", "run_script", "train.sh")

@@ -311,4 +311,6 @@ def _listed(run: Run, path: Any) -> int | None:
     return len([line for line in lines if line and not line.startswith("#")]) or None
 
 
-DIALECT = Dialect("FlagScale", "dialects/flagscale.md", knows, read, follows=FOLLOWS)
+DIALECT = Dialect(
+    "FlagScale", "dialects/flagscale.md", knows, read, follows=FOLLOWS, words="train megatron run auto_tune"
+)

@@ -22,4 +22,4 @@ def knows(run: Run) -> bool:
     return named or "miles" in run.program.split("/") or not OWN.isdisjoint(found)
 
 
-DIALECT = Dialect("miles", "dialects/slime.md", knows, slime.read, lambda run: "", takes_flags=True)
+DIALECT = Dialect("miles", "dialects/slime.md", knows, slime.read, lambda run: "", takes_flags=True, words=slime.WORDS)

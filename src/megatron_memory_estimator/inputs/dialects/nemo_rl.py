@@ -33,7 +33,7 @@ from .hydra import Tree, merged, overridden, parted
 from .keys import Section, balancing, by_habit, decisive, model_ranks, of_ddp, of_sections, of_transformer, passed_over
 from .launched import UNKNOWN
 from .models import provider_defaults
-from .rollout import LINEARS, MIXERS, engine, moved
+from .rollout import LINEARS, MIXERS, TOLD_APART, engine, moved
 from .run import Dialect, Reading, Run
 
 FOLLOWS = ("defaults",)
@@ -416,7 +416,9 @@ def _excludes(pattern: str, linear: str) -> bool:
     return linear == pattern or fnmatchcase(f"decoder.layers.0.part.{linear}", pattern)
 
 
-DIALECT = Dialect("NeMo-RL", "dialects/nemo_rl.md", knows, read, lambda run: MEGATRON, follows=FOLLOWS)
+DIALECT = Dialect(
+    "NeMo-RL", "dialects/nemo_rl.md", knows, read, lambda run: MEGATRON, follows=FOLLOWS, words=TOLD_APART
+)
 
 
 COLOCATED, GENERATION = "policy.generation.colocated", "policy.generation"

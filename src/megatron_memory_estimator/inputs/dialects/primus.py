@@ -400,6 +400,7 @@ DIALECT = Dialect(
     lambda run: "modules.pre_trainer.overrides",
     takes_flags=True,
     follows=FOLLOWS,
+    words="megatron",
 )
 
 

@@ -27,7 +27,7 @@ from ..spellings import short_dtype
 from .documents import document_of
 from .hydra import Tree, merged, overridden, parted
 from .keys import model_ranks, passed_over, translated
-from .rollout import GAE, LINEARS, engine, linears, moved
+from .rollout import GAE, LINEARS, TOLD_APART, engine, linears, moved
 from .run import Dialect, Reading, Run
 
 PROGRAM = re.compile(r"start_\w+_pipeline")
@@ -278,6 +278,7 @@ DIALECT = Dialect(
     read,
     lambda run: f"{worker_of(tree_of(run))}.strategy_args.strategy_config",
     follows=FOLLOWS,
+    words=TOLD_APART,
 )
 
 

@@ -14,6 +14,8 @@ from ...wording import shown
 ENGINES = ("vllm", "sglang")
 GAE, PPO = "gae", "ppo"
 """Estimators of advantages that train a critic, by the names of verl and ROLL, and of slime."""
+TOLD_APART = " ".join((*ENGINES, GAE, PPO, "megatron", "critic", "all-linear", "muon"))
+"""Values of keys that the readers of reinforcement learning tell apart, besides their own."""
 MOVED = ("weights", "gradients", "optimizer")
 """What can be in host memory while samples are generated."""
 LINEARS = (

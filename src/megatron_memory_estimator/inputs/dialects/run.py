@@ -103,7 +103,7 @@ class Dialect(NamedTuple):
 
     `degrees` is the dotted path of the section in which degrees of parallelism stand, "" for the top, where other settings follow from
     them; `takes_flags` says that words give them as `--name value`; `follows` are the keys of a file that name other files and that are
-    read (any other such key is refused, `file_keys.py`).
+    read (any other such key is refused, `file_keys.py`); `words` are the values that its reader tells apart, with blanks between them.
 
     `knows` looks at the program and at keys only; `read` raises ConfigError for a file that is broken, UnsupportedError for another
     backend than Megatron.
@@ -116,3 +116,4 @@ class Dialect(NamedTuple):
     degrees: Callable[[Run], str] | None = None
     takes_flags: bool = False
     follows: tuple[str, ...] = ()
+    words: str = ""

@@ -23,7 +23,7 @@ from ..questions import Question
 from ..strict_yaml import parse_yaml
 from .keys import passed_over
 from .megatron_words import Found, for_megatron, number, on, positive, real, text, waiting, without
-from .rollout import OF_HF, PPO, engine, linears, moved
+from .rollout import OF_HF, PPO, TOLD_APART, engine, linears, moved
 from .run import Dialect, Reading, Run
 from .words import flags
 
@@ -250,7 +250,9 @@ def _switch(found: Found, key: str, default: bool) -> bool:
     return default or on(found, key) or on(found, "offload")
 
 
-DIALECT = Dialect("slime", "dialects/slime.md", knows, read, lambda run: "", takes_flags=True)
+WORDS = f"{TOLD_APART} 0 cpu allgather policy_loss sft_loss canonical canonical_lora router"
+"""Values that are told apart."""
+DIALECT = Dialect("slime", "dialects/slime.md", knows, read, lambda run: "", takes_flags=True, words=WORDS)
 
 
 CANONICAL = {

@@ -21,7 +21,7 @@ from ..spellings import kernel_of, short_dtype
 from ..strict_yaml import parse_yaml
 from .documents import needed
 from .keys import given, passed_over, translated
-from .rollout import LINEARS, MIXERS, engine, moved
+from .rollout import LINEARS, MIXERS, TOLD_APART, engine, moved
 from .run import Dialect, Reading, Run
 from .words import flags, value_of
 
@@ -238,7 +238,8 @@ def _around(values: Mapping[str, Any], *, lora: bool) -> tuple[dict[str, Any], l
     return found, warnings
 
 
-DIALECT = Dialect("ms-swift", "dialects/ms_swift.md", knows, read, lambda run: "", takes_flags=True)
+WORDS = f"{TOLD_APART} dist_muon local grpo gkd dpo rm causal_lm server all-router"
+DIALECT = Dialect("ms-swift", "dialects/ms_swift.md", knows, read, lambda run: "", takes_flags=True, words=WORDS)
 
 
 def values_of(run: Run) -> tuple[dict[str, Any], dict[str, str]]:

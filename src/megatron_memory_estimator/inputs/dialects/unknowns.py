@@ -1,13 +1,11 @@
 """What a launch script leaves open, in a run of another framework: it may stay open where every value gives the same job.
 
 Words, variables and files of a launch have parts that are not known (`shell/values.py`). The run is read with what may stand for
-them: each of the choices where they are known, and the words of `probes.py` where they are not. Where the jobs differ, memory depends
+them: each of the choices where they are known, and the words of `probes` where they are not. Where the jobs differ, memory depends
 on it, and it is asked for; no value is ever chosen.
 
-Words as which a value that is not known is read: those that the readers compare the key with that takes the value.
-
-A key that is a setting has the words of the setting; every key has numbers, switches, and the words that dialects tell apart. That a job
-is the same with all of them is no proof for a key of which a reader knows further words: they belong into the tables that are read here.
+A value without choices is read as every word that can matter: numbers, switches, the choices of the setting that its key names, and the
+words that the dialect's reader tells apart (`Dialect.words`; a test walks the readers for words that are missing there).
 """
 
 from __future__ import annotations
@@ -40,8 +38,8 @@ from ..shell.values import (
     with_blanks,
 )
 from ..spellings import BACKENDS
-from .rollout import ENGINES, GAE, PPO
 from .run import Run
+from .table import dialect_of
 
 Read = Callable[[Run], Any]
 """The job of a run. Jobs are told apart by their fields."""
@@ -82,7 +80,7 @@ def job_of_launch(
     reading = _Reading(launch, run_of, read, first, job, alike)
     asked = [one for one, found in known.items() if reading.depends_on(one, found[1:])]
     unknown = [one for one in open_ if one not in known]
-    words = {one: probes(_keys(launch, one)) for one in unknown}
+    words = {one: probes(_keys(launch, one), run_of(launch)) for one in unknown}
     asked += _depending(words, lambda some: reading.same({one: (word,) for one, word in some.items()}))
     settle([_question(launch, one) for one in asked])
     return job
@@ -255,7 +253,7 @@ def job_of_environment(run: Run, read: Read, alike: Callable[[Any, Any], bool]) 
 
     unset = [name for name in named if name not in run.env and name not in run.variables]
     lines = [line for text in texts for line in text.splitlines() if "${" in line]
-    asked = _depending({name: probes(line for line in lines if name in line) for name in unset}, same)
+    asked = _depending({name: probes((line for line in lines if name in line), run) for name in unset}, same)
     settle(
         [
             Question(f"memory depends on the variable {name}, which nothing sets", f"--set {name}=VALUE")
@@ -284,8 +282,6 @@ KEY = re.compile(r"[-+~{\s'\"]*([A-Za-z_][\w./-]*)")
 """The key at the beginning of a word or of a line."""
 NUMBERS = ("1", "2", "0.5")
 SWITCHES = ("true", "false", "none")
-TRAINER = "megatron"
-"""The engine of a framework that trains, by its name."""
 TOLD_APART = ("recompute_granularity", "params_dtype", "peft")
 """Settings that dialects have other keys for."""
 
@@ -299,9 +295,11 @@ def choices_of(setting: str) -> tuple[str, ...]:
     return tuple(one for one in found or () if isinstance(one, str))
 
 
-def probes(keys: Iterable[str]) -> tuple[str, ...]:
-    """The words for a value that stands behind these keys, each at the beginning of a word or of a line of a file."""
+def probes(keys: Iterable[str], run: Run) -> tuple[str, ...]:
+    """The words for a value of a run that stands behind these keys, each at the beginning of a word or of a line of a file."""
+    dialect = dialect_of(run)
     names = [full_name(match[1].rpartition(".")[2]) for match in map(KEY.match, keys) if match]
     told_apart = [word for setting in TOLD_APART for word in choices_of(setting)]
     words = [word for name in names for word in choices_of(name)]
-    return tuple(dict.fromkeys((*NUMBERS, *SWITCHES, *told_apart, TRAINER, *ENGINES, GAE, PPO, "auto", *words)))
+    own = dialect.words.split() if dialect else ()
+    return tuple(dict.fromkeys((*NUMBERS, *SWITCHES, *told_apart, *own, "auto", *words)))

@@ -42,7 +42,7 @@ from .documents import document_of
 from .hydra import Tree, merged, overridden, parted
 from .keys import Section, balancing, by_habit, decisive, model_ranks, of_ddp, of_sections, of_transformer, passed_over
 from .models import catalogued, family_of, provider_defaults
-from .rollout import GAE, engine, moved
+from .rollout import GAE, TOLD_APART, engine, moved
 from .run import Dialect, Reading, Run
 
 OWN = re.compile(
@@ -291,7 +291,7 @@ def _degrees(run: Run) -> str:
     return (SFT if is_sft(run, tree_of(run)[0]) else PPO).engine
 
 
-DIALECT = Dialect("verl", "dialects/verl.md", knows, read, _degrees, follows=FOLLOWS)
+DIALECT = Dialect("verl", "dialects/verl.md", knows, read, _degrees, follows=FOLLOWS, words=f"{TOLD_APART} half")
 
 
 ENGINE = """
