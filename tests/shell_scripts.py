@@ -118,6 +118,8 @@ def statements(draw: st.DrawFn, depth: int = 0, *, loops: int = 0) -> str:
         lambda: f"echo {w} {draw(PLAIN)} | while read {name} B; do {array}+=(${name}); torchrun train.py ${name} $B; done",
         lambda: f"while read -r {name} B; do {array}+=(${name} $B); done <<< \"{draw(PLAIN)} ${name}\"", lambda: f"{name}=$(echo {w} ${name} | tr a-z A-Z)",
         lambda: f"{name}=$(echo {draw(PLAIN)},{draw(PLAIN)} | cut -d, -f{draw(st.integers(1, 3))})", lambda: f"{name}=$(echo {w} | wc -w)",
+        lambda: f"{name}=$(echo {w} {draw(PLAIN)} | sed 's/{draw(st.sampled_from(['a', '  *', '[0-9]', 'b.', '^x', '[a-z]', '.$', '1', '-']))}/{draw(st.sampled_from(['', '_', ' ', 'y']))}/{draw(st.sampled_from(['', 'g']))}')",
+        lambda: f"{array}=$IFS; IFS=, read -r {name} B <<< 4,5; IFS=${array}", lambda: f"{name}=$(echo ${name} | cut -d. -f1)",
         lambda: f'source "$(dirname "$0")/conf/{draw(st.sampled_from(["one", "two", "none"]))}.sh"', lambda: f'. "$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd)"/conf/one.sh {w}',
         lambda: f'bash "$(dirname "$0")/conf/run.sh" {w}', lambda: f"{name}=$(printf '%02d' {draw(st.integers(0, 120))})", lambda: f"declare -i {name}={draw(st.integers(0, 9))}; {name}+=2",
         lambda: f"{name}=$(cat <<< {draw(PLAIN)} | head -n 1)", lambda: f"export {name}; bash -c 'torchrun train.py ${name}'", lambda: f"{name}=$[ {draw(st.integers(0, 9))} * 2 ]",

@@ -361,5 +361,5 @@ BUILTINS: dict[str, Builtin] = {
 """What each builtin does with its words."""
 KEEPING = frozenset({"eval", "exit", "return", "source", ".", "command", "builtin", "exec"})
 """Builtins that see the status of the command before them."""
-VANISHING = frozenset({"test", "[", "eval", "command", "builtin", "exec", "shift"})
+VANISHING = frozenset({"test", "[", "eval", "command", "builtin", "exec", "shift", "echo"})
 """Builtins that see words of unset variables, which are none for others."""

@@ -68,7 +68,7 @@ def decide(shell: Shell, condition: Condition | Word) -> None:
 def _decided(shell: Shell, condition: Condition | Word, on: On) -> Truth:
     """Whether a condition in [[ ]] holds."""
     if isinstance(condition, Word):
-        return _filled(text_of(shell, condition), on)
+        return _filled(shell, text_of(shell, condition), on)
     operator, parts = condition.operator, condition.parts
     if operator in ("&&", "||"):
         left = _decided(shell, parts[0], on)
@@ -105,8 +105,9 @@ def fits(shell: Shell, text: Value, other: Word, on: On) -> Truth:
 
 
 # -- operators of both -----------------------------------------------------------------------------------------------
-def _filled(text: Value, on: On) -> Truth:
+def _filled(shell: Shell, text: Value, on: On) -> Truth:
     """Whether a text is not empty."""
+    shell.compare(text)
     if bare(text) or not in_doubt(text):
         return bool(bare(text))
     return _unknown(on, text)
@@ -114,14 +115,14 @@ def _filled(text: Value, on: On) -> Truth:
 
 def _unary(shell: Shell, operator: str, text: Value, on: On) -> Truth:
     if operator in ("-n", "-z"):
-        found = _filled(text, on)
+        found = _filled(shell, text, on)
         return found if operator == "-n" else _not(found)
     if operator == "-v" and not in_doubt(text):
         name = bare(text)
         if not name.isidentifier():
             raise shell.refuse(f"-v {name[:40]!r} is not read")
         held = lookup(shell, name, None)
-        return None if held.is_set and _filled(held.values[0], on) is None else held.is_set
+        return None if held.is_set and _filled(shell, held.values[0], on) is None else held.is_set
     if operator in ("-o", "-R"):
         raise shell.refuse(f"the test {operator} is not read")
     if not bare(text) and not in_doubt(text) and operator != "-t":
@@ -186,7 +187,7 @@ def test(shell: Shell, words: list[Value]) -> None:
 def _tested(shell: Shell, words: list[Value], on: On) -> Truth:
     """Whether the words hold. Raises Refused."""
     if len(words) < 2:
-        return _filled(words[0], on) if words else False
+        return _filled(shell, words[0], on) if words else False
     first, middle = readable(words[0]) if in_doubt(words[0]) else bare(words[0]), words[1]
     if len(words) == 2 and first in UNARY:
         return _unary(shell, first, middle, on)
@@ -194,9 +195,9 @@ def _tested(shell: Shell, words: list[Value], on: On) -> Truth:
         if middle in COMPARISONS:
             return _compared(shell, words[0], str(middle), words[2], on)
         if middle in ("-a", "-o"):
-            return _joined(str(middle), [_filled(words[0], on), _filled(words[2], on)])
+            return _joined(str(middle), [_filled(shell, words[0], on), _filled(shell, words[2], on)])
         if first == "(" and words[2] == ")":
-            return _filled(middle, on)
+            return _filled(shell, middle, on)
     if first == "!" and len(words) <= 4:
         return _not(_tested(shell, words[1:], on))
     if len(words) < 4 or not {*words} & {*COMPARISONS, *UNARY, "!", "(", ")", "-a", "-o"}:

@@ -168,8 +168,9 @@ def prints(shell: Shell, text: Value | None, node: Simple | None = None) -> None
 
 
 def echo(shell: Shell, words: list[Value], node: Simple) -> None:
-    """`echo`; with -e and a backslash the text is not known."""
+    """`echo`; with -e and a backslash the text is not known. Where nothing sets all of it, what reads it knows that."""
     newline = "\n"
+    words = present(words) or words
     while words and isinstance(words[0], str) and re.fullmatch(r"-[neE]+", words[0]):
         option, words = words[0], words[1:]
         newline = "" if "n" in option else newline

@@ -1,7 +1,7 @@
 """Programs that a script would start: the training itself, and shells that are given a text or a file.
 
 A shell that a script starts sees its environment only. What a few programs print follows from their words and from what they read:
-`cat` of a here-document, `seq`, `expr`, `basename`, `dirname`, the filters `tr`, `cut`, `wc`, `head`, `tail`; and arithmetic of
+`cat` of a here-document, `seq`, `expr`, `basename`, `dirname`, the filters `tr`, `cut`, `wc`, `sed`, `head`, `tail`; and arithmetic of
 `python -c`, `awk`, `bc`.
 """
 
@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import pairwise
 
 from ...errors import ConfigError
 from ...wording import plain
@@ -410,11 +411,48 @@ def _ends(words: Sequence[str], text: str, *, at_end: bool) -> str | None:
     return "".join(lines[max(0, len(lines) - count) :] if at_end else lines[:count])
 
 
+SUBSTITUTION = re.compile(r"s([/|,#:@])((?:[^\\\n]|\\.)*?)\1((?:[^\\&\n])*?)\1(g?)")
+"""A command of `sed` that replaces a text; what it is replaced with has no parts of what was found."""
+BASIC = re.compile(r"\\\+|\\[./,_-]|\[\^?[A-Za-z0-9 _,.:/=-]+\]|[A-Za-z0-9 _,:/=<>'\"%@#!;~-]|[.*^$]")
+"""One sign of the regular expressions that are read: letters, classes, `.`, `*`, GNU's `\\+`, `^` and `$`."""
+
+
+def _sed(words: Sequence[str], text: str) -> str | None:
+    """`sed 's/A/B/g'` and such commands one after the other (-e), line by line. Source: POSIX.1-2017 XCU sed, XBD 9.3."""
+    commands = [word for word in words if word != "-e"]
+    for command in commands:
+        match = SUBSTITUTION.fullmatch(command)
+        pattern = _of_basic(match[2]) if match else None
+        if match is None or pattern is None:
+            return None
+        lines = text.split("\n")
+        kept = lines.pop() if text.endswith("\n") else ""
+        replacement = match[3].replace("\\", "\\\\")
+        lines = [pattern.sub(replacement, line, count=0 if match[4] else 1) for line in lines]
+        text = "\n".join([*lines, kept] if text.endswith("\n") else lines)
+    return text if commands and len(commands) == len(words) - words.count("-e") else None
+
+
+def _of_basic(text: str) -> re.Pattern[str] | None:
+    """A basic regular expression as Python's; None for what is not read, and for one that may match nothing."""
+    signs = BASIC.findall(text)
+    if "".join(signs) != text or not signs or "$" in signs[:-1] or "^" in signs[1:] or signs[0] in ("*", "\\+"):
+        return None
+    if any(one in ("*", "\\+") and before in ("*", "\\+", "^") for before, one in pairwise(signs)):
+        return None
+    written = (
+        "+" if sign == "\\+" else sign if sign[0] in "[\\" or sign in ".*^$" else re.escape(sign) for sign in signs
+    )
+    found = re.compile("".join(written))
+    return None if found.match("") else found
+
+
 Filter = Callable[[Sequence[str], str], str | None]
 FILTERS: dict[str, Filter] = {
     "tr": _tr,
     "cut": _cut,
     "wc": _wc,
+    "sed": _sed,
     "head": partial(_ends, at_end=False),
     "tail": partial(_ends, at_end=True),
 }

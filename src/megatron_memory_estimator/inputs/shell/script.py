@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ...errors import ConfigError
-from ...wording import plain, whole
+from ...wording import any_of, plain, whole
+from ..questions import Question, settle
 from . import gpus
 from .beside import Beside
 from .commands import run
+from .grammar import List
 from .launches import Launch
 from .merging import KEY, deciding, merged, starts
 from .parser import parsed
@@ -26,6 +28,9 @@ WITHOUT_EFFECT = frozenset([
 ])  # fmt: skip
 """Options whose values change no byte, in every framework: runs that differ in them alone are one."""
 MOST_WORDS = 1000
+MOST_READINGS = 12
+"""Variables and words that a script stops without, one after the other."""
+MOST_SHOWN = 6
 MOST_LINES = 50_000
 """Lines of a script; those that are run are far fewer."""
 
@@ -45,15 +50,13 @@ def read_script(
     if (lines := text.count("\n")) > MOST_LINES:
         raise ConfigError(f"a script has at most {MOST_LINES:,} lines here, and this one has {lines:,}")
     commands = parsed(text)
-    for most_paths in MOST_PATHS:
-        shell = _shell(text, given, words, beside, most_paths)
-        try:
-            found = ends(shell, lambda shell=shell: run(shell, commands))  # type: ignore[misc]
-            break
-        except TooManyWays:
-            continue
-        except Crowded:
-            raise shell.refuse("too many ways lead through it, by conditions that cannot be decided") from None
+
+    def followed(more: Mapping[str, str]) -> tuple[Shell, list[End]]:
+        return _followed(text, commands, {**given, **more}, words, beside)
+
+    shell, found = followed({})
+    if shell.stopped is not None and not _starts(found):
+        settle(_lets_pass(shell, followed))
     launch = chosen(shell, found, has_words=bool(shell.state.positionals))
     option = next((word for word in words if word.startswith("-")), None)
     if option is not None and not shell.takes_words:
@@ -64,14 +67,67 @@ def read_script(
     return launch
 
 
+Followed = Callable[[Mapping[str, str]], tuple[Shell, list[End]]]
+"""A script followed to its ends, with more variables of the caller."""
+
+
+def _followed(
+    text: str, commands: List, given: Mapping[str, str], words: Sequence[str], beside: Beside | None
+) -> tuple[Shell, list[End]]:
+    """The shell behind a script, and the ends of the ways through it."""
+    for most_paths in MOST_PATHS:
+        shell = _shell(text, given, words, beside, most_paths)
+        try:
+            return shell, ends(shell, lambda shell=shell: run(shell, commands))  # type: ignore[misc]
+        except TooManyWays:
+            continue
+        except Crowded:
+            break
+    raise shell.refuse("too many ways lead through it, by conditions that cannot be decided")
+
+
+def _starts(found: Sequence[End]) -> bool:
+    """Whether a training is started on a way."""
+    return any(end.state.launches for end in found)
+
+
+def _lets_pass(shell: Shell, followed: Followed) -> list[Question]:
+    """Questions for the variables and words without which a script stops before it starts a training; none where no value lets it pass.
+
+    Those that its conditions look at and that nothing sets are given one value after the other: one that is compared there, or any.
+    """
+    asked: list[Question] = []
+    given: dict[str, str] = {}
+    for _ in range(MOST_READINGS):
+        where, said = shell.stopped or ("", "")
+        for name, values in reversed([one for one in shell.compared.items() if one[0] not in given]):
+            value = next(iter(values), "x")
+            try:
+                other, found = followed({**given, name: value})
+            except ConfigError:
+                continue
+            if _starts(found) or other.stopped != shell.stopped:
+                break
+        else:
+            return []
+        given[name], shell = value, other
+        what = f"the script stops at {where}, before it starts a training"
+        what += f": {plain(readable(said).strip(), 200)}" if said else f": {name} is not given"
+        named = f"; {name} may be {any_of(list(values)[:MOST_SHOWN])}" if values else ""
+        asked.append(Question(f"{what}{named}", f"--set {name}={shlex.quote(value)}"))
+        if _starts(found):
+            return asked
+    return []
+
+
 def _shell(text: str, given: Mapping[str, str], words: Sequence[str], beside: Beside | None, most_paths: int) -> Shell:
     """A shell before its first command."""
     header = {**gpus.header_options(text), **gpus.asked_for(given)}
-    variables: dict[str, Held] = dict(gpus.job_variables(header))
+    variables: dict[str, Held] = {"IFS": " \t\n", **gpus.job_variables(header)}
     return Shell(
         {name: value for name, value in given.items() if whole(name) is None},
         run,
-        State(variables, set(variables), positionals=_positionals(given, words)),
+        State(variables, {*variables} - {"IFS"}, positionals=_positionals(given, words)),
         most_paths=most_paths,
         beside=beside,
         places=() if beside is None else (beside.script,),

@@ -429,7 +429,7 @@ class Shell:
 
     def separators(self, what: str) -> str:
         """The characters of IFS. Raises ConfigError where they are not known."""
-        value = self.state.variables.get("IFS", " \t\n")
+        value = self.state.variables.get("IFS", " \t\n")  # a script may unset it
         if not isinstance(value, str):
             raise self.refuse(f"IFS is not known, so words cannot be {what}")
         return value
