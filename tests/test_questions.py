@@ -32,10 +32,10 @@ def test_everything_that_is_open_stands_in_one_message_with_its_options(tmp_path
     with pytest.raises(QuestionsError) as error:
         job_of(tmp_path, words)
     said, options = str(error.value).rsplit("Give: ", 1)
-    assert said.startswith("7 things must be settled: ")
+    assert said.startswith("6 things must be settled: ")
     for part in (
         "$LAYERS",
-        "$TP",
+        "TP is not known, and decides --tensor-model-parallel-size and --context-parallel-size",
         "--hidden-size needs a value",
         "--micro-batch-size='x'",
         "--made-up",

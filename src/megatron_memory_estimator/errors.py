@@ -32,10 +32,15 @@ class ConfigError(EstimatorError):
 
 @dataclass(frozen=True)
 class Question:
-    """One thing that a run's file leaves open, and the option of the command line that answers it, if one does."""
+    """One thing that a run's file leaves open, and the option of the command line that answers it, if one does.
+
+    `subject` is the argument, key or count that waits for the answer, `values` the answers that the file names.
+    """
 
     what: str
     option: str = ""
+    subject: str = ""
+    values: tuple[str, ...] = ()
 
 
 class QuestionsError(ConfigError):

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterable, Sequence
 
 from ..errors import Question, QuestionsError
-from ..wording import LONGEST_QUESTIONS, plain
+from ..wording import LONGEST_QUESTIONS, all_of, any_of, counted, plain
 
-__all__ = ["Question", "settle"]
+__all__ = ["Question", "of_gpus", "settle"]
+OF_VARIABLE = re.compile(r"--set ([A-Za-z_]\w*|[0-9]+)=")
+"""The option that gives a variable, or a word of the caller."""
+MOST_NAMED = 5
+"""Subjects of one cause that are named."""
 
 
 def settle(questions: Iterable[Question], refused: Sequence[str] = ()) -> None:
     """Nothing, where nothing is open. Raises QuestionsError with all that is refused, or else with everything that is asked."""
     if refused:
         raise QuestionsError(_as_many(list(dict.fromkeys(refused)), LONGEST_QUESTIONS - 40))
-    asked = list(dict.fromkeys(questions))
+    asked = _by_cause(list(dict.fromkeys(questions)))
     if not asked:
         return
     given = dict.fromkeys(one.option for one in asked if one.option)
@@ -25,6 +31,34 @@ def settle(questions: Iterable[Question], refused: Sequence[str] = ()) -> None:
     raise QuestionsError(
         f"{len(asked)} things must be settled: {what}" + (f". Give: {options}" if options else ""), asked
     )
+
+
+def of_gpus(why: str) -> Question:
+    """The question for the number of GPUs: `why` a launcher's is not known, and how to give it."""
+    said, _, option = why.removeprefix("the number of GPUs is not known: ").partition("; give ")
+    found = OF_VARIABLE.match(option)
+    given = option.partition(" or ")[0] if found else "--num-gpus N"
+    return Question(f"the number of GPUs is not known: {said}", given, "the number of GPUs")
+
+
+def _by_cause(asked: Sequence[Question]) -> list[Question]:
+    """The questions, those that one variable answers as one: it is the cause, and what waits for it are its consequences."""
+    causes: dict[str, list[Question]] = {}
+    for at, one in enumerate(asked):
+        named = OF_VARIABLE.match(one.option)
+        causes.setdefault(named[1] if named and one.subject else f" {at}", []).append(one)
+    return [ones[0] if len(ones) == 1 else _of_cause(name, ones) for name, ones in causes.items()]
+
+
+def _of_cause(name: str, ones: Sequence[Question]) -> Question:
+    """The question for a variable that several things wait for."""
+    subjects = list(dict.fromkeys(one.subject for one in ones))
+    values = next((one.values for one in ones if one.values), ())
+    more = [counted(len(subjects) - MOST_NAMED, "more value")] if len(subjects) > MOST_NAMED else []
+    may_be = f"; the script compares it with {any_of(values)}" if values else ""
+    whose = f"word {name} of the script's caller" if name.isdigit() else name
+    what = f"{whose} is not known, and decides {all_of([*subjects[:MOST_NAMED], *more])}{may_be}"
+    return Question(what, f"--set {name}={shlex.quote(values[0]) if values else 'VALUE'}", all_of(subjects), values)
 
 
 def _as_many(sentences: list[str], most: int) -> str:

@@ -20,7 +20,7 @@ from ..environment import VARIABLES
 from ..file_keys import follow_all
 from ..hf.load import load
 from ..loaded_model import LoadedModel
-from ..questions import Question, settle
+from ..questions import Question, of_gpus, settle
 from ..resolve import job_from_parts
 from ..setting_names import canonical, full_name
 from .launched import UNKNOWN, UNREAD
@@ -51,8 +51,7 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
         loaded = dataclasses.replace(loaded, towers=tuple(Tower(tower.name) for tower in loaded.towers))
     questions += unknown(reading, given)
     if gpus is None and run.gpus_unknown:
-        why = run.gpus_unknown.split("; give ")[0]
-        questions.append(Question(f"the number of GPUs is not known: {why}", "--num-gpus N"))
+        questions.append(of_gpus(run.gpus_unknown))
     reading = dataclasses.replace(reading, settings=_own_settings(reading, given))
     settle([one for one in (*reading.questions, *questions) if not _answered(one, gpus, given)], reading.refused)
     found = f"read as a run of {dialect.name} (docs/reference/{dialect.page}): its defaults hold where the file says nothing"
@@ -167,7 +166,9 @@ def unknown(reading: Reading, given: Mapping[str, Any]) -> list[Question]:
             )
         if missing:
             asked.append(
-                Question(f"{name} takes its value from ${missing[1]}, which has none", f"--set {missing[1]}=VALUE")
+                Question(
+                    f"{name} takes its value from ${missing[1]}, which has none", f"--set {missing[1]}=VALUE", name
+                )
             )
     return asked
 

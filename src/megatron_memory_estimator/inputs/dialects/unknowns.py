@@ -144,7 +144,8 @@ def _unread(launch: Launch) -> list[Question]:
 
 def _question(launch: Launch, unknown: Unknown) -> Question:
     """The question for a value: where it stands first, and where it comes from."""
-    return _asking(unknown, f"memory depends on {_place(launch, unknown)}:")
+    place = _place(launch, unknown)
+    return _asking(unknown, f"memory depends on {place}:", place)
 
 
 def _place(launch: Launch, unknown: Unknown) -> str:
@@ -166,9 +167,9 @@ def _place(launch: Launch, unknown: Unknown) -> str:
     return next((name for name, text in launch.files.items() if holds(text)), "a value")
 
 
-def _asking(unknown: Unknown, what: str) -> Question:
+def _asking(unknown: Unknown, what: str, subject: str = "") -> Question:
     where, _, option = source_of(unknown).rpartition("; give ")
-    return Question(f"{what} taken from {where}", option if option.startswith("--") else "")
+    return Question(f"{what} taken from {where}", option if option.startswith("--") else "", subject, unknown.compared)
 
 
 @dataclass(frozen=True)

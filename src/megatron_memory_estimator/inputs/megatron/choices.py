@@ -21,6 +21,11 @@ def sources(words: Sequence[Value]) -> str:
     return source_of(outside[0])
 
 
+def compared_in(words: Sequence[Value]) -> tuple[str, ...]:
+    """The values that a script compares the variable with that decides unknown words."""
+    return next((one.compared for word in words for one in outside_in(word) if one.compared), ())
+
+
 def source_of(unknown: Unknown) -> str:
     """Where what is not known comes from, and what gives it."""
     alternatives = [" ".join(map(readable, present(choice))) or "nothing" for choice in unknown.choices]

@@ -22,7 +22,7 @@ from ..effects import OWNERS
 from ..environment import VARIABLES
 from ..everyday import in_megatrons_words
 from ..loaded_model import LoadedModel
-from ..questions import Question, settle
+from ..questions import Question, of_gpus, settle
 from ..resolve import job_from_parts
 from ..setting_names import full_name
 from .classes import refuse_unmodelled
@@ -105,9 +105,7 @@ def _settle(
     questions = [*source.questions, *source.words.questions(elsewhere), *more.questions(elsewhere), *reading.questions]
     questions += [vocabulary_asked] if vocabulary_asked else []
     if gpus is None and source.gpus_unknown:
-        questions.append(
-            Question(f"the number of GPUs is not known: {source.gpus_unknown.split('; give ')[0]}", "--num-gpus N")
-        )
+        questions.append(of_gpus(source.gpus_unknown))
     if source.num_gpus == gpus and not any(name in source.words.problems for name in DEGREES):
         questions += gpus_asked(source, reading, settings)
     if words_missing := [one for one in questions if re.match(r"--set [0-9]+=", one.option)]:

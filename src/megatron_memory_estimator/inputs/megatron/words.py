@@ -20,8 +20,20 @@ from ...errors import ConfigError
 from ...wording import dashed, plain, shown, signed
 from ..questions import Question, settle
 from ..setting_names import current_name, known_settings
-from ..shell.values import Value, bare, head, loose, outside_in, partition, readable, unknowns, unset_in, vanishes
-from .choices import choices, chooses_flags, sources
+from ..shell.values import (
+    Value,
+    bare,
+    head,
+    loose,
+    outside_in,
+    partition,
+    present,
+    readable,
+    unknowns,
+    unset_in,
+    vanishes,
+)
+from .choices import choices, chooses_flags, compared_in, sources
 from .classes import passes_over
 from .forks import Others, fork_arguments
 from .table import Argument, arguments
@@ -148,15 +160,21 @@ def _choice(reading: Parsed, word: Value) -> None:
             continue
         flag = dest if dest in by_flag else next((f for f, one in by_flag.items() if one.dest == dest), dest)
         option = f"--set {doubt.option}=VALUE" if doubt.option else f"-- {dashed(flag)}, or its opposite"
-        reading.problems[dest] = Question(f"whether {dashed(flag)} is passed is not known: {doubt.why}", option)
+        reading.problems[dest] = Question(
+            f"whether {dashed(flag)} is passed is not known: {doubt.why}", option, dashed(flag), doubt.compared
+        )
     for name in {name: None for inner in read for name in inner.others.read}:
         if len({inner.others.read.get(name) for inner in read}) > 1:
-            reading.problems[name] = Question(f"whether {dashed(name)} is passed is not known: {doubt.why}")
+            option = f"--set {doubt.option}=VALUE" if doubt.option else ""
+            reading.problems[name] = Question(
+                f"whether {dashed(name)} is passed is not known: {doubt.why}", option, dashed(name), doubt.compared
+            )
 
 
 def _choice_values(reading: Parsed, words: tuple[Value, ...], whole: Value) -> Parsed:
     """What one of several lists of arguments says by itself."""
     inner = Parsed(Others(reading.others.ignore_unknown))
+    words = tuple(present(words))
     if words and not head(words[0]).startswith("--"):
         text = " ".join(map(readable, words))
         raise ConfigError(f"the words {shown(text)} may be passed or not: {sources([whole])}")
@@ -183,7 +201,9 @@ def _one(reading: Parsed, flag: str, argument: Argument, values: list[Value]) ->
         one = takes and len(values) == 1
         name = f"{flag} takes its value from" if one else f"what follows {flag} is taken from"
         why, option = source_and_option(unclear, argument)
-        reading.problems[dest if one else f"words behind {dest}"] = Question(f"{name} {why}", option)
+        reading.problems[dest if one else f"words behind {dest}"] = Question(
+            f"{name} {why}", option, flag, compared_in(unclear)
+        )
         return
     value, problem = _value(flag, argument, [bare(value) for value in values])
     if problem:

@@ -309,6 +309,8 @@ def _alternative(shell: Shell, piece: Param) -> Found | Word:
             raise shell.unread(piece.source)
         shell.assign(piece.name, text_of(shell, word))
         return lookup(shell, piece.name, None)
+    if operator == ":-" and not word.pieces and not held.is_set and not held.many and piece.index is None:
+        return Found([unset(piece.name, by_default=True)])
     return word
 
 

@@ -15,10 +15,12 @@ from typing import NamedTuple
 from ...wording import shown, whole
 from .values import Value, bare, base, behind, head, outside_in, partition, readable, unset_in
 
-SHORT = {"N": "nodes", "n": "ntasks", "G": "gpus"}
+SHORT = {"N": "nodes", "n": "ntasks", "G": "gpus", "a": "array"}
 VALUED = frozenset(
     {"nodes", "ntasks", "ntasks-per-node", "gpus-per-node", "gres", "gpus", "gpus-per-task", "tasks-per-node"}
 )
+ARRAY, MOST_TASKS = "array", 24
+"""The option that starts a job several times, each with another index."""
 IMAGE = "container-image"
 """The option of NVIDIA/pyxis that says which container a job runs in."""
 
@@ -28,13 +30,13 @@ def options(words: Sequence[Value]) -> dict[str, Value]:
     found: dict[str, Value] = {}
     for at, word in enumerate(words):
         long, equals, value = partition(word, "=")
-        match = re.match(r"--([a-z-]+)$|-([NnG])", head(long))
+        match = re.match(r"--([a-z-]+)$|-([NnGa])", head(long))
         if match is None or (match.group(1) and not isinstance(long, str)):
             continue
         name = match.group(1) or SHORT[match.group(2)]
         if match.group(2):
             value, equals = behind(word, 2), "=" if len(word) > 2 or not isinstance(word, str) else ""
-        if name in VALUED or name == IMAGE:
+        if name in VALUED or name in (IMAGE, ARRAY):
             found[name] = value if equals else words[at + 1] if at + 1 < len(words) else ""
     if "tasks-per-node" in found:
         found.setdefault("ntasks-per-node", found["tasks-per-node"])
@@ -64,6 +66,18 @@ GIVEN = {
     "SLURM_GPUS_PER_NODE": "gpus-per-node",
 }
 """The option of sbatch that sets a variable."""
+
+
+def array_tasks(given: Mapping[str, Value]) -> tuple[str, ...]:
+    """The indices of an array of jobs: `0-2`, `1,3,5`, `0-15:4`, `0-9%2`; none where it is no array, or one too large to name."""
+    found: list[int] = []
+    said = given.get(ARRAY, "")
+    for part in said.partition("%")[0].split(",") if isinstance(said, str) and said else ():
+        match = re.fullmatch(r"([0-9]{1,6})(?:-([0-9]{1,6})(?::([1-9][0-9]{0,5}))?)?", part.strip())
+        if match is None:
+            return ()
+        found += range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1))[: MOST_TASKS + 1]
+    return tuple(map(str, found)) if len(found) <= MOST_TASKS else ()
 
 
 def asked_for(given: Mapping[str, str]) -> dict[str, Value]:

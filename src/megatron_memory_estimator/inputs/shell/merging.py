@@ -178,13 +178,10 @@ class _Ways:
         causes = {fork.cause for fork in forks}
         name = self._named(gap)
         cause = causes.pop() if len(causes) == 1 else "" if name else next(iter(sorted(causes - {""})), "")
-        why = f"it depends on {' and '.join(whys[:MOST_WHYS])}{more}{self._compared(cause)}"
-        return Unknown("outside", name, why, tuple(dict.fromkeys(gap)), cause)
-
-    def _compared(self, cause: str) -> str:
-        """The values that the script compares a variable with which decides."""
-        values = list(self.shell.weighed.get(cause, ()))
-        return f"; the script compares {cause} with {any_of(values[:MOST_WHYS])}" if values else ""
+        values = tuple(self.shell.weighed.get(cause, ()))[:MOST_WHYS]
+        compared = f"; the script compares {cause} with {any_of(values)}" if values else ""
+        why = f"it depends on {' and '.join(whys[:MOST_WHYS])}{more}{compared}"
+        return Unknown("outside", name, why, tuple(dict.fromkeys(gap)), cause, values)
 
     def deciding(self, gap: Sequence[object]) -> list[Fork]:
         """The fewest forks that tell apart what differs."""

@@ -28,6 +28,7 @@ WITHOUT_EFFECT = frozenset([
 ])  # fmt: skip
 """Options whose values change no byte, in every framework: runs that differ in them alone are one."""
 MOST_WORDS = 1000
+TASK = "SLURM_ARRAY_TASK_ID"
 MOST_READINGS = 12
 """Variables and words that a script stops without, one after the other."""
 MOST_SHOWN = 6
@@ -49,6 +50,9 @@ def read_script(
         raise ConfigError("the script has a null byte")
     if (lines := text.count("\n")) > MOST_LINES:
         raise ConfigError(f"a script has at most {MOST_LINES:,} lines here, and this one has {lines:,}")
+    tasks = gpus.array_tasks(gpus.header_options(text)) if TASK not in given and TASK in text else ()
+    if tasks:
+        return _of_tasks(tasks, [read_script(text, {**given, TASK: task}, words, beside) for task in tasks])
     commands = parsed(text)
 
     def followed(more: Mapping[str, str]) -> tuple[Shell, list[End]]:
@@ -65,6 +69,15 @@ def read_script(
     if words and not shell.takes_words and not shell.takes_numbers:
         launch.notes.append(f"the script reads no words of its caller; {' '.join(words)[:80]} is passed over")
     return launch
+
+
+def _of_tasks(tasks: Sequence[str], launches: Sequence[Launch]) -> Launch:
+    """The launch of an array of jobs. Raises QuestionsError that asks for the task where they start different runs."""
+    if not all(_same(one, launches[0]) for one in launches):
+        may_be = any_of([*tasks[:MOST_SHOWN], *(["another"] if len(tasks) > MOST_SHOWN else [])])
+        what = f"each task of the array of jobs is a run of its own: {TASK} is {may_be}"
+        settle([Question(what, f"--set {TASK}={tasks[0]}", "", tuple(tasks[:MOST_SHOWN]))])
+    return launches[0]
 
 
 Followed = Callable[[Mapping[str, str]], tuple[Shell, list[End]]]
@@ -100,8 +113,10 @@ def _lets_pass(shell: Shell, followed: Followed) -> list[Question]:
     given: dict[str, str] = {}
     for _ in range(MOST_READINGS):
         where, said = shell.stopped or ("", "")
-        for name, values in reversed([one for one in shell.compared.items() if one[0] not in given]):
+        for name, values in reversed([*shell.defaulted.items(), *shell.compared.items()]):
             value = next(iter(values), "x")
+            if name in given:
+                continue
             try:
                 other, found = followed({**given, name: value})
             except ConfigError:
@@ -113,7 +128,8 @@ def _lets_pass(shell: Shell, followed: Followed) -> list[Question]:
         given[name], shell = value, other
         what = f"the script stops at {where}, before it starts a training"
         what += f": {plain(readable(said).strip(), 200)}" if said else f": {name} is not given"
-        named = f"; {name} may be {any_of(list(values)[:MOST_SHOWN])}" if values else ""
+        whose = f"word {name}" if name.isdigit() else name
+        named = f"; {whose} may be {any_of(list(values)[:MOST_SHOWN])}" if values else ""
         asked.append(Question(f"{what}{named}", f"--set {name}={shlex.quote(value)}"))
         if _starts(found):
             return asked

@@ -261,6 +261,7 @@ class Shell:
     others: dict[str, None] = field(default_factory=dict)
     compared: dict[str, dict[str, None]] = field(default_factory=dict)
     weighed: dict[str, dict[str, None]] = field(default_factory=dict)
+    defaulted: dict[str, dict[str, None]] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
     opened: int = 0
     said: Value = ""
@@ -354,7 +355,9 @@ class Shell:
         if isinstance(value, str) or bare(value) or len(value) != 1:
             return
         (one,) = unknowns(value)
-        known = (self.compared if one.is_unset else self.weighed).setdefault(one.option, {})
+        known = (self.weighed if not one.is_unset else self.defaulted if one.why else self.compared).setdefault(
+            one.option, {}
+        )
         known.update((other, None) for other in others if isinstance(other, str) and other and not GLOB.search(other))
 
     # -- variables -------------------------------------------------------------------------------------------------

@@ -19,9 +19,9 @@ class Unknown:
 
     `unset`: a variable that nothing sets; it is empty for bash, and `name` is the variable. `outside`: what comes from outside of the
     script or differs between the ways through it; `why` says so, `name` is the variable that holds it (--set gives it), `choices` are the
-    words that it may be, where they are known, and `cause` is the variable that decides between them, where there is one. Inside quotes
-    it is one word (`quoted`), otherwise none or several. `apart`: an element of an array that was joined to one text; it is no element
-    for bash, and a word of its own where the text is split again.
+    words that it may be, where they are known, `cause` is the variable that decides between them, where there is one, and `compared` are
+    the values of it that the script names. Inside quotes it is one word (`quoted`), otherwise none or several. `apart`: an element of an
+    array that was joined to one text; it is no element for bash, and a word of its own where the text is split again.
     """
 
     kind: Literal["unset", "outside"]
@@ -29,6 +29,7 @@ class Unknown:
     why: str = ""
     choices: tuple[tuple[Value, ...], ...] = ()
     cause: str = ""
+    compared: tuple[str, ...] = ()
     quoted: bool = False
     apart: bool = False
 
@@ -96,9 +97,13 @@ def altered(value: Value, change: Callable[[Unknown], Unknown]) -> Value:
     return tuple(piece if isinstance(piece, str) else change(piece) for piece in value)
 
 
-def unset(name: str, *, quoted: bool = False) -> Value:
-    """The value of a variable that nothing sets."""
-    return (Unknown("unset", name, quoted=quoted),)
+EMPTY = "its default is empty"
+"""Why a variable that nothing sets may stay empty."""
+
+
+def unset(name: str, *, quoted: bool = False, by_default: bool = False) -> Value:
+    """The value of a variable that nothing sets, perhaps one whose default is empty: `${NAME:-}`."""
+    return (Unknown("unset", name, EMPTY if by_default else "", quoted=quoted),)
 
 
 def joined(parts: Iterable[Value]) -> Value:
