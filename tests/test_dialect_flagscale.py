@@ -133,7 +133,7 @@ def test_both_files_may_be_one() -> None:
     whole = EXPERIMENT.replace("defaults: [_self_, {train: tiny}]\n", "")
     indented = "\n".join(f"  {line}" for line in SECOND.splitlines())
     assert job(f"{whole}train:{indented}", files={}).model.num_layers == 16
-    assert "--num-gpus" in refusal(SECOND)
+    assert job(SECOND).layout.world_size == 8
     assert job(SECOND, num_gpus=4).layout.world_size == 4
 
 
@@ -157,10 +157,16 @@ def test_gpus_are_those_of_the_runner(runner: str, envs: str, gpus: int) -> None
     assert any("hostfile" in one for one in found.warnings) == ("nnodes: 2" in runner)
 
 
-def test_gpus_that_nothing_says_are_asked_for() -> None:
+def test_gpus_that_nothing_says_are_the_fewest_nodes_that_go() -> None:
     text = EXPERIMENT.replace("nproc_per_node: 8, ", "")
-    assert "CUDA_VISIBLE_DEVICES" in refusal(text)
-    assert job(text, num_gpus=8).layout.world_size == 8
+    found = job(text)
+    assert found.layout.world_size == 8
+    assert any(one.startswith("num_gpus not given: 8, the fewest nodes of 8 GPUs") for one in found.assumptions)
+    of_sixteen = job(
+        EXPERIMENT.replace("hostfile: hosts", "hostfile: lost").replace("nproc_per_node: 8", "nproc_per_node: 16")
+    )
+    assert of_sixteen.layout.world_size == 16
+    assert job(text, num_gpus=4).layout.world_size == 4
 
 
 def test_words_of_hydra_win() -> None:

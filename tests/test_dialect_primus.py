@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from megatron_memory_estimator import estimate
 from megatron_memory_estimator.errors import ConfigError, EstimatorError, QuestionsError
 from megatron_memory_estimator.inputs.dialects import primus
 from megatron_memory_estimator.inputs.dialects.job import job_of
@@ -110,8 +112,10 @@ def test_the_environment_and_set_fill_variables() -> None:
 
 
 def test_gpus_stand_in_the_launcher() -> None:
-    with pytest.raises(QuestionsError, match="--num-gpus N"):
-        job("own", num_gpus=None)
+    found = job("own", num_gpus=None)
+    assert found.layout.world_size == 8
+    start = "num_gpus not given: 8, the fewest nodes of 8 GPUs that the layout and the batch allow"
+    assert any(one.startswith(start) for one in found.assumptions)
     assert job("own", num_gpus=None, env={"NNODES": "2"}).layout.world_size == 16
     words = (
         "--config",
@@ -166,7 +170,10 @@ def test_forced_balance_is_what_routing_is_taken_from() -> None:
     ("line", "name"),
     [
         ("enable_zero_bubble: true", "pipeline schedule"),
-        ("decoder_pipeline_manual_split_list: [6, 6]", "decoder_pipeline_manual_split_list"),
+        ("pp_algorithm: zbv-formatted\npatch_primus_pipeline: true", "pipeline schedule"),
+        ("turbo_sync_free_moe_stage: 2\nenable_primus_turbo: true", "buffers of the worst case"),
+        ("recompute_layer_ids: '0,3'", "recomputes a list of layers"),
+        ("enable_fused_linear_ce: true", "loss in parts"),
         ("recompute_layer_ids: [0, 1]", "recompute_layer_ids"),
         ("spec: [my.module, layers]", "spec"),
     ],
@@ -175,6 +182,52 @@ def test_forced_balance_is_what_routing_is_taken_from() -> None:
 def test_what_decides_memory_is_refused(model: str, line: str, name: str) -> None:
     with pytest.raises(EstimatorError, match=name):
         job(model, line)
+
+
+def test_layers_of_virtual_stages_are_a_layout() -> None:
+    """`decoder_pipeline_manual_split_list`: 12 layers on two ranks with two chunks each."""
+    found = job("own", "pipeline_model_parallel_size: 2\ndecoder_pipeline_manual_split_list: [2, 4, 4, 2]")
+    assert (found.layout.pp, estimate(found).stages[0].num_layers) == (2, 6)
+    assert str(found.layout.pipeline_model_parallel_layout) in ("Et*2|t*4|t*4|t*2L", "Ett|tttt|tttt|ttL")
+
+
+def test_a_post_trainer_is_fine_tuning_with_its_own_defaults_and_adapters() -> None:
+    """AMD-AGI/Primus `primus/configs/modules/megatron/sft_trainer.yaml`: 1 row, 128 samples, 2,048 tokens; LoRA of dimension 32 where it
+    is enabled."""
+    text = """
+modules:
+  post_trainer:
+    framework: megatron
+    config: sft_trainer.yaml
+    model: llama3_8B.yaml
+    overrides: {stage: sft, tensor_model_parallel_size: 2%s}
+"""
+
+    def read(more: str) -> TrainingJob:
+        run = Run(path="sft.yaml", document=yaml.safe_load(text % more), text_of=FILES.get)
+        return job_of(primus.DIALECT, run, 8, {})
+
+    full = read("")
+    t = full.training
+    assert (t.micro_batch_size, t.global_batch_size, t.seq_length, t.peft) == (1, 128, 2048, "none")
+    tuned = read(", lora: {enabled: true, dim: 16}")
+    assert (tuned.training.peft, tuned.training.peft_dim) == ("lora", 16)
+    assert tuned.training.peft_target_modules == ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
+    assert read(", lora: {enabled: false, dim: 16}").training.peft == "none"
+    with pytest.raises(EstimatorError, match="only sft"):
+        read(", stage: dpo")
+
+
+def test_the_command_of_primus_takes_a_file_and_words(tmp_path: Path) -> None:
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/try.yaml").write_text(EXPERIMENT.replace("MODEL", "llama3_8B").replace("${DATA}", "none"))
+    (tmp_path / "run.sh").write_text(
+        "export NNODES=2 TP=4\n"
+        "bash runner/primus-cli direct -- train pretrain --config configs/try.yaml micro_batch_size=1 --num_layers 24\n"
+    )
+    found = TrainingJob.from_file(tmp_path / "run.sh")
+    assert (found.layout.world_size, found.layout.tp, found.training.micro_batch_size) == (16, 4, 1)
+    assert found.model.num_layers == 24
 
 
 def test_what_decides_nothing_is_passed_over() -> None:

@@ -114,7 +114,7 @@ KEYS = """
     ffn_hidden_size swiglu world_size recompute_granularity moe_router_dtype strategy_args num_layers num_experts hf_checkpoint
     tokenizer_model freeze_params_name_list mtp_num_layers sglang_mem_fraction_static max_tokens_per_gpu sequence_packing framework
     moe_router_force_load_balancing accumulate_allreduce_grads_in_fp32 attention_backend train.global_batch_size --rollout-max-response-len
-    GPUS_PER_NODE NNODES NPROC_PER_NODE EXP --config --exp -c --set
+    turbo_sync_free_moe_stage pp_algorithm post_trainer GPUS_PER_NODE NNODES NPROC_PER_NODE EXP --config --exp -c --set
 """
 """Words that readers compare with keys, sections, variables and options."""
 PROGRAMS = """

@@ -34,13 +34,15 @@ class ConfigError(EstimatorError):
 class Question:
     """One thing that a run's file leaves open, and the option of the command line that answers it, if one does.
 
-    `subject` is the argument, key or count that waits for the answer, `values` the answers that the file names.
+    `subject` is the argument, key or count that waits for the answer, `values` the answers that the file names, `cause` the variable that
+    answers too where the option does not give it.
     """
 
     what: str
     option: str = ""
     subject: str = ""
     values: tuple[str, ...] = ()
+    cause: str = ""
 
 
 class QuestionsError(ConfigError):

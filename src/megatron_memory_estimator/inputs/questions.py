@@ -37,8 +37,8 @@ def of_gpus(why: str) -> Question:
     """The question for the number of GPUs: `why` a launcher's is not known, and how to give it."""
     said, _, option = why.removeprefix("the number of GPUs is not known: ").partition("; give ")
     found = OF_VARIABLE.match(option)
-    given = option.partition(" or ")[0] if found else "--num-gpus N"
-    return Question(f"the number of GPUs is not known: {said}", given, "the number of GPUs")
+    what = f"the number of GPUs is not known: {said}"
+    return Question(what, "--num-gpus N", "the number of GPUs", cause=found[1] if found else "")
 
 
 def _by_cause(asked: Sequence[Question]) -> list[Question]:
@@ -46,7 +46,8 @@ def _by_cause(asked: Sequence[Question]) -> list[Question]:
     causes: dict[str, list[Question]] = {}
     for at, one in enumerate(asked):
         named = OF_VARIABLE.match(one.option)
-        causes.setdefault(named[1] if named and one.subject else f" {at}", []).append(one)
+        name = one.cause or (named[1] if named else "")
+        causes.setdefault(name if name and one.subject else f" {at}", []).append(one)
     return [ones[0] if len(ones) == 1 else _of_cause(name, ones) for name, ones in causes.items()]
 
 

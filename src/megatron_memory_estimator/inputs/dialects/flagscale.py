@@ -152,7 +152,7 @@ def read(run: Run) -> Reading:
     does not train under Megatron."""
     if run.document is None and "flagscale/train/" in run.program:
         _refuse_entry(run.program)
-        return _reading(run, flags(run.words)[0], run.num_gpus, {}, [], [])
+        return _reading(run, flags(run.words)[0], (run.num_gpus, NODE), {}, [], [])
     tree = resolved(_tree(run), {**run.env, **run.variables})
     experiment = _mapping(tree, "experiment")
     _refuse_task(tree, experiment)
@@ -171,13 +171,18 @@ def read(run: Run) -> Reading:
                 found |= words_of({key: value})
     questions: list[Question] = []
     warnings = [] if experiment else [NO_EXPERIMENT]
-    gpus = _gpus(run, experiment, questions, warnings)
+    gpus = _gpus(run, experiment, warnings)
     envs = {str(key): str(value) for key, value in _mapping(experiment, "envs").items() if value is not None}
     return _reading(run, found, gpus, envs, questions, warnings)
 
 
 def _reading(
-    run: Run, found: Found, gpus: int | None, envs: Mapping[str, str], questions: list[Question], warnings: list[str]
+    run: Run,
+    found: Found,
+    gpus: tuple[int | None, int],
+    envs: Mapping[str, str],
+    questions: list[Question],
+    warnings: list[str],
 ) -> Reading:
     refused = [
         f"{key}={shown(text(found, key) or 'true')} {what}, which is not modelled"
@@ -201,7 +206,8 @@ def _reading(
     return Reading(
         args=args,
         settings=settings,
-        num_gpus=gpus,
+        num_gpus=gpus[0],
+        node_gpus=gpus[1],
         env={**envs, **run.env},
         warnings=(*warnings, *passed_over(unknown, "FlagScale")),
         questions=tuple(questions),
@@ -280,8 +286,12 @@ def _width(found: Found, questions: list[Question]) -> tuple[str, ...]:
     return ("--ffn-hidden-size", str(multiple * -(-wanted // multiple)))
 
 
-def _gpus(run: Run, experiment: Mapping[str, Any], questions: list[Question], warnings: list[str]) -> int | None:
-    """Processes of the runner: those of a node times the nodes."""
+NODE = 8
+"""GPUs of a node where nothing says how many the cluster's have."""
+
+
+def _gpus(run: Run, experiment: Mapping[str, Any], warnings: list[str]) -> tuple[int | None, int]:
+    """Processes of the runner: those of a node times the nodes, None where the cluster's own are taken; and those of a node."""
     runner, envs = _mapping(experiment, "runner"), _mapping(experiment, "envs")
     visible = [one for one in str(envs.get("CUDA_VISIBLE_DEVICES") or "").split(",") if one.strip()]
     each = _count(runner, "nproc_per_node") or len(visible)
@@ -290,14 +300,12 @@ def _gpus(run: Run, experiment: Mapping[str, Any], questions: list[Question], wa
         nodes = min(nodes, listed)
     nodes = nodes or listed or (None if runner.get("hostfile") else 1)
     if not each or not nodes:
-        missing = "nproc_per_node, nor CUDA_VISIBLE_DEVICES," if not each else "nnodes, nor the hostfile,"
-        questions.append(Question(f"neither {missing} says the number of GPUs", "--num-gpus N"))
-        return None
+        return None, each or NODE
     if nodes > 1 and not runner.get("hostfile"):
         warnings.append(
             f"without a hostfile FlagScale starts one node of {each} GPUs; nnodes={nodes} of the file is taken"
         )
-    return each * nodes
+    return each * nodes, each
 
 
 def _count(runner: Mapping[str, Any], key: str) -> int | None:

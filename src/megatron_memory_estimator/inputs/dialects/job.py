@@ -6,10 +6,11 @@ Degrees of parallelism that the caller gives over a run's file: dialects derive 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
-from ...errors import ConfigError
+from ...errors import ConfigError, UnsupportedError
 from ...job.assumption import Assumption
 from ...job.tower import UNNAMED, Tower
 from ...job.training_job import TrainingJob
@@ -27,6 +28,8 @@ from .launched import UNKNOWN, UNREAD
 from .models import Named, named
 from .run import Dialect, Reading, Run
 
+MOST_NODES = 256
+"""Nodes that are tried where nothing says how many there are."""
 MODEL_OPTION = "--model NAME"
 BRIDGED = ("Megatron-Bridge", "NeMo-RL")
 """Frameworks that make towers of Megatron-Bridge's modules; what other ones make of a tower is not counted."""
@@ -58,18 +61,36 @@ def job_of(dialect: Dialect, run: Run, num_gpus: int | None, settings: Mapping[s
     notes = [Assumption(found, f"defaults of {dialect.name}"), *of_model, *reading.assumptions]
     if num_gpus is None and reading.num_gpus is not None:
         notes.append(f"num_gpus as in {run.path}: {reading.num_gpus}")
-    if reading.args:
-        job = _of_words(reading, run, gpus, given)
-    else:
+
+    def built(gpus: int | None) -> TrainingJob:
+        if reading.args:
+            return _of_words(reading, run, gpus, given)
         assert loaded is not None
         values = {**reading.settings, **given}
         values |= _environment(reading, run, given)
-        loaded = dataclasses.replace(loaded, warnings=(*loaded.warnings, *run.notes, *reading.warnings))
-        job = job_from_parts(
-            loaded, gpus, values, habits=False, defaults=CLASS_DEFAULTS, framework=_filled(reading, values)
-        )
+        of_run = dataclasses.replace(loaded, warnings=(*loaded.warnings, *run.notes, *reading.warnings))
+        framework = _filled(reading, values)
+        return job_from_parts(of_run, gpus, values, habits=False, defaults=CLASS_DEFAULTS, framework=framework)
+
+    job = built(gpus) if gpus or not reading.node_gpus else _on_fewest_nodes(built, reading.node_gpus)
     assumed = tuple(one if isinstance(one, Assumption) else plain(one) for one in (*notes, *job.assumptions))
     return dataclasses.replace(job, assumptions=assumed, warnings=tuple(map(plain, job.warnings)), unread=run.lost)
+
+
+def _on_fewest_nodes(built: Callable[[int | None], TrainingJob], each: int) -> TrainingJob:
+    """The job on the fewest nodes that the layout and the batch allow; on the fewest GPUs of the layout where no number of nodes goes."""
+    job = built(None)
+    for nodes in range(1, MOST_NODES + 1):
+        if nodes * each % job.layout.world_size == 0:
+            with suppress(ConfigError, UnsupportedError):
+                job = built(nodes * each)
+                said = (
+                    f"num_gpus not given: {nodes * each}, the fewest nodes of {each} GPUs that the layout and the batch allow; "
+                    "--num-gpus sets it"
+                )
+                note = Assumption(said, f"num_gpus {nodes * each}", above=True)
+                return dataclasses.replace(job, assumptions=(note, *job.assumptions))
+    return job
 
 
 def _answered(question: Question, gpus: int | None, given: Mapping[str, Any]) -> bool:

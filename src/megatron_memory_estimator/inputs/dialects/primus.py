@@ -26,7 +26,7 @@ from typing import Any
 
 from ...errors import ConfigError, UnsupportedError
 from ...job.model import Model
-from ...wording import dashed, shown, whole
+from ...wording import any_of, dashed, shown, whole
 from ..file_keys import names_files, not_followed
 from ..hf.load import load
 from ..megatron.classes import is_harmless, refuse_unmodelled
@@ -179,9 +179,6 @@ MODELS = {
 
 
 DEFAULTS: dict[str, Any] = {
-    "seq_length": 1024,
-    "global_batch_size": 16,
-    "micro_batch_size": 2,
     "bf16": True,
     "use_distributed_optimizer": True,
     "sequence_parallel": True,
@@ -193,13 +190,29 @@ DEFAULTS: dict[str, Any] = {
     "moe_token_dispatcher_type": "allgather",
     "create_attention_mask_in_dataloader": True,
 }
-"""What pre_trainer.yaml and language_model.yaml say, by Megatron-LM's destinations."""
-OF_MODULE = {"seq_length": 1024, "make_vocab_size_divisible_by": 128}
-"""What pre_trainer.yaml says of arguments that files of models have too: the module's file wins (`preset_loader.py`)."""
-PRE_TRAINER = ("", "pre_trainer.yaml", "pre_trainer")
-"""Names of the module's file whose keys are known here."""
+"""What trainer_base.yaml and language_model.yaml say, by Megatron-LM's destinations."""
+TRAINERS: dict[str, dict[str, Any]] = {
+    "pre_trainer": {"micro_batch_size": 2, "global_batch_size": 16, "seq_length": 1024},
+    "sft_trainer": {"micro_batch_size": 1, "global_batch_size": 128, "seq_length": 2048},
+}
+"""What the files of modules say themselves. Of their arguments that files of models have too they win (`preset_loader.py`)."""
+WINNING = {"make_vocab_size_divisible_by": 128}
+"""What the file of any module says and wins with, besides its length."""
+MODULE_NAMES = {"pre_trainer": "pre_trainer", "post_trainer": "sft_trainer"}
+"""Modules that train, and the file of each that is known here."""
+LORA = {
+    "enabled": False,
+    "dim": 32,
+    "alpha": 32,
+    "target_modules": ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"],
+}
+"""Section `lora` of sft_trainer.yaml."""
 USUAL_GPUS = 8
 """GPUS_PER_NODE of the launcher where it is not set."""
+
+
+CLI = "primus-cli train"
+"""Primus' own command."""
 
 
 def knows(run: Run) -> bool:
@@ -214,6 +227,8 @@ def knows(run: Run) -> bool:
         return inherits or any(isinstance(one, Mapping) and "framework" in one for one in modules.values())
     parts = run.program.split("/")
     ours = "primus" in parts[:-1] or run.program.startswith(("primus ", "primus.", "primus-cli"))
+    if run.program == CLI:
+        return True
     return (ours and run.script.rpartition(".")[2] in ("train", "main", "pretrain")) or (
         parts[-1].startswith("run_") and parts[-1].endswith("pretrain.sh") and "EXP" in run.env
     )
@@ -224,39 +239,51 @@ def read(run: Run) -> Reading:
     ConfigError for a file that is missing."""
     document, path, words = _document(run)
     old: dict[str, None] = {}
-    module = _module(extended(run, document, path, old), run.path)
+    trainer, module = _module(extended(run, document, path, old), run.path)
     overrides = {**_mapping(module, "overrides"), **_given_words(words)}
     questions: list[Question] = []
     overrides = _settled(overrides, questions)
     name = str(module.get("model") or "")
     held = model_file(run, name, old) if name and not run.model else None
-    of_module = _of_module(run, str(module.get("config") or ""), old)
-    gpus = _gpus(run)
-    if gpus is None:
-        questions.append(
-            Question("Primus' file does not say the number of GPUs (NNODES and GPUS_PER_NODE do)", "--num-gpus N")
-        )
+    own_file = str(module.get("config") or "")
+    of_module = _of_module(run, own_file, trainer, old)
+    adapters = _adapters(of_module, overrides) if trainer == "sft_trainer" else {}
     if held is not None:
-        reading = _by_file(held, of_module, overrides)
+        reading = _by_file(held, trainer, of_module, overrides)
     else:
-        reading = _by_name(run, name, {**of_module, **overrides})
+        reading = _by_name(run, name, {**TRAINERS[trainer], **of_module, **overrides})
     reading["warnings"] = (*passed_over_today(old), *reading["warnings"])
-    return Reading(num_gpus=gpus, env=dict(run.env), questions=tuple(questions), **reading)
+    reading["settings"] = {**reading["settings"], **adapters}
+    gpus = _gpus(run)
+    return Reading(num_gpus=gpus, node_gpus=USUAL_GPUS, env=dict(run.env), questions=tuple(questions), **reading)
 
 
-def _of_module(run: Run, name: str, old: dict[str, None]) -> dict[str, Any]:
-    """What a module's own file says beyond pre_trainer.yaml. Raises ConfigError where it is not there."""
+def _adapters(of_module: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+    """The adapters of the section `lora`, which is taken out. Raises ConfigError for one that holds no keys."""
+    section = merged(
+        merged(LORA, _mapping({"lora": of_module.pop("lora", None)}, "lora")),
+        _mapping({"lora": overrides.pop("lora", None)}, "lora"),
+    )
+    if not section["enabled"]:
+        return {}
+    return {"peft": "lora", "peft_dim": section["dim"], "peft_target_modules": tuple(section["target_modules"])}
+
+
+def _of_module(run: Run, name: str, trainer: str, old: dict[str, None]) -> dict[str, Any]:
+    """What a module's own file says beyond that of its trainer. Raises ConfigError where it is not there."""
     found = module_file(run, name, old) if name else {}
-    if found is None and name not in PRE_TRAINER:
+    if found is None and name.removesuffix(".yaml") != trainer:
         raise ConfigError(
             f"{shown(name)[1:-1]}, the config of the module, is not there; put it at {MODULES}, or its keys under overrides"
         )
     return found or {}
 
 
-def _by_file(held: Mapping[str, Any], of_module: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def _by_file(
+    held: Mapping[str, Any], trainer: str, of_module: Mapping[str, Any], overrides: Mapping[str, Any]
+) -> dict[str, Any]:
     """A model whose files are there: words of Megatron-LM."""
-    wins = {**OF_MODULE, **of_module}
+    wins = {**TRAINERS[trainer], **WINNING, **of_module}
     lost = [key for key in held if key in wins and key not in overrides and held[key] != wins[key]]
     given, own = known_and_own({**DEFAULTS, **held, **wins, **overrides})
     given |= tokenizer_of(given)
@@ -298,8 +325,18 @@ def _said(own: Mapping[str, Any]) -> dict[str, Any]:
             0,
             f"{', '.join(kernels)}: kernels of Primus, which may keep other tensors; the figures are TransformerEngine's",
         )
-    balanced = {"routing_phase": "forced_balance"} if own.get("moe_router_force_load_balancing") else {}
-    return {"settings": balanced, "warnings": tuple(warnings), "refused": tuple(refused)}
+    settings: dict[str, Any] = {"routing_phase": "forced_balance"} if own.get("moe_router_force_load_balancing") else {}
+    if own.get(SPLIT):
+        settings["pipeline_model_parallel_layout"] = _layout(own[SPLIT])
+    return {"settings": settings, "warnings": tuple(warnings), "refused": tuple(refused)}
+
+
+def _layout(chunks: Any) -> str:
+    """Layers of each virtual stage in order as a layout of Megatron's. Raises ConfigError for anything else than numbers."""
+    counts = [whole(str(one)) for one in chunks] if isinstance(chunks, list) else []
+    if not counts or not all(counts):
+        raise ConfigError(f"{SPLIT} of Primus must be a list of layers of each virtual stage, not {shown(str(chunks))}")
+    return f"E{'|'.join(f't*{count}' for count in counts)}L"
 
 
 def _document(run: Run) -> tuple[Mapping[str, Any], str, tuple[str, ...]]:
@@ -319,20 +356,24 @@ def _document(run: Run) -> tuple[Mapping[str, Any], str, tuple[str, ...]]:
     return needed(run, path, "modules of Primus", named_by(run, path), follows=FOLLOWS), path, tuple(words)
 
 
-def _module(document: Mapping[str, Any], path: str) -> Mapping[str, Any]:
-    """The module that trains. Raises UnsupportedError where it does not train under Megatron."""
+def _module(document: Mapping[str, Any], path: str) -> tuple[str, Mapping[str, Any]]:
+    """The module that trains, and which file of a trainer it has. Raises UnsupportedError where it does not train under Megatron."""
     modules = _mapping(document, "modules")
-    module = modules.get("pre_trainer")
-    if not isinstance(module, Mapping):
+    name = next((name for name in MODULE_NAMES if isinstance(modules.get(name), Mapping)), "")
+    if not name:
         raise UnsupportedError(
-            f"{path} has the modules {shown(', '.join(modules))} of Primus; only pre_trainer is modelled"
+            f"{path} has the modules {shown(', '.join(modules))} of Primus; only {any_of(MODULE_NAMES)} are modelled"
         )
+    module = modules[name]
     framework = str(module.get("framework") or "megatron")
     if framework != "megatron":
         raise UnsupportedError(
             f"{path} trains under {shown(framework)}; of Primus' frameworks only megatron is modelled"
         )
-    return module
+    stage = _mapping(module, "overrides").get("stage")
+    if name == "post_trainer" and stage not in (None, "sft"):
+        raise UnsupportedError(f"stage={shown(stage)} of a post_trainer of Primus is not modelled; only sft is")
+    return MODULE_NAMES[name], module
 
 
 def _mapping(tree: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -359,7 +400,12 @@ def _given_words(words: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _key(name: str) -> str:
-    return name.lstrip("-").replace("-", "_").removeprefix("modules.pre_trainer.overrides.")
+    return (
+        name.lstrip("-")
+        .replace("-", "_")
+        .removeprefix("modules.pre_trainer.overrides.")
+        .removeprefix("modules.post_trainer.overrides.")
+    )
 
 
 def _valued(word: str) -> Any:
@@ -407,8 +453,9 @@ DIALECT = Dialect(
 KERNELS = ("enable_primus_turbo", "use_turbo_", "fused_padded_mla_attention", "moe_use_legacy_grouped_gemm")
 """Kernels for AMD's GPUs that change what is saved, and beginnings of such."""
 NOTHING = """
+    stage enable_packed_sequences patch_primus_pipeline
     turbo_* profile* disable_* dump_* log_* use_rocm_* stderr_* file_sink_* sink_* fp8_amax_* pp_warmup
-    moe_router_force_load_balancing no_fp8_weight_transpose_cache tensorboard_* wandb_* mlflow_* primus_*
+    moe_router_force_load_balancing tensorboard_* wandb_* mlflow_* primus_*
     auto_continue_train trainable checkpoint_* use_deprecated_* debug_* torch_profiler_* deprecated_* check_for_*
     finetune tokenizer_* te_*
 """
@@ -419,11 +466,16 @@ DECIDE = {
     "enable_1f1b_v": "is another pipeline schedule",
     "zero_bubble_v_schedule": "is another pipeline schedule",
     "pp_algorithm": "is another pipeline schedule",
-    "decoder_pipeline_manual_split_list": "splits layers over stages by a list",
+    "recompute_layer_ids": "recomputes a list of layers",
+    "enable_fused_linear_ce": "computes the loss in parts of tokens",
+    "no_fp8_weight_transpose_cache": "keeps no transposed fp8 weights",
     "final_logit_softcapping": "is another architecture",
     "router_logit_softcapping": "is another architecture",
 }
 """Primus' own arguments that decide memory, and what they do."""
+SPLIT = "decoder_pipeline_manual_split_list"
+MEGATRONS_SCHEDULES = ("1f1b", "1f1b-interleaved")
+"""Values of pp_algorithm that are Megatron's own schedule."""
 SIZED = (
     "NullTokenizer",
     "TikTokenizer",
@@ -460,9 +512,19 @@ def own_arguments(own: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     exact, starts = patterns(NOTHING + " ".join(f"{one}*" for one in KERNELS))
     unknown, refused = [], []
     for key, value in own.items():
-        if key in exact or key.startswith(starts) or value in (None, False, "", [], {}, "none"):
+        if (key in exact or key.startswith(starts)) and key != "turbo_sync_free_moe_stage":
             continue
-        if key in DECIDE:
+        if value in (None, False, "", [], {}, "none"):
+            continue
+        if key == SPLIT:
+            continue
+        if key == "pp_algorithm" and (value in MEGATRONS_SCHEDULES or not own.get("patch_primus_pipeline")):
+            continue
+        if key == "turbo_sync_free_moe_stage" and whole(str(value)) not in (0, 1) and own.get("enable_primus_turbo"):
+            refused.append(
+                f"{key}={shown(value)} of Primus receives rows into buffers of the worst case, which are not modelled"
+            )
+        elif key in DECIDE:
             refused.append(f"{key}={shown(value)} of Primus {DECIDE[key]}, which is not modelled")
         elif names_files(key, value):
             refused.append(not_followed(key, value))

@@ -78,6 +78,7 @@ class Reading:
     defaults     settings that hold where it does not, over the model's config and not with `args`
     args         words of Megatron-LM, whose own defaults hold; settings win over them
     num_gpus     GPUs that train
+    node_gpus    GPUs of a node, where the launcher takes the cluster's: without `num_gpus` the fewest nodes are taken that go
     env          environment variables of the training process
     assumptions  what was taken from the framework's defaults or read into the file, a sentence each
     warnings     what is not modelled, and what has no effect, a sentence each
@@ -91,6 +92,7 @@ class Reading:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     args: tuple[str, ...] = ()
     num_gpus: int | None = None
+    node_gpus: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

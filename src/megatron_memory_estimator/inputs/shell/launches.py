@@ -28,6 +28,8 @@ MODULE = re.compile(
     r"|(?:\w+\.)*\w*(?:pretrain|train|finetune)"
 )
 """Modules behind `-m` that train."""
+PRIMUS = "primus-cli"
+"""Primus' command, which has options of its own, or of Slurm, in front of `train pretrain`."""
 COMMANDS = {"megatron": ("sft", "pt", "rlhf"), "flagscale": ("train",)}
 """Programs of frameworks, with the first words that train."""
 SCRIPTS = re.compile(r"(?:.*/)?scripts/training/\w+\.sh|(?:.*/)?examples/run_(?:\w+_)?pretrain\.sh")
@@ -99,6 +101,9 @@ def entry_of(values: Sequence[Value], env: Sequence[str] = ()) -> Entry | None:
 
 def _of_framework(words: Sequence[str], found: str, at: int) -> Entry | None:
     """The program of a framework with its first word (`megatron sft`)."""
+    if found.split("/")[-1] == PRIMUS and "train" in words[at:]:
+        behind = words.index("train", at)
+        return Entry(f"{PRIMUS} train", behind, behind + 2)
     subcommands = COMMANDS.get(found.split("/")[-1], ())
     if not subcommands or not re.fullmatch(r"[a-z]+", "".join(words[at + 1 : at + 2])):
         return None
