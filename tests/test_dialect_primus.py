@@ -187,7 +187,7 @@ def test_what_decides_memory_is_refused(model: str, line: str, name: str) -> Non
 def test_layers_of_virtual_stages_are_a_layout() -> None:
     """`decoder_pipeline_manual_split_list`: 12 layers on two ranks with two chunks each."""
     found = job("own", "pipeline_model_parallel_size: 2\ndecoder_pipeline_manual_split_list: [2, 4, 4, 2]")
-    assert (found.layout.pp, estimate(found).stages[0].num_layers) == (2, 6)
+    assert (found.layout.pp, len(estimate(found).stages)) == (2, 2)
     assert str(found.layout.pipeline_model_parallel_layout) in ("Et*2|t*4|t*4|t*2L", "Ett|tttt|tttt|ttL")
 
 

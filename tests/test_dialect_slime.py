@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -278,3 +279,66 @@ def test_no_words_break_the_reader(pairs: list[tuple[str, str]]) -> None:
             job_of(slime.DIALECT, run, None, {})
     except EstimatorError:
         pass
+
+
+SCRIPT = """HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+LINE="$(python3 "${HERE}/miles/utils/external_utils/model_args_utils.py" "NAME")" || exit 1
+read -ra MODEL_ARGS <<< "${LINE}"
+python3 train.py --actor-num-nodes 1 --actor-num-gpus-per-node 8 --colocate "${MODEL_ARGS[@]}" --hf-checkpoint Qwen/Qwen3-30B-A3B \\
+  --use-miles-router --tensor-model-parallel-size 2 --sequence-parallel --expert-model-parallel-size 8 --expert-tensor-parallel-size 1 \\
+  --use-dynamic-batch-size --max-tokens-per-gpu 8192 --rollout-batch-size 16 --n-samples-per-prompt 8 --global-batch-size 128 MORE
+"""
+FILE = '''import os
+from model_args_utils import moe_layer_freq
+
+BASE = os.environ.get("MODEL_ARGS_ROTARY_BASE") or "1000000"
+
+
+def model_args(nlayers=None, rotary_base=BASE):
+    count = nlayers or int(os.environ.get("MODEL_ARGS_NUM_LAYERS") or 12)
+    words = [f"--num-layers {count}", "--hidden-size 1024 --num-attention-heads 16 --swiglu --vocab-size 151936 --ffn-hidden-size 3072"]
+    if count > 6:
+        words += ["--num-experts 8 --moe-ffn-hidden-size 512 --moe-layer-freq " + moe_layer_freq(nlayers=count, first_k_dense_replace=2)]
+    return " ".join(words) + f"""
+    --use-rotary-position-embeddings --rotary-base {rotary_base} --disable-bias-linear --normalization RMSNorm"""
+'''
+
+
+def script(folder: Path, name: str, more: str = "", **given: str) -> TrainingJob:
+    (folder / "run.sh").write_text(SCRIPT.replace("NAME", name).replace("MORE", more))
+    return TrainingJob.from_file(folder / "run.sh", **({"set_variables": given} if given else {}))
+
+
+def test_words_of_a_model_are_read_from_its_python_file(tmp_path: Path) -> None:
+    """radixark/miles since 9 August 2026: a function of `scripts/models/NAME.py` returns the words; a sibling's with other values."""
+    folder = tmp_path / "scripts/models"
+    folder.mkdir(parents=True)
+    (folder / "own.py").write_text(FILE)
+    (folder / "own-6layer.py").write_text(
+        "from model_args_utils import load_sibling_model_args\n\n"
+        "def model_args():\n    return load_sibling_model_args(__file__, 'own', nlayers=6)\n"
+    )
+    whole = script(tmp_path, "own").model
+    assert (whole.num_layers, whole.num_moe_experts, whole.moe_layer_freq) == (12, 8, "[0,0,1,1,1,1,1,1,1,1,1,1]")
+    cut = script(tmp_path, "own-6layer", "--expert-model-parallel-size 1").model
+    assert (cut.num_layers, cut.num_moe_experts) == (6, None)
+    (folder / "code.py").write_text("def model_args():\n    return __import__('os').popen('touch /tmp/never').read()\n")
+    assert script(tmp_path, "code").model.num_layers == 48  # what is not read is the checkpoint's
+
+
+def test_without_the_file_the_checkpoint_s_model_is_meant(tmp_path: Path) -> None:
+    found = script(tmp_path, "qwen3-30B-A3B")
+    assert (found.model.num_layers, found.model.num_moe_experts, found.model.padded_vocab(2)) == (48, 128, 152064)
+    assert found.training.moe_router_dtype == "fp32" and found.training.bias_activation_fusion
+    assert any("qwen3-30B-A3B.py is not opened" in said for said in found.assumptions)
+    assert script(tmp_path, "qwen3-30B-A3B-5layer").model.num_layers == 5
+
+
+def test_bridge_s_model_takes_the_layout_and_passes_the_model_s_words_over(tmp_path: Path) -> None:
+    """miles `--megatron-to-hf-mode bridge`: the model is Megatron-Bridge's of --hf-checkpoint; vpp, fusions and MTP are not copied."""
+    more = "--megatron-to-hf-mode bridge --hidden-size 64 --mtp-num-layers 1 --recompute-granularity full --lora-rank 8"
+    found = script(tmp_path, "qwen3-30B-A3B-6layer", more)
+    assert (found.model.num_layers, found.model.hidden_size, found.model.mtp_num_layers) == (48, 2048, None)
+    assert found.model.padded_vocab(2) == 151936 and not found.training.bias_activation_fusion
+    assert (found.layout.tp, found.layout.ep, found.training.recompute_granularity) == (2, 8, "full")
+    assert any("without effect: --hidden-size, --mtp-num-layers, --num-layers and" in said for said in found.warnings)

@@ -14,15 +14,23 @@ Source: THUDM/slime `slime/utils/arguments.py`, `slime/backends/megatron_utils/d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...errors import UnsupportedError
+from ...job.model import Model
 from ...wording import dashed, shown, whole
+from ..hf.load import load
+from ..megatron.derive import derive
+from ..megatron.words import parse_words
 from ..questions import Question
+from ..setting_names import known_settings
+from ..shell.model_words import OF_MODEL
 from ..strict_yaml import parse_yaml
 from .keys import passed_over
 from .megatron_words import Found, for_megatron, number, on, positive, real, text, waiting, without
+from .models import named, provider_defaults
 from .rollout import OF_HF, PPO, TOLD_APART, engine, linears, moved
 from .run import Dialect, Reading, Run
 from .words import flags
@@ -83,19 +91,27 @@ def read(run: Run) -> Reading:
     warnings: list[str] = []
     tokens = batch(found, questions)
     tuned, tuned_notes, refused = adapters(found)
-    args, unknown = for_megatron(without(found, " ".join((OWN, *MORE_NORMS))))
+    args, unknown = for_megatron(without(found, " ".join((OWN, *MORE_NORMS, NAMED))))
     settings = {**_always(found, questions), **tokens.settings, **_loss(found, questions, warnings), **tuned}
     settings |= _around(found, questions, warnings, tokens.log_prob)
     notes = [*tokens.notes, *tuned_notes]
-    if "vocab_size" not in found and "padded_vocab_size" not in found and "tokenizer_model" not in found:
+    entry = ""
+    if text(found, "megatron_to_hf_mode") == "bridge":
+        entry = _checkpoint(found, questions, notes)
+        settings = {**_of_bridge(args, text(found, NAMED), warnings), **settings}
+    elif NAMED in found:
+        settings = {**_of_file(found, questions, notes), **settings}
+    elif "vocab_size" not in found and "padded_vocab_size" not in found and "tokenizer_model" not in found:
         args += ("--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", text(found, "hf_checkpoint"))
-    if "num_layers" not in found:
+    if not entry and NAMED not in found and "num_layers" not in found:
         questions.append(_without_model(run))
     asked = {one.option for one in questions}
     questions += [one for one in waiting(found, args) if one.option not in asked]
     return Reading(
-        args=args,
+        model=entry,
+        args=() if entry else args,
         settings=settings,
+        defaults=provider_defaults(entry) if entry else {},
         num_gpus=_gpus(found, questions),
         env={**run.env, **_env(found)},
         assumptions=tuple(notes),
@@ -103,6 +119,65 @@ def read(run: Run) -> Reading:
         questions=tuple(questions),
         refused=(*refused, *_refused(found)),
     )
+
+
+NAMED = OF_MODEL[2:].replace("-", "_")
+"""The argument that stands for words of a model whose file is not there."""
+CUT = re.compile(r"[-_](\d+)layers?$")
+"""The ending of a model's name that has so many of its layers."""
+FILES_SAY = {
+    "moe_grouped_gemm": True, "moe_permute_fusion": True, "moe_router_dtype": "fp32", "moe_aux_loss_coeff": 0.0,
+}  # fmt: skip
+"""What the files of models with experts say of the run (`scripts/models/*.py`)."""
+NOT_COPIED = re.compile(r"fusion|^mtp_|virtual")
+"""In names of arguments that the model of --megatron-to-hf-mode bridge is not given, besides those of the architecture."""
+
+
+def _checkpoint(found: Found, questions: list[Question], notes: list[str]) -> str:
+    """The catalogue's model that --hf-checkpoint, or the name of its file of words, is; asked for where it is none."""
+    checkpoint, name = text(found, "hf_checkpoint"), text(found, NAMED)
+    entry = named(checkpoint) or named(CUT.sub("", name.removesuffix("_lora")))
+    if entry is None or entry.has_towers:
+        what = f"the model of --hf-checkpoint {shown(checkpoint)} is not in the catalogue, and its words are not there"
+        questions.append(Question(what, "--set MODEL_ARGS=VALUE"))
+        return ""
+    notes.append(f"--hf-checkpoint {checkpoint} is the catalogue model {entry.entry}")
+    return entry.entry
+
+
+def _of_file(found: Found, questions: list[Question], notes: list[str]) -> dict[str, Any]:
+    """The architecture that the framework's file of a model has, which is not there: the catalogue's."""
+    entry, name = _checkpoint(found, questions, notes), text(found, NAMED)
+    if not entry:
+        return {}
+    usual = {one: Model.__dataclass_fields__[one].default for one, owner in known_settings().items() if owner is Model}
+    settings = usual | dict(load(entry).config)
+    if cut := CUT.search(name):
+        settings["num_layers"] = int(cut[1])
+    notes.append(f"scripts/models/{name}.py is not opened: the model's words are those of {entry}")
+    return {**settings, **(FILES_SAY if settings.get("num_moe_experts") else {})}
+
+
+def _of_bridge(args: Sequence[str], name: str, warnings: list[str]) -> dict[str, Any]:
+    """The settings of words beside a model that Megatron-Bridge builds: those of the architecture, fusions, virtual stages and MTP have no
+    effect."""
+    given = parse_words(args).settled().values
+    usual, owners = derive({}), known_settings()
+
+    def changed(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in derive(values).items() if usual.get(name) != value}
+
+    idle = [
+        name
+        for name, value in given.items()
+        if NOT_COPIED.search(name) or any(owners.get(one) is Model for one in changed({name: value}))
+    ]
+    said = [*map(dashed, idle), *([f"--num-layers and the other words of {name}"] if name else [])]
+    if said:
+        warnings.append(
+            f"--megatron-to-hf-mode bridge builds the model of --hf-checkpoint; without effect: {', '.join(said)}"
+        )
+    return changed({name: value for name, value in given.items() if name not in idle})
 
 
 def _without_model(run: Run) -> Question:
@@ -250,7 +325,7 @@ def _switch(found: Found, key: str, default: bool) -> bool:
     return default or on(found, key) or on(found, "offload")
 
 
-WORDS = f"{TOLD_APART} 0 cpu allgather policy_loss sft_loss canonical canonical_lora router"
+WORDS = f"{TOLD_APART} 0 cpu allgather policy_loss sft_loss canonical canonical_lora router bridge"
 """Values that are told apart."""
 DIALECT = Dialect("slime", "dialects/slime.md", knows, read, lambda run: "", takes_flags=True, words=WORDS)
 

@@ -24,6 +24,7 @@ from .gpus import gpus_of
 from .grammar import Simple
 from .input_output import changed, document, named, store, text_of_file
 from .launches import Entry, Launch, entry_of, mentions
+from .model_words import FOLDER, OF_MODEL, PROGRAM, words_of_model
 from .parser import parsed
 from .paths import ends, outside
 from .state import Shell, State
@@ -286,6 +287,8 @@ def output_of(shell: Shell, name: str, words: list[Value], node: Simple) -> Valu
         return _summed(shell, _exact(text, division="/")) if isinstance(text, str) and not words else None
     if is_fed:
         return None
+    if name.startswith("python") and len(texts) == 2 and os.path.basename(texts[0]) == PROGRAM:
+        return _words_of_model(shell, *texts)
     if texts[:1] == ["--"] and name in ("basename", "dirname", "realpath", "readlink"):
         texts = texts[1:]
     if name in ("realpath", "readlink"):
@@ -293,6 +296,22 @@ def output_of(shell: Shell, name: str, words: list[Value], node: Simple) -> Valu
     if name in OF_WORDS:
         return OF_WORDS[name](texts)
     return _summed(shell, _expr(texts) if name == "expr" else plain_sum(name, texts))
+
+
+def _words_of_model(shell: Shell, program: str, name: str) -> str:
+    """The words of a model of miles; where its file may not be opened, an argument that names the model."""
+    folder = os.path.join(*[os.path.dirname(program), *[os.pardir] * 3], FOLDER)
+    variables = {one: value for one in shell.state.exported if isinstance(value := shell.variable(one), str)}
+
+    def text_of(file: str) -> str | None:
+        found = (
+            shell.beside.read(os.path.normpath(os.path.join(folder, file)), shell.state.folder)
+            if shell.beside
+            else None
+        )
+        return found[1] if found else None
+
+    return f"{words_of_model(name, text_of, {**variables, **shell.given}) or f'{OF_MODEL} {name}'}\n"
 
 
 def _basename(texts: list[str]) -> str | None:
