@@ -116,9 +116,11 @@ def balancing(tree: Tree, path: str) -> dict[str, Any]:
 
 
 def model_ranks(tree: Tree, path: str) -> int:
-    """GPUs that hold one copy of the model's activations and weights: tensor, pipeline and context parallel ranks of a section."""
+    """GPUs that hold one copy of the model's activations and weights: tensor, pipeline and context parallel ranks of a section, "" for
+    the top."""
     axes = ("tensor_model", "pipeline_model", "context")
-    return prod(tree.count(f"{path}.{axis}_parallel_size", 1) or 1 for axis in axes)
+    at = f"{path}." if path else ""
+    return prod(tree.count(f"{at}{axis}_parallel_size", 1) or 1 for axis in axes)
 
 
 def given(values: Mapping[str, Any], key: str, default: Any) -> Any:

@@ -9,7 +9,8 @@ from typing import Any
 
 from ...dataclass import dataclass
 from ...errors import ConfigError
-from ...wording import shown
+from ...wording import shown, whole
+from ..questions import Question
 from ..shell.launches import Launch
 from ..shell.values import Unknown, Value, bare, in_doubt, unset_in, vanishes
 from ..text_files import is_within, read_text
@@ -135,3 +136,26 @@ def of_document(document: Mapping[str, Any], path: str, given: Mapping[str, Any]
         text_of=beside.text_of,
         named=beside.named,
     )
+
+
+def gpus_of_command(
+    run: Run, env: Mapping[str, str], questions: list[Question], *, alone: int | None = None
+) -> int | None:
+    """Processes that a command starts itself: NPROC_PER_NODE for each of NNODES; `alone` without the first, None where that is asked for.
+
+    A script that another launcher starts has that one's.
+    """
+    if run.gpus_unknown or run.program.endswith(".py"):
+        return run.num_gpus
+    each = env.get("NPROC_PER_NODE") or ("" if alone is None else str(alone))
+    if run.num_gpus is None and "NPROC_PER_NODE" not in env and (run.document is not None or not each):
+        asked = "the file does not say the number of GPUs (NPROC_PER_NODE and NNODES of the command's environment do)"
+        questions.append(Question(asked, "--num-gpus N"))
+        return None
+    if not each:
+        return run.num_gpus
+    counts = [whole(text) for text in (each, env.get("NNODES") or "1")]
+    if not all(counts):
+        questions.append(Question("NPROC_PER_NODE and NNODES are not both numbers of at least 1", "--num-gpus N"))
+        return None
+    return (counts[0] or 1) * (counts[1] or 1)

@@ -27,6 +27,7 @@ from ..spellings import short_dtype
 from .documents import document_of
 from .hydra import Tree, merged, overridden, parted
 from .keys import model_ranks, passed_over, translated
+from .mcore_adapter import DEFAULTS, recompute
 from .rollout import GAE, LINEARS, TOLD_APART, engine, linears, moved
 from .run import Dialect, Reading, Run
 
@@ -34,24 +35,6 @@ PROGRAM = re.compile(r"start_\w+_pipeline")
 WORKERS = ("actor_train", "sft_train", "student", "dpo_train", "critic")
 """Workers that train, the policy first."""
 MEGATRON = "megatron_train"
-DEFAULTS: dict[str, Any] = {
-    "use_distributed_optimizer": False,
-    "sequence_parallel": False,
-    "apply_rope_fusion": False,
-    "bias_activation_fusion": False,
-    "gradient_accumulation_fusion": False,
-    "masked_softmax_fusion": True,
-    "attention_dropout": 0.0,
-    "hidden_dropout": 0.0,
-    "cross_entropy_loss_fusion": False,
-    "moe_token_dispatcher_type": "allgather",
-    "moe_grouped_gemm": True,
-    "moe_aux_loss_coeff": 0.0,
-    "mtp_num_layers": 0,
-    "overlap_grad_reduce": False,
-    "make_vocab_size_divisible_by": 1,
-}
-"""What holds where a run says nothing, in Megatron's names."""
 READ = "recompute_granularity moe_layer_recompute optimizer_cpu_offload optimizer_offload_fraction bf16 fp16 optimizer attention_backend"
 """Keys of strategy_config that are read one by one."""
 NOTHING = """
@@ -95,7 +78,7 @@ def read(run: Run) -> Reading:
         )
     config = tree.section(strategy)
     settings, unknown, refused = translated(config, READ + NOTHING, f"{strategy}.")
-    settings |= _recompute(tree, strategy) | _precision(tree, worker)
+    settings |= recompute(tree, f"{strategy}.") | _precision(tree, worker)
     if settings.get("expert_model_parallel_size", 1) != 1:
         settings["sequence_parallel"] = True
     if config.get("optimizer_cpu_offload"):
@@ -186,20 +169,6 @@ def _precision(tree: Tree, worker: str) -> dict[str, Any]:
     if word not in ("bf16", "fp16", "fp32"):
         raise ConfigError(f"{worker}.model_args.dtype={shown(word)} is not one of bf16, fp16, fp32")
     return {"params_dtype": word}
-
-
-def _recompute(tree: Tree, strategy: str) -> dict[str, Any]:
-    """Full recomputation is uniform with one layer where nothing else is said; moe_layer_recompute is selective."""
-    granularity = tree.at(f"{strategy}.recompute_granularity")
-    if granularity == "full":
-        return {
-            "recompute_granularity": "full",
-            "recompute_method": tree.at(f"{strategy}.recompute_method", "uniform"),
-            "recompute_num_layers": tree.count(f"{strategy}.recompute_num_layers", 1),
-        }
-    if tree.on(f"{strategy}.moe_layer_recompute"):
-        return {"recompute_granularity": "selective", "recompute_modules": ("core_attn", "moe")}
-    return {"recompute_granularity": granularity} if granularity else {}
 
 
 def _batch(

@@ -15,12 +15,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...errors import ConfigError, UnsupportedError
-from ...wording import shown, whole
+from ...wording import shown
 from ..questions import Question
 from ..spellings import kernel_of, short_dtype
 from ..strict_yaml import parse_yaml
 from .documents import needed
 from .keys import given, passed_over, translated
+from .launched import gpus_of_command
 from .rollout import LINEARS, MIXERS, TOLD_APART, engine, moved
 from .run import Dialect, Reading, Run
 from .words import flags, value_of
@@ -112,7 +113,7 @@ def read(run: Run) -> Reading:
         model=names[0] if names else "",
         settings={**settings, **tuned, **around},
         defaults=DEFAULTS,
-        num_gpus=gpus_of(run, {**env, **run.env, **run.variables}, questions),
+        num_gpus=gpus_of_command(run, {**env, **run.env, **run.variables}, questions, alone=1),
         env={**env, **run.env},
         assumptions=tuple(notes),
         warnings=(*warnings, *said, *passed_over(unknown, "ms-swift")),
@@ -267,18 +268,3 @@ def _file(run: Run, path: str) -> Mapping[str, Any]:
     """The YAML or JSON file that is given as the first word."""
     missing = f"{shown(path)}, which holds the options of {run.program}, is not beside {run.path}; put it there"
     return needed(run, path, "keys of ms-swift", missing)
-
-
-def gpus_of(run: Run, env: Mapping[str, str], questions: list[Question]) -> int | None:
-    """Processes of the launcher: NPROC_PER_NODE for each of NNODES; without both a single one of the command."""
-    if run.gpus_unknown or run.program.endswith(".py"):
-        return run.num_gpus
-    if run.document is not None and run.num_gpus is None and "NPROC_PER_NODE" not in env:
-        asked = "the file does not say the number of GPUs (NPROC_PER_NODE and NNODES of the command's environment do)"
-        questions.append(Question(asked, "--num-gpus N"))
-        return None
-    counts = [whole(env.get(name) or "1") for name in ("NPROC_PER_NODE", "NNODES")]
-    if not all(counts):
-        questions.append(Question("NPROC_PER_NODE and NNODES are not both numbers of at least 1", "--num-gpus N"))
-        return None
-    return (counts[0] or 1) * (counts[1] or 1)

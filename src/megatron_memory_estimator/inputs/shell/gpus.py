@@ -2,7 +2,7 @@
 
 Sources: pytorch/pytorch `torch/distributed/run.py`, `torch/distributed/launch.py`; microsoft/DeepSpeed `deepspeed/launcher/runner.py`;
 huggingface/accelerate `src/accelerate/commands/launch.py`; Open MPI mpirun(1); horovod/horovod `horovod/runner/launch.py`;
-modelscope/ms-swift `swift/cli/_megatron/main.py`; SchedMD slurm, sbatch(1) and srun(1), OPTIONS and OUTPUT ENVIRONMENT VARIABLES.
+modelscope/ms-swift `swift/cli/_megatron/main.py`; hiyouga/LLaMA-Factory `src/llamafactory/launcher.py`; SchedMD slurm, sbatch(1) and srun(1), OPTIONS and OUTPUT ENVIRONMENT VARIABLES.
 """
 
 from __future__ import annotations
@@ -150,6 +150,9 @@ def job_variables(given: Mapping[str, Value]) -> dict[str, str]:
 # -- launchers --------------------------------------------------------------------------------------------------------------
 TORCHRUN = frozenset({"torchrun", "ft_launcher"})
 LAUNCHING = re.compile(r"torch\.distributed\.(?:run|launch|elastic)|nvidia_resiliency_ext\..*")
+COMMANDS = {"megatron ": "1", "llamafactory-cli ": "", "lmf ": ""}
+"""Beginnings of commands that start torchrun themselves, with the processes of a node where NPROC_PER_NODE says none: "" for all of its
+GPUs."""
 MPI = frozenset({"mpirun", "mpiexec", "horovodrun", "mpiexec.hydra", "orterun"})
 
 
@@ -178,15 +181,23 @@ def gpus_of(words: Sequence[Value], entry: str, env: Mapping[str, Value], header
         if text is None:
             return Gpus(unknown="accelerate launch says no --num_processes; give --num-gpus")
         return _part(text, "--num_processes")
-    if entry.startswith("megatron "):
-        each = _part(env.get("NPROC_PER_NODE") or "1", "NPROC_PER_NODE")
-        return _product(each, _part(env.get("NNODES") or "1", "NNODES"))
+    if entry.startswith(tuple(COMMANDS)):
+        return _of_command(entry, env, header)
     if name == "mpi":
         text = given.get("np") or given.get("n") or given.get("c")
         if text is not None:
             return _part(text, "-np")
     of_slurm = [*(own if name == "srun" else ()), *(words[1:] if words[:1] == ["sbatch"] else ())]
     return _tasks(of_slurm, env, header)
+
+
+def _of_command(entry: str, env: Mapping[str, Value], header: Mapping[str, Value]) -> Gpus:
+    """GPUs of a command that starts torchrun itself: NPROC_PER_NODE for each of NNODES."""
+    command = entry.split(" ")[0] + " "
+    text = env.get("NPROC_PER_NODE") or COMMANDS[command] or str(gpus_per_node(header) or "")
+    if not text:
+        return Gpus(unknown=f"{command}without NPROC_PER_NODE takes the GPUs that are there; give --num-gpus N")
+    return _product(_part(text, "NPROC_PER_NODE"), _part(env.get("NNODES") or "1", "NNODES"))
 
 
 def _innermost(words: Sequence[Value]) -> tuple[str, Sequence[Value]]:

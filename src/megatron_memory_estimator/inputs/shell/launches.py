@@ -4,7 +4,8 @@ Sources of the names: zhongbozhu/Megatron-LM `pretrain_*.py`, `examples/`, `tool
 volcengine/verl `verl/trainer/`, `verl/experimental/`, `recipe/`; THUDM/slime `train.py`, `train_async.py`; NVIDIA-NeMo/RL
 `examples/`; alibaba/ROLL `examples/start_*_pipeline.py`; FlagOpen/FlagScale `run.py`, `flagscale/cli.py`; AMD-AIG-AIMA/Primus
 `examples/run_*pretrain.sh`, `primus/train.py`; NVIDIA-NeMo/Megatron-Bridge `scripts/training/`,
-`scripts/performance/setup_experiment.py`.
+`scripts/performance/setup_experiment.py`; hiyouga/LLaMA-Factory `src/llamafactory/cli.py`, `launcher.py`; inclusionAI/AReaL
+`examples/`, `areal/launcher/`, `areal/infra/launcher/`.
 """
 
 from __future__ import annotations
@@ -20,17 +21,19 @@ from .values import Unknown, Value, bare, readable
 
 SCRIPT = re.compile(
     r"(?:.*/)?(?:(?:pretrain|train|finetune|run)\w*|\w*(?:pretrain|train)\w*|setup_experiment|start_\w+_pipeline)\.py"
-    r"|(?:.*/)?swift/cli/_megatron/(?:sft|pt|rlhf)\.py"
+    r"|(?:.*/)?swift/cli/_megatron/(?:sft|pt|rlhf)\.py|(?:.*/)?llamafactory/launcher\.py"
 )
 """Files of Python that train."""
+CONFIGURED = re.compile(r"(?:.*/)?\w+_(?:rl|grpo|ppo|dapo|gspo|rloo|sapo|sft|dpo|rw)(?:_\w+)?\.py")
+"""... and those that train where they are given a file with --config."""
 MODULE = re.compile(
     r"verl\.trainer\.(?:main_ppo\w*|\w*sft_trainer\w*)|(?:(?:\w+\.)*recipe|verl\.experimental)\.(?:\w+\.)*(?:main_\w+|\w+_main)"
-    r"|(?:\w+\.)*\w*(?:pretrain|train|finetune)"
+    r"|areal\.(?:infra\.)?launcher\.(?:local|ray|slurm)|(?:\w+\.)*\w*(?:pretrain|train|finetune)"
 )
 """Modules behind `-m` that train."""
 PRIMUS = "primus-cli"
 """Primus' command, which has options of its own, or of Slurm, in front of `train pretrain`."""
-COMMANDS = {"megatron": ("sft", "pt", "rlhf"), "flagscale": ("train",)}
+COMMANDS = {"megatron": ("sft", "pt", "rlhf"), "flagscale": ("train",), "llamafactory-cli": ("train",), "lmf": ("train",)}
 """Programs of frameworks, with the first words that train."""
 SCRIPTS = re.compile(r"(?:.*/)?scripts/training/\w+\.sh|(?:.*/)?examples/run_(?:\w+_)?pretrain\.sh")
 """Shell scripts of frameworks that start a training whose words they are given; they are not read themselves."""
@@ -48,7 +51,7 @@ _PYTHON = re.compile(r"(?:.*/)?python[0-9.]*")
 _STARTERS = frozenset({"torchrun", "deepspeed", "accelerate", "ft_launcher", "horovodrun"})
 _MENTIONED = re.compile(
     r"(?:pretrain|train|finetune|run)\w*\.py|\bmegatron\s+(?:sft|pt|rlhf)\b|\bverl\.trainer\.|\bflagscale\s+train\b|start_\w+_pipeline\.py|"
-    r"setup_experiment\.py"
+    r"setup_experiment\.py|\b(?:llamafactory-cli|lmf)\s+train\b|\bareal\.(?:infra\.)?launcher\.|\.py\s+--config\b"
 )
 
 
@@ -91,7 +94,7 @@ def entry_of(values: Sequence[Value], env: Sequence[str] = ()) -> Entry | None:
             continue
         if (named := _of_framework(words, found, at)) is not None:
             return named
-        if SCRIPT.fullmatch(found) or _is_named(words, at) or _is_of_framework(found, env):
+        if SCRIPT.fullmatch(found) or _is_named(words, at) or _is_of_framework(found, env) or _is_configured(words, at):
             return Entry(found, at, at + 1)
         if at and found.endswith(".py") and (not before.startswith("-") or before == "-u"):
             is_other = NOT_TRAINING.search(found.split("/")[-1])  # what follows are its words
@@ -118,6 +121,12 @@ def _is_named(words: Sequence[str], at: int) -> bool:
     if not is_program or not any(map(MEGATRON_FLAG.fullmatch, words[at + 1 :])):
         return False
     return any(_PYTHON.fullmatch(word) or word.split("/")[-1] in _STARTERS for word in words[:at])
+
+
+def _is_configured(words: Sequence[str], at: int) -> bool:
+    """Whether the word is a program that trains what the file behind --config says."""
+    configured = any(word.partition("=")[0] == "--config" for word in words[at + 1 :])
+    return configured and CONFIGURED.fullmatch(words[at]) is not None
 
 
 def _is_of_framework(path: str, env: Sequence[str]) -> bool:
