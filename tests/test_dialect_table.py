@@ -60,6 +60,9 @@ actor_train:
 """
 EXAMPLES: dict[str, Run] = {
     "ms-swift": written(f"{{model: Qwen/Qwen3-8B, {ONE}, {BATCH}, max_length: 1024}}"),
+    "LLaMA-Factory": written(
+        f"{{model_name_or_path: Qwen/Qwen3-8B, stage: sft, cutoff_len: 1024, bf16: true, {ONE}, per_device_train_batch_size: 1}}"
+    ),
     "verl": written(VERL),
     "NeMo-RL": written(NEMO_RL),
     "Primus": written(
@@ -115,6 +118,7 @@ KEYS = """
     tokenizer_model freeze_params_name_list mtp_num_layers sglang_mem_fraction_static max_tokens_per_gpu sequence_packing framework
     moe_router_force_load_balancing accumulate_allreduce_grads_in_fp32 attention_backend train.global_batch_size --rollout-max-response-len
     turbo_sync_free_moe_stage pp_algorithm post_trainer GPUS_PER_NODE NNODES NPROC_PER_NODE EXP --config --exp -c --set
+    model_name_or_path mixed_precision
 """
 """Words that readers compare with keys, sections, variables and options."""
 PROGRAMS = """

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ..catalog import entries
+from ..defaults import IMPLEMENTATION, LOSS, LOSSES
 
 VARIANT = re.compile(
     r"[-_.](instruct|base|chat|thinking|it|hf|torch_dist|dist|mcore|megatron|bf16|fp16|fp8|awq|gptq|int4|int8|w8a8|dynamic|sft|rl|ckpt|pt|"
@@ -175,3 +176,9 @@ def provider_defaults(model: str) -> dict[str, Any]:
     """Settings of the provider that Bridge makes of a model, by its name."""
     family = family_of(model)
     return PROVIDER | {name: value for name, (value, families) in SETTINGS.items() if family in families.split()}
+
+
+def provider_loss(model: str) -> dict[str, Any]:
+    """The fused cross entropy of that provider; where no family is known, the class's."""
+    family = family_of(model)
+    return {LOSS: True, IMPLEMENTATION: "te" if family in LOSSES["te"].split() else "native"}

@@ -6,7 +6,18 @@ from importlib import import_module
 
 from .run import Dialect, Run
 
-MODULES = ("swift", "verl", "nemo_rl", "primus", "miles", "slime", "flagscale", "roll", "bridge")
+MODULES = (
+    "swift",
+    "llama_factory",
+    "verl",
+    "nemo_rl",
+    "primus",
+    "miles",
+    "slime",
+    "flagscale",
+    "roll",
+    "bridge",
+)
 """Modules of this package, each with a `DIALECT`."""
 
 

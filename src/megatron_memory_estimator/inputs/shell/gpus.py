@@ -2,7 +2,8 @@
 
 Sources: pytorch/pytorch `torch/distributed/run.py`, `torch/distributed/launch.py`; microsoft/DeepSpeed `deepspeed/launcher/runner.py`;
 huggingface/accelerate `src/accelerate/commands/launch.py`; Open MPI mpirun(1); horovod/horovod `horovod/runner/launch.py`;
-modelscope/ms-swift `swift/cli/_megatron/main.py`; hiyouga/LLaMA-Factory `src/llamafactory/launcher.py`; SchedMD slurm, sbatch(1) and srun(1), OPTIONS and OUTPUT ENVIRONMENT VARIABLES.
+modelscope/ms-swift `swift/cli/_megatron/main.py`; hiyouga/LLaMA-Factory `src/llamafactory/launcher.py`; SchedMD slurm, sbatch(1) and
+srun(1), OPTIONS and OUTPUT ENVIRONMENT VARIABLES.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ SCRIPT = re.compile(
     r"|(?:.*/)?swift/cli/_megatron/(?:sft|pt|rlhf)\.py|(?:.*/)?llamafactory/launcher\.py"
 )
 """Files of Python that train."""
-CONFIGURED = re.compile(r"(?:.*/)?\w+_(?:rl|grpo|ppo|dapo|gspo|rloo|sapo|sft|dpo|rw)(?:_\w+)?\.py")
+_KINDS = r"_(?:rl|grpo|ppo|dapo|gspo|rloo|sapo|sft|dpo|rw)(?:_\w+)?\.py"
+CONFIGURED = re.compile(rf"(?:.*/)?\w+{_KINDS}")
 """... and those that train where they are given a file with --config."""
 MODULE = re.compile(
     r"verl\.trainer\.(?:main_ppo\w*|\w*sft_trainer\w*)|(?:(?:\w+\.)*recipe|verl\.experimental)\.(?:\w+\.)*(?:main_\w+|\w+_main)"
@@ -33,7 +34,12 @@ MODULE = re.compile(
 """Modules behind `-m` that train."""
 PRIMUS = "primus-cli"
 """Primus' command, which has options of its own, or of Slurm, in front of `train pretrain`."""
-COMMANDS = {"megatron": ("sft", "pt", "rlhf"), "flagscale": ("train",), "llamafactory-cli": ("train",), "lmf": ("train",)}
+COMMANDS = {
+    "megatron": ("sft", "pt", "rlhf"),
+    "flagscale": ("train",),
+    "llamafactory-cli": ("train",),
+    "lmf": ("train",),
+}
 """Programs of frameworks, with the first words that train."""
 SCRIPTS = re.compile(r"(?:.*/)?scripts/training/\w+\.sh|(?:.*/)?examples/run_(?:\w+_)?pretrain\.sh")
 """Shell scripts of frameworks that start a training whose words they are given; they are not read themselves."""
@@ -51,7 +57,7 @@ _PYTHON = re.compile(r"(?:.*/)?python[0-9.]*")
 _STARTERS = frozenset({"torchrun", "deepspeed", "accelerate", "ft_launcher", "horovodrun"})
 _MENTIONED = re.compile(
     r"(?:pretrain|train|finetune|run)\w*\.py|\bmegatron\s+(?:sft|pt|rlhf)\b|\bverl\.trainer\.|\bflagscale\s+train\b|start_\w+_pipeline\.py|"
-    r"setup_experiment\.py|\b(?:llamafactory-cli|lmf)\s+train\b|\bareal\.(?:infra\.)?launcher\.|\.py\s+--config\b"
+    rf"setup_experiment\.py|\b(?:llamafactory-cli|lmf)\s+train\b|\bareal\.(?:infra\.)?launcher\.|{_KINDS}\s+--config\b"
 )
 
 
