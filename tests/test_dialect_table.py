@@ -58,6 +58,10 @@ actor_train:
   strategy_args: {{strategy_name: megatron_train, strategy_config: {{{ONE}}}}}
   training_args: {{per_device_train_batch_size: 1, gradient_accumulation_steps: 1}}
 """
+AREAL = """
+actor: {backend: "megatron:d8", path: Qwen/Qwen3-8B, optimizer: {type: adam}, mb_spec: {max_tokens_per_mb: 1024}}
+train_dataset: {batch_size: 8}
+"""
 EXAMPLES: dict[str, Run] = {
     "ms-swift": written(f"{{model: Qwen/Qwen3-8B, {ONE}, {BATCH}, max_length: 1024}}"),
     "LLaMA-Factory": written(
@@ -72,6 +76,7 @@ EXAMPLES: dict[str, Run] = {
     "slime": started("train.py", WORDS),
     "FlagScale": written(f"{{system: {{{ONE}}}, model: {{{', '.join(ARCHITECTURE.splitlines())}, {BATCH}}}}}"),
     "ROLL": written(ROLL),
+    "AReaL": written(AREAL),
     "Megatron-Bridge": written(f"{{model: {{{ONE}}}, train: {{{BATCH}}}}}", model="Qwen/Qwen3-8B"),
 }
 
@@ -118,7 +123,7 @@ KEYS = """
     tokenizer_model freeze_params_name_list mtp_num_layers sglang_mem_fraction_static max_tokens_per_gpu sequence_packing framework
     moe_router_force_load_balancing accumulate_allreduce_grads_in_fp32 attention_backend train.global_batch_size --rollout-max-response-len
     turbo_sync_free_moe_stage pp_algorithm post_trainer GPUS_PER_NODE NNODES NPROC_PER_NODE EXP --config --exp -c --set
-    model_name_or_path mixed_precision
+    model_name_or_path mixed_precision actor
 """
 """Words that readers compare with keys, sections, variables and options."""
 PROGRAMS = """

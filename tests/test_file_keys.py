@@ -25,6 +25,7 @@ DOCUMENTS = {
     "FlagScale": f"system: {{tensor_model_parallel_size: 1}}\nmodel: {{{', '.join(ARCHITECTURE.splitlines())}}}\n",
     "ms-swift": "model: Qwen/Qwen3-8B\ntensor_model_parallel_size: 1\nmicro_batch_size: 1\nglobal_batch_size: 8\nmax_length: 1024\n",
     "LLaMA-Factory": "model_name_or_path: Qwen/Qwen3-8B\nstage: sft\ncutoff_len: 1024\ntensor_model_parallel_size: 1\n",
+    "AReaL": 'actor: {backend: "megatron:d8", path: Qwen/Qwen3-8B}\n',
     "Megatron-Bridge": "model: {tensor_model_parallel_size: 2}\ntrain: {global_batch_size: 8}\n",
 }
 READ = {

@@ -16,6 +16,7 @@ MODULES = (
     "slime",
     "flagscale",
     "roll",
+    "areal",
     "bridge",
 )
 """Modules of this package, each with a `DIALECT`."""
