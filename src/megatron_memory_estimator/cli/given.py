@@ -57,6 +57,7 @@ def job_from_options(values: dict[str, Any]) -> TrainingJob:
         ("set_variables", "--set"),
         ("follow", "--follow"),
         ("ignore_unknown", "--ignore-unknown"),
+        ("without_unmodelled", "--without-unmodelled"),
         ("run_model", "--model"),
     ):
         if given.pop(name, None):
@@ -69,7 +70,7 @@ def job_of_recipe(words: Sequence[str], num_gpus: int | None, given: dict[str, A
     from ..inputs.dialects.bridge import DIALECT, run_of_recipe
     from ..inputs.dialects.job import job_of
 
-    for name in ("set_variables", "follow", "ignore_unknown"):
+    for name in ("set_variables", "follow", "ignore_unknown", "without_unmodelled"):
         given.pop(name, None)
     return job_of(DIALECT, run_of_recipe(words, given.pop("run_model", "")), num_gpus, given)
 

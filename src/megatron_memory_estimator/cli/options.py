@@ -134,6 +134,10 @@ def special_options() -> list[click.Option]:
         click.Option(
             ["--ignore-unknown"], is_flag=True, default=None, help="pass over unknown Megatron-LM arguments, with a warning"
         ),
+        click.Option(
+            ["--without-unmodelled"], is_flag=True, default=None,
+            help="leave arguments of forks that are not modelled out of the figures, which are a bound then",
+        ),
     ]  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ..wording import plain
 
@@ -22,6 +22,26 @@ class OpenSetting(NamedTuple):
     def name(self) -> str:
         """The setting."""
         return self.values[0][0]
+
+
+Sign = Literal["lowers", "raises", "unknown"]
+
+
+class Uncounted(NamedTuple):
+    """An argument of a run that the figures are without: how it moves memory, and whose it is with what it does."""
+
+    argument: str
+    sign: Sign
+    whose: str = ""
+
+
+Bound = Literal["", "upper", "lower"]
+
+
+def bound(uncounted: Iterable[Uncounted]) -> Bound:
+    """What figures without some arguments are: an upper bound where all lower memory, a lower one where all raise it, else none."""
+    signs = {one.sign for one in uncounted}
+    return "upper" if signs == {"lowers"} else "lower" if signs == {"raises"} else ""
 
 
 class Assumption(str):

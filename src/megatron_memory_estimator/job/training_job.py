@@ -13,7 +13,7 @@ from dataclasses import field
 from typing import Any
 
 from ..dataclass import dataclass
-from .assumption import OpenSetting
+from .assumption import Bound, OpenSetting, Uncounted, bound
 from .constructors import Constructors
 from .hardware import DEFAULT_GPU, Environment, Gpu, OpenVersion, find_gpu
 from .layout import Layout
@@ -60,6 +60,8 @@ class TrainingJob(Constructors):
     """What is not as it seems."""
     unread: tuple[str, ...] = ()
     """Files that the run's script sources and that were not opened."""
+    uncounted: tuple[Uncounted, ...] = ()
+    """Arguments that decide memory and that the figures are without."""
     by_name: bool = field(default=False, compare=False)
     """Whether it is a model alone, with published recipes' habits where nothing is given."""
     of_arguments: bool = field(default=False, compare=False)
@@ -70,6 +72,11 @@ class TrainingJob(Constructors):
     def __repr__(self) -> str:
         gpus = f"{self.layout.world_size} {self.gpu.name}"
         return f"<TrainingJob {self.name or 'model'} on {gpus}: {self.layout.degrees}>"
+
+    @property
+    def bound(self) -> Bound:
+        """What the figures are without `uncounted`."""
+        return bound(self.uncounted)
 
     @property
     def nothing_laid_out(self) -> bool:

@@ -66,12 +66,13 @@ def _judged(estimate: Estimate) -> tuple[int, str]:
     if unread := estimate.job.unread:
         names = shown(unread[0]) + (f" and {len(unread) - 1} more" if len(unread) > 1 else "")
         sentence += f" {names} is sourced and not read, and may set something else (--follow opens it where it is)."
+    limit, uncounted = estimate.job.bound, bool(estimate.job.uncounted)
     if found.word == "fits":
-        return UNSURE if unread else FITS, sentence
+        return UNSURE if unread or (uncounted and limit != "upper") else FITS, sentence
     if found.word != "does not fit":
         return UNSURE, sentence
     trains = [one.word != "does not fit" for one in found.events if one.phase not in LATER]
-    return (UNSURE if trains and all(trains) else DOES_NOT_FIT), sentence
+    return (UNSURE if (trains and all(trains)) or (uncounted and limit != "lower") else DOES_NOT_FIT), sentence
 
 
 def grown(estimate: Estimate, baseline: dict[int, int]) -> Increase:

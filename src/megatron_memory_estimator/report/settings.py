@@ -20,6 +20,12 @@ BESIDE: tuple[tuple[str, str, Any, str], ...] = (
     ("set_variables", "object", None, "values of variables and positional words of a launch script"),
     ("run_model", "str", None, "the model, or recipe of Megatron-Bridge, of a run file that names none"),
     ("ignore_unknown", "bool", False, "pass over unknown Megatron-LM arguments, with a warning"),
+    (
+        "without_unmodelled",
+        "bool",
+        False,
+        "leave arguments of forks that are not modelled out of the figures, which are a bound then",
+    ),
 )
 """Settings that no dataclass of a job has: name, kind, default, help."""
 UNITS = {

@@ -11,6 +11,7 @@ from ..device.verdict import VERDICTS, Event, Verdict, Word
 from ..errors import EstimatorError
 from ..estimator import Estimate, Stage
 from ..estimator import estimate as estimated
+from ..job.assumption import Uncounted, bound
 from ..job.choices import PHASES
 from ..job.hardware import GIB, GPUS
 from ..legality.precision import has_recipe
@@ -72,7 +73,26 @@ def sentences(found: Verdict, estimate: Estimate) -> list[Sentence]:
         said.append(Sentence(f"Nothing but {all_of([DOES[name].what for name in held])} is judged.", found.word))
     if found.not_counted:
         said.append(Sentence(sentence(found.not_counted), found.word))
+    if estimate.job.uncounted:
+        said.append(Sentence(sentence(uncounted_text(estimate.job.uncounted)), found.word))
     return said
+
+
+BOUNDS = {
+    "upper": "the figures are an upper bound",
+    "lower": "the figures are a lower bound",
+    "": "the figures may be off either way",
+}
+
+
+def uncounted_text(uncounted: Sequence[Uncounted]) -> str:
+    """The arguments that the figures are without, and what these are then."""
+    named = [f"{one.argument} {one.whose}".strip() for one in uncounted]
+    signs = {one.sign for one in uncounted}
+    does = {"lowers": "lowers memory", "raises": "raises memory"}.get(signs.pop(), "") if len(signs) == 1 else ""
+    if does and len(named) > 1:
+        does = does.replace("s memory", " memory")
+    return f"not counted: {all_of(named)}{f', which {does}' if does else ''}; {BOUNDS[bound(uncounted)]}"
 
 
 def _first(event: Event, found: Verdict, estimate: Estimate) -> str:

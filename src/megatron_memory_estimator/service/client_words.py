@@ -25,6 +25,7 @@ ARGUMENTS = {
     "verbose": 'detail="full"',
     "recompute": "recompute",
     "ignore-unknown": "ignore_unknown=true",
+    "without-unmodelled": "without_unmodelled=true",
 }
 """Options that are no settings: the argument of a tool that says the same."""
 SENTENCES = frozenset(

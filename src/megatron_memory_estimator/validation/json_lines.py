@@ -131,7 +131,7 @@ def hold(line: Line, kinds: Mapping[str, Kind], needed: tuple[str, ...], what: s
 
 OF_PYTHON = frozenset(("cls", "self", "args", "config", "model"))
 """Parameters of TrainingJob's constructors, which are no settings."""
-OF_FILES = frozenset(("set_variables", "words", "follow", "ignore_unknown", "more_arguments"))
+OF_FILES = frozenset(("set_variables", "words", "follow", "ignore_unknown", "without_unmodelled", "more_arguments"))
 """Settings of the readers of launch scripts."""
 
 

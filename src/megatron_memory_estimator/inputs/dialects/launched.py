@@ -104,6 +104,7 @@ def of_launch(launch: Launch, path: str, given: Mapping[str, Any], around: Aroun
     return Run(
         path, launch.entry, tuple(_known(word) for word in kept), None, env, launch.num_gpus,
         given.get("set_variables") or {}, given.get("run_model") or "", bool(given.get("ignore_unknown")),
+        bool(given.get("without_unmodelled")),
         with_written(files, path, beside.text_of), launch.gpus_unknown, tuple(notes), beside.named,
         lost=launch.lost, container=launch.container,
     )  # fmt: skip
@@ -133,6 +134,7 @@ def of_document(document: Mapping[str, Any], path: str, given: Mapping[str, Any]
         variables=given.get("set_variables") or {},
         model=given.get("run_model") or "",
         ignore_unknown=bool(given.get("ignore_unknown")),
+        without_unmodelled=bool(given.get("without_unmodelled")),
         text_of=beside.text_of,
         named=beside.named,
     )

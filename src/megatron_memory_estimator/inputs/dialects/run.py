@@ -54,6 +54,7 @@ class Run:
     variables: Mapping[str, str] = field(default_factory=dict)
     model: str = ""
     ignore_unknown: bool = False
+    without_unmodelled: bool = False
     text_of: Callable[[str], str | None] = nothing_beside
     gpus_unknown: str = ""
     notes: tuple[str, ...] = ()

@@ -12,8 +12,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, cast, get_args
 
+from ...job.assumption import Sign, Uncounted, bound
 from ...job.layout import SHORT
 from ...wording import dashed, shown
 from ..file_keys import names_files
@@ -39,7 +40,6 @@ EFFECTS = {
     "split": "another split over GPUs",
     "states": "other gradients or optimizer states",
     "vision": "a vision model",
-    "vocabulary": "another padding of the vocabulary",
 }
 """What an argument that decides memory does; such an argument is refused."""
 READ = "read"
@@ -49,11 +49,13 @@ NONE = "none"
 
 
 class ForkArgument(NamedTuple):
-    """One argument (underscored): who has it, and its effect: one of EFFECTS, READ or NONE."""
+    """One argument (underscored): who has it, its effect (one of EFFECTS, READ or NONE), and how a run with it differs in memory from one
+    without: it `lowers` or `raises` it, may do `either`, or is another `model` or `engine`; "" for READ and NONE."""
 
     flag: str
     fork: str
     effect: str
+    sign: str
 
 
 @lru_cache(maxsize=1)
@@ -62,17 +64,17 @@ def fork_arguments() -> dict[str, ForkArgument]:
     with open(os.path.join(os.path.dirname(__file__), "fork_arguments.csv"), encoding="ascii") as file:
         rows = csv.reader(file)
         next(rows)
-        return {flag: ForkArgument(flag, fork, effect) for flag, fork, effect in rows}
+        return {flag: ForkArgument(flag, *rest) for flag, *rest in rows}
 
 
 TOPICS = re.compile(
     r"activation|lora|adapter|freeze|frozen|tune_|teacher|distill|deepspeed|offload|recompute|checkpointing|checkpoint_(act|in)|swap|mem_|memory|"
     r"zero|quant|dtype|precision|optimizer|gradients|states|fsdp|parallel|2d|tp_|pipe|schedule|overlap|chunk|slice|layers|layer_list|"
     r"hybrid|pattern|moe|expert|mla|attention|attn|norm|hidden|intermediate|heads|head_|_head|vocab|bias|softcap|window|mhc|dsa|index_|"
-    r"compress|groups|hash|share|loss_type"
+    r"compress|groups|hash|share|loss_type|mamba|1f1b|packed|packing"
 )
 """Parts of names that speak of what a model is made of, how it is split, what is trained, and what is kept where, in whatever
-program has them: an argument of such a name is not passed over unseen."""
+program has them: an argument of such a name that is passed over is said in the verdict."""
 MOST_NAMED = 40
 """Unknown arguments that a message names."""
 REPORTS = re.compile(
@@ -97,6 +99,7 @@ class Others:
     ignore_unknown: bool = False
     read: dict[str, tuple[str, ...]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    signed: dict[str, Uncounted] = field(default_factory=dict)
     without_effect: dict[str, None] = field(default_factory=dict)
     unknown: dict[str, None] = field(default_factory=dict)
 
@@ -106,12 +109,16 @@ class Others:
         known = fork_arguments().get(name)
         if known is None and names_files(name, list(words)):
             self.refused[name] = f"{flag} (names a file of settings, which is not read)"
-        elif known is None and tells(name) and (self.ignore_unknown or not _near(flag)):
-            self.refused[name] = f"{flag} (unknown; by its name)"
+        elif known is None and tells(name) and self.ignore_unknown and (near := _near(flag, SURE)):
+            self.refused[name] = f"{flag}{near}"
+        elif known is None and tells(name) and self.ignore_unknown:
+            self.signed[name] = Uncounted(flag, "unknown")
         elif known is None and REPORTS.fullmatch(name) and not tells(name):
             self.without_effect[flag] = None
         elif known is None:
             self.unknown[flag] = None
+        elif known.sign in get_args(Sign):
+            self.signed[name] = Uncounted(flag, cast("Sign", known.sign), f"of {known.fork} ({EFFECTS[known.effect]})")
         elif known.effect in EFFECTS:
             self.refused[name] = f"{flag} of {known.fork} ({EFFECTS[known.effect]})"
         else:
@@ -123,15 +130,33 @@ class Others:
         """The arguments of another source too; they win."""
         self.read.update(other.read)
         self.refused.update(other.refused)
+        self.signed.update(other.signed)
         self.without_effect.update(other.without_effect)
         self.unknown.update(other.unknown)
 
-    def refusals(self) -> Iterator[str]:
-        """One sentence for all that decide memory."""
+    def refusals(self, *, without: bool = False) -> Iterator[str]:
+        """One sentence for all that decide memory; `without`: those whose sign is known are left out of the figures."""
         names = list(self.refused.values())
+        bounded = [one for one in self.signed.values() if one.sign != "unknown"]
+        if not without or not bound(bounded):
+            names += [f"{one.argument} {one.whose}" for one in bounded]
         if names:
             verb = "decides memory and is" if len(names) == 1 else "decide memory and are"
-            yield f"{', '.join(names)} {verb} not modelled; leave out those that are off"
+            yield f"{', '.join(names)} {verb} not modelled{'' if without else self._way_on(bounded)}"
+
+    def _way_on(self, bounded: list[Uncounted]) -> str:
+        """What an answer without them would be, where nothing else is refused."""
+        limit = "" if self.refused else bound(bounded)
+        it, does = ("it", "it lowers") if len(bounded) == 1 else ("them", "they lower")
+        ways = {
+            "upper": f"an upper bound, for {does} memory",
+            "lower": f"a lower bound, for {does.replace('lower', 'raise')} memory",
+        }
+        return f"; --without-unmodelled answers without {it}: {ways[limit]}" if limit else ""
+
+    def uncounted(self) -> tuple[Uncounted, ...]:
+        """What the figures are without."""
+        return tuple(self.signed.values())
 
     def questions(self) -> Iterator[Question]:
         """One question for all that no table has."""
@@ -153,16 +178,20 @@ class Others:
 
 
 VERBS = ("json", "table", "html", "format", "all", "formulas", "phases", "help")
-OF_RUNS = ("gpu", "num_gpus", "strict", "set", "follow", "ignore_unknown", "model")
+OF_RUNS = ("gpu", "num_gpus", "strict", "set", "follow", "ignore_unknown", "without_unmodelled", "model")
 OWN = {*SHORT, *VERBS, *OF_RUNS}
 """Options of `megatron-memory`, which stand before --."""
 
 
-def _near(flag: str) -> str:
+NEAR, SURE = 0.8, 0.92
+"""How much of a name is another's, where that may be meant, and where it surely is."""
+
+
+def _near(flag: str, cutoff: float = NEAR) -> str:
     """` (did you mean --x?)` for an argument that is written nearly so, or nothing; an option of ours has its place."""
     from difflib import get_close_matches
 
     if flag.lstrip("-").replace("-", "_") in OWN:
         return " (an option of megatron-memory: put it before --)"
-    found = get_close_matches(flag.lstrip("-").replace("-", "_"), list(arguments()[0]), n=1, cutoff=0.8)
+    found = get_close_matches(flag.lstrip("-").replace("-", "_"), list(arguments()[0]), n=1, cutoff=cutoff)
     return f" (did you mean {dashed(found[0])}?)" if found else ""

@@ -42,7 +42,7 @@ def job_from_args(
     """See `TrainingJob.from_megatron_args`. `rules`: whether those of Megatron-LM's command line are asked of words; values by name
     come from files and from parsers that asked them. `whole`: whether words are all of a command line."""
     settings = in_megatrons_words(settings)
-    ignoring = bool(settings.pop("ignore_unknown", False))
+    ignoring, without = (bool(settings.pop(name, False)) for name in ("ignore_unknown", "without_unmodelled"))
     caller = Caller(
         settings.pop("set_variables", None) or {}, settings.pop("words", ()), bool(settings.pop("follow", False))
     )
@@ -55,7 +55,7 @@ def job_from_args(
     reading = in_megatron_terms(given, others.read, gpus)
     given = {**given, **reading.changes}
     vocab = vocabulary(given, settings, others.read)
-    _settle(source, more, reading, vocab.question, gpus, settings)
+    _settle(source, more, reading, vocab.question, gpus, settings, without=without)
     warnings = (
         *source.warnings, *source.words.notes, *more.notes, *others.warnings(), *reading.notes,
         *refuse_unmodelled(given), *vocab.notes
@@ -82,7 +82,12 @@ def job_from_args(
     stops = () if source.sets is None else contradictions(job.layout, job.training, job.gpu, source.env, source.sets)
     said = (*job.warnings, *map(plain, stops))
     return dataclasses.replace(
-        job, assumptions=(*assumed, *job.assumptions), warnings=said, unread=source.lost, of_arguments=True
+        job,
+        assumptions=(*assumed, *job.assumptions),
+        warnings=said,
+        unread=source.lost,
+        uncounted=others.uncounted(),
+        of_arguments=True,
     )
 
 
@@ -99,6 +104,8 @@ def _settle(
     vocabulary_asked: Question | None,
     gpus: int | None,
     settings: Mapping[str, Any],
+    *,
+    without: bool,
 ) -> None:
     """Nothing, where nothing is open. Raises QuestionsError with everything that is, or with all that is refused."""
     elsewhere = {*more.values, *(full_name(name) for name in settings)}
@@ -112,7 +119,7 @@ def _settle(
         questions.insert(questions.index(words_missing[0]), Question(WORDS_MISSING))
     asked = {*source.words.problems, *more.problems, *reading.others}
     sizes = _sizes({**reading.given, **reading.changes}, settings, asked)
-    refused = [*source.words.others.refusals(), *reading.refused]
+    refused = [*source.words.others.refusals(without=without), *reading.refused]
     explained = any(path in one.what for path in source.lost for one in questions)
     if sizes and source.lost and not explained and not refused:
         refused = [f"{', '.join(source.lost)} is not there, and may hold what is missing: {sizes[0].what}"]

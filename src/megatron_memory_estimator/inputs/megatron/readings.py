@@ -134,8 +134,54 @@ SAME: dict[str, tuple[str, Any]] = {
     "create_attention_mask_in_dataloader": ("create_attention_mask_in_dataloader", True),
     "use_custom_fsdp": ("use_megatron_fsdp", True),
     "use_fused_moe_token_permute_and_unpermute": ("moe_permute_fusion", True),
+    "qk_nope_head_dim": ("qk_head_dim", None),
+    "qk_rope_head_dim": ("qk_pos_emb_head_dim", None),
+    "moe_intermediate_size": ("moe_ffn_hidden_size", None),
+    "use_qk_norm": ("qk_layernorm", True),
+    "export_qk_l2_norm": ("qk_l2_norm", True),
+    "export_moe_apply_probs_on_input": ("moe_apply_probs_on_input", True),
+    "pad_vocab_size_to": ("padded_vocab_size", None),
+    "intermediate_size": ("ffn_hidden_size", None),
 }
 """Arguments that set one of today's, to a value or to their own (None)."""
+
+
+def _key_value_heads(reading: Reading, words: Words) -> None:
+    """--num-key-value-heads, --n-head-kv: query groups."""
+    reading.changes |= {
+        "group_query_attention": True,
+        "num_query_groups": one_number(reading, "num_key_value_heads", words),
+    }
+
+
+def _one_group(reading: Reading, words: Words) -> None:
+    """--attention-head-type multiquery: one group; multihead: as many as heads."""
+    if words == ("multiquery",):
+        reading.changes |= {"group_query_attention": True, "num_query_groups": 1}
+    elif words != ("multihead",):
+        reading.refuse("attention_head_type", f"{shown(' '.join(words))} is another attention, which is not modelled")
+
+
+def _gated(reading: Reading, words: Words) -> None:
+    """--glu-activation: gated MLPs, of which swiglu, geglu and reglu are as wide as each other."""
+    if words == ("swiglu",):
+        reading.changes["swiglu"] = True
+    else:
+        reading.refuse("glu_activation", f"{shown(' '.join(words))} is another MLP, which is not modelled")
+
+
+def _layers_of_a_rank(reading: Reading, words: Words) -> None:
+    """--enable-recompute-layers-per-pp-rank: --recompute-num-layers counts over all chunks of a rank, one layer of each chunk in turn."""
+    chunks = _chunks(reading) // (reading.number("pipeline_model_parallel_size") or 1)
+    layers = reading.number("recompute_num_layers")
+    if reading.get("recompute_method") != "block" or chunks < 2:
+        return
+    if layers % chunks:
+        reading.refuse(
+            "enable_recompute_layers_per_pp_rank",
+            f"with {layers} layers over {chunks} chunks recomputes more in the first ones, which is not modelled",
+        )
+    reading.changes["recompute_num_layers"] = layers // chunks
 
 
 def _first_dense(reading: Reading, words: Words) -> None:
@@ -268,6 +314,12 @@ def _passes(reading: Reading, words: Words) -> None:
 
 READERS: dict[str, Callable[[Reading, Words], None]] = {
     "first_k_dense_replace": _first_dense,
+    "num_key_value_heads": _key_value_heads,
+    "n_head_kv": _key_value_heads,
+    "attention_head_type": _one_group,
+    "glu_activation": _gated,
+    "enable_recompute_layers_per_pp_rank": _layers_of_a_rank,
+    "custom_pipeline_layers": layers_per_stage,
     "n_shared_experts": _shared_experts,
     "context_parallel_algo": _context_parallel,
     "moe_tp_extend_ep": _experts_over_tensor_ranks,

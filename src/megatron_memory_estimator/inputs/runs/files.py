@@ -33,7 +33,7 @@ SCRIPT = re.compile(
     r"(?m)\A#!|^\s*(?:export|torchrun|srun|python3?|deepspeed|mpirun|exec|set|megatron|ray|flagscale|accelerate|sbatch|bash)\s|^\s*[A-Za-z_][A-Za-z0-9_]*="
 )
 """What a launch script begins with, or has at the beginning of a line."""
-OF_FILES = ("set_variables", "words", "follow", "ignore_unknown", "run_model")
+OF_FILES = ("set_variables", "words", "follow", "ignore_unknown", "without_unmodelled", "run_model")
 """Settings that say how a file is read, and are none of the job."""
 
 
