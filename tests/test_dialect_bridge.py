@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from megatron_memory_estimator import EstimatorError, TrainingJob, estimate
 from megatron_memory_estimator.errors import ConfigError, QuestionsError, UnsupportedError
 from megatron_memory_estimator.inputs.bridge_config import peft_values
-from megatron_memory_estimator.inputs.dialects import bridge, bridge_table
+from megatron_memory_estimator.inputs.dialects import bridge, bridge_launcher, bridge_table
 from megatron_memory_estimator.inputs.dialects.bridge_table import all_recipes, is_recipe, names, recipe
 from megatron_memory_estimator.inputs.dialects.job import job_of
 from megatron_memory_estimator.inputs.dialects.run import Run
@@ -144,6 +145,122 @@ def test_the_performance_launcher_chooses_by_size_gpu_and_precision() -> None:
     assert job(PERFORMANCE.format("bf16", 128) + f" -gb {own}", program=program).training.global_batch_size == own
     with pytest.raises(ConfigError, match="nearest"):
         job(PERFORMANCE.format("int1", 64), program=program)
+
+
+LAUNCHER = "-m llama -mr llama3_70b -g h100 -c bf16 -gn 8 -ng 64 {}"
+EXPERTS = "-m qwen -mr qwen3_30b_a3b -g h100 -c bf16 -gn 8 -ng 16 {}"
+LARGE = "-m deepseek -mr deepseek_v3 -g h100 -c bf16 -gn 8 -ng 1024 {}"
+
+
+def tuned(words: str, **more: Any) -> TrainingJob:
+    """The job of words of the performance launcher."""
+    return job(words, program="scripts/performance/setup_experiment.py", **more)
+
+
+def test_an_option_of_the_performance_launcher_wins_over_sections() -> None:
+    words = (
+        "-mb 2 -tp 1 -vp None -sl 4096 train.micro_batch_size=4 model.tensor_model_parallel_size=8 model.seq_length=512"
+    )
+    found = tuned(LAUNCHER.format(words))
+    assert (found.training.micro_batch_size, found.training.seq_length) == (2, 4096)
+    assert (found.layout.tp, found.layout.sequence_parallel) == (1, False)
+    assert found.layout.virtual_pipeline_model_parallel_size in (None, 1)
+    assert tuned(LAUNCHER.format("-tp 2")).layout.sequence_parallel
+    assert tuned(LAUNCHER.format("train.micro_batch_size=4")).training.micro_batch_size == 4
+
+
+def test_options_set_what_goes_with_them() -> None:
+    full = tuned(LAUNCHER.format("-rl 2")).training
+    assert (full.recompute_granularity, full.recompute_method, full.recompute_num_layers) == ("full", "block", 2)
+    some = tuned(EXPERTS.format("--recompute_modules moe_act,layernorm --cuda_graph_impl none")).training
+    assert (some.recompute_granularity, some.recompute_modules) == ("selective", ("moe_act", "layernorm"))
+    assert (some.cuda_graph_impl, some.cuda_graph_modules) == ("none", ())
+    assert tuned(LAUNCHER.format("-ol 10")).training.cpu_offloading_num_layers == 10
+    sharded = tuned(LAUNCHER.format("--use_megatron_fsdp 1 -tp 1 -pp 1 -vp None -cp 1")).training
+    assert (sharded.use_megatron_fsdp, sharded.data_parallel_sharding_strategy) == (True, "optim_grads_params")
+    assert not tuned(LAUNCHER.format("--use_megatron_fsdp false")).training.use_megatron_fsdp
+    graphs = tuned(EXPERTS.format("--cuda_graph_impl transformer_engine --cuda_graph_scope attn")).training
+    assert graphs.cuda_graph_modules == ("attn",)
+
+
+def test_dispatchers_and_overlap_of_the_performance_launcher() -> None:
+    flex = tuned(EXPERTS.format("--moe_flex_dispatcher_backend deepep")).training
+    assert (flex.moe_token_dispatcher_type, flex.moe_flex_dispatcher_backend) == ("flex", "deepep")
+    plain = tuned(EXPERTS.format("--moe_flex_dispatcher_backend None --moe_a2a_overlap false")).training
+    assert (plain.moe_token_dispatcher_type, plain.overlap_moe_expert_parallel_comm) == ("alltoall", False)
+    overlapped = tuned(EXPERTS.format("-cv dev --moe_a2a_overlap true")).training
+    assert overlapped.overlap_moe_expert_parallel_comm and overlapped.delay_wgrad_compute
+
+
+def test_the_performance_launcher_finishes_the_optimizer_and_the_stages() -> None:
+    own = tuned(LAUNCHER.format("")).training
+    assert (own.use_precision_aware_optimizer, own.overlap_param_gather_with_optimizer_step) == (True, False)
+    assert job("--recipe llama3_70b_pretrain_64gpu_h100_bf16_config").training.use_precision_aware_optimizer is False
+    other = tuned(LAUNCHER.format("-ng 128 optimizer.use_precision_aware_optimizer=false")).training
+    assert (other.use_precision_aware_optimizer, other.overlap_param_gather_with_optimizer_step) == (True, True)
+    assert not tuned(LAUNCHER.format("-ng 128 -c fp8_cs")).training.use_precision_aware_optimizer
+    assert tuned(LARGE.format("-pp 16 -vp None")).layout.pipeline_model_parallel_layout == "Et*4|(t*4|)*14t*1mL"
+    assert tuned(LARGE.format("-pp 8 -vp None")).layout.pipeline_model_parallel_layout == "Et*8|(t*8|)*6t*5mL"
+    small = tuned(LARGE.format("-pp 1 -vp None --num_layers 6 --first_k_dense_replace 1"))
+    assert (small.model.num_layers, str(small.model.moe_layer_freq)) == (6, "[0, 1, 1, 1, 1, 1]")
+
+
+def test_variants_of_recipes_are_chosen_by_name() -> None:
+    assert any("_bf16_dev_config" in str(note) for note in tuned(EXPERTS.format("-ng 32 -cv dev")).assumptions)
+    with pytest.raises(ConfigError, match="qwen3_30b_a3b pretrain h100 bf16 none_such"):
+        tuned(EXPERTS.format("-cv none_such"))
+    with pytest.raises(QuestionsError, match="--offload_all_of_it decides memory"):
+        tuned(EXPERTS.format("--offload_all_of_it 3"))
+
+
+TORCHRUN = """
+LAUNCHER=${LAUNCHER:-scripts/performance/custom_setup_experiment.py}
+inner=$(cat <<- EOM
+  cd /opt ; numactl --cpunodebind=\\$((LOCAL_RANK/4)) python ${LAUNCHER} --gpu h100 --model_family_name llama \\
+    --model_recipe_name llama3_70b --num_gpus 64 --compute_dtype bf16 --tensor_model_parallel_size 4 \\
+    --recompute_num_layers 3 --virtual_pipeline_model_parallel_size None
+EOM
+)
+echo "$inner" > inner.sh
+torchrun --nproc-per-node=8 --nnodes=2 --node_rank=$RANK --no-python bash inner.sh
+"""
+ENVIRONMENT = """
+set -eu
+GPU_TYPE=${GPU_TYPE:?needed}
+DTYPE=${DTYPE:?needed}
+TOTAL=${JOB_TOTAL_GPUS:?needed}
+if [[ $DTYPE == fp8 ]]; then COMPUTE=fp8_cs; else COMPUTE=$DTYPE; fi
+python3 scripts/performance/setup_experiment.py --compute_dtype $COMPUTE --gpu ${GPU_TYPE,,} --num_gpus $TOTAL \
+  --model_family_name llama --model_recipe_name llama3_${MODEL_SIZE:?needed} ${CONFIG_OVERRIDES:-} --account $SBATCH_ACCOUNT
+"""
+
+
+def test_gpus_are_the_launchers_inside_torchrun_too(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(TORCHRUN)
+    found = TrainingJob.from_file(str(script))
+    assert (found.layout.world_size, found.layout.tp, found.training.recompute_num_layers) == (64, 4, 3)
+    assert any("custom_setup_experiment.py goes with the Megatron-Bridge" in said for said in found.warnings)
+
+
+def test_names_of_the_environment_that_choose_a_recipe_are_asked_for_with_choices(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(ENVIRONMENT)
+    with pytest.raises(
+        QuestionsError, match=r"\$GPU_TYPE, which has none: .*h100.*\$JOB_TOTAL_GPUS.*recipes are for"
+    ) as caught:
+        TrainingJob.from_file(str(script))
+    options = {one.option.split("=")[0] for one in caught.value.questions}
+    assert options == {f"--set {name}" for name in ("GPU_TYPE", "DTYPE", "JOB_TOTAL_GPUS", "MODEL_SIZE")}
+    given = {
+        "GPU_TYPE": "H100",
+        "DTYPE": "bf16",
+        "JOB_TOTAL_GPUS": "64",
+        "MODEL_SIZE": "70b",
+        "CONFIG_OVERRIDES": "-tp 8 -rl 1",
+    }
+    found = TrainingJob.from_file(str(script), set_variables=given)
+    assert (found.layout.world_size, found.layout.tp, found.training.recompute_method) == (64, 8, "block")
 
 
 def test_gpus_are_the_launchers_or_the_recipes() -> None:
@@ -288,6 +405,22 @@ def test_random_words_end_in_a_job_or_a_message(pairs: list[tuple[str, str]], na
     words = ("--recipe", name, option, "2", *(f"{key}={value}" for key, value in pairs))
     with contextlib.suppress(EstimatorError):
         job_of(bridge.DIALECT, Run(program="run_recipe.py", words=words), None, {})
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([*bridge_launcher.WORDS, *bridge_launcher.OPTIONS, *bridge_launcher.CHOOSING]), VALUES
+        ),
+        max_size=4,
+    ),
+    st.sampled_from([LAUNCHER, EXPERTS, LARGE]),
+)
+def test_random_options_end_in_a_job_or_a_message(pairs: list[tuple[str, str]], begin: str) -> None:
+    words = (*begin.format("").split(), *(word for option, text in pairs for word in (f"--{option}", text)))
+    with contextlib.suppress(EstimatorError):
+        job_of(bridge.DIALECT, Run(program="setup_experiment.py", words=words), None, {})
 
 
 LEAVES = st.one_of(st.none(), st.booleans(), st.integers(-5, 10**20), st.floats(), st.text(max_size=6))

@@ -124,10 +124,12 @@ KEYS = """
     moe_router_force_load_balancing accumulate_allreduce_grads_in_fp32 attention_backend train.global_batch_size --rollout-max-response-len
     turbo_sync_free_moe_stage pp_algorithm post_trainer GPUS_PER_NODE NNODES NPROC_PER_NODE EXP --config --exp -c --set
     model_name_or_path mixed_precision actor
+    compute-dtype num-gpus model-recipe-name num-moe-experts pipeline-model-parallel-layout model.tensor_model_parallel_size
+    dataset.seq_length
 """
 """Words that readers compare with keys, sections, variables and options."""
 PROGRAMS = """
-    nemo train.sh setup_experiment run flagscale flagscale_train flagscale/train/ miles primus main pretrain fsdp_sft sft_trainer
+    nemo train.sh setup_experiment run_script run flagscale flagscale_train flagscale/train/ miles primus main pretrain fsdp_sft sft_trainer
     sft dpo rm distillation pretrain peft train
 """
 """... with programs, and with the kinds of training and of models that these and the recipes' names decide."""

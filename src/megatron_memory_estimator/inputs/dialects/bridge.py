@@ -3,10 +3,10 @@
 Sources: NVIDIA-NeMo/Megatron-Bridge `scripts/training/README.md`, `src/megatron/bridge/training/utils/omegaconf_utils.py`,
 `src/megatron/bridge/recipes/common.py`.
 
-Words of Megatron-Bridge's launchers: which recipe they choose, on how many GPUs, and what they change of it.
+Words of Megatron-Bridge's launchers: which recipe they choose, on how many GPUs, and what they change of it. Those of the performance
+launchers, which win over sections, are in `bridge_launcher.py`.
 
-Sources: NVIDIA-NeMo/Megatron-Bridge `scripts/training/run_recipe.py`, `scripts/training/train.sh`,
-`scripts/performance/setup_experiment.py`, `scripts/performance/argument_parser.py`.
+Sources: NVIDIA-NeMo/Megatron-Bridge `scripts/training/run_recipe.py`, `scripts/training/train.sh`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from ...job.model import Model
 from ...wording import shown, whole
 from ..bridge_config import DDP, LOW_PRECISION, OPTIMIZER
 from ..field_names import fields_of, meant, misspelled
-from ..questions import Question
+from ..questions import Question, settle
 from ..setting_names import full_name, known_settings
 from ..strict_yaml import parse_yaml
 from ..transformer_config import IRRELEVANT, UNCOUNTED, UNSUPPORTED
+from . import bridge_launcher as launcher
 from .bridge_sections import LORA, SECTIONS, common, settings_of, spelled_out, vocabulary
-from .bridge_table import GPUS, UNKNOWN_GPU, Recipe, is_recipe, of_model, of_performance, recipe
+from .bridge_table import GPUS, UNKNOWN_GPU, Recipe, is_recipe, of_model, recipe
 from .documents import needed
 from .hydra import merged, overridden, parted
 from .keys import DECIDES, passed_over
@@ -51,7 +52,7 @@ def knows(run: Run) -> bool:
     """A launcher of recipes, a script that takes sections as words or in a file, a YAML of sections, or a file of NeMo."""
     if run.document is not None:
         return is_nemo(run.document) or is_override(run.document)
-    if run.script in LAUNCHERS or run.script == "nemo":
+    if run.script in LAUNCHERS or launcher.is_performance(run.script) or run.script == "nemo":
         return True
     if not run.program.endswith(".py"):
         return False
@@ -88,13 +89,17 @@ def config_file(run: Run) -> str:
 
 
 def read(run: Run) -> Reading:
-    """The settings of a run. Raises ConfigError for a recipe that there is not, UnsupportedError for NeMo's own formats."""
+    """The settings of a run. Raises ConfigError for a recipe that there is not, QuestionsError for words that choose one and have no
+    value, UnsupportedError for NeMo's own formats."""
     if run.script == "nemo" or (run.document is not None and is_nemo(run.document)):
         raise UnsupportedError(
             f"{run.path} is a run of NeMo, whose models and defaults are another implementation; only recipes and overrides of "
             "Megatron-Bridge are read"
         )
-    options, words = parted(run.words, SHORT if run.script == "setup_experiment" else {})
+    tuned = launcher.is_performance(run.script)
+    options, words = parted(run.words, launcher.SHORT if tuned else {})
+    if tuned and not is_recipe(run.model):
+        settle(launcher.waiting(options, run))
     chosen = choose(run, options)
     if chosen is None:
         asked = [Question(_unnamed(run), "--model NAME")]
@@ -102,7 +107,7 @@ def read(run: Run) -> Reading:
             asked.append(Question("an override file does not say the number of GPUs", "--num-gpus N"))
         return Reading(questions=tuple(asked), num_gpus=run.num_gpus)
     gpus = gpus_of(run, options, chosen.base)
-    changes = changes_of(options, words)
+    changes = launcher.changes_of(options, words, chosen.base) if tuned else changes_of(options, words)
     base: dict[str, Any] = spelled_out(chosen.base.sections if chosen.base else common(chosen.task))
     if options.get("mode") == "dora" or options.get("peft-scheme") == "dora":
         base["peft"] = {**LORA, **(base.get("peft") or {}), "type": "dora"}
@@ -111,8 +116,10 @@ def read(run: Run) -> Reading:
     changed = overridden(spelled_out(merged(base, spelled_out(known_only(file)))), changes)
     changed = spelled_out({key: value for key, value in changed.items() if key in SECTIONS})
     read, apart = lengths_apart(chosen, changed, file, changes)
-    refused += apart
-    notes = read + scaled(chosen.base, gpus, changed, file, changes)
+    refused += apart + (launcher.unread(options) if tuned else [])
+    notes = read + scaled(chosen.base, gpus, changed, file, changes, always=tuned)
+    if tuned and chosen.base is not None:
+        changed = launcher.finished(changed, options, chosen.base, gpus)
     return reading_of(run, chosen, gpus, (base, changed), (notes, unknown, refused))
 
 
@@ -163,6 +170,7 @@ def reading_of(
         config = {key: config[key] for key in EXPERTS}
     defaults = {**config, **{key: value for key, value in own.items() if key in full}, **rows}
     warnings, gpu = _about(chosen.base) if chosen.base else ([], "")
+    warnings += launcher.pinned(run)
     if gpu:
         full["gpu"] = gpu
     architecture = chosen.base is not None and chosen.base.own_model and not _replaced(run, chosen)
@@ -249,40 +257,16 @@ def known_only(file: Mapping[str, Any]) -> dict[str, Any]:
 
 
 DIALECT = Dialect(
-    "Megatron-Bridge", "dialects/megatron_bridge.md", knows, read, words="dora null NullTokenizer nemotron"
+    "Megatron-Bridge",
+    "dialects/megatron_bridge.md",
+    knows,
+    read,
+    words="dora null NullTokenizer nemotron fp8 adam bf16",
 )
 
 
-LAUNCHERS = ("run_recipe", "setup_experiment", "run_script", "train.sh")
+LAUNCHERS = ("run_recipe", "train.sh")
 TASKS = {"pretrain": "pretrain", "sft": "sft", "finetune": "sft", "lora": "peft", "dora": "peft", "peft": "peft"}
-PRECISIONS = {"fp8_cs": "fp8cs", "fp8_mx": "fp8mx", "fp8_ds": "fp8ds", "fp8_sc": "fp8sc", "fp8": "fp8cs"}
-WORDS = {
-    "gb": "train.global_batch_size", "global-batch-size": "train.global_batch_size",
-    "mb": "train.micro_batch_size", "micro-batch-size": "train.micro_batch_size",
-    "sl": "dataset.seq_length", "seq-length": "dataset.seq_length",
-    "tp": "model.tensor_model_parallel_size", "tensor-model-parallel-size": "model.tensor_model_parallel_size",
-    "tensor-parallel-size": "model.tensor_model_parallel_size",
-    "pp": "model.pipeline_model_parallel_size", "pipeline-model-parallel-size": "model.pipeline_model_parallel_size",
-    "pipeline-parallel-size": "model.pipeline_model_parallel_size",
-    "cp": "model.context_parallel_size", "context-parallel-size": "model.context_parallel_size",
-    "vp": "model.virtual_pipeline_model_parallel_size",
-    "virtual-pipeline-model-parallel-size": "model.virtual_pipeline_model_parallel_size",
-    "virtual-pipeline-parallel-size": "model.virtual_pipeline_model_parallel_size",
-    "ep": "model.expert_model_parallel_size", "expert-model-parallel-size": "model.expert_model_parallel_size",
-    "expert-parallel-size": "model.expert_model_parallel_size",
-    "etp": "model.expert_tensor_parallel_size", "et": "model.expert_tensor_parallel_size",
-    "expert-tensor-parallel-size": "model.expert_tensor_parallel_size",
-    "use-megatron-fsdp": "ddp.use_megatron_fsdp", "cuda-graph-impl": "model.cuda_graph_impl",
-    "recompute-num-layers": "model.recompute_num_layers", "activation-offload-layers": "model.cpu_offloading_num_layers",
-    "moe-a2a-overlap": "comm_overlap.overlap_moe_expert_parallel_comm",
-    "num-layers": "model.num_layers", "hidden-size": "model.hidden_size",
-}  # fmt: skip
-"""Options of the launchers, as keys."""
-SHORT = {
-    "m": "model-family-name", "mr": "model-recipe-name", "c": "compute-dtype", "g": "gpu", "ng": "num-gpus", "gn": "gpus-per-node",
-}  # fmt: skip
-"""Short options of setup_experiment.py; the launchers have no others by these names."""
-LISTS = {"recompute-modules": "model.recompute_modules", "cuda-graph-scope": "model.cuda_graph_modules"}
 TUNED_SCRIPT = re.compile(r"finetune|sft|lora|peft")
 
 
@@ -296,8 +280,7 @@ class Chosen(NamedTuple):
 
 def changes_of(options: Mapping[str, str], words: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """What the options and words change, as keys and texts, the last one the strongest."""
-    found = [(WORDS[key], text or "true") for key, text in options.items() if key in WORDS]
-    found += [(LISTS[key], f"[{text.strip('[]')}]") for key, text in options.items() if key in LISTS]
+    found = [(launcher.WORDS[key], text or "true") for key, text in options.items() if key in launcher.WORDS]
     return found + [(key, text) for key, text in words if key.lstrip("+~").split(".")[0] in SECTIONS]
 
 
@@ -311,7 +294,7 @@ def choose(run: Run, options: Mapping[str, str]) -> Chosen | None:
     if options.get("recipe"):
         name = options["recipe"].rsplit(".", 1)[-1]
     elif options.get("model-recipe-name"):
-        name = _performance(options, task or "pretrain")
+        name = launcher.recipe_of(options, task or "pretrain", run.script)
     elif options.get("model") and run.script in LAUNCHERS:
         if not task:
             raise ConfigError(f"--model {shown(options['model'])} needs --mode pretrain, sft or lora")
@@ -323,25 +306,9 @@ def choose(run: Run, options: Mapping[str, str]) -> Chosen | None:
     return Chosen(None, run.model, kind) if run.model else None
 
 
-def _performance(options: Mapping[str, str], task: str) -> str:
-    """The recipe of the performance launcher's words."""
-    missing = [f"--{key.replace('-', '_')}" for key in ("gpu", "compute-dtype") if not options.get(key)]
-    if missing:
-        raise ConfigError(f"setup_experiment.py needs {' and '.join(missing)} to choose a recipe of Megatron-Bridge")
-    word = options["compute-dtype"].lower()
-    precision = PRECISIONS.get(word, word)
-    return of_performance(
-        options["model-recipe-name"],
-        task,
-        options["gpu"].lower(),
-        precision,
-        whole(options.get("num-gpus") or options.get("ng") or ""),
-    )
-
-
 def gpus_of(run: Run, options: Mapping[str, str], found: Recipe | None) -> int | None:
     """GPUs of the launcher's own words, of what starts it, or those that the recipe is for."""
-    if number := whole(options.get("num-gpus") or options.get("ng") or ""):
+    if number := whole(options.get("num-gpus") or ""):
         return number
     nodes = whole(options.get("nodes") or options.get("num-nodes") or "")
     each = whole(options.get("gpus-per-node") or options.get("gn") or "")
@@ -419,12 +386,15 @@ def scaled(
     changed: dict[str, Any],
     said: Mapping[str, Any],
     words: Sequence[tuple[str, str]],
+    *,
+    always: bool,
 ) -> list[str]:
-    """Sets the global batch of a performance recipe on another number of GPUs than its own, where the run leaves it, and says so.
+    """Sets the global batch of a performance recipe, or with `always` of any, on another number of GPUs than its own, where the run leaves
+    it, and says so.
 
     `said` is the file that is laid over the recipe, `words` what the words change.
     """
-    if found is None or not found.performance or not gpus or not found.gpus or gpus == found.gpus:
+    if found is None or not (found.performance or always) or not gpus or not found.gpus or gpus == found.gpus:
         return []
     in_file = isinstance(said.get("train"), Mapping) and said["train"].get("global_batch_size") is not None
     own = (changed.get("train") or {}).get("global_batch_size")

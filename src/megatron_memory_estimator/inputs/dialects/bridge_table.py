@@ -81,6 +81,11 @@ def names() -> tuple[str, ...]:
     return tuple(_table()["recipes"])
 
 
+def named_by_parts() -> list[re.Match[str]]:
+    """The names that say a model, a task, GPUs and a precision, in these groups."""
+    return [match for name in names() if (match := NAME.fullmatch(name))]
+
+
 def is_recipe(name: str) -> bool:
     """Whether a word is a recipe's exact name or an alias; the table is not read for words that cannot be."""
     return name.endswith("_config") and name in _names()
@@ -130,23 +135,23 @@ def of_model(stem: str, task: str) -> str:
         )
     from difflib import get_close_matches
 
-    stems = {match["stem"] for match in map(NAME.fullmatch, names()) if match and match["task"] == task}
+    stems = {match["stem"] for match in named_by_parts() if match["task"] == task}
     near = get_close_matches(stem[:100], sorted(stems), n=MOST_NAMED, cutoff=0.5)
     raise ConfigError(f"no recipe of Megatron-Bridge is {shown(stem)} {task}" + _instead(near))
 
 
-def of_performance(stem: str, task: str, gpu: str, precision: str, gpus: int | None) -> str:
+def of_performance(stem: str, task: str, gpu: str, precision: str, gpus: int | None, variant: str = "") -> str:
     """The performance recipe of a launcher's words, the one nearest in GPUs. Raises ConfigError with what there is."""
     found = []
-    for name in names():
-        match = NAME.fullmatch(name)
-        if match and match["stem"] == stem and match["task"] == task and not match["variant"]:
-            found.append((match["gpu"], match["precision"], int(match["gpus"]), name))
+    for match in named_by_parts():
+        if match["stem"] == stem and match["task"] == task and (match["variant"] or "_")[1:] == variant:
+            found.append((match["gpu"], match["precision"], int(match["gpus"]), match[0]))
     fitting = [one for one in found if one[:2] == (gpu, precision)]
     if not fitting:
         near = sorted({name for *_, name in found}) or [name for name in names() if name.startswith(stem)]
         raise ConfigError(
-            f"no recipe of Megatron-Bridge is {shown(f'{stem} {task} {gpu} {precision}')}" + _instead(near[:MOST_NAMED])
+            f"no recipe of Megatron-Bridge is {shown(' '.join((stem, task, gpu, precision, variant)).rstrip())}"
+            + _instead(near[:MOST_NAMED])
         )
     wanted = gpus or fitting[0][2]
     return min(fitting, key=lambda one: (abs(one[2] - wanted), not recipe(one[3]).performance))[3]

@@ -4,8 +4,9 @@ Sources of the names: zhongbozhu/Megatron-LM `pretrain_*.py`, `examples/`, `tool
 volcengine/verl `verl/trainer/`, `verl/experimental/`, `recipe/`; THUDM/slime `train.py`, `train_async.py`; NVIDIA-NeMo/RL
 `examples/`; alibaba/ROLL `examples/start_*_pipeline.py`; FlagOpen/FlagScale `run.py`, `flagscale/cli.py`; AMD-AIG-AIMA/Primus
 `examples/run_*pretrain.sh`, `primus/train.py`; NVIDIA-NeMo/Megatron-Bridge `scripts/training/`,
-`scripts/performance/setup_experiment.py`; hiyouga/LLaMA-Factory `src/llamafactory/cli.py`, `launcher.py`; inclusionAI/AReaL
-`examples/`, `areal/launcher/`, `areal/infra/launcher/`.
+`scripts/performance/setup_experiment.py`; AI-Hypercomputer/gpu-recipes `custom_setup_experiment.py`; hiyouga/LLaMA-Factory
+`src/llamafactory/cli.py`, `launcher.py`; inclusionAI/AReaL `examples/`, `areal/launcher/`, `areal/infra/launcher/`; baidu-baige/LoongForge
+`loongforge/train.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .gpus import IMAGE
 from .values import Unknown, Value, bare, readable
 
 SCRIPT = re.compile(
-    r"(?:.*/)?(?:(?:pretrain|train|finetune|run)\w*|\w*(?:pretrain|train)\w*|setup_experiment|start_\w+_pipeline)\.py"
+    r"(?:.*/)?(?:(?:pretrain|train|finetune|run)\w*|\w*(?:pretrain|train)\w*|\w*setup_experiment|start_\w+_pipeline)\.py"
     r"|(?:.*/)?swift/cli/_megatron/(?:sft|pt|rlhf)\.py|(?:.*/)?llamafactory/launcher\.py"
 )
 """Files of Python that train."""
