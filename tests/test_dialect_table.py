@@ -77,6 +77,11 @@ EXAMPLES: dict[str, Run] = {
     "FlagScale": written(f"{{system: {{{ONE}}}, model: {{{', '.join(ARCHITECTURE.splitlines())}, {BATCH}}}}}"),
     "ROLL": written(ROLL),
     "AReaL": written(AREAL),
+    "LoongForge": started(
+        "loongforge/train.py",
+        "--model-name qwen3-0.6b --seq-length 512 --max-position-embeddings 512 --micro-batch-size 1 --global-batch-size 8 --bf16 "
+        "--tensor-model-parallel-size 1 --sequence-parallel",
+    ),
     "Megatron-Bridge": written(f"{{model: {{{ONE}}}, train: {{{BATCH}}}}}", model="Qwen/Qwen3-8B"),
 }
 
@@ -125,7 +130,8 @@ KEYS = """
     turbo_sync_free_moe_stage pp_algorithm post_trainer GPUS_PER_NODE NNODES NPROC_PER_NODE EXP --config --exp -c --set
     model_name_or_path mixed_precision actor
     compute-dtype num-gpus model-recipe-name num-moe-experts pipeline-model-parallel-layout model.tensor_model_parallel_size
-    dataset.seq_length
+    dataset.seq_length vocab_size_in_config_file training_phase custom_pipeline_layers custom_pipeline_recompute_layers
+    max_position_embeddings
 """
 """Words that readers compare with keys, sections, variables and options."""
 PROGRAMS = """

@@ -110,6 +110,9 @@ def test_files_are_opened_in_the_tree_of_the_run_alone(tmp_path: Path) -> None:
     assert place.text_of("../near.yaml") == place.text_of("near.yaml") == place.text_of("here.yaml") == "a: 2"
     assert place.text_of("link.yaml") is None
     assert place.text_of(str(outside / "x.yaml")) is None
+    (tree / "own.yaml").write_text("a: 3")
+    assert place.text_of(str(tree / "own.yaml")) == "a: 3"
+    assert place.text_of(str(tree / "link.yaml")) is None
     assert Place(str(tree / "run.sh"), follow=True).text_of(str(outside / "x.yaml")) == "a: 1"
     inside = Place(str(tree / "run.sh"), root=str(tmp_path / "a"))
     assert inside.text_of("../near.yaml") == "a: 2"

@@ -147,7 +147,7 @@ def _of_words(reading: Reading, run: Run, gpus: int | None, given: Mapping[str, 
     values = {**reading.settings, **given, **_environment(reading, run, given)}
     given_too = {**values, "ignore_unknown": run.ignore_unknown, "without_unmodelled": run.without_unmodelled}
     job = job_from_args(list(reading.args), gpus, given_too, rules=False)  # frameworks have a Megatron-LM of their own
-    name = run.path.rsplit("/", 1)[-1].rsplit(".", 1)[0]
+    name = reading.model or run.path.rsplit("/", 1)[-1].rsplit(".", 1)[0]
     return dataclasses.replace(job, name=name, source=run.path, warnings=(*run.notes, *reading.warnings, *job.warnings))
 
 

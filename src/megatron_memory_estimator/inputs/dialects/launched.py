@@ -32,8 +32,8 @@ UNREAD = "(unknown)"
 class Place:
     """Where a run's file stands.
 
-    Files are opened in its folder and in `PARENTS` above it, as the tree of its framework has them, links followed first; below `root`
-    alone where that is given, and anywhere with `follow`.
+    Files are opened in its folder and in `PARENTS` above it, as the tree of its framework has them, links followed first; a whole path only
+    below its folder. Below `root` alone where that is given, and anywhere with `follow`.
     """
 
     path: str
@@ -42,11 +42,13 @@ class Place:
 
     def text_of(self, path: str) -> str | None:
         """The text of a file by a path in the run's file; None where it is not there or may not be opened."""
-        if not path.lower().endswith(READ) or not _is_name(path) or (os.path.isabs(path) and not self.follow):
+        if not path.lower().endswith(READ) or not _is_name(path):
             return None
         if not os.path.isfile(os.path.expanduser(self.path)):  # a text that stands nowhere has nothing beside it
             return None
         folder = os.path.dirname(os.path.abspath(os.path.expanduser(self.path)))
+        if os.path.isabs(path) and not self.follow and not _within(os.path.realpath(folder), os.path.realpath(path)):
+            return None
         for _ in range(PARENTS + 1):
             place = os.path.normpath(os.path.join(folder, path))
             if self._may_open(place) and os.path.isfile(place):

@@ -73,7 +73,7 @@ class Run:
 class Reading:
     """What a dialect takes out of a run.
 
-    model        a model by name, of which `settings` are the run's; "" where `args` are
+    model        a model by name, of which `settings` are the run's; with `args` it only names the run
     config       the architecture by Megatron's names, where the run states it itself and `model` only names it
     settings     settings that the run says, by Megatron's names
     defaults     settings that hold where it does not, over the model's config and not with `args`

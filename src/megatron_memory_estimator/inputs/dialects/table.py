@@ -17,6 +17,7 @@ MODULES = (
     "flagscale",
     "roll",
     "areal",
+    "loongforge",
     "bridge",
 )
 """Modules of this package, each with a `DIALECT`."""
