@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import yaml
@@ -20,14 +22,34 @@ TAGS = ("str", "int", "float", "bool", "null", "map", "seq")
 def parse_yaml(text: str, where: str, repeated: list[str] | None = None) -> Any:
     """The document in a text as plain values. Keys that stand twice go into `repeated`, and the last of them counts; without
     such a list they are refused. Raises ConfigError with the file (`where`) and, where one is known, the line."""
-    try:
+    with _told(where):
         loader = _Strict(text, where, repeated)
         node = loader.get_single_node()
-        if node is None:
-            return None
-        if _size(node) > MOST_VALUES:
-            raise _too_many(where)
-        return loader.construct_document(node)
+        return None if node is None else _made(loader, node, where)
+
+
+def parse_documents(text: str, where: str, repeated: list[str] | None = None) -> list[Any]:
+    """The documents in a text, between lines of ---, as `parse_yaml` reads one."""
+    with _told(where):
+        loader = _Strict(text, where, repeated)
+        found = []
+        while (node := loader.get_node() if loader.check_node() else None) is not None:
+            found.append(_made(loader, node, where))
+        return found
+
+
+def _made(loader: _Strict, node: yaml.Node, where: str) -> Any:
+    """The plain values of a node."""
+    if _size(node) > MOST_VALUES:
+        raise _too_many(where)
+    return loader.construct_document(node)
+
+
+@contextmanager
+def _told(where: str) -> Iterator[None]:
+    """Raises ConfigError for whatever goes wrong in a file."""
+    try:
+        yield
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         at = f" at line {mark.line + 1}" if mark is not None else ""

@@ -99,7 +99,7 @@ def launch_of(text: str, path: str, caller: Caller) -> Launch:
     """The training that a script's text starts."""
     from ..shell.script import Beside, read_script
 
-    beside = Beside(path, caller.follow) if path.lower().endswith(SCRIPTS) else None
+    beside = Beside(path, caller.follow) if path.lower().endswith((*SCRIPTS, *YAML)) else None
     return read_script(text, caller.variables, caller.words, beside)
 
 

@@ -24,6 +24,7 @@ from ..setting_names import canonical, full_name
 from ..text_files import read_run_yaml, read_text
 from .callers_words import with_words
 from .run_config import SECTIONS, job_from_document, job_from_yaml
+from .wrappers import Wrapped, is_wrapped, wrapped
 
 if TYPE_CHECKING:
     from ..dialects.run import Around, Run
@@ -54,8 +55,13 @@ def job_from_file(
 
 
 def _of_file(path: str, num_gpus: int | None, settings: Mapping[str, Any], more: Sequence[str]) -> TrainingJob:
+    from ..strict_yaml import LARGEST_YAML
+
     if path.lower().endswith(SCRIPTS):
         return _of_script(read_text(path, script=True), path, num_gpus, settings, more)
+    text = read_text(path, LARGEST_YAML)
+    if (wrapper := _wrapper(text, path, settings)) is not None:
+        return _of_wrapper(wrapper, path, num_gpus, settings, more)
     document, repeated = read_run_yaml(path)
     return _of_document(
         document, repeated, path, num_gpus, settings, more, lambda: job_from_yaml(path, num_gpus, **_own(settings))
@@ -110,6 +116,8 @@ def _of_text(
     if _is_config(text):
         loaded = convert(parse(text.encode("utf-8", "replace"), where), "config.json", where)
         return job_from_parts(loaded, num_gpus, _own(settings), habits=True)
+    if (wrapper := _wrapper(text, where, settings)) is not None:
+        return _of_wrapper(wrapper, where, num_gpus, settings, (), around, settled=settled)
     if SCRIPT.search(text):
         return _of_script(text, where, num_gpus, settings, (), around, settled=settled)
     repeated: list[str] = []
@@ -122,6 +130,34 @@ def _of_text(
     )  # fmt: skip
 
 
+def _wrapper(text: str, path: str, settings: Mapping[str, Any]) -> Wrapped | None:
+    """The run that a job of Kubernetes or a task of SkyPilot starts; None for other files."""
+    return wrapped(text, path, _variables(settings)) if is_wrapped(text) else None
+
+
+def _of_wrapper(
+    wrapper: Wrapped,
+    path: str,
+    num_gpus: int | None,
+    settings: Mapping[str, Any],
+    more: Sequence[str],
+    around: Around | None = None,
+    *,
+    settled: bool = False,
+) -> TrainingJob:
+    """The job of the script of a wrapper, on the GPUs that the wrapper asks for where what it starts says no number."""
+    own = wrapper.num_gpus or None
+    job = _of_script(wrapper.script, path, num_gpus, settings, more, around, settled=settled, num_gpus_around=own)
+    said = f"{path} is a {wrapper.kind}: the command of its container is read as a script"
+    warnings = job.warnings
+    if num_gpus is None and own is not None and job.layout.world_size != own:
+        warnings = (
+            *warnings,
+            plain(f"the {wrapper.kind} asks for {own} GPUs, and what it starts trains on {job.layout.world_size}"),
+        )
+    return dataclasses.replace(job, assumptions=(plain(said), *job.assumptions), warnings=warnings)
+
+
 def _of_script(
     text: str,
     path: str,
@@ -131,11 +167,19 @@ def _of_script(
     around: Around | None = None,
     *,
     settled: bool = False,
+    num_gpus_around: int | None = None,
 ) -> TrainingJob:
-    """The job of the text of a script. Raises QuestionsError for words of its caller that decide it and are not given."""
+    """The job of the text of a script; `num_gpus_around` are GPUs of what starts it, where its own launcher says none.
+
+    Raises QuestionsError for words of its caller that decide it and are not given.
+    """
 
     def launched(values: Mapping[str, str]) -> Launch:
-        return launch_of(text, path, _caller({**settings, "set_variables": {**_variables(settings), **values}}))
+        caller = _caller({**settings, "set_variables": {**_variables(settings), **values}})
+        launch = launch_of(text, path, caller)
+        if launch.num_gpus is None and num_gpus_around is not None:
+            return dataclasses.replace(launch, num_gpus=num_gpus_around, gpus_unknown="")
+        return launch
 
     def read(launch: Launch) -> TrainingJob:
         return _of_launch(launch, path, num_gpus, settings, more, around, settled=settled)

@@ -169,8 +169,9 @@ def gpus_of(words: Sequence[Value], entry: str, env: Mapping[str, Value], header
     name, own = _innermost(words)
     given = _options(own)
     if name == "torchrun":
-        each = _part(given.get("nproc-per-node", "1"), "--nproc_per_node")
-        many = _part("1" if "standalone" in given else given.get("nnodes", "1"), "--nnodes")
+        each = _part(given.get("nproc-per-node") or env.get("PET_NPROC_PER_NODE") or "1", "--nproc_per_node")
+        nodes = given.get("nnodes") or env.get("PET_NNODES") or "1"  # torchrun's own variables for its options
+        many = _part("1" if "standalone" in given else nodes, "--nnodes")
         # what is not known on the command line, the header of the job may say
         per_node, of_job = gpus_per_node(header), whole(header.get("nodes"))
         each = each if each.number or not per_node else Gpus(per_node)
