@@ -16,7 +16,9 @@ LOSSES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("NeMo-RL", {"loss_function": "nemo_rl"}),
     ("NeMo-RL in chunks of 2,048 of 16,384 tokens", {"loss_function": "nemo_rl", "loss_chunk_size": 2048}),
     ("ROLL", {"loss_function": "roll"}),
+    ("SkyRL in chunks of 1,024 of 16,384 tokens", {"loss_function": "skyrl", "loss_chunk_size": 1024}),
     ("verl's fused kernel", {"loss_function": "fused"}),
+    ("SkyRL with the head in the loss, in chunks of 1,024", {"loss_function": "skyrl_fused", "loss_chunk_size": 1024}),
 )
 
 

@@ -135,7 +135,11 @@ def test_training_alone_is_judged_where_that_is_asked() -> None:
         ({"loss_function": "slime", "loss_temperature": True}, 14, 4),
         ({"loss_function": "nemo_rl"}, 12, 4),
         ({"loss_function": "roll"}, 6, 4),
+        ({"loss_function": "skyrl"}, 12, 4),
+        ({"loss_function": "skyrl", "loss_chunk_size": 1}, 6, 4),
+        ({"loss_function": "skyrl", "loss_chunk_size": 1, "loss_entropy": True}, 8, 8),
         ({"loss_function": "fused"}, 0, 0),
+        ({"loss_function": "skyrl_fused", "loss_chunk_size": 1}, 0, 0),
     ],
 )
 def test_bytes_of_the_logits_of_each_loss(settings: dict[str, Any], forward: int, kept: int) -> None:

@@ -43,9 +43,11 @@ ADAPTED = (
     "fc1_latent_proj", "fc2_latent_proj", "eh_proj",
 )  # fmt: skip
 """Linears that can have an adapter."""
-LOSSES = ("cross_entropy", "slime", "verl", "nemo_rl", "roll", "swift", "fused")
-"""What a loss makes of the logits: Megatron-LM's cross entropy, the log-probabilities of a framework, or a kernel that never has the
-logits whole."""
+LOSSES = ("cross_entropy", "slime", "verl", "nemo_rl", "roll", "swift", "skyrl", "fused", "skyrl_fused")
+"""What a loss makes of the logits: Megatron-LM's cross entropy, the log-probabilities of a framework, or one that never has the logits
+whole."""
+FUSED_LOSSES = ("fused", "skyrl_fused")
+"""Of these, the ones that take hidden states and the output weight."""
 AT_LEAST_ONE = (
     "seq_length", "micro_batch_size", "global_batch_size", "ddp_bucket_size", "ddp_num_buckets", "peft_dim",
     "suggested_communication_unit_size", "loss_chunk_size", "mhc_recompute_layer_num",

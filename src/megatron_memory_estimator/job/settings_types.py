@@ -66,7 +66,7 @@ class Settings(TypedDict, total=False):
     ckpt_fully_parallel_load: bool  # each data-parallel rank reads a part of a checkpoint and sends it to the others
     cross_entropy_loss_fusion: bool  # fused cross entropy
     cross_entropy_fusion_impl: Literal["native", "te"]  # which fused cross entropy
-    loss_function: Literal["cross_entropy", "slime", "verl", "nemo_rl", "roll", "swift", "fused"]  # what the loss makes of the logits: ...
+    loss_function: Literal["cross_entropy", "slime", "verl", "nemo_rl", "roll", "swift", "skyrl", "fused", "skyrl_fused"]  # what the ...
     loss_entropy: bool  # the loss of a framework takes the entropy too, with gradient
     loss_temperature: bool  # logits are divided by a temperature that is not 1
     loss_chunk_size: int | None  # tokens of which a framework's loss has fp32 logits at a time; default: all

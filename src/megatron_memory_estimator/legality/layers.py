@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..job.choices import FUSED_LOSSES
 from ..job.layout import Layout
 from ..job.model import Model
 from ..job.training import Training
@@ -168,7 +169,7 @@ def narrow_values(model: Model, layout: Layout, training: Training) -> Iterator[
 
 def capped_logits(model: Model, layout: Layout, training: Training) -> Iterator[Violation]:
     """Logits are capped where there are any."""
-    if model.final_logit_softcapping and training.loss_function == "fused":
+    if model.final_logit_softcapping and training.loss_function in FUSED_LOSSES:
         yield broken("capped-logits-with-fused-loss")
 
 

@@ -16,12 +16,17 @@ slime        a softmax beside the logits, which stay (THUDM/slime `slime/utils/p
 nemo_rl      a log-softmax and its exponential; by chunks the logits stay in 16 bits and each chunk is made in fp32 twice
              (NVIDIA-NeMo/RL `nemo_rl/distributed/model_utils.py`)
 roll         Megatron's cross entropy of 16-bit logits (alibaba/ROLL `roll/distributed/strategy/megatron_strategy.py`)
+skyrl        as nemo_rl, but logits and their gradient stay whole in fp32 where the softmax is made by chunks; an entropy keeps a
+             softmax of its own (NovaSky-AI/SkyRL `skyrl/backends/skyrl_train/distributed/megatron/model_utils.py`)
 fused        a kernel on hidden states and the output weight: logits are never whole
              (volcengine/verl `verl/utils/kernel/kernels.py`, `linear_cross_entropy.py`)
+skyrl_fused  the same by chunks of tokens in PyTorch; the gradient of the output weight is summed in fp32
+             (NovaSky-AI/SkyRL, same file, FusedLinearChunkedDistributedLogprob)
 """
 
 from __future__ import annotations
 
+from ..job.choices import FUSED_LOSSES
 from ..tape.ops import Op
 from ..tape.tensor import Dim, Param, Tensor, smallest
 from ..tape.work import Streamed
@@ -63,7 +68,7 @@ def loss(c: Context, name: str, hidden: Tensor, weight: Param, *, whole: Tensor 
     `whole` is the storage that `hidden` is a part of when the head reads a concatenation (MTP); it is kept.
     """
     kind = c.training.loss_function
-    if kind == "fused":
+    if kind in FUSED_LOSSES:
         return (yield from fused(c, name, hidden, weight))
     logits = yield from _output_layer(c, name, whole or hidden, hidden, weight)
     return (yield from (_cross_entropy if kind == "cross_entropy" else log_probs)(c, name, logits))
@@ -182,7 +187,14 @@ PASSES = (8, 4)
 
 def log_probs(c: Context, name: str, logits: Tensor) -> Module[Tensor]:
     """Scalars per token from the logits [seq, batch, vocab], as the framework's loss makes them."""
-    makers = {"verl": _in_place, "swift": _in_place, "slime": _beside, "nemo_rl": _log_softmax, "roll": _sixteen_bits}
+    makers = {
+        "verl": _in_place,
+        "swift": _in_place,
+        "slime": _beside,
+        "nemo_rl": _log_softmax,
+        "roll": _sixteen_bits,
+        "skyrl": _whole_in_fp32,
+    }
     return (yield from makers[c.training.loss_function](c, name, logits))
 
 
@@ -215,17 +227,28 @@ def _beside(c: Context, name: str, logits: Tensor) -> Module[Tensor]:
 
 
 def _log_softmax(c: Context, name: str, logits: Tensor) -> Module[Tensor]:
-    if c.training.loss_chunk_size is not None:
-        rows = _chunked(c, logits)
-        pair = tuple(c.new(f"{name}.{what} of a chunk", *rows, dtype="fp32") for what in ("logits", "log-softmax"))
-        streamed = logits.like(f"{name}.streamed", "fp32")
-        found = yield from _chosen(c, name, logits, logits, streamed, forward=pair, backward=pair)
-        return (yield from _reduced(c, name, (found,)))
-    whole = yield from _to_fp32(name, logits)
-    exponential = whole.like(f"{name}.softmax", "fp32")
-    scratch = (whole.like(f"{name}.log-softmax", "fp32"),)
-    found = yield from _chosen(c, name, whole, exponential, whole, forward=scratch, holds=(whole,))
+    source = logits if c.training.loss_chunk_size is not None else (yield from _to_fp32(name, logits))
+    found = yield from _by_log_softmax(c, name, source)
     return (yield from _reduced(c, name, (found,)))
+
+
+def _whole_in_fp32(c: Context, name: str, logits: Tensor) -> Module[Tensor]:
+    whole = yield from _to_fp32(name, logits)
+    found = yield from _by_log_softmax(c, name, whole)
+    parts = [(yield from _entropy(c, name, whole, in_place=False))] if c.training.loss_entropy else []
+    return (yield from _reduced(c, name, (found, *parts)))
+
+
+def _by_log_softmax(c: Context, name: str, logits: Tensor) -> Module[Tensor]:
+    """Chosen values of a log-softmax: of all tokens, or of a chunk at a time, which is made again in the backward pass."""
+    if c.training.loss_chunk_size is None:
+        exponential = logits.like(f"{name}.softmax", "fp32")
+        scratch = (logits.like(f"{name}.log-softmax", "fp32"),)
+        return (yield from _chosen(c, name, logits, exponential, logits, forward=scratch, holds=(logits,)))
+    rows = _chunked(c, logits)
+    pair = tuple(c.new(f"{name}.{what} of a chunk", *rows, dtype="fp32") for what in ("logits", "log-softmax"))
+    streamed = logits.like(f"{name}.streamed", "fp32")
+    return (yield from _chosen(c, name, logits, logits, streamed, forward=pair, backward=pair))
 
 
 def _sixteen_bits(c: Context, name: str, logits: Tensor) -> Module[Tensor]:
@@ -242,18 +265,38 @@ def fused(c: Context, name: str, hidden: Tensor, weight: Param) -> Module[Tensor
     if c.sp_many:
         read = c.region(f"{name}.hidden gathered", c.hidden)
         yield Op(f"{name}.gather", (hidden,), (read,))
+    by_split = c.training.loss_function == "fused"
+    statistics, forward, backward = _of_splits(c, name, weight) if by_split else _of_chunks(c, name, weight)
+    yield Op(
+        f"{name}.linear_cross_entropy", (read,), (found,), (read, *statistics, *_targets(c, name)), forward=forward,
+        backward=backward, part="head", work=(gemm(c, weight, c.seq.local * c.batch.size),),
+    )  # fmt: skip
+    return (yield from _reduced(c, name, (found,)))
+
+
+def _of_splits(c: Context, name: str, weight: Param) -> tuple[Tensors, Tensors, Tensors]:
+    """What a kernel keeps and needs that has all tokens and a part of the vocabulary at a time."""
     rows, columns = Dim("tokens", c.seq.local * c.batch.size), weight.shape[0]
     part = Dim("vocab of a split", smallest(columns.local, SPLIT))
     statistics = [
         c.new(f"{name}.{what}", rows, dtype="fp32") for what in ("maximum", "sum of exponentials", "entropy_b")
     ]
     gradient = c.new(f"{weight.name}.wgrad", *weight.shape)
-    yield Op(
-        f"{name}.linear_cross_entropy", (read,), (found,), (read, *statistics, *_targets(c, name)),
-        backward=(c.new(f"{name}.logits grad of a split", rows, part), gradient), part="head",
-        work=(gemm(c, weight, c.seq.local * c.batch.size),),
-    )  # fmt: skip
-    return (yield from _reduced(c, name, (found,)))
+    return tuple(statistics), (), (c.new(f"{name}.logits grad of a split", rows, part), gradient)
+
+
+def _of_chunks(c: Context, name: str, weight: Param) -> tuple[Tensors, Tensors, Tensors]:
+    """The same with the whole vocabulary and a chunk of tokens at a time: its logits and their softmax."""
+    tokens = c.seq.local * c.batch.size
+    rows = Dim("tokens of a chunk", smallest(tokens, c.training.loss_chunk_size or tokens))
+    pair = tuple(
+        c.new(f"{name}.{what} of a chunk", rows, weight.shape[0], dtype="fp32") for what in ("logits", "softmax")
+    )
+    gradients = (
+        c.new(f"{weight.name}.wgrad fp32", *weight.shape, dtype="fp32"),
+        c.new(f"{weight.name}.wgrad", *weight.shape),
+    )
+    return (), pair, (*pair, *gradients)
 
 
 def _chosen(
