@@ -62,6 +62,10 @@ AREAL = """
 actor: {backend: "megatron:d8", path: Qwen/Qwen3-8B, optimizer: {type: adam}, mb_spec: {max_tokens_per_mb: 1024}}
 train_dataset: {batch_size: 8}
 """
+SKYRL = (
+    "trainer.strategy=megatron trainer.policy.model.path=Qwen/Qwen3-8B trainer.placement.policy_num_gpus_per_node=8 "
+    "trainer.policy.megatron_config.tensor_model_parallel_size=1 trainer.policy_mini_batch_size=8 generator.n_samples_per_prompt=1"
+)
 EXAMPLES: dict[str, Run] = {
     "ms-swift": written(f"{{model: Qwen/Qwen3-8B, {ONE}, {BATCH}, max_length: 1024}}"),
     "LLaMA-Factory": written(
@@ -82,6 +86,7 @@ EXAMPLES: dict[str, Run] = {
         "--model-name qwen3-0.6b --seq-length 512 --max-position-embeddings 512 --micro-batch-size 1 --global-batch-size 8 --bf16 "
         "--tensor-model-parallel-size 1 --sequence-parallel",
     ),
+    "SkyRL": started("skyrl.train.entrypoints.main_base", SKYRL),
     "Megatron-Bridge": written(f"{{model: {{{ONE}}}, train: {{{BATCH}}}}}", model="Qwen/Qwen3-8B"),
 }
 
@@ -127,7 +132,7 @@ KEYS = """
     ffn_hidden_size swiglu world_size recompute_granularity moe_router_dtype strategy_args num_layers num_experts hf_checkpoint
     tokenizer_model freeze_params_name_list mtp_num_layers sglang_mem_fraction_static max_tokens_per_gpu sequence_packing framework
     moe_router_force_load_balancing accumulate_allreduce_grads_in_fp32 attention_backend train.global_batch_size --rollout-max-response-len
-    turbo_sync_free_moe_stage pp_algorithm post_trainer GPUS_PER_NODE NNODES NPROC_PER_NODE EXP --config --exp -c --set
+    turbo_sync_free_moe_stage pp_algorithm post_trainer megatron_config GPUS_PER_NODE NNODES NPROC_PER_NODE EXP --config --exp -c --set
     model_name_or_path mixed_precision actor
     compute-dtype num-gpus model-recipe-name num-moe-experts pipeline-model-parallel-layout model.tensor_model_parallel_size
     dataset.seq_length vocab_size_in_config_file training_phase custom_pipeline_layers custom_pipeline_recompute_layers

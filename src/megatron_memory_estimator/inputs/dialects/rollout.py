@@ -7,9 +7,11 @@ Adapters: the linears of Megatron that frameworks adapt, and their names in Hugg
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import prod
 from typing import Any
 
 from ...wording import shown
+from .hydra import Tree
 
 ENGINES = ("vllm", "sglang")
 GAE, PPO = "gae", "ppo"
@@ -51,6 +53,21 @@ def engine(name: str, where: str, *, colocated: bool, sleeps: bool, **more: Any)
 
 
 ON_THE_SAME_GPUS = ("rollout_tensor_parallel_size", "rollout_memory_share")
+
+
+DEGREES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size")
+"""Degrees that split the weights of a model."""
+
+
+def split_otherwise(tree: Tree, reference: str, policy: str) -> list[str]:
+    """The warning about a reference whose section splits its weights otherwise than the policy's."""
+    own, wanted = ([tree.count(f"{where}.{name}", 1) or 1 for name in DEGREES] for where in (reference, policy))
+    if own == wanted:
+        return []
+    others = [f"{name}={a} instead of {b}" for name, a, b in zip(DEGREES, own, wanted, strict=True) if a != b]
+    which = ", which is too little" if prod(own) < prod(wanted) else ""
+    said = f"the reference's weights are counted split as the policy's{which}"
+    return [f"{reference} has {', '.join(others)}: {said}"]
 
 
 def linears(words: Iterable[str], names: Mapping[str, str] = OF_HF) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ MODULES = (
     "roll",
     "areal",
     "loongforge",
+    "skyrl",
     "bridge",
 )
 """Modules of this package, each with a `DIALECT`."""

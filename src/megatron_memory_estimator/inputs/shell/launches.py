@@ -6,7 +6,7 @@ volcengine/verl `verl/trainer/`, `verl/experimental/`, `recipe/`; THUDM/slime `t
 `examples/run_*pretrain.sh`, `primus/train.py`; NVIDIA-NeMo/Megatron-Bridge `scripts/training/`,
 `scripts/performance/setup_experiment.py`; AI-Hypercomputer/gpu-recipes `custom_setup_experiment.py`; hiyouga/LLaMA-Factory
 `src/llamafactory/cli.py`, `launcher.py`; inclusionAI/AReaL `examples/`, `areal/launcher/`, `areal/infra/launcher/`; baidu-baige/LoongForge
-`loongforge/train.py`.
+`loongforge/train.py`; NovaSky-AI/SkyRL `skyrl/train/`, `examples/`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ CONFIGURED = re.compile(rf"(?:.*/)?\w+{_KINDS}")
 """... and those that train where they are given a file with --config."""
 MODULE = re.compile(
     r"verl\.trainer\.(?:main_ppo\w*|\w*sft_trainer\w*)|(?:(?:\w+\.)*recipe|verl\.experimental)\.(?:\w+\.)*(?:main_\w+|\w+_main)"
+    r"|skyrl(?:_train|\.train)\.(?:\w+\.)*main\w*|(?:examples|integrations)\.(?:\w+\.)*main_\w+"
     r"|areal\.(?:infra\.)?launcher\.(?:local|ray|slurm)|(?:\w+\.)*\w*(?:pretrain|train|finetune)"
 )
 """Modules behind `-m` that train."""
@@ -58,7 +59,7 @@ _PYTHON = re.compile(r"(?:.*/)?python[0-9.]*")
 _STARTERS = frozenset({"torchrun", "deepspeed", "accelerate", "ft_launcher", "horovodrun"})
 _MENTIONED = re.compile(
     r"(?:pretrain|train|finetune|run)\w*\.py|\bmegatron\s+(?:sft|pt|rlhf)\b|\bverl\.trainer\.|\bflagscale\s+train\b|start_\w+_pipeline\.py|"
-    rf"setup_experiment\.py|\b(?:llamafactory-cli|lmf)\s+train\b|\bareal\.(?:infra\.)?launcher\.|{_KINDS}\s+--config\b"
+    rf"setup_experiment\.py|\bskyrl(?:_train|\.train)\.|\b(?:llamafactory-cli|lmf)\s+train\b|\bareal\.(?:infra\.)?launcher\.|{_KINDS}\s+--config\b"
 )
 
 
