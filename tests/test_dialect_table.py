@@ -66,6 +66,12 @@ SKYRL = (
     "trainer.strategy=megatron trainer.policy.model.path=Qwen/Qwen3-8B trainer.placement.policy_num_gpus_per_node=8 "
     "trainer.policy.megatron_config.tensor_model_parallel_size=1 trainer.policy_mini_batch_size=8 generator.n_samples_per_prompt=1"
 )
+CHATLEARN = f"""
+runtime_args: {{train_backend: megatron, train_micro_batch_size: 1, train_global_batch_size: 8}}
+models:
+  policy: {{load: Qwen/Qwen3-8B, max_prompt_tokens_length: 512, max_response_tokens_length: 512}}
+  policy_trainer: {{num_gpu: 8, {ONE}}}
+"""
 EXAMPLES: dict[str, Run] = {
     "ms-swift": written(f"{{model: Qwen/Qwen3-8B, {ONE}, {BATCH}, max_length: 1024}}"),
     "LLaMA-Factory": written(
@@ -87,6 +93,7 @@ EXAMPLES: dict[str, Run] = {
         "--tensor-model-parallel-size 1 --sequence-parallel",
     ),
     "SkyRL": started("skyrl.train.entrypoints.main_base", SKYRL),
+    "ChatLearn": written(CHATLEARN),
     "Megatron-Bridge": written(f"{{model: {{{ONE}}}, train: {{{BATCH}}}}}", model="Qwen/Qwen3-8B"),
 }
 
@@ -137,6 +144,7 @@ KEYS = """
     compute-dtype num-gpus model-recipe-name num-moe-experts pipeline-model-parallel-layout model.tensor_model_parallel_size
     dataset.seq_length vocab_size_in_config_file training_phase custom_pipeline_layers custom_pipeline_recompute_layers
     max_position_embeddings
+    policy policy_trainer ref_policy
 """
 """Words that readers compare with keys, sections, variables and options."""
 PROGRAMS = """

@@ -19,6 +19,7 @@ MODULES = (
     "areal",
     "loongforge",
     "skyrl",
+    "chatlearn",
     "bridge",
 )
 """Modules of this package, each with a `DIALECT`."""

@@ -6,7 +6,7 @@ volcengine/verl `verl/trainer/`, `verl/experimental/`, `recipe/`; THUDM/slime `t
 `examples/run_*pretrain.sh`, `primus/train.py`; NVIDIA-NeMo/Megatron-Bridge `scripts/training/`,
 `scripts/performance/setup_experiment.py`; AI-Hypercomputer/gpu-recipes `custom_setup_experiment.py`; hiyouga/LLaMA-Factory
 `src/llamafactory/cli.py`, `launcher.py`; inclusionAI/AReaL `examples/`, `areal/launcher/`, `areal/infra/launcher/`; baidu-baige/LoongForge
-`loongforge/train.py`; NovaSky-AI/SkyRL `skyrl/train/`, `examples/`.
+`loongforge/train.py`; NovaSky-AI/SkyRL `skyrl/train/`, `examples/`; alibaba/ChatLearn `chatlearn/entrypoint.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .values import Unknown, Value, bare, readable
 
 SCRIPT = re.compile(
     r"(?:.*/)?(?:(?:pretrain|train|finetune|run)\w*|\w*(?:pretrain|train)\w*|\w*setup_experiment|start_\w+_pipeline)\.py"
-    r"|(?:.*/)?swift/cli/_megatron/(?:sft|pt|rlhf)\.py|(?:.*/)?llamafactory/launcher\.py"
+    r"|(?:.*/)?swift/cli/_megatron/(?:sft|pt|rlhf)\.py|(?:.*/)?(?:llamafactory/launcher|chatlearn/entrypoint)\.py"
 )
 """Files of Python that train."""
 _KINDS = r"_(?:rl|grpo|ppo|dapo|gspo|rloo|sapo|sft|dpo|rw)(?:_\w+)?\.py"
@@ -59,7 +59,7 @@ _PYTHON = re.compile(r"(?:.*/)?python[0-9.]*")
 _STARTERS = frozenset({"torchrun", "deepspeed", "accelerate", "ft_launcher", "horovodrun"})
 _MENTIONED = re.compile(
     r"(?:pretrain|train|finetune|run)\w*\.py|\bmegatron\s+(?:sft|pt|rlhf)\b|\bverl\.trainer\.|\bflagscale\s+train\b|start_\w+_pipeline\.py|"
-    rf"setup_experiment\.py|\bskyrl(?:_train|\.train)\.|\b(?:llamafactory-cli|lmf)\s+train\b|\bareal\.(?:infra\.)?launcher\.|{_KINDS}\s+--config\b"
+    rf"(?:setup_experiment|chatlearn/entrypoint)\.py|\bskyrl(?:_train|\.train)\.|\b(?:llamafactory-cli|lmf)\s+train\b|\bareal\.(?:infra\.)?launcher\.|{_KINDS}\s+--config\b"
 )
 
 
